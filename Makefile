@@ -13,8 +13,11 @@
 # make kernel-bench  what the module costs, and the stub with it, in instructions
 # make kernel-fuzz   random calls of its interface, CALLS=1000000
 # make sim        builds the simulated hardware (ulpf sim), which links Unicorn and so is GPL-2.0
+# make docs       the book (docs/), as HTML in target/book; checks all links
 # make picture    draws docs/top.svg out of a real run of ulpf top
-# make install    copies ulpf (and ulpf-sim, if it is built) to $(PREFIX)/bin, and libulpf with its header, pkg-config file and manual pages
+# make tarball    target/packages/ulpf-VERSION-x86_64-linux.tar.xz, which runs from wherever it is unpacked; debug information apart
+# make deb        target/packages/ulpf_VERSION_amd64.deb and libulpf-dev_VERSION_amd64.deb
+# make install    copies ulpf (and ulpf-sim, if it is built) to $(PREFIX)/bin, its manual pages and completions, and libulpf with its header, pkg-config file and manual pages
 
 PREFIX ?= /usr/local
 CARGO  ?= cargo
@@ -25,16 +28,19 @@ DEMO_PACKAGES  := gdb sqlite3
 SIM_PACKAGES   := cmake libclang-dev
 # What runs the tests, and checks their Python (python3-pip fetches ruff).
 PYTEST_PACKAGES := python3-pytest python3-pytest-xdist python3-pytest-timeout python3-jsonschema python3-pip
-TEST_PACKAGES  := $(PYTEST_PACKAGES) g++ gdb gdbserver sqlite3 redis-tools procps tmux pkg-config $(SIM_PACKAGES)
+TEST_PACKAGES  := $(PYTEST_PACKAGES) g++ gdb gdbserver sqlite3 redis-tools procps tmux pkg-config xz-utils $(SIM_PACKAGES)
 # GDB's own testsuite; its sources come by apt, too.
 SUITE_PACKAGES := gdb gdbserver dejagnu expect gcc g++ dpkg-dev libc6-dbg util-linux
 BENCH_PACKAGES := gdb gdbserver sqlite3 redis-tools
+# What packages are made with.
+PACKAGED_PACKAGES := musl-tools xz-utils
 # What ulpf is compared with, where it can be had.
 PEER_PACKAGES  := valgrind libquantum-dev
 # The kernel module is built with the packaged headers, and booted in a simulator.
 KERNEL_PACKAGES := linux-headers-cloud-amd64 qemu-system-x86 sparse kmod
 # Without these, some tests skip and say why.
-EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git dwz debuginfod nginx-light golang-go musl-tools libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
+EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git dwz debuginfod nginx-light zsh fish man-db golang-go musl-tools libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 \
+	clang libc++-dev libc++abi-dev
 
 build: need-build
 	$(CARGO) build --release
@@ -80,14 +86,30 @@ sim: need-build
 	$(CARGO) build --release -p ulpf-sim-bridge
 examples: need-build
 	@$(MAKE) -s -C examples
+docs:
+	@docs/build
 picture: need-test build examples
 	@demo/picture
 # Builds nothing: root (sudo) may have no Rust, and would leave its files in the tree.
 install:
 	@[ -x target/release/ulpf ] && [ -e target/libulpf/libulpf.a ] || { echo "make install: nothing is built yet; run make as yourself first" >&2; exit 1; }
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
+	ln -sf ulpf $(DESTDIR)$(PREFIX)/bin/ulpf-gdb
 	if [ -x target/release/ulpf-sim ]; then install -D target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
+	target/release/ulpf pages $(DESTDIR)$(PREFIX)/share
 	@$(MAKE) -s -C ulpf-lib/c install PREFIX=$(PREFIX)
+# What is measured and tested is the profile `release`; `packaged` is the same, linked to be small, and with a C library
+# of its own, so that it runs whichever one the system has.
+STATIC := x86_64-unknown-linux-musl
+packaged: need-build
+	@.ci/need $(PACKAGED_PACKAGES)
+	@[ -d "$$(rustc --print target-libdir --target $(STATIC))" ] || rustup target add $(STATIC)
+	CC_x86_64_unknown_linux_musl=musl-gcc $(CARGO) build --profile packaged -p ulpf --target $(STATIC)
+	@$(MAKE) -s -C ulpf-lib/c stage
+tarball: packaged
+	@packaging/build tarball debug
+deb: packaged
+	@packaging/build deb
 clean:
 	rm -rf target
 	$(MAKE) -C examples clean
@@ -111,4 +133,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo test gdb-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-check need-demo need-bench need-kernel need-test
+.PHONY: build check demo docs test gdb-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball deb install clean need-build need-check need-demo need-bench need-kernel need-test

@@ -1,9 +1,10 @@
 //! The command line of `ulpf`.
 #![forbid(unsafe_code)]
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::future::Future;
+use std::path::Path;
 use ulpf_server::options::{self, Parsed};
 
 const TO_TRY: &str = "\
@@ -17,7 +18,6 @@ Three things to try:
 #[command(
     name = "ulpf",
     version,
-    disable_help_subcommand = true,
     arg_required_else_help = true,
     after_help = TO_TRY
 )]
@@ -58,6 +58,8 @@ enum Command {
     Bridge(crate::bridge::BridgeArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
+    /// Write the manual pages and the completions of bash, zsh and fish to a folder
+    Pages(crate::pages::PagesArgs),
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
     Bench(ulpf_bench::BenchArgs),
 }
@@ -70,14 +72,13 @@ struct Words {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "ulpf gdb [GDB OPTIONS] PROGRAM [ARGS]...")]
+#[command(override_usage = "ulpf gdb [GDB OPTIONS] [PROGRAM [ARGS]...]")]
 struct GdbArgs {
     /// GDB's own options (-x FILE, -ex COMMAND, …), --placement=auto|guard|debug-register and
     /// --backend=auto|signal|kernel|sim, then the program and its arguments
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required = true,
         value_name = "WORDS"
     )]
     words: Vec<OsString>,
@@ -86,11 +87,19 @@ struct GdbArgs {
 /// Runs the command line; the exit status.
 pub fn main() -> i32 {
     // What follows `server` is gdbserver's language, and ulpf-sim has its own; neither is clap's.
-    let mut args = std::env::args_os().skip(1);
-    match args.next() {
-        Some(a) if a == "server" => return server(args.collect()),
-        Some(a) if a == "sim" => return crate::sim::sim(args.collect()),
-        _ => {}
+    let mut all = std::env::args_os();
+    let name = all.next().unwrap_or_default();
+    let words: Vec<OsString> = all.collect();
+    // What starts a GDB wants one name, behind which GDB's own words stand.
+    if Path::new(&name).file_name() == Some("ulpf-gdb".as_ref()) {
+        return run(crate::gdb::gdb(words));
+    }
+    let is = |at: usize, word: &str| words.get(at).is_some_and(|w| w == word);
+    if is(0, "server") || is(0, "help") && is(1, "server") {
+        return server(theirs(&words));
+    }
+    if is(0, "sim") || is(0, "help") && is(1, "sim") {
+        return crate::sim::sim(theirs(&words));
     }
     match Cli::parse().command {
         Command::Server(Words { words }) => server(words),
@@ -107,7 +116,17 @@ pub fn main() -> i32 {
         Command::Log(args) => ulpf_log::main(&args),
         Command::Bridge(args) => run(crate::bridge::bridge(args)),
         Command::Doctor => crate::doctor::doctor(),
+        Command::Pages(args) => crate::pages::main(&args, Cli::command()),
         Command::Bench(args) => ulpf_bench::bench(&args),
+    }
+}
+
+/// What a subcommand with a language of its own is told: `help server` is its `--help`.
+fn theirs(words: &[OsString]) -> Vec<OsString> {
+    match words.split_first() {
+        Some((first, _)) if first == "help" => vec!["--help".into()],
+        Some((_, rest)) => rest.to_vec(),
+        None => vec![],
     }
 }
 

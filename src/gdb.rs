@@ -104,6 +104,8 @@ enum Subject<'a> {
     Program(&'a OsString, &'a [OsString]),
     /// A process, and the file that it runs, if that is named.
     Process(i32, Option<&'a OsString>),
+    /// None yet: `file` names it.
+    Nothing,
     /// A core file, which GDB looks at alone.
     Core,
 }
@@ -144,7 +146,7 @@ fn subject<'a>(
     }
     let with_arguments = words.iter().any(|w| w == "--args" || w == "-args");
     match program {
-        [] => Err("No program is named. Write: ulpf gdb [GDB OPTIONS] PROGRAM [ARGS], or ulpf gdb --pid=PID.".into()),
+        [] => Ok((Subject::Nothing, rest)),
         [file, second] if !with_arguments && !Path::new(second).exists() => {
             let subject = match number(&second.to_string_lossy()) {
                 Ok(pid) => Subject::Process(pid, Some(file)),
@@ -173,6 +175,10 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let (backend, settings) = BackEnd::choose(placement.as_deref(), backend.as_deref(), false)?;
     let (subject, gdb_options) = subject(words, rest, program)?;
     let gdb = find("gdb").ok_or("There is no gdb in PATH. Install it (Debian, Ubuntu: apt install gdb; Fedora: dnf install gdb).")?;
+    if asks_about_gdb(&gdb_options) {
+        let error = Command::new(&gdb).args(gdb_options).exec();
+        return Err(format!("{} cannot be started: {error}.", gdb.display()));
+    }
     if subject == Subject::Core {
         eprintln!(
             "ulpf gdb: a core file runs no more, so there is nothing to watch: GDB looks at it alone."
@@ -182,7 +188,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     }
     let path = match subject {
         Subject::Program(file, _) | Subject::Process(_, Some(file)) => Some(locate(file)?),
-        Subject::Process(_, None) | Subject::Core => None,
+        Subject::Process(_, None) | Subject::Nothing | Subject::Core => None,
     };
     if let Subject::Process(pid, _) = subject {
         // GDB would only say that it has failed.
@@ -327,7 +333,7 @@ fn beginning(socket: &Path, program: Option<&Path>, greets: bool) -> OsString {
     if let Some(program) = program {
         script.push(join("\nset remote exec-file ", program.as_os_str()));
     }
-    script.push("\npython ulpf.screen.begin()");
+    script.push("\npython ulpf.program.follow()\npython ulpf.screen.begin()");
     if greets {
         script.push(format!("\necho {GREETING}\\n"));
     }
@@ -335,19 +341,23 @@ fn beginning(socket: &Path, program: Option<&Path>, greets: bool) -> OsString {
     script
 }
 
+/// Is one of these among GDB's options?
+fn has(options: &[&OsString], names: &[&str]) -> bool {
+    options.iter().any(|word| {
+        let word = word.to_string_lossy();
+        let name = word.strip_prefix("--").or_else(|| word.strip_prefix('-'));
+        name.is_some_and(|name| names.contains(&name.split('=').next().unwrap_or_default()))
+    })
+}
+
 /// Does somebody read what GDB says at its beginning? Not a script, nor a program that speaks MI with it.
 fn greets(options: &[&OsString]) -> bool {
-    !options.iter().any(|word| {
-        let word = word.to_string_lossy();
-        let Some(name) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
-            return false;
-        };
-        let name = name.split('=').next().unwrap_or_default();
-        matches!(
-            name,
-            "batch" | "batch-silent" | "i" | "interpreter" | "v" | "version" | "h" | "help"
-        )
-    })
+    !has(options, &["batch", "batch-silent", "i", "interpreter"])
+}
+
+/// Then GDB answers, and ends.
+fn asks_about_gdb(options: &[&OsString]) -> bool {
+    has(options, &["v", "version", "h", "help", "configuration"])
 }
 
 fn join(head: &str, tail: &OsStr) -> OsString {
@@ -390,7 +400,7 @@ mod tests {
         let script = beginning(Path::new("/tmp/a"), Some(Path::new("/bin/true")), false);
         assert_eq!(
             script,
-            "target extended-remote /tmp/a\nset remote exec-file /bin/true\npython ulpf.screen.begin()\n"
+            "target extended-remote /tmp/a\nset remote exec-file /bin/true\npython ulpf.program.follow()\npython ulpf.screen.begin()\n"
         );
     }
 

@@ -8,6 +8,7 @@ mod cli;
 mod doctor;
 mod gdb;
 mod last;
+mod pages;
 mod sim;
 
 fn main() {

@@ -101,7 +101,7 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, arguments, commands, facade, ide, non_stop, own, refusals, screen, session, settings
+    from . import advice, arguments, commands, facade, ide, non_stop, own, program, refusals, screen, session, settings
 
     settings.register()
     commands.register()
@@ -115,4 +115,4 @@ def load():
     import __main__
 
     __main__.ulpf = __import__(__name__)
-    assert facade.gdb is not None and arguments.offer and screen.begin
+    assert facade.gdb is not None and arguments.offer and program.follow and screen.begin

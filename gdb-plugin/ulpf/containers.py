@@ -3,6 +3,7 @@
 watch means the same with and without GDB. Nothing here calls a function of the program.
 """
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -10,15 +11,20 @@ from typing import Any, Optional
 
 from . import facade, settings
 from .errors import UlpfError
+from .layout import Senseless, align, read, sensible, word
 
 _FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "containers.json")
 _table = None
 _WORD = 8
 _LONGEST_KEY = 64
-# No program has so much memory.
-_MOST_BYTES = 1 << 47
 # What takes a path of members.
-_PATHS = "begin", "end", "count", "at", "pointer", "flag", "first", "header", "start", "finish", "capacity", "head", "as"
+_PATHS = ("begin", "end", "count", "at", "pointer", "flag", "first", "header", "start", "finish", "map", "capacity", "head", "as", "root", "height",
+          "control", "mask", "inside", "index", "tables", "length")
+_ELSEWHERE = {("one", "at"), ("alternatives", "first"), ("directory", "mask"), ("directory", "control")}
+# A group of Go's maps has so many slots; elements that are larger than this are not in them.
+_SLOTS, _LARGEST = 8, 128
+# Smart pointers and cells in one another.
+_MOST_HELD = 8
 
 
 @dataclass
@@ -60,16 +66,25 @@ def of(type):
 def _fits(type, entry):
     for key in _PATHS:
         path = entry.get(key)
-        # (Of what a pointer leads to, and of an iterator, later.)
-        if not isinstance(path, str) or key == "at" and entry["shape"] == "one":
+        # (Of what these lead to, later.)
+        if not isinstance(path, str) or (entry["shape"], key) in _ELSEWHERE:
             continue
-        found = member(type, path)
+        found = member(type, path.replace("{}", "0"))
         if found is None:
+            # GDB knows the variant that a value has, and no other.
+            if key == "at" and entry["shape"] == "inline" and is_enum(type):
+                continue
             return False
-        pointer = key == "begin" or key == "pointer"
+        pointer = key in ("begin", "pointer", "root", "control")
         if pointer and not facade.is_pointer(facade.plain(found[1])):
             return False
     return True
+
+
+def is_enum(type):
+    """Is it an enum of Rust's? Its number has no name, and each variant is a member called after it."""
+    parts = list(facade.parts(type))
+    return len(parts) > 1 and not parts[0][0] and facade.is_integer(facade.plain(parts[0][3])) and parts[1][0] is not None
 
 
 def _unqualified(name):
@@ -107,38 +122,71 @@ def _member(type, name):
     return None
 
 
-class _Senseless(Exception):
-    """What is in memory is no container: it has not been constructed yet, or not any more."""
-
-
 def elements(head, value, low=None, high=None):
     """The elements of a container as runs, from `low` to the one before `high` where they are said; none if it is
-    empty, None if it is no container that is known."""
-    type = facade.plain(value.type)
-    entry = of(type)
-    if entry is None:
+    empty, None if it is no container that is known. Of what smart pointers and cells hold the elements, or all of it."""
+    numbered = low is not None or high is not None
+    run = None
+    for _ in range(_MOST_HELD):
+        type = facade.plain(value.type)
+        entry = of(type)
+        if entry is None or entry["shape"] not in ("one", "inline"):
+            break
+        argument = facade.template_argument(type, 0) if entry["shape"] == "one" and "at" not in entry else None
+        if numbered and argument is not None and facade.is_array(facade.plain(argument)):
+            return _behind(head, value, type, entry, low or 0, high)
+        run = held(head, value)
+        if run is None:
+            return []
+        value = facade.value_at(run.address, run.type)
+    if entry is not None:
+        return _elements(head, value, type, entry, low, high)
+    if run is None:
         return None
+    if facade.is_array(type):
+        return list(_cut(list(_whole(run.address, type)), low or 0, high if high is not None else type.range()[1] + 1))
+    if numbered:
+        raise UlpfError(f"cannot watch {head}", f"{head} holds a {type}, no array", f"write {head}[*] for what it holds")
+    return [run]
+
+
+def held(head, value):
+    """What a smart pointer or a cell holds now, or None."""
+    type = facade.plain(value.type)
+    with _sense(head):
+        return _held(_at(head, value), type, of(type))
+
+
+def _at(head, value):
     at = facade.address_of(value)
     if at is None:
         raise UlpfError(f"cannot watch {head}", "it has no address: it lives in a register, or is a computed value", "watch variables")
+    return at
+
+
+@contextlib.contextmanager
+def _sense(head):
     try:
-        return _elements(head, at, type, entry, low, high)
-    except _Senseless:
+        yield
+    except Senseless:
         raise UlpfError(f"cannot watch {head}", f"what is in {head} makes no sense as a container",
                         "set the watch when it has been constructed") from None
 
 
-def _elements(head, at, type, entry, low, high):
-    shape = entry["shape"]
+def _elements(head, value, type, entry, low, high):
+    at, shape = _at(head, value), entry["shape"]
     if shape == "same":
         offset, inner = member(type, entry["as"])
         return elements(head, facade.value_at(at + offset, facade.plain(inner)), low, high)
-    numbered = low is not None or high is not None
-    if entry.get("keyed") and numbered:
+    if shape in ("fields", "alternatives"):
+        if low is None or high != low + 1 or low < 0:
+            raise UlpfError(f"cannot watch {head}", f"the elements of {head} are of several types", f"watch one of them: {head}[0]")
+        with _sense(head):
+            return [_field(head, at, type, entry, low) if shape == "fields" else _alternative(head, at, type, entry, low)]
+    if keyed(entry) and (low is not None or high is not None):
         raise UlpfError(f"cannot watch {head}", f"{head} has keys, and no numbers", f"for all of its elements write {head}[*]")
-    if shape in ("one", "inline"):
-        return _held(head, at, type, entry, low, high)
-    runs = list(_FORMS[shape](at, type, entry))
+    with _sense(head):
+        runs = list(_FORMS[shape](at, type, entry))
     size = sum(run.count for run in runs)
     low, high = low or 0, size if high is None else high
     if low < 0 or high < low or high > size:
@@ -148,6 +196,11 @@ def _elements(head, at, type, entry, low, high):
     return list(_cut(runs, low, high))
 
 
+def keyed(entry):
+    """Have its elements keys, and no numbers?"""
+    return "key" in entry or entry["shape"] in ("table", "btree", "directory")
+
+
 def _cut(runs, low, high):
     for run in runs:
         first, behind = max(run.first, low), min(run.first + run.count, high)
@@ -155,38 +208,63 @@ def _cut(runs, low, high):
             yield Run(first, run.address + (first - run.first) * run.type.sizeof, behind - first, run.type, run.key)
 
 
-def _held(head, at, type, entry, low, high):
+def _held(at, type, entry):
     if entry["shape"] == "inline":
         if "flag" in entry and not _number(at, type, entry["flag"]) & 0xff:
-            return []
-        offset, inner = member(type, entry["at"])
-        found = at + offset, facade.plain(inner)
-    else:
-        offset, pointer = member(type, entry["pointer"])
-        address, inner = _word(at + offset), facade.plain(facade.plain(pointer).target())
-        if not address:
-            return []
-        # `unique_ptr<T[]>`: the pointer is one to elements.
-        argument = facade.template_argument(type, 0)
-        if (low is not None or high is not None) and argument is not None and facade.is_array(facade.plain(argument)):
-            if high is None:
-                raise UlpfError(f"cannot watch {head}", f"how many elements {head} has is not known", "write [FROM..TO]")
-            low = low or 0
-            return [Run(low, address + low * inner.sizeof, high - low, inner)]
-        if "at" in entry:
-            further = member(inner, entry["at"])
-            if further is None:
-                raise _Senseless
-            address, inner = address + further[0], facade.plain(further[1])
-        found = address, inner
-    if low is not None or high is not None:
-        inside = elements(head, facade.value_at(*found), low, high)
-        if inside is not None:
-            return inside
-        if facade.is_array(found[1]):
-            return list(_cut(list(_whole(*found)), low or 0, high if high is not None else found[1].range()[1] + 1))
-        raise UlpfError(f"cannot watch {head}", f"{head} holds a {found[1]}, no array", f"write {head}[*] for what it holds")
-    return [Run(0, found[0], 1, found[1], held=True)]
+            return None
+        for name in entry["at"].split("."):
+            # (Of an enum the members are those of the variant that it has now.)
+            found = _member(facade.plain(facade.value_at(at, type).type), name)
+            if found is None:
+                return None
+            at, type = at + found[0], facade.plain(found[1])
+        return Run(0, at, 1, type, held=True)
+    offset, pointer = member(type, entry["pointer"])
+    address, inner = word(at + offset), facade.plain(facade.plain(pointer).target())
+    if not address:
+        return None
+    if "at" in entry:
+        further = member(inner, entry["at"])
+        if further is None:
+            raise Senseless
+        address, inner = address + further[0], facade.plain(further[1])
+    return Run(0, address, 1, inner, held=True)
+
+
+def _behind(head, value, type, entry, low, high):
+    """`unique_ptr<T[]>`: the pointer is one to elements."""
+    if high is None:
+        raise UlpfError(f"cannot watch {head}", f"how many elements {head} has is not known", "write [FROM..TO]")
+    offset, pointer = member(type, entry["pointer"])
+    with _sense(head):
+        address, inner = word(_at(head, value) + offset), facade.plain(facade.plain(pointer).target())
+    return [Run(low, address + low * inner.sizeof, high - low, inner)] if address else []
+
+
+# ---- what has one thing for each number ----
+
+def _field(head, at, type, entry, number):
+    found = member(type, entry["at"].replace("{}", str(number)))
+    if found is None:
+        raise UlpfError(f"cannot watch {head}[{number}]", f"{head} has no element {number}, or one without bytes", "count its elements from 0")
+    return Run(number, at + found[0], 1, facade.plain(found[1]))
+
+
+def alternative(type, entry, number):
+    """Of a variant: where the alternative with that number is, and its type; None if it has none."""
+    argument = facade.template_argument(type, number)
+    found = member(type, ".".join([entry["at"], *[entry["rest"]] * number, entry["first"]]))
+    return None if found is None or argument is None else (found[0], facade.plain(argument))
+
+
+def _alternative(head, at, type, entry, number):
+    found = alternative(type, entry, number)
+    if found is None:
+        raise UlpfError(f"cannot watch {head}[{number}]", f"{head} has no alternative {number}", "count its alternatives from 0")
+    now = _number(at, type, entry["index"])
+    if now != number:
+        raise UlpfError(f"cannot watch {head}[{number}]", f"{head} has its alternative {now} now", "set the watch when it has that one")
+    return Run(number, at + found[0], 1, found[1])
 
 
 # ---- what has its elements side by side ----
@@ -210,19 +288,45 @@ def _span(at, type, entry):
     else:
         end = _number(at, type, entry["end"])
         if end < begin:
-            raise _Senseless
+            raise Senseless
         count = (end - begin) // element.sizeof
-    _sensible(count, element)
+    sensible(count, element)
     if count:
         yield Run(0, begin, count, element)
+
+
+def _short(at, type, entry):
+    """A text that may be in the object itself."""
+    element = element_type(type, entry)
+    flag = _number(at, type, entry["flag"]) & 0xff
+    begin, count = at + member(type, entry["inside"])[0], flag >> 1
+    if flag & 1:
+        begin, count = _number(at, type, entry["begin"]), _number(at, type, entry["count"])
+    sensible(count, element)
+    if count:
+        yield Run(0, begin, count, element)
+
+
+def _blocks(at, type, entry):
+    """libc++'s deque."""
+    element = element_type(type, entry)
+    begin, head, count = (_number(at, type, entry[key]) for key in ("begin", "head", "count"))
+    sensible(head + count, element)
+    room = 4096 // element.sizeof if element.sizeof < 256 else 16
+    number = 0
+    while number < count:
+        block, inside = divmod(head + number, room)
+        here = min(room - inside, count - number)
+        yield Run(number, word(begin + block * _WORD) + inside * element.sizeof, here, element)
+        number += here
 
 
 def _ring(at, type, entry):
     element = element_type(type, entry)
     begin, capacity, head, count = (_number(at, type, entry[key]) for key in ("begin", "capacity", "head", "count"))
-    _sensible(capacity, element)
+    sensible(capacity, element)
     if count > capacity or head > capacity:
-        raise _Senseless
+        raise Senseless
     straight = min(count, capacity - head)
     if straight:
         yield Run(0, begin + head * element.sizeof, straight, element)
@@ -242,7 +346,7 @@ def _deque(at, type, entry):
     while True:
         behind = end if node == last_node else last
         if not 0 <= behind - current <= chunk:
-            raise _Senseless
+            raise Senseless
         count = (behind - current) // element.sizeof
         if count:
             yield Run(number, current, count, element)
@@ -250,7 +354,7 @@ def _deque(at, type, entry):
         if node >= last_node:
             return
         node += _WORD
-        current = _word(node)
+        current = word(node)
         last = current + chunk
 
 
@@ -263,62 +367,173 @@ def _list(at, type, entry):
     node_type = facade.plain(facade.plain(link).target())
     next_at = member(node_type, entry["next"])
     if next_at is None:
-        raise _Senseless
-    node, nodes, seen = _word(at + offset), [], set()
+        raise Senseless
+    node, nodes, seen = word(at + offset), [], set()
     while node and node != end and node not in seen:
         seen.add(node)
         nodes.append(node)
         _few(nodes)
-        node = _word(node + next_at[0])
-    return _values(nodes, element, entry)
+        node = word(node + next_at[0])
+    return _values((node + after(entry, element, node_type) for node in nodes), element, entry)
 
 
 def _tree(at, type, entry):
-    """libstdc++'s red-black tree, in order."""
+    """A binary tree, in order."""
     element = element_type(type, entry)
-    offset, header = member(type, entry["header"])
-    left, right, parent = (member(facade.plain(header), name)[0] for name in ("_M_left", "_M_right", "_M_parent"))
-    node, above, nodes, seen = _word(at + offset + parent), [], [], set()
+    offset, root = member(type, entry["root"])
+    node_type = facade.plain(facade.plain(root).target())
+    left, right = (_offset(node_type, entry[key]) for key in ("left", "right"))
+    node, above, nodes, seen = word(at + offset), [], [], set()
     while node or above:
         while node:
             if node in seen:
-                raise _Senseless
+                raise Senseless
             seen.add(node)
             _few(seen)
             above.append(node)
-            node = _word(node + left)
+            node = word(node + left)
         node = above.pop()
         nodes.append(node)
-        node = _word(node + right)
-    return _values(nodes, element, entry)
+        node = word(node + right)
+    return _values((node + after(entry, element, node_type) for node in nodes), element, entry)
 
 
-def after(entry, element):
+def after(entry, element, node):
     """So many bytes of a node are before its value."""
+    if "value" in entry:
+        return _offset(node, entry["value"])
     whole = align(element)
     return -(-entry["after"] // whole) * whole
 
 
-def _values(nodes, element, entry):
-    offset = after(entry, element)
-    for number, node in enumerate(nodes):
-        run = Run(number, node + offset, 1, element)
-        if entry.get("keyed"):
-            run.key = _key(run.address, element)
+def _offset(type, path):
+    found = member(type, path)
+    if found is None:
+        raise Senseless
+    return found[0]
+
+
+def _hash_table(at, type, entry):
+    """hashbrown's: the places are before the control bytes, and a full one's has no highest bit."""
+    element = element_type(type, entry)
+    control, mask = (_number(at, type, entry[key]) for key in ("control", "mask"))
+    if not mask:
+        return iter(())
+    sensible(mask + 1, element)
+    full = [n for n, byte in enumerate(read(control, mask + 1)) if not byte & 0x80]
+    _few(full)
+    return _values((control - (n + 1) * element.sizeof for n in full), element, entry)
+
+
+def map_behind(value):
+    """A map of Go's is a pointer to what we know as a map: that map, of None if there is none; any other value as it is."""
+    type = facade.plain(value.type)
+    target = facade.plain(type.target()) if facade.is_pointer(type) else None
+    entry = of(target) if target is not None and facade.is_struct(target) else None
+    if entry is None or entry["shape"] != "directory":
+        return value
+    return facade.value_at(int(value), target) if int(value) else None
+
+
+def _directory(at, type, entry):
+    """Go's maps."""
+    def behind(type, path):
+        found = member(type, path)
+        if found is None:
+            raise Senseless
+        return found[0], facade.plain(facade.plain(found[1]).target())
+    tables, pointer = behind(type, entry["tables"])
+    table = facade.plain(pointer.target())
+    groups, group = behind(table, entry["groups"])
+    control, (slots, array) = _offset(group, entry["control"]), member(group, entry["slots"])
+    slot = facade.plain(facade.plain(array).target())
+    key, item = member(slot, entry["key"]), member(slot, entry["item"])
+    meant = facade.plain(item[1])
+    # Of larger ones there are pointers, which look as those that a program has put there itself.
+    if facade.is_pointer(meant) and facade.plain(meant.target()).sizeof > _LARGEST:
+        raise UlpfError("cannot watch the elements of this map", "they may be elsewhere in memory", "watch one of them by its address")
+    first, length = word(at + tables), _number(at, type, entry["length"])
+    all, before = [(first, 1)] if first and not length else [], None
+    for n in range(length):
+        here = word(first + n * _WORD)
+        if here != before:
+            all.append((word(here + groups), _number(here, table, entry["mask"]) + 1))
+        before = here
+    number = 0
+    for first, count in all:
+        for n in range(count):
+            start = first + n * group.sizeof
+            free = read(start + control, _SLOTS)
+            for place in (start + slots + i * slot.sizeof for i in range(_SLOTS) if not free[i] & 0x80):
+                yield Run(number, place + item[0], 1, meant, _key(place + key[0], facade.plain(key[1])) or str(number))
+                number += 1
+
+
+def btree(type, entry):
+    """Of Rust's B-trees: the type of a node; where it has its number of elements, the nodes below, the values, how many of them
+    at most, and the bytes from one to the next."""
+    leaf = facade.plain(facade.plain(member(type, entry["root"])[1]).target())
+    parent = member(leaf, "parent.Some.__0.pointer")
+    above = facade.plain(facade.plain(parent[1]).target()) if parent else None
+    if above is None or _offset(above, "data") != 0:
+        raise Senseless
+    at, slots = member(leaf, entry["values"])
+    slots = facade.plain(slots)
+    bounds = facade.bounds(slots)
+    return leaf, _offset(leaf, "len"), _offset(above, "edges"), at, bounds[1] + 1, facade.plain(slots.target()).sizeof
+
+
+def _btree(at, type, entry):
+    element, key = element_type(type, entry), facade.plain(facade.template_argument(type, 0))
+    leaf, len_at, edges, values, room, stride = btree(type, entry)
+    keys_at, keys = member(leaf, entry["keys"])
+    key_size = facade.plain(facade.plain(keys).target()).sizeof
+    found = []
+
+    def below(node, height):
+        count = int.from_bytes(read(node + len_at, 2), "little")
+        if count > room or height > 64:
+            raise Senseless
+        for n in range(count + 1):
+            if height:
+                below(word(node + edges + n * _WORD), height - 1)
+            if n < count:
+                found.append((node + values + n * stride, node + keys_at + n * key_size))
+                _few(found)
+
+    root = _number(at, type, entry["root"])
+    if root:
+        below(root, _number(at, type, entry["height"]))
+    for number, (address, at_key) in enumerate(found):
+        yield Run(number, address, 1, element, _key(at_key, key) or str(number))
+
+
+def item(entry, element):
+    """Of an element: what is meant of it, as offset and type."""
+    found = member(element, entry["item"]) if "item" in entry else (0, element)
+    if found is None:
+        raise Senseless
+    return found[0], facade.plain(found[1])
+
+
+def _values(places, element, entry):
+    offset, meant = item(entry, element)
+    key = member(element, entry["key"]) if "key" in entry else None
+    for number, place in enumerate(places):
+        run = Run(number, place + offset, 1, meant)
+        if key is not None:
+            run.key = _key(place + key[0], facade.plain(key[1]))
         yield run
 
 
-def _key(address, pair):
-    """The key of a pair, as a text: of a number, or of characters."""
-    first = member(pair, "first")
-    if first is None:
-        return None
-    at, type = address + first[0], facade.plain(first[1])
+def _key(at, type):
+    """A key as a text: a number, or characters."""
     value = facade.value_at(at, type)
     if facade.is_integer(type) or facade.is_pointer(type):
         return facade.shown(value) if not facade.is_pointer(type) else f"{int(value):#x}"
     entry = of(type)
-    characters = elements("key", value) if entry is not None and entry["shape"] == "span" else None
+    texts = entry is not None and entry["shape"] in ("span", "short", "same")
+    characters = elements("key", value) if texts else None
     if not characters or characters[0].type.sizeof != 1 or len(characters) > 1 or characters[0].count > _LONGEST_KEY:
         return None
     try:
@@ -327,7 +542,8 @@ def _key(address, pair):
         return None
 
 
-_FORMS = {"array": _array, "span": _span, "ring": _ring, "deque": _deque, "list": _list, "tree": _tree}
+_FORMS = {"array": _array, "span": _span, "short": _short, "blocks": _blocks, "ring": _ring, "deque": _deque, "list": _list, "tree": _tree,
+          "table": _hash_table, "btree": _btree, "directory": _directory}
 
 
 # ---- numbers and types ----
@@ -340,45 +556,16 @@ def element_type(type, entry):
     path, _, number = which.rpartition(":")
     found = facade.template_argument(facade.plain(member(type, path)[1]) if path else type, int(number))
     if found is None:
-        raise _Senseless
+        raise Senseless
     return facade.plain(found)
-
-
-def align(type):
-    """As the largest scalar in it (x86-64 psABI)."""
-    type = facade.plain(type)
-    if facade.is_struct(type):
-        return max((align(of_type) for _, _, _, of_type, _ in facade.parts(type)), default=1)
-    if facade.is_array(type):
-        return align(type.target())
-    whole = 1
-    while whole < min(type.sizeof, 16):
-        whole *= 2
-    return whole
 
 
 def _number(at, type, path):
     found = member(type, path)
     if found is None:
-        raise _Senseless
+        raise Senseless
     size = min(facade.plain(found[1]).sizeof, _WORD)
-    return int.from_bytes(_read(at + found[0], size), "little")
-
-
-def _word(address):
-    return int.from_bytes(_read(address, _WORD), "little")
-
-
-def _read(address, size):
-    data = facade.read_memory(address, size) if facade.readable(address) else b""
-    if len(data) != size:
-        raise _Senseless
-    return data
-
-
-def _sensible(count, element):
-    if not element.sizeof or count * element.sizeof >= _MOST_BYTES:
-        raise _Senseless
+    return int.from_bytes(read(at + found[0], size), "little")
 
 
 def _few(nodes):

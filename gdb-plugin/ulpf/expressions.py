@@ -16,6 +16,8 @@ _OBJECT = re.compile(r"^(?P<object>[\w./+-]+)`\s*(?P<stars>[*(&\s]*)(?P<name>[A-
 _PATH = re.compile(r"^(?P<stars>[*\s]*)(?P<name>[A-Za-z_$][\w$]*(?:::[A-Za-z_]\w*)*)(?P<steps>(?:\s*(?:\.|->)\s*\w+|\s*\[[^\[\]]+\])+|)$", re.S)
 
 
+# Cells, pointers and enums in one another.
+_MOST_HELD = 8
 _ARROW = re.compile(r"^\s*\(\s*\*\s*([^()]+?)\s*\)\s*\.")
 
 
@@ -83,10 +85,13 @@ def _walked(path):
 
 
 def _leads_through(value, sign, member):
-    """Does a step from this value lead to what a container holds?"""
-    if containers.of(value.type) is None:
+    """Does a step from this value lead to what a container holds, or an enum of Rust's?"""
+    type = facade.plain(value.type)
+    if facade.is_struct(type) and containers.is_enum(type):
+        return containers.member(type, member) is None
+    if containers.of(type) is None:
         return False
-    return sign != "." or containers.member(value.type, member) is None
+    return sign != "." or containers.member(type, member) is None
 
 
 def _holds(value):
@@ -99,10 +104,29 @@ def _held(value, name):
     """What a smart pointer or cell holds, or None if the value is neither."""
     if not _holds(value):
         return None
-    found = containers.elements(name, value)
-    if not found:
+    found = containers.held(name, value)
+    if found is None:
         raise UlpfError(f"cannot follow {name}", f"{name} holds nothing now", "watch the variable itself, or set the watch later")
-    return facade.value_at(found[0].address, found[0].type)
+    return facade.value_at(found.address, found.type)
+
+
+def _reached(value, member, name):
+    """The value that has such a member: as Rust has it, what cells, pointers and enums hold on the way."""
+    pointer = True
+    for _ in range(_MOST_HELD):
+        type = facade.plain(value.type)
+        if facade.is_pointer(type) and pointer:
+            value, pointer = value.dereference(), False
+            continue
+        if not facade.is_struct(type) or containers.member(type, member) is not None:
+            return value
+        variant = next((known for known, _, _, of_type, _ in facade.parts(type)
+                        if known and containers.member(facade.plain(of_type), member) is not None), None) if containers.is_enum(type) else None
+        held = value[variant] if variant else _held(value, name)
+        if held is None:
+            return value
+        value, pointer = held, True
+    return value
 
 
 def _by_gdb(expression, what=None):
@@ -135,6 +159,8 @@ def step(value, match, name):
         if not found:
             raise UlpfError(f"cannot watch {name}[{index}]", "it has no elements now", "watch the container itself")
         return facade.value_at(found[0].address, found[0].type)
+    if arrow == "." and _leads_through(value, arrow, member):
+        return _reached(value, member, name)[member]
     held = _held(value, name) if arrow and _leads_through(value, arrow, member) else None
     if held is not None:
         return held[member]

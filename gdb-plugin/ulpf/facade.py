@@ -63,6 +63,14 @@ def after(prefix, name, command):
     gdb.execute(f"define {prefix} hookpost-{name}\n{command}\nend", False, True)
 
 
+def before(name, command):
+    """From now on this command goes before `NAME`, unless the user has one that does."""
+    try:
+        execute(f"show user hook-{name}")
+    except gdb.error:
+        gdb.execute(f"define hook-{name}\n{command}\nend", False, True)
+
+
 def is_extended_remote():
     """Is there a server that stays when its program ends?"""
     connection = gdb.selected_inferior().connection
@@ -370,7 +378,8 @@ def _about_address(command, address):
 def symbol_at(address):
     """`add+12`, or None."""
     text = _about_address("info symbol", address)
-    match = re.match(r"(\S+)(?: \+ (\d+))? in section", text)
+    # (C++ names have blanks in them: `store(long*, unsigned long)`.)
+    match = re.match(r"(.+?)(?: \+ (\d+))? in section", text)
     return match and match.group(1) + (f"+{int(match.group(2)):#x}" if match.group(2) else "")
 
 

@@ -54,6 +54,14 @@ def along(expression):
     return found
 
 
+def _first(value, low=None):
+    """The elements from there on that a container has now; none if it has none, or is none yet."""
+    try:
+        return containers.elements("it", value, low)
+    except UlpfError:
+        return []
+
+
 class _Walk:
     """From the left to the right, with GDB's types and the program's pointers as they are now."""
 
@@ -165,11 +173,22 @@ class _Walk:
             return self._range(value, low, high, start)
         if low is not None and low < 0 or high is not None and high <= (low or 0):
             raise _None
-        self._numbered(low or 0, start, mark.end())
+        value = self._innermost(value)
+        entry = containers.of(_type(value))
+        if entry is None:
+            return value
+        self._numbered(low or 0, start, mark.end(), "[#*]" if containers.keyed(entry) else "[*]")
         return self._contents(value, low or 0, -1 if high is None else high)
 
-    def _numbered(self, first, start, end):
-        self.many, self.mark = first, (start, end, "[*]")
+    def _numbered(self, first, start, end, said="[*]"):
+        self.many, self.mark = first, (start, end, said)
+
+    def _innermost(self, value):
+        """What smart pointers and cells hold."""
+        held = value
+        while held is not None:
+            value, held = held, self._held(held)
+        return value
 
     def _nodes(self, value, link):
         if facade.is_pointer(_type(value)):
@@ -224,24 +243,82 @@ class _Walk:
             return self._contents(facade.value_at(at, inner), low, high)
         if shape == "span":
             return self._span(value, entry, low, high)
-        if shape == "list" and not entry.get("keyed") and (low, high) == (0, -1):
-            at, link = self._member(value, entry["first"])
-            found = containers.member(facade.plain(link.target()), entry["next"])
+        if shape in ("short", "ring", "deque"):
+            return self._chunks(value, entry, low, high)
+        if shape in ("list", "tree", "table", "btree") and (low, high) == (0, -1):
+            return self._nodes_of(value, entry)
+        if shape in ("fields", "alternatives") and high == low + 1:
+            return self._one_of(value, entry, low)
+        raise _None
+
+    def _nodes_of(self, value, entry):
+        """Each element of a list, a tree or a table."""
+        type, shape = _type(value), entry["shape"]
+        element = containers.element_type(type, entry)
+        more, meant = containers.item(entry, element)
+        at, start = self._member(value, entry[{"list": "first", "tree": "root", "table": "control", "btree": "root"}[shape]])
+        node = facade.plain(start.target())
+
+        def there(key):
+            return self._member(value, entry[key])[0] - at
+
+        def inside(key):
+            found = containers.member(node, entry[key])
             if found is None:
                 raise _None
-            element = containers.element_type(type, entry)
-            end = ""
-            to = self._points_to(at)
-            if "header" in entry:
-                header = self._member(value, entry["header"])[0]
-                end = f",{header - at}"
-                to = None if to == header else to
-            node = self._step(at, f"@list,{found[0]},{{}}{end}", to)
-            return facade.value_at((node + containers.after(entry, element)) % _WRAP, element)
-        held = self._held(value)
-        if held is None:
+            return found[0]
+        end = ""
+        if shape == "list":
+            step = f"@counted,{inside('next')},{there('count')}" if "count" in entry else f"@list,{inside('next')}"
+            end = f",{there('header')}" if "header" in entry else ""
+            offset = containers.after(entry, element, node)
+        elif shape == "tree":
+            step, offset = f"@tree,{inside('left')},{inside('right')},{there('count')}", containers.after(entry, element, node)
+        elif shape == "table":
+            step, offset = f"@table,{there('mask')},{element.sizeof}", 0
+        else:
+            _, length, edges, offset, room, stride = containers.btree(type, entry)
+            step = f"@btree,{there('height')},{length},{edges},{room},{stride}"
+        # (What it leads to first matters to nobody: elements may come and go.)
+        found = _first(value) if self.whole else []
+        to = found[0].address - offset - more if found else None
+        place = self._step(at, f"{step},{{}}{end}", to)
+        return facade.value_at((place + offset + more) % _WRAP, meant)
+
+    def _chunks(self, value, entry, low, high):
+        """Each element of what has them in pieces."""
+        def there(key):
+            return self._member(value, entry[key])[0] - at
+        if entry["shape"] == "deque":
+            at, _ = self._member(value, entry["start"])
+            current = containers.member(_type(value), entry["start"] + "._M_cur")
+            if current is None:
+                raise _None
+            element = facade.plain(facade.plain(current[1]).target())
+            step = f"@chunks,{there('finish')},{there('map')}"
+        else:
+            at, _ = self._member(value, entry["begin"])
+            element = containers.element_type(_type(value), entry)
+            keys = ("capacity", "head", "count") if entry["shape"] == "ring" else ("flag", "count", "inside")
+            step = f"@{entry['shape']}," + ",".join(str(there(key)) for key in keys)
+        found = _first(value, low) if self.whole else []
+        to = found[0].address if found else None
+        return facade.value_at(self._step(at, f"{step},{element.sizeof},{low},{high},{{}}", to), element)
+
+    def _one_of(self, value, entry, number):
+        """Of a tuple, or of a variant while it has that alternative."""
+        type, at = _type(value), _address(value)
+        if entry["shape"] == "fields":
+            at, inner = self._member(value, entry["at"].replace("{}", str(number)))
+            return facade.value_at(at, inner)
+        found = containers.alternative(type, entry, number)
+        if found is None:
             raise _None
-        return self._contents(held, low, high)
+        index, of = self._member(value, entry["index"])
+        size = min(of.sizeof, _POINTER)
+        there = self.whole and _number(index, size) == number
+        at = self._step(at, f"@is,{index - at},{size},{number},1,{{}}", at if there else None)
+        return facade.value_at((at + found[0]) % _WRAP, found[1])
 
     def _span(self, value, entry, low, high):
         at, _ = self._member(value, entry["begin"])
@@ -272,16 +349,27 @@ class _Walk:
                 flag, _ = self._member(value, entry["flag"])
                 there = self.whole and _number(flag, 1)
                 at = self._step(at, f"@if,{flag - at},1,{{}}", at if there else None)
-            found = containers.member(type, entry["at"])
-            if found is None:
-                raise _None
-            return facade.value_at((at + found[0]) % _WRAP, facade.plain(found[1]))
+            return self._inline(at, type, entry["at"])
         at, pointer = self._member(value, entry["pointer"])
         held = self._object(facade.value_at(at, pointer))
         if "at" in entry:
             at, inner = self._member(held, entry["at"])
             held = facade.value_at(at, inner)
         return held
+
+    def _inline(self, at, type, path):
+        """A member of members. Of what numbers mean a variant GDB tells nothing: of enums only those are followed that have a
+        pointer, and none where it is null."""
+        for name in path.split("."):
+            static = facade.plain(type)
+            found = containers.member(static, name)
+            if found is None:
+                raise _None
+            pointer = facade.is_pointer(facade.plain(found[1])) or static.sizeof == _POINTER
+            if containers.is_enum(static) and not (pointer and static.sizeof == _POINTER):
+                raise _None
+            at, type = (at + found[0]) % _WRAP, facade.plain(found[1])
+        return facade.value_at(at, type)
 
     # ---- to one place ----
 

@@ -45,7 +45,8 @@ class Place:
     # 0: nowhere.
     path: str = ""
     base: int = 0
-    # There may be many such places; the number of the first one. `[*]` stands in the name for the number.
+    # There may be many such places; the number of the first one. `[*]` stands in the name for the number, or
+    # `[#*]` where elements are known by keys.
     many: Optional[int] = None
     id: Optional[int] = None
 
@@ -61,10 +62,12 @@ class Place:
         size = self.length
         number, within = self.many + inside // size, inside % size
         last = self.many + (inside + max(length, 1) - 1) // size
+        # (Of what is known by keys, it is the how manyth.)
+        mark = "[#*]" if "[#*]" in self.name else "[*]"
         if last > number:
-            return replace(self, name=self.name.replace("[*]", f"[{number}..{last + 1}]", 1), address=address, length=length,
+            return replace(self, name=self.name.replace(mark, mark.replace("*", f"{number}..{last + 1}"), 1), address=address, length=length,
                            type=None, many=None)
-        return replace(self, name=self.name.replace("[*]", f"[{number}]", 1), address=address - within, many=None)
+        return replace(self, name=self.name.replace(mark, mark.replace("*", str(number)), 1), address=address - within, many=None)
 
     @property
     def anchor(self):
@@ -237,6 +240,9 @@ def _expand(expression, mark):
 def _walk(head, value, mark, tail):
     if not mark.group("link"):
         low = high = None
+        value = containers.map_behind(value)
+        if value is None:
+            return
         known = containers.of(value.type) is not None
         if known and not mark.group("all"):
             text = f"{head}{mark.group()}"

@@ -8,8 +8,7 @@ _LOADING = "print symbol-loading"
 
 def begin():
     """Called by the script that `ulpf gdb` gives to GDB."""
-    if not _is_defined("hook-attach"):
-        _define("hook-attach", "python ulpf.screen.attaches()")
+    facade.before("attach", "python ulpf.screen.attaches()")
 
 
 def attaches():
@@ -27,16 +26,3 @@ def _once(event, call):
         registry.disconnect(heard)
         call()
     registry.connect(heard)
-
-
-def _is_defined(command):
-    """Has the user a command of this name?"""
-    try:
-        facade.execute(f"show user {command}")
-        return True
-    except facade.gdb.error:
-        return False
-
-
-def _define(command, line):
-    facade.gdb.execute(f"define {command}\n{line}\nend", False, True)

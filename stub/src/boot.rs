@@ -45,7 +45,7 @@ pub unsafe extern "C" fn ulpf_stub_boot(args: *mut BootArgs) -> ! {
 /// As [`ulpf_stub_boot`], on each further thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ulpf_stub_boot_thread(_args: *mut BootArgs) -> ! {
-    let r = adopt_thread();
+    let r = adopt_thread().map(drop);
     // SAFETY: ends the entry.
     unsafe { ulpf_report(r.map_or_else(|e| -(e.0 as i64), |_| 0)) }
 }
@@ -65,6 +65,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
             min_sigstack: min_sigstack.max(2048),
         });
         ARGS.store(args, SeqCst);
+        global::set_boot_block(args);
         place::settle(a.place);
         place::begin_at(a.begin);
         PAD.store(a.pad, Relaxed);
@@ -134,7 +135,8 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     // SAFETY: without yama an error that does not matter.
     let _ = unsafe { sys!(k::__NR_prctl, prctl::PR_SET_PTRACER, a.stub_pid) };
     kernel::take_over();
-    adopt_thread()
+    let t = adopt_thread()?;
+    syscalls::seccomp::adopt(&t, a)
 }
 
 extern "C" fn first_step() -> ! {
@@ -156,7 +158,7 @@ extern "C" fn first_step() -> ! {
 }
 
 /// Gives the calling thread its record, its stack and its dispatch.
-fn adopt_thread() -> Result<(), Errno> {
+fn adopt_thread() -> Result<Current, Errno> {
     if g().threads.iter().next().is_some() {
         locks::threads_begin();
     }
@@ -196,7 +198,7 @@ fn adopt_thread() -> Result<(), Errno> {
     }
     sys::check(syscalls::process::enable_dispatch())?;
     t.set_state(State::Running);
-    Ok(())
+    Ok(t)
 }
 
 /// AT_HWCAP2 and AT_MINSIGSTKSZ of the program.

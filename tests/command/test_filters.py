@@ -104,3 +104,33 @@ class Filters(unittest.TestCase):
             status, out, err = run([spec], "filters")
             self.assertEqual((status, out), (2, ""), err)
             self.assertRegex(err, why)
+
+
+@ulpf_only
+class Freeze(unittest.TestCase):
+    """What a watch's bytes are when it is set they stay."""
+
+    def said(self, watches, *args, options=()):
+        said = Json(watches, "frozen", *args, options=options)
+        self.assertEqual(said.status, 0, said.err)
+        return said, dict(line.split(" ", 1) for line in said.out.splitlines())
+
+    def test_a_value_stays(self):
+        for options in [], ["--no-patch"]:
+            said, out = self.said(["lives freeze", "name freeze"], "5000", options=options)
+            self.assertEqual(out, {"alone": "3", "two": "3", "name": "as it was, 0", "set": "3"}, options)
+            row = said.summary["watches"][0]
+            self.assertEqual(row["hits"], 15001, options)
+            self.assertEqual(said.hits[-1]["new"], 7)
+
+    def test_what_does_not_matter_is_stored(self):
+        # Only the last store is one that matters: what is there then is what was there when the watch was set.
+        _, out = self.said(["lives if $new > $old + 5 freeze"], "10")
+        self.assertEqual((out["alone"], out["set"]), ("-7", "3"))
+
+    def test_refusals(self):
+        for watch, why in [("heap freeze", "the heap cannot be frozen"), ("lives:r freeze", "sees no stores"), ("main::times freeze", "somewhere else in each call"),
+                           ("lives freeze freeze", "said twice")]:
+            status, _, err = run([watch], "frozen")
+            self.assertEqual(status, 2, watch)
+            self.assertIn(why, err)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -120,10 +121,10 @@ class Follow(unittest.TestCase):
 class Chosen(unittest.TestCase):
     """--only and --skip: programs behind wrappers."""
 
-    def watch(self, *command, options=("--only", "five"), status=0):
+    def watch(self, *command, what="a", options=("--only", "five"), status=0):
         with tempfile.TemporaryDirectory() as folder:
             name = os.path.join(folder, "log.jsonl")
-            said = ulpf("run", *options, "--log", name, "-w", "a", "--", *command)
+            said = ulpf("run", *options, "--log", name, "-w", what, "--", *command)
             with open(name) as file:
                 lines = [json.loads(line) for line in file]
         schema.lines().check("run", lines)
@@ -143,6 +144,30 @@ class Chosen(unittest.TestCase):
                 summaries = [line for line in lines if line["type"] == "summary"]
                 self.assertEqual([summary["program"] for summary in summaries], ["five"])
                 self.assertRegex(err, r"ulpf: process \d+ \(five\)(, forked by \d+| after exec): 2 hits on 1 watch")
+
+    def test_ranks(self):
+        """As the launchers of MPI programs tell them."""
+        five = example("five")
+        for name in "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID":
+            lines, err = self.watch("sh", "-c", f"{name}=1 {five}; {name}=0 {five}; {five}")
+            self.assertEqual([line.get("rank") for line in lines if line["type"] == "summary"], [1, 0, None])
+            self.assertRegex(err, r"ulpf: rank 1: process \d+ \(five\).*: 2 hits on 1 watch")
+
+    def test_an_mpi_program(self):
+        if missing := [name for name in ("mpirun", "mpicc") if not shutil.which(name)]:
+            self.skipTest(f"needs {' and '.join(missing)} (openmpi-bin, libopenmpi-dev)")
+        source = """#include <mpi.h>
+        int residual;
+        int main(int n, char **v) { int rank; MPI_Init(&n, &v); MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        residual = 100 + rank; MPI_Barrier(MPI_COMM_WORLD); MPI_Finalize(); return 0; }"""
+        with tempfile.TemporaryDirectory() as folder:
+            solver = os.path.join(folder, "solver")
+            subprocess.run(["mpicc", "-g", "-x", "c", "-", "-o", solver], input=source.encode(), check=True)
+            lines, err = self.watch("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", solver, what="residual",
+                                    options=("--only", "solver"))
+        values = {hit["new"]: hit["pid"] for hit in lines if hit["type"] == "hit"}
+        ranks = {line["rank"]: line["pid"] for line in lines if line["type"] == "summary"}
+        self.assertEqual((values, sorted(ranks)), ({100 + rank: pid for rank, pid in ranks.items()}, [0, 1, 2]), err)
 
     def test_a_script(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -162,7 +162,10 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(self.run_with("set startup-with-shell off", "run *.c '< input'"), ["[*.c]", "['<]", "[input']"])
 
     def test_nothing(self):
-        self.assertRegex(self.says(status=1), r"Write: ulpf gdb \[GDB OPTIONS\] PROGRAM \[ARGS\], or ulpf gdb --pid=PID\.")
+        """As in GDB alone, the program may come later, and be another one."""
+        self.assertEqual(self.says("-ex", "run", status=1), 'No executable file specified.\nUse the "file" or "exec-file" command.\n')
+        later = ["-ex", f"file {example('stray')}", "-ex", "start", "-ex", "kill", "-ex", f"file {example('five')}", "-ex", "start"]
+        self.assertRegex(self.says(*later), r"(?s)stray\.c:27.*five\.c:\d+")
 
 
 if __name__ == "__main__":

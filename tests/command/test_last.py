@@ -263,6 +263,9 @@ class Afterwards(unittest.TestCase):
                 env, pid = self.run_one(folder, "record", "types", options=["-w", "number"])
             sessions = os.listdir(os.path.join(folder, "ulpf"))
             self.assertEqual(len(sessions), 8)
+            # Nothing but what was written to: a run of a few hits is no 128 MiB.
+            for name in sessions:
+                self.assertLess(os.path.getsize(os.path.join(folder, "ulpf", name)), 4 << 20)
             pid = min(int(name.split(".")[0]) for name in sessions)
             self.assertIn(f"in process {pid} ", ulpf("last", "number", "--pid", str(pid), env=env)[1])
             # A run that only counts has nothing to keep; damage is no answer.

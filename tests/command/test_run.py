@@ -1,5 +1,6 @@
 """`ulpf run`: what is logged, what is counted, what is refused."""
 
+import collections
 import json
 import os
 import re
@@ -175,15 +176,34 @@ class Run(unittest.TestCase):
         self.assertEqual(said.status, 0)
         self.assertIn("never loaded", said.summary["watches"][0]["refused"])
 
-    def test_thread_locals_are_the_main_threads(self):
+    def test_thread_locals_of_all_threads(self):
+        """Those to come, too; what another thread has left is nobody's copy."""
+        for threads, rounds in (3, 2), (20, 5):
+            said = Json(["counter", "state.depth", "*to"], "own_data", str(threads), str(rounds))
+            self.assertEqual(said.status, 0, said.err)
+            self.assertIn("each thread's copy is watched", said.err)
+            by = collections.Counter((hit["name"], hit["old"], hit["new"]) for hit in said.hits if hit["name"] != "*to")
+            ids = range(1, threads + 1)
+            expected = {("counter", 5, 6): 1, ("counter", 6, 7): 1}
+            for n in ids:
+                expected |= {("counter", 5, 100 * n): rounds, ("counter", 100 * n, 100 * n + 1): rounds, ("state.depth", 0, n): rounds}
+            self.assertEqual(by, expected)
+            self.assertEqual(collections.Counter(hit["new"] for hit in said.hits if hit["name"] == "*to"), dict.fromkeys(ids, rounds))
+            mine = [hit for hit in said.hits if hit["name"] == "counter" and hit["new"] in (100, 101)]
+            self.assertEqual(len({hit["tid"] for hit in mine}), rounds)
+
+    def test_thread_locals_however_they_come(self):
         source = ("#include <pthread.h>\n_Thread_local int mine = 1;\nstatic void *f(void *p) { mine = 50; return p; }\n"
                   "int main(void) { mine = 2; pthread_t t; pthread_create(&t, 0, f, 0); pthread_join(t, 0);\n"
                   "mine = 3; return 0; }")
         with tempfile.TemporaryDirectory() as folder:
-            for flags, options in (["-pthread"], []), (["-pthread", "-static"], ["--at", "main"]):
+            for flags in ["-pthread"], ["-pthread", "-static"]:
                 binary = os.path.join(folder, "local")
                 subprocess.run(["cc", "-g", *flags, "-x", "c", "-", "-o", binary], input=source.encode(), check=True)
-                said = Json(["mine"], binary, options=options)
+                every = [("mine", "1", "2"), ("mine", "1", "50"), ("mine", "2", "3")]
+                self.assertEqual(Json(["mine"], binary).changes(), every)
+                self.assertEqual(Json(["mine if mine < 60"], binary, options=["--at", "main"]).changes(), every)
+                said = Json(["mine snapshot"], binary, options=["--at", "main"])
                 self.assertEqual(said.changes(), [("mine", "1", "2"), ("mine", "2", "3")])
                 self.assertIn("main thread's copy", said.err)
 
@@ -296,6 +316,9 @@ class Refusals(unittest.TestCase):
             status, out, err = run(["counts"], name)
             self.assertEqual((status, out), (expected, ""))
             self.assertRegex(err, rf"ulpf: cannot run {name}: .*{why}")
+        status, _, err = run([], "/nonexistent/program")
+        self.assertEqual(status, 127)
+        self.assertRegex(err, r"ulpf: cannot run /nonexistent/program: No such file")
 
     def test_the_others_with_keep_going(self):
         status, out, err = run(["a", "nonsense"], "five", options=["--keep-going"])

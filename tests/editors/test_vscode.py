@@ -59,6 +59,7 @@ class Extension(unittest.TestCase):
         with zipfile.ZipFile(os.path.join(SOURCE, "ulpf.vsix")) as package:
             files = package.namelist()
         self.assertIn("extension/out/src/extension.js", files)
+        self.assertIn("extension/icon.png", files)
         self.assertIn("extension/readme.md", [f.lower() for f in files])
         self.assertFalse([f for f in files if "node_modules" in f or "/test/" in f or f.endswith(".ts")], files)
 

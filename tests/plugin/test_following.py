@@ -136,6 +136,30 @@ class Places(PluginCase):
             stores = [[(s[0], *s[2:]) for s in side if s[0] == number] for side in (seen, expected)]
             self.assertEqual(*stores)
 
+    def test_containers_at_random(self):
+        """As tests/command/test_containers.py."""
+        watches = {"tree[*].second.value": "tree[#{}].second.value", "table[*].second": "table[#{}].second", "queue[*]": "queue[{}]",
+                   "either[1].value": "either[1].value", "maybe[*].second": "maybe[#{}].second",
+                   "several[*].second": "several[#{}].second", "queue[2]": "queue[2]"}
+        with tempfile.TemporaryDirectory() as folder:
+            notes, log = os.path.join(folder, "notes"), os.path.join(folder, "log.jsonl")
+            gdb = self.begin("trees", "2500", "17", notes, done=False, stop="mutate", extended=True)
+            for number, watch in enumerate(watches, 1):
+                self.assertSays(gdb(f"ulpf watch {watch} log"), rf"^Ulpf watch {number}: ")
+            gdb("delete breakpoints")
+            self.assertSays(gdb("continue"), r"exited normally")
+            self.assertSays(gdb(f"ulpf log save {log}"), r"^\d+ hits saved in ")
+            with open(log) as file:
+                hits = sorted(map(json.loads, file), key=lambda hit: hit["time"])
+            seen = [(h["watch"], h["name"], h["addr"], h["new_bytes"]) for h in hits if h.get("function", "").startswith("store")]
+            with open(notes) as file:
+                noted = [line.split() for line in file]
+        names = list(watches.values())
+        expected = [(int(w) + 1, names[int(w)].format(k), at, int(v, 16).to_bytes(8, "little")[:int(n)].hex()) for w, k, at, n, v in noted]
+        self.assertGreater(len(expected), 200)
+        for number in range(1, len(names) + 1):
+            self.assertEqual([s for s in seen if s[0] == number], [e for e in expected if e[0] == number])
+
     def test_so_many_and_no_more(self):
         gdb = self.begin("growing_lists", "0", "11", done=False, stop="at_once")
         gdb("ulpf watch chain->*next.refs most 10 log")

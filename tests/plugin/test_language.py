@@ -33,6 +33,34 @@ class Language(PluginCase):
     def test_rust_containers(self):
         self.containers("containers.rs", "rustc --edition 2024", "containers::ready")
 
+    @unittest.skipUnless(shutil.which("go"), "no go")
+    def test_go_maps(self):
+        """Known by what they hold: they have no addresses in Go."""
+        version = subprocess.run(["go", "version"], capture_output=True, text=True, check=True).stdout
+        if int(re.search(r"go1\.(\d+)", version)[1]) < 24:
+            self.skipTest(f"maps are known from Go 1.24 on; this is {version.split()[2]}")
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(os.path.join(ROOT, "command/symbols/fixtures/maps.go"), folder)
+            program = os.path.join(folder, "maps")
+            subprocess.run(["go", "build", "-gcflags=-N -l", "-o", program, "maps.go"], check=True, cwd=folder)
+            gdb = self.session(program, stop="main.ready")
+            gdb(f"source {LOADER}")
+            for watch, values in (("names[*]", range(1000, 1003)), ("items[*].Y", range(2000, 2003)),
+                                  ("many[*]", [5000 + n for n in range(3000) if n != 77])):
+                with self.subTest(watch):
+                    ask = (f"import gdb, ulpf.places as p; read = gdb.selected_inferior().read_memory; "
+                           f"print('VALUES', sorted(int.from_bytes(read(x.address, 8), 'little') for x in p.find('main.{watch}')))")
+                    self.assertIn(f"VALUES {list(values)}", gdb(f"python exec({ask!r})"))
+            self.assertSays(gdb("ulpf watch main.names[*] snapshot"), r"^Ulpf watch 1: main\.names\[\*\] \(3 places, 24 bytes\)")
+            self.assertSays(gdb("ulpf watch main.none[*]"), r"it has no elements now")
+
+    def test_libcpp_containers(self):
+        compiler = "clang++ -std=c++17 -fstandalone-debug -stdlib=libc++"
+        try_it = f"echo '#include <vector>' | {compiler} -x c++ -fsyntax-only -"
+        if subprocess.run(try_it, shell=True, stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("no clang++ with libc++ (clang, libc++-dev)")
+        self.containers("containers.cc", compiler, "ready()")
+
     @unittest.skipUnless(shutil.which("gfortran"), "no gfortran")
     def test_fortran(self):
         with open(os.path.join(ROOT, "command/symbols/fixtures/shapes.f90")) as file:

@@ -46,7 +46,9 @@ class Many(PluginCase):
         said = gdb("ulpf watch cells[*]", 60)
         self.assertSays(said, r"Ulpf watch 1: cells\[\*\]$")
         self.assertSays(gdb("ulpf watch cells[*] snapshot", 60), r"Ulpf watch 2: cells\[\*\] \(3200 bytes\)")
-        self.assertSays(gdb("ulpf watch table[*]"), r"^cannot watch table\[\*\]: it has no elements now; ")
+        # What follows waits for its elements.
+        self.assertSays(gdb("ulpf watch table[*].second"), r"Ulpf watch 3: table\[\*\]\.second$")
+        self.assertSays(gdb("ulpf watch table[*] snapshot"), r"^cannot watch table\[\*\]: it has no elements now; ")
         self.assertSays(gdb("ulpf watch lock[*]"), r"^cannot watch lock\[\*\]: .*no pretty-printer")
 
     def test_the_heap(self):

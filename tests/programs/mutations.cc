@@ -3,6 +3,7 @@
 // see, `watch number address length value`: 0 numbers[*], 1 records[*].count, 2 chain->*next.refs, 3 items[*].value,
 // 4 text[*], 5 owner->value, 6 stack[*], 7 table[*]->refs, 8 numbers[2].
 // What is freed is used again at once, and written to, so that nobody who watches what was there gets away with it.
+#include "noted.h"
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -42,42 +43,13 @@ static std::vector<long> other_numbers;
 static std::list<Item> other_items;
 static void *junk[JUNK];
 
-struct Noted {
-    int watch;
-    unsigned number;
-    uint64_t addr;
-    int len;
-    uint64_t value;
-};
-// In memory that malloc has no part in.
-static Noted *noted;
-static size_t count, room;
-static uint64_t state;
 static long left;
 static std::mutex mutex;
-
-static unsigned any(unsigned n) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (state >> 11) % n;
-}
-
-static void note(int watch, unsigned number, const void *addr, int len, uint64_t value) {
-    if (count == room)
-        abort();
-    noted[count++] = Noted{watch, number, (uint64_t)addr, len, value};
-}
-
-static bool within(const void *addr, int len, const void *place, size_t size) {
-    return (const char *)addr >= (const char *)place && (const char *)addr + len <= (const char *)place + size;
-}
 
 // A store to these bytes is about to be made: who watches them? As a debugger would walk.
 static void expect(const void *addr, int len, uint64_t value) {
     auto look = [&](int watch, unsigned number, const void *place, size_t size) {
-        if (within(addr, len, place, size))
-            note(watch, number, addr, len, value);
+        ::look(watch, number, place, size, addr, len, value);
     };
     unsigned n = 0;
     for (auto &one : numbers)
@@ -116,8 +88,6 @@ template <class T> __attribute__((noinline)) static void store(T *to, uint64_t v
     expect(to, sizeof *to, bits);
     *(volatile T *)to = typed;
 }
-
-static uint64_t some() { return state * 0x9e3779b97f4a7c15u; }
 
 // What is free is somebody's at once.
 static void reuse() {
@@ -393,9 +363,7 @@ int main(int argc, char **argv) {
     if (argc < 5)
         return 2;
     left = atol(argv[1]);
-    state = strtoull(argv[2], NULL, 0) * 2 + 1;
-    room = (size_t)left * 4 + 1024;
-    noted = (Noted *)malloc(room * sizeof *noted);
+    begin(argv[2], left);
     int threads = atoi(argv[3]);
     if (threads > 1) {
         std::vector<std::thread> all;
@@ -406,11 +374,5 @@ int main(int argc, char **argv) {
     } else {
         work();
     }
-    FILE *to = fopen(argv[4], "w");
-    for (size_t i = 0; to && i < count; i++)
-        fprintf(to, "%d %u %#lx %d %#lx\n", noted[i].watch, noted[i].number, noted[i].addr, noted[i].len, noted[i].value);
-    if (!to || fclose(to))
-        return 1;
-    // What is destroyed now is nobody's business.
-    _Exit(0);
+    end(argv[4]);
 }

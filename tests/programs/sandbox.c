@@ -6,7 +6,9 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -338,6 +340,109 @@ static void refused(void)
 	}
 }
 
+/* Few calls are allowed, and then it has children. */
+static void narrow_forks(void)
+{
+	INSTALL(0, NR, CALL(SYS_write, SECCOMP_RET_ALLOW), CALL(SYS_exit_group, SECCOMP_RET_ALLOW), CALL(SYS_fork, SECCOMP_RET_ALLOW),
+		CALL(SYS_wait4, SECCOMP_RET_ALLOW), RETURN(SECCOMP_RET_KILL_PROCESS));
+	for (int generation = 0; generation < 3; generation++) {
+		int status = 0;
+		long child = call(SYS_fork, 0, 0, 0);
+		counter++;
+		if (child > 0) {
+			call(SYS_wait4, child, (long)&status, 0);
+			say(status == 0 ? "ended well\n" : "killed\n");
+			break;
+		}
+		say("a child\n");
+	}
+	if (counter == 4)
+		call(SYS_getpid, 0, 0, 0); /* the last of them goes too far */
+	call(SYS_exit_group, 0, 0, 0);
+}
+
+/* No memory may be written and executed, as systemd's MemoryDenyWriteExecute= has it. */
+static void lineage(const char *self)
+{
+	INSTALL(0, NR, IS(SYS_mmap, 4), ARG(2), BPF_STMT(BPF_ALU | BPF_AND | BPF_K, PROT_WRITE | PROT_EXEC), IS(PROT_WRITE | PROT_EXEC, 1),
+		RETURN(SECCOMP_RET_KILL_PROCESS), NR, IS(SYS_mprotect, 3), ARG(2), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 1),
+		RETURN(SECCOMP_RET_KILL_PROCESS), NR, CALL(SYS_socketpair, SECCOMP_RET_KILL_PROCESS),
+		CALL(SYS_memfd_create, SECCOMP_RET_KILL_PROCESS), CALL(SYS_getppid, SECCOMP_RET_ERRNO | 3), ALLOW);
+	counter++;
+	pid_t child = fork();
+	if (!child) {
+		counter += 10;
+		execl(self, self, "lineage-2", (char *)0);
+	}
+	int status;
+	waitpid(child, &status, 0);
+	printf("%d\n", status);
+}
+
+static void second_of_lineage(const char *self)
+{
+	INSTALL(0, NR, CALL(SYS_getuid, SECCOMP_RET_ERRNO | 7), ALLOW);
+	counter++;
+	printf("second: %ld %ld\n", call(SYS_getppid, 0, 0, 0), call(SYS_getuid, 0, 0, 0));
+	fflush(stdout);
+	pid_t child;
+	char *arguments[] = {(char *)self, "lineage-3", 0};
+	int status = posix_spawn(&child, self, 0, 0, arguments, environ);
+	waitpid(child, &status, 0);
+	printf("%d\n", status);
+}
+
+static void third_of_lineage(void)
+{
+	counter++;
+	printf("third: %ld %ld\n", call(SYS_getppid, 0, 0, 0), call(SYS_getuid, 0, 0, 0));
+	fflush(stdout);
+	INSTALL(0, NR, CALL(SYS_getgid, SECCOMP_RET_ERRNO | 8), ALLOW);
+	pid_t child = fork();
+	counter++;
+	if (!child) {
+		printf("fourth: %ld %ld %ld\n", call(SYS_getppid, 0, 0, 0), call(SYS_getuid, 0, 0, 0), call(SYS_getgid, 0, 0, 0));
+		fflush(stdout);
+		call(SYS_mprotect, 0, 0, PROT_EXEC);
+	}
+	int status;
+	waitpid(child, &status, 0);
+	printf("%d\n", status);
+}
+
+/* What it executes may not map memory in the way that ulpf would have to. */
+static void unmappable(const char *self)
+{
+	INSTALL(0, NR, IS(SYS_mmap, 3), ARG(3), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 0x100000, 0, 1), RETURN(SECCOMP_RET_KILL_PROCESS), NR,
+		CALL(SYS_getppid, SECCOMP_RET_ERRNO | 3), ALLOW);
+	counter++;
+	execl(self, self, "executed", (char *)0);
+}
+
+/* Children whose numbers are their own (pid namespaces), as a browser's are. */
+static void places_of_its_own(void)
+{
+	long child = call(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0);
+	int status;
+	counter++;
+	if (!child) {
+		counter += 10;
+		pid_t further = fork();
+		if (!further) {
+			counter += 100;
+			printf("%d %d\n", getpid() > 1, getppid());
+			fflush(stdout);
+			_exit(5);
+		}
+		waitpid(further, &status, 0);
+		printf("%d %d %d %d\n", getpid(), getppid(), further > 1, WEXITSTATUS(status));
+		fflush(stdout);
+		_exit(6);
+	}
+	waitpid(child, &status, 0);
+	printf("%d %d\n", child > 1, WEXITSTATUS(status));
+}
+
 static void executes(const char *self)
 {
 	INSTALL(0, NR, CALL(SYS_getppid, SECCOMP_RET_ERRNO | 3), ALLOW);
@@ -378,9 +483,32 @@ int main(int argc, char **argv)
 		refused();
 	else if (!strcmp(how, "executes"))
 		executes(argv[0]);
+	else if (!strcmp(how, "narrow-forks"))
+		narrow_forks();
+	else if (!strcmp(how, "lineage"))
+		lineage(argv[0]);
+	else if (!strcmp(how, "lineage-2"))
+		second_of_lineage(argv[0]);
+	else if (!strcmp(how, "lineage-3"))
+		third_of_lineage();
+	else if (!strcmp(how, "unmappable"))
+		unmappable(argv[0]);
 	else if (!strcmp(how, "executed"))
 		printf("%ld\n", call(SYS_getppid, 0, 0, 0));
-	else if (!strcmp(how, "waits") || !strcmp(how, "late")) {
+	else if (!strcmp(how, "places-of-its-own"))
+		places_of_its_own();
+	else if (!strcmp(how, "waits-forked")) {
+		INSTALL(0, NR, CALL(SYS_munmap, SECCOMP_RET_KILL_PROCESS), CALL(SYS_mmap, SECCOMP_RET_KILL_PROCESS), ALLOW);
+		pid_t child = fork();
+		if (child)
+			return 0;
+		signal(SIGINT, SIG_IGN);
+		printf("%d\nready\n", getpid());
+		for (;;) {
+			counter++;
+			usleep(1000);
+		}
+	} else if (!strcmp(how, "waits") || !strcmp(how, "late")) {
 		if (how[0] == 'l') {
 			puts("begun");
 			getchar();

@@ -11,7 +11,7 @@ from lib.rsp import wait_until
 from lib.run import Json, ulpf
 from lib.users import ALICE, Place, as_root, becomes
 
-HOW = "errnos", "arguments", "places", "traps", "narrow", "killed", "strict", "strict-end", "threads", "supervised", "forks", "executes", "raced", "refused"
+HOW = "narrow-forks", "lineage", "unmappable", "errnos", "arguments", "places", "traps", "narrow", "killed", "strict", "strict-end", "threads", "supervised", "forks", "executes", "raced", "refused"
 # In the buffer, into which the kernel writes, and beside the counter; whatever is read, too; in no page of its own.
 WATCHES = ["counter"], ["buffer:rw", "counter"], ["heap:rw", "counter"]
 
@@ -42,7 +42,48 @@ class Sandbox(Case):
         for how in HOW:
             with self.subTest(how=how):
                 err = self.check(how, ["counter"], "--follow")
-                self.assertEqual("It is not followed" in err, how in ("traps", "forks", "executes"), err)
+                self.assertEqual("runs on unwatched: Its own seccomp filters let no memory be mapped" in err, how == "unmappable", err)
+                self.assertNotIn("is not watched", err)
+                self.check(how, ["heap:rw", "counter"], "--follow", "--no-patch")
+                self.check(how, ["counter"], "--follow", "--placement", "debug-register")
+
+    def test_hits_of_children_and_of_what_they_execute(self):
+        """On the build before, nothing was followed that has a filter."""
+        for how, counts in (("forks", [1, 1, 1, 5]), ("traps", [4]), ("executes", [1, 2]), ("narrow-forks", [1, 2, 2, 2]),
+                            ("lineage", [1, 1, 2, 2, 3]), ("unmappable", [2])):
+            with self.subTest(how=how):
+                # A process that executes something is another one, as the log counts.
+                lives = []
+                for hit in Json(["counter"], "sandbox", how, options=("--follow",)).hits:
+                    pid, old = hit["pid"], hit["old"]
+                    if old == 0 or not any(life[0] == pid for life in lives):
+                        lives.append([pid, 0])
+                    next(life for life in reversed(lives) if life[0] == pid)[1] += 1
+                self.assertEqual(sorted(life[1] for life in lives), counts)
+
+    @as_root
+    def test_children_with_numbers_of_their_own(self):
+        """On the build before, the first of them was not watched."""
+        self.check("places-of-its-own", ["counter"], "--follow")
+        hits = Json(["counter"], "sandbox", "places-of-its-own", options=("--follow",)).hits
+        self.assertEqual([hit["new"] for hit in hits if hit["new"] > 2], [12, 112])
+
+    def test_a_child_that_we_leave(self):
+        """The image stays there; nothing else does, and its filters hold."""
+        with subprocess.Popen([ULPF, "run", "--quiet", "--follow", "-w", "counter", example("sandbox"), "waits-forked"],
+                              stdout=subprocess.PIPE, text=True) as watching:
+            child = int(watching.stdout.readline())
+            try:
+                self.assertEqual(watching.stdout.readline(), "ready\n")
+                self.assertIn("ulpf", open(f"/proc/{child}/maps").read())
+                # It is heard when the first process has ended.
+                self.assertTrue(wait_until(lambda: watching.send_signal(signal.SIGINT) or watching.poll() is not None))
+                self.assertEqual(watching.returncode, 0)
+                left = re.findall(r"(?m)^7e[8-e]\S+ .*$", open(f"/proc/{child}/maps").read())
+                self.assertFalse([line for line in left if "ulpf-" in line], left)
+                self.assertTrue(self.runs(child))
+            finally:
+                os.kill(child, signal.SIGKILL)
 
     def test_hits(self):
         """Each store is one, before the filter and behind it, those of handlers and of the kernel too."""
@@ -63,6 +104,15 @@ class Sandbox(Case):
         self.assertSays(gdb("next"), r"call|write|\d+")
         gdb("delete")
         self.assertSays(gdb("continue"), r"exited with code 07")
+
+    def test_gdb_follows_a_child(self):
+        gdb = self.session("sandbox", "narrow-forks", stop="main")
+        gdb("set follow-fork-mode child")
+        gdb("break say")
+        self.assertSays(gdb("continue"), r"say \(text=.*a child")
+        gdb("watch counter")
+        gdb("delete 2")
+        self.assertSays(gdb("continue"), r"Old value = 2\n.*New value = 3\n")
 
     def test_gdb_hears_of_the_signal(self):
         gdb = self.session("sandbox", "traps", stop="main")
@@ -89,13 +139,13 @@ class Sandbox(Case):
                 self.assertIsNone(program.poll())
                 left = re.findall(r"(?m)^7e[8-e]\S+ .*$", open(f"/proc/{program.pid}/maps").read())
                 self.assertFalse([line for line in left if "ulpf-" in line], left)
-                self.assertTrue(self.runs(program))
+                self.assertTrue(self.runs(program.pid))
             finally:
                 program.kill()
 
-    def runs(self, program):
+    def runs(self, pid):
         def sleeps():
-            return int(re.search(r"voluntary_ctxt_switches:\s*(\d+)", open(f"/proc/{program.pid}/status").read())[1])
+            return int(re.search(r"voluntary_ctxt_switches:\s*(\d+)", open(f"/proc/{pid}/status").read())[1])
         before = sleeps()
         return wait_until(lambda: sleeps() > before + 3)
 
@@ -105,7 +155,7 @@ class Sandbox(Case):
                 self.assertEqual(program.stdout.readline(), b"ready\n")
                 done = attach(program.pid)
                 self.assertIsNone(program.poll(), done)
-                self.assertTrue(self.runs(program))
+                self.assertTrue(self.runs(program.pid))
                 return done
             finally:
                 program.kill()

@@ -10,6 +10,7 @@ import unittest
 from lib.cases import Case
 from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
 from lib.rsp import wait_until
+from lib.run import ulpf
 
 
 def has_child(pid):
@@ -78,3 +79,18 @@ class ForkedChildren(Case):
             gdb = self.session("spawns", "chroot", empty)
             gdb("break called")
             self.assertExits(gdb, 0, "chroot: 7")
+
+
+@ulpf_only
+class Sparse(unittest.TestCase):
+    def test_more_memory_than_there_is(self):
+        """On the build before, the child was ended: "out of memory?"."""
+        with open("/proc/meminfo") as info:
+            kilobytes = sum(int(line.split()[1]) for line in info if line.startswith(("MemTotal", "SwapTotal")))
+        gigabytes = str(2 * (kilobytes >> 20) + 2)
+        status, expected = bare(example("sparse"), gigabytes)
+        self.assertEqual(status, 0, expected)
+        for watch in "heap", "heap:rw":
+            for follow in [], ["--follow"]:
+                got, out, err = ulpf("run", "-q", "--no-summary", *follow, "-w", watch, "--", example("sparse"), gigabytes)
+                self.assertEqual((got, out), (status, expected), err)

@@ -15,7 +15,7 @@
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
 /// Raised whenever [`BootArgs`] or the shared area change shape.
-pub const BOOT_VERSION: u32 = 4;
+pub const BOOT_VERSION: u32 = 5;
 
 /// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
 /// it from the program.
@@ -77,6 +77,18 @@ pub struct BootArgs {
     /// After a detach: the program has seccomp filters, which let pass what the `syscall` instruction at this address
     /// of the image makes; the image stays. 0: it has none.
     pub left_gate: u64,
+    /// The program has seccomp filters from before, which let pass what this image makes at this address: they lie here,
+    /// the oldest first (`ulpf_lib::seccomp::Kept`), until the entry has ended. 0: it has none that a stub knows.
+    pub filters: u64,
+    /// How many bytes.
+    pub filters_len: u64,
+    /// Of a thread that is about to execute another program, or of this forked child: address of its newest filter
+    /// (`ulpf_lib::seccomp::Kept`); 0: it has none.
+    pub leaving: u64,
+    /// Not 0: after a detach, the command has all threads, and those that wait for that may go on.
+    pub held: u64,
+    /// Not 0: this forked child gets a stub of its own in the place of this image, which it leaves there for that.
+    pub stays: u64,
 }
 
 /// See [`BootArgs::pad`].

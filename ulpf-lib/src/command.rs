@@ -5,7 +5,7 @@
 //! TEXT    := LINE ((';' | '\n') LINE)*
 //! LINE    := 'ulpf' COMMAND                        see [`Command`]
 //! WATCH   := r|w|rw HOW FILTER
-//! HOW     := ['stop'] ['log'] ['bt' N] ['auto' | 'guard' | 'debug-register']
+//! HOW     := ['stop'] ['log'] ['freeze'] ['bt' N] ['auto' | 'guard' | 'debug-register']
 //! FILTER  := see `filter/words.rs`
 //! PATH    := see `command/path.rs`
 //! PLACE   := ADDR:LEN['*'COUNT'+'STRIDE]           0x4040:8*1000+64: a thousand of them, 64 bytes apart
@@ -70,6 +70,16 @@ pub enum Command {
         id: u32,
         /// `on`
         on: bool,
+    },
+    /// `frame ID begins ADDR`, `frame ID ends ADDR`: the function has been entered whose locals a watch follows
+    /// ([`Path::function`]), or has returned.
+    Frame {
+        /// The number of the watch.
+        id: u32,
+        /// Its canonical frame address.
+        at: u64,
+        /// `begins`
+        begins: bool,
     },
     /// `filter ID FILTER`, `filter at ADDR LEN FILTER`
     Filter {
@@ -192,6 +202,8 @@ pub struct How {
     pub stop: bool,
     /// The hit goes into the log.
     pub log: bool,
+    /// The bytes stay what they are when the watch is set: a store that changes them is undone before its thread goes on.
+    pub freeze: bool,
     /// Frames of a backtrace in the log.
     pub backtrace: u8,
     /// `None`: as `placement` says.
@@ -251,7 +263,11 @@ pub fn lines(text: &str) -> impl Iterator<Item = &str> {
 /// Each part has a blank before it.
 impl fmt::Display for How {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        for (said, word) in [(self.stop, " stop"), (self.log, " log")] {
+        for (said, word) in [
+            (self.stop, " stop"),
+            (self.log, " log"),
+            (self.freeze, " freeze"),
+        ] {
             if said {
                 f.write_str(word)?;
             }
@@ -303,6 +319,10 @@ impl fmt::Display for Command {
                 write!(f, "check {addr:#x} {len} {}", kind.word())
             }
             Command::Switch { id, on: to } => write!(f, "{} {id}", on(*to)),
+            Command::Frame { id, at, begins } => {
+                let begins = if *begins { "begins" } else { "ends" };
+                write!(f, "frame {id} {begins} {at:#x}")
+            }
             Command::Filter { of, filter, keep } => {
                 match of {
                     FilterOf::Watch(id) => write!(f, "filter {id}")?,

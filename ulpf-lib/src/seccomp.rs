@@ -231,6 +231,19 @@ pub fn exempting(start: u64, end: u64, judged: u64) -> [Instruction; PREFIX] {
     ]
 }
 
+/// How a stub keeps a filter, with [`PREFIX`] and the program's own instructions behind it. The command reads those of a
+/// thread that executes another program, or of a forked child, and gives them to the stub that it puts there.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kept {
+    /// Address of the one that was installed before; 0: there is none. (Nothing in the list that a stub is given.)
+    pub parent: u64,
+    /// How many instructions the program's own filter has.
+    pub len: u64,
+    /// 1: it stands for the strict mode; else 0.
+    pub strict: u64,
+}
+
 /// The strict mode as a filter: read, write, exit and rt_sigreturn pass. (Whoever makes another call is killed; that
 /// the signal is SIGKILL there is for who runs it to see to.)
 pub const STRICT: [Instruction; 8] = {

@@ -3,7 +3,7 @@
 //! ```text
 //! ~/.cache/ulpf/PID.session:   "ULPFKEPT" | length of the head | head, JSON | (offset, length, bytes)…
 //! ```
-//! Only what was used of an area is written. The newest few are kept, for this user alone, and until the machine is
+//! Only what was used of an area is written, and of that no page that was never touched. The newest few are kept, for this user alone, and until the machine is
 //! started anew: times are those of its clock. Nothing is written to or read from a folder that anybody else may write to
 //! (under sudo the home may be another user's), and no link in it is followed.
 
@@ -11,6 +11,7 @@ use crate::shared::{NAME, SharedArea};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -100,8 +101,11 @@ pub fn keep(area: &SharedArea, pid: i32, head: &[u8]) -> io::Result<bool> {
     let (Some(folder), Some(file)) = (folder(), area.file()) else {
         return Ok(false);
     };
-    let pieces = used(area);
-    if pieces.iter().map(|p| p.1).sum::<u64>() > LARGEST || head.len() as u64 > HEAD {
+    let mut pieces = Vec::new();
+    for (start, len) in used(area) {
+        sys::data_within(file, start..start + len, &mut pieces)?;
+    }
+    if pieces.iter().map(|p| p.end - p.start).sum::<u64>() > LARGEST || head.len() as u64 > HEAD {
         return Ok(false);
     }
     let opened = Folder::make(&folder)?;
@@ -115,12 +119,13 @@ pub fn keep(area: &SharedArea, pid: i32, head: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-fn write(mut to: impl Write, area: &File, head: &[u8], pieces: &[(u64, u64)]) -> io::Result<()> {
+fn write(mut to: impl Write, area: &File, head: &[u8], pieces: &[Range<u64>]) -> io::Result<()> {
     to.write_all(MAGIC)?;
     to.write_all(&(head.len() as u64).to_le_bytes())?;
     to.write_all(head)?;
     let mut buffer = vec![0; 1 << 20];
-    for &(start, len) in pieces {
+    for piece in pieces {
+        let (start, len) = (piece.start, piece.end - piece.start);
         to.write_all(&start.to_le_bytes())?;
         to.write_all(&len.to_le_bytes())?;
         let mut at = 0;

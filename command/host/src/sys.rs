@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -64,7 +65,9 @@ pub fn is_memory(file: &File) -> io::Result<bool> {
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `system` outlives the call.
     check(unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) } as i64)?;
-    Ok(system.f_type == libc::TMPFS_MAGIC && file.metadata()?.is_file())
+    // (C libraries differ in the type.)
+    let is_tmpfs = i128::from(system.f_type) == i128::from(libc::TMPFS_MAGIC);
+    Ok(is_tmpfs && file.metadata()?.is_file())
 }
 
 /// A name for a file, whatever it is: opening it so reads nothing, waits for nobody, and asks no driver.
@@ -284,7 +287,7 @@ pub fn pidfd_exit_status(fd: BorrowedFd<'_>) -> Option<i32> {
         ..Default::default()
     };
     // SAFETY: the kernel writes at most size_of::<PidfdInfo>() bytes, the size encoded in the request.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &mut info) };
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, &mut info) };
     (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
@@ -430,6 +433,30 @@ pub fn peer(stream: &std::os::unix::net::UnixStream) -> io::Result<(u32, i32)> {
 pub fn is_root() -> bool {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// What of a file's bytes there is between its holes.
+pub fn data_within(file: &File, all: Range<u64>, to: &mut Vec<Range<u64>>) -> io::Result<()> {
+    let seek = |at: u64, whence| {
+        // SAFETY: moves the file's own offset.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), at as i64, whence) };
+        match (found, io::Error::last_os_error()) {
+            (0.., _) => Ok(Some(found as u64)),
+            // Nothing but a hole follows.
+            (_, error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            (_, error) => Err(error),
+        }
+    };
+    let mut at = all.start;
+    while at < all.end
+        && let Some(start) = seek(at, libc::SEEK_DATA)?
+        && start < all.end
+    {
+        let end = seek(start, libc::SEEK_HOLE)?.map_or(all.end, |end| end.min(all.end));
+        to.push(start..end);
+        at = end;
+    }
+    Ok(())
 }
 
 /// RLIMIT_AS in bytes, if there is one.

@@ -17,6 +17,7 @@ use ulpf_host::foreign::numbers::{self, Process};
 use ulpf_host::process;
 use ulpf_inject::Injected;
 use ulpf_inject::follow::{self, Exec, Followed};
+use ulpf_inject::remains::Remains;
 use ulpf_inject::settings::Settings;
 
 const OFFER: &str = "QUlpfFollow:";
@@ -40,6 +41,8 @@ pub struct Offered {
     /// Vfork children, of which a debugger hears; or which are followed by themselves (`spawn`).
     vfork: bool,
     spawn: bool,
+    /// What the program does with ptrace.
+    pub traces: bool,
 }
 
 impl Offered {
@@ -54,6 +57,7 @@ impl Offered {
                 b"fork" => self.fork = true,
                 b"vfork" => self.vfork = true,
                 b"spawn" => self.spawn = true,
+                b"traces" => self.traces = true,
                 _ => {}
             }
         }
@@ -130,6 +134,8 @@ pub struct Follower {
     /// Of the program, and of all that it becomes and makes.
     pub settings: Settings,
     exit: Exit,
+    /// Of its present stub.
+    remains: Remains,
     /// What its stub may speak of.
     pub offered: Offered,
     task: Option<JoinHandle<Followed<Injected>>>,
@@ -169,6 +175,7 @@ impl Follower {
             launched: inferior.launched,
             settings: inferior.settings,
             exit: inferior.exit.clone(),
+            remains: inferior.remains,
             offered: Offered::default(),
             task: None,
             child: None,
@@ -278,6 +285,7 @@ impl Follower {
             child: self.child.is_some(),
             same_only: self.same_only,
             stub: stub.try_clone().map_err(|e| e.to_string())?,
+            remains: self.remains,
             failed: self.failed.clone(),
         })
     }
@@ -315,7 +323,12 @@ impl Follower {
                     Some(_) => Inferior::new(injected),
                 };
                 match inferior {
-                    Ok(inferior) => Followed::Into(Box::new(inferior)),
+                    Ok(inferior) => {
+                        if self.child.is_none() {
+                            self.remains = inferior.remains;
+                        }
+                        Followed::Into(Box::new(inferior))
+                    }
                     Err(e) => self.lost(&e),
                 }
             }),

@@ -26,7 +26,7 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
             threads::rewind_system_call(pid, t)
                 .map_err(|e| StartError::step("read the registers of the program", e))?;
         }
-        load::load(pid, &mut threads, image, settings.boot_flags())
+        load::load(pid, &mut threads, image, settings.boot_flags(), None)
     });
     match result {
         Ok(loaded) => {

@@ -51,6 +51,10 @@ pub enum StartError {
         boot_hint(source)
     )]
     Boot { pid: i32, source: io::Error },
+    #[error(
+        "Its own seccomp filters let no memory be mapped (mmap) in the way in which ulpf has to begin there; a program in a sandbox is watched where it may map libraries."
+    )]
+    Confined,
     /// gdbserver's words first.
     #[error("Cannot attach to process {pid}: {reason}")]
     Attach { pid: i32, reason: String },

@@ -5,9 +5,11 @@
 //!
 //! The stub's side of the conversation is drawn in `stub/task/src/control/follow.rs`.
 
+use crate::confined::Confined;
 use crate::error::StartError;
 use crate::image::{Image, stub_image};
 use crate::injected::{Injected, finish};
+use crate::remains::Remains;
 use crate::settings::Settings;
 use crate::tracee::{Memory, Stop, Tracee};
 use crate::{load, refuse};
@@ -38,6 +40,8 @@ pub struct Exec {
     pub same_only: bool,
     /// To the stub that dies; or, of a vfork child, to its parent's.
     pub stub: UnixStream,
+    /// Of that stub.
+    pub remains: Remains,
     /// Set when the stub has said that exec has failed, or when nobody wants to know any more.
     pub failed: Arc<AtomicBool>,
 }
@@ -106,6 +110,16 @@ pub fn exec(mut request: Exec) -> Followed<Injected> {
             ));
         }
     };
+    let confined = match Confined::of(pid, request.remains) {
+        Ok(confined) => confined,
+        Err(e) => {
+            thread.let_go();
+            let _ = request.tell("alone");
+            return request.not(format!(
+                "its seccomp filters, which ulpf has to know there, cannot be read ({e})."
+            ));
+        }
+    };
     let since = Clocks::now();
     if request.tell("go").is_err() {
         return Followed::Ended;
@@ -125,7 +139,7 @@ pub fn exec(mut request: Exec) -> Followed<Injected> {
         leader.let_go();
         return Followed::Other;
     }
-    let result = request.inject(&leader, since);
+    let result = request.inject(&leader, since, confined.as_ref());
     result.unwrap_or_else(|error| {
         if !process::is_alive(pid) {
             return Followed::Ended;
@@ -146,6 +160,8 @@ pub struct Child {
     pub parent: Process,
     /// To the parent's stub, which lets the child go on.
     pub stub: UnixStream,
+    /// Of that stub.
+    pub remains: Remains,
     pub settings: Settings,
 }
 
@@ -156,12 +172,15 @@ pub fn child(mut child: Child) -> Result<Injected, StartError> {
     let pid = child.process.pid;
     let since = Clocks::now();
     let thread = seize(&child.process, pid, libc::PTRACE_O_TRACESYSGOOD).map_err(step)?;
+    let flags = child.settings.boot_flags();
     let result = thread
         .interrupt()
         .and_then(|()| return_from_fork(&thread, &mut child, image))
-        .and_then(|()| out_of_pad(pid))
+        .and_then(|confined| Ok((confined, out_of_pad(pid)?)))
         .map_err(step)
-        .and_then(|thread| load::load(pid, &mut [thread], image, child.settings.boot_flags()));
+        .and_then(|(confined, thread)| {
+            load::load(pid, &mut [thread], image, flags, confined.as_ref())
+        });
     match result {
         Ok(loaded) => finish(
             child.process,
@@ -189,18 +208,29 @@ fn seize(process: &Process, tid: i32, options: i32) -> io::Result<Tracee> {
     Ok(thread)
 }
 
-/// From the wait inside our handler to the program's own code: the end of the handler's sigreturn.
-fn return_from_fork(thread: &Tracee, child: &mut Child, image: &Image) -> io::Result<()> {
+/// From the wait inside our handler to the program's own code: the end of the handler's sigreturn. What the child has
+/// of seccomp filters.
+fn return_from_fork(
+    thread: &Tracee,
+    child: &mut Child,
+    image: &Image,
+) -> io::Result<Option<Confined>> {
     const ENOSYS: i64 = -38; // what rax holds at the entry to a system call
     let late = || io::Error::other("it does not return from fork");
     let end = Instant::now() + RETURN;
     let mut released = false;
+    let mut confined = None;
     let mut signal = 0;
     loop {
         let stop = thread.wait_until(end)?.ok_or_else(late)?;
         match stop {
             Stop::Event(libc::PTRACE_EVENT_STOP) if !released => {
                 child.waits_for_us(thread, image)?;
+                let pid = child.process.pid;
+                confined = Confined::of(pid, child.remains)?;
+                if let Some(confined) = &mut confined {
+                    confined.keep_image(pid, child.remains)?;
+                }
                 released = true;
                 let go = format!("vUlpfForkGo;{:x}", child.number);
                 child.stub.write_all(&ulpf_rsp::frame(go.as_bytes()))?;
@@ -222,7 +252,7 @@ fn return_from_fork(thread: &Tracee, child: &mut Child, image: &Image) -> io::Re
     }
     thread.cont_syscall(0)?;
     match thread.wait()? {
-        Stop::Syscall => Ok(()),
+        Stop::Syscall => Ok(confined),
         other => Err(io::Error::other(format!("{other:?} instead of its return"))),
     }
 }
@@ -336,7 +366,12 @@ impl Exec {
     }
 
     /// The leader stands at PTRACE_EVENT_EXEC.
-    fn inject(&mut self, leader: &Tracee, since: Clocks) -> Result<Followed<Injected>, StartError> {
+    fn inject(
+        &mut self,
+        leader: &Tracee,
+        since: Clocks,
+        confined: Option<&Confined>,
+    ) -> Result<Followed<Injected>, StartError> {
         let step = |e| StartError::step("follow the program into what it executes", e);
         if !self.child {
             // While it looks at the process, the old stub would see an end that is none.
@@ -362,7 +397,7 @@ impl Exec {
         }
         let launched = if self.launched { BOOT_LAUNCHED } else { 0 };
         let flags = launched | self.settings.boot_flags();
-        let loaded = load::load(pid, &mut [self.leader()], stub_image()?, flags)?;
+        let loaded = load::load(pid, &mut [self.leader()], stub_image()?, flags, confined)?;
         let process = self.process.clone();
         let injected = finish(
             process,

@@ -12,6 +12,7 @@ pub struct Gate {
     pub addr: u64,
     /// Code that was overwritten to make one.
     original: Option<[u8; 2]>,
+    /// The program's vDSO, if it has one.
     pub vdso: Option<Range<u64>>,
 }
 
@@ -48,6 +49,15 @@ impl Gate {
             addr,
             original: None,
             vdso: None,
+        }
+    }
+
+    /// An instruction of our own, in the same program.
+    pub fn moved(&self, addr: u64) -> Gate {
+        Gate {
+            addr,
+            original: None,
+            vdso: self.vdso.clone(),
         }
     }
 

@@ -220,6 +220,7 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
             &mut [leader],
             image,
             BOOT_LAUNCHED | spec.settings.boot_flags(),
+            None,
         )?;
         Ok((loaded, process, warnings))
     });

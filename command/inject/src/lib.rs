@@ -4,7 +4,7 @@
 //!   launch   attach   follow (exec, fork)          programs that are started, that run, that change or multiply
 //!        └──────┼────────┘
 //!             load        image    address_space   the stub's image, written and started in a stopped process
-//!               │         gate                     where that process makes system calls for us
+//!               │         gate      confined       where that process makes system calls for us; with filters of its own
 //!             tracee      threads                  one thread under ptrace; all threads of a process
 //!   remains                                        after a detach, what was ours is taken away
 //!   client                                         requests to the stub, once it runs
@@ -20,6 +20,7 @@ mod address_space;
 pub mod attach;
 pub mod backend;
 pub mod client;
+mod confined;
 pub mod error;
 pub mod follow;
 mod gate;

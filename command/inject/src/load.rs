@@ -5,12 +5,13 @@
 //!   → ulpf_stub_boot_thread on every other → registers back → detach with PARK_SIGNAL
 //! ```
 //! Nothing of the program is written to: the injected system calls go through the `syscall`
-//! instruction of the vDSO.
+//! instruction of the vDSO, or, in a sandbox that an earlier stub knows, of the image ([`crate::confined`]).
 
 use crate::address_space;
+use crate::confined::Confined;
 use crate::error::StartError;
 use crate::gate::Gate;
-use crate::image::{Image, PAGE};
+use crate::image::{Image, PAGE, align_up};
 use crate::remains::Remains;
 use crate::rseq;
 use crate::tracee::{Memory, Saved, Tracee};
@@ -41,12 +42,14 @@ pub struct Loaded {
 }
 
 /// Loads the stub with all `threads` of `pid` stopped under ptrace, and lets go of them: they come to
-/// rest in the stub. On failure the threads are as they were, and still stopped.
+/// rest in the stub. On failure the threads are as they were, and still stopped. `confined`: the only thread has seccomp
+/// filters that an earlier stub knew.
 pub fn load(
     pid: i32,
     threads: &mut [Tracee],
     image: &Image,
     flags: u32,
+    confined: Option<&Confined>,
 ) -> Result<Loaded, StartError> {
     let memory =
         Memory::open(pid).map_err(|e| StartError::step("open the memory of the program", e))?;
@@ -60,11 +63,19 @@ pub fn load(
     let result = Gate::find(pid, &memory, &saved[0])
         .map_err(|e| StartError::step("find a place for system calls in the program", e))
         .and_then(|gate| {
-            let result = without_rseq(threads, &mut saved, &memory, &gate)
-                .map_err(|e| {
+            let inside = match (confined, threads.first_mut()) {
+                (Some(confined), Some(first)) => {
+                    confined.enter(first, &memory, image, &gate).map(Some)
+                }
+                _ => Ok(None),
+            };
+            let result = inside.and_then(|inside| {
+                let gate = inside.as_ref().unwrap_or(&gate);
+                without_rseq(threads, &mut saved, &memory, gate).map_err(|e| {
                     StartError::step("take the areas of restartable sequences from the kernel", e)
-                })
-                .and_then(|()| start(pid, threads, &memory, image, flags, &gate));
+                })?;
+                start(pid, threads, &memory, image, flags, gate, confined)
+            });
             gate.close(&memory)
                 .map_err(|e| StartError::step("restore the code of the program", e))?;
             result
@@ -114,6 +125,7 @@ fn start(
     image: &Image,
     flags: u32,
     gate: &Gate,
+    confined: Option<&Confined>,
 ) -> Result<Loaded, StartError> {
     let step = StartError::step;
     let (first, others) = threads
@@ -122,7 +134,10 @@ fn start(
     let random = address_space::random_bytes(pid, memory);
     let place = place::base_for(random);
     let images = place::of_images(place);
-    let base = reserve(first, gate, image.len, images, random.is_some())?;
+    let base = match confined {
+        Some(confined) => confined.base,
+        None => reserve(first, gate, image.len, images, random.is_some())?,
+    };
     let unload = |t: &mut Tracee, error: StartError| -> StartError {
         let _ = t.syscall(gate.addr, libc::SYS_munmap, [base, image.len, 0, 0, 0, 0]);
         error
@@ -135,6 +150,10 @@ fn start(
     let unload = |t: &mut Tracee, error: StartError| -> StartError {
         channel.close_in_program(t, gate.addr);
         unload(t, error)
+    };
+    let filters = match filters(first, memory, gate, place, confined) {
+        Ok(filters) => filters,
+        Err(e) => return Err(unload(first, step("copy its filters into the program", e))),
     };
     let args = BootArgs {
         magic: BOOT_MAGIC,
@@ -151,6 +170,11 @@ fn start(
         left: 0,
         left_len: 0,
         left_gate: 0,
+        filters: filters.start,
+        filters_len: filters.end - filters.start,
+        leaving: 0,
+        held: 0,
+        stays: 0,
     };
     if let Err(e) =
         fill(memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))
@@ -189,6 +213,10 @@ fn start(
         ));
     }
     // The stub has taken its own.
+    if !filters.is_empty() {
+        let call = [filters.start, filters.end - filters.start, 0, 0, 0, 0];
+        let _ = first.syscall(base + image.gate, libc::SYS_munmap, call);
+    }
     channel.close_in_program(first, base + image.gate);
     let mut stub_pid = [0; 4];
     memory
@@ -216,6 +244,29 @@ fn start(
         shared: channel.shared,
         remains: Remains { args: args_addr },
     })
+}
+
+/// Memory with the filters that the stub is to know; an empty range: there are none.
+fn filters(
+    t: &mut Tracee,
+    memory: &Memory,
+    gate: &Gate,
+    place: u64,
+    confined: Option<&Confined>,
+) -> io::Result<Range<u64>> {
+    let Some(confined) = confined else {
+        return Ok(0..0);
+    };
+    let bytes = confined.bytes();
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    let hint = place::of_memory(place).end - align_up(bytes.len() as u64);
+    let call = [hint, bytes.len() as u64, prot, flags, u64::MAX, 0];
+    let at = t
+        .syscall(gate.addr, libc::SYS_mmap, call)?
+        .map_err(io::Error::from_raw_os_error)?;
+    memory.write(at, &bytes)?;
+    Ok(at..at + bytes.len() as u64)
 }
 
 /// Writes the image into new memory, which is zero.
@@ -395,5 +446,10 @@ fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
     put(offset_of!(BootArgs, place), &args.place.to_ne_bytes());
     put(offset_of!(BootArgs, begin), &args.begin.to_ne_bytes());
     put(offset_of!(BootArgs, pad), &args.pad.to_ne_bytes());
+    put(offset_of!(BootArgs, filters), &args.filters.to_ne_bytes());
+    put(
+        offset_of!(BootArgs, filters_len),
+        &args.filters_len.to_ne_bytes(),
+    );
     bytes
 }

@@ -5,8 +5,9 @@
 //! unmaps what the stub has listed (`stub/handlers/src/ours.rs`), and all go on.
 
 use crate::gate::Gate;
+use crate::image::SYSCALL;
 use crate::threads;
-use crate::tracee::{Memory, Tracee};
+use crate::tracee::{Memory, Stop, Tracee};
 use std::io;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -19,6 +20,8 @@ use ulpf_lib::boot::{BootArgs, Left};
 /// How long threads have to leave our code. It takes them microseconds, but for one that waits in a system call
 /// which nothing interrupts.
 const LIMIT: Duration = Duration::from_secs(2);
+/// How long one of them is left alone with a system call.
+const MOMENT: Duration = Duration::from_millis(2);
 /// How long a vfork child has to execute something.
 const LIMIT_OF_VFORK: Duration = Duration::from_millis(300);
 /// How long all the unmapping may take: some microseconds for each mapping.
@@ -53,7 +56,10 @@ impl Remains {
     fn trace(self, process: &Process) -> io::Result<()> {
         let memory = Memory::open(process.pid)?;
         let mut threads = threads::stop_all(process).map_err(io::Error::other)?;
-        let result = self.unmap_with(process.pid, &memory, &mut threads);
+        let held = self.args + offset_of!(BootArgs, held) as u64;
+        let result = memory
+            .write(held, &1u64.to_le_bytes())
+            .and_then(|()| self.unmap_with(process.pid, &memory, &mut threads));
         for thread in &mut threads {
             thread.release_held(process.pid);
             let _ = thread.detach(0);
@@ -139,10 +145,14 @@ fn wait_until_alone(pid: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets those go on for a moment that are in `left`, until none is.
+/// Lets those go on that are in `left`, until none is: no further than to the program's next system call, for that may
+/// be the one before which somebody wants to find it stopped.
 fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
     let deadline = Instant::now() + LIMIT;
     for thread in threads {
+        let mut signal = 0;
+        // At its next stop for a system call it has not made that yet.
+        let mut enters = true;
         while is_in(thread, left)? {
             if Instant::now() > deadline {
                 return Err(io::Error::other(format!(
@@ -150,15 +160,50 @@ fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
                     thread.tid
                 )));
             }
-            thread.cont(0)?;
-            std::thread::sleep(Duration::from_micros(200));
-            thread.interrupt()?;
-            if !threads::settle(thread, deadline)? {
-                break;
+            thread.cont_syscall(std::mem::take(&mut signal))?;
+            match thread.wait_until(Instant::now() + MOMENT)? {
+                Some(Stop::Syscall) if enters && !is_in(thread, left)? => {
+                    take_back_system_call(thread)?;
+                    break;
+                }
+                Some(Stop::Syscall) => enters = !enters,
+                Some(Stop::Signal(number)) => signal = number,
+                Some(Stop::Event(_)) => {}
+                Some(Stop::Exited(_) | Stop::Killed(_)) => break,
+                None => {
+                    thread.interrupt()?;
+                    if !threads::settle(thread, deadline)? {
+                        break;
+                    }
+                    enters = true;
+                }
             }
+        }
+        if signal != 0 {
+            // It has come with the thread out of our code already.
+            thread.cont_syscall(signal)?;
+            thread.interrupt()?;
+            threads::settle(thread, deadline)?;
         }
     }
     Ok(())
+}
+
+/// A thread at the entry to a system call stands before it again.
+fn take_back_system_call(thread: &Tracee) -> io::Result<()> {
+    let mut regs = thread.regs()?;
+    let number = regs.orig_rax;
+    regs.orig_rax = u64::MAX;
+    thread.set_regs(&regs)?;
+    thread.cont_syscall(0)?;
+    match thread.wait()? {
+        Stop::Syscall => {}
+        Stop::Exited(_) | Stop::Killed(_) => return Ok(()),
+        other => return Err(io::Error::other(format!("{other:?} in a system call"))),
+    }
+    regs.rip -= SYSCALL.len() as u64;
+    regs.rax = number;
+    thread.set_regs(&regs)
 }
 
 fn is_in(thread: &Tracee, left: &[Range<u64>]) -> io::Result<bool> {

@@ -59,10 +59,29 @@ pub struct Tracee {
     held: Vec<libc::siginfo_t>,
 }
 
-/// `<linux/ptrace.h>`
-const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
+/// As the C library declares it.
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
 
-fn ptrace(request: u32, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
+/// `<linux/ptrace.h>`
+const PTRACE_SECCOMP_GET_FILTER: Request = 0x420c;
+/// `<linux/ptrace.h>`
+const PTRACE_GET_RSEQ_CONFIGURATION: Request = 0x420f;
+
+/// `struct ptrace_rseq_configuration` (`<linux/ptrace.h>`); not every C library has it.
+#[repr(C)]
+#[derive(Default)]
+struct RseqConfiguration {
+    address: u64,
+    size: u32,
+    signature: u32,
+    flags: u32,
+    pad: u32,
+}
+
+fn ptrace(request: Request, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
     // SAFETY: callers pass either integers or pointers to live buffers of the size that the request
     // asks for; the wrappers below are the only callers.
     sys::check(unsafe { libc::ptrace(request, tid, addr, data) })
@@ -204,11 +223,10 @@ impl Tracee {
     /// The area of restartable sequences that the thread has registered; none where the kernel has no such thing, or
     /// cannot tell (before Linux 5.13).
     pub fn rseq(&self) -> io::Result<Option<RseqArea>> {
-        // SAFETY: all-zero is a valid ptrace_rseq_configuration.
-        let mut told: libc::ptrace_rseq_configuration = unsafe { std::mem::zeroed() };
+        let mut told = RseqConfiguration::default();
         let len = size_of_val(&told);
         match ptrace(
-            libc::PTRACE_GET_RSEQ_CONFIGURATION,
+            PTRACE_GET_RSEQ_CONFIGURATION,
             self.tid,
             len,
             &raw mut told as usize,
@@ -216,9 +234,9 @@ impl Tracee {
             Err(e) if e.raw_os_error() == Some(libc::EIO) => return Ok(None),
             result => result?,
         };
-        Ok((told.rseq_abi_pointer != 0).then_some(RseqArea {
-            address: told.rseq_abi_pointer,
-            len: told.rseq_abi_size.into(),
+        Ok((told.address != 0).then_some(RseqArea {
+            address: told.address,
+            len: told.size.into(),
             signature: told.signature.into(),
         }))
     }

@@ -1,12 +1,11 @@
 //! GDB's plugin (`gdb-plugin/`), which the command carries with it.
 #![forbid(unsafe_code)]
 
+pub mod folder;
+
 use clap::Args;
-use std::fs::{self, DirBuilder, Metadata, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
-use ulpf_host::sys;
 
 /// (path, text), made by `build.rs`.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/plugin.rs"));
@@ -19,51 +18,10 @@ pub struct PluginArgs {
     dir: PathBuf,
 }
 
-/// Writes all files below `dir`; which of them GDB has to source. GDB runs what lies there, so nobody else may
-/// be able to write there, and nothing is written through a link.
+/// Writes all files below `dir`; which of them GDB has to source.
 pub fn write(dir: &Path) -> io::Result<PathBuf> {
-    fs::create_dir_all(dir)?;
-    // The user may have named a link; what lies below is ours.
-    check(dir, &fs::metadata(dir)?)?;
-    for (name, text) in FILES {
-        let path = dir.join(name);
-        let folder = path.parent().unwrap_or(dir);
-        for above in folders(dir, folder) {
-            match DirBuilder::new().mode(0o755).create(&above) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-                _ => check(&above, &fs::symlink_metadata(&above)?)?,
-            }
-        }
-        let mut file = tempfile::Builder::new()
-            .permissions(Permissions::from_mode(0o644))
-            .tempfile_in(folder)?;
-        file.write_all(text.as_bytes())?;
-        // In the place of what was there, and not through it.
-        file.persist(&path)?;
-    }
+    folder::write(dir, FILES, "GDB runs what lies there")?;
     std::path::absolute(dir.join(FIRST))
-}
-
-/// Those from below `dir` to `folder`.
-fn folders(dir: &Path, folder: &Path) -> Vec<PathBuf> {
-    let below = folder.ancestors().take_while(|above| *above != dir);
-    let mut all: Vec<_> = below.map(Path::to_owned).collect();
-    all.reverse();
-    all
-}
-
-fn check(folder: &Path, meta: &Metadata) -> io::Result<()> {
-    let wrong = if !meta.is_dir() {
-        "is not a folder"
-    } else if meta.uid() != 0 && meta.uid() != sys::user() {
-        "belongs to another user"
-    } else if meta.mode() & 0o002 != 0 {
-        "can be written to by everybody"
-    } else {
-        return Ok(());
-    };
-    let why = format!("{} {wrong}, and GDB runs what lies there", folder.display());
-    Err(io::Error::other(why))
 }
 
 /// `ulpf gdb-plugin DIR`
@@ -89,6 +47,8 @@ pub fn main(args: &PluginArgs) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn all_files_are_there() {

@@ -57,7 +57,7 @@ pub fn plan(life: &mut Life, ask: &Ask, how: How) -> Planned {
                     let (number, mut changes) = (life.watches.len(), Changes::default());
                     life.watches.push(watch);
                     changes.add(number, arms);
-                    Ok((number, changes))
+                    Ok((number, changes.complete(&life.program)))
                 }
                 (true, Armed::No(problem) | Armed::Pending(problem)) => Err(problem.to_string()),
                 (true, _) => Err("it cannot be watched".into()),
@@ -89,7 +89,7 @@ pub fn plan(life: &mut Life, ask: &Ask, how: How) -> Planned {
             life.watches[number] = watch;
             let mut changes = Changes::default();
             changes.add(number, arms);
-            Ok((number, changes))
+            Ok((number, changes.complete(&life.program)))
         }
     }
 }

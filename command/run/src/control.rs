@@ -4,7 +4,9 @@
 //! (watches only log).
 
 use super::events::{Event, OnSignal};
+use super::frames::Frames;
 use super::stops::{INTERRUPT, Stop, TRAP, console, pass_on, stop_of};
+use super::tracers;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::io;
 use std::path::PathBuf;
@@ -12,10 +14,11 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use tokio::sync::oneshot;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::process;
 use ulpf_host::signals::Incoming;
-use ulpf_inferior::follow::{Follower, Note, forged};
+use ulpf_inferior::follow::{Done, Follower, Note, forged};
 use ulpf_inferior::{Ending, Exit, Inferior};
 use ulpf_inject::client::{Client, Received};
 use ulpf_inject::follow::Followed;
@@ -31,7 +34,7 @@ pub struct Control {
     pub(super) remains: Remains,
     pub(super) process: Process,
     pub(super) signals: Incoming,
-    launched: bool,
+    pub(super) launched: bool,
     pub(super) on_signal: OnSignal,
     /// We were told to leave, and have asked for a stop to do it at.
     pub(super) leaving: bool,
@@ -52,6 +55,10 @@ pub struct Control {
     pub(super) waiting: Vec<Asked>,
     /// Bytes of its notices that are still shown.
     notices: usize,
+    pub(super) frames: Frames,
+    /// Who traces it asks us to let go of it; and waits.
+    tracers: tracers::Asked,
+    tracer: Option<oneshot::Sender<()>>,
 }
 
 /// A stub that has not answered for so long when we are told to leave is left as it is.
@@ -117,6 +124,9 @@ impl Control {
             requests: None,
             waiting: Vec::new(),
             notices: NOTICES,
+            frames: Frames::default(),
+            tracers: tracers::Asked::of(inferior.pid),
+            tracer: None,
             executable: executable(inferior.pid),
         })
     }
@@ -127,6 +137,10 @@ impl Control {
         if let Some(Stop::Forked { vfork, .. }) = stop {
             let offered = self.follower.offered.children(vfork);
             ensure!(offered, forged(self.pid, "it has forked a child"));
+        }
+        if matches!(stop, Some(Stop::Traces { .. })) {
+            let offered = self.follower.offered.traces;
+            ensure!(offered, forged(self.pid, "it traces another process"));
         }
         Ok(stop)
     }
@@ -157,7 +171,7 @@ impl Control {
             match self.stopped().await? {
                 Stop::Gone => return Ok(Reached::Ended),
                 Stop::GivenUp => return Ok(Reached::Left),
-                Stop::Forked { .. } => resume = "vCont;c".into(),
+                Stop::Forked { .. } | Stop::Traces { .. } => resume = "vCont;c".into(),
                 Stop::Signal { signal: TRAP, .. }
                     if self
                         .register(16)
@@ -243,7 +257,7 @@ impl Control {
         loop {
             tokio::select! {
                 ending = self.exit.wait() => return ending,
-                () = &mut doubt, if !told => {
+                () = &mut doubt, if !told && !self.leaving => {
                     // Up to Linux 5.15 a core dump, which may take its time, ends the stub first.
                     if process::dumps_core(pid) {
                         doubt.as_mut().reset(tokio::time::Instant::now() + STUB_GONE);
@@ -346,7 +360,15 @@ impl Control {
                         }
                         Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
                     },
-                    _ = self.exit.wait() => return Ok(None),
+                    _ = self.exit.wait() => {
+                        self.last_outcome().await;
+                        return Ok(None);
+                    }
+                    tracer = self.tracers.next(), if !eof => {
+                        self.tracer = Some(tracer);
+                        self.leaving = true;
+                        self.client.interrupt()?;
+                    }
                     asked = next_request(&mut self.requests), if !eof => {
                         self.asked(asked, events).await?;
                     }
@@ -361,6 +383,15 @@ impl Control {
                     resume = "vCont;c".into();
                     continue;
                 }
+                Stop::Traces { number: 0 } => {
+                    self.is_traced().await;
+                    return Ok(self.left());
+                }
+                Stop::Traces { number } => {
+                    tracers::let_go(&self.process, number).await;
+                    resume = "vCont;c".into();
+                    continue;
+                }
                 Stop::Gone => return Ok(None),
                 Stop::GivenUp => return Ok(Some(Ending::Unknown)),
             };
@@ -370,23 +401,43 @@ impl Control {
                 None
             };
             let library_event = library_event.filter(|(addr, _)| pc == Some(*addr));
-            if self.leaving && (signal <= INTERRUPT || library_event.is_some()) {
+            let frame = pc.filter(|pc| self.frames.knows(*pc));
+            if self.leaving && (signal <= INTERRUPT || library_event.is_some() || frame.is_some()) {
                 self.let_go().await;
-                return Ok(Some(Ending::Unknown));
+                return Ok(self.left());
             }
             self.serve(events).await?;
-            resume = match library_event {
+            resume = match (library_event, frame) {
                 // The program's own interrupts do not stop it, so this is what we have asked for.
-                None if signal == INTERRUPT => "vCont;c".into(),
-                Some((addr, state)) => {
+                (None, _) if signal == INTERRUPT => "vCont;c".into(),
+                (None, Some(pc)) => match self.at_frame(pc, &thread).await? {
+                    Some(resume) => resume,
+                    None => return Ok(Some(Ending::Unknown)),
+                },
+                (Some((addr, state)), _) => {
                     self.libraries_changed(events, state).await?;
                     match self.step_over(addr, &thread).await? {
                         Some(resume) => resume,
                         None => return Ok(Some(Ending::Unknown)),
                     }
                 }
-                None => pass_on(signal, &thread),
+                (None, None) => pass_on(signal, &thread),
             };
+        }
+    }
+
+    /// The process has ended, perhaps as a program into which it was not followed: why not is known in a moment.
+    async fn last_outcome(&mut self) {
+        if !self.follower.is_busy() {
+            return;
+        }
+        let done = tokio::time::timeout(STUB_GONE, self.follower.done()).await;
+        if let Ok(Done {
+            child: None,
+            how: Followed::Not { program, why } | Followed::Lost { program, why },
+        }) = done
+        {
+            self.unfollowed = Some((program, why));
         }
     }
 
@@ -408,14 +459,16 @@ impl Control {
     }
 
     /// Executes the instruction under a breakpoint; the resume packet to go on with. `None`: we leave.
-    async fn step_over(&mut self, addr: u64, thread: &str) -> Result<Option<String>> {
+    pub(super) async fn step_over(&mut self, addr: u64, thread: &str) -> Result<Option<String>> {
         self.breakpoint(b'z', addr).await?;
         self.resume(&format!("vCont;s:{thread}")).await?;
         let resume = match self.stopped().await? {
             Stop::GivenUp => return Ok(None),
             Stop::Signal { signal, .. } if self.leaving && signal <= INTERRUPT => "vCont;c".into(),
             Stop::Signal { signal, thread } if signal != TRAP => pass_on(signal, &thread),
-            Stop::Signal { .. } | Stop::Forked { .. } | Stop::Gone => "vCont;c".into(),
+            Stop::Signal { .. } | Stop::Forked { .. } | Stop::Traces { .. } | Stop::Gone => {
+                "vCont;c".into()
+            }
         };
         self.breakpoint(b'Z', addr).await?;
         Ok(Some(resume))
@@ -471,6 +524,12 @@ impl Control {
         {
             say!("{text}");
         }
+        self.tracer = None;
+    }
+
+    /// We have let go of it. What we have started we wait for: its end is ours to tell.
+    fn left(&self) -> Option<Ending> {
+        (!self.launched).then_some(Ending::Unknown)
     }
 
     /// Waits for the stop that follows a resume.

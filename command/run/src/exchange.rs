@@ -146,6 +146,7 @@ impl Control {
             back.extend(some.into_iter().map(Command::Unwatch));
         }
         self.monitor(&back).await?;
+        self.frames_changed(changes, &outcomes).await?;
         Ok(outcomes)
     }
 
@@ -167,7 +168,7 @@ impl Control {
     }
 
     /// Sends commands, many at a time; one line of answer for each, in order.
-    async fn monitor(&mut self, commands: &[Command]) -> Result<Vec<String>> {
+    pub(super) async fn monitor(&mut self, commands: &[Command]) -> Result<Vec<String>> {
         let mut lines = Vec::with_capacity(commands.len());
         let commands: Vec<String> = commands.iter().map(Command::to_string).collect();
         let mut rest = &commands[..];

@@ -6,6 +6,8 @@
 
 use super::control::{Control, Reached, executable, signals};
 use super::events::{Entered, Event, Forked, OnSignal, Ready, Reexecuted};
+use super::frames::Frames;
+use super::tracers;
 use super::watches::Changes;
 use anyhow::{Context, Result, anyhow};
 use std::io;
@@ -75,11 +77,15 @@ impl Control {
 
     /// Tells the stub what we follow.
     pub(super) async fn offer(&mut self) -> Result<()> {
-        let children: &[&str] = match self.follows_forks {
-            true => &["fork", "spawn"],
-            false => &[],
-        };
-        let offer = ulpf_inferior::follow::offer(children);
+        let mut more = vec!["traces"];
+        if self.follows_forks {
+            more.extend(["fork", "spawn"]);
+        }
+        // Who was started by us is nobody else's child.
+        if !self.launched {
+            more.push("traced");
+        }
+        let offer = ulpf_inferior::follow::offer(&more);
         self.request(&offer).await?;
         Ok(())
     }
@@ -102,6 +108,8 @@ impl Control {
         };
         match taken {
             Ok(inferior) => {
+                // The next thing that its parent does may be to trace it.
+                tracers::expect(inferior.pid);
                 let forked = self.child_with(inferior);
                 let _ = events.send(Event::Forked(Box::new(forked)));
             }
@@ -124,8 +132,18 @@ impl Control {
             number,
             parent: self.process.clone(),
             stub: stub.map_err(step)?.into(),
+            remains: self.remains,
             settings: self.follower.settings,
         })
+    }
+
+    /// This process is about to be traced by its parent.
+    pub(super) async fn is_traced(&mut self) {
+        say!(
+            "process {} is traced by its parent (ptrace), and not watched any more.",
+            self.pid
+        );
+        self.let_go().await;
     }
 
     /// A vfork child has executed something, or tried to.
@@ -136,6 +154,7 @@ impl Control {
         }
         match done.how {
             Followed::Into(inferior) => {
+                tracers::expect(inferior.pid);
                 let child = self.child_with(*inferior);
                 let _ = events.send(Event::Spawned(Box::new(child)));
             }
@@ -194,6 +213,7 @@ impl Control {
         let gone = || anyhow!("the log has ended");
         self.client = Client::new(inferior.control);
         self.remains = inferior.remains;
+        self.frames = Frames::default();
         self.greet().await?;
         let entry = Auxv::of(self.pid)?
             .entry()

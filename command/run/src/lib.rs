@@ -9,6 +9,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod calls;
 mod changes;
 mod chosen;
 mod clock;
@@ -18,6 +19,7 @@ mod crash;
 mod events;
 mod exchange;
 mod follow;
+mod frames;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod life;
@@ -28,6 +30,7 @@ mod output;
 mod requests;
 mod stops;
 mod summary;
+mod tracers;
 mod watches;
 
 pub use options::{AttachArgs, RunArgs};
@@ -134,6 +137,15 @@ fn exec_status(error: &std::io::Error, otherwise: i32) -> i32 {
     }
 }
 
+/// Says why a program cannot be run.
+fn cannot_run(program: &str, error: &std::io::Error, otherwise: i32) -> Ending {
+    let why = error
+        .raw_os_error()
+        .map_or_else(|| error.to_string(), ulpf_host::errno::errno_text);
+    say!("cannot run {program}: {why}");
+    Ending::Exited(exec_status(error, otherwise))
+}
+
 /// The file of a program, as a shell looks for it.
 fn found(program: &OsStr) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").filter(|_| !program.as_encoded_bytes().contains(&b'/'));
@@ -158,6 +170,13 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     output::speak_as(options);
     let specs = watches::specs(options)?;
     if specs.is_empty() && !options.held {
+        if let Target::Launch(launch) = &target
+            && found(&launch.program).is_none()
+        {
+            let none = std::io::Error::from_raw_os_error(libc::ENOENT);
+            let program = launch.program.to_string_lossy();
+            return Ok(cannot_run(&program, &none, REFUSED));
+        }
         offer::offer(&target);
         return Err(told());
     }
@@ -186,14 +205,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         Err(StartError::ExitedEarly {
             code,
             exec_error: Some(error),
-        }) => {
-            let why = error
-                .source
-                .raw_os_error()
-                .map_or_else(|| error.source.to_string(), ulpf_host::errno::errno_text);
-            say!("cannot run {}: {why}", error.program);
-            return Ok(Ending::Exited(exec_status(&error.source, code)));
-        }
+        }) => return Ok(cannot_run(&error.program, &error.source, code)),
         Err(error) => return Err(error.into()),
     };
     let started = clock::Start::now();
@@ -285,6 +297,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         .map(|life| Summary {
             process: several.then_some((life.pid, life.parent)),
             program: life.name(),
+            rank: life.rank,
             after_exec: life.after_exec,
             ..Summary::read(&life.watches, &life.shared, life.lost, seconds)
         })

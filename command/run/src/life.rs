@@ -17,6 +17,8 @@ pub struct Life {
     pub parent: Option<i32>,
     /// It has executed itself.
     pub after_exec: bool,
+    /// Its number among the processes of an MPI program.
+    pub rank: Option<u32>,
     /// Its program is one that the user means.
     pub wanted: bool,
     pub shared: SharedArea,
@@ -45,6 +47,7 @@ impl Life {
             pid,
             parent: None,
             after_exec: false,
+            rank: rank(pid),
             wanted: true,
             shared,
             program,
@@ -87,5 +90,44 @@ impl Life {
             self.formatter.forget_places();
         }
         self.last_refresh = Some(Instant::now());
+    }
+}
+
+/// What launchers of MPI programs tell each process: Open MPI; MPICH and Intel MPI; any by PMIx; MVAPICH; Slurm.
+const RANKS: [&str; 5] = [
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+];
+
+fn rank(pid: i32) -> Option<u32> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    rank_in(&environment)
+}
+
+fn rank_in(environment: &[u8]) -> Option<u32> {
+    let value = |name: &str| {
+        let mut all = environment.split(|byte| *byte == 0);
+        let value = all.find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    };
+    RANKS.into_iter().find_map(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_numbers() {
+        assert_eq!(
+            rank_in(b"A=1\0PMI_RANK=7\0OMPI_COMM_WORLD_RANK=3\0"),
+            Some(3)
+        );
+        assert_eq!(rank_in(b"XPMI_RANK=7\0PMI_RANKS=8\0PMI_RANK=\0"), None);
+        assert_eq!(rank_in(b"PMIX_RANK=-1\0SLURM_PROCID=0"), Some(0));
+        assert_eq!(rank_in(b"PMI_RANK=\xff\0"), None);
     }
 }

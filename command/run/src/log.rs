@@ -221,7 +221,7 @@ impl Log {
     fn forked(&mut self, forked: Forked, text: &mut String) {
         let parent = &self.lives[forked.parent];
         let (program, from) = (parent.program.forked(), parent.pid);
-        let (watches, changes) = watches::inherit(&parent.watches, self.plan.how);
+        let (watches, changes) = watches::inherit(&parent.watches, &program, self.plan.how);
         let (pid, shared) = (forked.inferior.pid, forked.inferior.shared.clone());
         let life = self.begin(pid, shared, program, watches);
         self.lives[life].parent = Some(from);

@@ -12,6 +12,8 @@ pub enum Stop {
     Signal { signal: u8, thread: String },
     /// The thread has made this child, which waits.
     Forked { child: i32, vfork: bool },
+    /// The thread is about to trace this process or thread (ptrace), or to be traced by its parent (0).
+    Traces { number: i32 },
     /// It has ended.
     Gone,
     /// It does not come to rest, and the user wants to leave all the same.
@@ -42,6 +44,14 @@ pub fn stop_of(packet: &[u8]) -> Option<Stop> {
                 return Some(Stop::Forked { child, vfork });
             }
             let fields = std::str::from_utf8(rest).unwrap_or("");
+            if let Some(number) = fields
+                .split(';')
+                .find_map(|f| f.strip_prefix("ulpftraces:"))
+            {
+                let number = ulpf_rsp::hex_number(number.as_bytes())?;
+                let number = i32::try_from(number).ok()?;
+                return Some(Stop::Traces { number });
+            }
             let thread = fields
                 .split(';')
                 .find_map(|f| f.strip_prefix("thread:"))
@@ -74,6 +84,13 @@ mod tests {
             Some(Stop::Signal { signal: 5, .. })
         ));
         assert!(matches!(stop_of(b"W00"), Some(Stop::Gone)));
+        assert!(matches!(
+            stop_of(b"T05thread:1;ulpftraces:1f;"),
+            Some(Stop::Traces { number: 31 })
+        ));
+        for bad in ["", "x", "ffffffff", "123456789abcdef01"] {
+            assert!(stop_of(format!("T05ulpftraces:{bad};").as_bytes()).is_none());
+        }
         assert!(stop_of(b"O48").is_none());
         assert!(stop_of(b"Tzz").is_none());
         assert_eq!(pass_on(0, "1"), "vCont;c");

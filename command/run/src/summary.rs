@@ -60,6 +60,8 @@ pub struct Summary {
     pub seconds: f64,
     /// Where there are several: the process, and the one that it was forked from.
     pub process: Option<(i32, Option<i32>)>,
+    /// Its number in an MPI program.
+    pub rank: Option<u32>,
     /// The program's name, where there are several.
     pub program: String,
     pub after_exec: bool,
@@ -132,6 +134,7 @@ impl Summary {
             syscalls: header.syscalls.load(Relaxed),
             seconds,
             process: None,
+            rank: None,
             program: String::new(),
             after_exec: false,
         }
@@ -157,7 +160,9 @@ impl Summary {
         };
         let _ = writeln!(
             out,
-            "ulpf: {}{} on {}, {}, {}{} in {:.3} s",
+            "ulpf: {}{}{} on {}, {}, {}{} in {:.3} s",
+            self.rank
+                .map_or(String::new(), |rank| format!("rank {rank}: ")),
             match self.process {
                 None => String::new(),
                 Some((pid, _)) if self.after_exec => format!("process {pid}{name} after exec: "),
@@ -329,6 +334,7 @@ impl Summary {
         json::line(&SummaryJson {
             r#type: "summary",
             pid: self.process.map(|(pid, _)| pid),
+            rank: self.rank,
             program: if self.process.is_some() {
                 &self.program
             } else {
@@ -376,6 +382,8 @@ struct SummaryJson<'a> {
     r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<u32>,
     #[serde(skip_serializing_if = "str::is_empty")]
     program: &'a str,
     seconds: Option<Box<RawValue>>,

@@ -1,8 +1,9 @@
 //! The watches of one run: from the command line, through resolving and arming, to the summary.
 
+use super::frames::{LANDINGS, Landing};
 use super::options::WatchArgs;
 use anyhow::{Context, Result};
-use ulpf_lib::command::{Arm, Command, FilterOf, How};
+use ulpf_lib::command::{Arm, Command, FilterOf, How, What};
 use ulpf_say::{say, told};
 use ulpf_session::arm;
 use ulpf_session::armed::Armed;
@@ -44,6 +45,8 @@ pub struct Changes {
     pub disarm: Vec<u32>,
     /// Commands that give armed watches another filter.
     pub filter: Vec<Command>,
+    /// Where frames may end without a return, if watches on locals are among those to be armed.
+    pub landings: Vec<(u64, Landing)>,
 }
 
 impl Changes {
@@ -51,6 +54,20 @@ impl Changes {
     pub fn add(&mut self, number: usize, places: Vec<Arm>) {
         let places = places.into_iter().map(|place| (number, place));
         self.arm.extend(places);
+    }
+
+    /// The same with what belongs to them.
+    pub fn complete(self, program: &Program) -> Changes {
+        let of_a_function = |arm: &Arm| match &arm.what {
+            What::Along(path, _) => path.function().is_some(),
+            What::Range(_) | What::Heap => false,
+        };
+        if !self.arm.iter().any(|(_, arm)| of_a_function(arm)) {
+            return self;
+        }
+        let found = |(name, landing)| Some((program.function(name)?, landing));
+        let landings = LANDINGS.into_iter().filter_map(found).collect();
+        Changes { landings, ..self }
     }
 }
 
@@ -85,11 +102,11 @@ pub fn resolve_all(
         changes.add(watches.len(), arms);
         watches.push(watch);
     }
-    (watches, changes)
+    (watches, changes.complete(program))
 }
 
 /// The watches of a process that has been forked from one with these; `armed` are settled later.
-pub fn inherit(watches: &[Watch], how: How) -> (Vec<Watch>, Changes) {
+pub fn inherit(watches: &[Watch], program: &Program, how: How) -> (Vec<Watch>, Changes) {
     let mut inherited = watches.to_vec();
     let mut changes = Changes::default();
     for (number, watch) in inherited.iter_mut().enumerate() {
@@ -101,7 +118,7 @@ pub fn inherit(watches: &[Watch], how: How) -> (Vec<Watch>, Changes) {
             }
         }
     }
-    (inherited, changes)
+    (inherited, changes.complete(program))
 }
 
 /// Resolves one watch; how its places are armed. None: it cannot be watched (`watch.armed` says why).
@@ -183,7 +200,7 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
             _ => {}
         }
     }
-    changes
+    changes.complete(program)
 }
 
 /// All watches that the user named, in the order given.

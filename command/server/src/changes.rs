@@ -21,7 +21,7 @@ use ulpf_session::arm;
 use ulpf_session::control_socket::serve::{self, Asked};
 use ulpf_session::control_socket::{Ask, refusal};
 use ulpf_session::memory::ProcessMemory;
-use ulpf_symbols::{Program, Spec};
+use ulpf_symbols::{Program, Spec, Watched};
 
 /// A change that lacks nothing but a rest of its program.
 pub struct Change {
@@ -124,6 +124,12 @@ fn resolve(pid: i32, text: &str) -> Result<Vec<Command>, String> {
     let watched = program
         .resolve_path(&spec, &memory)
         .map_err(|p| p.to_string())?;
+    let in_frames = |w: &Watched| w.path.as_ref().is_some_and(|p| p.function().is_some());
+    if watched.iter().any(in_frames) {
+        return Err(format!(
+            "cannot watch `{text}`: it is a local variable, and calls of its function are the debugger's business here; break in the function, and say `watch` or `ulpf watch` there"
+        ));
+    }
     let how = How {
         log: true,
         ..How::default()

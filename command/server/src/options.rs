@@ -12,7 +12,8 @@ use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
 use ulpf_inject::settings::Settings;
 
-const USAGE: &str = "\
+/// What `--help` says.
+pub const USAGE: &str = "\
 Usage:\tulpf server [OPTIONS] COMM PROG [ARGS ...]
 \tulpf server [OPTIONS] --attach COMM PID
 \tulpf server [OPTIONS] --multi COMM

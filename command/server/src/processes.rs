@@ -278,6 +278,7 @@ impl Server {
             number,
             parent: parent.process.clone(),
             stub: channel,
+            remains: parent.remains,
             settings: self.options.settings,
         };
         match ulpf_inferior::take_child(request).await {

@@ -28,14 +28,17 @@ pub fn of(watched: &Watched, how: How) -> Result<Arm, Problem> {
     Ok(Arm {
         what,
         kind: watched.kind,
-        how,
+        how: How {
+            freeze: watched.freeze,
+            ..how
+        },
         filter: watched.filter.clone(),
     })
 }
 
 /// May it stand in a list with others?
 fn is_plain(arm: &Arm) -> bool {
-    arm.what.range().is_some() && arm.filter == Filter::default()
+    arm.what.range().is_some() && arm.filter == Filter::default() && !arm.how.freeze
 }
 
 /// A text with commands, and how many watches it asks for.

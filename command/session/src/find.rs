@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use ulpf_area::sessions::{self, Watched, Whose};
 use ulpf_host::foreign::text::Bytes;
 use ulpf_host::{process, sys};
@@ -31,7 +32,12 @@ pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
                 sessions.foreign[0]
             ),
             Some(pid) if !process::is_alive(pid) => bail!("there is no process {pid}"),
-            _ if sessions.hides_some() => bail!(
+            // (Nobody but root watches what is not their own.)
+            Some(pid) if sessions.hides_some() && !is_ours(pid) => bail!(
+                "process {pid} is not watched by a ulpf of yours; ulpf ({}) of another user is at work: --all-users looks into other users' sessions, too",
+                sessions.others[0]
+            ),
+            None if sessions.hides_some() => bail!(
                 "no program is watched by a ulpf of yours; ulpf ({}) of another user is at work: --all-users looks into other users' sessions, too",
                 sessions.others[0]
             ),
@@ -43,6 +49,10 @@ pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
             ),
         },
     }
+}
+
+fn is_ours(pid: i32) -> bool {
+    std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() == sys::user())
 }
 
 /// Why [`choose`] has not chosen: the user has to. Each on a line of its own.

@@ -276,6 +276,7 @@ impl Names {
 
 fn raw(addr: u64, len: u64, kind: WatchKind) -> Watched {
     Watched {
+        freeze: false,
         spec: format!("{addr:#x}:{len}"),
         name: format!("{addr:#x}"),
         addr,

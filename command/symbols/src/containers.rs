@@ -19,9 +19,10 @@ struct Entry {
     class: String,
     /// The number of a template argument, of a member's type where one stands before a colon.
     element: Option<String>,
-    /// Elements are pairs, which are known by their `first`.
-    #[serde(default)]
-    keyed: bool,
+    /// Elements are known by what they have there, and not by numbers.
+    key: Option<String>,
+    /// Of each element only that is meant.
+    item: Option<String>,
     #[serde(flatten)]
     form: Form,
 }
@@ -50,15 +51,27 @@ pub enum Form {
         first: String,
         next: String,
         header: Option<String>,
-        after: u64,
+        count: Option<String>,
+        #[serde(flatten)]
+        place: InNode,
     },
     Tree {
-        header: String,
-        after: u64,
+        root: String,
+        left: String,
+        right: String,
+        count: String,
+        #[serde(flatten)]
+        place: InNode,
     },
     Deque {
         start: String,
         finish: String,
+        map: String,
+    },
+    Blocks {
+        begin: String,
+        head: String,
+        count: String,
     },
     Ring {
         begin: String,
@@ -66,10 +79,62 @@ pub enum Form {
         head: String,
         count: String,
     },
+    Table {
+        control: String,
+        mask: String,
+    },
+    Btree {
+        root: String,
+        height: String,
+        values: String,
+        keys: String,
+    },
+    Directory {
+        tables: String,
+        length: String,
+        groups: String,
+        mask: String,
+        control: String,
+        slots: String,
+    },
+    Short {
+        flag: String,
+        begin: String,
+        count: String,
+        inside: String,
+    },
+    Fields {
+        at: String,
+    },
+    Alternatives {
+        at: String,
+        rest: String,
+        first: String,
+        index: String,
+    },
     Same {
         #[serde(rename = "as")]
         member: String,
     },
+}
+
+/// Where a node has its value.
+#[derive(Deserialize)]
+pub struct InNode {
+    /// Behind so many bytes, aligned as its type is.
+    after: Option<u64>,
+    /// Or in that member.
+    value: Option<String>,
+}
+
+impl InNode {
+    /// How far behind the beginning of a node; `None`: it has no such member.
+    pub fn offset(&self, node: &Type, value: &Type) -> Option<u64> {
+        match (&self.value, self.after) {
+            (Some(path), _) => find(node, path).map(|member| member.offset),
+            (None, after) => Some(after?.next_multiple_of(value.align())),
+        }
+    }
 }
 
 impl Form {
@@ -80,15 +145,35 @@ impl Form {
             Form::Inline { at, flag } => vec![Some(at), flag.as_ref()],
             // (`at` is a member of what is pointed to.)
             Form::One { pointer, .. } => vec![Some(pointer)],
-            Form::List { first, header, .. } => vec![Some(first), header.as_ref()],
-            Form::Tree { header, .. } => vec![Some(header)],
-            Form::Deque { start, finish } => vec![Some(start), Some(finish)],
+            Form::List {
+                first,
+                header,
+                count,
+                ..
+            } => vec![Some(first), header.as_ref(), count.as_ref()],
+            Form::Tree { root, count, .. } => vec![Some(root), Some(count)],
+            Form::Deque { start, finish, map } => vec![Some(start), Some(finish), Some(map)],
+            Form::Blocks { begin, head, count } => vec![Some(begin), Some(head), Some(count)],
             Form::Ring {
                 begin,
                 capacity,
                 head,
                 count,
             } => vec![Some(begin), Some(capacity), Some(head), Some(count)],
+            Form::Table { control, mask } => vec![Some(control), Some(mask)],
+            // (The others are members of its tables, and of their groups.)
+            Form::Directory { tables, length, .. } => vec![Some(tables), Some(length)],
+            // (Values and keys are members of its nodes.)
+            Form::Btree { root, height, .. } => vec![Some(root), Some(height)],
+            Form::Short {
+                flag,
+                begin,
+                count,
+                inside,
+            } => vec![Some(flag), Some(begin), Some(count), Some(inside)],
+            // (`at` is a pattern.)
+            Form::Fields { .. } => vec![],
+            Form::Alternatives { at, index, .. } => vec![Some(at), Some(index)],
             Form::Same { member } => vec![Some(member)],
         };
         all.into_iter().flatten().map(String::as_str).collect()
@@ -100,7 +185,19 @@ impl Form {
 pub struct Container {
     pub form: &'static Form,
     pub element: Option<&'static str>,
-    pub keyed: bool,
+    pub key: Option<&'static str>,
+    pub item: Option<&'static str>,
+}
+
+impl Container {
+    /// Have its elements keys, and no numbers?
+    pub fn keyed(&self) -> bool {
+        self.key.is_some()
+            || matches!(
+                self.form,
+                Form::Btree { .. } | Form::Table { .. } | Form::Directory { .. }
+            )
+    }
 }
 
 fn table() -> &'static Table {
@@ -127,8 +224,15 @@ pub fn container(ty: &Type) -> Option<Container> {
             None => entry.class == base,
         };
         let right = || match &entry.form {
-            Form::Span { begin, .. } | Form::Ring { begin, .. } => pointer(begin),
-            Form::One { pointer: path, .. } => pointer(path),
+            Form::Span { begin, .. } | Form::Ring { begin, .. } | Form::Short { begin, .. } => {
+                pointer(begin)
+            }
+            Form::One { pointer: path, .. }
+            | Form::Tree { root: path, .. }
+            | Form::Btree { root: path, .. }
+            | Form::Blocks { begin: path, .. }
+            | Form::Table { control: path, .. } => pointer(path),
+            Form::Fields { at } => find(ty, &at.replace("{}", "0")).is_some(),
             _ => true,
         };
         named
@@ -143,7 +247,8 @@ pub fn container(ty: &Type) -> Option<Container> {
     Some(Container {
         form: &entry.form,
         element: entry.element.as_deref(),
-        keyed: entry.keyed,
+        key: entry.key.as_deref(),
+        item: entry.item.as_deref(),
     })
 }
 
@@ -182,7 +287,11 @@ mod tests {
         for entry in &table().containers {
             let needs = matches!(
                 entry.form,
-                Form::List { .. } | Form::Tree { .. } | Form::Ring { .. }
+                Form::List { .. }
+                    | Form::Tree { .. }
+                    | Form::Ring { .. }
+                    | Form::Table { .. }
+                    | Form::Btree { .. }
             );
             assert!(!needs || entry.element.is_some(), "{}", entry.class);
             assert!(

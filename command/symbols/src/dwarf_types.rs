@@ -7,8 +7,8 @@ use crate::dwarf::{Die, Dwarf, Entry, attr_str};
 use crate::index::Index;
 use crate::meter::{Slice, Work};
 use crate::object::ObjectFile;
-use crate::types::{Bits, Bounds, Class, Member, Shape, Type};
-use gimli::{AttributeValue, constants as dw};
+use crate::types::{Bits, Bounds, Class, Member, Shape, Type, Variant};
+use gimli::{AttributeValue, Reader, constants as dw};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -82,6 +82,46 @@ fn is_fortran(language: gimli::DwLang) -> bool {
             | dw::DW_LANG_Fortran03
             | dw::DW_LANG_Fortran08
     )
+}
+
+/// The value that a variant has of its own; of sixteen bytes the lower half, which tells them apart.
+fn own_value(said: AttributeValue<Slice>) -> Option<u64> {
+    if let AttributeValue::Block(mut bytes) = said {
+        return bytes.read_u64().ok();
+    }
+    let signed = || said.sdata_value().map(|n| n as u64);
+    said.udata_value().or_else(signed)
+}
+
+/// Of a variant with this value of its own, or with all that the others have not.
+fn variant(at: u64, size: u64, value: Option<u64>, all: &[Option<u64>]) -> Variant {
+    let mask = u64::MAX >> (64 - 8 * size);
+    if let Some(value) = value {
+        return Variant {
+            at,
+            size,
+            first: value & mask,
+            count: 1,
+            inside: true,
+        };
+    }
+    // The others' lie side by side, as a rule behind the last value that is one of this variant's, and may wrap.
+    // Between them only values are free that nothing ever has.
+    let mut others: Vec<u64> = all.iter().flatten().map(|v| v & mask).collect();
+    others.sort_unstable();
+    let next = others.iter().cycle().skip(1);
+    let gaps = others.iter().zip(next);
+    let widest = gaps.max_by_key(|(a, b)| b.wrapping_sub(**a).wrapping_sub(1) & mask);
+    let (first, count) = widest.map_or((0, 0), |(last, first)| {
+        (*first, (last.wrapping_sub(*first) & mask).saturating_add(1))
+    });
+    Variant {
+        at,
+        size,
+        first,
+        count,
+        inside: false,
+    }
 }
 
 struct Builder<'a> {
@@ -272,8 +312,21 @@ impl Builder<'_> {
                 let members = self.members(die, depth);
                 let mut arguments = Vec::new();
                 self.children(die, |child| {
-                    if child.tag() == dw::DW_TAG_template_type_parameter {
-                        arguments.extend(self.type_die(die.unit, child));
+                    match child.tag() {
+                        dw::DW_TAG_template_type_parameter => {
+                            arguments.extend(self.type_die(die.unit, child));
+                        }
+                        dw::DW_TAG_GNU_template_parameter_pack => {
+                            let pack = Die {
+                                unit: die.unit,
+                                offset: child.offset(),
+                            };
+                            self.children(pack, |child| {
+                                arguments.extend(self.type_die(die.unit, child));
+                                Ok(())
+                            });
+                        }
+                        _ => {}
                     }
                     Ok(())
                 });
@@ -464,6 +517,7 @@ impl Builder<'_> {
                 ty,
                 bits,
                 base_class,
+                variant: None,
             });
             Ok(())
         });
@@ -475,18 +529,34 @@ impl Builder<'_> {
             let mut inner = Vec::new();
             self.children(part, |child| {
                 if child.tag() == dw::DW_TAG_variant {
-                    inner.push(Die {
-                        unit: die.unit,
-                        offset: child.offset(),
-                    });
+                    let said = child.attr_value(dw::DW_AT_discr_value)?;
+                    inner.push((child.offset(), said.and_then(own_value)));
                 }
                 Ok(())
             });
-            for variant in inner {
-                members.extend(self.members(variant, depth + 1));
+            let number = self.discriminant(part, depth);
+            let values: Vec<Option<u64>> = inner.iter().map(|(_, value)| *value).collect();
+            for (offset, value) in inner {
+                let unit = die.unit;
+                let variant = number.map(|(at, size)| variant(at, size, value, &values));
+                let of_variant = self.members(Die { unit, offset }, depth + 1);
+                members.extend(of_variant.into_iter().map(|m| Member { variant, ..m }));
             }
         }
         members
+    }
+
+    /// Where the number is that tells which variant is active, and its size. `None`: there is just one variant.
+    fn discriminant(&self, part: Die, depth: usize) -> Option<(u64, u64)> {
+        let entry = self.unit(part).entry(part.offset).ok()?;
+        let value = entry.attr_value(dw::DW_AT_discr).ok()??;
+        let number = self.index.reference(part.unit, value)?;
+        let entry = self.unit(number).entry(number.offset).ok()?;
+        let at = entry.attr_value(dw::DW_AT_data_member_location).ok()?;
+        let at = at.map_or(Some(0), |at| at.udata_value())?;
+        let size = self.build(self.type_die(number.unit, &entry)?, depth).size;
+        // (Of a wider one the lower half tells them apart: nobody has so many variants.)
+        Some((at, size.clamp(1, 8)))
     }
 
     fn children(&self, die: Die, mut visit: impl FnMut(&Entry) -> gimli::Result<()>) {

@@ -8,6 +8,7 @@
 //!         | 'skip' N | 'count' N          of the hits that all the others let pass
 //!         | 'changed'                     only accesses that leave another value
 //!         | 'snapshot'                    the watch stays where its pointers lead now
+//!         | 'freeze'                      the value stays what it is: stores that change it are undone
 //!         | 'most' N                      it may have so many places
 //! PLACES := PLACE (',' PLACE)*
 //! PLACE  := FUNCTION | OBJECT | OBJECT '`' FUNCTION | ADDRESS '-' ADDRESS
@@ -37,6 +38,8 @@ pub struct Filter {
     pub changed: bool,
     /// Of the watch itself: it does not follow its pointers.
     pub snapshot: bool,
+    /// Of the watch itself: what changes its bytes is undone.
+    pub freeze: bool,
     /// Of the watch itself: so many places it may have.
     pub most: Option<u64>,
 }
@@ -65,8 +68,9 @@ pub enum Code {
     Range(u64, u64),
 }
 
-const WORDS: [&str; 10] = [
-    "if", "from", "outside", "called", "thread", "skip", "count", "changed", "snapshot", "most",
+const WORDS: [&str; 11] = [
+    "if", "from", "outside", "called", "thread", "skip", "count", "changed", "snapshot", "freeze",
+    "most",
 ];
 
 /// Where the filter of a watch begins: at the first of its words that stands alone, is not the watch
@@ -146,6 +150,7 @@ pub fn parse(text: &str, at: usize) -> Result<Filter, Wrong> {
             "changed" => std::mem::replace(&mut f.changed, true),
             "most" => f.most.replace(number(&mut p, word)?).is_some(),
             "snapshot" => std::mem::replace(&mut f.snapshot, true),
+            "freeze" => std::mem::replace(&mut f.freeze, true),
             _ => {
                 let why = format!("one of {} is expected", WORDS.join(", "));
                 return Err(Wrong::new(start, why));

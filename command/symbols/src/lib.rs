@@ -31,6 +31,7 @@ mod elf;
 mod elf_symbols;
 mod fetch;
 mod filter;
+mod frames;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod image;

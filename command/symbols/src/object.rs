@@ -7,7 +7,7 @@
 //! [`crate::meter`].
 
 use crate::debug::Debug;
-use crate::elf::{Elf, parse_elf};
+use crate::elf::{Elf, contents, parse_elf};
 use crate::elf_symbols::ElfSymbols;
 use crate::image::Image;
 use crate::index::Index;
@@ -15,7 +15,7 @@ use crate::meter::Work;
 use crate::source::Source;
 use object::elf::{PF_W, PF_X, PT_GNU_RELRO, PT_LOAD, PT_TLS, R_X86_64_COPY};
 use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Object, ReadRef, RelocationFlags};
+use object::{Object, ObjectSection, ReadRef, RelocationFlags};
 use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -162,6 +162,12 @@ impl ObjectFile {
         let len = s.file_len.saturating_sub(within).min(to.len() as u64);
         let from = s.offset.saturating_add(within);
         self.elf.data().copy(from, &mut to[..len as usize])
+    }
+
+    /// How its functions' frames are found: `.eh_frame`, and its address as linked.
+    pub fn unwind_table(&self) -> Option<(&'static [u8], u64)> {
+        let section = self.elf.section_by_name(".eh_frame")?;
+        Some((contents(&self.elf, ".eh_frame")?, section.address()))
     }
 
     /// Why something of the file, or of its debug information, was not read.

@@ -5,7 +5,7 @@
 //! circle, whatever a file says.
 
 use crate::resolve::{Each, Watched};
-use crate::types::{Bits, Bounds, Class, Member, Shape, Type};
+use crate::types::{Bits, Bounds, Class, Member, Shape, Type, Variant};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -103,6 +103,9 @@ struct KeptMember {
     ty: usize,
     bits: Option<(u64, u64)>,
     base: bool,
+    /// Of an enum of Rust's: where its number is, its size, the first value and how many, and whether they mean it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    variant: Option<(u64, u64, u64, u64, bool)>,
 }
 
 /// Numbers the types of what is written to one file.
@@ -174,6 +177,9 @@ impl Writer {
                         ty: self.ty(&m.ty, depth + 1, types)?,
                         bits: m.bits.map(|b| (b.first, b.len)),
                         base: m.base_class,
+                        variant: m
+                            .variant
+                            .map(|v| (v.at, v.size, v.first, v.count, v.inside)),
                     });
                 }
                 KeptShape::Struct { members: kept }
@@ -253,6 +259,13 @@ impl Reader {
                         ty: of(m.ty)?,
                         bits: bits(m.bits).ok()?,
                         base_class: m.base,
+                        variant: m.variant.map(|(at, size, first, count, inside)| Variant {
+                            at,
+                            size,
+                            first,
+                            count,
+                            inside,
+                        }),
                     });
                 }
                 Shape::Struct {
@@ -295,6 +308,7 @@ impl Reader {
             None => None,
         };
         Some(Watched {
+            freeze: false,
             spec: place.spec.into_owned(),
             name: place.name.into_owned(),
             addr: place.addr,
@@ -409,6 +423,7 @@ mod tests {
             ty: ty.clone(),
             bits,
             base_class: false,
+            variant: None,
         };
         let members = [
             member(Some("x"), 0, &int(), None),
@@ -433,6 +448,7 @@ mod tests {
             },
         });
         Watched {
+            freeze: false,
             spec: "tab[2..5] if $new".into(),
             name: "tab".into(),
             addr: 0x4000,

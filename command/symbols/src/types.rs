@@ -74,6 +74,31 @@ pub struct Member {
     pub ty: Rc<Type>,
     pub bits: Option<Bits>,
     pub base_class: bool,
+    /// A variant of an enum of Rust's: it is there only while this is so.
+    pub variant: Option<Variant>,
+}
+
+/// Which values of a number in an enum (its tag, or a part of another variant that has values to spare) mean that
+/// one of its variants is the active one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// Where the number is, from the beginning of the enum.
+    pub at: u64,
+    /// Its bytes, up to 8.
+    pub size: u64,
+    /// `count` values from this one on, which may wrap.
+    pub first: u64,
+    pub count: u64,
+    /// These values mean that it is the active one; else all others do.
+    pub inside: bool,
+}
+
+impl Variant {
+    /// Does this number say that it is active?
+    pub fn is_active(&self, number: u64) -> bool {
+        let mask = u64::MAX >> (64 - 8 * self.size.clamp(1, 8));
+        (number.wrapping_sub(self.first) & mask < self.count) == self.inside
+    }
 }
 
 /// A bit-field: `len` bits from bit `first` of the bytes at the member's offset.
@@ -150,6 +175,25 @@ impl Type {
             found.is_none()
         });
         found
+    }
+
+    /// Is there something of it, and not only room, where these bytes are?
+    pub fn holds(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len);
+        match &self.shape {
+            Shape::Struct { members, .. } => members.iter().any(|m| {
+                let bytes = m.bits.map_or(m.ty.size, |b| b.bytes());
+                m.offset <= offset && end <= m.offset.saturating_add(bytes)
+            }),
+            _ => end <= self.size,
+        }
+    }
+
+    /// The variants of an enum of Rust's; none: it is no such enum, or has just one.
+    pub fn variants(&self) -> Vec<Member> {
+        let members = self.members();
+        let members = members.iter().flat_map(|members| members.iter());
+        members.filter(|m| m.variant.is_some()).cloned().collect()
     }
 
     /// A base class that the debug information only declares.

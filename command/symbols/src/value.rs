@@ -56,9 +56,13 @@ pub fn describe(
                 };
                 // In a union the first member that fits speaks for all; of the rest, only one fits.
                 // Bit-fields that share bytes cannot be told apart: the whole is named then.
-                let mut fitting = members.iter().filter(fits);
+                // Variants of an enum are told apart by what they have there: those that have nothing do not count.
+                let holds = |m: &&crate::types::Member| {
+                    m.variant.is_none() || m.ty.holds(offset.wrapping_sub(m.offset), len)
+                };
+                let mut fitting = members.iter().filter(fits).filter(holds);
                 let Some(member) = fitting.next() else { break };
-                if member.bits.is_some() && fitting.next().is_some() {
+                if (member.bits.is_some() || member.variant.is_some()) && fitting.next().is_some() {
                     break;
                 }
                 if let (Some(name), false) = (member.name, member.base_class) {
@@ -519,6 +523,7 @@ mod tests {
             ty: ty.clone(),
             bits,
             base_class: false,
+            variant: None,
         };
         let (i, u) = (int(4, true), int(4, false));
         let members = [

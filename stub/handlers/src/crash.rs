@@ -10,6 +10,7 @@ use ulpf_lib::ring::MAX_FRAMES;
 use crate::global::g;
 use crate::runtime::thread::Current;
 use crate::signals::kernel::{default_is_ignore, default_is_stop, is_default};
+use crate::signals::numbers::SIGSTOP;
 use crate::unwind;
 
 /// Its default action ends the program now. `address`: the one that could not be accessed.
@@ -47,7 +48,8 @@ pub fn look_at_call(t: Current, gprs: &Gprs, nr: u64, a: &[u64; 6]) {
     let ends = (1..=31).contains(&sig)
         && is_default(t, sig)
         && !default_is_ignore(sig)
-        && !default_is_stop(sig);
+        && !default_is_stop(sig)
+        && sig != SIGSTOP;
     if own && ends {
         note(t, gprs, sig, gprs.rip.wrapping_sub(2), None);
     }

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
 
 use linux_raw_sys::general as k;
 use ulpf_lib::AliasAddr;
+use ulpf_lib::boot::BootArgs;
 use ulpf_lib::guard::{Guards, PageMap};
 use ulpf_lib::ring::{
     AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HEADS_OFFSET, Listed,
@@ -71,6 +72,10 @@ pub mod follows {
     pub const VFORK: u32 = 4;
     /// What vfork children execute, without a word about the children themselves.
     pub const SPAWN: u32 = 8;
+    /// It is asked before the program traces anybody.
+    pub const TRACES: u32 = 16;
+    /// It lets go of this process before its parent traces it.
+    pub const TRACED: u32 = 32;
 }
 
 /// In `Global::fork_go`: nobody is left who follows children.
@@ -112,6 +117,18 @@ static GLOBAL: Global = Global {
 #[inline(always)]
 pub fn g() -> &'static Global {
     &GLOBAL
+}
+
+static BOOT: AtomicPtr<BootArgs> = AtomicPtr::new(null_mut());
+
+/// The boot block, in the image; some of its fields are written later, by the command or by us.
+pub fn boot_block() -> *mut BootArgs {
+    BOOT.load(Relaxed)
+}
+
+/// Before anything else.
+pub fn set_boot_block(args: *mut BootArgs) {
+    BOOT.store(args, Relaxed);
 }
 
 struct Cells {
@@ -275,6 +292,11 @@ impl Global {
     pub fn fork_done(&self) -> &'static AtomicU32 {
         // SAFETY: mapped at boot for good.
         unsafe { &*self.fork_word.load(Relaxed) }
+    }
+    /// Another word there: the number of the child that has just been forked, as its parent knows it.
+    pub fn fork_number(&self) -> &'static AtomicU32 {
+        // SAFETY: as above; the page has room for many words.
+        unsafe { &*self.fork_word.load(Relaxed).add(2) }
     }
     /// Another word there: the process id of the forked child that may go on, or [`EVERYBODY`].
     pub fn fork_go(&self) -> &'static AtomicU32 {

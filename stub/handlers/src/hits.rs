@@ -5,6 +5,7 @@
 //!                                                                    ├▶ counters
 //!                                                                    ├▶ filter ──▶ rejected
 //!                                                                    ├▶ a record in the thread's ring (`log`)
+//!                                                                    ├▶ the bytes become what they were (`freeze`)
 //!                                                                    └▶ an event to stop for
 //! ```
 
@@ -155,6 +156,15 @@ fn hit(
         };
         let bytes = (id, start, len, inside);
         log::hit(t, gprs, c, bytes, old, silent, attributes);
+    }
+    // (Also one that has left what was there: that may have been another thread's, undone in between.)
+    if c.kind.writes()
+        && let Some(value) = &attributes.frozen
+    {
+        let from = (start - range.start.0) as usize;
+        if let Some(bytes) = value.get(from..from + len as usize) {
+            memory::write(start, bytes);
+        }
     }
     // GDB resumes by itself when a written value has not changed; that stop is spared.
     let wanted = attributes.stop

@@ -10,7 +10,8 @@
 //!  pad                                 munmap(image); rdi, rsi, rcx as the program has them; jump to the program
 //! ```
 //! Without a pad (no vDSO), or where a seccomp filter of the program's forbids the last munmap, the image stays in the child,
-//! as private memory.
+//! as private memory. So it does where the child has filters and gets a stub of its own: from there alone the command can
+//! make what the filters forbid.
 //!
 //! **After a detach** threads of the program may still be on their way out of our code, which only a tracer
 //! can tell. So the command unmaps what `left` of the stub's task names (`command/inject/src/remains.rs`).
@@ -63,7 +64,7 @@ extern "C" fn ulpf_unmap_ours() {
 }
 
 /// A forked child, whose memory is its own by now, goes on as `uc` says, without anything of ours. Comes back if it
-/// cannot; then it keeps private copies. `permits`: would this call of the child from this address be made?
+/// cannot; then it keeps private copies. `permits`: may this call of the child from this address be made?
 pub fn leave_child(uc: &UContext, permits: impl FnOnce(u64, u64, &[u64; 6]) -> bool) {
     let (start, end) = machine().image;
     // SAFETY: the boot stack, the end of the image, which nobody uses after boot.

@@ -29,6 +29,8 @@ use crate::runtime::thread::Current;
 
 /// Some watch follows pointers. Changes at rest.
 static SOME: AtomicBool = AtomicBool::new(false);
+/// Some of them follow threads. Changes at rest.
+static OF_THREADS: AtomicBool = AtomicBool::new(false);
 /// A pointer has changed since the ways were gone last.
 static CHANGED: AtomicBool = AtomicBool::new(false);
 /// Some pointer on a way has been given back to the allocator. Changes at rest.
@@ -54,6 +56,16 @@ impl Changed {
 /// Is there any watch that follows?
 pub fn some() -> bool {
     SOME.load(Relaxed)
+}
+
+/// Is there any that asks for each thread's own data? Whoever begins, ends or gets another pointer to its data tells so.
+pub fn of_threads() -> bool {
+    OF_THREADS.load(Relaxed)
+}
+
+/// So it is from now on.
+pub fn set_of_threads(some: bool) {
+    OF_THREADS.store(some, SeqCst);
 }
 
 /// Is some pointer on a way in an object that has been freed?

@@ -139,7 +139,7 @@ fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
             return false; // what follows begins later still
         }
         let a = g().attributes(id);
-        special |= here.is_some() || a.log || a.stop || a.filter.is_some();
+        special |= here.is_some() || a.log || a.stop || a.filter.is_some() || a.frozen.is_some();
         special |= a.part == Part::Pointer;
         special |= !kind.sees(AccessKind::Write);
         end = end.min(range.end().0);

@@ -25,6 +25,8 @@ pub struct Attributes {
     pub part: Part,
     /// Which hits matter; `None`: all.
     pub filter: Option<Arc<CountedFilter>>,
+    /// What its bytes keep being: a store that changes them is undone.
+    pub frozen: Option<Arc<[u8]>>,
 }
 
 /// Which part of a watch that follows pointers it is.
@@ -52,9 +54,15 @@ impl Attributes {
         group: None,
         part: Part::Whole,
         filter: None,
+        frozen: None,
     };
 
-    /// All but the filter: that is never shared, each counts for itself.
+    /// Equal ones may be kept once: a filter counts for itself, and frozen bytes are those of one watch.
+    fn may_be_shared(&self) -> bool {
+        self.filter.is_none() && self.frozen.is_none()
+    }
+
+    /// All but what is never shared.
     fn plain(&self) -> (bool, bool, bool, u8, Placement, Option<WatchId>, Part) {
         (
             self.stop,
@@ -126,9 +134,9 @@ impl Table {
             let kept = self.kept.get(*at as usize);
             kept.is_some_and(|s| s.attributes.plain() == a.plain())
         };
-        let found = match a.filter {
-            None => self.plain.iter().copied().find(same),
-            Some(_) => None,
+        let found = match a.may_be_shared() {
+            true => self.plain.iter().copied().find(same),
+            false => None,
         };
         if let Some(at) = found {
             if let Some(shared) = self.kept.get_mut(at as usize) {
@@ -137,7 +145,7 @@ impl Table {
             return at + 1;
         }
         let at = self.free.pop().unwrap_or(self.kept.len() as u32);
-        if a.filter.is_none() {
+        if a.may_be_shared() {
             self.plain.push(at);
         }
         let shared = Shared {

@@ -44,6 +44,10 @@ pub enum StopReason {
         vfork: bool,
     },
     VforkDone,
+    /// The thread is about to take hold of this process or thread (ptrace), or to be taken hold of by its parent (0).
+    Traces {
+        number: Tid,
+    },
     /// A system call that is caught.
     Syscall {
         nr: u64,

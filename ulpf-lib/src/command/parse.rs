@@ -91,6 +91,14 @@ impl Command {
                 }),
                 None => WATCH.no("on and off take the number of a watch"),
             },
+            "frame" => match (id(w.next()), w.next(), number(w.next())) {
+                (Some(id), Some(word @ ("begins" | "ends")), Some(at)) => Ok(Command::Frame {
+                    id,
+                    at,
+                    begins: word == "begins",
+                }),
+                _ => WATCH.no("frame takes the number of a watch, begins or ends, and an address"),
+            },
             "filter" => filter(w),
             "placement" => placement(w.next()),
             "backend" => Ok(Command::Backend),
@@ -131,6 +139,7 @@ impl How {
         match word {
             "log" => self.log = true,
             "stop" => self.stop = true,
+            "freeze" => self.freeze = true,
             "bt" => match number(rest.next()) {
                 Some(n) if n <= MAX_FRAMES as u64 => self.backtrace = n as u8,
                 _ => return Err("bt takes a number from 0 to 16"),
@@ -209,6 +218,9 @@ fn watches<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
                 Err(why) => return WATCHES.no(why),
             },
         }
+    }
+    if how.freeze {
+        return WATCHES.no("freeze is for one watch: say ulpf watch ADDR LEN w freeze");
     }
     let places = w.map(|word| Place::parse(word).ok_or_else(|| word.into()));
     Ok(Command::Watches {

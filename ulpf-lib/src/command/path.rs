@@ -8,17 +8,34 @@
 //!         | '@span,' END ',' ELEMENTS             to each element from where the pointer there leads to where another does
 //!         | '@count,' AT ',' SIZE ',' ELEMENTS    to each of so many elements from where the pointer there leads
 //!         | '@times,' COUNT ',' STRIDE ',' OFFSET to each of so many elements that begin there
+//!         | '@counted,' LINK ',' COUNT ',' OFFSET to each node of a list, whose length is told there
+//!         | '@tree,' LEFT ',' RIGHT ',' COUNT ',' OFFSET    to each node of a tree, in order; the pointer there leads to its root
+//!         | '@btree,' HEIGHT ',' LEN ',' EDGES ',' ROOM ',' STRIDE ',' OFFSET
+//!                                                 to each value in Rust's BTreeMap, in order
+//!         | '@table,' MASK ',' STRIDE ',' OFFSET  to each full place of hashbrown's table, whose control bytes are there
+//!         | '@ring,' CAPACITY ',' HEAD ',' AT ',' ELEMENTS   to each of so many elements of a ring
+//!         | '@chunks,' END ',' MAP ',' ELEMENTS   to each element of libstdc++'s deque, whose first iterator is there
+//!         | '@short,' FLAG ',' COUNT ',' INSIDE ',' ELEMENTS
+//!                                                 to each character of libc++'s string, the pointer to which is there
 //!         | '@if,' AT ',' SIZE ',' OFFSET         only while the bytes there are not all zero
+//!         | '@is,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET    only while the number there is one of so many
+//!         | '@not,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET   only while it is none of them
+//!         | '@frames,' OFFSET                     to each frame of the function that begins there; the first step only
+//!         | '@threads,' OFFSET                    to each thread's pointer to its own data (fs base); the first step only
 //! ELEMENTS := STRIDE ',' FROM ',' TO ',' OFFSET   those numbered FROM to the one before TO (-1: all)
 //!
 //! 0x4040>16               p->x: the pointer at 0x4040, and 16 bytes behind what it points to
 //! 0x4040>8>-4             p->q->y: the pointer at 0x4040; 8 bytes behind, another; 4 bytes before what that points to
 //! 0x4040@list,8,4         list->*next.refs: nodes with their link at 8, and 4 bytes behind the beginning of each
 //! 0x4040@span,8,24,0,-1,0 v[*] of elements of 24 bytes, whose end is told by the pointer at 0x4048
+//! 0x1149@frames,-20       a local of the function at 0x1149, 20 bytes below its caller's frame
 //! ```
-//! Each step begins where the one before has led, and adds its OFFSET to what it comes to. LINK, END, AT are offsets: of
-//! the link in a node; of the node that is none but the list's end; of what says how many elements there are. One step
-//! may have many places; each of them has a number, from 0 (or FROM) on. [`Path::trace`] goes the way.
+//! Each step begins where the one before has led, and adds its OFFSET to what it comes to. LINK, LEFT, RIGHT, LEN, EDGES
+//! are offsets in a node; END, AT, COUNT, HEIGHT, MASK, CAPACITY, HEAD, MAP from where the step begins: of the node that is
+//! none but the list's end, of what says how many elements there are, and so on. One step may have many places; each of
+//! them has a number, from 0 (or FROM) on. [`Path::trace`] goes the way. Which frames
+//! there are is told from outside ([`Path::begin_frame`]); a frame is where the stack pointer is when the function has
+//! returned (its canonical frame address, DWARF 5, 6.4), and all of them are one place.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -50,6 +67,67 @@ pub enum Step {
         pointer: bool,
         /// The node that ends it, as null does, from there.
         end: Option<u64>,
+        /// What says how many nodes there are, from there: while there are fewer, those that have been there are, too.
+        count: Option<u64>,
+    },
+    /// To each node of a binary tree, in order. The pointer there leads to the root.
+    Tree {
+        /// Where a node has its pointers: to what comes before it …
+        left: u64,
+        /// … and behind it.
+        right: u64,
+        /// What says how many nodes there are, from there.
+        count: u64,
+    },
+    /// To each value of a B-tree of Rust's standard library, in order. The pointer there leads to the root.
+    Btree {
+        /// How many levels are below the root, from there.
+        height: u64,
+        /// Where a node has the number of its values (two bytes) …
+        len: u64,
+        /// … and the pointers to the nodes below.
+        edges: u64,
+        /// So many values may a node have.
+        room: u64,
+        /// From one value to the next.
+        stride: u64,
+    },
+    /// To each full place of a hash table (hashbrown, as in Rust's standard library). The pointer there leads to its
+    /// control bytes, before which the places are.
+    Table {
+        /// The number of places less one, from there.
+        mask: u64,
+        /// From one place to the one before.
+        stride: u64,
+    },
+    /// To each element of a ring. The pointer there leads to its memory.
+    Ring {
+        /// So many places it has (eight bytes, from there).
+        capacity: u64,
+        /// The number of the first place in use.
+        head: u64,
+        /// So many are in use.
+        count: u64,
+        /// From one to the next.
+        stride: u64,
+        /// The number of the first one that is meant.
+        from: u64,
+        /// The number behind the last one that is meant.
+        to: u64,
+    },
+    /// To each element of a deque (libstdc++), whose first iterator is there: the pointers to the element, to the
+    /// beginning and the end of its chunk, and to that chunk's pointer.
+    Chunks {
+        /// The iterator behind the last element, from there.
+        finish: u64,
+        /// The pointer to the pointers to the chunks, and behind it their number, from there.
+        map: u64,
+        /// From one to the next.
+        stride: u64,
+        /// The number of the first one that is meant.
+        from: u64,
+        /// The number behind the last one that is meant.
+        to: u64,
     },
     /// To each element from where the pointer there leads.
     Elements {
@@ -69,6 +147,21 @@ pub enum Step {
         /// From one to the next.
         stride: u64,
     },
+    /// To each element of a text that may be in the object itself (libc++). The pointer to it is there, if it is elsewhere.
+    Short {
+        /// A byte, whose lowest bit says that it is elsewhere; else half of it is how many elements are in the object.
+        flag: u64,
+        /// How many elements it has elsewhere, from there.
+        count: u64,
+        /// Where it is in the object, from there.
+        inside: u64,
+        /// From one to the next.
+        stride: u64,
+        /// The number of the first one that is meant.
+        from: u64,
+        /// The number behind the last one that is meant.
+        to: u64,
+    },
     /// Only while there is something.
     If {
         /// What says so, from there.
@@ -76,6 +169,23 @@ pub enum Step {
         /// Its bytes.
         size: u64,
     },
+    /// Only while a number says so.
+    Is {
+        /// The number, from there.
+        at: u64,
+        /// Its bytes.
+        size: u64,
+        /// The first of some numbers.
+        first: u64,
+        /// So many they are; they may wrap.
+        count: u64,
+        /// It is one of them; else none.
+        inside: bool,
+    },
+    /// To each frame of the function that begins there.
+    Frames,
+    /// To each thread's pointer to its own data.
+    Threads,
 }
 
 /// What says how many elements there are, from the pointer to the first one.
@@ -94,14 +204,16 @@ pub struct Path {
     /// What each adds to what it comes to, too.
     pub(super) steps: Vec<(Step, u64)>,
     pub(super) most: Option<u64>,
+    /// Where the frames are that there are, or the threads' pointers.
+    pub(super) frames: Vec<u64>,
 }
 
 impl Step {
     /// May it come to many places?
     pub fn is_many(&self) -> bool {
-        matches!(
+        !matches!(
             self,
-            Step::List { .. } | Step::Elements { .. } | Step::Times { .. }
+            Step::Pointer | Step::If { .. } | Step::Is { .. } | Step::Frames
         )
     }
 }
@@ -120,6 +232,10 @@ impl Path {
                     "{n} pointers are on the way, and {MOST_POINTERS} at most are followed"
                 ));
             }
+        }
+        let first_only = |step: &Step| matches!(step, Step::Frames | Step::Threads);
+        if steps.iter().skip(1).any(|(step, _)| first_only(step)) {
+            return Err("frames and threads are where a path begins".into());
         }
         if steps.iter().filter(|(step, _)| step.is_many()).count() > 1 {
             return Err("two steps of a path have many places, and one at most may".into());
@@ -141,14 +257,24 @@ impl Path {
             Step::Times { count, stride } => {
                 count.checked_mul(stride).is_some_and(|len| len < LONGEST)
             }
-            Step::If { size, .. } => matches!(size, 1..=8),
-            Step::Pointer | Step::List { .. } => true,
+            Step::If { size, .. } | Step::Is { size, .. } => matches!(size, 1..=8),
+            Step::Btree { room, stride, .. } => matches!(room, 1..=64) && stride > 0,
+            Step::Table { stride, .. }
+            | Step::Ring { stride, .. }
+            | Step::Chunks { stride, .. }
+            | Step::Short { stride, .. } => stride > 0 && stride < LONGEST,
+            Step::Pointer
+            | Step::List { .. }
+            | Step::Tree { .. }
+            | Step::Frames
+            | Step::Threads => true,
         };
         match steps.iter().all(|(step, _)| sensible(step)) {
             true => Ok(Path {
                 base,
                 steps,
                 most: None,
+                frames: Vec::new(),
             }),
             false => Err("a size in the path is zero or too large".into()),
         }
@@ -171,6 +297,34 @@ impl Path {
         self.steps.iter().any(|(step, _)| step.is_many())
     }
 
+    /// Where the function begins whose frames it leads to, if it does.
+    pub fn function(&self) -> Option<u64> {
+        let frames = matches!(self.steps.first(), Some((Step::Frames, _)));
+        frames.then_some(self.base)
+    }
+
+    /// Does it lead to each thread's own data?
+    pub fn is_of_threads(&self) -> bool {
+        matches!(self.steps.first(), Some((Step::Threads, _)))
+    }
+
+    /// These are the pointers of the threads that there are now.
+    pub fn set_threads(&mut self, pointers: &[u64]) {
+        self.frames.clear();
+        self.frames.extend_from_slice(pointers);
+    }
+
+    /// The function has been entered, and this is the new frame.
+    pub fn begin_frame(&mut self, at: u64) {
+        self.frames.push(at);
+    }
+
+    /// It has left this one. False: there was none there.
+    pub fn end_frame(&mut self, at: u64) -> bool {
+        let found = self.frames.iter().rposition(|frame| *frame == at);
+        found.map(|n| self.frames.remove(n)).is_some()
+    }
+
     /// So many places at most.
     pub fn most(&self) -> u64 {
         self.most.unwrap_or(MOST_FOLLOWED)
@@ -179,7 +333,10 @@ impl Path {
     /// The number of the first place.
     pub fn first(&self) -> u64 {
         let from = self.steps.iter().find_map(|(step, _)| match step {
-            Step::Elements { from, .. } => Some(*from),
+            Step::Elements { from, .. }
+            | Step::Ring { from, .. }
+            | Step::Chunks { from, .. }
+            | Step::Short { from, .. } => Some(*from),
             _ => None,
         });
         from.unwrap_or(0)
@@ -215,6 +372,13 @@ impl Path {
     }
 }
 
+/// As they stand behind a step's name.
+fn numbers(all: &[u64]) -> String {
+    all.iter()
+        .map(|n| alloc::format!(",{}", *n as i64))
+        .collect()
+}
+
 fn offset(word: &str) -> Option<u64> {
     match word.strip_prefix('-') {
         Some(word) => number(Some(word)).map(u64::wrapping_neg),
@@ -241,6 +405,7 @@ fn step(said: &str) -> Option<(Step, u64)> {
                 link,
                 pointer: true,
                 end: None,
+                count: None,
             },
             offset,
         ),
@@ -249,6 +414,7 @@ fn step(said: &str) -> Option<(Step, u64)> {
                 link,
                 pointer: true,
                 end: Some(end),
+                count: None,
             },
             offset,
         ),
@@ -257,6 +423,70 @@ fn step(said: &str) -> Option<(Step, u64)> {
                 link,
                 pointer: false,
                 end: None,
+                count: None,
+            },
+            offset,
+        ),
+        ("counted", &[link, count, offset]) => (
+            Step::List {
+                link,
+                pointer: true,
+                end: None,
+                count: Some(count),
+            },
+            offset,
+        ),
+        ("tree", &[left, right, count, offset]) => (Step::Tree { left, right, count }, offset),
+        ("btree", &[height, len, edges, room, stride, offset]) => (
+            Step::Btree {
+                height,
+                len,
+                edges,
+                room,
+                stride,
+            },
+            offset,
+        ),
+        ("table", &[mask, stride, offset]) => (Step::Table { mask, stride }, offset),
+        ("ring", &[capacity, head, count, stride, from, to, offset]) => (
+            Step::Ring {
+                capacity,
+                head,
+                count,
+                stride,
+                from,
+                to,
+            },
+            offset,
+        ),
+        ("chunks", &[finish, map, stride, from, to, offset]) => (
+            Step::Chunks {
+                finish,
+                map,
+                stride,
+                from,
+                to,
+            },
+            offset,
+        ),
+        ("short", &[flag, count, inside, stride, from, to, offset]) => (
+            Step::Short {
+                flag,
+                count,
+                inside,
+                stride,
+                from,
+                to,
+            },
+            offset,
+        ),
+        ("is" | "not", &[at, size, first, count, offset]) => (
+            Step::Is {
+                at,
+                size,
+                first,
+                count,
+                inside: name == "is",
             },
             offset,
         ),
@@ -268,6 +498,8 @@ fn step(said: &str) -> Option<(Step, u64)> {
         }
         ("times", &[count, stride, offset]) => (Step::Times { count, stride }, offset),
         ("if", &[at, size, offset]) => (Step::If { at, size }, offset),
+        ("frames", &[offset]) => (Step::Frames, offset),
+        ("threads", &[offset]) => (Step::Threads, offset),
         _ => return None,
     })
 }
@@ -279,10 +511,78 @@ impl fmt::Display for Path {
             let offset = *offset as i64;
             match *step {
                 Step::Pointer => write!(f, ">{offset}"),
-                Step::List { link, pointer, end } => {
-                    let name = if pointer { "list" } else { "nodes" };
-                    write!(f, "@{name},{},{offset}", link as i64)?;
+                Step::List {
+                    link,
+                    pointer,
+                    end,
+                    count,
+                } => {
+                    let name = match (pointer, count) {
+                        (_, Some(_)) => "counted",
+                        (true, None) => "list",
+                        (false, None) => "nodes",
+                    };
+                    let count = count.map(|count| numbers(&[count])).unwrap_or_default();
+                    write!(f, "@{name},{}{count},{offset}", link as i64)?;
                     end.map_or(Ok(()), |end| write!(f, ",{}", end as i64))
+                }
+                Step::Tree { left, right, count } => {
+                    write!(f, "@tree{},{offset}", numbers(&[left, right, count]))
+                }
+                Step::Btree {
+                    height,
+                    len,
+                    edges,
+                    room,
+                    stride,
+                } => {
+                    let numbers = numbers(&[height, len, edges, room, stride]);
+                    write!(f, "@btree{numbers},{offset}")
+                }
+                Step::Table { mask, stride } => {
+                    write!(f, "@table{},{offset}", numbers(&[mask, stride]))
+                }
+                Step::Ring {
+                    capacity,
+                    head,
+                    count,
+                    stride,
+                    from,
+                    to,
+                } => {
+                    let numbers = numbers(&[capacity, head, count, stride, from, to]);
+                    write!(f, "@ring{numbers},{offset}")
+                }
+                Step::Chunks {
+                    finish,
+                    map,
+                    stride,
+                    from,
+                    to,
+                } => {
+                    let numbers = numbers(&[finish, map, stride, from, to]);
+                    write!(f, "@chunks{numbers},{offset}")
+                }
+                Step::Short {
+                    flag,
+                    count,
+                    inside,
+                    stride,
+                    from,
+                    to,
+                } => {
+                    let numbers = numbers(&[flag, count, inside, stride, from, to]);
+                    write!(f, "@short{numbers},{offset}")
+                }
+                Step::Is {
+                    at,
+                    size,
+                    first,
+                    count,
+                    inside,
+                } => {
+                    let name = if inside { "is" } else { "not" };
+                    write!(f, "@{name}{},{offset}", numbers(&[at, size, first, count]))
                 }
                 Step::Elements {
                     until,
@@ -298,6 +598,8 @@ impl fmt::Display for Path {
                 }
                 Step::Times { count, stride } => write!(f, "@times,{count},{stride},{offset}"),
                 Step::If { at, size } => write!(f, "@if,{},{size},{offset}", at as i64),
+                Step::Frames => write!(f, "@frames,{offset}"),
+                Step::Threads => write!(f, "@threads,{offset}"),
             }?;
         }
         self.most.map_or(Ok(()), |most| write!(f, "@most,{most}"))
@@ -305,58 +607,4 @@ impl fmt::Display for Path {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::string::ToString;
-
-    #[test]
-    fn as_it_is_written() {
-        for word in [
-            "0x4040>16",
-            "0x4040>8>-4",
-            "0x0>0>0",
-            "0x4040@list,8,4",
-            "0x4040@list,0,16,-8",
-            "0x4040>16@nodes,8,4>24",
-            "0x4040@span,8,24,0,-1,0",
-            "0x4040@count,8,8,4,2,5,0@most,1000000",
-            "0x4040@times,8,8,0>16",
-            "0x4040@if,16,1,0>8",
-        ] {
-            let path = Path::parse(word).unwrap().unwrap();
-            assert_eq!(path.to_string(), word);
-        }
-        for word in [
-            "0x4040",
-            "0x4040>",
-            ">8",
-            "0x4040>x",
-            "0x4040>8>",
-            "0x4040>--8",
-            "0x4040@list,8",
-            "0x4040@list,8,4,4,4",
-            "0x4040@tree,8,4",
-            "0x4040@most,1>8",
-            "0x4040@",
-        ] {
-            assert_eq!(Path::parse(word), None, "{word}");
-        }
-        let long = |n: usize| Path::parse(&("0x4040".to_string() + &">0".repeat(n))).unwrap();
-        assert!(long(MOST_POINTERS).is_ok() && long(MOST_POINTERS + 1).is_err());
-        for senseless in [
-            "0x4040@span,8,0,0,-1,0",
-            "0x4040@count,8,9,4,0,-1,0",
-            "0x4040@times,8,8,0",
-            "0x4040@times,-1,8,0>8",
-            "0x4040@if,8,0,0",
-            "0x4040@list,8,0@list,8,0",
-            "0x4040@most,5",
-        ] {
-            assert!(Path::parse(senseless).unwrap().is_err(), "{senseless}");
-        }
-        let most = |word: &str| Path::parse(word).unwrap().unwrap().most();
-        assert_eq!(most("0x4040@list,8,4@most,0"), 1);
-        assert_eq!(most("0x4040@list,8,4@most,0xffffffffffff"), MOST_OF_ALL);
-        assert_eq!(most("0x4040@list,8,4"), MOST_FOLLOWED);
-    }
-}
+mod tests;

@@ -8,6 +8,8 @@
 //! Neighbours are one run. What was read when the way was gone last, and is watched since, is not read again
 //! ([`Path::trace`]): most changes are to one word, and most of a long list stays as it is.
 
+mod shapes;
+
 use alloc::vec::Vec;
 use core::cell::Cell;
 
@@ -64,6 +66,8 @@ pub struct Trace {
     pub runs: Vec<Run>,
     /// There are more places than the path may have.
     pub more: bool,
+    /// What its container had, for when that is in the middle of a change: see `trace/shapes.rs`.
+    pub nodes: Vec<u64>,
 }
 
 /// The walk of one moment.
@@ -75,6 +79,8 @@ struct Walk<'a, R> {
     changed: Option<&'a [u64]>,
     /// How far in the former words this walk is.
     at: Cell<usize>,
+    /// Something on the way is known to have been given back.
+    given_back: bool,
     read: R,
     trace: Trace,
 }
@@ -95,6 +101,8 @@ impl Path {
             was,
             changed,
             at: Cell::new(0),
+            given_back: changed.is_some_and(|all| all.iter().any(|at| at & GIVEN_BACK != 0))
+                || was.words.iter().any(|word| word.state == State::GivenBack),
             read,
             trace: Trace::default(),
         };
@@ -126,9 +134,15 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         let changed = self.changed?;
         let (words, from) = (&self.was.words, self.at.get());
         let near = words.get(from..(from + AHEAD).min(words.len()))?;
-        let n = near.iter().position(|word| word.range == range)?;
-        self.at.set(from + n + 1);
-        let there = *near.get(n)?;
+        let there = match near.iter().position(|word| word.range == range) {
+            Some(n) => {
+                self.at.set(from + n + 1);
+                *near.get(n)?
+            }
+            // What is read again is right, too, unless it has been given back.
+            None if !self.given_back => return None,
+            None => *words.iter().find(|word| word.range == range)?,
+        };
         let at = range.start.0;
         if changed.contains(&at) {
             return None;
@@ -168,9 +182,17 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                     self.go(at.wrapping_add(offset), n + 1, number);
                 }
             }
-            Step::List { link, pointer, end } => {
+            Step::List {
+                link,
+                pointer,
+                end,
+                count,
+            } => {
                 let end = end.map(|end| at.wrapping_add(end));
-                let nodes = self.nodes(at, link, pointer, end);
+                let mut nodes = self.nodes(at, link, pointer, end);
+                if let Some(count) = count {
+                    self.keep(at.wrapping_add(count), &mut nodes, &[link]);
+                }
                 for (number, node) in (0..).zip(nodes) {
                     self.go(node.wrapping_add(offset), n + 1, number);
                 }
@@ -190,6 +212,28 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
             Step::Times { count, stride } => {
                 self.each(at.wrapping_add(offset), stride, 0..count, n + 1);
             }
+            Step::Frames | Step::Threads => {
+                let path = self.path;
+                let most = usize::try_from(path.most()).unwrap_or(usize::MAX);
+                self.trace.more |= path.frames.len() > most;
+                for frame in path.frames.iter().take(most) {
+                    self.go(frame.wrapping_add(offset), n + 1, number);
+                }
+            }
+            Step::Is {
+                at: of,
+                size,
+                first,
+                count,
+                inside,
+            } => {
+                let mask = u64::MAX >> (64 - 8 * size.clamp(1, 8));
+                let is = |number: u64| (number.wrapping_sub(first) & mask < count) == inside;
+                if self.word(at.wrapping_add(of), size).is_some_and(is) {
+                    self.go(at.wrapping_add(offset), n + 1, number);
+                }
+            }
+            of_container => self.go_through(at, of_container, offset, n + 1),
         }
     }
 
@@ -311,20 +355,20 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use alloc::collections::BTreeMap;
     use core::cell::RefCell;
 
     /// Memory of a test: words.
     #[derive(Default)]
-    struct Memory {
-        words: BTreeMap<u64, u64>,
+    pub(super) struct Memory {
+        pub(super) words: BTreeMap<u64, u64>,
         read: RefCell<Vec<u64>>,
     }
 
     impl Memory {
-        fn of(words: &[(u64, u64)]) -> Memory {
+        pub(super) fn of(words: &[(u64, u64)]) -> Memory {
             let words = words.iter().copied().collect();
             Memory {
                 words,
@@ -332,7 +376,13 @@ mod tests {
             }
         }
 
-        fn trace_after(&self, word: &str, len: u64, was: &Trace, changed: &[u64]) -> Trace {
+        pub(super) fn trace_after(
+            &self,
+            word: &str,
+            len: u64,
+            was: &Trace,
+            changed: &[u64],
+        ) -> Trace {
             let path = Path::parse(word).unwrap().unwrap();
             self.read.borrow_mut().clear();
             path.trace(len, was, Some(changed), |at, _| {
@@ -341,7 +391,7 @@ mod tests {
             })
         }
 
-        fn trace(&self, word: &str, len: u64) -> Trace {
+        pub(super) fn trace(&self, word: &str, len: u64) -> Trace {
             self.trace_after(word, len, &Trace::default(), &[])
         }
     }
@@ -381,6 +431,33 @@ mod tests {
         );
         assert_eq!(at("0x6000>-16"), (alloc::vec![0x6000], alloc::vec![]));
         assert_eq!(at("0x6000>-16>0"), (alloc::vec![0x6000], alloc::vec![]));
+    }
+
+    /// All frames are one place.
+    #[test]
+    fn frames_of_a_function() {
+        let memory = Memory::of(&[(0x7fe8, 0x5000), (0x6fe8, 0)]);
+        let at = |word: &str, frames: &[u64]| {
+            let mut path = Path::parse(word).unwrap().unwrap();
+            frames.iter().for_each(|frame| path.begin_frame(*frame));
+            path.trace(4, &Trace::default(), None, |at, _| {
+                memory.words.get(&at).copied()
+            })
+        };
+        assert_eq!(at("0x1149@frames,-20", &[]), Trace::default());
+        let two = at("0x1149@frames,-20", &[0x8000, 0x7000]);
+        assert_eq!(runs(&two), [(0x7fec, 4, 0), (0x6fec, 4, 0)]);
+        // Even if one lies right behind the other.
+        let near = at("0x1149@frames,-4", &[0x8000, 0x8004]);
+        assert_eq!(runs(&near), [(0x7ffc, 4, 0), (0x8000, 4, 0)]);
+        let through = at("0x1149@frames,-24>8", &[0x8000, 0x7000]);
+        assert_eq!(words(&through), [0x7fe8, 0x6fe8]);
+        assert_eq!(runs(&through), [(0x5008, 4, 0)]);
+        assert!(at("0x1149@frames,0@most,1", &[0x8000, 0x7000]).more);
+        let mut path = Path::parse("0x1149@frames,0").unwrap().unwrap();
+        path.begin_frame(0x8000);
+        assert!(path.end_frame(0x8000) && !path.end_frame(0x8000));
+        assert_eq!(path.function(), Some(0x1149));
     }
 
     #[test]

@@ -267,18 +267,24 @@ pub fn could_map_private(len: u64) -> Result<(), Errno> {
     }
 }
 
-/// Puts zeroed private memory in the place of the pages at `addr`.
+/// Private memory, also where it is more than this machine has: programs reserve what they never fill (MAP_NORESERVE).
+fn map_private_at(addr: u64, len: u64, how: u32) -> Result<u64, Errno> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | how;
+    // SAFETY: the callers say why.
+    let map = |flags: u32| unsafe { sys!(__NR_mmap, addr, len, RW, flags, -1i64, 0) };
+    map(flags).or_else(|_| map(flags | MAP_NORESERVE))
+}
+
+/// Puts zeroed private memory in the place of the pages at `addr`. (See the head of the module; the caller copies the
+/// content back.)
 pub fn map_private_over(addr: u64, len: u64) -> Result<(), Errno> {
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-    // SAFETY: see the head of the module; the caller copies the content back.
-    unsafe { sys!(__NR_mmap, addr, len, RW, flags, -1i64, 0) }.map(drop)
+    map_private_at(addr, len, MAP_FIXED).map(drop)
 }
 
 /// Zeroed private memory of ours, to be filled and then put in its place with [`place_over`].
 pub fn map_private(len: u64) -> Result<u64, Errno> {
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    // SAFETY: without MAP_FIXED no existing mapping is replaced.
-    unsafe { sys!(__NR_mmap, hint(len), len, RW, flags, -1i64, 0) }
+    // Without MAP_FIXED no existing mapping is replaced.
+    map_private_at(hint(len), len, 0)
 }
 
 /// Takes the mapping at `from` to `addr`, in the place of what is there, in one go.

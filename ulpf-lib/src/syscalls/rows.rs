@@ -189,7 +189,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_getrusage(Int, Out(Fixed(RUSAGE))) never_blocks;
     __NR_sysinfo(Out(Fixed(SYSINFO))) never_blocks;
     __NR_times(Out(Fixed(TMS))) uninterruptible;
-    __NR_ptrace(Int, Int, Pointer, Pointer) open;
+    __NR_ptrace(Int, Int, Pointer, Pointer) special(Stub) open;
     __NR_getuid() never_blocks slot;
     __NR_syslog(Int, OutRet(Arg(2)), Int);
     __NR_getgid() never_blocks slot;

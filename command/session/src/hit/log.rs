@@ -240,6 +240,7 @@ mod tests {
 
     fn watch() -> Watched {
         Watched {
+            freeze: false,
             spec: "0x5000:64".into(),
             name: "0x5000".into(),
             addr: 0x5000,

@@ -2,11 +2,11 @@
 //! one that stands for the others.
 
 use super::{Lvalue, Resolver};
-use crate::containers::{Container, Form, find};
+use crate::containers::{Container, Form};
 use crate::problem::Problem;
 use crate::types::{Shape, Type};
 use std::rc::Rc;
-use ulpf_lib::command::{Step, Until};
+use ulpf_lib::command::{Path, Step, Trace, Until};
 
 impl Resolver<'_> {
     /// Of the elements of a slice any, which the path leads to.
@@ -66,6 +66,7 @@ impl Resolver<'_> {
             link: next.addr.wrapping_sub(node.addr),
             pointer,
             end: None,
+            count: None,
         };
         let to = node.way.whole.then_some(node.addr);
         let node = Lvalue {
@@ -98,41 +99,91 @@ impl Resolver<'_> {
         to: Option<i64>,
     ) -> Result<Option<Lvalue>, Problem> {
         match found.form {
-            Form::Span { .. } | Form::List { .. } if value.way.is_many() => {}
+            // (Two of them have no numbers.)
+            Form::Span { .. }
+            | Form::Short { .. }
+            | Form::Ring { .. }
+            | Form::Deque { .. }
+            | Form::List { .. }
+            | Form::Tree { .. }
+            | Form::Table { .. }
+            | Form::Btree { .. }
+                if value.way.is_many() => {}
             Form::Span { begin, end, count } => {
                 let until = (end.as_deref(), count.as_deref());
                 return self
                     .any_of_span(value, found, begin, until, (from, to))
                     .map(Some);
             }
-            Form::List {
-                first,
-                next,
-                header,
-                after,
-            } if !found.keyed && from.is_none() && to.is_none() => {
-                let element = found.element.and_then(|which| self.argument(value, which));
+            Form::Short {
+                flag,
+                begin,
+                count,
+                inside,
+            } => {
+                let begin = self.member(value, begin)?;
+                let element = self.element(value, found, &begin)?;
+                let from_there = |path: &str| self.offset_from(&begin, value, path);
+                let (first, behind) = self.meant(value, from, to)?;
+                let step = Step::Short {
+                    flag: from_there(flag)?,
+                    count: from_there(count)?,
+                    inside: from_there(inside)?,
+                    stride: element.size,
+                    from: first,
+                    to: behind,
+                };
+                return Ok(Some(self.all_of(value, &begin, step, element, (first, to))));
+            }
+            Form::Ring {
+                begin,
+                capacity,
+                head,
+                count,
+            } => {
+                let begin = self.member(value, begin)?;
+                let element = self.element(value, found, &begin)?;
+                let from_there = |path: &str| self.offset_from(&begin, value, path);
+                let (first, behind) = self.meant(value, from, to)?;
+                let step = Step::Ring {
+                    capacity: from_there(capacity)?,
+                    head: from_there(head)?,
+                    count: from_there(count)?,
+                    stride: element.size,
+                    from: first,
+                    to: behind,
+                };
+                return Ok(Some(self.all_of(value, &begin, step, element, (first, to))));
+            }
+            Form::Deque { start, finish, map } => {
+                let start = self.member(value, start)?;
+                let current = self.member(&start, "_M_cur")?;
+                let element = self.target(&current).filter(|ty| ty.size > 0);
                 let element = element.ok_or_else(|| self.senseless(value))?;
-                let first = self.member(value, first)?;
-                let header = match header {
-                    Some(header) => Some(self.member(value, header)?.addr),
-                    None => None,
+                let from_there = |path: &str| self.offset_from(&start, value, path);
+                let (first, behind) = self.meant(value, from, to)?;
+                let step = Step::Chunks {
+                    finish: from_there(finish)?,
+                    map: from_there(map)?,
+                    stride: element.size,
+                    from: first,
+                    to: behind,
                 };
-                let node = self.target(&first).ok_or_else(|| self.senseless(value))?;
-                let next = find(&node, next).ok_or_else(|| self.senseless(value))?;
-                let step = Step::List {
-                    link: next.offset,
-                    pointer: true,
-                    end: header.map(|header| header.wrapping_sub(first.addr)),
-                };
-                let to = self.points_to(value, &first);
-                let to = to.filter(|to| Some(*to) != header);
-                let offset = after.next_multiple_of(element.align());
+                return Ok(Some(self.all_of(value, &start, step, element, (first, to))));
+            }
+            Form::List { .. } | Form::Tree { .. } | Form::Table { .. } | Form::Btree { .. }
+                if from.is_none() && to.is_none() =>
+            {
+                let through = self.through(value, found)?;
+                let to = self.first_of(value, through.at, through.step, through.element.size);
+                let (more, ty) = through.item.unwrap_or((0, through.element));
+                let mark = if found.keyed() { "[#*]" } else { "[*]" };
+                let offset = through.offset.wrapping_add(more);
                 return Ok(Some(Lvalue {
                     addr: to.unwrap_or(0).wrapping_add(offset),
-                    ty: Some(element),
-                    name: format!("{}[*]", value.name),
-                    way: value.way.clone().by(step, first.addr, to),
+                    ty: Some(ty),
+                    name: format!("{}{mark}", value.name),
+                    way: value.way.clone().by(through.step, through.at, to),
                     slice: None,
                     bits: None,
                     untyped: false,
@@ -140,13 +191,24 @@ impl Resolver<'_> {
                 }));
             }
             // What these hold is found by pointers and flags; a `std::array` has all in itself.
-            Form::One { .. } | Form::Inline { .. } | Form::Array { .. } | Form::Same { .. } => {
+            Form::One { .. }
+            | Form::Inline { .. }
+            | Form::Array { .. }
+            | Form::Fields { .. }
+            | Form::Alternatives { .. }
+            | Form::Same { .. } => {
                 return Ok(None);
             }
             _ => {}
         }
         self.stay()?;
         Ok(None)
+    }
+
+    /// A member's place, counted from another's, as steps count.
+    fn offset_from(&self, begin: &Lvalue, value: &Lvalue, path: &str) -> Result<u64, Problem> {
+        let member = self.member(value, path)?;
+        Ok(member.addr.wrapping_sub(begin.addr))
     }
 
     /// Where a pointer leads, if all before it leads somewhere.
@@ -169,14 +231,8 @@ impl Resolver<'_> {
     ) -> Result<Lvalue, Problem> {
         let begin = self.member(value, begin)?;
         let element = self.element(value, found, &begin)?;
+        let (first, behind) = self.meant(value, from, to)?;
         let at = |member: &Lvalue| member.addr.wrapping_sub(begin.addr);
-        let (first, behind) = (from.unwrap_or(0), to.unwrap_or(i64::MAX));
-        if first < 0 || behind <= first {
-            return Err(self.problem(
-                format!("the range {first}..{behind} of `{}` is empty", value.name),
-                "`..` excludes its end, `..=` includes it; the first element is 0",
-            ));
-        }
         let (until, says) = match (end, count) {
             (_, Some(count)) => {
                 let count = self.member(value, count)?;
@@ -192,37 +248,95 @@ impl Resolver<'_> {
         let step = Step::Elements {
             until,
             stride: element.size,
-            from: first as u64,
-            to: to.map_or(u64::MAX, |to| to as u64),
+            from: first,
+            to: behind,
         };
         let start = self.points_to(value, &begin).and_then(|start| {
             let count = match until {
                 Until::Count(..) => self.number(&says).ok()?,
                 Until::Pointer(_) => self.pointer(&says).ok()?.checked_sub(start)? / element.size,
             };
-            let first = (first as u64).checked_mul(element.size)?;
-            (count > from.unwrap_or(0) as u64).then(|| start.wrapping_add(first))
+            let offset = first.checked_mul(element.size)?;
+            (count > first).then(|| start.wrapping_add(offset))
         });
+        Ok(self.all_that(value, &begin, step, start, element, (first, to)))
+    }
+
+    /// The numbers that are meant.
+    fn meant(
+        &self,
+        value: &Lvalue,
+        from: Option<i64>,
+        to: Option<i64>,
+    ) -> Result<(u64, u64), Problem> {
+        let (first, behind) = (from.unwrap_or(0), to.unwrap_or(i64::MAX));
+        if first < 0 || behind <= first {
+            return Err(self.problem(
+                format!("the range {first}..{behind} of `{}` is empty", value.name),
+                "`..` excludes its end, `..=` includes it; the first element is 0",
+            ));
+        }
+        Ok((first as u64, to.map_or(u64::MAX, |to| to as u64)))
+    }
+
+    /// Where a step leads first, if all before it leads somewhere.
+    fn first_of(&self, value: &Lvalue, at: u64, step: Step, size: u64) -> Option<u64> {
+        let path = Path::new(at, vec![(step, 0)]).ok()?;
+        let read = |at: u64, size: u64| {
+            let mut bytes = [0; 8];
+            let there = bytes.get_mut(..size as usize)?;
+            let read = self.memory.read(at, there);
+            read.then_some(u64::from_le_bytes(bytes))
+        };
+        let trace = match value.way.whole {
+            true => path.with_most(1).trace(size, &Trace::default(), None, read),
+            false => return None,
+        };
+        trace.runs.first().map(|run| run.range.start.0)
+    }
+
+    fn all_of(
+        &self,
+        value: &Lvalue,
+        begin: &Lvalue,
+        step: Step,
+        element: Rc<Type>,
+        meant: (u64, Option<i64>),
+    ) -> Lvalue {
+        let start = self.first_of(value, begin.addr, step, element.size);
+        self.all_that(value, begin, step, start, element, meant)
+    }
+
+    /// All that a step comes to, as elements that are meant: from one on to the one before another.
+    fn all_that(
+        &self,
+        value: &Lvalue,
+        begin: &Lvalue,
+        step: Step,
+        start: Option<u64>,
+        element: Rc<Type>,
+        (first, to): (u64, Option<i64>),
+    ) -> Lvalue {
         let way = value.way.clone().by(step, begin.addr, start);
         // As many as there may be: of those that there are now only the path knows.
-        let count = to.map_or(u64::from(u32::MAX), |_| behind.abs_diff(first));
+        let count = to.map_or(u64::from(u32::MAX), |to| (to as u64).abs_diff(first));
         let all = Lvalue {
             addr: start.unwrap_or(0),
             way,
             untyped: false,
             ..value.clone()
         };
-        Ok(Lvalue {
+        Lvalue {
             walked: true,
-            ..all.some(element, count, first)
-        })
+            ..all.some(element, count, first as i64)
+        }
     }
 }
 
 impl Lvalue {
     /// What one more step comes to, made at `at`. Where that is nowhere now (`None`), its address counts from zero, as the
     /// way does: what is before the step is in the way already.
-    fn by(self, step: Step, at: u64, to: Option<u64>) -> Lvalue {
+    pub(super) fn by(self, step: Step, at: u64, to: Option<u64>) -> Lvalue {
         Lvalue {
             addr: to.unwrap_or(0),
             way: self.way.by(step, at, to),

@@ -3,15 +3,11 @@
 use super::{Lvalue, Resolver};
 use crate::containers::{Container, Form, container, find, type_at};
 use crate::problem::Problem;
-use crate::types::{Shape, Type};
-use std::collections::HashSet;
+use crate::types::{Shape, Type, Variant};
 use std::rc::Rc;
 
-/// Of a list's or tree's nodes, and of the text of a key.
-const LONGEST_KEY: u64 = 64;
-
 /// Pointers and cells in one another.
-const MOST_HELD: usize = 8;
+pub(super) const MOST_HELD: usize = 8;
 
 /// Elements side by side: the number of the first, where it is, and how many they are.
 struct Run {
@@ -57,7 +53,7 @@ impl Resolver<'_> {
             let inner = self.member(&value, member)?;
             return self.contents(Lvalue { name, ..inner }, from, to);
         }
-        if found.keyed && (from.is_some() || to.is_some()) {
+        if found.keyed() && (from.is_some() || to.is_some()) {
             return Err(self.problem(
                 format!("`{}` has keys, and no numbers", value.name),
                 format!("for all of its elements write {}[*]", value.name),
@@ -69,29 +65,8 @@ impl Resolver<'_> {
             return Ok(vec![any]);
         }
         match found.form {
-            // `unique_ptr<T[]>`: the pointer is one to elements.
-            Form::One { pointer, at: None }
-                if (from.is_some() || to.is_some()) && self.of_elements(&value) =>
-            {
-                let pointer = self.member(&value, pointer)?;
-                let name = value.name.clone();
-                Ok(vec![self.slice(Lvalue { name, ..pointer }, from, to)?])
-            }
-            Form::One { .. } | Form::Inline { .. } if from.is_some() || to.is_some() => {
-                // (Debug information may say that something holds itself.)
-                let mut held = value.clone();
-                for _ in 0..MOST_HELD {
-                    match self.held(&held)? {
-                        Some(inner) => held = inner,
-                        None => break,
-                    }
-                }
-                match self.container(&held).map(|c| c.form) {
-                    Some(Form::One { .. } | Form::Inline { .. }) => Err(self.senseless(&value)),
-                    Some(_) => self.contents(held, from, to),
-                    None => Ok(vec![self.slice(held, from, to)?]),
-                }
-            }
+            Form::Fields { at } => self.one_field(&value, at, from, to),
+            Form::Alternatives { .. } => self.alternative(value, found.form, from, to),
             Form::One { pointer, at } => {
                 let pointer = self.member(&value, pointer)?;
                 let held = match self.follows() {
@@ -120,14 +95,174 @@ impl Resolver<'_> {
                     return Ok(Vec::new());
                 }
                 let name = format!("*{}", value.name);
-                let held = self.member(&value, at)?;
-                Ok(vec![Lvalue { name, ..held }])
+                let held = self.if_active(value, at)?;
+                Ok(held
+                    .into_iter()
+                    .map(|held| Lvalue {
+                        name: name.clone(),
+                        ..held
+                    })
+                    .collect())
             }
-            Form::List { .. } | Form::Tree { .. } => self.nodes(&value, &found, from, to),
+            Form::Directory { .. } => self.directory(&value, &found),
+            Form::List { .. } | Form::Tree { .. } | Form::Table { .. } | Form::Btree { .. } => {
+                self.nodes(&value, &found, from, to)
+            }
             _ => {
                 let (element, runs) = self.runs(&value, &found)?;
                 self.cut(&value, &element, &runs, from, to)
             }
+        }
+    }
+
+    /// The elements of a container, also of one that smart pointers and cells hold; what they hold, if that is none.
+    pub(super) fn contained(
+        &self,
+        value: Lvalue,
+        from: Option<i64>,
+        to: Option<i64>,
+    ) -> Result<Vec<Lvalue>, Problem> {
+        let name = value.name.clone();
+        let mut held = value;
+        // (Debug information may say that something holds itself.)
+        for _ in 0..MOST_HELD {
+            match self.container(&held).map(|c| c.form) {
+                // `unique_ptr<T[]>`: the pointer is one to elements.
+                Some(Form::One { pointer, at: None })
+                    if (from.is_some() || to.is_some()) && self.of_elements(&held) =>
+                {
+                    let pointer = self.member(&held, pointer)?;
+                    return Ok(vec![self.slice(Lvalue { name, ..pointer }, from, to)?]);
+                }
+                Some(Form::One { .. } | Form::Inline { .. }) => match self.held(&held)? {
+                    Some(inner) => held = inner,
+                    None => break,
+                },
+                Some(_) => return self.contents(Lvalue { name, ..held }, from, to),
+                None => break,
+            }
+        }
+        let array = matches!(
+            held.ty.as_deref().map(|ty| &ty.shape),
+            Some(Shape::Array { .. })
+        );
+        match array || from.is_some() || to.is_some() {
+            true => Ok(vec![self.slice(Lvalue { name, ..held }, from, to)?]),
+            false => Ok(vec![held]),
+        }
+    }
+
+    /// A member of a path, on which there may be variants of enums. `None`: another variant is active now, and the
+    /// watch stays.
+    fn if_active(&self, value: Lvalue, path: &str) -> Result<Option<Lvalue>, Problem> {
+        let mut at = value;
+        for name in path.split('.') {
+            let member = at.ty.as_deref().and_then(|ty| ty.matching(name));
+            let member = member.ok_or_else(|| self.senseless(&at))?;
+            if let Some(variant) = member.variant {
+                match self.if_variant(at, variant)? {
+                    Some(there) => at = there,
+                    None => return Ok(None),
+                }
+            }
+            at = Lvalue {
+                addr: at.addr.wrapping_add(member.offset),
+                ty: Some(member.ty),
+                slice: None,
+                bits: None,
+                ..at
+            };
+        }
+        Ok(Some(at))
+    }
+
+    /// Of a tuple the element with that number.
+    fn one_field(
+        &self,
+        value: &Lvalue,
+        at: &str,
+        from: Option<i64>,
+        to: Option<i64>,
+    ) -> Result<Vec<Lvalue>, Problem> {
+        let number = self.one_number(value, from, to)?;
+        let path = at.replace("{}", &number.to_string());
+        match value.ty.as_deref().and_then(|ty| find(ty, &path)) {
+            Some(_) => Ok(vec![self.member(value, &path)?]),
+            None => Err(self.problem(
+                format!(
+                    "`{}` has no element {number}, or one without bytes",
+                    value.name
+                ),
+                "count its elements from 0",
+            )),
+        }
+    }
+
+    /// Of a variant the alternative with that number, while that is the one that it has.
+    fn alternative(
+        &self,
+        value: Lvalue,
+        form: &Form,
+        from: Option<i64>,
+        to: Option<i64>,
+    ) -> Result<Vec<Lvalue>, Problem> {
+        let Form::Alternatives {
+            at,
+            rest,
+            first,
+            index,
+        } = form
+        else {
+            return Err(self.senseless(&value));
+        };
+        let number = self.one_number(&value, from, to)?;
+        let Some(ty) = self.argument(&value, &number.to_string()) else {
+            return Err(self.problem(
+                format!("`{}` has no alternative {number}", value.name),
+                "count its alternatives from 0",
+            ));
+        };
+        let says = self.member(&value, index)?;
+        let size = says.ty.as_ref().map_or(1, |ty| ty.size).clamp(1, 8);
+        let variant = Variant {
+            at: says.addr.wrapping_sub(value.addr),
+            size,
+            first: number,
+            count: 1,
+            inside: true,
+        };
+        let there = self.if_variant(value.clone(), variant)?;
+        let Some(there) = there else {
+            let now = self.number(&says)?;
+            return Err(self.problem(
+                format!("`{}` has its alternative {now} now", value.name),
+                "set the watch when it has that one (--at FUNCTION, ulpf attach, ulpf top), or without `snapshot`",
+            ));
+        };
+        let mut path = at.clone();
+        for _ in 0..number {
+            path = format!("{path}.{rest}");
+        }
+        let found = self.member(&there, &format!("{path}.{first}"))?;
+        Ok(vec![Lvalue {
+            ty: Some(ty),
+            ..found
+        }])
+    }
+
+    /// The number that a range of one has.
+    fn one_number(
+        &self,
+        value: &Lvalue,
+        from: Option<i64>,
+        to: Option<i64>,
+    ) -> Result<u64, Problem> {
+        match (from, to) {
+            (Some(from @ 0..=64), Some(to)) if to == from + 1 => Ok(from as u64),
+            _ => Err(self.problem(
+                format!("the elements of `{}` are of several types", value.name),
+                format!("watch one of them: {}[0]", value.name),
+            )),
         }
     }
 
@@ -165,7 +300,7 @@ impl Resolver<'_> {
         Ok(pieces.collect())
     }
 
-    fn within(
+    pub(super) fn within(
         &self,
         value: &Lvalue,
         size: u64,
@@ -224,6 +359,25 @@ impl Resolver<'_> {
                 self.sensible(value, count, element.size)?;
                 Ok((element, one(addr, count)))
             }
+            Form::Short {
+                flag,
+                begin,
+                count,
+                inside,
+            } => {
+                let begin = self.member(value, begin)?;
+                let element = self.element(value, found, &begin)?;
+                let flag = self.number(&self.member(value, flag)?)? & 0xff;
+                let (addr, count) = match flag & 1 {
+                    0 => (self.member(value, inside)?.addr, flag >> 1),
+                    _ => {
+                        let count = self.number(&self.member(value, count)?)?;
+                        (self.pointer(&begin)?, count)
+                    }
+                };
+                self.sensible(value, count, element.size)?;
+                Ok((element, one(addr, count)))
+            }
             Form::Ring {
                 begin,
                 capacity,
@@ -250,7 +404,33 @@ impl Resolver<'_> {
                 }
                 Ok((element, runs))
             }
-            Form::Deque { start, finish } => self.chunks(value, start, finish),
+            Form::Blocks { begin, head, count } => {
+                let begin = self.member(value, begin)?;
+                let element = self.element(value, found, &begin)?;
+                let number = |path| self.number(&self.member(value, path)?);
+                let (head, count) = (number(head)?, number(count)?);
+                self.sensible(value, head.saturating_add(count), element.size)?;
+                let room = match element.size {
+                    1..256 => 4096 / element.size,
+                    _ => 16,
+                };
+                let blocks = self.pointer(&begin)?;
+                let (mut runs, mut first) = (Vec::new(), 0);
+                while first < count {
+                    let (block, inside) = ((head + first) / room, (head + first) % room);
+                    let start = self.word(value, blocks.wrapping_add(block * 8))?;
+                    let here = (room - inside).min(count - first);
+                    runs.push(Run {
+                        first,
+                        addr: start.wrapping_add(inside * element.size),
+                        count: here,
+                    });
+                    first += here;
+                    self.few(runs.len() as u64)?;
+                }
+                Ok((element, runs))
+            }
+            Form::Deque { start, finish, .. } => self.chunks(value, start, finish),
             _ => Err(self.senseless(value)),
         }
     }
@@ -304,130 +484,6 @@ impl Resolver<'_> {
                 return Err(self.senseless(value));
             }
         }
-    }
-
-    /// The values in the nodes of lists and trees.
-    fn nodes(
-        &self,
-        value: &Lvalue,
-        found: &Container,
-        from: Option<i64>,
-        to: Option<i64>,
-    ) -> Result<Vec<Lvalue>, Problem> {
-        let element = found.element.and_then(|which| self.argument(value, which));
-        let element = element.ok_or_else(|| self.senseless(value))?;
-        let (nodes, after) = match found.form {
-            Form::List {
-                first,
-                next,
-                header,
-                after,
-            } => {
-                let end = match header {
-                    Some(header) => self.member(value, header)?.addr,
-                    None => 0,
-                };
-                let link = self.member(value, first)?;
-                // The links are alike: where one is in its node tells where the others are.
-                let node = self.target(&link).ok_or_else(|| self.senseless(value))?;
-                let next = find(&node, next)
-                    .ok_or_else(|| self.senseless(value))?
-                    .offset;
-                let (mut nodes, mut seen) = (Vec::new(), HashSet::new());
-                let mut node = self.pointer(&link)?;
-                while node != 0 && node != end && seen.insert(node) {
-                    nodes.push(node);
-                    self.few(nodes.len() as u64)?;
-                    node = self.word(value, node.wrapping_add(next))?;
-                }
-                (nodes, *after)
-            }
-            Form::Tree { header, after } => (self.tree(value, header)?, *after),
-            _ => return Err(self.senseless(value)),
-        };
-        let (from, to) = self.within(value, nodes.len() as u64, from, to)?;
-        let offset = after.next_multiple_of(element.align());
-        let numbered = nodes.iter().zip(0u64..);
-        let values = numbered
-            .filter(|(_, n)| (from..to).contains(n))
-            .map(|(node, n)| {
-                let mut held = Lvalue {
-                    addr: node.wrapping_add(offset),
-                    ty: Some(element.clone()),
-                    slice: None,
-                    bits: None,
-                    untyped: false,
-                    ..value.clone()
-                };
-                let key = found.keyed.then(|| self.key(&held)).flatten();
-                held.name = format!("{}[{}]", value.name, key.unwrap_or(n.to_string()));
-                held
-            });
-        Ok(values.collect())
-    }
-
-    /// The nodes of libstdc++'s red-black tree, in order.
-    fn tree(&self, value: &Lvalue, header: &str) -> Result<Vec<u64>, Problem> {
-        let header = self.member(value, header)?;
-        let base = header.ty.clone().ok_or_else(|| self.senseless(value))?;
-        let part = |name| {
-            find(&base, name)
-                .map(|m| m.offset)
-                .ok_or_else(|| self.senseless(value))
-        };
-        let (left, right) = (part("_M_left")?, part("_M_right")?);
-        let root = self.word(value, header.addr.wrapping_add(part("_M_parent")?))?;
-        let (mut nodes, mut above, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-        let mut node = root;
-        loop {
-            while node != 0 {
-                if !seen.insert(node) {
-                    return Err(self.senseless(value));
-                }
-                self.few(seen.len() as u64)?;
-                above.push(node);
-                node = self.word(value, node.wrapping_add(left))?;
-            }
-            let Some(next) = above.pop() else {
-                return Ok(nodes);
-            };
-            nodes.push(next);
-            node = self.word(value, next.wrapping_add(right))?;
-        }
-    }
-
-    /// The key of a pair, as a text: of a number, or of characters.
-    fn key(&self, pair: &Lvalue) -> Option<String> {
-        let first = self.member(pair, "first").ok()?;
-        let ty = first.ty.clone()?;
-        let text = |held: &Lvalue| {
-            let mut bytes = vec![0; held.ty.as_ref()?.size.min(LONGEST_KEY) as usize];
-            let whole = held.ty.as_ref()?.size == bytes.len() as u64;
-            (whole && self.memory.read(held.addr, &mut bytes)).then_some(bytes)
-        };
-        let mut said = String::new();
-        match &ty.shape {
-            Shape::Int { .. } | Shape::Bool | Shape::Enum { .. } | Shape::Pointer { .. } => {
-                crate::value::render_scalar(&ty, &text(&first)?, &mut said);
-            }
-            // Of strings; what else contains something is no text.
-            Shape::Struct { .. } => {
-                let form = self.container(&first)?.form;
-                if !matches!(form, Form::Span { .. }) {
-                    return None;
-                }
-                let characters = self.contents(first, None, None).ok()?.pop()?;
-                let Shape::Array { element, .. } = &characters.ty.as_ref()?.shape else {
-                    return None;
-                };
-                if !matches!(element.shape, Shape::Char { .. }) || element.size != 1 {
-                    return None;
-                }
-                said = format!("{:?}", String::from_utf8(text(&characters)?).ok()?);
-            }
-            _ => return None,
-        }
-        Some(said)
     }
 
     /// A member of members, as an object of its own.
@@ -491,7 +547,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn word(&self, value: &Lvalue, addr: u64) -> Result<u64, Problem> {
+    pub(super) fn word(&self, value: &Lvalue, addr: u64) -> Result<u64, Problem> {
         let mut bytes = [0; 8];
         match self.memory.read(addr, &mut bytes) {
             true => Ok(u64::from_le_bytes(bytes)),

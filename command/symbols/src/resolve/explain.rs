@@ -11,7 +11,6 @@ use crate::spec::Scope;
 use crate::types::{Shape, Type};
 use std::rc::Rc;
 
-const WATCH_A_LOCAL: &str = "watch it from a debugger: `ulpf gdb`, break in the function, `watch`";
 pub(super) const BUILD_WITH_G: &str = "build the program with -g, or install its debug symbols";
 
 /// What of an object's debug information is elsewhere, and was not found.
@@ -71,12 +70,12 @@ impl Resolver<'_> {
                         "`{name}` is a local variable of {}(): it lives {place}, and only while the function runs",
                         local.function
                     ),
-                    WATCH_A_LOCAL,
+                    format!(
+                        "say `{}::{name}`: it is watched in each call",
+                        local.function
+                    ),
                 );
             }
-        }
-        if let Some(problem) = self.of_a_function(name) {
-            return problem;
         }
         let is_function = |m: &Rc<Module>| {
             m.object
@@ -153,25 +152,6 @@ impl Resolver<'_> {
             not_yet: scope.is_none(),
             ..self.problem(format!("there is no variable `{name}`{file}"), hint)
         }
-    }
-
-    /// `function::local`.
-    fn of_a_function(&self, name: &str) -> Option<Problem> {
-        let (function, local) = name.rsplit_once("::")?;
-        let class = function.rsplit("::").next().unwrap_or(function);
-        let executable = || self.program.modules.iter().filter(|m| m.is_executable);
-        let indexes = || executable().filter_map(|m| m.object.index());
-        // (A constructor is called as its class is.)
-        let is_class = indexes().any(|index| index.complete_type(class).is_some());
-        let is_local = indexes().any(|index| index.local(local).is_some());
-        (is_local && !is_class && self.program.function(function).is_some()).then(|| {
-            self.problem(
-                format!(
-                    "{function}() has no static variable `{local}`; a local one lives on the stack or in a register, and only while the function runs"
-                ),
-                WATCH_A_LOCAL,
-            )
-        })
     }
 
     pub(super) fn no_type(&self, value: &Lvalue) -> Problem {

@@ -10,7 +10,9 @@ use crate::place::Place;
 use crate::problem::Problem;
 use crate::spec::{Scope, Spec};
 use crate::types::{Shape, Type};
+use std::cell::Cell;
 use std::rc::Rc;
+use ulpf_lib::command::Step;
 
 /// A variable that was found, and where.
 pub(super) struct Match<'a> {
@@ -173,6 +175,7 @@ impl Resolver<'_> {
     pub(super) fn at_variable(&self, found: &Match, name: &str) -> Result<Lvalue, Problem> {
         let ty = found.module.types.of_variable(found.variable.die);
         let thread_local = matches!(found.variable.place, Place::ThreadLocal(_));
+        let mut way = Way::default();
         let (addr, note, size) = match found.variable.place {
             Place::Address(addr) => {
                 let symbol = data_symbols(found.module, name)
@@ -191,12 +194,14 @@ impl Resolver<'_> {
                 (addr.wrapping_add(found.module.bias), None, size)
             }
             Place::ThreadLocal(offset) => {
-                let (addr, note) = self.thread_local(found.module, offset, name)?;
+                let (addr, note, threads) = self.thread_local(found.module, offset, name)?;
+                way = threads;
                 (addr, Some(note), 0)
             }
             _ => {
                 let symbol = data_symbols(found.module, name)[0];
                 let place = self.at_symbol(found.module, symbol, name)?;
+                way = place.way;
                 (place.addr, place.note, symbol.len)
             }
         };
@@ -213,7 +218,7 @@ impl Resolver<'_> {
             note,
             walked: false,
             first: 0,
-            way: Way::default(),
+            way,
         })
     }
 
@@ -223,12 +228,12 @@ impl Resolver<'_> {
         symbol: ElfSymbol,
         name: &str,
     ) -> Result<Lvalue, Problem> {
-        let (addr, note) = match symbol.sort {
+        let (addr, note, way) = match symbol.sort {
             SymbolSort::ThreadLocal => {
-                let (addr, note) = self.thread_local(module, symbol.addr, name)?;
-                (addr, Some(note))
+                let (addr, note, way) = self.thread_local(module, symbol.addr, name)?;
+                (addr, Some(note), way)
             }
-            _ => (symbol.addr.wrapping_add(module.bias), None),
+            _ => (symbol.addr.wrapping_add(module.bias), None, Way::default()),
         };
         let ty = module
             .object
@@ -251,7 +256,7 @@ impl Resolver<'_> {
             note,
             walked: false,
             first: 0,
-            way: Way::default(),
+            way,
             untyped,
             thread_local: symbol.sort == SymbolSort::ThreadLocal,
         })
@@ -279,12 +284,13 @@ impl Resolver<'_> {
         Some((copy.addr.wrapping_add(executable.bias), text))
     }
 
+    /// The copy of each thread; where the watch stays where it is now, the main thread's.
     pub(super) fn thread_local(
         &self,
         module: &Module,
         offset: u64,
         name: &str,
-    ) -> Result<(u64, String), Problem> {
+    ) -> Result<(u64, String, Way), Problem> {
         if !module.is_executable {
             return Err(self.problem(
                 format!(
@@ -296,9 +302,17 @@ impl Resolver<'_> {
         }
         let below = module.object.tls_offset_of_executable(offset);
         match (below, self.memory.thread_pointer()) {
+            (Some(below), _) if self.follows() => Ok((
+                below as u64,
+                format!(
+                    "`{name}` is thread-local: each thread's copy is watched (`snapshot`: the main thread's)"
+                ),
+                Way::default().by(Step::Threads, 0, None),
+            )),
             (Some(below), Some(pointer)) if pointer != 0 => Ok((
                 pointer.wrapping_add_signed(below),
                 format!("`{name}` is thread-local: the main thread's copy is watched, no other"),
+                Way::default(),
             )),
             _ => Err(self.problem(
                 format!(
@@ -317,8 +331,11 @@ impl Names for Resolver<'_> {
             scope: object.map(|o| Scope::Object(o.into())),
             ..self.spec.clone()
         };
+        // Of a thread-local its offset is wanted, which one copy tells.
+        let stays = Cell::new(true);
         let resolver = Resolver {
             spec: &spec,
+            stays: &stays,
             ..*self
         };
         let found = resolver

@@ -1,9 +1,13 @@
 //! From a [`Spec`] to the bytes to watch.
 
 mod any;
+mod directory;
 mod elements;
 mod explain;
 mod find;
+mod local;
+mod nodes;
+mod variants;
 mod walk;
 mod way;
 
@@ -50,6 +54,8 @@ pub struct Watched {
     pub bits: Option<Bits>,
     /// Pointers are on the way, and the watch follows them: `addr` is where they lead now, 0 if that is nowhere.
     pub path: Option<Path>,
+    /// What changes its bytes is undone.
+    pub freeze: bool,
     /// Something the user should know: which thread's copy, which bytes.
     pub note: Option<String>,
     /// Which hits matter, without names.
@@ -59,7 +65,7 @@ pub struct Watched {
 /// How the places of a watch that follows are called: `list->*next[*].refs`, with their numbers for the `*`.
 #[derive(Clone, Debug)]
 pub struct Each {
-    /// Where in the name the `[*]` stands.
+    /// Where in the name the `[*]` stands, or `[#*]` of elements that are known by keys: then it is the how manyth.
     pub(crate) at: usize,
     /// The number of the first one.
     pub(crate) first: i64,
@@ -109,7 +115,10 @@ impl Watched {
         let size = self.len.max(1);
         let number = each.first.saturating_add_unsigned(offset / size);
         let one = Watched {
-            name: format!("{before}[{number}]{}", behind.trim_start_matches("[*]")),
+            name: match behind.strip_prefix("[#*]") {
+                Some(behind) => format!("{before}[#{number}]{behind}"),
+                None => format!("{before}[{number}]{}", behind.trim_start_matches("[*]")),
+            },
             each: None,
             ..self.clone()
         };
@@ -183,7 +192,7 @@ impl Program {
     /// # Errors
     /// Why it cannot be watched.
     pub fn resolve_path(&self, spec: &Spec, memory: &dyn Memory) -> Result<Vec<Watched>, Problem> {
-        let stays = Cell::new(spec.filter.snapshot);
+        let stays = Cell::new(spec.filter.snapshot || spec.filter.freeze);
         let follows = !stays.get();
         let found = self.resolved(spec, memory, &stays);
         match follows && stays.get() {
@@ -317,7 +326,8 @@ impl Resolver<'_> {
             ));
         }
         let module = value.module;
-        let many = value.name.find("[*]").filter(|_| path.is_some());
+        let mark = value.name.find("[*]").or_else(|| value.name.find("[#*]"));
+        let many = mark.filter(|_| path.is_some());
         let each = many.map(|at| Each {
             at,
             first: value.first,
@@ -340,6 +350,7 @@ impl Resolver<'_> {
             each,
             bits: value.bits,
             path,
+            freeze: self.spec.filter.freeze,
             note,
         };
         Ok((watched, module))
@@ -385,6 +396,7 @@ impl Resolver<'_> {
             each: None,
             bits: None,
             path: None,
+            freeze: self.spec.filter.freeze,
             note: None,
             filter: Filter::default(),
         };

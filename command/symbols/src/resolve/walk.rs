@@ -31,7 +31,7 @@ impl Resolver<'_> {
                 untyped: true,
                 thread_local: false,
             }]),
-            Expr::Name(name) => Ok(vec![self.variable(name)?]),
+            Expr::Name(name) => self.named(name),
             Expr::Malformed(problem) => Err(problem.clone()),
             Expr::Heap => Err(self.problem("the heap has no parts", "watch `[heap]` alone")),
             Expr::Deref(inner) => self.of_each(inner, |value| self.pointee(value)),
@@ -96,8 +96,9 @@ impl Resolver<'_> {
     ) -> Result<Vec<Lvalue>, Problem> {
         let mut found = Vec::new();
         for value in self.each(expr)? {
+            let value = self.map_behind(value)?;
             match self.container(&value) {
-                Some(_) => found.extend(self.contents(value, from, to)?),
+                Some(_) => found.extend(self.contained(value, from, to)?),
                 None => found.push(self.slice(value, from, to)?),
             }
             self.few(found.len() as u64)?;
@@ -210,27 +211,6 @@ impl Resolver<'_> {
         })
     }
 
-    fn dot(&self, value: Lvalue, field: &str) -> Result<Lvalue, Problem> {
-        let shown = field
-            .strip_prefix("__")
-            .filter(|f| f.parse::<u32>().is_ok())
-            .unwrap_or(field);
-        let name = format!("{}.{shown}", value.name);
-        let target = match value.ty.as_ref().map(|t| &t.shape) {
-            Some(Shape::Pointer { .. }) => self.deref(value)?,
-            // As Rust has it: `rc.x` is a field of what it holds.
-            Some(Shape::Struct { .. }) if !value.has(field) => match self.held(&value)? {
-                Some(held) => held,
-                None => value,
-            },
-            _ => value,
-        };
-        Ok(Lvalue {
-            name,
-            ..self.field(target, field)?
-        })
-    }
-
     /// `grid(2,3)`: as the program's language has it, the innermost first or last.
     fn call(&self, value: Lvalue, indices: &[i64]) -> Result<Lvalue, Problem> {
         let columns = match value.ty.as_deref().map(|ty| &ty.shape) {
@@ -251,7 +231,7 @@ impl Resolver<'_> {
             _ => format!("{}[{index}]", value.name),
         };
         if self.container(&value).is_some() {
-            let found = self.contents(value, Some(index), Some(index.saturating_add(1)))?;
+            let found = self.contained(value, Some(index), Some(index.saturating_add(1)))?;
             let found = found.into_iter().next().ok_or_else(|| self.empty())?;
             // (A node's value is itself; of neighbours it is the only one.)
             let ty = match found.ty.as_deref().map(|ty| &ty.shape) {
@@ -456,6 +436,13 @@ impl Resolver<'_> {
             return Err(self.problem(format!("{} has no field `{field}`", ty.name), hint));
         };
         let size = member.bits.map_or(0, |b| b.bytes());
+        let value = match member.variant {
+            Some(variant) => {
+                let there = self.if_variant(value.clone(), variant)?;
+                there.ok_or_else(|| self.not_active(&value, field))?
+            }
+            None => value,
+        };
         Ok(Lvalue {
             addr: value.addr.wrapping_add(member.offset),
             ty: Some(member.ty),
@@ -556,7 +543,7 @@ impl Resolver<'_> {
 }
 
 impl Lvalue {
-    fn has(&self, field: &str) -> bool {
+    pub(super) fn has(&self, field: &str) -> bool {
         self.ty
             .as_ref()
             .is_some_and(|ty| ty.member(field).is_some())

@@ -88,6 +88,7 @@ mod tests {
             link: 8,
             pointer: true,
             end: None,
+            count: None,
         };
         let way = Way::default().through(0x4040, Some(0x8000));
         let way = way.by(list, 0x8010, Some(0x9000));

@@ -60,6 +60,11 @@ pub enum Event {
     },
     /// The thread's vfork child has its own memory, or has ended.
     VforkDone,
+    /// The thread is about to take hold of this process or thread with ptrace(2); 0: it is about to ask its parent to
+    /// take hold of it.
+    Traces {
+        number: i32,
+    },
     /// The program is about to end: what was decided here (`Global::decides`) is told before.
     Ends,
     /// The thread is new and has not run yet (`Global::thread_events`).
@@ -169,8 +174,12 @@ pub enum Request {
     End,
     /// Guards have to be computed anew (memory appeared under a watch).
     Rearm,
-    /// A new task needs its debug registers set before it runs.
+    /// A new task needs its debug registers set before it runs, or watches on its own data.
     Adopt,
+    /// The thread has another pointer to its own data.
+    Moved,
+    /// The thread is about to end: its own data is what nobody watches any more.
+    Leaves,
     /// The instruction at `pc` is hot, and has met this page: patch it.
     PatchAccess {
         pc: u64,

@@ -1,21 +1,30 @@
 //! The seccomp filters that the program has installed, for each thread (what is done with them: `crate::syscalls::seccomp`).
 
+use core::mem::offset_of;
 use core::ptr::null_mut;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ulpf_lib::arena;
-use ulpf_lib::seccomp::{Instruction, PREFIX};
+use ulpf_lib::seccomp::{Instruction, Kept, PREFIX};
 
 /// A filter, with its instructions behind it. For good: other threads may have it, too.
+#[repr(C)]
 pub struct Filter {
     /// The one that was installed before.
     parent: *const Filter,
     /// The program's own instructions.
     len: usize,
-    /// It stands for the strict mode: whom it kills, SIGKILL does.
-    pub strict: bool,
+    strict: u64,
 }
+
+// The command reads them.
+const _: () = assert!(
+    size_of::<Filter>() == size_of::<Kept>()
+        && offset_of!(Filter, parent) == offset_of!(Kept, parent)
+        && offset_of!(Filter, len) == offset_of!(Kept, len)
+        && offset_of!(Filter, strict) == offset_of!(Kept, strict)
+);
 
 impl Filter {
     /// One that nobody has yet.
@@ -31,6 +40,15 @@ impl Filter {
     pub fn unmap(filter: &'static mut Filter) {
         let size = Self::size(filter.len);
         arena::unmap_anonymous((&raw mut *filter).cast(), size);
+    }
+
+    /// It stands for the strict mode: whom it kills, SIGKILL does.
+    pub fn is_strict(&self) -> bool {
+        self.strict != 0
+    }
+
+    pub fn set_strict(&mut self, strict: bool) {
+        self.strict = strict.into();
     }
 
     fn size(len: usize) -> usize {
@@ -68,6 +86,11 @@ impl Filters {
         self.0.store(null_mut(), Release);
     }
 
+    /// Where the newest is.
+    pub fn address(&self) -> u64 {
+        self.0.load(Acquire) as u64
+    }
+
     /// The newest first.
     pub fn each(&self) -> impl Iterator<Item = &'static Filter> + use<> {
         // SAFETY: filters that somebody has are never freed.
@@ -76,7 +99,7 @@ impl Filters {
         core::iter::successors(first, |filter| unsafe { filter.parent.as_ref() })
     }
 
-    /// Installs one that nobody has yet.
+    /// Gives the thread one more, that nobody has yet.
     pub fn push(&self, filter: &'static mut Filter) {
         filter.parent = self.0.load(Relaxed);
         self.0.store(filter, Release);

@@ -142,6 +142,8 @@ pub struct Own {
     pub vfork_parent: Cell<Tid>,
     /// A vfork child whose exec the command may want to follow.
     pub spawned: Cell<bool>,
+    /// It is such a child, and has asked to be traced by its parent (`crate::syscalls::tracing`).
+    pub traced: Cell<bool>,
     /// Signals that arrived while our own code ran.
     pub deferred: [Cell<SigInfo>; DEFERRED],
     pub deferred_len: Cell<usize>,
@@ -536,6 +538,7 @@ impl Registry {
                 clear_tid: Cell::new(0),
                 vfork_parent: Cell::new(0),
                 spawned: Cell::new(false),
+                traced: Cell::new(false),
                 deferred: [const { Cell::new(SigInfo::zeroed()) }; DEFERRED],
                 deferred_len: Cell::new(0),
                 waiting: Waiting::none(),

@@ -6,7 +6,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
 use super::call::Args;
-use super::seccomp;
+use super::tracing;
 use crate::global::follows;
 use crate::global::g;
 use crate::runtime::asm::ulpf_blocking;
@@ -50,14 +50,9 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         true => g().follows(follows::EXEC),
         false => t.adopted.load(Relaxed) || i.spawned.get() && g().follows(follows::SPAWN),
     };
-    let unfollowed = wanted && seccomp::filtered(&t);
-    if unfollowed {
-        seccomp::tell_unfollowed(t, uc);
-    }
-    let followed = wanted && !unfollowed && {
-        let dir = if path_at == 1 { a[0] as i32 } else { AT_FDCWD };
-        ask_to_be_followed(t, uc, args[path_at], dir)
-    };
+    let traced = tracing::from_exec(t, uc);
+    let dir = if path_at == 1 { a[0] as i32 } else { AT_FDCWD };
+    let followed = wanted && !traced && ask_to_be_followed(t, uc, args[path_at], dir);
     // Another image: the kernel forgets our handlers, but keeps what is blocked or ignored.
     let mask = masks::virtual_mask(t, uc);
     if in_program {
@@ -75,11 +70,15 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     }
     waiting::hand_over(t);
     kernel::ignore_again(t);
+    let traced = traced && tracing::begin(dir, args[path_at]);
     let call = [nr, args[0], args[1], args[2], args[3], args[4], args[5]];
     // The new program inherits the mask. A signal that comes after it is set, but before the call, makes
     // this one fail (RESTART), is delivered, and the call is made again.
     // SAFETY: the program's own call.
     let r = unsafe { ulpf_blocking(&call, &mask, 0) };
+    if traced {
+        tracing::exec_has_failed();
+    }
     masks::only_ours();
     kernel::hear_again(t);
     if !followed {

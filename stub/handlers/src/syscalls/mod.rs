@@ -29,6 +29,7 @@ pub mod sites_code;
 pub mod sockets;
 mod timed;
 mod timeout;
+pub mod tracing;
 mod unguarded;
 mod vectors;
 pub mod vsyscall;
@@ -176,6 +177,11 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             areas::disable();
             Value(ordinary(t, uc, nr, a))
         }
+        k::__NR_arch_prctl if a[0] == ARCH_SET_FS && paths::of_threads() => {
+            let result = ordinary(t, uc, nr, a);
+            park::request(t, uc, Request::Moved);
+            Value(result)
+        }
         // More vector state than our own frames have room for, or return addresses that they lack.
         k::__NR_arch_prctl if matches!(a[0], ARCH_REQ_XCOMP_PERM | ARCH_SHSTK_ENABLE) => {
             park::request(t, uc, Request::NoUpcalls);
@@ -206,6 +212,7 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             }
             Value(result)
         }
+        k::__NR_ptrace => tracing::call(t, uc, nr, a),
         k::__NR_rseq => Value(rseq::restartable_sequences(nr, a)),
         // Its kernel threads would access guarded memory behind our back.
         k::__NR_io_uring_setup => {

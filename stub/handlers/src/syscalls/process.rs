@@ -23,6 +23,7 @@ use crate::global::{EVERYBODY, follows};
 use crate::global::{g, machine};
 use crate::locks;
 use crate::ours;
+use crate::paths;
 use crate::rest::AtRest;
 use crate::runtime::areas;
 use crate::runtime::asm::ulpf_clone;
@@ -318,7 +319,7 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
         let _ = sys!(k::__NR_sigaltstack, &raw const stack, 0);
     }
     enable_dispatch();
-    let free = if debug_registers::active() {
+    let free = if debug_registers::active() || paths::of_threads() {
         request(t, uc, Request::Adopt);
         true
     } else {
@@ -366,17 +367,16 @@ fn fork(
     (mut v3, size): (CloneArgs, usize),
     clear: bool,
 ) -> Outcome {
-    let mut followed = g().follows(follows::FORK) && t.tgid() == g().pid.load(Relaxed);
-    if followed && seccomp::filtered(&t) {
-        seccomp::tell_unfollowed(t, uc);
-        followed = false;
-    }
+    let followed = g().follows(follows::FORK) && t.tgid() == g().pid.load(Relaxed);
     let tidy = followed || g().guarded() || g().has_breakpoints();
     if tidy {
         request(t, uc, Request::ForkBegin);
     }
     let done = g().fork_done();
     done.store(0, SeqCst);
+    if followed {
+        g().fork_number().store(0, SeqCst);
+    }
     let mut args = *a;
     // Our code goes on where it is, also in the child, until that returns to the program.
     let stack = match nr as u32 {
@@ -431,8 +431,13 @@ fn fork(
     // SAFETY: asks for our number, by which the child will know us.
     let parent = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0);
     let result = raw(nr, &args);
+    if followed && result > 0 {
+        g().fork_number().store(result as u32, SeqCst);
+    }
     if result == 0 {
         in_child(t, uc, clear);
+        // Its number as its parent knows it: in a place of its own it is 1 to itself.
+        let number = if followed { own_number() } else { 0 };
         if stack != 0 {
             uc.gprs.rsp = stack;
         }
@@ -441,14 +446,20 @@ fn fork(
             let tid = unsafe { sys!(k::__NR_gettid) }.unwrap_or(0) as i32;
             memory::put(own_tid_at, &tid);
         }
+        if followed {
+            seccomp::tell(&t);
+        }
         done.store(1, SeqCst);
         // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
         let _ = unsafe { sys!(k::__NR_futex, done as *const _, k::FUTEX_WAKE, i32::MAX) };
         if followed {
-            wait_to_be_taken(parent);
+            wait_to_be_taken(parent, number);
         }
         uc.gprs.rax = 0;
-        ours::leave_child(uc, |nr, ip, args| seccomp::permits(&t, nr, ip, args));
+        let stays = followed && seccomp::image_stays();
+        ours::leave_child(uc, |nr, ip, args| {
+            !stays && seccomp::permits(&t, nr, ip, args)
+        });
         return Outcome::Value(0);
     }
     if followed && result > 0 {
@@ -494,13 +505,20 @@ fn fork(
 }
 
 /// The forked child: waits until the command has decided about it, or until there is nobody left who
-/// could. When it is to be followed, the command watches it return from our handler.
-fn wait_to_be_taken(parent: u64) {
+/// could. When it is to be followed, the command watches it return from our handler. In a place of processes of its own
+/// (CLONE_NEWPID) it has no parent whose end it could see: then it waits for so long only.
+fn wait_to_be_taken(parent: u64, me: u32) {
+    const LONGEST: u64 = 10_000_000_000;
+    const TICK: u64 = 200_000_000;
     let go = g().fork_go();
-    // SAFETY: asks for the child's own number.
-    let me = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0) as u32;
-    // SAFETY: asks who our parent is; another one when the one that forked has ended.
-    while unsafe { sys!(k::__NR_getppid) } == Ok(parent) {
+    let mut waited = 0;
+    loop {
+        // SAFETY: asks who our parent is; another one when the one that forked has ended.
+        match unsafe { sys!(k::__NR_getppid) } {
+            Ok(0) if waited < LONGEST => {}
+            Ok(now) if now == parent => {}
+            _ => return,
+        }
         let seen = go.load(SeqCst);
         if seen == EVERYBODY {
             return;
@@ -509,7 +527,8 @@ fn wait_to_be_taken(parent: u64) {
             go.store(0, SeqCst);
             return;
         }
-        let tick = [0u64, 200_000_000];
+        let tick = [0u64, TICK];
+        waited += TICK;
         // SAFETY: a live word in shared memory; waits at most 200 ms.
         let _ = unsafe {
             sys!(
@@ -521,6 +540,20 @@ fn wait_to_be_taken(parent: u64) {
             )
         };
     }
+}
+
+/// The number by which its parent knows a forked child, which the parent is about to write down; 0: it has been killed.
+fn own_number() -> u32 {
+    let tick = [0u64, 1_000_000];
+    for _ in 0..2000 {
+        let number = g().fork_number().load(SeqCst);
+        if number != 0 {
+            return number;
+        }
+        // SAFETY: sleeps a millisecond.
+        let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+    }
+    0
 }
 
 /// The forked child: takes everything of ours away. `clear`: and the program's signal handlers.
@@ -555,6 +588,9 @@ pub fn exit_thread(t: Current, uc: &mut UContext, a: &Args) -> Outcome {
     if tells_of_itself(t) {
         let status = a[0] as i32 & 0xff;
         park(t, uc, Event::Exits { status });
+    }
+    if paths::of_threads() {
+        request(t, uc, Request::Leaves);
     }
     end_thread(t);
     let _ = raw(k::__NR_exit as u64, a);

@@ -7,7 +7,8 @@
 //! instruction that is not let pass: [`ulpf_judged`].
 //!
 //! The kernel's filters stay what they are in forked children, after exec and after a detach; there the addresses of our
-//! image pass, where nothing of ours lies any more.
+//! image pass, where nothing of ours lies any more. A child or program that is followed gets its stub at the same
+//! addresses, and with it the filters: the command finds them where [`tell`] says, and [`adopt`] takes them there.
 //!
 //! Slots of patched call sites ask nobody. So they make only calls that every filter lets pass by their number alone
 //! ([`passes`]); when there is a new filter, they are made anew.
@@ -18,7 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::ptrace as p;
-use ulpf_lib::seccomp::{Data, Instruction, MOST, PREFIX, STRICT, Verdict, X86_64};
+use ulpf_lib::boot::BootArgs;
+use ulpf_lib::seccomp::{Data, Instruction, Kept, MOST, PREFIX, STRICT, Verdict, X86_64};
+use ulpf_lib::sys::Errno;
 use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
 use ulpf_lib::{seccomp, sys};
 
@@ -26,7 +29,7 @@ use super::call::{Args, Outcome, raw};
 use super::ends::end_thread;
 use super::ordinary::ordinary;
 use super::sites::{self, KNOWN, Numbers};
-use crate::global::{g, machine};
+use crate::global::{boot_block, g, machine};
 use crate::runtime::asm::{ulpf_blocking, ulpf_judged};
 use crate::runtime::events::Request;
 use crate::runtime::filters::Filter;
@@ -45,8 +48,6 @@ pub static SOME: AtomicBool = AtomicBool::new(false);
 static LOOKED_AT: Numbers = [const { AtomicU64::new(0) }; KNOWN / 64];
 /// A supervisor would have to decide about a call that only we can make: it was made.
 pub static UNSUPERVISED: AtomicBool = AtomicBool::new(false);
-/// A program with a filter has forked or executed another program, which is not followed.
-pub static UNFOLLOWED: AtomicBool = AtomicBool::new(false);
 /// A filter is longer than the kernel takes behind [`seccomp::exempting`].
 pub static TOO_LONG: AtomicBool = AtomicBool::new(false);
 
@@ -89,7 +90,7 @@ fn decide(t: &Thread, nr: u64, ip: u64, arch: u32, a: &Args) -> (Verdict, bool) 
         instruction_pointer: ip,
         args: *a,
     };
-    let strict = t.filters.each().any(|filter| filter.strict);
+    let strict = t.filters.each().any(|filter| filter.is_strict());
     let values = t
         .filters
         .each()
@@ -219,7 +220,7 @@ fn strict(t: Current, uc: &mut UContext) -> i64 {
     let Some(filter) = make(STRICT.len(), copy) else {
         return ENOMEM;
     };
-    filter.strict = true;
+    filter.set_strict(true);
     // A filter needs a privilege or no_new_privs, the strict mode neither: without, it is kept here alone.
     let _ = give_to_kernel(filter, 0);
     t.filters.push(filter);
@@ -319,22 +320,55 @@ fn begin(t: Current, uc: &mut UContext) {
     let Some(filter) = t.filters.each().next() else {
         return;
     };
-    SOME.store(true, SeqCst);
-    for nr in (0..KNOWN as u32).filter(|nr| !seccomp::always_allows(filter.instructions(), *nr)) {
-        sites::put(&LOOKED_AT, nr.into());
-    }
+    look_at(filter);
     if sites::SOME.load(SeqCst) {
         park::request(t, uc, Request::SitesAnew);
     }
 }
 
+fn look_at(filter: &Filter) {
+    SOME.store(true, SeqCst);
+    for nr in (0..KNOWN as u32).filter(|nr| !seccomp::always_allows(filter.instructions(), *nr)) {
+        sites::put(&LOOKED_AT, nr.into());
+    }
+}
+
+/// The program's only thread, as this stub begins: the filters that it has from before ([`BootArgs::filters`]).
+pub fn adopt(t: &Thread, a: &BootArgs) -> Result<(), Errno> {
+    let (mut at, end) = (a.filters, a.filters + a.filters_len);
+    while at < end {
+        // SAFETY: the command has written them there.
+        let kept = unsafe { &*(at as *const Kept) };
+        let first = at + size_of::<Kept>() as u64;
+        let len = PREFIX + kept.len as usize;
+        // SAFETY: as above.
+        let all = unsafe { slice::from_raw_parts(first as *const Instruction, len) };
+        let filter = Filter::with_room(kept.len as usize).ok_or(Errno(-ENOMEM as i32))?;
+        let (prefix, own) = filter.parts_mut();
+        let (theirs, program) = all.split_at(PREFIX);
+        prefix.copy_from_slice(theirs);
+        own.copy_from_slice(program);
+        filter.set_strict(kept.strict != 0);
+        look_at(filter);
+        t.filters.push(filter);
+        at = first + size_of_val(all) as u64;
+    }
+    Ok(())
+}
+
+/// The command is to find the filters of `t` ([`BootArgs::leaving`]).
+pub fn tell(t: &Thread) {
+    // SAFETY: the block is there as long as the image, and nobody else writes this field.
+    unsafe { (&raw mut (*boot_block()).leaving).write_volatile(t.filters.address()) };
+}
+
+/// The command wants this image to stay in the forked child ([`BootArgs::stays`]).
+pub fn image_stays() -> bool {
+    // SAFETY: the block is there as long as the image.
+    unsafe { (&raw const (*boot_block()).stays).read_volatile() != 0 }
+}
+
 /// A thread as it begins: those of its parent.
 pub fn inherit(child: &Thread, parent: &Thread) {
     child.filters.become_those_of(&parent.filters);
-}
-
-/// A thread with a filter would be followed into another program or a child, which cannot be: what the command makes a
-/// process do there, the filter might forbid.
-pub fn tell_unfollowed(t: Current, uc: &mut UContext) {
-    park::tell(t, uc, &UNFOLLOWED);
 }

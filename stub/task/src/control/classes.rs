@@ -279,7 +279,8 @@ fn whole_page(page: TargetAddr) -> Option<WatchId> {
     let id = whole.filter(|_| all == 1)?;
     let a = g().attributes(id);
     // (At a hit of one that follows, somebody has to look who makes it.)
-    let only_counts = !a.stop && !a.log && a.filter.is_none() && a.part == Part::Whole;
+    let only_counts = !a.stop && !a.log && a.filter.is_none() && a.frozen.is_none();
+    let only_counts = only_counts && a.part == Part::Whole;
     only_counts.then(|| a.group.unwrap_or(id))
 }
 

@@ -20,6 +20,9 @@
 //! its own, so there is nothing to be put into it. With `vUlpfVfork;CHILD` it counts as one of our threads,
 //! until it executes something: then the exchange above is its own (`%UlpfExec:…;CHILD`), the last word
 //! comes when it has gone, and we stay. With `QUlpfFollow:…;spawn` that is so for every vfork child.
+//!
+//! With `QUlpfFollow:…;traces;traced` a thread stops before the program takes hold of a process with ptrace(2), or is
+//! taken hold of (`stub/handlers/src/syscalls/tracing.rs`).
 
 use core::sync::atomic::Ordering::*;
 
@@ -33,6 +36,7 @@ use ulpf_stub_handlers::global::{EVERYBODY, follows};
 use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::park::futex_wake;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
+use ulpf_stub_handlers::syscalls::seccomp;
 
 /// Values of `Global::exec_word`.
 const FOLLOWED: u32 = 1;
@@ -54,7 +58,7 @@ pub enum Exec {
     Over,
 }
 
-/// `exec;fork;vfork;spawn`, or less.
+/// `exec;fork;vfork;spawn;traces;traced`, or less.
 pub fn set(what: &[u8]) {
     let bits = what.split(|b| *b == b';').fold(0, |bits, w| {
         bits | match w {
@@ -62,6 +66,8 @@ pub fn set(what: &[u8]) {
             b"fork" => follows::FORK,
             b"vfork" => follows::VFORK,
             b"spawn" => follows::SPAWN,
+            b"traces" => follows::TRACES,
+            b"traced" => follows::TRACED,
             _ => 0,
         }
     });
@@ -120,6 +126,7 @@ impl Control {
         self.exec = Exec::Asked;
         // Here, for several may have asked at once: the word must not be an earlier one's.
         g().exec_word.store(0, SeqCst);
+        seccomp::tell(t);
         // SAFETY: the thread waits, and with it the string that it has measured.
         let path = unsafe { core::slice::from_raw_parts(path.0 as *const u8, path.1 as usize) };
         let mut text = b"UlpfExec:".to_vec();

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicBool;
 
-use ulpf_stub_handlers::syscalls::{IO_URING, legacy, seccomp};
+use ulpf_stub_handlers::syscalls::{IO_URING, legacy, seccomp, tracing};
 
 /// How many there are.
 pub const COUNT: usize = 5;
@@ -15,11 +15,6 @@ pub static ALL: [(&AtomicBool, &str); COUNT] = [
          watches. Most programs go on with ordinary calls; one that does not cannot be watched.\n",
     ),
     (
-        &seccomp::UNFOLLOWED,
-        "ulpf: a thread with a seccomp filter of its own has made a child or executes another program. It is not \
-         followed: what ulpf would have to do in there, the filter may forbid.\n",
-    ),
-    (
         &seccomp::UNSUPERVISED,
         "ulpf: a seccomp filter asks a supervisor or a tracer about a call that ulpf has to make itself (memory, \
          threads, signals, exec). It was made without asking.\n",
@@ -28,6 +23,10 @@ pub static ALL: [(&AtomicBool, &str); COUNT] = [
         &legacy::REFUSED,
         "ulpf: the program has made a call of 32-bit programs (int 0x80) that changes its memory, its threads or its \
          signals, and got ENOSYS.\n",
+    ),
+    (
+        &tracing::UNFOLLOWED,
+        "ulpf: the program traces a child itself (ptrace), which is not followed into what it executes.\n",
     ),
     (
         &seccomp::TOO_LONG,

@@ -1,6 +1,7 @@
 //! `monitor …`: what the remote protocol has no packet for; `ulpf_lib::command` has its words. Answers to
 //! `ulpf …` commands are JSON lines, for our own tools; the rest is text for people.
 
+use alloc::sync::Arc;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
@@ -12,6 +13,7 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 use super::Control;
 use super::filters;
 use super::replies::{refused, tell};
+use super::text;
 use super::watches::Absent;
 use crate::inferior::{Refusal, no_range};
 use ulpf_lib::command::Placement;
@@ -21,7 +23,7 @@ use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::patches::PATIENCE;
 
 const HELP: &str = "\
-ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] [FILTER]
+ulpf watch ADDR LEN r|w|rw [stop] [log] [freeze] [bt N] [auto|guard|debug-register] [FILTER]
                             watch a range without a GDB watchpoint
 ulpf watches r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] at PLACE...
                             many of them; PLACE: ADDR:LEN, or ADDR:LEN*COUNT+STRIDE
@@ -31,6 +33,10 @@ ulpf watch PATH LEN r|w|rw [stop] [log] [bt N] [FILTER]
                             bytes behind the beginning of each node, whose links are at 8
 ulpf watch heap r|w|rw [stop] [log] [bt N] [FILTER]
                             watch all that the program allocates
+ulpf watch ADDR@frames,OFFSET LEN ..., ulpf frame ID begins|ends ADDR
+                            watch a local of the function at ADDR in the frames that begin and end so
+ulpf watch 0@threads,OFFSET LEN ...
+                            watch what is OFFSET bytes from the fs base of each thread, also of those to come
 ulpf filter ID [FILTER]     change which hits of a watch matter (nothing said: all)
 ulpf filter at ADDR LEN [FILTER]
                             the same for GDB's own watches on exactly these bytes, now and later
@@ -95,6 +101,15 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
         Command::Unwatch(id) => tell(out, unwatch(c, WatchId(id))),
         Command::Check { addr, len, kind } => tell(out, check(c, addr, len, kind)),
         Command::Switch { id, on } => tell(out, switch(c, id, on)),
+        Command::Frame { id, at, begins } => {
+            let known = match c.frame_of_path(WatchId(id), at, begins) {
+                true => Ok(Reply::Watch(id)),
+                false => Err(no_watch(
+                    "no watch with that number has such a frame of a function",
+                )),
+            };
+            tell(out, known);
+        }
         Command::Filter { of, filter, keep } => tell(out, set_filter(c, of, filter, keep)),
         Command::Placement(to) => {
             c.placement.wanted = to.unwrap_or(c.placement.wanted);
@@ -167,6 +182,9 @@ fn no_watch(why: &str) -> Refusal {
 
 fn watch(c: &mut Control, arm: Arm) -> Result<Reply, Refusal> {
     let mut a = attributes(c, arm.how);
+    if arm.how.freeze {
+        a.frozen = Some(frozen(&arm.what, arm.kind)?);
+    }
     let filter = filters::counted(arm.filter, arm.what.bytes());
     a.filter = filter.map_err(|why| {
         Refusal::new("ulpf watch", why, "`monitor ulpf help` lists what there is")
@@ -182,6 +200,28 @@ fn watch(c: &mut Control, arm: Arm) -> Result<Reply, Refusal> {
         }
     };
     Ok(Reply::Watch(id.0))
+}
+
+/// What the bytes of a watch are now, to be kept so.
+fn frozen(what: &What, kind: WatchKind) -> Result<Arc<[u8]>, Refusal> {
+    const MOST: u64 = 1 << 20;
+    let no = |why: &str| Err(Refusal::new("ulpf watch", why, "leave `freeze` out"));
+    let range = match what {
+        What::Range(range) => range,
+        What::Along(..) => return no("only what stays where it is can be frozen"),
+        What::Heap => return no("the heap cannot be frozen"),
+    };
+    if kind == WatchKind::Read {
+        return no("a watch that sees no stores cannot undo them");
+    }
+    if range.len > MOST {
+        return no("up to a mebibyte can be frozen");
+    }
+    let mut bytes = alloc::vec![0; range.len as usize];
+    match text::read(range.start.0, &mut bytes) == bytes.len() {
+        true => Ok(bytes.into()),
+        false => no("its memory cannot be read"),
+    }
 }
 
 /// As `Z2`, `Z3` and `Z4` would be answered.

@@ -5,6 +5,10 @@
 //! in the watchlist:   a part `Pointer`          a part `Pointer`           a part `End`
 //! 0x4040@list,8,4     the pointer at 0x4040 ─▶ a node, its link ─▶ a node, its link …
 //! in the watchlist:   a part `Pointer`          `End`,  `Pointer`   `End`,  `Pointer`
+//! 0x1149@frames,-20   20 bytes below the caller's frame, in each frame of the function that whoever stopped the program
+//! in the watchlist:   `End`, `End` …            at its first instruction has told of
+//! 0x0@threads,-4      4 bytes below each thread's pointer to its own data (its fs base); threads tell when they begin
+//! in the watchlist:   `End`, `End` …            and when they are about to end
 //! ```
 //! Each pointer on the way, and whatever else decides where it leads, is watched for stores, of which nobody hears. When
 //! one has changed, the way is gone again here, with the world at rest, before the thread that changed it goes on, and with
@@ -31,6 +35,7 @@ use super::{Control, text, watch_table};
 use crate::inferior::Refusal;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::paths;
+use ulpf_stub_handlers::runtime::thread::Thread;
 use ulpf_stub_tables::attributes::{Attributes, Part};
 use ulpf_stub_tables::filter::CountedFilter;
 
@@ -120,11 +125,14 @@ impl Control {
     /// Sets a watch on `len` bytes at the end of a path.
     pub fn watch_path(
         &mut self,
-        path: Path,
+        mut path: Path,
         len: u64,
         kind: WatchKind,
         attributes: Attributes,
     ) -> Result<WatchId, Refusal> {
+        if path.is_of_threads() {
+            path.set_threads(&pointers_of_threads(None));
+        }
         let refused = |why: String, what_to_do: &str| {
             let what = alloc::format!("cannot follow pointers from {}", TargetAddr(path.base()));
             Err(refusal(what, why, what_to_do.into()))
@@ -137,9 +145,11 @@ impl Control {
         }
         let begins = path.trace(len, &Trace::default(), None, number_at);
         match begins.words.first() {
+            // It has no frame yet; threads have data of their own, or will have.
+            _ if path.function().is_some() || path.is_of_threads() => {}
             Some(first) => {
                 let first = first.range;
-                self.check(first, WatchKind::Write, Placement::Guard, Absent::Refused)?
+                self.check(first, WatchKind::Write, Placement::Guard, Absent::Refused)?;
             }
             None => return refused("no program has memory there".into(), "check the address"),
         };
@@ -173,7 +183,7 @@ impl Control {
         }
         watch.set = true;
         self.paths.all.push(watch);
-        paths::exist(true);
+        self.paths_exist();
         Ok(id)
     }
 
@@ -184,7 +194,7 @@ impl Control {
         let start = watch.start();
         self.let_path_go(&mut watch);
         watch_table::ended(id);
-        paths::exist(!self.paths.all.is_empty());
+        self.paths_exist();
         Some((start, watch.len))
     }
 
@@ -192,7 +202,29 @@ impl Control {
     pub fn forget_paths(&mut self) {
         let all = core::mem::take(&mut self.paths);
         all.all.iter().for_each(|w| watch_table::ended(w.id));
-        paths::exist(false);
+        self.paths_exist();
+    }
+
+    fn paths_exist(&self) {
+        paths::exist(!self.paths.all.is_empty());
+        paths::set_of_threads(self.paths.all.iter().any(|w| w.path.is_of_threads()));
+    }
+
+    /// A thread has begun, or is about to end: watches on each thread's own data are where that is from now on.
+    pub fn follow_threads(&mut self, leaves: Option<&Thread>) {
+        if !paths::of_threads() {
+            return;
+        }
+        let pointers = pointers_of_threads(leaves);
+        let mut all = core::mem::take(&mut self.paths.all);
+        for watch in all.iter_mut().filter(|w| w.path.is_of_threads()) {
+            watch.path.set_threads(&pointers);
+            if !watch.off {
+                self.trace_or_tell(watch, Some(&[]));
+            }
+        }
+        self.paths.all = all;
+        self.commit_watches();
     }
 
     pub fn switch_path(&mut self, id: WatchId, on: bool) {
@@ -214,6 +246,28 @@ impl Control {
             }
         }
         self.paths.all.insert(at, watch);
+    }
+
+    /// The function whose locals a watch follows has been entered, or has returned. False: no watch has this number
+    /// that follows such ones, or the frame is none of its.
+    pub fn frame_of_path(&mut self, id: WatchId, at: u64, begins: bool) -> bool {
+        let follows = |w: &Along| w.id == id && w.path.function().is_some();
+        let Some(n) = self.paths.all.iter().position(follows) else {
+            return false;
+        };
+        let mut watch = self.paths.all.remove(n);
+        let known = match begins {
+            true => {
+                watch.path.begin_frame(at);
+                true
+            }
+            false => watch.path.end_frame(at),
+        };
+        if !watch.off {
+            self.trace_or_tell(&mut watch, Some(&[]));
+        }
+        self.paths.all.insert(n, watch);
+        known
     }
 
     pub fn filter_path(&mut self, id: WatchId, filter: Option<Arc<CountedFilter>>) {
@@ -281,7 +335,7 @@ impl Control {
 
     /// Goes the way of one; why it cannot be watched to its end.
     fn trace_path(&mut self, w: &mut Along, changed: Option<&[u64]>) -> Option<Refusal> {
-        let now = w.path.trace(w.len, &w.trace, changed, number_at);
+        let mut now = w.path.trace(w.len, &w.trace, changed, number_at);
         if now == w.trace {
             return None;
         }
@@ -289,6 +343,7 @@ impl Control {
             &mut w.trace,
             Trace {
                 more: now.more,
+                nodes: core::mem::take(&mut now.nodes),
                 ..Trace::default()
             },
         );
@@ -425,6 +480,19 @@ impl Control {
         }
         w.trace = Trace::default();
     }
+}
+
+/// Where the threads have their own data; without the one that is about to end. They rest.
+fn pointers_of_threads(leaves: Option<&Thread>) -> Vec<u64> {
+    let mut pointers: Vec<u64> = Vec::new();
+    for t in g().threads.iter().filter(|t| t.is_programs() && t.rests()) {
+        let pointer = t.fs_base.load(Relaxed);
+        let stays = leaves.is_none_or(|leaving| !core::ptr::eq(leaving, t));
+        if stays && pointer != 0 && !pointers.contains(&pointer) {
+            pointers.push(pointer);
+        }
+    }
+    pointers
 }
 
 /// What a part of this watch does at a hit.

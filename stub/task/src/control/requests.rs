@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::TargetAddr;
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::debug_registers;
 use ulpf_stub_handlers::runtime::events::{Event, Request};
 use ulpf_stub_handlers::runtime::mapped::Locks;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
@@ -164,7 +165,18 @@ impl Control {
                 false
             }
             Request::Adopt => {
-                self.adopt(t);
+                if debug_registers::active() {
+                    self.adopt(t);
+                }
+                self.follow_threads(None);
+                false
+            }
+            Request::Moved => {
+                self.follow_threads(None);
+                false
+            }
+            Request::Leaves => {
+                self.follow_threads(Some(t));
                 false
             }
             Request::Retrace => {

@@ -130,6 +130,7 @@ impl Control {
                     });
                 }
                 Event::VforkDone => StopReason::VforkDone,
+                Event::Traces { number } => StopReason::Traces { number },
                 // What there was to settle is settled.
                 Event::Ends => {
                     parked.set_event(Event::None);

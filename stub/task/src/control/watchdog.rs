@@ -85,20 +85,38 @@ fn purpose(what: Request) -> &'static str {
     }
 }
 
-fn describe(text: &mut String, t: &Thread) {
-    let (pid, tid) = (t.tgid(), t.tid());
-    let _ = write!(text, "ulpf:   thread {tid}");
+/// The line of /proc of a thread; empty: there is none.
+fn stat_of(t: &Thread) -> String {
     let mut path = String::new();
-    let _ = write!(path, "/proc/{pid}/task/{tid}/stat\0");
+    let _ = write!(path, "/proc/{}/task/{}/stat\0", t.tgid(), t.tid());
     let stat = read_file(&path).unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat);
-    let (name, rest) = match (stat.find('('), stat.rfind(") ")) {
+    String::from_utf8_lossy(&stat).into_owned()
+}
+
+/// Its name, and what follows that, from the thread's state on.
+fn name_and_rest(stat: &str) -> (&str, &str) {
+    match (stat.find('('), stat.rfind(") ")) {
         (Some(from), Some(to)) if from < to => (
             stat.get(from + 1..to).unwrap_or("?"),
             stat.get(to + 2..).unwrap_or(""),
         ),
         _ => ("?", ""),
-    };
+    }
+}
+
+/// Has a signal stopped the thread, or its tracer?
+pub fn is_stopped(t: &Thread) -> bool {
+    let stat = stat_of(t);
+    let (_, rest) = name_and_rest(&stat);
+    rest.starts_with(['T', 't'])
+}
+
+fn describe(text: &mut String, t: &Thread) {
+    let (pid, tid) = (t.tgid(), t.tid());
+    let _ = write!(text, "ulpf:   thread {tid}");
+    let mut path = String::new();
+    let stat = stat_of(t);
+    let (name, rest) = name_and_rest(&stat);
     let _ = write!(text, " ({name}) ");
     let _ = match rest.chars().next() {
         Some('T') => write!(

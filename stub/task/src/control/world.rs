@@ -178,6 +178,10 @@ pub fn pull_out(t: &Thread) {
         let seen = g().event.load(SeqCst);
         if rounds % 10 == 0 {
             send_park_signals(t);
+            // Only SIGCONT moves it, or who traces it; the signals wait with it.
+            if super::watchdog::is_stopped(t) {
+                return;
+            }
         }
         if t.state() != State::InSyscall || super::reader::program_is_dead() {
             return;

@@ -85,6 +85,11 @@ pub fn stop_reply(
             reply.push(b';');
         }
         StopReason::VforkDone => reply.extend_from_slice(b"vforkdone:;"),
+        StopReason::Traces { number } => {
+            reply.extend_from_slice(b"ulpftraces:");
+            packet::push_num(reply, number as u32 as u64);
+            reply.push(b';');
+        }
         StopReason::Created => reply.extend_from_slice(b"create:;"),
         StopReason::Syscall { nr, entry } => {
             let name: &[u8] = if entry {
@@ -103,7 +108,7 @@ pub fn stop_reply(
             StopReason::Breakpoint => b"reason:breakpoint;",
             StopReason::Stepped => b"reason:trace;",
             // LLDB makes its own "watchpoint" out of the watch: pair.
-            StopReason::Watch { .. } | StopReason::Forked { .. } => b"",
+            StopReason::Watch { .. } | StopReason::Forked { .. } | StopReason::Traces { .. } => b"",
             StopReason::VforkDone => b"reason:vforkdone;",
             StopReason::Signal(_)
             | StopReason::Interrupted

@@ -357,6 +357,7 @@ impl GdbSession {
             StopReason::Interrupted => signal(SIGINT),
             // `amend.rs` says which.
             StopReason::Forked { .. }
+            | StopReason::Traces { .. }
             | StopReason::VforkDone
             | StopReason::Syscall { .. }
             | StopReason::Created => signal(SIGTRAP),

@@ -81,9 +81,10 @@ fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
             StopReason::Stepped => Some((SIGTRAP, TRAP_TRACE)),
             StopReason::Watch { .. } => Some((SIGTRAP, TRAP_HWBKPT)),
             StopReason::Interrupted => Some((SIGINT, SI_KERNEL)),
-            StopReason::Forked { .. } | StopReason::VforkDone | StopReason::Syscall { .. } => {
-                Some((SIGTRAP, SI_KERNEL))
-            }
+            StopReason::Forked { .. }
+            | StopReason::Traces { .. }
+            | StopReason::VforkDone
+            | StopReason::Syscall { .. } => Some((SIGTRAP, SI_KERNEL)),
             StopReason::Signal(_)
             | StopReason::Halted
             | StopReason::Created

@@ -1,0 +1,241 @@
+//! Children and programs of a thread that has seccomp filters from before: its stub has given them to the kernel behind
+//! instructions that let pass what comes from its own image (`ulpf_lib::seccomp::exempting`), and the kernel keeps them
+//! through fork and exec. So the new stub's image lies where the old one lay, and what is injected is made from there.
+//! ```text
+//!  forked child   the old image is still there                     its `syscall` instruction
+//!  after exec     one mmap that the filters decide about, for      a `syscall` instruction, written there through
+//!                 memory that may be read and executed             /proc/PID/mem: from here on all pass
+//! ```
+//! The filters themselves the new stub gets from us (`BootArgs::filters`), for it runs them on the program's calls.
+//!
+//! What is read here of a process may be what the program has written there: it is bounded, and goes back to the
+//! same process only.
+#![forbid(unsafe_code)]
+
+use crate::error::StartError;
+use crate::gate::Gate;
+use crate::image::{Image, PAGE, SYSCALL, stub_image};
+use crate::remains::Remains;
+use crate::tracee::{Memory, Tracee};
+use std::io;
+use std::mem::offset_of;
+use ulpf_lib::boot::BootArgs;
+use ulpf_lib::seccomp::{Data, Instruction, Kept, PREFIX, Verdict, X86_64, run, strictest};
+
+/// The kernel takes no more for one thread, each filter counted as four instructions more (MAX_INSNS_PER_PATH).
+const MOST_INSTRUCTIONS: usize = 32768;
+const INSTRUCTION: usize = size_of::<Instruction>();
+
+/// What a stub knows of a thread's filters, and where the image lies that they let pass.
+#[derive(Debug)]
+pub struct Confined {
+    pub base: u64,
+    /// The oldest first.
+    filters: Vec<Filter>,
+    /// The image that the filters let pass is there.
+    pub image_stays: bool,
+}
+
+#[derive(Debug)]
+struct Filter {
+    /// As the stub keeps it, with the instructions behind it.
+    bytes: Vec<u8>,
+    program: Vec<Instruction>,
+}
+
+impl Confined {
+    /// The filters of a thread that waits in its stub to execute another program, or of a forked child in what it has of its
+    /// parent's stub; `None`: it has none.
+    ///
+    /// # Errors
+    /// Its memory cannot be read, or there is no list that a stub would have made.
+    pub fn of(pid: i32, remains: Remains) -> io::Result<Option<Confined>> {
+        let memory = Memory::open(pid)?;
+        let mut at = word(&memory, remains.args + offset_of!(BootArgs, leaving) as u64)?;
+        let mut filters = Vec::new();
+        let mut all = 0;
+        while at != 0 {
+            let field = |offset: usize| word(&memory, at.wrapping_add(offset as u64));
+            let len = field(offset_of!(Kept, len))?;
+            let parent = field(offset_of!(Kept, parent))?;
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            all += len.min(MOST_INSTRUCTIONS) + PREFIX;
+            if all > MOST_INSTRUCTIONS {
+                return Err(io::Error::from(io::ErrorKind::InvalidData));
+            }
+            let mut bytes = vec![0; size_of::<Kept>() + (PREFIX + len) * INSTRUCTION];
+            memory.read(at, &mut bytes)?;
+            let own = bytes.get(size_of::<Kept>() + PREFIX * INSTRUCTION..);
+            let (own, _) = own.unwrap_or(&[]).as_chunks::<INSTRUCTION>();
+            let program = own.iter().map(instruction).collect();
+            filters.push(Filter { bytes, program });
+            at = parent;
+        }
+        filters.reverse();
+        let image = stub_image().map_err(io::Error::other)?;
+        Ok((!filters.is_empty()).then_some(Confined {
+            base: remains.args - image.args_offset,
+            filters,
+            image_stays: false,
+        }))
+    }
+
+    /// The forked child is to leave the image where it is.
+    pub fn keep_image(&mut self, pid: i32, remains: Remains) -> io::Result<()> {
+        let at = remains.args + offset_of!(BootArgs, stays) as u64;
+        Memory::open(pid)?.write(at, &1u64.to_le_bytes())?;
+        self.image_stays = true;
+        Ok(())
+    }
+
+    /// What a new stub is given ([`BootArgs::filters`]).
+    pub fn bytes(&self) -> Vec<u8> {
+        self.filters
+            .iter()
+            .flat_map(|f| f.bytes.iter().copied())
+            .collect()
+    }
+
+    /// Would this call, made by the instruction at `gate`, pass?
+    fn permits(&self, gate: u64, number: i64, args: [u64; 6]) -> bool {
+        let data = Data {
+            nr: number as i32,
+            arch: X86_64,
+            instruction_pointer: gate + SYSCALL.len() as u64,
+            args,
+        };
+        let values = self.filters.iter().rev().map(|f| run(&f.program, &data));
+        Verdict::of(strictest(values)) == Verdict::Allow
+    }
+
+    /// Memory for the image, empty but for a `syscall` instruction, which the filters let pass; the rest can be written
+    /// through the process's memory, and read and executed by the program. What is told as gate is that instruction.
+    pub fn enter(
+        &self,
+        t: &mut Tracee,
+        memory: &Memory,
+        image: &Image,
+        gate: &Gate,
+    ) -> Result<Gate, StartError> {
+        const WHAT: &str = "map memory in the program";
+        let step = |e| StartError::step(WHAT, e);
+        let inside = self.base + image.gate;
+        let end = self.base + image.len;
+        let prot = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let mut map = |gate: u64, from: u64, to: u64, how: i32| {
+            let call = [from, to - from, prot, anonymous | how as u64, u64::MAX, 0];
+            if gate != inside && !self.permits(gate, libc::SYS_mmap, call) {
+                return Err(StartError::Confined);
+            }
+            match t.syscall(gate, libc::SYS_mmap, call).map_err(step)? {
+                Ok(at) if at == from => Ok(()),
+                Ok(_) => Err(step(io::Error::from_raw_os_error(libc::EEXIST))),
+                Err(errno) => Err(step(io::Error::from_raw_os_error(errno))),
+            }
+        };
+        if self.image_stays {
+            // Its own instruction, around which the rest begins anew.
+            let page = inside / PAGE * PAGE;
+            // The instruction may lie across two pages.
+            let behind = (inside + SYSCALL.len() as u64).next_multiple_of(PAGE);
+            for (from, to) in [(self.base, page), (behind, end)] {
+                if from < to {
+                    map(inside, from, to, libc::MAP_FIXED)?;
+                }
+            }
+        } else {
+            map(gate.addr, self.base, end, libc::MAP_FIXED_NOREPLACE)?;
+            memory.write(inside, &SYSCALL).map_err(step)?;
+        }
+        // What the image has no segment for: the boot block and the boot stack.
+        let rest = self.base + image.args_offset;
+        let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        t.syscall(
+            inside,
+            libc::SYS_mprotect,
+            [rest, end - rest, writable, 0, 0, 0],
+        )
+        .map_err(step)?
+        .map_err(|errno| step(io::Error::from_raw_os_error(errno)))?;
+        Ok(gate.moved(inside))
+    }
+}
+
+fn instruction(bytes: &[u8; INSTRUCTION]) -> Instruction {
+    let [c0, c1, jt, jf, k @ ..] = *bytes;
+    Instruction {
+        code: u16::from_le_bytes([c0, c1]),
+        jt,
+        jf,
+        k: u32::from_le_bytes(k),
+    }
+}
+
+fn word(memory: &Memory, at: u64) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    memory.read(at, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A filter as a stub keeps it: what stands before the program's instructions does not matter here.
+    fn kept(parent: u64, own: &[(u16, u32)]) -> Vec<u64> {
+        let instructions = vec![0; PREFIX];
+        let own = own
+            .iter()
+            .map(|&(code, k)| u64::from(code) | u64::from(k) << 32);
+        let head = [parent, own.len() as u64, 0];
+        head.into_iter().chain(instructions).chain(own).collect()
+    }
+
+    fn of(newest: u64) -> io::Result<Option<Confined>> {
+        let mut block = [0u64; size_of::<BootArgs>() / 8];
+        block[offset_of!(BootArgs, leaving) / 8] = newest;
+        let args = block.as_ptr() as u64;
+        let image = stub_image().unwrap();
+        // The base is a difference.
+        let lowest = args >= image.args_offset;
+        assert!(lowest);
+        Confined::of(std::process::id() as i32, Remains { args })
+    }
+
+    const RETURN: u16 = 6;
+    const LOAD: u16 = 0x20;
+    const ALLOW: u32 = 0x7fff_0000;
+
+    #[test]
+    fn the_oldest_comes_first_and_all_decide() {
+        let oldest = kept(0, &[(RETURN, ALLOW)]);
+        let newest = kept(oldest.as_ptr() as u64, &[(LOAD, 0), (RETURN, 0x0005_0001)]);
+        let confined = of(newest.as_ptr() as u64).unwrap().unwrap();
+        assert!(!confined.permits(0x1000, libc::SYS_mmap, [0; 6]));
+        let words: Vec<u64> = confined
+            .bytes()
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| u64::from_le_bytes(*word))
+            .collect();
+        assert_eq!(words, [oldest.clone(), newest].concat());
+        let confined = of(oldest.as_ptr() as u64).unwrap().unwrap();
+        assert!(confined.permits(0x1000, libc::SYS_mmap, [0; 6]));
+        assert!(of(0).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_list_without_end_or_in_no_memory_is_refused() {
+        let mut round = kept(0, &[(RETURN, ALLOW)]);
+        round[0] = round.as_ptr() as u64;
+        assert!(of(round.as_ptr() as u64).is_err());
+        let mut long = kept(0, &[(RETURN, ALLOW)]);
+        for len in [MOST_INSTRUCTIONS as u64, u64::MAX, 1 << 40] {
+            long[1] = len;
+            assert!(of(long.as_ptr() as u64).is_err());
+        }
+        assert!(of(8).is_err());
+    }
+}

@@ -1,0 +1,528 @@
+//! Locals of functions: where they are in each frame, from the function's first instruction to its return.
+//!
+//! ```text
+//!   higher addresses   the caller's frame
+//!                      ──────────────────── canonical frame address (CFA): the stack pointer before the call
+//!                      return address
+//!                      saved registers, locals        each at CFA + OFFSET, the same in every frame
+//! ```
+//! At a function's first instruction the CFA is eight bytes above the stack pointer (psABI x86-64, 3.2.2), whatever
+//! the function does to its stack afterwards. Offsets are counted from there: debug information counts them from the
+//! frame base (DWARF 5, 3.3.5), which is the CFA for gcc, and a register for clang and rustc; how far that is from the
+//! CFA is told by the unwind table.
+
+use crate::demangle::demangle;
+use crate::dwarf::{Die, Dwarf, Entry, attr_str};
+use crate::elf_symbols::SymbolSort;
+use crate::index::Index;
+use crate::maps::{Module, Program};
+use crate::meter::{Slice, Work};
+use gimli::{
+    AttributeValue, BaseAddresses, CfaRule, EhFrame, Operation, Register, UnwindContext,
+    UnwindSection, X86_64, constants as dw,
+};
+use std::rc::Rc;
+
+/// A local in all frames of one function.
+pub struct Local {
+    pub module: Rc<Module>,
+    /// The function's first instruction, at run time.
+    pub function: u64,
+    /// Entry that carries the type.
+    pub die: Die,
+    /// From the canonical frame address.
+    pub offset: i64,
+    /// What is there points to it.
+    pub pointer: bool,
+    pub line: Option<u64>,
+}
+
+/// What a look-up has come to.
+#[derive(Default)]
+pub struct Locals {
+    pub found: Vec<Local>,
+    /// Why others of that name cannot be watched.
+    pub why: Option<&'static str>,
+    /// The function is there, with debug information.
+    pub known: bool,
+    /// The compiler has put copies of the function into its callers.
+    pub inlined: bool,
+}
+
+const MOVES: &str = "the compiler keeps it in a register at least part of the time";
+const IS_GONE: &str = "the compiler has replaced it by its value or optimised it out";
+const ALIGNS: &str =
+    "its function aligns the stack, so that it is elsewhere in the frame of each call";
+const UNTOLD: &str = "the debug information says where it is in a way that is not understood";
+const GOROUTINE: &str = "the stacks of goroutines move while their functions run";
+
+impl Program {
+    /// The locals `name` of all functions that are called `function`: overloads, instances of templates, blocks.
+    pub fn locals(&self, function: &str, name: &str) -> Locals {
+        let mut locals = Locals::default();
+        for (module, linked) in self.functions(function) {
+            let Some(info) = &module.object.debug().info else {
+                continue;
+            };
+            let Some(index) = module.object.index() else {
+                continue;
+            };
+            let _work = Work::through(info.size);
+            for unit in 0..index.units.len() as u32 {
+                let search = Search {
+                    module: &module,
+                    dwarf: &info.dwarf,
+                    index,
+                    unit,
+                    linked,
+                    name,
+                };
+                if search.has() {
+                    // A broken unit ends its own walk.
+                    let _ = search.walk(&mut locals);
+                }
+            }
+        }
+        locals
+    }
+
+    /// Where all functions of that name begin, as linked. The end of a path is enough, and template arguments may be
+    /// left out.
+    fn functions(&self, name: &str) -> Vec<(Rc<Module>, u64)> {
+        let mut found: Vec<(Rc<Module>, u64)> = Vec::new();
+        for module in &self.modules {
+            let symbols = module.object.symbols();
+            let _work = Work::through(symbols.iter().count() as u64);
+            let last = name.rsplit("::").next().unwrap_or(name);
+            let last = last.split('<').next().unwrap_or(last);
+            for symbol in symbols.iter().filter(|s| s.sort == SymbolSort::Function) {
+                // Demangling is long; what it writes has the letters of the mangled name.
+                if symbol.name.contains(last)
+                    && is_called(&demangle(symbol.name), name)
+                    && !found
+                        .iter()
+                        .any(|(m, addr)| Rc::ptr_eq(m, module) && *addr == symbol.addr)
+                {
+                    found.push((module.clone(), symbol.addr));
+                }
+            }
+            // Those of the executable come first, and hide those of libraries.
+            if module.is_executable && !found.is_empty() {
+                break;
+            }
+        }
+        found
+    }
+}
+
+/// Is `full`, a demangled symbol, a function that `name` means?
+fn is_called(full: &str, name: &str) -> bool {
+    let ends = |path: &str, tail: &str| {
+        let before = path.strip_suffix(tail);
+        before.is_some_and(|before| before.is_empty() || before.ends_with("::"))
+    };
+    let path = path_of(full);
+    // (A copy that the compiler has made for some arguments: `fill.constprop.0`.)
+    let path = path.split_once('.').map_or(path, |(path, _)| path);
+    ends(path, name) || path.contains('<') && ends(&without_arguments(path), name)
+}
+
+/// A demangled name without return type and arguments.
+fn path_of(full: &str) -> &str {
+    let (mut depth, mut from, mut before) = (0i32, 0, ' ');
+    for (i, c) in full.char_indices() {
+        match c {
+            '(' if depth == 0 && i > from && !full[i..].starts_with("(anonymous") => {
+                return &full[from..i];
+            }
+            '<' | '(' | '{' | '[' => depth += 1,
+            '>' if before == '-' => {}
+            '>' | ')' | '}' | ']' => depth -= 1,
+            ' ' if depth == 0 => from = i + 1,
+            _ => {}
+        }
+        before = c;
+    }
+    &full[from..]
+}
+
+fn without_arguments(path: &str) -> String {
+    let mut depth = 0i32;
+    let outside = |c: &char| {
+        depth += i32::from(*c == '<');
+        let out = depth == 0;
+        depth -= i32::from(*c == '>');
+        out
+    };
+    path.chars().filter(outside).collect()
+}
+
+struct Search<'a> {
+    module: &'a Rc<Module>,
+    dwarf: &'a Dwarf,
+    index: &'a Index,
+    unit: u32,
+    /// The function's first instruction.
+    linked: u64,
+    name: &'a str,
+}
+
+/// What frame offsets are counted from.
+#[derive(Clone, Copy)]
+enum Base {
+    Cfa,
+    Register(Register, i64),
+}
+
+impl Search<'_> {
+    fn unit(&self) -> &gimli::Unit<Slice> {
+        &self.index.units[self.unit as usize].unit
+    }
+
+    fn home(&self) -> &Dwarf {
+        self.index.dwarf_of(self.dwarf, self.unit)
+    }
+
+    /// May the unit have the function? (Of split units their skeletons know the ranges.)
+    fn has(&self) -> bool {
+        let unit = self.unit();
+        if unit.dwo_id.is_some() {
+            return true;
+        }
+        let Ok(mut ranges) = self.home().unit_ranges(unit) else {
+            return true;
+        };
+        while let Ok(Some(range)) = ranges.next() {
+            if (range.begin..range.end).contains(&self.linked) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn address(&self, entry: &Entry, at: gimli::DwAt) -> Option<u64> {
+        let value = entry.attr_value(at).ok()??;
+        self.home().attr_address(self.unit(), value).ok()?
+    }
+
+    fn walk(&self, locals: &mut Locals) -> gimli::Result<()> {
+        let mut entries = self.unit().entries();
+        while let Some((_, entry)) = entries.next_dfs()? {
+            let is = entry.tag() == dw::DW_TAG_subprogram
+                && self.address(entry, dw::DW_AT_low_pc) == Some(self.linked);
+            if is {
+                locals.known = true;
+                let base = self.base(entry);
+                let origin = self.origin(entry);
+                self.walk_function(&mut entries, base, locals)?;
+                locals.inlined |= origin.is_some_and(|origin| self.is_inlined(origin));
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The rest of the function's entries.
+    fn walk_function(
+        &self,
+        entries: &mut gimli::EntriesCursor<Slice>,
+        base: Result<Base, &'static str>,
+        locals: &mut Locals,
+    ) -> gimli::Result<()> {
+        let mut depth = 0isize;
+        // Within this depth stands what belongs to another function.
+        let mut other: Option<isize> = None;
+        while let Some((delta, entry)) = entries.next_dfs()? {
+            depth += delta;
+            if depth <= 0 {
+                break;
+            }
+            other = other.filter(|within| depth > *within);
+            match entry.tag() {
+                _ if other.is_some() => {}
+                dw::DW_TAG_subprogram | dw::DW_TAG_inlined_subroutine => other = Some(depth),
+                dw::DW_TAG_variable | dw::DW_TAG_formal_parameter
+                    if self.name_of(entry, 4) == Some(self.name) =>
+                {
+                    match base.and_then(|base| self.place(entry, base)) {
+                        Ok(Some((offset, pointer))) => locals.found.push(Local {
+                            module: self.module.clone(),
+                            function: self.linked.wrapping_add(self.module.bias),
+                            die: Die {
+                                unit: self.unit,
+                                offset: entry.offset(),
+                            },
+                            offset,
+                            pointer,
+                            line: self.line_of(entry),
+                        }),
+                        // A static, which has been looked for before.
+                        Ok(None) => {}
+                        Err(why) => locals.why = Some(why),
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn origin(&self, entry: &Entry) -> Option<Die> {
+        let value = entry.attr_value(dw::DW_AT_abstract_origin).ok()??;
+        self.index.reference(self.unit, value)
+    }
+
+    /// A concrete function or variable may leave its name to an abstract one.
+    fn name_of(&self, entry: &Entry, hops: u32) -> Option<&'static str> {
+        self.of_entry(entry, hops, &|search, entry| {
+            attr_str(search.home(), search.unit(), entry, dw::DW_AT_name)
+        })
+    }
+
+    fn line_of(&self, entry: &Entry) -> Option<u64> {
+        self.of_entry(entry, 4, &|_, entry| {
+            entry.attr_value(dw::DW_AT_decl_line).ok()??.udata_value()
+        })
+    }
+
+    /// What an entry says, or else the one that it completes.
+    fn of_entry<T>(
+        &self,
+        entry: &Entry,
+        hops: u32,
+        look: &dyn Fn(&Search, &Entry) -> Option<T>,
+    ) -> Option<T> {
+        if let Some(found) = look(self, entry) {
+            return Some(found);
+        }
+        let die = self.origin(entry).filter(|_| hops > 0)?;
+        let search = Search {
+            unit: die.unit,
+            ..*self
+        };
+        let entry = search.unit().entry(die.offset).ok()?;
+        search.of_entry(&entry, hops - 1, look)
+    }
+
+    /// Has the unit copies of the function inside others?
+    fn is_inlined(&self, origin: Die) -> bool {
+        let mut entries = self.unit().entries();
+        while let Ok(Some((_, entry))) = entries.next_dfs() {
+            if entry.tag() == dw::DW_TAG_inlined_subroutine && self.origin(entry) == Some(origin) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What the function's frame offsets are counted from.
+    fn base(&self, function: &Entry) -> Result<Base, &'static str> {
+        let mut root = self.unit().entries();
+        if let Ok(Some((_, root))) = root.next_dfs()
+            && let Ok(Some(AttributeValue::Language(dw::DW_LANG_Go))) =
+                root.attr_value(dw::DW_AT_language)
+        {
+            return Err(GOROUTINE);
+        }
+        let expression = match function.attr_value(dw::DW_AT_frame_base) {
+            Ok(Some(AttributeValue::Exprloc(expression))) => expression,
+            // As gcc writes DWARF 2: from instruction to instruction.
+            Ok(Some(value)) => return self.base_of_list(value).ok_or(UNTOLD),
+            _ => return Err(UNTOLD),
+        };
+        let mut operations = expression.operations(self.unit().encoding());
+        let first = operations.next().map_err(|_| UNTOLD)?;
+        if !matches!(operations.next(), Ok(None)) {
+            return Err(UNTOLD);
+        }
+        let end = match function.attr_value(dw::DW_AT_high_pc) {
+            Ok(Some(AttributeValue::Udata(len))) => self.linked.saturating_add(len),
+            _ => self
+                .address(function, dw::DW_AT_high_pc)
+                .unwrap_or(self.linked),
+        };
+        match first {
+            Some(Operation::CallFrameCFA) => {
+                // That it is there is what matters.
+                self.distance_to_cfa(None, self.linked).map(|_| Base::Cfa)
+            }
+            Some(Operation::Register { register }) => Ok(self.base_register(register, 0, end)?),
+            Some(Operation::RegisterOffset {
+                register, offset, ..
+            }) => Ok(self.base_register(register, offset, end)?),
+            _ => Err(UNTOLD),
+        }
+    }
+
+    /// The base is the CFA if that is what it is at the first instruction: eight bytes above the stack pointer.
+    fn base_of_list(&self, value: AttributeValue<Slice>) -> Option<Base> {
+        let mut entries = self.home().attr_locations(self.unit(), value).ok()??;
+        while let Ok(Some(entry)) = entries.next() {
+            if !(entry.range.begin..entry.range.end).contains(&self.linked) {
+                continue;
+            }
+            let mut operations = entry.data.operations(self.unit().encoding());
+            let is_cfa = matches!(
+                operations.next(),
+                Ok(Some(Operation::RegisterOffset {
+                    register: X86_64::RSP,
+                    offset: 8,
+                    ..
+                }))
+            );
+            self.distance_to_cfa(None, self.linked).ok()?;
+            return (is_cfa && matches!(operations.next(), Ok(None))).then_some(Base::Cfa);
+        }
+        None
+    }
+
+    fn base_register(
+        &self,
+        register: Register,
+        offset: i64,
+        end: u64,
+    ) -> Result<Base, &'static str> {
+        let behind = self.prologue_end(end).ok_or(UNTOLD)?;
+        let from = self.distance_to_cfa(Some(register), behind)?;
+        Ok(Base::Register(register, from + offset))
+    }
+
+    /// Where the frame is made, by the compiler's word.
+    fn prologue_end(&self, end: u64) -> Option<u64> {
+        let mut rows = self.unit().line_program.clone()?.rows();
+        while let Ok(Some((_, row))) = rows.next_row() {
+            if row.prologue_end() && (self.linked..end).contains(&row.address()) {
+                return Some(row.address());
+            }
+        }
+        None
+    }
+
+    /// What a register is at an instruction, counted from the CFA. Refused where the CFA itself is not told as a
+    /// register and an offset all through the function: then the stack has been aligned.
+    fn distance_to_cfa(&self, register: Option<Register>, at: u64) -> Result<i64, &'static str> {
+        let (data, address) = self.module.object.unwind_table().ok_or(UNTOLD)?;
+        let table = EhFrame::from(Slice::new(data));
+        let bases = BaseAddresses::default().set_eh_frame(address);
+        let fde = table.fde_for_address(&bases, self.linked, EhFrame::cie_from_offset);
+        let fde = fde.map_err(|_| UNTOLD)?;
+        let mut context = UnwindContext::new();
+        let mut rows = fde.rows(&table, &bases, &mut context).map_err(|_| UNTOLD)?;
+        let mut found = None;
+        while let Some(row) = rows.next_row().map_err(|_| UNTOLD)? {
+            let CfaRule::RegisterAndOffset {
+                register: of,
+                offset,
+            } = *row.cfa()
+            else {
+                return Err(ALIGNS);
+            };
+            if !matches!(of, X86_64::RSP | X86_64::RBP) {
+                return Err(ALIGNS);
+            }
+            if (row.start_address()..row.end_address()).contains(&at) {
+                found = Some((of, offset));
+            }
+        }
+        match (found, register) {
+            (Some((of, offset)), Some(register)) if of == register => Ok(-offset),
+            (Some(_), None) => Ok(0),
+            _ => Err(ALIGNS),
+        }
+    }
+
+    /// Where a local is, from the CFA, and whether that is only a pointer to it. `None`: it is in no frame.
+    fn place(&self, entry: &Entry, base: Base) -> Result<Option<(i64, bool)>, &'static str> {
+        let expression = match entry.attr_value(dw::DW_AT_location) {
+            Ok(Some(AttributeValue::Exprloc(expression))) => expression,
+            Ok(Some(_)) => return Err(MOVES),
+            _ => return Err(IS_GONE),
+        };
+        // Each number, and whether it is counted from the CFA.
+        let mut stack: Vec<(i64, bool)> = Vec::new();
+        let mut pointer = false;
+        let mut operations = expression.operations(self.unit().encoding());
+        while let Some(operation) = operations.next().map_err(|_| UNTOLD)? {
+            if pointer {
+                return Err(UNTOLD);
+            }
+            match operation {
+                Operation::FrameOffset { offset } => {
+                    let from = match base {
+                        Base::Cfa => 0,
+                        Base::Register(_, from) => from,
+                    };
+                    stack.push((from.wrapping_add(offset), true));
+                }
+                Operation::CallFrameCFA => stack.push((0, true)),
+                Operation::RegisterOffset {
+                    register, offset, ..
+                } => match base {
+                    Base::Register(of, from) if of == register => {
+                        stack.push((from.wrapping_add(offset), true));
+                    }
+                    _ => return Err(ALIGNS),
+                },
+                Operation::SignedConstant { value } => stack.push((value, false)),
+                Operation::UnsignedConstant { value } => stack.push((value as i64, false)),
+                Operation::PlusConstant { value } => {
+                    let top = stack.last_mut().ok_or(UNTOLD)?;
+                    top.0 = top.0.wrapping_add(value as i64);
+                }
+                Operation::Plus => match (stack.pop(), stack.last_mut()) {
+                    (Some(a), Some(b)) if !(a.1 && b.1) => {
+                        *b = (a.0.wrapping_add(b.0), a.1 || b.1);
+                    }
+                    _ => return Err(UNTOLD),
+                },
+                Operation::Deref { space: false, .. } => pointer = true,
+                Operation::Nop => {}
+                Operation::Register { .. }
+                | Operation::EntryValue { .. }
+                | Operation::Piece { .. } => return Err(MOVES),
+                Operation::ImplicitValue { .. }
+                | Operation::StackValue
+                | Operation::ImplicitPointer { .. } => return Err(IS_GONE),
+                Operation::Address { .. } | Operation::AddressIndex { .. } | Operation::TLS => {
+                    return Ok(None);
+                }
+                _ => return Err(UNTOLD),
+            }
+        }
+        match stack[..] {
+            [(offset, true)] => Ok(Some((offset, pointer))),
+            _ => Err(UNTOLD),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_by_name() {
+        for (full, name) in [
+            ("fact", "fact"),
+            ("fill.constprop.0", "fill"),
+            ("ns::Pool::take(unsigned long) const", "take"),
+            ("ns::Pool::take(unsigned long) const", "Pool::take"),
+            (
+                "void swap<std::pair<int, long> >(std::pair<int, long>&)",
+                "swap",
+            ),
+            ("std::vector<int> ns::make<int>(int)", "ns::make<int>"),
+            ("(anonymous namespace)::walk(node*)", "walk"),
+            ("app::tree::Node<T>::insert", "Node::insert"),
+        ] {
+            assert!(is_called(full, name), "{full}: {name}");
+        }
+        for (full, name) in [
+            ("refill", "fill"),
+            ("ns::fill(int)", "s::fill"),
+            ("fill", "ns::fill"),
+        ] {
+            assert!(!is_called(full, name), "{full}: {name}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! ptrace(2) among the processes of the program: who is traced by another one of them reports what it would report
+//! without us, for nothing of ours is in it any more by then.
+//! ```text
+//!  PTRACE_TRACEME      the thread stops; the command lets go of its process, and the call is made there once more
+//!  PTRACE_ATTACH,      the thread stops; the command lets go of the process that it names, if that is watched;
+//!  PTRACE_SEIZE        then the call is made
+//! ```
+//! A vfork child that wants to be traced has our memory, and its parent, which waits for it, cannot see it stop. So it
+//! is traced from its exec on, which nobody follows. Under a debugger a process cannot be traced once more. A program
+//! that was started by `ulpf run` has nobody who would trace it: it believes to be traced, as it would be by a shell.
+
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use linux_raw_sys::general as k;
+use linux_raw_sys::prctl::{PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF};
+use linux_raw_sys::ptrace::{PTRACE_ATTACH, PTRACE_SEIZE, PTRACE_TRACEME};
+use ulpf_lib::sys;
+
+use super::call::{Args, EPERM, Outcome, RESTART, raw};
+use super::ordinary::ordinary;
+use crate::global::{boot_block, follows, g};
+use crate::runtime::events::Event;
+use crate::runtime::frame::UContext;
+use crate::runtime::park::{self, park};
+use crate::runtime::thread::Current;
+
+/// A vfork child is traced by the program, and not followed into what it executes.
+pub static UNFOLLOWED: AtomicBool = AtomicBool::new(false);
+/// The program believes to be traced by its parent.
+static BELIEVED: AtomicBool = AtomicBool::new(false);
+
+pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+    match a[0] as u32 {
+        PTRACE_TRACEME => trace_me(t, uc, nr, a),
+        PTRACE_ATTACH | PTRACE_SEIZE if g().follows(follows::TRACES) && t.is_programs() => {
+            let number = a[1] as i32;
+            if number > 0 {
+                park(t, uc, Event::Traces { number });
+            }
+            Outcome::Value(ordinary(t, uc, nr, a))
+        }
+        _ => Outcome::Value(ordinary(t, uc, nr, a)),
+    }
+}
+
+fn trace_me(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+    if t.own().spawned.get() {
+        t.own().traced.set(true);
+        return Outcome::Value(0);
+    }
+    if !t.is_programs() {
+        return Outcome::Value(ordinary(t, uc, nr, a));
+    }
+    if g().follows(follows::TRACED) {
+        park(t, uc, Event::Traces { number: 0 });
+        if !t.leaving.load(Relaxed) {
+            return Outcome::Value(EPERM);
+        }
+        wait_to_be_held();
+        return Outcome::Value(RESTART);
+    }
+    let believes = g().follows(follows::TRACES) && !BELIEVED.swap(true, SeqCst);
+    Outcome::Value(if believes { 0 } else { EPERM })
+}
+
+/// The command traces the thread out of our code, which nobody else must do meanwhile.
+fn wait_to_be_held() {
+    // SAFETY: the block is there as long as the image.
+    let held = || unsafe { (&raw const (*boot_block()).held).read_volatile() != 0 };
+    // A command that has gone never comes.
+    for _ in 0..2000 {
+        if held() {
+            return;
+        }
+        let tick = [0u64, 1_000_000];
+        // SAFETY: sleeps a millisecond.
+        let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+    }
+}
+
+/// Is the vfork child to be traced from its exec on, which it is about to make?
+pub fn from_exec(t: Current, uc: &mut UContext) -> bool {
+    let traced = t.own().traced.get();
+    if traced && g().follows(follows::SPAWN) {
+        park::tell(t, uc, &UNFOLLOWED);
+    }
+    traced
+}
+
+/// Right before its exec, of this file: one that fails would leave it under its tracer's eyes in the middle of our
+/// signals, which its parent cannot answer. `false`: it fails.
+pub fn begin(dir: i32, path_at: u64) -> bool {
+    if !is_program(dir, path_at) {
+        return false;
+    }
+    let _ = raw(
+        k::__NR_ptrace.into(),
+        &[PTRACE_TRACEME.into(), 0, 0, 0, 0, 0],
+    );
+    true
+}
+
+/// May the file be executed, and does it begin as programs and scripts do? (Who cannot read it does not know.)
+fn is_program(dir: i32, path_at: u64) -> bool {
+    const X_OK: u64 = 1;
+    // SAFETY: the program's own path, or a copy of it.
+    if unsafe { sys!(k::__NR_faccessat, dir, path_at, X_OK) }.is_err() {
+        return false;
+    }
+    // SAFETY: as above.
+    let Ok(fd) = (unsafe { sys!(k::__NR_openat, dir, path_at, k::O_RDONLY | k::O_CLOEXEC) }) else {
+        return true;
+    };
+    let mut magic = [0u8; 4];
+    // SAFETY: our own descriptor.
+    let read = unsafe { sys!(k::__NR_read, fd, magic.as_mut_ptr(), magic.len()) };
+    // SAFETY: as above.
+    let _ = unsafe { sys!(k::__NR_close, fd) };
+    read.is_ok() && (magic == *b"\x7fELF" || magic.starts_with(b"#!"))
+}
+
+/// That has failed. It goes on under its tracer's eyes, to whom each signal of ours would be told.
+pub fn exec_has_failed() {
+    // SAFETY: switches this thread's dispatch off.
+    let _ = unsafe {
+        sys!(
+            k::__NR_prctl,
+            PR_SET_SYSCALL_USER_DISPATCH,
+            PR_SYS_DISPATCH_OFF,
+            0,
+            0,
+            0
+        )
+    };
+}

@@ -1,0 +1,59 @@
+"""The README and the book (docs/): every console block is run, every link leads somewhere, figures are the measured ones."""
+
+import os
+import re
+import subprocess
+import unittest
+
+from lib import console
+from lib.env import ROOT, ulpf_only
+
+
+def read(*names):
+    with open(os.path.join(ROOT, *names), encoding="utf-8") as file:
+        return file.read()
+
+
+@ulpf_only
+class Pages(unittest.TestCase):
+    """A test for each page, of its name: test_readme, test_tutorial_gdb, …"""
+
+    limit = 300
+
+
+def tried(path):
+    def test(self):
+        if missing := console.missing(path):
+            self.skipTest(f"the page needs {', '.join(missing)}")
+        self.assertGreater(console.try_page(path), 0)
+        with open(path, encoding="utf-8") as file:
+            for line, command in console.left_out(file.read()).items():
+                with self.subTest(line=line):
+                    self.skipTest(f"line {line} needs a machine where this works: {command}")
+    return test
+
+
+for page in console.pages():
+    name = re.sub(r"\W", "_", os.path.relpath(page, os.path.join(ROOT, "docs")).removesuffix(".md").removeprefix("../")).lower()
+    setattr(Pages, f"test_{name}", tried(page))
+
+
+class Book(unittest.TestCase):
+    def test_links(self):
+        done = subprocess.run([os.path.join(ROOT, "tests", "links")], stdout=subprocess.PIPE, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+
+    def test_all_kinds_of_users_have_a_page_that_is_tried(self):
+        tests = {name for name in dir(Pages) if name.startswith("test_")}
+        self.assertLessEqual({"test_readme", "test_recipes", "test_tutorial_gdb", "test_tutorial_lldb", "test_tutorial_terminal",
+                              "test_tutorial_library", "test_tutorial_ci"}, tests)
+
+    def test_headline_figures_are_the_measured_ones(self):
+        """Each row of the README's table is, number for number, part of the row in BENCHMARKS.md."""
+        table = read("BENCHMARKS.md").split("### Beside debuggers")[1].split("###")[0]
+        rows = re.findall(r"(?m)^\| (\d+) \| (.*) \|$", read("README.md").split("GDB, hardware")[1].split("##")[0])
+        self.assertEqual([watches for watches, _ in rows], ["1", "4", "8", "64"])
+        for watches, figures in rows:
+            cells = re.search(rf"(?m)^\| {watches} \| (.*)$", table)[1].split(" | ")
+            # Patched, then without the trap path's column.
+            self.assertEqual(figures.split(" | "), [cells[0], *cells[2:6]])
