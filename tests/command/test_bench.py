@@ -64,8 +64,9 @@ class Bench(unittest.TestCase):
         bare = values["bare", "ns"]
         self.assertGreater(bare, 0.01)
         for watches in 1, 16, 256:
-            self.assertGreater(values[f"{watches} watches, patched", "ns"], bare / 2)
-        self.assertGreater(values["1 watches, trap", "ns"], values["1 watches, patched", "ns"])
+            self.assertGreater(values[f"{watches} watches, patched", "ns"], 0.01)
+        # A page fault for each store: hundreds of times as long.
+        self.assertGreater(values["1 watches, trap", "ns"], 2 * values["1 watches, patched", "ns"])
 
         said = json.loads(out)
         goals, table = said["tables"]

@@ -171,11 +171,17 @@ class Others(InGuest):
         print(script, status, out, err, sep="\n")
         return status, out, err
 
+    def until_told(self, file):
+        """A command of the shell that waits for a first line in this file, or for a minute, on a machine that keeps its time."""
+        return f"N=0; while [ $N -lt 300 ] && ! read -r line <{file}; do N=$((N+1)); /bin/sleep 0.2; done; "
+
     def test_attach(self):
         """A program that runs already gets its pages from the device, and lives on without them."""
         status, out, err = self.shell(
-            f"{example('spin')} & P=$!; sleep 1; /ulpf attach --backend kernel -v -q -w rounds $P & U=$!; "
-            "sleep 4; kill -TERM $U; wait $U; echo watched $?; sleep 1; kill -TERM $P; wait $P; echo ended $?")
+            f"{example('spin')} & P=$!; sleep 1; /ulpf attach --backend kernel -v -q -w rounds $P 2>/tmp/attached & U=$!; "
+            + self.until_told("/tmp/attached") +
+            "sleep 2; kill -TERM $U; wait $U; echo watched $?; sleep 1; kill -TERM $P; wait $P; echo ended $?; "
+            "while read -r said; do echo \"$said\" >&2; done </tmp/attached")
         self.assertIn("backend kernel: /dev/ulpf is there", err)
         self.assertHits(err, 100)
         self.assertEqual(out, "spin: up\nwatched 0\nended 143\n")
@@ -183,8 +189,9 @@ class Others(InGuest):
 
     def test_the_module_stays_while_a_program_is_watched(self):
         status, out, err = self.shell(
-            f"/ulpf run --backend kernel -v -q -w rounds {example('spin')} & U=$!; sleep 4; /sbin/rmmod ulpf; echo rmmod $?; "
-            "sleep 2; kill -TERM $U; wait $U; echo ended $?")
+            f"/ulpf run --backend kernel -v -q -w rounds {example('spin')} 2>/tmp/run & U=$!; " + self.until_told("/tmp/run") +
+            "sleep 2; /sbin/rmmod ulpf; echo rmmod $?; sleep 2; kill -TERM $U; wait $U; echo ended $?; "
+            "while read -r said; do echo \"$said\" >&2; done </tmp/run")
         self.assertIn("Module ulpf is in use", err)
         self.assertIn("backend kernel: ", err)
         self.assertHits(err, 100)

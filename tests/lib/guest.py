@@ -88,9 +88,9 @@ class Guest:
                      "-device", "virtio-net-pci,netdev=net,romfile="]
         self.thread = threading.Thread(target=self._boot, args=(files, more, limit, options, icount), daemon=True)
         self.thread.start()
-        self.control = self._connect(ports[0], limit)
+        self.control = self._connect(ports[0], limit * PATIENCE)
         self._rest = b""
-        self.control.settimeout(limit)
+        self.control.settimeout(limit * PATIENCE)
         if self._line() != "here":
             raise AssertionError("the agent did not come up")
 

@@ -20,6 +20,8 @@ import unittest
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 KERNEL = os.path.join(ROOT, "kernel")
 BUILD = os.path.join(ROOT, "build", "kernel")
+# As lib/env.py has it, which this file does without where it is a program.
+PATIENCE = float(os.environ.get("ULPF_TEST_PATIENCE", "1"))
 
 
 class Unavailable(Exception):
@@ -144,7 +146,8 @@ def names(prefix):
 
 
 def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kernel=None, files=(), more=(), began=None):
-    """Boots, runs the programs, and returns what the machine said; ends with it after `limit` seconds at the latest.
+    """Boots, runs the programs, and returns what the machine said; ends with it after `limit` seconds at the latest (times
+    ULPF_TEST_PATIENCE, as the limits of tests).
 
     `files` are for its file system, as `archive` takes them (programs may be among them: tests/NAME), `more` is for QEMU,
     `began` is given its process.
@@ -154,7 +157,7 @@ def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kerne
     with open(os.path.join(BUILD, "building"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         image = initramfs(kernel, programs, files)
-    limit *= kernel.slow
+    limit *= kernel.slow * PATIENCE
     command = ["timeout", "-k", "5", str(limit), "qemu-system-x86_64", "-machine", "q35", "-cpu", kernel.processor, "-m", "512" if kernel.slow == 1 else "1536", "-display", "none",
                "-nodefaults", "-serial", "stdio", "-no-reboot", "-smp", str(1 if icount else cpus),
                "-kernel", kernel.image, "-initrd", image, "-append",
@@ -174,7 +177,7 @@ def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kerne
             show(line)
     status = process.wait()
     if status == 124:
-        said.append(f"ulpf-vm: no end after {limit} s")
+        said.append(f"ulpf-vm: no end after {limit:.0f} s")
     return "\n".join(said)
 
 

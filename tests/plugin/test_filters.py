@@ -32,7 +32,8 @@ class Clauses(PluginCase):
         gdb("ulpf watch first->*next.state if $new < 0 log")
         gdb("ulpf watch first->*next.state if $new >= 0 log")
         self.assertSays(gdb("continue"), r"Temporary breakpoint")
-        self.assertEqual(self.passed(gdb, 1)[1], 1)
+        # One memset, which may store in two parts, and the same bytes twice: as libc thinks best of this processor.
+        self.assertIn(self.passed(gdb, 1)[1], (1, 2))
         hits, below = self.passed(gdb, 2)
         self.assertEqual(below + self.passed(gdb, 3)[1], hits)
 
