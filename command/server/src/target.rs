@@ -434,10 +434,11 @@ impl Target {
     }
 
     async fn request_with(&mut self, payload: &[u8], said: &mut Vec<u8>) -> Option<Vec<u8>> {
-        if self.still_hangs(watchdog::HUNG_TIMEOUT).await.is_some() {
+        if self.lost.is_some() || self.still_hangs(watchdog::HUNG_TIMEOUT).await.is_some() {
             return None;
         }
-        self.send(payload).await.ok()?;
+        // An error shows as end of file below, where the end of the program is waited for.
+        let _ = self.send(payload).await;
         let limit = watchdog::timeout_of(payload);
         match self.reply_by(Instant::now() + limit, said).await {
             Ok(reply) => reply,
