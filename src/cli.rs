@@ -41,6 +41,8 @@ enum Command {
     Run(ulpf_run::RunArgs),
     /// Watch a running program without a debugger
     Attach(ulpf_run::AttachArgs),
+    /// Find errors of the heap: overflows, uses after free, wrong frees, leaks; with all threads running
+    Check(ulpf_run::CheckArgs),
     /// Say who wrote a variable or an address last, while it is being watched
     Last(crate::last::LastArgs),
     /// Show live what is watched: hits, sites, pages, threads
@@ -109,6 +111,7 @@ pub fn main() -> i32 {
         Command::GdbPlugin(args) => ulpf_plugin::main(&args),
         Command::Run(args) => ulpf_run::run(&args),
         Command::Attach(args) => ulpf_run::attach(&args),
+        Command::Check(args) => ulpf_run::check(&args),
         Command::Last(args) => crate::last::main(&args),
         Command::Top(args) => ulpf_top::main(&args),
         Command::Export(args) => ulpf_export::main(&args),

@@ -112,6 +112,11 @@ class PatchSyscalls:
 
 
 @dataclass(frozen=True)
+class HeapChecked:
+    pass
+
+
+@dataclass(frozen=True)
 class Refused:
     what: str
     why: str
@@ -139,6 +144,8 @@ def change(object):
         return Watchable(_get(object, "mapped", bool))
     if (on := _get(object, "patch_syscalls", bool, None)) is not None:
         return PatchSyscalls(on)
+    if _get(object, "heap_checked", bool, None):
+        return HeapChecked()
     session, stops_at = (_address(_get(object, name, str)) for name in ("session", "stops_at"))
     return About(session, _get(object, "pid", int), stops_at)
 

@@ -150,6 +150,32 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
+    /// `heap-check frames N quarantine BYTES gap BYTES [leaks]`
+    HeapCheck(HeapCheck),
+}
+
+/// How the program's heap is to be checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeapCheck {
+    /// Callers that are noted for each block, at most 16.
+    pub frames: u8,
+    /// Bytes of freed blocks that are not used again yet.
+    pub quarantine: u64,
+    /// Bytes between blocks at least; a multiple of 16.
+    pub gap: u64,
+    /// Blocks that are left at the end are looked for.
+    pub leaks: bool,
+}
+
+impl Default for HeapCheck {
+    fn default() -> HeapCheck {
+        HeapCheck {
+            frames: 8,
+            quarantine: 64 << 20,
+            gap: 16,
+            leaks: true,
+        }
+    }
 }
 
 /// A watch that is wanted.
@@ -370,6 +396,19 @@ impl fmt::Display for Command {
             Command::PatchSites(n) => write!(f, "patch sites {n}"),
             Command::Last { addr, len, most } => write!(f, "last {addr:#x} {len} {most}"),
             Command::Log(n) => write!(f, "log {n}"),
+            Command::HeapCheck(how) => {
+                let leaks = if how.leaks { " leaks" } else { "" };
+                let HeapCheck {
+                    frames,
+                    quarantine,
+                    gap,
+                    ..
+                } = how;
+                write!(
+                    f,
+                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}"
+                )
+            }
         }
     }
 }

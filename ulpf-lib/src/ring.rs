@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0              COUNTERS_OFFSET          WATCH_TABLE_OFFSET          AREAS_OFFSET   HEADS_OFFSET       RINGS_OFFSET
-//! | SharedHeader | COUNTER_SLOTS×Counters | COUNTER_SLOTS×Listed | AREAS×Area | AREAS×RingHead | rings |
+//! | SharedHeader | COUNTER_SLOTS×Counters | COUNTER_SLOTS×Listed | AREAS×Area | AREAS×RingHead | rings | Findings |
 //!
 //! rings: one for each thread that runs at the same time, by `Thread::index`
 //! | 64 of 4 MiB … | 960 of 128 KiB … | 31,744 of 16 KiB … |      (sparse: what is not written costs nothing)
@@ -13,6 +13,7 @@
 //! ended; the ring goes on then, and its records say which thread each is of. Nothing is taken out by
 //! reading: records stay until newer ones need the room, so that somebody can look back (`ulpf last`).
 
+pub mod found;
 pub mod last;
 mod layout;
 mod reader;
@@ -20,6 +21,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
+pub use found::SHARED_LEN;
 pub use layout::*;
 pub use reader::{Progress, Reader, Rings, Start};
 pub use record::{Entry, Hit, Ring, SystemCall};

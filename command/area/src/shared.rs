@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use ulpf_host::sys;
+use ulpf_lib::ring::found::{FINDINGS_OFFSET, Findings};
 use ulpf_lib::ring::{
     AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Clock, Counters, Entry,
     HEADS_OFFSET, Listed, Ring, RingHead, Rings, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS,
@@ -207,6 +208,15 @@ impl SharedArea {
             hits.saturating_add(count(&n.hits)),
             silent.saturating_add(count(&n.silent)),
         )
+    }
+
+    /// What a check of the heap has found.
+    pub fn findings(&self) -> &Findings {
+        // SAFETY: inside the mapping; all of it is atomics.
+        unsafe {
+            let at = self.0.at.add(FINDINGS_OFFSET as usize);
+            at.cast::<Findings>().as_ref()
+        }
     }
 
     /// All watches that there have been, by their numbers.

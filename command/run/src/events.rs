@@ -19,6 +19,8 @@ pub enum Event {
     Drained(usize, Drained),
     /// The ring has been read to its end.
     NoMoreHits,
+    /// It is time to look for what a check of the heap has found.
+    Look,
     /// The process is stopped after its list of libraries has changed. Answer what to arm.
     Libraries(usize, oneshot::Sender<Changes>),
     /// Lines that the stub has for the user.

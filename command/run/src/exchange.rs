@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use ulpf_inject::client::Client;
 use ulpf_lib::command::reply::Backend;
-use ulpf_lib::command::{Arm, Command, Reply};
+use ulpf_lib::command::{Arm, Command, HeapCheck, Reply};
 use ulpf_session::arm;
 use ulpf_session::armed::{Armed, outcomes};
 use ulpf_session::memory::ProcessMemory;
@@ -148,6 +148,18 @@ impl Control {
         self.monitor(&back).await?;
         self.frames_changed(changes, &outcomes).await?;
         Ok(outcomes)
+    }
+
+    /// From now on the program's heap is checked.
+    pub async fn check_heap(&mut self, how: &HeapCheck) -> Result<()> {
+        let command = Command::HeapCheck(*how).to_string();
+        let answer = self.text(&command).await?;
+        let answer = answer.trim();
+        match serde_json::from_str(answer) {
+            Ok(Reply::HeapChecked) => Ok(()),
+            Ok(Reply::Refused(r)) => bail!("{}: {}; {}", r.what, r.why, r.what_to_do),
+            _ => bail!("the stub answered `{answer}`"),
+        }
     }
 
     /// How watches are served, and why so, in a sentence.

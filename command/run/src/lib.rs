@@ -11,6 +11,7 @@
 
 mod calls;
 mod changes;
+mod check;
 mod chosen;
 mod clock;
 mod compact;
@@ -33,14 +34,14 @@ mod summary;
 mod tracers;
 mod watches;
 
-pub use options::{AttachArgs, RunArgs};
+pub use options::{AttachArgs, CheckArgs, RunArgs};
 
 use anyhow::{Context, Result, anyhow, bail};
 use chosen::Chosen;
 use control::{Control, Reached};
 use crash::Crash;
 use log::Log;
-use options::{LogPolicy, WatchArgs};
+use options::{Check, LogPolicy, WatchArgs};
 use output::Output;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -74,6 +75,15 @@ pub fn run(args: &RunArgs) -> i32 {
     launch.own_group = false;
     launch.disable_randomization = !args.aslr;
     main(&args.watching, Target::Launch(launch))
+}
+
+/// `ulpf check`: the exit status, as of `ulpf run`.
+pub fn check(args: &CheckArgs) -> i32 {
+    run(&RunArgs {
+        watching: Check::options(args),
+        aslr: args.aslr,
+        command: args.command.clone(),
+    })
 }
 
 /// `ulpf attach`: the exit status.
@@ -169,7 +179,7 @@ fn script(program: &OsStr) -> Option<String> {
 fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     output::speak_as(options);
     let specs = watches::specs(options)?;
-    if specs.is_empty() && !options.held {
+    if specs.is_empty() && !options.held && options.check.is_none() {
         if let Target::Launch(launch) = &target
             && found(&launch.program).is_none()
         {
@@ -268,6 +278,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         at: options.at.clone(),
         follow: options.follow,
         chosen,
+        check: options.check.clone(),
         lossless: options.log_policy == LogPolicy::Lossless,
     };
     let handle = runtime.handle().clone();
@@ -335,6 +346,9 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         }
     }
     log.output.end();
+    if let Some(status) = log.end_check() {
+        return control?.map(|_| Ending::Exited(status));
+    }
     if summaries.is_empty() {
         say!("nothing was watched: no program was started that --only and --skip mean");
     }
@@ -407,6 +421,9 @@ async fn prepare(
 ) -> Result<Result<Ready, Reached>> {
     control.greet().await?;
     let pid = control.pid;
+    if let Some(check) = &options.check {
+        control.check_heap(&check.how).await?;
+    }
     if launched {
         let entry = Auxv::of(pid)?
             .entry()

@@ -13,11 +13,13 @@
 //! the control task sends before it resumes the program arrives before the hits that follow.
 
 use super::changes;
+use super::check::{self, Told};
 use super::chosen::Chosen;
 use super::clock::Clock;
 use super::compact;
 use super::events::{Entered, Event, Forked, Ready, Reexecuted, Spawned};
 use super::life::Life;
+use super::options::Check;
 use super::output::Output;
 use super::watches::{self, Changes, Watch};
 use serde::Serialize;
@@ -48,6 +50,8 @@ pub struct Plan {
     pub follow: bool,
     /// Which programs are watched.
     pub chosen: Chosen,
+    /// The heap is checked.
+    pub check: Option<Check>,
     /// Threads wait for room in their rings.
     pub lossless: bool,
 }
@@ -70,12 +74,18 @@ pub struct Log {
     readers: Vec<std::thread::JoinHandle<()>>,
     /// What a compact log has been told of.
     types: stored::Writer,
+    /// What a check of the heap has found.
+    found: Option<Told>,
 }
 
 impl Log {
     pub fn new(clock: Clock, plan: Plan, output: Output, run_child: RunChild) -> Log {
         let (sender, events) = std::sync::mpsc::channel();
         compact::begin(&output, &clock, plan.follow);
+        let found = plan.check.clone().map(Told::new);
+        if found.is_some() {
+            check::tick(sender.clone());
+        }
         Log {
             clock,
             plan,
@@ -86,6 +96,7 @@ impl Log {
             events,
             readers: Vec::new(),
             types: stored::Writer::default(),
+            found,
         }
     }
 
@@ -95,6 +106,12 @@ impl Log {
             let of = &self.lives[life];
             compact::name_watch(&self.output, &mut self.types, life, of, number);
         }
+    }
+
+    /// All programs have ended: what is left to tell of a check; the exit status that was asked for, if it has found
+    /// errors.
+    pub fn end_check(&mut self) -> Option<i32> {
+        self.found.as_mut()?.end(self.lives.first_mut()?)
     }
 
     /// The user has said which programs are meant.
@@ -179,6 +196,11 @@ impl Log {
                     self.damaged(life, drained.damaged, &mut text);
                 }
                 Event::NoMoreHits => done += 1,
+                Event::Look => {
+                    if let (Some(found), Some(life)) = (&mut self.found, self.lives.first_mut()) {
+                        found.look(life);
+                    }
+                }
                 Event::Libraries(life, reply) => {
                     let how = self.plan.how;
                     let life = &mut self.lives[life];

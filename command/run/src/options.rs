@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
 use ulpf_inject::settings::Settings;
+use ulpf_lib::command::HeapCheck;
 
 const SPECS: &str = "\
 WATCHES (SPEC)
@@ -168,6 +169,75 @@ pub struct WatchArgs {
     /// No summary at the end
     #[arg(long)]
     pub no_summary: bool,
+
+    /// The heap is checked (`ulpf check`).
+    #[arg(skip)]
+    pub check: Option<Check>,
+}
+
+const ERRORS: &str = "\
+WHAT IS FOUND
+  outside                 a read or write before, behind or between the blocks of the heap
+  freed                   the same of a block that has been freed, as long as it is in the quarantine
+  double-free, invalid-free, mismatched-free
+                          what is freed was freed before, is no beginning of a block, or was allocated by
+                          another kind of function (malloc, new, new[])
+  lost, indirectly-lost, possibly-lost, reachable
+                          blocks that are left at the end, as Valgrind's memcheck tells them apart
+All threads run at the same time. Each place is told once; the summary counts.
+
+The program's malloc, free and their relatives (of shared objects, with dynamic symbols) are served by ulpf. Children
+that the program forks go on with the same heap, unchecked.
+
+The exit status is the program's (see --error-exitcode); 2: it could not be started or checked; 126, 127: it cannot be executed,
+was not found.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = ERRORS)]
+pub struct CheckArgs {
+    /// Do not look for blocks that are left at the end
+    #[arg(long)]
+    pub no_leaks: bool,
+
+    /// Say also where blocks were allocated that are left at the end, but could still be freed
+    #[arg(long)]
+    pub show_reachable: bool,
+
+    /// Callers that are noted for each block, when it is allocated and when it is freed
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub frames: u8,
+
+    /// Freed blocks are not used again before so many bytes have been freed (64M, 1G)
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = Check::bytes)]
+    pub quarantine: u64,
+
+    /// Bytes between blocks, at least; larger blocks have larger gaps (16 to 4096)
+    #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = clap::value_parser!(u64).range(16..=4096))]
+    pub gap: u64,
+
+    /// The exit status when there were errors, or blocks are lost; else it is the program's
+    #[arg(long, value_name = "STATUS")]
+    pub error_exitcode: Option<i32>,
+
+    /// Write what is found to FILE instead of standard error
+    #[arg(short, long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+
+    /// JSON lines instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    /// Say how the heap is watched (backend), and why so
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Keep address space randomization on; otherwise addresses are the same in every run
+    #[arg(long)]
+    pub aslr: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
 }
 
 /// What happens to hits that come faster than the log is written.
@@ -188,5 +258,75 @@ impl WatchArgs {
             backend: self.backend,
             no_patch: self.no_patch,
         }
+    }
+}
+
+/// What is asked of the stub, and what becomes of its answers.
+#[derive(Clone, Debug)]
+pub struct Check {
+    pub how: HeapCheck,
+    pub json: bool,
+    pub reachable: bool,
+    pub log: Option<PathBuf>,
+    pub status: Option<i32>,
+    pub verbose: bool,
+}
+
+impl Check {
+    /// The options of a run that checks.
+    pub fn options(args: &CheckArgs) -> WatchArgs {
+        WatchArgs {
+            quiet: true,
+            no_summary: true,
+            verbose: args.verbose,
+            check: Some(Check {
+                how: HeapCheck {
+                    frames: args.frames,
+                    quarantine: args.quarantine,
+                    gap: args.gap.next_multiple_of(16).max(16),
+                    leaks: !args.no_leaks,
+                },
+                json: args.json,
+                reachable: args.show_reachable,
+                log: args.log.clone(),
+                status: args.error_exitcode,
+                verbose: args.verbose,
+            }),
+            ..WatchArgs::default()
+        }
+    }
+
+    /// Bytes with a unit: 64M, 1G.
+    pub fn bytes(text: &str) -> Result<u64, String> {
+        let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let shift = match &text[digits.len()..] {
+            "" => 0,
+            "K" | "k" | "KiB" => 10,
+            "M" | "m" | "MiB" => 20,
+            "G" | "g" | "GiB" => 30,
+            unit => return Err(format!("`{unit}` is no unit; K, M and G are")),
+        };
+        let number: u64 = digits
+            .parse()
+            .map_err(|_| "it takes a number of bytes, as 64M".to_string())?;
+        number
+            .checked_shl(shift)
+            .filter(|n| n >> shift == number)
+            .ok_or_else(|| "so many bytes there are not".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(Check::bytes("64M"), Ok(64 << 20));
+        assert_eq!(Check::bytes("4096"), Ok(4096));
+        assert_eq!(Check::bytes("1G"), Ok(1 << 30));
+        assert!(Check::bytes("").is_err());
+        assert!(Check::bytes("12X").is_err());
+        assert!(Check::bytes("99999999999G").is_err());
     }
 }

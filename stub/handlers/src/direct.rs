@@ -20,6 +20,7 @@ use ulpf_lib::{AccessKind, TargetAddr};
 use ulpf_stub_tables::patches::{AGAIN, Known, NATIVE};
 
 use crate::cause::Cause;
+use crate::check;
 use crate::direct_frame::{Frame, is_trap};
 use crate::fault;
 use crate::global::g;
@@ -43,6 +44,9 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     let Some(area) = area(t) else { return };
     // SAFETY: a patch is not taken away while a thread is on its way through it.
     let known = unsafe { &*(area.hit.load(Relaxed) as *const Known) };
+    if known.call != 0 {
+        return check::hooks::called(t, known, frame);
+    }
     if known.repeats && !known.leaving {
         return make_runs(t, area, known, frame);
     }
@@ -171,10 +175,14 @@ pub fn finish(t: Current, uc: &mut UContext) -> bool {
         return false;
     };
     // SAFETY: see `ulpf_direct_hit`.
-    uc.gprs.rip = unsafe { &*(area.hit.load(Relaxed) as *const Known) }.after;
+    let known = unsafe { &*(area.hit.load(Relaxed) as *const Known) };
+    uc.gprs.rip = known.after;
     let i = t.own();
     if let Some(mask) = i.direct_mask.take() {
         uc.sigmask = mask;
+    }
+    if known.call != 0 {
+        check::hooks::finish(t, uc, known);
     }
     paths::settle(t, uc);
     let cool = i.cool.take();

@@ -9,6 +9,7 @@ use ulpf_lib::eflags::{AC, DF};
 use ulpf_lib::ring::Area;
 use ulpf_stub_tables::patches::Known;
 
+use crate::check::entries;
 use crate::runtime::areas::area;
 use crate::runtime::asm::{gprs_asm, load_gprs, store_gprs};
 use crate::runtime::frame::UContext;
@@ -157,6 +158,7 @@ pub fn leave(area: &Area, uc: &mut UContext) {
     let attention = ulpf_direct_attention as *const () as u64;
     if uc.gprs.rip == ulpf_direct_jump as *const () as u64 && area.back.load(Relaxed) != attention {
         uc.gprs.rip = area.back.load(Relaxed);
+        entries::leave(uc);
     }
 }
 

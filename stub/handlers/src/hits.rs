@@ -18,6 +18,7 @@ use ulpf_lib::ring::Counters;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::cause::Cause;
+use crate::check::judge;
 use crate::filter;
 use crate::global::g;
 use crate::log;
@@ -86,6 +87,13 @@ fn hit(
     range: WatchRange,
     kind: WatchKind,
 ) -> Option<Event> {
+    if g().attributes(id).part == Part::Checked {
+        // (An access over the edge of a chunk is judged once, as a whole.)
+        if c.addr.0.wrapping_sub(range.start.0) < range.len {
+            judge::access(t, gprs, c);
+        }
+        return None;
+    }
     let start = c.addr.0.max(range.start.0);
     let end = (c.addr.0 + c.len).min(range.end().0);
     let len = end - start;
@@ -152,7 +160,7 @@ fn hit(
     if attributes.log {
         let inside = match attributes.part {
             Part::End => g().watches().before(part) + (start - range.start.0),
-            Part::Whole | Part::Pointer => 0,
+            Part::Whole | Part::Pointer | Part::Checked => 0,
         };
         let bytes = (id, start, len, inside);
         log::hit(t, gprs, c, bytes, old, silent, attributes);

@@ -14,6 +14,7 @@
 
 pub mod breakpoints;
 pub mod cause;
+pub mod check;
 pub mod child;
 pub mod crash;
 pub mod direct;

@@ -10,7 +10,7 @@
 //!  pad                                 munmap(image); rdi, rsi, rcx as the program has them; jump to the program
 //! ```
 //! Without a pad (no vDSO), or where a seccomp filter of the program's forbids the last munmap, the image stays in the child,
-//! as private memory. So it does where the child has filters and gets a stub of its own: from there alone the command can
+//! as private memory. So it does where the heap is checked, whose blocks the child goes on to use (`check`), and where the child has filters and gets a stub of its own: from there alone the command can
 //! make what the filters forbid.
 //!
 //! **After a detach** threads of the program may still be on their way out of our code, which only a tracer
@@ -22,6 +22,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::boot::PAD_LEN;
 use ulpf_lib::{place, sys};
 
+use crate::check;
 use crate::child;
 use crate::global::{g, machine};
 use crate::patches;
@@ -66,6 +67,9 @@ extern "C" fn ulpf_unmap_ours() {
 /// A forked child, whose memory is its own by now, goes on as `uc` says, without anything of ours. Comes back if it
 /// cannot; then it keeps private copies. `permits`: may this call of the child from this address be made?
 pub fn leave_child(uc: &UContext, permits: impl FnOnce(u64, u64, &[u64; 6]) -> bool) {
+    if check::stays_in_child() {
+        return;
+    }
     let (start, end) = machine().image;
     // SAFETY: the boot stack, the end of the image, which nobody uses after boot.
     let Some(copy) = (unsafe { copy_frame(uc, end, 64 << 10) }) else {

@@ -25,6 +25,7 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, VISIT, tsc};
 
+use crate::check::entries;
 use crate::child;
 use crate::direct_frame;
 use crate::global::{g, tables};
@@ -51,8 +52,9 @@ pub fn drop_tables(rest: &mut AtRest) {
     unsafe { g().page_map.use_classes(core::ptr::null_mut()) };
     let memory = place::memory().start;
     place::unmap(of.classes - PAGE_SIZE, PAGES + PAGE_SIZE);
-    for bits in [of.writes, of.reads] {
-        place::unmap(bits.wrapping_add(memory / 8), BITS_LEN);
+    place::unmap(of.writes.wrapping_add(memory / 8), BITS_LEN);
+    if of.reads != of.writes {
+        place::unmap(of.reads.wrapping_add(memory / 8), BITS_LEN);
     }
     place::unmap(of.tallies.wrapping_add(memory / PAGE_SIZE), TALLIES_LEN);
 }
@@ -196,6 +198,9 @@ fn unchanged(area: &Area, uc: &mut UContext, part: &Part, a: u8, b: u8) -> bool 
 
 /// If the context is inside a body, makes it that of the original code.
 pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
+    if entries::leave(uc) {
+        return Some(Left::Elsewhere);
+    }
     if !SOME.load(Relaxed) {
         return None;
     }

@@ -12,6 +12,7 @@ use ulpf_engine::cpu::Cpu;
 use ulpf_lib::eflags::DF;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 
+use crate::check::{arena, shadow};
 use crate::global::g;
 use crate::hits::{self, count_false_positives};
 use crate::locks::{self, Held};
@@ -74,8 +75,10 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     if copies {
         let apart = source.abs_diff(dest) >= len as u64;
         let seen = g().page_map.entry(TargetAddr(source));
+        let checked = arena::has(source);
         if !apart
-            || seen.guards(AccessKind::Read)
+            || seen.guards(AccessKind::Read) && !checked
+            || checked && shadow::first_closed(source, len as u64).is_some()
             || seen.moved() && !seen.permits(AccessKind::Read)
             || memory::read(source, new) != len
         {
@@ -139,6 +142,13 @@ fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
             return false; // what follows begins later still
         }
         let a = g().attributes(id);
+        if a.part == Part::Checked {
+            // What nobody may touch is told of one by one.
+            let open = shadow::first_closed(addr, end - addr).map_or(end, |closed| closed);
+            special |= open - addr < size;
+            end = open - (open - addr) % size;
+            return false;
+        }
         special |= here.is_some() || a.log || a.stop || a.filter.is_some() || a.frozen.is_some();
         special |= a.part == Part::Pointer;
         special |= !kind.sees(AccessKind::Write);

@@ -39,6 +39,8 @@ pub enum Part {
     Pointer,
     /// The bytes at the end of the way.
     End,
+    /// Memory of a checked heap: its bits say what is a hit.
+    Checked,
 }
 
 /// Where the user wants a watch to be.

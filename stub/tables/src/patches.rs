@@ -22,6 +22,8 @@ pub struct Known {
     pub leaving: bool,
     /// A string instruction, which nobody has executed.
     pub repeats: bool,
+    /// Not 0: no access, but a call of the program's allocator, which is served in its place; which function.
+    pub call: u8,
 }
 
 /// For each part of a patch: of a hit, of leaving when the patch stays, and when it has gone; of a string instruction
@@ -47,6 +49,7 @@ impl Known {
             kind,
             leaving,
             repeats,
+            call: 0,
         };
         [
             known(part.at + u64::from(part.len), false),

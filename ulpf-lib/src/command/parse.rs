@@ -50,6 +50,11 @@ const LAST: Of = Of {
     say: "say: ulpf last ADDR [LEN] [N], for example ulpf last 0x4040 8 5",
 };
 
+const HEAP_CHECK: Of = Of {
+    what: "ulpf heap-check",
+    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks], before the program has run",
+};
+
 const NO_SUCH_WATCH: &str = "there is no watch with that number";
 const BAD_PATCH: &str = "it takes on or off, after how many faults a site is patched, and the patience (64 to 65536 accesses to pages without a guard) after which a patch goes; or sites and how many of them";
 
@@ -120,9 +125,34 @@ impl Command {
             "patch" => patch(w),
             "last" => last(w),
             "log" => Ok(Command::Log(number(w.next()).unwrap_or(100))),
+            "heap-check" => heap_check(w),
             other => Err(Mistake::Unknown(other.into())),
         }
     }
+}
+
+fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
+    let mut how = HeapCheck {
+        leaks: false,
+        ..HeapCheck::default()
+    };
+    while let Some(word) = w.next() {
+        if word == "leaks" {
+            how.leaks = true;
+            continue;
+        }
+        match (word, number(w.next())) {
+            ("frames", Some(n)) if n <= MAX_FRAMES as u64 => how.frames = n as u8,
+            ("quarantine", Some(n)) => how.quarantine = n,
+            ("gap", Some(n @ 16..=4096)) if n.is_multiple_of(16) => how.gap = n,
+            _ => {
+                return HEAP_CHECK.no(
+                    "it takes up to 16 frames, the quarantine in bytes, and a gap of 16 to 4096 bytes, a multiple of 16",
+                );
+            }
+        }
+    }
+    Ok(Command::HeapCheck(how))
 }
 
 fn id(word: Option<&str>) -> Option<u32> {

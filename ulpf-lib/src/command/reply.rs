@@ -72,6 +72,8 @@ pub enum Reply {
     },
     /// `{"patch_syscalls":true}`
     PatchSyscalls(bool),
+    /// `{"heap_checked":true}`
+    HeapChecked,
     /// `{"refused":{"what":"…","why":"…","what_to_do":"…"}}`
     Refused(Refusal),
 }
@@ -107,6 +109,7 @@ impl fmt::Display for Reply {
                 "{{\"session\":\"{session:#x}\",\"pid\":{pid},\"stops_at\":\"{stops_at:#x}\"}}"
             ),
             Reply::PatchSyscalls(on) => write!(f, "{{\"patch_syscalls\":{on}}}"),
+            Reply::HeapChecked => f.write_str("{\"heap_checked\":true}"),
             Reply::Refused(r) => write!(
                 f,
                 "{{\"refused\":{{\"what\":{},\"why\":{},\"what_to_do\":{}}}}}",

@@ -241,6 +241,7 @@ mod replies {
                 stops_at: 0x756c_7066_0000_0000,
             },
             Reply::PatchSyscalls(true),
+            Reply::HeapChecked,
             Reply::Refused(Refusal::new("a \"b\"", "c\\\nd", "é")),
         ] {
             let text = reply.to_string();

@@ -66,7 +66,8 @@ impl Guards {
         Ok(parts)
     }
 
-    pub(super) fn is_ours(&self, at: u64) -> bool {
+    /// Is there memory of ours at `at`, which is not in our place?
+    pub fn is_ours(&self, at: u64) -> bool {
         self.excluded.get(at).is_some() || self.is_alias(at)
     }
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Changes with the layout.
-pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin3");
+pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin4");
 /// Most callers of a record.
 pub const MAX_FRAMES: usize = 16;
 /// Most bytes of a value in a record; of longer ones the first are kept.
@@ -26,8 +26,8 @@ pub const AREAS: u64 = 1 << 15;
 pub const HEADS_OFFSET: u64 = AREAS_OFFSET + AREAS * size_of::<Area>() as u64;
 /// Where the rings begin; [`ring_place`] has each.
 pub const RINGS_OFFSET: u64 = HEADS_OFFSET + AREAS * size_of::<RingHead>() as u64;
-/// Bytes of the whole area, most of them a hole.
-pub const SHARED_LEN: u64 = ring_place(AREAS - 1).0 + ring_place(AREAS - 1).1 * SLOT;
+/// Where the rings end.
+pub const RINGS_END: u64 = ring_place(AREAS - 1).0 + ring_place(AREAS - 1).1 * SLOT;
 
 /// Words of eight bytes in a slot of a ring: a cache line.
 pub const SLOT_WORDS: usize = 8;

@@ -448,8 +448,8 @@ fn rings_lie_side_by_side() {
         assert!(slots.is_power_of_two() && slots >= 256);
         end = at + slots * 64;
     }
-    assert_eq!(end, SHARED_LEN);
-    const { assert!(SHARED_LEN - RINGS_OFFSET < 1 << 30) };
+    assert_eq!(end, RINGS_END);
+    const { assert!(RINGS_END - RINGS_OFFSET < 1 << 30) };
 }
 
 /// A ring whose writer is hostile: it moves its head whenever somebody looks.

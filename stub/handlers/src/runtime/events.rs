@@ -205,4 +205,10 @@ pub enum Request {
     Reconsider {
         page: u64,
     },
+    /// The checked heap needs so many bytes more.
+    GrowHeap {
+        bytes: u64,
+    },
+    /// The program ends: which blocks of the checked heap are left?
+    FindLeaks,
 }

@@ -181,6 +181,10 @@ pub struct Own {
     pub reconsider: Cell<u64>,
     /// Code that a backtrace has come to and did not know; 0: none.
     pub new_code: Cell<u64>,
+    /// Not 0: the checked heap has no room for what it asks for; bytes.
+    pub needs_room: Cell<u64>,
+    /// It is on its way from `operator new[]` to `operator new`, in a checked heap.
+    pub asks_for_array: Cell<bool>,
     /// Not 0: the patch there is to go.
     pub cool: Cell<u64>,
     /// A hot instruction and the page that it has met.
@@ -557,6 +561,8 @@ impl Registry {
                 caught: Cell::new(0),
                 reconsider: Cell::new(0),
                 new_code: Cell::new(0),
+                needs_room: Cell::new(0),
+                asks_for_array: Cell::new(false),
                 cool: Cell::new(0),
                 hot: Cell::new(None),
                 visit: Cell::new(0),

@@ -24,7 +24,7 @@ use crate::runtime::frame::*;
 use crate::runtime::park::{self, park};
 use crate::runtime::thread::{Current, OwnStepKind};
 use crate::syscalls::{self, legacy, sites, vsyscall};
-use crate::{breakpoints, direct, direct_frame, fault, upcall};
+use crate::{breakpoints, check, direct, direct_frame, fault, upcall};
 
 /// Does what signals that struck during a handler have left to do; called before it returns.
 #[unsafe(no_mangle)]
@@ -172,6 +172,9 @@ extern "C" fn ulpf_on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
 
 /// A fault of this thread, which came by a signal or by an upcall.
 pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
+    if check::hooks::fault(t, uc) {
+        return;
+    }
     sites::leave(uc);
     // A privileged instruction at a place where another one was.
     let landing = if sig == SIGSEGV && info.code == SI_KERNEL {

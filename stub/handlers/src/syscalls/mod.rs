@@ -42,6 +42,7 @@ use ulpf_lib::sys::uapi::arch::*;
 use ulpf_lib::syscalls::row::Special;
 use ulpf_lib::{library_abi, sys, syscalls};
 
+use crate::check;
 use crate::crash;
 use crate::global::g;
 use crate::library;
@@ -196,6 +197,9 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         k::__NR_exit_group => {
             if g().decides.load(Relaxed) {
                 park::park(t, uc, Event::Ends);
+            }
+            if check::LEAKS.load(Relaxed) && t.is_programs() {
+                park::request(t, uc, Request::FindLeaks);
             }
             // SAFETY: ends the program, as asked.
             let _ = unsafe { sys!(nr, a[0]) };

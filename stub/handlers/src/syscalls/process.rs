@@ -19,6 +19,7 @@ use super::ends::end_thread;
 use super::scratch::Scratch;
 use super::seccomp;
 use crate::breakpoints;
+use crate::check;
 use crate::global::{EVERYBODY, follows};
 use crate::global::{g, machine};
 use crate::locks;
@@ -558,6 +559,7 @@ fn own_number() -> u32 {
 
 /// The forked child: takes everything of ours away. `clear`: and the program's signal handlers.
 fn in_child(t: Current, uc: &mut UContext, clear: bool) {
+    check::in_child();
     // Of the shared area the child has nothing, nor of generated code.
     areas::disable();
     g().shared.store(core::ptr::null_mut(), Relaxed);

@@ -28,28 +28,25 @@ const NAMES: [&[u8]; 18] = [
     b"_ZdlPvm",
     b"_ZdaPvm",
 ];
+/// Kinds of symbols.
+const FUNCTION: u8 = 2;
+const CHOOSER: u8 = 10;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 /// So many symbols of one bucket are looked at.
 const MOST: u32 = 1000;
-const LONGEST: usize = 16;
+const LONGEST: usize = 40;
 
 /// The allocator's functions in a file, `[start, end)`.
 pub fn functions(object: &Object) -> Vec<(u64, u64)> {
-    let [texts, symbols, hashes] = object.dynamic([DT_STRTAB, DT_SYMTAB, DT_GNU_HASH]);
-    let (Some(texts), Some(symbols), Some(hashes)) = (texts, symbols, hashes) else {
+    let Some(tables) = Tables::of(object) else {
         return Vec::new();
-    };
-    let tables = Tables {
-        texts: object.loaded(texts),
-        symbols: object.loaded(symbols),
-        hashes: object.loaded(hashes),
-        bias: object.bias,
     };
     NAMES.iter().filter_map(|name| tables.find(name)).collect()
 }
 
-struct Tables {
+/// The dynamic symbols of a file, by name.
+pub struct Tables {
     texts: u64,
     symbols: u64,
     hashes: u64,
@@ -57,7 +54,28 @@ struct Tables {
 }
 
 impl Tables {
-    fn find(&self, name: &[u8]) -> Option<(u64, u64)> {
+    /// `None`: it has none, or none with a hash table.
+    pub fn of(object: &Object) -> Option<Tables> {
+        let [texts, symbols, hashes] = object.dynamic([DT_STRTAB, DT_SYMTAB, DT_GNU_HASH]);
+        Some(Tables {
+            texts: object.loaded(texts?),
+            symbols: object.loaded(symbols?),
+            hashes: object.loaded(hashes?),
+            bias: object.bias,
+        })
+    }
+
+    /// The function of that name, `[start, end)`.
+    pub fn find(&self, name: &[u8]) -> Option<(u64, u64)> {
+        self.look_up(name, FUNCTION)
+    }
+
+    /// Where the function is that chooses the one of that name (STT_GNU_IFUNC).
+    pub fn chooser(&self, name: &[u8]) -> Option<u64> {
+        Some(self.look_up(name, CHOOSER)?.0)
+    }
+
+    fn look_up(&self, name: &[u8], kind: u8) -> Option<(u64, u64)> {
         let hash = name.iter().fold(5381u32, |hash, byte| {
             hash.wrapping_mul(33).wrapping_add((*byte).into())
         });
@@ -71,7 +89,7 @@ impl Tables {
         for _ in 0..MOST {
             let other = u32_at(chains.wrapping_add(u64::from(n - first) * 4))?;
             if other | 1 == hash | 1
-                && let Some(found) = self.symbol(n, name)
+                && let Some(found) = self.symbol(n, name, kind)
             {
                 return Some(found);
             }
@@ -84,8 +102,7 @@ impl Tables {
     }
 
     /// Where a function is, if it has this name.
-    fn symbol(&self, n: u32, name: &[u8]) -> Option<(u64, u64)> {
-        const FUNCTION: u8 = 2;
+    fn symbol(&self, n: u32, name: &[u8], kind: u8) -> Option<(u64, u64)> {
         let at = self.symbols.wrapping_add(u64::from(n) * 24);
         let text = self.texts.wrapping_add(u32_at(at)?.into());
         let said: [u8; LONGEST] = bytes(text)?;
@@ -93,7 +110,7 @@ impl Tables {
         let [info, _, section @ ..] = bytes::<4>(at.wrapping_add(4))?;
         let value = u64::from_le_bytes(bytes(at.wrapping_add(8))?);
         let size = u64::from_le_bytes(bytes(at.wrapping_add(16))?);
-        let defined = info & 0xf == FUNCTION && section != [0, 0] && size > 0;
+        let defined = info & 0xf == kind && section != [0, 0] && size > 0;
         let start = self.bias.wrapping_add(value);
         (defined && said.get(..end) == Some(name))
             .then(|| Some((start, start.checked_add(size)?)))?

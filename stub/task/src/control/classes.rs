@@ -17,6 +17,7 @@ use ulpf_lib::pages::Guard;
 use ulpf_lib::place::{self, AfterFork};
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
+use ulpf_stub_handlers::check::{arena, shadow};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::patches;
@@ -44,6 +45,23 @@ impl Classes {
     /// No alias is where it was.
     pub fn clear(&mut self) {
         self.classes.clear();
+    }
+
+    /// The same for a checked heap, whose bits are for loads and stores alike.
+    pub fn prepare_for_check(&mut self, rest: &mut AtRest) -> bool {
+        if !self.prepare(rest) {
+            return false;
+        }
+        self.declassify();
+        let tables = &mut rest.tables_mut().patches.tables;
+        if tables.reads != tables.writes {
+            place::unmap(
+                tables.reads.wrapping_add(place::memory().start / 8),
+                patches::BITS_LEN,
+            );
+            tables.reads = tables.writes;
+        }
+        true
     }
 
     /// Maps the tables, once. `false`: that cannot be.
@@ -105,6 +123,13 @@ impl Classes {
         }
     }
 
+    /// Pages of a checked heap, whose bits are the heap's own.
+    pub fn classify_checked(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        for page in (start..end).step_by(PAGE_SIZE as usize) {
+            self.classify(rest, TargetAddr(page));
+        }
+    }
+
     fn classify(&mut self, rest: &mut AtRest, page: TargetAddr) {
         let map = &g().page_map;
         let entry = map.entry(page);
@@ -123,7 +148,16 @@ impl Classes {
         let Some(class) = self.class(rest, distance, guard) else {
             return;
         };
+        if arena::has(page.0) {
+            // Its bits say at any time what they have to.
+            if page.0.is_multiple_of(shadow::WINDOW) {
+                self.edge(page, alias, entry);
+            }
+            map.set_class(page, class);
+            return;
+        }
         let Tables { writes, reads, .. } = patches::table().tables;
+        let shared = writes == reads;
         for (bits, kind) in [(writes, AccessKind::Write), (reads, AccessKind::Read)] {
             // SAFETY: the bits of one page of our place; nobody reads them while the world rests.
             let bits = unsafe {
@@ -132,7 +166,9 @@ impl Classes {
                     PAGE_SIZE as usize / 8,
                 )
             };
-            bits.fill(0);
+            if !shared || kind == AccessKind::Write {
+                bits.fill(0);
+            }
             g().watchlist()
                 .for_each_overlap(page, PAGE_SIZE, &mut |_, range, k| {
                     if k.sees(kind) {

@@ -168,6 +168,11 @@ impl Object {
 
 /// The first address of the function that holds `pc`.
 pub fn start(pc: u64, maps: &Snapshot) -> Option<u64> {
+    whole(pc, maps).map(|function| function.0)
+}
+
+/// The function that holds `pc`, `[start, end)`.
+pub fn whole(pc: u64, maps: &Snapshot) -> Option<(u64, u64)> {
     let n = maps.index(pc);
     maps.vmas.get(n).filter(|v| v.start <= pc)?;
     let object = Object::at(n, maps)?;
@@ -190,5 +195,5 @@ pub fn start(pc: u64, maps: &Snapshot) -> Option<u64> {
     let field = described.wrapping_add(8);
     let same = relative(field, field)? == start;
     let len = u64::from(u32_at(described.wrapping_add(12))?);
-    (same && pc - start < len && len <= LONGEST).then_some(start)
+    (same && pc - start < len && len <= LONGEST).then_some((start, start + len))
 }

@@ -7,6 +7,7 @@
 
 mod allocator;
 mod backend;
+mod check;
 mod classes;
 mod code_caves;
 mod conditions;
@@ -17,6 +18,7 @@ mod functions;
 pub mod heap;
 mod held;
 mod last;
+mod leaks;
 pub mod left;
 mod limits;
 mod monitor;
@@ -102,6 +104,7 @@ pub struct Control {
     patched_before: bool,
     told: [bool; limits::COUNT],
     heap: heap::Heap,
+    check: check::Check,
     filters: filters::ByRange,
     conditions: conditions::Conditions,
     out_of_band: out_of_band::OutOfBand,
@@ -156,6 +159,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         patched_before: false,
         told: [false; limits::COUNT],
         heap: heap::Heap::default(),
+        check: check::Check::default(),
         filters: filters::ByRange::default(),
         conditions: conditions::Conditions::default(),
         out_of_band: out_of_band::OutOfBand::default(),

@@ -190,6 +190,15 @@ impl Control {
             }
             Request::Unwind { at } => {
                 unwind::load(self.world.rest(), (at != 0).then_some(at));
+                self.serve_allocators();
+                false
+            }
+            Request::GrowHeap { bytes } => {
+                self.grow_heap(bytes);
+                false
+            }
+            Request::FindLeaks => {
+                self.find_leaks();
                 false
             }
             // Whatever is served is followed by what there is to tell.

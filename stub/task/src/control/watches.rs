@@ -225,6 +225,7 @@ impl Control {
         self.sites.forget(self.world.rest(), start, end);
         self.patches.forget(self.world.rest(), start, end);
         self.forget_code(start, end);
+        self.forget_allocators(start, end);
         if !g().touches(start, end) {
             return;
         }

@@ -54,6 +54,7 @@ struct Fields {
     pid: Option<i32>,
     stops_at: Option<String>,
     patch_syscalls: Option<bool>,
+    heap_checked: Option<bool>,
     refused: Option<Refusal>,
 }
 
@@ -90,6 +91,9 @@ impl Fields {
         }
         if let Some(on) = self.patch_syscalls {
             return Some(Reply::PatchSyscalls(on));
+        }
+        if let Some(true) = self.heap_checked {
+            return Some(Reply::HeapChecked);
         }
         Some(Reply::About {
             session: number(self.session.as_deref())?,

@@ -1,0 +1,80 @@
+//! Where the checked heap is, and its lock.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+/// Bytes of address space for blocks.
+pub const ARENA: u64 = 32 << 30;
+/// Slots of one size share these bytes; large blocks have multiples of them.
+pub const GRANULE: u64 = 64 << 10;
+/// What one record is for at least: no slot is smaller.
+pub const SMALLEST: u64 = 64;
+/// Bytes for the words of granules.
+pub const GRANULES: u64 = ARENA / GRANULE * 8;
+
+/// Where everything is; written by the stub's task before anybody is served.
+pub static START: AtomicU64 = AtomicU64::new(0);
+pub static RECORDS_AT: AtomicU64 = AtomicU64::new(0);
+pub static GRANULES_AT: AtomicU64 = AtomicU64::new(0);
+/// So much of the arena is memory, and so much of that has been given to granules; in bytes.
+pub static MAPPED: AtomicU64 = AtomicU64::new(0);
+pub static CARVED: AtomicU64 = AtomicU64::new(GRANULE);
+pub static EXHAUSTED: AtomicBool = AtomicBool::new(false);
+
+/// Its first byte; 0: there is none.
+#[inline]
+pub fn arena() -> u64 {
+    START.load(Relaxed)
+}
+
+/// Is the byte at `addr` in the arena?
+#[inline]
+pub fn has(addr: u64) -> bool {
+    let start = arena();
+    start != 0 && addr.wrapping_sub(start) < ARENA
+}
+
+/// So much of the arena is memory.
+pub fn mapped() -> u64 {
+    MAPPED.load(Relaxed)
+}
+
+/// By the stub's task, at rest: it cannot grow any more.
+pub fn exhausted() {
+    EXHAUSTED.store(true, Relaxed);
+}
+
+/// By the stub's task, at rest: so much is memory now.
+pub fn grown(to: u64) {
+    MAPPED.store(to, Relaxed);
+}
+
+// ---- the lock ------------------------------------------------------------------------------------
+
+static LOCK: AtomicU32 = AtomicU32::new(0);
+
+/// The heap is the caller's alone, until this is dropped.
+pub struct Locked(());
+
+/// Waits for the heap: nobody keeps it for long.
+pub fn lock() -> Locked {
+    const LOOKS: u32 = 100;
+    let mut looks = 0;
+    while LOCK.swap(1, Acquire) != 0 {
+        looks += 1;
+        if looks % LOOKS == 0 {
+            // SAFETY: lets others run, of whom one has it.
+            let _ = unsafe { sys!(k::__NR_sched_yield) };
+        }
+        core::hint::spin_loop();
+    }
+    Locked(())
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        LOCK.store(0, Release);
+    }
+}

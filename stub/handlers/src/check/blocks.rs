@@ -1,0 +1,238 @@
+//! What is known of the heap's memory: what each granule is for, and which block is in each slot.
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::ring::found::By;
+
+use super::arena::{ARENA, CARVED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, SMALLEST, arena, has};
+
+/// Bytes for the records of slots.
+pub const RECORDS: u64 = ARENA / SMALLEST * size_of::<Slot>() as u64;
+
+/// What is known of a slot. All zero: it was never used.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Slot {
+    pub state: u8,
+    pub by: u8,
+    /// Of a search for what is lost.
+    pub mark: u8,
+    pub _unused: u8,
+    /// From the slot to the block, in bytes.
+    pub inside: u32,
+    /// Bytes that were asked for.
+    pub size: u64,
+    /// Numbers of the depot.
+    pub allocated: u32,
+    pub freed: u32,
+    /// The next one of a list, in units of 16 bytes from the beginning of the arena.
+    pub next: u32,
+    pub _free: u32,
+}
+
+pub const IN_USE: u8 = 1;
+pub const QUARANTINED: u8 = 2;
+pub const FREE: u8 = 3;
+
+/// What a granule is for: in the lowest two bits, and the rest above.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Granule {
+    Unused,
+    /// Slots of so many bytes.
+    Small(u64),
+    /// The first one of so many.
+    Large(u64),
+    /// So many behind the first one.
+    Behind(u64),
+}
+
+impl Granule {
+    fn of(word: u64) -> Granule {
+        match word & 3 {
+            1 => Granule::Small(word >> 2),
+            2 => Granule::Large(word >> 2),
+            3 => Granule::Behind(word >> 2),
+            _ => Granule::Unused,
+        }
+    }
+    fn word(self) -> u64 {
+        match self {
+            Granule::Unused => 0,
+            Granule::Small(n) => n << 2 | 1,
+            Granule::Large(n) => n << 2 | 2,
+            Granule::Behind(n) => n << 2 | 3,
+        }
+    }
+}
+
+pub const EMPTY: Slot = Slot {
+    state: 0,
+    by: 0,
+    mark: 0,
+    _unused: 0,
+    inside: 0,
+    size: 0,
+    allocated: 0,
+    freed: 0,
+    next: 0,
+    _free: 0,
+};
+
+/// The record of the slot at this offset of the arena.
+pub fn record(offset: u64) -> *mut Slot {
+    let at = RECORDS_AT.load(Relaxed) + offset / SMALLEST * size_of::<Slot>() as u64;
+    at as *mut Slot
+}
+
+pub fn get(offset: u64) -> Slot {
+    // SAFETY: within the records; all patterns are valid.
+    unsafe { record(offset).read_volatile() }
+}
+
+pub fn put(offset: u64, slot: Slot) {
+    // SAFETY: within the records, and under the lock.
+    unsafe { record(offset).write_volatile(slot) };
+}
+
+fn granule_word(offset: u64) -> *mut u64 {
+    (GRANULES_AT.load(Relaxed) + offset / GRANULE * 8) as *mut u64
+}
+
+pub fn granule(offset: u64) -> Granule {
+    // SAFETY: within the words of granules.
+    Granule::of(unsafe { granule_word(offset).read_volatile() })
+}
+
+pub fn set_granule(offset: u64, what: Granule) {
+    // SAFETY: as above, and under the lock.
+    unsafe { granule_word(offset).write_volatile(what.word()) };
+}
+
+pub fn link(offset: u64) -> u32 {
+    (offset / 16) as u32
+}
+
+pub fn offset(link: u32) -> u64 {
+    u64::from(link) * 16
+}
+
+/// The slot that holds the byte at `addr`: its offset, and its bytes.
+pub fn slot_of(addr: u64) -> Option<(u64, u64)> {
+    let at = addr.wrapping_sub(arena());
+    if !has(addr) || at >= MAPPED.load(Relaxed) {
+        return None;
+    }
+    let start = at & !(GRANULE - 1);
+    match granule(start) {
+        Granule::Unused => None,
+        Granule::Small(size) => {
+            let n = (at - start).checked_div(size)?;
+            let slot = start + n * size;
+            (slot + size <= start + GRANULE).then_some((slot, size))
+        }
+        Granule::Large(n) => Some((start, n * GRANULE)),
+        Granule::Behind(n) => {
+            let first = start.checked_sub(n * GRANULE)?;
+            match granule(first) {
+                Granule::Large(n) => Some((first, n * GRANULE)),
+                _ => None,
+            }
+        }
+    }
+}
+
+/// A block, in use or freed.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    pub start: u64,
+    /// Bytes that were asked for.
+    pub size: u64,
+    pub by: By,
+    pub freed: bool,
+    /// Numbers of the depot.
+    pub allocated_at: u32,
+    pub freed_at: u32,
+}
+
+pub fn block(slot: u64) -> Option<Block> {
+    let s = get(slot);
+    if !(IN_USE..=FREE).contains(&s.state) {
+        return None;
+    }
+    Some(Block {
+        start: arena() + slot + u64::from(s.inside),
+        size: s.size,
+        by: By::of(s.by.into()),
+        freed: s.state != IN_USE,
+        allocated_at: s.allocated,
+        freed_at: s.freed,
+    })
+}
+
+/// The block in whose slot the byte at `addr` is.
+pub fn near(addr: u64) -> Option<Block> {
+    block(slot_of(addr)?.0)
+}
+
+/// The block that begins at `addr`.
+pub fn at(addr: u64) -> Option<Block> {
+    near(addr).filter(|b| b.start == addr)
+}
+
+/// The block in the next slot behind the byte at `addr`.
+pub fn next(addr: u64) -> Option<Block> {
+    let granule = ((addr - arena()) / GRANULE + 1) * GRANULE + arena();
+    match slot_of(addr) {
+        Some((slot, size)) => near(arena() + slot + size).or_else(|| near(granule)),
+        None => near(granule),
+    }
+}
+
+pub fn set_next(slot: u64, next: u32) {
+    put(slot, Slot { next, ..get(slot) });
+}
+
+// ---- a search for what is lost -------------------------------------------------------------------
+
+/// Calls `f` with every block in use, and its mark. By the stub's task, at rest.
+pub fn each(mut f: impl FnMut(Block, u8)) {
+    let end = CARVED.load(Relaxed).min(MAPPED.load(Relaxed));
+    let mut at = GRANULE;
+    while at < end {
+        let (size, granules) = match granule(at) {
+            Granule::Small(size) => (size, 1),
+            Granule::Large(n) => (n * GRANULE, n),
+            _ => (GRANULE, 1),
+        };
+        let stop = at + granules * GRANULE;
+        let mut slot = at;
+        while slot + size <= stop {
+            let s = get(slot);
+            if s.state == IN_USE
+                && let Some(b) = block(slot)
+            {
+                f(b, s.mark);
+            }
+            slot += size;
+        }
+        at = stop;
+    }
+}
+
+/// Marks the block in use that `addr` points into, if it has a lower mark; it is that then, and whether `addr` is its
+/// beginning.
+pub fn mark(addr: u64, mark: impl FnOnce(bool) -> u8) -> Option<Block> {
+    let (slot, _) = slot_of(addr)?;
+    let s = get(slot);
+    let b = block(slot).filter(|b| !b.freed)?;
+    let inside = addr.wrapping_sub(b.start);
+    if inside >= b.size.max(1) {
+        return None;
+    }
+    let mark = mark(inside == 0);
+    if s.mark >= mark {
+        return None;
+    }
+    put(slot, Slot { mark, ..s });
+    Some(b)
+}

@@ -1,0 +1,106 @@
+//! Who has allocated and freed: lists of return addresses, each kept once, by number.
+//!
+//! ```text
+//! | heads: a u32 for each value of the hash | entry: next, frames, thread, hash, return addresses… | entry … |
+//! ```
+//! Written under the heap's lock; an entry never changes, and is never taken away.
+
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use ulpf_lib::ring::MAX_FRAMES;
+use ulpf_lib::ring::found::Trace;
+
+use super::arena;
+
+/// Bytes of address space for it.
+pub const LEN: u64 = 512 << 20;
+const HEADS: u64 = 1 << 17;
+/// An entry before its addresses: four words of four bytes.
+const HEAD: u64 = 16;
+
+/// Where it is; 0: there is none.
+static AT: AtomicU64 = AtomicU64::new(0);
+/// Where the next entry goes, in bytes from its beginning.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Zeroed memory of [`LEN`] bytes is taken into use.
+pub fn begin(at: u64) {
+    NEXT.store(HEADS * 4, Relaxed);
+    AT.store(at, Relaxed);
+}
+
+fn word(at: u64) -> *mut u32 {
+    (AT.load(Relaxed) + at) as *mut u32
+}
+
+fn get(at: u64) -> u32 {
+    // SAFETY: within the depot.
+    unsafe { word(at).read() }
+}
+
+fn put(at: u64, value: u32) {
+    // SAFETY: within the depot, and under the heap's lock.
+    unsafe { word(at).write(value) };
+}
+
+fn hash(thread: u32, frames: &[u64]) -> u32 {
+    let mut all = u64::from(thread) ^ (frames.len() as u64) << 32;
+    for frame in frames {
+        all = (all ^ frame).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        all ^= all >> 29;
+    }
+    (all ^ all >> 32) as u32
+}
+
+/// The frames of the entry with this number.
+fn frames<'a>(entry: u64) -> &'a [u64] {
+    let n = get(entry + 4) as usize;
+    // SAFETY: an entry of the depot, which never changes.
+    unsafe { core::slice::from_raw_parts((AT.load(Relaxed) + entry + HEAD) as *const u64, n) }
+}
+
+/// The number of these; 0: there is no room.
+pub fn note(thread: u32, list: &[u64]) -> u32 {
+    if AT.load(Relaxed) == 0 || list.is_empty() {
+        return 0;
+    }
+    let hash = hash(thread, list);
+    let head = u64::from(hash) % HEADS * 4;
+    let _lock = arena::lock();
+    let mut entry = u64::from(get(head)) * 8;
+    while entry != 0 {
+        if get(entry + 12) == hash && get(entry + 8) == thread && frames(entry) == list {
+            return (entry / 8) as u32;
+        }
+        entry = u64::from(get(entry)) * 8;
+    }
+    let entry = NEXT.load(Relaxed);
+    let end = entry + HEAD + list.len() as u64 * 8;
+    if end > LEN {
+        return 0;
+    }
+    NEXT.store(end, Relaxed);
+    put(entry, get(head));
+    put(entry + 4, list.len() as u32);
+    put(entry + 8, thread);
+    put(entry + 12, hash);
+    for (n, frame) in list.iter().enumerate() {
+        // SAFETY: within the depot, and under the heap's lock.
+        unsafe { (word(entry + HEAD + n as u64 * 8) as *mut u64).write(*frame) };
+    }
+    put(head, (entry / 8) as u32);
+    (entry / 8) as u32
+}
+
+/// What the number stands for.
+pub fn tell(number: u32, to: &Trace) {
+    let entry = u64::from(number) * 8;
+    if AT.load(Relaxed) == 0 || entry < HEADS * 4 || entry >= NEXT.load(Relaxed) {
+        return;
+    }
+    let list = frames(entry);
+    to.note(
+        get(entry + 8),
+        list.get(..list.len().min(MAX_FRAMES)).unwrap_or_default(),
+    );
+}

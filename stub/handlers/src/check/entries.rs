@@ -1,0 +1,226 @@
+//! How the program's calls of its allocator come here.
+//!
+//! ```text
+//! malloc:  mov r11, entry n; jmp r11 ─▶ entry n: gs:[hit] = KNOWN[n]; jmp gs:[entry] ─▶ ulpf_direct ─▶ called()
+//!                                                                                            │
+//! the caller  ◀────────────── ret ◀──────────── ulpf_check_return ◀──── ulpf_direct_tail ◀───┘
+//! ```
+//! The first bytes of each function are a jump, for good; nobody executes what stood there. r11 belongs to nobody at the
+//! beginning of a function. Whoever is interrupted in an entry is at the beginning of the function again ([`leave`]), so
+//! nobody ever sees one. A thread without its area in gs faults there: it gets one, or, if gs is the program's, the
+//! call is served in the fault's handler.
+
+use core::arch::global_asm;
+use core::cell::UnsafeCell;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
+
+use ulpf_lib::AccessKind;
+use ulpf_lib::ring::Area;
+use ulpf_stub_tables::patches::Known;
+
+use crate::runtime::frame::UContext;
+use crate::runtime::memory;
+
+/// Blocks are served here. Changes at rest, once.
+pub static ON: AtomicBool = AtomicBool::new(false);
+/// What one of the functions does.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Function {
+    /// (size)
+    Malloc = 1,
+    /// (number, size)
+    Calloc,
+    /// (block, size)
+    Realloc,
+    /// (block, number, size)
+    Reallocarray,
+    /// (block)
+    Free,
+    /// (alignment, size)
+    Memalign,
+    /// (where the address goes, alignment, size)
+    PosixMemalign,
+    /// (size), at a page
+    Valloc,
+    /// (size), whole pages
+    Pvalloc,
+    /// (block)
+    UsableSize,
+    /// (block), of `operator delete`
+    Delete,
+    /// (block), of `operator delete[]`
+    DeleteArray,
+    /// (size, …) of `operator new[]` that goes on as `operator new`
+    NewArray,
+}
+
+/// Functions of allocators that a program may have, of all its files together.
+pub const MOST: usize = 256;
+/// Bytes of an entry.
+const ENTRY: usize = 64;
+/// Bytes of the jump.
+pub const JUMP: usize = 13;
+
+/// What [`Area::hit`] points to.
+#[repr(transparent)]
+pub struct Entries(UnsafeCell<[Known; MOST]>);
+
+// SAFETY: written by the stub's task at rest.
+unsafe impl Sync for Entries {}
+
+const NOBODY: Known = Known {
+    pc: 0,
+    after: 0,
+    back: 0,
+    size: 0,
+    kind: AccessKind::Read,
+    leaving: false,
+    repeats: false,
+    call: 0,
+};
+
+#[unsafe(no_mangle)]
+static ulpf_check_known: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
+/// Not 0: a forked child.
+#[unsafe(no_mangle)]
+static ulpf_check_asleep: AtomicU8 = AtomicU8::new(0);
+
+global_asm!(
+    ".text",
+    ".p2align 6",
+    ".globl ulpf_check_entries",
+    "ulpf_check_entries:",
+    ".set ulpf_check_n, 0",
+    ".rept {most}",
+    ".p2align 6",
+    "lea r11, [rip + ulpf_check_known + ulpf_check_n]",
+    "cmp byte ptr [rip + ulpf_check_asleep], 0",
+    "jne 2f",
+    "mov gs:[{hit}], r11",
+    "jmp qword ptr gs:[{entry}]",
+    "2:",
+    "mov rcx, r11",
+    "jmp ulpf_check_alone",
+    ".set ulpf_check_n, ulpf_check_n + {size}",
+    ".endr",
+    ".p2align 6",
+    ".globl ulpf_check_return",
+    "ulpf_check_return:",
+    "ret",
+    "ud2",
+    most = const MOST,
+    size = const size_of::<Known>(),
+    hit = const offset_of!(Area, hit),
+    entry = const offset_of!(Area, entry),
+);
+
+unsafe extern "C" {
+    fn ulpf_check_entries();
+    fn ulpf_check_return();
+}
+
+pub fn entries() -> u64 {
+    ulpf_check_entries as *const () as u64
+}
+
+pub fn way_back() -> u64 {
+    ulpf_check_return as *const () as u64
+}
+
+pub fn known(n: usize) -> Option<&'static Known> {
+    // SAFETY: written at rest.
+    unsafe { &*ulpf_check_known.0.get() }.get(n)
+}
+
+/// One more function is to come here: the jump that its code begins with from now on. `on`: where it goes on instead of
+/// returning. By the stub's task, at rest.
+pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<[u8; JUMP]> {
+    let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == 0 || k.pc == at))?;
+    // SAFETY: nobody executes an entry while the world rests.
+    let slot = unsafe { (*ulpf_check_known.0.get()).get_mut(n)? };
+    *slot = Known {
+        pc: at,
+        after: on.unwrap_or(way_back()),
+        back: on.unwrap_or(way_back()),
+        call: function as u8,
+        ..NOBODY
+    };
+    let mut code = [0x49, 0xbb, 0, 0, 0, 0, 0, 0, 0, 0, 0x41, 0xff, 0xe3];
+    let to = entries() + (n * ENTRY) as u64;
+    code.get_mut(2..10)?.copy_from_slice(&to.to_le_bytes());
+    Some(code)
+}
+
+/// The functions that come here, by their first bytes.
+pub fn all() -> impl Iterator<Item = u64> {
+    (0..MOST).filter_map(|n| known(n).map(|k| k.pc).filter(|pc| *pc != 0))
+}
+
+/// The function at `at` is mapped no more.
+pub fn remove(at: u64) {
+    // SAFETY: by the stub's task, at rest.
+    let slots = unsafe { &mut *ulpf_check_known.0.get() };
+    slots
+        .iter_mut()
+        .filter(|k| k.pc == at)
+        .for_each(|k| *k = NOBODY);
+}
+
+pub fn function(known: &Known) -> Option<Function> {
+    use Function::*;
+    const ALL: [Function; 13] = [
+        Malloc,
+        Calloc,
+        Realloc,
+        Reallocarray,
+        Free,
+        Memalign,
+        PosixMemalign,
+        Valloc,
+        Pvalloc,
+        UsableSize,
+        Delete,
+        DeleteArray,
+        NewArray,
+    ];
+    ALL.into_iter().find(|f| *f as u8 == known.call)
+}
+
+/// A forked child serves itself.
+pub fn fall_asleep() {
+    ulpf_check_asleep.store(1, Relaxed);
+}
+
+pub fn asleep() -> bool {
+    ulpf_check_asleep.load(Relaxed) != 0
+}
+
+/// As `ret` does.
+pub fn go_back(uc: &mut UContext) {
+    if let Some(to) = memory::get::<u64>(uc.gprs.rsp) {
+        uc.gprs.rip = to;
+        uc.gprs.rsp += 8;
+    }
+}
+
+/// A thread that is interrupted on its way here, or back, is in its own code.
+pub fn leave(uc: &mut UContext) -> bool {
+    if !ON.load(Relaxed) {
+        return false;
+    }
+    let rip = uc.gprs.rip;
+    if rip == way_back() {
+        go_back(uc);
+        return true;
+    }
+    let n = rip.wrapping_sub(entries()) as usize / ENTRY;
+    match known(n).filter(|k| k.pc != 0) {
+        Some(known) => {
+            uc.gprs.rip = known.pc;
+            true
+        }
+        None => false,
+    }
+}

@@ -1,0 +1,19 @@
+//! What is found, and counted, for the command.
+
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use ulpf_lib::ring::found::{FINDINGS_OFFSET, Findings};
+
+use crate::global::g;
+
+/// What is found, for the command.
+pub fn findings() -> Option<&'static Findings> {
+    let base = g().shared.load(Relaxed) as u64;
+    // SAFETY: within the shared area, which is mapped for good.
+    (base != 0).then(|| unsafe { &*((base + FINDINGS_OFFSET) as *const Findings) })
+}
+
+/// A number that is counted up and down, of which nobody needs more than a glance.
+pub fn count(what: &AtomicU64, by: i64) {
+    what.fetch_add(by as u64, Relaxed);
+}

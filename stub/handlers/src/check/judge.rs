@@ -1,0 +1,96 @@
+//! Is this access to the arena an error?
+
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::ring::found::Wrong;
+
+use super::blocks::{self, Block};
+use super::{arena, report, shadow};
+use crate::cause::Cause;
+use crate::runtime::thread::Current;
+use crate::unwind;
+
+/// Functions of C libraries that copy, and so read no byte but those that they are asked to, `[start, end)`.
+static COPIERS: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
+
+/// One more of them; by the stub's task, at rest.
+pub fn add_copier((start, end): (u64, u64)) {
+    let known = |c: &&[AtomicU64; 2]| {
+        let at = c[0].load(Relaxed);
+        at == 0 || at == start
+    };
+    if let Some([from, to]) = COPIERS.iter().find(known) {
+        to.store(end, Relaxed);
+        from.store(start, Relaxed);
+    }
+}
+
+fn is_copier(pc: u64) -> bool {
+    COPIERS.iter().any(|[from, to]| {
+        let from = from.load(Relaxed);
+        from != 0 && from <= pc && pc < to.load(Relaxed)
+    })
+}
+
+/// Is the instruction's access, which overlaps the arena, one that somebody should know of?
+pub fn access(t: Current, gprs: &Gprs, c: &Cause) {
+    let start = c.addr.0.max(arena::arena());
+    let len = c.len.saturating_sub(start - c.addr.0);
+    let Some(closed) = shadow::first_closed(start, len) else {
+        return;
+    };
+    if c.syscall.is_none() && !c.kind.writes() && is_harmless(c) {
+        return;
+    }
+    let (wrong, block) = nearest(closed);
+    report::access(t, gprs, c, wrong, closed, block);
+}
+
+/// A load of more than is used: an aligned word or vector, some of which may be read, crosses into no other page; and
+/// functions for strings look at one vector, or four of them that lie side by side and aligned, for an end that is in
+/// the part that may be read.
+fn is_harmless(c: &Cause) -> bool {
+    let (addr, len) = (c.addr.0, c.len);
+    if len < 4 || is_copier(c.pc) {
+        return false;
+    }
+    let some = |from: u64, to: u64| shadow::first_open(from, to - from).is_some();
+    if len.is_power_of_two() && len >= 8 && addr.is_multiple_of(len) && some(addr, addr + len) {
+        return true;
+    }
+    if !unwind::is_runtime(c.pc) {
+        return false;
+    }
+    const VECTORS: u64 = 4;
+    let from = match len >= 16 && addr.is_multiple_of(len) {
+        true => addr / (len * VECTORS) * (len * VECTORS),
+        false => addr,
+    };
+    some(from.max(arena::arena()), addr + len)
+}
+
+/// What the byte belongs to: a freed block that it was in, or the block that is nearest.
+fn nearest(at: u64) -> (Wrong, Option<Block>) {
+    let is_one = |b: &Block| b.size > 0 || b.allocated_at != 0;
+    let here = blocks::near(at).filter(is_one);
+    if let Some(b) = here
+        && b.freed
+        && at.wrapping_sub(b.start) < b.size
+    {
+        return (Wrong::Freed, here);
+    }
+    let next = blocks::next(at).filter(is_one);
+    let distance = |b: &Block| match at < b.start {
+        true => b.start - at,
+        false => at - (b.start + b.size) + 1,
+    };
+    // Where both are as near, what lies behind the one that is in use is more likely.
+    let nearest = match (here, next) {
+        (Some(a), Some(b)) if distance(&b) < distance(&a) && (!b.freed || a.freed) => Some(b),
+        (Some(a), Some(b)) if a.freed && !b.freed && distance(&b) <= 16 => Some(b),
+        (Some(a), _) => Some(a),
+        (None, b) => b,
+    };
+    (Wrong::Outside, nearest)
+}

@@ -1,0 +1,51 @@
+//! A checked heap (`ulpf check`): the program's malloc and free are served here, from memory in which every byte that
+//! nobody may touch is watched.
+//!
+//! ```text
+//!  malloc, free, operator delete …   their first bytes: a jump ─▶ hooks.rs ─▶ `direct` ─▶ called()
+//!                                                                                          │
+//!  the arena   │ block │ gap │ block │ gap │ freed block (quarantine) │ …           heap.rs ┘ depot.rs (callers)
+//!  its bits      0000    1111  0000    1111  1111111111111111111111      shadow.rs
+//!                                                                             │
+//!  an access ─▶ a fault, or a trampoline: bits of the bytes ── set ──▶ hits.rs ─▶ judge.rs ─▶ report.rs
+//! ```
+//! The arena is one stretch of address space that grows by chunks; each is one watch for all accesses, of which the
+//! part is [`Part::Checked`](ulpf_stub_tables::attributes::Part): not its range decides what is a hit, but the bits
+//! with which trampolines of patches decide, too. A byte of the arena has a bit that says: nobody may touch this. So
+//! malloc and free change bits and nothing else, on the calling thread, without anybody's rest.
+//!
+//! What is known of blocks lies apart from them (`blocks.rs`), where no stray store of the program leads by accident.
+//!
+//! A forked child has everything here as a copy, but no guards: there the functions go on serving its blocks, on its own
+//! stack, and check nothing ([`in_child`]).
+
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+pub mod arena;
+pub mod blocks;
+pub mod depot;
+pub mod entries;
+pub mod found;
+pub mod heap;
+pub mod hooks;
+pub mod judge;
+pub mod news;
+pub mod report;
+pub mod serve;
+pub mod shadow;
+
+/// Blocks that are left at the end are looked for.
+pub static LEAKS: AtomicBool = AtomicBool::new(false);
+
+/// A forked child, which has the heap and nothing that watches it: its functions go on, and tell nothing.
+pub fn in_child() {
+    if entries::ON.load(Relaxed) {
+        entries::fall_asleep();
+        shadow::forget();
+    }
+}
+
+/// Does a child of a fork need what lies in our image, and in our memory?
+pub fn stays_in_child() -> bool {
+    entries::ON.load(Relaxed)
+}

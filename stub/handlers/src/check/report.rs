@@ -1,0 +1,148 @@
+//! What is wrong, written down for the command: each error once for each place, with who made it, and the block that is
+//! nearest with who allocated and who freed it.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::ring::MAX_FRAMES;
+use ulpf_lib::ring::found::{By, Report, Wrong};
+use ulpf_lib::sys;
+
+use super::blocks::{self, Block};
+use super::found::findings;
+use super::{arena, depot};
+use crate::cause::Cause;
+use crate::global::g;
+use crate::runtime::thread::Current;
+use crate::unwind;
+
+/// So many callers have to be the same for it to be the same error.
+const SAME: usize = 4;
+
+/// What is told of it.
+struct Told<'a> {
+    wrong: Wrong,
+    pc: u64,
+    addr: u64,
+    len: u64,
+    kind: u32,
+    syscall: u32,
+    frames: &'a [u64],
+    block: Option<Block>,
+}
+
+/// An access to what nobody may touch.
+pub fn access(t: Current, gprs: &Gprs, c: &Cause, wrong: Wrong, at: u64, block: Option<Block>) {
+    let mut frames = [0; MAX_FRAMES];
+    let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
+    write(
+        t,
+        &Told {
+            wrong,
+            pc: c.pc,
+            addr: at,
+            len: c.len.min(c.addr.0 + c.len - at),
+            kind: c.kind as u32,
+            syscall: c.syscall.map_or(0, |call| call.nr as u32 + 1),
+            frames: frames.get(..n).unwrap_or_default(),
+            block,
+        },
+    );
+}
+
+/// A function was given what it cannot free.
+pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) {
+    let mut frames = [0; MAX_FRAMES];
+    let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
+    write(
+        t,
+        &Told {
+            wrong,
+            pc: gprs.rip,
+            addr,
+            len: 0,
+            kind: by as u32,
+            syscall: 0,
+            frames: frames.get(..n).unwrap_or_default(),
+            block: blocks::near(addr),
+        },
+    );
+}
+
+fn is_same(r: &Report, told: &Told) -> bool {
+    let callers = r.here.callers().take(SAME);
+    r.wrong.load(Relaxed) == told.wrong as u32
+        && r.pc.load(Relaxed) == told.pc
+        && r.kind.load(Relaxed) == told.kind
+        && callers.eq(told.frames.iter().copied().take(SAME))
+}
+
+fn write(t: Current, told: &Told) {
+    let Some(f) = findings() else { return };
+    f.errors.fetch_add(1, Relaxed);
+    {
+        let _lock = arena::lock();
+        let used = f.reports.iter().take_while(|r| r.told.load(Relaxed) != 0);
+        let used = used.count();
+        let mut known = f.reports.iter().take(used);
+        if let Some(r) = known.find(|r| is_same(r, told)) {
+            r.count.fetch_add(1, Relaxed);
+            return;
+        }
+        let Some(r) = f.reports.get(used) else {
+            f.untold.fetch_add(1, Relaxed);
+            return;
+        };
+        r.wrong.store(told.wrong as u32, Relaxed);
+        r.count.store(1, Relaxed);
+        // SAFETY: reads the time-stamp counter.
+        let now = unsafe { core::arch::x86_64::_rdtsc() };
+        r.time.store(now, Relaxed);
+        r.addr.store(told.addr, Relaxed);
+        r.len.store(told.len, Relaxed);
+        r.kind.store(told.kind, Relaxed);
+        r.syscall.store(told.syscall, Relaxed);
+        r.pc.store(told.pc, Relaxed);
+        r.here.note(t.tid() as u32, told.frames);
+        if let Some(b) = &told.block {
+            r.block.store(b.start, Relaxed);
+            r.size.store(b.size, Relaxed);
+            r.by.store(b.by as u32, Relaxed);
+            r.freed.store(b.freed.into(), Relaxed);
+            depot::tell(b.allocated_at, &r.allocated_at);
+            if b.freed {
+                depot::tell(b.freed_at, &r.freed_at);
+            }
+        }
+        r.told.store(1, Release);
+    }
+    wake();
+}
+
+/// The command waits for news.
+fn wake() {
+    let Some(h) = g().header() else { return };
+    if h.reader_waits.load(Relaxed) != 0 {
+        h.wake.fetch_add(1, SeqCst);
+        // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
+        let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, k::FUTEX_WAKE, i32::MAX) };
+    }
+}
+
+/// Blocks that are left at the end, all of one place. By the stub's task, at rest.
+pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
+    let Some(f) = findings() else { return };
+    let Some(r) = f.reports.iter().find(|r| r.told.load(Relaxed) == 0) else {
+        f.untold.fetch_add(1, Relaxed);
+        return;
+    };
+    r.wrong.store(wrong as u32, Relaxed);
+    r.count.store(blocks, Relaxed);
+    r.len.store(bytes, Relaxed);
+    r.block.store(example.start, Relaxed);
+    r.size.store(example.size, Relaxed);
+    r.by.store(example.by as u32, Relaxed);
+    depot::tell(example.allocated_at, &r.allocated_at);
+    r.told.store(1, Release);
+}

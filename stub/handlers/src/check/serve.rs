@@ -1,0 +1,179 @@
+//! What the functions of an allocator do.
+
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::ring::MAX_FRAMES;
+use ulpf_lib::ring::found::{By, Wrong};
+
+use super::entries::Function;
+use super::{blocks, depot, heap, news, report};
+use crate::runtime::memory;
+use crate::runtime::thread::Current;
+use crate::unwind;
+
+/// Callers that are noted for each block. Written before `ON`.
+pub static FRAMES: AtomicU32 = AtomicU32::new(8);
+/// What a call has come to.
+pub enum Outcome {
+    /// It returns this.
+    Returns(u64),
+    /// The arena needs so many bytes more; nothing has been done.
+    NeedsRoom(u64),
+}
+
+/// Who calls, as far as that is to be noted.
+struct Caller<'a> {
+    /// `None`: nobody looks any more.
+    thread: Option<Current>,
+    gprs: Option<&'a Gprs>,
+    noted: u32,
+}
+
+impl Caller<'_> {
+    /// The number of its callers in the depot, and by which kind of function memory is asked for.
+    fn note(&mut self) -> (u32, By) {
+        let (Some(t), Some(gprs)) = (self.thread, self.gprs) else {
+            return (0, By::Malloc);
+        };
+        let mut frames = [0; MAX_FRAMES];
+        let want = FRAMES.load(Relaxed) as usize;
+        let n = unwind::backtrace(t, gprs, &mut frames, want.max(2));
+        let frames = frames.get(..n).unwrap_or_default();
+        self.noted = depot::note(t.tid() as u32, frames);
+        let by = news::by(frames);
+        let array = by == By::New && t.own().asks_for_array.take();
+        (self.noted, if array { By::NewArray } else { by })
+    }
+}
+
+/// Serves a call with these arguments. With a thread and its registers, what is wrong is reported.
+pub fn serve(
+    function: Function,
+    thread: Option<Current>,
+    gprs: Option<&Gprs>,
+    [a, b, c]: [u64; 3],
+) -> Outcome {
+    use Outcome::{NeedsRoom, Returns};
+    let mut caller = Caller {
+        thread,
+        gprs,
+        noted: 0,
+    };
+    /// What no heap can have.
+    const NONE: Outcome = Returns(0);
+    let allocate = |caller: &mut Caller, size: u64, align: u64, zeroed: bool| {
+        let (noted, by) = caller.note();
+        match heap::allocate(size, align, by, noted, zeroed) {
+            Ok(block) => Returns(block),
+            Err(heap::NoRoom::Grow(bytes)) => NeedsRoom(bytes),
+            Err(heap::NoRoom::Never) => NONE,
+        }
+    };
+    match function {
+        Function::Malloc => allocate(&mut caller, a, 16, false),
+        Function::Calloc => match a.checked_mul(b) {
+            Some(size) => allocate(&mut caller, size, 16, true),
+            None => NONE,
+        },
+        Function::Memalign => allocate(&mut caller, b, a.next_power_of_two(), false),
+        Function::Valloc => allocate(&mut caller, a, 4096, false),
+        Function::Pvalloc => match a.max(1).checked_next_multiple_of(4096) {
+            Some(size) => allocate(&mut caller, size, 4096, false),
+            None => NONE,
+        },
+        Function::PosixMemalign => {
+            const EINVAL: u64 = 22;
+            const ENOMEM: u64 = 12;
+            if !b.is_power_of_two() || b < 8 {
+                return Returns(EINVAL);
+            }
+            match allocate(&mut caller, c, b, false) {
+                Returns(0) => Returns(ENOMEM),
+                Returns(block) => {
+                    memory::put(a, &block);
+                    Returns(0)
+                }
+                more => more,
+            }
+        }
+        Function::Realloc | Function::Reallocarray => {
+            let size = match function {
+                Function::Realloc => Some(b),
+                _ => b.checked_mul(c),
+            };
+            let Some(size) = size else { return NONE };
+            if a == 0 {
+                return allocate(&mut caller, size, 16, false);
+            }
+            if size == 0 {
+                free(&mut caller, a, By::Malloc);
+                return NONE;
+            }
+            reallocate(&mut caller, a, size)
+        }
+        Function::Free => {
+            free(&mut caller, a, By::Malloc);
+            Returns(0)
+        }
+        Function::Delete => {
+            free(&mut caller, a, By::New);
+            Returns(0)
+        }
+        Function::DeleteArray => {
+            free(&mut caller, a, By::NewArray);
+            Returns(0)
+        }
+        Function::NewArray => {
+            if let Some(t) = thread {
+                t.own().asks_for_array.set(true);
+            }
+            Returns(0)
+        }
+        Function::UsableSize => Returns(blocks::at(a).map_or(0, |block| block.size)),
+    }
+}
+
+fn free(caller: &mut Caller, block: u64, by: By) {
+    if block == 0 {
+        return;
+    }
+    let (noted, _) = caller.note();
+    let wrong = match heap::free(block, by, noted) {
+        Ok(()) => return,
+        Err(wrong) => wrong,
+    };
+    caller.report(wrong, block, by);
+}
+
+/// Always another block: who keeps the old address is found.
+fn reallocate(caller: &mut Caller, block: u64, size: u64) -> Outcome {
+    let Some(old) = blocks::at(block).filter(|old| !old.freed) else {
+        let wrong = match blocks::at(block) {
+            Some(_) => Wrong::Twice,
+            None => Wrong::NoBlock,
+        };
+        caller.note();
+        caller.report(wrong, block, By::Malloc);
+        return Outcome::Returns(0);
+    };
+    let (noted, _) = caller.note();
+    let new = match heap::allocate(size, 16, By::Malloc, noted, false) {
+        Ok(new) => new,
+        Err(heap::NoRoom::Grow(bytes)) => return Outcome::NeedsRoom(bytes),
+        Err(heap::NoRoom::Never) => return Outcome::Returns(0),
+    };
+    heap::copy(block, new, old.size.min(size));
+    if let Err(wrong) = heap::free(block, By::Malloc, noted) {
+        caller.report(wrong, block, By::Malloc);
+    }
+    Outcome::Returns(new)
+}
+
+impl Caller<'_> {
+    fn report(&self, wrong: Wrong, block: u64, by: By) {
+        if let (Some(t), Some(gprs)) = (self.thread, self.gprs) {
+            report::call(t, gprs, wrong, block, by);
+        }
+    }
+}

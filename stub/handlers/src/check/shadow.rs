@@ -1,0 +1,108 @@
+//! The bits of the arena: may nobody touch this byte? They are the bits of the patches' tables
+//! (`control/classes.rs` of the stub's task), in which stores and loads share one table while a heap is checked.
+
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use super::arena::{ARENA, arena};
+use crate::patches;
+
+/// The arena's alias is looked up once for each of these.
+pub const WINDOW: u64 = 1 << 30;
+
+/// By window of the arena: how far its alias is; 0: it has none.
+static DISTANCES: [AtomicU64; (ARENA / WINDOW) as usize] =
+    [const { AtomicU64::new(0) }; (ARENA / WINDOW) as usize];
+
+/// From an address of the arena to its alias; `None`: nobody watches it.
+fn distance(addr: u64) -> Option<u64> {
+    let window = addr.wrapping_sub(arena()) / WINDOW;
+    let distance = DISTANCES.get(window as usize)?.load(Relaxed);
+    (distance != 0).then_some(distance)
+}
+
+/// The distance of a window, from the stub's task. `false`: it was another one before.
+pub fn settle(addr: u64, distance: u64) -> bool {
+    let window = addr.wrapping_sub(arena()) / WINDOW;
+    let Some(slot) = DISTANCES.get(window as usize) else {
+        return false;
+    };
+    let before = slot.swap(distance, Relaxed);
+    before == 0 || before == distance
+}
+
+/// There are no aliases any more.
+pub fn forget() {
+    DISTANCES.iter().for_each(|d| d.store(0, Relaxed));
+}
+
+/// Where the bytes at `addr` can be touched.
+pub fn reachable(addr: u64) -> u64 {
+    distance(addr).map_or(addr, |d| addr.wrapping_add(d))
+}
+
+/// The byte that has the bit of `addr`, which is a multiple of eight.
+fn bits(addr: u64) -> Option<*mut u8> {
+    let table = patches::table().tables.writes;
+    let alias = addr.wrapping_add(distance(addr)?);
+    (table != 0).then(|| table.wrapping_add(alias / 8) as *mut u8)
+}
+
+/// Calls `f` with the bits of `[addr, addr + len)`, window by window: the first byte, and how many bits. `addr` is a
+/// multiple of eight.
+fn each(addr: u64, len: u64, mut f: impl FnMut(*mut u8, u64)) {
+    let (mut at, end) = (addr, addr + len);
+    while at < end {
+        let stop = end.min((at - arena()) / WINDOW * WINDOW + WINDOW + arena());
+        let Some(bits) = bits(at) else { return };
+        f(bits, stop - at);
+        at = stop;
+    }
+}
+
+/// Nobody may touch `[addr, addr + len)`, of which the beginning is a multiple of eight. The rest of the last eight bytes
+/// is taken along.
+pub fn close(addr: u64, len: u64) {
+    each(addr, len, |bits, n| {
+        // SAFETY: the bits of mapped memory of ours; blocks are apart by more than eight bytes, so nobody else
+        // writes to the same byte.
+        unsafe { core::ptr::write_bytes(bits, 0xff, n.div_ceil(8) as usize) };
+    });
+}
+
+/// The program may touch `[addr, addr + len)`, of which the beginning is a multiple of eight. The rest of the last eight
+/// bytes is closed.
+pub fn open(addr: u64, len: u64) {
+    each(addr, len, |bits, n| {
+        let (whole, rest) = ((n / 8) as usize, n % 8);
+        // SAFETY: as in `close`.
+        unsafe {
+            core::ptr::write_bytes(bits, 0, whole);
+            if rest != 0 {
+                *bits.add(whole) = 0xff << rest;
+            }
+        }
+    });
+}
+
+/// The first byte of `[addr, addr + len)` that nobody may touch.
+pub fn first_closed(addr: u64, len: u64) -> Option<u64> {
+    let (mut at, end) = (addr, addr.saturating_add(len));
+    while at < end {
+        let byte = bits(at & !7)?;
+        // SAFETY: the bits of mapped memory of ours.
+        let bits = unsafe { *byte } >> (at & 7);
+        let next = (at | 7) + 1;
+        if bits != 0 {
+            let found = at + u64::from(bits.trailing_zeros());
+            // (It may be one behind the end.)
+            return (found < end).then_some(found);
+        }
+        at = next;
+    }
+    None
+}
+
+/// The first byte of `[addr, addr + len)` that may be touched.
+pub fn first_open(addr: u64, len: u64) -> Option<u64> {
+    (addr..addr.saturating_add(len)).find(|at| first_closed(*at, 1).is_none())
+}

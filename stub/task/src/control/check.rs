@@ -1,0 +1,446 @@
+//! A checked heap, on the stub's task: its beginning, the functions that it takes the place of, and its growth
+//! (`stub/handlers/src/check` has the rest).
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::command::HeapCheck;
+use ulpf_lib::guard::PROT_EXEC;
+use ulpf_lib::guard::maps::Snapshot;
+use ulpf_lib::place::{self, AfterFork};
+use ulpf_lib::ring::found::By;
+use ulpf_lib::sys;
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
+use ulpf_stub_handlers::check::arena::{self, ARENA, GRANULE, GRANULES};
+use ulpf_stub_handlers::check::blocks::RECORDS;
+use ulpf_stub_handlers::check::entries::{self, Function};
+use ulpf_stub_handlers::check::found::findings;
+use ulpf_stub_handlers::check::heap::{self, Places};
+use ulpf_stub_handlers::check::serve;
+use ulpf_stub_handlers::check::shadow::{self, WINDOW};
+use ulpf_stub_handlers::check::{self, depot, judge, news};
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::areas;
+use ulpf_stub_tables::attributes::{Attributes, Part};
+
+use super::allocator::Tables;
+use super::functions::{self, DT_STRTAB, Object, bytes};
+use super::watches::{no_numbers, refusal};
+use super::{Control, text, unwind};
+use crate::inferior::Refusal;
+use ulpf_lib::command::Placement;
+
+/// The arena grows by so much at least.
+const LEAST_CHUNK: u64 = 4 << 20;
+/// And by no more than this, unless somebody needs more.
+const MOST_CHUNK: u64 = 256 << 20;
+
+#[derive(Default)]
+pub struct Check {
+    /// All chunks are this watch.
+    id: Option<WatchId>,
+    /// Files that were looked through, by where they begin.
+    looked: Vec<u64>,
+    /// Of these it is not known yet where they copy.
+    unsettled: Vec<u64>,
+}
+
+const FUNCTIONS: [(&[u8], Function); 12] = [
+    (b"malloc", Function::Malloc),
+    (b"calloc", Function::Calloc),
+    (b"realloc", Function::Realloc),
+    (b"reallocarray", Function::Reallocarray),
+    (b"free", Function::Free),
+    (b"cfree", Function::Free),
+    (b"memalign", Function::Memalign),
+    (b"aligned_alloc", Function::Memalign),
+    (b"posix_memalign", Function::PosixMemalign),
+    (b"valloc", Function::Valloc),
+    (b"pvalloc", Function::Pvalloc),
+    (b"malloc_usable_size", Function::UsableSize),
+];
+
+/// Of the C++ library alone: a program's own mean something else.
+const DELETES: [(&[u8], Function); 10] = [
+    (b"_ZdlPv", Function::Delete),
+    (b"_ZdlPvm", Function::Delete),
+    (b"_ZdlPvRKSt9nothrow_t", Function::Delete),
+    (b"_ZdlPvSt11align_val_t", Function::Delete),
+    (b"_ZdlPvmSt11align_val_t", Function::Delete),
+    (b"_ZdaPv", Function::DeleteArray),
+    (b"_ZdaPvm", Function::DeleteArray),
+    (b"_ZdaPvRKSt9nothrow_t", Function::DeleteArray),
+    (b"_ZdaPvSt11align_val_t", Function::DeleteArray),
+    (b"_ZdaPvmSt11align_val_t", Function::DeleteArray),
+];
+
+const NEWS: [(&[u8], By); 8] = [
+    (b"_Znwm", By::New),
+    (b"_ZnwmRKSt9nothrow_t", By::New),
+    (b"_ZnwmSt11align_val_t", By::New),
+    (b"_ZnwmSt11align_val_tRKSt9nothrow_t", By::New),
+    (b"_Znam", By::NewArray),
+    (b"_ZnamRKSt9nothrow_t", By::NewArray),
+    (b"_ZnamSt11align_val_t", By::NewArray),
+    (b"_ZnamSt11align_val_tRKSt9nothrow_t", By::NewArray),
+];
+
+/// What goes on as what.
+const ARRAYS: [(&[u8], &[u8]); 2] = [
+    (b"_Znam", b"_Znwm"),
+    (b"_ZnamSt11align_val_t", b"_ZnwmSt11align_val_t"),
+];
+
+/// Is it a jump, behind the instruction that marks where one may lead (endbr64)?
+fn is_jump(code: [u8; 12]) -> bool {
+    let code = code
+        .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
+        .unwrap_or(&code);
+    code.starts_with(&[0xe9]) || code.starts_with(&[0xff, 0x25])
+}
+
+/// They read what they copy, and no byte more.
+const COPIERS: [&[u8]; 6] = [
+    b"memcpy",
+    b"memmove",
+    b"mempcpy",
+    b"__memcpy_chk",
+    b"__memmove_chk",
+    b"__mempcpy_chk",
+];
+
+fn no(why: &str, what_to_do: &str) -> Refusal {
+    refusal(
+        "cannot check the heap".into(),
+        why.into(),
+        what_to_do.into(),
+    )
+}
+
+const NO_ROOM: &str = "raise the limit of its address space (ulimit -v)";
+
+/// Zeroed memory of ours, which forked children have, too.
+fn memory(len: u64) -> Result<u64, Refusal> {
+    let prot = k::PROT_READ | k::PROT_WRITE;
+    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
+    let at = place::map(len, prot, flags, -1, AfterFork::Both)
+        .map_err(|_| no("there is no address space for its books", NO_ROOM))?;
+    for advice in [k::MADV_NOHUGEPAGE, k::MADV_DONTDUMP] {
+        // SAFETY: advice about our own mapping.
+        let _ = unsafe { sys!(k::__NR_madvise, at, len, advice) };
+    }
+    Ok(at)
+}
+
+/// Address space for blocks, at a multiple of [`WINDOW`].
+fn reserve() -> Result<u64, Refusal> {
+    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
+    let len = ARENA + WINDOW;
+    // SAFETY: new memory; what of it is too much goes back.
+    unsafe {
+        let at = sys!(k::__NR_mmap, 0, len, k::PROT_NONE, flags, -1i64, 0)
+            .map_err(|_| no("there is no address space for its blocks", NO_ROOM))?;
+        let start = at.next_multiple_of(WINDOW);
+        if start > at {
+            let _ = sys!(k::__NR_munmap, at, start - at);
+        }
+        let end = start + ARENA;
+        if at + len > end {
+            let _ = sys!(k::__NR_munmap, end, at + len - end);
+        }
+        Ok(start)
+    }
+}
+
+impl Control {
+    /// From now on the program's blocks come from us.
+    pub fn check_heap(&mut self, how: &HeapCheck) -> Result<(), Refusal> {
+        if self.check.id.is_some() {
+            return Ok(());
+        }
+        let rest = self.world.rest();
+        if areas::GS_TAKEN.load(SeqCst) || !self.patches.classes.prepare_for_check(rest) {
+            return Err(no(
+                "it takes a processor with BMI2, and address space for its tables",
+                NO_ROOM,
+            ));
+        }
+        if rest.tables().code.is_none() {
+            unwind::load(rest, None);
+        }
+        let places = Places {
+            arena: reserve()?,
+            records: memory(RECORDS)?,
+            granules: memory(GRANULES)?,
+            quarantine: how.quarantine,
+            gap: how.gap,
+        };
+        let notes = memory(depot::LEN)?;
+        for (at, len) in [
+            (places.records, RECORDS),
+            (places.granules, GRANULES),
+            (notes, depot::LEN),
+        ] {
+            rest.guards().exclude(TargetAddr(at), len);
+        }
+        depot::begin(notes);
+        heap::begin(&places);
+        serve::FRAMES.store(how.frames.into(), Relaxed);
+        check::LEAKS.store(how.leaks, Relaxed);
+        self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
+        self.grow_heap(LEAST_CHUNK);
+        if arena::mapped() == 0 {
+            return Err(no(
+                "its memory cannot be watched",
+                "see the message before this one",
+            ));
+        }
+        areas::SOME.store(true, SeqCst);
+        entries::ON.store(true, SeqCst);
+        if let Some(f) = findings() {
+            f.on.store(1, SeqCst);
+        }
+        self.serve_allocators();
+        Ok(())
+    }
+
+    /// The functions of files that have come since are served here, too.
+    pub fn serve_allocators(&mut self) {
+        if !entries::ON.load(SeqCst) {
+            return;
+        }
+        let Ok(maps) = Snapshot::read() else { return };
+        for (n, vma) in maps.vmas.iter().enumerate() {
+            if vma.prot & PROT_EXEC == 0 {
+                continue;
+            }
+            let Some(object) = Object::at(n, &maps) else {
+                continue;
+            };
+            let start = object.start;
+            if !self.check.looked.contains(&start) && !is_loader(&object) {
+                self.check.looked.push(start);
+                if let Some(tables) = Tables::of(&object) {
+                    self.serve_file(&object, &tables, &maps);
+                    self.check.unsettled.push(start);
+                }
+            }
+            // A library chooses its functions when it is relocated, some time after it is mapped.
+            if self.check.unsettled.contains(&start)
+                && Tables::of(&object).is_none_or(|tables| settle(&object, &tables, &maps))
+            {
+                self.check.unsettled.retain(|at| *at != start);
+            }
+        }
+    }
+
+    fn serve_file(&mut self, object: &Object, tables: &Tables, maps: &Snapshot) {
+        let runtime = object.is_runtime();
+        let deletes = DELETES.iter().filter(|_| runtime);
+        for (name, function) in FUNCTIONS.iter().chain(deletes) {
+            let Some(at) = tables.find(name) else {
+                continue;
+            };
+            let free =
+                maps.at(at.0).is_some_and(text::may_patch) && room(at) >= entries::JUMP as u64;
+            if !free {
+                let name = core::str::from_utf8(name).unwrap_or_default();
+                let text = alloc::format!(
+                    "ulpf: the program's {name} at {:#x} cannot be replaced: its code is too short, or the \
+                     program can write to it; blocks that it allocates are not checked\n",
+                    at.0
+                );
+                self.warn(&text);
+                continue;
+            }
+            let rest = self.world.rest();
+            let end = at.0 + entries::JUMP as u64;
+            self.sites.restore(rest, at.0, end);
+            self.patches.restore(rest, at.0, end);
+            if let Some(code) = entries::add(at.0, *function, None)
+                && text::write(rest, at.0, &code).is_ok()
+                && let Some(f) = findings()
+            {
+                f.functions.fetch_add(1, Relaxed);
+            }
+        }
+        for (name, by) in NEWS.iter().filter(|_| runtime) {
+            if let Some(at) = tables.find(name) {
+                news::add_new(at, *by);
+            }
+        }
+        for (array, one) in ARRAYS.iter().filter(|_| runtime) {
+            let (Some(array), Some(one)) = (tables.find(array), tables.find(one)) else {
+                continue;
+            };
+            // Who only jumps on leaves no trace among the callers.
+            let jumps = bytes(array.0).is_some_and(is_jump);
+            if jumps
+                && room(array) >= entries::JUMP as u64
+                && let Some(code) = entries::add(array.0, Function::NewArray, Some(one.0))
+            {
+                let _ = text::write(self.world.rest(), array.0, &code);
+            }
+        }
+        for name in COPIERS {
+            if let Some(at) = tables.find(name) {
+                judge::add_copier(at);
+            }
+        }
+    }
+
+    /// The mappings of `[start, end)` are about to change.
+    pub fn forget_allocators(&mut self, start: u64, end: u64) {
+        if !entries::ON.load(SeqCst) {
+            return;
+        }
+        let gone = |at: &u64| (start..end).contains(at);
+        for at in entries::all().filter(gone).collect::<Vec<_>>() {
+            entries::remove(at);
+        }
+        self.check.looked.retain(|at| !gone(at));
+        self.check.unsettled.retain(|at| !gone(at));
+    }
+
+    /// The arena gets so many bytes more, or there is no more.
+    pub fn grow_heap(&mut self, bytes: u64) {
+        let had = arena::mapped();
+        let wanted = (had / 2).clamp(LEAST_CHUNK, MOST_CHUNK).max(bytes);
+        let len = wanted.next_multiple_of(GRANULE).min(ARENA - had);
+        let start = arena::arena() + had;
+        if len < bytes || !self.add_chunk(start, len) {
+            arena::exhausted();
+            self.warn(
+                "ulpf: the checked heap cannot grow any more: the program gets no more memory from it\n",
+            );
+            return;
+        }
+        arena::grown(had + len);
+        self.serve_allocators();
+    }
+
+    fn add_chunk(&mut self, start: u64, len: u64) -> bool {
+        let prot = k::PROT_READ | k::PROT_WRITE;
+        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED | k::MAP_NORESERVE;
+        // SAFETY: address space that we have reserved.
+        if unsafe { sys!(k::__NR_mmap, start, len, prot, flags, -1i64, 0) }.is_err() {
+            return false;
+        }
+        let range = WatchRange::new(TargetAddr(start), len);
+        let Some(id) = range.and_then(|r| self.staged.insert_new(r, WatchKind::Access)) else {
+            return false;
+        };
+        self.set_first_attributes(
+            id,
+            Attributes {
+                group: self.check.id,
+                placement: Placement::Guard,
+                part: Part::Checked,
+                ..Attributes::default()
+            },
+        );
+        self.commit_watches();
+        let end = start + len;
+        let mut at = start;
+        while at < end {
+            let stop = end.min((at & !(WINDOW - 1)) + WINDOW);
+            let alias = |at: u64| {
+                let entry = g().page_map.entry(TargetAddr(at));
+                let watched = entry.guards(AccessKind::Read);
+                entry.alias(TargetAddr(at)).filter(|_| watched)
+            };
+            let (Some(first), Some(last)) = (alias(at), alias(stop - PAGE_SIZE)) else {
+                return false;
+            };
+            let distance = first.0.wrapping_sub(at);
+            if last.0.wrapping_sub(stop - PAGE_SIZE) != distance || !shadow::settle(at, distance) {
+                return false;
+            }
+            shadow::close(at, stop - at);
+            at = stop;
+        }
+        let rest = self.world.rest();
+        self.patches.classes.classify_checked(rest, start, end);
+        true
+    }
+}
+
+/// Bytes from the beginning of a function to that of the next one: those behind its end are for alignment.
+fn room((start, end): (u64, u64)) -> u64 {
+    let next = end.next_multiple_of(16);
+    let mut between = [0; 16];
+    let between = between.get_mut(..(next - end) as usize).unwrap_or_default();
+    let read = text::read(end, between);
+    // int3, and the bytes of long nops.
+    let filler = |b: &u8| {
+        matches!(
+            b,
+            0xcc | 0x90 | 0x66 | 0x2e | 0x0f | 0x1f | 0x00 | 0x40 | 0x44 | 0x80 | 0x84
+        )
+    };
+    match read == between.len() && between.iter().all(filler) {
+        true => next - start,
+        false => end - start,
+    }
+}
+
+/// The dynamic loader's own functions are for itself, until there are others.
+fn is_loader(object: &Object) -> bool {
+    const DT_SONAME: u64 = 14;
+    const NAME: &[u8; 8] = b"ld-linux";
+    let [texts, name] = object.dynamic([DT_STRTAB, DT_SONAME]);
+    let at = texts
+        .zip(name)
+        .map(|(t, n)| object.loaded(t).wrapping_add(n));
+    at.and_then(bytes::<8>) == Some(*NAME)
+}
+
+/// Which functions a library has chosen to copy with (STT_GNU_IFUNC, R_X86_64_IRELATIVE). `false`: it is not known yet.
+fn settle(object: &Object, tables: &Tables, maps: &Snapshot) -> bool {
+    const IRELATIVE: u64 = 37;
+    const DT_PLTRELSZ: u64 = 2;
+    const DT_JMPREL: u64 = 23;
+    const DT_RELA: u64 = 7;
+    const DT_RELASZ: u64 = 8;
+    const ENTRY: u64 = 24;
+    let choosers: Vec<u64> = COPIERS
+        .iter()
+        .filter_map(|name| tables.chooser(name))
+        .collect();
+    if choosers.is_empty() {
+        return true;
+    }
+    let [plt, plt_len, all, all_len] = object.dynamic([DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ]);
+    let mut settled = false;
+    for (at, len) in [(plt, plt_len), (all, all_len)] {
+        let (Some(at), Some(len)) = (at, len) else {
+            continue;
+        };
+        let at = object.loaded(at);
+        for n in 0..len / ENTRY {
+            let Some(entry) = bytes::<24>(at + n * ENTRY) else {
+                break;
+            };
+            let mut words = entry
+                .chunks_exact(8)
+                .map(|w| w.try_into().map_or(0, u64::from_le_bytes));
+            let (Some(slot), Some(info), Some(chooser)) =
+                (words.next(), words.next(), words.next())
+            else {
+                break;
+            };
+            let chooser = object.bias.wrapping_add(chooser);
+            if info & 0xffff_ffff != IRELATIVE || !choosers.contains(&chooser) {
+                continue;
+            }
+            let chosen = bytes(object.bias.wrapping_add(slot)).map(u64::from_le_bytes);
+            let chosen = chosen.filter(|at| *at != chooser);
+            if let Some(function) = chosen.and_then(|at| functions::whole(at, maps)) {
+                judge::add_copier(function);
+                settled = true;
+            }
+        }
+    }
+    settled
+}

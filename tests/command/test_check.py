@@ -1,0 +1,124 @@
+"""`ulpf check`: errors of the heap in unmodified programs."""
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+from lib.env import PATIENCE, ULPF, bare, find_tool, ulpf_only
+from lib.run import program
+
+# Each error of tests/programs/heap_errors.c, and what is said of it.
+ERRORS = {
+    "write_behind": ("outside", "write of 1 byte", "0 bytes behind a block of 24 bytes"),
+    "write_before": ("outside", "write of 1 byte", "1 byte before a block of 24 bytes"),
+    "read_behind": ("outside", "read of 1 byte", "3 bytes behind a block of 1000 bytes"),
+    "last_of_many": ("outside", "write of 4 bytes", "0 bytes behind a block of 4000 bytes"),
+    "copy_behind": ("outside", "write of 3 bytes", "0 bytes behind a block of 10 bytes"),
+    "copy_from_behind": ("outside", "read of 4 bytes", "0 bytes behind a block of 20 bytes"),
+    "large_behind": ("outside", "write of 1 byte", "5 bytes behind a block of 3145728 bytes"),
+    "by_the_kernel": ("outside", "write of 8 bytes by read(2)", "0 bytes behind a block of 8 bytes"),
+    "use_after_free": ("freed", "read of 4 bytes", "12 bytes inside a freed block of 40 bytes"),
+    "use_after_realloc": ("freed", "write of 4 bytes", "4 bytes inside a freed block of 40 bytes"),
+    "free_twice": ("double-free", "free of what was freed before", ""),
+    "free_inside": ("invalid-free", "free of", "1 byte inside a block of 10 bytes"),
+    "free_of_stack": ("invalid-free", "free of", "where no block begins"),
+}
+
+
+def check(*command, options=(), stdin="0123456789abcdefghij"):
+    """Exit status, what the program printed, and what was found."""
+    with tempfile.NamedTemporaryFile() as log:
+        run = [ULPF, "check", "--json", "-l", log.name, *options, "--", *command]
+        done = subprocess.run(run, input=stdin, capture_output=True, text=True, timeout=60 * PATIENCE)
+        said = [json.loads(line) for line in log.read().splitlines()]
+    return done.returncode, done.stdout, [line for line in said if line["type"] == "error"], said[-1]
+
+
+@ulpf_only
+class Check(unittest.TestCase):
+    def test_each_error(self):
+        for word, (kind, access, where) in ERRORS.items():
+            with self.subTest(word):
+                status, _, found, heap = check(program("heap_errors"), word)
+                self.assertEqual(status, 5)
+                self.assertEqual([error["error"] for error in found], [kind], found)
+                (error,) = found
+                self.assertIn(access, error["what"])
+                self.assertIn(where, error["what"])
+                places = [error.get("place", {}), *error["callers"]]
+                self.assertIn(word, [place.get("function") for place in places], error)
+                if error.get("block"):
+                    self.assertEqual(error["allocated_by"][0]["function"], word)
+                if kind in ("freed", "double-free"):
+                    self.assertEqual(error["freed_by"][0]["function"], word)
+                self.assertEqual((heap["errors"], heap["searched"]), (1, True))
+
+    def test_patched_accesses_are_judged_as_well(self):
+        """The last of a thousand stores of one instruction, which is patched by then."""
+        _, _, found, _ = check(program("heap_errors"), "last_of_many", options=["--frames", "1"])
+        self.assertEqual([(error["error"], error["count"]) for error in found], [("outside", 1)])
+
+    def test_lost_blocks(self):
+        status, _, found, heap = check(program("heap_errors"), "lose", options=["--error-exitcode", "9"])
+        self.assertEqual(status, 9)
+        lost = {error["error"]: (error["count"], error["len"], error["allocated_by"][0]["function"]) for error in found}
+        self.assertEqual(lost, {"lost": (1, 5000, "lose"), "indirectly-lost": (1, 16, "lose")})
+        self.assertEqual((heap["lost"], heap["indirectly_lost"]), ([1, 5000], [1, 16]))
+        _, _, found, heap = check(program("heap_errors"), "lose", options=["--no-leaks"])
+        self.assertEqual((found, heap["searched"]), ([], False))
+
+    def test_no_error(self):
+        """Four threads, and children that go on with the heap."""
+        status, _, found, heap = check(program("heap_errors"), "none", options=["--quarantine", "1M"])
+        # (The loader keeps the inside of what it allocates for each thread.)
+        found = [error for error in found if error["error"] != "possibly-lost"]
+        self.assertEqual((status, found, heap["errors"]), (0, [], 0))
+        self.assertGreater(heap["allocated"], 50_000)
+
+    def test_operator_new(self):
+        for word, says in {
+            "free_of_new": "free of {}, which was allocated by new",
+            "delete_of_malloc": "delete of {}, which was allocated by malloc",
+            "delete_of_array": "delete of {}, which was allocated by new[]",
+        }.items():
+            with self.subTest(word):
+                _, _, (error,), _ = check(program("new_errors"), word)
+                self.assertEqual(error["what"], says.format(error["addr"]))
+        self.assertEqual(check(program("new_errors"), "none")[2], [])
+
+    def test_programs_of_others(self):
+        """They behave as alone, and nothing is said of them."""
+        for command in (
+            ["/bin/bash", "-c", "for i in 1 2 3 4 5 6 7 8; do x=$(echo $i; exit 3); done; echo $x $?"],
+            ["git", "-C", os.path.dirname(ULPF), "--version"],
+            ["sort", "-n", __file__],
+            ["sqlite3", ":memory:", "create table t(a); insert into t values (3), (1); select a from t order by a;"],
+        ):
+            with self.subTest(command[0]):
+                if not find_tool(command[0]):
+                    continue
+                expected, out = bare(*command)
+                status, said, found, heap = check(*command, options=["--no-leaks"])
+                self.assertEqual((status, said, found), (expected, out, []))
+                self.assertGreater(heap["allocated"], 0)
+
+    def test_text(self):
+        done = subprocess.run([ULPF, "check", program("heap_errors"), "use_after_free"], capture_output=True, text=True, timeout=60 * PATIENCE)
+        lines = done.stderr.splitlines()
+        self.assertRegex(lines[0], r"^ulpf: #1 read of 4 bytes at 0x[0-9a-f]+, 12 bytes inside a freed block of 40 bytes$")
+        self.assertRegex(lines[1], r"^ {8}use_after_free\+0x[0-9a-f]+ at heap_errors.c:\d+$")
+        self.assertIn("    freed by", lines)
+        self.assertIn("    allocated by", lines)
+        self.assertIn("ulpf: 1 error at 1 place; ", done.stderr)
+
+    def test_what_cannot_be_checked_says_so(self):
+        done = subprocess.run([ULPF, "check", program("five_static")], capture_output=True, text=True, timeout=60 * PATIENCE)
+        self.assertIn("no allocator was found in the program, so nothing was checked", done.stderr)
+        done = subprocess.run([ULPF, "check", "/nowhere"], capture_output=True, text=True, timeout=60 * PATIENCE)
+        self.assertEqual(done.returncode, 127)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,184 @@
+//! What a check of the heap finds (`ulpf check`): written by the program's threads, read by the command. Behind the
+//! rings of the shared area; a report is written once, and from then on only its count changes.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::layout::{MAX_FRAMES, RINGS_END};
+
+/// Where the [`Findings`] are, in bytes from the start of the shared area.
+pub const FINDINGS_OFFSET: u64 = RINGS_END.next_multiple_of(4096);
+/// How many different errors are told; of what comes later there is a number.
+pub const REPORTS: usize = 1024;
+
+/// What is wrong.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Wrong {
+    /// An access to memory of the allocator that is in no block.
+    Outside = 1,
+    /// An access to a block that has been freed.
+    Freed,
+    /// A block was freed that had been freed before.
+    Twice,
+    /// What was freed is not the beginning of a block.
+    NoBlock,
+    /// A block was freed by another function than belongs to the one that allocated it.
+    Mismatch,
+    /// At the end: blocks to which nothing points any more.
+    Lost,
+    /// At the end: blocks to which only lost blocks point.
+    LostWith,
+    /// At the end: blocks of which only the inside is pointed to.
+    PerhapsLost,
+    /// At the end: blocks that were never freed, and could be.
+    Reachable,
+}
+
+impl Wrong {
+    /// All of them.
+    pub const ALL: [Wrong; 9] = [
+        Wrong::Outside,
+        Wrong::Freed,
+        Wrong::Twice,
+        Wrong::NoBlock,
+        Wrong::Mismatch,
+        Wrong::Lost,
+        Wrong::LostWith,
+        Wrong::PerhapsLost,
+        Wrong::Reachable,
+    ];
+
+    /// The one with this number.
+    pub fn of(number: u32) -> Option<Wrong> {
+        Wrong::ALL.into_iter().find(|w| *w as u32 == number)
+    }
+
+    /// Is it about blocks that are there at the end?
+    pub fn is_leak(self) -> bool {
+        self >= Wrong::Lost
+    }
+}
+
+/// By which kind of function a block was allocated, or freed.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// malloc and its relatives; free.
+    Malloc = 0,
+    /// `operator new`, `operator delete`.
+    New,
+    /// `operator new[]`, `operator delete[]`.
+    NewArray,
+}
+
+impl By {
+    /// The one with this number.
+    pub fn of(number: u32) -> By {
+        match number {
+            1 => By::New,
+            2 => By::NewArray,
+            _ => By::Malloc,
+        }
+    }
+}
+
+/// Who was where.
+#[repr(C)]
+#[derive(Default)]
+pub struct Trace {
+    /// The Linux thread; 0: not known.
+    pub thread: AtomicU32,
+    /// So many of `at` are known.
+    pub frames: AtomicU32,
+    /// Return addresses, the innermost first.
+    pub at: [AtomicU64; MAX_FRAMES],
+}
+
+impl Trace {
+    /// Notes it.
+    pub fn note(&self, thread: u32, frames: &[u64]) {
+        for (to, from) in self.at.iter().zip(frames) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        let known = frames.len().min(MAX_FRAMES) as u32;
+        self.frames.store(known, Ordering::Relaxed);
+        self.thread.store(thread, Ordering::Relaxed);
+    }
+
+    /// The return addresses.
+    pub fn callers(&self) -> impl Iterator<Item = u64> + '_ {
+        let known = self.frames.load(Ordering::Relaxed) as usize;
+        let all = self.at.iter().take(known.min(MAX_FRAMES));
+        all.map(|at| at.load(Ordering::Relaxed))
+    }
+}
+
+/// One error, at one place.
+#[repr(C)]
+#[derive(Default)]
+pub struct Report {
+    /// 1: it may be read. Written last.
+    pub told: AtomicU32,
+    /// A [`Wrong`].
+    pub wrong: AtomicU32,
+    /// How often it has happened; of leaks, how many blocks.
+    pub count: AtomicU64,
+    /// TSC.
+    pub time: AtomicU64,
+    /// What was accessed, or freed.
+    pub addr: AtomicU64,
+    /// Bytes of the access; of leaks, of all blocks together.
+    pub len: AtomicU64,
+    /// Of the access: an [`crate::AccessKind`]. Of a call that frees: a [`By`].
+    pub kind: AtomicU32,
+    /// The number of the system call that made the access, plus 1; 0: the program itself.
+    pub syscall: AtomicU32,
+    /// The instruction, or the first one of the function that frees.
+    pub pc: AtomicU64,
+    /// Its callers.
+    pub here: Trace,
+    /// The block that is nearest: its first byte; 0: there is none.
+    pub block: AtomicU64,
+    /// Bytes that were asked for.
+    pub size: AtomicU64,
+    /// A [`By`].
+    pub by: AtomicU32,
+    /// Not 0: the block has been freed.
+    pub freed: AtomicU32,
+    /// Where it was allocated.
+    pub allocated_at: Trace,
+    /// Where it was freed.
+    pub freed_at: Trace,
+}
+
+/// All that has been found, and what there is.
+#[repr(C)]
+pub struct Findings {
+    /// Not 0: the heap is checked.
+    pub on: AtomicU32,
+    /// Not 0: the program came to its end, and its blocks have been looked at.
+    pub searched: AtomicU32,
+    /// Errors, those included that have happened before.
+    pub errors: AtomicU64,
+    /// Errors that no report was left for.
+    pub untold: AtomicU64,
+    /// Blocks allocated, and freed, since the beginning.
+    pub allocated: AtomicU64,
+    /// See `allocated`.
+    pub freed: AtomicU64,
+    /// Bytes in blocks now, and at most.
+    pub bytes: AtomicU64,
+    /// See `bytes`.
+    pub most: AtomicU64,
+    /// Bytes of freed blocks that are not used again yet.
+    pub quarantined: AtomicU64,
+    /// Functions of allocators that are served here.
+    pub functions: AtomicU64,
+    /// In the order in which they were found.
+    pub reports: [Report; REPORTS],
+}
+
+/// Bytes of the whole area, most of them a hole.
+pub const SHARED_LEN: u64 = FINDINGS_OFFSET + FINDINGS_LEN;
+/// Bytes of [`Findings`].
+pub const FINDINGS_LEN: u64 = (size_of::<Findings>() as u64).next_multiple_of(4096);
