@@ -25,7 +25,8 @@
 #define AREA (ROSTER + SLOTS * 32)
 #define HEADS (AREA + AREAS * (256 + 2 * 256 * 8 + 512 * 8))
 #define RINGS (HEADS + AREAS * 64)
-#define LENGTH (RINGS + 64 * (64ul << 16) + 960 * (64ul << 11) + (AREAS - 1024) * (64ul << 8))
+#define FINDINGS (RINGS + 64 * (64ul << 16) + 960 * (64ul << 11) + (AREAS - 1024) * (64ul << 8))
+#define LENGTH (FINDINGS + (72 + 1024 * 488 + 4095) / 4096 * 4096)
 
 static uint64_t seed = 88172645463325252ul;
 
@@ -62,7 +63,7 @@ static char *area_of(int fd) {
     header[1] = tsc();
     header[3] = 1ul << 31;
     ((uint32_t *)area)[8] = getpid();
-    memcpy(area, "ulpfrin3", 8);
+    memcpy(area, "ulpfrin4", 8);
     return area;
 }
 
@@ -85,6 +86,7 @@ static void fill(char *area, int random) {
         head[0] = random ? any() : UINT64_MAX;
         head[1] = any();
     }
+    for (uint64_t *at = (void *)(area + FINDINGS); random && at < (uint64_t *)(area + LENGTH); at++) *at = any();
     for (unsigned long at = 0; random && at < 1ul << 16; at++) record(area, at, at % 3 ? any() : UINT64_MAX, any() % 60000);
 }
 
@@ -124,7 +126,7 @@ int main(int argc, char **argv) {
             if (ftruncate(fd, 0) || ftruncate(fd, LENGTH)) return 4;
             // As a session looks, for a moment: whoever maps it now is dead at the next turn.
             uint32_t pid = getpid();
-            pwrite(fd, "ulpfrin3", 8, 0);
+            pwrite(fd, "ulpfrin4", 8, 0);
             pwrite(fd, &pid, 4, 32);
             usleep(200);
         }
