@@ -17,6 +17,7 @@
 # make picture    draws docs/top.svg out of a real run of ulpf top
 # make tarball    target/packages/ulpf-VERSION-x86_64-linux.tar.xz, which runs from wherever it is unpacked; debug information apart
 # make deb        target/packages/ulpf_VERSION_amd64.deb and libulpf-dev_VERSION_amd64.deb
+# make deb-all    these, ulpf-dkms_VERSION_all.deb (the kernel module) and ulpf-sim_VERSION_amd64.deb (the simulator)
 # make install    copies ulpf (and ulpf-sim, if it is built) to $(PREFIX)/bin, its manual pages and completions, and libulpf with its header, pkg-config file and manual pages
 
 PREFIX ?= /usr/local
@@ -40,7 +41,7 @@ PEER_PACKAGES  := valgrind libquantum-dev
 KERNEL_PACKAGES := linux-headers-cloud-amd64 qemu-system-x86 sparse kmod
 # Without these, some tests skip and say why.
 EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git dwz debuginfod nginx-light zsh fish man-db golang-go musl-tools libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 \
-	clang libc++-dev libc++abi-dev
+	clang libc++-dev libc++abi-dev user-mode-linux
 
 build: need-build
 	$(CARGO) build --release
@@ -110,6 +111,8 @@ tarball: packaged
 	@packaging/build tarball debug
 deb: packaged
 	@packaging/build deb
+deb-all: deb sim
+	@packaging/build dkms sim
 clean:
 	rm -rf target
 	$(MAKE) -C examples clean
@@ -133,4 +136,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo docs test gdb-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball deb install clean need-build need-check need-demo need-bench need-kernel need-test
+.PHONY: build check demo docs test gdb-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test
