@@ -4,6 +4,7 @@
 # make test       everything that CI checks (installs what is missing)
 # make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
 # make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): FROM=sources
+# make check-suite   Juliet's errors of the heap under ulpf check: FROM=folder-of-Juliet
 # make soak       random programs against an independent machine, for SECONDS=1800; a million changes of what watches follow
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
@@ -59,6 +60,8 @@ gdb-suite: need-build
 	@.ci/need $(SUITE_PACKAGES)
 	@$(MAKE) build
 	@tests/gdb-suite $(LIST)
+check-suite: need-build build
+	@tests/check-suite --from $(FROM)
 peers: need-build build
 	@tests/peers rr $(if $(FROM),--from $(FROM))
 SECONDS ?= 1800
@@ -136,4 +139,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo docs test gdb-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test
+.PHONY: build check demo docs test gdb-suite check-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test
