@@ -56,6 +56,8 @@ pub enum Phase {
     Counted,
     /// As `Done`, and the hit is still to be accounted for: whoever does that gives the lock back.
     Hit,
+    /// As `Hit`, and all three registers are in the area.
+    HitSaved,
     /// As `Saved`, and the hit is counted already (in [`ulpf_lib::ring::Area::tally`]).
     Tallied,
     /// The instruction is done, its hit counted; whether it was silent is to be found out. The address
@@ -85,4 +87,6 @@ pub struct Mark {
     pub part: u8,
     /// How far it has come with that.
     pub phase: Phase,
+    /// The stack pointer has moved already, and what it was is in [`ulpf_lib::ring::Area::rsp`].
+    pub moved: bool,
 }
