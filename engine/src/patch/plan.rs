@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 
 use super::implicit::{Access, GoesOn, Implicit};
-use super::parts::{JUMP, TRAPS};
+use super::parts::{JUMP, TRAPS, TRAPS_OR_RET};
 use crate::access::{Class, Insn};
 
 /// The prefixes, as [`MemOp::segment`](crate::access::MemOp) has them.
@@ -16,7 +16,7 @@ pub const GS: u8 = 0x65;
 /// Why a site keeps its faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// An access that trampolines cannot make: implicit operands, masks, segments, rsp as an operand.
+    /// An access that trampolines cannot make: implicit operands, masks, segments.
     Instruction,
     /// What stands behind it (or before) cannot be moved: an indirect call, a system call, unknown bytes.
     Successor,
@@ -287,10 +287,15 @@ impl Group {
     /// store, and jump there when there is nothing to be stored.
     fn only(&self, n: usize) -> Option<&'static [u8]> {
         const RET: u8 = 0xc3;
-        let part = self.entered(self.start() + n as u64)?;
-        let is_ret =
-            self.bytes.get(n) == Some(&RET) && self.parts.get(part).is_some_and(|p| p.len == 1);
-        Some(if is_ret { &[RET] } else { &TRAPS })
+        let part = self.parts.get(self.entered(self.start() + n as u64)?)?;
+        if self.bytes.get(n) != Some(&RET) || part.len != 1 {
+            return Some(&TRAPS);
+        }
+        // One that is looked at has met a guard: to fault there is no better than to trap.
+        Some(match part.is_looked_at() {
+            true => &TRAPS_OR_RET,
+            false => &[RET],
+        })
     }
 
     /// The jump to `to`, if its bytes are right.
@@ -333,7 +338,6 @@ pub fn can_check(insn: &Insn) -> bool {
         // The x87 unit remembers where its last instruction was.
         && !(l.legacy() && l.map == 0 && matches!(l.opcode, 0xd8..=0xdf))
         && !l.addr32
-        && !insn.reg_is_rsp
         && !insn.vvvv_is_rsp
         && crate::exec::can_thunk(insn)
 }

@@ -238,7 +238,6 @@ fn what_cannot_be_patched() {
     assert_eq!(refused(&[0x0f, 0xa0]), Some(Instruction)); // push %fs
     assert_eq!(refused(&[0x65, 0xff, 0x20]), Some(Instruction)); // jmp *%gs:(%rax)
     assert_eq!(refused(&[0x65, 0x89, 0x07]), Some(Instruction)); // gs:
-    assert_eq!(refused(&[0x48, 0x89, 0x27]), Some(Instruction)); // mov %rsp,(%rdi)
     assert_eq!(refused(&[0xdd, 0x1f]), Some(Instruction)); // fstpl
     assert_eq!(refused(&[0x89, 0x07, 0xff, 0xd0, 0x90]), Some(Successor)); // call *%rax
     assert_eq!(refused(&[0x89, 0x07, 0x0f, 0x05, 0x90]), Some(Successor)); // syscall
@@ -255,6 +254,8 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
         &[0x62, 0xf1, 0xfd, 0x48, 0x7f, 0x07],
         // mov %ebp,%fs:(%rbx)
         &[0x64, 0x89, 0x2b, 0x48, 0x83, 0xc4, 0x18],
+        // cmp %rsp,16(%r14); jbe
+        &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20],
         // push %rbp; push $1; push %rcx; pushq 8(%rsp)
         &[0x55, 0x6a, 0x01, 0x51, 0xff, 0x74, 0x24, 0x08],
         // pop %rbp; pop %rcx; ret / leave; ret $16
