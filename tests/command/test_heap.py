@@ -1,5 +1,6 @@
 """`heap`: all that a program allocates, now and later."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -7,7 +8,7 @@ import tempfile
 import unittest
 
 from lib.cases import Case
-from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+from lib.env import PATIENCE, ULPF, bare, example, needs, ulpf_only
 
 MARK = 0x6d61726b00000000  # tests/programs/allocations.c
 # What is heap there: small and large blocks, moved and grown ones, another thread's arena, reserved
@@ -52,6 +53,38 @@ class Heap(unittest.TestCase):
                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60 * PATIENCE)
             summary = json.loads(log.read().decode().splitlines()[-1])
         self.assertGreater(summary["watches"][0]["hits"], 20, summary)
+
+    @needs("cc")
+    def test_a_variable_of_that_name_comes_first(self):
+        """The program's own, or one that a library exports; what a library keeps to itself is nobody's heap."""
+        sets = "long heap; void set(void) { heap = 7; }"
+        libraries = {"": sets, "static ": "static " + sets}
+        folder = tempfile.TemporaryDirectory(prefix="ulpf-heap-")
+        self.addCleanup(folder.cleanup)
+        with contextlib.chdir(folder.name):
+            for name, text in {"lib.c": "void set(void) {}", "own.c": f"static {sets} int main(void) {{ set(); }}",
+                               "main.c": "#include <stdlib.h>\nvoid set(void); int main(void) { set(); *(int *)malloc(8) = 1; }"}.items():
+                with open(name, "w") as file:
+                    file.write(text)
+            subprocess.run(["cc", "-g", "-o", "own", "own.c"], check=True)
+            programs = {"own": 1}
+            for keeps, text in libraries.items():
+                name = "kept" if keeps else "exported"
+                with open("lib.c", "w") as file:
+                    file.write(text)
+                subprocess.run(["cc", "-g", "-shared", "-fPIC", "-o", f"lib{name}.so", "lib.c"], check=True)
+                subprocess.run(["cc", "-g", "-o", name, "main.c", f"./lib{name}.so"], check=True)
+                programs[name] = 0 if keeps else 1
+            for name, variable in programs.items():
+                with self.subTest(name):
+                    done = subprocess.run([ULPF, "run", "--json", "-l", "log", "-w", "heap", "--", f"./{name}"], stdin=subprocess.DEVNULL,
+                                          capture_output=True, text=True, timeout=60 * PATIENCE)
+                    with open("log") as file:
+                        summary = json.loads(file.read().splitlines()[-1])
+                    (watch,) = summary["watches"]
+                    self.assertEqual(watch["len"] == 8, bool(variable), (done.stderr, watch))
+                    if variable:
+                        self.assertEqual(watch["hits"], 1, watch)
 
     def test_beside_another_watch(self):
         _, seen, records = marks("-w", "data", "-w", "heap")
