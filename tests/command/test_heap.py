@@ -40,6 +40,20 @@ class Heap(unittest.TestCase):
                 self.assertEqual((summary["type"], summary["lost"]), ("summary", 0))
                 self.assertEqual(len(summary["watches"]), 1)
 
+    def test_calls_and_stacks_on_the_heap_are_patched(self):
+        """Calls through memory that is watched, and a stack there, cost no faults; the return addresses stay what they are."""
+        hits = []
+        for options, most in ([], 5000), (["--no-patch"], None):
+            done = subprocess.run([ULPF, "run", "-q", "-v", *options, "-w", "heap:rw", "--", example("calls")],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  timeout=60 * PATIENCE)
+            self.assertEqual((done.returncode, done.stdout), bare(example("calls")))
+            hits.append(re.search(r"(\d+) hits on 1 watch, (\d+) silent", done.stderr).groups())
+            faults = int(re.search(r"(\d+) faults", done.stderr).group(1))
+            if most:
+                self.assertLess(faults, most)
+        self.assertEqual(*hits)
+
     def test_from_a_function_on(self):
         """Set later, the heap is what is mapped by then and what comes."""
         ended, seen, _ = marks("-w", "heap", options=["--at", "ready"])
