@@ -41,9 +41,11 @@ class Heap(unittest.TestCase):
                 self.assertEqual(len(summary["watches"]), 1)
 
     def test_calls_and_stacks_on_the_heap_are_patched(self):
-        """Calls through memory that is watched, and a stack there, cost no faults; the return addresses stay what they are."""
+        """Calls through memory that is watched, and a stack there, cost no faults but where fib() returns into a patch; the
+        return addresses stay what they are.
+        """
         hits = []
-        for options, most in ([], 5000), (["--no-patch"], None):
+        for options, most in ([], 25_000), (["--no-patch"], None):
             done = subprocess.run([ULPF, "run", "-q", "-v", *options, "-w", "heap:rw", "--", example("calls")],
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                   timeout=60 * PATIENCE)
