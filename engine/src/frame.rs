@@ -184,15 +184,54 @@ pub unsafe fn fpstate_len(fp: *const u8) -> (usize, usize) {
 /// `UContext::flags`: its fpstate is an XSAVE image (`<asm/ucontext.h>`).
 pub const UC_FP_XSTATE: u64 = 1;
 
+/// Which components of the extended state an image holds; the others are in their initial state.
+const XSTATE_BV: usize = 512;
+
+/// What memory protection keys allow (PKRU), in an XSAVE image.
+#[derive(Clone, Copy)]
+pub struct Keys {
+    /// Where PKRU lies in the image.
+    pub at: usize,
+    /// Its value: two bits for each key, no access and no store.
+    pub rights: u32,
+}
+
+impl Keys {
+    const COMPONENT: u64 = 1 << 9;
+
+    /// The rights that the image holds.
+    ///
+    /// # Safety
+    /// `fp` is an XSAVE image of a machine with protection keys.
+    pub unsafe fn read(self, fp: *const u8) -> u32 {
+        // SAFETY: the header behind the legacy area, and the component's place.
+        unsafe {
+            match (fp.add(XSTATE_BV) as *const u64).read_unaligned() & Self::COMPONENT {
+                0 => 0,
+                _ => (fp.add(self.at) as *const u32).read_unaligned(),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `read`.
+    pub unsafe fn write(self, fp: *mut u8) {
+        // SAFETY: as for `read`.
+        unsafe {
+            let held = fp.add(XSTATE_BV) as *mut u64;
+            held.write_unaligned(held.read_unaligned() | Self::COMPONENT);
+            (fp.add(self.at) as *mut u32).write_unaligned(self.rights);
+        }
+    }
+}
+
 /// Makes the floating-point and vector state that a frame returns to that of a new program, as the kernel does before a
-/// handler (`fpu__clear_user_states`); protection keys stay. `xstate`: it is an XSAVE image.
+/// handler (`fpu__clear_user_states`). `xstate`: it is an XSAVE image. `keys`: what protection keys allow then.
 ///
 /// # Safety
 /// `fp` is the frame's image.
-pub unsafe fn clear_fpstate(fp: *mut u8, xstate: bool) {
+pub unsafe fn clear_fpstate(fp: *mut u8, xstate: bool, keys: Option<Keys>) {
     const MXCSR: usize = 24;
-    const XSTATE_BV: usize = 512;
-    const PKRU: u64 = 1 << 9;
     if fp.is_null() {
         return;
     }
@@ -200,8 +239,10 @@ pub unsafe fn clear_fpstate(fp: *mut u8, xstate: bool) {
     unsafe {
         (fp.add(MXCSR) as *mut u32).write_unaligned(0x1f80);
         if xstate {
-            let components = fp.add(XSTATE_BV) as *mut u64;
-            components.write_unaligned(components.read_unaligned() & PKRU);
+            (fp.add(XSTATE_BV) as *mut u64).write_unaligned(0);
+            if let Some(keys) = keys {
+                keys.write(fp);
+            }
         } else {
             // FXRSTOR takes all of it as it is: the control word, an empty stack, zeros.
             core::ptr::write_bytes(fp, 0, MXCSR);

@@ -18,6 +18,7 @@ use ulpf_stub_handlers::global::{self, Machine, g, machine};
 use ulpf_stub_handlers::ours::PAD;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::asm::{ulpf_report, ulpf_spawn};
+use ulpf_stub_handlers::runtime::keys;
 use ulpf_stub_handlers::runtime::park::{futex_wait, futex_wake};
 use ulpf_stub_handlers::runtime::thread::{Current, State};
 use ulpf_stub_handlers::signals::{kernel, numbers::HIDDEN};
@@ -85,6 +86,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     g().fork_word.store(page as *mut AtomicU32, Relaxed);
     // SAFETY: no handler of ours is there yet.
     unsafe { engine::init() }?;
+    keys::init();
     // The world counts as stopped until the debugger (or `ulpf run`) resumes it.
     g().world.store(1, SeqCst);
     let stack = map_anonymous(STUB_STACK);
@@ -235,6 +237,9 @@ fn ready(r: i32) {
 }
 
 extern "C" fn stub_task() -> ! {
+    // The task reads the time-stamp counter, whatever the thread may that it was made by.
+    // SAFETY: a setting of this task's.
+    let _ = unsafe { sys!(k::__NR_prctl, prctl::PR_SET_TSC, prctl::PR_TSC_ENABLE) };
     // SAFETY: written by `boot` before this task existed; nobody else writes it any more.
     let args = unsafe { &mut *ARGS.load(SeqCst) };
     match set_up(args) {

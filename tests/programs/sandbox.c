@@ -499,10 +499,10 @@ int main(int argc, char **argv)
 		places_of_its_own();
 	else if (!strcmp(how, "waits-forked")) {
 		INSTALL(0, NR, CALL(SYS_munmap, SECCOMP_RET_KILL_PROCESS), CALL(SYS_mmap, SECCOMP_RET_KILL_PROCESS), ALLOW);
+		signal(SIGINT, SIG_IGN); /* one that comes early is for the first process */
 		pid_t child = fork();
 		if (child)
 			return 0;
-		signal(SIGINT, SIG_IGN);
 		printf("%d\nready\n", getpid());
 		for (;;) {
 			counter++;

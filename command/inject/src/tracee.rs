@@ -20,9 +20,6 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Signals that may come while we run code in a thread.
 const MOST_HELD: usize = 1 << 16;
 
-/// XSAVE images are 2.5 KiB with AVX-512 and 11 KiB with AMX.
-const XSTATE_MAX: usize = 32 * 1024;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// A signal that is about to be delivered.
@@ -47,7 +44,7 @@ pub struct RseqArea {
 /// Everything a thread needs to go on as if nothing had happened.
 pub struct Saved {
     pub regs: Registers,
-    xstate: Vec<u8>,
+    fpregs: libc::user_fpregs_struct,
 }
 
 #[derive(Debug)]
@@ -262,36 +259,23 @@ impl Tracee {
         Ok(Some(filter))
     }
 
+    /// What code that we run in the thread may change. It uses SSE at most, which leaves the upper halves of vector
+    /// registers alone; and PTRACE_SETREGSET of the whole extended state would set PKRU to zero, for which
+    /// PTRACE_GETREGSET has no value in recent kernels.
     pub fn save(&self) -> io::Result<Saved> {
-        let mut xstate = vec![0u8; XSTATE_MAX];
-        let mut iov = libc::iovec {
-            iov_base: xstate.as_mut_ptr().cast(),
-            iov_len: xstate.len(),
-        };
-        ptrace(
-            libc::PTRACE_GETREGSET,
-            self.tid,
-            NT_X86_XSTATE,
-            &raw mut iov as usize,
-        )?;
-        xstate.truncate(iov.iov_len);
+        // SAFETY: all-zero is a valid user_fpregs_struct.
+        let mut fpregs: libc::user_fpregs_struct = unsafe { std::mem::zeroed() };
+        let to = &raw mut fpregs as usize;
+        ptrace(libc::PTRACE_GETFPREGS, self.tid, 0, to)?;
         Ok(Saved {
             regs: self.regs()?,
-            xstate,
+            fpregs,
         })
     }
 
     pub fn restore(&self, saved: &Saved) -> io::Result<()> {
-        let mut iov = libc::iovec {
-            iov_base: saved.xstate.as_ptr().cast_mut().cast(),
-            iov_len: saved.xstate.len(),
-        };
-        ptrace(
-            libc::PTRACE_SETREGSET,
-            self.tid,
-            NT_X86_XSTATE,
-            &raw mut iov as usize,
-        )?;
+        let from = &raw const saved.fpregs as usize;
+        ptrace(libc::PTRACE_SETFPREGS, self.tid, 0, from)?;
         self.set_regs(&saved.regs)
     }
 
@@ -417,8 +401,6 @@ impl Tracee {
         }
     }
 }
-
-const NT_X86_XSTATE: usize = 0x202;
 
 fn decode(status: i32) -> Stop {
     if libc::WIFEXITED(status) {

@@ -19,6 +19,8 @@ pub struct FaultInfo {
     pub addr: u64,
     /// Page-fault error code of the signal frame (bit 1: write).
     pub error: u64,
+    /// What `siginfo_t` says beside the address: `si_addr_lsb`, then `si_pkey`.
+    pub more: [u64; 2],
 }
 
 impl FaultInfo {
@@ -29,6 +31,7 @@ impl FaultInfo {
             code: info.code,
             addr: info.addr(),
             error: uc.err,
+            more: [info.data[1], info.data[2]],
         }
     }
 
@@ -40,6 +43,7 @@ impl FaultInfo {
             ..SigInfo::zeroed()
         };
         info.data[0] = self.addr;
+        [info.data[1], info.data[2]] = self.more;
         info
     }
 }

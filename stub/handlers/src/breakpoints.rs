@@ -29,7 +29,7 @@ impl agent::AgentContext for Machine<'_> {
         agent::register(&self.uc.gprs, n)
     }
     fn read(&mut self, addr: u64, buf: &mut [u8]) -> bool {
-        memory::read(addr, buf) == buf.len()
+        memory::look(addr, buf) == buf.len()
     }
 }
 

@@ -195,7 +195,7 @@ enum Step {
 fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -> Step {
     let pc = uc.gprs.rip;
     let mut bytes = [0u8; 15];
-    let n = memory::read(pc, &mut bytes);
+    let n = memory::look(pc, &mut bytes);
     patches::hide(pc, bytes.get_mut(..n).unwrap_or(&mut []));
     let code = bytes.get(..n).unwrap_or(&[]);
     let Ok(site) = engine::thunks().site(engine::decoder(), pc, code) else {
@@ -372,7 +372,7 @@ fn save_old(t: Current, list: &AccessList) -> usize {
         }
         // SAFETY: within the scratch area.
         let to = unsafe { core::slice::from_raw_parts_mut(t.scratch().add(OLD_AT + used), n) };
-        memory::read(a.addr.0, to);
+        memory::look(a.addr.0, to);
         used += n;
     }
     used

@@ -28,7 +28,7 @@ impl Program for AtHit<'_> {
     }
 
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
-        memory::read(addr, to) == to.len()
+        memory::look(addr, to) == to.len()
     }
 
     fn process(&mut self) -> u64 {

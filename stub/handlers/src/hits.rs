@@ -51,7 +51,7 @@ pub fn hits(t: Current, gprs: &Gprs, c: &Cause, stops: &mut Events) -> bool {
         },
     );
     if c.kind.writes() && debug_registers::active() {
-        debug_registers::written(c.addr, c.len, memory::read);
+        debug_registers::written(c.addr, c.len, memory::look);
     }
     any
 }
@@ -201,7 +201,7 @@ fn unchanged(addr: u64, old: &[u8]) -> bool {
         let Some(now) = buf.get_mut(..part.len()) else {
             return false;
         };
-        if memory::read(at, now) != part.len() || now != part {
+        if memory::look(at, now) != part.len() || now != part {
             return false;
         }
         at += part.len() as u64;

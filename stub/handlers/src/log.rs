@@ -54,7 +54,7 @@ pub fn hit(
         None => {
             let mut now = [0u8; MAX_VALUE];
             let now = now.get_mut(..n).unwrap_or_default();
-            memory::read(start, now);
+            memory::look(start, now);
             words(now, &mut new_words);
         }
     }

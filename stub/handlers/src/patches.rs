@@ -31,7 +31,7 @@ use crate::direct_frame;
 use crate::global::{g, tables};
 use crate::locks::Held;
 use crate::rest::AtRest;
-use crate::runtime::areas::{GS_TAKEN, SOME, area, disable, gs, set_gs};
+use crate::runtime::areas::{GS_TAKEN, SOME, area, disable, gs, is_area, set_gs};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
@@ -114,18 +114,24 @@ pub fn hide(addr: u64, buf: &mut [u8]) {
     }
 }
 
-/// Gives the calling thread its area, so that its bodies stop faulting.
-pub fn enable(t: Current) {
-    let Some(a) = area(t) else { return };
+/// Gives the calling thread its area, so that its bodies stop faulting. `false`: gs is the program's.
+pub fn enable(t: Current) -> bool {
+    let Some(a) = area(t) else { return true };
     let base = a as *const Area as u64;
     a.entry.store(direct_frame::entry(), Relaxed);
     a.stack.store(direct_frame::frame(t), Relaxed);
     if let Some(h) = g().header() {
         h.areas.fetch_max(t.index.load(Relaxed) + 1, Release);
     }
-    if gs() != base {
-        set_gs(base);
+    match gs() {
+        at if at == base => {}
+        at if at == 0 || is_area(at) => set_gs(base),
+        _ => {
+            GS_TAKEN.store(true, SeqCst);
+            return false;
+        }
     }
+    true
 }
 
 /// The address whose alias this is.

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 static FLAGS: AtomicBool = AtomicBool::new(true);
 
 /// To be called before memory may get flags that /proc/self/maps does not show: another lot than to be copied
-/// into forked children, a lock. (What has happened before we came is looked for by itself.)
+/// into forked children, a lock, a protection key. (What has happened before we came is looked for by itself.)
 pub fn follow() {
     FLAGS.store(true, Ordering::SeqCst);
 }

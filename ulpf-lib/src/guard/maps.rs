@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::flags;
 use super::os::{self, File, InChild};
+use super::page_map::PROT_EXEC;
 use crate::mapping::Mapping;
 use crate::place;
 use crate::sys::Errno;
@@ -29,6 +30,9 @@ pub struct Vma {
     pub in_child: InChild,
     /// mlock(2); as far as [`Snapshot::resolve`] has found it out.
     pub locked: bool,
+    /// A protection key of the program's own (pkey_mprotect(2)) says who may touch it; as far as [`Snapshot::resolve`]
+    /// has found it out.
+    pub keyed: bool,
 }
 
 /// What a mapping shows, as far as guards must know.
@@ -83,16 +87,26 @@ impl Snapshot {
         Ok(Snapshot { vmas })
     }
 
-    /// Finds out what the odd mappings are, what a forked child gets and what is locked, by the `VmFlags` in
+    /// Finds out what the odd mappings are, what a forked child gets, what is locked and what has a protection key, by
     /// /proc/self/smaps. Slow (the kernel walks all page tables), so asked only when an odd one is to be
-    /// watched, or if there was such advice, or a lock.
+    /// watched, or if there was such advice, a lock, or a key.
     pub fn resolve(&mut self) {
         flags::forget();
         let mut flagged = false;
         let mut at = 0;
         let resolved = File::open(c"/proc/self/smaps").and_then(|file| {
             lines(&file, |line| {
-                if let Some(codes) = line.strip_prefix(b"VmFlags:") {
+                if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
+                    let index = self.index(at);
+                    // The kernel gives memory that may only be executed a key by itself.
+                    if let Some(vma) = self.vmas.get_mut(index)
+                        && vma.start == at
+                        && vma.prot != PROT_EXEC
+                    {
+                        vma.keyed = key.trim_ascii() != b"0";
+                        flagged |= vma.keyed;
+                    }
+                } else if let Some(codes) = line.strip_prefix(b"VmFlags:") {
                     let index = self.index(at);
                     if let Some(vma) = self.vmas.get_mut(index).filter(|v| v.start == at) {
                         if vma.kind.is_odd() {
@@ -204,6 +218,7 @@ impl From<Mapping<'_>> for Vma {
             inode: m.inode,
             in_child: InChild::Copy,
             locked: false,
+            keyed: false,
         }
     }
 }

@@ -476,6 +476,7 @@ impl Guards {
             VmaKind::Kernel => return (end, Piece::No(Why::Kernel)),
             VmaKind::Vsyscall => return (end, Piece::No(Why::Vsyscall)),
             VmaKind::HugePages => return (end, Piece::No(Why::HugePages)),
+            _ if vma.keyed => return (end, Piece::No(Why::Keyed)),
             VmaKind::Device | VmaKind::Odd | VmaKind::OddFile => {
                 return (end, Piece::No(Why::Device));
             }

@@ -32,6 +32,7 @@ pub(super) enum Why {
     Text,
     Device,
     HugePages,
+    Keyed,
     Ours,
     StackEnd,
 }
@@ -87,6 +88,12 @@ pub(super) fn words(at: TargetAddr, why: Why) -> (String, String) {
                 "{at} lies in explicitly mapped huge pages, which cannot be guarded in units of 4096 bytes"
             ),
             "run the program with its huge pages (MAP_HUGETLB, hugetlbfs) turned off",
+        ),
+        Why::Keyed => (
+            format!(
+                "the program has given the memory at {at} a protection key of its own (pkey_mprotect), which a guard would take away"
+            ),
+            "watch the program's own copy of the data, or this memory once it has given the key back",
         ),
         Why::Ours => (
             format!("{at} is memory of ulpf itself, not of the program"),

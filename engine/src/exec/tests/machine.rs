@@ -204,6 +204,7 @@ extern "C" fn handler(signo: i32, info: *mut libc::siginfo_t, uc: *mut libc::c_v
                 code: signal.code,
                 addr: signal.addr,
                 error,
+                more: [0; 2],
             };
             if (*engine).recover(nested, fault) {
                 return;

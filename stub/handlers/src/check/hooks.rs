@@ -80,8 +80,7 @@ pub fn fault(t: Current, uc: &mut UContext) -> bool {
     if !leave(uc) {
         return false;
     }
-    if !GS_TAKEN.load(Relaxed) {
-        patches::enable(t);
+    if !GS_TAKEN.load(Relaxed) && patches::enable(t) {
         return true;
     }
     let at = uc.gprs.rip;

@@ -66,8 +66,12 @@ pub fn distance(class: u64) -> u64 {
 
 /// The calling task goes on without its (or its parent's) area.
 pub fn disable() {
-    let areas = g().areas().as_ptr_range();
-    if SOME.load(Relaxed) && areas.contains(&(gs() as *const Area)) {
+    if SOME.load(Relaxed) && is_area(gs()) {
         set_gs(0);
     }
+}
+
+/// Is this the base of some thread's area?
+pub fn is_area(base: u64) -> bool {
+    g().areas().as_ptr_range().contains(&(base as *const Area))
 }

@@ -1,7 +1,10 @@
 //! The time that waits are counted in.
 
 use linux_raw_sys::general as k;
+use linux_raw_sys::prctl::{PR_GET_TSC, PR_SET_TSC, PR_TSC_ENABLE};
 use ulpf_lib::sys;
+
+use super::frame::{SigInfo, UContext};
 
 /// CLOCK_MONOTONIC, in nanoseconds.
 pub fn now() -> u64 {
@@ -9,4 +12,31 @@ pub fn now() -> u64 {
     // SAFETY: fills `t`.
     let _ = unsafe { sys!(k::__NR_clock_gettime, k::CLOCK_MONOTONIC, t.as_mut_ptr()) };
     t[0] * 1_000_000_000 + t[1]
+}
+
+/// A fault of our own code: has it read the time-stamp counter of a thread that may not (PR_SET_TSC of prctl(2))? The
+/// thread is let read it once.
+pub fn forbidden(uc: &mut UContext, info: &SigInfo) -> bool {
+    const RDTSC: [u8; 2] = [0x0f, 0x31];
+    // SAFETY: our own code, which was about to be executed.
+    let code = unsafe { (uc.gprs.rip as *const [u8; 2]).read() };
+    if info.code != k::SI_KERNEL as i32 || code != RDTSC {
+        return false;
+    }
+    let mut mode = 0u32;
+    // SAFETY: the thread's own setting, which is as before afterwards.
+    let ticks = unsafe {
+        if sys!(k::__NR_prctl, PR_GET_TSC, &raw mut mode).is_err()
+            || sys!(k::__NR_prctl, PR_SET_TSC, PR_TSC_ENABLE).is_err()
+        {
+            return false;
+        }
+        let ticks = core::arch::x86_64::_rdtsc();
+        let _ = sys!(k::__NR_prctl, PR_SET_TSC, mode);
+        ticks
+    };
+    uc.gprs.rax = ticks & 0xffff_ffff;
+    uc.gprs.rdx = ticks >> 32;
+    uc.gprs.rip += RDTSC.len() as u64;
+    true
 }

@@ -74,7 +74,7 @@ pub fn drain(t: Current) -> Fired {
 pub fn our_own(fired: &Fired) {
     for (s, pc) in debug_registers::ALL.iter().zip(&fired.0) {
         if *pc != 0 {
-            s.look(memory::read);
+            s.look(memory::look);
         }
     }
 }
@@ -83,7 +83,7 @@ struct Ours;
 
 impl Program for Ours {
     fn read(&self, addr: u64, to: &mut [u8]) -> usize {
-        memory::read(addr, to)
+        memory::look(addr, to)
     }
     fn decode(&self, pc: u64, bytes: &[u8]) -> Option<Insn> {
         engine::decode(pc, bytes)
@@ -104,7 +104,7 @@ pub fn report(
         let Some((id, range, kind)) = s.watch().filter(|_| *after != 0) else {
             continue;
         };
-        let old = s.look(memory::read).to_le_bytes();
+        let old = s.look(memory::look).to_le_bytes();
         if seen(range) {
             continue;
         }

@@ -8,6 +8,7 @@ pub mod debug_traps;
 pub mod events;
 pub mod filters;
 pub mod frames;
+pub mod keys;
 pub mod library_link;
 pub mod library_state;
 pub mod mapped;

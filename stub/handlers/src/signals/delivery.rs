@@ -11,8 +11,8 @@ use super::masks::{set_virtual_mask, virtual_mask};
 use super::numbers::*;
 use crate::crash;
 use crate::runtime::frame::*;
-use crate::runtime::memory;
 use crate::runtime::thread::Current;
+use crate::runtime::{keys, memory};
 
 /// Does with signal `sig` what the program wants. `true`: the context now enters its handler.
 pub fn deliver(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) -> bool {
@@ -133,7 +133,13 @@ fn push_frame(t: Current, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
         });
     }
     // SAFETY: our own frame's image.
-    unsafe { clear_fpstate(uc.fpstate, uc.flags & UC_FP_XSTATE != 0) };
+    unsafe {
+        clear_fpstate(
+            uc.fpstate,
+            uc.flags & UC_FP_XSTATE != 0,
+            keys::for_handlers(uc),
+        )
+    };
     let frame_at = sp;
     uc.gprs.rip = a.handler;
     uc.gprs.rsp = frame_at;

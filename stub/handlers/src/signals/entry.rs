@@ -17,10 +17,12 @@ use crate::engine::{self, ours};
 use crate::global::g;
 use crate::patches::{self, Landing, Left};
 use crate::runtime::asm::*;
+use crate::runtime::clock;
 use crate::runtime::debug_registers::{COOKIE, TRAP_PERF};
 use crate::runtime::debug_traps;
 use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::*;
+use crate::runtime::keys;
 use crate::runtime::park::{self, park};
 use crate::runtime::thread::{Current, OwnStepKind};
 use crate::syscalls::{self, legacy, sites, vsyscall};
@@ -52,6 +54,13 @@ fn clear_ac() {
             "3:",
         )
     };
+}
+
+/// A handler of a signal begins.
+#[inline(always)]
+fn begin(uc: &UContext) {
+    clear_ac();
+    keys::begin(uc);
 }
 
 /// Whose handler begins here.
@@ -102,7 +111,7 @@ const IRET_FRAME: u64 = 40;
 
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
-    clear_ac();
+    begin(uc);
     let t = interrupted_thread(uc);
     if info.by_kernel() && matches!(sig, 4 | 8) && engine::recover(uc, info) {
         return;
@@ -136,7 +145,7 @@ fn arrived(t: Current, uc: &mut UContext, info: &SigInfo) {
 
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
-    clear_ac();
+    begin(uc);
     let t = interrupted_thread(uc);
     if !park_is_ours(t, info) {
         return arrived(t, uc, info);
@@ -162,7 +171,7 @@ extern "C" fn ulpf_on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
 
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
-    clear_ac();
+    begin(uc);
     let t = interrupted_thread(uc);
     if !info.by_kernel() {
         return arrived(t, uc, info);
@@ -172,7 +181,7 @@ extern "C" fn ulpf_on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
 
 /// A fault of this thread, which came by a signal or by an upcall.
 pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
-    if check::hooks::fault(t, uc) {
+    if check::hooks::fault(t, uc) || ours(uc.gprs.rip) && clock::forbidden(uc, info) {
         return;
     }
     sites::leave(uc);
@@ -187,8 +196,8 @@ pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
     } else {
         None
     };
-    if left.is_some() {
-        patches::enable(t);
+    if left.is_some() && !patches::enable(t) {
+        park::request(t, uc, Request::NoPatches);
     }
     let rip = uc.gprs.rip;
     if ours(rip) {
@@ -232,7 +241,7 @@ const SI_KERNEL: i32 = k::SI_KERNEL as i32;
 
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
-    clear_ac();
+    begin(uc);
     let t = interrupted_thread(uc);
     let i = t.own();
     if !info.by_kernel() {
@@ -379,7 +388,7 @@ const SYS_USER_DISPATCH: i32 = k::SYS_USER_DISPATCH as i32;
 
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
-    clear_ac();
+    begin(uc);
     let t = interrupted_thread(uc);
     if !info.by_kernel() {
         return arrived(t, uc, info);

@@ -29,6 +29,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if nr as u32 == k::__NR_madvise && matches!(a[2] as u32, k::MADV_DONTFORK | k::MADV_WIPEONFORK)
         || nr as u32 == k::__NR_mmap
             && (a[3] as u32 & k::MAP_TYPE == k::MAP_DROPPABLE || a[3] as u32 & k::MAP_LOCKED != 0)
+        || nr as u32 == k::__NR_pkey_mprotect && a[3] as i32 > 0
     {
         flags::follow();
     }

@@ -52,8 +52,8 @@ use crate::paths;
 use crate::runtime::areas;
 use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::UContext;
-use crate::runtime::park;
 use crate::runtime::thread::{Call, Current, OwnStepKind};
+use crate::runtime::{keys, park};
 use crate::signals::{alternate, kernel, masks, raise, sigreturn};
 
 use call::{ABANDONED, Args, ENOSYS, Outcome, RESTART, arguments, raw};
@@ -95,7 +95,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
     } else {
         let result = match judgement {
             Some(result) => result,
-            None => emulate(t, uc, nr, &args),
+            None => keys::through(uc, |uc| emulate(t, uc, nr, &args)),
         };
         let again = matches!(result, Outcome::Value(RESTART));
         finish(uc, nr, result);

@@ -160,6 +160,7 @@ impl Control {
             return Ok(());
         }
         let rest = self.world.rest();
+        self.patches.search();
         if areas::GS_TAKEN.load(SeqCst) || !self.patches.classes.prepare_for_check(rest) {
             return Err(no(
                 "it takes a processor with BMI2, and address space for its tables",

@@ -15,6 +15,7 @@ mod disabled;
 mod filters;
 mod follow;
 mod functions;
+mod gs;
 pub mod heap;
 mod held;
 mod last;

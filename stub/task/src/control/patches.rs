@@ -16,6 +16,7 @@ use ulpf_lib::ring::{IDLE_COUNTS, Unpatched};
 
 use super::classes::Classes;
 use super::code_caves::CodeCaves;
+use super::gs;
 use super::text;
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
@@ -33,6 +34,7 @@ pub struct Patches {
     made: usize,
     pub refused: u64,
     failed: bool,
+    searched: gs::Searched,
 }
 
 impl Patches {
@@ -43,6 +45,7 @@ impl Patches {
             made: 0,
             refused: 0,
             failed: false,
+            searched: gs::Searched::default(),
         }
     }
 
@@ -55,6 +58,7 @@ impl Patches {
             self.failed = true;
             return;
         }
+        self.search();
         if GS_TAKEN.load(SeqCst) {
             self.disable(rest);
             return;
@@ -396,6 +400,23 @@ impl Patches {
     }
 
     /// For good, or until somebody asks for it again.
+    /// Does the program set gs itself? (`gs.rs`)
+    pub fn search(&mut self) {
+        if !self.searched.begun() {
+            self.searched.look();
+        }
+    }
+
+    /// Code has come that may set gs itself.
+    pub fn code_has_come(&mut self, rest: &mut AtRest) {
+        if self.searched.begun() && ENABLED.load(SeqCst) {
+            self.searched.look();
+            if GS_TAKEN.load(SeqCst) {
+                self.disable(rest);
+            }
+        }
+    }
+
     pub fn disable(&mut self, rest: &mut AtRest) {
         ENABLED.store(false, SeqCst);
         self.remove_all(rest);

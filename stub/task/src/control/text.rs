@@ -96,6 +96,11 @@ fn pages(addr: u64, len: usize, mut f: impl FnMut(u64, core::ops::Range<usize>) 
     }
 }
 
+/// Reads plain code as it is, over pages.
+pub(super) fn read_many(addr: u64, buf: &mut [u8]) -> usize {
+    read_raw(addr, buf)
+}
+
 /// Reads with breakpoints and patches hidden; returns the number of readable bytes.
 pub fn read(addr: u64, buf: &mut [u8]) -> usize {
     let mut total = 0;

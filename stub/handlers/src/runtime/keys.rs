@@ -1,0 +1,125 @@
+//! Memory protection keys of the program (pkeys(7)): whose rights our code has.
+//!
+//! PKRU, a register of each thread, says which keys' memory it may touch, in user mode and (through the kernel's copies)
+//! in system calls. The kernel begins each signal handler with a default that opens key 0 alone. A handler of ours makes
+//! the program's accesses and system calls, so it has the program's rights ([`begin`]); what looks at the program for
+//! somebody else (its code, the bytes of a hit) has all of them ([`with_all`]). Our own memory has key 0.
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+use ulpf_engine::access::state::{component, cpuid, xcr0};
+use ulpf_engine::frame::{Keys, UC_FP_XSTATE, UContext};
+
+/// PKRU's number among the components of the extended state.
+const COMPONENT: u32 = 9;
+/// The two bits of key 0.
+const OWN: u32 = 3;
+
+/// Where PKRU lies in an XSAVE image; 0: this machine has none.
+static AT: AtomicU32 = AtomicU32::new(0);
+/// What the kernel begins signal handlers with: at first what Linux does unless told otherwise (`init_pkru`).
+static DEFAULT: AtomicU32 = AtomicU32::new(0x5555_5554);
+
+/// Before the first handler of ours, and once the engine knows the machine.
+pub fn init() {
+    const OSPKE: u32 = 1 << 4;
+    if cpuid(7, 0).ecx & OSPKE != 0 && xcr0() & 1 << COMPONENT != 0 {
+        let at = component(COMPONENT).map_or(0, |(offset, _)| offset);
+        AT.store(at as u32, Relaxed);
+    }
+}
+
+fn any() -> bool {
+    AT.load(Relaxed) != 0
+}
+
+/// PKRU. Only where there is one.
+fn get() -> u32 {
+    let pkru: u32;
+    // SAFETY: RDPKRU, which exists where the system has turned keys on.
+    unsafe {
+        asm!(".byte 0x0f, 0x01, 0xee", in("ecx") 0, out("eax") pkru, out("edx") _,
+            options(nomem, nostack, preserves_flags));
+    }
+    pkru
+}
+
+/// Only where there is one.
+fn set(pkru: u32) {
+    // SAFETY: WRPKRU, as for `get`. Accesses before and after it stay there: no `nomem`.
+    unsafe {
+        asm!(".byte 0x0f, 0x01, 0xef", in("ecx") 0, in("eax") pkru, in("edx") 0,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// The program's PKRU: its place in the frame, and whether it is written there.
+fn of(uc: &UContext) -> Option<Keys> {
+    let at = AT.load(Relaxed) as usize;
+    (at != 0 && uc.flags & UC_FP_XSTATE != 0 && !uc.fpstate.is_null()).then_some(Keys {
+        at,
+        rights: DEFAULT.load(Relaxed),
+    })
+}
+
+/// A signal handler of ours begins: it takes the rights of what it has interrupted.
+#[inline]
+pub fn begin(uc: &UContext) {
+    if !any() {
+        return;
+    }
+    let default = get();
+    if default != DEFAULT.load(Relaxed) {
+        DEFAULT.store(default, Relaxed);
+    }
+    if let Some(keys) = of(uc) {
+        // SAFETY: the kernel's own frame.
+        set(unsafe { keys.read(uc.fpstate) } & !OWN);
+    }
+}
+
+/// Makes a system call of the program's, which may change the thread's rights (pkey_alloc(2), mprotect(2) that leaves
+/// execution alone): they are the program's from then on.
+#[inline]
+pub fn through<R>(uc: &mut UContext, call: impl FnOnce(&mut UContext) -> R) -> R {
+    if !any() {
+        return call(uc);
+    }
+    let before = get();
+    let result = call(uc);
+    let after = get();
+    if after != before
+        && let Some(keys) = of(uc)
+    {
+        // SAFETY: the kernel's own frame.
+        unsafe {
+            Keys {
+                rights: after,
+                ..keys
+            }
+            .write(uc.fpstate)
+        };
+    }
+    result
+}
+
+/// Has somebody with all rights do what the thread's may not suffice for. `None`: they would.
+pub fn with_all<R>(look: impl FnOnce() -> R) -> Option<R> {
+    if !any() {
+        return None;
+    }
+    let rights = get();
+    if rights == 0 {
+        return None;
+    }
+    set(0);
+    let result = look();
+    set(rights);
+    Some(result)
+}
+
+/// What the program's signal handlers begin with.
+pub fn for_handlers(uc: &UContext) -> Option<Keys> {
+    of(uc)
+}

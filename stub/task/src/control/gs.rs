@@ -1,0 +1,70 @@
+//! Programs that set the base of gs by an instruction: bodies of patches keep what they need there, and would write to the
+//! program's memory. (arch_prctl(2) we see.)
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::guard::PROT_EXEC;
+use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
+use ulpf_lib::place;
+use ulpf_stub_handlers::runtime::areas::GS_TAKEN;
+
+use super::text;
+
+/// Larger mappings of code are not searched: browsers, which have none.
+const LONGEST: u64 = 64 << 20;
+
+/// The code that has been searched for WRGSBASE.
+#[derive(Default)]
+pub struct Searched(Vec<(u64, u64)>);
+
+impl Searched {
+    pub fn begun(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Searches what has come since. Whoever has such an instruction has gs ([`GS_TAKEN`]).
+    pub fn look(&mut self) {
+        let Ok(maps) = Snapshot::read() else { return };
+        let code = |v: &&Vma| {
+            let file = matches!(v.kind, VmaKind::File | VmaKind::OddFile);
+            file && v.prot & PROT_EXEC != 0 && !place::has(v.start)
+        };
+        for vma in maps.vmas.iter().filter(code) {
+            let span = (vma.start, vma.end);
+            if self.0.contains(&span) {
+                continue;
+            }
+            self.0.push(span);
+            if vma.end - vma.start <= LONGEST && sets_gs(vma) {
+                GS_TAKEN.store(true, SeqCst);
+            }
+        }
+    }
+}
+
+fn sets_gs(vma: &Vma) -> bool {
+    let mut buf = alloc::vec![0u8; 1 << 16];
+    let mut at = vma.start;
+    while at < vma.end {
+        let n = ((vma.end - at) as usize).min(buf.len());
+        let got = buf.get_mut(..n).map_or(0, |part| text::read_many(at, part));
+        if buf.get(..got).is_some_and(has_wrgsbase) {
+            return true;
+        }
+        if got <= WRGSBASE {
+            return false;
+        }
+        at += (got - WRGSBASE + 1) as u64;
+    }
+    false
+}
+
+/// Bytes of `wrgsbase` with a 64-bit register: F3 REX.W 0F AE /3.
+const WRGSBASE: usize = 5;
+
+fn has_wrgsbase(code: &[u8]) -> bool {
+    code.windows(WRGSBASE).any(|b| {
+        b[2] == 0x0f && b[3] == 0xae && b[0] == 0xf3 && b[1] & 0xfe == 0x48 && b[4] & 0xf8 == 0xd8
+    })
+}
