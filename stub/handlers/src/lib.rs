@@ -38,3 +38,4 @@ pub mod signals;
 pub mod syscalls;
 pub mod unwind;
 pub mod upcall;
+pub mod uring;
