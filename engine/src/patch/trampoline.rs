@@ -6,14 +6,14 @@ use core::mem::offset_of;
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
-use super::asm::{Asm, RCX, relative};
+use super::asm::{Asm, RCX};
 use super::hits::{Near, closer, hit, tally, whole_page};
-use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, Mark, Phase};
-use super::plan::{FS, Group, Part, What};
-use super::registers::registers;
+use super::implicit::Access;
+use super::original::{self, jump_to, plain};
+use super::parts::{CLASS_READS, CLASS_WRITES, FS, IDLE_START, Mark, Phase};
+use super::plan::{Group, Part, What};
+use super::registers::{named, registers};
 use super::writer::{Target, Writer, restore};
-use crate::access::Insn;
-use crate::exec;
 
 /// Code for one address, and what it means.
 pub struct Trampoline {
@@ -70,14 +70,18 @@ impl Trampoline {
             trampoline.parts.push(w.asm.here() as u16);
             let (mut a, mut b, mut after, mut native) = (0, 0, 0, 0);
             match &part.what {
-                What::Checked(insn) => {
-                    (a, b) = registers(insn)?;
-                    let aside = checked(&mut w, insn, (a, b), target, &mut near)?;
+                What::Checked(_) | What::Implicit(_) => {
+                    let access = part.access()?;
+                    (a, b) = registers(access.named())?;
+                    let aside = checked(&mut w, access, (a, b), target, &mut near)?;
                     after = aside.back as u16;
                     asides.push(aside);
+                    if let What::Implicit(i) = &part.what {
+                        original::follow(&mut w, i, target)?;
+                    }
                 }
                 What::Repeated(insn) => {
-                    (a, b) = registers(insn)?;
+                    (a, b) = registers(named(insn))?;
                     native = repeated(&mut w, group, part, (a, b), target)?;
                     after = w.asm.here() as u16;
                 }
@@ -117,9 +121,17 @@ impl Trampoline {
             w.asm.jump_through(offset_of!(Area, entry));
             w.mark(Phase::Before);
             w.asm.aim_short(on)?;
+            let part = group.parts.get(x.part as usize)?;
+            if let What::Implicit(i) = &part.what {
+                if !original::implicit(&mut w, group, part, i, (x.a, x.b), target)? {
+                    let from = w.asm.jmp();
+                    w.asm.aim(from, x.back)?;
+                    w.mark(Phase::After);
+                }
+                continue;
+            }
             restore(&mut w, x.a, x.b);
             w.mark(Phase::Saved);
-            let part = group.parts.get(x.part as usize)?;
             let relative = match &part.what {
                 What::Checked(i) => i.rip_relative_at().map_or(What::Copy, What::Relative),
                 _ => What::Copy,
@@ -138,7 +150,7 @@ impl Trampoline {
             w.mark(Phase::After);
         }
         for (n, part) in group.parts.iter().enumerate() {
-            let What::Checked(insn) = &part.what else {
+            let Some(access) = part.access() else {
                 continue;
             };
             let back = usize::from(*trampoline.after.get(n)?);
@@ -155,10 +167,10 @@ impl Trampoline {
             for from in hits {
                 w.asm.aim(from, here)?;
             }
-            hit(&mut w, its.first()?, insn, target, &mut trampoline.looks)?;
+            hit(&mut w, its.first()?, access, target, &mut trampoline.looks)?;
             let here = w.asm.here();
             w.asm.aim(count, here)?;
-            tally(&mut w, its.first()?, insn, back)?;
+            tally(&mut w, its.first()?, access, back)?;
         }
         trampoline.code = w.asm.bytes;
         trampoline.marks = w.marks;
@@ -174,54 +186,6 @@ impl Trampoline {
     pub fn mark(&self, offset: u16) -> Option<&Mark> {
         self.marks.iter().find(|m| offset < m.end)
     }
-}
-
-fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
-    asm.put(&[0xe9]);
-    let after = target.at + asm.here() as u64 + 4;
-    asm.put(&relative(after, to)?);
-    Some(())
-}
-
-/// An instruction as it is.
-fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<()> {
-    let from = (part.at - group.start()) as usize;
-    let bytes = group.bytes.get(from..from + part.len as usize)?;
-    match part.what {
-        What::Copy => w.asm.put(bytes),
-        What::Relative(at) => {
-            let at = at as usize;
-            let old: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
-            let operand =
-                (part.at + part.len as u64).wrapping_add_signed(i32::from_le_bytes(old).into());
-            let after = target.at + (w.asm.here() + bytes.len()) as u64;
-            w.asm.put(bytes.get(..at)?);
-            w.asm.put(&relative(after, operand)?);
-            w.asm.put(bytes.get(at + 4..)?);
-        }
-        What::Jump(to) => jump_to(&mut w.asm, target, to)?,
-        What::If(condition, to) => {
-            w.asm.put(&[0x0f, 0x80 | condition]);
-            let after = target.at + w.asm.here() as u64 + 4;
-            w.asm.put(&relative(after, to)?);
-        }
-        What::Call(to) => {
-            // The return address is the program's; what it pairs with is a jump.
-            let back = (part.at + part.len as u64).to_le_bytes();
-            w.asm.put(&[0x48, 0x8d, 0x64, 0x24, 0xf8]);
-            w.mark(Phase::Before);
-            w.asm.put(&[0xc7, 0x04, 0x24]);
-            w.asm.put(back.get(..4)?);
-            w.asm.put(&[0xc7, 0x44, 0x24, 0x04]);
-            w.asm.put(back.get(4..)?);
-            jump_to(&mut w.asm, target, to)?;
-            w.mark(Phase::Pushed);
-            return Some(());
-        }
-        What::Checked(_) | What::Repeated(_) => return None,
-    }
-    w.mark(Phase::Before);
-    Some(())
 }
 
 /// A string instruction, made by [`Area::entry`]; behind that it stands as it is, for who finds no guard. The
@@ -256,7 +220,7 @@ fn repeated(
 
 fn checked(
     w: &mut Writer,
-    insn: &Insn,
+    access: Access,
     (a, b): (u8, u8),
     target: Target,
     near: &mut Vec<Near>,
@@ -268,16 +232,17 @@ fn checked(
     asm.save(offset_of!(Area, other), b);
     w.mark(Phase::Before);
     let asm = &mut w.asm;
-    if !asm.address(a, &insn.mem) {
+    let mem = access.mem();
+    if !asm.address(a, mem) {
         return None;
     }
-    if insn.mem.segment == FS {
+    if mem.segment == FS {
         asm.fs_base();
         asm.add_rcx(a);
     }
     // The last byte's page: an access that begins on the page before finds the bits there set, unless
     // it may go through this page's alias.
-    let size = u32::from(insn.mem.size);
+    let size = u32::from(mem.size);
     let last = if size > 1 {
         asm.lea(b, a, size as i32 - 1);
         b
@@ -288,7 +253,7 @@ fn checked(
     asm.shift(last);
     asm.constant(b, target.tables.classes);
     asm.indexed(&[0x0f, 0xb6], false, b, 1, 0);
-    let distances = if insn.mem.kind == AccessKind::Read {
+    let distances = if mem.kind == AccessKind::Read {
         CLASS_READS
     } else {
         CLASS_WRITES
@@ -299,8 +264,8 @@ fn checked(
     asm.set(target.idle_count, IDLE_START);
     let mut aside = None;
     for (wanted, bits) in [
-        (insn.mem.kind.writes(), target.tables.writes),
-        (insn.mem.kind.reads(), target.tables.reads),
+        (mem.kind.writes(), target.tables.writes),
+        (mem.kind.reads(), target.tables.reads),
     ] {
         if !wanted {
             continue;
@@ -343,8 +308,12 @@ fn checked(
     w.mark(Phase::Saved);
     w.asm.load(RCX, offset_of!(Area, rcx));
     w.asm.load(b, offset_of!(Area, other));
-    w.asm.put(exec::redirected(insn, a)?.bytes());
-    w.mark(Phase::Counted);
+    access.make(w, a, Phase::Counted)?;
+    access.mark(w, Phase::Counted);
+    if access.takes_rcx() {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+        w.mark(Phase::Rest);
+    }
     w.asm.load(a, offset_of!(Area, address));
     w.mark(Phase::Done);
     Some(Aside {
