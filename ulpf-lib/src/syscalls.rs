@@ -7,6 +7,7 @@ mod rows;
 mod show;
 #[cfg(test)]
 mod tests;
+pub mod uring;
 
 pub use row::Row;
 pub use rows::{NUMBERS, row};
@@ -14,5 +15,7 @@ pub use show::write_call;
 
 /// The name of a system call.
 pub fn name(number: u64) -> Option<&'static str> {
-    row(number).map(|row| row.name)
+    row(number)
+        .map(|row| row.name)
+        .or_else(|| uring::name(number))
 }

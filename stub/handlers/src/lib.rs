@@ -2,7 +2,8 @@
 //!
 //! Rules (DESIGN.md section 8, rule 3): it allocates nothing, waits only at the points named `park` and `request`
 //! (and, where no record may be lost, for room in its own ring: [`log`]), takes no lock but those of pages ([`locks`],
-//! which it never waits for), formats nothing, never enters code of the program, and leaves errno alone (there is no
+//! which it never waits for) and that of the program's rings ([`uring::rings::with`]: its holder waits for nobody but
+//! the kernel, at the submission of requests, and with the world at rest nobody holds it), formats nothing, never enters code of the program, and leaves errno alone (there is no
 //! errno here: system calls are raw). This crate does not name `alloc`, and knows nothing of the stub's task: what a
 //! thread needs of that, it asks for ([`runtime::events::Request`]), and what the task tells the handlers stands in
 //! [`global`].
@@ -38,3 +39,4 @@ pub mod signals;
 pub mod syscalls;
 pub mod unwind;
 pub mod upcall;
+pub mod uring;

@@ -117,6 +117,9 @@ impl Guards {
         let total: u64 = idle.iter().map(|(s, e)| e - s).sum();
         if total > KEEP && total > guarded {
             for (start, end) in idle {
+                if (self.in_use)(start, end) {
+                    continue;
+                }
                 // If memory is short they stay where they are, which does no harm.
                 let _ = self.release(TargetAddr(start), end - start);
             }
@@ -126,8 +129,14 @@ impl Guards {
     fn carry_out(&mut self, m: Move, wanted: &[PageRun], unarmed: &mut Vec<Unarmed>) {
         let mut at = m.start;
         while at < m.end {
-            let part = Move { start: at, ..m };
-            let result = if m.origin == Origin::Shared {
+            let mut part = Move { start: at, ..m };
+            if (self.in_use)(at, m.end) {
+                part.end = at + PAGE_SIZE;
+            }
+            let held = part.end < m.end || m.end == at + PAGE_SIZE;
+            let result = if held && (self.in_use)(at, part.end) {
+                Err((part.end, refuse::in_use(at, part.end)))
+            } else if m.origin == Origin::Shared {
                 self.duplicate(part)
             } else {
                 self.move_private(part)

@@ -155,6 +155,8 @@ pub struct Guards {
     /// The program's threads run while we change things: see [`Guards::live`].
     live: bool,
     outer: Option<OuterGuards>,
+    /// See [`Guards::stay_where`].
+    in_use: fn(u64, u64) -> bool,
 }
 
 /// Somebody else moves and guards the same program's memory, out of the program's sight
@@ -217,7 +219,14 @@ impl Guards {
             fork_data: None,
             live: false,
             outer: None,
+            in_use: |_, _| false,
         }
+    }
+
+    /// Memory that the kernel knows by its address: `in_use` says whether any of a stretch is. It is neither moved nor
+    /// put back by [`Guards::apply`].
+    pub fn stay_where(&mut self, in_use: fn(u64, u64) -> bool) {
+        self.in_use = in_use;
     }
 
     /// Makes the memory file, if there is none yet, and with it decides what guards are made of.

@@ -177,6 +177,14 @@ pub(super) fn no_alias(start: u64, end: u64, e: Errno) -> Refusal {
     }
 }
 
+pub(super) fn in_use(start: u64, end: u64) -> Refusal {
+    Refusal {
+        what: format!("cannot guard {start:#x}-{end:#x}"),
+        why: "requests of io_uring in flight may access this memory, or it is registered with a ring (IORING_REGISTER_BUFFERS)".into(),
+        what_to_do: "set the watch when the requests have completed, or before the program makes them".into(),
+    }
+}
+
 pub(super) fn no_move(start: u64, end: u64, e: Errno) -> Refusal {
     Refusal {
         what: format!("cannot guard {start:#x}-{end:#x}"),

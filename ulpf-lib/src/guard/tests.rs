@@ -175,6 +175,20 @@ fn a_write_guard_faults_stores_and_the_alias_shows_the_same_bytes() {
 }
 
 #[test]
+fn memory_that_the_kernel_knows_by_its_address_stays() {
+    let mut g = new_guards();
+    let at = anonymous(3);
+    g.stay_where(|_, _| true);
+    let unarmed = g.apply([run(at, 1, Guard::NoWrite)]);
+    assert!(unarmed.iter().any(|u| u.refusal.why.contains("io_uring")));
+    assert!(!store_faults(at) && !g.touches(TargetAddr(at), 4096));
+    g.stay_where(|_, _| false);
+    armed(g.apply([run(at, 1, Guard::NoWrite)]));
+    assert!(store_faults(at));
+    g.release_all().unwrap();
+}
+
+#[test]
 fn a_full_guard_faults_loads_and_guards_change_in_place() {
     let mut g = new_guards();
     let at = anonymous(8);

@@ -430,8 +430,8 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_uretprobe();
     __NR_pidfd_send_signal(Fd, Int, In(Fixed(SIGINFO)), Hex) uninterruptible;
     __NR_io_uring_setup(Uint, Pointer) special(Stub);
-    __NR_io_uring_enter(Fd, Uint, Uint, Hex, Pointer, Uint);
-    __NR_io_uring_register(Fd, Int, Pointer, Uint);
+    __NR_io_uring_enter(Fd, Uint, Uint, Hex, Pointer, Uint) special(Stub) addresses;
+    __NR_io_uring_register(Fd, Int, Pointer, Uint) special(Stub) addresses;
     __NR_open_tree(Fd, PATH, Hex);
     __NR_move_mount(Fd, PATH, Fd, PATH, Hex);
     __NR_fsopen(PATH, Hex);

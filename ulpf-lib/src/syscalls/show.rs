@@ -5,6 +5,7 @@ use core::fmt::{Result, Write};
 use super::row::Role::{Fd, Hex, Int, Millis, Octal, Position, Uint};
 use super::row::{ARGUMENTS, Role};
 use super::rows::row;
+use super::uring;
 
 /// One call as strace would begin its line: `read(3, 0x4010, 512) = 512`. A call without a name here
 /// is shown with all six arguments.
@@ -17,10 +18,16 @@ pub fn write_call(out: &mut dyn Write, number: u64, args: &[u64; 6], result: i64
             out.write_str(row.name)?;
             row.roles
         }
-        None => {
-            write!(out, "syscall {number}")?;
-            &[Hex; ARGUMENTS]
-        }
+        None => match uring::name(number) {
+            Some(name) => {
+                out.write_str(name)?;
+                uring::ROLES
+            }
+            None => {
+                write!(out, "syscall {number}")?;
+                &[Hex; ARGUMENTS]
+            }
+        },
     };
     out.write_char('(')?;
     for (i, (role, &v)) in roles.iter().zip(args).enumerate() {
@@ -50,6 +57,18 @@ pub fn write_call(out: &mut dyn Write, number: u64, args: &[u64; 6], result: i64
 mod tests {
     use super::*;
     use alloc::string::String;
+
+    #[test]
+    fn requests_of_io_uring() {
+        let args = [0x4010, 512, 0, 0, 0, 0];
+        assert_eq!(
+            show(uring::FIRST + 22, args, 8),
+            "io_uring read(0x4010, 512) = 8"
+        );
+        assert_eq!(super::super::name(uring::FIRST + 27), Some("io_uring recv"));
+        assert_eq!(super::super::name(uring::FIRST + 255), Some("io_uring"));
+        assert_eq!(super::super::name(uring::FIRST + 256), None);
+    }
 
     fn show(number: u64, args: [u64; 6], result: i64) -> String {
         let mut out = String::new();

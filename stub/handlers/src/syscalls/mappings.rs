@@ -21,6 +21,7 @@ use crate::runtime::mapped::{Locks, Mapped};
 use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
 use crate::unwind;
+use crate::uring::held;
 
 /// Calls that change mappings. What is ours in the range goes back to plain memory first, with all
 /// other threads at rest, and is guarded again afterwards as far as it is still there.
@@ -48,6 +49,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             if let Some((from, to)) = replaced {
                 scratch.keep(from, to - from);
             }
+            held::before_release(t, uc, nr, start, end);
             park::request(t, uc, Request::ReleaseBegin { start, end });
             let r = raw(nr, a);
             if r >= 0 {

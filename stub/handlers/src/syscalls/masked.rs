@@ -54,7 +54,7 @@ pub fn with_mask_pair(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
 }
 
 /// Makes a call that waits under another mask, which is ours as far as the kernel does not see it. As [`call`].
-fn waits(
+pub fn waits(
     t: Current,
     uc: &mut UContext,
     nr: u64,

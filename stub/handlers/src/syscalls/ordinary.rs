@@ -17,6 +17,7 @@ use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
+use crate::uring::held;
 
 /// The program limits how long calls wait on a socket: slots leave these calls to the stub.
 fn limits_time(t: Current, uc: &mut UContext) {
@@ -36,6 +37,7 @@ pub fn ordinary(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     } else {
         t.own().waits.set((begun, false));
         done = call(t, uc, nr, a, a, 0);
+        held::closed(nr);
     }
     if done > 0 && t.kicked.load(SeqCst) {
         return go_on(t, uc, nr, a, begun, done);

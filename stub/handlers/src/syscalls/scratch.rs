@@ -49,6 +49,58 @@ impl Kept {
     pub fn parts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.parts.iter().take(self.len).map(|p| (p.0, p.1))
     }
+
+    /// Nothing, for one call.
+    pub const fn nothing(old: *const u8) -> Kept {
+        Kept {
+            old,
+            used: 0,
+            parts: [(0, 0, 0); 48],
+            len: 0,
+        }
+    }
+
+    /// The size of a mapping for old values that outlive a call: this, and the bytes behind it.
+    pub const APART: usize = 1 << 16;
+
+    /// Keeps what is watched in `[at, at + len)`, as far as there is room.
+    ///
+    /// # Safety
+    /// `mapping` has [`Kept::APART`] bytes, zeros before the first use, and nobody else uses it.
+    pub unsafe fn extend_apart(mapping: u64, at: u64, len: u64) {
+        const HEAD: usize = size_of::<Kept>();
+        // SAFETY: see above; zeros are a `Kept` without parts.
+        let kept = unsafe { &mut *(mapping as *mut Kept) };
+        kept.old = (mapping + HEAD as u64) as *const u8;
+        kept.keep(at, len, Kept::APART - HEAD, &mut |_, _| {});
+    }
+
+    /// Saves what stands under watches in `[addr, addr + len)`; `room`: bytes behind `old`; `f` hears of each part.
+    fn keep(&mut self, addr: u64, len: u64, room: usize, f: &mut dyn FnMut(u64, u64)) {
+        let end = addr.saturating_add(len);
+        g().watchlist()
+            .for_each_overlap(TargetAddr(addr), end - addr, &mut |_, range, _| {
+                let (from, to) = (addr.max(range.start.0), end.min(range.end().0));
+                let known = self.parts.iter().take(self.len);
+                if known.clone().any(|p| from >= p.0 && to <= p.0 + p.1) {
+                    return;
+                }
+                let n = ((to - from) as usize).min(room - self.used);
+                let Some(slot) = self.parts.get_mut(self.len).filter(|_| n > 0) else {
+                    return;
+                };
+                f(from, to - from);
+                // SAFETY: within the room behind `old`, which nothing else uses now.
+                let bytes = unsafe {
+                    core::slice::from_raw_parts_mut(self.old.cast_mut().add(self.used), n)
+                };
+                if memory::read(from, bytes) == n {
+                    *slot = (from, n as u64, self.used);
+                    self.len += 1;
+                    self.used += n;
+                }
+            });
+    }
 }
 
 /// Lives for one attempt of one call.
@@ -90,12 +142,7 @@ impl Scratch {
         Scratch {
             free: base,
             end: base + ROOM,
-            kept: Kept {
-                old: (base + ROOM) as *const u8,
-                used: 0,
-                parts: [(0, 0, 0); 48],
-                len: 0,
-            },
+            kept: Kept::nothing((base + ROOM) as *const u8),
             maps: [(0, 0); 24],
             maps_len: 0,
             bounced: [(0, 0, 0); 16],
@@ -219,30 +266,9 @@ impl Scratch {
         if addr == 0 || len == 0 || !g().has_watches() {
             return;
         }
-        let (kept, writing) = (&mut self.kept, &mut self.writing);
-        let end = addr.saturating_add(len);
-        g().watchlist()
-            .for_each_overlap(TargetAddr(addr), end - addr, &mut |_, range, _| {
-                let (from, to) = (addr.max(range.start.0), end.min(range.end().0));
-                let known = kept.parts.iter().take(kept.len);
-                if known.clone().any(|p| from >= p.0 && to <= p.0 + p.1) {
-                    return;
-                }
-                let n = ((to - from) as usize).min(OLD_ROOM - kept.used);
-                let Some(slot) = kept.parts.get_mut(kept.len).filter(|_| n > 0) else {
-                    return;
-                };
-                writing.add(from, to - from);
-                // SAFETY: within the second half of the scratch area, which nothing else uses now.
-                let bytes = unsafe {
-                    core::slice::from_raw_parts_mut(kept.old.cast_mut().add(kept.used), n)
-                };
-                if memory::read(from, bytes) == n {
-                    *slot = (from, n as u64, kept.used);
-                    kept.len += 1;
-                    kept.used += n;
-                }
-            });
+        let writing = &mut self.writing;
+        self.kept
+            .keep(addr, len, OLD_ROOM, &mut |from, n| writing.add(from, n));
     }
 }
 

@@ -134,7 +134,9 @@ pub fn class(nr: u64) -> Option<Class> {
 
 /// May a slot make the call now?
 pub fn may_serve(nr: u64) -> bool {
-    syscalls::row(nr).is_some_and(|row| row.slot.is_some()) && !super::timed::may_wait(nr)
+    syscalls::row(nr).is_some_and(|row| row.slot.is_some())
+        && !super::timed::may_wait(nr)
+        && !crate::uring::held::may_close(nr)
 }
 
 /// Which state of the original code an instruction of a slot stands for.

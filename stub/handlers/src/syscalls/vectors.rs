@@ -31,14 +31,38 @@ pub struct IoVec {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct MsgHdr {
-    name: u64,
-    namelen: u32,
+    pub name: u64,
+    pub namelen: u32,
     pad: u32,
     pub iov: u64,
     pub iovlen: u64,
     pub control: u64,
     pub controllen: u64,
     flags: u64,
+}
+
+impl MsgHdr {
+    /// One that sends vectors to somebody.
+    pub const fn of_vectors(name: (u64, u64), iov: u64, iovlen: u64) -> MsgHdr {
+        MsgHdr {
+            name: name.0,
+            namelen: name.1 as u32,
+            pad: 0,
+            iov,
+            iovlen,
+            control: 0,
+            controllen: 0,
+            flags: 0,
+        }
+    }
+
+    /// Its pointers, and how many vectors there are, into one of the program's.
+    pub fn put_pointers(&self, to: u64) {
+        memory::put(to, &self.name);
+        memory::put(to + 16, &self.iov);
+        memory::put(to + 24, &self.iovlen);
+        memory::put(to + 32, &self.control);
+    }
 }
 
 fn access(dir: Dir) -> AccessKind {

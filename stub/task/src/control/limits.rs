@@ -2,17 +2,32 @@
 
 use core::sync::atomic::AtomicBool;
 
-use ulpf_stub_handlers::syscalls::{IO_URING, legacy, seccomp, tracing};
+use ulpf_stub_handlers::syscalls::{legacy, seccomp, tracing};
+use ulpf_stub_handlers::uring::held;
 
 /// How many there are.
-pub const COUNT: usize = 5;
+pub const COUNT: usize = 7;
 
 /// What the handlers note, and what is said of it.
 pub static ALL: [(&AtomicBool, &str); COUNT] = [
     (
-        &IO_URING,
-        "ulpf: the program has asked for io_uring and got ENOSYS: its kernel threads would write past the \
-         watches. Most programs go on with ordinary calls; one that does not cannot be watched.\n",
+        &held::REFUSED,
+        "ulpf: the program has asked for a part of io_uring that is not served to it (polling threads of the kernel, \
+         memory of the program for the rings, provided buffers, some operations) and got an error, as on an older \
+         kernel. Most programs go on without it.
+",
+    ),
+    (
+        &held::UNKNOWN,
+        "ulpf: the program uses an io_uring that it has not made under ulpf, or from another process: requests that \
+         lead to watched pages fail there with EFAULT, and what they write elsewhere is not seen.
+",
+    ),
+    (
+        &held::TAKEN,
+        "ulpf: the program has changed the mapping of memory that requests of io_uring in flight may write to: what \
+         they write may not arrive.
+",
     ),
     (
         &seccomp::UNSUPERVISED,

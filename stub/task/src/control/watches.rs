@@ -14,6 +14,7 @@ use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::debug_registers;
+use ulpf_stub_handlers::uring;
 use ulpf_stub_tables::attributes::Attributes;
 
 pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
@@ -256,11 +257,15 @@ impl Control {
         let rest = self.world.rest();
         rest.tables_mut().watches.list = self.staged.list() as *const _;
         rest.guards().resumed();
-        if let Err(r) = rest.guards().release_all() {
+        // Requests of io_uring in flight hold addresses in the alias: their memory stays as it is, without guards.
+        let stays = uring::held::in_use(0, ulpf_lib::addr::USER_END);
+        if stays {
+            let _ = rest.guards().apply([]);
+        } else if let Err(r) = rest.guards().release_all() {
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
             self.warn(&text);
         }
-        g().moved.store(false, SeqCst);
+        g().moved.store(stays, SeqCst);
         g().watching.store(false, SeqCst);
         g().heap_watched.store(false, SeqCst);
         self.refresh_filter();

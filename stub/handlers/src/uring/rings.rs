@@ -1,0 +1,343 @@
+//! The rings of the program: what io_uring_setup(2) has made, and our own view of their memory.
+//!
+//! A ring is known by the inode of its file, so that descriptors may be duplicated, closed and used again. Our view
+//! would keep a ring alive whose last descriptor is gone: [`bury`] looks after every call that can close one.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+
+use linux_raw_sys::general as k;
+use linux_raw_sys::io_uring as u;
+use ulpf_lib::sys;
+
+use super::flight::{Completed, Flight};
+
+pub const RINGS: usize = 64;
+
+/// There has been a ring: calls that may close it come to the stub.
+pub static SOME: AtomicBool = AtomicBool::new(false);
+
+/// A registered buffer: where the program has it, its length, where the kernel has been told it is.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Fixed {
+    pub at: u64,
+    pub len: u64,
+    pub given: u64,
+}
+
+#[derive(Clone, Copy)]
+pub struct Ring {
+    /// Zero: none.
+    pub ino: u64,
+    pub fd: i32,
+    pub flags: u32,
+    /// A wait may be given the time at which it ends.
+    pub until: bool,
+    sq: u64,
+    sq_len: u64,
+    sqes: u64,
+    sqes_len: u64,
+    pub entries: u32,
+    cq_entries: u32,
+    sq_off: [u32; 3],
+    cq_off: [u32; 2],
+    /// How far its completions have been looked at.
+    pub seen: u32,
+    /// Completions have been missed, or requests not been noted: all of it may be in flight.
+    pub lost: bool,
+    /// A request completes more than once: completions cannot be counted.
+    pub many: bool,
+    pub submitted: u32,
+    pub fixed: *mut Fixed,
+    pub fixed_len: u32,
+}
+
+impl Ring {
+    const NONE: Ring = Ring {
+        ino: 0,
+        fd: -1,
+        flags: 0,
+        until: false,
+        sq: 0,
+        sq_len: 0,
+        sqes: 0,
+        sqes_len: 0,
+        entries: 0,
+        cq_entries: 0,
+        sq_off: [0; 3],
+        cq_off: [0; 2],
+        seen: 0,
+        lost: false,
+        many: false,
+        submitted: 0,
+        fixed: core::ptr::null_mut(),
+        fixed_len: 0,
+    };
+
+    /// Maps what the kernel shares with the program.
+    pub fn new(fd: i32, p: &u::io_uring_params) -> Option<Ring> {
+        let big = if p.flags & u::IORING_SETUP_CQE32 != 0 {
+            32
+        } else {
+            16
+        };
+        let sqe = if p.flags & u::IORING_SETUP_SQE128 != 0 {
+            128
+        } else {
+            64
+        };
+        let array = p.sq_off.array as u64 + p.sq_entries as u64 * 4;
+        let cqes = p.cq_off.cqes as u64 + p.cq_entries as u64 * big;
+        let sq_len = array.max(cqes).next_multiple_of(4096);
+        let sqes_len = (p.sq_entries as u64 * sqe).next_multiple_of(4096);
+        let ino = inode(fd)?;
+        let sq = view(fd, sq_len, u::IORING_OFF_SQ_RING as u64)?;
+        let Some(sqes) = view(fd, sqes_len, u::IORING_OFF_SQES as u64) else {
+            unmap(sq, sq_len);
+            return None;
+        };
+        Some(Ring {
+            ino,
+            fd,
+            flags: p.flags,
+            until: p.features & u::IORING_FEAT_MIN_TIMEOUT != 0,
+            sq,
+            sq_len,
+            sqes,
+            sqes_len,
+            entries: p.sq_entries,
+            cq_entries: p.cq_entries,
+            sq_off: [p.sq_off.head, p.sq_off.tail, p.sq_off.array],
+            cq_off: [p.cq_off.tail, p.cq_off.cqes],
+            ..Ring::NONE
+        })
+    }
+
+    fn word(&self, off: u32) -> &AtomicU32 {
+        // SAFETY: within our view of the ring, which lives as long as this is in the table.
+        unsafe { &*((self.sq + off as u64) as *const AtomicU32) }
+    }
+    pub fn head(&self) -> u32 {
+        self.word(self.sq_off[0]).load(Acquire)
+    }
+    pub fn tail(&self) -> u32 {
+        self.word(self.sq_off[1]).load(Acquire)
+    }
+    pub fn completed(&self) -> u32 {
+        self.word(self.cq_off[0]).load(Acquire)
+    }
+    /// Where the request at this position of the submission queue stands; `None` where the kernel drops it.
+    pub fn sqe(&self, position: u32) -> Option<u64> {
+        let at = position & (self.entries - 1);
+        let n = match self.flags & u::IORING_SETUP_NO_SQARRAY != 0 {
+            true => at,
+            false => self.word(self.sq_off[2] + 4 * at).load(Relaxed),
+        };
+        let size = self.sqes_len_of_one();
+        (n < self.entries).then(|| self.sqes + n as u64 * size)
+    }
+    fn sqes_len_of_one(&self) -> u64 {
+        if self.flags & u::IORING_SETUP_SQE128 != 0 {
+            128
+        } else {
+            64
+        }
+    }
+    /// The completion at this position: user_data, result, flags.
+    pub fn cqe(&self, position: u32) -> (u64, i32, u32) {
+        let size = if self.flags & u::IORING_SETUP_CQE32 != 0 {
+            32
+        } else {
+            16
+        };
+        let at = (position & (self.cq_entries - 1)) as u64 * size;
+        let at = self.sq + self.cq_off[1] as u64 + at;
+        // SAFETY: within our view.
+        unsafe {
+            (
+                (at as *const u64).read_volatile(),
+                ((at + 8) as *const i32).read_volatile(),
+                ((at + 12) as *const u32).read_volatile(),
+            )
+        }
+    }
+    /// How many completions can be looked at together.
+    pub fn window(&self) -> u32 {
+        self.cq_entries
+    }
+
+    pub fn fixed(&self, n: u32) -> Option<Fixed> {
+        // SAFETY: so many were written there.
+        (n < self.fixed_len).then(|| unsafe { *self.fixed.add(n as usize) })
+    }
+    pub fn forget_fixed(&mut self) {
+        if !self.fixed.is_null() {
+            let len = self.fixed_len as usize * size_of::<Fixed>();
+            ulpf_lib::arena::unmap_anonymous(self.fixed.cast(), len);
+        }
+        (self.fixed, self.fixed_len) = (core::ptr::null_mut(), 0);
+    }
+    /// It has found no room in the table.
+    pub fn give_up(mut self) {
+        self.end();
+    }
+    fn end(&mut self) {
+        unmap(self.sq, self.sq_len);
+        unmap(self.sqes, self.sqes_len);
+        self.forget_fixed();
+        *self = Ring::NONE;
+    }
+}
+
+fn view(fd: i32, len: u64, offset: u64) -> Option<u64> {
+    let (prot, how) = (
+        k::PROT_READ | k::PROT_WRITE,
+        k::MAP_SHARED | k::MAP_POPULATE,
+    );
+    // SAFETY: a fresh mapping of the ring, which a forked child does not get.
+    unsafe {
+        let at = sys!(k::__NR_mmap, 0, len, prot, how, fd, offset).ok()?;
+        let _ = sys!(k::__NR_madvise, at, len, k::MADV_DONTFORK);
+        Some(at)
+    }
+}
+
+fn unmap(at: u64, len: u64) {
+    // SAFETY: our own view.
+    let _ = unsafe { sys!(k::__NR_munmap, at, len) };
+}
+
+/// The inode of a descriptor.
+pub fn inode(fd: i32) -> Option<u64> {
+    // SAFETY: plain numbers, filled by the kernel.
+    let mut stat: k::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: fstat fills the structure.
+    unsafe { sys!(k::__NR_fstat, fd as i64, &raw mut stat) }.ok()?;
+    Some(stat.st_ino as u64)
+}
+
+/// All that is known of rings, and of requests in flight.
+pub struct State {
+    pub rings: [Ring; RINGS],
+    pub flight: Flight,
+}
+
+impl State {
+    pub fn find(&mut self, fd: i32) -> Option<usize> {
+        let ino = inode(fd)?;
+        let n = self.rings.iter().position(|r| r.ino == ino)?;
+        if let Some(ring) = self.rings.get_mut(n) {
+            ring.fd = fd;
+        }
+        Some(n)
+    }
+
+    pub fn add(&mut self, ring: Ring) -> bool {
+        match self.rings.iter_mut().find(|r| r.ino == 0) {
+            Some(free) => {
+                *free = ring;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Rings that no descriptor of the program leads to any more end, and what was in flight in them with them.
+    pub fn bury(&mut self) {
+        for n in 0..RINGS {
+            let Some(ring) = self.rings.get_mut(n).filter(|r| r.ino != 0) else {
+                continue;
+            };
+            if inode(ring.fd) == Some(ring.ino) {
+                continue;
+            }
+            match other_descriptor(ring.ino) {
+                Some(fd) => ring.fd = fd,
+                None => {
+                    ring.end();
+                    self.flight.forget_ring(n as u8);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// What happens to a request of the ring is not known any more.
+    pub fn lose(&mut self, n: usize) {
+        if let Some(ring) = self.rings.get_mut(n) {
+            ring.lost = true;
+        }
+    }
+
+    /// May a request in flight, or one to come, touch a stretch that the kernel has got?
+    pub fn holds(&mut self, start: u64, end: u64) -> bool {
+        let held = |r: &Ring| {
+            (0..r.fixed_len)
+                .filter_map(|n| r.fixed(n))
+                .any(|f| f.at < end && start < f.at.saturating_add(f.len))
+        };
+        let rings = self.rings.iter();
+        rings.filter(|r| r.ino != 0).any(|r| r.lost || held(r)) || self.flight.meets(start, end)
+    }
+
+    /// Looks at the completions that have come.
+    pub fn mark(&mut self) {
+        for n in 0..RINGS {
+            let Some(ring) = self.rings.get(n).copied().filter(|r| r.ino != 0) else {
+                continue;
+            };
+            let done = ring.completed();
+            let mut lost = ring.lost;
+            let mut seen = ring.seen;
+            if done.wrapping_sub(seen) > ring.window() {
+                lost = true;
+                seen = done.wrapping_sub(ring.window());
+            }
+            while seen != done {
+                let (user_data, result, flags) = ring.cqe(seen);
+                match self.flight.complete(n as u8, user_data, flags) {
+                    Completed::Nothing => {}
+                    Completed::One(request) => self.flight.done(request, result),
+                    Completed::All => self.flight.all_done(n as u8, user_data),
+                }
+                seen = seen.wrapping_add(1);
+            }
+            // As many as were submitted: none is in flight.
+            if lost && !ring.many && ring.submitted == done {
+                lost = false;
+                self.flight.ring_done(n as u8);
+            }
+            if let Some(ring) = self.rings.get_mut(n) {
+                (ring.seen, ring.lost) = (seen, lost);
+            }
+        }
+    }
+}
+
+fn other_descriptor(ino: u64) -> Option<i32> {
+    const MOST: i32 = 4096;
+    (0..MOST).find(|fd| inode(*fd) == Some(ino))
+}
+
+struct Guarded(core::cell::UnsafeCell<State>);
+// SAFETY: only `with` gives access, one thread at a time.
+unsafe impl Sync for Guarded {}
+
+static STATE: Guarded = Guarded(core::cell::UnsafeCell::new(State {
+    rings: [Ring::NONE; RINGS],
+    flight: Flight::NONE,
+}));
+static LOCK: AtomicU32 = AtomicU32::new(0);
+
+/// Runs `f` while no other thread does. `f` asks nothing of the stub's task: with the world at rest nobody is in there.
+pub fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
+    while LOCK.swap(1, Acquire) != 0 {
+        // SAFETY: lets whoever is in there go on.
+        let _ = unsafe { sys!(k::__NR_sched_yield) };
+    }
+    // SAFETY: the lock is ours.
+    let result = f(unsafe { &mut *STATE.0.get() });
+    LOCK.store(0, Release);
+    result
+}

@@ -1,0 +1,49 @@
+"""io_uring under a watch: requests lead around the guards, completions are hits, what is in flight stays where it is."""
+
+import unittest
+
+from lib.cases import Case
+from lib.env import bare, example, ulpf_only
+from lib.run import Json, run
+
+
+@ulpf_only
+class IoUring(Case):
+    def setUp(self):
+        super().setUp()
+        self.expected = bare(example("uring"))
+        if "no io_uring" in self.expected[1]:
+            raise unittest.SkipTest("this kernel has no io_uring, or does not permit it")
+
+    def test_as_without_us(self):
+        """Files, sockets, vectors, registered buffers, times, links, cancellation, threads, a fork: results, bytes and
+        requests are those of a run without ulpf."""
+        self.assertSays(self.expected[1], "read fixed: 12", "cancelled: -125", "nop by a second descriptor: 0", "child: 0")
+        for spec in "heap", "heap:rw", "watched:12288", "watched:12288:rw", "watched[4096]:1", "block":
+            status, out, err = run([spec], "uring", options=["--quiet"])
+            self.assertEqual((status, out), self.expected, f"{spec}: {err}")
+
+    def test_completions_are_hits(self):
+        """What the kernel writes for a request is a hit that names it."""
+        said = Json(["watched[4095]:1"], "uring")
+        names = [hit.get("syscall") for hit in said.hits]
+        for name in "io_uring read", "io_uring readv", "io_uring recv", "io_uring recvmsg":
+            self.assertIn(name, names)
+
+    def test_what_is_in_flight(self):
+        """A watch on memory that a request may still write to is refused with the reason, and the request ends as it
+        would have; one that was there before sees it."""
+        gdb = self.session("uring", "flight")
+        gdb("break in_flight")
+        gdb("continue")
+        gdb("watch -l watched[0]")
+        out = gdb("continue")
+        self.assertSays(out, r"cannot guard .*: requests of io_uring in flight may access this memory")
+        status, out, err = run(["watched[0]:1"], "uring", "flight")
+        self.assertEqual((status, out), bare(example("uring"), "flight"), err)
+        self.assertSays(err, r"by io_uring recv\(")
+
+    def test_what_is_not_served(self):
+        status, out, err = run(["heap"], "uring", "polling")
+        self.assertEqual((status, out), (0, "Invalid argument\n"))
+        self.assertSays(err, "asked for a part of io_uring that is not served")
