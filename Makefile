@@ -3,7 +3,7 @@
 # make check      formats, lints, some of the tests: in a minute or two where all is built (installs what is missing)
 # make test       everything that CI checks (installs what is missing)
 # make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
-# make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): FROM=sources
+# make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): COLLECTION=rr|libc-test|valgrind|ltp FROM=sources
 # make check-suite   Juliet's errors of the heap under ulpf check: FROM=folder-of-Juliet
 # make soak       random programs against an independent machine, for SECONDS=1800; a million changes of what watches follow
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
@@ -63,7 +63,7 @@ gdb-suite: need-build
 check-suite: need-build build
 	@tests/check-suite --from $(FROM)
 peers: need-build build
-	@tests/peers rr $(if $(FROM),--from $(FROM))
+	@tests/peers $(or $(COLLECTION),rr) $(if $(FROM),--from $(FROM))
 SECONDS ?= 1800
 soak: need-test build
 	$(CARGO) run --release -q -p ulpf-oracle -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -120,6 +120,16 @@ impl Flight {
         self.len = to;
     }
 
+    /// How many spans there are.
+    pub fn noted(&self) -> usize {
+        self.len
+    }
+
+    /// Forgets the last ones, for which no old values have been kept.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     pub fn forget_ring(&mut self, ring: u8) {
         self.forget(|s| s.ring == ring);
     }
@@ -212,19 +222,15 @@ impl Flight {
         Some((span, kept, span.first))
     }
 
-    /// Keeps the old values of what is watched where a request may write.
-    pub fn keep_old(&mut self, request: u32) {
-        let mut written = self
-            .spans()
+    /// Keeps the old values of what is watched where a request may write: the last one, whose spans begin here.
+    pub fn keep_old(&mut self, from: usize) {
+        let spans = self.spans().get_mut(from..).unwrap_or(&mut []);
+        let mut written = spans
             .iter()
-            .filter(|s| s.request == request && s.kind.writes())
+            .filter(|s| s.kind.writes())
             .map(|s| (s.at, s.len));
         let kept = kept::keep(&mut written);
-        if let Some(first) = self
-            .spans()
-            .iter_mut()
-            .find(|s| s.request == request && s.first)
-        {
+        if let Some(first) = spans.iter_mut().find(|s| s.first) {
             first.kept = kept;
         }
     }

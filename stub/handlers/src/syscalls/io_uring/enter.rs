@@ -237,6 +237,7 @@ fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
             // SAFETY: a request in our view of the ring.
             let was = unsafe { (at as *const Sqe).read_volatile() };
             let mut sqe = was;
+            let noted = state.flight.noted();
             let mut rewriter = Rewriter {
                 flight: &mut state.flight,
                 ring: &ring,
@@ -247,15 +248,14 @@ fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
                 sqe: &mut sqe,
                 message: None,
                 many: false,
+                unnoted: false,
             };
             let served = rewriter.rewrite().is_ok();
-            let (message, more) = (rewriter.message, rewriter.many);
+            let (message, more, unnoted) = (rewriter.message, rewriter.many, rewriter.unnoted);
             if !served {
                 sqe.opcode = u8::MAX;
                 refused = true;
-                state
-                    .flight
-                    .forget(|span| span.request == request && span.ring == n as u8);
+                state.flight.truncate(noted);
                 let number = was.user_data;
                 if !state
                     .flight
@@ -264,10 +264,13 @@ fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
                     state.lose(n);
                 }
             }
+            if unnoted {
+                state.lose(n);
+            }
             if more && let Some(ring) = state.rings.get_mut(n) {
                 ring.many = true;
             }
-            state.flight.keep_old(request);
+            state.flight.keep_old(noted);
             // SAFETY: room for all; a request in our view.
             unsafe {
                 changed.add(count).write(Changed { at, was, message });

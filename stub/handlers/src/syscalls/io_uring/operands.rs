@@ -59,6 +59,8 @@ pub struct Rewriter<'a> {
     pub message: Option<Message>,
     /// It completes more than once.
     pub many: bool,
+    /// There was no room for its note; it has no memory.
+    pub unnoted: bool,
 }
 
 const BUFFER_SELECT: u8 = 1 << 5;
@@ -447,7 +449,7 @@ impl Rewriter<'_> {
         }
         if self.first {
             // Of a request without memory there is a note, too: it shares its number with others, perhaps.
-            self.add(0, 0, Read, Moves::Whole, true)?;
+            self.unnoted = self.add(0, 0, Read, Moves::Whole, true).is_err();
         }
         Ok(())
     }
