@@ -79,8 +79,15 @@ pub fn run(args: &RunArgs) -> i32 {
 
 /// `ulpf check`: the exit status, as of `ulpf run`.
 pub fn check(args: &CheckArgs) -> i32 {
+    let watching = match Check::options(args) {
+        Ok(watching) => watching,
+        Err(why) => {
+            say!("{why}");
+            return REFUSED;
+        }
+    };
     run(&RunArgs {
-        watching: Check::options(args),
+        watching,
         aslr: args.aslr,
         command: args.command.clone(),
     })

@@ -83,8 +83,8 @@ impl Log {
         let (sender, events) = std::sync::mpsc::channel();
         compact::begin(&output, &clock, plan.follow);
         let found = plan.check.clone().map(Told::new);
-        if found.is_some() {
-            check::tick(sender.clone());
+        if let Some(check) = &plan.check {
+            check::tick(check, sender.clone());
         }
         Log {
             clock,
