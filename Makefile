@@ -4,6 +4,7 @@
 # make test       everything that CI checks (installs what is missing)
 # make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
 # make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): FROM=sources
+# make check-suite   Juliet's errors of the heap under ulpf check: FROM=folder-of-Juliet
 # make soak       random programs against an independent machine, for SECONDS=1800; a million changes of what watches follow
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
@@ -17,6 +18,7 @@
 # make picture    draws docs/top.svg out of a real run of ulpf top
 # make tarball    target/packages/ulpf-VERSION-x86_64-linux.tar.xz, which runs from wherever it is unpacked; debug information apart
 # make deb        target/packages/ulpf_VERSION_amd64.deb and libulpf-dev_VERSION_amd64.deb
+# make deb-all    these, ulpf-dkms_VERSION_all.deb (the kernel module) and ulpf-sim_VERSION_amd64.deb (the simulator)
 # make install    copies ulpf (and ulpf-sim, if it is built) to $(PREFIX)/bin, its manual pages and completions, and libulpf with its header, pkg-config file and manual pages
 
 PREFIX ?= /usr/local
@@ -40,7 +42,7 @@ PEER_PACKAGES  := valgrind libquantum-dev
 KERNEL_PACKAGES := linux-headers-cloud-amd64 qemu-system-x86 sparse kmod
 # Without these, some tests skip and say why.
 EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git dwz debuginfod nginx-light zsh fish man-db golang-go musl-tools libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 \
-	clang libc++-dev libc++abi-dev
+	clang libc++-dev libc++abi-dev user-mode-linux
 
 build: need-build
 	$(CARGO) build --release
@@ -58,6 +60,8 @@ gdb-suite: need-build
 	@.ci/need $(SUITE_PACKAGES)
 	@$(MAKE) build
 	@tests/gdb-suite $(LIST)
+check-suite: need-build build
+	@tests/check-suite --from $(FROM)
 peers: need-build build
 	@tests/peers rr $(if $(FROM),--from $(FROM))
 SECONDS ?= 1800
@@ -110,6 +114,8 @@ tarball: packaged
 	@packaging/build tarball debug
 deb: packaged
 	@packaging/build deb
+deb-all: deb sim
+	@packaging/build dkms sim
 clean:
 	rm -rf target
 	$(MAKE) -C examples clean
@@ -133,4 +139,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo docs test gdb-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball deb install clean need-build need-check need-demo need-bench need-kernel need-test
+.PHONY: build check demo docs test gdb-suite check-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test

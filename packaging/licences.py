@@ -7,6 +7,7 @@ import subprocess
 
 # What packages contain. The stub is inside the command.
 OURS = ["ulpf", "libulpf", "ulpf-stub"]
+SIMULATOR = ["ulpf-sim-bridge"]
 TEXTS = re.compile(r"(?i)^(licen[sc]e|copying|notice|unlicense|copyright)")
 
 
@@ -16,12 +17,12 @@ def metadata(root):
     return json.loads(told.stdout)
 
 
-def linked(told):
-    """The packages of others that are linked into ours: what ours need to run, not to be built or tested."""
+def linked(told, ours):
+    """The packages of others that are linked into `ours`: what ours need to run, not to be built or tested."""
     packages = {package["id"]: package for package in told["packages"]}
     needs = {node["id"]: [dep["pkg"] for dep in node["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
              for node in told["resolve"]["nodes"]}
-    left = [package["id"] for package in told["packages"] if package["source"] is None and package["name"] in OURS]
+    left = [package["id"] for package in told["packages"] if package["source"] is None and package["name"] in ours]
     seen = set()
     while left:
         which = left.pop()
@@ -44,9 +45,9 @@ def texts(package):
                     yield os.path.relpath(os.path.join(folder, name), top), file.read().strip()
 
 
-def licences(root):
+def licences(root, ours=OURS):
     """The whole text. Each licence's text is there once, below the names of all who have it."""
-    packages = linked(metadata(root))
+    packages = linked(metadata(root), ours)
     lines = ["What ulpf contains of others, each under its licence.", ""]
     shared = {}
     for package in packages:

@@ -1,5 +1,6 @@
 """`heap`: all that a program allocates, now and later."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -7,7 +8,7 @@ import tempfile
 import unittest
 
 from lib.cases import Case
-from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+from lib.env import PATIENCE, ULPF, bare, example, needs, ulpf_only
 
 MARK = 0x6d61726b00000000  # tests/programs/allocations.c
 # What is heap there: small and large blocks, moved and grown ones, another thread's arena, reserved
@@ -39,6 +40,22 @@ class Heap(unittest.TestCase):
                 self.assertEqual((summary["type"], summary["lost"]), ("summary", 0))
                 self.assertEqual(len(summary["watches"]), 1)
 
+    def test_calls_and_stacks_on_the_heap_are_patched(self):
+        """Calls through memory that is watched, and a stack there, cost no faults but where fib() returns into a patch; the
+        return addresses stay what they are.
+        """
+        hits = []
+        for options, most in ([], 25_000), (["--no-patch"], None):
+            done = subprocess.run([ULPF, "run", "-q", "-v", *options, "-w", "heap:rw", "--", example("calls")],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  timeout=60 * PATIENCE)
+            self.assertEqual((done.returncode, done.stdout), bare(example("calls")))
+            hits.append(re.search(r"(\d+) hits on 1 watch, (\d+) silent", done.stderr).groups())
+            faults = int(re.search(r"(\d+) faults", done.stderr).group(1))
+            if most:
+                self.assertLess(faults, most)
+        self.assertEqual(*hits)
+
     def test_from_a_function_on(self):
         """Set later, the heap is what is mapped by then and what comes."""
         ended, seen, _ = marks("-w", "heap", options=["--at", "ready"])
@@ -52,6 +69,38 @@ class Heap(unittest.TestCase):
                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60 * PATIENCE)
             summary = json.loads(log.read().decode().splitlines()[-1])
         self.assertGreater(summary["watches"][0]["hits"], 20, summary)
+
+    @needs("cc")
+    def test_a_variable_of_that_name_comes_first(self):
+        """The program's own, or one that a library exports; what a library keeps to itself is nobody's heap."""
+        sets = "long heap; void set(void) { heap = 7; }"
+        libraries = {"": sets, "static ": "static " + sets}
+        folder = tempfile.TemporaryDirectory(prefix="ulpf-heap-")
+        self.addCleanup(folder.cleanup)
+        with contextlib.chdir(folder.name):
+            for name, text in {"lib.c": "void set(void) {}", "own.c": f"static {sets} int main(void) {{ set(); }}",
+                               "main.c": "#include <stdlib.h>\nvoid set(void); int main(void) { set(); *(int *)malloc(8) = 1; }"}.items():
+                with open(name, "w") as file:
+                    file.write(text)
+            subprocess.run(["cc", "-g", "-o", "own", "own.c"], check=True)
+            programs = {"own": 1}
+            for keeps, text in libraries.items():
+                name = "kept" if keeps else "exported"
+                with open("lib.c", "w") as file:
+                    file.write(text)
+                subprocess.run(["cc", "-g", "-shared", "-fPIC", "-o", f"lib{name}.so", "lib.c"], check=True)
+                subprocess.run(["cc", "-g", "-o", name, "main.c", f"./lib{name}.so"], check=True)
+                programs[name] = 0 if keeps else 1
+            for name, variable in programs.items():
+                with self.subTest(name):
+                    done = subprocess.run([ULPF, "run", "--json", "-l", "log", "-w", "heap", "--", f"./{name}"], stdin=subprocess.DEVNULL,
+                                          capture_output=True, text=True, timeout=60 * PATIENCE)
+                    with open("log") as file:
+                        summary = json.loads(file.read().splitlines()[-1])
+                    (watch,) = summary["watches"]
+                    self.assertEqual(watch["len"] == 8, bool(variable), (done.stderr, watch))
+                    if variable:
+                        self.assertEqual(watch["hits"], 1, watch)
 
     def test_beside_another_watch(self):
         _, seen, records = marks("-w", "data", "-w", "heap")

@@ -164,3 +164,65 @@ class Deb(Case):
 
     def test_the_same_bytes_again(self):
         self.same_again()
+
+
+@ulpf_only
+@needs("dpkg-deb", "make")
+class Dkms(Case):
+    """The kernel module's package. That DKMS builds what `make -C kernel dkms` lays is tested in tests/kernel."""
+
+    what = "dkms"
+
+    def unpacked(self):
+        (name, path), = self.made.items()
+        self.assertRegex(name, r"^ulpf-dkms_\d+\.\d+\.\d+_all\.deb$")
+        root = os.path.join(self.folder, "module")
+        run("dpkg-deb", "-R", path, root)
+        return root
+
+    def test_the_sources_are_whole(self):
+        """As DKMS builds them: alone, against the headers of a kernel."""
+        root = self.unpacked()
+        headers = sorted(glob.glob("/usr/src/linux-headers-*-cloud-amd64"))
+        if not headers:
+            self.skipTest("no linux-headers-cloud-amd64 here")
+        (source,) = glob.glob(os.path.join(root, "usr/src/ulpf-*"))
+        with open(os.path.join(source, "dkms.conf")) as file:
+            self.assertIn(f'PACKAGE_VERSION="{source.rpartition("-")[2]}"', file.read())
+        run("make", "-C", headers[-1], f"M={source}", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
+        self.assertTrue(os.path.exists(os.path.join(source, "ulpf.ko")))
+
+    def test_what_it_does_on_the_machine(self):
+        root = self.unpacked()
+        self.assertTrue(os.path.exists(os.path.join(root, "usr/lib/udev/rules.d/90-ulpf.rules")))
+        for name in "postinst", "prerm":
+            script = os.path.join(root, "DEBIAN", name)
+            self.assertTrue(os.access(script, os.X_OK), name)
+            run("sh", "-n", script)
+        with open(os.path.join(root, "usr/share/doc/ulpf-dkms/copyright")) as file:
+            self.assertIn("GPL-2.0-only", file.readline())
+
+    def test_the_same_bytes_again(self):
+        self.same_again()
+
+
+@ulpf_only
+@needs("dpkg-deb", "strip")
+@unittest.skipUnless(os.path.exists(os.path.join(ROOT, "target", "release", "ulpf-sim")), "ulpf-sim is not built (make sim)")
+class Simulator(Case):
+    what = "sim"
+
+    def test_it_runs_and_names_its_licences(self):
+        (name, path), = self.made.items()
+        self.assertRegex(name, r"^ulpf-sim_\d+\.\d+\.\d+_amd64\.deb$")
+        root = os.path.join(self.folder, "simulator")
+        run("dpkg-deb", "-x", path, root)
+        self.assertRegex(run(os.path.join(root, "usr/bin/ulpf-sim"), "--version"), r"^ulpf-sim \d")
+        self.assertRegex(run("dpkg-deb", "-I", path), r"Depends: libc6 \(>= 2\.\d+\)")
+        with open(os.path.join(root, "usr/share/doc/ulpf-sim/LICENSES-dependencies.txt")) as file:
+            self.assertRegex(file.read(), r"(?m)^unicorn-engine(-sys)? .*GPL-2\.0")
+        with open(os.path.join(root, "usr/share/doc/ulpf-sim/copyright")) as file:
+            self.assertIn("GPL-2.0-or-later", file.readline())
+
+    def test_the_same_bytes_again(self):
+        self.same_again()

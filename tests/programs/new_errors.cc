@@ -1,6 +1,7 @@
 // Blocks that are freed by another function than belongs to the one that has allocated them.
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string>
 
 int main(int, char **word)
@@ -16,6 +17,20 @@ int main(int, char **word)
         int *all = new int[10], *one = new int;
         delete[] all;
         delete one;
+        // Those that throw nothing call those that may.
+        for (int i = 0; i < 3; i++) {
+            int *some = new (std::nothrow) int[10], *next = new int, *last = new (std::nothrow) int;
+            delete next;
+            delete last;
+            delete[] some;
+        }
+        // The heap has to grow first.
+        for (size_t size = 1 << 20; size < 200 << 20; size *= 2) {
+            char *large = new char[size];
+            int *next = new int;
+            delete next;
+            delete[] large;
+        }
         return text.size() == 100 ? 0 : 1;
     }
     return 5;

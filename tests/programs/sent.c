@@ -78,6 +78,10 @@ static void try(int number)
 	printf("  from tgkill: %d\n", info.si_code == SI_TKILL);
 	second.tv_sec = 0;
 	told("nothing to fetch", sigtimedwait(&set, &info, &second));
+	/* It is gone all the same where the kernel cannot tell of it. */
+	raise(number);
+	told("fetched to nowhere", sigtimedwait(&set, (siginfo_t *)8, &second));
+	told("nothing to fetch", sigtimedwait(&set, &info, &second));
 	/* Calls under another mask, which the handler runs under, too, before the program's own is back. */
 	sigaddset(&none, SIGWINCH);
 	second.tv_sec = 3;
@@ -144,7 +148,7 @@ static void try(int number)
 
 int main(void)
 {
-	const int numbers[] = { SIGSEGV, SIGBUS, SIGTRAP, SIGSYS, SIGILL, SIGFPE, SIGUSR1, 62, 63, 64 };
+	const int numbers[] = { SIGSEGV, SIGBUS, SIGTRAP, SIGSYS, SIGILL, SIGFPE, SIGUSR1, SIGSTKFLT, 62, 63, 64 };
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	ready();

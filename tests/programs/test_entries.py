@@ -22,3 +22,11 @@ class Entries(Case):
             if "[vsyscall]" not in maps:
                 self.skipTest("the kernel has no vsyscall page (vsyscall=none)")
         self.assertEqual([hit.get("syscall") for hit in hits], ["gettimeofday"], hits)
+
+    def test_a_program_that_dispatches_its_calls_itself(self):
+        """Its handler gets what its selector blocks, from busy instructions too. On the build before: EPERM."""
+        status, expected = bare(example("dispatched"))
+        self.assertEqual(status, 0)
+        for watch in "selector", "selector:rw", "heap":
+            got, out, err = ulpf("run", "--quiet", "--no-summary", "--watch", watch, "--", example("dispatched"))
+            self.assertEqual((got, out), (status, expected), f"{watch}: {err}")

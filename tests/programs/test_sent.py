@@ -4,7 +4,7 @@ import subprocess
 
 from lib.cases import Case
 from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
-from lib.run import Json
+from lib.run import Json, ulpf
 
 
 @ulpf_only
@@ -21,6 +21,14 @@ class Sent(Case):
 
     def test_what_the_program_is_told_of_its_signals(self):
         """The stub answers in the kernel's place: a write of the call all the same."""
-        for watch, name, least in ("old", "rt_sigprocmask", 10), ("stack", "sigaltstack", 1):
+        for watch, name, least in ("old", "rt_sigprocmask", 11), ("stack", "sigaltstack", 1):
             said = Json([watch], "sent")
             self.assertEqual([hit.get("syscall") for hit in said.hits].count(name), least, said.hits)
+
+    def test_children_are_woken(self):
+        """A parent sees that its child sleeps, and wakes it by a signal: on the build before, the child slept in our code yet."""
+        status, expected = bare(example("woken"))
+        self.assertEqual((status, len(expected.splitlines())), (0, 18), expected)
+        for options in ["--follow", "--watch", "heap"], ["--follow", "--watch", "counter"], ["--watch", "heap"]:
+            status, out, err = ulpf("run", "--quiet", "--no-summary", *options, "--", example("woken"))
+            self.assertEqual((status, out, err), (0, expected, ""), options)

@@ -80,6 +80,10 @@ impl Status {
             .and_then(|s| s.chars().next())
             .unwrap_or('?')
     }
+    /// How often it has gone to sleep.
+    pub fn sleeps(&self) -> Option<i32> {
+        self.number("voluntary_ctxt_switches")
+    }
     /// A process without memory of its own is a thread of the kernel.
     pub fn is_kernel_thread(&self) -> bool {
         self.field("VmSize").is_none()

@@ -114,6 +114,8 @@ const SIGNALS: &[(i32, i32, &str, &str)] = &[
     (13, 13, "SIGPIPE", "Broken pipe"),
     (14, 14, "SIGALRM", "Alarm clock"),
     (15, 15, "SIGTERM", "Terminated"),
+    // The protocol has no name for it: "some other signal".
+    (16, 143, "SIGSTKFLT", "Stack fault"),
     (17, 20, "SIGCHLD", "Child status changed"),
     (18, 19, "SIGCONT", "Continued"),
     (19, 17, "SIGSTOP", "Stopped (signal)"),
@@ -172,6 +174,7 @@ mod tests {
             (7, 10),
             (10, 30),
             (11, 11),
+            (16, 143),
             (17, 20),
             (31, 12),
             (32, 77),

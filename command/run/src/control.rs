@@ -48,6 +48,8 @@ pub struct Control {
     /// Also those that execute another program.
     pub follows_any: bool,
     pub(super) is_child: bool,
+    /// As [`super::events::Forked::parent_waits`].
+    pub(super) parent_waits: Option<oneshot::Sender<()>>,
     /// Its number in the log.
     pub(super) life: usize,
     /// What others ask of us, and what of it waits for the program to rest.
@@ -120,6 +122,7 @@ impl Control {
             follows_forks: false,
             follows_any: false,
             is_child: false,
+            parent_waits: None,
             life: 0,
             requests: None,
             waiting: Vec::new(),
@@ -195,7 +198,7 @@ impl Control {
     }
 
     /// Lets the program go on; to the next stop only, if we are leaving.
-    async fn resume(&mut self, packet: &str) -> Result<()> {
+    pub(super) async fn resume(&mut self, packet: &str) -> Result<()> {
         self.answer(async |stub: &mut Client| stub.send(packet.as_bytes()).await)
             .await?;
         if self.leaving {
@@ -307,7 +310,7 @@ impl Control {
         let mut eof = false;
         self.offer().await?;
         'run: loop {
-            self.resume(&resume).await?;
+            self.set_off(&resume).await?;
             let stop = loop {
                 tokio::select! {
                     // What the stub said before the program's end comes first; but one that never ceases

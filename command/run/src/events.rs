@@ -51,6 +51,8 @@ pub struct Forked {
     pub on_signal: OnSignal,
     /// As [`super::control::Control::follows_any`].
     pub follows_any: bool,
+    /// Its parent waits in fork until it runs; it hears of that, or that this is dropped.
+    pub parent_waits: Option<oneshot::Sender<()>>,
 }
 
 /// A vfork child has executed the program again, and rests at its first instruction.

@@ -14,7 +14,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use ulpf_host::process::Status;
 use ulpf_inferior::Inferior;
 use ulpf_inferior::follow::{Done, Follower};
 use ulpf_inject::StartError;
@@ -51,6 +54,9 @@ pub fn run_child(
     }
 }
 
+/// A child that does not run by then is not waited for any more: the parent may be what it waits for.
+const LONGEST_FORK: Duration = Duration::from_secs(5);
+
 impl Control {
     /// The controller of a child.
     fn of_child(forked: Forked, life: usize) -> Result<Control> {
@@ -62,6 +68,7 @@ impl Control {
             control.follow_any();
         }
         control.is_child = true;
+        control.parent_waits = forked.parent_waits;
         control.life = life;
         Ok(control)
     }
@@ -110,8 +117,11 @@ impl Control {
             Ok(inferior) => {
                 // The next thing that its parent does may be to trace it.
                 tracers::expect(inferior.pid);
-                let forked = self.child_with(inferior);
+                let mut forked = self.child_with(inferior);
+                let (runs, child_runs) = oneshot::channel();
+                forked.parent_waits = Some(runs);
                 let _ = events.send(Event::Forked(Box::new(forked)));
+                return self.until_it_runs(child_runs).await;
             }
             Err(error) => {
                 say!("child {number} is not watched: {error}");
@@ -120,6 +130,27 @@ impl Control {
             }
         }
         Ok(true)
+    }
+
+    /// Lets the process go on. If its parent waits for that, it hears of it when the thread has left the sleep in which it
+    /// rested.
+    pub(super) async fn set_off(&mut self, packet: &str) -> Result<()> {
+        let Some(parent) = self.parent_waits.take() else {
+            return self.resume(packet).await;
+        };
+        let pid = self.pid;
+        let sleep = || {
+            let status = Status::of(pid).ok()?;
+            (status.state() == 'S').then(|| status.sleeps())
+        };
+        let resting = sleep();
+        self.resume(packet).await?;
+        let end = Instant::now() + LONGEST_FORK;
+        while resting.is_some() && sleep() == resting && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let _ = parent.send(());
+        Ok(())
     }
 
     /// What there is to take hold of, if the kernel knows it for a child.
@@ -174,6 +205,23 @@ impl Control {
                 _ => OnSignal::Nothing,
             },
             follows_any: self.follows_any,
+            parent_waits: None,
+        }
+    }
+
+    /// Fork has not returned to the parent while its child is still on its way through our code: there it sleeps though the
+    /// program does not, and a signal that the parent sends to wake it out of a call comes before that call. False: we were
+    /// told to leave.
+    async fn until_it_runs(&mut self, mut child_runs: oneshot::Receiver<()>) -> Result<bool> {
+        let mut enough = pin!(tokio::time::sleep(LONGEST_FORK));
+        loop {
+            tokio::select! {
+                _ = &mut child_runs => return Ok(true),
+                () = &mut enough => return Ok(true),
+                signal = self.signals.next() => if !self.heard(signal)? {
+                    return Ok(false);
+                },
+            }
         }
     }
 

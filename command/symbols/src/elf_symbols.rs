@@ -26,6 +26,14 @@ pub struct ElfSymbol {
     pub global: bool,
 }
 
+/// Does the table of dynamic symbols define a variable of this name? It is small beside the others.
+pub fn exports(elf: &Elf, name: &str) -> bool {
+    elf.dynamic_symbols().any(|symbol| {
+        let is_variable = symbol.kind() != SymbolKind::Text && symbol.is_definition();
+        is_variable && symbol.name() == Ok(name)
+    })
+}
+
 /// The symbol table of one object, by name and by address.
 #[derive(Default)]
 pub struct ElfSymbols {

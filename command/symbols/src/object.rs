@@ -8,7 +8,7 @@
 
 use crate::debug::Debug;
 use crate::elf::{Elf, contents, parse_elf};
-use crate::elf_symbols::ElfSymbols;
+use crate::elf_symbols::{self, ElfSymbols};
 use crate::image::Image;
 use crate::index::Index;
 use crate::meter::Work;
@@ -203,6 +203,12 @@ impl ObjectFile {
             let _work = Work::through(self.elf.data().len().unwrap_or(0));
             ElfSymbols::of(&self.elf, separate.as_ref())
         })
+    }
+
+    /// Do other objects find a variable of this name in it?
+    pub fn exports(&self, name: &str) -> bool {
+        let _work = Work::through(self.elf.data().len().unwrap_or(0));
+        elf_symbols::exports(&self.elf, name)
     }
 
     /// Offset of a thread-local variable from the thread pointer, for the executable itself (x86-64

@@ -108,6 +108,29 @@ impl Asm {
         self.put(&[0x65, 0xff, 0x24, 0x25]);
         self.put(&(at as u32).to_le_bytes());
     }
+    /// `push qword gs:[at]`
+    pub fn push(&mut self, at: usize) {
+        self.put(&[0x65, 0xff, 0x34, 0x25]);
+        self.put(&(at as u32).to_le_bytes());
+    }
+    /// `jmp reg`
+    pub fn jump_to(&mut self, reg: u8) {
+        self.put(&[0x40 | reg >> 3, 0xff, 0xe0 | reg & 7]);
+    }
+    /// `mov [base], reg`, 64 bits; `base` is one of the first eight.
+    pub fn poke(&mut self, base: u8, reg: u8) {
+        self.put(&[
+            0x48 | (reg >> 3) << 2,
+            0x89,
+            0x40 | (reg & 7) << 3 | base,
+            0,
+        ]);
+    }
+    /// `mov qword [base], value`, sign-extended.
+    pub fn poke_constant(&mut self, base: u8, value: i32) {
+        self.put(&[0x48, 0xc7, 0x40 | base, 0]);
+        self.put(&value.to_le_bytes());
+    }
     /// `mov reg, [base + disp]` of so many bytes, zero-extended; `base` is one of the first eight.
     pub fn peek(&mut self, reg: u8, base: u8, disp: u8, bytes: u32) {
         let wide = if bytes < 8 { 0x40 } else { 0x48 };

@@ -7,11 +7,9 @@ use core::mem::offset_of;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX};
+use super::implicit::Access;
 use super::parts::{LOCK, LOCKS, Phase, SEVERAL};
-use super::registers::named;
 use super::writer::{Target, Writer, restore};
-use crate::access::Insn;
-use crate::exec;
 
 /// Some bit is set in the bytes that hold the access's bits.
 pub struct Near {
@@ -65,11 +63,10 @@ fn on_one_page(asm: &mut Asm, x: &Near) -> Option<usize> {
 }
 
 /// Makes the access and counts it, with the number of its tally in rcx.
-pub fn tally(w: &mut Writer, x: &Near, insn: &Insn, back: usize) -> Option<()> {
-    let writes = insn.mem.kind.writes();
-    let named = named(insn) & 1 << RCX != 0;
+pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()> {
+    let writes = access.mem().kind.writes();
+    let named = access.named() & 1 << RCX != 0 && !access.takes_rcx();
     let small = x.size <= 8;
-    let redirected = exec::redirected(insn, x.a)?;
     w.part = x.part;
     w.asm.save(offset_of!(Area, tally), RCX);
     w.asm.count_at_rcx(offset_of!(Area, hits), x.b);
@@ -77,8 +74,8 @@ pub fn tally(w: &mut Writer, x: &Near, insn: &Insn, back: usize) -> Option<()> {
     if !writes {
         w.asm.load(RCX, offset_of!(Area, rcx));
         w.asm.load(x.b, offset_of!(Area, other));
-        w.asm.put(redirected.bytes());
-        w.mark(Phase::Tallied);
+        access.make(w, x.a, Phase::Tallied)?;
+        access.mark(w, Phase::Tallied);
         w.asm.load(x.a, offset_of!(Area, address));
         w.mark(Phase::Done);
         return jump_back(w, back);
@@ -94,8 +91,8 @@ pub fn tally(w: &mut Writer, x: &Near, insn: &Insn, back: usize) -> Option<()> {
     if named {
         w.asm.load(RCX, offset_of!(Area, rcx));
     }
-    w.asm.put(redirected.bytes());
-    w.mark(Phase::Tallied);
+    access.make(w, x.a, Phase::Tallied)?;
+    access.mark(w, Phase::Tallied);
     if named {
         w.asm.save(offset_of!(Area, rcx), RCX);
         w.mark(Phase::Fresh);
@@ -172,7 +169,7 @@ pub fn closer(w: &mut Writer, x: &Near, hits: &mut Vec<usize>) -> Option<()> {
 pub fn hit(
     w: &mut Writer,
     x: &Near,
-    insn: &Insn,
+    access: Access,
     target: Target,
     looks: &mut Vec<u16>,
 ) -> Option<()> {
@@ -196,8 +193,12 @@ pub fn hit(
     );
     asm.load(RCX, offset_of!(Area, rcx));
     asm.load(x.b, offset_of!(Area, other));
-    asm.put(exec::redirected(insn, x.a)?.bytes());
-    w.mark(Phase::Locked);
+    access.make(w, x.a, Phase::Locked)?;
+    access.mark(w, Phase::Locked);
+    if access.takes_rcx() {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+        w.mark(Phase::HitSaved);
+    }
     w.asm.load(x.a, offset_of!(Area, address));
     w.asm.jump_through(offset_of!(Area, entry));
     w.mark(Phase::Hit);

@@ -19,6 +19,7 @@
 
 mod asm;
 mod hits;
+mod implicit;
 mod parts;
 mod plan;
 mod registers;
@@ -27,7 +28,8 @@ mod tests;
 mod trampoline;
 mod writer;
 
+pub use implicit::{Access, Implicit};
 pub use parts::*;
-pub use plan::{Group, Part, Refusal, What, skipped};
+pub use plan::{Group, Part, Refusal, What, leads, skipped};
 pub use trampoline::Trampoline;
 pub use writer::{Tables, Target};

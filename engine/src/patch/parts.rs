@@ -9,6 +9,11 @@ pub const TRAPS: [u8; 15] = [
     0x6c, 0x6d, 0x6e, 0x6f, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
 ];
 
+/// The same, and `ret`.
+pub const TRAPS_OR_RET: [u8; 16] = [
+    0x6c, 0x6d, 0x6e, 0x6f, 0xc3, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
+];
+
 /// Accesses to pages without guard, in a row, after which a trampoline asks whether its patch is worth its checks;
 /// and what its counter begins with, so that the lower byte overflows then.
 pub const IDLE_ROUND: u32 = 64;
@@ -56,6 +61,8 @@ pub enum Phase {
     Counted,
     /// As `Done`, and the hit is still to be accounted for: whoever does that gives the lock back.
     Hit,
+    /// As `Hit`, and all three registers are in the area.
+    HitSaved,
     /// As `Saved`, and the hit is counted already (in [`ulpf_lib::ring::Area::tally`]).
     Tallied,
     /// The instruction is done, its hit counted; whether it was silent is to be found out. The address
@@ -85,4 +92,6 @@ pub struct Mark {
     pub part: u8,
     /// How far it has come with that.
     pub phase: Phase,
+    /// The stack pointer has moved already, and what it was is in [`ulpf_lib::ring::Area::rsp`].
+    pub moved: bool,
 }

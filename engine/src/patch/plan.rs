@@ -5,17 +5,18 @@ use alloc::vec::Vec;
 
 use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 
-use super::parts::{JUMP, TRAPS};
+use super::implicit::{Access, GoesOn, Implicit};
+use super::parts::{JUMP, TRAPS, TRAPS_OR_RET};
 use crate::access::{Class, Insn};
 
 /// The prefixes, as [`MemOp::segment`](crate::access::MemOp) has them.
 pub const FS: u8 = 0x64;
-const GS: u8 = 0x65;
+pub const GS: u8 = 0x65;
 
 /// Why a site keeps its faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// An access that trampolines cannot make: implicit operands, masks, segments, rsp as an operand.
+    /// An access that trampolines cannot make: implicit operands, masks, segments.
     Instruction,
     /// What stands behind it (or before) cannot be moved: an indirect call, a system call, unknown bytes.
     Successor,
@@ -40,7 +41,35 @@ impl Part {
 
     /// Is its access looked at?
     pub fn is_looked_at(&self) -> bool {
-        matches!(self.what, What::Checked(_) | What::Repeated(_))
+        matches!(
+            self.what,
+            What::Checked(_) | What::Implicit(_) | What::Repeated(_)
+        )
+    }
+
+    /// The access that is looked at by the trampoline itself.
+    pub fn access(&self) -> Option<Access<'_>> {
+        match &self.what {
+            What::Checked(insn) => Some(Access::Of(insn)),
+            What::Implicit(i) => Some(Access::Implicit(i, self.end())),
+            _ => None,
+        }
+    }
+
+    /// Where the program goes on behind it, if it is known beforehand.
+    pub fn goes_on(&self) -> Option<u64> {
+        match &self.what {
+            What::Implicit(i) if i.goes_on() == GoesOn::Target => None,
+            _ => Some(self.next(0)),
+        }
+    }
+
+    /// Where the program goes on, given [`ulpf_lib::ring::Area::target`].
+    pub fn next(&self, target: u64) -> u64 {
+        match &self.what {
+            What::Implicit(i) => i.next(self, target),
+            _ => self.end(),
+        }
     }
 
     /// Where a jump goes.
@@ -57,6 +86,8 @@ impl Part {
 pub enum What {
     /// Its access is looked at.
     Checked(Insn),
+    /// The same, of an access that no operand names, or that says where the program goes on.
+    Implicit(Implicit),
     /// A `stos` or `movs`, repeated or not: whoever accounts for hits makes it, or says that it is to be executed.
     Repeated(Insn),
     /// Copied as it is.
@@ -116,11 +147,10 @@ impl Group {
             } else {
                 let rest = code.get((at - start) as usize..);
                 let rest = rest.ok_or(Refusal::Successor)?;
-                let mut part = displaced(at, rest).ok_or(Refusal::Successor)?;
+                let part = hot_or_displaced(at, rest, also).ok_or(Refusal::Successor)?;
                 if at < insn.pc && at + u64::from(part.len) > insn.pc {
                     return Err(Refusal::Successor);
                 }
-                also_hot(&mut part, rest, also);
                 part
             };
             at += u64::from(part.len);
@@ -210,8 +240,8 @@ impl Group {
 
     /// Does it look at an access through fs? Then its trampoline needs `rdfsbase`.
     pub fn needs_fs_base(&self) -> bool {
-        let fs = |p: &Part| matches!(p.what, What::Checked(i) if i.mem.segment == FS);
-        self.parts.iter().any(fs)
+        let fs = |a: Access| a.mem().segment == FS;
+        self.parts.iter().any(|p| p.access().is_some_and(fs))
     }
 
     /// The first multiple of `step` from `at` on where a trampoline may lie.
@@ -257,10 +287,15 @@ impl Group {
     /// store, and jump there when there is nothing to be stored.
     fn only(&self, n: usize) -> Option<&'static [u8]> {
         const RET: u8 = 0xc3;
-        let part = self.entered(self.start() + n as u64)?;
-        let is_ret =
-            self.bytes.get(n) == Some(&RET) && self.parts.get(part).is_some_and(|p| p.len == 1);
-        Some(if is_ret { &[RET] } else { &TRAPS })
+        let part = self.parts.get(self.entered(self.start() + n as u64)?)?;
+        if self.bytes.get(n) != Some(&RET) || part.len != 1 {
+            return Some(&TRAPS);
+        }
+        // One that is looked at has met a guard: to fault there is no better than to trap.
+        Some(match part.is_looked_at() {
+            true => &TRAPS_OR_RET,
+            false => &[RET],
+        })
     }
 
     /// The jump to `to`, if its bytes are right.
@@ -271,6 +306,20 @@ impl Group {
             |(n, byte): (usize, &u8)| n == 0 || self.only(n).is_none_or(|only| only.contains(byte));
         jump.iter().enumerate().all(fits).then_some(jump)
     }
+}
+
+/// Are these bytes, from `at` on, instructions each of which may be executed behind the one before?
+pub fn leads(at: u64, code: &[u8]) -> bool {
+    use FlowControl::{Call, ConditionalBranch, IndirectCall, Next};
+    let mut decoder = iced_x86::Decoder::with_ip(64, code, at, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let i = decoder.decode();
+        let flow = i.flow_control();
+        if i.is_invalid() || !matches!(flow, Next | ConditionalBranch | Call | IndirectCall) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Do these bytes end with a `lock` prefix that the jump before it skips? So C libraries spare those who are
@@ -289,7 +338,6 @@ pub fn can_check(insn: &Insn) -> bool {
         // The x87 unit remembers where its last instruction was.
         && !(l.legacy() && l.map == 0 && matches!(l.opcode, 0xd8..=0xdf))
         && !l.addr32
-        && !insn.reg_is_rsp
         && !insn.vvvv_is_rsp
         && crate::exec::can_thunk(insn)
 }
@@ -306,8 +354,29 @@ fn look(insn: &Insn) -> Option<What> {
     if can_check(insn) {
         Some(What::Checked(*insn))
     } else {
-        can_repeat(insn).then_some(What::Repeated(*insn))
+        let repeated = can_repeat(insn).then_some(What::Repeated(*insn));
+        repeated.or_else(|| Implicit::of(insn).map(What::Implicit))
     }
+}
+
+/// The instruction at `at` (`code`, from there on), looked at if `also` knows it. A call through a register or through
+/// memory can only move if it is.
+fn hot_or_displaced(
+    at: u64,
+    code: &[u8],
+    also: &mut dyn FnMut(u64, &[u8]) -> Option<Insn>,
+) -> Option<Part> {
+    let Some(mut part) = displaced(at, code) else {
+        let insn = also(at, code)?;
+        let what = look(&insn)?;
+        return Some(Part {
+            at,
+            len: insn.len,
+            what,
+        });
+    };
+    also_hot(&mut part, code, also);
+    Some(part)
 }
 
 /// If `also` knows the part's instruction (`code`, from there on), its access is looked at, too.
@@ -332,7 +401,9 @@ fn loop_behind(
         let to = p.leads_to().filter(|to| *to <= pc);
         to.is_some_and(|to| parts.iter().any(|p| p.at == to))
     };
-    if parts.iter().any(closes) {
+    // Who comes back from a call comes back to the original code.
+    let leaves = |p: &Part| matches!(p.what, What::Call(_)) || p.goes_on() != Some(p.end());
+    if parts.iter().any(|p| closes(p) || leaves(p)) {
         return Vec::new();
     }
     let mut found = Vec::new();

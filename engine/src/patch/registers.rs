@@ -6,9 +6,9 @@ use crate::access::layout::Wrap;
 
 /// The registers of a trampoline: one for the address, which must not be named by the instruction and
 /// needs no REX prefix, and another one.
-pub fn registers(insn: &Insn) -> Option<(u8, u8)> {
+pub fn registers(named: u16) -> Option<(u8, u8)> {
     const RSP: u8 = 4;
-    let used = named(insn) | 1 << RSP | 1 << RCX;
+    let used = named | 1 << RSP | 1 << RCX;
     let free = |r: &u8| used & 1 << *r == 0;
     let a = [6, 7, 3, 2, 0, 5].into_iter().find(free)?;
     // Neither rsp nor one whose encoding as a base is special.

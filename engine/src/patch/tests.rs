@@ -233,9 +233,11 @@ fn what_cannot_be_patched() {
     let refused = |code: &[u8]| group(code).err();
     assert_eq!(refused(&[0xac]), Some(Instruction)); // lods
     assert_eq!(refused(&[0x64, 0xf3, 0xa4]), Some(Instruction)); // rep movsb %fs:(%rsi)
-    assert_eq!(refused(&[0x50]), Some(Instruction)); // push
+    assert_eq!(refused(&[0x66, 0x50]), Some(Instruction)); // push %ax
+    assert_eq!(refused(&[0x54]), Some(Instruction)); // push %rsp
+    assert_eq!(refused(&[0x0f, 0xa0]), Some(Instruction)); // push %fs
+    assert_eq!(refused(&[0x65, 0xff, 0x20]), Some(Instruction)); // jmp *%gs:(%rax)
     assert_eq!(refused(&[0x65, 0x89, 0x07]), Some(Instruction)); // gs:
-    assert_eq!(refused(&[0x48, 0x89, 0x27]), Some(Instruction)); // mov %rsp,(%rdi)
     assert_eq!(refused(&[0xdd, 0x1f]), Some(Instruction)); // fstpl
     assert_eq!(refused(&[0x89, 0x07, 0xff, 0xd0, 0x90]), Some(Successor)); // call *%rax
     assert_eq!(refused(&[0x89, 0x07, 0x0f, 0x05, 0x90]), Some(Successor)); // syscall
@@ -252,6 +254,18 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
         &[0x62, 0xf1, 0xfd, 0x48, 0x7f, 0x07],
         // mov %ebp,%fs:(%rbx)
         &[0x64, 0x89, 0x2b, 0x48, 0x83, 0xc4, 0x18],
+        // cmp %rsp,16(%r14); jbe
+        &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20],
+        // push %rbp; push $1; push %rcx; pushq 8(%rsp)
+        &[0x55, 0x6a, 0x01, 0x51, 0xff, 0x74, 0x24, 0x08],
+        // pop %rbp; pop %rcx; ret / leave; ret $16
+        &[0x5d, 0x59, 0xc3, 0x90, 0x90],
+        &[0xc9, 0xc2, 0x10, 0x00, 0x90],
+        // call, through rcx, through memory; jmp through the GOT
+        &[0xe8, 1, 2, 3, 0],
+        &[0x57, 0x90, 0x90, 0xff, 0xd1],
+        &[0x8b, 0x07, 0xff, 0x50, 0x10],
+        &[0xff, 0x25, 1, 2, 3, 0],
         // rep stosq; ret
         &[0xf3, 0x48, 0xab, 0xc3],
         // mov %eax,(%rdi); mov %ecx,(%rsi); addl $1,4(%rdi)

@@ -8,12 +8,11 @@ use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, RCX, relative};
 use super::hits::{Near, closer, hit, tally, whole_page};
+use super::implicit::Access;
 use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, Mark, Phase};
 use super::plan::{FS, Group, Part, What};
-use super::registers::registers;
+use super::registers::{named, registers};
 use super::writer::{Target, Writer, restore};
-use crate::access::Insn;
-use crate::exec;
 
 /// Code for one address, and what it means.
 pub struct Trampoline {
@@ -70,14 +69,18 @@ impl Trampoline {
             trampoline.parts.push(w.asm.here() as u16);
             let (mut a, mut b, mut after, mut native) = (0, 0, 0, 0);
             match &part.what {
-                What::Checked(insn) => {
-                    (a, b) = registers(insn)?;
-                    let aside = checked(&mut w, insn, (a, b), target, &mut near)?;
+                What::Checked(_) | What::Implicit(_) => {
+                    let access = part.access()?;
+                    (a, b) = registers(access.named())?;
+                    let aside = checked(&mut w, access, (a, b), target, &mut near)?;
                     after = aside.back as u16;
                     asides.push(aside);
+                    if let What::Implicit(i) = &part.what {
+                        i.follow(&mut w, target)?;
+                    }
                 }
                 What::Repeated(insn) => {
-                    (a, b) = registers(insn)?;
+                    (a, b) = registers(named(insn))?;
                     native = repeated(&mut w, group, part, (a, b), target)?;
                     after = w.asm.here() as u16;
                 }
@@ -117,9 +120,17 @@ impl Trampoline {
             w.asm.jump_through(offset_of!(Area, entry));
             w.mark(Phase::Before);
             w.asm.aim_short(on)?;
+            let part = group.parts.get(x.part as usize)?;
+            if let What::Implicit(i) = &part.what {
+                if !i.aside(&mut w, group, part, (x.a, x.b), target)? {
+                    let from = w.asm.jmp();
+                    w.asm.aim(from, x.back)?;
+                    w.mark(Phase::After);
+                }
+                continue;
+            }
             restore(&mut w, x.a, x.b);
             w.mark(Phase::Saved);
-            let part = group.parts.get(x.part as usize)?;
             let relative = match &part.what {
                 What::Checked(i) => i.rip_relative_at().map_or(What::Copy, What::Relative),
                 _ => What::Copy,
@@ -138,7 +149,7 @@ impl Trampoline {
             w.mark(Phase::After);
         }
         for (n, part) in group.parts.iter().enumerate() {
-            let What::Checked(insn) = &part.what else {
+            let Some(access) = part.access() else {
                 continue;
             };
             let back = usize::from(*trampoline.after.get(n)?);
@@ -155,10 +166,10 @@ impl Trampoline {
             for from in hits {
                 w.asm.aim(from, here)?;
             }
-            hit(&mut w, its.first()?, insn, target, &mut trampoline.looks)?;
+            hit(&mut w, its.first()?, access, target, &mut trampoline.looks)?;
             let here = w.asm.here();
             w.asm.aim(count, here)?;
-            tally(&mut w, its.first()?, insn, back)?;
+            tally(&mut w, its.first()?, access, back)?;
         }
         trampoline.code = w.asm.bytes;
         trampoline.marks = w.marks;
@@ -176,7 +187,7 @@ impl Trampoline {
     }
 }
 
-fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
+pub fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
     asm.put(&[0xe9]);
     let after = target.at + asm.here() as u64 + 4;
     asm.put(&relative(after, to)?);
@@ -184,7 +195,7 @@ fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
 }
 
 /// An instruction as it is.
-fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<()> {
+pub fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<()> {
     let from = (part.at - group.start()) as usize;
     let bytes = group.bytes.get(from..from + part.len as usize)?;
     match part.what {
@@ -218,7 +229,7 @@ fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<(
             w.mark(Phase::Pushed);
             return Some(());
         }
-        What::Checked(_) | What::Repeated(_) => return None,
+        What::Checked(_) | What::Implicit(_) | What::Repeated(_) => return None,
     }
     w.mark(Phase::Before);
     Some(())
@@ -256,7 +267,7 @@ fn repeated(
 
 fn checked(
     w: &mut Writer,
-    insn: &Insn,
+    access: Access,
     (a, b): (u8, u8),
     target: Target,
     near: &mut Vec<Near>,
@@ -268,16 +279,17 @@ fn checked(
     asm.save(offset_of!(Area, other), b);
     w.mark(Phase::Before);
     let asm = &mut w.asm;
-    if !asm.address(a, &insn.mem) {
+    let mem = access.mem();
+    if !asm.address(a, mem) {
         return None;
     }
-    if insn.mem.segment == FS {
+    if mem.segment == FS {
         asm.fs_base();
         asm.add_rcx(a);
     }
     // The last byte's page: an access that begins on the page before finds the bits there set, unless
     // it may go through this page's alias.
-    let size = u32::from(insn.mem.size);
+    let size = u32::from(mem.size);
     let last = if size > 1 {
         asm.lea(b, a, size as i32 - 1);
         b
@@ -288,7 +300,7 @@ fn checked(
     asm.shift(last);
     asm.constant(b, target.tables.classes);
     asm.indexed(&[0x0f, 0xb6], false, b, 1, 0);
-    let distances = if insn.mem.kind == AccessKind::Read {
+    let distances = if mem.kind == AccessKind::Read {
         CLASS_READS
     } else {
         CLASS_WRITES
@@ -299,8 +311,8 @@ fn checked(
     asm.set(target.idle_count, IDLE_START);
     let mut aside = None;
     for (wanted, bits) in [
-        (insn.mem.kind.writes(), target.tables.writes),
-        (insn.mem.kind.reads(), target.tables.reads),
+        (mem.kind.writes(), target.tables.writes),
+        (mem.kind.reads(), target.tables.reads),
     ] {
         if !wanted {
             continue;
@@ -343,8 +355,12 @@ fn checked(
     w.mark(Phase::Saved);
     w.asm.load(RCX, offset_of!(Area, rcx));
     w.asm.load(b, offset_of!(Area, other));
-    w.asm.put(exec::redirected(insn, a)?.bytes());
-    w.mark(Phase::Counted);
+    access.make(w, a, Phase::Counted)?;
+    access.mark(w, Phase::Counted);
+    if access.takes_rcx() {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+        w.mark(Phase::Rest);
+    }
     w.asm.load(a, offset_of!(Area, address));
     w.mark(Phase::Done);
     Some(Aside {

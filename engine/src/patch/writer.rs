@@ -59,7 +59,16 @@ impl Writer {
             end: self.asm.here() as u16,
             part: self.part,
             phase,
+            moved: false,
         });
+    }
+
+    /// As [`Writer::mark`], and the stack pointer has moved.
+    pub fn mark_moved(&mut self, phase: Phase) {
+        self.mark(phase);
+        if let Some(mark) = self.marks.last_mut() {
+            mark.moved = true;
+        }
     }
 }
 

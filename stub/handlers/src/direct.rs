@@ -67,7 +67,7 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     let alias = area.alias.load(Relaxed);
     let held = Held::by_body(alias);
     let gprs = &mut frame.gprs;
-    gprs.rip = known.after;
+    gprs.rip = known.after(area);
     let size = (known.size as usize).min(size_of_val(&area.old));
     let Some(addr) = patches::behind_alias(alias) else {
         return held.give_back();
@@ -176,7 +176,7 @@ pub fn finish(t: Current, uc: &mut UContext) -> bool {
     };
     // SAFETY: see `ulpf_direct_hit`.
     let known = unsafe { &*(area.hit.load(Relaxed) as *const Known) };
-    uc.gprs.rip = known.after;
+    uc.gprs.rip = known.after(area);
     let i = t.own();
     if let Some(mask) = i.direct_mask.take() {
         uc.sigmask = mask;

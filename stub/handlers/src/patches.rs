@@ -170,10 +170,10 @@ fn tally<'a>(area: &Area, counts: &'a [AtomicU64]) -> Option<&'a AtomicU64> {
 
 /// Has the access that a body has just made left everything as it was?
 fn unchanged(area: &Area, uc: &mut UContext, part: &Part, a: u8, b: u8) -> bool {
-    let What::Checked(insn) = &part.what else {
+    let Some(access) = part.access() else {
         return false;
     };
-    let size = insn.mem.size as usize;
+    let size = access.mem().size as usize;
     let mut now = [0u8; 64];
     let Some(now) = now.get_mut(..size) else {
         return false;
@@ -210,7 +210,10 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
     let mark = p.body.mark(offset)?;
     let n = mark.part as usize;
     let part = p.group.parts.get(n)?;
-    let after = part.at + u64::from(part.len);
+    let after = part.next(area.target.load(Relaxed));
+    if mark.moved {
+        uc.gprs.rsp = area.rsp.load(Relaxed);
+    }
     let (a, b) = (
         p.body.address.get(n).copied().unwrap_or(0),
         p.body.other.get(n).copied().unwrap_or(0),
@@ -255,6 +258,10 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
             }
             restore(area, uc, a, b)?;
             uc.gprs.rip = after;
+        }
+        Phase::HitSaved => {
+            restore(area, uc, a, b)?;
+            uc.gprs.rip = area.entry.load(Relaxed);
         }
         Phase::Hit => {
             *register(&mut uc.gprs, a)? = area.address.load(Relaxed);

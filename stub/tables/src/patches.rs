@@ -7,13 +7,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::patch::{Group, IDLE_ROUND, JUMP, Part, Tables, Trampoline, What};
 use ulpf_lib::AccessKind;
-use ulpf_lib::ring::{SharedHeader, Unpatched};
+use ulpf_lib::ring::{Area, SharedHeader, Unpatched};
 
-/// What is known of a patched instruction beforehand; [`ulpf_lib::ring::Area::hit`] points to one.
+/// What is known of a patched instruction beforehand; [`Area::hit`] points to one.
 #[repr(C)]
 pub struct Known {
     pub pc: u64,
-    /// Where the program goes on, and the body.
+    /// Where the program goes on, and the body. 0: where [`Area::target`] says.
     pub after: u64,
     pub back: u64,
     pub size: u64,
@@ -36,9 +36,9 @@ pub const NATIVE: usize = 3;
 
 impl Known {
     pub fn of(part: &Part) -> [Known; KNOWN] {
-        let (size, kind) = match &part.what {
-            What::Checked(insn) => (insn.mem.size.into(), insn.mem.kind),
-            _ => (0, AccessKind::Read),
+        let (size, kind) = match part.access() {
+            Some(access) => (access.mem().size.into(), access.mem().kind),
+            None => (0, AccessKind::Read),
         };
         let repeats = matches!(part.what, What::Repeated(_));
         let known = |after, leaving| Known {
@@ -52,11 +52,19 @@ impl Known {
             call: 0,
         };
         [
-            known(part.at + u64::from(part.len), false),
+            known(part.goes_on().unwrap_or(0), false),
             known(part.at, true),
             known(part.at, true),
             known(part.at, false),
         ]
+    }
+
+    /// Where the program goes on.
+    pub fn after(&self, area: &Area) -> u64 {
+        match self.after {
+            0 => area.target.load(Relaxed),
+            after => after,
+        }
     }
 }
 

@@ -299,8 +299,12 @@ pub struct Area {
     pub direct: AtomicU64,
     /// What a trampoline counts a hit for at present.
     pub tally: AtomicU64,
+    /// Where a patched call, return or jump through memory leads; and what one pushes.
+    pub target: AtomicU64,
+    /// See `target`.
+    pub value: AtomicU64,
     /// 0.
-    pub reserved: [AtomicU64; 11],
+    pub reserved: [AtomicU64; 9],
     /// Hits that trampolines have counted themselves, and the silent ones of them; see
     /// [`SharedHeader::tallies`]. Only the area's thread writes them while it runs.
     pub hits: [AtomicU64; TALLIES],

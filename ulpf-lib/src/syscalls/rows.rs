@@ -216,7 +216,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_capget(InOut(Fixed(CAP_HEADER)), Out(Fixed(CAP_DATA))) uninterruptible;
     __NR_capset(InOut(Fixed(CAP_HEADER)), In(Fixed(CAP_DATA))) uninterruptible;
     __NR_rt_sigpending(Out(Arg(1)), Uint) special(Stub) uninterruptible;
-    __NR_rt_sigtimedwait(In(Arg(3)), Out(Fixed(SIGINFO)), TIMEOUT, Uint) special(SignalSet(0));
+    __NR_rt_sigtimedwait(In(Arg(3)), Out(Fixed(SIGINFO)), TIMEOUT, Uint) consumes special(SignalSet(0));
     __NR_rt_sigqueueinfo(Int, Int, In(Fixed(SIGINFO))) uninterruptible;
     __NR_rt_sigsuspend(Pointer, Uint) special(Mask(0));
     __NR_sigaltstack(Pointer, Pointer) special(Stub) uninterruptible;

@@ -5,7 +5,7 @@ use crate::closest::list;
 use crate::condition::{Found, Kind, Names};
 use crate::elf_symbols::{ElfSymbol, SymbolSort};
 use crate::index::{Index, Variable};
-use crate::maps::Module;
+use crate::maps::{Module, Program};
 use crate::place::Place;
 use crate::problem::Problem;
 use crate::spec::{Scope, Spec};
@@ -28,6 +28,21 @@ enum Round {
     Globals,
     /// Everything else that libraries' debug information knows.
     Statics,
+}
+
+impl Program {
+    /// Has the executable a variable of that name, or does a library export one? The debug information of libraries,
+    /// which takes longer to read than a short program to run, is not read for it.
+    pub(super) fn may_have(&self, name: &str) -> bool {
+        let has = |module: &Rc<Module>| match module.is_executable {
+            true => {
+                let known = module.object.index().map(|index| index.find(name));
+                known.is_some_and(|all| !all.is_empty()) || !data_symbols(module, name).is_empty()
+            }
+            false => module.object.exports(name),
+        };
+        self.modules.iter().any(has)
+    }
 }
 
 impl Resolver<'_> {

@@ -218,9 +218,9 @@ impl Program {
             Expr::Malformed(problem) => return Err(problem.clone()),
             // A variable of that name comes first.
             Expr::Name(name) if name == "heap" && spec.len.is_none() && spec.scope.is_none() => {
-                match resolver.eval(&spec.expr) {
-                    Err(_) => return Ok(vec![resolver.heap()?]),
-                    Ok(found) => found,
+                match self.may_have(name).then(|| resolver.eval(&spec.expr)) {
+                    None | Some(Err(_)) => return Ok(vec![resolver.heap()?]),
+                    Some(Ok(found)) => found,
                 }
             }
             expr => resolver.eval(expr)?,

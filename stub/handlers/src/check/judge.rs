@@ -48,26 +48,34 @@ pub fn access(t: Current, gprs: &Gprs, c: &Cause) {
 }
 
 /// A load of more than is used: an aligned word or vector, some of which may be read, crosses into no other page; and
-/// functions for strings look at one vector, or four of them that lie side by side and aligned, for an end that is in
-/// the part that may be read.
+/// functions for strings look at up to four vectors side by side for an end that is in the part that may be read. They
+/// align one string, and then look at what stands before it, too; the other one of two, and the first vectors of each,
+/// lie anywhere. Older ones load a vector by its halves.
 fn is_harmless(c: &Cause) -> bool {
     let (addr, len) = (c.addr.0, c.len);
     if len < 4 || is_copier(c.pc) {
         return false;
     }
-    let some = |from: u64, to: u64| shadow::first_open(from, to - from).is_some();
-    if len.is_power_of_two() && len >= 8 && addr.is_multiple_of(len) && some(addr, addr + len) {
+    let some = |from: u64, to: u64| {
+        let from = from.max(arena::arena());
+        shadow::first_open(from, to.saturating_sub(from)).is_some()
+    };
+    let aligned = len.is_power_of_two() && addr.is_multiple_of(len);
+    if aligned && len >= 8 && some(addr, addr + len) {
         return true;
     }
     if !unwind::is_runtime(c.pc) {
         return false;
     }
     const VECTORS: u64 = 4;
-    let from = match len >= 16 && addr.is_multiple_of(len) {
-        true => addr / (len * VECTORS) * (len * VECTORS),
-        false => addr,
-    };
-    some(from.max(arena::arena()), addr + len)
+    let together = len * VECTORS;
+    match len {
+        // It may be the last one.
+        16.. if some(addr.saturating_sub(together - len), addr + len) => true,
+        16.. if aligned => some(addr, addr / together * together + together),
+        8 => some(addr.saturating_sub(len), addr + len),
+        _ => some(addr, addr + len),
+    }
 }
 
 /// What the byte belongs to: a freed block that it was in, or the block that is nearest.

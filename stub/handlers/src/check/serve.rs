@@ -42,8 +42,15 @@ impl Caller<'_> {
         let frames = frames.get(..n).unwrap_or_default();
         self.noted = depot::note(t.tid() as u32, frames);
         let by = news::by(frames);
-        let array = by == By::New && t.own().asks_for_array.take();
-        (self.noted, if array { By::NewArray } else { by })
+        // Whatever is found among the callers: the next block is another call's. (The `operator new[]` that throws
+        // nothing calls the one that may, and is found itself.)
+        let array = t.own().asks_for_array.take();
+        let by = if array && by == By::New {
+            By::NewArray
+        } else {
+            by
+        };
+        (self.noted, by)
     }
 }
 
@@ -66,7 +73,15 @@ pub fn serve(
         let (noted, by) = caller.note();
         match heap::allocate(size, align, by, noted, zeroed) {
             Ok(block) => Returns(block),
-            Err(heap::NoRoom::Grow(bytes)) => NeedsRoom(bytes),
+            Err(heap::NoRoom::Grow(bytes)) => {
+                // The call is begun anew, at malloc.
+                if by == By::NewArray
+                    && let Some(t) = caller.thread
+                {
+                    t.own().asks_for_array.set(true);
+                }
+                NeedsRoom(bytes)
+            }
             Err(heap::NoRoom::Never) => NONE,
         }
     };

@@ -200,6 +200,8 @@ pub struct Own {
     pub locks: Cell<Locks>,
     /// A seccomp filter in the kernel is to decide about the call in progress.
     pub judged: Cell<bool>,
+    /// The program dispatches its calls itself: start and length of the code that is exempt, address of the selector.
+    pub user_dispatch: Cell<Option<[u64; 3]>>,
     /// With the library by which the program watches itself.
     pub library: LibraryState,
 }
@@ -571,6 +573,7 @@ impl Registry {
                 mapped: Cell::new(Mapped::default()),
                 locks: Cell::new(Locks::default()),
                 judged: Cell::new(false),
+                user_dispatch: Cell::new(None),
                 library: LibraryState::none(),
             })
         };

@@ -4,7 +4,7 @@ use ulpf_lib::sys;
 
 use crate::runtime::frame::UContext;
 
-pub use ulpf_lib::sys::failure::{EFAULT, EINTR, ENOSYS, EPERM};
+pub use ulpf_lib::sys::failure::{EFAULT, EINTR, EINVAL, ENOSYS, EPERM};
 /// The call has not happened and is to be made again (after a signal handler, if one is due).
 pub const RESTART: i64 = -512;
 /// The debugger has sent the thread elsewhere: leave the context alone.

@@ -12,7 +12,7 @@ use ulpf_lib::addr::USER_END;
 use ulpf_lib::seccomp::I386;
 
 use super::call::{Args, ENOSYS, Outcome};
-use super::{emulate, finish, seccomp, settle};
+use super::{emulate, finish, seccomp, settle, user_dispatch};
 use crate::global::g;
 use crate::runtime::events::Request;
 use crate::runtime::frame::{SigInfo, UContext};
@@ -106,7 +106,11 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
     let nr = uc.gprs.rax as u32;
     let r = &uc.gprs;
     let args = [r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp].map(|a| a & u64::from(u32::MAX));
-    let outcome = match seccomp::judge_as(t, uc, nr.into(), I386, &args) {
+    let outcome = match user_dispatch::takes(t, uc, nr.into(), I386) {
+        true => Some(Outcome::Leave),
+        false => seccomp::judge_as(t, uc, nr.into(), I386, &args),
+    };
+    let outcome = match outcome {
         Some(outcome) => outcome,
         None => make(t, uc, nr, &args),
     };

@@ -31,6 +31,7 @@ mod timed;
 mod timeout;
 pub mod tracing;
 mod unguarded;
+pub mod user_dispatch;
 mod vectors;
 pub mod vsyscall;
 
@@ -38,6 +39,7 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::prctl::{PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH};
+use ulpf_lib::seccomp::X86_64;
 use ulpf_lib::sys::uapi::arch::*;
 use ulpf_lib::syscalls::row::Special;
 use ulpf_lib::{library_abi, sys, syscalls};
@@ -54,7 +56,7 @@ use crate::runtime::park;
 use crate::runtime::thread::{Call, Current, OwnStepKind};
 use crate::signals::{alternate, kernel, masks, raise, sigreturn};
 
-use call::{ABANDONED, Args, ENOSYS, EPERM, Outcome, RESTART, arguments, raw};
+use call::{ABANDONED, Args, ENOSYS, Outcome, RESTART, arguments, raw};
 use mappings::{lock_call, memory_call};
 use masked::{with_mask, with_mask_pair, with_signal_set};
 use ordinary::ordinary;
@@ -82,7 +84,10 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
     }
     let args = arguments(uc);
     crash::look_at_call(t, &uc.gprs, nr, &args);
-    let judgement = seccomp::judge(t, uc, nr, &args);
+    let judgement = match user_dispatch::takes(t, uc, nr, X86_64) {
+        true => Some(Outcome::Leave),
+        false => seccomp::judge(t, uc, nr, &args),
+    };
     let returned = (nr == k::__NR_rt_sigreturn as u64).then_some(uc.gprs.rsp);
     if nr == k::__NR_rt_sigreturn as u64 && judgement.is_none() {
         sigreturn::sigreturn(t, uc);
@@ -226,7 +231,9 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         k::__NR_prctl if a[0] == library_abi::CALL => Value(library::call(t, uc, a)),
         k::__NR_prctl if a[0] == PR_SET_SECCOMP.into() => Value(seccomp::set_by_prctl(t, uc, a)),
         k::__NR_seccomp => Value(seccomp::call(t, uc, a)),
-        k::__NR_prctl if a[0] == PR_SET_SYSCALL_USER_DISPATCH.into() => Value(EPERM),
+        k::__NR_prctl if a[0] == PR_SET_SYSCALL_USER_DISPATCH.into() => {
+            Value(user_dispatch::set(t, uc, a))
+        }
         _ => Value(ordinary(t, uc, nr, a)),
     }
 }

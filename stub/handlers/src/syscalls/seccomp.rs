@@ -114,7 +114,7 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
         Verdict::Allow => None,
         Verdict::Errno(errno) => Some(Outcome::Value(-i64::from(errno))),
         Verdict::Trap(errno) => {
-            trap(t, uc, nr, arch, errno);
+            trap(t, uc, nr, arch, (k::SYS_SECCOMP as i32, errno.into()));
             Some(Outcome::Leave)
         }
         Verdict::Notify | Verdict::Trace if ours && super::is_ordinary(nr) => {
@@ -155,16 +155,17 @@ fn by_kernel(nr: u64, a: &Args) {
     let _ = unsafe { ulpf_blocking(&[nr, a0, a1, a2, a3, a4, a5], null(), 1) };
 }
 
-/// As `force_sig_seccomp` of the kernel: who blocks or ignores the signal is ended by it.
-fn trap(t: Current, uc: &mut UContext, nr: u64, arch: u32, errno: u16) {
+/// The program's SIGSYS, with this code and error, instead of a call. As `force_sig_seccomp` of the kernel: who blocks or
+/// ignores the signal is ended by it.
+pub fn trap(t: Current, uc: &mut UContext, nr: u64, arch: u32, (code, errno): (i32, i32)) {
     let blocked = masks::virtual_mask(t, uc) & bit(SIGSYS) != 0;
     if blocked {
         kernel::actions(t).set(SIGSYS, KernelAction::default());
     }
     let mut info = SigInfo {
         signo: SIGSYS,
-        errno: errno.into(),
-        code: k::SYS_SECCOMP as i32,
+        errno,
+        code,
         ..SigInfo::zeroed()
     };
     info.data[0] = uc.gprs.rip;
@@ -321,6 +322,19 @@ fn begin(t: Current, uc: &mut UContext) {
         return;
     };
     look_at(filter);
+    no_slots(t, uc);
+}
+
+/// No call is to be made without a look at it.
+pub fn look_at_all(t: Current, uc: &mut UContext) {
+    for word in &LOOKED_AT {
+        word.store(u64::MAX, SeqCst);
+    }
+    no_slots(t, uc);
+}
+
+/// Slots leave to us what they may not make any more.
+fn no_slots(t: Current, uc: &mut UContext) {
     if sites::SOME.load(SeqCst) {
         park::request(t, uc, Request::SitesAnew);
     }

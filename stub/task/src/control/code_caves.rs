@@ -57,22 +57,18 @@ impl CodeCaves {
         size: u64,
         maps: &Snapshot,
     ) -> Option<u64> {
-        let cells = size.div_ceil(CELL);
-        if let Some(at) = self.0.iter().find_map(|cave| cave.find(group, cells)) {
+        if let Some(at) = self.0.iter().find_map(|cave| cave.find(group, size)) {
             return Some(at);
         }
         for free in places(group, maps) {
-            let Some(to) = group
-                .next(free.start, CELL)
-                .filter(|to| to + size <= free.end)
-            else {
+            let Some(to) = next(group, free.start).filter(|to| to + size <= free.end) else {
                 continue;
             };
             let start = free.start.max(to & !(16 * PAGE_SIZE - 1));
             let len = CAVE_SIZE.min(free.end - start);
             if self.0.len() < MOST_CAVES
                 && self.add(rest, start, len)
-                && let Some(at) = self.0.last().and_then(|r| r.find(group, cells))
+                && let Some(at) = self.0.last().and_then(|r| r.find(group, size))
             {
                 return Some(at);
             }
@@ -109,7 +105,8 @@ impl CodeCaves {
             return;
         };
         let first = (at - cave.start) / CELL;
-        for n in first..first + size.div_ceil(CELL) {
+        let end = (at + size - cave.start).div_ceil(CELL);
+        for n in first..end {
             if let Some(w) = cave.used.get_mut(n as usize / 64) {
                 if take {
                     *w |= 1 << (n % 64);
@@ -142,7 +139,7 @@ impl CodeCave {
         self.start..self.start + self.len
     }
 
-    fn find(&self, group: &Group, cells: u64) -> Option<u64> {
+    fn find(&self, group: &Group, size: u64) -> Option<u64> {
         let used = |n: u64| {
             self.used
                 .get(n as usize / 64)
@@ -150,17 +147,24 @@ impl CodeCave {
         };
         let mut from = self.start;
         loop {
-            let at = group.next(from, CELL)?;
+            let at = next(group, from)?;
             let n = (at - self.start) / CELL;
-            if n + cells > self.len / CELL {
+            let end = (at + size - self.start).div_ceil(CELL);
+            if end > self.len / CELL {
                 return None;
             }
-            match (n..n + cells).rev().find(|c| used(*c)) {
+            match (n..end).rev().find(|c| used(*c)) {
                 Some(c) => from = self.start + (c + 1) * CELL,
                 None => return Some(at),
             }
         }
     }
+}
+
+/// Where a body may begin, from `at` on. Behind an instruction of one byte the jump's lowest byte is one of few: then it
+/// may have to begin within a cell.
+fn next(group: &Group, at: u64) -> Option<u64> {
+    group.next(at, CELL).or_else(|| group.next(at, 1))
 }
 
 /// Free memory within reach of the group, the best first.

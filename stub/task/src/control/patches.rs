@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_engine::patch::{Group, Refusal, Target, Trampoline, skipped};
+use ulpf_engine::access::{Class, Insn};
+use ulpf_engine::patch::{Group, JUMP, Refusal, Target, Trampoline, leads, skipped};
 use ulpf_lib::command::reply::{PatchCounts, PatchSite, Patching};
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
@@ -75,7 +76,7 @@ impl Patches {
             _ if table.refused.get(&pc) == Some(&Unpatched::Landings) => {
                 self.patch_before(rest, pc, Unpatched::Landings)
             }
-            _ => match self.patch(rest, pc) {
+            _ => match self.patch_at(rest, pc) {
                 Err(why @ (Unpatched::Successor | Unpatched::Room)) => {
                     self.patch_before(rest, pc, why)
                 }
@@ -126,15 +127,16 @@ impl Patches {
         if from == pc && read == 4 && (skipped(&prefix) || prefix.get(..3).is_some_and(skipped)) {
             return Err(Unpatched::Successor);
         }
+        let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
         let hot = |at: u64| {
             let list = &patches::table().list;
             list.iter().any(|p| p.is_in_place() && p.group.checks(at))
         };
         let mut also = |at: u64, rest: &[u8]| {
             let rest = rest.get(..rest.len().min(15))?;
-            hot(at)
-                .then(|| ulpf_stub_handlers::engine::decode(at, rest))
-                .flatten()
+            // A function's saves and restores become hot together.
+            let decoded = ulpf_stub_handlers::engine::decode(at, rest)?;
+            (hot(at) || stacks && decoded.is_stack()).then_some(decoded)
         };
         let group = Group::from(from, last, &insn, code, &mut also).map_err(|why| match why {
             Refusal::Instruction => Unpatched::Instruction,
@@ -157,7 +159,8 @@ impl Patches {
     ) -> Result<(), Unpatched> {
         use Unpatched::Landings;
         let maps = Snapshot::read().map_err(|_| why)?;
-        let start = super::functions::start(pc, &maps).ok_or(why)?;
+        let start = super::functions::start(pc, &maps).or_else(|| site_before(pc));
+        let start = start.ok_or(why)?;
         let mut code = alloc::vec![0; (pc - start) as usize + 15];
         let n = text::read(start, &mut code);
         let code = code.get(..n).ok_or(why)?;
@@ -175,6 +178,22 @@ impl Patches {
     fn patch(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
         let maps = Snapshot::read().map_err(|_| Unpatched::Code)?;
         self.place(rest, pc, pc, &maps)
+    }
+
+    /// As [`Patches::patch`]; behind what goes elsewhere another function may begin, and behind a call that has not the
+    /// bytes of a jump each return would land in its middle.
+    fn patch_at(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+        let mut code = [0; 15];
+        let n = text::read(pc, &mut code);
+        let insn = ulpf_stub_handlers::engine::decode(pc, code.get(..n).unwrap_or(&[]));
+        let elsewhere = insn.filter(|i| (i.len as usize) < JUMP && !goes_on_behind(i));
+        let Some(insn) = elsewhere else {
+            return self.patch(rest, pc);
+        };
+        match self.patch_before(rest, pc, Unpatched::Successor) {
+            Err(_) if !matches!(insn.class, Class::Call | Class::CallMem) => self.patch(rest, pc),
+            done => done,
+        }
     }
 
     /// A patch of the access at `pc`, its jump at `from`.
@@ -407,6 +426,25 @@ impl Patches {
         });
         let _ = writeln!(out, "{answer}");
     }
+}
+
+/// Where a known instruction stands that may lead to `pc`, for code without unwind tables.
+fn site_before(pc: u64) -> Option<u64> {
+    const FURTHEST: u64 = 128;
+    let mut code = [0; FURTHEST as usize];
+    let all = ulpf_stub_handlers::engine::sites().map(|s| s.insn.pc);
+    let near = all.filter(|at| *at < pc && pc - at <= FURTHEST);
+    near.filter(|at| {
+        let code = code.get_mut(..(pc - at) as usize);
+        code.is_some_and(|code| text::read(*at, code) == code.len() && leads(*at, code))
+    })
+    .min()
+}
+
+/// May what stands behind it be executed next?
+fn goes_on_behind(insn: &Insn) -> bool {
+    use Class::{Call, CallMem, JmpMem, Ret};
+    !matches!(insn.class, Call | CallMem | JmpMem | Ret)
 }
 
 /// For `monitor ulpf patch sites`: the instructions with the most faults, and what is the matter.

@@ -9,8 +9,10 @@ const TO_GDB: [u8; 31] = [
     20, 19, 17, 18, 21, 22, 16, 24, 25, 26, 27, 28, 23, 32, 12, // CHLD … SYS
 ];
 
-/// "Some other signal" of the protocol.
+/// "Some other signal" of the protocol. Linux has one that the protocol has no name for: whoever passes "some other" on,
+/// or wants not to hear of it, means that one.
 const GDB_UNKNOWN: u8 = 143;
+const SIGSTKFLT: i32 = 16;
 
 pub fn to_gdb(linux: i32) -> u8 {
     match linux {
@@ -33,6 +35,7 @@ pub fn from_gdb(gdb: u8) -> Option<i32> {
         45..=75 => Some(i32::from(gdb) - 45 + 33),
         77 => Some(32),
         78 => Some(64),
+        GDB_UNKNOWN => Some(SIGSTKFLT),
         n => TO_GDB.iter().position(|g| *g == n).map(|i| i as i32 + 1),
     }
 }
