@@ -176,7 +176,9 @@ class Dkms(Case):
     def unpacked(self):
         (name, path), = self.made.items()
         self.assertRegex(name, r"^ulpf-dkms_\d+\.\d+\.\d+_all\.deb$")
-        root = os.path.join(self.folder, "module")
+        place = tempfile.TemporaryDirectory(prefix="module-", dir=self.folder)
+        self.addCleanup(place.cleanup)
+        root = os.path.join(place.name, "tree")
         run("dpkg-deb", "-R", path, root)
         return root
 

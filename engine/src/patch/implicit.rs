@@ -17,11 +17,9 @@ use ulpf_lib::AccessKind::{self, Read, Write};
 use ulpf_lib::ring::Area;
 
 use super::asm::RCX;
-use super::parts::Phase;
-use super::plan::{GS, Group, Part};
+use super::parts::{GS, Phase};
 use super::registers::named;
-use super::trampoline::{jump_to, plain};
-use super::writer::{Target, Writer, restore};
+use super::writer::Writer;
 use crate::access::insn::{MemOp, NO_REG};
 use crate::access::layout::Wrap;
 use crate::access::{Class, Insn};
@@ -33,7 +31,7 @@ const SLOT: i32 = 8;
 
 /// What such an instruction does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Does {
+pub(super) enum Does {
     Push(u8),
     PushValue(i32),
     PushMem,
@@ -52,9 +50,10 @@ enum Does {
 pub struct Implicit {
     /// The access.
     pub mem: MemOp,
-    does: Does,
+    /// What it does.
+    pub(super) does: Does,
     /// Where the displacement of a RIP-relative operand is.
-    relative: Option<u8>,
+    pub(super) relative: Option<u8>,
     /// Registers that are named, as [`named`] has them.
     named: u16,
 }
@@ -267,68 +266,10 @@ impl Implicit {
         )
     }
 
-    /// The instruction with its registers in the area and the address in `a`, if its page has no guard. `true`:
-    /// the program goes on elsewhere.
-    pub fn aside(
-        &self,
-        w: &mut Writer,
-        group: &Group,
-        part: &Part,
-        (a, b): (u8, u8),
-        target: Target,
-    ) -> Option<bool> {
-        use super::plan::What;
-        let copy = match self.does {
-            Does::CallMem => {
-                read_into(w, a, offset_of!(Area, target));
-                None
-            }
-            Does::CallRegister(r) => Some(r),
-            does => {
-                restore(w, a, b);
-                w.mark(Phase::Saved);
-                let what = match (does, self.relative) {
-                    (Does::Call(to), _) => What::Call(to),
-                    (_, Some(at)) => What::Relative(at),
-                    _ => What::Copy,
-                };
-                plain(w, group, &Part { what, ..*part }, target)?;
-                return Some(self.goes_on() != GoesOn::Behind);
-            }
-        };
-        w.asm.save_constant(offset_of!(Area, value), part.end());
-        restore(w, a, b);
-        w.mark(Phase::Saved);
-        w.asm.push(offset_of!(Area, value));
-        w.mark(Phase::Before);
-        match copy {
-            Some(r) => {
-                w.asm.jump_to(r);
-                w.mark(Phase::Pushed);
-            }
-            None => {
-                w.asm.jump_through(offset_of!(Area, target));
-                w.mark(Phase::After);
-            }
-        }
-        Some(true)
-    }
-
-    /// What follows the access, when the program's registers are its own again.
-    pub fn follow(&self, w: &mut Writer, target: Target) -> Option<()> {
+    /// `end`: behind it. `value`: what an interrupted thread has in [`Area::target`].
+    pub fn next(&self, end: u64, value: u64) -> u64 {
         match self.goes_on() {
-            GoesOn::Behind => return Some(()),
-            GoesOn::At(to) => jump_to(&mut w.asm, target, to)?,
-            GoesOn::Target => w.asm.jump_through(offset_of!(Area, target)),
-        }
-        w.mark(Phase::After);
-        Some(())
-    }
-
-    /// `value`: what an interrupted thread has in [`Area::target`].
-    pub fn next(&self, part: &Part, value: u64) -> u64 {
-        match self.goes_on() {
-            GoesOn::Behind => part.end(),
+            GoesOn::Behind => end,
             GoesOn::At(to) => to,
             GoesOn::Target => value,
         }
@@ -343,7 +284,7 @@ fn move_rsp(w: &mut Writer, from: u8, by: i32, before: Phase) {
 }
 
 /// What is at `[a]` goes to the area, by way of rcx.
-fn read_into(w: &mut Writer, a: u8, at: usize) {
+pub fn read_into(w: &mut Writer, a: u8, at: usize) {
     w.asm.peek(RCX, a, 0, 8);
     w.asm.save(at, RCX);
 }

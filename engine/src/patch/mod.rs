@@ -20,6 +20,7 @@
 mod asm;
 mod hits;
 mod implicit;
+mod original;
 mod parts;
 mod plan;
 mod registers;

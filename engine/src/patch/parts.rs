@@ -20,6 +20,11 @@ pub const IDLE_ROUND: u32 = 64;
 /// See [`IDLE_ROUND`].
 pub const IDLE_START: i32 = 256 - IDLE_ROUND as i32;
 
+/// The prefix `fs`, as [`MemOp::segment`](crate::access::MemOp) has it.
+pub(super) const FS: u8 = 0x64;
+/// See [`FS`].
+pub(super) const GS: u8 = 0x65;
+
 /// Bytes of a near jump.
 pub const JUMP: usize = 5;
 

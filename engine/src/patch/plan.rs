@@ -6,12 +6,8 @@ use alloc::vec::Vec;
 use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 
 use super::implicit::{Access, GoesOn, Implicit};
-use super::parts::{JUMP, TRAPS, TRAPS_OR_RET};
+use super::parts::{FS, GS, JUMP, TRAPS, TRAPS_OR_RET};
 use crate::access::{Class, Insn};
-
-/// The prefixes, as [`MemOp::segment`](crate::access::MemOp) has them.
-pub const FS: u8 = 0x64;
-pub const GS: u8 = 0x65;
 
 /// Why a site keeps its faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +63,7 @@ impl Part {
     /// Where the program goes on, given [`ulpf_lib::ring::Area::target`].
     pub fn next(&self, target: u64) -> u64 {
         match &self.what {
-            What::Implicit(i) => i.next(self, target),
+            What::Implicit(i) => i.next(self.end(), target),
             _ => self.end(),
         }
     }

@@ -6,11 +6,12 @@ use core::mem::offset_of;
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
-use super::asm::{Asm, RCX, relative};
+use super::asm::{Asm, RCX};
 use super::hits::{Near, closer, hit, tally, whole_page};
 use super::implicit::Access;
-use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, Mark, Phase};
-use super::plan::{FS, Group, Part, What};
+use super::original::{self, jump_to, plain};
+use super::parts::{CLASS_READS, CLASS_WRITES, FS, IDLE_START, Mark, Phase};
+use super::plan::{Group, Part, What};
 use super::registers::{named, registers};
 use super::writer::{Target, Writer, restore};
 
@@ -76,7 +77,7 @@ impl Trampoline {
                     after = aside.back as u16;
                     asides.push(aside);
                     if let What::Implicit(i) = &part.what {
-                        i.follow(&mut w, target)?;
+                        original::follow(&mut w, i, target)?;
                     }
                 }
                 What::Repeated(insn) => {
@@ -122,7 +123,7 @@ impl Trampoline {
             w.asm.aim_short(on)?;
             let part = group.parts.get(x.part as usize)?;
             if let What::Implicit(i) = &part.what {
-                if !i.aside(&mut w, group, part, (x.a, x.b), target)? {
+                if !original::implicit(&mut w, group, part, i, (x.a, x.b), target)? {
                     let from = w.asm.jmp();
                     w.asm.aim(from, x.back)?;
                     w.mark(Phase::After);
@@ -185,54 +186,6 @@ impl Trampoline {
     pub fn mark(&self, offset: u16) -> Option<&Mark> {
         self.marks.iter().find(|m| offset < m.end)
     }
-}
-
-pub fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
-    asm.put(&[0xe9]);
-    let after = target.at + asm.here() as u64 + 4;
-    asm.put(&relative(after, to)?);
-    Some(())
-}
-
-/// An instruction as it is.
-pub fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<()> {
-    let from = (part.at - group.start()) as usize;
-    let bytes = group.bytes.get(from..from + part.len as usize)?;
-    match part.what {
-        What::Copy => w.asm.put(bytes),
-        What::Relative(at) => {
-            let at = at as usize;
-            let old: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
-            let operand =
-                (part.at + part.len as u64).wrapping_add_signed(i32::from_le_bytes(old).into());
-            let after = target.at + (w.asm.here() + bytes.len()) as u64;
-            w.asm.put(bytes.get(..at)?);
-            w.asm.put(&relative(after, operand)?);
-            w.asm.put(bytes.get(at + 4..)?);
-        }
-        What::Jump(to) => jump_to(&mut w.asm, target, to)?,
-        What::If(condition, to) => {
-            w.asm.put(&[0x0f, 0x80 | condition]);
-            let after = target.at + w.asm.here() as u64 + 4;
-            w.asm.put(&relative(after, to)?);
-        }
-        What::Call(to) => {
-            // The return address is the program's; what it pairs with is a jump.
-            let back = (part.at + part.len as u64).to_le_bytes();
-            w.asm.put(&[0x48, 0x8d, 0x64, 0x24, 0xf8]);
-            w.mark(Phase::Before);
-            w.asm.put(&[0xc7, 0x04, 0x24]);
-            w.asm.put(back.get(..4)?);
-            w.asm.put(&[0xc7, 0x44, 0x24, 0x04]);
-            w.asm.put(back.get(4..)?);
-            jump_to(&mut w.asm, target, to)?;
-            w.mark(Phase::Pushed);
-            return Some(());
-        }
-        What::Checked(_) | What::Implicit(_) | What::Repeated(_) => return None,
-    }
-    w.mark(Phase::Before);
-    Some(())
 }
 
 /// A string instruction, made by [`Area::entry`]; behind that it stands as it is, for who finds no guard. The
