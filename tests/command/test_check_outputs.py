@@ -22,6 +22,20 @@ KINDS = {
     "lose": "Leak_DefinitelyLost",
 }
 
+# Of tests/programs/heap_leaks.c: by what each block is allocated, its size, and what memcheck's versions call that.
+LEAKS = {
+    "malloc": (11, "malloc"),
+    "calloc": (12, "calloc"),
+    "realloc": (13, "realloc"),
+    "realloc_of_nothing": (14, "realloc malloc"),
+    "reallocarray": (15, "reallocarray realloc malloc"),
+    "aligned_alloc": (64, "aligned_alloc memalign"),
+    "memalign": (17, "memalign"),
+    "posix_memalign": (18, "posix_memalign memalign"),
+    "valloc": (19, "valloc memalign"),
+    "strdup": (20, "malloc"),
+}
+
 
 class WithFolder(unittest.TestCase):
     def setUp(self):
@@ -85,6 +99,50 @@ class Suppressions(WithFolder):
             with self.subTest(word, text=text):
                 _, _, found, _ = check(program("heap_errors"), word, options=["--suppressions", self.file("one", text)])
                 self.assertEqual(not found, hides, found)
+
+    def test_functions_that_allocate_are_told_apart(self):
+        """A suppression of calloc hides what calloc has allocated; and one that is made, what it is made from."""
+        leaks = [program("heap_leaks")]
+        _, _, found, heap = check(*leaks, options=["--gen-suppressions"])
+        made = {error["allocated_by"][0]["function"].removeprefix("by_"): error["suppression"] for error in found}
+        made["strdup"] = next(error["suppression"] for error in found if "fun:by_strdup" in error["suppression"])
+        self.assertEqual(len(found), heap["lost"][0], found)
+        self.assertLessEqual(set(LEAKS), set(made))
+
+        def hidden(text):
+            _, _, left, _ = check(*leaks, options=["--suppressions", self.file("one", text)])
+            return {error["size"] for error in found} - {error["size"] for error in left}
+
+        for word, (size, names) in LEAKS.items():
+            with self.subTest(word):
+                self.assertEqual(hidden(made[word]), {size}, made[word])
+                for name in names.split():
+                    self.assertEqual(hidden(entry("Memcheck:Leak", f"fun:{name}", "...", f"fun:by_{word}")), {size}, name)
+        for name in "malloc", "calloc", "realloc", "posix_memalign", "valloc":
+            with self.subTest(name):
+                self.assertEqual(hidden(entry("Memcheck:Leak", f"fun:{name}")), {size for size, names in LEAKS.values() if name in names.split()})
+
+    def test_memcheck_calls_leaks_by_the_same_names(self):
+        if not find_tool("valgrind"):
+            self.skipTest("valgrind is not there")
+        valgrind = ["valgrind", "--leak-check=full", "--gen-suppressions=all", program("heap_leaks")]
+        done = subprocess.run(valgrind, capture_output=True, text=True, timeout=120 * PATIENCE)
+        entries = re.findall(r"^\{$.*?^\}$", done.stderr, re.M | re.S)
+        self.assertEqual(len(entries), len(LEAKS))
+        _, _, found, heap = check(program("heap_leaks"), options=["--suppressions", self.file("theirs", "\n".join(entries))])
+        self.assertEqual((found, heap["suppressed_blocks"][0]), ([], len(LEAKS)))
+
+    def test_short_programs(self):
+        """What happens just before the program's end has its names, in libraries, too."""
+        library, loads = os.path.join(self.folder, "lib.so"), os.path.join(self.folder, "loads")
+        source = self.file("lib.c", "#include <stdlib.h>\nvoid last(void) { volatile char *p = malloc(8); p[8] = 1; }\n")
+        subprocess.run(["cc", "-g", "-O0", "-shared", "-fPIC", "-o", library, source], check=True)
+        text = f'#include <dlfcn.h>\nint main(void) {{ void (*last)(void) = dlsym(dlopen("{library}", RTLD_NOW), "last"); last(); return 0; }}\n'
+        subprocess.run(["cc", "-g", "-O0", "-o", loads, self.file("loads.c", text), "-ldl"], check=True)
+        hidden = self.file("hidden", entry("ulpf:outside", "fun:last", "fun:main") + entry("ulpf:lost", "fun:malloc", "fun:last"))
+        for _ in range(10):
+            _, _, found, heap = check(loads, options=["--suppressions", hidden])
+            self.assertEqual((found, heap["suppressed"], heap["suppressed_blocks"]), ([], 1, [1, 8]))
 
     def test_code_without_names(self):
         stripped = os.path.join(self.folder, "nameless")
@@ -241,6 +299,24 @@ class Outputs(WithFolder):
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertIn("0 bytes behind a block of 8 bytes", done.stderr)
             self.assertIn("the program was ended at its first error", done.stderr)
+        # Who is at the end by himself was not ended by us.
+        source = self.file("ends.c", "#include <stdlib.h>\n#include <unistd.h>\nint main(void) { volatile char *p = malloc(8); p[8] = 1; _exit(3); }\n")
+        ends = os.path.join(self.folder, "ends")
+        subprocess.run(["cc", "-g", "-O0", "-o", ends, source], check=True)
+        for _ in range(10):
+            done = self.run_check("--json", "--exit-on-first-error", ends)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            error, heap = map(json.loads, done.stderr.splitlines())
+            self.assertEqual((error["error"], heap["errors"]), ("outside", 1))
+            text = self.run_check("--exit-on-first-error", "--no-leaks", ends).stderr
+            self.assertIn("0 bytes behind a block of 8 bytes", text)
+        # Nor who is killed by others.
+        source = self.file("killed.c", "#include <signal.h>\n#include <unistd.h>\nint main(void) { kill(getpid(), SIGKILL); }\n")
+        killed = os.path.join(self.folder, "killed")
+        subprocess.run(["cc", "-g", "-O0", "-o", killed, source], check=True)
+        done = self.run_check("--exit-on-first-error", killed)
+        self.assertEqual(done.returncode, -9)
+        self.assertNotIn("first error", done.stderr)
         # What is suppressed is no error, and no error is no end.
         hidden = self.file("hidden", entry("ulpf:outside", "fun:write_behind"))
         done = self.run_check("--exit-on-first-error", "--suppressions", hidden, program("heap_errors"), "write_behind")

@@ -1,7 +1,8 @@
 //! What fuzz/ needs of `ulpf run`; compiled only there.
 #![forbid(unsafe_code)]
 
-use super::check::suppress::{Case, Frame, Suppressions, make};
+use super::check::pattern::Frame;
+use super::check::suppress::{Case, Suppressions, make};
 use super::stops::{console, stop_of};
 use ulpf_lib::ring::found::Wrong;
 
@@ -32,6 +33,7 @@ pub fn suppressions(text: &str, names: &[&str]) {
             wrong,
             syscall: names.first().copied().filter(|_| names.len() > 3),
             frames: &frames,
+            inner: names.len() / 4,
         };
         let _ = read.find(&case).map(|n| read.name(n));
         let mut made = Suppressions::default();

@@ -82,6 +82,50 @@ impl By {
     }
 }
 
+/// By which function of an allocator memory was asked for.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Asked {
+    /// Also `operator new`, as long as [`By`] says so.
+    #[default]
+    Malloc = 0,
+    /// See its name, as of the others.
+    Calloc,
+    /// A block that had another size before.
+    Realloc,
+    /// `realloc(NULL, …)`
+    ReallocOfNothing,
+    /// Whatever it was given.
+    Reallocarray,
+    /// Also aligned_alloc, which is the same function in some libraries.
+    Memalign,
+    /// See its name.
+    PosixMemalign,
+    /// See its name.
+    Valloc,
+    /// See its name.
+    Pvalloc,
+}
+
+impl Asked {
+    /// The one with this number.
+    pub fn of(number: u32) -> Asked {
+        const ALL: [Asked; 9] = [
+            Asked::Malloc,
+            Asked::Calloc,
+            Asked::Realloc,
+            Asked::ReallocOfNothing,
+            Asked::Reallocarray,
+            Asked::Memalign,
+            Asked::PosixMemalign,
+            Asked::Valloc,
+            Asked::Pvalloc,
+        ];
+        let known = ALL.into_iter().find(|a| *a as u32 == number);
+        known.unwrap_or_default()
+    }
+}
+
 /// Who was where.
 #[repr(C)]
 #[derive(Default)]
@@ -143,6 +187,8 @@ pub struct Report {
     pub size: AtomicU64,
     /// A [`By`].
     pub by: AtomicU32,
+    /// An [`Asked`].
+    pub asked: AtomicU32,
     /// Not 0: the block has been freed.
     pub freed: AtomicU32,
     /// Where it was allocated.

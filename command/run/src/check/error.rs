@@ -1,11 +1,12 @@
 //! One error with its places named, as a text and as a line of JSON.
 
-use super::suppress::{Case, Frame, make, word};
+use super::pattern::Frame;
+use super::suppress::{Case, make, word};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_lib::ring::found::{By, Report, Trace, Wrong};
+use ulpf_lib::ring::found::{Asked, By, Report, Trace, Wrong};
 use ulpf_lib::{AccessKind, syscalls};
 use ulpf_say::json::{self, Address};
 use ulpf_session::hit::place::{Place, written};
@@ -25,6 +26,8 @@ pub struct Error<'a> {
     pub freed_by: Vec<Rc<Place>>,
     /// The access, or the function that frees or has allocated, and all callers.
     frames: Vec<Frame>,
+    /// So many of the first of them may be missing.
+    inner: usize,
     /// So many of `frames` are the program's own.
     own: usize,
     /// What an entry of a file for suppressions would be.
@@ -85,9 +88,11 @@ fn is_new(frame: &Frame) -> bool {
     name.is_some_and(|n| n.starts_with("_Znw") || n.starts_with("_Zna"))
 }
 
-/// Who has called whom, as memcheck has it: the function that frees or allocates is the innermost.
-fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> Vec<Frame> {
+/// Who has called whom, as memcheck has it: the function that frees or allocates is the innermost. And how many of the
+/// innermost may be missing.
+fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (Vec<Frame>, usize) {
     let mut frames = Vec::new();
+    let mut inner = 0;
     let callers = match wrong.is_leak() {
         true => &report.allocated_at,
         false => &report.here,
@@ -107,33 +112,49 @@ fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> Ve
         frames_at(program, &Place::at(program, pc, true), true, &mut frames);
     }
     if wrong.is_leak() {
-        let inner = frames.iter().take_while(|f| is_new(f)).count();
-        frames.drain(..inner);
-        let names: &[&str] = match By::of(report.by.load(Relaxed)) {
-            By::Malloc => &[
-                "*al*",
-                "malloc",
-                "calloc",
-                "realloc",
-                "reallocarray",
-                "memalign",
-                "aligned_alloc",
-                "posix_memalign",
-                "valloc",
-                "pvalloc",
-            ],
-            By::New => &["_Znw*", "_Znwm", "operator new(unsigned long)"],
-            By::NewArray => &["_Zna*", "_Znam", "operator new[](unsigned long)"],
-        };
-        frames.insert(
-            0,
-            Frame {
-                names: names.iter().map(|n| n.to_string()).collect(),
-                ..Frame::default()
-            },
-        );
+        let news = frames.iter().take_while(|f| is_new(f)).count();
+        let called = frames.drain(..news).next_back();
+        let by = By::of(report.by.load(Relaxed));
+        let allocators = allocators(by, report, called);
+        inner = allocators.len() - 1;
+        frames.splice(0..0, allocators);
     }
-    frames
+    (frames, inner)
+}
+
+/// The function that the program has called for a block, and what stands before it among memcheck's callers.
+/// `called`: the `operator new` among the callers that does the rest with others.
+fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
+    // (The first name is what a suppression is made with. Memcheck's versions name what these call in their turn.)
+    let names: &[&[&str]] = match by {
+        By::Malloc => match Asked::of(report.asked.load(Relaxed)) {
+            Asked::Malloc => &[&["malloc"]],
+            Asked::Calloc => &[&["calloc"]],
+            Asked::Realloc => &[&["realloc"]],
+            Asked::ReallocOfNothing => &[&["realloc", "malloc"]],
+            Asked::Reallocarray => &[&["reallocarray", "realloc", "malloc"]],
+            // (Nobody knows which, where they are one function.)
+            Asked::Memalign => &[&["*align*", "memalign", "aligned_alloc"]],
+            Asked::PosixMemalign => &[&["memalign"], &["posix_memalign"]],
+            Asked::Valloc => &[&["valloc", "memalign"]],
+            Asked::Pvalloc => &[&["pvalloc"]],
+        },
+        By::New => &[&["_Znw*", "_Znwm", "operator new(unsigned long)"]],
+        By::NewArray => &[&["_Zna*", "_Znam", "operator new[](unsigned long)"]],
+    };
+    let known = |f: &Frame| match by {
+        By::Malloc => false,
+        By::New => f.names.iter().any(|n| n.starts_with("_Znw")),
+        By::NewArray => f.names.iter().any(|n| n.starts_with("_Zna")),
+    };
+    if let Some(called) = called.filter(known) {
+        return vec![called];
+    }
+    let frame = |names: &&[&str]| Frame {
+        names: names.iter().map(|n| n.to_string()).collect(),
+        ..Frame::default()
+    };
+    names.iter().map(frame).collect()
 }
 
 impl Error<'_> {
@@ -141,7 +162,7 @@ impl Error<'_> {
         let place = Rc::new(Place::at(program, report.pc.load(Relaxed), false));
         let callers = places(program, &report.here);
         let allocated_by = places(program, &report.allocated_at);
-        let frames = frames(wrong, report, &place, program);
+        let (frames, inner) = frames(wrong, report, &place, program);
         let all = match wrong.is_leak() {
             true => report
                 .allocated_at
@@ -162,6 +183,7 @@ impl Error<'_> {
             freed_by: places(program, &report.freed_at),
             own: frames.len().saturating_sub(all),
             frames,
+            inner,
             suppression: None,
         }
     }
@@ -172,6 +194,7 @@ impl Error<'_> {
             wrong: self.wrong,
             syscall: self.syscall(),
             frames: &self.frames,
+            inner: self.inner,
         }
     }
 

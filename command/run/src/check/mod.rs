@@ -3,6 +3,7 @@
 //! than a claim.
 
 mod error;
+pub mod pattern;
 mod sarif;
 mod sink;
 pub mod suppress;
@@ -17,12 +18,11 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::{Text, path};
-use ulpf_host::sys;
 use ulpf_lib::ring::Unpatched;
 use ulpf_lib::ring::found::{Findings, Report, Wrong};
 use ulpf_say::json;
@@ -36,6 +36,7 @@ const TICK: Duration = Duration::from_millis(50);
 const SHORT_TICK: Duration = Duration::from_millis(2);
 /// The exit status after the first error, if nobody has named one.
 const ENDED: i32 = 1;
+const SIGKILL: i32 = 9;
 
 /// Asks the log to look for news, until nobody listens.
 pub fn tick(check: &Check, events: Sender<Event>) {
@@ -59,9 +60,10 @@ pub struct Told {
     places: u64,
     failed: bool,
     lost: Lost,
-    /// The process, if it is to end at the first error.
-    ends: Option<OwnedFd>,
-    ended: bool,
+    /// The process, if it is to end at the first error and nobody has told it to so far.
+    ends: Option<Process>,
+    /// That is why it ends, as far as we know: see [`Told::end`].
+    killed: bool,
 }
 
 #[derive(Default)]
@@ -74,7 +76,8 @@ struct Lost {
 }
 
 impl Told {
-    pub fn new(check: Check) -> Told {
+    /// `process`: whose errors they are.
+    pub fn new(check: Check, process: Process) -> Told {
         let file = check.log.as_ref().and_then(|log| {
             let file = File::create(log);
             if let Err(error) = &file {
@@ -90,6 +93,7 @@ impl Told {
             .clone()
             .map(|file| Sarif::new(file, &check.command));
         Told {
+            ends: Some(process).filter(|_| check.first),
             check,
             file,
             xml: None,
@@ -98,8 +102,7 @@ impl Told {
             places: 0,
             failed: false,
             lost: Lost::default(),
-            ends: None,
-            ended: false,
+            killed: false,
         }
     }
 
@@ -107,9 +110,6 @@ impl Told {
     pub fn look(&mut self, life: &mut Life) {
         if let Some(file) = self.check.xml.take() {
             self.xml = Some(Xml::begin(file, life.pid, &self.check.command));
-        }
-        if self.check.first && self.ends.is_none() {
-            self.ends = sys::pidfd_open(life.pid).ok();
         }
         let shared = life.shared.clone();
         let findings = shared.findings();
@@ -165,11 +165,23 @@ impl Told {
             false => error.text(number + 1),
         };
         self.put(&text);
-        if let (false, Some(process)) = (self.ended || wrong.is_leak(), &self.ends) {
-            const SIGKILL: i32 = 9;
-            self.ended = sys::pidfd_signal(process.as_fd(), SIGKILL).is_ok();
+        if !wrong.is_leak()
+            && let Some(process) = self.ends.take()
+        {
+            self.kill(&process);
         }
         None
+    }
+
+    /// Its first error was its last.
+    fn kill(&mut self, process: &Process) {
+        match process.signal(SIGKILL) {
+            Ok(()) => self.killed = true,
+            Err(_) if process.has_ended() => {}
+            Err(error) => {
+                say!("--exit-on-first-error: the program cannot be killed, and goes on: {error}")
+            }
+        }
     }
 
     fn put(&mut self, text: &str) {
@@ -184,9 +196,12 @@ impl Told {
         }
     }
 
-    /// The program has ended: all of it together. The exit status that was asked for, if there were errors.
-    pub fn end(&mut self, life: &mut Life) -> Option<i32> {
+    /// The program has ended, `by` that signal: all of it together. The exit status that was asked for, if there were
+    /// errors.
+    pub fn end(&mut self, life: &mut Life, by: Option<i32>) -> Option<i32> {
         self.look(life);
+        // (Who had ended by itself shortly before notices no signal.)
+        self.killed &= by == Some(SIGKILL);
         let shared = life.shared.clone();
         let f = shared.findings();
         if let Some(xml) = &mut self.xml {
@@ -218,7 +233,7 @@ impl Told {
             self.put(&used);
             self.put(&cost(life));
         }
-        match self.ended {
+        match self.check.first && self.places > 0 {
             true => Some(self.check.status.unwrap_or(ENDED)),
             false => self.check.status.filter(|_| self.failed),
         }
@@ -256,7 +271,7 @@ impl Told {
                 hidden.1.1
             );
         }
-        if self.ended {
+        if self.killed {
             let _ = writeln!(
                 out,
                 "ulpf: the program was ended at its first error (--exit-on-first-error)"

@@ -109,6 +109,7 @@ fn write(t: Current, told: &Told) {
             r.block.store(b.start, Relaxed);
             r.size.store(b.size, Relaxed);
             r.by.store(b.by as u32, Relaxed);
+            r.asked.store(b.asked as u32, Relaxed);
             r.freed.store(b.freed.into(), Relaxed);
             depot::tell(b.allocated_at, &r.allocated_at);
             if b.freed {
@@ -143,6 +144,7 @@ pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
     r.block.store(example.start, Relaxed);
     r.size.store(example.size, Relaxed);
     r.by.store(example.by as u32, Relaxed);
+    r.asked.store(example.asked as u32, Relaxed);
     depot::tell(example.allocated_at, &r.allocated_at);
     r.told.store(1, Release);
 }
