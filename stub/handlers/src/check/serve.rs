@@ -94,6 +94,7 @@ pub fn serve(
             None => NONE,
         },
         Function::Memalign => allocate(&mut caller, b, a.next_power_of_two(), false),
+        Function::NewAligned => allocate(&mut caller, a, b.next_power_of_two(), false),
         Function::Valloc => allocate(&mut caller, a, 4096, false),
         Function::Pvalloc => match a.max(1).checked_next_multiple_of(4096) {
             Some(size) => allocate(&mut caller, size, 4096, false),
