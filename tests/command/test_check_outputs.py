@@ -92,6 +92,8 @@ class Suppressions(WithFolder):
             ("by_the_kernel", entry("Memcheck:Param", "read(buf)", "...", "fun:main"), True),
             ("by_the_kernel", entry("Memcheck:Param", "write(buf)", "...", "fun:main"), False),
             ("free_twice", entry("Memcheck:Free", "fun:free", "fun:free_twice"), True),
+            ("realloc_of_freed", entry("Memcheck:Free", "fun:realloc", "fun:realloc_of_freed"), True),
+            ("realloc_of_freed", entry("Memcheck:Free", "fun:free", "fun:realloc_of_freed"), False),
             ("lose", entry("Memcheck:Leak", "fun:malloc", "fun:lose"), True),
             ("lose", entry("Memcheck:Leak", "match-leak-kinds: definite,indirect", "fun:malloc", "...", "fun:main"), True),
             ("lose", entry("Memcheck:Leak", "match-leak-kinds: possible,reachable", "fun:malloc", "fun:lose"), False),

@@ -301,6 +301,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let first = log.begin(pid, shared, program, watches);
     log.lives[first].wanted = wanted;
     log.name_watches(first);
+    log.begin_check();
     if options.held {
         ulpf_host::sys::stop_here();
     }

@@ -117,6 +117,13 @@ impl Log {
         }
     }
 
+    /// The first program is where it begins.
+    pub fn begin_check(&mut self) {
+        if let (Some(found), Some(life)) = (&mut self.found, self.lives.first()) {
+            found.begin(life);
+        }
+    }
+
     /// All programs have ended, the first one by that signal: what is left to tell of a check; the exit status that was
     /// asked for, if it has found errors.
     pub fn end_check(&mut self, by: Option<i32>) -> Option<i32> {

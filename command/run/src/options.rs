@@ -197,7 +197,7 @@ The exit status is the program's (see --error-exitcode); 2: it could not be star
 was not found.";
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = ERRORS)]
+#[command(after_help = ERRORS, override_usage = "ulpf check [OPTIONS] <PROGRAM>...")]
 pub struct CheckArgs {
     /// Do not look for blocks that are left at the end
     #[arg(long)]
@@ -259,8 +259,16 @@ pub struct CheckArgs {
     #[arg(long)]
     pub aslr: bool,
 
+    /// (Refused, with what to do instead.)
+    #[arg(long, value_name = "PID", hide = true)]
+    pub attach: Option<String>,
+
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(
+        required_unless_present = "attach",
+        trailing_var_arg = true,
+        value_name = "PROGRAM"
+    )]
     pub command: Vec<OsString>,
 }
 
@@ -308,6 +316,13 @@ pub struct Check {
 impl Check {
     /// The options of a run that checks. An error says which file cannot be read, or written.
     pub fn options(args: &CheckArgs) -> Result<WatchArgs, String> {
+        if args.attach.is_some() {
+            return Err(
+                "a process that runs already cannot be checked, because its blocks are not ulpf's; start the program \
+                 under `ulpf check`, or watch its heap as a whole: `ulpf attach PID -w heap`"
+                    .into(),
+            );
+        }
         let mut suppressions = Suppressions::default();
         for path in &args.suppressions {
             suppressions.read(path)?;

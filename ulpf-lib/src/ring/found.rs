@@ -53,6 +53,11 @@ impl Wrong {
         Wrong::ALL.into_iter().find(|w| *w as u32 == number)
     }
 
+    /// Which of [`Findings::left`].
+    pub fn left(self) -> Option<usize> {
+        (self as usize).checked_sub(Wrong::Lost as usize)
+    }
+
     /// Is it about blocks that are there at the end?
     pub fn is_leak(self) -> bool {
         self >= Wrong::Lost
@@ -69,6 +74,8 @@ pub enum By {
     New,
     /// `operator new[]`, `operator delete[]`.
     NewArray,
+    /// realloc, as it frees what it was given.
+    Realloc,
 }
 
 impl By {
@@ -77,6 +84,7 @@ impl By {
         match number {
             1 => By::New,
             2 => By::NewArray,
+            3 => By::Realloc,
             _ => By::Malloc,
         }
     }
@@ -220,6 +228,9 @@ pub struct Findings {
     pub quarantined: AtomicU64,
     /// Functions of allocators that are served here.
     pub functions: AtomicU64,
+    /// Blocks that are left at the end, and their bytes, of places that no report was left for: lost ones, those lost
+    /// with them, perhaps lost, reachable.
+    pub left: [[AtomicU64; 2]; 4],
     /// In the order in which they were found.
     pub reports: [Report; REPORTS],
 }

@@ -102,11 +102,14 @@ fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (V
     }
     if let (Wrong::Twice | Wrong::NoBlock | Wrong::Mismatch, Some(first)) =
         (wrong, frames.first_mut())
-        && By::of(report.kind.load(Relaxed)) == By::Malloc
-        && !first.names.iter().any(|n| n.contains("realloc"))
+        && let Some(name) = match By::of(report.kind.load(Relaxed)) {
+            By::Malloc => Some("free"),
+            By::Realloc => Some("realloc"),
+            By::New | By::NewArray => None,
+        }
     {
         // (It has several names, of which a symbol table may have any.)
-        first.names.insert(0, "free".into());
+        first.names.insert(0, name.into());
     }
     for pc in callers.callers() {
         frames_at(program, &Place::at(program, pc, true), true, &mut frames);
@@ -127,7 +130,7 @@ fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (V
 fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
     // (The first name is what a suppression is made with. Memcheck's versions name what these call in their turn.)
     let names: &[&[&str]] = match by {
-        By::Malloc => match Asked::of(report.asked.load(Relaxed)) {
+        By::Malloc | By::Realloc => match Asked::of(report.asked.load(Relaxed)) {
             Asked::Malloc => &[&["malloc"]],
             Asked::Calloc => &[&["calloc"]],
             Asked::Realloc => &[&["realloc"]],
@@ -143,7 +146,7 @@ fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
         By::NewArray => &[&["_Zna*", "_Znam", "operator new[](unsigned long)"]],
     };
     let known = |f: &Frame| match by {
-        By::Malloc => false,
+        By::Malloc | By::Realloc => false,
         By::New => f.names.iter().any(|n| n.starts_with("_Znw")),
         By::NewArray => f.names.iter().any(|n| n.starts_with("_Zna")),
     };
@@ -366,6 +369,7 @@ impl Error<'_> {
 fn freeing(by: u32) -> &'static str {
     match By::of(by) {
         By::Malloc => "free",
+        By::Realloc => "realloc",
         By::New => "delete",
         By::NewArray => "delete[]",
     }
@@ -373,7 +377,7 @@ fn freeing(by: u32) -> &'static str {
 
 fn allocating(by: u32) -> &'static str {
     match By::of(by) {
-        By::Malloc => "malloc",
+        By::Malloc | By::Realloc => "malloc",
         By::New => "new",
         By::NewArray => "new[]",
     }

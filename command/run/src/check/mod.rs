@@ -37,6 +37,8 @@ const SHORT_TICK: Duration = Duration::from_millis(2);
 /// The exit status after the first error, if nobody has named one.
 const ENDED: i32 = 1;
 const SIGKILL: i32 = 9;
+const NO_ALLOCATOR: &str = "the program has no dynamic symbols, or none called malloc";
+const WHAT_TO_DO: &str = "link it with the C library as a shared library (not with -static)";
 
 /// Asks the log to look for news, until nobody listens.
 pub fn tick(check: &Check, events: Sender<Event>) {
@@ -73,6 +75,8 @@ struct Lost {
     perhaps: (u64, u64),
     reachable: (u64, u64),
     suppressed: (u64, u64),
+    /// Of all but `suppressed`, those of which nobody knows where they were allocated.
+    untold: (u64, u64),
 }
 
 impl Told {
@@ -104,6 +108,22 @@ impl Told {
             lost: Lost::default(),
             killed: false,
         }
+    }
+
+    /// The program begins: can anything be found?
+    pub fn begin(&mut self, life: &Life) {
+        if life.shared.findings().functions.load(Relaxed) != 0 {
+            return;
+        }
+        let text = format!("nothing is checked: {NO_ALLOCATOR}; {WHAT_TO_DO}");
+        let text = match self.check.json {
+            true => json::line(&Notice {
+                r#type: "notice",
+                text: &text,
+            }),
+            false => format!("ulpf: {text}\n"),
+        };
+        self.put(&text);
     }
 
     /// Tells what is new.
@@ -202,6 +222,7 @@ impl Told {
         self.look(life);
         // (Who had ended by itself shortly before notices no signal.)
         self.killed &= by == Some(SIGKILL);
+        self.add_untold(life.shared.clone().findings());
         let shared = life.shared.clone();
         let f = shared.findings();
         if let Some(xml) = &mut self.xml {
@@ -237,6 +258,20 @@ impl Told {
             true => Some(self.check.status.unwrap_or(ENDED)),
             false => self.check.status.filter(|_| self.failed),
         }
+    }
+
+    /// What is left at places that no report was left for.
+    fn add_untold(&mut self, f: &Findings) {
+        let l = &mut self.lost;
+        let all = [&mut l.lost, &mut l.with, &mut l.perhaps, &mut l.reachable];
+        for (all, [blocks, bytes]) in all.into_iter().zip(&f.left) {
+            let more = (blocks.load(Relaxed), bytes.load(Relaxed));
+            let add =
+                |a: &mut (u64, u64)| *a = (a.0.saturating_add(more.0), a.1.saturating_add(more.1));
+            add(all);
+            add(&mut l.untold);
+        }
+        self.failed |= l.lost.0 > 0;
     }
 
     /// Errors that are hidden, no leaks.
@@ -292,6 +327,14 @@ impl Told {
                     );
                 }
             }
+            if l.untold.0 > 0 {
+                let _ = writeln!(
+                    out,
+                    "ulpf: (of these, {} ({} bytes) of more places than there is room for)",
+                    count(l.untold.0, "block"),
+                    l.untold.1
+                );
+            }
             if l.reachable.0 > 0 && !self.check.reachable {
                 let _ = writeln!(
                     out,
@@ -314,7 +357,7 @@ impl Told {
         if get(&f.functions) == 0 {
             let _ = writeln!(
                 out,
-                "ulpf: no allocator was found in the program, so nothing was checked: it has no dynamic symbols, or none called malloc"
+                "ulpf: no allocator was found in the program, so nothing was checked: {NO_ALLOCATOR}"
             );
         }
         out
@@ -359,6 +402,12 @@ fn cost(life: &Life) -> String {
         }
     }
     out
+}
+
+#[derive(Serialize)]
+struct Notice<'a> {
+    r#type: &'static str,
+    text: &'a str,
 }
 
 #[derive(Serialize)]

@@ -135,7 +135,10 @@ fn wake() {
 pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
     let Some(f) = findings() else { return };
     let Some(r) = f.reports.iter().find(|r| r.told.load(Relaxed) == 0) else {
-        f.untold.fetch_add(1, Relaxed);
+        if let Some([all, all_bytes]) = wrong.left().and_then(|n| f.left.get(n)) {
+            all.fetch_add(blocks, Relaxed);
+            all_bytes.fetch_add(bytes, Relaxed);
+        }
         return;
     };
     r.wrong.store(wrong as u32, Relaxed);

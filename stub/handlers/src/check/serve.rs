@@ -125,7 +125,7 @@ pub fn serve(
                 return allocate(&mut caller, size, 16, false);
             }
             if size == 0 {
-                free(&mut caller, a, By::Malloc);
+                free(&mut caller, a, By::Realloc);
                 return NONE;
             }
             reallocate(&mut caller, a, size, asked(function, a))
@@ -172,7 +172,11 @@ fn free(caller: &mut Caller, block: u64, by: By) {
         return;
     }
     let (noted, _) = caller.note();
-    let wrong = match heap::free(block, by, noted) {
+    let family = match by {
+        By::Realloc => By::Malloc,
+        by => by,
+    };
+    let wrong = match heap::free(block, family, noted) {
         Ok(()) => return,
         Err(wrong) => wrong,
     };
@@ -187,7 +191,7 @@ fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outco
             None => Wrong::NoBlock,
         };
         caller.note();
-        caller.report(wrong, block, By::Malloc);
+        caller.report(wrong, block, By::Realloc);
         return Outcome::Returns(0);
     };
     let (noted, _) = caller.note();
@@ -199,7 +203,7 @@ fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outco
     };
     heap::copy(block, new, old.size.min(size));
     if let Err(wrong) = heap::free(block, By::Malloc, noted) {
-        caller.report(wrong, block, By::Malloc);
+        caller.report(wrong, block, By::Realloc);
     }
     Outcome::Returns(new)
 }
