@@ -223,8 +223,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "STATUS")]
     pub error_exitcode: Option<i32>,
 
-    /// Write what is found to FILE instead of standard error
-    #[arg(short, long, visible_alias = "log-file", value_name = "FILE")]
+    /// Write what is found to FILE instead of standard error; --log-file is the same
+    #[arg(short, long, alias = "log-file", value_name = "FILE")]
     pub log: Option<PathBuf>,
 
     /// JSON lines instead of text
