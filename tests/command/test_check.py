@@ -23,6 +23,8 @@ ERRORS = {
     "use_after_realloc": ("freed", "write of 4 bytes", "4 bytes inside a freed block of 40 bytes"),
     "free_twice": ("double-free", "free of what was freed before", ""),
     "free_inside": ("invalid-free", "free of", "1 byte inside a block of 10 bytes"),
+    "realloc_of_freed": ("double-free", "realloc of what was freed before", ""),
+    "realloc_inside": ("invalid-free", "realloc of", "1 byte inside a block of 10 bytes"),
     "free_of_stack": ("invalid-free", "free of", "where no block begins"),
 }
 
@@ -113,9 +115,35 @@ class Check(unittest.TestCase):
         self.assertIn("    allocated by", lines)
         self.assertIn("ulpf: 1 error at 1 place; ", done.stderr)
 
+    def test_more_places_than_there_is_room_for(self):
+        """The sums are those of all blocks."""
+        with tempfile.TemporaryDirectory(prefix="ulpf-check-") as folder:
+            source, many = os.path.join(folder, "many.c"), os.path.join(folder, "many")
+            with open(source, "w") as file:
+                file.write("#include <stdlib.h>\nvoid *volatile kept;\nint main(void) {\n" + "kept = malloc(8);\n" * 1200 + "kept = NULL; return 0; }\n")
+            subprocess.run(["cc", "-O0", "-fno-builtin", "-o", many, source], check=True)
+            _, _, found, heap = check(many)
+            self.assertEqual(len(found), 1024)
+            left = [heap[kind] for kind in ("lost", "indirectly_lost", "possibly_lost", "reachable")]
+            self.assertEqual([sum(column) for column in zip(*left)], [1200, 9600])
+            self.assertGreater(heap["lost"][0], 1024)
+            done = subprocess.run([ULPF, "check", many], capture_output=True, text=True, timeout=60 * PATIENCE)
+            self.assertIn("ulpf: (of these, 176 blocks (1408 bytes) of more places than there is room for)", done.stderr)
+
     def test_what_cannot_be_checked_says_so(self):
         done = subprocess.run([ULPF, "check", program("five_static")], capture_output=True, text=True, timeout=60 * PATIENCE)
-        self.assertIn("no allocator was found in the program, so nothing was checked", done.stderr)
+        begins, ends = done.stderr.splitlines()[0], done.stderr.splitlines()[-1]
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(begins, "^ulpf: nothing is checked: .* none called malloc; link it with the C library as a shared library")
+        self.assertIn("no allocator was found in the program, so nothing was checked", ends)
+        with tempfile.NamedTemporaryFile() as log:
+            subprocess.run([ULPF, "check", "--json", "-l", log.name, program("five_static")], capture_output=True, timeout=60 * PATIENCE)
+            notice, heap = map(json.loads, log.read().splitlines())
+        self.assertEqual((notice["type"], heap["allocated"]), ("notice", 0))
+        self.assertIn("nothing is checked", notice["text"])
+        done = subprocess.run([ULPF, "check", "--attach", "1"], capture_output=True, text=True, timeout=60 * PATIENCE)
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, "^ulpf: a process that runs already cannot be checked, .*`ulpf attach PID -w heap`")
         done = subprocess.run([ULPF, "check", "/nowhere"], capture_output=True, text=True, timeout=60 * PATIENCE)
         self.assertEqual(done.returncode, 127)
 

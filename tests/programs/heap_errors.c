@@ -30,6 +30,8 @@ ERROR(use_after_free) { volatile int *p = malloc(40); free((void *)p); kept = (v
 ERROR(use_after_realloc) { volatile int *p = malloc(40); kept = realloc((void *)p, 80); p[1] = 7; free(kept); }
 ERROR(free_twice) { char *p = malloc(10); free(p); free(p); }
 ERROR(free_inside) { char *p = malloc(10); free(p + 1); free(p); }
+ERROR(realloc_of_freed) { char *p = malloc(10); free(p); kept = realloc(p, 20); }
+ERROR(realloc_inside) { char *p = malloc(10); kept = realloc(p + 1, 20); free(p); }
 ERROR(free_of_stack) { char here[10]; kept = here; free(kept); }
 ERROR(lose)
 {
@@ -105,6 +107,7 @@ int main(int count, char **word)
 #define E(name) { #name, name }
         E(write_behind), E(write_before), E(read_behind), E(last_of_many), E(copy_behind), E(copy_from_behind), E(large_behind),
         E(by_the_kernel), E(use_after_free), E(use_after_realloc), E(free_twice), E(free_inside), E(free_of_stack), E(lose),
+        E(realloc_of_freed), E(realloc_inside),
     };
     if (count < 2 || strcmp(word[1], "none") == 0)
         return none();

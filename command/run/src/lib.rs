@@ -79,8 +79,15 @@ pub fn run(args: &RunArgs) -> i32 {
 
 /// `ulpf check`: the exit status, as of `ulpf run`.
 pub fn check(args: &CheckArgs) -> i32 {
+    let watching = match Check::options(args) {
+        Ok(watching) => watching,
+        Err(why) => {
+            say!("{why}");
+            return REFUSED;
+        }
+    };
     run(&RunArgs {
-        watching: Check::options(args),
+        watching,
         aslr: args.aslr,
         command: args.command.clone(),
     })
@@ -271,7 +278,8 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         runtime.block_on(control.give_up());
         return Err(told());
     }
-    let pending = watches.iter().any(Watch::follows_libraries);
+    // What is found in a library that a short program loads late needs its names, too.
+    let pending = options.check.is_some() || watches.iter().any(Watch::follows_libraries);
     let plan = log::Plan {
         specs: asked,
         how: watches::how(options),
@@ -285,7 +293,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let run_child = Box::new(move |child, life, inherited, events| {
         follow::run_child(&handle, child, life, inherited, events);
     });
-    let mut log = Log::new(started.clock(), plan, output, run_child);
+    let mut log = Log::new(started.clock(), plan, output, &control.process, run_child);
     control.follows_forks = options.follow;
     if log.chooses() {
         control.follow_any();
@@ -293,6 +301,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let first = log.begin(pid, shared, program, watches);
     log.lives[first].wanted = wanted;
     log.name_watches(first);
+    log.begin_check();
     if options.held {
         ulpf_host::sys::stop_here();
     }
@@ -346,7 +355,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         }
     }
     log.output.end();
-    if let Some(status) = log.end_check() {
+    if let Some(status) = log.end_check(signal) {
         return control?.map(|_| Ending::Exited(status));
     }
     if summaries.is_empty() {

@@ -27,6 +27,7 @@ use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
 use ulpf_area::SharedArea;
+use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::Text;
 use ulpf_host::process;
 use ulpf_lib::command::How;
@@ -79,12 +80,20 @@ pub struct Log {
 }
 
 impl Log {
-    pub fn new(clock: Clock, plan: Plan, output: Output, run_child: RunChild) -> Log {
+    /// `process`: the first one.
+    pub fn new(
+        clock: Clock,
+        plan: Plan,
+        output: Output,
+        process: &Process,
+        run_child: RunChild,
+    ) -> Log {
         let (sender, events) = std::sync::mpsc::channel();
         compact::begin(&output, &clock, plan.follow);
-        let found = plan.check.clone().map(Told::new);
-        if found.is_some() {
-            check::tick(sender.clone());
+        let found = plan.check.clone();
+        let found = found.map(|check| Told::new(check, process.clone()));
+        if let Some(check) = &plan.check {
+            check::tick(check, sender.clone());
         }
         Log {
             clock,
@@ -108,10 +117,17 @@ impl Log {
         }
     }
 
-    /// All programs have ended: what is left to tell of a check; the exit status that was asked for, if it has found
-    /// errors.
-    pub fn end_check(&mut self) -> Option<i32> {
-        self.found.as_mut()?.end(self.lives.first_mut()?)
+    /// The first program is where it begins.
+    pub fn begin_check(&mut self) {
+        if let (Some(found), Some(life)) = (&mut self.found, self.lives.first()) {
+            found.begin(life);
+        }
+    }
+
+    /// All programs have ended, the first one by that signal: what is left to tell of a check; the exit status that was
+    /// asked for, if it has found errors.
+    pub fn end_check(&mut self, by: Option<i32>) -> Option<i32> {
+        self.found.as_mut()?.end(self.lives.first_mut()?, by)
     }
 
     /// The user has said which programs are meant.
@@ -196,11 +212,7 @@ impl Log {
                     self.damaged(life, drained.damaged, &mut text);
                 }
                 Event::NoMoreHits => done += 1,
-                Event::Look => {
-                    if let (Some(found), Some(life)) = (&mut self.found, self.lives.first_mut()) {
-                        found.look(life);
-                    }
-                }
+                Event::Look => self.look(),
                 Event::Libraries(life, reply) => {
                     let how = self.plan.how;
                     let life = &mut self.lives[life];
@@ -236,6 +248,13 @@ impl Log {
         compact::name_programs(&self.output, &self.lives);
         for reader in self.readers.drain(..) {
             let _ = reader.join();
+        }
+    }
+
+    /// What a check has found since.
+    fn look(&mut self) {
+        if let (Some(found), Some(life)) = (&mut self.found, self.lives.first_mut()) {
+            found.look(life);
         }
     }
 

@@ -1,8 +1,12 @@
 //! The command lines of `ulpf run` and `ulpf attach`.
 
+use super::check::suppress::Suppressions;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
+use ulpf_host::foreign::text;
 use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
 use ulpf_inject::settings::Settings;
@@ -193,7 +197,7 @@ The exit status is the program's (see --error-exitcode); 2: it could not be star
 was not found.";
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = ERRORS)]
+#[command(after_help = ERRORS, override_usage = "ulpf check [OPTIONS] <PROGRAM>...")]
 pub struct CheckArgs {
     /// Do not look for blocks that are left at the end
     #[arg(long)]
@@ -219,13 +223,33 @@ pub struct CheckArgs {
     #[arg(long, value_name = "STATUS")]
     pub error_exitcode: Option<i32>,
 
-    /// Write what is found to FILE instead of standard error
-    #[arg(short, long, value_name = "FILE")]
+    /// Write what is found to FILE instead of standard error; --log-file is the same
+    #[arg(short, long, alias = "log-file", value_name = "FILE")]
     pub log: Option<PathBuf>,
 
     /// JSON lines instead of text
     #[arg(long)]
     pub json: bool,
+
+    /// Say nothing of the errors that FILE names, as memcheck's suppressions do; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub suppressions: Vec<PathBuf>,
+
+    /// Write after each error what suppresses it
+    #[arg(long)]
+    pub gen_suppressions: bool,
+
+    /// Write FILE as memcheck does with --xml=yes (protocol 4), for IDEs and plugins of CI servers
+    #[arg(long, value_name = "FILE")]
+    pub xml: Option<PathBuf>,
+
+    /// Write FILE in SARIF 2.1.0, for code hosts
+    #[arg(long, value_name = "FILE")]
+    pub sarif: Option<PathBuf>,
+
+    /// End the program at its first error; exit status 1, if --error-exitcode names no other
+    #[arg(long)]
+    pub exit_on_first_error: bool,
 
     /// Say how the heap is watched (backend), and why so
     #[arg(short, long)]
@@ -235,8 +259,16 @@ pub struct CheckArgs {
     #[arg(long)]
     pub aslr: bool,
 
+    /// (Refused, with what to do instead.)
+    #[arg(long, value_name = "PID", hide = true)]
+    pub attach: Option<String>,
+
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(
+        required_unless_present = "attach",
+        trailing_var_arg = true,
+        value_name = "PROGRAM"
+    )]
     pub command: Vec<OsString>,
 }
 
@@ -269,13 +301,49 @@ pub struct Check {
     pub reachable: bool,
     pub log: Option<PathBuf>,
     pub status: Option<i32>,
+    pub suppressions: Arc<Suppressions>,
+    /// Entries for suppressions are written.
+    pub make: bool,
+    pub xml: Option<Arc<File>>,
+    pub sarif: Option<Arc<File>>,
+    /// The first error ends the program.
+    pub first: bool,
+    /// The program and its arguments.
+    pub command: Vec<String>,
     pub verbose: bool,
 }
 
 impl Check {
-    /// The options of a run that checks.
-    pub fn options(args: &CheckArgs) -> WatchArgs {
-        WatchArgs {
+    /// The options of a run that checks. An error says which file cannot be read, or written.
+    pub fn options(args: &CheckArgs) -> Result<WatchArgs, String> {
+        if args.attach.is_some() {
+            return Err(
+                "a process that runs already cannot be checked, because its blocks are not ulpf's; start the program \
+                 under `ulpf check`, or watch its heap as a whole: `ulpf attach PID -w heap`"
+                    .into(),
+            );
+        }
+        let mut suppressions = Suppressions::default();
+        for path in &args.suppressions {
+            suppressions.read(path)?;
+        }
+        let create = |path: &Option<PathBuf>| {
+            let path = path.as_ref()?;
+            let file = File::create(path);
+            Some(
+                file.map(Arc::new)
+                    .map_err(|e| format!("cannot write {}: {e}", text::path(path))),
+            )
+        };
+        let (xml, sarif) = (
+            create(&args.xml).transpose()?,
+            create(&args.sarif).transpose()?,
+        );
+        let command = args
+            .command
+            .iter()
+            .map(|a| a.to_string_lossy().into_owned());
+        Ok(WatchArgs {
             quiet: true,
             no_summary: true,
             verbose: args.verbose,
@@ -290,10 +358,16 @@ impl Check {
                 reachable: args.show_reachable,
                 log: args.log.clone(),
                 status: args.error_exitcode,
+                suppressions: Arc::new(suppressions),
+                make: args.gen_suppressions,
+                xml,
+                sarif,
+                first: args.exit_on_first_error,
+                command: command.collect(),
                 verbose: args.verbose,
             }),
             ..WatchArgs::default()
-        }
+        })
     }
 
     /// Bytes with a unit: 64M, 1G.

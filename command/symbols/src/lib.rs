@@ -57,6 +57,7 @@ pub use demangle::demangle;
 pub use largest::Global;
 pub use location::Location;
 pub use maps::{Loaded, Module, Program};
+pub use pc::Spot;
 pub use problem::Problem;
 pub use resolve::{Memory, Watched};
 pub use spec::{Scope, Spec};

@@ -286,3 +286,29 @@ fn bias(object: &ObjectFile, mapping: &Mapping) -> Option<u64> {
         ),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn of_a_process_that_has_ended_the_last_is_known() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        let mut program = Program::default();
+        while program.executable().is_none() {
+            program.refresh_from_process(pid).unwrap();
+        }
+        let before = program.loaded().len();
+        child.kill().unwrap();
+        // A zombie, which has no memory.
+        let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        while !stat().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        assert!(program.refresh_from_process(pid).is_err());
+        assert_eq!(program.loaded().len(), before);
+        child.wait().unwrap();
+    }
+}

@@ -5,6 +5,7 @@ use crate::location::Location;
 use crate::maps::{Module, Program};
 use crate::meter::Work;
 use addr2line::{LookupContinuation, LookupResult};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 impl Program {
@@ -119,4 +120,30 @@ fn locate_in(module: &Module, pc: u64) -> Location {
         location.offset = 0;
     }
     location
+}
+
+/// An instruction as linkers and other tools know it.
+#[derive(Clone, Debug)]
+pub struct Spot {
+    /// As the symbol table has it, in C++ and Rust mangled.
+    pub symbol: Option<&'static str>,
+    /// The file that was loaded.
+    pub object: PathBuf,
+    /// The address in that file.
+    pub linked: u64,
+}
+
+impl Program {
+    /// An instruction, or (`caller`) a return address, which belongs to the function that makes the call.
+    pub fn spot(&self, pc: u64, caller: bool) -> Option<Spot> {
+        let within = pc.wrapping_sub(u64::from(caller));
+        let module = self.module_at(within)?;
+        let symbols = module.object.symbols();
+        let symbol = symbols.function_at(within.wrapping_sub(module.bias));
+        Some(Spot {
+            symbol: symbol.map(|s| s.name),
+            object: module.object.path.clone(),
+            linked: pc.wrapping_sub(module.bias),
+        })
+    }
 }

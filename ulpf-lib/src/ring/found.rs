@@ -53,6 +53,11 @@ impl Wrong {
         Wrong::ALL.into_iter().find(|w| *w as u32 == number)
     }
 
+    /// Which of [`Findings::left`].
+    pub fn left(self) -> Option<usize> {
+        (self as usize).checked_sub(Wrong::Lost as usize)
+    }
+
     /// Is it about blocks that are there at the end?
     pub fn is_leak(self) -> bool {
         self >= Wrong::Lost
@@ -69,6 +74,8 @@ pub enum By {
     New,
     /// `operator new[]`, `operator delete[]`.
     NewArray,
+    /// realloc, as it frees what it was given.
+    Realloc,
 }
 
 impl By {
@@ -77,8 +84,53 @@ impl By {
         match number {
             1 => By::New,
             2 => By::NewArray,
+            3 => By::Realloc,
             _ => By::Malloc,
         }
+    }
+}
+
+/// By which function of an allocator memory was asked for.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Asked {
+    /// Also `operator new`, as long as [`By`] says so.
+    #[default]
+    Malloc = 0,
+    /// See its name, as of the others.
+    Calloc,
+    /// A block that had another size before.
+    Realloc,
+    /// `realloc(NULL, …)`
+    ReallocOfNothing,
+    /// Whatever it was given.
+    Reallocarray,
+    /// Also aligned_alloc, which is the same function in some libraries.
+    Memalign,
+    /// See its name.
+    PosixMemalign,
+    /// See its name.
+    Valloc,
+    /// See its name.
+    Pvalloc,
+}
+
+impl Asked {
+    /// The one with this number.
+    pub fn of(number: u32) -> Asked {
+        const ALL: [Asked; 9] = [
+            Asked::Malloc,
+            Asked::Calloc,
+            Asked::Realloc,
+            Asked::ReallocOfNothing,
+            Asked::Reallocarray,
+            Asked::Memalign,
+            Asked::PosixMemalign,
+            Asked::Valloc,
+            Asked::Pvalloc,
+        ];
+        let known = ALL.into_iter().find(|a| *a as u32 == number);
+        known.unwrap_or_default()
     }
 }
 
@@ -143,6 +195,8 @@ pub struct Report {
     pub size: AtomicU64,
     /// A [`By`].
     pub by: AtomicU32,
+    /// An [`Asked`].
+    pub asked: AtomicU32,
     /// Not 0: the block has been freed.
     pub freed: AtomicU32,
     /// Where it was allocated.
@@ -174,6 +228,9 @@ pub struct Findings {
     pub quarantined: AtomicU64,
     /// Functions of allocators that are served here.
     pub functions: AtomicU64,
+    /// Blocks that are left at the end, and their bytes, of places that no report was left for: lost ones, those lost
+    /// with them, perhaps lost, reachable.
+    pub left: [[AtomicU64; 2]; 4],
     /// In the order in which they were found.
     pub reports: [Report; REPORTS],
 }

@@ -23,7 +23,7 @@
 use crate::rights;
 use crate::signals;
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -254,12 +254,18 @@ impl Process {
 /// process has made them.
 ///
 /// # Errors
-/// /proc cannot be read, because the process has ended as a rule.
+/// /proc cannot be read, or its memory is gone, because the process has ended as a rule.
 pub fn maps(pid: i32) -> io::Result<Vec<u8>> {
-    let file = File::open(format!("/proc/{pid}/maps"))?;
+    let mut file = File::open(format!("/proc/{pid}/maps"))?;
     let mut text = Vec::new();
-    file.take(MOST_MAPS).read_to_end(&mut text)?;
-    Ok(text)
+    (&file).take(MOST_MAPS).read_to_end(&mut text)?;
+    // The text of a process that ends meanwhile stops at any line, and that of a zombie is empty: neither says what it
+    // has mapped. Whoever has memory has a first line still.
+    file.rewind()?;
+    match file.read(&mut [0])? {
+        0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        _ => Ok(text),
+    }
 }
 
 /// A file that the user of `ulpf` named, or what the system has: opened with our own rights.

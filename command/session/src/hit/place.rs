@@ -118,7 +118,7 @@ pub fn asked_for<'a>(hit: &ring::Hit, callers: &'a [Rc<Place>]) -> &'a [Rc<Place
 }
 
 /// `__memcpy_avx_unaligned_erms` is what `memcpy` comes to on one processor, `__GI___libc_write` is `write`.
-fn written(symbol: &str) -> &str {
+pub fn written(symbol: &str) -> &str {
     const VARIANTS: [&str; 12] = [
         "_avx",
         "_sse",

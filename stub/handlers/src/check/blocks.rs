@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::*;
 
-use ulpf_lib::ring::found::By;
+use ulpf_lib::ring::found::{Asked, By};
 
 use super::arena::{ARENA, CARVED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, SMALLEST, arena, has};
 
@@ -17,7 +17,7 @@ pub struct Slot {
     pub by: u8,
     /// Of a search for what is lost.
     pub mark: u8,
-    pub _unused: u8,
+    pub asked: u8,
     /// From the slot to the block, in bytes.
     pub inside: u32,
     /// Bytes that were asked for.
@@ -69,7 +69,7 @@ pub const EMPTY: Slot = Slot {
     state: 0,
     by: 0,
     mark: 0,
-    _unused: 0,
+    asked: 0,
     inside: 0,
     size: 0,
     allocated: 0,
@@ -148,6 +148,7 @@ pub struct Block {
     /// Bytes that were asked for.
     pub size: u64,
     pub by: By,
+    pub asked: Asked,
     pub freed: bool,
     /// Numbers of the depot.
     pub allocated_at: u32,
@@ -163,6 +164,7 @@ pub fn block(slot: u64) -> Option<Block> {
         start: arena() + slot + u64::from(s.inside),
         size: s.size,
         by: By::of(s.by.into()),
+        asked: Asked::of(s.asked.into()),
         freed: s.state != IN_USE,
         allocated_at: s.allocated,
         freed_at: s.freed,

@@ -54,6 +54,8 @@ pub enum Function {
     DeleteArray,
     /// (size, …) of `operator new[]` that goes on as `operator new`
     NewArray,
+    /// (size, alignment), of an allocator's own `operator new`
+    NewAligned,
 }
 
 /// Functions of allocators that a program may have, of all its files together.
@@ -170,7 +172,7 @@ pub fn remove(at: u64) {
 
 pub fn function(known: &Known) -> Option<Function> {
     use Function::*;
-    const ALL: [Function; 13] = [
+    const ALL: [Function; 14] = [
         Malloc,
         Calloc,
         Realloc,
@@ -184,6 +186,7 @@ pub fn function(known: &Known) -> Option<Function> {
         Delete,
         DeleteArray,
         NewArray,
+        NewAligned,
     ];
     ALL.into_iter().find(|f| *f as u8 == known.call)
 }

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::PAGE_SIZE;
-use ulpf_lib::ring::found::{By, Wrong};
+use ulpf_lib::ring::found::{Asked, By, Wrong};
 use ulpf_lib::sys;
 
 use super::arena::{
@@ -217,8 +217,17 @@ fn set_large(slot: u64, granules: u64) {
     }
 }
 
+/// Who asks for a block.
+#[derive(Clone, Copy)]
+pub struct Origin {
+    pub by: By,
+    pub asked: Asked,
+    /// The number of the callers in the depot.
+    pub noted: u32,
+}
+
 /// A block of so many bytes, aligned to `align`, a power of two.
-pub fn allocate(size: u64, align: u64, by: By, noted: u32, zeroed: bool) -> Result<u64, NoRoom> {
+pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u64, NoRoom> {
     if size > ARENA || align > ARENA {
         return Err(NoRoom::Never);
     }
@@ -243,10 +252,11 @@ pub fn allocate(size: u64, align: u64, by: By, noted: u32, zeroed: bool) -> Resu
             slot,
             Slot {
                 state: IN_USE,
-                by: by as u8,
+                by: origin.by as u8,
+                asked: origin.asked as u8,
                 inside: inside as u32,
                 size,
-                allocated: noted,
+                allocated: origin.noted,
                 ..EMPTY
             },
         );

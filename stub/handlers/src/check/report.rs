@@ -109,6 +109,7 @@ fn write(t: Current, told: &Told) {
             r.block.store(b.start, Relaxed);
             r.size.store(b.size, Relaxed);
             r.by.store(b.by as u32, Relaxed);
+            r.asked.store(b.asked as u32, Relaxed);
             r.freed.store(b.freed.into(), Relaxed);
             depot::tell(b.allocated_at, &r.allocated_at);
             if b.freed {
@@ -134,7 +135,10 @@ fn wake() {
 pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
     let Some(f) = findings() else { return };
     let Some(r) = f.reports.iter().find(|r| r.told.load(Relaxed) == 0) else {
-        f.untold.fetch_add(1, Relaxed);
+        if let Some([all, all_bytes]) = wrong.left().and_then(|n| f.left.get(n)) {
+            all.fetch_add(blocks, Relaxed);
+            all_bytes.fetch_add(bytes, Relaxed);
+        }
         return;
     };
     r.wrong.store(wrong as u32, Relaxed);
@@ -143,6 +147,7 @@ pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
     r.block.store(example.start, Relaxed);
     r.size.store(example.size, Relaxed);
     r.by.store(example.by as u32, Relaxed);
+    r.asked.store(example.asked as u32, Relaxed);
     depot::tell(example.allocated_at, &r.allocated_at);
     r.told.store(1, Release);
 }

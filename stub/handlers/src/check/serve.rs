@@ -4,10 +4,11 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::MAX_FRAMES;
-use ulpf_lib::ring::found::{By, Wrong};
+use ulpf_lib::ring::found::{Asked, By, Wrong};
 
 use super::entries::Function;
-use super::{blocks, depot, heap, news, report};
+use super::heap::{self, Origin};
+use super::{blocks, depot, news, report};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::unwind;
@@ -71,7 +72,8 @@ pub fn serve(
     const NONE: Outcome = Returns(0);
     let allocate = |caller: &mut Caller, size: u64, align: u64, zeroed: bool| {
         let (noted, by) = caller.note();
-        match heap::allocate(size, align, by, noted, zeroed) {
+        let asked = asked(function, a);
+        match heap::allocate(size, align, Origin { by, asked, noted }, zeroed) {
             Ok(block) => Returns(block),
             Err(heap::NoRoom::Grow(bytes)) => {
                 // The call is begun anew, at malloc.
@@ -92,6 +94,7 @@ pub fn serve(
             None => NONE,
         },
         Function::Memalign => allocate(&mut caller, b, a.next_power_of_two(), false),
+        Function::NewAligned => allocate(&mut caller, a, b.next_power_of_two(), false),
         Function::Valloc => allocate(&mut caller, a, 4096, false),
         Function::Pvalloc => match a.max(1).checked_next_multiple_of(4096) {
             Some(size) => allocate(&mut caller, size, 4096, false),
@@ -122,10 +125,10 @@ pub fn serve(
                 return allocate(&mut caller, size, 16, false);
             }
             if size == 0 {
-                free(&mut caller, a, By::Malloc);
+                free(&mut caller, a, By::Realloc);
                 return NONE;
             }
-            reallocate(&mut caller, a, size)
+            reallocate(&mut caller, a, size, asked(function, a))
         }
         Function::Free => {
             free(&mut caller, a, By::Malloc);
@@ -149,12 +152,31 @@ pub fn serve(
     }
 }
 
+/// What is noted of a block that this function allocates, given its first argument.
+fn asked(function: Function, first: u64) -> Asked {
+    match function {
+        Function::Calloc => Asked::Calloc,
+        Function::Realloc if first == 0 => Asked::ReallocOfNothing,
+        Function::Realloc => Asked::Realloc,
+        Function::Reallocarray => Asked::Reallocarray,
+        Function::Memalign => Asked::Memalign,
+        Function::PosixMemalign => Asked::PosixMemalign,
+        Function::Valloc => Asked::Valloc,
+        Function::Pvalloc => Asked::Pvalloc,
+        _ => Asked::Malloc,
+    }
+}
+
 fn free(caller: &mut Caller, block: u64, by: By) {
     if block == 0 {
         return;
     }
     let (noted, _) = caller.note();
-    let wrong = match heap::free(block, by, noted) {
+    let family = match by {
+        By::Realloc => By::Malloc,
+        by => by,
+    };
+    let wrong = match heap::free(block, family, noted) {
         Ok(()) => return,
         Err(wrong) => wrong,
     };
@@ -162,25 +184,26 @@ fn free(caller: &mut Caller, block: u64, by: By) {
 }
 
 /// Always another block: who keeps the old address is found.
-fn reallocate(caller: &mut Caller, block: u64, size: u64) -> Outcome {
+fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outcome {
     let Some(old) = blocks::at(block).filter(|old| !old.freed) else {
         let wrong = match blocks::at(block) {
             Some(_) => Wrong::Twice,
             None => Wrong::NoBlock,
         };
         caller.note();
-        caller.report(wrong, block, By::Malloc);
+        caller.report(wrong, block, By::Realloc);
         return Outcome::Returns(0);
     };
     let (noted, _) = caller.note();
-    let new = match heap::allocate(size, 16, By::Malloc, noted, false) {
+    let by = By::Malloc;
+    let new = match heap::allocate(size, 16, Origin { by, asked, noted }, false) {
         Ok(new) => new,
         Err(heap::NoRoom::Grow(bytes)) => return Outcome::NeedsRoom(bytes),
         Err(heap::NoRoom::Never) => return Outcome::Returns(0),
     };
     heap::copy(block, new, old.size.min(size));
     if let Err(wrong) = heap::free(block, By::Malloc, noted) {
-        caller.report(wrong, block, By::Malloc);
+        caller.report(wrong, block, By::Realloc);
     }
     Outcome::Returns(new)
 }

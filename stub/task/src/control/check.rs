@@ -86,6 +86,31 @@ const NEWS: [(&[u8], By); 8] = [
     (b"_ZnamSt11align_val_tRKSt9nothrow_t", By::NewArray),
 ];
 
+/// What an allocator's library (jemalloc, tcmalloc, mimalloc) has beside malloc. Many of these are one function by several
+/// names, so nobody can tell there by which kind a block is asked for, or freed.
+const OWN: [(&[u8], Function); 20] = [
+    (b"_Znwm", Function::Malloc),
+    (b"_ZnwmRKSt9nothrow_t", Function::Malloc),
+    (b"_ZnwmSt11align_val_t", Function::NewAligned),
+    (b"_ZnwmSt11align_val_tRKSt9nothrow_t", Function::NewAligned),
+    (b"_Znam", Function::Malloc),
+    (b"_ZnamRKSt9nothrow_t", Function::Malloc),
+    (b"_ZnamSt11align_val_t", Function::NewAligned),
+    (b"_ZnamSt11align_val_tRKSt9nothrow_t", Function::NewAligned),
+    (b"_ZdlPv", Function::Free),
+    (b"_ZdlPvm", Function::Free),
+    (b"_ZdlPvRKSt9nothrow_t", Function::Free),
+    (b"_ZdlPvSt11align_val_t", Function::Free),
+    (b"_ZdlPvmSt11align_val_t", Function::Free),
+    (b"_ZdaPv", Function::Free),
+    (b"_ZdaPvm", Function::Free),
+    (b"_ZdaPvRKSt9nothrow_t", Function::Free),
+    (b"_ZdaPvSt11align_val_t", Function::Free),
+    (b"_ZdaPvmSt11align_val_t", Function::Free),
+    (b"_ZdlPvSt11align_val_tRKSt9nothrow_t", Function::Free),
+    (b"_ZdaPvSt11align_val_tRKSt9nothrow_t", Function::Free),
+];
+
 /// What goes on as what.
 const ARRAYS: [(&[u8], &[u8]); 2] = [
     (b"_Znam", b"_Znwm"),
@@ -238,8 +263,11 @@ impl Control {
 
     fn serve_file(&mut self, object: &Object, tables: &Tables, maps: &Snapshot) {
         let runtime = object.is_runtime();
+        let has = |name: &[u8]| tables.find(name).is_some();
+        let own = !runtime && has(b"malloc") && has(b"_Znwm");
         let deletes = DELETES.iter().filter(|_| runtime);
-        for (name, function) in FUNCTIONS.iter().chain(deletes) {
+        let theirs = OWN.iter().filter(|_| own);
+        for (name, function) in FUNCTIONS.iter().chain(deletes).chain(theirs) {
             let Some(at) = tables.find(name) else {
                 continue;
             };

@@ -1,0 +1,409 @@
+//! One error with its places named, as a text and as a line of JSON.
+
+use super::pattern::Frame;
+use super::suppress::{Case, make, word};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use ulpf_lib::ring::found::{Asked, By, Report, Trace, Wrong};
+use ulpf_lib::{AccessKind, syscalls};
+use ulpf_say::json::{self, Address};
+use ulpf_session::hit::place::{Place, written};
+use ulpf_session::words::count;
+use ulpf_symbols::Program;
+
+/// One error with its places named.
+pub struct Error<'a> {
+    pub wrong: Wrong,
+    report: &'a Report,
+    pub count: u64,
+    pub addr: u64,
+    pub len: u64,
+    pub place: Rc<Place>,
+    pub callers: Vec<Rc<Place>>,
+    pub allocated_by: Vec<Rc<Place>>,
+    pub freed_by: Vec<Rc<Place>>,
+    /// The access, or the function that frees or has allocated, and all callers.
+    frames: Vec<Frame>,
+    /// So many of the first of them may be missing.
+    inner: usize,
+    /// So many of `frames` are the program's own.
+    own: usize,
+    /// What an entry of a file for suppressions would be.
+    pub suppression: Option<String>,
+}
+
+fn places(program: &Program, trace: &Trace) -> Vec<Rc<Place>> {
+    let at = |pc| Rc::new(Place::at(program, pc, true));
+    let mut places: Vec<_> = trace.callers().map(at).collect();
+    // What calls main is nobody's concern.
+    let before_main = |c: &Rc<Place>| c.is_runtime() || c.function.as_deref() == Some("_start");
+    while places.last().is_some_and(before_main) {
+        places.pop();
+    }
+    places
+}
+
+/// The functions by which a place is known, one for what was inlined there and one for what that is in.
+fn frames_at(program: &Program, place: &Place, caller: bool, out: &mut Vec<Frame>) {
+    let pc = place.pc.0;
+    let spot = program.spot(pc, caller);
+    let object = spot
+        .as_ref()
+        .map(|s| s.object.to_string_lossy().into_owned());
+    let linked = spot.as_ref().map_or(pc, |s| s.linked);
+    if let Some(inlined) = &place.inlined {
+        out.push(Frame {
+            names: vec![inlined.clone()],
+            object: object.clone(),
+            linked,
+            source: place.file.clone(),
+            line: place.line,
+        });
+    }
+    let mut names = Vec::new();
+    if let Some(symbol) = spot.and_then(|s| s.symbol) {
+        if place.is_runtime() && !symbol.starts_with("_Z") {
+            names.push(written(symbol).to_string());
+        }
+        names.push(symbol.split('@').next().unwrap_or(symbol).to_string());
+    }
+    if let Some(function) = &place.function {
+        let path = function.split('(').next().unwrap_or(function);
+        names.extend([function.clone(), path.to_string()]);
+    }
+    names.dedup();
+    out.push(Frame {
+        names,
+        object,
+        linked,
+        source: place.file.clone(),
+        line: place.line,
+    });
+}
+
+fn is_new(frame: &Frame) -> bool {
+    let name = frame.names.first();
+    name.is_some_and(|n| n.starts_with("_Znw") || n.starts_with("_Zna"))
+}
+
+/// Who has called whom, as memcheck has it: the function that frees or allocates is the innermost. And how many of the
+/// innermost may be missing.
+fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (Vec<Frame>, usize) {
+    let mut frames = Vec::new();
+    let mut inner = 0;
+    let callers = match wrong.is_leak() {
+        true => &report.allocated_at,
+        false => &report.here,
+    };
+    if !wrong.is_leak() {
+        frames_at(program, place, false, &mut frames);
+    }
+    if let (Wrong::Twice | Wrong::NoBlock | Wrong::Mismatch, Some(first)) =
+        (wrong, frames.first_mut())
+        && let Some(name) = match By::of(report.kind.load(Relaxed)) {
+            By::Malloc => Some("free"),
+            By::Realloc => Some("realloc"),
+            By::New | By::NewArray => None,
+        }
+    {
+        // (It has several names, of which a symbol table may have any.)
+        first.names.insert(0, name.into());
+    }
+    for pc in callers.callers() {
+        frames_at(program, &Place::at(program, pc, true), true, &mut frames);
+    }
+    if wrong.is_leak() {
+        let news = frames.iter().take_while(|f| is_new(f)).count();
+        let called = frames.drain(..news).next_back();
+        let by = By::of(report.by.load(Relaxed));
+        let allocators = allocators(by, report, called);
+        inner = allocators.len() - 1;
+        frames.splice(0..0, allocators);
+    }
+    (frames, inner)
+}
+
+/// The function that the program has called for a block, and what stands before it among memcheck's callers.
+/// `called`: the `operator new` among the callers that does the rest with others.
+fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
+    // (The first name is what a suppression is made with. Memcheck's versions name what these call in their turn.)
+    let names: &[&[&str]] = match by {
+        By::Malloc | By::Realloc => match Asked::of(report.asked.load(Relaxed)) {
+            Asked::Malloc => &[&["malloc"]],
+            Asked::Calloc => &[&["calloc"]],
+            Asked::Realloc => &[&["realloc"]],
+            Asked::ReallocOfNothing => &[&["realloc", "malloc"]],
+            Asked::Reallocarray => &[&["reallocarray", "realloc", "malloc"]],
+            // (Nobody knows which, where they are one function.)
+            Asked::Memalign => &[&["*align*", "memalign", "aligned_alloc"]],
+            Asked::PosixMemalign => &[&["memalign"], &["posix_memalign"]],
+            Asked::Valloc => &[&["valloc", "memalign"]],
+            Asked::Pvalloc => &[&["pvalloc"]],
+        },
+        By::New => &[&["_Znw*", "_Znwm", "operator new(unsigned long)"]],
+        By::NewArray => &[&["_Zna*", "_Znam", "operator new[](unsigned long)"]],
+    };
+    let known = |f: &Frame| match by {
+        By::Malloc | By::Realloc => false,
+        By::New => f.names.iter().any(|n| n.starts_with("_Znw")),
+        By::NewArray => f.names.iter().any(|n| n.starts_with("_Zna")),
+    };
+    if let Some(called) = called.filter(known) {
+        return vec![called];
+    }
+    let frame = |names: &&[&str]| Frame {
+        names: names.iter().map(|n| n.to_string()).collect(),
+        ..Frame::default()
+    };
+    names.iter().map(frame).collect()
+}
+
+impl Error<'_> {
+    pub fn of<'a>(wrong: Wrong, report: &'a Report, program: &Program) -> Error<'a> {
+        let place = Rc::new(Place::at(program, report.pc.load(Relaxed), false));
+        let callers = places(program, &report.here);
+        let allocated_by = places(program, &report.allocated_at);
+        let (frames, inner) = frames(wrong, report, &place, program);
+        let all = match wrong.is_leak() {
+            true => report
+                .allocated_at
+                .callers()
+                .count()
+                .saturating_sub(allocated_by.len()),
+            false => report.here.callers().count().saturating_sub(callers.len()),
+        };
+        Error {
+            wrong,
+            report,
+            count: report.count.load(Relaxed),
+            addr: report.addr.load(Relaxed),
+            len: report.len.load(Relaxed),
+            place,
+            callers,
+            allocated_by,
+            freed_by: places(program, &report.freed_at),
+            own: frames.len().saturating_sub(all),
+            frames,
+            inner,
+            suppression: None,
+        }
+    }
+
+    /// What suppressions are compared with.
+    pub fn case(&self) -> Case<'_> {
+        Case {
+            wrong: self.wrong,
+            syscall: self.syscall(),
+            frames: &self.frames,
+            inner: self.inner,
+        }
+    }
+
+    /// Makes an entry for a file of suppressions.
+    pub fn make_suppression(&mut self) {
+        self.suppression = Some(make(&self.case(), self.len, self.own));
+    }
+
+    /// The system call that made the access.
+    pub fn syscall(&self) -> Option<&'static str> {
+        let call = self.report.syscall.load(Relaxed);
+        let row = call
+            .checked_sub(1)
+            .and_then(|nr| syscalls::row(nr.into()))?;
+        Some(row.name)
+    }
+
+    pub fn is_access(&self) -> bool {
+        matches!(self.wrong, Wrong::Outside | Wrong::Freed)
+    }
+
+    pub fn writes(&self) -> bool {
+        self.report.kind.load(Relaxed) != AccessKind::Read as u32
+    }
+
+    pub fn thread(&self) -> u32 {
+        self.report.here.thread.load(Relaxed)
+    }
+
+    /// Of `frames`, where the file of an instruction lies.
+    pub fn object_of(&self, place: &Place) -> Option<&str> {
+        let frame = self.frames.iter().find(|f| {
+            let name = f.object.as_deref().and_then(|o| o.rsplit('/').next());
+            name.is_some() && name == place.object.as_deref()
+        });
+        frame.and_then(|f| f.object.as_deref())
+    }
+
+    /// The block: its first byte, and its bytes.
+    pub fn block(&self) -> Option<(u64, u64)> {
+        let start = self.report.block.load(Relaxed);
+        (start != 0).then(|| (start, self.report.size.load(Relaxed)))
+    }
+
+    /// `8 bytes behind a block of 24 bytes`
+    pub fn where_in_block(&self) -> String {
+        let Some((start, size)) = self.block() else {
+            return "which is in no block".into();
+        };
+        let freed = match self.report.freed.load(Relaxed) {
+            0 => "",
+            _ => "freed ",
+        };
+        let what = format!("a {freed}block of {}", count(size, "byte"));
+        let end = start.saturating_add(size);
+        match self.addr {
+            at if at < start => format!("{} before {what}", count(start - at, "byte")),
+            at if at >= end => format!("{} behind {what}", count(at - end, "byte")),
+            at => format!("{} inside {what}", count(at - start, "byte")),
+        }
+    }
+
+    pub fn what(&self) -> String {
+        let by = self.report.kind.load(Relaxed);
+        match self.wrong {
+            Wrong::Outside | Wrong::Freed => {
+                let access = match by {
+                    n if n == AccessKind::Read as u32 => "read",
+                    n if n == AccessKind::Write as u32 => "write",
+                    _ => "update",
+                };
+                let by = self
+                    .syscall()
+                    .map_or(String::new(), |name| format!(" by {name}(2)"));
+                let len = count(self.len, "byte");
+                format!(
+                    "{access} of {len}{by} at {:#x}, {}",
+                    self.addr,
+                    self.where_in_block()
+                )
+            }
+            Wrong::Twice => format!("{} of what was freed before: {:#x}", freeing(by), self.addr),
+            Wrong::NoBlock => match self.block() {
+                Some(_) => format!(
+                    "{} of {:#x}, {}",
+                    freeing(by),
+                    self.addr,
+                    self.where_in_block()
+                ),
+                None => format!("{} of {:#x}, where no block begins", freeing(by), self.addr),
+            },
+            Wrong::Mismatch => format!(
+                "{} of {:#x}, which was allocated by {}",
+                freeing(by),
+                self.addr,
+                allocating(self.report.by.load(Relaxed))
+            ),
+            Wrong::Lost => self.left("lost: nothing points there any more"),
+            Wrong::LostWith => self.left("lost with a block that pointed there"),
+            Wrong::PerhapsLost => self.left("perhaps lost: only their inside is pointed to"),
+            Wrong::Reachable => self.left("not freed, but reachable"),
+        }
+    }
+
+    fn left(&self, how: &str) -> String {
+        format!("{} ({} bytes) {how}", count(self.count, "block"), self.len)
+    }
+
+    pub fn text(&self, number: usize) -> String {
+        let mut out = String::new();
+        let _ = writeln!(out, "ulpf: #{number} {}", self.what());
+        let mut list = |title: &str, places: &[Rc<Place>], first: Option<&Place>| {
+            if !title.is_empty() && !places.is_empty() {
+                let _ = writeln!(out, "    {title}");
+            }
+            if let Some(first) = first {
+                let _ = writeln!(out, "        {}", first.text);
+            }
+            for place in places {
+                let _ = writeln!(out, "        {}", place.caller);
+            }
+        };
+        if !self.wrong.is_leak() {
+            let instruction = matches!(self.wrong, Wrong::Outside | Wrong::Freed);
+            list("", &self.callers, instruction.then_some(&*self.place));
+        }
+        let freed = self.report.freed_at.thread.load(Relaxed);
+        let allocated = self.report.allocated_at.thread.load(Relaxed);
+        let here = self.report.here.thread.load(Relaxed);
+        let thread = |of: u32| match of {
+            0 => String::new(),
+            of if of == here => String::new(),
+            of => format!(" (thread {of})"),
+        };
+        list(&format!("freed by{}", thread(freed)), &self.freed_by, None);
+        let thread = if self.wrong.is_leak() {
+            String::new()
+        } else {
+            thread(allocated)
+        };
+        list(&format!("allocated by{thread}"), &self.allocated_by, None);
+        out.push_str(self.suppression.as_deref().unwrap_or_default());
+        out
+    }
+
+    pub fn json(&self) -> String {
+        let block = self.block();
+        let access = matches!(self.wrong, Wrong::Outside | Wrong::Freed);
+        let leak = self.wrong.is_leak();
+        json::line(&Line {
+            r#type: "error",
+            error: word(self.wrong),
+            what: self.what(),
+            count: self.count,
+            tid: (!leak).then(|| self.report.here.thread.load(Relaxed)),
+            addr: (!leak).then_some(Address(self.addr)),
+            len: (access || leak).then_some(self.len),
+            place: access.then_some(&*self.place),
+            callers: &self.callers,
+            block: block.map(|b| Address(b.0)),
+            size: block.map(|b| b.1),
+            allocated_by: &self.allocated_by,
+            freed_by: &self.freed_by,
+            suppression: self.suppression.as_deref(),
+        })
+    }
+}
+
+fn freeing(by: u32) -> &'static str {
+    match By::of(by) {
+        By::Malloc => "free",
+        By::Realloc => "realloc",
+        By::New => "delete",
+        By::NewArray => "delete[]",
+    }
+}
+
+fn allocating(by: u32) -> &'static str {
+    match By::of(by) {
+        By::Malloc | By::Realloc => "malloc",
+        By::New => "new",
+        By::NewArray => "new[]",
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    r#type: &'static str,
+    error: &'static str,
+    what: String,
+    count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    addr: Option<Address>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    len: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<&'a Place>,
+    callers: &'a [Rc<Place>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<Address>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    allocated_by: &'a [Rc<Place>],
+    freed_by: &'a [Rc<Place>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suppression: Option<&'a str>,
+}
