@@ -40,7 +40,7 @@ pub struct Sites {
     trampolines: Trampolines,
     bmi2: bool,
     pub refused: u64,
-    /// What is marked in the filter.
+    /// What is marked in the filter, [`merged`].
     marked: Vec<(u64, u64)>,
 }
 
@@ -387,17 +387,24 @@ impl Sites {
 impl Control {
     /// Which memory is ours has changed: the slots have to know.
     pub fn refresh_filter(&mut self) {
-        for (start, end) in self.sites.marked.drain(..) {
-            FILTER.clear(start, end);
-        }
         let moved = self.world.rest().guards().moved_runs();
-        self.sites.marked.extend(moved);
         let pages = self.staged.list().pages();
-        self.sites
-            .marked
-            .extend(pages.map(|run| (run.start.0, run.end.0)));
-        for &(start, end) in &self.sites.marked {
-            FILTER.add(start, end);
+        let pages = pages.map(|run| (run.start.0, run.end.0));
+        let now = merged(moved.chain(pages).collect());
+        let before = core::mem::replace(&mut self.sites.marked, now);
+        let now = &self.sites.marked;
+        if !without(&before, now).is_empty() {
+            for &(start, end) in &before {
+                FILTER.clear(start, end);
+            }
+            for &(start, end) in now {
+                FILTER.add(start, end);
+            }
+        } else {
+            // A heap that grows by thousands of mappings is not marked anew for each.
+            for (start, end) in without(now, &before) {
+                FILTER.add(start, end);
+            }
         }
     }
 
@@ -408,6 +415,43 @@ impl Control {
             self.sites.remove_all(self.world.rest());
         }
     }
+}
+
+/// The same memory as ascending ranges that do not touch.
+fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let joins = next.0 <= last.1;
+        if joins {
+            last.1 = last.1.max(next.1);
+        }
+        joins
+    });
+    ranges
+}
+
+/// What of `ranges` is not in `others`; both [`merged`].
+fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut left = Vec::new();
+    let mut others = others.iter().copied().peekable();
+    for &(mut start, end) in ranges {
+        while let Some(&(from, to)) = others.peek()
+            && from < end
+        {
+            if start < from {
+                left.push((start, from));
+            }
+            start = start.max(to);
+            if to > end {
+                break;
+            }
+            others.next();
+        }
+        if start < end {
+            left.push((start, end));
+        }
+    }
+    left
 }
 
 fn slot(index: usize) -> u64 {
