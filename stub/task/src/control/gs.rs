@@ -64,7 +64,15 @@ fn sets_gs(vma: &Vma) -> bool {
 const WRGSBASE: usize = 5;
 
 fn has_wrgsbase(code: &[u8]) -> bool {
-    code.windows(WRGSBASE).any(|b| {
-        b[2] == 0x0f && b[3] == 0xae && b[0] == 0xf3 && b[1] & 0xfe == 0x48 && b[4] & 0xf8 == 0xd8
+    const CHUNK: usize = 32;
+    let is = |b: &[u8]| {
+        b[0] == 0xf3 && b[1] & 0xfe == 0x48 && b[2..4] == [0x0f, 0xae] && b[4] & 0xf8 == 0xd8
+    };
+    // One byte of it is looked for in a way that compilers make vectors of.
+    code.chunks(CHUNK).enumerate().any(|(n, chunk)| {
+        let may = chunk.iter().fold(false, |found, &b| found | (b == 0xae));
+        let from = (n * CHUNK).saturating_sub(WRGSBASE - 1);
+        let to = (n * CHUNK + CHUNK + WRGSBASE - 1).min(code.len());
+        may && code[from..to].windows(WRGSBASE).any(is)
     })
 }
