@@ -61,11 +61,10 @@ class Chain(unittest.TestCase):
         if mode != "kernel":
             self.assertEqual(memory.unchained, 0)
             return
-        # The kernel's own all say so; of the others those that were made meanwhile.
+        # The kernel's own all say so; of the others those that were made meanwhile, which on a busy machine may be all.
         by_kernel = [hit for hit in said.hits if "syscall" in hit]
         self.assertEqual(len(by_kernel), 2 * stores)
         self.assertTrue(all(hit["unchained"] for hit in by_kernel))
-        self.assertLess(memory.unchained, count)
 
     def test_patched(self):
         for mode in MODES:
