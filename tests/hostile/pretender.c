@@ -26,7 +26,7 @@
 #define HEADS (AREA + AREAS * (256 + 2 * 256 * 8 + 512 * 8))
 #define RINGS (HEADS + AREAS * 64)
 #define FINDINGS (RINGS + 64 * (64ul << 16) + 960 * (64ul << 11) + (AREAS - 1024) * (64ul << 8))
-#define LENGTH (FINDINGS + (72 + 1024 * 488 + 4095) / 4096 * 4096)
+#define LENGTH (FINDINGS + (136 + 1024 * 496 + 4095) / 4096 * 4096)
 
 static uint64_t seed = 88172645463325252ul;
 
