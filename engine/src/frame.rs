@@ -187,19 +187,14 @@ pub const UC_FP_XSTATE: u64 = 1;
 /// Which components of the extended state an image holds; the others are in their initial state.
 const XSTATE_BV: usize = 512;
 
-/// What memory protection keys allow (PKRU), in an XSAVE image.
+/// Where an XSAVE image has PKRU, what memory protection keys allow: two bits for each key, no access and no store.
 #[derive(Clone, Copy)]
-pub struct Keys {
-    /// Where PKRU lies in the image.
-    pub at: usize,
-    /// Its value: two bits for each key, no access and no store.
-    pub rights: u32,
-}
+pub struct Pkru(pub usize);
 
-impl Keys {
+impl Pkru {
     const COMPONENT: u64 = 1 << 9;
 
-    /// The rights that the image holds.
+    /// Its value in the image.
     ///
     /// # Safety
     /// `fp` is an XSAVE image of a machine with protection keys.
@@ -208,29 +203,29 @@ impl Keys {
         unsafe {
             match (fp.add(XSTATE_BV) as *const u64).read_unaligned() & Self::COMPONENT {
                 0 => 0,
-                _ => (fp.add(self.at) as *const u32).read_unaligned(),
+                _ => (fp.add(self.0) as *const u32).read_unaligned(),
             }
         }
     }
 
     /// # Safety
     /// As for `read`.
-    pub unsafe fn write(self, fp: *mut u8) {
+    pub unsafe fn write(self, fp: *mut u8, rights: u32) {
         // SAFETY: as for `read`.
         unsafe {
             let held = fp.add(XSTATE_BV) as *mut u64;
             held.write_unaligned(held.read_unaligned() | Self::COMPONENT);
-            (fp.add(self.at) as *mut u32).write_unaligned(self.rights);
+            (fp.add(self.0) as *mut u32).write_unaligned(rights);
         }
     }
 }
 
 /// Makes the floating-point and vector state that a frame returns to that of a new program, as the kernel does before a
-/// handler (`fpu__clear_user_states`). `xstate`: it is an XSAVE image. `keys`: what protection keys allow then.
+/// handler (`fpu__clear_user_states`). `xstate`: it is an XSAVE image. `keys`: PKRU, and its value then.
 ///
 /// # Safety
 /// `fp` is the frame's image.
-pub unsafe fn clear_fpstate(fp: *mut u8, xstate: bool, keys: Option<Keys>) {
+pub unsafe fn clear_fpstate(fp: *mut u8, xstate: bool, keys: Option<(Pkru, u32)>) {
     const MXCSR: usize = 24;
     if fp.is_null() {
         return;
@@ -240,8 +235,8 @@ pub unsafe fn clear_fpstate(fp: *mut u8, xstate: bool, keys: Option<Keys>) {
         (fp.add(MXCSR) as *mut u32).write_unaligned(0x1f80);
         if xstate {
             (fp.add(XSTATE_BV) as *mut u64).write_unaligned(0);
-            if let Some(keys) = keys {
-                keys.write(fp);
+            if let Some((pkru, rights)) = keys {
+                pkru.write(fp, rights);
             }
         } else {
             // FXRSTOR takes all of it as it is: the control word, an empty stack, zeros.

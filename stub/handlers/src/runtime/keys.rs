@@ -9,7 +9,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use ulpf_engine::access::state::{component, cpuid, xcr0};
-use ulpf_engine::frame::{Keys, UC_FP_XSTATE, UContext};
+use ulpf_engine::frame::{Pkru, UC_FP_XSTATE, UContext};
 
 /// PKRU's number among the components of the extended state.
 const COMPONENT: u32 = 9;
@@ -54,13 +54,10 @@ fn set(pkru: u32) {
     }
 }
 
-/// The program's PKRU: its place in the frame, and whether it is written there.
-fn of(uc: &UContext) -> Option<Keys> {
+/// The program's PKRU in its frame, if there is one.
+fn of(uc: &UContext) -> Option<Pkru> {
     let at = AT.load(Relaxed) as usize;
-    (at != 0 && uc.flags & UC_FP_XSTATE != 0 && !uc.fpstate.is_null()).then_some(Keys {
-        at,
-        rights: DEFAULT.load(Relaxed),
-    })
+    (at != 0 && uc.flags & UC_FP_XSTATE != 0 && !uc.fpstate.is_null()).then_some(Pkru(at))
 }
 
 /// A signal handler of ours begins: it takes the rights of what it has interrupted.
@@ -73,9 +70,9 @@ pub fn begin(uc: &UContext) {
     if default != DEFAULT.load(Relaxed) {
         DEFAULT.store(default, Relaxed);
     }
-    if let Some(keys) = of(uc) {
+    if let Some(pkru) = of(uc) {
         // SAFETY: the kernel's own frame.
-        set(unsafe { keys.read(uc.fpstate) } & !OWN);
+        set(unsafe { pkru.read(uc.fpstate) } & !OWN);
     }
 }
 
@@ -90,16 +87,10 @@ pub fn through<R>(uc: &mut UContext, call: impl FnOnce(&mut UContext) -> R) -> R
     let result = call(uc);
     let after = get();
     if after != before
-        && let Some(keys) = of(uc)
+        && let Some(pkru) = of(uc)
     {
         // SAFETY: the kernel's own frame.
-        unsafe {
-            Keys {
-                rights: after,
-                ..keys
-            }
-            .write(uc.fpstate)
-        };
+        unsafe { pkru.write(uc.fpstate, after) };
     }
     result
 }
@@ -120,6 +111,6 @@ pub fn with_all<R>(look: impl FnOnce() -> R) -> Option<R> {
 }
 
 /// What the program's signal handlers begin with.
-pub fn for_handlers(uc: &UContext) -> Option<Keys> {
-    of(uc)
+pub fn for_handlers(uc: &UContext) -> Option<(Pkru, u32)> {
+    of(uc).map(|pkru| (pkru, DEFAULT.load(Relaxed)))
 }

@@ -103,24 +103,29 @@ fn redirected(at: u64, count: u64, kind: AccessKind, s: &mut Scratch) -> Option<
     Some((to as u64, n))
 }
 
-/// Cuts a buffer where moved memory begins and ends; the number of parts.
+/// As [`cut`], where a guard is in the way; else it stays as it is.
 fn pieces(v: IoVec, kind: AccessKind, mut f: Option<&mut dyn FnMut(IoVec)>) -> u64 {
     let mut one = |v: IoVec| {
         if let Some(f) = &mut f {
             f(v)
         }
     };
-    let Some(end) = v.base.checked_add(v.len) else {
-        one(v);
-        return 1;
-    };
-    if v.len == 0
-        || !g().touches(v.base, end)
-        || !g().guards().in_the_way(TargetAddr(v.base), end, kind)
-    {
+    let end = v.base.saturating_add(v.len);
+    if g().touches(v.base, end) && !g().guards().in_the_way(TargetAddr(v.base), end, kind) {
         one(v);
         return 1;
     }
+    cut(v, kind, &mut one)
+}
+
+/// Cuts a buffer where moved memory begins and ends, which goes by the alias even where no guard stands now; the number
+/// of parts.
+pub fn cut(v: IoVec, kind: AccessKind, f: &mut dyn FnMut(IoVec)) -> u64 {
+    let whole = v.base.checked_add(v.len);
+    let Some(end) = whole.filter(|&end| v.len != 0 && g().touches(v.base, end)) else {
+        f(v);
+        return 1;
+    };
     let map = &g().page_map;
     let place = |at: u64| {
         let entry = map.entry(TargetAddr(at));
@@ -140,7 +145,7 @@ fn pieces(v: IoVec, kind: AccessKind, mut f: Option<&mut dyn FnMut(IoVec)>) -> u
         };
         if at == end || place(at) != begin + (at - start) {
             let len = at - start;
-            one(IoVec { base: begin, len });
+            f(IoVec { base: begin, len });
             n += 1;
             start = at;
             begin = place(at);

@@ -48,7 +48,7 @@ fn sets_gs(vma: &Vma) -> bool {
     let mut at = vma.start;
     while at < vma.end {
         let n = ((vma.end - at) as usize).min(buf.len());
-        let got = buf.get_mut(..n).map_or(0, |part| text::read_many(at, part));
+        let got = buf.get_mut(..n).map_or(0, |part| text::read_raw(at, part));
         if buf.get(..got).is_some_and(has_wrgsbase) {
             return true;
         }

@@ -399,7 +399,6 @@ impl Patches {
         self.caves.forget(rest, 0, u64::MAX);
     }
 
-    /// For good, or until somebody asks for it again.
     /// Does the program set gs itself? (`gs.rs`)
     pub fn search(&mut self) {
         if !self.searched.begun() {
@@ -417,6 +416,7 @@ impl Patches {
         }
     }
 
+    /// For good, or until somebody asks for it again.
     pub fn disable(&mut self, rest: &mut AtRest) {
         ENABLED.store(false, SeqCst);
         self.remove_all(rest);

@@ -35,8 +35,8 @@ fn at(addr: u64) -> u64 {
     alias.map_or(addr, |a| a.0)
 }
 
-/// Callers stay within a page.
-fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
+/// Callers stay within a page, or where nothing has an alias.
+pub(super) fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
     let Ok(fd) = mem() else { return 0 };
     // SAFETY: reads into `buf`.
     unsafe { sys!(k::__NR_pread64, fd, buf.as_mut_ptr(), buf.len(), at(addr)) }.unwrap_or(0)
@@ -94,11 +94,6 @@ fn pages(addr: u64, len: usize, mut f: impl FnMut(u64, core::ops::Range<usize>) 
         }
         done += n;
     }
-}
-
-/// Reads plain code as it is, over pages.
-pub(super) fn read_many(addr: u64, buf: &mut [u8]) -> usize {
-    read_raw(addr, buf)
 }
 
 /// Reads with breakpoints and patches hidden; returns the number of readable bytes.

@@ -7,13 +7,12 @@
 
 use linux_raw_sys::io_uring::io_uring_op::*;
 use ulpf_lib::AccessKind::{self, Read, ReadWrite, Write};
-use ulpf_lib::{PAGE_SIZE, TargetAddr};
+use ulpf_lib::PAGE_SIZE;
 
-use crate::global::g;
 use crate::runtime::memory;
 use crate::syscalls::list::word;
 use crate::syscalls::scratch::Scratch;
-use crate::syscalls::vectors::{IOV_MAX, IoVec, MsgHdr, waiters};
+use crate::syscalls::vectors::{IOV_MAX, IoVec, MsgHdr, cut, waiters};
 use crate::uring::flight::{Flight, Moves, Span};
 use crate::uring::rings::Ring;
 
@@ -75,46 +74,42 @@ const MSG_NOSIGNAL: u32 = 0x4000;
 const PATH_MAX: usize = 4096;
 const SOCKADDR: u64 = 128;
 
-/// Cuts a stretch where moved memory begins and ends. Moved memory goes by the alias even where no guard stands now.
-pub fn segments(at: u64, len: u64, kind: AccessKind, f: &mut dyn FnMut(u64, u64)) {
-    let Some(end) = at.checked_add(len) else {
-        return f(at, len);
-    };
-    if len == 0 || !g().touches(at, end) {
-        return f(at, len);
-    }
-    let map = &g().page_map;
-    let place = |at: u64| {
-        let entry = map.entry(TargetAddr(at));
-        match entry.alias(TargetAddr(at)).filter(|_| entry.permits(kind)) {
-            Some(alias) => alias.0,
-            None => at,
-        }
-    };
-    let (mut start, mut next) = (at, at);
-    let mut begin = place(start);
-    while next < end {
-        next = if map.entry(TargetAddr(next)).moved() {
-            (next + 1).next_multiple_of(PAGE_SIZE).min(end)
-        } else {
-            g().guards().next_moved(next, end)
-        };
-        if next == end || place(next) != begin + (next - start) {
-            f(begin, next - start);
-            start = next;
-            begin = place(next);
-        }
-    }
-}
-
 /// Where all of a stretch is for the kernel, if it is in one piece.
 pub fn in_one_piece(at: u64, len: u64, kind: AccessKind) -> Option<u64> {
-    let (mut n, mut to) = (0, at);
-    segments(at, len, kind, &mut |base, _| {
-        n += 1;
-        to = if n == 1 { base } else { to };
-    });
+    let mut to = at;
+    let n = cut(IoVec { base: at, len }, kind, &mut |part| to = part.base);
     (n == 1).then_some(to)
+}
+
+/// Vectors of what the kernel gets.
+struct Vectors {
+    to: *mut IoVec,
+    n: u64,
+}
+
+impl Vectors {
+    fn new(s: &mut Scratch) -> Result<Vectors, No> {
+        let to = s.room(IOV_MAX * 16).ok_or(No)? as *mut IoVec;
+        Ok(Vectors { to, n: 0 })
+    }
+
+    fn add(&mut self, v: IoVec, kind: AccessKind) {
+        cut(v, kind, &mut |part| {
+            if self.n < IOV_MAX {
+                // SAFETY: room for IOV_MAX.
+                unsafe { self.to.add(self.n as usize).write(part) };
+            }
+            self.n += 1;
+        });
+    }
+
+    /// Their address, and how many there are.
+    fn done(self) -> Result<(u64, u64), No> {
+        match self.n > IOV_MAX {
+            true => Err(No),
+            false => Ok((self.to as u64, self.n)),
+        }
+    }
 }
 
 impl Rewriter<'_> {
@@ -187,8 +182,7 @@ impl Rewriter<'_> {
             return Ok((at, count)); // the kernel says what is wrong
         }
         self.add(at, count * 16, Read, Moves::Whole, true)?;
-        let to = self.s.room(IOV_MAX * 16).ok_or(No)? as *mut IoVec;
-        let mut n = 0;
+        let mut vectors = Vectors::new(self.s)?;
         for i in 0..count {
             let Some(v) = memory::get::<IoVec>(at.wrapping_add(i * 16)) else {
                 return Ok((at, count));
@@ -196,19 +190,9 @@ impl Rewriter<'_> {
             if v.len > 0 {
                 self.note(v.base, v.len, kind, Moves::Result)?;
             }
-            segments(v.base, v.len, kind, &mut |base, len| {
-                if n < IOV_MAX {
-                    // SAFETY: room for IOV_MAX.
-                    unsafe { to.add(n as usize).write(IoVec { base, len }) };
-                }
-                n += 1;
-            });
+            vectors.add(v, kind);
         }
-        if n > IOV_MAX {
-            Err(No)
-        } else {
-            Ok((to as u64, n))
-        }
+        vectors.done()
     }
 
     /// A buffer: in one piece, or as a vector by another operation. `true`: it has become one.
@@ -222,20 +206,9 @@ impl Rewriter<'_> {
             self.sqe.addr = to;
             return Ok(None);
         }
-        let to = self.s.room(IOV_MAX * 16).ok_or(No)? as *mut IoVec;
-        let mut n = 0;
-        segments(at, len, kind, &mut |base, len| {
-            if n < IOV_MAX {
-                // SAFETY: room for IOV_MAX.
-                unsafe { to.add(n as usize).write(IoVec { base, len }) };
-            }
-            n += 1;
-        });
-        if n > IOV_MAX {
-            Err(No)
-        } else {
-            Ok(Some((to as u64, n)))
-        }
+        let mut vectors = Vectors::new(self.s)?;
+        vectors.add(IoVec { base: at, len }, kind);
+        vectors.done().map(Some)
     }
 
     fn read_or_write(&mut self, kind: AccessKind, vectored: u8) -> Result<(), No> {
