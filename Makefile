@@ -19,6 +19,7 @@
 # make tarball    target/packages/ulpf-VERSION-x86_64-linux.tar.xz, which runs from wherever it is unpacked; debug information apart
 # make deb        target/packages/ulpf_VERSION_amd64.deb and libulpf-dev_VERSION_amd64.deb
 # make deb-all    these, ulpf-dkms_VERSION_all.deb (the kernel module) and ulpf-sim_VERSION_amd64.deb (the simulator)
+# make image      an image for containers, of the tarball: localhost/ulpf (with podman, docker or buildah)
 # make install    copies ulpf (and ulpf-sim, if it is built) to $(PREFIX)/bin, its manual pages and completions, and libulpf with its header, pkg-config file and manual pages
 
 PREFIX ?= /usr/local
@@ -112,6 +113,10 @@ packaged: need-build
 	@$(MAKE) -s -C ulpf-lib/c stage
 tarball: packaged
 	@packaging/build tarball debug
+ENGINE ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
+image: tarball
+	@[ "$(ENGINE)" ] || { echo "make image: there is no podman, docker or buildah here, which builds images" >&2; exit 1; }
+	$(ENGINE) build --build-arg VERSION=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml) -t ulpf -f packaging/Containerfile target/packages
 deb: packaged
 	@packaging/build deb
 deb-all: deb sim
@@ -139,4 +144,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo docs test gdb-suite check-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test
+.PHONY: build check demo docs test gdb-suite check-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball image deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test

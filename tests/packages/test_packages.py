@@ -1,6 +1,7 @@
 """The packages that `make tarball` and `make deb` make: unpacked, or installed into a root of their own, and used."""
 
 import glob
+import json
 import os
 import re
 import subprocess
@@ -112,6 +113,40 @@ class Tarball(Case):
 
     def test_the_same_bytes_again(self):
         self.same_again()
+
+
+@ulpf_only
+@needs("strip", "buildah")
+@unittest.skipUnless(os.geteuid() == 0, "only root can look into an image without a user namespace")
+class Image(Case):
+    """The recipe of the image for containers, with the tarball."""
+
+    what = "tarball"
+
+    def buildah(self, *command):
+        store = os.path.join(self.folder, "store")
+        return run("buildah", "--root", os.path.join(store, "root"), "--runroot", os.path.join(store, "run"), "--storage-driver", "vfs", *command)
+
+    def test_it_begins_with_ulpf(self):
+        ((name, path),) = self.made.items()
+        version = re.fullmatch(r"ulpf-(.*)-x86_64-linux\.tar\.xz", name)[1]
+        recipe = os.path.join(ROOT, "packaging", "Containerfile")
+        self.buildah("build", "--isolation", "chroot", "--build-arg", f"VERSION={version}", "-t", "ulpf", "-f", recipe, os.path.dirname(path))
+        container = self.buildah("from", "--pull-never", "localhost/ulpf").split()[-1]
+        root = self.buildah("mount", container).split()[-1]
+        try:
+            image = json.loads(self.buildah("inspect", container))["OCIv1"]
+            self.assertEqual((image["config"]["Entrypoint"], image["config"]["Labels"]["org.opencontainers.image.version"]), (["ulpf"], version))
+            (folder,) = [entry for entry in image["config"]["Env"] if entry.startswith("PATH=")]
+            command = root + os.path.join(folder.removeprefix("PATH="), "ulpf")
+            self.assertRegex(run(command, "--version"), rf"^ulpf {re.escape(version)}\b")
+            self.assertEqual(sorted(os.listdir(root)), ["opt"])
+            # What is tested as a rule needs the C library of the machine.
+            if "INTERP" not in run("readelf", "-lW", command):
+                said = self.buildah("run", "--isolation", "chroot", container, "ulpf", "--version")
+                self.assertRegex(said, rf"ulpf {re.escape(version)}\b")
+        finally:
+            self.buildah("umount", container)
 
 
 @ulpf_only
