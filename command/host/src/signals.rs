@@ -2,8 +2,9 @@
 #![forbid(unsafe_code)]
 
 use crate::sys;
+use std::io::{IsTerminal, Write, stderr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Once};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -40,11 +41,15 @@ pub struct Reading(());
 impl Reading {
     /// Until it is dropped.
     pub fn begin() -> Reading {
-        static WATCHED: Once = Once::new();
-        WATCHED.call_once(|| drop(std::thread::spawn(end_all_the_same)));
+        look_at_readers();
         READING.fetch_add(1, Ordering::Relaxed);
         Reading(())
     }
+}
+
+fn look_at_readers() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| drop(std::thread::spawn(watch_readers)));
 }
 
 impl Drop for Reading {
@@ -53,10 +58,55 @@ impl Drop for Reading {
     }
 }
 
-fn end_all_the_same() {
+/// While this lives, a line on the terminal says that debug information is read, if that takes long. Nobody else may
+/// write there meanwhile.
+pub struct Told(());
+
+/// Since when it is told, and whether the line is there.
+static TOLD: Mutex<Option<(Instant, bool)>> = Mutex::new(None);
+
+/// What takes no longer needs no word.
+const SHORT: Duration = Duration::from_secs(1);
+
+impl Told {
+    /// `None`: standard error is no terminal.
+    pub fn begin() -> Option<Told> {
+        stderr().is_terminal().then(|| {
+            look_at_readers();
+            *told() = Some((Instant::now(), false));
+            Told(())
+        })
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some((_, true)) = told().take() {
+            let _ = stderr().write_all(b"\r\x1b[K");
+        }
+    }
+}
+
+fn told() -> MutexGuard<'static, Option<(Instant, bool)>> {
+    TOLD.lock().unwrap_or_else(|held| held.into_inner())
+}
+
+fn tell() {
+    if let Some((since, there)) = &mut *told()
+        && since.elapsed() > SHORT
+    {
+        let seconds = since.elapsed().as_secs();
+        let line = format!("\rulpf: reading debug information, {seconds} s");
+        let _ = stderr().write_all(line.as_bytes());
+        *there = true;
+    }
+}
+
+fn watch_readers() {
     let mut since: Option<Instant> = None;
     loop {
         std::thread::sleep(Duration::from_millis(200));
+        tell();
         since = match told_to_end() && READING.load(Ordering::Relaxed) > 0 {
             true => since.or_else(|| Some(Instant::now())),
             false => None,

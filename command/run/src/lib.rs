@@ -453,7 +453,12 @@ async fn prepare(
         program.refresh_from_process(pid)?;
     }
     let memory = control.memory().await?;
-    let (watches, changes) = watches::resolve_all(specs, &program, &memory, watches::how(options));
+    let (watches, changes) = {
+        // A program that runs may write there, too.
+        let _told =
+            (launched && !options.quiet && !options.json).then(ulpf_host::signals::Told::begin);
+        watches::resolve_all(specs, &program, &memory, watches::how(options))
+    };
     if ulpf_host::signals::told_to_end() {
         if !launched {
             control.let_go().await;

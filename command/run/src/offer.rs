@@ -14,6 +14,7 @@ const WIDEST: usize = 48;
 
 /// Says that nothing is named, and what could be.
 pub fn offer(target: &Target) {
+    let told = ulpf_host::signals::Told::begin();
     let (module, start) = match target {
         Target::Launch(launch) => (
             found(&launch.program).and_then(|path| of_file(&path)),
@@ -24,6 +25,7 @@ pub fn offer(target: &Target) {
     let (largest, all) = module
         .as_ref()
         .map_or_else(Default::default, |m| m.largest(MOST));
+    drop(told);
     let what = largest.first().map_or("heap".into(), |g| quoted(&g.name));
     let example = start.replacen("WHAT", &what, 1);
     if let (Some(module), false) = (&module, largest.is_empty()) {

@@ -1,6 +1,6 @@
 //! Debug information of an object: where it is, and reading it.
 
-use crate::dwarf::{Dwarf, attributes_are_few};
+use crate::dwarf::{Dwarf, Traits, traits};
 use crate::elf::{Elf, contents, has_dwarf, parse_elf};
 use crate::fetch;
 use crate::image::Image;
@@ -27,9 +27,22 @@ pub struct DebugInfo {
     pub dwarf: Arc<Dwarf>,
     /// All sections together, in bytes.
     pub size: u64,
-    pub lines: Option<addr2line::Context<Slice>>,
-    pub index: OnceCell<Index>,
+    pub traits: Traits,
+    lines: OnceCell<Option<addr2line::Context<Slice>>>,
+    pub index: OnceCell<Option<Index>>,
     pub split: Split,
+}
+
+impl DebugInfo {
+    /// Lines and functions by address. All units are begun to be read for it, so it is made when the first address is
+    /// asked for.
+    pub fn lines(&self) -> Option<&addr2line::Context<Slice>> {
+        let lines = self.lines.get_or_init(|| {
+            let _work = Work::through(self.size);
+            addr2line::Context::from_arc_dwarf(self.dwarf.clone()).ok()
+        });
+        lines.as_ref()
+    }
 }
 
 impl Debug {
@@ -193,22 +206,22 @@ fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
     }
     let size = size.get();
     let work = Work::through(size);
-    if !attributes_are_few(&dwarf) {
+    let traits = traits(&dwarf);
+    if traits.too_many {
         elf.data()
             .note(|| "its entries have too many attributes".into());
         return None;
     }
     dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
-    let dwarf = Arc::new(dwarf);
-    let lines = addr2line::Context::from_arc_dwarf(dwarf.clone()).ok();
     if work.is_over() {
         elf.data()
             .note(|| "its debug information takes too long to read".into());
     }
     Some(DebugInfo {
-        dwarf,
+        dwarf: Arc::new(dwarf),
         size,
-        lines,
+        traits,
+        lines: OnceCell::new(),
         index: OnceCell::new(),
         split: Split::of(source, path),
     })

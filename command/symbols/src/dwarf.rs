@@ -1,7 +1,7 @@
 //! What everybody says of debug information.
 
 use crate::meter::Slice;
-use gimli::{DebuggingInformationEntry, Reader, Section, UnitOffset};
+use gimli::{DebuggingInformationEntry, Reader, Section, UnitOffset, constants as dw};
 use std::collections::HashSet;
 
 /// Attributes of one kind of entry; compilers write some thirty at most.
@@ -30,45 +30,86 @@ pub fn attr_str(
     std::str::from_utf8(slice.bytes()).ok()
 }
 
-/// Readers go through all attributes of an entry, also through those that take no bytes: so few bytes could
-/// stand for endless work. Every table of abbreviations that a unit names is looked at.
-pub fn attributes_are_few(dwarf: &Dwarf) -> bool {
-    let all = [Some(dwarf), dwarf.sup()];
-    all.into_iter().flatten().all(|dwarf| {
+/// What the abbreviations of debug information say of all of it.
+#[derive(Clone, Copy, Default)]
+pub struct Traits {
+    /// Some entries have more attributes than any compiler writes. Readers go through all attributes of an entry, also
+    /// through those that take no bytes: so few bytes could stand for endless work.
+    pub too_many: bool,
+    /// Variables and functions refer to entries of other units, which say their names: what linkers that optimise
+    /// write, and dwz.
+    pub crosses: bool,
+    /// Units may stand for others, in `.dwo` files.
+    pub skeletons: bool,
+}
+
+/// Looks at every table of abbreviations that a unit names.
+pub fn traits(dwarf: &Dwarf) -> Traits {
+    let mut traits = Traits::default();
+    for dwarf in [Some(dwarf), dwarf.sup()].into_iter().flatten() {
         let mut tables = HashSet::new();
         let mut units = dwarf.units();
         while let Ok(Some(unit)) = units.next() {
             tables.insert(unit.debug_abbrev_offset().0);
+            traits.skeletons |= matches!(unit.type_(), gimli::UnitType::Skeleton(_));
         }
         let mut units = dwarf.type_units();
         while let Ok(Some(unit)) = units.next() {
             tables.insert(unit.debug_abbrev_offset().0);
         }
-        let few = |table: &usize| attributes_of(dwarf, *table).is_none_or(|n| n <= MOST_ATTRIBUTES);
-        tables.iter().all(few)
-    })
+        for table in &tables {
+            // gimli finds as well that one is broken.
+            let _ = look_at(dwarf, *table, &mut traits);
+        }
+    }
+    traits
 }
 
-/// The most attributes of one abbreviation of a table (DWARF 5, 7.5.3); `None` if the table is broken, which
-/// gimli finds as well.
-fn attributes_of(dwarf: &Dwarf, table: usize) -> Option<usize> {
+/// One table of abbreviations (DWARF 5, 7.5.3).
+fn look_at(dwarf: &Dwarf, table: usize, traits: &mut Traits) -> gimli::Result<()> {
     let mut data = *dwarf.debug_abbrev.reader();
-    data.skip(table).ok()?;
-    let mut most = 0;
-    while data.read_uleb128().ok()? != 0 {
-        let (_tag, _children) = (data.read_uleb128().ok()?, data.read_u8().ok()?);
+    data.skip(table)?;
+    while data.read_uleb128()? != 0 {
+        let (tag, _children) = (data.read_uleb128_u16()?, data.read_u8()?);
+        let named = matches!(
+            gimli::DwTag(tag),
+            dw::DW_TAG_subprogram
+                | dw::DW_TAG_variable
+                | dw::DW_TAG_formal_parameter
+                | dw::DW_TAG_member
+        );
         let mut count = 0;
         loop {
-            let (name, form) = (data.read_uleb128().ok()?, data.read_uleb128().ok()?);
+            let (name, form) = (data.read_uleb128()?, data.read_uleb128()?);
             if (name, form) == (0, 0) {
                 break;
             }
-            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
-                data.read_sleb128().ok()?;
+            if form == u64::from(dw::DW_FORM_implicit_const.0) {
+                data.read_sleb128()?;
             }
+            traits.crosses |= named && is_completion(name) && is_elsewhere(form);
+            traits.skeletons |= name == u64::from(dw::DW_AT_GNU_dwo_id.0);
             count += 1;
         }
-        most = most.max(count);
+        traits.too_many |= count > MOST_ATTRIBUTES;
     }
-    Some(most)
+    Ok(())
+}
+
+fn is_completion(attribute: u64) -> bool {
+    [dw::DW_AT_specification, dw::DW_AT_abstract_origin]
+        .iter()
+        .any(|at| u64::from(at.0) == attribute)
+}
+
+/// Does a reference of that form lead to another unit?
+fn is_elsewhere(form: u64) -> bool {
+    let within = [
+        dw::DW_FORM_ref1,
+        dw::DW_FORM_ref2,
+        dw::DW_FORM_ref4,
+        dw::DW_FORM_ref8,
+        dw::DW_FORM_ref_udata,
+    ];
+    !within.iter().any(|known| u64::from(known.0) == form)
 }

@@ -3,7 +3,7 @@
 //! A type is built whole, except that pointers keep only where their target is described; that ends
 //! every recursion and lets a linked list be followed one step at a time.
 
-use crate::dwarf::{Die, Dwarf, Entry, attr_str};
+use crate::dwarf::{Die, Entry, attr_str};
 use crate::index::Index;
 use crate::meter::{Slice, Work};
 use crate::object::ObjectFile;
@@ -35,41 +35,28 @@ impl Types {
 
     /// The type of the variable or member that `die` describes.
     pub fn of_variable(&self, die: Die) -> Option<Rc<Type>> {
-        let (dwarf, index) = self.debug()?;
+        let index = self.object.index()?;
         let _work = Work::look_up(self.size());
-        Builder {
-            dwarf,
-            index,
-            known: &self.known,
-            deepest: Cell::new(0),
-        }
-        .of_entry(die, 0)
+        self.builder(index).of_entry(die, 0)
     }
 
     /// The type that `die` itself is.
     pub fn get(&self, die: Die) -> Option<Rc<Type>> {
-        let (dwarf, index) = self.debug()?;
+        let index = self.object.index()?;
         let _work = Work::look_up(self.size());
-        Some(
-            Builder {
-                dwarf,
-                index,
-                known: &self.known,
-                deepest: Cell::new(0),
-            }
-            .build(die, 0),
-        )
+        Some(self.builder(index).build(die, 0))
+    }
+
+    fn builder<'a>(&'a self, index: &'a Index) -> Builder<'a> {
+        Builder {
+            index,
+            known: &self.known,
+            deepest: Cell::new(0),
+        }
     }
 
     fn size(&self) -> u64 {
         self.object.debug().info.as_ref().map_or(0, |i| i.size)
-    }
-
-    fn debug(&self) -> Option<(&Dwarf, &Index)> {
-        Some((
-            &self.object.debug().info.as_ref()?.dwarf,
-            self.object.index()?,
-        ))
     }
 }
 
@@ -125,7 +112,6 @@ fn variant(at: u64, size: u64, value: Option<u64>, all: &[Option<u64>]) -> Varia
 }
 
 struct Builder<'a> {
-    dwarf: &'a Dwarf,
     index: &'a Index,
     known: &'a RefCell<Known>,
     /// How deep the parts nest that were built so far for the type at hand.
@@ -134,7 +120,7 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn unit(&self, die: Die) -> &gimli::Unit<Slice> {
-        &self.index.units[die.unit as usize].unit
+        self.index.unit(die.unit)
     }
 
     /// Follows DW_AT_type; `None` where there is none (void).
@@ -179,12 +165,7 @@ impl Builder<'_> {
     fn build_new(&self, die: Die, depth: usize) -> Option<Rc<Type>> {
         let unit = self.unit(die);
         let entry = unit.entry(die.offset).ok()?;
-        let name = attr_str(
-            self.index.dwarf_of(self.dwarf, die.unit),
-            unit,
-            &entry,
-            dw::DW_AT_name,
-        );
+        let name = attr_str(self.index.home(die.unit), unit, &entry, dw::DW_AT_name);
         let size = entry
             .attr_value(dw::DW_AT_byte_size)
             .ok()?
@@ -265,7 +246,7 @@ impl Builder<'_> {
                 let mut values = Vec::new();
                 self.children(die, |child| {
                     if child.tag() == dw::DW_TAG_enumerator {
-                        let dwarf = self.index.dwarf_of(self.dwarf, die.unit);
+                        let dwarf = self.index.home(die.unit);
                         let name = attr_str(dwarf, unit, child, dw::DW_AT_name).unwrap_or("?");
                         let value = match child.attr_value(dw::DW_AT_const_value)? {
                             Some(AttributeValue::Udata(v)) => v as i128,
@@ -430,7 +411,7 @@ impl Builder<'_> {
 
     /// The language that a unit is written in.
     fn language(&self, unit: u32) -> Option<gimli::DwLang> {
-        let mut entries = self.index.units[unit as usize].unit.entries();
+        let mut entries = self.index.unit(unit).entries();
         entries.next_dfs().ok()?;
         match entries.current()?.attr_value(dw::DW_AT_language).ok()?? {
             AttributeValue::Language(language) => Some(language),
@@ -440,7 +421,7 @@ impl Builder<'_> {
 
     fn members(&self, die: Die, depth: usize) -> Vec<Member> {
         let unit = self.unit(die);
-        let dwarf = self.index.dwarf_of(self.dwarf, die.unit);
+        let dwarf = self.index.home(die.unit);
         let mut members = Vec::new();
         let mut variants = Vec::new();
         self.children(die, |child| {
@@ -592,7 +573,7 @@ impl Builder<'_> {
         let Ok(entry) = unit.entry(die.offset) else {
             return "?".into();
         };
-        let dwarf = self.index.dwarf_of(self.dwarf, die.unit);
+        let dwarf = self.index.home(die.unit);
         let own = attr_str(dwarf, unit, &entry, dw::DW_AT_name);
         let keyword = match entry.tag() {
             dw::DW_TAG_structure_type => "struct ",

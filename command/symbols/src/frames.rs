@@ -68,10 +68,9 @@ impl Program {
                 continue;
             };
             let _work = Work::through(info.size);
-            for unit in 0..index.units.len() as u32 {
+            for unit in 0..index.len() {
                 let search = Search {
                     module: &module,
-                    dwarf: &info.dwarf,
                     index,
                     unit,
                     linked,
@@ -159,7 +158,6 @@ fn without_arguments(path: &str) -> String {
 
 struct Search<'a> {
     module: &'a Rc<Module>,
-    dwarf: &'a Dwarf,
     index: &'a Index,
     unit: u32,
     /// The function's first instruction.
@@ -176,11 +174,11 @@ enum Base {
 
 impl Search<'_> {
     fn unit(&self) -> &gimli::Unit<Slice> {
-        &self.index.units[self.unit as usize].unit
+        self.index.unit(self.unit)
     }
 
     fn home(&self) -> &Dwarf {
-        self.index.dwarf_of(self.dwarf, self.unit)
+        self.index.home(self.unit)
     }
 
     /// May the unit have the function? (Of split units their skeletons know the ranges.)

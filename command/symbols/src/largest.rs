@@ -56,16 +56,13 @@ impl Module {
     /// Its path, with its file where there are others of that path.
     fn told_apart(&self, index: &Index, variable: &Variable) -> String {
         let path = index.path(variable);
-        let info = self.object.debug().info.as_ref();
-        match info.filter(|_| index.find(&path).len() > 1) {
-            Some(info) => {
-                let files = index.source_files(&info.dwarf, variable);
-                let file = files.first().and_then(|f| Path::new(f).file_name());
-                match file.and_then(|f| f.to_str()) {
-                    Some(file) => format!("{file}:{path}"),
-                    None => path,
-                }
-            }
+        if index.find(&path).len() < 2 {
+            return path;
+        }
+        let files = index.source_files(variable);
+        let file = files.first().and_then(|f| Path::new(f).file_name());
+        match file.and_then(|f| f.to_str()) {
+            Some(file) => format!("{file}:{path}"),
             None => path,
         }
     }

@@ -174,8 +174,12 @@ impl ObjectFile {
     pub fn trouble(&self) -> Option<String> {
         let debug = self.debug.get();
         let separate = debug.and_then(|d| d.file_elf.as_ref());
-        let images = [Some(&self.elf), separate].into_iter().flatten();
-        images.into_iter().find_map(|elf| elf.data().trouble())
+        let mut images = [Some(&self.elf), separate].into_iter().flatten();
+        let index = debug.and_then(|d| d.info.as_ref()?.index.get()?.as_ref());
+        images.find_map(|elf| elf.data().trouble()).or_else(|| {
+            let cut = index.is_some_and(Index::is_cut);
+            cut.then(|| "its debug information takes too long to read".into())
+        })
     }
 
     pub fn debug(&self) -> &Debug {
@@ -185,16 +189,10 @@ impl ObjectFile {
 
     pub fn index(&self) -> Option<&Index> {
         let info = self.debug().info.as_ref()?;
-        Some(info.index.get_or_init(|| {
-            // The files of split units are not read yet; none of them is larger than it may be ([`Image`]).
-            let work = Work::through(info.size.saturating_mul(64));
-            let index = Index::build(&info.dwarf, &info.split);
-            if work.is_over() {
-                let why = || "its debug information takes too long to read".into();
-                self.elf.data().note(why);
-            }
-            index
-        }))
+        let index = info
+            .index
+            .get_or_init(|| Index::build(&info.dwarf, &info.split, info.traits, info.size));
+        index.as_ref()
     }
 
     pub fn symbols(&self) -> &ElfSymbols {

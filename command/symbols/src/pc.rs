@@ -78,7 +78,7 @@ fn locate_in(module: &Module, pc: u64) -> Location {
         location.offset = linked - symbol.addr;
     }
     let info = module.object.debug().info.as_ref();
-    let Some((info, lines)) = info.and_then(|info| Some((info, info.lines.as_ref()?))) else {
+    let Some((info, lines)) = info.and_then(|info| Some((info, info.lines()?))) else {
         return location;
     };
     let _work = Work::look_up(info.size);

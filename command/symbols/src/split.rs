@@ -8,7 +8,7 @@
 //! ```
 //! The id proves that a file belongs to the unit (DWARF 5, 7.3.2), so it does not matter where it lies.
 
-use crate::dwarf::{Dwarf, attributes_are_few};
+use crate::dwarf::{Dwarf, traits};
 use crate::elf::{Elf, joined_contents, parse_elf};
 use crate::image::Image;
 use crate::meter::Slice;
@@ -197,7 +197,7 @@ impl Split {
     }
 
     fn checked(&self, mut dwarf: Dwarf) -> Option<Dwarf> {
-        if !attributes_are_few(&dwarf) {
+        if traits(&dwarf).too_many {
             self.note(|| "its entries have too many attributes".into());
             return None;
         }

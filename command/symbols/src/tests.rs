@@ -46,18 +46,18 @@ thread_local! {
     static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
 }
 
-pub(super) fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     let folder = FOLDER.with(|folder| folder.path().to_owned());
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-fn sh(command: &str) {
+pub(crate) fn sh(command: &str) {
     let status = Command::new("sh").args(["-ec", command]).status().unwrap();
     assert!(status.success(), "{command}");
 }
 
-fn has(tool: &str) -> bool {
+pub(crate) fn has(tool: &str) -> bool {
     let found = Command::new(tool)
         .arg("--version")
         .stdout(Stdio::null())
@@ -83,7 +83,7 @@ fn has_libcpp() -> bool {
     found
 }
 
-fn source(name: &str) -> String {
+pub(crate) fn source(name: &str) -> String {
     format!("{}/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 

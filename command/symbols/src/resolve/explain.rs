@@ -29,12 +29,7 @@ fn missing_units(object: &ObjectFile) -> Option<String> {
 impl Resolver<'_> {
     pub(super) fn ambiguous(&self, name: &str, found: &[Match]) -> Problem {
         let each = found.iter().map(|m| {
-            let file = m.module.object.debug().info.as_ref().and_then(|i| {
-                m.index
-                    .source_files(&i.dwarf, m.variable)
-                    .into_iter()
-                    .next()
-            });
+            let file = m.index.source_files(m.variable).into_iter().next();
             let file = file.map_or(String::new(), |f| {
                 format!("{}:", f.rsplit('/').next().unwrap_or(&f))
             });

@@ -135,14 +135,12 @@ impl Resolver<'_> {
         module: &'m Rc<Module>,
         name: &str,
     ) -> Result<Vec<Match<'m>>, Problem> {
-        let (Some(index), Some(info)) =
-            (module.object.index(), module.object.debug().info.as_ref())
-        else {
+        let Some(index) = module.object.index() else {
             return Ok(Vec::new());
         };
         let mut all = index.find(name);
         if let Some(Scope::File(file)) = &self.spec.scope {
-            all.retain(|v| index.declared_in(&info.dwarf, v, file));
+            all.retain(|v| index.declared_in(v, file));
         }
         let usable = |v: &&Variable| match v.place {
             Place::Address(_) | Place::ThreadLocal(_) => true,

@@ -1,0 +1,593 @@
+//! Every variable of an object's debug information, by name.
+//!
+//! Each unit is walked once, when something of it is asked for ([`walk`]). Of a small file that is all of them at the
+//! first question. Of a large one ([`LARGE`]) it is those that mention the name in question ([`mention`]), until so many
+//! names have been asked for that all of them cost less.
+
+#[cfg(test)]
+mod compared;
+mod mention;
+mod walk;
+
+use crate::dwarf::{Die, Dwarf, Traits, attr_str};
+use crate::meter::{self, Slice, Work};
+use crate::place::Place;
+use crate::split::Split;
+use gimli::{AttributeValue, Reader, UnitOffset, UnitSectionOffset, constants as dw};
+use std::borrow::Cow;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use walk::{Finds, Outer};
+
+/// Bytes of debug information from which on units that do not mention a name are left alone: below, all of it is
+/// walked in the time that a program takes to start. (Tests have small files.)
+const LARGE: u64 = if cfg!(test) { 1 } else { 32 << 20 };
+/// Names that are searched for in a large file before all of its units are walked.
+const MOST_SEARCHES: usize = 16;
+
+pub struct Index {
+    dwarf: Arc<Dwarf>,
+    /// Units of the file itself, those of its supplementary file, then those of each file of split units.
+    units: Vec<Unit>,
+    /// Files of split units.
+    split: Vec<Arc<Dwarf>>,
+    /// Type units by signature.
+    signatures: HashMap<u64, (u32, UnitOffset)>,
+    /// Bytes of all sections.
+    size: u64,
+    /// Units refer to other ones for names.
+    crosses: bool,
+    /// Units may be walked alone, for what they mention.
+    selective: bool,
+    /// Units that mention a name.
+    searched: RefCell<HashMap<String, Rc<[u32]>>>,
+    whole: OnceCell<Whole>,
+    /// A limit was reached, so that something is missing.
+    cut: Cell<bool>,
+    /// Stands for units that are broken.
+    nothing: gimli::Unit<Slice>,
+    /// Units whose contents are in `.dwo` files that are not there.
+    pub missing_units: usize,
+}
+
+struct Unit {
+    header: gimli::UnitHeader<Slice>,
+    file: File,
+    /// What a split unit leaves in the program: where its addresses are.
+    skeleton: Option<u32>,
+    unit: OnceCell<Option<gimli::Unit<Slice>>>,
+    finds: OnceCell<Finds>,
+}
+
+/// Which file has a unit, in the order of [`Index::units`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum File {
+    Own,
+    Supplementary,
+    /// By its number in [`Index::split`].
+    Split(u32),
+}
+
+/// Scopes in one another; real ones are some ten deep.
+const MOST_SCOPES: usize = 100;
+
+#[derive(Clone, Debug)]
+pub struct Variable {
+    pub name: &'static str,
+    /// By its unit and its number there.
+    scope: Option<(u32, u32)>,
+    pub place: Place,
+    /// Visible outside its file.
+    pub external: bool,
+    /// Entry that carries the type, and for the source file.
+    pub die: Die,
+    /// Entry that says in which file it is declared.
+    pub decl_file: Option<u64>,
+}
+
+/// A variable that lives only while its function runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Local {
+    pub function: &'static str,
+    /// In a register at least part of the time.
+    pub register: bool,
+}
+
+/// What all units together have.
+#[derive(Default)]
+struct Whole {
+    by_name: HashMap<&'static str, Vec<Id>>,
+    /// Variables whose name is at an entry of another unit.
+    completed: Vec<Variable>,
+    by_address: OnceCell<HashMap<u64, Id>>,
+    locals: HashMap<&'static str, Local>,
+    /// Complete structures by name, for pointers to types that their own unit only declares.
+    complete: HashMap<&'static str, Die>,
+}
+
+/// A variable: of a unit's [`Finds`], or of [`Whole::completed`].
+#[derive(Clone, Copy)]
+enum Id {
+    Of(u32, u32),
+    Completed(u32),
+}
+
+impl Index {
+    pub fn build(dwarf: &Arc<Dwarf>, split: &Split, traits: Traits, size: u64) -> Option<Index> {
+        let mut index = Index {
+            dwarf: dwarf.clone(),
+            units: Vec::new(),
+            split: Vec::new(),
+            signatures: HashMap::new(),
+            size,
+            crosses: traits.crosses,
+            selective: false,
+            searched: RefCell::default(),
+            whole: OnceCell::new(),
+            cut: Cell::new(false),
+            nothing: nothing()?,
+            missing_units: 0,
+        };
+        let work = index.work();
+        index.add_units(dwarf, File::Own, None);
+        if let Some(sup) = dwarf.sup() {
+            index.add_units(sup, File::Supplementary, None);
+        }
+        if traits.skeletons {
+            index.add_split(split);
+        }
+        index.selective = !traits.crosses && size.saturating_add(split.size()) >= LARGE;
+        index.cut.set(work.is_over());
+        drop(work);
+        Some(index)
+    }
+
+    /// The files of split units are not read yet; none of them is larger than it may be ([`crate::image`]).
+    fn work(&self) -> Work {
+        Work::through(self.size.saturating_mul(64))
+    }
+
+    /// A limit was reached.
+    pub fn is_cut(&self) -> bool {
+        self.cut.get()
+    }
+
+    /// What the skeleton units stand for.
+    fn add_split(&mut self, split: &Split) {
+        let dwarf = self.dwarf.clone();
+        let skeletons: Vec<u32> = (0..self.len())
+            .filter(|n| self.unit(*n).dwo_id.is_some())
+            .collect();
+        for number in &skeletons {
+            match split.of_unit(&dwarf, self.unit(*number)) {
+                Some(found) => self.add_file(found, Some(*number)),
+                None => self.missing_units += 1,
+            }
+        }
+        if !skeletons.is_empty() {
+            for types in split.types(&dwarf) {
+                self.add_file(types, None);
+            }
+        }
+    }
+
+    fn add_file(&mut self, dwarf: Arc<Dwarf>, skeleton: Option<u32>) {
+        let file = File::Split(self.split.len() as u32);
+        self.add_units(&dwarf, file, skeleton);
+        self.split.push(dwarf);
+    }
+
+    fn add_units(&mut self, dwarf: &Dwarf, file: File, skeleton: Option<u32>) {
+        let mut headers = Vec::new();
+        let mut units = dwarf.units();
+        while let Ok(Some(header)) = units.next() {
+            headers.push(header);
+        }
+        let mut units = dwarf.type_units();
+        while let Ok(Some(header)) = units.next() {
+            headers.push(header);
+        }
+        for header in headers {
+            if let gimli::UnitType::Type {
+                type_signature,
+                type_offset,
+            }
+            | gimli::UnitType::SplitType {
+                type_signature,
+                type_offset,
+            } = header.type_()
+            {
+                self.signatures
+                    .insert(type_signature.0, (self.len(), type_offset));
+            }
+            self.units.push(Unit {
+                header,
+                file,
+                skeleton,
+                unit: OnceCell::new(),
+                finds: OnceCell::new(),
+            });
+        }
+    }
+
+    /// How many units there are; their numbers are those below.
+    pub fn len(&self) -> u32 {
+        self.units.len() as u32
+    }
+
+    /// A unit. One that is broken has nothing in it.
+    pub fn unit(&self, number: u32) -> &gimli::Unit<Slice> {
+        let this = &self.units[number as usize];
+        let unit = this.unit.get_or_init(|| {
+            let home = self.home(number);
+            let mut unit = home.unit(this.header).ok()?;
+            if let Some(skeleton) = this.skeleton.map(|n| self.unit(n)) {
+                unit.copy_relocated_attributes(skeleton);
+                // Its source files are in the table of the program.
+                unit.line_program.clone_from(&skeleton.line_program);
+            }
+            Some(unit)
+        });
+        unit.as_ref().unwrap_or(&self.nothing)
+    }
+
+    fn finds(&self, number: u32) -> &Finds {
+        let unit = &self.units[number as usize];
+        unit.finds.get_or_init(|| walk::walk(self, number))
+    }
+
+    /// All units, walked.
+    fn whole(&self) -> &Whole {
+        self.whole.get_or_init(|| {
+            let work = self.work();
+            let mut whole = Whole::default();
+            for number in 0..self.len() {
+                let finds = self.finds(number);
+                for (name, local) in finds.locals.take() {
+                    whole.locals.entry(name).or_insert(local);
+                }
+                for (name, die) in finds.complete.take() {
+                    whole.complete.entry(name).or_insert(die);
+                }
+                for (n, variable) in finds.variables.iter().enumerate() {
+                    let all = whole.by_name.entry(variable.name).or_default();
+                    all.push(Id::Of(number, n as u32));
+                }
+            }
+            for number in 0..self.len() {
+                for (variable, die) in self.finds(number).elsewhere.take() {
+                    let Some(declared) = self.finds(die.unit).declared(die) else {
+                        continue;
+                    };
+                    let id = Id::Completed(whole.completed.len() as u32);
+                    whole.by_name.entry(declared.name).or_default().push(id);
+                    whole.completed.push(Variable {
+                        name: declared.name,
+                        scope: declared.scope.map(|scope| (die.unit, scope)),
+                        die,
+                        ..variable
+                    });
+                }
+            }
+            self.cut.set(self.cut.get() || work.is_over());
+            whole
+        })
+    }
+
+    /// The units to look through for a name; `None`: all of them, which have been walked.
+    fn mentioning(&self, name: &str) -> Option<Rc<[u32]>> {
+        if !self.selective || self.whole.get().is_some() {
+            return None;
+        }
+        let mut searched = self.searched.borrow_mut();
+        if let Some(known) = searched.get(name) {
+            return Some(known.clone());
+        }
+        if searched.len() == MOST_SEARCHES {
+            return None;
+        }
+        let work = self.work();
+        let found: Rc<[u32]> = self.search(name).into();
+        for number in found.iter() {
+            self.finds(*number);
+        }
+        self.cut.set(self.cut.get() || work.is_over());
+        searched.insert(name.into(), found.clone());
+        Some(found)
+    }
+
+    fn variable(&self, id: Id) -> Option<&Variable> {
+        match id {
+            Id::Of(unit, n) => self.finds(unit).variables.get(n as usize),
+            Id::Completed(n) => self.whole.get()?.completed.get(n as usize),
+        }
+    }
+
+    /// Variables of that name, whatever is around them.
+    fn named(&self, name: &str) -> Vec<&Variable> {
+        match self.mentioning(name) {
+            _ if name.is_empty() => Vec::new(),
+            Some(units) => units
+                .iter()
+                .flat_map(|unit| &self.finds(*unit).variables)
+                .filter(|v| v.name == name)
+                .collect(),
+            None => {
+                let all = self.whole().by_name.get(name).into_iter().flatten();
+                all.filter_map(|id| self.variable(*id)).collect()
+            }
+        }
+    }
+
+    /// The file that holds a unit.
+    pub fn home(&self, unit: u32) -> &Dwarf {
+        match (self.units[unit as usize].file, self.dwarf.sup()) {
+            (File::Supplementary, Some(sup)) => sup,
+            (File::Split(n), _) => &self.split[n as usize],
+            _ => &self.dwarf,
+        }
+    }
+
+    /// Follows a reference attribute of an entry in `unit`.
+    pub fn reference(&self, unit: u32, value: AttributeValue<Slice>) -> Option<Die> {
+        match value {
+            AttributeValue::UnitRef(offset) => Some(Die { unit, offset }),
+            AttributeValue::DebugInfoRef(offset) => {
+                self.at_offset(offset, self.units[unit as usize].file)
+            }
+            AttributeValue::DebugInfoRefSup(offset) => self.at_offset(offset, File::Supplementary),
+            AttributeValue::DebugTypesRef(signature) => {
+                self.signatures.get(&signature.0).map(|(unit, offset)| Die {
+                    unit: *unit,
+                    offset: *offset,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn at_offset(&self, offset: gimli::DebugInfoOffset, file: File) -> Option<Die> {
+        let unit = self.unit_around(file, false, offset.0)?;
+        Some(Die {
+            unit,
+            offset: offset.to_unit_offset(&self.units[unit as usize].header)?,
+        })
+    }
+
+    /// The unit at or before an offset in a file's .debug_info, or in its .debug_types.
+    fn unit_around(&self, file: File, types: bool, offset: usize) -> Option<u32> {
+        // Units lie in order within each file: its .debug_info, its .debug_types.
+        let key = |u: &Unit| match u.header.offset() {
+            UnitSectionOffset::DebugInfoOffset(start) => (u.file, false, start.0),
+            UnitSectionOffset::DebugTypesOffset(start) => (u.file, true, start.0),
+        };
+        let before = self
+            .units
+            .partition_point(|u| key(u) <= (file, types, offset));
+        let number = before.checked_sub(1)?;
+        let (of, in_types, _) = key(&self.units[number]);
+        (of == file && in_types == types).then_some(number as u32)
+    }
+
+    pub fn die_name(&self, die: Die) -> Option<&'static str> {
+        let unit = self.unit(die.unit);
+        let entry = unit.entry(die.offset).ok()?;
+        attr_str(self.home(die.unit), unit, &entry, dw::DW_AT_name)
+    }
+
+    /// With namespaces, classes and functions around it: `ns::Class::total`, `main::calls`.
+    pub fn path(&self, variable: &Variable) -> String {
+        let mut parts = vec![variable.name];
+        let mut scope = variable.scope;
+        while let Some((unit, n)) = scope {
+            let Some(this) = self.finds(unit).scopes.get(n as usize) else {
+                break;
+            };
+            if parts.len() > MOST_SCOPES {
+                parts.push("…");
+                break;
+            }
+            if !this.name.is_empty() {
+                parts.push(this.name);
+            }
+            scope = match this.outer {
+                Outer::Nothing => None,
+                Outer::Scope(n) => Some((unit, n)),
+                Outer::Declaration(die) => {
+                    let declared = self.finds(die.unit).declared(die);
+                    declared.and_then(|d| Some((die.unit, d.scope?)))
+                }
+            };
+        }
+        parts.reverse();
+        let path = parts.join("::");
+        meter::step(path.len() as u64);
+        path
+    }
+
+    /// Variables whose path is `path` or ends with `::path`.
+    pub fn find(&self, path: &str) -> Vec<&Variable> {
+        let all = self.named(last_component(path));
+        let work = Work::look_up(0);
+        let tail = without_blanks(path);
+        all.into_iter()
+            .take_while(|_| !work.is_over())
+            .filter(|v| path_ends_with(&without_blanks(&self.path(v)), &tail))
+            .collect()
+    }
+
+    pub fn local(&self, name: &str) -> Option<Local> {
+        match self.mentioning(name) {
+            Some(units) => units.iter().find_map(|unit| {
+                let locals = self.finds(*unit).locals.borrow();
+                let found = locals.iter().find(|(known, _)| *known == name);
+                found.map(|(_, local)| *local)
+            }),
+            None => self.whole().locals.get(name).copied(),
+        }
+    }
+
+    pub fn complete_type(&self, name: &str) -> Option<Die> {
+        match self.mentioning(name) {
+            Some(units) => units.iter().find_map(|unit| {
+                let complete = self.finds(*unit).complete.borrow();
+                let found = complete.iter().find(|(known, _)| *known == name);
+                found.map(|(_, die)| *die)
+            }),
+            None => self.whole().complete.get(name).copied(),
+        }
+    }
+
+    pub fn variables(&self) -> impl Iterator<Item = &Variable> {
+        let completed = &self.whole().completed;
+        let units = (0..self.len()).flat_map(|unit| &self.finds(unit).variables);
+        units.chain(completed)
+    }
+
+    /// The variable at an address as linked.
+    pub fn at(&self, addr: u64) -> Option<&Variable> {
+        let whole = self.whole();
+        let by_address = whole.by_address.get_or_init(|| {
+            let mut map = HashMap::new();
+            let own = (0..self.len()).flat_map(|unit| {
+                let numbers = 0..self.finds(unit).variables.len() as u32;
+                numbers.map(move |n| Id::Of(unit, n))
+            });
+            let completed = (0..whole.completed.len() as u32).map(Id::Completed);
+            for id in own.chain(completed) {
+                let place = self.variable(id).map(|v| v.place);
+                if let Some(Place::Address(addr)) = place {
+                    map.entry(addr).or_insert(id);
+                }
+            }
+            map
+        });
+        self.variable(*by_address.get(&addr)?)
+    }
+
+    /// Does the variable come from this source file? Compared from the end of the path.
+    pub fn declared_in(&self, variable: &Variable, file: &str) -> bool {
+        self.source_files(variable)
+            .iter()
+            .any(|path| file_ends_with(path, file))
+    }
+
+    /// Files that a variable belongs to: where it is declared, and its unit's main file.
+    pub fn source_files(&self, variable: &Variable) -> Vec<String> {
+        let number = variable.die.unit;
+        let unit = self.unit(number);
+        let home = match self.units[number as usize].file {
+            File::Split(_) => &self.dwarf,
+            _ => self.home(number),
+        };
+        let mut files = Vec::new();
+        if let (Some(program), Some(number)) = (&unit.line_program, variable.decl_file)
+            && let Some(file) = program.header().file(number)
+        {
+            let mut path = String::new();
+            let directory = file
+                .directory(program.header())
+                .and_then(|d| home.attr_string(unit, d).ok());
+            let directory = directory.as_ref().and_then(lossy);
+            if let (Some(directory), 1..) = (directory, file.directory_index()) {
+                path = directory + "/";
+            }
+            let name = home.attr_string(unit, file.path_name()).ok();
+            files.extend(name.as_ref().and_then(lossy).map(|name| path + &name));
+        }
+        files.extend(unit.name.as_ref().and_then(lossy));
+        files
+    }
+}
+
+/// A unit with nothing in it.
+fn nothing() -> Option<gimli::Unit<Slice>> {
+    // Length, version 4, abbreviations at 0, addresses of 8 bytes; an entry of the first kind.
+    const INFO: &[u8] = &[8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 1];
+    // The first kind: a DW_TAG_compile_unit without children and attributes.
+    const KINDS: &[u8] = &[1, dw::DW_TAG_compile_unit.0 as u8, 0, 0, 0, 0];
+    let load = |id| {
+        Ok::<_, gimli::Error>(Slice::new(match id {
+            gimli::SectionId::DebugInfo => INFO,
+            gimli::SectionId::DebugAbbrev => KINDS,
+            _ => &[],
+        }))
+    };
+    let _work = Work::look_up(0);
+    let dwarf = Dwarf::load(load).ok()?;
+    dwarf.unit(dwarf.units().next().ok()??).ok()
+}
+
+fn lossy(text: &Slice) -> Option<String> {
+    Some(text.to_string_lossy().ok()?.into_owned())
+}
+
+/// The part after the last `::` outside template arguments.
+fn last_component(path: &str) -> &str {
+    let (mut depth, mut start) = (0i32, 0);
+    let bytes = path.as_bytes();
+    for i in 0..bytes.len() {
+        match bytes[i] {
+            b'<' | b'{' => depth += 1,
+            b'>' | b'}' => depth -= 1,
+            b':' if depth == 0 && i > 0 && bytes[i - 1] == b':' => start = i + 1,
+            _ => {}
+        }
+    }
+    &path[start..]
+}
+
+/// Compilers and people put blanks between template arguments as they like.
+fn without_blanks(path: &str) -> Cow<'_, str> {
+    if !path.contains('<') {
+        return path.into();
+    }
+    let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let mut plain = String::with_capacity(path.len());
+    let mut rest = path.chars().peekable();
+    while let Some(c) = rest.next() {
+        // (One of `unsigned int` stays.)
+        if c != ' ' || word(plain.chars().next_back()) && word(rest.peek().copied()) {
+            plain.push(c);
+        }
+    }
+    plain.into()
+}
+
+fn path_ends_with(path: &str, tail: &str) -> bool {
+    path.strip_suffix(tail).is_some_and(|before| before.is_empty() || before.ends_with("::"))
+        // Anonymous namespaces are left out by those who write names.
+        || path.contains("(anonymous namespace)::") && path_ends_with(&path.replace("(anonymous namespace)::", ""), tail)
+}
+
+pub fn file_ends_with(path: &str, tail: &str) -> bool {
+    path.strip_suffix(tail)
+        .is_some_and(|before| before.is_empty() || before.ends_with('/') || tail.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_match_from_the_end_at_boundaries() {
+        assert!(path_ends_with("ns::Class::total", "total"));
+        assert!(path_ends_with("ns::Class::total", "Class::total"));
+        assert!(!path_ends_with("ns::subtotal", "total"));
+        assert!(path_ends_with("(anonymous namespace)::hidden", "hidden"));
+        assert!(path_ends_with(
+            "a::(anonymous namespace)::hidden",
+            "a::hidden"
+        ));
+        assert_eq!(last_component("Pool<a::b>::live"), "live");
+        assert_eq!(
+            without_blanks("P<A<unsigned int>, 4 >"),
+            "P<A<unsigned int>,4>"
+        );
+        assert!(file_ends_with("/src/dir/loop.c", "loop.c"));
+        assert!(file_ends_with("/src/dir/loop.c", "dir/loop.c"));
+        assert!(!file_ends_with("/src/dir/myloop.c", "loop.c"));
+    }
+}
