@@ -59,7 +59,7 @@ enum Command {
     /// Offer a remote port (of `ulpf server`, in a guest, say) as a back end of the bridge
     Bridge(crate::bridge::BridgeArgs),
     /// Say what this machine offers, and what to do about what is missing
-    Doctor,
+    Doctor(crate::doctor::DoctorArgs),
     /// Write the manual pages and the completions of bash, zsh and fish to a folder
     Pages(crate::pages::PagesArgs),
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
@@ -118,7 +118,7 @@ pub fn main() -> i32 {
         Command::Find(args) => ulpf_find::main(&args),
         Command::Log(args) => ulpf_log::main(&args),
         Command::Bridge(args) => run(crate::bridge::bridge(args)),
-        Command::Doctor => crate::doctor::doctor(),
+        Command::Doctor(args) => crate::doctor::doctor(&args),
         Command::Pages(args) => crate::pages::main(&args, Cli::command()),
         Command::Bench(args) => ulpf_bench::bench(&args),
     }

@@ -5,7 +5,8 @@
 //!   FAIL  syscall user dispatch Function not implemented
 //!           Needed to … Use a kernel built with CONFIG_GENERIC_ENTRY (5.11 or later).
 //! ```
-//! Exit status 0: a program can be watched. 1: something that is needed is missing.
+//! Exit status 0: a program can be watched. 1: something that is needed is missing. With `--report` the same stands in
+//! what is pasted into an issue, with all that says which system it is and nothing that says whose.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -56,10 +57,34 @@ fn lacks(
     }
 }
 
-pub fn doctor() -> i32 {
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Print what an issue needs: the findings, and which system this is (no names of users or machines)
+    #[arg(long)]
+    report: bool,
+}
+
+pub fn doctor(args: &DoctorArgs) -> i32 {
+    if args.report {
+        println!("ulpf {}\n\n```text", env!("CARGO_PKG_VERSION"));
+        system()
+            .iter()
+            .for_each(|(what, value)| println!("{what}: {}", Text(value)));
+        println!();
+    }
+    let status = examine();
+    if args.report {
+        println!("```");
+    }
+    status
+}
+
+fn examine() -> i32 {
     let findings = [
         kernel(),
         processor(),
+        processes(),
+        security(),
         system_call(
             "syscall user dispatch",
             sys::probe::user_dispatch(),
@@ -84,6 +109,7 @@ pub fn doctor() -> i32 {
         overcommit(),
         address_space(),
         stub(),
+        trial(),
         debug_registers(),
         protection_keys(),
         device(),
@@ -154,6 +180,146 @@ fn kernel() -> Finding {
             "Linux 5.11 or later is needed.",
         ),
         _ => ok("kernel", text),
+    }
+}
+
+/// Which system this is: what the findings do not say.
+fn system() -> Vec<(&'static str, String)> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let release = read("/etc/os-release");
+    let name = release
+        .lines()
+        .find_map(|l| l.strip_prefix("PRETTY_NAME="))
+        .map_or("not said", |name| name.trim_matches('"'));
+    let memory = read("/proc/meminfo");
+    let total = memory.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+    let containers = [
+        ("/.dockerenv", "Docker"),
+        ("/run/.containerenv", "Podman"),
+        ("/run/systemd/container", "systemd-nspawn or another"),
+    ];
+    let container = containers
+        .iter()
+        .find(|(path, _)| fs::exists(path).unwrap_or(false));
+    let library = first_line("ldd").unwrap_or_else(|| "not told by ldd".into());
+    let who = match sys::is_root() {
+        true => "root",
+        false => "an ordinary user",
+    };
+    vec![
+        ("system", name.into()),
+        (
+            "kernel's build",
+            read("/proc/sys/kernel/version").trim().into(),
+        ),
+        ("C library", library),
+        ("memory", total.unwrap_or("not said").trim().into()),
+        (
+            "processors",
+            read("/sys/devices/system/cpu/online").trim().into(),
+        ),
+        ("container", container.map_or("none seen", |c| c.1).into()),
+        ("run by", who.into()),
+    ]
+}
+
+/// Whose processes can be seen.
+fn processes() -> Finding {
+    const WHAT: &str = "processes";
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    match hidden(&mounts) {
+        None => lacks(
+            Level::Fail,
+            WHAT,
+            "/proc is not mounted",
+            "The program's memory and symbols are found there: mount -t proc proc /proc",
+        ),
+        Some(true) if !sys::is_root() => lacks(
+            Level::Missing,
+            WHAT,
+            "those of other users are hidden (/proc is mounted with hidepid)",
+            "Your own are watched as anywhere. For others' run ulpf as root, or be a member of the group that /proc's gid= names.",
+        ),
+        Some(_) => ok(WHAT, "/proc is there"),
+    }
+}
+
+/// Does /proc hide processes of others? `None`: it is not there. (proc(5), proc_pid_mountinfo(5))
+fn hidden(mounts: &str) -> Option<bool> {
+    let proc = mounts
+        .lines()
+        .filter(|l| l.split(' ').nth(4) == Some("/proc"))
+        .next_back()?;
+    let options = proc.rsplit(' ').next().unwrap_or("");
+    let hide = options.split(',').find_map(|o| o.strip_prefix("hidepid="));
+    Some(hide.is_some_and(|how| !matches!(how, "0" | "off")))
+}
+
+/// What may refuse system calls, of which the findings below say whether it does.
+fn security() -> Finding {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let status = read("/proc/self/status");
+    let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name));
+    let mut there = Vec::new();
+    if field("Seccomp:").is_some_and(|mode| mode.trim() == "2") {
+        let count = field("Seccomp_filters:").map_or("", str::trim);
+        there.push(format!("seccomp filters ({count})"));
+    }
+    if field("NoNewPrivs:").is_some_and(|on| on.trim() == "1") {
+        there.push("no new privileges".into());
+    }
+    if read("/sys/fs/selinux/enforce").trim() == "1" {
+        there.push("SELinux, enforcing".into());
+    }
+    let profile = read("/proc/self/attr/current");
+    let profile = profile.trim_matches(['\0', '\n']);
+    if !profile.is_empty() && profile != "unconfined" {
+        there.push(format!("the profile {profile}"));
+    }
+    match there.is_empty() {
+        true => ok("security", "nothing special is in force"),
+        false => ok("security", format!("in force: {}", there.join(", "))),
+    }
+}
+
+/// Watches a program, as `ulpf run` does.
+fn trial() -> Finding {
+    const WHAT: &str = "a trial";
+    const PROGRAM: &str = "true";
+    let Some(us) = std::env::current_exe().ok() else {
+        return lacks(
+            Level::Missing,
+            WHAT,
+            "not made",
+            "ulpf does not find itself: is /proc mounted?",
+        );
+    };
+    if first_line(PROGRAM).is_none() && Command::new(PROGRAM).status().is_err() {
+        return lacks(
+            Level::Note,
+            WHAT,
+            "not made: there is no `true` in PATH",
+            "Not needed.",
+        );
+    }
+    let made = Command::new(us)
+        .args(["run", "-q", "--no-summary", "-w", "heap", PROGRAM])
+        .stdin(Stdio::null())
+        .output();
+    match made {
+        Ok(out) if out.status.success() => ok(WHAT, "`true` has run with its heap watched"),
+        Ok(out) => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            let first = said.lines().next().unwrap_or("without a word").to_string();
+            let advice = "A program could not be watched. What is refused above is the likely cause; ulpf run -v -w heap true says more.";
+            lacks(
+                Level::Fail,
+                WHAT,
+                format!("{}: {first}", out.status),
+                advice,
+            )
+        }
+        Err(e) => lacks(Level::Missing, WHAT, "not made", e.to_string()),
     }
 }
 
@@ -403,6 +569,18 @@ fn lldb() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_proc_hides() {
+        let proc =
+            |options: &str| format!("22 27 0:21 / /proc rw,relatime - proc proc rw{options}\n");
+        assert_eq!(hidden(&proc("")), Some(false));
+        assert_eq!(hidden(&proc(",hidepid=off")), Some(false));
+        assert_eq!(hidden(&proc(",gid=5,hidepid=invisible")), Some(true));
+        // The last one is on top.
+        assert_eq!(hidden(&(proc(",hidepid=2") + &proc(""))), Some(false));
+        assert_eq!(hidden("27 1 254:0 / / rw - ext4 /dev/vda rw\n"), None);
+    }
 
     #[test]
     fn the_parameter_early() {

@@ -1,9 +1,12 @@
 """`ulpf run`: every hit is counted, and the program runs as without us. The other commands."""
 
+import os
 import re
+import socket
+import subprocess
 import unittest
 
-from lib.env import bare, example, needs_registers, ulpf_only
+from lib.env import ULPF, bare, example, needs, needs_registers, ulpf_only
 from lib.run import Json, run, ulpf
 
 
@@ -108,7 +111,26 @@ class Faces(unittest.TestCase):
         status, out, _ = ulpf("doctor")
         self.assertEqual(status, 0)
         self.assertRegex(out, r"(?m)^ok +memfd")
+        self.assertRegex(out, r"(?m)^ok +a trial +`true` has run with its heap watched$")
         self.assertIn("Watchpoints work on this machine", out)
+
+    def test_report(self):
+        status, out, _ = ulpf("doctor", "--report")
+        self.assertEqual(status, 0)
+        self.assertRegex(out, r"(?s)^ulpf \d\S*\n\n```text\nsystem: \S.*\nkernel's build: #.*\nok +kernel .*```\n$")
+        self.assertNotIn(socket.gethostname() + " ", out)
+
+    @needs("unshare", "setpriv")
+    @unittest.skipUnless(os.geteuid() == 0, "only root mounts /proc anew")
+    def test_the_doctor_of_a_hidden_proc(self):
+        def said(options, *prefix):
+            inside = f'mount -t proc -o {options} proc /proc; exec "$@"'
+            done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "sh", "-ec", inside, "sh", *prefix, ULPF, "doctor"], stdout=subprocess.PIPE, text=True)
+            return done.stdout
+
+        self.assertRegex(said("hidepid=2"), r"(?m)^ok +processes +/proc is there$")
+        somebody = "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"
+        self.assertRegex(said("hidepid=2", *somebody), r"(?m)^no +processes +those of other users are hidden")
 
     def test_help(self):
         for command in "server", "run", "attach", "gdb", "doctor":
