@@ -4,7 +4,8 @@
 //! its own that no filter of the program's knows. So the kernel gets each filter behind a few instructions that let our
 //! image's calls pass ([`ulpf_lib::seccomp::exempting`]), and the filters are run here, on the call as it was made
 //! ([`judge`]). What only the kernel can do (tell a supervisor or a tracer, end a thread) it does at one `syscall`
-//! instruction that is not let pass: [`ulpf_judged`].
+//! instruction that is not let pass: [`ulpf_judged`]. There it sees that instruction's address, and where memory has
+//! moved, another buffer's; so where nobody is there to be told, it is not asked.
 //!
 //! The kernel's filters stay what they are in forked children, after exec and after a detach; there the addresses of our
 //! image pass, where nothing of ours lies any more. A child or program that is followed gets its stub at the same
@@ -22,7 +23,7 @@ use linux_raw_sys::ptrace as p;
 use ulpf_lib::boot::BootArgs;
 use ulpf_lib::seccomp::{Data, Instruction, Kept, MOST, PREFIX, STRICT, Verdict, X86_64};
 use ulpf_lib::sys::Errno;
-use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
+use ulpf_lib::sys::failure::{EINVAL, ENOMEM, ENOSYS};
 use ulpf_lib::{seccomp, sys};
 
 use super::call::{Args, Outcome, raw};
@@ -46,6 +47,8 @@ use crate::signals::{kernel, masks, raise};
 pub static SOME: AtomicBool = AtomicBool::new(false);
 /// Numbers that a filter of some thread does not let pass whatever the arguments are.
 static LOOKED_AT: Numbers = [const { AtomicU64::new(0) }; KNOWN / 64];
+/// A filter may have a listener, by which a supervisor hears of calls.
+static LISTENED: AtomicBool = AtomicBool::new(false);
 /// A supervisor would have to decide about a call that only we can make: it was made.
 pub static UNSUPERVISED: AtomicBool = AtomicBool::new(false);
 /// A filter is longer than the kernel takes behind [`seccomp::exempting`].
@@ -112,11 +115,17 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
     let (verdict, strict) = decide(&t, nr, uc.gprs.rip, arch, a);
     match verdict {
         Verdict::Allow => None,
-        Verdict::Errno(errno) => Some(Outcome::Value(-i64::from(errno))),
+        Verdict::Errno(errno) => {
+            // No outcome: any number may be asked for, also those by which we tell each other something.
+            uc.gprs.rax = (-i64::from(errno)) as u64;
+            Some(Outcome::Leave)
+        }
         Verdict::Trap(errno) => {
             trap(t, uc, nr, arch, (k::SYS_SECCOMP as i32, errno.into()));
             Some(Outcome::Leave)
         }
+        Verdict::Notify if !LISTENED.load(SeqCst) => Some(Outcome::Value(ENOSYS)),
+        Verdict::Trace if !traced() => Some(Outcome::Value(ENOSYS)),
         Verdict::Notify | Verdict::Trace if ours && super::is_ordinary(nr) => {
             t.own().judged.set(true);
             let result = ordinary(t, uc, nr, a);
@@ -141,6 +150,23 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
             Some(Outcome::Leave)
         }
     }
+}
+
+/// May somebody trace the calling thread? Where /proc does not say, the kernel decides, though it sees other addresses.
+fn traced() -> bool {
+    const NOBODY: &[u8] = b"\nTracerPid:\t0\n";
+    let mut status = [0u8; 512];
+    let path = c"/proc/thread-self/status".as_ptr();
+    // SAFETY: a descriptor of our own, and room for what is read.
+    let read = unsafe {
+        sys!(k::__NR_openat, -100i64, path, k::O_RDONLY | k::O_CLOEXEC, 0).and_then(|fd| {
+            let read = sys!(k::__NR_read, fd, status.as_mut_ptr(), status.len());
+            let _ = sys!(k::__NR_close, fd);
+            read
+        })
+    };
+    let read = read.ok().and_then(|n| status.get(..n as usize));
+    !read.is_some_and(|text| text.windows(NOBODY.len()).any(|w| w == NOBODY))
 }
 
 fn has_others(t: &Thread) -> bool {
@@ -271,6 +297,9 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
     if !installed {
         Filter::unmap(filter);
     } else {
+        if flags & p::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0 {
+            LISTENED.store(true, SeqCst);
+        }
         t.filters.push(filter);
         if all {
             let of_process = |other: &&Thread| other.tgid() == t.tgid();
@@ -363,6 +392,7 @@ pub fn adopt(t: &Thread, a: &BootArgs) -> Result<(), Errno> {
         prefix.copy_from_slice(theirs);
         own.copy_from_slice(program);
         filter.set_strict(kept.strict != 0);
+        LISTENED.store(true, SeqCst);
         look_at(filter);
         t.filters.push(filter);
         at = first + size_of_val(all) as u64;
