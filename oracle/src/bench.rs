@@ -1,13 +1,13 @@
 //! Runs one program under ulpf and on its judge, and keeps what differs.
 
-use crate::generate::{Codes, Plan};
+use crate::generate::{self, CHILDREN, Codes, MOST_CHILDREN, More, Plan};
 use crate::hits::{Actual, Difference, Expected, compare};
 use crate::minimise::minimise;
 use crate::program::{Judge, Program};
 use crate::ring::MOST_HITS;
 use crate::threads::{THREADS, ThreadedProgram};
-use crate::ulpf::{How, Patching};
-use crate::{generate, registers, step, ulpf, unicorn};
+use crate::ulpf::{How, Patching, Tasks};
+use crate::{registers, step, ulpf, unicorn};
 use anyhow::{Result, bail};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -36,6 +36,9 @@ pub struct Totals {
     pub threaded: u64,
     /// Programs whose watches were in debug registers.
     pub registers: u64,
+    /// Programs with filters of their own, and programs with children.
+    pub filtering: u64,
+    pub forking: u64,
     /// Patches in place at some time.
     pub patches: u64,
     /// Interruptions.
@@ -91,6 +94,23 @@ impl Subject {
         }
     }
 
+    /// The threads or children that it may have.
+    fn tasks(&self) -> Tasks {
+        match self {
+            Subject::One(_) => Tasks {
+                most: MOST_CHILDREN,
+                at: CHILDREN,
+                // Children that nobody watches store to shared memory.
+                chained: false,
+            },
+            Subject::Threads(c) => Tasks {
+                most: c.parts.len() as u64 - 1,
+                at: THREADS,
+                chained: c.parts.len() > 1,
+            },
+        }
+    }
+
     /// The instructions around `pc`.
     pub fn listing(&self, pc: Option<u64>) -> String {
         let mut out = String::new();
@@ -116,6 +136,9 @@ impl Bench {
     }
 
     pub fn expect(&self, subject: &Subject) -> Result<Expected> {
+        if let Subject::One(p) = subject {
+            return self.expect_one(p);
+        }
         let mut all = Expected::default();
         for (n, part) in subject.parts().iter().enumerate() {
             all.join(n as u32, self.expect_one(part)?);
@@ -156,7 +179,7 @@ impl Bench {
                 "guard"
             },
             seed: parts[0].memory_seed,
-            threads: (parts.len() as u64 - 1, THREADS),
+            tasks: subject.tasks(),
         };
         let run = self
             .write(&subject.elf())
@@ -277,6 +300,26 @@ pub enum Kind {
     Threads,
     /// One thread, with its watches in debug registers.
     Registers,
+    /// One thread at first, which does more.
+    More(Judge, More),
+}
+
+impl Kind {
+    fn name(self) -> String {
+        match self {
+            Kind::One(judge) => format!("{judge:?}"),
+            Kind::More(judge, More { children: true, .. }) => format!("Children-{judge:?}"),
+            Kind::More(judge, _) => format!("Filters-{judge:?}"),
+            Kind::Threads | Kind::Registers => format!("{self:?}"),
+        }
+    }
+
+    fn judge(self) -> Judge {
+        match self {
+            Kind::One(judge) | Kind::More(judge, _) => judge,
+            Kind::Threads | Kind::Registers => Judge::Unicorn,
+        }
+    }
 }
 
 impl Bench {
@@ -288,6 +331,7 @@ impl Bench {
             Kind::One(judge) => vec![Plan::new(judge, seed)],
             Kind::Threads => generate::threads(Judge::Unicorn, seed),
             Kind::Registers => vec![Plan::registers(seed)],
+            Kind::More(judge, more) => vec![Plan::more(judge, seed, more)],
         };
         if debug {
             println!("{kind:?} {seed}, {patching:?}");
@@ -311,9 +355,13 @@ impl Bench {
                 moments,
             } => {
                 totals.programs += 1;
-                totals.stepped += u64::from(kind == Kind::One(Judge::Step));
+                totals.stepped += u64::from(kind.judge() == Judge::Step);
                 totals.threaded += u64::from(kind == Kind::Threads);
                 totals.registers += u64::from(kind == Kind::Registers);
+                if let Kind::More(_, more) = kind {
+                    totals.filtering += u64::from(more.filters);
+                    totals.forking += u64::from(more.children);
+                }
                 totals.instructions += expected.instructions;
                 totals.accesses += expected.accesses;
                 totals.hits += hits;
@@ -386,12 +434,7 @@ impl Bench {
         comment += &subject.listing(at);
         let folder = crate::soak::cases().join("new");
         std::fs::create_dir_all(&folder)?;
-        let name = match kind {
-            Kind::One(judge) => format!("{judge:?}"),
-            Kind::Threads => "Threads".to_string(),
-            Kind::Registers => "Registers".to_string(),
-        };
-        let path = folder.join(format!("{name}-{seed}.case"));
+        let path = folder.join(format!("{}-{seed}.case", kind.name()));
         std::fs::write(&path, subject.text(&comment))?;
         println!("saved as {}\n{comment}", path.display());
         Ok(())
@@ -429,12 +472,14 @@ impl Bench {
 impl Totals {
     pub fn line(&self, time: Duration) -> String {
         format!(
-            "{} programs ({} of several threads, {} in debug registers), {} instructions, {} accesses compared, {} hits compared, \
+            "{} programs ({} of several threads, {} in debug registers, {} with filters, {} with children), {} instructions, {} accesses compared, {} hits compared, \
              {} differences; {} patches, {} interruptions ({} programs without a judge; {:.0} s, \
              {:.0} accesses/s)",
             self.programs,
             self.threaded,
             self.registers,
+            self.filtering,
+            self.forking,
             self.instructions,
             self.accesses,
             self.hits,

@@ -60,8 +60,17 @@ pub struct How<'a> {
     /// `--placement`
     pub placement: &'a str,
     pub seed: u64,
-    /// How many threads it has beside the first, and where it keeps their numbers.
-    pub threads: (u64, u64),
+    pub tasks: Tasks,
+}
+
+/// The threads and children that a program has beside its first thread.
+#[derive(Default)]
+pub struct Tasks {
+    pub most: u64,
+    /// Where it keeps their numbers, after a word.
+    pub at: u64,
+    /// Only they store to what is watched: the hits of each watch are one chain.
+    pub chained: bool,
 }
 
 /// What a run has shown.
@@ -93,7 +102,7 @@ pub fn run(how: &How, elf: &Path, epochs: &[Vec<Watch>]) -> Result<Run> {
         };
         if let Some(before) = n.checked_sub(1) {
             let numbers = how.numbers(pid)?;
-            actual.push(ring.drain(&runner.session.ids, &numbers, &epochs[before])?);
+            actual.push(ring.drain(&runner.session.ids, &numbers, how.chained(&epochs[before]))?);
         }
         runner.patch(n)?;
         runner.session.watch(watches)?;
@@ -102,7 +111,7 @@ pub fn run(how: &How, elf: &Path, epochs: &[Vec<Watch>]) -> Result<Run> {
     let mut ring = ring.context("the program has no marker")?;
     let last = epochs.last().map_or(&[][..], |watches| watches);
     let numbers = how.numbers(pid)?;
-    actual.push(ring.drain(&runner.session.ids, &numbers, last)?);
+    actual.push(ring.drain(&runner.session.ids, &numbers, how.chained(last))?);
     let placed = runner.placed()?;
     // The last interrupt may have come too late for the last marker.
     let mut end = runner.end()?;
@@ -134,14 +143,18 @@ impl How<'_> {
 
     /// Numbers of the threads that the kernel knows to those that we give them.
     pub fn numbers(&self, pid: i32) -> Result<BTreeMap<u32, u32>> {
-        let (more, at) = self.threads;
+        let mut numbers = vec![0; self.tasks.most as usize * 8];
+        read_memory(pid, self.tasks.at + 8, &mut numbers)?;
         let mut out = BTreeMap::from([(pid as u32, 0)]);
-        for n in 1..=more {
-            let mut bytes = [0; 4];
-            read_memory(pid, at + 8 * n, &mut bytes)?;
-            out.insert(u32::from_le_bytes(bytes), n as u32);
+        for (n, bytes) in (1..).zip(numbers.chunks(8)) {
+            out.insert(u32::from_le_bytes(bytes[..4].try_into()?), n);
         }
         Ok(out)
+    }
+
+    /// The watches whose hits are one chain each.
+    fn chained<'a>(&self, watches: &'a [Watch]) -> Option<&'a [Watch]> {
+        self.tasks.chained.then_some(watches)
     }
 }
 
@@ -178,7 +191,9 @@ impl Runner<'_> {
             return self.run_to_marker(disturb);
         }
         let disturb = disturb && self.how.patching == Patching::Moments;
+        let end = Instant::now() + PATIENCE;
         loop {
+            ensure!(Instant::now() < end, "no marker for {PATIENCE:?}: it hangs");
             let reply = if disturb {
                 let most = if self.rng.chance(3) { 12 } else { 3 };
                 let time = self.rng.below(most);
