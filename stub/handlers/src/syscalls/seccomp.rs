@@ -47,8 +47,6 @@ use crate::signals::{kernel, masks, raise};
 pub static SOME: AtomicBool = AtomicBool::new(false);
 /// Numbers that a filter of some thread does not let pass whatever the arguments are.
 static LOOKED_AT: Numbers = [const { AtomicU64::new(0) }; KNOWN / 64];
-/// A filter may have a listener, by which a supervisor hears of calls.
-static LISTENED: AtomicBool = AtomicBool::new(false);
 /// A supervisor would have to decide about a call that only we can make: it was made.
 pub static UNSUPERVISED: AtomicBool = AtomicBool::new(false);
 /// A filter is longer than the kernel takes behind [`seccomp::exempting`].
@@ -124,7 +122,7 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
             trap(t, uc, nr, arch, (k::SYS_SECCOMP as i32, errno.into()));
             Some(Outcome::Leave)
         }
-        Verdict::Notify if !LISTENED.load(SeqCst) => Some(Outcome::Value(ENOSYS)),
+        Verdict::Notify if !t.filters.each().any(Filter::is_heard) => Some(Outcome::Value(ENOSYS)),
         Verdict::Trace if !traced() => Some(Outcome::Value(ENOSYS)),
         Verdict::Notify | Verdict::Trace if ours && super::is_ordinary(nr) => {
             t.own().judged.set(true);
@@ -247,7 +245,7 @@ fn strict(t: Current, uc: &mut UContext) -> i64 {
     let Some(filter) = make(STRICT.len(), copy) else {
         return ENOMEM;
     };
-    filter.set_strict(true);
+    filter.set_nature(Kept::STRICT);
     // A filter needs a privilege or no_new_privs, the strict mode neither: without, it is kept here alone.
     let _ = give_to_kernel(filter, 0);
     t.filters.push(filter);
@@ -298,7 +296,7 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
         Filter::unmap(filter);
     } else {
         if flags & p::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0 {
-            LISTENED.store(true, SeqCst);
+            filter.set_nature(Kept::HEARD);
         }
         t.filters.push(filter);
         if all {
@@ -391,8 +389,7 @@ pub fn adopt(t: &Thread, a: &BootArgs) -> Result<(), Errno> {
         let (theirs, program) = all.split_at(PREFIX);
         prefix.copy_from_slice(theirs);
         own.copy_from_slice(program);
-        filter.set_strict(kept.strict != 0);
-        LISTENED.store(true, SeqCst);
+        filter.set_nature(kept.nature);
         look_at(filter);
         t.filters.push(filter);
         at = first + size_of_val(all) as u64;
