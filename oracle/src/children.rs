@@ -23,10 +23,13 @@ pub fn turn(
     parent: &mut Option<Parent>,
 ) -> Result<Option<u64>, uc_error> {
     match (&uc.get_data().end, parent.take()) {
-        (Some(Verdict::Child { shares }), None) => {
-            let shares = *shares;
+        (Some(Verdict::Child { shares, stack }), None) => {
+            let (shares, stack) = (*shares, *stack);
             let registers = uc.context_init()?;
             uc.reg_write(R::RAX, 0)?;
+            if stack != 0 {
+                uc.reg_write(R::RSP, stack)?;
+            }
             let m = uc.get_data_mut();
             let at = m.pc + 2;
             m.end = None;

@@ -74,6 +74,13 @@ pub struct Expected {
 }
 
 impl Expected {
+    /// Goes on with what the judge of the next program expects.
+    pub fn append(&mut self, next: Expected) {
+        self.instructions += next.instructions;
+        self.accesses += next.accesses;
+        self.epochs.extend(next.epochs);
+    }
+
     /// Takes in what the judge of one thread expects.
     pub fn join(&mut self, thread: u32, part: Expected) {
         self.instructions += part.instructions;

@@ -14,9 +14,10 @@ pub enum Verdict {
     /// It touches what belongs to others, at this instruction.
     Stray(u64),
     Fault(String),
-    /// Goes on as the child, which shares the memory or has its own; then as the parent.
+    /// Goes on as the child, which shares the memory or has its own, on this stack if it is not 0; then as the parent.
     Child {
         shares: bool,
+        stack: u64,
     },
 }
 
@@ -113,12 +114,18 @@ impl Kernel {
                 let vm = libc::CLONE_VM as u64;
                 let shares =
                     nr as i64 == libc::SYS_vfork || nr as i64 == libc::SYS_clone && a[0] & vm != 0;
-                d.verdict = Some(Verdict::Child { shares });
+                let stack = if nr as i64 == libc::SYS_clone {
+                    a[1]
+                } else {
+                    0
+                };
+                d.verdict = Some(Verdict::Child { shares, stack });
                 self.ended += 1;
                 SOME_PROCESS
             }
             libc::SYS_wait4 => self.wait(a[1], m, &mut d),
-            libc::SYS_exit | libc::SYS_exit_group => {
+            // What is executed has no judge here.
+            libc::SYS_exit | libc::SYS_exit_group | libc::SYS_execve => {
                 d.verdict = Some(Verdict::Exit);
                 0
             }

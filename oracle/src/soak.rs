@@ -17,6 +17,7 @@ fn kind(seed: u64, registers: bool) -> Kind {
     match seed % 10 {
         2 | 6 => Kind::Threads,
         3 | 7 => Kind::One(Judge::Step),
+        4 => Kind::Stages(judge),
         5 if registers => Kind::Registers,
         8 => Kind::More(judge, FILTERS),
         9 => Kind::More(judge, CHILDREN[(seed / 10 % 2) as usize]),
@@ -49,6 +50,8 @@ fn named(name: &str) -> Result<Kind> {
         "registers" => Kind::Registers,
         "filters" => Kind::More(Judge::Unicorn, FILTERS),
         "filters-step" => Kind::More(Judge::Step, FILTERS),
+        "stages" => Kind::Stages(Judge::Unicorn),
+        "stages-step" => Kind::Stages(Judge::Step),
         "children" => Kind::More(Judge::Unicorn, CHILDREN[0]),
         "children-step" => Kind::More(Judge::Step, CHILDREN[0]),
         "children-filters" => Kind::More(Judge::Unicorn, CHILDREN[1]),
@@ -141,11 +144,14 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
     result
 }
 
-/// The programs of the slice; every fourth is judged in single steps.
+/// The programs of the slice; every fifth or so is judged in single steps.
 const SLICE: u64 = 75;
 const MOST_UNJUDGED: u64 = 6;
-const LEAST_STEPPED: u64 = 12;
+const LEAST_STEPPED: u64 = 15;
 const LEAST_THREADED: u64 = 12;
+const LEAST_FILTERING: u64 = 6;
+const LEAST_FORKING: u64 = 6;
+const LEAST_EXECUTING: u64 = 6;
 const LEAST_PATCHES: u64 = 100;
 const LEAST_MOMENTS: u64 = 30;
 
@@ -186,12 +192,16 @@ fn slice(bench: &Bench) -> Result<bool> {
     }
     // Neither does one whose programs are never patched.
     if totals.threaded < LEAST_THREADED
+        || totals.filtering < LEAST_FILTERING
+        || totals.forking < LEAST_FORKING
+        || totals.executing < LEAST_EXECUTING
         || totals.patches < LEAST_PATCHES
         || totals.moments < LEAST_MOMENTS
     {
         println!(
-            "too little was tried: at least {LEAST_THREADED} programs of several threads, {LEAST_PATCHES} patches \
-             and {LEAST_MOMENTS} interruptions are expected"
+            "too little was tried: at least {LEAST_THREADED} programs of several threads, {LEAST_FILTERING} with \
+             filters, {LEAST_FORKING} that fork, {LEAST_EXECUTING} that execute others, {LEAST_PATCHES} patches and \
+             {LEAST_MOMENTS} interruptions are expected"
         );
         ok = false;
     }

@@ -207,8 +207,9 @@ impl std::error::Error for Stray {}
 
 const RW: Prot = Prot(3);
 
-/// `Err` when the program cannot be judged (it faults, or never ends).
-pub fn judge(p: &Program) -> Result<Expected> {
+/// `Err` when the program cannot be judged (it faults, or never ends). It begins with these filters, and leaves those
+/// that it has at its end.
+pub fn judge(p: &Program, filters: &mut Filters) -> Result<Expected> {
     let mut contents_of = contents(p.memory_seed, 1);
     contents_of.extend(contents(p.memory_seed, 2));
     contents_of.resize(contents_of.len().next_multiple_of(4096), 0);
@@ -220,10 +221,11 @@ pub fn judge(p: &Program) -> Result<Expected> {
         true => contents(p.memory_seed, arena),
         false => vec![0; ARENA_LEN],
     };
-    let kernel = match p.number {
+    let mut kernel = match p.number {
         Some(n) => Kernel::with_file(n * crate::generate::DESCRIPTORS, contents(p.memory_seed, 0)),
         None => Kernel::default(),
     };
+    kernel.filters = std::mem::take(filters);
     let machine = Box::new(Machine {
         code_at: p.code_at,
         control_at: p.control_at,
@@ -308,7 +310,10 @@ pub fn judge(p: &Program) -> Result<Expected> {
     };
     let m = uc.get_data_mut();
     match (m.end.take(), run) {
-        (Some(Verdict::Exit), _) => Ok(std::mem::take(&mut m.recorder.out)),
+        (Some(Verdict::Exit), _) => {
+            *filters = std::mem::take(&mut m.kernel.filters);
+            Ok(std::mem::take(&mut m.recorder.out))
+        }
         (Some(Verdict::Stray(pc)), _) => Err(Stray(pc).into()),
         (Some(Verdict::Stuck), _) => bail!("does not end"),
         (Some(Verdict::Child { .. }), _) => bail!("a child has a child at {:#x}", m.pc),

@@ -1,5 +1,6 @@
 //! Children: forked, with memory of their own but for the shared arena, or by vfork, in their parent's memory. A
-//! child makes some of what its parent could make, and exits; the parent has waited before it goes on.
+//! child makes some of what its parent could make, and exits or executes something; the parent has waited before it goes
+//! on.
 
 use super::Gen;
 use crate::asm::*;
@@ -92,6 +93,10 @@ impl Gen<'_> {
                 _ if self.more.filters && self.rng.chance(8) => self.filter(),
                 _ => self.plain_item(),
             }
+        }
+        // A filter may forbid what that needs.
+        if !self.more.filters && self.rng.chance(3) {
+            self.execute("/bin/true");
         }
         let exit = [libc::SYS_exit, libc::SYS_exit_group];
         let exit = exit[self.rng.below(2) as usize];

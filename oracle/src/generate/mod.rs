@@ -34,6 +34,8 @@ pub struct Plan {
     /// Watches go into debug registers.
     pub registers: bool,
     pub more: More,
+    /// The number of the program that it executes at its end.
+    pub then: Option<usize>,
 }
 
 /// What only some programs do.
@@ -86,6 +88,11 @@ pub struct Gen<'a> {
     pub markers: Vec<usize>,
     /// Epoch, item, and where its code ends.
     pub items: Vec<(usize, usize, usize)>,
+}
+
+/// Where the program of this number is, in the folder in which they run.
+pub fn file_name(number: usize) -> String {
+    format!("program-{number}")
 }
 
 pub fn mix(a: u64, b: u64) -> u64 {
@@ -153,6 +160,7 @@ impl Plan {
             member: None,
             registers: false,
             more: More::default(),
+            then: None,
         }
     }
 
@@ -162,6 +170,28 @@ impl Plan {
             more,
             ..Plan::new(judge, seed)
         }
+    }
+
+    /// Programs each of which executes the next one.
+    pub fn stages(judge: Judge, seed: u64) -> Vec<Plan> {
+        let mut rng = Rng(mix(seed, 0xe8ec));
+        let mut stages: Vec<_> = (0..2 + rng.below(2))
+            .map(|n| Plan::new(judge, mix(seed, 0x5000 + n)))
+            .collect();
+        // The same watches in all of them: so they can be made smaller together.
+        let fewest = stages.iter().map(|p| p.epochs.len()).min().unwrap_or(1);
+        let watches: Vec<_> = (0..fewest).map(|_| watches(&mut rng)).collect();
+        // In single steps a program knows nothing of the filters that it has from before.
+        let filters = judge == Judge::Unicorn && rng.chance(3);
+        for plan in &mut stages {
+            plan.more.children = rng.chance(3);
+            plan.more.filters = filters;
+            plan.epochs.truncate(fewest);
+            for (e, w) in plan.epochs.iter_mut().zip(&watches) {
+                e.watches = w.clone();
+            }
+        }
+        stages
     }
 
     /// Its watches fit into debug registers.
@@ -257,6 +287,9 @@ impl Plan {
             g.asm.put(&back.to_le_bytes());
         }
         g.marker();
+        if let Some(number) = self.then {
+            g.execute(&file_name(number));
+        }
         g.asm.syscall(libc::SYS_exit_group, &[0]);
         let program = Program {
             judge: self.judge,
@@ -397,6 +430,16 @@ impl Gen<'_> {
             a.mov(RAX, libc::SYS_dup2 as u64);
             a.put(&[0x0f, 0x05, 0x31, 0xc9, 0x45, 0x31, 0xdb]);
         }
+    }
+
+    /// Executes a file, with its name for an argument and without an environment.
+    fn execute(&mut self, file: &str) {
+        let at = self.asm.constant(format!("{file}\0").as_bytes());
+        let mut arguments = at.to_le_bytes().to_vec();
+        arguments.extend([0; 8]);
+        let arguments = self.asm.constant(&arguments);
+        self.asm
+            .syscall(libc::SYS_execve, &[at, arguments, arguments + 8]);
     }
 
     /// Gives every register a value.
