@@ -101,6 +101,16 @@ impl Asm {
         // rcx and r11 hold what the processor put there.
         self.put(&[0x31, 0xc9, 0x45, 0x31, 0xdb]);
     }
+    /// A jump with this opcode to where [`Asm::lands`] says later.
+    pub fn jump_over(&mut self, opcode: &[u8]) -> usize {
+        self.put(opcode);
+        self.put(&[0; 4]);
+        self.code.len()
+    }
+    pub fn lands(&mut self, jump: usize) {
+        let far = (self.code.len() - jump) as u32;
+        self.code[jump - 4..jump].copy_from_slice(&far.to_le_bytes());
+    }
     pub fn marker(&mut self) {
         self.put(&[0xcc]);
     }

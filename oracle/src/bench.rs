@@ -1,13 +1,14 @@
 //! Runs one program under ulpf and on its judge, and keeps what differs.
 
-use crate::generate::{Codes, Plan};
+use crate::filters::Filters;
+use crate::generate::{self, CHILDREN, Codes, MOST_CHILDREN, More, Plan, file_name};
 use crate::hits::{Actual, Difference, Expected, compare};
 use crate::minimise::minimise;
-use crate::program::{Judge, Program};
+use crate::program::{Judge, Program, Watch};
 use crate::ring::MOST_HITS;
 use crate::threads::{THREADS, ThreadedProgram};
-use crate::ulpf::{How, Patching};
-use crate::{generate, registers, step, ulpf, unicorn};
+use crate::ulpf::{How, Patching, Tasks};
+use crate::{registers, step, ulpf, unicorn};
 use anyhow::{Result, bail};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -36,6 +37,11 @@ pub struct Totals {
     pub threaded: u64,
     /// Programs whose watches were in debug registers.
     pub registers: u64,
+    /// Programs with filters of their own, and programs with children.
+    pub filtering: u64,
+    pub forking: u64,
+    /// Programs that execute others.
+    pub executing: u64,
     /// Patches in place at some time.
     pub patches: u64,
     /// Interruptions.
@@ -46,7 +52,12 @@ pub struct Totals {
 pub enum Subject {
     One(Program),
     Threads(ThreadedProgram),
+    /// Each executes the next one.
+    Stages(Vec<Program>),
 }
+
+/// Before each program of several, in a case.
+const STAGE: &str = "stage\n";
 
 /// What became of it.
 pub enum Verdict {
@@ -63,10 +74,20 @@ pub enum Verdict {
 }
 
 impl Subject {
-    fn elf(&self) -> Vec<u8> {
+    /// The files of its programs.
+    fn elves(&self) -> Vec<Vec<u8>> {
         match self {
-            Subject::One(p) => p.elf(),
-            Subject::Threads(c) => c.elf(),
+            Subject::One(p) => vec![p.elf()],
+            Subject::Threads(c) => vec![c.elf()],
+            Subject::Stages(all) => all.iter().map(Program::elf).collect(),
+        }
+    }
+
+    /// The watches of each of them.
+    fn epochs(&self) -> Vec<&[Vec<Watch>]> {
+        match self {
+            Subject::Stages(all) => all.iter().map(|p| &p.epochs[..]).collect(),
+            _ => vec![&self.parts()[0].epochs],
         }
     }
 
@@ -74,10 +95,15 @@ impl Subject {
         match self {
             Subject::One(p) => std::slice::from_ref(p),
             Subject::Threads(c) => &c.parts,
+            Subject::Stages(all) => all,
         }
     }
 
     pub fn parse(text: &str) -> Result<Subject> {
+        if let Some((_, stages)) = text.split_once(STAGE) {
+            let stages = stages.split(STAGE).map(Program::parse);
+            return Ok(Subject::Stages(stages.collect::<Result<_>>()?));
+        }
         Ok(match ThreadedProgram::parse(text)? {
             Some(c) => Subject::Threads(c),
             None => Subject::One(Program::parse(text)?),
@@ -88,6 +114,30 @@ impl Subject {
         match self {
             Subject::One(p) => p.text(comment),
             Subject::Threads(c) => c.text(comment),
+            Subject::Stages(all) => {
+                let texts = all.iter().enumerate().map(|(n, p)| {
+                    let comment = if n == 0 { comment } else { "" };
+                    format!("{STAGE}{}", p.text(comment))
+                });
+                texts.collect()
+            }
+        }
+    }
+
+    /// The threads or children that it may have.
+    fn tasks(&self) -> Tasks {
+        match self {
+            Subject::One(_) | Subject::Stages(_) => Tasks {
+                most: MOST_CHILDREN,
+                at: CHILDREN,
+                // Children that nobody watches store to shared memory.
+                chained: false,
+            },
+            Subject::Threads(c) => Tasks {
+                most: c.parts.len() as u64 - 1,
+                at: THREADS,
+                chained: c.parts.len() > 1,
+            },
         }
     }
 
@@ -106,33 +156,45 @@ impl Subject {
 
 impl Bench {
     fn expect_one(&self, program: &Program) -> Result<Expected> {
+        self.expect_next(program, &mut Filters::default())
+    }
+
+    /// As [`Bench::expect_one`], of a program that has filters from before, and hands on its own.
+    fn expect_next(&self, program: &Program, filters: &mut Filters) -> Result<Expected> {
         match program.judge {
-            Judge::Unicorn => unicorn::judge(program),
+            Judge::Unicorn => unicorn::judge(program, filters),
             Judge::Step => {
-                self.write(&program.elf())?;
+                write(&self.elf, &program.elf())?;
                 step::judge(program, &self.elf)
             }
         }
     }
 
     pub fn expect(&self, subject: &Subject) -> Result<Expected> {
+        if let Subject::One(p) = subject {
+            return self.expect_one(p);
+        }
         let mut all = Expected::default();
+        if let Subject::Stages(stages) = subject {
+            let mut filters = Filters::default();
+            for stage in stages {
+                all.append(self.expect_next(stage, &mut filters)?);
+            }
+            return Ok(all);
+        }
         for (n, part) in subject.parts().iter().enumerate() {
             all.join(n as u32, self.expect_one(part)?);
         }
         Ok(all)
     }
 
-    fn write(&self, elf: &[u8]) -> Result<()> {
-        let _ = std::fs::remove_file(&self.elf);
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o755)
-            .open(&self.elf)?;
-        file.write_all(elf)?;
-        Ok(())
+    /// All its files; the first one's.
+    fn write(&self, subject: &Subject) -> Result<PathBuf> {
+        let elves = subject.elves();
+        for (n, elf) in elves.iter().enumerate() {
+            write(&self.elf.with_file_name(file_name(n)), elf)?;
+        }
+        Ok(self.elf.with_file_name(file_name(0)))
     }
 
     pub fn run(&self, subject: &Subject, patching: Patching) -> Verdict {
@@ -156,11 +218,11 @@ impl Bench {
                 "guard"
             },
             seed: parts[0].memory_seed,
-            threads: (parts.len() as u64 - 1, THREADS),
+            tasks: subject.tasks(),
         };
         let run = self
-            .write(&subject.elf())
-            .and_then(|()| ulpf::run(&how, &self.elf, &parts[0].epochs));
+            .write(subject)
+            .and_then(|elf| ulpf::run(&how, &elf, &subject.epochs()));
         match run {
             Ok(run) => match self.compare(subject, &expected, &run.actual) {
                 Ok(hits) => Verdict::Same {
@@ -198,7 +260,8 @@ impl Bench {
                 if hits > MOST_HITS {
                     fits = false;
                     for p in plan.iter_mut() {
-                        let epoch = &mut p.epochs[n];
+                        let epochs = p.epochs.len();
+                        let epoch = &mut p.epochs[n % epochs];
                         epoch.rounds =
                             (epoch.rounds as u64 * MOST_HITS as u64 / hits as u64 / 2) as u32;
                         epoch.rounds = epoch.rounds.max(1);
@@ -218,6 +281,14 @@ impl Bench {
             && plan.member.is_none()
         {
             return Ok(Subject::One(plan.build(&self.codes)));
+        }
+        if plan[0].member.is_none() {
+            let last = plan.len() - 1;
+            let stages = plan.iter_mut().enumerate().map(|(n, p)| {
+                p.then = (n < last).then_some(n + 1);
+                p.build(&self.codes)
+            });
+            return Ok(Subject::Stages(stages.collect()));
         }
         let mut parts = vec![];
         for p in plan {
@@ -241,6 +312,18 @@ impl Bench {
         }
         bail!("too much of it strays")
     }
+}
+
+fn write(path: &Path, elf: &[u8]) -> Result<()> {
+    let _ = std::fs::remove_file(path);
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o755)
+        .open(path)?;
+    file.write_all(elf)?;
+    Ok(())
 }
 
 pub fn say_difference(d: &Difference) {
@@ -277,6 +360,29 @@ pub enum Kind {
     Threads,
     /// One thread, with its watches in debug registers.
     Registers,
+    /// One thread at first, which does more.
+    More(Judge, More),
+    /// Programs that execute each other.
+    Stages(Judge),
+}
+
+impl Kind {
+    fn name(self) -> String {
+        match self {
+            Kind::One(judge) => format!("{judge:?}"),
+            Kind::More(judge, More { children: true, .. }) => format!("Children-{judge:?}"),
+            Kind::More(judge, _) => format!("Filters-{judge:?}"),
+            Kind::Stages(judge) => format!("Stages-{judge:?}"),
+            Kind::Threads | Kind::Registers => format!("{self:?}"),
+        }
+    }
+
+    fn judge(self) -> Judge {
+        match self {
+            Kind::One(judge) | Kind::More(judge, _) | Kind::Stages(judge) => judge,
+            Kind::Threads | Kind::Registers => Judge::Unicorn,
+        }
+    }
 }
 
 impl Bench {
@@ -288,6 +394,8 @@ impl Bench {
             Kind::One(judge) => vec![Plan::new(judge, seed)],
             Kind::Threads => generate::threads(Judge::Unicorn, seed),
             Kind::Registers => vec![Plan::registers(seed)],
+            Kind::Stages(judge) => Plan::stages(judge, seed),
+            Kind::More(judge, more) => vec![Plan::more(judge, seed, more)],
         };
         if debug {
             println!("{kind:?} {seed}, {patching:?}");
@@ -311,9 +419,14 @@ impl Bench {
                 moments,
             } => {
                 totals.programs += 1;
-                totals.stepped += u64::from(kind == Kind::One(Judge::Step));
+                totals.stepped += u64::from(kind.judge() == Judge::Step);
                 totals.threaded += u64::from(kind == Kind::Threads);
                 totals.registers += u64::from(kind == Kind::Registers);
+                totals.executing += u64::from(matches!(kind, Kind::Stages(_)));
+                if let Kind::More(_, more) = kind {
+                    totals.filtering += u64::from(more.filters);
+                    totals.forking += u64::from(more.children);
+                }
                 totals.instructions += expected.instructions;
                 totals.accesses += expected.accesses;
                 totals.hits += hits;
@@ -386,12 +499,7 @@ impl Bench {
         comment += &subject.listing(at);
         let folder = crate::soak::cases().join("new");
         std::fs::create_dir_all(&folder)?;
-        let name = match kind {
-            Kind::One(judge) => format!("{judge:?}"),
-            Kind::Threads => "Threads".to_string(),
-            Kind::Registers => "Registers".to_string(),
-        };
-        let path = folder.join(format!("{name}-{seed}.case"));
+        let path = folder.join(format!("{}-{seed}.case", kind.name()));
         std::fs::write(&path, subject.text(&comment))?;
         println!("saved as {}\n{comment}", path.display());
         Ok(())
@@ -429,12 +537,15 @@ impl Bench {
 impl Totals {
     pub fn line(&self, time: Duration) -> String {
         format!(
-            "{} programs ({} of several threads, {} in debug registers), {} instructions, {} accesses compared, {} hits compared, \
+            "{} programs ({} of several threads, {} in debug registers, {} with filters, {} with children, {} that execute others), {} instructions, {} accesses compared, {} hits compared, \
              {} differences; {} patches, {} interruptions ({} programs without a judge; {:.0} s, \
              {:.0} accesses/s)",
             self.programs,
             self.threaded,
             self.registers,
+            self.filtering,
+            self.forking,
+            self.executing,
             self.instructions,
             self.accesses,
             self.hits,

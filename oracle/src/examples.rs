@@ -8,7 +8,7 @@ use crate::ring::Ring;
 use crate::step;
 use crate::symbols::Symbols;
 use crate::tracee::Tracee;
-use crate::ulpf::{ALL, How, Runner};
+use crate::ulpf::{ALL, How, Runner, Tasks};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic};
 use std::collections::HashMap;
@@ -389,7 +389,7 @@ pub fn run(bench: &Bench, only: Option<&str>) -> Result<bool> {
                 patching,
                 placement: "guard",
                 seed: steps,
-                threads: (0, 0),
+                tasks: Tasks::default(),
             };
             let same = actual(&how, &program, e, &judged).map(|(mut actual, patches)| {
                 placed += patches;
@@ -445,7 +445,7 @@ fn actual(how: &How, program: &Path, e: &Example, judged: &Judged) -> Result<(Hi
     let mut ring = Ring::of(pid)?;
     runner.go_to_marker(true).context("to the end")?;
     let numbers = how.numbers(pid)?;
-    let hits = ring.drain(&runner.session.ids, &numbers, &judged.watches)?;
+    let hits = ring.drain(&runner.session.ids, &numbers, None)?;
     let placed = runner.placed()?;
     Ok((hits, placed))
 }

@@ -1,9 +1,10 @@
 //! The system calls that generated programs make, as Linux does them: what they read and write, and
 //! with which values.
 
+use crate::filters::{Call, Filters};
 use crate::hits::Access;
 use ulpf_lib::AccessKind;
-use ulpf_lib::sys::failure::{EAGAIN, EBADF, EFAULT};
+use ulpf_lib::sys::failure::{EAGAIN, EBADF, ECHILD, EFAULT, EINVAL};
 
 /// How a run ended.
 pub enum Verdict {
@@ -13,6 +14,11 @@ pub enum Verdict {
     /// It touches what belongs to others, at this instruction.
     Stray(u64),
     Fault(String),
+    /// Goes on as the child, which shares the memory or has its own, on this stack if it is not 0; then as the parent.
+    Child {
+        shares: bool,
+        stack: u64,
+    },
 }
 
 /// The program's memory that calls may name.
@@ -35,7 +41,14 @@ pub struct Kernel {
     first: u64,
     file: Vec<u8>,
     pipe: std::collections::VecDeque<u8>,
+    /// Those of the thread that calls.
+    pub filters: Filters,
+    /// Children that have ended, and nobody has waited for.
+    ended: u64,
 }
+
+/// Stands for the number of a process.
+pub const SOME_PROCESS: i64 = 77_777;
 
 pub const FILE: u64 = 100;
 pub const PIPE_READ: u64 = 101;
@@ -51,8 +64,20 @@ impl Kernel {
         }
     }
 
-    pub fn call(&mut self, nr: u64, a: &[u64; 6], m: &mut impl Memory) -> Done {
+    pub fn call(&mut self, call: &Call, m: &mut impl Memory) -> Done {
+        let (nr, a) = (call.nr, call.args);
         let mut d = Done::default();
+        match self.filters.decide(call) {
+            Ok(None) => {}
+            Ok(Some(result)) => {
+                d.result = result;
+                return d;
+            }
+            Err(why) => {
+                d.verdict = Some(Verdict::Fault(why));
+                return d;
+            }
+        }
         let one = &[(a[1], a[2])];
         d.result = match nr as i64 {
             libc::SYS_read => self.read(a[0], one, None, m, &mut d),
@@ -79,7 +104,28 @@ impl Kernel {
             | libc::SYS_pipe
             | libc::SYS_pipe2 => 0,
             libc::SYS_sched_yield | libc::SYS_arch_prctl => 0,
-            libc::SYS_exit | libc::SYS_exit_group => {
+            libc::SYS_prctl => match a[0] as i32 {
+                libc::PR_SET_NO_NEW_PRIVS => 0,
+                libc::PR_SET_SECCOMP => self.filters.install(a[2], m),
+                _ => EINVAL,
+            },
+            libc::SYS_seccomp => self.filters.install(a[2], m),
+            libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone => {
+                let vm = libc::CLONE_VM as u64;
+                let shares =
+                    nr as i64 == libc::SYS_vfork || nr as i64 == libc::SYS_clone && a[0] & vm != 0;
+                let stack = if nr as i64 == libc::SYS_clone {
+                    a[1]
+                } else {
+                    0
+                };
+                d.verdict = Some(Verdict::Child { shares, stack });
+                self.ended += 1;
+                SOME_PROCESS
+            }
+            libc::SYS_wait4 => self.wait(a[1], m, &mut d),
+            // What is executed has no judge here.
+            libc::SYS_exit | libc::SYS_exit_group | libc::SYS_execve => {
                 d.verdict = Some(Verdict::Exit);
                 0
             }
@@ -89,6 +135,22 @@ impl Kernel {
             }
         };
         d
+    }
+
+    /// All children exit with 0.
+    fn wait(&mut self, status: u64, m: &mut impl Memory, d: &mut Done) -> i64 {
+        let (true, Some(to)) = (self.ended > 0, m.bytes(status, 4)) else {
+            return ECHILD;
+        };
+        self.ended -= 1;
+        d.accesses.push(Access {
+            addr: status,
+            kind: AccessKind::Write,
+            old: to.to_vec(),
+            new: vec![0; 4],
+        });
+        to.fill(0);
+        SOME_PROCESS
     }
 
     fn read(

@@ -11,10 +11,12 @@
 mod asm;
 mod bench;
 mod chain;
+mod children;
 #[path = "../../engine/src/corpus.rs"]
 #[allow(dead_code, clippy::should_implement_trait)]
 mod corpus;
 mod examples;
+mod filters;
 mod generate;
 mod hits;
 mod kernel;
@@ -33,12 +35,13 @@ mod ulpf;
 mod unicorn;
 
 const USAGE: &str = "\
-oracle soak [SECONDS] [--seed N]   random programs until the time is up
+oracle soak [SECONDS] [--seed N] [--kind KIND]
+                                   random programs until the time is up
 oracle slice                       the fixed cases and a fixed set of programs
 oracle case FILE…                  fixed cases
 oracle examples [NAME]             the programs of examples/ and tests/programs/
-oracle one unicorn|step|threads|registers SEED
-                                   one program
+oracle one KIND SEED               one program: unicorn, step, threads, registers, filters, filters-step,
+                                   children, children-step, children-filters, stages, stages-step
 
 --ulpf FILE                        the ulpf to judge (default: target/release/ulpf)
 ";

@@ -51,12 +51,12 @@ impl Ring {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// All hits since the last time, of these watches. The program rests.
+    /// All hits since the last time, of these threads, held to be chains if their watches are given. The program rests.
     pub fn drain(
         &mut self,
         ids: &HashMap<u32, u32>,
         threads: &BTreeMap<u32, u32>,
-        watches: &[Watch],
+        chained: Option<&[Watch]>,
     ) -> Result<BTreeMap<u32, Vec<Hit>>> {
         let mut out: BTreeMap<u32, Vec<Hit>> = BTreeMap::new();
         let mut reader = self.reader.take().context("a reader")?;
@@ -68,7 +68,7 @@ impl Ring {
                     unknown = Some(r.watch);
                     return;
                 };
-                if threads.len() > 1 {
+                if chained.is_some() {
                     raced.push((*watch, r.clone()));
                 }
                 out.entry(r.tid).or_default().push(Hit {
@@ -94,7 +94,7 @@ impl Ring {
         if let Some(watch) = unknown {
             bail!("a hit of watch {watch}, which is not armed");
         }
-        chain::check(raced, watches)?;
+        chain::check(raced, chained.unwrap_or(&[]))?;
         out.into_iter()
             .map(|(tid, hits)| {
                 let n = threads.get(&tid);

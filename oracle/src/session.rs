@@ -56,6 +56,8 @@ impl Session {
         };
         s.request("qSupported:swbreak+;hwbreak+;vContSupported+")?;
         s.request("QStartNoAckMode")?;
+        // As gdb does: SIGCHLD stops nobody.
+        s.request("QPassSignals:14")?;
         let stopped = s.request("?")?;
         ensure!(stopped.starts_with('T'), "the server says {stopped}");
         Ok(s)

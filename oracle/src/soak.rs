@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, Kind, Totals};
 use crate::examples;
-use crate::generate;
+use crate::generate::{self, More};
 use crate::program::Judge;
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,53 @@ use std::time::{Duration, Instant};
 
 /// The kinds take turns.
 fn kind(seed: u64, registers: bool) -> Kind {
-    match seed % 8 {
+    let judge = match seed / 10 % 3 {
+        0 => Judge::Step,
+        _ => Judge::Unicorn,
+    };
+    match seed % 10 {
         2 | 6 => Kind::Threads,
         3 | 7 => Kind::One(Judge::Step),
+        4 => Kind::Stages(judge),
         5 if registers => Kind::Registers,
+        8 => Kind::More(judge, FILTERS),
+        9 => Kind::More(judge, CHILDREN[(seed / 10 % 2) as usize]),
         _ => Kind::One(Judge::Unicorn),
     }
+}
+
+const FILTERS: More = More {
+    filters: true,
+    children: false,
+};
+/// Every other one has filters, too.
+const CHILDREN: [More; 2] = [
+    More {
+        filters: false,
+        children: true,
+    },
+    More {
+        filters: true,
+        children: true,
+    },
+];
+
+/// A kind by its name.
+fn named(name: &str) -> Result<Kind> {
+    Ok(match name {
+        "unicorn" => Kind::One(Judge::Unicorn),
+        "step" => Kind::One(Judge::Step),
+        "threads" => Kind::Threads,
+        "registers" => Kind::Registers,
+        "filters" => Kind::More(Judge::Unicorn, FILTERS),
+        "filters-step" => Kind::More(Judge::Step, FILTERS),
+        "stages" => Kind::Stages(Judge::Unicorn),
+        "stages-step" => Kind::Stages(Judge::Step),
+        "children" => Kind::More(Judge::Unicorn, CHILDREN[0]),
+        "children-step" => Kind::More(Judge::Step, CHILDREN[0]),
+        "children-filters" => Kind::More(Judge::Unicorn, CHILDREN[1]),
+        _ => bail!("no such kind: {name}"),
+    })
 }
 
 /// Can watches be put into debug registers here? Perf events may be forbidden.
@@ -28,14 +69,15 @@ fn registers_work(ulpf: &Path) -> bool {
 }
 
 impl Bench {
-    fn soak(&self, time: Duration, first: u64) -> Result<bool> {
+    fn soak(&self, time: Duration, first: u64, only: Option<Kind>) -> Result<bool> {
         let start = Instant::now();
         let mut totals = Totals::default();
         let mut told = Instant::now();
         let registers = registers_work(&self.ulpf);
         let mut seed = first;
         while start.elapsed() < time {
-            self.one(kind(seed, registers), seed, &mut totals)?;
+            let kind = only.unwrap_or_else(|| kind(seed, registers));
+            self.one(kind, seed, &mut totals)?;
             seed += 1;
             if told.elapsed() > Duration::from_secs(30) {
                 told = Instant::now();
@@ -72,6 +114,7 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
     };
     let ulpf = option("--ulpf").map_or(root().join("target/release/ulpf"), PathBuf::from);
     let seed = option("--seed").map_or(Ok(None), |s| s.parse().map(Some))?;
+    let only = option("--kind").map(|name| named(&name)).transpose()?;
     let scratch = std::env::temp_dir().join(format!("ulpf-oracle-{}", std::process::id()));
     std::fs::create_dir_all(&scratch)?;
     let bench = Bench {
@@ -81,23 +124,17 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
     };
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match words[..] {
-        ["soak"] => bench.soak(Duration::from_secs(1800), seed.unwrap_or(1)),
-        ["soak", time] => bench.soak(Duration::from_secs(time.parse()?), seed.unwrap_or(1)),
+        ["soak"] => bench.soak(Duration::from_secs(1800), seed.unwrap_or(1), only),
+        ["soak", time] => bench.soak(Duration::from_secs(time.parse()?), seed.unwrap_or(1), only),
         ["examples"] => examples::run(&bench, None),
         ["examples", name] => examples::run(&bench, Some(name)),
         ["slice"] => slice(&bench),
         ["case", ref files @ ..] => files
             .iter()
             .try_fold(true, |ok, f| Ok(bench.case(Path::new(f))? && ok)),
-        ["one", judge, seed] => {
-            let kind = match judge {
-                "threads" => Kind::Threads,
-                "step" => Kind::One(Judge::Step),
-                "registers" => Kind::Registers,
-                _ => Kind::One(Judge::Unicorn),
-            };
+        ["one", name, seed] => {
             let mut totals = Totals::default();
-            let ok = bench.one(kind, seed.parse()?, &mut totals);
+            let ok = bench.one(named(name)?, seed.parse()?, &mut totals);
             println!("{}", totals.line(Duration::from_secs(1)));
             ok
         }
@@ -107,11 +144,14 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
     result
 }
 
-/// The programs of the slice; every fourth is judged in single steps.
-const SLICE: u64 = 60;
+/// The programs of the slice; every fifth or so is judged in single steps.
+const SLICE: u64 = 75;
 const MOST_UNJUDGED: u64 = 6;
-const LEAST_STEPPED: u64 = 12;
+const LEAST_STEPPED: u64 = 15;
 const LEAST_THREADED: u64 = 12;
+const LEAST_FILTERING: u64 = 6;
+const LEAST_FORKING: u64 = 6;
+const LEAST_EXECUTING: u64 = 6;
 const LEAST_PATCHES: u64 = 100;
 const LEAST_MOMENTS: u64 = 30;
 
@@ -152,12 +192,16 @@ fn slice(bench: &Bench) -> Result<bool> {
     }
     // Neither does one whose programs are never patched.
     if totals.threaded < LEAST_THREADED
+        || totals.filtering < LEAST_FILTERING
+        || totals.forking < LEAST_FORKING
+        || totals.executing < LEAST_EXECUTING
         || totals.patches < LEAST_PATCHES
         || totals.moments < LEAST_MOMENTS
     {
         println!(
-            "too little was tried: at least {LEAST_THREADED} programs of several threads, {LEAST_PATCHES} patches \
-             and {LEAST_MOMENTS} interruptions are expected"
+            "too little was tried: at least {LEAST_THREADED} programs of several threads, {LEAST_FILTERING} with \
+             filters, {LEAST_FORKING} that fork, {LEAST_EXECUTING} that execute others, {LEAST_PATCHES} patches and \
+             {LEAST_MOMENTS} interruptions are expected"
         );
         ok = false;
     }

@@ -3,8 +3,9 @@
 //! capstone and tables of its own), the program's memory says with which values; at the end of each
 //! epoch every byte of the arenas has to be explained by a reported write.
 
+use crate::filters::Call;
 use crate::hits::{Access, Expected, Recorder};
-use crate::kernel::{Kernel, Memory, Verdict};
+use crate::kernel::{Kernel, Memory, SOME_PROCESS, Verdict};
 use crate::masks;
 use crate::program::*;
 use crate::tracee::{Registers, Tracee, Vectors};
@@ -89,27 +90,40 @@ pub fn judge(p: &Program, elf: &Path) -> Result<Expected> {
             recorder.out.instructions += 1;
             ensure!(recorder.out.instructions < LIMIT, "does not end");
             if i.mnemonic() == Mnemonic::Syscall {
-                let mut control = vec![0; CONTROL_LEN];
+                let mut control = p.control();
                 t.read(CONTROL, &mut control)?;
                 let mut world = World {
                     shadow: &mut shadow,
                     control,
                 };
                 let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
-                let done = kernel.call(r.rax, &args, &mut world);
+                let call = Call {
+                    nr: r.rax,
+                    args: &args,
+                    ip: i.next_ip(),
+                };
+                let done = kernel.call(&call, &mut world);
                 if let Some(Verdict::Fault(why)) = done.verdict {
                     bail!(why);
                 }
-                t.step()?;
+                match done.verdict {
+                    // A child is not to be stepped.
+                    Some(Verdict::Child { .. }) => t.call()?,
+                    _ => t.step()?,
+                }
                 let result = t.registers()?.rax as i64;
                 ensure!(
-                    result == done.result,
+                    result == done.result || done.result == SOME_PROCESS && result > 0,
                     "system call {}: {result}, {} expected",
                     r.rax,
                     done.result
                 );
                 count(&mut recorder, &done.accesses);
                 recorder.group(pc, Some(r.rax as u32), &done.accesses);
+                if r.rax as i64 == libc::SYS_wait4 {
+                    // What the child has stored in shared memory.
+                    t.read(ARENAS[2], &mut shadow.0[2])?;
+                }
                 continue;
             }
             let vectors = || t.vectors();

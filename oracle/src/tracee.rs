@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::ptr::{null_mut, without_provenance_mut};
+use ulpf_lib::eflags;
 use ulpf_lib::mapping::mappings;
 
 pub struct Tracee {
@@ -137,8 +138,12 @@ impl Tracee {
         ensure!(r.rip == addr + 1, "stopped at {:#x}", r.rip);
         self.poke(addr, byte[0])?;
         r.rip = addr;
+        self.set_registers(&r)
+    }
+
+    fn set_registers(&self, r: &libc::user_regs_struct) -> Result<()> {
         // SAFETY: `r` outlives the call.
-        let done = unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.pid, null_mut::<u8>(), &r) };
+        let done = unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.pid, null_mut::<u8>(), r) };
         ensure!(done == 0, "ptrace: {}", std::io::Error::last_os_error());
         Ok(())
     }
@@ -180,17 +185,30 @@ impl Tracee {
     }
 
     fn resume(&self, how: libc::c_uint) -> Result<()> {
-        // SAFETY: no memory is touched; signal 0 (the traps are ours).
-        let done = unsafe { libc::ptrace(how, self.pid, null_mut::<u8>(), null_mut::<u8>()) };
-        ensure!(done == 0, "ptrace: {}", std::io::Error::last_os_error());
-        match self.wait()? {
-            libc::SIGTRAP => Ok(()),
-            signal => bail!("signal {signal}"),
+        loop {
+            // SAFETY: no memory is touched; signal 0 (the traps are ours).
+            let done = unsafe { libc::ptrace(how, self.pid, null_mut::<u8>(), null_mut::<u8>()) };
+            ensure!(done == 0, "ptrace: {}", std::io::Error::last_os_error());
+            match self.wait()? {
+                libc::SIGTRAP => return Ok(()),
+                // The program ignores it.
+                libc::SIGCHLD => {}
+                signal => bail!("signal {signal}"),
+            }
         }
     }
 
     pub fn step(&self) -> Result<()> {
         self.resume(libc::PTRACE_SINGLESTEP)
+    }
+
+    /// Makes the system call that it is about to make, without a step: whoever begins there is not to make one.
+    pub fn call(&self) -> Result<()> {
+        let mut r = self.registers()?.0;
+        r.eflags &= !eflags::TF;
+        self.set_registers(&r)?;
+        self.resume(libc::PTRACE_SYSCALL)?;
+        self.resume(libc::PTRACE_SYSCALL)
     }
 
     pub fn run_to_trap(&mut self) -> Result<()> {

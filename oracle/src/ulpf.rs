@@ -60,8 +60,17 @@ pub struct How<'a> {
     /// `--placement`
     pub placement: &'a str,
     pub seed: u64,
-    /// How many threads it has beside the first, and where it keeps their numbers.
-    pub threads: (u64, u64),
+    pub tasks: Tasks,
+}
+
+/// The threads and children that a program has beside its first thread.
+#[derive(Default)]
+pub struct Tasks {
+    pub most: u64,
+    /// Where it keeps their numbers, after a word.
+    pub at: u64,
+    /// Only they store to what is watched: the hits of each watch are one chain.
+    pub chained: bool,
 }
 
 /// What a run has shown.
@@ -74,35 +83,14 @@ pub struct Run {
     pub moments: u64,
 }
 
-/// Runs the program; `Err` for what it did not survive, as text.
-pub fn run(how: &How, elf: &Path, epochs: &[Vec<Watch>]) -> Result<Run> {
+/// Runs the program, which executes another one at the end of each stage; `Err` for what it did not survive, as text.
+pub fn run(how: &How, elf: &Path, stages: &[&[Vec<Watch>]]) -> Result<Run> {
     let mut runner = Runner::start(how, &mut how.command(elf))?;
     let mut actual = Actual::new();
-    let mut ring = None;
-    let mut pid = 0;
-    for (n, watches) in epochs.iter().enumerate() {
-        runner
-            .go_to_marker(n > 0)
-            .with_context(|| format!("at marker {n}"))?;
-        let ring = match &mut ring {
-            Some(r) => r,
-            None => {
-                pid = runner.session.program()?;
-                ring.insert(Ring::of(pid)?)
-            }
-        };
-        if let Some(before) = n.checked_sub(1) {
-            let numbers = how.numbers(pid)?;
-            actual.push(ring.drain(&runner.session.ids, &numbers, &epochs[before])?);
-        }
-        runner.patch(n)?;
-        runner.session.watch(watches)?;
+    for (n, epochs) in stages.iter().enumerate() {
+        let stage = runner.stage(epochs, n > 0);
+        actual.extend(stage.with_context(|| format!("in program {n}"))?);
     }
-    runner.go_to_marker(true).context("at the last marker")?;
-    let mut ring = ring.context("the program has no marker")?;
-    let last = epochs.last().map_or(&[][..], |watches| watches);
-    let numbers = how.numbers(pid)?;
-    actual.push(ring.drain(&runner.session.ids, &numbers, last)?);
     let placed = runner.placed()?;
     // The last interrupt may have come too late for the last marker.
     let mut end = runner.end()?;
@@ -129,19 +117,27 @@ impl How<'_> {
             .arg(format!("--placement={}", self.placement))
             .arg("-")
             .arg(program);
+        // Where the programs are that it executes.
+        if let Some(folder) = program.parent() {
+            command.current_dir(folder);
+        }
         command
     }
 
     /// Numbers of the threads that the kernel knows to those that we give them.
     pub fn numbers(&self, pid: i32) -> Result<BTreeMap<u32, u32>> {
-        let (more, at) = self.threads;
+        let mut numbers = vec![0; self.tasks.most as usize * 8];
+        read_memory(pid, self.tasks.at + 8, &mut numbers)?;
         let mut out = BTreeMap::from([(pid as u32, 0)]);
-        for n in 1..=more {
-            let mut bytes = [0; 4];
-            read_memory(pid, at + 8 * n, &mut bytes)?;
-            out.insert(u32::from_le_bytes(bytes), n as u32);
+        for (n, bytes) in (1..).zip(numbers.chunks(8)) {
+            out.insert(u32::from_le_bytes(bytes[..4].try_into()?), n);
         }
         Ok(out)
+    }
+
+    /// The watches whose hits are one chain each.
+    fn chained<'a>(&self, watches: &'a [Watch]) -> Option<&'a [Watch]> {
+        self.tasks.chained.then_some(watches)
     }
 }
 
@@ -152,6 +148,8 @@ pub struct Runner<'a> {
     moments: u64,
     /// Where other watches may be: address and length.
     pub areas: Vec<(u64, u64)>,
+    /// On the way to the first marker of a program.
+    begins: bool,
     /// Numbers of watches that nobody asks about.
     others: Vec<u32>,
 }
@@ -168,8 +166,32 @@ impl Runner<'_> {
             rng: Rng(crate::generate::mix(how.seed, 0xd15)),
             moments: 0,
             areas: ARENAS.map(|a| (a, ARENA_LEN as u64)).to_vec(),
+            begins: false,
             others: vec![],
         })
+    }
+
+    /// To the last marker of a program, which is the first one or has just been executed.
+    fn stage(&mut self, epochs: &[Vec<Watch>], disturb: bool) -> Result<Actual> {
+        let mut actual = Actual::new();
+        // A program that was just executed has no arenas yet; it is interrupted only.
+        self.begins = true;
+        let disturb = disturb && self.how.patching == Patching::Moments;
+        self.go_to_marker(disturb).context("at marker 0")?;
+        self.begins = false;
+        self.session.ids.clear();
+        let pid = self.session.program()?;
+        let mut ring = Ring::of(pid)?;
+        for (n, watches) in epochs.iter().enumerate() {
+            self.patch(n)?;
+            self.session.watch(watches)?;
+            self.go_to_marker(true)
+                .with_context(|| format!("at marker {}", n + 1))?;
+            let numbers = self.how.numbers(pid)?;
+            let chained = self.how.chained(watches);
+            actual.push(ring.drain(&self.session.ids, &numbers, chained)?);
+        }
+        Ok(actual)
     }
 
     /// Goes on to the next marker.
@@ -178,7 +200,9 @@ impl Runner<'_> {
             return self.run_to_marker(disturb);
         }
         let disturb = disturb && self.how.patching == Patching::Moments;
+        let end = Instant::now() + PATIENCE;
         loop {
+            ensure!(Instant::now() < end, "no marker for {PATIENCE:?}: it hangs");
             let reply = if disturb {
                 let most = if self.rng.chance(3) { 12 } else { 3 };
                 let time = self.rng.below(most);
@@ -282,6 +306,9 @@ impl Runner<'_> {
     /// Something changes while the threads are anywhere.
     fn moment(&mut self) -> Result<()> {
         self.moments += 1;
+        if self.begins {
+            return Ok(());
+        }
         for _ in 0..1 + self.rng.below(3) {
             match self.rng.below(6) {
                 0 => self.say("ulpf patch off")?,

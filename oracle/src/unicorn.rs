@@ -4,6 +4,8 @@
 //! what it writes, and an instruction that reads, changes and writes one operand makes one access.
 //! A string instruction's accesses are those of one iteration, each by itself.
 
+use crate::children;
+use crate::filters::{Call, Filters};
 use crate::generate::Windows;
 use crate::hits::{Access, Expected, Recorder};
 use crate::kernel::{Kernel, Memory, Verdict};
@@ -32,7 +34,7 @@ struct Nature {
     modifies: bool,
 }
 
-struct Machine {
+pub struct Machine {
     code_at: u64,
     control_at: u64,
     /// What a thread may touch, if it is one of several.
@@ -43,12 +45,14 @@ struct Machine {
     contents: Vec<u8>,
     natures: HashMap<u64, Nature>,
     pieces: Vec<Piece>,
-    pc: u64,
-    recorder: Recorder,
+    pub pc: u64,
+    pub recorder: Recorder,
     epochs: Vec<Vec<Watch>>,
     next_epoch: usize,
-    kernel: Kernel,
-    end: Option<Verdict>,
+    pub kernel: Kernel,
+    /// How many it has had.
+    pub children: u32,
+    pub end: Option<Verdict>,
     limit: u64,
 }
 
@@ -64,6 +68,12 @@ impl Memory for Machine {
 }
 
 impl Machine {
+    /// The memory that a forked child gets a copy of.
+    pub fn private(&mut self) -> [&mut [u8]; 3] {
+        let [file, anonymous, _] = &mut self.arenas;
+        [file, anonymous, &mut self.control]
+    }
+
     fn nature(&mut self, pc: u64) -> Nature {
         let (code, base) = (&self.code, self.code_at);
         *self.natures.entry(pc).or_insert_with(|| {
@@ -197,8 +207,9 @@ impl std::error::Error for Stray {}
 
 const RW: Prot = Prot(3);
 
-/// `Err` when the program cannot be judged (it faults, or never ends).
-pub fn judge(p: &Program) -> Result<Expected> {
+/// `Err` when the program cannot be judged (it faults, or never ends). It begins with these filters, and leaves those
+/// that it has at its end.
+pub fn judge(p: &Program, filters: &mut Filters) -> Result<Expected> {
     let mut contents_of = contents(p.memory_seed, 1);
     contents_of.extend(contents(p.memory_seed, 2));
     contents_of.resize(contents_of.len().next_multiple_of(4096), 0);
@@ -210,10 +221,11 @@ pub fn judge(p: &Program) -> Result<Expected> {
         true => contents(p.memory_seed, arena),
         false => vec![0; ARENA_LEN],
     };
-    let kernel = match p.number {
+    let mut kernel = match p.number {
         Some(n) => Kernel::with_file(n * crate::generate::DESCRIPTORS, contents(p.memory_seed, 0)),
         None => Kernel::default(),
     };
+    kernel.filters = std::mem::take(filters);
     let machine = Box::new(Machine {
         code_at: p.code_at,
         control_at: p.control_at,
@@ -230,6 +242,7 @@ pub fn judge(p: &Program) -> Result<Expected> {
         epochs: p.epochs.clone(),
         next_epoch: 0,
         kernel,
+        children: 0,
         end: None,
         limit: 4_000_000,
     });
@@ -261,7 +274,8 @@ pub fn judge(p: &Program) -> Result<Expected> {
         },
     )
     .map_err(fail)?;
-    uc.add_intr_hook(|uc, number| {
+    let later = p.number.is_some_and(|n| n > 0);
+    uc.add_intr_hook(move |uc, number| {
         let m = uc.get_data_mut();
         m.finish();
         if number != 3 {
@@ -274,6 +288,10 @@ pub fn judge(p: &Program) -> Result<Expected> {
             m.recorder.epoch(&w.clone());
         }
         m.next_epoch += 1;
+        if later {
+            // Another thread, which the first one has made.
+            m.kernel.filters = Filters::default();
+        }
     })
     .map_err(fail)?;
     uc.add_insn_sys_hook(X86Insn::SYSCALL, 1, 0, syscall)
@@ -282,12 +300,23 @@ pub fn judge(p: &Program) -> Result<Expected> {
     // OSFXSR, OSXMMEXCPT: SSE is usable; the x87 unit too.
     let cr4 = uc.reg_read(R::CR4).map_err(fail)?;
     uc.reg_write(R::CR4, cr4 | 0x600).map_err(fail)?;
-    let run = uc.emu_start(p.code_at, u64::MAX, 0, 0);
+    let (mut at, mut parent) = (p.code_at, None);
+    let run = loop {
+        let run = uc.emu_start(at, u64::MAX, 0, 0);
+        match children::turn(&mut uc, &mut parent).map_err(fail)? {
+            Some(next) => at = next,
+            None => break run,
+        }
+    };
     let m = uc.get_data_mut();
     match (m.end.take(), run) {
-        (Some(Verdict::Exit), _) => Ok(std::mem::take(&mut m.recorder.out)),
+        (Some(Verdict::Exit), _) => {
+            *filters = std::mem::take(&mut m.kernel.filters);
+            Ok(std::mem::take(&mut m.recorder.out))
+        }
         (Some(Verdict::Stray(pc)), _) => Err(Stray(pc).into()),
         (Some(Verdict::Stuck), _) => bail!("does not end"),
+        (Some(Verdict::Child { .. }), _) => bail!("a child has a child at {:#x}", m.pc),
         _ if member => Err(Stray(m.pc).into()),
         (Some(Verdict::Fault(why)), _) => bail!("{why} at {:#x}", m.pc),
         (_, run) => bail!("unicorn: {run:?}\n{}", crate::bench::listing(p, Some(m.pc))),
@@ -329,7 +358,12 @@ fn syscall(uc: &mut Unicorn<Box<Machine>>) {
         return;
     }
     let mut kernel = std::mem::take(&mut m.kernel);
-    let done = kernel.call(nr, &args, m.as_mut());
+    let call = Call {
+        nr,
+        args: &args,
+        ip: pc + 2,
+    };
+    let done = kernel.call(&call, m.as_mut());
     m.kernel = kernel;
     for a in &done.accesses {
         m.stays(a.addr, a.old.len() as u64);

@@ -60,9 +60,12 @@ static void say(const char *text)
 static void errnos(void)
 {
 	printf("%ld\n", INSTALL(0, NR, CALL(SYS_getppid, SECCOMP_RET_ERRNO | 77), CALL(SYS_getuid, SECCOMP_RET_ERRNO | 0xffff),
-				CALL(SYS_getgid, SECCOMP_RET_ERRNO), ALLOW));
+				CALL(SYS_getgid, SECCOMP_RET_ERRNO),
+				CALL(SYS_geteuid, SECCOMP_RET_ERRNO | 512), CALL(SYS_getegid, SECCOMP_RET_ERRNO | 513), ALLOW));
 	counter++;
 	printf("%ld %ld %ld %d\n", call(SYS_getppid, 0, 0, 0), call(SYS_getuid, 0, 0, 0), call(SYS_getgid, 0, 0, 0), getpid() > 1);
+	/* The kernel's own, by which it makes calls again. */
+	printf("%ld %ld\n", call(SYS_geteuid, 0, 0, 0), call(SYS_getegid, 0, 0, 0));
 	/* A second one: the stricter action counts, of equal ones the newest's number. */
 	INSTALL(0, NR, CALL(SYS_getppid, SECCOMP_RET_ERRNO | 5), CALL(SYS_getuid, SECCOMP_RET_ALLOW), ALLOW);
 	printf("%ld %ld\n", call(SYS_getppid, 0, 0, 0), call(SYS_getuid, 0, 0, 0));
@@ -265,6 +268,15 @@ static void supervised(void)
 	printf("%ld ", call(SYS_read, fds[0], (long)buffer, 5));
 	printf("%ld %s\n", call(SYS_read, fds[0], (long)buffer, 4), buffer);
 	pthread_join(thread, 0);
+}
+
+/* Nobody is there to be asked: such calls fail, also one that is told by its address, and one that only ulpf can make. */
+static void unsupervised(void)
+{
+	INSTALL(0, NR, CALL(SYS_mremap, SECCOMP_RET_USER_NOTIF), CALL(SYS_munmap, SECCOMP_RET_TRACE | 7), IS(SYS_getppid, 3), IP,
+		IS((uintptr_t)the_call, 1), RETURN(SECCOMP_RET_TRACE), ALLOW);
+	counter++;
+	printf("%ld %ld %ld %d\n", call(SYS_getppid, 0, 0, 0), call(SYS_mremap, 0, 0, 0), call(SYS_munmap, 0, 0, 0), getppid() > 1);
 }
 
 static void forks(void)
@@ -475,6 +487,8 @@ int main(int argc, char **argv)
 		threads();
 	else if (!strcmp(how, "supervised"))
 		supervised();
+	else if (!strcmp(how, "unsupervised"))
+		unsupervised();
 	else if (!strcmp(how, "forks"))
 		forks();
 	else if (!strcmp(how, "raced"))

@@ -11,7 +11,7 @@ from lib.rsp import wait_until
 from lib.run import Json, ulpf
 from lib.users import ALICE, Place, as_root, becomes
 
-HOW = "narrow-forks", "lineage", "unmappable", "errnos", "arguments", "places", "traps", "narrow", "killed", "strict", "strict-end", "threads", "supervised", "forks", "executes", "raced", "refused"
+HOW = "narrow-forks", "lineage", "unmappable", "errnos", "arguments", "places", "traps", "narrow", "killed", "strict", "strict-end", "threads", "supervised", "unsupervised", "forks", "executes", "raced", "refused"
 # In the buffer, into which the kernel writes, and beside the counter; whatever is read, too; in no page of its own.
 WATCHES = ["counter"], ["buffer:rw", "counter"], ["heap:rw", "counter"]
 

@@ -240,8 +240,15 @@ pub struct Kept {
     pub parent: u64,
     /// How many instructions the program's own filter has.
     pub len: u64,
-    /// 1: it stands for the strict mode; else 0.
-    pub strict: u64,
+    /// [`Kept::STRICT`], [`Kept::HEARD`].
+    pub nature: u64,
+}
+
+impl Kept {
+    /// It stands for the strict mode.
+    pub const STRICT: u64 = 1;
+    /// It was made with a listener, by which a supervisor hears of calls.
+    pub const HEARD: u64 = 2;
 }
 
 /// The strict mode as a filter: read, write, exit and rt_sigreturn pass. (Whoever makes another call is killed; that

@@ -541,10 +541,10 @@ impl Gen<'_> {
             return;
         }
         use Mnemonic::*;
-        // Unicorn takes the flags of a locked neg from the value before.
-        let locked_neg = i.mnemonic() == Neg && i.has_lock_prefix();
+        // Unicorn takes the flags of a locked neg from the value before, and not all of a locked cmpxchg16b's.
+        let locked = i.has_lock_prefix() && matches!(i.mnemonic(), Neg | Cmpxchg16b);
         if i.rflags_undefined() != 0
-            || locked_neg
+            || locked
             || matches!(
                 i.mnemonic(),
                 Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd

@@ -1,7 +1,9 @@
 //! Makes programs out of seeds: epochs of random items in a loop, watches that are changed between
 //! the epochs.
 
+mod children;
 mod close;
+mod filters;
 mod instruction;
 mod masks;
 mod stack;
@@ -17,6 +19,7 @@ use iced_x86::Code;
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
 
+pub use children::{CHILDREN, MOST as MOST_CHILDREN};
 pub use instruction::{Codes, codes};
 pub use threads::{Windows, threads};
 
@@ -30,6 +33,18 @@ pub struct Plan {
     pub member: Option<Member>,
     /// Watches go into debug registers.
     pub registers: bool,
+    pub more: More,
+    /// The number of the program that it executes at its end.
+    pub then: Option<usize>,
+}
+
+/// What only some programs do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct More {
+    /// They install filters of their own.
+    pub filters: bool,
+    /// They fork.
+    pub children: bool,
 }
 
 /// What one thread of such a program has for itself.
@@ -64,10 +79,20 @@ pub struct Gen<'a> {
     pub registers: bool,
     /// Added to descriptors.
     pub fd: u64,
+    pub more: More,
+    /// How often the items of this epoch are run.
+    pub rounds: u32,
+    /// How many forks there are in the code.
+    pub forks: u64,
     /// Where each marker is.
     pub markers: Vec<usize>,
     /// Epoch, item, and where its code ends.
     pub items: Vec<(usize, usize, usize)>,
+}
+
+/// Where the program of this number is, in the folder in which they run.
+pub fn file_name(number: usize) -> String {
+    format!("program-{number}")
 }
 
 pub fn mix(a: u64, b: u64) -> u64 {
@@ -95,6 +120,9 @@ pub fn starter(count: u64) -> Asm {
         windows: None,
         registers: false,
         fd: 0,
+        more: More::default(),
+        rounds: 1,
+        forks: 0,
         markers: vec![],
         items: vec![],
     };
@@ -131,7 +159,39 @@ impl Plan {
             epochs,
             member: None,
             registers: false,
+            more: More::default(),
+            then: None,
         }
+    }
+
+    /// A program that has filters, or children, or both.
+    pub fn more(judge: Judge, seed: u64, more: More) -> Plan {
+        Plan {
+            more,
+            ..Plan::new(judge, seed)
+        }
+    }
+
+    /// Programs each of which executes the next one.
+    pub fn stages(judge: Judge, seed: u64) -> Vec<Plan> {
+        let mut rng = Rng(mix(seed, 0xe8ec));
+        let mut stages: Vec<_> = (0..2 + rng.below(2))
+            .map(|n| Plan::new(judge, mix(seed, 0x5000 + n)))
+            .collect();
+        // The same watches in all of them: so they can be made smaller together.
+        let fewest = stages.iter().map(|p| p.epochs.len()).min().unwrap_or(1);
+        let watches: Vec<_> = (0..fewest).map(|_| watches(&mut rng)).collect();
+        // In single steps a program knows nothing of the filters that it has from before.
+        let filters = judge == Judge::Unicorn && rng.chance(3);
+        for plan in &mut stages {
+            plan.more.children = rng.chance(3);
+            plan.more.filters = filters;
+            plan.epochs.truncate(fewest);
+            for (e, w) in plan.epochs.iter_mut().zip(&watches) {
+                e.watches = w.clone();
+            }
+        }
+        stages
     }
 
     /// Its watches fit into debug registers.
@@ -191,6 +251,9 @@ impl Plan {
             windows,
             registers: self.registers,
             fd,
+            more: self.more,
+            rounds: 1,
+            forks: 0,
             markers: vec![],
             items: vec![],
         };
@@ -200,6 +263,7 @@ impl Plan {
         for (n, e) in self.epochs.iter().enumerate() {
             g.marker();
             g.watches = e.watches.clone();
+            g.rounds = e.rounds;
             if self.member.is_some() {
                 g.rng = Rng(mix(self.seed, 0x100 + n as u64));
                 g.fresh_thread();
@@ -223,6 +287,9 @@ impl Plan {
             g.asm.put(&back.to_le_bytes());
         }
         g.marker();
+        if let Some(number) = self.then {
+            g.execute(&file_name(number));
+        }
         g.asm.syscall(libc::SYS_exit_group, &[0]);
         let program = Program {
             judge: self.judge,
@@ -365,6 +432,16 @@ impl Gen<'_> {
         }
     }
 
+    /// Executes a file, with its name for an argument and without an environment.
+    fn execute(&mut self, file: &str) {
+        let at = self.asm.constant(format!("{file}\0").as_bytes());
+        let mut arguments = at.to_le_bytes().to_vec();
+        arguments.extend([0; 8]);
+        let arguments = self.asm.constant(&arguments);
+        self.asm
+            .syscall(libc::SYS_execve, &[at, arguments, arguments + 8]);
+    }
+
     /// Gives every register a value.
     fn registers(&mut self) {
         let lcg = self.rng.next() as i32;
@@ -411,6 +488,33 @@ impl Gen<'_> {
     }
 
     fn item(&mut self) {
+        if self.more.filters && self.rng.chance(24) {
+            return self.once(Gen::filter);
+        }
+        if self.more.children && self.rng.chance(16) {
+            return self.fork();
+        }
+        if self.more.filters && self.rng.chance(4) {
+            return self.system_call();
+        }
+        self.plain_item();
+    }
+
+    /// Code that only one round of the loop runs.
+    fn once(&mut self, what: impl FnOnce(&mut Self)) {
+        let round = 1 + self.rng.below(u64::from(self.rounds.max(1))) as u32;
+        // cmp qword [counter], round ; jne over
+        self.asm.put(&[0x48, 0x81, 0x3c, 0x25]);
+        let counter = self.asm.control as u32;
+        self.asm.put(&counter.to_le_bytes());
+        self.asm.put(&round.to_le_bytes());
+        let over = self.asm.jump_over(&[0x0f, 0x85]);
+        what(self);
+        self.asm.lands(over);
+        self.asm.define_flags(1);
+    }
+
+    fn plain_item(&mut self) {
         match self.rng.below(23) {
             0..=1 => self.string(),
             2..=3 => self.stack(),

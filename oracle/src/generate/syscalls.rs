@@ -1,6 +1,7 @@
 //! System calls on guarded buffers, with known data.
 
 use super::Gen;
+use super::filters::DRAIN;
 use crate::asm::*;
 use crate::kernel::{FILE, PIPE_READ, PIPE_WRITE};
 use crate::program::{ARENA_LEN, arena_of};
@@ -40,6 +41,15 @@ impl Gen<'_> {
     }
 
     pub fn system_call(&mut self) {
+        self.call();
+        if self.more.filters {
+            // What has come of it.
+            let at = self.target(8, 1);
+            self.asm.store(at, RAX);
+        }
+    }
+
+    fn call(&mut self) {
         let offset = self.rng.below(ARENA_LEN as u64 + 100);
         let vectors = self.vectors_at();
         let [file, pipe_read, pipe_write] = [FILE, PIPE_READ, PIPE_WRITE].map(|fd| self.fd + fd);
@@ -87,7 +97,7 @@ impl Gen<'_> {
     /// Leaves the pipe empty.
     fn drain(&mut self) {
         let (pipe, to) = (self.fd + PIPE_READ, self.asm.control + 0x400);
-        self.asm.syscall(libc::SYS_read, &[pipe, to, 0x800]);
+        self.asm.syscall(libc::SYS_read, &[pipe, to, DRAIN]);
         self.asm.mov(RAX, 0);
     }
 }

@@ -15,7 +15,8 @@ pub struct Filter {
     parent: *const Filter,
     /// The program's own instructions.
     len: usize,
-    strict: u64,
+    /// As in [`Kept`].
+    nature: u64,
 }
 
 // The command reads them.
@@ -23,7 +24,7 @@ const _: () = assert!(
     size_of::<Filter>() == size_of::<Kept>()
         && offset_of!(Filter, parent) == offset_of!(Kept, parent)
         && offset_of!(Filter, len) == offset_of!(Kept, len)
-        && offset_of!(Filter, strict) == offset_of!(Kept, strict)
+        && offset_of!(Filter, nature) == offset_of!(Kept, nature)
 );
 
 impl Filter {
@@ -44,11 +45,16 @@ impl Filter {
 
     /// It stands for the strict mode: whom it kills, SIGKILL does.
     pub fn is_strict(&self) -> bool {
-        self.strict != 0
+        self.nature & Kept::STRICT != 0
     }
 
-    pub fn set_strict(&mut self, strict: bool) {
-        self.strict = strict.into();
+    /// It was made with a listener.
+    pub fn is_heard(&self) -> bool {
+        self.nature & Kept::HEARD != 0
+    }
+
+    pub fn set_nature(&mut self, nature: u64) {
+        self.nature = nature;
     }
 
     fn size(len: usize) -> usize {

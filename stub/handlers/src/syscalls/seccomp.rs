@@ -4,7 +4,8 @@
 //! its own that no filter of the program's knows. So the kernel gets each filter behind a few instructions that let our
 //! image's calls pass ([`ulpf_lib::seccomp::exempting`]), and the filters are run here, on the call as it was made
 //! ([`judge`]). What only the kernel can do (tell a supervisor or a tracer, end a thread) it does at one `syscall`
-//! instruction that is not let pass: [`ulpf_judged`].
+//! instruction that is not let pass: [`ulpf_judged`]. There it sees that instruction's address, and where memory has
+//! moved, another buffer's; so where nobody is there to be told, it is not asked.
 //!
 //! The kernel's filters stay what they are in forked children, after exec and after a detach; there the addresses of our
 //! image pass, where nothing of ours lies any more. A child or program that is followed gets its stub at the same
@@ -22,7 +23,7 @@ use linux_raw_sys::ptrace as p;
 use ulpf_lib::boot::BootArgs;
 use ulpf_lib::seccomp::{Data, Instruction, Kept, MOST, PREFIX, STRICT, Verdict, X86_64};
 use ulpf_lib::sys::Errno;
-use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
+use ulpf_lib::sys::failure::{EINVAL, ENOMEM, ENOSYS};
 use ulpf_lib::{seccomp, sys};
 
 use super::call::{Args, Outcome, raw};
@@ -112,11 +113,17 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
     let (verdict, strict) = decide(&t, nr, uc.gprs.rip, arch, a);
     match verdict {
         Verdict::Allow => None,
-        Verdict::Errno(errno) => Some(Outcome::Value(-i64::from(errno))),
+        Verdict::Errno(errno) => {
+            // No outcome: any number may be asked for, also those by which we tell each other something.
+            uc.gprs.rax = (-i64::from(errno)) as u64;
+            Some(Outcome::Leave)
+        }
         Verdict::Trap(errno) => {
             trap(t, uc, nr, arch, (k::SYS_SECCOMP as i32, errno.into()));
             Some(Outcome::Leave)
         }
+        Verdict::Notify if !t.filters.each().any(Filter::is_heard) => Some(Outcome::Value(ENOSYS)),
+        Verdict::Trace if !traced() => Some(Outcome::Value(ENOSYS)),
         Verdict::Notify | Verdict::Trace if ours && super::is_ordinary(nr) => {
             t.own().judged.set(true);
             let result = ordinary(t, uc, nr, a);
@@ -141,6 +148,23 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
             Some(Outcome::Leave)
         }
     }
+}
+
+/// May somebody trace the calling thread? Where /proc does not say, the kernel decides, though it sees other addresses.
+fn traced() -> bool {
+    const NOBODY: &[u8] = b"\nTracerPid:\t0\n";
+    let mut status = [0u8; 512];
+    let path = c"/proc/thread-self/status".as_ptr();
+    // SAFETY: a descriptor of our own, and room for what is read.
+    let read = unsafe {
+        sys!(k::__NR_openat, -100i64, path, k::O_RDONLY | k::O_CLOEXEC, 0).and_then(|fd| {
+            let read = sys!(k::__NR_read, fd, status.as_mut_ptr(), status.len());
+            let _ = sys!(k::__NR_close, fd);
+            read
+        })
+    };
+    let read = read.ok().and_then(|n| status.get(..n as usize));
+    !read.is_some_and(|text| text.windows(NOBODY.len()).any(|w| w == NOBODY))
 }
 
 fn has_others(t: &Thread) -> bool {
@@ -221,7 +245,7 @@ fn strict(t: Current, uc: &mut UContext) -> i64 {
     let Some(filter) = make(STRICT.len(), copy) else {
         return ENOMEM;
     };
-    filter.set_strict(true);
+    filter.set_nature(Kept::STRICT);
     // A filter needs a privilege or no_new_privs, the strict mode neither: without, it is kept here alone.
     let _ = give_to_kernel(filter, 0);
     t.filters.push(filter);
@@ -271,6 +295,9 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
     if !installed {
         Filter::unmap(filter);
     } else {
+        if flags & p::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0 {
+            filter.set_nature(Kept::HEARD);
+        }
         t.filters.push(filter);
         if all {
             let of_process = |other: &&Thread| other.tgid() == t.tgid();
@@ -362,7 +389,7 @@ pub fn adopt(t: &Thread, a: &BootArgs) -> Result<(), Errno> {
         let (theirs, program) = all.split_at(PREFIX);
         prefix.copy_from_slice(theirs);
         own.copy_from_slice(program);
-        filter.set_strict(kept.strict != 0);
+        filter.set_nature(kept.nature);
         look_at(filter);
         t.filters.push(filter);
         at = first + size_of_val(all) as u64;
