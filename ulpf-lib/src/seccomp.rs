@@ -40,6 +40,7 @@ pub const I386: u32 = 0x4000_0003;
 /// BPF_MAXINSNS: instructions that the kernel takes in one filter.
 pub const MOST: usize = 4096;
 
+const LD_IMM: u16 = 0x00;
 const LD_ABS: u16 = 0x20;
 const JA: u16 = 0x05;
 const JEQ: u16 = 0x15;
@@ -195,7 +196,7 @@ fn word(data: &Data, offset: u32) -> Option<u32> {
 }
 
 /// Instructions of [`exempting`].
-pub const PREFIX: usize = 17;
+pub const PREFIX: usize = 18;
 
 /// What stands before a program's filter in the kernel: a call from `[start, end)` passes, unless it comes from
 /// `judged`; all others go on to the filter behind. (The instruction pointer is the address behind the instruction.)
@@ -207,8 +208,8 @@ pub fn exempting(start: u64, end: u64, judged: u64) -> [Instruction; PREFIX] {
     let low = |at: u64| at as u32;
     // An address behind an instruction at the end of the range is the end itself.
     let (first, last) = (start + 1, end);
-    // Where each instruction jumps to, counted from the beginning: `AFTER` is the filter.
-    const AFTER: u8 = PREFIX as u8;
+    // Where each instruction jumps to, counted from the beginning: from `AFTER` the filter begins as alone.
+    const AFTER: u8 = PREFIX as u8 - 1;
     let to = |from: u8, target: u8| target - from - 1;
     [
         i(LD_ABS, 0, 0, HIGH),                // 0
@@ -228,6 +229,7 @@ pub fn exempting(start: u64, end: u64, judged: u64) -> [Instruction; PREFIX] {
         i(LD_ABS, 0, 0, 4),                   // 14: the calls of 32-bit code are not ours
         i(JEQ, 0, to(15, AFTER), X86_64),     // 15
         i(RET, 0, 0, RET_ALLOW),              // 16
+        i(LD_IMM, 0, 0, 0),                   // 17
     ]
 }
 

@@ -45,7 +45,7 @@ pub static ALL: [(&AtomicBool, &str); COUNT] = [
     ),
     (
         &seccomp::TOO_LONG,
-        "ulpf: the program has installed a seccomp filter of more than 4,079 instructions and got EINVAL: with \
+        "ulpf: the program has installed a seccomp filter of more than 4,078 instructions and got EINVAL: with \
          those that let ulpf's own calls pass, it is longer than the kernel takes.\n",
     ),
 ];
