@@ -14,6 +14,7 @@ pub mod catch;
 mod commands;
 mod ends;
 mod exec;
+pub mod forked;
 mod io_uring;
 pub mod legacy;
 mod list;
