@@ -108,8 +108,13 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     }?;
     STACK.store(stack as u64, Relaxed);
     // Two steps, so that the stub's task is nobody's child: the program must not find it with wait(2).
+    let orphan = !inherits_orphans();
+    let (top, begin): (_, extern "C" fn() -> !) = match orphan {
+        true => (64 * 1024, first_step),
+        false => (STUB_STACK as u64, stub_task),
+    };
     // SAFETY: tasks of our own on their own stack; CLONE_VM alone: no shared descriptors, handlers or group.
-    let pid = unsafe { ulpf_spawn(k::CLONE_VM.into(), stack as u64 + 64 * 1024, first_step) };
+    let pid = unsafe { ulpf_spawn(k::CLONE_VM.into(), stack as u64 + top, begin) };
     // SAFETY: back to the program's mask, and the first step is reaped (__WALL).
     unsafe {
         sys!(
@@ -122,7 +127,9 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
         if pid < 0 {
             return Err(Errno(-pid as i32));
         }
-        let _ = sys!(k::__NR_wait4, pid, 0, k::__WALL, 0);
+        if orphan {
+            let _ = sys!(k::__NR_wait4, pid, 0, k::__WALL, 0);
+        }
     }
     while READY.load(SeqCst) == 0 {
         futex_wait(&READY, 0);
@@ -139,6 +146,22 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     kernel::take_over();
     let t = adopt_thread()?;
     syscalls::seccomp::adopt(&t, a)
+}
+
+/// Would the program become the parent of the stub's task, as of all orphans? So it is when it is the first process of a place
+/// of its own (a container), or has asked for it. Then that task is its child at once: one without a signal at its end, which
+/// wait(2) passes over without __WCLONE or __WALL, and which does not keep it from seeing that it has no child.
+fn inherits_orphans() -> bool {
+    let mut subreaper = 0i32;
+    // SAFETY: asks for a number and a flag.
+    unsafe {
+        let _ = sys!(
+            k::__NR_prctl,
+            prctl::PR_GET_CHILD_SUBREAPER,
+            &raw mut subreaper
+        );
+    }
+    g().pid.load(Relaxed) == 1 || subreaper != 0
 }
 
 extern "C" fn first_step() -> ! {

@@ -1,6 +1,7 @@
 """Watched memory that goes away, is replaced, discarded, moved, and comes back."""
 
 import re
+import unittest
 
 from lib.cases import Case
 from lib.env import bare, example, ulpf_only
@@ -80,6 +81,14 @@ class VanishedMemory(Case):
         # What it discards before it fails is a hit, too.
         hits = Json(["*first:8"], "locked", options=["--at", "ready"]).hits
         self.assertEqual([hit.get("syscall") for hit in hits].count("madvise"), 6, hits)
+
+    def test_memory_to_come_is_locked(self):
+        """mlockall(MCL_FUTURE) fills none of our sparse memory: what busy stores look up are 32 GiB of addresses."""
+        expected = bare(example("locked_later"))
+        if expected[0] == 77:
+            raise unittest.SkipTest("so much may not be locked here")
+        for kind in "heap", "heap:rw":
+            self.assertEqual(run([kind], "locked_later", options=["--quiet", "--no-summary"]), (*expected, ""), kind)
 
     def test_robust_locks(self):
         """Locks on guarded pages whose owner ends, however it ends: the next one gets EOWNERDEAD, in this process and

@@ -26,9 +26,18 @@ class Sent(Case):
             self.assertEqual([hit.get("syscall") for hit in said.hits].count(name), least, said.hits)
 
     def test_children_are_woken(self):
-        """A parent sees that its child sleeps, and wakes it by a signal: on the build before, the child slept in our code yet."""
+        """A parent sees that its child sleeps, and wakes it by a signal: it does not sleep in our code yet. And the other way
+        round: while a child runs, its parent does not sleep in fork."""
         status, expected = bare(example("woken"))
-        self.assertEqual((status, len(expected.splitlines())), (0, 18), expected)
+        self.assertEqual((status, len(expected.splitlines())), (0, 29), expected)
         for options in ["--follow", "--watch", "heap"], ["--follow", "--watch", "counter"], ["--watch", "heap"]:
             status, out, err = ulpf("run", "--quiet", "--no-summary", *options, "--", example("woken"))
             self.assertEqual((status, out, err), (0, expected, ""), options)
+
+    def test_lengths_that_the_kernel_refuses(self):
+        """No buffer is taken for four gigabytes because its length is -1: each of these took minutes."""
+        status, expected = bare(example("refused"))
+        self.assertEqual((status, len(expected.splitlines())), (0, 16), expected)
+        for kinds in "heap", "heap:rw":
+            status, out, err = ulpf("run", "--quiet", "--no-summary", "--watch", kinds, "--", example("refused"))
+            self.assertEqual((status, out, err), (0, expected, ""), kinds)

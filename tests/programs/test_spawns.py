@@ -37,6 +37,15 @@ class Spawns(Case):
             done = self.run_(spec)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, expected, ""), spec)
 
+    def test_who_inherits_orphans_has_no_child_of_ours(self):
+        """The stub's task was one, for which the first process of a container waited for ever."""
+        status, expected = bare(example("first_of_all"))
+        if status == 77:
+            raise unittest.SkipTest("no place of processes of its own may be made here")
+        self.assertEqual((status, expected.count("ECHILD")), (0, 2), expected)
+        status, out, err = ulpf("run", "--quiet", "--no-summary", "--follow", "--watch", "heap", "--", example("first_of_all"))
+        self.assertEqual((status, out, err), (0, expected, ""))
+
     def test_exec_while_signals_strike(self):
         done = self.run_("here.watched", "storm", "500")
         self.assertEqual((done.returncode, done.stdout), (0, "storm: 0 programs began with signals blocked\n"))

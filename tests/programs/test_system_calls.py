@@ -1,9 +1,11 @@
 """Every system call that is easily made, with its buffers on guarded pages: results and memory as bare."""
 
 import subprocess
+import unittest
 
 from lib.cases import Case
 from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+from lib.run import ulpf
 
 
 @ulpf_only
@@ -30,3 +32,13 @@ class SystemCalls(Case):
 
     def test_nothing_but_one_byte_is_watched(self):
         self.compare("arena.hot[4095]:rw")
+
+    def test_memory_that_userfaultfd_serves(self):
+        """It was there, for it had been moved; and it could not be taken away (UFFDIO_MOVE)."""
+        status, expected = bare(example("absent"))
+        if status == 77:
+            raise unittest.SkipTest("userfaultfd may not be used here")
+        self.assertEqual((status, expected.count("served 4096")), (0, expected.count("then: written")), expected)
+        for kinds in "heap", "heap:rw":
+            status, out, err = ulpf("run", "--quiet", "--no-summary", "--watch", kinds, "--", example("absent"))
+            self.assertEqual((status, out, err), (0, expected, ""), kinds)

@@ -1,5 +1,5 @@
 /* Children that wait in a call each. Their parent sees that they sleep, wakes them by a signal with a handler, and they say
- * what has become of the call. */
+ * what has become of the call. And the other way round. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -79,6 +79,18 @@ static char state_of(pid_t child)
 	return strrchr(text, ')')[2];
 }
 
+/* A child sees that its parent sleeps, twice within a moment. */
+static void wake_parent(void)
+{
+	struct timespec moment = { 0, 100000 };
+	pid_t parent = getppid();
+
+	for (int asleep = 0; asleep < 2; nanosleep(&moment, NULL))
+		asleep = state_of(parent) == 'S' ? asleep + 1 : 0;
+	kill(parent, SIGUSR1);
+	_exit(0);
+}
+
 int main(void)
 {
 	struct sigaction action = { .sa_handler = on_signal };
@@ -110,6 +122,18 @@ int main(void)
 		alarm(30); /* it sleeps for ever if that was none of its own waits */
 		if (waitpid(child, &status, 0) != child || status != 0)
 			result = 3;
+		alarm(0);
+	}
+	for (int call = 0; call <= 10; call++) {
+		fflush(stdout);
+		child = fork();
+		if (child == 0)
+			wake_parent();
+		alarm(30);
+		long got = wait_in(call == 10 ? 0 : call); /* nobody has the lock */
+		printf("parent, call %2d: %ld, %s, handled %ld\n", call, got, got < 0 ? strerrorname_np(errno) : "no error", counter);
+		if (waitpid(child, &status, 0) != child || status != 0)
+			result = 5;
 		alarm(0);
 	}
 	/* Killed as soon as they are there. */

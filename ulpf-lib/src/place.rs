@@ -176,6 +176,26 @@ pub fn map(len: u64, prot: u32, flags: u32, fd: i64, who: AfterFork) -> Result<u
     Ok(at)
 }
 
+/// Private zeroed memory, much larger than what is ever used of it, which forked children have, too. Neither
+/// mlockall(MCL_FUTURE) of the program fills it (which cannot while it is inaccessible, and shall not when it no longer is), nor
+/// huge pages, nor a core dump.
+///
+/// # Errors
+/// mmap(2)'s and mprotect(2)'s.
+pub fn map_sparse(len: u64) -> Result<u64, Errno> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    let at = map(len, PROT_NONE, flags, -1, AfterFork::Both)?;
+    // SAFETY: about our own mapping, of which nobody knows yet.
+    let opened = unsafe {
+        let _ = sys!(__NR_munlock, at, len);
+        for advice in [MADV_NOHUGEPAGE, MADV_DONTDUMP] {
+            let _ = sys!(__NR_madvise, at, len, advice);
+        }
+        sys!(__NR_mprotect, at, len, PROT_READ | PROT_WRITE)
+    };
+    opened.map(|_| at).inspect_err(|_| unmap(at, len))
+}
+
 /// Takes a mapping away and off the list.
 pub fn unmap(at: u64, len: u64) {
     remove(at);

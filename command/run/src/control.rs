@@ -5,6 +5,7 @@
 
 use super::events::{Event, OnSignal};
 use super::frames::Frames;
+use super::parent::Parent;
 use super::stops::{INTERRUPT, Stop, TRAP, console, pass_on, stop_of};
 use super::tracers;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -49,7 +50,7 @@ pub struct Control {
     pub follows_any: bool,
     pub(super) is_child: bool,
     /// As [`super::events::Forked::parent_waits`].
-    pub(super) parent_waits: Option<oneshot::Sender<()>>,
+    pub(super) parent_waits: Option<Parent>,
     /// Its number in the log.
     pub(super) life: usize,
     /// What others ask of us, and what of it waits for the program to rest.
@@ -379,8 +380,8 @@ impl Control {
             };
             let (signal, thread) = match stop {
                 Stop::Signal { signal, thread } => (signal, thread),
-                Stop::Forked { child, .. } => {
-                    if !self.forked(child, events).await? {
+                Stop::Forked { child, thread, .. } => {
+                    if !self.forked((thread, child), events).await? {
                         return Ok(Some(Ending::Unknown));
                     }
                     resume = "vCont;c".into();

@@ -1,5 +1,6 @@
 //! What the tasks that run processes tell the log, and what they ask of it: the log owns symbols and watches.
 
+use super::parent::Parent;
 use super::watches::Changes;
 use tokio::sync::oneshot;
 use ulpf_area::SharedArea;
@@ -51,8 +52,8 @@ pub struct Forked {
     pub on_signal: OnSignal,
     /// As [`super::control::Control::follows_any`].
     pub follows_any: bool,
-    /// Its parent waits in fork until it runs; it hears of that, or that this is dropped.
-    pub parent_waits: Option<oneshot::Sender<()>>,
+    /// Its parent, which waits in fork until it runs.
+    pub parent_waits: Option<Parent>,
 }
 
 /// A vfork child has executed the program again, and rests at its first instruction.

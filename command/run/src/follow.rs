@@ -7,6 +7,7 @@
 use super::control::{Control, Reached, executable, signals};
 use super::events::{Entered, Event, Forked, OnSignal, Ready, Reexecuted};
 use super::frames::Frames;
+use super::parent::{self, LONGEST_FORK, Parent, Sleep};
 use super::tracers;
 use super::watches::Changes;
 use anyhow::{Context, Result, anyhow};
@@ -14,10 +15,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use ulpf_host::process::Status;
 use ulpf_inferior::Inferior;
 use ulpf_inferior::follow::{Done, Follower};
 use ulpf_inject::StartError;
@@ -53,9 +52,6 @@ pub fn run_child(
         }
     }
 }
-
-/// A child that does not run by then is not waited for any more: the parent may be what it waits for.
-const LONGEST_FORK: Duration = Duration::from_secs(5);
 
 impl Control {
     /// The controller of a child.
@@ -98,7 +94,11 @@ impl Control {
     }
 
     /// The thread that has just stopped has made child `number`, as it says. False: we were told to leave.
-    pub(super) async fn forked(&mut self, number: i32, events: &Sender<Event>) -> Result<bool> {
+    pub(super) async fn forked(
+        &mut self,
+        (thread, number): (i32, i32),
+        events: &Sender<Event>,
+    ) -> Result<bool> {
         let taken = match self.child(number) {
             Ok(child) => {
                 let mut taken = pin!(ulpf_inferior::take_child(child));
@@ -118,10 +118,11 @@ impl Control {
                 // The next thing that its parent does may be to trace it.
                 tracers::expect(inferior.pid);
                 let mut forked = self.child_with(inferior);
-                let (runs, child_runs) = oneshot::channel();
-                forked.parent_waits = Some(runs);
+                let stub = self.client.stream().as_fd().try_clone_to_owned()?;
+                let (parent, goes_on) = Parent::new(stub.into(), (self.pid, thread));
+                forked.parent_waits = Some(parent);
                 let _ = events.send(Event::Forked(Box::new(forked)));
-                return self.until_it_runs(child_runs).await;
+                return self.until_it_goes_on(goes_on).await;
             }
             Err(error) => {
                 say!("child {number} is not watched: {error}");
@@ -132,24 +133,17 @@ impl Control {
         Ok(true)
     }
 
-    /// Lets the process go on. If its parent waits for that, it hears of it when the thread has left the sleep in which it
-    /// rested.
+    /// Lets the process go on. If its parent waits for that in fork, that returns when the thread has left the sleep in which
+    /// it rested.
     pub(super) async fn set_off(&mut self, packet: &str) -> Result<()> {
-        let Some(parent) = self.parent_waits.take() else {
+        let Some(mut parent) = self.parent_waits.take() else {
             return self.resume(packet).await;
         };
-        let pid = self.pid;
-        let sleep = || {
-            let status = Status::of(pid).ok()?;
-            (status.state() == 'S').then(|| status.sleeps())
-        };
-        let resting = sleep();
+        parent.wake().await;
+        let child = (self.pid, self.pid);
+        let resting = Sleep::of(child);
         self.resume(packet).await?;
-        let end = Instant::now() + LONGEST_FORK;
-        while resting.is_some() && sleep() == resting && Instant::now() < end {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let _ = parent.send(());
+        parent::until_left(child, resting, LONGEST_FORK).await;
         Ok(())
     }
 
@@ -209,14 +203,12 @@ impl Control {
         }
     }
 
-    /// Fork has not returned to the parent while its child is still on its way through our code: there it sleeps though the
-    /// program does not, and a signal that the parent sends to wake it out of a call comes before that call. False: we were
-    /// told to leave.
-    async fn until_it_runs(&mut self, mut child_runs: oneshot::Receiver<()>) -> Result<bool> {
+    /// The thread that has forked rests until its child is about to run. False: we were told to leave.
+    async fn until_it_goes_on(&mut self, mut goes_on: oneshot::Receiver<()>) -> Result<bool> {
         let mut enough = pin!(tokio::time::sleep(LONGEST_FORK));
         loop {
             tokio::select! {
-                _ = &mut child_runs => return Ok(true),
+                _ = &mut goes_on => return Ok(true),
                 () = &mut enough => return Ok(true),
                 signal = self.signals.next() => if !self.heard(signal)? {
                     return Ok(false);

@@ -28,6 +28,7 @@ mod log;
 mod offer;
 mod options;
 mod output;
+mod parent;
 mod requests;
 mod stops;
 mod summary;

@@ -10,8 +10,12 @@ pub const INTERRUPT: u8 = 2;
 pub enum Stop {
     /// GDB signal number, thread as the protocol writes it.
     Signal { signal: u8, thread: String },
-    /// The thread has made this child, which waits.
-    Forked { child: i32, vfork: bool },
+    /// This thread (0: it does not say) has made this child, which waits.
+    Forked {
+        child: i32,
+        vfork: bool,
+        thread: i32,
+    },
     /// The thread is about to trace this process or thread (ptrace), or to be traced by its parent (0).
     Traces { number: i32 },
     /// It has ended.
@@ -40,30 +44,36 @@ pub fn stop_of(packet: &[u8]) -> Option<Stop> {
     match packet {
         [kind @ (b'T' | b'S'), high, low, rest @ ..] => {
             let signal = ulpf_rsp::hex_digit(*high)? << 4 | ulpf_rsp::hex_digit(*low)?;
-            if let Some((child, vfork)) = child_in(packet) {
-                return Some(Stop::Forked { child, vfork });
-            }
             let fields = std::str::from_utf8(rest).unwrap_or("");
-            if let Some(number) = fields
-                .split(';')
-                .find_map(|f| f.strip_prefix("ulpftraces:"))
-            {
+            let field = |name| fields.split(';').find_map(|f| f.strip_prefix(name));
+            let thread = field("thread:").filter(|_| *kind == b'T').unwrap_or("");
+            if let Some((child, vfork)) = child_in(packet) {
+                let thread = number_of(thread).unwrap_or(0);
+                return Some(Stop::Forked {
+                    child,
+                    vfork,
+                    thread,
+                });
+            }
+            if let Some(number) = field("ulpftraces:") {
                 let number = ulpf_rsp::hex_number(number.as_bytes())?;
                 let number = i32::try_from(number).ok()?;
                 return Some(Stop::Traces { number });
             }
-            let thread = fields
-                .split(';')
-                .find_map(|f| f.strip_prefix("thread:"))
-                .filter(|_| *kind == b'T');
             Some(Stop::Signal {
                 signal,
-                thread: thread.unwrap_or("").to_string(),
+                thread: thread.to_string(),
             })
         }
         [b'W' | b'X', ..] => Some(Stop::Gone),
         _ => None,
     }
+}
+
+/// Of `pPROCESS.THREAD`, or `THREAD`.
+fn number_of(thread: &str) -> Option<i32> {
+    let thread = thread.rsplit('.').next()?;
+    i32::try_from(ulpf_rsp::hex_number(thread.as_bytes())?).ok()
 }
 
 #[cfg(test)]
@@ -87,6 +97,14 @@ mod tests {
         assert!(matches!(
             stop_of(b"T05thread:1;ulpftraces:1f;"),
             Some(Stop::Traces { number: 31 })
+        ));
+        assert!(matches!(
+            stop_of(b"T05fork:p20.20;thread:p12.1f;"),
+            Some(Stop::Forked {
+                child: 32,
+                vfork: false,
+                thread: 31,
+            })
         ));
         for bad in ["", "x", "ffffffff", "123456789abcdef01"] {
             assert!(stop_of(format!("T05ulpftraces:{bad};").as_bytes()).is_none());

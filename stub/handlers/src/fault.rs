@@ -32,7 +32,7 @@ use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
 use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
 use crate::signals::{numbers, raise};
-use crate::syscalls::catch;
+use crate::syscalls::{catch, forked};
 
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
 const MAX_REPEATS: u32 = 1 << 16;
@@ -401,6 +401,9 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
         park::end_step(t, uc);
         park(t, uc, event);
         left = later.replace(Events::none());
+        if matches!(event, Event::Forked { .. }) {
+            forked::until_it_runs(t);
+        }
         within_call = matches!(event, Event::Forked { .. } | Event::VforkDone);
     }
     // The kernel tells of these within the call, and a step from there ends where the call returns.

@@ -54,6 +54,8 @@ pub struct Global {
     pub follows: AtomicU32,
     /// The command's word to the thread that waits to exec; 0: not given yet.
     pub exec_word: AtomicU32,
+    /// Who has forked waits, awake, until its child runs (`vUlpfForkHold`).
+    pub fork_held: AtomicBool,
     pub shared: AtomicPtr<SharedHeader>,
     pub fork_word: AtomicPtr<AtomicU32>,
     /// What the fault handler knows of each page.
@@ -106,6 +108,7 @@ static GLOBAL: Global = Global {
     nudged: AtomicU32::new(0),
     follows: AtomicU32::new(0),
     exec_word: AtomicU32::new(0),
+    fork_held: AtomicBool::new(false),
     shared: AtomicPtr::new(null_mut()),
     fork_word: AtomicPtr::new(null_mut()),
     page_map: PageMap::new(),

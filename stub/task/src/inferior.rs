@@ -165,6 +165,8 @@ pub trait Inferior {
     fn follow(&mut self, _what: &[u8]) {}
     /// A forked child that waits may go on.
     fn release_child(&mut self, _child: Tid) {}
+    /// Who has forked is not to return from it yet when it goes on, or may (`vUlpfForkHold`).
+    fn hold_fork(&mut self, _yes: bool) {}
     /// A vfork child, at rest, is to count among the threads, or no longer. `false`: there is no such child.
     fn adopt_child(&mut self, _child: Tid, _yes: bool) -> bool {
         false

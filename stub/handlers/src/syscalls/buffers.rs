@@ -21,7 +21,7 @@ use crate::{hits, library};
 
 const PATH_MAX: usize = 4096;
 
-/// The length of a buffer before the call.
+/// The length of a buffer before the call; 0 where it is negative, which the kernel refuses.
 pub fn length(a: &Args, addr: u64, len: Len) -> u64 {
     let arg = |n: u8| a.get(n as usize).copied().unwrap_or(0);
     match len {
@@ -29,9 +29,9 @@ pub fn length(a: &Args, addr: u64, len: Len) -> u64 {
         Len::Arg(n) => arg(n),
         Len::ArgTimes(n, size) => arg(n).saturating_mul(size as u64),
         Len::ArgAnd(n, more) => arg(n).saturating_add(more as u64),
-        Len::FdSet(n) => (arg(n) as u32 as u64).div_ceil(64) * 8,
+        Len::FdSet(n) => (arg(n) as i32).max(0).unsigned_abs().div_ceil(64) as u64 * 8,
         Len::Pages(n) => arg(n).div_ceil(ulpf_lib::PAGE_SIZE),
-        Len::Deref(n) => memory::get::<u32>(arg(n)).unwrap_or(0) as u64,
+        Len::Deref(n) => memory::get::<i32>(arg(n)).map_or(0, |n| n.max(0) as u64),
         Len::OwnSize => memory::get::<u32>(addr).unwrap_or(4).clamp(4, 4096) as u64,
         Len::Str => memory::strlen(addr, PATH_MAX).map_or(0, |n| n as u64 + 1),
     }

@@ -3,13 +3,13 @@
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_lib::TargetAddr;
 use ulpf_lib::addr::USER_END;
 use ulpf_lib::guard::flags;
+use ulpf_lib::{AccessKind, TargetAddr};
 
 use super::call::{Args, raw};
 use super::scratch::Scratch;
-use super::{buffers, sites, unguarded};
+use super::{absent, buffers, sites, unguarded};
 use crate::breakpoints;
 use crate::global::g;
 use crate::patches;
@@ -49,13 +49,18 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             if let Some((from, to)) = replaced {
                 scratch.keep(from, to - from);
             }
+            let request = absent::request(nr, a);
+            if let Some(request) = &request {
+                scratch.keep(request.answer().0, request.answer().1);
+            }
             held::before_release(t, uc, nr, start, end);
             park::request(t, uc, Request::ReleaseBegin { start, end });
-            let r = raw(nr, a);
+            let r = match &request {
+                Some(request) => request.make(a),
+                None => raw(nr, a),
+            };
             if r >= 0 {
-                t.own()
-                    .mapped
-                    .set(Mapped::by(nr, a, r as u64, g().brk.load(Relaxed)));
+                t.own().mapped.set(done(nr, a, r as u64));
             }
             park::request(t, uc, Request::End);
             let call = Call {
@@ -66,10 +71,13 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             if r < 0 {
                 // madvise does what it can, up to memory that is locked or not there.
                 unguarded::report(t, uc, &call, &scratch);
+            } else if let Some(request) = request {
+                let ((asked, n), (answer, m)) = (request.question(), request.answer());
+                buffers::hit(t, uc, &call, asked, n, AccessKind::Read, &scratch.kept);
+                buffers::hit(t, uc, &call, answer, m, AccessKind::Write, &scratch.kept);
             } else if replaced.is_some() {
                 for (addr, len) in scratch.kept.parts() {
-                    let kind = ulpf_lib::AccessKind::Write;
-                    buffers::hit(t, uc, &call, addr, len, kind, &scratch.kept);
+                    buffers::hit(t, uc, &call, addr, len, AccessKind::Write, &scratch.kept);
                 }
             }
             r
@@ -77,7 +85,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         None => {
             let r = raw(nr, a);
             if r >= 0 && (g().has_watches() || g().has_breakpoints()) {
-                let mapped = Mapped::by(nr, a, r as u64, g().brk.load(Relaxed));
+                let mapped = done(nr, a, r as u64);
                 let heap = matters(&mapped);
                 if heap || watch_in_new_memory(nr, a, r as u64) {
                     t.own().mapped.set(mapped);
@@ -94,6 +102,21 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         g().brk.store(result as u64, Relaxed);
     }
     result
+}
+
+fn done(nr: u64, a: &Args, result: u64) -> Mapped {
+    match absent::request(nr, a) {
+        Some(request) => Mapped {
+            gone: request.range(),
+            ..Mapped::default()
+        },
+        None => Mapped::by(nr, a, result, g().brk.load(Relaxed)),
+    }
+}
+
+/// Does an ioctl change what lies at an address, and is that ours?
+pub fn is_memory_call(nr: u64, a: &Args) -> bool {
+    nr as u32 == k::__NR_ioctl && affected(nr, a).is_some()
 }
 
 /// mlock(2) and its like: memory that is ours keeps what they say when it is moved or given back.
@@ -209,6 +232,7 @@ pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
                 new => span(new.next_multiple_of(4096), end - new),
             }
         }
+        k::__NR_ioctl => absent::request(nr, a)?.range(),
         k::__NR_shmat if a[1] != 0 => (0, USER_END),
         k::__NR_shmdt => (0, USER_END),
         _ => return None,

@@ -5,6 +5,7 @@
 //! mask and in state `InSyscall`, so that signals interrupt it as always and so that a stop of the
 //! world need not interrupt it at all.
 
+mod absent;
 mod again;
 mod attempt;
 mod buffers;
@@ -14,6 +15,7 @@ pub mod catch;
 mod commands;
 mod ends;
 mod exec;
+pub mod forked;
 mod io_uring;
 pub mod legacy;
 mod list;
@@ -60,7 +62,7 @@ use crate::uring::rings;
 
 use call::{ABANDONED, Args, Outcome, RESTART, arguments, raw};
 use io_uring::{enter, register};
-use mappings::{lock_call, memory_call};
+use mappings::{is_memory_call, lock_call, memory_call};
 use masked::{with_mask, with_mask_pair, with_signal_set};
 use ordinary::ordinary;
 use scratch::Scratch;
@@ -155,6 +157,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         Some(Special::Mapping) => Value(memory_call(t, uc, nr, a)),
         Some(Special::Lock) => Value(lock_call(t, uc, nr, a)),
         Some(Special::Stub) => take_part(t, uc, nr, a),
+        None if is_memory_call(nr, a) => Value(memory_call(t, uc, nr, a)),
         Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
     }
 }

@@ -14,8 +14,9 @@ use crate::runtime::thread::{Current, SCRATCH};
 /// Old values of watched output buffers are kept in the second half of the thread's scratch area.
 const OLD_ROOM: usize = SCRATCH / 2;
 const ROOM: u64 = (SCRATCH - OLD_ROOM) as u64;
-/// More than this is not copied: the kernel gets the original.
-const MOST_BOUNCED: u64 = 1 << 32;
+/// More than this is not copied: the kernel gets the original. It moves no more in one call (MAX_RW_COUNT), and refuses the
+/// negative lengths (-1 of 32 bits) that this would be.
+const MOST_BOUNCED: u64 = 0x7fff_f000;
 
 /// Old values of the watched parts of a call's output.
 pub struct Kept {

@@ -8,7 +8,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::command::HeapCheck;
 use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::Snapshot;
-use ulpf_lib::place::{self, AfterFork};
+use ulpf_lib::place;
 use ulpf_lib::ring::found::By;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
@@ -147,15 +147,7 @@ const NO_ROOM: &str = "raise the limit of its address space (ulimit -v)";
 
 /// Zeroed memory of ours, which forked children have, too.
 fn memory(len: u64) -> Result<u64, Refusal> {
-    let prot = k::PROT_READ | k::PROT_WRITE;
-    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
-    let at = place::map(len, prot, flags, -1, AfterFork::Both)
-        .map_err(|_| no("there is no address space for its books", NO_ROOM))?;
-    for advice in [k::MADV_NOHUGEPAGE, k::MADV_DONTDUMP] {
-        // SAFETY: advice about our own mapping.
-        let _ = unsafe { sys!(k::__NR_madvise, at, len, advice) };
-    }
-    Ok(at)
+    place::map_sparse(len).map_err(|_| no("there is no address space for its books", NO_ROOM))
 }
 
 /// Address space for blocks, at a multiple of [`WINDOW`].

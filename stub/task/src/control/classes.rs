@@ -9,13 +9,11 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
-use linux_raw_sys::general as k;
 use ulpf_engine::access::state::cpuid;
 use ulpf_engine::patch::{CLASS_READS, CLASS_WRITES, CLASSES, Tables};
 use ulpf_lib::guard::{PAGES, PageEntry};
 use ulpf_lib::pages::Guard;
-use ulpf_lib::place::{self, AfterFork};
-use ulpf_lib::sys;
+use ulpf_lib::place;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::check::{arena, shadow};
 use ulpf_stub_handlers::global::g;
@@ -74,13 +72,7 @@ impl Classes {
             return false;
         }
         let mut sparse = |len: u64| -> Option<u64> {
-            let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
-            let prot = k::PROT_READ | k::PROT_WRITE;
-            let at = place::map(len, prot, flags, -1, AfterFork::Both).ok()?;
-            for advice in [k::MADV_NOHUGEPAGE, k::MADV_DONTDUMP] {
-                // SAFETY: advice about our own mapping.
-                let _ = unsafe { sys!(k::__NR_madvise, at, len, advice) };
-            }
+            let at = place::map_sparse(len).ok()?;
             rest.guards().exclude(TargetAddr(at), len);
             Some(at)
         };

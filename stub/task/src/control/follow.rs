@@ -16,7 +16,8 @@
 //!
 //! With `QUlpfFollow:…;fork` a forked child, from which everything of ours has been taken away, waits
 //! on a word that it shares with us until the command has taken hold of it or wants nothing of it.
-//! Its parent stops and reports it. A vfork child reports itself before it runs; it has no memory of
+//! Its parent stops and reports it. With `vUlpfForkHold;1` it does not return from fork when it goes on, but is awake in our
+//! code until `vUlpfForkHold;0` (`stub/handlers/src/syscalls/forked.rs`). A vfork child reports itself before it runs; it has no memory of
 //! its own, so there is nothing to be put into it. With `vUlpfVfork;CHILD` it counts as one of our threads,
 //! until it executes something: then the exchange above is its own (`%UlpfExec:…;CHILD`), the last word
 //! comes when it has gone, and we stay. With `QUlpfFollow:…;spawn` that is so for every vfork child.
@@ -90,6 +91,11 @@ pub fn release_child(child: i32) {
     wake_children();
 }
 
+/// `vUlpfForkHold`: whoever has forked, and goes on now, is awake but does not return from fork.
+pub fn hold_fork(yes: bool) {
+    g().fork_held.store(yes, SeqCst);
+}
+
 /// A vfork child that rests.
 pub fn adopt_child(child: i32, yes: bool) -> bool {
     let found = g().threads.find(child).filter(|t| !t.is_programs());
@@ -102,6 +108,7 @@ pub fn adopt_child(child: i32, yes: bool) -> bool {
 /// Nobody follows children any more.
 pub fn release_everybody() {
     g().follows.store(0, SeqCst);
+    hold_fork(false);
     for t in g().threads.iter().filter(|t| !t.is_programs()) {
         t.adopted.store(false, SeqCst);
     }

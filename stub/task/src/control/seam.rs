@@ -421,6 +421,10 @@ impl Inferior for Control {
         follow::release_child(child);
     }
 
+    fn hold_fork(&mut self, yes: bool) {
+        follow::hold_fork(yes);
+    }
+
     fn adopt_child(&mut self, child: Tid, yes: bool) -> bool {
         follow::adopt_child(child, yes)
     }

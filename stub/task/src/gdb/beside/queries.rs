@@ -121,6 +121,10 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
                 _ => Served::ok_or_error(child.is_some()),
             }
         }
+        b"vUlpfForkHold" => {
+            inf.hold_fork(rest == b"1");
+            Served::Silent
+        }
         b"vUlpfVfork" => {
             let (child, yes) = match rest {
                 [child @ .., b';', b'0'] => (child, false),

@@ -1,0 +1,91 @@
+//! A parent whose fork has not returned yet, because its child is followed.
+//!
+//! ```text
+//!   parent   rests (S) ───── awake in our code (R) ──────▶ returns from fork
+//!   child    rests (S) ───────────── runs ────────────────▶
+//! ```
+//! Each may look whether the other sleeps (/proc/PID/stat), and send it a signal that is to end the call in which it does. So
+//! neither sleeps in our code while the other runs.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use ulpf_host::process::Status;
+
+/// A child that does not run by then is not waited for any more: the parent may be what it waits for.
+pub const LONGEST_FORK: Duration = Duration::from_secs(5);
+/// A thread that goes on does so within microseconds.
+const LONGEST_WAKE: Duration = Duration::from_millis(200);
+
+/// Dropped, it returns from fork.
+pub struct Parent {
+    /// To its stub.
+    stub: UnixStream,
+    /// The process and its thread that has forked.
+    thread: (i32, i32),
+    /// To the task that has it rest.
+    goes_on: Option<oneshot::Sender<()>>,
+}
+
+impl Parent {
+    /// Also what its task waits for before it lets it go on.
+    pub fn new(stub: UnixStream, thread: (i32, i32)) -> (Parent, oneshot::Receiver<()>) {
+        let (goes_on, heard) = oneshot::channel();
+        let parent = Parent {
+            stub,
+            thread,
+            goes_on: Some(goes_on),
+        };
+        (parent, heard)
+    }
+
+    /// Comes back when it is awake.
+    pub async fn wake(&mut self) {
+        let resting = Sleep::of(self.thread);
+        self.hold(true);
+        if let Some(goes_on) = self.goes_on.take() {
+            let _ = goes_on.send(());
+        }
+        until_left(self.thread, resting, LONGEST_WAKE).await;
+    }
+
+    /// The stub may be gone.
+    fn hold(&mut self, yes: bool) {
+        let word = format!("vUlpfForkHold;{}", u8::from(yes));
+        let _ = self.stub.write_all(&ulpf_rsp::frame(word.as_bytes()));
+    }
+}
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        self.hold(false);
+    }
+}
+
+/// One sleep of a thread: how often it has gone to sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Sleep(Option<i32>);
+
+impl Sleep {
+    /// Of a process and its thread; `None`: it does not sleep.
+    pub fn of((pid, tid): (i32, i32)) -> Option<Sleep> {
+        let status = Status::of_thread(pid, tid).ok()?;
+        (status.state() == 'S').then(|| Sleep(status.sleeps()))
+    }
+}
+
+/// Waits until a thread has left the sleep in which it was, if it was in one.
+pub async fn until_left(thread: (i32, i32), sleep: Option<Sleep>, longest: Duration) {
+    /// Mostly it takes no longer than some looks at it.
+    const AT_ONCE: u32 = 20;
+    let end = Instant::now() + longest;
+    let mut looks = 0;
+    while sleep.is_some() && Sleep::of(thread) == sleep && Instant::now() < end {
+        looks += 1;
+        match looks < AT_ONCE {
+            true => tokio::task::yield_now().await,
+            false => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
