@@ -30,6 +30,19 @@ class IoUring(Case):
         for name in "io_uring read", "io_uring readv", "io_uring recv", "io_uring recvmsg":
             self.assertIn(name, names)
 
+    def test_polled(self):
+        """A ring with a polling thread: what setup permits and calls return, requests, completions that a program waits for
+        without a call; hits name the operation. Nobody is told of anything."""
+        expected = bare(example("uring_polled"))
+        self.assertSays(expected[1], "on a processor that is none: Invalid", "recv: 8 received", "another thread: 0", "what was there: 0")
+        for spec in "heap", "heap:rw", "watched:8192", "watched[4096]:1", "block":
+            status, out, err = run([spec], "uring_polled", options=["--quiet"])
+            self.assertEqual((status, out), expected, f"{spec}: {err}")
+        said = Json(["watched[4095]:1", "watched[104]:1"], "uring_polled")
+        names = [hit.get("syscall") for hit in said.hits]
+        for name in "io_uring read", "io_uring recv":
+            self.assertIn(name, names)
+
     def test_what_is_in_flight(self):
         """A watch on memory that a request may still write to is refused with the reason, and the request ends as it
         would have; one that was there before sees it."""
@@ -44,6 +57,6 @@ class IoUring(Case):
         self.assertSays(err, r"by io_uring recv\(")
 
     def test_what_is_not_served(self):
-        status, out, err = run(["heap"], "uring", "polling")
+        status, out, err = run(["heap"], "uring", "refused")
         self.assertEqual((status, out), (0, "Invalid argument\n"))
         self.assertSays(err, "asked for a part of io_uring that is not served")

@@ -31,6 +31,8 @@ pub struct Ring {
     pub ino: u64,
     pub fd: i32,
     pub flags: u32,
+    /// The program has asked for a thread that polls it; there is none.
+    pub polled: bool,
     /// A wait may be given the time at which it ends.
     pub until: bool,
     sq: u64,
@@ -57,6 +59,7 @@ impl Ring {
         ino: 0,
         fd: -1,
         flags: 0,
+        polled: false,
         until: false,
         sq: 0,
         sq_len: 0,
@@ -111,6 +114,13 @@ impl Ring {
             cq_off: [p.cq_off.tail, p.cq_off.cqes],
             ..Ring::NONE
         })
+    }
+
+    /// Says that the thread that polls it sleeps. The kernel, which knows of none, leaves that as it is.
+    pub fn polls(&mut self, p: &u::io_uring_params) {
+        self.polled = true;
+        self.word(p.sq_off.flags)
+            .fetch_or(u::IORING_SQ_NEED_WAKEUP, SeqCst);
     }
 
     fn word(&self, off: u32) -> &AtomicU32 {
@@ -313,6 +323,11 @@ impl State {
             }
         }
     }
+}
+
+/// Has the program asked for a thread that polls the ring?
+pub fn polled(n: usize) -> bool {
+    with(|state| state.rings.get(n).is_some_and(|r| r.polled))
 }
 
 fn other_descriptor(ino: u64) -> Option<i32> {

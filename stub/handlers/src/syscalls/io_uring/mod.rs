@@ -1,5 +1,9 @@
 //! The three calls of io_uring; `crate::uring` says how it works.
 
+pub mod completions;
 pub mod enter;
 mod operands;
+mod polled;
 pub mod register;
+pub mod setup;
+mod submit;

@@ -5,6 +5,7 @@ use ulpf_lib::AccessKind::{self, Read, Write};
 use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
 
 use super::operands::{in_one_piece, is_served};
+use super::polled;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::park;
@@ -80,7 +81,11 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         return EINVAL;
     };
     if a[2] == 0 || len == 0 || len > MOST {
-        return call(t, uc, nr, a, a, 0);
+        let result = call(t, uc, nr, a, a, 0);
+        if result >= 0 && is(IORING_REGISTER_ENABLE_RINGS) && rings::polled(ring) {
+            polled::take(t, uc, a[0], ring);
+        }
+        return result;
     }
     let Some(copy) = s.copy(a[2], len) else {
         return EFAULT;
