@@ -9,7 +9,9 @@ use linux_raw_sys::general as k;
 use linux_raw_sys::io_uring as u;
 use ulpf_lib::sys;
 
-use super::flight::{Completed, Flight};
+use super::flight::Flight;
+use super::registered::Registered;
+use crate::runtime::park;
 
 pub const RINGS: usize = 64;
 
@@ -47,7 +49,7 @@ pub struct Ring {
     pub seen: u32,
     /// Completions have been missed, or requests not been noted: all of it may be in flight.
     pub lost: bool,
-    /// A request completes more than once: completions cannot be counted.
+    /// A request completes more than once, or silently: completions cannot be counted.
     pub many: bool,
     pub submitted: u32,
     pub fixed: *mut Fixed,
@@ -230,6 +232,7 @@ pub fn inode(fd: i32) -> Option<u64> {
 pub struct State {
     pub rings: [Ring; RINGS],
     pub flight: Flight,
+    pub registered: Registered,
 }
 
 impl State {
@@ -240,6 +243,12 @@ impl State {
             ring.fd = fd;
         }
         Some(n)
+    }
+
+    /// The ring that a thread names by a number of its own.
+    pub fn registered(&mut self, tid: i32, number: u32) -> Option<usize> {
+        let ino = self.registered.find(tid, number)?;
+        self.rings.iter().position(|r| r.ino == ino)
     }
 
     pub fn add(&mut self, ring: Ring) -> bool {
@@ -258,7 +267,7 @@ impl State {
             let Some(ring) = self.rings.get_mut(n).filter(|r| r.ino != 0) else {
                 continue;
             };
-            if inode(ring.fd) == Some(ring.ino) {
+            if inode(ring.fd) == Some(ring.ino) || self.registered.keeps(ring.ino) {
                 continue;
             }
             match other_descriptor(ring.ino) {
@@ -306,11 +315,7 @@ impl State {
             }
             while seen != done {
                 let (user_data, result, flags) = ring.cqe(seen);
-                match self.flight.complete(n as u8, user_data, flags) {
-                    Completed::Nothing => {}
-                    Completed::One(request) => self.flight.done(request, result),
-                    Completed::All => self.flight.all_done(n as u8, user_data),
-                }
+                self.flight.complete(n as u8, user_data, result, flags);
                 seen = seen.wrapping_add(1);
             }
             // As many as were submitted: none is in flight.
@@ -342,17 +347,22 @@ unsafe impl Sync for Guarded {}
 static STATE: Guarded = Guarded(core::cell::UnsafeCell::new(State {
     rings: [Ring::NONE; RINGS],
     flight: Flight::NONE,
+    registered: Registered::NONE,
 }));
+/// 0: free; 1: somebody is in there; 2: others wait.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 
 /// Runs `f` while no other thread does. `f` asks nothing of the stub's task: with the world at rest nobody is in there.
 pub fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
-    while LOCK.swap(1, Acquire) != 0 {
-        // SAFETY: lets whoever is in there go on.
-        let _ = unsafe { sys!(k::__NR_sched_yield) };
+    if LOCK.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+        while LOCK.swap(2, Acquire) != 0 {
+            park::futex_wait(&LOCK, 2);
+        }
     }
     // SAFETY: the lock is ours.
     let result = f(unsafe { &mut *STATE.0.get() });
-    LOCK.store(0, Release);
+    if LOCK.swap(0, Release) == 2 {
+        park::futex_wake(&LOCK);
+    }
     result
 }

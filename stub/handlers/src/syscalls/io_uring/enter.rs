@@ -1,7 +1,7 @@
 //! io_uring_enter(2): requests are handed to the kernel, completions waited for.
 
 use linux_raw_sys::io_uring as u;
-use ulpf_lib::sys::failure::EINVAL;
+use ulpf_lib::sys::failure::{EBADF, EINVAL, EOPNOTSUPP};
 
 use super::completions::look;
 use super::polled;
@@ -22,21 +22,33 @@ const ENTER: u64 = (u::IORING_ENTER_GETEVENTS
     | u::IORING_ENTER_SQ_WAKEUP
     | u::IORING_ENTER_SQ_WAIT
     | u::IORING_ENTER_EXT_ARG
+    | u::IORING_ENTER_REGISTERED_RING
     | u::IORING_ENTER_ABS_TIMER
     | u::IORING_ENTER_NO_IOWAIT) as u64;
+pub const REGISTERED: u64 = u::IORING_ENTER_REGISTERED_RING as u64;
 pub const GETEVENTS: u64 = u::IORING_ENTER_GETEVENTS as u64;
 const EXT_ARG: u64 = u::IORING_ENTER_EXT_ARG as u64;
 const ABS_TIMER: u64 = u::IORING_ENTER_ABS_TIMER as u64;
+
+/// The ring that is meant by a descriptor, or by the number of one that the thread has registered.
+pub fn find(t: Current, which: u64, registered: bool) -> Option<usize> {
+    with(|state| match registered {
+        true => state.registered(t.tid(), which as u32),
+        false => state.find(which as i32),
+    })
+}
 
 pub fn enter(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if a[3] & !ENTER != 0 {
         return EINVAL;
     }
-    let Some(ring) = with(|state| state.find(a[0] as i32)) else {
-        if rings::inode(a[0] as i32).is_some() {
+    let registered = a[3] & REGISTERED != 0;
+    let Some(ring) = find(t, a[0], registered) else {
+        let result = wait(t, uc, nr, a, false);
+        if result != EBADF && result != EOPNOTSUPP {
             park::tell(t, uc, &UNKNOWN);
         }
-        return wait(t, uc, nr, a, false);
+        return result;
     };
     if rings::polled(ring) {
         return polled::enter(t, uc, nr, a, ring);

@@ -58,12 +58,11 @@ pub struct Rewriter<'a> {
     pub message: Option<Message>,
     /// It completes more than once.
     pub many: bool,
-    /// There was no room for its note; it has no memory.
-    pub unnoted: bool,
+    /// There was no room for it, or for its note.
+    pub full: bool,
 }
 
 const BUFFER_SELECT: u8 = 1 << 5;
-const CQE_SKIP: u8 = 1 << 6;
 const POLL_FIRST: u16 = 1;
 const MULTISHOT: u16 = 1;
 const TIMEOUT_UPDATES: u32 = 1 << 1 | 1 << 4;
@@ -81,6 +80,11 @@ pub fn in_one_piece(at: u64, len: u64, kind: AccessKind) -> Option<u64> {
     (n == 1).then_some(to)
 }
 
+/// How many vectors the kernel gets for this one.
+fn pieces(v: IoVec, kind: AccessKind) -> u64 {
+    cut(v, kind, &mut |_| {})
+}
+
 /// Vectors of what the kernel gets.
 struct Vectors {
     to: *mut IoVec,
@@ -88,31 +92,35 @@ struct Vectors {
 }
 
 impl Vectors {
-    fn new(s: &mut Scratch) -> Result<Vectors, No> {
-        let to = s.room(IOV_MAX * 16).ok_or(No)? as *mut IoVec;
-        Ok(Vectors { to, n: 0 })
-    }
-
     fn add(&mut self, v: IoVec, kind: AccessKind) {
         cut(v, kind, &mut |part| {
-            if self.n < IOV_MAX {
-                // SAFETY: room for IOV_MAX.
-                unsafe { self.to.add(self.n as usize).write(part) };
-            }
+            // SAFETY: there is room for all.
+            unsafe { self.to.add(self.n as usize).write(part) };
             self.n += 1;
         });
     }
 
     /// Their address, and how many there are.
-    fn done(self) -> Result<(u64, u64), No> {
-        match self.n > IOV_MAX {
-            true => Err(No),
-            false => Ok((self.to as u64, self.n)),
-        }
+    fn done(self) -> (u64, u64) {
+        (self.to as u64, self.n)
     }
 }
 
 impl Rewriter<'_> {
+    fn room(&mut self, len: u64) -> Result<u64, No> {
+        let to = self.s.room(len);
+        self.full |= to.is_none();
+        to.ok_or(No)
+    }
+
+    fn vectors_for(&mut self, n: u64) -> Result<Vectors, No> {
+        if n > IOV_MAX {
+            return Err(No);
+        }
+        let to = self.room(n * size_of::<IoVec>() as u64)? as *mut IoVec;
+        Ok(Vectors { to, n: 0 })
+    }
+
     fn note(&mut self, at: u64, len: u64, kind: AccessKind, moves: Moves) -> Result<(), No> {
         self.add(at, len, kind, moves, false)
     }
@@ -128,21 +136,14 @@ impl Rewriter<'_> {
         let added = self.flight.add(Span {
             at,
             len,
-            user_data: self.sqe.user_data,
-            kept: 0,
-            request: self.request,
-            ended: 0,
-            ring: self.number,
             opcode: self.sqe.opcode,
             moves,
             copied,
             kind,
-            result: 0,
             first: core::mem::take(&mut self.first),
-            done: false,
-            known: true,
-            touched: None,
+            ..Span::without_memory(self.number, self.request, self.sqe.user_data)
         });
+        self.full |= !added;
         if added { Ok(()) } else { Err(No) }
     }
 
@@ -182,17 +183,26 @@ impl Rewriter<'_> {
             return Ok((at, count)); // the kernel says what is wrong
         }
         self.add(at, count * 16, Read, Moves::Whole, true)?;
-        let mut vectors = Vectors::new(self.s)?;
+        let vector = |i: u64| memory::get::<IoVec>(at.wrapping_add(i * 16));
+        let mut n = 0;
         for i in 0..count {
-            let Some(v) = memory::get::<IoVec>(at.wrapping_add(i * 16)) else {
+            let Some(v) = vector(i) else {
                 return Ok((at, count));
             };
+            n += pieces(v, kind);
+        }
+        let mut vectors = self.vectors_for(n)?;
+        // Another thread may be changing them: no more than there is room for.
+        for v in (0..count).filter_map(vector) {
             if v.len > 0 {
                 self.note(v.base, v.len, kind, Moves::Result)?;
             }
+            if vectors.n + pieces(v, kind) > n {
+                return Err(No);
+            }
             vectors.add(v, kind);
         }
-        vectors.done()
+        Ok(vectors.done())
     }
 
     /// A buffer: in one piece, or as a vector by another operation. `true`: it has become one.
@@ -206,9 +216,10 @@ impl Rewriter<'_> {
             self.sqe.addr = to;
             return Ok(None);
         }
-        let mut vectors = Vectors::new(self.s)?;
-        vectors.add(IoVec { base: at, len }, kind);
-        vectors.done().map(Some)
+        let whole = IoVec { base: at, len };
+        let mut vectors = self.vectors_for(pieces(whole, kind))?;
+        vectors.add(whole, kind);
+        Ok(Some(vectors.done()))
     }
 
     fn read_or_write(&mut self, kind: AccessKind, vectored: u8) -> Result<(), No> {
@@ -277,7 +288,7 @@ impl Rewriter<'_> {
                 iov,
                 n,
             );
-            let to = self.s.room(size_of::<MsgHdr>() as u64).ok_or(No)?;
+            let to = self.room(size_of::<MsgHdr>() as u64)?;
             // SAFETY: room for it.
             unsafe { (to as *mut MsgHdr).write(m) };
             self.sqe.opcode = with_message;
@@ -303,7 +314,7 @@ impl Rewriter<'_> {
         (m.iov, m.iovlen) = self.vectors(m.iov, m.iovlen, Read)?;
         m.name = self.copied(m.name, (m.namelen as u64).min(SOCKADDR))?;
         m.control = self.hold(m.control, m.controllen, Read)?;
-        let to = self.s.room(size_of::<MsgHdr>() as u64).ok_or(No)?;
+        let to = self.room(size_of::<MsgHdr>() as u64)?;
         // SAFETY: room for it.
         unsafe { (to as *mut MsgHdr).write(m) };
         self.sqe.addr = to;
@@ -331,7 +342,7 @@ impl Rewriter<'_> {
 
     /// Changes the request.
     pub fn rewrite(&mut self) -> Result<(), No> {
-        if self.sqe.flags & (BUFFER_SELECT | CQE_SKIP) != 0 {
+        if self.sqe.flags & BUFFER_SELECT != 0 {
             return Err(No);
         }
         let code = self.sqe.opcode as u32;
@@ -422,7 +433,7 @@ impl Rewriter<'_> {
         }
         if self.first {
             // Of a request without memory there is a note, too: it shares its number with others, perhaps.
-            self.unnoted = self.add(0, 0, Read, Moves::Whole, true).is_err();
+            self.add(0, 0, Read, Moves::Whole, true)?;
         }
         Ok(())
     }

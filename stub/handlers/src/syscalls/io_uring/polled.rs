@@ -58,8 +58,9 @@ fn tried(entries: u64, mut p: u::io_uring_params) -> Result<(), i64> {
 }
 
 /// All requests that are there, as the thread would take them: a request that fails does not keep those behind it.
-pub fn take(t: Current, uc: &mut UContext, fd: u64, ring: usize) -> i64 {
-    let a = [fd, u64::from(u32::MAX), 0, 0, 0, 0];
+/// `how`: is it named by a descriptor, or as one that is registered?
+pub fn take(t: Current, uc: &mut UContext, fd: u64, how: u64, ring: usize) -> i64 {
+    let a = [fd, u64::from(u32::MAX), 0, how, 0, 0];
     let heads = || {
         with(|state| {
             state
@@ -83,7 +84,7 @@ pub fn take(t: Current, uc: &mut UContext, fd: u64, ring: usize) -> i64 {
 
 /// io_uring_enter(2): the thread is woken, the caller's number comes back to it whatever becomes of the requests.
 pub fn enter(t: Current, uc: &mut UContext, nr: u64, a: &Args, ring: usize) -> i64 {
-    if take(t, uc, a[0], ring) == EBADFD {
+    if take(t, uc, a[0], a[3], ring) == EBADFD {
         return EBADFD; // not enabled yet
     }
     let told = i64::from(a[1] as i32);

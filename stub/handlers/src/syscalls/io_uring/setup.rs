@@ -37,9 +37,8 @@ const SETUP: u32 = u::IORING_SETUP_IOPOLL
 /// Without these, a kernel is too old.
 const NEEDED: u32 =
     u::IORING_FEAT_SINGLE_MMAP | u::IORING_FEAT_NODROP | u::IORING_FEAT_SUBMIT_STABLE;
-/// Completions that do not come, descriptors that are none, receives of many buffers: not for the program.
-const HIDDEN: u32 =
-    u::IORING_FEAT_CQE_SKIP | u::IORING_FEAT_REG_REG_RING | u::IORING_FEAT_RECVSEND_BUNDLE;
+/// Receives of many buffers: not for the program.
+const HIDDEN: u32 = u::IORING_FEAT_RECVSEND_BUNDLE;
 const PARAMS: u64 = size_of::<u::io_uring_params>() as u64;
 
 pub fn setup(t: Current, uc: &mut UContext, a: &Args) -> i64 {

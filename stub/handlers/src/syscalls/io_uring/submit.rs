@@ -1,13 +1,19 @@
 //! Requests become those that the kernel can do beside guards, are handed to it, and become the program's again.
 
-use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
+use linux_raw_sys::io_uring::io_uring_op::*;
+use ulpf_lib::sys::failure::{EAGAIN, EINVAL, ENOMEM};
 
+use super::enter::REGISTERED;
 use super::operands::{Message, Rewriter, Sqe};
 use crate::runtime::thread::Current;
 use crate::syscalls::call::{Args, raw};
 use crate::syscalls::scratch::Scratch;
 use crate::uring::flight::Span;
-use crate::uring::rings::with;
+use crate::uring::rings::{Ring, State, with};
+
+const IO_LINK: u8 = 1 << 2;
+const IO_HARDLINK: u8 = 1 << 3;
+const CQE_SKIP: u8 = 1 << 6;
 
 /// A request that has been changed.
 #[derive(Clone, Copy)]
@@ -15,6 +21,22 @@ struct Changed {
     at: u64,
     was: Sqe,
     message: Option<Message>,
+}
+
+/// What is being handed over.
+struct Batch<'a> {
+    state: &'a mut State,
+    s: &'a mut Scratch,
+    ring: Ring,
+    number: u8,
+    changed: *mut Changed,
+    count: usize,
+    /// There was one that is not served.
+    refused: bool,
+    /// The request before is linked with the next one: where it is noted.
+    before: Option<u32>,
+    /// How many requests had been changed before the present chain.
+    chain: usize,
 }
 
 /// Hands requests to the kernel; and whether there was one that is not served.
@@ -26,88 +48,151 @@ pub fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
             return (EINVAL, false);
         };
         let head = ring.head();
-        let many = ring
-            .tail()
-            .wrapping_sub(head)
-            .min(a[1] as u32)
-            .min(ring.entries);
+        let there = ring.tail().wrapping_sub(head);
+        let mut many = there.min(a[1] as u32).min(ring.entries);
         let Some(changed) = s.room(many as u64 * size_of::<Changed>() as u64) else {
             return (ENOMEM, false);
         };
-        let changed = changed as *mut Changed;
-        let (mut count, mut refused) = (0, false);
-        let first = state.flight.next_request();
+        let mut batch = Batch {
+            state,
+            s: &mut s,
+            ring,
+            number: n as u8,
+            changed: changed as *mut Changed,
+            count: 0,
+            refused: false,
+            before: None,
+            chain: 0,
+        };
+        let first = batch.state.flight.next_request();
+        let (mut start, mut full) = (0, false);
         for i in 0..many {
             let request = match i {
                 0 => first,
-                _ => state.flight.next_request(),
+                _ => batch.state.flight.next_request(),
             };
+            if batch.before.is_none() {
+                (start, batch.chain) = (i, batch.count);
+            }
             let Some(at) = ring.sqe(head.wrapping_add(i)) else {
                 continue;
             };
-            // SAFETY: a request in our view of the ring.
-            let was = unsafe { (at as *const Sqe).read_volatile() };
-            let mut sqe = was;
-            let noted = state.flight.noted();
-            let mut rewriter = Rewriter {
-                flight: &mut state.flight,
-                ring: &ring,
-                number: n as u8,
-                request,
-                first: true,
-                s: &mut s,
-                sqe: &mut sqe,
-                message: None,
-                many: false,
-                unnoted: false,
-            };
-            let served = rewriter.rewrite().is_ok();
-            let (message, more, unnoted) = (rewriter.message, rewriter.many, rewriter.unnoted);
-            if !served {
-                sqe.opcode = u8::MAX;
-                refused = true;
-                state.flight.truncate(noted);
-                let number = was.user_data;
-                if !state
-                    .flight
-                    .add(Span::without_memory(n as u8, request, number))
-                {
-                    state.lose(n);
-                }
-            }
-            if unnoted {
-                state.lose(n);
-            }
-            if more && let Some(ring) = state.rings.get_mut(n) {
-                ring.many = true;
-            }
-            state.flight.keep_old(noted);
-            // SAFETY: room for all; a request in our view.
-            unsafe {
-                changed.add(count).write(Changed { at, was, message });
-                (at as *mut Sqe).write_volatile(sqe);
-            }
-            count += 1;
-        }
-        let result = raw(nr, &[a[0], many as u64, 0, 0, 0, 0]);
-        // SAFETY: so many were written.
-        let changed = unsafe { core::slice::from_raw_parts(changed, count) };
-        for c in changed.iter().rev() {
-            // SAFETY: a request in our view.
-            unsafe { (c.at as *mut Sqe).write_volatile(c.was) };
-            if let Some(m) = c.message {
-                m.was.put_pointers(m.at);
+            if !batch.change(at, request) {
+                // Not a part of a chain: the kernel gets what is before it, the program hands over the rest later.
+                batch.put_back(batch.chain);
+                (many, full) = (start, true);
+                break;
             }
         }
+        let result = match full && many == 0 {
+            true => EAGAIN,
+            false => raw(nr, &[a[0], many as u64, 0, a[3] & REGISTERED, 0, 0]),
+        };
+        batch.put_back(0);
+        let refused = batch.refused;
         let taken = ring.head().wrapping_sub(head);
-        state.flight.forget(|span| {
-            span.ring == n as u8
-                && span.request.wrapping_sub(first) < many
-                && span.request.wrapping_sub(first) >= taken
-        });
+        let last = state.flight.last_request();
+        let not_taken = last.wrapping_sub(first).wrapping_add(1).wrapping_sub(taken);
+        state
+            .flight
+            .forget_requests(first.wrapping_add(taken), not_taken);
         if let Some(ring) = state.rings.get_mut(n) {
             ring.submitted = ring.submitted.wrapping_add(taken);
         }
         (result, refused)
     })
+}
+
+impl Batch<'_> {
+    /// Changes one request and notes it; `false`: there is no room.
+    fn change(&mut self, at: u64, request: u32) -> bool {
+        // SAFETY: a request in our view of the ring.
+        let was = unsafe { (at as *const Sqe).read_volatile() };
+        let mut sqe = was;
+        let flight = &mut self.state.flight;
+        let mut rewriter = Rewriter {
+            flight,
+            ring: &self.ring,
+            number: self.number,
+            request,
+            first: true,
+            s: self.s,
+            sqe: &mut sqe,
+            message: None,
+            many: false,
+            full: false,
+        };
+        let served = rewriter.rewrite().is_ok();
+        let (message, many, full) = (rewriter.message, rewriter.many, rewriter.full);
+        // SAFETY: room for all.
+        unsafe {
+            let changed = Changed { at, was, message };
+            self.changed.add(self.count).write(changed);
+        }
+        self.count += 1;
+        if !served {
+            flight.abandon();
+            sqe.opcode = u8::MAX;
+            self.refused |= !full;
+            let note = Span::without_memory(self.number, request, was.user_data);
+            if full || !flight.add(note) {
+                return false;
+            }
+        }
+        self.note(&was, served, many);
+        // SAFETY: a request in our view.
+        unsafe { (at as *mut Sqe).write_volatile(sqe) };
+        true
+    }
+
+    fn note(&mut self, was: &Sqe, served: bool, many: bool) {
+        let flight = &mut self.state.flight;
+        let skips = served && was.flags & CQE_SKIP != 0;
+        if skips {
+            let all = flight.bytes().min(i32::MAX as u64) as i32;
+            if let Some(span) = flight.new_request() {
+                (span.skips, span.all) = (true, all);
+                span.whole = was.flags & IO_LINK != 0 && moves_all(was.opcode);
+            }
+        }
+        let place = flight.noted();
+        if let Some(before) = self.before {
+            flight.follows(before, place);
+        }
+        let links = was.flags & (IO_LINK | IO_HARDLINK) != 0;
+        self.before = links.then_some(place);
+        if (many || skips)
+            && let Some(ring) = self.state.rings.get_mut(self.number as usize)
+        {
+            ring.many = true;
+        }
+    }
+
+    /// The requests from this one on are the program's again.
+    fn put_back(&mut self, from: usize) {
+        while self.count > from {
+            self.count -= 1;
+            // SAFETY: so many were written; a request in our view.
+            unsafe {
+                let c = *self.changed.add(self.count);
+                (c.at as *mut Sqe).write_volatile(c.was);
+                if let Some(m) = c.message {
+                    m.was.put_pointers(m.at);
+                }
+            }
+        }
+    }
+}
+
+/// Does less than all, done, break a chain?
+fn moves_all(opcode: u8) -> bool {
+    const ALL: &[linux_raw_sys::io_uring::io_uring_op] = &[
+        IORING_OP_READ,
+        IORING_OP_WRITE,
+        IORING_OP_READV,
+        IORING_OP_WRITEV,
+        IORING_OP_READ_FIXED,
+        IORING_OP_WRITE_FIXED,
+    ];
+    ALL.iter().any(|op| *op as u8 == opcode)
 }
