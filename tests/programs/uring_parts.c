@@ -1,4 +1,5 @@
-/* Parts of io_uring, each by its name: completions that are skipped, rings that a thread has registered. */
+/* Parts of io_uring, each by its name: completions that are skipped, rings that a thread has registered, buffers that a
+ * ring is given. */
 #include "rings.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -6,7 +7,7 @@
 #include <sys/socket.h>
 
 char watched[2 * 4096] __attribute__((aligned(4096)));
-char *block;
+char *block, descriptor_memory[3 * 4096] __attribute__((aligned(4096)));
 
 __attribute__((noinline)) void ready(void)
 {
@@ -117,6 +118,163 @@ static void registered(char *buf)
 	close(fd);
 }
 
+/* What a completion says, and the buffer that it has taken. */
+static int taken(struct ring *r, const char *what, char *buffers)
+{
+	struct io_uring_cqe c = next(r);
+	int number = c.flags & IORING_CQE_F_BUFFER ? (int)(c.flags >> IORING_CQE_BUFFER_SHIFT) : -1;
+
+	printf("%s: %d, buffer %d, more %d: %.*s\n", what, c.res, number, !!(c.flags & IORING_CQE_F_MORE), c.res > 0 && number >= 0 ? c.res : 0,
+	       number >= 0 ? buffers + 512 * number : "");
+	return number;
+}
+
+static void receive(struct ring *r, int fd, unsigned multishot, unsigned wait)
+{
+	struct io_uring_sqe *s = get(r, IORING_OP_RECV, fd, NULL, multishot ? 0 : 512, 0);
+
+	s->flags = IOSQE_BUFFER_SELECT;
+	s->buf_group = 7;
+	s->ioprio = multishot ? IORING_RECV_MULTISHOT : 0;
+	say("receive", submit(r, wait), 0);
+}
+
+/* Buffers by requests: 8 of 512 bytes, of which the first begins in the middle of a page. */
+static void provided(char *buf)
+{
+	char *buffers = buf + 256;
+	struct ring r;
+	int pair[2], fd = open("/tmp", O_TMPFILE | O_RDWR, 0600), number;
+	struct io_uring_sqe *s;
+	struct iovec v = { NULL, 6 };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
+
+	say("open", ring_open(&r, 0), 0);
+	socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+	pwrite(fd, "of a file", 9, 0);
+	get(&r, IORING_OP_PROVIDE_BUFFERS, 8, buffers, 512, 0)->buf_group = 7;
+	say("provide", one(&r), 0);
+	write(pair[1], "first", 5);
+	receive(&r, pair[0], 0, 1);
+	number = taken(&r, "recv", buffers);
+	receive(&r, pair[0], 0, 0);
+	write(pair[1], "second", 6);
+	taken(&r, "recv", buffers);
+	get(&r, IORING_OP_PROVIDE_BUFFERS, 1, buffers + 512 * number, 512, number)->buf_group = 7;
+	say("again", one(&r), 0);
+	s = get(&r, IORING_OP_READ, fd, NULL, 100, 0);
+	s->flags = IOSQE_BUFFER_SELECT;
+	s->buf_group = 7;
+	submit(&r, 1);
+	taken(&r, "read", buffers);
+	s = get(&r, IORING_OP_READV, fd, &v, 1, 3);
+	s->flags = IOSQE_BUFFER_SELECT;
+	s->buf_group = 7;
+	submit(&r, 1);
+	taken(&r, "readv", buffers);
+	write(pair[1], "message", 7);
+	s = get(&r, IORING_OP_RECVMSG, pair[0], &m, 1, 0);
+	s->flags = IOSQE_BUFFER_SELECT;
+	s->buf_group = 7;
+	submit(&r, 1);
+	taken(&r, "recvmsg", buffers);
+	say("its vector", m.msg_iov == &v, 0);
+	receive(&r, pair[0], 1, 1);
+	taken(&r, "the rest", buffers);
+	write(pair[1], "one", 3);
+	taken(&r, "one", buffers);
+	write(pair[1], "two", 3);
+	taken(&r, "two", buffers);
+	write(pair[1], "three", 5);
+	taken(&r, "three", buffers);
+	write(pair[1], "four", 4);
+	taken(&r, "none left", buffers);
+	get(&r, IORING_OP_PROVIDE_BUFFERS, 3, buffers, 512, 0)->buf_group = 7;
+	say("provide", one(&r), 0);
+	get(&r, IORING_OP_REMOVE_BUFFERS, 2, NULL, 0, 0)->buf_group = 7;
+	say("remove", one(&r), 0);
+	receive(&r, pair[0], 0, 1);
+	taken(&r, "the last", buffers);
+	get(&r, IORING_OP_REMOVE_BUFFERS, 2, NULL, 0, 0)->buf_group = 8;
+	say("remove nothing", one(&r), 0);
+	get(&r, IORING_OP_PROVIDE_BUFFERS, 1, buffers, 512, 70000)->buf_group = 7;
+	say("number too large", one(&r), 0);
+	close(pair[0]);
+	close(pair[1]);
+	close(fd);
+	close(r.fd);
+	buffers[0] = 'x';
+}
+
+static void offer(struct io_uring_buf_ring *ring, char *buffers, int number)
+{
+	struct io_uring_buf *b = &ring->bufs[ring->tail & 7];
+
+	b->addr = (uint64_t)(buffers + 512 * number);
+	b->len = 512;
+	b->bid = number;
+	__atomic_store_n(&ring->tail, ring->tail + 1, __ATOMIC_RELEASE);
+}
+
+/* Buffers in a ring of descriptors, which is watched memory itself. */
+static void descriptors(char *buf)
+{
+	char *buffers = buf + 256;
+	struct io_uring_buf_ring *ring = (void *)(((uint64_t)descriptor_memory + 4095) & ~4095ul);
+	struct io_uring_buf_reg reg = { .ring_addr = (uint64_t)ring, .ring_entries = 8, .bgid = 7 };
+	struct io_uring_sqe *s;
+	struct io_uring_cqe c;
+	struct ring r;
+	int pair[2], n, number;
+
+	memset(ring, 0, 4096);
+	say("open", ring_open(&r, 0), 0);
+	socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+	n = syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_PBUF_RING, &reg, 1);
+	say("register", n < 0 ? -errno : n, 0);
+	n = syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_PBUF_RING, &reg, 1);
+	say("twice", n < 0 ? -errno : n, 0);
+	write(pair[1], "early", 5);
+	receive(&r, pair[0], 0, 1);
+	taken(&r, "none", buffers);
+	for (int i = 0; i < 4; i++)
+		offer(ring, buffers, i);
+	receive(&r, pair[0], 0, 1);
+	taken(&r, "recv", buffers);
+	receive(&r, pair[0], 1, 0);
+	for (int i = 0; i < 40; i++) {
+		char text[] = { 'n', 'o', '0' + i / 10, '0' + i % 10 };
+
+		write(pair[1], text, 4);
+		/* A receive that finds no buffer ends, and the program asks again. */
+		while ((c = next(&r)).res == -ENOBUFS) {
+			s = get(&r, IORING_OP_RECV, pair[0], NULL, 0, 0);
+			s->flags = IOSQE_BUFFER_SELECT;
+			s->buf_group = 7;
+			s->ioprio = IORING_RECV_MULTISHOT;
+			submit(&r, 0);
+		}
+		number = c.flags >> IORING_CQE_BUFFER_SHIFT;
+		printf("multishot: %d, buffer %d: %.4s\n", c.res, number, buffers + 512 * number);
+		offer(ring, buffers, number);
+	}
+	reg.ring_entries = 3;
+	reg.bgid = 9;
+	n = syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_PBUF_RING, &reg, 1);
+	say("three", n < 0 ? -errno : n, 0);
+	reg.ring_entries = 8;
+	reg.ring_addr = 0x10000;
+	n = syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_PBUF_RING, &reg, 1);
+	say("nowhere", n < 0 ? -errno : n, 0);
+	reg.bgid = 7;
+	n = syscall(SYS_io_uring_register, r.fd, IORING_UNREGISTER_PBUF_RING, &reg, 1);
+	say("unregister", n < 0 ? -errno : n, 0);
+	close(pair[0]);
+	close(pair[1]);
+	close(r.fd);
+	buffers[0] = 'x';
+}
+
 int main(int argc, char **argv)
 {
 	struct ring r;
@@ -136,6 +294,10 @@ int main(int argc, char **argv)
 			skipped(buf);
 		else if (!strcmp(argv[1], "registered"))
 			registered(buf);
+		else if (!strcmp(argv[1], "provided"))
+			provided(buf);
+		else if (!strcmp(argv[1], "descriptors"))
+			descriptors(buf);
 	}
 	return 0;
 }

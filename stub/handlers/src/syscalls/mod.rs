@@ -33,7 +33,7 @@ mod timeout;
 pub mod tracing;
 mod unguarded;
 pub mod user_dispatch;
-mod vectors;
+pub mod vectors;
 pub mod vsyscall;
 
 use core::sync::atomic::Ordering::*;

@@ -13,9 +13,11 @@
 use core::ptr::null_mut;
 
 use linux_raw_sys::io_uring as u;
+use linux_raw_sys::io_uring::io_uring_op::*;
 use ulpf_lib::sys::failure::ECANCELED;
 
 use super::kept;
+use super::provided::{GIVEN, key};
 use super::skipped::Skipped;
 pub use super::span::{Moves, Span};
 
@@ -34,6 +36,8 @@ pub struct Flight {
     /// The requests that have completed: the first and the last one.
     done: (u32, u32),
     last: u32,
+    /// How many spans are in use.
+    live: usize,
     skipped: Skipped,
 }
 
@@ -49,6 +53,7 @@ impl Flight {
         new: (0, 0),
         done: (0, 0),
         last: 0,
+        live: 0,
         skipped: Skipped::NONE,
     };
 
@@ -79,6 +84,11 @@ impl Flight {
         self.last
     }
 
+    /// Is there room for so many spans?
+    pub fn room(&self, many: u64) -> bool {
+        (SPANS - self.live) as u64 >= many
+    }
+
     pub fn last_request(&self) -> u32 {
         self.last
     }
@@ -96,6 +106,7 @@ impl Flight {
                 free
             }
         };
+        self.live += 1;
         // SAFETY: within the room.
         unsafe { self.spans.add(link as usize - 1).write(span) };
         let (first, last) = self.new;
@@ -157,15 +168,16 @@ impl Flight {
     }
 
     fn free(&mut self, mut link: u32) {
-        let mut free = self.free;
+        let (mut free, mut live) = (self.free, self.live);
         while let Some(span) = self.at(link) {
             if span.kept != 0 {
                 kept::free(core::mem::take(&mut span.kept));
             }
             (span.live, span.chain) = (false, free);
+            live -= 1;
             (free, link) = (link, span.next);
         }
-        self.free = free;
+        (self.free, self.live) = (free, live);
     }
 
     /// Takes a request out of its bucket.
@@ -217,30 +229,94 @@ impl Flight {
     }
 
     pub fn forget_ring(&mut self, ring: u8) {
-        self.forget(|s| s.ring == ring);
+        self.forget(|s| s.ring & !GIVEN == ring);
+    }
+
+    /// A ring has no buffers of a group any more.
+    pub fn forget_group(&mut self, ring: u8, group: u16) {
+        self.forget(|s| s.ring == GIVEN | ring && s.user_data >> 16 == u64::from(group));
+    }
+
+    /// The requests with this number: the oldest one, how many there are.
+    fn numbered(&mut self, ring: u8, user_data: u64) -> (u32, u32) {
+        let (mut link, mut oldest, mut all) = (*self.bucket(ring, user_data), 0, 0);
+        while let Some(span) = self.at(link) {
+            if span.ring == ring && span.user_data == user_data {
+                (oldest, all) = (link, all + 1);
+            }
+            link = span.chain;
+        }
+        (oldest, all)
     }
 
     /// A completion.
     pub fn complete(&mut self, ring: u8, user_data: u64, result: i32, flags: u32) {
-        if flags & u::IORING_CQE_F_MORE != 0 || self.spans.is_null() {
+        if self.spans.is_null() {
             return;
         }
-        let here = |s: &Span| s.ring == ring && s.user_data == user_data;
-        let (mut link, mut oldest, mut all) = (*self.bucket(ring, user_data), 0, 0);
-        while let Some(span) = self.at(link) {
-            if here(span) {
-                (oldest, all) = (link, all + 1);
-            }
-            link = span.chain;
+        let (oldest, all) = self.numbered(ring, user_data);
+        if flags & u::IORING_CQE_F_BUFFER != 0
+            && let Some(&mut Span {
+                group: Some(group),
+                opcode,
+                ..
+            }) = self.at(oldest)
+        {
+            self.filled(ring, key(group, (flags >> 16) as u16), opcode, result);
+        }
+        if flags & u::IORING_CQE_F_MORE != 0 {
+            return;
         }
         if all == 1 {
             self.ends(oldest, result);
         } else if let Some(span) = self.at(oldest) {
             span.ended += 1;
             if span.ended >= all {
+                let here = |s: &Span| s.ring == ring && s.user_data == user_data;
                 self.each(here, |flight, link| flight.ends_somehow(link));
             }
         }
+    }
+
+    /// A request has taken a buffer that the ring had been given.
+    fn filled(&mut self, ring: u8, key: u64, opcode: u8, result: i32) {
+        let (buffer, _) = self.numbered(GIVEN | ring, key);
+        if let Some(span) = self.at(buffer) {
+            span.opcode = opcode;
+            self.done(buffer, result);
+        }
+    }
+
+    /// A request that gives buffers has failed, or one has removed some.
+    fn given(&mut self, span: &Span, result: i32) {
+        let ring = GIVEN | span.ring;
+        if span.opcode == IORING_OP_PROVIDE_BUFFERS as u8 && result < 0 {
+            let request = span.request;
+            self.forget(|s| s.ring == ring && s.request == request);
+        }
+        let group = span
+            .group
+            .filter(|_| span.opcode == IORING_OP_REMOVE_BUFFERS as u8);
+        for _ in 0..result.max(0) {
+            let Some(oldest) = group.and_then(|group| self.oldest(ring, group)) else {
+                break;
+            };
+            self.unlink(oldest);
+            self.free(oldest);
+        }
+    }
+
+    /// The buffer of a group that the ring has had for the longest time.
+    fn oldest(&mut self, ring: u8, group: u16) -> Option<u32> {
+        let (now, group) = (self.last, u64::from(group));
+        let mut oldest = None;
+        for link in 1..=self.used {
+            let its = |s: &&mut Span| s.waits() && s.ring == ring && s.user_data >> 16 == group;
+            if let Some(span) = self.at(link).filter(its) {
+                oldest = oldest.max(Some((now.wrapping_sub(span.request), link)));
+            }
+        }
+        oldest.map(|(_, link)| link)
     }
 
     /// A request has completed, and with it those of its chain whose completions are skipped.
@@ -248,6 +324,7 @@ impl Flight {
         let Some(&mut span) = self.at(link) else {
             return;
         };
+        self.given(&span, result);
         self.done(link, result);
         let mut before = span.before;
         while let Some(earlier) = self.partner(before) {

@@ -12,6 +12,7 @@
 pub mod flight;
 pub mod held;
 pub mod kept;
+pub mod provided;
 pub mod registered;
 pub mod rings;
 pub mod skipped;

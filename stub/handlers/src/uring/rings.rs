@@ -10,6 +10,7 @@ use linux_raw_sys::io_uring as u;
 use ulpf_lib::sys;
 
 use super::flight::Flight;
+use super::provided::Given;
 use super::registered::Registered;
 use crate::runtime::park;
 
@@ -233,6 +234,7 @@ pub struct State {
     pub rings: [Ring; RINGS],
     pub flight: Flight,
     pub registered: Registered,
+    pub given: Given,
 }
 
 impl State {
@@ -275,6 +277,7 @@ impl State {
                 None => {
                     ring.end();
                     self.flight.forget_ring(n as u8);
+                    self.given.remove(n as u8, None);
                 }
             }
         }
@@ -298,6 +301,14 @@ impl State {
         };
         let rings = self.rings.iter();
         rings.filter(|r| r.ino != 0).any(|r| r.lost || held(r)) || self.flight.meets(start, end)
+    }
+
+    /// Looks at the completions that have come, and hands on the buffers that the program has given.
+    pub fn exchange(&mut self) {
+        self.mark();
+        for (n, _) in self.rings.iter().enumerate().filter(|(_, r)| r.ino != 0) {
+            self.given.hand_on(&mut self.flight, n as u8);
+        }
     }
 
     /// Looks at the completions that have come.
@@ -348,6 +359,7 @@ static STATE: Guarded = Guarded(core::cell::UnsafeCell::new(State {
     rings: [Ring::NONE; RINGS],
     flight: Flight::NONE,
     registered: Registered::NONE,
+    given: Given::NONE,
 }));
 /// 0: free; 1: somebody is in there; 2: others wait.
 static LOCK: AtomicU32 = AtomicU32::new(0);

@@ -33,6 +33,8 @@ pub struct Span {
     pub before: (u32, u32),
     pub after: (u32, u32),
     pub result: i32,
+    /// It takes, gives or removes buffers of this group.
+    pub group: Option<u16>,
     pub ring: u8,
     pub opcode: u8,
     pub moves: Moves,
@@ -70,6 +72,7 @@ impl Span {
             before: (0, 0),
             after: (0, 0),
             result: 0,
+            group: None,
             ring,
             opcode: u8::MAX,
             moves: Moves::Whole,

@@ -19,7 +19,7 @@ static LOOKING: AtomicBool = AtomicBool::new(false);
 
 /// What has completed since somebody last looked: hits of what the kernel has written and read.
 pub fn look(t: Current, uc: &mut UContext) {
-    with(State::mark);
+    with(State::exchange);
     // One thread at a time: old values of a request belong to all its spans.
     if LOOKING.swap(true, Acquire) {
         return;

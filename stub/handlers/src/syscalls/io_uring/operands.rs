@@ -14,6 +14,7 @@ use crate::syscalls::list::word;
 use crate::syscalls::scratch::Scratch;
 use crate::syscalls::vectors::{IOV_MAX, IoVec, MsgHdr, cut, waiters};
 use crate::uring::flight::{Flight, Moves, Span};
+use crate::uring::provided::key;
 use crate::uring::rings::Ring;
 
 /// A request as the kernel reads it (struct io_uring_sqe).
@@ -34,6 +35,15 @@ pub struct Sqe {
     last: u32,
     addr3: u64,
     pad: u64,
+}
+
+impl Sqe {
+    /// IORING_OP_PROVIDE_BUFFERS: a buffer that is given, where it is, its length.
+    pub fn given(&self, n: u32) -> (u64, u64, u64) {
+        let number = (self.off as u16).wrapping_add(n as u16);
+        let at = self.addr + u64::from(n) * u64::from(self.len);
+        (key(self.buf, number), at, u64::from(self.len))
+    }
 }
 
 /// The program's msghdr, which the kernel writes to at the completion: its pointers are changed in place, and put
@@ -60,11 +70,16 @@ pub struct Rewriter<'a> {
     pub many: bool,
     /// There was no room for it, or for its note.
     pub full: bool,
+    /// The group of buffers that it takes from, or gives to.
+    pub group: Option<u16>,
+    /// How many it gives.
+    pub gives: u32,
 }
 
 const BUFFER_SELECT: u8 = 1 << 5;
 const POLL_FIRST: u16 = 1;
 const MULTISHOT: u16 = 1;
+const RECV_MULTISHOT: u16 = 2;
 const TIMEOUT_UPDATES: u32 = 1 << 1 | 1 << 4;
 const TIMEOUT_FLAGS: u32 = (1 << 7) - 1;
 const TIMEOUT_MULTISHOT: u32 = 1 << 6;
@@ -340,10 +355,86 @@ impl Rewriter<'_> {
         Ok(())
     }
 
+    /// Buffers that requests to come may take.
+    fn gives_buffers(&mut self) -> Result<(), No> {
+        let (many, len) = (self.sqe.fd as u32, u64::from(self.sqe.len));
+        let total = u64::from(many) * len;
+        let wrong = many == 0 || many > 1 << 16 || self.sqe.off > u16::MAX.into();
+        if wrong || len == 0 || self.sqe.addr.checked_add(total).is_none() {
+            return Ok(()); // the kernel says what is wrong
+        }
+        if !self.flight.room(u64::from(many) + 1) {
+            self.full = true;
+            return Err(No);
+        }
+        self.sqe.addr = in_one_piece(self.sqe.addr, total, Write).ok_or(No)?;
+        (self.group, self.gives) = (Some(self.sqe.buf), many);
+        Ok(())
+    }
+
+    /// The kernel writes to a buffer that it has been given.
+    fn takes_buffer(&mut self) -> Result<(), No> {
+        const READ: u8 = IORING_OP_READ as u8;
+        const READV: u8 = IORING_OP_READV as u8;
+        const READ_MULTISHOT: u8 = IORING_OP_READ_MULTISHOT as u8;
+        const RECV: u8 = IORING_OP_RECV as u8;
+        const RECVMSG: u8 = IORING_OP_RECVMSG as u8;
+        let sqe = *self.sqe;
+        self.group = Some(sqe.buf);
+        match sqe.opcode {
+            READ if sqe.pad == 0 => {}
+            READ_MULTISHOT => self.many = true,
+            READV if sqe.pad == 0 => self.sqe.addr = self.copied(sqe.addr, 16)?,
+            RECV | RECVMSG => {
+                if sqe.ioprio & !(POLL_FIRST | RECV_MULTISHOT) != 0 {
+                    return Err(No);
+                }
+                self.many = sqe.ioprio & RECV_MULTISHOT != 0;
+                if sqe.opcode == RECVMSG {
+                    self.recvmsg_into()?;
+                }
+            }
+            _ => return Err(No),
+        }
+        Ok(())
+    }
+
+    /// The header of a receive into a buffer that is taken: with its vector, of which only the length counts.
+    fn recvmsg_into(&mut self) -> Result<(), No> {
+        if self.many {
+            // What is received besides goes into the buffer, too; the header is read once.
+            let Some(mut m) = memory::get::<MsgHdr>(self.sqe.addr) else {
+                return Ok(());
+            };
+            let size = size_of::<MsgHdr>() as u64;
+            self.add(self.sqe.addr, size, Read, Moves::Whole, true)?;
+            m.iov = self.copied(m.iov, m.iovlen.min(1) * 16)?;
+            let to = self.room(size)?;
+            // SAFETY: room for it.
+            unsafe { (to as *mut MsgHdr).write(m) };
+            self.sqe.addr = to;
+            return Ok(());
+        }
+        let at = self.sqe.addr;
+        let Some(was) = memory::get::<MsgHdr>(at) else {
+            return Ok(());
+        };
+        let mut m = was;
+        let header = self.hold(at, size_of::<MsgHdr>() as u64, ReadWrite)?;
+        m.iov = self.copied(m.iov, m.iovlen.min(1) * 16)?;
+        m.name = self.hold(m.name, (m.namelen as u64).min(SOCKADDR), Write)?;
+        m.control = self.hold(m.control, m.controllen, Write)?;
+        self.sqe.addr = header;
+        self.message = Some(Message { at, was });
+        m.put_pointers(at);
+        Ok(())
+    }
+
     /// Changes the request.
     pub fn rewrite(&mut self) -> Result<(), No> {
         if self.sqe.flags & BUFFER_SELECT != 0 {
-            return Err(No);
+            self.takes_buffer()?;
+            return self.noted();
         }
         let code = self.sqe.opcode as u32;
         let is = |op: linux_raw_sys::io_uring::io_uring_op| op as u32 == code;
@@ -426,16 +517,24 @@ impl Rewriter<'_> {
                 self.note(at, 4, Read, Moves::Whole)?;
             }
             self.sqe.addr = waiters(sqe.addr, sqe.len as u64 * 24, self.s).ok_or(No)?;
+        } else if is(IORING_OP_PROVIDE_BUFFERS) {
+            self.gives_buffers()?;
+        } else if is(IORING_OP_REMOVE_BUFFERS) {
+            self.group = Some(sqe.buf);
         } else if is(IORING_OP_POLL_ADD) {
             self.many = sqe.len & POLL_MULTI != 0;
         } else if !without_memory(code) {
             return Err(No);
         }
-        if self.first {
-            // Of a request without memory there is a note, too: it shares its number with others, perhaps.
-            self.add(0, 0, Read, Moves::Whole, true)?;
+        self.noted()
+    }
+
+    /// Of a request without memory there is a note, too: it shares its number with others, perhaps.
+    fn noted(&mut self) -> Result<(), No> {
+        match self.first {
+            true => self.add(0, 0, Read, Moves::Whole, true),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -498,6 +597,9 @@ pub fn is_served(code: u8) -> bool {
         IORING_OP_FUTEX_WAKE,
         IORING_OP_FUTEX_WAITV,
         IORING_OP_POLL_ADD,
+        IORING_OP_PROVIDE_BUFFERS,
+        IORING_OP_REMOVE_BUFFERS,
+        IORING_OP_READ_MULTISHOT,
     ];
     without_memory(code as u32) || WITH.iter().any(|op| *op as u32 == code as u32)
 }

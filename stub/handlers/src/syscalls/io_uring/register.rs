@@ -4,6 +4,7 @@ use linux_raw_sys::io_uring::{self as u, io_uring_register_op::*};
 use ulpf_lib::AccessKind::{self, Read, Write};
 use ulpf_lib::sys::failure::{EBADF, EINVAL, ENOMEM, EOPNOTSUPP};
 
+use super::descriptors;
 use super::enter;
 use super::operands::{in_one_piece, is_served};
 use super::polled;
@@ -42,6 +43,12 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if is(IORING_REGISTER_BUFFERS) {
         return register_buffers(t, uc, nr, a, ring, &mut s);
     }
+    if is(IORING_REGISTER_PBUF_RING) {
+        return descriptors::register(t, uc, nr, a, ring);
+    }
+    if is(IORING_UNREGISTER_PBUF_RING) {
+        return descriptors::unregister(t, uc, nr, a, ring);
+    }
     if is(IORING_UNREGISTER_BUFFERS) {
         let result = call(t, uc, nr, a, a, 0);
         if result >= 0 {
@@ -67,6 +74,8 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         (len, len)
     } else if is(IORING_REGISTER_RING_FDS) || is(IORING_UNREGISTER_RING_FDS) {
         (count * 16, count * 16)
+    } else if is(IORING_REGISTER_PBUF_STATUS) {
+        (40, 40)
     } else if is(IORING_REGISTER_RESTRICTIONS) {
         (count * 16, 0)
     } else if is(IORING_REGISTER_IOWQ_AFF) {

@@ -9,6 +9,7 @@ use crate::runtime::thread::Current;
 use crate::syscalls::call::{Args, raw};
 use crate::syscalls::scratch::Scratch;
 use crate::uring::flight::Span;
+use crate::uring::provided;
 use crate::uring::rings::{Ring, State, with};
 
 const IO_LINK: u8 = 1 << 2;
@@ -43,7 +44,7 @@ struct Batch<'a> {
 pub fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
     let mut s = Scratch::new(t);
     with(|state| {
-        state.mark();
+        state.exchange();
         let Some(ring) = state.rings.get(n).copied() else {
             return (EINVAL, false);
         };
@@ -121,9 +122,12 @@ impl Batch<'_> {
             message: None,
             many: false,
             full: false,
+            group: None,
+            gives: 0,
         };
         let served = rewriter.rewrite().is_ok();
         let (message, many, full) = (rewriter.message, rewriter.many, rewriter.full);
+        let (group, gives) = (rewriter.group, rewriter.gives);
         // SAFETY: room for all.
         unsafe {
             let changed = Changed { at, was, message };
@@ -139,7 +143,15 @@ impl Batch<'_> {
                 return false;
             }
         }
+        if let Some(span) = flight.new_request() {
+            span.group = group;
+        }
         self.note(&was, served, many);
+        for n in 0..gives {
+            // There is room for all.
+            let (key, at, len) = was.given(n);
+            provided::note(&mut self.state.flight, self.number, request, key, at, len);
+        }
         // SAFETY: a request in our view.
         unsafe { (at as *mut Sqe).write_volatile(sqe) };
         true
