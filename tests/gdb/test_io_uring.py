@@ -73,6 +73,17 @@ class IoUring(Case):
         hits = [(hit["syscall"], hit["new"]) for hit in said.hits if hit.get("syscall", "").startswith("io_uring")]
         self.assertEqual([name for name, _ in hits], [f"io_uring {name}" for name in ("recv", "recv", "read", "readv", "recv")])
 
+    def test_sends_that_do_not_copy(self):
+        """Sends whose memory the kernel holds until a second completion: what they read is what the first has said."""
+        self.same("zero_copy", "block")
+        said = Json(["watched[4090]:10:rw"], "uring_parts", "zero_copy")
+        sizes = [(hit["syscall"], hit["len"]) for hit in said.hits if hit.get("syscall", "").startswith("io_uring")]
+        self.assertEqual(sizes, [("io_uring send_zc", 10), ("io_uring sendmsg_zc", 8)])
+
+    def test_rarer_requests(self):
+        """Messages between rings, also with the number of a request in flight; advice; extended attributes."""
+        self.assertSays(self.same("others", "block"), "message: 33 arrives", "both: 9 e", "will need: 0 a", "get: ")
+
     def test_what_is_in_flight(self):
         """A watch on memory that a request may still write to is refused with the reason, and the request ends as it
         would have; one that was there before sees it."""

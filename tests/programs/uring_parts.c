@@ -1,10 +1,17 @@
 /* Parts of io_uring, each by its name: completions that are skipped, rings that a thread has registered, buffers that a
- * ring is given. */
+ * ring is given, sends that do not copy, and requests of rarer sorts. */
 #include "rings.h"
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+
+/* As the kernel has them; Debian's header is older. */
+#define SEND_ZC 47
+#define SENDMSG_ZC 48
+#define NOTIFIED 8
 
 char watched[2 * 4096] __attribute__((aligned(4096)));
 char *block, descriptor_memory[3 * 4096] __attribute__((aligned(4096)));
@@ -275,6 +282,120 @@ static void descriptors(char *buf)
 	buffers[0] = 'x';
 }
 
+/* Two ends of a connection over the loopback device. */
+static void connection(int pair[2])
+{
+	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof name;
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+
+	bind(listener, (struct sockaddr *)&name, len);
+	listen(listener, 1);
+	getsockname(listener, (struct sockaddr *)&name, &len);
+	pair[0] = socket(AF_INET, SOCK_STREAM, 0);
+	connect(pair[0], (struct sockaddr *)&name, len);
+	pair[1] = accept(listener, NULL, NULL);
+	close(listener);
+}
+
+/* Both completions of a send that does not copy. */
+static void both(struct ring *r, const char *what)
+{
+	struct io_uring_cqe c = next(r);
+
+	printf("%s: %d, more %d\n", what, c.res, !!(c.flags & IORING_CQE_F_MORE));
+	if (c.flags & IORING_CQE_F_MORE) {
+		c = next(r);
+		printf("%s: %d, given back %d\n", what, c.res, !!(c.flags & NOTIFIED));
+	}
+}
+
+static void zero_copy(char *buf)
+{
+	struct iovec v[2] = { { buf + 10, 4 }, { buf + 4092, 8 } }, fixed = { buf, 4096 };
+	struct msghdr *m = (struct msghdr *)(buf + 6000);
+	struct io_uring_sqe *s;
+	struct ring r;
+	int pair[2];
+	char got[64] = "";
+
+	say("open", ring_open(&r, 0), 0);
+	connection(pair);
+	memcpy(buf + 4090, "not copied", 10);
+	memcpy(buf + 10, "2 and", 5);
+	get(&r, SEND_ZC, pair[0], buf + 4090, 10, 0);
+	submit(&r, 1);
+	both(&r, "send");
+	say("received", read(pair[1], got, 60), got);
+	*m = (struct msghdr){ .msg_iov = v, .msg_iovlen = 2 };
+	get(&r, SENDMSG_ZC, pair[0], m, 1, 0);
+	submit(&r, 1);
+	both(&r, "sendmsg");
+	say("received", read(pair[1], got, 60), got);
+	syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_BUFFERS, &fixed, 1);
+	s = get(&r, SEND_ZC, pair[0], buf + 10, 5, 0);
+	s->ioprio = 4;
+	submit(&r, 1);
+	both(&r, "registered");
+	say("received", read(pair[1], got, 60), got);
+	v[1] = (struct iovec){ buf + 20, 3 };
+	memcpy(buf + 20, "too", 3);
+	s = get(&r, SENDMSG_ZC, pair[0], m, 1, 0);
+	s->ioprio = 4;
+	submit(&r, 1);
+	both(&r, "registered, vectors");
+	say("received", read(pair[1], memset(got, 0, sizeof got), 60), got);
+	get(&r, SEND_ZC, 77, buf, 10, 0);
+	submit(&r, 1);
+	both(&r, "no socket");
+	close(pair[0]);
+	close(pair[1]);
+	close(r.fd);
+	buf[10] = 'x';
+}
+
+static void others(char *buf)
+{
+	char *name = buf + 4085, *value = buf + 100, *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ring r, second;
+	struct io_uring_cqe c;
+	struct io_uring_sqe *s;
+	int fd = open("/tmp", O_TMPFILE | O_RDWR, 0600), zero = open("/dev/zero", O_RDONLY), bad = ring_open(&second, 0);
+
+	say("open", ring_open(&r, 0) + bad, 0);
+	/* A message to another ring. */
+	get(&r, IORING_OP_MSG_RING, second.fd, NULL, 33, 4711);
+	say("message", one(&r), 0);
+	c = next(&second);
+	say("message", c.res, c.user_data == 4711 ? "arrives" : "is lost");
+	/* With the number of a request in flight there. */
+	s = get(&second, IORING_OP_READ, zero, strcpy(value, "value"), 4, 0);
+	s->user_data = 4712;
+	get(&r, IORING_OP_MSG_RING, second.fd, NULL, 5, 4712);
+	say("message", one(&r), 0);
+	submit(&second, 2);
+	say("both", next(&second).res + next(&second).res, value + 4);
+	get(&r, IORING_OP_MSG_RING, zero, NULL, 5, 4712);
+	say("to no ring", one(&r), 0);
+	/* Advice. */
+	page[0] = 'a';
+	get(&r, IORING_OP_MADVISE, -1, page, 4096, 0)->fadvise_advice = MADV_WILLNEED;
+	say("will need", one(&r), page);
+	/* Extended attributes. */
+	strcpy(name, "user.of_io_uring");
+	strcpy(value, "value");
+	get(&r, IORING_OP_FSETXATTR, fd, name, 5, (uint64_t)value);
+	say("set", one(&r), 0);
+	memset(value, 0, 5);
+	get(&r, IORING_OP_FGETXATTR, fd, name, 60, (uint64_t)value);
+	say("get", one(&r), value);
+	munmap(page, 8192);
+	close(fd);
+	close(zero);
+	close(r.fd);
+	close(second.fd);
+}
+
 int main(int argc, char **argv)
 {
 	struct ring r;
@@ -298,6 +419,10 @@ int main(int argc, char **argv)
 			provided(buf);
 		else if (!strcmp(argv[1], "descriptors"))
 			descriptors(buf);
+		else if (!strcmp(argv[1], "zero_copy"))
+			zero_copy(buf);
+		else if (!strcmp(argv[1], "others"))
+			others(buf);
 	}
 	return 0;
 }

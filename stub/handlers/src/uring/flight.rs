@@ -265,8 +265,16 @@ impl Flight {
             self.filled(ring, key(group, (flags >> 16) as u16), opcode, result);
         }
         if flags & u::IORING_CQE_F_MORE != 0 {
+            if let Some(span) = self.at(oldest).filter(|_| all == 1) {
+                span.result = result;
+            }
             return;
         }
+        // Of a send that did not copy this says only that its memory is the program's again.
+        let result = match self.at(oldest) {
+            Some(span) if flags & u::IORING_CQE_F_NOTIF != 0 => span.result,
+            _ => result,
+        };
         if all == 1 {
             self.ends(oldest, result);
         } else if let Some(span) = self.at(oldest) {
@@ -287,9 +295,14 @@ impl Flight {
         }
     }
 
-    /// A request that gives buffers has failed, or one has removed some.
+    /// A request that gives buffers or sends a message has failed, or one has removed buffers.
     fn given(&mut self, span: &Span, result: i32) {
         let ring = GIVEN | span.ring;
+        if span.opcode == IORING_OP_MSG_RING as u8 && result < 0 {
+            // Nothing comes to the other ring.
+            let request = span.request;
+            self.forget(|s| s.request == request && s.opcode == u8::MAX);
+        }
         if span.opcode == IORING_OP_PROVIDE_BUFFERS as u8 && result < 0 {
             let request = span.request;
             self.forget(|s| s.ring == ring && s.request == request);

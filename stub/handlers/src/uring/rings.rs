@@ -9,7 +9,7 @@ use linux_raw_sys::general as k;
 use linux_raw_sys::io_uring as u;
 use ulpf_lib::sys;
 
-use super::flight::Flight;
+use super::flight::{Flight, Span};
 use super::provided::Given;
 use super::registered::Registered;
 use crate::runtime::park;
@@ -301,6 +301,20 @@ impl State {
         };
         let rings = self.rings.iter();
         rings.filter(|r| r.ino != 0).any(|r| r.lost || held(r)) || self.flight.meets(start, end)
+    }
+
+    /// A completion with this number is posted to a ring, by a request to another one.
+    pub fn posts(&mut self, fd: i32, request: u32, number: u64) {
+        let Some(n) = self.find(fd) else { return };
+        if self
+            .flight
+            .add(Span::without_memory(n as u8, request, number))
+        {
+            self.flight.noted();
+        }
+        if let Some(ring) = self.rings.get_mut(n) {
+            ring.many = true;
+        }
     }
 
     /// Looks at the completions that have come, and hands on the buffers that the program has given.

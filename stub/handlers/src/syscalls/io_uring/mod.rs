@@ -3,8 +3,10 @@
 pub mod completions;
 mod descriptors;
 pub mod enter;
+mod giving;
 mod operands;
 mod polled;
+mod rare;
 pub mod register;
 pub mod setup;
 mod submit;

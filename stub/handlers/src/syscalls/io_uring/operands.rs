@@ -14,7 +14,6 @@ use crate::syscalls::list::word;
 use crate::syscalls::scratch::Scratch;
 use crate::syscalls::vectors::{IOV_MAX, IoVec, MsgHdr, cut, waiters};
 use crate::uring::flight::{Flight, Moves, Span};
-use crate::uring::provided::key;
 use crate::uring::rings::Ring;
 
 /// A request as the kernel reads it (struct io_uring_sqe).
@@ -23,27 +22,18 @@ use crate::uring::rings::Ring;
 pub struct Sqe {
     pub opcode: u8,
     pub flags: u8,
-    ioprio: u16,
-    fd: i32,
-    off: u64,
-    addr: u64,
-    len: u32,
-    how: u32,
+    pub ioprio: u16,
+    pub fd: i32,
+    pub off: u64,
+    pub addr: u64,
+    pub len: u32,
+    pub how: u32,
     pub user_data: u64,
-    buf: u16,
+    pub buf: u16,
     personality: u16,
-    last: u32,
-    addr3: u64,
-    pad: u64,
-}
-
-impl Sqe {
-    /// IORING_OP_PROVIDE_BUFFERS: a buffer that is given, where it is, its length.
-    pub fn given(&self, n: u32) -> (u64, u64, u64) {
-        let number = (self.off as u16).wrapping_add(n as u16);
-        let at = self.addr + u64::from(n) * u64::from(self.len);
-        (key(self.buf, number), at, u64::from(self.len))
-    }
+    pub last: u32,
+    pub addr3: u64,
+    pub pad: u64,
 }
 
 /// The program's msghdr, which the kernel writes to at the completion: its pointers are changed in place, and put
@@ -74,19 +64,23 @@ pub struct Rewriter<'a> {
     pub group: Option<u16>,
     /// How many it gives.
     pub gives: u32,
+    /// It posts a completion to this ring, with its number there.
+    pub posts: Option<(i32, u64)>,
 }
 
 const BUFFER_SELECT: u8 = 1 << 5;
-const POLL_FIRST: u16 = 1;
+pub const POLL_FIRST: u16 = 1;
+/// The buffer of a send is a registered one.
+pub const FIXED_BUF: u16 = 1 << 2;
+const ZC_REPORTS: u16 = 1 << 3;
 const MULTISHOT: u16 = 1;
-const RECV_MULTISHOT: u16 = 2;
 const TIMEOUT_UPDATES: u32 = 1 << 1 | 1 << 4;
 const TIMEOUT_FLAGS: u32 = (1 << 7) - 1;
 const TIMEOUT_MULTISHOT: u32 = 1 << 6;
 const POLL_MULTI: u32 = 1;
 const MSG_NOSIGNAL: u32 = 0x4000;
 const PATH_MAX: usize = 4096;
-const SOCKADDR: u64 = 128;
+pub const SOCKADDR: u64 = 128;
 
 /// Where all of a stretch is for the kernel, if it is in one piece.
 pub fn in_one_piece(at: u64, len: u64, kind: AccessKind) -> Option<u64> {
@@ -101,34 +95,37 @@ fn pieces(v: IoVec, kind: AccessKind) -> u64 {
 }
 
 /// Vectors of what the kernel gets.
-struct Vectors {
+pub struct Vectors {
     to: *mut IoVec,
     n: u64,
 }
 
 impl Vectors {
+    /// One that is in one piece.
+    pub fn push(&mut self, v: IoVec) {
+        // SAFETY: there is room for all.
+        unsafe { self.to.add(self.n as usize).write(v) };
+        self.n += 1;
+    }
+
     fn add(&mut self, v: IoVec, kind: AccessKind) {
-        cut(v, kind, &mut |part| {
-            // SAFETY: there is room for all.
-            unsafe { self.to.add(self.n as usize).write(part) };
-            self.n += 1;
-        });
+        cut(v, kind, &mut |part| self.push(part));
     }
 
     /// Their address, and how many there are.
-    fn done(self) -> (u64, u64) {
+    pub fn done(self) -> (u64, u64) {
         (self.to as u64, self.n)
     }
 }
 
 impl Rewriter<'_> {
-    fn room(&mut self, len: u64) -> Result<u64, No> {
+    pub fn room(&mut self, len: u64) -> Result<u64, No> {
         let to = self.s.room(len);
         self.full |= to.is_none();
         to.ok_or(No)
     }
 
-    fn vectors_for(&mut self, n: u64) -> Result<Vectors, No> {
+    pub fn vectors_for(&mut self, n: u64) -> Result<Vectors, No> {
         if n > IOV_MAX {
             return Err(No);
         }
@@ -136,11 +133,11 @@ impl Rewriter<'_> {
         Ok(Vectors { to, n: 0 })
     }
 
-    fn note(&mut self, at: u64, len: u64, kind: AccessKind, moves: Moves) -> Result<(), No> {
+    pub fn note(&mut self, at: u64, len: u64, kind: AccessKind, moves: Moves) -> Result<(), No> {
         self.add(at, len, kind, moves, false)
     }
 
-    fn add(
+    pub fn add(
         &mut self,
         at: u64,
         len: u64,
@@ -163,7 +160,7 @@ impl Rewriter<'_> {
     }
 
     /// What the kernel holds until the completion.
-    fn hold(&mut self, at: u64, len: u64, kind: AccessKind) -> Result<u64, No> {
+    pub fn hold(&mut self, at: u64, len: u64, kind: AccessKind) -> Result<u64, No> {
         if at == 0 {
             return Ok(0);
         }
@@ -173,7 +170,7 @@ impl Rewriter<'_> {
     }
 
     /// What the kernel copies when it takes the request.
-    fn copied(&mut self, at: u64, len: u64) -> Result<u64, No> {
+    pub fn copied(&mut self, at: u64, len: u64) -> Result<u64, No> {
         if at == 0 || len == 0 {
             return Ok(at);
         }
@@ -185,7 +182,7 @@ impl Rewriter<'_> {
         Ok(self.s.copy(at, len).unwrap_or(at))
     }
 
-    fn path(&mut self, at: u64) -> Result<u64, No> {
+    pub fn path(&mut self, at: u64) -> Result<u64, No> {
         match memory::strlen(at, PATH_MAX) {
             Some(n) => self.copied(at, n as u64 + 1),
             None => Ok(at),
@@ -256,7 +253,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    fn fixed(&mut self, kind: AccessKind) -> Result<(), No> {
+    pub fn fixed(&mut self, kind: AccessKind) -> Result<(), No> {
         if self.sqe.pad != 0 {
             return Err(No);
         }
@@ -274,8 +271,8 @@ impl Rewriter<'_> {
     }
 
     /// send and recv become sendmsg and recvmsg where their buffer is not in one piece.
-    fn socket(&mut self, kind: AccessKind, with_message: u8) -> Result<(), No> {
-        if self.sqe.ioprio & !POLL_FIRST != 0 {
+    pub fn socket(&mut self, kind: AccessKind, with_message: u8) -> Result<(), No> {
+        if self.sqe.ioprio & !(POLL_FIRST | ZC_REPORTS) != 0 {
             return Err(No);
         }
         let name = (self.sqe.off, (self.sqe.last & 0xffff) as u64);
@@ -312,8 +309,8 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    fn sendmsg(&mut self) -> Result<(), No> {
-        if self.sqe.ioprio & !POLL_FIRST != 0 {
+    pub fn sendmsg(&mut self) -> Result<(), No> {
+        if self.sqe.ioprio & !(POLL_FIRST | ZC_REPORTS | FIXED_BUF) != 0 {
             return Err(No);
         }
         let Some(mut m) = memory::get::<MsgHdr>(self.sqe.addr) else {
@@ -326,7 +323,10 @@ impl Rewriter<'_> {
             Moves::Whole,
             true,
         )?;
-        (m.iov, m.iovlen) = self.vectors(m.iov, m.iovlen, Read)?;
+        (m.iov, m.iovlen) = match self.sqe.ioprio & FIXED_BUF {
+            0 => self.vectors(m.iov, m.iovlen, Read)?,
+            _ => self.fixed_vectors(m.iov, m.iovlen, Read)?,
+        };
         m.name = self.copied(m.name, (m.namelen as u64).min(SOCKADDR))?;
         m.control = self.hold(m.control, m.controllen, Read)?;
         let to = self.room(size_of::<MsgHdr>() as u64)?;
@@ -347,81 +347,6 @@ impl Rewriter<'_> {
         let mut m = was;
         let header = self.hold(at, size_of::<MsgHdr>() as u64, ReadWrite)?;
         (m.iov, m.iovlen) = self.vectors(m.iov, m.iovlen, Write)?;
-        m.name = self.hold(m.name, (m.namelen as u64).min(SOCKADDR), Write)?;
-        m.control = self.hold(m.control, m.controllen, Write)?;
-        self.sqe.addr = header;
-        self.message = Some(Message { at, was });
-        m.put_pointers(at);
-        Ok(())
-    }
-
-    /// Buffers that requests to come may take.
-    fn gives_buffers(&mut self) -> Result<(), No> {
-        let (many, len) = (self.sqe.fd as u32, u64::from(self.sqe.len));
-        let total = u64::from(many) * len;
-        let wrong = many == 0 || many > 1 << 16 || self.sqe.off > u16::MAX.into();
-        if wrong || len == 0 || self.sqe.addr.checked_add(total).is_none() {
-            return Ok(()); // the kernel says what is wrong
-        }
-        if !self.flight.room(u64::from(many) + 1) {
-            self.full = true;
-            return Err(No);
-        }
-        self.sqe.addr = in_one_piece(self.sqe.addr, total, Write).ok_or(No)?;
-        (self.group, self.gives) = (Some(self.sqe.buf), many);
-        Ok(())
-    }
-
-    /// The kernel writes to a buffer that it has been given.
-    fn takes_buffer(&mut self) -> Result<(), No> {
-        const READ: u8 = IORING_OP_READ as u8;
-        const READV: u8 = IORING_OP_READV as u8;
-        const READ_MULTISHOT: u8 = IORING_OP_READ_MULTISHOT as u8;
-        const RECV: u8 = IORING_OP_RECV as u8;
-        const RECVMSG: u8 = IORING_OP_RECVMSG as u8;
-        let sqe = *self.sqe;
-        self.group = Some(sqe.buf);
-        match sqe.opcode {
-            READ if sqe.pad == 0 => {}
-            READ_MULTISHOT => self.many = true,
-            READV if sqe.pad == 0 => self.sqe.addr = self.copied(sqe.addr, 16)?,
-            RECV | RECVMSG => {
-                if sqe.ioprio & !(POLL_FIRST | RECV_MULTISHOT) != 0 {
-                    return Err(No);
-                }
-                self.many = sqe.ioprio & RECV_MULTISHOT != 0;
-                if sqe.opcode == RECVMSG {
-                    self.recvmsg_into()?;
-                }
-            }
-            _ => return Err(No),
-        }
-        Ok(())
-    }
-
-    /// The header of a receive into a buffer that is taken: with its vector, of which only the length counts.
-    fn recvmsg_into(&mut self) -> Result<(), No> {
-        if self.many {
-            // What is received besides goes into the buffer, too; the header is read once.
-            let Some(mut m) = memory::get::<MsgHdr>(self.sqe.addr) else {
-                return Ok(());
-            };
-            let size = size_of::<MsgHdr>() as u64;
-            self.add(self.sqe.addr, size, Read, Moves::Whole, true)?;
-            m.iov = self.copied(m.iov, m.iovlen.min(1) * 16)?;
-            let to = self.room(size)?;
-            // SAFETY: room for it.
-            unsafe { (to as *mut MsgHdr).write(m) };
-            self.sqe.addr = to;
-            return Ok(());
-        }
-        let at = self.sqe.addr;
-        let Some(was) = memory::get::<MsgHdr>(at) else {
-            return Ok(());
-        };
-        let mut m = was;
-        let header = self.hold(at, size_of::<MsgHdr>() as u64, ReadWrite)?;
-        m.iov = self.copied(m.iov, m.iovlen.min(1) * 16)?;
         m.name = self.hold(m.name, (m.namelen as u64).min(SOCKADDR), Write)?;
         m.control = self.hold(m.control, m.controllen, Write)?;
         self.sqe.addr = header;
@@ -524,7 +449,7 @@ impl Rewriter<'_> {
         } else if is(IORING_OP_POLL_ADD) {
             self.many = sqe.len & POLL_MULTI != 0;
         } else if !without_memory(code) {
-            return Err(No);
+            self.rarely()?;
         }
         self.noted()
     }
@@ -600,6 +525,16 @@ pub fn is_served(code: u8) -> bool {
         IORING_OP_PROVIDE_BUFFERS,
         IORING_OP_REMOVE_BUFFERS,
         IORING_OP_READ_MULTISHOT,
+        IORING_OP_SEND_ZC,
+        IORING_OP_SENDMSG_ZC,
+        IORING_OP_MADVISE,
+        IORING_OP_MSG_RING,
+        IORING_OP_SETXATTR,
+        IORING_OP_FSETXATTR,
+        IORING_OP_GETXATTR,
+        IORING_OP_FGETXATTR,
+        IORING_OP_READV_FIXED,
+        IORING_OP_WRITEV_FIXED,
     ];
     without_memory(code as u32) || WITH.iter().any(|op| *op as u32 == code as u32)
 }

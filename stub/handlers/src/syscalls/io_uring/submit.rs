@@ -124,10 +124,11 @@ impl Batch<'_> {
             full: false,
             group: None,
             gives: 0,
+            posts: None,
         };
         let served = rewriter.rewrite().is_ok();
         let (message, many, full) = (rewriter.message, rewriter.many, rewriter.full);
-        let (group, gives) = (rewriter.group, rewriter.gives);
+        let (group, gives, posts) = (rewriter.group, rewriter.gives, rewriter.posts);
         // SAFETY: room for all.
         unsafe {
             let changed = Changed { at, was, message };
@@ -147,6 +148,9 @@ impl Batch<'_> {
             span.group = group;
         }
         self.note(&was, served, many);
+        if let Some((fd, number)) = posts {
+            self.state.posts(fd, request, number);
+        }
         for n in 0..gives {
             // There is room for all.
             let (key, at, len) = was.given(n);
