@@ -17,8 +17,8 @@ use linux_raw_sys::io_uring::io_uring_op::*;
 use ulpf_lib::sys::failure::ECANCELED;
 
 use super::kept;
-use super::provided::{GIVEN, key};
 use super::skipped::Skipped;
+use super::span::{GIVEN, key};
 pub use super::span::{Moves, Span};
 
 /// How many spans there may be.
@@ -384,7 +384,7 @@ impl Flight {
             span.ends(result, &mut left);
             link = span.next;
         }
-        self.to_report(first);
+        self.completed(first);
     }
 
     /// Somebody has completed, or not: what it has done is seen by what has changed.
@@ -394,10 +394,10 @@ impl Flight {
             (span.done, span.known, span.touched) = (true, false, Some(span.len));
             link = span.next;
         }
-        self.to_report(first);
+        self.completed(first);
     }
 
-    fn to_report(&mut self, link: u32) {
+    fn completed(&mut self, link: u32) {
         self.unlink(link);
         if let Some(span) = self.at(link) {
             span.chain = 0;

@@ -1,6 +1,6 @@
 //! Buffers that the program gives to a ring, of which each request takes one when it has something to write to it: by a
 //! request (IORING_OP_PROVIDE_BUFFERS) or in a ring of descriptors (IORING_REGISTER_PBUF_RING). Each is noted as a
-//! request of its own would be, [`GIVEN`] beside its ring, by its group and number: it is in flight until a completion names it.
+//! request of its own would be, `GIVEN` beside its ring, by its group and number: it is in flight until a completion names it.
 //!
 //! A ring of descriptors is in the program's memory, and the program fills it without a call. The kernel gets one of
 //! ours, which is filled from it, with the addresses of the alias, whenever a thread enters the kernel for the ring.
@@ -10,11 +10,9 @@ use core::sync::atomic::{AtomicU16, Ordering::*};
 use ulpf_lib::AccessKind::Write;
 
 use super::flight::{Flight, Moves, Span};
+use super::span::{GIVEN, key};
 use crate::runtime::memory;
 use crate::syscalls::vectors::{IoVec, cut};
-
-/// Beside the number of a ring: a buffer that it has been given.
-pub const GIVEN: u8 = 1 << 7;
 
 /// How many rings of descriptors there may be.
 const MOST: usize = 256;
@@ -29,11 +27,6 @@ struct Descriptor {
     len: u32,
     number: u16,
     _tail: u16,
-}
-
-/// A buffer of a group, as the number of a completion.
-pub fn key(group: u16, number: u16) -> u64 {
-    u64::from(group) << 16 | u64::from(number)
 }
 
 /// Notes one: `false` if there is no room.

@@ -2,6 +2,14 @@
 
 use ulpf_lib::AccessKind;
 
+/// Beside the number of a ring: a buffer that it has been given.
+pub const GIVEN: u8 = 1 << 7;
+
+/// A buffer of a group, as the number of a completion.
+pub fn key(group: u16, number: u16) -> u64 {
+    u64::from(group) << 16 | u64::from(number)
+}
+
 /// How much of a span a request touches, by its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Moves {

@@ -7,7 +7,7 @@ use super::operands::{Message, No, POLL_FIRST, Rewriter, SOCKADDR, Sqe, in_one_p
 use crate::runtime::memory;
 use crate::syscalls::vectors::MsgHdr;
 use crate::uring::flight::Moves;
-use crate::uring::provided::key;
+use crate::uring::span::key;
 
 const RECV_MULTISHOT: u16 = 2;
 

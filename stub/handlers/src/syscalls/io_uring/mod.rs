@@ -10,3 +10,4 @@ mod rare;
 pub mod register;
 pub mod setup;
 mod submit;
+mod wait;

@@ -7,8 +7,8 @@ use linux_raw_sys::io_uring as u;
 use ulpf_lib::sys::failure::EBADFD;
 
 use super::completions::look;
-use super::enter;
 use super::submit::submit;
+use super::wait::{GETEVENTS, wait_in};
 use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
@@ -88,11 +88,11 @@ pub fn enter(t: Current, uc: &mut UContext, nr: u64, a: &Args, ring: usize) -> i
         return EBADFD; // not enabled yet
     }
     let told = i64::from(a[1] as i32);
-    if a[3] & enter::GETEVENTS == 0 {
+    if a[3] & GETEVENTS == 0 {
         look(t, uc);
         return told;
     }
-    let result = enter::wait_in(t, uc, nr, a, ring);
+    let result = wait_in(t, uc, nr, a, ring);
     match told != 0 && result != ABANDONED {
         true => told,
         false => result,

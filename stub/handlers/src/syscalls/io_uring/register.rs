@@ -8,6 +8,7 @@ use super::descriptors;
 use super::enter;
 use super::operands::{in_one_piece, is_served};
 use super::polled;
+use super::wait;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::park;
@@ -99,7 +100,7 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if a[2] == 0 || len == 0 || len > MOST {
         let result = call(t, uc, nr, a, a, 0);
         if result >= 0 && is(IORING_REGISTER_ENABLE_RINGS) && rings::polled(ring) {
-            let how = if registered { enter::REGISTERED } else { 0 };
+            let how = if registered { wait::REGISTERED } else { 0 };
             polled::take(t, uc, a[0], how, ring);
         }
         return result;

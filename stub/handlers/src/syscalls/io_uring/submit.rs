@@ -3,8 +3,8 @@
 use linux_raw_sys::io_uring::io_uring_op::*;
 use ulpf_lib::sys::failure::{EAGAIN, EINVAL, ENOMEM};
 
-use super::enter::REGISTERED;
 use super::operands::{Message, Rewriter, Sqe};
+use super::wait::REGISTERED;
 use crate::runtime::thread::Current;
 use crate::syscalls::call::{Args, raw};
 use crate::syscalls::scratch::Scratch;
@@ -50,8 +50,8 @@ pub fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
         };
         let head = ring.head();
         let there = ring.tail().wrapping_sub(head);
-        let mut many = there.min(a[1] as u32).min(ring.entries);
-        let Some(changed) = s.room(many as u64 * size_of::<Changed>() as u64) else {
+        let most = there.min(a[1] as u32).min(ring.entries);
+        let Some(changed) = s.room(most as u64 * size_of::<Changed>() as u64) else {
             return (ENOMEM, false);
         };
         let mut batch = Batch {
@@ -65,29 +65,11 @@ pub fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
             before: None,
             chain: 0,
         };
-        let first = batch.state.flight.next_request();
-        let (mut start, mut full) = (0, false);
-        for i in 0..many {
-            let request = match i {
-                0 => first,
-                _ => batch.state.flight.next_request(),
-            };
-            if batch.before.is_none() {
-                (start, batch.chain) = (i, batch.count);
-            }
-            let Some(at) = ring.sqe(head.wrapping_add(i)) else {
-                continue;
-            };
-            if !batch.change(at, request) {
-                // Not a part of a chain: the kernel gets what is before it, the program hands over the rest later.
-                batch.put_back(batch.chain);
-                (many, full) = (start, true);
-                break;
-            }
-        }
-        let result = match full && many == 0 {
-            true => EAGAIN,
-            false => raw(nr, &[a[0], many as u64, 0, a[3] & REGISTERED, 0, 0]),
+        let first = batch.state.flight.last_request().wrapping_add(1);
+        let many = batch.fill(head, most);
+        let result = match many {
+            Some(many) => raw(nr, &[a[0], many as u64, 0, a[3] & REGISTERED, 0, 0]),
+            None => EAGAIN,
         };
         batch.put_back(0);
         let refused = batch.refused;
@@ -105,6 +87,26 @@ pub fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
 }
 
 impl Batch<'_> {
+    /// Changes so many requests, or as many as there is room for: `None` if that is none at all. A chain stays whole: the
+    /// kernel gets what is before it, and the program hands over the rest later.
+    fn fill(&mut self, head: u32, many: u32) -> Option<u32> {
+        let mut start = 0;
+        for i in 0..many {
+            if self.before.is_none() {
+                (start, self.chain) = (i, self.count);
+            }
+            let request = self.state.flight.next_request();
+            let Some(at) = self.ring.sqe(head.wrapping_add(i)) else {
+                continue;
+            };
+            if !self.change(at, request) {
+                self.put_back(self.chain);
+                return (start > 0).then_some(start);
+            }
+        }
+        Some(many)
+    }
+
     /// Changes one request and notes it; `false`: there is no room.
     fn change(&mut self, at: u64, request: u32) -> bool {
         // SAFETY: a request in our view of the ring.
