@@ -35,7 +35,7 @@ mod timeout;
 pub mod tracing;
 mod unguarded;
 pub mod user_dispatch;
-mod vectors;
+pub mod vectors;
 pub mod vsyscall;
 
 use core::sync::atomic::Ordering::*;
@@ -61,7 +61,7 @@ use crate::signals::{alternate, kernel, masks, raise, sigreturn};
 use crate::uring::rings;
 
 use call::{ABANDONED, Args, Outcome, RESTART, arguments, raw};
-use io_uring::{enter, register};
+use io_uring::{completions, enter, register, setup};
 use mappings::{is_memory_call, lock_call, memory_call};
 use masked::{with_mask, with_mask_pair, with_signal_set};
 use ordinary::ordinary;
@@ -146,7 +146,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     use Outcome::Value;
     // A program learns of completions from memory, without a call: every call is the occasion to tell of them.
     if rings::SOME.load(Relaxed) {
-        enter::look(t, uc);
+        completions::look(t, uc);
     }
     match syscalls::row(nr).and_then(|row| row.special) {
         Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),
@@ -230,7 +230,7 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         }
         k::__NR_ptrace => tracing::call(t, uc, nr, a),
         k::__NR_rseq => Value(rseq::restartable_sequences(nr, a)),
-        k::__NR_io_uring_setup => Value(enter::setup(t, uc, a)),
+        k::__NR_io_uring_setup => Value(setup::setup(t, uc, a)),
         k::__NR_io_uring_enter => Value(enter::enter(t, uc, nr, a)),
         k::__NR_io_uring_register => Value(register::register(t, uc, nr, a)),
         k::__NR_prctl if a[0] == library_abi::CALL => Value(library::call(t, uc, a)),

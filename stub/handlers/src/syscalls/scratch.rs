@@ -172,7 +172,7 @@ impl Scratch {
         const CHUNK: u64 = 256 << 10;
         let n = n.next_multiple_of(16);
         if self.end - self.free < n {
-            let len = n.next_multiple_of(CHUNK);
+            let len = n.next_multiple_of(CHUNK << self.maps_len.min(8));
             self.free = self.map(len)?;
             self.end = self.free + len;
         }

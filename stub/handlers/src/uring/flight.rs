@@ -2,61 +2,43 @@
 //!
 //! A request is noted before the kernel gets it, and forgotten at its completion. Completions carry the program's own
 //! number, which may be that of several requests: these are forgotten together, when all have completed.
+//!
+//! ```text
+//!  buckets[number] ─▶ first span ─chain─▶ first span of another request, an older one
+//!                        │ next
+//!                     second span …            queue of those that have completed: by `chain`, too
+//! ```
+//! All under the lock of `rings::with`. A link is an index plus one, 0 where there is none.
 
 use core::ptr::null_mut;
 
 use linux_raw_sys::io_uring as u;
-use ulpf_lib::AccessKind;
+use linux_raw_sys::io_uring::io_uring_op::*;
+use ulpf_lib::sys::failure::ECANCELED;
 
 use super::kept;
+use super::skipped::Skipped;
+use super::span::{GIVEN, key};
+pub use super::span::{Moves, Span};
 
-const SPANS: usize = 16384;
-
-/// How much of a span a request touches, by its result.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Moves {
-    /// All of it when it succeeds.
-    Whole,
-    /// As many bytes as the result says, in the order of the spans.
-    Result,
-    /// So many bytes for each that the result counts.
-    Times(u16),
-}
-
-/// A stretch of memory that a request reads or writes.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Span {
-    pub at: u64,
-    pub len: u64,
-    /// Of the whole request, and the same in each of its spans.
-    pub user_data: u64,
-    /// Old values of what is watched in the request, in its first span.
-    pub kept: u64,
-    pub request: u32,
-    /// How many requests with this number have completed, while others have not.
-    pub ended: u32,
-    pub result: i32,
-    pub ring: u8,
-    pub opcode: u8,
-    pub moves: Moves,
-    /// The kernel has made a copy: nothing is held.
-    pub copied: bool,
-    pub kind: AccessKind,
-    /// The first of its request.
-    pub first: bool,
-    /// Completed, and not reported yet.
-    pub done: bool,
-    /// How much was touched is known.
-    pub known: bool,
-    /// How much was touched, if anything.
-    pub touched: Option<u64>,
-}
+/// How many spans there may be.
+const SPANS: usize = 1 << 16;
+const BUCKETS: usize = 1 << 12;
 
 pub struct Flight {
     spans: *mut Span,
-    len: usize,
+    buckets: *mut u32,
+    /// How many have ever been used; those of them that are free.
+    used: u32,
+    free: u32,
+    /// The request that is being noted: its first and its last span.
+    new: (u32, u32),
+    /// The requests that have completed: the first and the last one.
+    done: (u32, u32),
     last: u32,
+    /// How many spans are in use.
+    live: usize,
+    skipped: Skipped,
 }
 
 // SAFETY: only under the lock of `rings::with`.
@@ -65,24 +47,36 @@ unsafe impl Send for Flight {}
 impl Flight {
     pub const NONE: Flight = Flight {
         spans: null_mut(),
-        len: 0,
+        buckets: null_mut(),
+        used: 0,
+        free: 0,
+        new: (0, 0),
+        done: (0, 0),
         last: 0,
+        live: 0,
+        skipped: Skipped::NONE,
     };
 
     /// Makes room, once.
     pub fn begin(&mut self) -> bool {
         if self.spans.is_null() {
-            self.spans = ulpf_lib::arena::map_anonymous(SPANS * size_of::<Span>()).cast();
+            let size = SPANS * size_of::<Span>() + BUCKETS * size_of::<u32>();
+            self.spans = ulpf_lib::arena::map_anonymous(size).cast();
+            self.buckets = self.spans.wrapping_add(SPANS).cast();
         }
         !self.spans.is_null()
     }
 
-    pub fn spans(&mut self) -> &mut [Span] {
-        match self.spans.is_null() {
-            true => &mut [],
-            // SAFETY: so many were written.
-            false => unsafe { core::slice::from_raw_parts_mut(self.spans, self.len) },
-        }
+    fn at(&mut self, link: u32) -> Option<&mut Span> {
+        let n = link.checked_sub(1).filter(|n| *n < self.used)?;
+        // SAFETY: below those that were written.
+        Some(unsafe { &mut *self.spans.add(n as usize) })
+    }
+
+    fn bucket(&mut self, ring: u8, user_data: u64) -> &mut u32 {
+        let mixed = (user_data ^ u64::from(ring) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // SAFETY: the uppermost bits of the product, as many as there are buckets. There is a span, so there is room.
+        unsafe { &mut *self.buckets.add((mixed >> 52) as usize) }
     }
 
     pub fn next_request(&mut self) -> u32 {
@@ -90,185 +84,383 @@ impl Flight {
         self.last
     }
 
-    pub fn add(&mut self, mut span: Span) -> bool {
-        if self.spans.is_null() || self.len == SPANS {
-            return false;
+    /// Is there room for so many spans?
+    pub fn room(&self, many: u64) -> bool {
+        (SPANS - self.live) as u64 >= many
+    }
+
+    pub fn last_request(&self) -> u32 {
+        self.last
+    }
+
+    /// One more span of the request that is being noted.
+    pub fn add(&mut self, span: Span) -> bool {
+        let link = match self.free {
+            0 if self.spans.is_null() || self.used as usize == SPANS => return false,
+            0 => {
+                self.used += 1;
+                self.used
+            }
+            free => {
+                self.free = self.at(free).map_or(0, |s| s.chain);
+                free
+            }
+        };
+        self.live += 1;
+        // SAFETY: within the room.
+        unsafe { self.spans.add(link as usize - 1).write(span) };
+        let (first, last) = self.new;
+        if let Some(last) = self.at(last) {
+            last.next = link;
         }
-        span.ended = 0;
-        // SAFETY: there is room.
-        unsafe { self.spans.add(self.len).write(span) };
-        self.len += 1;
+        self.new = (if first == 0 { link } else { first }, link);
         true
     }
 
-    pub fn forget(&mut self, which: impl Fn(&Span) -> bool) {
-        let mut to = 0;
-        for from in 0..self.len {
-            // SAFETY: below the length.
-            unsafe {
-                let span = *self.spans.add(from);
-                if which(&span) {
-                    if span.kept != 0 {
-                        kept::free(span.kept);
-                    }
-                    continue;
-                }
-                self.spans.add(to).write(span);
+    /// The request that is being noted.
+    pub fn new_request(&mut self) -> Option<&mut Span> {
+        self.at(self.new.0)
+    }
+
+    /// How many bytes it may move.
+    pub fn bytes(&mut self) -> u64 {
+        let first = self.new.0;
+        Walk(self, first)
+            .filter(|s| s.moves == Moves::Result)
+            .map(|s| s.len)
+            .sum()
+    }
+
+    /// The request that was being noted is not.
+    pub fn abandon(&mut self) {
+        let (first, _) = core::mem::take(&mut self.new);
+        self.free(first);
+    }
+
+    /// The request is noted: its number can complete. What is watched where it may write is kept. Its place, for the
+    /// next one of its chain.
+    pub fn noted(&mut self) -> u32 {
+        let (first, _) = core::mem::take(&mut self.new);
+        let mut walk = Walk(self, first);
+        let kept = kept::keep(
+            &mut walk
+                .by_ref()
+                .filter(|s| s.kind.writes())
+                .map(|s| (s.at, s.len)),
+        );
+        let Some(&mut Span {
+            ring, user_data, ..
+        }) = self.at(first)
+        else {
+            return 0;
+        };
+        let chain = core::mem::replace(self.bucket(ring, user_data), first);
+        if let Some(span) = self.at(first) {
+            (span.kept, span.chain) = (kept, chain);
+            if span.skips
+                && let request = span.request
+                && let Some((old, request)) = self.skipped.push(first, request)
+            {
+                self.expire(old, request);
             }
-            to += 1;
         }
-        self.len = to;
+        first
     }
 
-    /// How many spans there are.
-    pub fn noted(&self) -> usize {
-        self.len
+    fn free(&mut self, mut link: u32) {
+        let (mut free, mut live) = (self.free, self.live);
+        while let Some(span) = self.at(link) {
+            if span.kept != 0 {
+                kept::free(core::mem::take(&mut span.kept));
+            }
+            (span.live, span.chain) = (false, free);
+            live -= 1;
+            (free, link) = (link, span.next);
+        }
+        (self.free, self.live) = (free, live);
     }
 
-    /// Forgets the last ones, for which no old values have been kept.
-    pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+    /// Takes a request out of its bucket.
+    fn unlink(&mut self, link: u32) {
+        let Some(&mut Span {
+            ring,
+            user_data,
+            chain,
+            ..
+        }) = self.at(link)
+        else {
+            return;
+        };
+        let mut from = *self.bucket(ring, user_data);
+        if from == link {
+            *self.bucket(ring, user_data) = chain;
+            return;
+        }
+        while let Some(span) = self.at(from) {
+            if span.chain == link {
+                span.chain = chain;
+                return;
+            }
+            from = span.chain;
+        }
+    }
+
+    /// The requests of which this is true, while they have not completed.
+    fn each(&mut self, which: impl Fn(&Span) -> bool, f: impl Fn(&mut Flight, u32)) {
+        for link in 1..=self.used {
+            if self.at(link).is_some_and(|s| s.waits() && which(s)) {
+                f(self, link);
+            }
+        }
+    }
+
+    fn forget(&mut self, which: impl Fn(&Span) -> bool) {
+        self.each(which, |flight, link| {
+            flight.unlink(link);
+            flight.free(link);
+        });
+    }
+
+    /// The kernel has not taken these requests: so many from this one on.
+    pub fn forget_requests(&mut self, first: u32, many: u32) {
+        if many > 0 {
+            self.forget(|s| s.request.wrapping_sub(first) < many);
+        }
     }
 
     pub fn forget_ring(&mut self, ring: u8) {
-        self.forget(|s| s.ring == ring);
+        self.forget(|s| s.ring & !GIVEN == ring);
     }
 
-    /// A completion. The request that it ends, if it is the only one of its number.
-    pub fn complete(&mut self, ring: u8, user_data: u64, flags: u32) -> Completed {
-        if flags & u::IORING_CQE_F_MORE != 0 {
-            return Completed::Nothing;
-        }
-        let here = |s: &Span| !s.done && s.ring == ring && s.user_data == user_data && s.first;
-        let mut all = self.spans().iter_mut().filter(|s| here(s));
-        let Some(first) = all.next() else {
-            return Completed::Nothing;
-        };
-        let others = all.count() as u32;
-        let first = match others {
-            0 => return Completed::One(first.request),
-            _ => self.spans().iter_mut().find(|s| here(s)),
-        };
-        let Some(first) = first else {
-            return Completed::Nothing;
-        };
-        first.ended += 1;
-        match first.ended > others {
-            true => Completed::All,
-            false => Completed::Nothing,
-        }
+    /// A ring has no buffers of a group any more.
+    pub fn forget_group(&mut self, ring: u8, group: u16) {
+        self.forget(|s| s.ring == GIVEN | ring && s.user_data >> 16 == u64::from(group));
     }
 
-    /// The only request of its number has completed.
-    pub fn done(&mut self, request: u32, result: i32) {
-        let mut left = result.max(0) as u64;
-        for span in self
-            .spans()
-            .iter_mut()
-            .filter(|s| s.request == request && !s.done)
+    /// The requests with this number: the oldest one, how many there are.
+    fn numbered(&mut self, ring: u8, user_data: u64) -> (u32, u32) {
+        let (mut link, mut oldest, mut all) = (*self.bucket(ring, user_data), 0, 0);
+        while let Some(span) = self.at(link) {
+            if span.ring == ring && span.user_data == user_data {
+                (oldest, all) = (link, all + 1);
+            }
+            link = span.chain;
+        }
+        (oldest, all)
+    }
+
+    /// A completion.
+    pub fn complete(&mut self, ring: u8, user_data: u64, result: i32, flags: u32) {
+        if self.spans.is_null() {
+            return;
+        }
+        let (oldest, all) = self.numbered(ring, user_data);
+        if flags & u::IORING_CQE_F_BUFFER != 0
+            && let Some(&mut Span {
+                group: Some(group),
+                opcode,
+                ..
+            }) = self.at(oldest)
         {
-            span.done = true;
-            span.result = result;
-            let n = match span.moves {
-                _ if result < 0 => 0,
-                Moves::Whole => span.len,
-                Moves::Times(size) => (result as u64 * u64::from(size)).min(span.len),
-                Moves::Result => {
-                    let n = span.len.min(left);
-                    left -= n;
-                    n
-                }
-            };
-            span.touched = (n > 0).then_some(n);
+            self.filled(ring, key(group, (flags >> 16) as u16), opcode, result);
+        }
+        if flags & u::IORING_CQE_F_MORE != 0 {
+            if let Some(span) = self.at(oldest).filter(|_| all == 1) {
+                span.result = result;
+            }
+            return;
+        }
+        // Of a send that did not copy this says only that its memory is the program's again.
+        let result = match self.at(oldest) {
+            Some(span) if flags & u::IORING_CQE_F_NOTIF != 0 => span.result,
+            _ => result,
+        };
+        if all == 1 {
+            self.ends(oldest, result);
+        } else if let Some(span) = self.at(oldest) {
+            span.ended += 1;
+            if span.ended >= all {
+                let here = |s: &Span| s.ring == ring && s.user_data == user_data;
+                self.each(here, |flight, link| flight.ends_somehow(link));
+            }
         }
     }
 
-    /// Requests that cannot be told apart have completed.
-    pub fn all_done(&mut self, ring: u8, user_data: u64) {
-        self.unknown(&|s| s.ring == ring && s.user_data == user_data);
+    /// A request has taken a buffer that the ring had been given.
+    fn filled(&mut self, ring: u8, key: u64, opcode: u8, result: i32) {
+        let (buffer, _) = self.numbered(GIVEN | ring, key);
+        if let Some(span) = self.at(buffer) {
+            span.opcode = opcode;
+            self.done(buffer, result);
+        }
+    }
+
+    /// A request that gives buffers or sends a message has failed, or one has removed buffers.
+    fn given(&mut self, span: &Span, result: i32) {
+        let ring = GIVEN | span.ring;
+        if span.opcode == IORING_OP_MSG_RING as u8 && result < 0 {
+            // Nothing comes to the other ring.
+            let request = span.request;
+            self.forget(|s| s.request == request && s.opcode == u8::MAX);
+        }
+        if span.opcode == IORING_OP_PROVIDE_BUFFERS as u8 && result < 0 {
+            let request = span.request;
+            self.forget(|s| s.ring == ring && s.request == request);
+        }
+        let group = span
+            .group
+            .filter(|_| span.opcode == IORING_OP_REMOVE_BUFFERS as u8);
+        for _ in 0..result.max(0) {
+            let Some(oldest) = group.and_then(|group| self.oldest(ring, group)) else {
+                break;
+            };
+            self.unlink(oldest);
+            self.free(oldest);
+        }
+    }
+
+    /// The buffer of a group that the ring has had for the longest time.
+    fn oldest(&mut self, ring: u8, group: u16) -> Option<u32> {
+        let (now, group) = (self.last, u64::from(group));
+        let mut oldest = None;
+        for link in 1..=self.used {
+            let its = |s: &&mut Span| s.waits() && s.ring == ring && s.user_data >> 16 == group;
+            if let Some(span) = self.at(link).filter(its) {
+                oldest = oldest.max(Some((now.wrapping_sub(span.request), link)));
+            }
+        }
+        oldest.map(|(_, link)| link)
+    }
+
+    /// A request has completed, and with it those of its chain whose completions are skipped.
+    fn ends(&mut self, link: u32, result: i32) {
+        let Some(&mut span) = self.at(link) else {
+            return;
+        };
+        self.given(&span, result);
+        self.done(link, result);
+        let mut before = span.before;
+        while let Some(earlier) = self.partner(before) {
+            if earlier.skips {
+                match earlier.whole {
+                    true => self.done(before.0, earlier.all),
+                    false => self.ends_somehow(before.0),
+                }
+            }
+            before = earlier.before;
+        }
+        // It has failed, so that those behind it are not done: nothing is said of them.
+        let mut after = span.after;
+        while span.skips
+            && let Some(later) = self.partner(after)
+        {
+            self.done(after.0, ECANCELED as i32);
+            after = later.after;
+        }
+    }
+
+    /// Another one of the chain, if it is in flight.
+    fn partner(&mut self, (link, request): (u32, u32)) -> Option<Span> {
+        self.at(link)
+            .filter(|s| s.waits() && s.request == request)
+            .copied()
+    }
+
+    /// The next one of a chain follows.
+    pub fn follows(&mut self, before: u32, next: u32) {
+        let after = self.at(next).map_or(0, |s| s.request);
+        let Some(span) = self.at(before) else { return };
+        span.after = (next, after);
+        let request = span.request;
+        if let Some(span) = self.at(next) {
+            span.before = (before, request);
+        }
+    }
+
+    fn done(&mut self, first: u32, result: i32) {
+        let mut left = result.max(0) as u64;
+        let mut link = first;
+        while let Some(span) = self.at(link) {
+            span.ends(result, &mut left);
+            link = span.next;
+        }
+        self.completed(first);
+    }
+
+    /// Somebody has completed, or not: what it has done is seen by what has changed.
+    fn ends_somehow(&mut self, first: u32) {
+        let mut link = first;
+        while let Some(span) = self.at(link) {
+            (span.done, span.known, span.touched) = (true, false, Some(span.len));
+            link = span.next;
+        }
+        self.completed(first);
+    }
+
+    fn completed(&mut self, link: u32) {
+        self.unlink(link);
+        if let Some(span) = self.at(link) {
+            span.chain = 0;
+        }
+        let (first, last) = self.done;
+        if let Some(last) = self.at(last) {
+            last.chain = link;
+        }
+        self.done = (if first == 0 { link } else { first }, link);
+    }
+
+    /// A request whose completion is skipped is old.
+    fn expire(&mut self, link: u32, request: u32) {
+        if self.partner((link, request)).is_some() {
+            self.ends_somehow(link);
+        }
     }
 
     /// All requests of a ring have completed.
     pub fn ring_done(&mut self, ring: u8) {
-        self.unknown(&|s| s.ring == ring);
-    }
-
-    fn unknown(&mut self, which: &dyn Fn(&Span) -> bool) {
-        for span in self.spans().iter_mut().filter(|s| !s.done && which(s)) {
-            (span.done, span.known) = (true, false);
-            span.touched = Some(span.len);
-        }
+        self.each(|s| s.ring == ring, |flight, link| flight.ends_somehow(link));
     }
 
     /// Takes a span of a completed request out: with its request's old values, and whether it is the last.
     pub fn take_done(&mut self) -> Option<(Span, u64, bool)> {
-        let first = *self.spans().iter().find(|s| s.done)?;
-        let mut of_request = self
-            .spans()
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.request == first.request);
-        let (n, span) = of_request.next_back().map(|(n, s)| (n, *s))?;
-        let kept = self
-            .spans()
-            .iter()
-            .find(|s| s.request == first.request && s.first)
-            .map_or(0, |s| s.kept);
-        // The order of a request's spans does not matter any more, that of others must stay.
-        let len = self.len;
-        // SAFETY: within the spans.
-        unsafe { core::ptr::copy(self.spans.add(n + 1), self.spans.add(n), len - n - 1) };
-        self.len -= 1;
-        Some((span, kept, span.first))
-    }
-
-    /// Keeps the old values of what is watched where a request may write: the last one, whose spans begin here.
-    pub fn keep_old(&mut self, from: usize) {
-        let spans = self.spans().get_mut(from..).unwrap_or(&mut []);
-        let mut written = spans
-            .iter()
-            .filter(|s| s.kind.writes())
-            .map(|s| (s.at, s.len));
-        let kept = kept::keep(&mut written);
-        if let Some(first) = spans.iter_mut().find(|s| s.first) {
-            first.kept = kept;
+        let first = self.done.0;
+        let span = *self.at(first)?;
+        let next = span.next;
+        self.done.0 = match next {
+            0 => span.chain,
+            next => next,
+        };
+        if let Some(next) = self.at(next) {
+            (next.kept, next.chain) = (span.kept, span.chain);
         }
+        if self.done.1 == first {
+            self.done.1 = next;
+        }
+        if let Some(taken) = self.at(first) {
+            (taken.kept, taken.next) = (0, 0);
+        }
+        self.free(first);
+        Some((span, span.kept, next == 0))
     }
 
     /// May a request in flight touch `[start, end)`?
     pub fn meets(&mut self, start: u64, end: u64) -> bool {
-        let meets =
-            |s: &Span| !s.copied && !s.done && s.at < end && start < s.at.saturating_add(s.len);
-        self.spans().iter().any(meets)
+        let meets = |s: &Span| {
+            s.live && !s.copied && !s.done && s.at < end && start < s.at.saturating_add(s.len)
+        };
+        (1..=self.used).any(|link| self.at(link).is_some_and(|s| meets(s)))
     }
 }
 
-pub enum Completed {
-    Nothing,
-    One(u32),
-    All,
-}
+/// The spans of a request.
+struct Walk<'a>(&'a mut Flight, u32);
 
-impl Span {
-    /// A request without any.
-    pub fn without_memory(ring: u8, request: u32, user_data: u64) -> Span {
-        Span {
-            at: 0,
-            len: 0,
-            user_data,
-            kept: 0,
-            request,
-            ended: 0,
-            result: 0,
-            ring,
-            opcode: u8::MAX,
-            moves: Moves::Whole,
-            copied: true,
-            kind: AccessKind::Read,
-            first: true,
-            done: false,
-            known: true,
-            touched: None,
-        }
+impl Iterator for Walk<'_> {
+    type Item = Span;
+
+    fn next(&mut self) -> Option<Span> {
+        let span = *self.0.at(self.1)?;
+        self.1 = span.next;
+        Some(span)
     }
 }

@@ -12,4 +12,8 @@
 pub mod flight;
 pub mod held;
 pub mod kept;
+pub mod provided;
+pub mod registered;
 pub mod rings;
+pub mod skipped;
+pub mod span;

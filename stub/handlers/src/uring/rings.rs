@@ -9,7 +9,10 @@ use linux_raw_sys::general as k;
 use linux_raw_sys::io_uring as u;
 use ulpf_lib::sys;
 
-use super::flight::{Completed, Flight};
+use super::flight::{Flight, Span};
+use super::provided::Given;
+use super::registered::Registered;
+use crate::runtime::park;
 
 pub const RINGS: usize = 64;
 
@@ -31,6 +34,8 @@ pub struct Ring {
     pub ino: u64,
     pub fd: i32,
     pub flags: u32,
+    /// The program has asked for a thread that polls it; there is none.
+    pub polled: bool,
     /// A wait may be given the time at which it ends.
     pub until: bool,
     sq: u64,
@@ -45,7 +50,7 @@ pub struct Ring {
     pub seen: u32,
     /// Completions have been missed, or requests not been noted: all of it may be in flight.
     pub lost: bool,
-    /// A request completes more than once: completions cannot be counted.
+    /// A request completes more than once, or silently: completions cannot be counted.
     pub many: bool,
     pub submitted: u32,
     pub fixed: *mut Fixed,
@@ -57,6 +62,7 @@ impl Ring {
         ino: 0,
         fd: -1,
         flags: 0,
+        polled: false,
         until: false,
         sq: 0,
         sq_len: 0,
@@ -111,6 +117,13 @@ impl Ring {
             cq_off: [p.cq_off.tail, p.cq_off.cqes],
             ..Ring::NONE
         })
+    }
+
+    /// Says that the thread that polls it sleeps. The kernel, which knows of none, leaves that as it is.
+    pub fn polls(&mut self, p: &u::io_uring_params) {
+        self.polled = true;
+        self.word(p.sq_off.flags)
+            .fetch_or(u::IORING_SQ_NEED_WAKEUP, SeqCst);
     }
 
     fn word(&self, off: u32) -> &AtomicU32 {
@@ -220,6 +233,8 @@ pub fn inode(fd: i32) -> Option<u64> {
 pub struct State {
     pub rings: [Ring; RINGS],
     pub flight: Flight,
+    pub registered: Registered,
+    pub given: Given,
 }
 
 impl State {
@@ -230,6 +245,12 @@ impl State {
             ring.fd = fd;
         }
         Some(n)
+    }
+
+    /// The ring that a thread names by a number of its own.
+    pub fn registered(&mut self, tid: i32, number: u32) -> Option<usize> {
+        let ino = self.registered.find(tid, number)?;
+        self.rings.iter().position(|r| r.ino == ino)
     }
 
     pub fn add(&mut self, ring: Ring) -> bool {
@@ -248,7 +269,7 @@ impl State {
             let Some(ring) = self.rings.get_mut(n).filter(|r| r.ino != 0) else {
                 continue;
             };
-            if inode(ring.fd) == Some(ring.ino) {
+            if inode(ring.fd) == Some(ring.ino) || self.registered.keeps(ring.ino) {
                 continue;
             }
             match other_descriptor(ring.ino) {
@@ -256,6 +277,7 @@ impl State {
                 None => {
                     ring.end();
                     self.flight.forget_ring(n as u8);
+                    self.given.remove(n as u8, None);
                 }
             }
         }
@@ -281,6 +303,28 @@ impl State {
         rings.filter(|r| r.ino != 0).any(|r| r.lost || held(r)) || self.flight.meets(start, end)
     }
 
+    /// A completion with this number is posted to a ring, by a request to another one.
+    pub fn posts(&mut self, fd: i32, request: u32, number: u64) {
+        let Some(n) = self.find(fd) else { return };
+        if self
+            .flight
+            .add(Span::without_memory(n as u8, request, number))
+        {
+            self.flight.noted();
+        }
+        if let Some(ring) = self.rings.get_mut(n) {
+            ring.many = true;
+        }
+    }
+
+    /// Looks at the completions that have come, and hands on the buffers that the program has given.
+    pub fn exchange(&mut self) {
+        self.mark();
+        for (n, _) in self.rings.iter().enumerate().filter(|(_, r)| r.ino != 0) {
+            self.given.hand_on(&mut self.flight, n as u8);
+        }
+    }
+
     /// Looks at the completions that have come.
     pub fn mark(&mut self) {
         for n in 0..RINGS {
@@ -296,11 +340,7 @@ impl State {
             }
             while seen != done {
                 let (user_data, result, flags) = ring.cqe(seen);
-                match self.flight.complete(n as u8, user_data, flags) {
-                    Completed::Nothing => {}
-                    Completed::One(request) => self.flight.done(request, result),
-                    Completed::All => self.flight.all_done(n as u8, user_data),
-                }
+                self.flight.complete(n as u8, user_data, result, flags);
                 seen = seen.wrapping_add(1);
             }
             // As many as were submitted: none is in flight.
@@ -315,6 +355,11 @@ impl State {
     }
 }
 
+/// Has the program asked for a thread that polls the ring?
+pub fn polled(n: usize) -> bool {
+    with(|state| state.rings.get(n).is_some_and(|r| r.polled))
+}
+
 fn other_descriptor(ino: u64) -> Option<i32> {
     const MOST: i32 = 4096;
     (0..MOST).find(|fd| inode(*fd) == Some(ino))
@@ -327,17 +372,23 @@ unsafe impl Sync for Guarded {}
 static STATE: Guarded = Guarded(core::cell::UnsafeCell::new(State {
     rings: [Ring::NONE; RINGS],
     flight: Flight::NONE,
+    registered: Registered::NONE,
+    given: Given::NONE,
 }));
+/// 0: free; 1: somebody is in there; 2: others wait.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 
 /// Runs `f` while no other thread does. `f` asks nothing of the stub's task: with the world at rest nobody is in there.
 pub fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
-    while LOCK.swap(1, Acquire) != 0 {
-        // SAFETY: lets whoever is in there go on.
-        let _ = unsafe { sys!(k::__NR_sched_yield) };
+    if LOCK.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+        while LOCK.swap(2, Acquire) != 0 {
+            park::futex_wait(&LOCK, 2);
+        }
     }
     // SAFETY: the lock is ours.
     let result = f(unsafe { &mut *STATE.0.get() });
-    LOCK.store(0, Release);
+    if LOCK.swap(0, Release) == 2 {
+        park::futex_wake(&LOCK);
+    }
     result
 }

@@ -12,8 +12,8 @@ pub const COUNT: usize = 7;
 pub static ALL: [(&AtomicBool, &str); COUNT] = [
     (
         &held::REFUSED,
-        "ulpf: the program has asked for a part of io_uring that is not served to it (polling threads of the kernel, \
-         memory of the program for the rings, provided buffers, some operations) and got an error, as on an older \
+        "ulpf: the program has asked for a part of io_uring that is not served to it (memory of the program \
+         for the rings, some provided buffers, some operations) and got an error, as on an older \
          kernel. Most programs go on without it.
 ",
     ),

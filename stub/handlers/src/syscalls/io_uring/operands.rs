@@ -22,18 +22,18 @@ use crate::uring::rings::Ring;
 pub struct Sqe {
     pub opcode: u8,
     pub flags: u8,
-    ioprio: u16,
-    fd: i32,
-    off: u64,
-    addr: u64,
-    len: u32,
-    how: u32,
+    pub ioprio: u16,
+    pub fd: i32,
+    pub off: u64,
+    pub addr: u64,
+    pub len: u32,
+    pub how: u32,
     pub user_data: u64,
-    buf: u16,
+    pub buf: u16,
     personality: u16,
-    last: u32,
-    addr3: u64,
-    pad: u64,
+    pub last: u32,
+    pub addr3: u64,
+    pub pad: u64,
 }
 
 /// The program's msghdr, which the kernel writes to at the completion: its pointers are changed in place, and put
@@ -58,13 +58,21 @@ pub struct Rewriter<'a> {
     pub message: Option<Message>,
     /// It completes more than once.
     pub many: bool,
-    /// There was no room for its note; it has no memory.
-    pub unnoted: bool,
+    /// There was no room for it, or for its note.
+    pub full: bool,
+    /// The group of buffers that it takes from, or gives to.
+    pub group: Option<u16>,
+    /// How many it gives.
+    pub gives: u32,
+    /// It posts a completion to this ring, with its number there.
+    pub posts: Option<(i32, u64)>,
 }
 
 const BUFFER_SELECT: u8 = 1 << 5;
-const CQE_SKIP: u8 = 1 << 6;
-const POLL_FIRST: u16 = 1;
+pub const POLL_FIRST: u16 = 1;
+/// The buffer of a send is a registered one.
+pub const FIXED_BUF: u16 = 1 << 2;
+const ZC_REPORTS: u16 = 1 << 3;
 const MULTISHOT: u16 = 1;
 const TIMEOUT_UPDATES: u32 = 1 << 1 | 1 << 4;
 const TIMEOUT_FLAGS: u32 = (1 << 7) - 1;
@@ -72,7 +80,7 @@ const TIMEOUT_MULTISHOT: u32 = 1 << 6;
 const POLL_MULTI: u32 = 1;
 const MSG_NOSIGNAL: u32 = 0x4000;
 const PATH_MAX: usize = 4096;
-const SOCKADDR: u64 = 128;
+pub const SOCKADDR: u64 = 128;
 
 /// Where all of a stretch is for the kernel, if it is in one piece.
 pub fn in_one_piece(at: u64, len: u64, kind: AccessKind) -> Option<u64> {
@@ -81,43 +89,55 @@ pub fn in_one_piece(at: u64, len: u64, kind: AccessKind) -> Option<u64> {
     (n == 1).then_some(to)
 }
 
+/// How many vectors the kernel gets for this one.
+fn pieces(v: IoVec, kind: AccessKind) -> u64 {
+    cut(v, kind, &mut |_| {})
+}
+
 /// Vectors of what the kernel gets.
-struct Vectors {
+pub struct Vectors {
     to: *mut IoVec,
     n: u64,
 }
 
 impl Vectors {
-    fn new(s: &mut Scratch) -> Result<Vectors, No> {
-        let to = s.room(IOV_MAX * 16).ok_or(No)? as *mut IoVec;
-        Ok(Vectors { to, n: 0 })
+    /// One that is in one piece.
+    pub fn push(&mut self, v: IoVec) {
+        // SAFETY: there is room for all.
+        unsafe { self.to.add(self.n as usize).write(v) };
+        self.n += 1;
     }
 
     fn add(&mut self, v: IoVec, kind: AccessKind) {
-        cut(v, kind, &mut |part| {
-            if self.n < IOV_MAX {
-                // SAFETY: room for IOV_MAX.
-                unsafe { self.to.add(self.n as usize).write(part) };
-            }
-            self.n += 1;
-        });
+        cut(v, kind, &mut |part| self.push(part));
     }
 
     /// Their address, and how many there are.
-    fn done(self) -> Result<(u64, u64), No> {
-        match self.n > IOV_MAX {
-            true => Err(No),
-            false => Ok((self.to as u64, self.n)),
-        }
+    pub fn done(self) -> (u64, u64) {
+        (self.to as u64, self.n)
     }
 }
 
 impl Rewriter<'_> {
-    fn note(&mut self, at: u64, len: u64, kind: AccessKind, moves: Moves) -> Result<(), No> {
+    pub fn room(&mut self, len: u64) -> Result<u64, No> {
+        let to = self.s.room(len);
+        self.full |= to.is_none();
+        to.ok_or(No)
+    }
+
+    pub fn vectors_for(&mut self, n: u64) -> Result<Vectors, No> {
+        if n > IOV_MAX {
+            return Err(No);
+        }
+        let to = self.room(n * size_of::<IoVec>() as u64)? as *mut IoVec;
+        Ok(Vectors { to, n: 0 })
+    }
+
+    pub fn note(&mut self, at: u64, len: u64, kind: AccessKind, moves: Moves) -> Result<(), No> {
         self.add(at, len, kind, moves, false)
     }
 
-    fn add(
+    pub fn add(
         &mut self,
         at: u64,
         len: u64,
@@ -128,26 +148,19 @@ impl Rewriter<'_> {
         let added = self.flight.add(Span {
             at,
             len,
-            user_data: self.sqe.user_data,
-            kept: 0,
-            request: self.request,
-            ended: 0,
-            ring: self.number,
             opcode: self.sqe.opcode,
             moves,
             copied,
             kind,
-            result: 0,
             first: core::mem::take(&mut self.first),
-            done: false,
-            known: true,
-            touched: None,
+            ..Span::without_memory(self.number, self.request, self.sqe.user_data)
         });
+        self.full |= !added;
         if added { Ok(()) } else { Err(No) }
     }
 
     /// What the kernel holds until the completion.
-    fn hold(&mut self, at: u64, len: u64, kind: AccessKind) -> Result<u64, No> {
+    pub fn hold(&mut self, at: u64, len: u64, kind: AccessKind) -> Result<u64, No> {
         if at == 0 {
             return Ok(0);
         }
@@ -157,7 +170,7 @@ impl Rewriter<'_> {
     }
 
     /// What the kernel copies when it takes the request.
-    fn copied(&mut self, at: u64, len: u64) -> Result<u64, No> {
+    pub fn copied(&mut self, at: u64, len: u64) -> Result<u64, No> {
         if at == 0 || len == 0 {
             return Ok(at);
         }
@@ -169,7 +182,7 @@ impl Rewriter<'_> {
         Ok(self.s.copy(at, len).unwrap_or(at))
     }
 
-    fn path(&mut self, at: u64) -> Result<u64, No> {
+    pub fn path(&mut self, at: u64) -> Result<u64, No> {
         match memory::strlen(at, PATH_MAX) {
             Some(n) => self.copied(at, n as u64 + 1),
             None => Ok(at),
@@ -182,17 +195,26 @@ impl Rewriter<'_> {
             return Ok((at, count)); // the kernel says what is wrong
         }
         self.add(at, count * 16, Read, Moves::Whole, true)?;
-        let mut vectors = Vectors::new(self.s)?;
+        let vector = |i: u64| memory::get::<IoVec>(at.wrapping_add(i * 16));
+        let mut n = 0;
         for i in 0..count {
-            let Some(v) = memory::get::<IoVec>(at.wrapping_add(i * 16)) else {
+            let Some(v) = vector(i) else {
                 return Ok((at, count));
             };
+            n += pieces(v, kind);
+        }
+        let mut vectors = self.vectors_for(n)?;
+        // Another thread may be changing them: no more than there is room for.
+        for v in (0..count).filter_map(vector) {
             if v.len > 0 {
                 self.note(v.base, v.len, kind, Moves::Result)?;
             }
+            if vectors.n + pieces(v, kind) > n {
+                return Err(No);
+            }
             vectors.add(v, kind);
         }
-        vectors.done()
+        Ok(vectors.done())
     }
 
     /// A buffer: in one piece, or as a vector by another operation. `true`: it has become one.
@@ -206,9 +228,10 @@ impl Rewriter<'_> {
             self.sqe.addr = to;
             return Ok(None);
         }
-        let mut vectors = Vectors::new(self.s)?;
-        vectors.add(IoVec { base: at, len }, kind);
-        vectors.done().map(Some)
+        let whole = IoVec { base: at, len };
+        let mut vectors = self.vectors_for(pieces(whole, kind))?;
+        vectors.add(whole, kind);
+        Ok(Some(vectors.done()))
     }
 
     fn read_or_write(&mut self, kind: AccessKind, vectored: u8) -> Result<(), No> {
@@ -230,7 +253,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    fn fixed(&mut self, kind: AccessKind) -> Result<(), No> {
+    pub fn fixed(&mut self, kind: AccessKind) -> Result<(), No> {
         if self.sqe.pad != 0 {
             return Err(No);
         }
@@ -248,8 +271,8 @@ impl Rewriter<'_> {
     }
 
     /// send and recv become sendmsg and recvmsg where their buffer is not in one piece.
-    fn socket(&mut self, kind: AccessKind, with_message: u8) -> Result<(), No> {
-        if self.sqe.ioprio & !POLL_FIRST != 0 {
+    pub fn socket(&mut self, kind: AccessKind, with_message: u8) -> Result<(), No> {
+        if self.sqe.ioprio & !(POLL_FIRST | ZC_REPORTS) != 0 {
             return Err(No);
         }
         let name = (self.sqe.off, (self.sqe.last & 0xffff) as u64);
@@ -277,7 +300,7 @@ impl Rewriter<'_> {
                 iov,
                 n,
             );
-            let to = self.s.room(size_of::<MsgHdr>() as u64).ok_or(No)?;
+            let to = self.room(size_of::<MsgHdr>() as u64)?;
             // SAFETY: room for it.
             unsafe { (to as *mut MsgHdr).write(m) };
             self.sqe.opcode = with_message;
@@ -286,8 +309,8 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    fn sendmsg(&mut self) -> Result<(), No> {
-        if self.sqe.ioprio & !POLL_FIRST != 0 {
+    pub fn sendmsg(&mut self) -> Result<(), No> {
+        if self.sqe.ioprio & !(POLL_FIRST | ZC_REPORTS | FIXED_BUF) != 0 {
             return Err(No);
         }
         let Some(mut m) = memory::get::<MsgHdr>(self.sqe.addr) else {
@@ -300,10 +323,13 @@ impl Rewriter<'_> {
             Moves::Whole,
             true,
         )?;
-        (m.iov, m.iovlen) = self.vectors(m.iov, m.iovlen, Read)?;
+        (m.iov, m.iovlen) = match self.sqe.ioprio & FIXED_BUF {
+            0 => self.vectors(m.iov, m.iovlen, Read)?,
+            _ => self.fixed_vectors(m.iov, m.iovlen, Read)?,
+        };
         m.name = self.copied(m.name, (m.namelen as u64).min(SOCKADDR))?;
         m.control = self.hold(m.control, m.controllen, Read)?;
-        let to = self.s.room(size_of::<MsgHdr>() as u64).ok_or(No)?;
+        let to = self.room(size_of::<MsgHdr>() as u64)?;
         // SAFETY: room for it.
         unsafe { (to as *mut MsgHdr).write(m) };
         self.sqe.addr = to;
@@ -331,8 +357,9 @@ impl Rewriter<'_> {
 
     /// Changes the request.
     pub fn rewrite(&mut self) -> Result<(), No> {
-        if self.sqe.flags & (BUFFER_SELECT | CQE_SKIP) != 0 {
-            return Err(No);
+        if self.sqe.flags & BUFFER_SELECT != 0 {
+            self.takes_buffer()?;
+            return self.noted();
         }
         let code = self.sqe.opcode as u32;
         let is = |op: linux_raw_sys::io_uring::io_uring_op| op as u32 == code;
@@ -415,16 +442,24 @@ impl Rewriter<'_> {
                 self.note(at, 4, Read, Moves::Whole)?;
             }
             self.sqe.addr = waiters(sqe.addr, sqe.len as u64 * 24, self.s).ok_or(No)?;
+        } else if is(IORING_OP_PROVIDE_BUFFERS) {
+            self.gives_buffers()?;
+        } else if is(IORING_OP_REMOVE_BUFFERS) {
+            self.group = Some(sqe.buf);
         } else if is(IORING_OP_POLL_ADD) {
             self.many = sqe.len & POLL_MULTI != 0;
         } else if !without_memory(code) {
-            return Err(No);
+            self.rarely()?;
         }
-        if self.first {
-            // Of a request without memory there is a note, too: it shares its number with others, perhaps.
-            self.unnoted = self.add(0, 0, Read, Moves::Whole, true).is_err();
+        self.noted()
+    }
+
+    /// Of a request without memory there is a note, too: it shares its number with others, perhaps.
+    fn noted(&mut self) -> Result<(), No> {
+        match self.first {
+            true => self.add(0, 0, Read, Moves::Whole, true),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -487,6 +522,19 @@ pub fn is_served(code: u8) -> bool {
         IORING_OP_FUTEX_WAKE,
         IORING_OP_FUTEX_WAITV,
         IORING_OP_POLL_ADD,
+        IORING_OP_PROVIDE_BUFFERS,
+        IORING_OP_REMOVE_BUFFERS,
+        IORING_OP_READ_MULTISHOT,
+        IORING_OP_SEND_ZC,
+        IORING_OP_SENDMSG_ZC,
+        IORING_OP_MADVISE,
+        IORING_OP_MSG_RING,
+        IORING_OP_SETXATTR,
+        IORING_OP_FSETXATTR,
+        IORING_OP_GETXATTR,
+        IORING_OP_FGETXATTR,
+        IORING_OP_READV_FIXED,
+        IORING_OP_WRITEV_FIXED,
     ];
     without_memory(code as u32) || WITH.iter().any(|op| *op as u32 == code as u32)
 }

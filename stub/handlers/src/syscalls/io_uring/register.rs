@@ -2,9 +2,13 @@
 
 use linux_raw_sys::io_uring::{self as u, io_uring_register_op::*};
 use ulpf_lib::AccessKind::{self, Read, Write};
-use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
+use ulpf_lib::sys::failure::{EBADF, EINVAL, ENOMEM, EOPNOTSUPP};
 
+use super::descriptors;
+use super::enter;
 use super::operands::{in_one_piece, is_served};
+use super::polled;
+use super::wait;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::park;
@@ -20,21 +24,31 @@ use crate::uring::rings::{self, Fixed, with};
 
 /// IORING_MAX_REG_BUFFERS
 const MOST_BUFFERS: u64 = 1 << 14;
+/// IORING_REGISTER_USE_REGISTERED_RING
+const USE_REGISTERED: u32 = 1 << 31;
 const MOST: u64 = 1 << 20;
 
 pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    let Some(ring) = with(|state| state.find(a[0] as i32)) else {
-        if a[0] as i32 >= 0 && rings::inode(a[0] as i32).is_some() {
+    let registered = a[1] as u32 & USE_REGISTERED != 0;
+    let Some(ring) = enter::find(t, a[0], registered) else {
+        let result = call(t, uc, nr, a, a, 0);
+        if a[0] as i32 >= 0 && result != EBADF && result != EOPNOTSUPP {
             park::tell(t, uc, &UNKNOWN);
         }
-        return call(t, uc, nr, a, a, 0);
+        return result;
     };
-    let code = a[1] as u32;
+    let code = a[1] as u32 & !USE_REGISTERED;
     let is = |op: u::io_uring_register_op| op as u32 == code;
     let count = a[3] as u32 as u64;
     let mut s = Scratch::new(t);
     if is(IORING_REGISTER_BUFFERS) {
         return register_buffers(t, uc, nr, a, ring, &mut s);
+    }
+    if is(IORING_REGISTER_PBUF_RING) {
+        return descriptors::register(t, uc, nr, a, ring);
+    }
+    if is(IORING_UNREGISTER_PBUF_RING) {
+        return descriptors::unregister(t, uc, nr, a, ring);
     }
     if is(IORING_UNREGISTER_BUFFERS) {
         let result = call(t, uc, nr, a, a, 0);
@@ -59,6 +73,10 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     } else if is(IORING_REGISTER_PROBE) {
         let len = 16 + count * 8;
         (len, len)
+    } else if is(IORING_REGISTER_RING_FDS) || is(IORING_UNREGISTER_RING_FDS) {
+        (count * 16, count * 16)
+    } else if is(IORING_REGISTER_PBUF_STATUS) {
+        (40, 40)
     } else if is(IORING_REGISTER_RESTRICTIONS) {
         (count * 16, 0)
     } else if is(IORING_REGISTER_IOWQ_AFF) {
@@ -80,7 +98,12 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         return EINVAL;
     };
     if a[2] == 0 || len == 0 || len > MOST {
-        return call(t, uc, nr, a, a, 0);
+        let result = call(t, uc, nr, a, a, 0);
+        if result >= 0 && is(IORING_REGISTER_ENABLE_RINGS) && rings::polled(ring) {
+            let how = if registered { wait::REGISTERED } else { 0 };
+            polled::take(t, uc, a[0], how, ring);
+        }
+        return result;
     }
     let Some(copy) = s.copy(a[2], len) else {
         return EFAULT;
@@ -109,6 +132,9 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         };
         (*data, *tags) = (d, tags_at);
     }
+    if is(IORING_REGISTER_RING_FDS) && !with(|state| state.registered.room(count)) {
+        return ENOMEM;
+    }
     if written > 0 {
         s.keep(a[2], written);
     }
@@ -129,6 +155,12 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             }
         }
     }
+    if is(IORING_REGISTER_RING_FDS) || is(IORING_UNREGISTER_RING_FDS) {
+        // SAFETY: as many of them as the kernel has gone through.
+        let rings =
+            unsafe { core::slice::from_raw_parts(copy as *const [u64; 2], result as usize) };
+        note(t, rings, is(IORING_REGISTER_RING_FDS));
+    }
     let made = Call {
         nr,
         args: *a,
@@ -144,6 +176,19 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     };
     buffers::hit(t, uc, &made, a[2], len, kind, &s.kept);
     result
+}
+
+/// Rings that the thread has registered, or does not have any more: number and descriptor of each.
+fn note(t: Current, rings: &[[u64; 2]], registered: bool) {
+    with(|state| {
+        for &[number, fd] in rings {
+            state.registered.remove(t.tid(), number as u32);
+            if let Some(ino) = rings::inode(fd as i32).filter(|_| registered) {
+                state.registered.add(t.tid(), number as u32, ino);
+            }
+        }
+        state.bury();
+    });
 }
 
 fn register_buffers(

@@ -1,0 +1,77 @@
+//! Rings that a thread has registered with itself (IORING_REGISTER_RING_FDS): it names them by a number that is no
+//! descriptor, and the kernel keeps them until the thread takes that back or ends.
+
+use linux_raw_sys::errno::ESRCH;
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+/// More are not noted, so that their threads are refused.
+pub const MOST: usize = 256;
+
+#[derive(Clone, Copy)]
+struct One {
+    tid: i32,
+    number: u32,
+    /// Zero: none.
+    ino: u64,
+}
+
+pub struct Registered([One; MOST]);
+
+impl Registered {
+    pub const NONE: Registered = Registered(
+        [One {
+            tid: 0,
+            number: 0,
+            ino: 0,
+        }; MOST],
+    );
+
+    pub fn find(&self, tid: i32, number: u32) -> Option<u64> {
+        let mut all = self.0.iter().filter(|one| one.ino != 0);
+        all.find(|one| one.tid == tid && one.number == number)
+            .map(|one| one.ino)
+    }
+
+    /// Is there room for so many?
+    pub fn room(&mut self, many: u64) -> bool {
+        self.0
+            .iter_mut()
+            .filter(|one| one.ino != 0)
+            .for_each(One::bury);
+        self.0.iter().filter(|one| one.ino == 0).count() as u64 >= many
+    }
+
+    pub fn add(&mut self, tid: i32, number: u32, ino: u64) {
+        self.remove(tid, number);
+        if let Some(free) = self.0.iter_mut().find(|one| one.ino == 0) {
+            *free = One { tid, number, ino };
+        }
+    }
+
+    pub fn remove(&mut self, tid: i32, number: u32) {
+        let here = |one: &&mut One| one.tid == tid && one.number == number;
+        self.0.iter_mut().filter(here).for_each(|one| one.ino = 0);
+    }
+
+    /// Does a thread keep the ring?
+    pub fn keeps(&mut self, ino: u64) -> bool {
+        let mut its = self.0.iter_mut().filter(|one| one.ino == ino);
+        its.any(|one| {
+            one.bury();
+            one.ino != 0
+        })
+    }
+}
+
+impl One {
+    /// Nothing is left of what a thread has registered that has ended.
+    fn bury(&mut self) {
+        // SAFETY: no signal, only the question whether the thread is there.
+        let gone =
+            unsafe { sys!(k::__NR_getpid).and_then(|pid| sys!(k::__NR_tgkill, pid, self.tid, 0)) };
+        if gone == Err(sys::Errno(ESRCH as i32)) {
+            self.ino = 0;
+        }
+    }
+}
