@@ -45,8 +45,10 @@ pub unsafe extern "C" fn ulpf_stub_boot(args: *mut BootArgs) -> ! {
 /// # Safety
 /// As [`ulpf_stub_boot`], on each further thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ulpf_stub_boot_thread(_args: *mut BootArgs) -> ! {
-    let r = adopt_thread().map(drop);
+pub unsafe extern "C" fn ulpf_stub_boot_thread(args: *mut BootArgs) -> ! {
+    // SAFETY: the command wrote the block.
+    let area = unsafe { (*args).sequences };
+    let r = adopt_thread(area).map(drop);
     // SAFETY: ends the entry.
     unsafe { ulpf_report(r.map_or_else(|e| -(e.0 as i64), |_| 0)) }
 }
@@ -144,7 +146,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     // SAFETY: without yama an error that does not matter.
     let _ = unsafe { sys!(k::__NR_prctl, prctl::PR_SET_PTRACER, a.stub_pid) };
     kernel::take_over();
-    let t = adopt_thread()?;
+    let t = adopt_thread(a.sequences)?;
     syscalls::seccomp::adopt(&t, a)
 }
 
@@ -182,8 +184,8 @@ extern "C" fn first_step() -> ! {
     }
 }
 
-/// Gives the calling thread its record, its stack and its dispatch.
-fn adopt_thread() -> Result<Current, Errno> {
+/// Gives the calling thread its record, its stack and its dispatch. `area`: see [`BootArgs::sequences`].
+fn adopt_thread(area: [u64; 3]) -> Result<Current, Errno> {
     if g().threads.iter().next().is_some() {
         locks::threads_begin();
     }
@@ -195,6 +197,7 @@ fn adopt_thread() -> Result<Current, Errno> {
     let t = unsafe { Current::with(t) };
     let own = t.own();
     own.booting.set(true);
+    own.area_before.set(area);
     let stack = t.our_stack();
     let mut mask = 0u64;
     // SAFETY: reads and sets up the calling thread.
@@ -318,7 +321,7 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         let (base, end) = machine().image;
         guards.exclude(ulpf_lib::TargetAddr(base), end - base);
         guards.exclude(ulpf_lib::TargetAddr(at), SHARED_LEN);
-        guards.stay_where(ulpf_stub_handlers::uring::held::in_use);
+        guards.stay_where(ulpf_stub_handlers::sections::stays);
         // Nothing else of ours runs yet.
         AtRest::claim().tables_mut().guards = Some(Box::new(guards));
         Ok(control as i32)

@@ -15,7 +15,7 @@
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
 /// Raised whenever [`BootArgs`] or the shared area change shape.
-pub const BOOT_VERSION: u32 = 5;
+pub const BOOT_VERSION: u32 = 6;
 
 /// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
 /// it from the program.
@@ -89,6 +89,9 @@ pub struct BootArgs {
     pub held: u64,
     /// Not 0: this forked child gets a stub of its own in the place of this image, which it leaves there for that.
     pub stays: u64,
+    /// What the thread that enters had registered for restartable sequences (rseq(2)): address, length and signature of its
+    /// area, which the command has unregistered. Zeros: nothing.
+    pub sequences: [u64; 3],
 }
 
 /// See [`BootArgs::pad`].

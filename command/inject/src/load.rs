@@ -71,10 +71,10 @@ pub fn load(
             };
             let result = inside.and_then(|inside| {
                 let gate = inside.as_ref().unwrap_or(&gate);
-                without_rseq(threads, &mut saved, &memory, gate).map_err(|e| {
+                let areas = without_rseq(threads, &mut saved, &memory, gate).map_err(|e| {
                     StartError::step("take the areas of restartable sequences from the kernel", e)
                 })?;
-                start(pid, threads, &memory, image, flags, gate, confined)
+                start(pid, threads, &memory, image, flags, gate, confined, &areas)
             });
             gate.close(&memory)
                 .map_err(|e| StartError::step("restore the code of the program", e))?;
@@ -107,15 +107,13 @@ fn without_rseq(
     saved: &mut [Saved],
     memory: &Memory,
     gate: &Gate,
-) -> io::Result<()> {
-    for (t, s) in threads.iter_mut().zip(saved) {
-        match rseq::unregister(t, s, memory, gate) {
-            // It was killed meanwhile.
-            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-            result => result?,
-        }
-    }
-    Ok(())
+) -> io::Result<Vec<[u64; 3]>> {
+    let unregister = |(t, s)| match rseq::unregister(t, s, memory, gate) {
+        // It was killed meanwhile.
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok([0; 3]),
+        result => result,
+    };
+    threads.iter_mut().zip(saved).map(unregister).collect()
 }
 
 fn start(
@@ -126,6 +124,7 @@ fn start(
     flags: u32,
     gate: &Gate,
     confined: Option<&Confined>,
+    areas: &[[u64; 3]],
 ) -> Result<Loaded, StartError> {
     let step = StartError::step;
     let (first, others) = threads
@@ -175,6 +174,7 @@ fn start(
         leaving: 0,
         held: 0,
         stays: 0,
+        sequences: areas.first().copied().unwrap_or_default(),
     };
     if let Err(e) =
         fill(memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))
@@ -225,7 +225,13 @@ fn start(
             &mut stub_pid,
         )
         .map_err(|e| step("read the stub's answer", e))?;
-    for t in others {
+    for (t, area) in others.iter_mut().zip(areas.iter().skip(1)) {
+        memory
+            .write(
+                args_addr + offset_of!(BootArgs, sequences) as u64,
+                &words(area),
+            )
+            .map_err(|e| step("start the stub on every thread", e))?;
         match t.call(base + image.boot_thread, args_addr, stack_top) {
             Ok(result) if result >= 0 => {}
             Ok(errno) => {
@@ -420,6 +426,11 @@ fn reserve(
     })
 }
 
+/// They as they lie in memory.
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
 /// The block as it lies in memory.
 fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
     let mut bytes = [0; size_of::<BootArgs>()];
@@ -444,6 +455,7 @@ fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
         &args.shared_fd.to_ne_bytes(),
     );
     put(offset_of!(BootArgs, place), &args.place.to_ne_bytes());
+    put(offset_of!(BootArgs, sequences), &words(&args.sequences));
     put(offset_of!(BootArgs, begin), &args.begin.to_ne_bytes());
     put(offset_of!(BootArgs, pad), &args.pad.to_ne_bytes());
     put(offset_of!(BootArgs, filters), &args.filters.to_ne_bytes());

@@ -1,10 +1,10 @@
 //! Restartable sequences (rseq(2)) of a program that runs already.
 //!
 //! The kernel writes to the area that a thread has registered whenever the thread was preempted, and kills the
-//! program where that area lies on a guarded page. A program that is started asks, and the stub refuses
-//! (`stub/handlers/src/syscalls/rseq.rs`); the threads of one that is attached to have asked before. So their areas are
-//! unregistered, which leaves "no number of a CPU" there: the C library then asks the kernel for the number, and its
-//! new threads do not register.
+//! program where that area lies on a guarded page. A program that is started asks, and the stub decides
+//! (`stub/handlers/src/syscalls/rseq.rs`); the threads of one that is attached to, or has been forked, have asked before.
+//! So their areas are unregistered, and the stub asks itself again for each of them. Where it refuses, "no number of a
+//! CPU" is left there: the C library then asks the kernel for the number, and its new threads do not register.
 #![forbid(unsafe_code)]
 
 use crate::gate::Gate;
@@ -16,7 +16,7 @@ const UNREGISTER: u64 = 1;
 /// Where the area (struct rseq) has the address of the sequence (struct rseq_cs) that the thread is in.
 const CURRENT: u64 = 8;
 
-/// Takes a thread's area from the kernel. `saved` are the registers with which the thread will go on: where it is
+/// Takes a thread's area from the kernel: its address, length and signature (zeros: it had none). `saved` are the registers with which the thread will go on: where it is
 /// in a sequence, it goes on where the sequence is aborted, as after any interruption.
 ///
 /// # Errors
@@ -26,9 +26,9 @@ pub fn unregister(
     saved: &mut Saved,
     memory: &Memory,
     gate: &Gate,
-) -> io::Result<()> {
+) -> io::Result<[u64; 3]> {
     let Some(area) = thread.rseq()? else {
-        return Ok(());
+        return Ok([0; 3]);
     };
     let call = [area.address, area.len, UNREGISTER, area.signature, 0, 0];
     let abort = abort_of(area.address, saved.regs.rip, memory)?;
@@ -38,7 +38,7 @@ pub fn unregister(
     if let Some(at) = abort {
         saved.regs.rip = at;
     }
-    Ok(())
+    Ok([area.address, area.len, area.signature])
 }
 
 /// Where a thread goes on that was interrupted in a sequence: `rseq_ip_fixup` in the kernel's kernel/rseq.c.

@@ -31,6 +31,7 @@ use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
 use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
+use crate::sections;
 use crate::signals::{numbers, raise};
 use crate::syscalls::{catch, forked};
 
@@ -66,6 +67,13 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
         Fault::Stale => return true,
         Fault::Guarded => {}
     }
+    if sections::was_aborted(t, uc) && !sections::active(t) {
+        cancel_own_step(t, uc);
+        if !sections::begin(t, uc) && t.stepping.load(Relaxed) {
+            raise::step_done(t, uc);
+        }
+        return true;
+    }
     if let Some(h) = g().header() {
         h.faults.fetch_add(1, Relaxed);
     }
@@ -83,12 +91,32 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
         }
     }
     look_again(t, uc);
-    if t.stepping.load(Relaxed) {
+    if sections::active(t) {
+        section_stepped(t, uc);
+    } else if t.stepping.load(Relaxed) {
         raise::step_done(t, uc);
     } else if own {
         raise::own_trap(t, uc);
     }
     true
+}
+
+/// An instruction on the way through a restartable sequence has been made.
+fn section_stepped(t: Current, uc: &mut UContext) {
+    if sections::stepped(t, uc) {
+        stop_for_met(t, uc);
+        if t.stepping.load(Relaxed) {
+            raise::step_done(t, uc);
+        }
+    }
+}
+
+/// Rests for what a sequence has met that is over.
+pub fn stop_for_met(t: Current, uc: &mut UContext) {
+    let met = t.own().pending.replace(Events::none());
+    if !met.is_empty() {
+        stop_for(t, uc, &met);
+    }
 }
 
 /// The program steps itself (`own`), and its instruction at `pc` has been performed, or has stopped it.
@@ -108,7 +136,9 @@ pub fn again(t: Current, uc: &mut UContext) {
         Step::Fault(what) => return raise_fault(t, uc, what),
     }
     look_again(t, uc);
-    if t.stepping.load(Relaxed) && uc.gprs.rip != pc {
+    if sections::active(t) {
+        section_stepped(t, uc);
+    } else if t.stepping.load(Relaxed) && uc.gprs.rip != pc {
         raise::step_done(t, uc);
     } else {
         own_step_is_over(t, uc, pc, own);
@@ -201,12 +231,17 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let Ok(site) = engine::thunks().site(engine::decoder(), pc, code) else {
         return without_site(t, uc, code, fault_at);
     };
+    let own = park::steps_itself(t, uc);
     let mut cpu = cpu(t, uc);
     let mut list = AccessList::new();
     site.insn.accesses(&cpu, &mut list);
     let known = !list.overflowed() && site.insn.accesses_known();
     if known && paths::asks_for_rest(t, &list) {
         paths::begin(t, uc);
+        return Step::Alone;
+    }
+    if known && sections::enters(t, &list) && !own {
+        sections::enter(t, uc);
         return Step::Alone;
     }
     if faulted {
@@ -238,6 +273,10 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
             Some(held) => held,
             None => {
                 paths::settle(t, uc);
+                if sections::active(t) {
+                    // Who has them waits for the world to go on.
+                    cancel_own_step(t, uc);
+                }
                 return Step::NotYet;
             }
         };
@@ -271,6 +310,10 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
                 }
             } else {
                 events = report(t, uc, pc, &list, saved);
+                if sections::active(t) {
+                    // They are told of when the sequence is over.
+                    events.take_all().iter().for_each(|e| t.own().report(e));
+                }
                 match events.is_empty() {
                     true => held.give_back(),
                     false => locks::keep(t, held),
@@ -284,7 +327,10 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
             let again = matches!(done, Outcome::Repeat);
             if !again || !events.is_empty() {
                 // A step over a breakpoint on this very instruction has been made with it.
-                cancel_own_step(t, uc);
+                match sections::active(t) {
+                    true => sections::performed(t, uc),
+                    false => cancel_own_step(t, uc),
+                }
             }
             paths::settle(t, uc);
             if !events.is_empty() {
@@ -339,6 +385,7 @@ fn guarded(list: &AccessList, fault_at: TargetAddr) -> Option<TargetAddr> {
 /// An access from this site that stops nobody: is it worth a patch?
 fn warm(t: Current, site: &'static Site, at: TargetAddr) {
     if patches::ENABLED.load(Relaxed)
+        && !sections::active(t)
         && site.heat.fetch_add(1, Relaxed) >= patches::AFTER.load(Relaxed) as i32
         && t.tgid() == g().pid.load(Relaxed)
     {
@@ -576,6 +623,10 @@ pub fn end_own_step(t: Current, uc: &mut UContext) {
     } else if fired.any() {
         debug_traps::report(t, uc, &fired, Some(step.pc), |_| false, &mut events);
     }
+    if sections::active(t) {
+        sections::made(t, uc, step, &events);
+        return section_stepped(t, uc);
+    }
     if !events.is_empty() && step.kind == OwnStepKind::Slow {
         // SAFETY: as above.
         let list = unsafe { &*(t.scratch() as *const AccessList) };
@@ -593,11 +644,17 @@ pub fn end_own_step(t: Current, uc: &mut UContext) {
         return;
     }
     own_step_is_over(t, uc, step.pc, step.tf);
+    if let Some(section) = t.own().section_after.take() {
+        let at = uc.gprs.rip;
+        sections::go_on(t, uc, section, at);
+    }
 }
 
 /// The stepped instruction has faulted for reasons of its own, or has been performed otherwise.
 pub fn cancel_own_step(t: Current, uc: &mut UContext) {
-    if take_own_step(t, uc).is_some() {
+    if sections::abandon(t, uc) {
+        stop_for_met(t, uc);
+    } else if take_own_step(t, uc).is_some() {
         request(t, uc, Request::End);
     }
 }

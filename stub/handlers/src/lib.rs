@@ -35,6 +35,7 @@ pub mod rest;
 pub mod runs;
 pub mod runtime;
 pub mod say;
+pub mod sections;
 pub mod signals;
 pub mod syscalls;
 pub mod unwind;

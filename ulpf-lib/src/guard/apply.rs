@@ -6,6 +6,7 @@ use linux_raw_sys::general::RLIMIT_AS;
 
 use super::page_map::{PROT_READ, WINDOW_OVERLAP};
 use super::plan::{FILL_GAP, Move};
+use super::runs::Runs;
 use super::{Guards, Moved, Origin, WINDOW_SIZES, Window, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr};
 use crate::pages::{Guard, PageRun};
@@ -61,6 +62,35 @@ impl Guards {
         self.set_guards(&wanted, &mut unarmed);
         self.trim();
         unarmed
+    }
+
+    /// Moves pages as [`Guards::apply`] does, without a guard. `false`: not all of them can be.
+    pub fn move_pages(&mut self, addr: TargetAddr, len: u64) -> bool {
+        let run = PageRun {
+            start: addr.page(),
+            end: TargetAddr((addr.0 + len).next_multiple_of(PAGE_SIZE)),
+            guard: Guard::NoWrite,
+        };
+        let wanted = [run];
+        let pending = core::mem::replace(&mut self.pending, Runs::new());
+        let unmapped = core::mem::replace(&mut self.unmapped, Runs::new());
+        self.snapshot = None;
+        if !self.has_moved(&run) && self.prepare().is_ok() && self.read_maps().is_ok() {
+            let mut unarmed = Vec::new();
+            let moves = self.plan(&wanted, 0, &mut unarmed);
+            self.snapshot = None;
+            for m in moves {
+                self.carry_out(m, &wanted, &mut unarmed);
+            }
+        }
+        self.pending = pending;
+        self.unmapped = unmapped;
+        self.has_moved(&run)
+    }
+
+    fn has_moved(&self, run: &PageRun) -> bool {
+        let mut pages = (run.start.0..run.end.0).step_by(PAGE_SIZE as usize);
+        pages.all(|at| self.moved.get(at).is_some())
     }
 
     /// Would [`Guards::apply`] move, guard or release a page?

@@ -180,8 +180,8 @@ pub(super) fn no_alias(start: u64, end: u64, e: Errno) -> Refusal {
 pub(super) fn in_use(start: u64, end: u64) -> Refusal {
     Refusal {
         what: format!("cannot guard {start:#x}-{end:#x}"),
-        why: "requests of io_uring in flight may access this memory, or it is registered with a ring (IORING_REGISTER_BUFFERS)".into(),
-        what_to_do: "set the watch when the requests have completed, or before the program makes them".into(),
+        why: "requests of io_uring in flight may access this memory, it is registered with a ring (IORING_REGISTER_BUFFERS), or a thread has registered it for restartable sequences (rseq(2))".into(),
+        what_to_do: "set the watch when the requests have completed, or before the program makes them; beside an area of rseq(2), watch 1, 2, 4 or 8 bytes in a debug register (placement register)".into(),
     }
 }
 

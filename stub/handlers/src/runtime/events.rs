@@ -108,6 +108,10 @@ impl Events {
         self.iter().filter(|e| !first(e)).for_each(|e| all.push(e));
         all
     }
+    /// Takes all of them.
+    pub fn take_all(&mut self) -> Events {
+        core::mem::replace(self, Events::none())
+    }
     /// Takes the first one.
     pub fn take_first(&mut self) -> Option<Event> {
         let first = self.iter().next()?;
@@ -155,6 +159,20 @@ pub enum Request {
     LocksBegin {
         start: u64,
         end: u64,
+    },
+    /// Close again what [`Request::OpenBegin`] has opened since another `…Begin`.
+    OpenEnd,
+    /// The thread registers an area for restartable sequences: is it to be served? (`Thread::sequences` has the answer.)
+    Register {
+        at: u64,
+        len: u32,
+        signature: u32,
+    },
+    /// Park the others: the thread makes a restartable sequence.
+    SectionBegin,
+    /// No patch at `at`, where that thread is.
+    Plain {
+        at: u64,
     },
     /// Take the breakpoint at `addr` out for one step.
     StepOverBegin {

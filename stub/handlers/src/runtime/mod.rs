@@ -15,6 +15,7 @@ pub mod mapped;
 pub mod memory;
 pub mod park;
 pub mod robust;
+pub mod sequences;
 pub mod thread;
 pub mod waiting;
 

@@ -10,6 +10,7 @@ use ulpf_lib::sys::uapi::arch::*;
 use super::areas;
 use super::events::{Event, Request};
 use super::frame::{SigInfo, UContext};
+use super::memory;
 use super::thread::{Current, State, Thread};
 use crate::global::{g, machine};
 use crate::runtime::events::Resume;
@@ -130,6 +131,7 @@ pub fn park(t: Current, uc: &mut UContext, event: Event) {
         notify();
         wait_go(t); // the waker has set Running
         write_bases(t);
+        follow_area(t);
         kernel::refresh_if_due(t);
         match after_park(t, uc, own) {
             Some(next) => event = next,
@@ -243,6 +245,20 @@ pub fn request(t: Current, uc: &mut UContext, r: Request) {
     t.set_state(State::Requesting);
     notify();
     wait_go(t);
+    follow_area(t);
+}
+
+/// The kernel knows a thread's area for restartable sequences by its alias. Where the memory has been given back
+/// meanwhile, it has written to an empty page of our file so far.
+fn follow_area(t: Current) {
+    let area = &t.sequences;
+    let known = area.known();
+    if known != 0 {
+        let now = memory::reachable(area.at());
+        if now != known && area.withdraw() == 0 {
+            area.tell(now);
+        }
+    }
 }
 
 /// The program has met something that it would not meet without us. The user hears of it once, and before the thread
@@ -263,6 +279,7 @@ pub fn enter_syscall(t: Current, uc: &mut UContext) {
 
 /// Back from the call: rest if the world has been stopped meanwhile.
 pub fn leave_syscall(t: Current, uc: &mut UContext) {
+    follow_area(t);
     if t.untrap.load(Relaxed) {
         t.untrap.store(false, Relaxed);
         set_tf(uc, false);

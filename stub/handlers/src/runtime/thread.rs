@@ -33,6 +33,7 @@ use super::filters::Filters;
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::library_state::LibraryState;
 use super::mapped::{Locks, Mapped};
+use super::sequences::{Registered, Section};
 use super::waiting::Waiting;
 use crate::signals::actions::ActionTable;
 
@@ -118,6 +119,8 @@ pub struct Thread {
     pub filters: Filters,
     /// Head of its list of robust locks (set_robust_list), or 0.
     pub robust: AtomicU64,
+    /// What it has registered for restartable sequences ([`crate::sections`]).
+    pub sequences: Registered,
     /// The signal actions of a task that does not share those of its parent.
     pub own_actions: ActionTable,
     own: UnsafeCell<Own>,
@@ -154,6 +157,12 @@ pub struct Own {
     /// Our own single step (slow path, stepping over a breakpoint) is under way; signal mask to
     /// restore after it.
     pub own_step: Cell<Option<OwnStep>>,
+    /// It makes a restartable sequence alone ([`crate::sections`]).
+    pub section: Cell<Option<Section>>,
+    /// It does so again when it has stepped over a breakpoint.
+    pub section_after: Cell<Option<Section>>,
+    /// Address, length and signature of the area for such sequences that it had before we came.
+    pub area_before: Cell<[u64; 3]>,
     /// The others rest for its store to a pointer that a watch follows.
     pub alone: Cell<bool>,
     /// Our handler runs under the program's own mask (see [`crate::signals::masks::close`]).
@@ -241,6 +250,8 @@ impl Own {
 pub enum OwnStepKind {
     Slow,
     OverBreakpoint,
+    /// One of many ([`crate::sections`]).
+    Section,
 }
 
 #[derive(Clone, Copy)]
@@ -509,6 +520,7 @@ impl Registry {
         t.fs_base.store(0, Relaxed);
         t.gs_base.store(0, Relaxed);
         t.robust.store(0, Relaxed);
+        t.sequences.set(0, 0, 0);
         t.filters.clear();
         t.set_range((0, 0));
         for flag in [
@@ -550,6 +562,9 @@ impl Registry {
                 waiting: Waiting::none(),
                 booting: Cell::new(false),
                 own_step: Cell::new(None),
+                section: Cell::new(None),
+                section_after: Cell::new(None),
+                area_before: Cell::new([0; 3]),
                 alone: Cell::new(false),
                 open: Cell::new(false),
                 direct_mask: Cell::new(None),

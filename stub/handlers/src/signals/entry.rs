@@ -25,7 +25,8 @@ use crate::runtime::frame::*;
 use crate::runtime::keys;
 use crate::runtime::park::{self, park};
 use crate::runtime::thread::{Current, OwnStepKind};
-use crate::syscalls::{self, legacy, sites, vsyscall};
+use crate::sections;
+use crate::syscalls::{self, legacy, rseq, sites, vsyscall};
 use crate::{breakpoints, check, direct, direct_frame, fault, upcall};
 
 /// Does what signals that struck during a handler have left to do; called before it returns.
@@ -163,6 +164,7 @@ extern "C" fn ulpf_on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
     if g().world.load(SeqCst) != 0 {
         park(t, uc, Event::None);
     }
+    rseq::again(t, uc);
     if let Some(l) = left {
         l.again(t, uc);
     }
@@ -272,7 +274,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
     } else if patches::leave(t, uc) == Some(Left::Access)
         && info.code == TRAP_TRACE
-        && (t.stepping.load(Relaxed) || park::steps_itself(t, uc))
+        && (t.stepping.load(Relaxed) || park::steps_itself(t, uc) || sections::active(t))
     {
         // The step has only made the jump.
         return fault::again(t, uc);
@@ -281,7 +283,11 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         if ours(uc.gprs.rip) {
             debug_traps::our_own(&debug_traps::drain(t));
         } else {
+            let aborted = sections::was_aborted(t, uc).then_some(uc.gprs.rip);
             on_match(t, uc);
+            if aborted == Some(uc.gprs.rip) && sections::begin(t, uc) {
+                return;
+            }
             if park::steps_itself(t, uc) {
                 own_trap(t, uc); // one SIGTRAP for both
             }
@@ -294,8 +300,13 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         return;
     }
     if info.code == SI_KERNEL {
+        let aborted = g().has_breakpoints() && sections::was_aborted(t, uc);
+        if aborted && sections::begin(t, uc) {
+            return; // which breakpoint that is shows in the next attempt
+        }
         let at = uc.gprs.rip.wrapping_sub(1);
-        let own = i.own_step.get().filter(|s| s.pc == at);
+        let step = i.own_step.get().filter(|s| s.pc == at);
+        let own = step.filter(|s| s.kind != OwnStepKind::Section);
         if own.is_some_and(|s| s.kind == OwnStepKind::OverBreakpoint) {
             // The breakpoint stands on an int3 of the program's own (a permanent breakpoint), which has done its work
             // (as gdbserver's linux-low.cc, wait_1).
@@ -305,10 +316,19 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             fault::cancel_own_step(t, uc);
         } else if let Some(stop) = g().breakpoint_at(at) {
             uc.gprs.rip = at;
-            if breakpoints::wants_stop(stop, t, uc) {
+            let section = i.section.get();
+            let abort = sections::interrupt(t, uc).flatten();
+            fault::stop_for_met(t, uc);
+            let wanted = breakpoints::wants_stop(stop, t, uc);
+            if wanted {
                 park::end_step(t, uc);
                 park(t, uc, Event::Breakpoint);
-            } else {
+            }
+            if let Some(abort) = abort.filter(|_| uc.gprs.rip == at) {
+                // A sequence that is interrupted is aborted.
+                uc.gprs.rip = abort;
+            } else if !wanted {
+                i.section_after.set(section);
                 fault::begin_own_step(
                     t,
                     uc,
@@ -319,7 +339,10 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             return;
         }
     }
-    if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == 1 {
+    if info.code == SI_KERNEL && sections::active(t) {
+        // The program's own.
+        fault::cancel_own_step(t, uc);
+    } else if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == 1 {
         if i.own_step.get().is_some() {
             return own_step_made(t, uc);
         }

@@ -24,7 +24,7 @@ mod masked;
 mod ordinary;
 pub mod process;
 mod rest;
-mod rseq;
+pub mod rseq;
 pub mod scratch;
 pub mod seccomp;
 pub mod sites;
@@ -57,6 +57,7 @@ use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::UContext;
 use crate::runtime::thread::{Call, Current, OwnStepKind};
 use crate::runtime::{keys, park};
+use crate::sections;
 use crate::signals::{alternate, kernel, masks, raise, sigreturn};
 use crate::uring::rings;
 
@@ -80,6 +81,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
         // The breakpoint stood on this `syscall` instruction, which has now been fetched.
         crate::fault::end_own_step(t, uc);
     }
+    let alone = sections::pause(t, uc);
     if !catch::enter(t, uc, nr) {
         t.orig_rax.store(-1, Relaxed);
         return;
@@ -109,6 +111,9 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
     busy::note(t, uc, insn, nr);
     let still = library::after_call(t, uc, returned);
     settle(t, uc, still);
+    if let Some(section) = alone {
+        sections::go_on(t, uc, section, insn + 2);
+    }
 }
 
 /// A call is done: what has come meanwhile is delivered, and what it is to be reported for is. `still`: the debugger's step
@@ -229,7 +234,7 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             Value(result)
         }
         k::__NR_ptrace => tracing::call(t, uc, nr, a),
-        k::__NR_rseq => Value(rseq::restartable_sequences(nr, a)),
+        k::__NR_rseq => Value(rseq::restartable_sequences(t, uc, nr, a)),
         k::__NR_io_uring_setup => Value(setup::setup(t, uc, a)),
         k::__NR_io_uring_enter => Value(enter::enter(t, uc, nr, a)),
         k::__NR_io_uring_register => Value(register::register(t, uc, nr, a)),

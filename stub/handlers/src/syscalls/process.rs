@@ -36,6 +36,7 @@ use crate::runtime::library_link;
 use crate::runtime::memory::{self, reachable};
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
 use crate::runtime::thread::{Call, Current, State, Thread};
+use crate::sections;
 use crate::signals::{alternate, kernel};
 
 const CLONE_VM: u64 = k::CLONE_VM as u64;
@@ -431,12 +432,17 @@ fn fork(
     }
     // SAFETY: asks for our number, by which the child will know us.
     let parent = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0);
+    let withdrawn = sections::before_fork(t);
     let result = raw(nr, &args);
+    if result != 0 {
+        sections::after_fork(t, withdrawn);
+    }
     if followed && result > 0 {
         g().fork_number().store(result as u32, SeqCst);
     }
     if result == 0 {
         in_child(t, uc, clear);
+        sections::after_fork(t, withdrawn);
         // Its number as its parent knows it: in a place of its own it is 1 to itself.
         let number = if followed { own_number() } else { 0 };
         if stack != 0 {

@@ -39,6 +39,7 @@ mod renew;
 mod replies;
 mod requests;
 mod seam;
+mod sections;
 mod sites;
 mod socket;
 mod stops;
@@ -116,6 +117,7 @@ pub struct Control {
     exec: follow::Exec,
     patches: patches::Patches,
     paths: paths::Paths,
+    sections: sections::Sections,
     sites: sites::Sites,
 }
 
@@ -171,6 +173,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         sites: sites::Sites::new(),
         patches: patches::Patches::new(),
         paths: paths::Paths::default(),
+        sections: sections::Sections::default(),
     };
     c.placement.wanted = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {
         BOOT_PLACE_GUARD => Placement::Guard,

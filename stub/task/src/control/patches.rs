@@ -22,6 +22,7 @@ use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
+use ulpf_stub_handlers::sections;
 use ulpf_stub_tables::patches::{KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
 
 /// How far a patch goes to take others with it.
@@ -113,7 +114,10 @@ impl Patches {
     ) -> Result<Group, Unpatched> {
         use Unpatched::Code;
         let vma = maps.at(pc).ok_or(Code)?;
-        if !text::may_patch(vma) || g().alias_of(pc).is_some() {
+        if !text::may_patch(vma)
+            || sections::has_code(vma.start, vma.end)
+            || g().alias_of(pc).is_some()
+        {
             return Err(Code);
         }
         let mut code = [0u8; 64];

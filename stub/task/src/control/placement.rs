@@ -164,6 +164,33 @@ impl Control {
         })
     }
 
+    /// Puts the watches of a page that can have no guard into registers, for good: all, or none (`false`).
+    pub fn leave_page(&mut self, page: u64) -> bool {
+        let Some(here) = self.watches_on(page) else {
+            return false;
+        };
+        let new = |w: &(WatchId, WatchRange, WatchKind)| !self.placement.in_register(w.0);
+        let new: Vec<_> = here.into_iter().filter(new).collect();
+        let fits = |w: &(WatchId, WatchRange, WatchKind)| {
+            fits(w.1, w.2) && g().attributes(w.0).placement != Placement::Guard
+        };
+        if new.len() > self.placement.free() || !new.iter().all(fits) {
+            return false;
+        }
+        for (id, range, kind) in &new {
+            if self.hold(*id, *range, *kind).is_err() {
+                for (id, ..) in &new {
+                    if let Some(n) = self.placement.slot_of(*id) {
+                        self.placement.release(n);
+                    }
+                }
+                return false;
+            }
+        }
+        self.placement.pages.remove(&page);
+        true
+    }
+
     /// A task that is about to run its first instruction.
     pub fn adopt(&mut self, t: &'static Thread) {
         self.placement.sweep();

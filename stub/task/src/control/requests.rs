@@ -45,10 +45,19 @@ impl Control {
                     self.retrace();
                     world::answer(t);
                     return false;
+                } else if asked(t) == Some(Request::OpenEnd) {
+                    self.close_opened();
+                    world::answer(t);
+                    return false;
                 } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
                     // The world rests for it already; its `End` closes these, too.
                     self.open_pages(start, end, true);
                     self.opened_since.push((start, end));
+                    world::answer(t);
+                    return false;
+                } else if let Some(other) = asked(t).filter(|_| what == Request::SectionBegin) {
+                    // One of many instructions asks for something that needs no `End`.
+                    self.begin(t, other);
                     world::answer(t);
                     return false;
                 } else {
@@ -131,6 +140,15 @@ impl Control {
                 }
                 true
             }
+            Request::SectionBegin => true,
+            Request::Plain { at } => {
+                self.patches.restore(self.world.rest(), at, at + 1);
+                false
+            }
+            Request::Register { at, len, signature } => {
+                self.register_sequences(t, (at, len), signature);
+                false
+            }
             Request::Patch { insn } => {
                 self.sites.patch(self.world.rest(), insn);
                 false
@@ -192,6 +210,7 @@ impl Control {
                 unwind::load(self.world.rest(), (at != 0).then_some(at));
                 self.serve_allocators();
                 self.patches.code_has_come(self.world.rest());
+                self.sections_have_come();
                 false
             }
             Request::GrowHeap { bytes } => {
@@ -203,15 +222,13 @@ impl Control {
                 false
             }
             // Whatever is served is followed by what there is to tell.
-            Request::Tell | Request::None | Request::End => false,
+            Request::Tell | Request::None | Request::End | Request::OpenEnd => false,
         }
     }
 
     /// `t` has made its `End`, or is gone (`None`).
     pub(super) fn finish(&mut self, t: Option<&Thread>, what: Request) {
-        for (start, end) in core::mem::take(&mut self.opened_since) {
-            self.open_pages(start, end, false);
-        }
+        self.close_opened();
         match what {
             Request::ReleaseBegin { .. } => {
                 if let Some(t) = t {
@@ -239,6 +256,12 @@ impl Control {
             _ => {}
         }
         self.retrace();
+    }
+
+    fn close_opened(&mut self) {
+        for (start, end) in core::mem::take(&mut self.opened_since) {
+            self.open_pages(start, end, false);
+        }
     }
 
     /// A thread has locked memory, or unlocked it; `None`: it is gone.

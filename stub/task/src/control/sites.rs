@@ -198,7 +198,8 @@ impl Sites {
         maps: &Snapshot,
     ) -> Result<Site, Not> {
         let vma = maps.at(insn).ok_or(Not::Ever)?;
-        if !text::may_patch(vma) || insn + 8 > vma.end {
+        let sections = ulpf_stub_handlers::sections::has_code(vma.start, vma.end);
+        if !text::may_patch(vma) || sections || insn + 8 > vma.end {
             return Err(Not::Ever);
         }
         let from = insn.saturating_sub(LOOK_BACK).max(vma.start);

@@ -14,6 +14,7 @@ use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::debug_registers;
+use ulpf_stub_handlers::sections;
 use ulpf_stub_handlers::uring;
 use ulpf_stub_tables::attributes::Attributes;
 
@@ -80,6 +81,10 @@ impl Control {
         if let Some(id) = self.staged.restore_one(range, kind, whole) {
             return Ok(id);
         }
+        let placement = match placement {
+            Placement::Auto if self.has_sequences(range, kind) => Placement::Register,
+            other => other,
+        };
         let waits = self.check(range, kind, placement, absent)?;
         let id = self.staged.insert_new(range, kind).ok_or_else(no_numbers)?;
         if waits {
@@ -164,6 +169,7 @@ impl Control {
         self.world.rest().guards().resumed();
         let placed = self.placement.placed();
         let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
+        let wanted = self.spare_sequences(wanted);
         let changes = self.world.rest().guards().would_change(&wanted);
         if changes {
             self.pull_out_of_system_calls();
@@ -192,7 +198,7 @@ impl Control {
 
     /// Threads that rest in a system call: the kernel may be writing to memory that is about to be moved or
     /// given back, and what it writes meanwhile would be lost. So they come out first, and make the call again.
-    fn pull_out_of_system_calls(&self) {
+    pub(super) fn pull_out_of_system_calls(&self) {
         use ulpf_stub_handlers::runtime::thread::{State, Thread};
         // The parent of a vfork child cannot, and the kernel uses nothing of it.
         let vforks = |t: &Thread| {
@@ -261,6 +267,13 @@ impl Control {
         let stays = uring::held::in_use(0, ulpf_lib::addr::USER_END);
         if stays {
             let _ = rest.guards().apply([]);
+        } else if sections::has_area(0, ulpf_lib::addr::USER_END) {
+            // Their threads tell the kernel of another place for their areas as they go on; until then it writes to the
+            // windows, which the command unmaps last.
+            let _ = rest.guards().apply([]);
+            let _ = rest
+                .guards()
+                .release(TargetAddr(0), ulpf_lib::addr::USER_END);
         } else if let Err(r) = rest.guards().release_all() {
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
             self.warn(&text);

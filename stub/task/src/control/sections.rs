@@ -1,0 +1,313 @@
+//! Restartable sequences (rseq(2), `ulpf_stub_handlers::sections`): whether a program is served, and what has to be as it
+//! is meanwhile.
+//!
+//! The C library asks for every thread of every program. It is served where there are sequences: code that holds the
+//! signature other than as an operand of a `mov` (with which the C library calls rseq(2)). No other program has any use
+//! for it. Whoever asks with a signature of its own means it.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use ulpf_lib::guard::PROT_EXEC;
+use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
+use ulpf_lib::pages::{Guard, PageRun};
+use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchKind, WatchRange, place};
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::thread::Thread;
+use ulpf_stub_handlers::sections;
+
+use super::{Control, backend, text};
+
+/// RSEQ_SIG of glibc and others.
+const C_LIBRARY: u32 = 0x5305_3053;
+/// Larger mappings of code are not searched.
+const LONGEST: u64 = 64 << 20;
+
+#[derive(Default)]
+pub struct Sections {
+    signature: u32,
+    /// Code that has been searched.
+    searched: Vec<Code>,
+    /// Data of files that have sequences: these are described there (`struct rseq_cs`).
+    data: Vec<(u64, u64)>,
+    some: bool,
+}
+
+#[derive(PartialEq, Eq)]
+struct Code {
+    span: (u64, u64),
+    file: (u64, u64),
+}
+
+impl Sections {
+    /// Searches what has come since; the code in which there are sequences. `None`: more than can be remembered.
+    fn look(&mut self) -> Option<Vec<(u64, u64)>> {
+        let maps = Snapshot::read().ok()?;
+        let mut new = Vec::new();
+        let file =
+            |v: &Vma| matches!(v.kind, VmaKind::File | VmaKind::OddFile) && !place::has(v.start);
+        for vma in maps
+            .vmas
+            .iter()
+            .filter(|v| file(v) && v.prot & PROT_EXEC != 0)
+        {
+            let code = Code {
+                span: (vma.start, vma.end),
+                file: (vma.dev, vma.inode),
+            };
+            if self.searched.contains(&code) {
+                continue;
+            }
+            self.searched.push(code);
+            if vma.end - vma.start > LONGEST || !has_sequences(vma, self.signature) {
+                continue;
+            }
+            if !sections::remember_code(vma.start, vma.end) {
+                return None;
+            }
+            self.some = true;
+            new.push((vma.start, vma.end));
+            let same = |v: &&Vma| file(v) && (v.dev, v.inode) == (vma.dev, vma.inode);
+            let data = maps
+                .vmas
+                .iter()
+                .filter(same)
+                .filter(|v| v.prot & PROT_EXEC == 0);
+            self.data.extend(data.map(|v| (v.start, v.end)));
+        }
+        Some(new)
+    }
+
+    fn describes(&self, run: &PageRun) -> bool {
+        let meets = |d: &(u64, u64)| d.0 < run.end.0 && run.start.0 < d.1;
+        run.guard == Guard::NoAccess && self.data.iter().any(meets)
+    }
+}
+
+impl Control {
+    /// A thread asks for rseq(2). Its record says whether it is served.
+    pub(super) fn register_sequences(
+        &mut self,
+        t: &'static Thread,
+        (at, len): (u64, u32),
+        signature: u32,
+    ) {
+        let others = somebody();
+        if self.sections.signature != signature {
+            if others {
+                return;
+            }
+            self.sections = Sections {
+                signature,
+                ..Sections::default()
+            };
+        }
+        let known = self.sections_have_come();
+        if !known || !self.sections.some && signature == C_LIBRARY {
+            return;
+        }
+        let end = at.saturating_add(u64::from(len));
+        if len == 0 || end > ulpf_lib::addr::USER_END {
+            return;
+        }
+        // Where others are registered this one has to be, too: its sequences would never come to an end.
+        let possible = self.can_read() && (self.moves((at, end)) || self.can_leave((at, end)));
+        if !possible && !others {
+            return;
+        }
+        backend::no_upcalls(self.world.rest());
+        t.sequences.set(at, len, signature);
+        self.apply_guards();
+    }
+
+    /// Code has come: none of it is patched that has sequences. `false`: there is more of it than can be remembered.
+    pub(super) fn sections_have_come(&mut self) -> bool {
+        if self.sections.signature == 0 {
+            return true;
+        }
+        let Some(new) = self.sections.look() else {
+            return false;
+        };
+        for (start, end) in new {
+            self.patches.restore(self.world.rest(), start, end);
+            self.sites.restore(self.world.rest(), start, end);
+        }
+        true
+    }
+
+    /// No guards are in the way of the kernel when it reads descriptions of sequences.
+    fn can_read(&mut self) -> bool {
+        let placed = self.placement.placed();
+        let mut wanted = self.staged.list().pages_without(&placed);
+        !wanted.any(|run| self.sections.describes(&run))
+    }
+
+    /// The pages of an area are moved: the kernel is told of their alias.
+    fn moves(&mut self, (at, end): (u64, u64)) -> bool {
+        let (from, to) = pages(at, end);
+        let moved = |g: &ulpf_stub_handlers::global::Global| {
+            (from..to)
+                .step_by(PAGE_SIZE as usize)
+                .all(|page| g.alias_of(page).is_some())
+        };
+        if !moved(g()) {
+            self.pull_out_of_system_calls();
+            self.world
+                .rest()
+                .guards()
+                .move_pages(TargetAddr(from), to - from);
+        }
+        moved(g())
+    }
+
+    /// No guards are wanted where an area is that has not moved, or their watches move to debug registers.
+    fn can_leave(&mut self, (at, end): (u64, u64)) -> bool {
+        let (from, to) = pages(at, end);
+        let placed = self.placement.placed();
+        let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
+        let mut all = (from..to).step_by(PAGE_SIZE as usize);
+        all.all(|page| {
+            let meets = |run: &PageRun| run.start.0 <= page && page < run.end.0;
+            !wanted.iter().any(meets) || self.leave_page(page)
+        })
+    }
+
+    /// Can there be no guard for a watch, because the kernel knows the memory?
+    pub(super) fn has_sequences(&mut self, range: WatchRange, kind: WatchKind) -> bool {
+        let (from, to) = pages(range.start.0, range.end().0);
+        let reads = kind != WatchKind::Write;
+        sections::has_area(from, to) && !g().touches(from, to)
+            || reads && somebody() && self.describes_any(from, to)
+    }
+
+    /// Guards against reading do not keep the kernel from descriptions of sequences.
+    pub(super) fn spare_sequences(&mut self, wanted: Vec<PageRun>) -> Vec<PageRun> {
+        if !wanted.iter().any(|run| self.sections.describes(run)) || !somebody() {
+            return wanted;
+        }
+        let mut left: Vec<PageRun> = Vec::with_capacity(wanted.len());
+        for run in wanted {
+            if !self.sections.describes(&run) {
+                left.push(run);
+                continue;
+            }
+            for page in (run.start.0..run.end.0).step_by(PAGE_SIZE as usize) {
+                let end = page + PAGE_SIZE;
+                let spared = self.describes_any(page, end);
+                let guard = match spared {
+                    true => Guard::NoWrite,
+                    false => run.guard,
+                };
+                if spared {
+                    self.warn(&format!(
+                        "ulpf: cannot watch what is read at {page:#x}-{end:#x}: the kernel reads descriptions of restartable sequences there (rseq(2)); watch 1, 2, 4 or 8 bytes in a debug register (placement register)\n"
+                    ));
+                }
+                match left
+                    .last_mut()
+                    .filter(|l| l.end.0 == page && l.guard == guard)
+                {
+                    Some(last) => last.end = TargetAddr(end),
+                    None => left.push(PageRun {
+                        start: TargetAddr(page),
+                        end: TargetAddr(end),
+                        guard,
+                    }),
+                }
+            }
+        }
+        left
+    }
+
+    /// Are sequences described in these pages?
+    fn describes_any(&self, start: u64, end: u64) -> bool {
+        let met = self
+            .sections
+            .data
+            .iter()
+            .map(|d| (d.0.max(start), d.1.min(end)));
+        met.filter(|(from, to)| from < to)
+            .any(|(from, to)| describes(from, to, self.sections.signature))
+    }
+}
+
+/// Is any thread registered?
+fn somebody() -> bool {
+    g().threads.iter().any(|t| !t.sequences.is_empty())
+}
+
+fn pages(start: u64, end: u64) -> (u64, u64) {
+    (start & !(PAGE_SIZE - 1), end.next_multiple_of(PAGE_SIZE))
+}
+
+/// `struct rseq_cs`: version 0 and flags, start, length, abort handler, before which the signature stands.
+fn describes(start: u64, end: u64, signature: u32) -> bool {
+    const DESCRIPTION: usize = 32;
+    const LONGEST_SEQUENCE: u64 = 1 << 20;
+    let mut buf = alloc::vec![0u8; PAGE_SIZE as usize + DESCRIPTION];
+    (start..end).step_by(PAGE_SIZE as usize).any(|page| {
+        let n = text::read(page, &mut buf);
+        let words: Vec<u64> = buf
+            .get(..n)
+            .unwrap_or(&[])
+            .chunks_exact(8)
+            .map(|b| b.try_into().map_or(0, u64::from_le_bytes))
+            .collect();
+        words.windows(4).any(|w| {
+            let [head, from, len, abort] = *w else {
+                return false;
+            };
+            let known = |at: u64| sections::has_code(at, at.saturating_add(1));
+            let mut before = [0u8; 4];
+            head as u32 == 0
+                && len != 0
+                && len < LONGEST_SEQUENCE
+                && known(from)
+                && known(abort)
+                && text::read(abort - 4, &mut before) == 4
+                && u32::from_le_bytes(before) == signature
+        })
+    })
+}
+
+fn has_sequences(vma: &Vma, signature: u32) -> bool {
+    /// Of what stands before the signature one byte is looked at.
+    const SHARED: usize = 4;
+    let mut buf = alloc::vec![0u8; 1 << 16];
+    let mut at = vma.start;
+    while at < vma.end {
+        let n = ((vma.end - at) as usize).min(buf.len());
+        let got = buf.get_mut(..n).map_or(0, |part| text::read_raw(at, part));
+        if buf
+            .get(..got)
+            .is_some_and(|code| has_signature(code, signature))
+        {
+            return true;
+        }
+        if got <= SHARED {
+            return false;
+        }
+        at += (got - SHARED) as u64;
+    }
+    false
+}
+
+/// Does the signature stand in this code, other than as what a `mov` loads into a register?
+fn has_signature(code: &[u8], signature: u32) -> bool {
+    const CHUNK: usize = 64;
+    const MOV: core::ops::RangeInclusive<u8> = 0xb8..=0xbf;
+    let [first, second, third, fourth] = signature.to_le_bytes();
+    let is = |b: &[u8]| b[1..] == [first, second, third, fourth] && !MOV.contains(&b[0]);
+    // Two bytes of it are looked for in a way that compilers make vectors of.
+    code.chunks(CHUNK).enumerate().any(|(n, chunk)| {
+        let pairs = chunk.iter().zip(code.iter().skip(n * CHUNK + 1));
+        let may = pairs.fold(false, |found, (&a, &b)| {
+            found | ((a == second) & (b == third))
+        });
+        let from = (n * CHUNK).saturating_sub(2);
+        let to = (n * CHUNK + CHUNK + 3).min(code.len());
+        may && code
+            .get(from..to)
+            .is_some_and(|part| part.windows(5).any(is))
+    })
+}
