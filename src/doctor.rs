@@ -248,8 +248,7 @@ fn processes() -> Finding {
 fn hidden(mounts: &str) -> Option<bool> {
     let proc = mounts
         .lines()
-        .filter(|l| l.split(' ').nth(4) == Some("/proc"))
-        .next_back()?;
+        .rfind(|l| l.split(' ').nth(4) == Some("/proc"))?;
     let options = proc.rsplit(' ').next().unwrap_or("");
     let hide = options.split(',').find_map(|o| o.strip_prefix("hidepid="));
     Some(hide.is_some_and(|how| !matches!(how, "0" | "off")))

@@ -1,6 +1,5 @@
 """Watched memory that goes away, is replaced, discarded, moved, and comes back."""
 
-import re
 import unittest
 
 from lib.cases import Case

@@ -74,7 +74,12 @@ pub fn load(
                 let areas = without_rseq(threads, &mut saved, &memory, gate).map_err(|e| {
                     StartError::step("take the areas of restartable sequences from the kernel", e)
                 })?;
-                start(pid, threads, &memory, image, flags, gate, confined, &areas)
+                let program = Program {
+                    pid,
+                    memory: &memory,
+                    gate,
+                };
+                start(&program, threads, image, flags, confined, &areas)
             });
             gate.close(&memory)
                 .map_err(|e| StartError::step("restore the code of the program", e))?;
@@ -116,16 +121,22 @@ fn without_rseq(
     threads.iter_mut().zip(saved).map(unregister).collect()
 }
 
-fn start(
+/// The program that the stub is loaded into.
+struct Program<'a> {
     pid: i32,
+    memory: &'a Memory,
+    gate: &'a Gate,
+}
+
+fn start(
+    program: &Program,
     threads: &mut [Tracee],
-    memory: &Memory,
     image: &Image,
     flags: u32,
-    gate: &Gate,
     confined: Option<&Confined>,
     areas: &[[u64; 3]],
 ) -> Result<Loaded, StartError> {
+    let &Program { pid, memory, gate } = program;
     let step = StartError::step;
     let (first, others) = threads
         .split_first_mut()

@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod compared;
+mod finds;
 mod mention;
 mod walk;
 
@@ -13,13 +14,14 @@ use crate::dwarf::{Die, Dwarf, Traits, attr_str};
 use crate::meter::{self, Slice, Work};
 use crate::place::Place;
 use crate::split::Split;
+use finds::{Finds, Outer};
+pub use finds::{Local, Variable};
 use gimli::{AttributeValue, Reader, UnitOffset, UnitSectionOffset, constants as dw};
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use walk::{Finds, Outer};
 
 /// Bytes of debug information from which on units that do not mention a name are left alone: below, all of it is
 /// walked in the time that a program takes to start. (Tests have small files.)
@@ -72,28 +74,6 @@ enum File {
 
 /// Scopes in one another; real ones are some ten deep.
 const MOST_SCOPES: usize = 100;
-
-#[derive(Clone, Debug)]
-pub struct Variable {
-    pub name: &'static str,
-    /// By its unit and its number there.
-    scope: Option<(u32, u32)>,
-    pub place: Place,
-    /// Visible outside its file.
-    pub external: bool,
-    /// Entry that carries the type, and for the source file.
-    pub die: Die,
-    /// Entry that says in which file it is declared.
-    pub decl_file: Option<u64>,
-}
-
-/// A variable that lives only while its function runs.
-#[derive(Clone, Copy, Debug)]
-pub struct Local {
-    pub function: &'static str,
-    /// In a register at least part of the time.
-    pub register: bool,
-}
 
 /// What all units together have.
 #[derive(Default)]
@@ -235,7 +215,7 @@ impl Index {
 
     fn finds(&self, number: u32) -> &Finds {
         let unit = &self.units[number as usize];
-        unit.finds.get_or_init(|| walk::walk(self, number))
+        unit.finds.get_or_init(|| self.walk(number))
     }
 
     /// All units, walked.

@@ -3,93 +3,12 @@
 //! Keeps statics (globals, class members, function statics) with their place, and of locals only what a refusal needs
 //! to say.
 
-use super::{Index, Local, Variable};
+use super::Index;
+use super::finds::{Declared, Finds, Local, Outer, Scope, Variable};
 use crate::dwarf::{Die, Entry, attr_str};
 use crate::place::{Found, Place, place_of};
-use gimli::{AttributeValue, UnitOffset, constants as dw};
-use std::cell::RefCell;
+use gimli::{AttributeValue, constants as dw};
 use std::collections::HashMap;
-
-/// What there is in a unit.
-#[derive(Default)]
-pub struct Finds {
-    /// Around variables; one comes before those within it.
-    pub scopes: Vec<Scope>,
-    pub variables: Vec<Variable>,
-    pub locals: RefCell<Vec<(&'static str, Local)>>,
-    /// Structures that are more than declared.
-    pub complete: RefCell<Vec<(&'static str, Die)>>,
-    /// Variables whose name is at an entry of another unit.
-    pub elsewhere: RefCell<Vec<(Variable, Die)>>,
-    /// Entries that others refer to for a name; empty, if no other unit does.
-    declared: HashMap<UnitOffset, Declared>,
-}
-
-/// A namespace, class or function. Paths are put together when they are asked for: those of nested scopes repeat
-/// one another, and would take room for the square of their number.
-#[derive(Clone, Copy, Debug)]
-pub struct Scope {
-    pub outer: Outer,
-    /// Empty: it adds nothing to a path.
-    pub name: &'static str,
-    /// The innermost function.
-    function: Option<&'static str>,
-}
-
-/// What is around a scope.
-#[derive(Clone, Copy, Debug)]
-pub enum Outer {
-    Nothing,
-    /// By its number in the same unit.
-    Scope(u32),
-    /// What is around its declaration, in another unit.
-    Declaration(Die),
-}
-
-/// What an entry says for those that refer to it.
-#[derive(Clone, Copy, Debug)]
-pub struct Declared {
-    pub name: &'static str,
-    pub scope: Option<u32>,
-}
-
-impl Finds {
-    pub fn declared(&self, die: Die) -> Option<Declared> {
-        self.declared.get(&die.offset).copied()
-    }
-}
-
-/// Walks one unit. A broken one ends its own walk; what was found counts.
-pub fn walk(index: &Index, number: u32) -> Finds {
-    let mut walk = Walk {
-        index,
-        number,
-        finds: Finds::default(),
-        completed: Vec::new(),
-    };
-    let _ = walk.all();
-    let Walk {
-        mut finds,
-        completed,
-        ..
-    } = walk;
-    for (mut variable, die) in completed {
-        if die.unit != number {
-            finds.elsewhere.get_mut().push((variable, die));
-        } else if let Some(declared) = finds.declared(die).filter(|d| !d.name.is_empty()) {
-            variable.name = declared.name;
-            variable.scope = declared.scope.map(|scope| (number, scope));
-            variable.die = die;
-            finds.variables.push(variable);
-        }
-    }
-    if !index.crosses {
-        finds.declared = HashMap::new();
-    }
-    finds.scopes.shrink_to_fit();
-    finds.variables.shrink_to_fit();
-    finds
-}
 
 struct Walk<'a> {
     index: &'a Index,
@@ -259,6 +178,38 @@ impl Walk<'_> {
 }
 
 impl Index {
+    /// Walks one unit. A broken one ends its own walk; what was found counts.
+    pub(super) fn walk(&self, number: u32) -> Finds {
+        let mut walk = Walk {
+            index: self,
+            number,
+            finds: Finds::default(),
+            completed: Vec::new(),
+        };
+        let _ = walk.all();
+        let Walk {
+            mut finds,
+            completed,
+            ..
+        } = walk;
+        for (mut variable, die) in completed {
+            if die.unit != number {
+                finds.elsewhere.get_mut().push((variable, die));
+            } else if let Some(declared) = finds.declared(die).filter(|d| !d.name.is_empty()) {
+                variable.name = declared.name;
+                variable.scope = declared.scope.map(|scope| (number, scope));
+                variable.die = die;
+                finds.variables.push(variable);
+            }
+        }
+        if !self.crosses {
+            finds.declared = HashMap::new();
+        }
+        finds.scopes.shrink_to_fit();
+        finds.variables.shrink_to_fit();
+        finds
+    }
+
     /// The entry that an entry completes.
     fn declaration(&self, unit: u32, entry: &Entry) -> gimli::Result<Option<Die>> {
         for at in [dw::DW_AT_specification, dw::DW_AT_abstract_origin] {
