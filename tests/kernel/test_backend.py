@@ -151,7 +151,7 @@ class Own(InGuest):
         """Its fixed cases, and some random programs, judged in the machine: every hit is as it must be."""
         if not os.path.exists(ORACLE):
             self.skipTest("the oracle is not built (tests/all --only oracle)")
-        runs = [["case", *CASES], ["one", "unicorn", "1"], ["one", "crew", "3"]]
+        runs = [["case", *CASES], ["one", "unicorn", "1"], ["one", "threads", "3"]]
         for run in runs:
             status, out, err = self.guest.run(ORACLE, "--ulpf", "/ulpf", *run)
             print(out, err)

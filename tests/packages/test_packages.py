@@ -116,7 +116,8 @@ class Tarball(Case):
 
 
 @ulpf_only
-@needs("strip", "buildah")
+@needs("strip")
+@needs("buildah")
 @unittest.skipUnless(os.geteuid() == 0, "only root can look into an image without a user namespace")
 class Image(Case):
     """The recipe of the image for containers, with the tarball."""

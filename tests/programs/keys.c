@@ -91,10 +91,12 @@ int main(void)
 	struct sigaction action = {.sa_sigaction = caught, .sa_flags = SA_SIGINFO};
 	sigaction(SIGSEGV, &action, NULL);
 	signal(SIGUSR1, quiet);
-	printf("at first %x\n", pkru());
 	int key = pkey_alloc(0, 0);
 	if (key < 0)
 		return 77;
+	pkey_free(key);
+	printf("at first %x\n", pkru());
+	key = pkey_alloc(0, 0);
 	printf("key %d, rights %x\n", key, pkru());
 	char *p = pages(3);
 	call("pkey_mprotect", pkey_mprotect(p, 8192, PROT_READ | PROT_WRITE, key));

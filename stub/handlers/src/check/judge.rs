@@ -2,14 +2,16 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
+use ulpf_engine::access::Class;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::found::Wrong;
 
 use super::blocks::{self, Block};
 use super::{arena, report, shadow};
 use crate::cause::Cause;
+use crate::runtime::memory;
 use crate::runtime::thread::Current;
-use crate::unwind;
+use crate::{engine, patches, unwind};
 
 /// Functions of C libraries that copy, and so read no byte but those that they are asked to, `[start, end)`.
 static COPIERS: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
@@ -53,13 +55,23 @@ pub fn access(t: Current, gprs: &Gprs, c: &Cause) {
 /// lie anywhere. Older ones load a vector by its halves.
 fn is_harmless(c: &Cause) -> bool {
     let (addr, len) = (c.addr.0, c.len);
-    if len < 4 || is_copier(c.pc) {
+    if is_copier(c.pc) {
         return false;
     }
     let some = |from: u64, to: u64| {
         let from = from.max(arena::arena());
         shadow::first_open(from, to.saturating_sub(from)).is_some()
     };
+    const VECTORS: u64 = 4;
+    // With AVX-512 the end of one string masks what is compared of the other one: single bytes of a vector are looked at,
+    // which lies somewhere around them.
+    const WIDEST: u64 = 64;
+    if len < 64 && unwind::is_runtime(c.pc) && is_masked(c.pc) {
+        return some(addr.saturating_sub(VECTORS * WIDEST), addr + WIDEST);
+    }
+    if len < 4 {
+        return false;
+    }
     let aligned = len.is_power_of_two() && addr.is_multiple_of(len);
     if aligned && len >= 8 && some(addr, addr + len) {
         return true;
@@ -67,7 +79,6 @@ fn is_harmless(c: &Cause) -> bool {
     if !unwind::is_runtime(c.pc) {
         return false;
     }
-    const VECTORS: u64 = 4;
     let together = len * VECTORS;
     match len {
         // It may be the last one.
@@ -76,6 +87,15 @@ fn is_harmless(c: &Cause) -> bool {
         8 => some(addr.saturating_sub(len), addr + len),
         _ => some(addr, addr + len),
     }
+}
+
+/// Does a mask say which bytes of its operand the instruction touches?
+fn is_masked(pc: u64) -> bool {
+    let mut bytes = [0u8; 15];
+    let n = memory::look(pc, &mut bytes);
+    let code = bytes.get_mut(..n).unwrap_or(&mut []);
+    patches::hide(pc, code);
+    engine::decode(pc, code).is_some_and(|insn| insn.class == Class::MaskedEvex)
 }
 
 /// What the byte belongs to: a freed block that it was in, or the block that is nearest.
