@@ -8,6 +8,7 @@ import unittest
 
 from lib.env import ULPF, bare, example, needs, needs_registers, ulpf_only
 from lib.run import Json, run, ulpf
+from lib.users import ALICE, Place, as_root
 
 
 @ulpf_only
@@ -120,19 +121,27 @@ class Faces(unittest.TestCase):
         self.assertRegex(out, r"(?s)^ulpf \d\S*\n\n```text\nsystem: \S.*\nkernel's build: #.*\nok +kernel .*```\n$")
         self.assertNotIn(socket.gethostname() + " ", out)
 
+    def of_a_hidden_proc(self, command, *prefix):
+        """What the doctor says where /proc shows nobody the processes of others."""
+        # (Where the root is no mount of its own, it cannot be made private.)
+        inside = 'mount --make-private /proc; mount -t proc -o hidepid=2 proc /proc; exec "$@"'
+        done = subprocess.run(["unshare", "--mount", "--propagation", "unchanged", "--pid", "--fork", "sh", "-ec", inside, "sh", *prefix, command, "doctor"],
+                              stdout=subprocess.PIPE, text=True)
+        return done.stdout
+
     @needs("unshare")
-    @needs("setpriv")
     @unittest.skipUnless(os.geteuid() == 0, "only root mounts /proc anew")
     def test_the_doctor_of_a_hidden_proc(self):
-        def said(options, *prefix):
-            # (Where the root is no mount of its own, it cannot be made private.)
-            inside = f'mount --make-private /proc; mount -t proc -o {options} proc /proc; exec "$@"'
-            done = subprocess.run(["unshare", "--mount", "--propagation", "unchanged", "--pid", "--fork", "sh", "-ec", inside, "sh", *prefix, ULPF, "doctor"], stdout=subprocess.PIPE, text=True)
-            return done.stdout
+        self.assertRegex(self.of_a_hidden_proc(ULPF), r"(?m)^ok +processes +/proc is there$")
 
-        self.assertRegex(said("hidepid=2"), r"(?m)^ok +processes +/proc is there$")
-        somebody = "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"
-        self.assertRegex(said("hidepid=2", *somebody), r"(?m)^no +processes +those of other users are hidden")
+    @as_root
+    @needs("unshare")
+    @needs("setpriv")
+    def test_the_doctor_of_a_hidden_proc_for_somebody(self):
+        with Place() as place:
+            somebody = "setpriv", "--reuid", str(ALICE), "--regid", str(ALICE), "--clear-groups"
+            said = self.of_a_hidden_proc(place.add(ULPF), *somebody)
+        self.assertRegex(said, r"(?m)^no +processes +those of other users are hidden")
 
     def test_help(self):
         for command in "server", "run", "attach", "gdb", "doctor":
