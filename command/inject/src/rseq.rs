@@ -16,7 +16,8 @@ const UNREGISTER: u64 = 1;
 /// Where the area (struct rseq) has the address of the sequence (struct rseq_cs) that the thread is in.
 const CURRENT: u64 = 8;
 
-/// Takes a thread's area from the kernel: its address, length and signature (zeros: it had none). `saved` are the registers with which the thread will go on: where it is
+/// Takes a thread's area from the kernel: its address, length and signature (zeros: it had none).
+/// `saved` are the registers with which the thread will go on: where it is
 /// in a sequence, it goes on where the sequence is aborted, as after any interruption.
 ///
 /// # Errors

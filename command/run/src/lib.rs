@@ -455,9 +455,10 @@ async fn prepare(
     }
     let memory = control.memory().await?;
     let (watches, changes) = {
-        // A program that runs may write there, too.
+        // A program that runs, or has come to --at, may have written there, too.
+        let alone = launched && options.at.is_none();
         let _told =
-            (launched && !options.quiet && !options.json).then(ulpf_host::signals::Told::begin);
+            (alone && !options.quiet && !options.json).then(ulpf_host::signals::Told::begin);
         watches::resolve_all(specs, &program, &memory, watches::how(options))
     };
     if ulpf_host::signals::told_to_end() {

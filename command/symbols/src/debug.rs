@@ -9,7 +9,7 @@ use crate::meter::{Slice, Work};
 use crate::source::{DEBUG_ROOT, Source, build_id_path, installed_name};
 use crate::split::Split;
 use object::Object;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub struct DebugInfo {
     pub size: u64,
     pub traits: Traits,
     lines: OnceCell<Option<addr2line::Context<Slice>>>,
+    /// A limit was reached when these were made.
+    lines_cut: Cell<bool>,
     pub index: OnceCell<Option<Index>>,
     pub split: Split,
 }
@@ -38,10 +40,18 @@ impl DebugInfo {
     /// asked for.
     pub fn lines(&self) -> Option<&addr2line::Context<Slice>> {
         let lines = self.lines.get_or_init(|| {
-            let _work = Work::through(self.size);
-            addr2line::Context::from_arc_dwarf(self.dwarf.clone()).ok()
+            let work = Work::through(self.size);
+            let lines = addr2line::Context::from_arc_dwarf(self.dwarf.clone()).ok();
+            self.lines_cut.set(work.is_over());
+            lines
         });
         lines.as_ref()
+    }
+
+    /// Did it take too long to read?
+    pub fn is_cut(&self) -> bool {
+        let index = self.index.get().and_then(Option::as_ref);
+        self.lines_cut.get() || index.is_some_and(Index::is_cut)
     }
 }
 
@@ -178,7 +188,7 @@ fn candidates(elf: &Elf, real: &Path) -> Vec<Candidate> {
 
 /// `path` is where the file with the debug information is.
 fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
-    let size = std::cell::Cell::new(0u64);
+    let size = Cell::new(0u64);
     let load = |elf: &Elf, id: gimli::SectionId| {
         let data = contents(elf, id.name()).unwrap_or(&[]);
         size.set(size.get() + data.len() as u64);
@@ -222,6 +232,7 @@ fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
         size,
         traits,
         lines: OnceCell::new(),
+        lines_cut: Cell::new(false),
         index: OnceCell::new(),
         split: Split::of(source, path),
     })

@@ -6,7 +6,7 @@
 //! Files are other people's. Where they come from is the business of [`Source`]; what reading them may cost, of
 //! [`crate::meter`].
 
-use crate::debug::Debug;
+use crate::debug::{Debug, DebugInfo};
 use crate::elf::{Elf, contents, parse_elf};
 use crate::elf_symbols::{self, ElfSymbols};
 use crate::image::Image;
@@ -175,9 +175,9 @@ impl ObjectFile {
         let debug = self.debug.get();
         let separate = debug.and_then(|d| d.file_elf.as_ref());
         let mut images = [Some(&self.elf), separate].into_iter().flatten();
-        let index = debug.and_then(|d| d.info.as_ref()?.index.get()?.as_ref());
+        let info = debug.and_then(|d| d.info.as_ref());
         images.find_map(|elf| elf.data().trouble()).or_else(|| {
-            let cut = index.is_some_and(Index::is_cut);
+            let cut = info.is_some_and(DebugInfo::is_cut);
             cut.then(|| "its debug information takes too long to read".into())
         })
     }

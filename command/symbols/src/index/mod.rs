@@ -399,25 +399,28 @@ impl Index {
     }
 
     pub fn local(&self, name: &str) -> Option<Local> {
-        match self.mentioning(name) {
-            Some(units) => units.iter().find_map(|unit| {
-                let locals = self.finds(*unit).locals.borrow();
-                let found = locals.iter().find(|(known, _)| *known == name);
-                found.map(|(_, local)| *local)
-            }),
-            None => self.whole().locals.get(name).copied(),
-        }
+        self.first(name, |finds| &finds.locals, |whole| &whole.locals)
     }
 
     pub fn complete_type(&self, name: &str) -> Option<Die> {
-        match self.mentioning(name) {
-            Some(units) => units.iter().find_map(|unit| {
-                let complete = self.finds(*unit).complete.borrow();
-                let found = complete.iter().find(|(known, _)| *known == name);
-                found.map(|(_, die)| *die)
-            }),
-            None => self.whole().complete.get(name).copied(),
-        }
+        self.first(name, |finds| &finds.complete, |whole| &whole.complete)
+    }
+
+    /// The first of that name: in the units to look through, or of all.
+    fn first<T: Copy>(
+        &self,
+        name: &str,
+        of: impl Fn(&Finds) -> &RefCell<Vec<(&'static str, T)>>,
+        all: impl Fn(&Whole) -> &HashMap<&'static str, T>,
+    ) -> Option<T> {
+        let Some(units) = self.mentioning(name) else {
+            return all(self.whole()).get(name).copied();
+        };
+        units.iter().find_map(|unit| {
+            let known = of(self.finds(*unit)).borrow();
+            let found = known.iter().find(|(known, _)| *known == name);
+            found.map(|(_, what)| *what)
+        })
     }
 
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {

@@ -49,31 +49,41 @@ pub fn access(t: Current, gprs: &Gprs, c: &Cause) {
     report::access(t, gprs, c, wrong, closed, block);
 }
 
-/// A load of more than is used: an aligned word or vector, some of which may be read, crosses into no other page; and
-/// functions for strings look at up to four vectors side by side for an end that is in the part that may be read. They
-/// align one string, and then look at what stands before it, too; the other one of two, and the first vectors of each,
-/// lie anywhere. Older ones load a vector by its halves.
+/// A load of more than is used ([`is_surplus`]), also where a mask leaves only some bytes of it: with AVX-512 the end of
+/// one string masks what is compared of the other one.
 fn is_harmless(c: &Cause) -> bool {
-    let (addr, len) = (c.addr.0, c.len);
     if is_copier(c.pc) {
         return false;
     }
-    let some = |from: u64, to: u64| {
-        let from = from.max(arena::arena());
-        shadow::first_open(from, to.saturating_sub(from)).is_some()
-    };
-    const VECTORS: u64 = 4;
-    // With AVX-512 the end of one string masks what is compared of the other one: single bytes of a vector are looked at,
-    // which lies somewhere around them.
-    const WIDEST: u64 = 64;
-    if len < 64 && unwind::is_runtime(c.pc) && is_masked(c.pc) {
-        return some(addr.saturating_sub(VECTORS * WIDEST), addr + WIDEST);
-    }
+    // What is left over is decoded, which costs more than the rest.
+    is_surplus(c)
+        || c.len < WIDEST
+            && is_open(c.addr.0.saturating_sub(VECTORS * WIDEST), c.addr.0 + WIDEST)
+            && unwind::is_runtime(c.pc)
+            && is_masked(c.pc)
+}
+
+/// Vectors that functions for strings look at side by side, and the bytes of the widest.
+const VECTORS: u64 = 4;
+const WIDEST: u64 = 64;
+
+/// May any byte of `[from, to)` be read?
+fn is_open(from: u64, to: u64) -> bool {
+    let from = from.max(arena::arena());
+    shadow::first_open(from, to.saturating_sub(from)).is_some()
+}
+
+/// An aligned word or vector, some of which may be read, crosses into no other page; and functions for strings look at up
+/// to four vectors side by side for an end that is in the part that may be read. They align one string, and then look at
+/// what stands before it, too; the other one of two, and the first vectors of each, lie anywhere. Older ones load a vector
+/// by its halves.
+fn is_surplus(c: &Cause) -> bool {
+    let (addr, len) = (c.addr.0, c.len);
     if len < 4 {
         return false;
     }
     let aligned = len.is_power_of_two() && addr.is_multiple_of(len);
-    if aligned && len >= 8 && some(addr, addr + len) {
+    if aligned && len >= 8 && is_open(addr, addr + len) {
         return true;
     }
     if !unwind::is_runtime(c.pc) {
@@ -82,10 +92,10 @@ fn is_harmless(c: &Cause) -> bool {
     let together = len * VECTORS;
     match len {
         // It may be the last one.
-        16.. if some(addr.saturating_sub(together - len), addr + len) => true,
-        16.. if aligned => some(addr, addr / together * together + together),
-        8 => some(addr.saturating_sub(len), addr + len),
-        _ => some(addr, addr + len),
+        16.. if is_open(addr.saturating_sub(together - len), addr + len) => true,
+        16.. if aligned => is_open(addr, addr / together * together + together),
+        8 => is_open(addr.saturating_sub(len), addr + len),
+        _ => is_open(addr, addr + len),
     }
 }
 

@@ -17,8 +17,8 @@
 //! With `QUlpfFollow:…;fork` a forked child, from which everything of ours has been taken away, waits
 //! on a word that it shares with us until the command has taken hold of it or wants nothing of it.
 //! Its parent stops and reports it. With `vUlpfForkHold;1` it does not return from fork when it goes on, but is awake in our
-//! code until `vUlpfForkHold;0` (`stub/handlers/src/syscalls/forked.rs`). A vfork child reports itself before it runs; it has no memory of
-//! its own, so there is nothing to be put into it. With `vUlpfVfork;CHILD` it counts as one of our threads,
+//! code until `vUlpfForkHold;0` (`stub/handlers/src/syscalls/forked.rs`). A vfork child reports itself before it runs; it has
+//! no memory of its own, so there is nothing to be put into it. With `vUlpfVfork;CHILD` it counts as one of our threads,
 //! until it executes something: then the exchange above is its own (`%UlpfExec:…;CHILD`), the last word
 //! comes when it has gone, and we stay. With `QUlpfFollow:…;spawn` that is so for every vfork child.
 //!

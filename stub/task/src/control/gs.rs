@@ -36,28 +36,11 @@ impl Searched {
                 continue;
             }
             self.0.push(span);
-            if vma.end - vma.start <= LONGEST && sets_gs(vma) {
+            if vma.end - vma.start <= LONGEST && text::any(vma, WRGSBASE, has_wrgsbase) {
                 GS_TAKEN.store(true, SeqCst);
             }
         }
     }
-}
-
-fn sets_gs(vma: &Vma) -> bool {
-    let mut buf = alloc::vec![0u8; 1 << 16];
-    let mut at = vma.start;
-    while at < vma.end {
-        let n = ((vma.end - at) as usize).min(buf.len());
-        let got = buf.get_mut(..n).map_or(0, |part| text::read_raw(at, part));
-        if buf.get(..got).is_some_and(has_wrgsbase) {
-            return true;
-        }
-        if got <= WRGSBASE {
-            return false;
-        }
-        at += (got - WRGSBASE + 1) as u64;
-    }
-    false
 }
 
 /// Bytes of `wrgsbase` with a 64-bit register: F3 REX.W 0F AE /3.

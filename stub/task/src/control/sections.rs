@@ -20,6 +20,8 @@ use super::{Control, backend, text};
 
 /// RSEQ_SIG of glibc and others.
 const C_LIBRARY: u32 = 0x5305_3053;
+/// Bytes of a signature and of what stands before it, one of which is looked at.
+const SIGNATURE: usize = 5;
 /// Larger mappings of code are not searched.
 const LONGEST: u64 = 64 << 20;
 
@@ -59,7 +61,8 @@ impl Sections {
                 continue;
             }
             self.searched.push(code);
-            if vma.end - vma.start > LONGEST || !has_sequences(vma, self.signature) {
+            let has = |code: &[u8]| has_signature(code, self.signature);
+            if vma.end - vma.start > LONGEST || !text::any(vma, SIGNATURE, has) {
                 continue;
             }
             if !sections::remember_code(vma.start, vma.end) {
@@ -270,28 +273,6 @@ fn describes(start: u64, end: u64, signature: u32) -> bool {
     })
 }
 
-fn has_sequences(vma: &Vma, signature: u32) -> bool {
-    /// Of what stands before the signature one byte is looked at.
-    const SHARED: usize = 4;
-    let mut buf = alloc::vec![0u8; 1 << 16];
-    let mut at = vma.start;
-    while at < vma.end {
-        let n = ((vma.end - at) as usize).min(buf.len());
-        let got = buf.get_mut(..n).map_or(0, |part| text::read_raw(at, part));
-        if buf
-            .get(..got)
-            .is_some_and(|code| has_signature(code, signature))
-        {
-            return true;
-        }
-        if got <= SHARED {
-            return false;
-        }
-        at += (got - SHARED) as u64;
-    }
-    false
-}
-
 /// Does the signature stand in this code, other than as what a `mov` loads into a register?
 fn has_signature(code: &[u8], signature: u32) -> bool {
     const CHUNK: usize = 64;
@@ -308,6 +289,6 @@ fn has_signature(code: &[u8], signature: u32) -> bool {
         let to = (n * CHUNK + CHUNK + 3).min(code.len());
         may && code
             .get(from..to)
-            .is_some_and(|part| part.windows(5).any(is))
+            .is_some_and(|part| part.windows(SIGNATURE).any(is))
     })
 }

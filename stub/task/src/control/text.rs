@@ -43,6 +43,25 @@ pub(super) fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
         as usize
 }
 
+/// Does any part of this code have what is looked for, `longest` bytes at most? It is read piece by piece.
+pub(super) fn any(vma: &Vma, longest: usize, has: impl Fn(&[u8]) -> bool) -> bool {
+    let mut buf = alloc::vec![0u8; 1 << 16];
+    let mut at = vma.start;
+    while at < vma.end {
+        let n = ((vma.end - at) as usize).min(buf.len());
+        let got = buf.get_mut(..n).map_or(0, |part| read_raw(at, part));
+        if buf.get(..got).is_some_and(&has) {
+            return true;
+        }
+        // What lies across two pieces is found in the next one.
+        if got < longest {
+            return false;
+        }
+        at += (got - longest + 1) as u64;
+    }
+    false
+}
+
 /// Callers stay within a page.
 pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
     let fd = mem()?;

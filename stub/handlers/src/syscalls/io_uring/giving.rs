@@ -1,9 +1,9 @@
 //! Requests that give buffers to a ring, and those that take one (`uring::provided`).
 
 use linux_raw_sys::io_uring::io_uring_op::*;
-use ulpf_lib::AccessKind::{Read, ReadWrite, Write};
+use ulpf_lib::AccessKind::{Read, Write};
 
-use super::operands::{Message, No, POLL_FIRST, Rewriter, SOCKADDR, Sqe, in_one_piece};
+use super::operands::{No, POLL_FIRST, Rewriter, Sqe, in_one_piece};
 use crate::runtime::memory;
 use crate::syscalls::vectors::MsgHdr;
 use crate::uring::flight::Moves;
@@ -81,18 +81,9 @@ impl Rewriter<'_> {
             self.sqe.addr = to;
             return Ok(());
         }
-        let at = self.sqe.addr;
-        let Some(was) = memory::get::<MsgHdr>(at) else {
-            return Ok(());
-        };
-        let mut m = was;
-        let header = self.hold(at, size_of::<MsgHdr>() as u64, ReadWrite)?;
-        m.iov = self.copied(m.iov, m.iovlen.min(1) * 16)?;
-        m.name = self.hold(m.name, (m.namelen as u64).min(SOCKADDR), Write)?;
-        m.control = self.hold(m.control, m.controllen, Write)?;
-        self.sqe.addr = header;
-        self.message = Some(Message { at, was });
-        m.put_pointers(at);
-        Ok(())
+        self.receive(|this, m| {
+            m.iov = this.copied(m.iov, m.iovlen.min(1) * 16)?;
+            Ok(())
+        })
     }
 }

@@ -80,7 +80,7 @@ const TIMEOUT_MULTISHOT: u32 = 1 << 6;
 const POLL_MULTI: u32 = 1;
 const MSG_NOSIGNAL: u32 = 0x4000;
 const PATH_MAX: usize = 4096;
-pub const SOCKADDR: u64 = 128;
+const SOCKADDR: u64 = 128;
 
 /// Where all of a stretch is for the kernel, if it is in one piece.
 pub fn in_one_piece(at: u64, len: u64, kind: AccessKind) -> Option<u64> {
@@ -340,13 +340,24 @@ impl Rewriter<'_> {
         if self.sqe.ioprio & !POLL_FIRST != 0 {
             return Err(No);
         }
+        self.receive(|this, m| {
+            (m.iov, m.iovlen) = this.vectors(m.iov, m.iovlen, Write)?;
+            Ok(())
+        })
+    }
+
+    /// The header of a receive, which the kernel writes to, too; `vector`: what becomes of what it leads to.
+    pub fn receive(
+        &mut self,
+        vector: impl FnOnce(&mut Self, &mut MsgHdr) -> Result<(), No>,
+    ) -> Result<(), No> {
         let at = self.sqe.addr;
         let Some(was) = memory::get::<MsgHdr>(at) else {
             return Ok(());
         };
         let mut m = was;
         let header = self.hold(at, size_of::<MsgHdr>() as u64, ReadWrite)?;
-        (m.iov, m.iovlen) = self.vectors(m.iov, m.iovlen, Write)?;
+        vector(self, &mut m)?;
         m.name = self.hold(m.name, (m.namelen as u64).min(SOCKADDR), Write)?;
         m.control = self.hold(m.control, m.controllen, Write)?;
         self.sqe.addr = header;
