@@ -20,7 +20,7 @@ import importlib.machinery, importlib.util, sys
 loader = importlib.machinery.SourceFileLoader("peers", {PEERS!r})
 peers = importlib.util.module_from_spec(importlib.util.spec_from_loader("peers", loader))
 loader.exec_module(peers)
-print(peers.run(sys.argv[3:], sys.argv[1], float(sys.argv[2])), flush=True)
+print(peers.run(sys.argv[3:], sys.argv[1], float(sys.argv[2]), None), flush=True)
 """
 
 
