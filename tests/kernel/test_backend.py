@@ -9,15 +9,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import traceback
 import unittest
 
 from gdb import test_kernel_writes, test_signals, test_threads, test_watch
 from lib import dap, vm
-from lib.cases import Case
 from lib.env import ROOT, example
-from lib.guest import Guest, GuestServer
+from lib.guest import Guest, InGuest, run_sessions
 
 ORACLE = os.path.join(ROOT, "target", "release", "ulpf-oracle")
 
@@ -34,7 +32,6 @@ CASES = list(cases())
 WIDER = os.path.join(vm.BUILD, "wider")
 # Tools in the machine.
 TOOLS = ["/bin/sh", "/bin/true", "/bin/sleep", "/bin/chmod", "/sbin/rmmod", "/usr/bin/setpriv"]
-OPTIONS = ["--backend", "kernel"]
 # What gdb says is checked there as here: the spine, and what is special about this way in.
 SESSIONS = {
     "Spine": (test_watch.Watch, None),
@@ -51,23 +48,8 @@ PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "cross
             "threads16", "registers", "spin", "children", "page_edge", "syscalls", "storm", "allocations", "sweep"]
 
 
-class InGuest(Case):
-    """Tests of this file that run in the guest."""
-
-    guest = None
-
-    def serve(self, *program, options=(), **_):
-        path = example(program[0]) if "/" not in program[0] else program[0]
-        server = GuestServer(self.guest, path, *program[1:], options=[*OPTIONS, *options])
-        self._servers.append(server)
-        return server
-
-    def gdb(self, *args, **options):
-        gdb = super().gdb(*args, **options)
-        # What it sends once more because a machine is slow would be answered twice.
-        gdb("set remotetimeout 60")
-        return gdb
-
+class WithModule(InGuest):
+    options = ["--backend", "kernel"]
 
     def told(self, gdb):
         return json.loads(gdb("monitor ulpf backend").strip().splitlines()[-1])
@@ -77,7 +59,7 @@ class InGuest(Case):
         self.assertGreaterEqual(int(hits[1].replace(",", "")), at_least, said)
 
 
-class Own(InGuest):
+class Own(WithModule):
     def test_accesses_come_without_a_signal(self):
         gdb = self.session("five", options=["--no-patch"])
         gdb("watch a")
@@ -162,7 +144,7 @@ class Own(InGuest):
         self.assertSays(said, r"ok +/dev/ulpf +there, and it may be used", r"backend `kernel`")
 
 
-class Others(InGuest):
+class Others(WithModule):
     """Programs that run beside a shell."""
 
     def shell(self, script):
@@ -199,7 +181,7 @@ class Others(InGuest):
         self.assertEqual(status, 0)
 
 
-class Refused(InGuest):
+class Refused(WithModule):
     """The device is there, and may not be opened."""
 
     def setUp(self):
@@ -226,7 +208,7 @@ class Refused(InGuest):
         self.assertSays(self.as_somebody("doctor")[1], r"/dev/ulpf +may not be opened by this user")
 
 
-class Settings(InGuest):
+class Settings(WithModule):
     """What the administrator has set."""
 
     NOEXEC = "/proc/sys/vm/memfd_noexec"
@@ -271,7 +253,7 @@ class Settings(InGuest):
             self.assertSays(self.guest.run("/ulpf", "doctor")[1], r"memfd +available" if value == "1" else r"memfd ")
 
 
-class State(InGuest):
+class State(WithModule):
     def test_a_program_that_asks_for_more_state_gets_signals_again(self):
         """The processor here has no AMX, and refuses; the request alone is what counts."""
         gdb = self.session(WIDER, stop="main", options=["--no-patch", "--placement=guard"])
@@ -297,7 +279,7 @@ class State(InGuest):
         self.assertExits(gdb, 0, "wider: refused")
 
 
-class Adapter(InGuest):
+class Adapter(WithModule):
     """`ulpf dap` out here, the server with the module in the machine."""
 
     def test_data_breakpoints(self):
@@ -324,8 +306,6 @@ class Adapter(InGuest):
 SESSIONS.update({case.__name__: (case, None) for case in (Own, Others, Refused, Settings, State, Adapter)})
 
 
-def names(case, wanted):
-    return wanted or unittest.defaultTestLoader.getTestCaseNames(case)
 
 
 def run_all():
@@ -335,16 +315,7 @@ def run_all():
     files = [*TOOLS, WIDER, *([*CASES, ORACLE] if os.path.exists(ORACLE) else [])]
     guest = Guest(PROGRAMS, files, limit=Backend.limit - 30)
     try:
-        for group, (case, wanted) in SESSIONS.items():
-            inside = case if issubclass(case, InGuest) else type(group, (InGuest, case), {})
-            inside.guest = guest
-            for name in names(case, wanted):
-                result = unittest.TestResult()
-                inside(name).run(result)
-                bad = result.failures + result.errors
-                verdicts[f"{group}.{name}"] = (["skipped", result.skipped[0][1]] if result.skipped else
-                                               ["failed", "\n".join(text for _, text in bad)] if bad else ["passed", ""])
-                print(group, name, verdicts[f"{group}.{name}"][0], file=sys.stderr, flush=True)
+        verdicts.update(run_sessions(guest, SESSIONS, WithModule))
     except BaseException:
         verdicts["machine"] = ["failed", traceback.format_exc()]
     return verdicts, guest.close()
@@ -381,7 +352,7 @@ def define():
     for group, (inside, wanted) in SESSIONS.items():
         if inside.__module__ == __name__:
             inside.__test__ = False  # It runs in the guest only.
-        members = {name: case(group, name) for name in names(inside, wanted)}
+        members = {name: case(group, name) for name in wanted or unittest.defaultTestLoader.getTestCaseNames(inside)}
         globals()["Backend" + group] = type("Backend" + group, (unittest.TestCase,),
                                             {"limit": Backend.limit, "idle": True, "__module__": __name__, **members})
 

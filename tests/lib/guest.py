@@ -15,8 +15,10 @@ import sys
 import tempfile
 import threading
 import time
+import unittest
 
 from . import vm
+from .cases import Case
 from .env import PATIENCE, ULPF, example
 
 # The processor's SMAP makes QEMU 7 fault at an iretq in user mode, by which our handlers return.
@@ -65,8 +67,8 @@ class Guest:
     our `forwarded`.
     """
 
-    def __init__(self, programs, files=(), limit=280, options="", icount=False, bridged=False):
-        kernel = vm.Kernel()
+    def __init__(self, programs, files=(), limit=280, options="", icount=False, bridged=False, kernel=None):
+        kernel = kernel or vm.Kernel()
         self.dir = tempfile.TemporaryDirectory(prefix="ulpf-guest-")
         self.said = None
         slim = stripped(ULPF, self.dir.name)
@@ -86,7 +88,7 @@ class Guest:
                      "-device", "virtserialport,chardev=port,name=ulpf",
                      "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.forwarded}-:9000",
                      "-device", "virtio-net-pci,netdev=net,romfile="]
-        self.thread = threading.Thread(target=self._boot, args=(files, more, limit, options, icount), daemon=True)
+        self.thread = threading.Thread(target=self._boot, args=(kernel, files, more, limit, options, icount), daemon=True)
         self.thread.start()
         self.control = self._connect(ports[0], limit * PATIENCE)
         self._rest = b""
@@ -94,9 +96,9 @@ class Guest:
         if self._line() != "here":
             raise AssertionError("the agent did not come up")
 
-    def _boot(self, files, more, limit, options, icount):
+    def _boot(self, kernel, files, more, limit, options, icount):
         try:
-            self.said = vm.boot(["agent"], limit, icount=icount, options=options, files=files, more=more, began=self._began)
+            self.said = vm.boot(["agent"], limit, icount=icount, options=options, kernel=kernel, files=files, more=more, began=self._began)
         except BaseException as error:
             self.said = f"no machine: {error}"
 
@@ -205,6 +207,41 @@ class GuestServer:
         if self.status is None:
             self.guest.kill()
             self.status, self._out, self.said = self.guest.ended()
+
+
+class InGuest(Case):
+    """Tests that run in a guest: the server is there, and started with these options."""
+
+    guest, options = None, []
+
+    def serve(self, *program, options=(), **_):
+        path = example(program[0]) if "/" not in program[0] else program[0]
+        server = GuestServer(self.guest, path, *program[1:], options=[*self.options, *options])
+        self._servers.append(server)
+        return server
+
+    def gdb(self, *args, **options):
+        gdb = super().gdb(*args, **options)
+        # What it sends once more because a machine is slow would be answered twice.
+        gdb("set remotetimeout 60")
+        return gdb
+
+
+def run_sessions(guest, groups, inside):
+    """Runs tests in the guest: `groups` gives each class, and which of its tests (None: all). Classes that are not of `inside`
+    are run as such ones. {"Group.test": [verdict, what was said]}"""
+    verdicts = {}
+    for group, (case, wanted) in groups.items():
+        there = case if issubclass(case, inside) else type(group, (inside, case), {})
+        there.guest = guest
+        for name in wanted or unittest.defaultTestLoader.getTestCaseNames(case):
+            result = unittest.TestResult()
+            there(name).run(result)
+            bad = result.failures + result.errors
+            verdicts[f"{group}.{name}"] = (["skipped", result.skipped[0][1]] if result.skipped else
+                                           ["failed", "\n".join(text for _, text in bad)] if bad else ["passed", ""])
+            print(group, name, verdicts[f"{group}.{name}"][0], file=sys.stderr, flush=True)
+    return verdicts
 
 
 def main():

@@ -31,27 +31,31 @@ class Unavailable(Exception):
 KINDS = ("packaged", "newer", "debug")
 
 
+def unpacked(script, *words):
+    """What a script of .ci says that it has unpacked: a kernel's version, the folder that modules are built in, its image."""
+    if not shutil.which("qemu-system-x86_64"):
+        raise Unavailable("qemu-system-x86_64 is not installed")
+    done = subprocess.run([os.path.join(ROOT, ".ci", script), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, timeout=7200)
+    if done.returncode:
+        raise Unavailable((done.stderr.strip() or f"{script} failed").splitlines()[-1])
+    return done.stdout.split()
+
+
 class Kernel:
-    """One to boot: its `name`, the `folder` that a module is built in, and its `image`."""
+    """One to boot: its `name`, the `folder` that a module is built in (None: it gets none), and its `image`."""
 
     def __init__(self, kind=None):
         self.kind = kind or os.environ.get("ULPF_KERNEL") or KINDS[0]
         if self.kind not in KINDS:
             raise Unavailable(f"no kernel is called {self.kind}: one of {', '.join(KINDS)}")
-        if not shutil.which("qemu-system-x86_64"):
-            raise Unavailable("qemu-system-x86_64 is not installed")
-        script = "kernel-image" if self.kind == "packaged" else f"kernel-{self.kind}"
         # The one for debugging is built the first time.
-        done = subprocess.run([os.path.join(ROOT, ".ci", script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True, timeout=7200)
-        if done.returncode:
-            raise Unavailable((done.stderr.strip() or f"{script} failed").splitlines()[-1])
-        self.name, self.folder, self.image = done.stdout.split()
+        self.name, self.folder, self.image = unpacked("kernel-image" if self.kind == "packaged" else f"kernel-{self.kind}")
 
     @property
     def processor(self):
         """QEMU's. That of Debian 12 makes wrong flags of cmpxchg16b now and then, which newer kernels use at each allocation."""
-        return "max,-cx16" if self.kind == "newer" else "max"
+        return "max" if self.kind in ("packaged", "debug") else "max,-cx16"
 
     @property
     def drivers(self):
@@ -69,6 +73,15 @@ class Kernel:
     def slow(self):
         """How many times the time of a usual kernel it may take."""
         return 6 if self.kind == "debug" else 1
+
+
+class Foreign(Kernel):
+    """Another system's, for which no module is built."""
+
+    def __init__(self, archive, suite, version):
+        self.kind = f"{suite}-{version}"
+        self.name, _, self.image = unpacked("kernel-of", archive, suite, version)
+        self.folder = None
 
 
 def make(*arguments):
@@ -121,7 +134,7 @@ def archive(path, files):
 
 
 def initramfs(kernel, programs, files=()):
-    module, reach = build_module(kernel), build_module(kernel, "ulpf_reach", REACH)
+    modules = {"ulpf.ko": build_module(kernel), "ulpf_reach.ko": build_module(kernel, "ulpf_reach", REACH)} if kernel.folder else {}
     folder = os.path.join(BUILD, "programs")
     os.makedirs(folder, exist_ok=True)
     make("-C", os.path.join(KERNEL, "tests"), f"OUT={folder}")
@@ -133,7 +146,7 @@ def initramfs(kernel, programs, files=()):
     # NAME@late is NAME, run in another way (kernel/tests/init.c).
     programs = {name.split("@")[0] for name in programs}
     given = {name for name, _, _ in files}
-    archive(path, [("tests", 0o040755, b""), executable("ulpf.ko", module), executable("ulpf_reach.ko", reach),
+    archive(path, [("tests", 0o040755, b""), *(executable(*module) for module in modules.items()),
                    executable("init", os.path.join(folder, "init")),
                    *(executable("tests/" + name, os.path.join(folder, name)) for name in sorted(programs)
                      if "tests/" + name not in given), *files])
@@ -149,10 +162,11 @@ def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kerne
     """Boots, runs the programs, and returns what the machine said; ends with it after `limit` seconds at the latest (times
     ULPF_TEST_PATIENCE, as the limits of tests).
 
-    `files` are for its file system, as `archive` takes them (programs may be among them: tests/NAME), `more` is for QEMU,
+    `kernel` is one of KINDS, or a Kernel. `files` are for its file system, as `archive` takes them (programs may be among them: tests/NAME), `more` is for QEMU,
     `began` is given its process.
     """
-    kernel = Kernel(kernel)
+    if not isinstance(kernel, Kernel):
+        kernel = Kernel(kernel)
     os.makedirs(BUILD, exist_ok=True)
     with open(os.path.join(BUILD, "building"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

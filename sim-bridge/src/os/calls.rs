@@ -73,8 +73,11 @@ fn dispatch(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64
             s.end = Some(End::Exit(a[0] as i32 & 0xff));
             0
         }
-        SYS_wait4 => match processes::wait(uc, s, a)? {
-            Ok(pid) => pid,
+        SYS_wait4 | SYS_waitid => match match number {
+            SYS_wait4 => processes::wait(uc, s, a)?,
+            _ => processes::wait_id(uc, s, a)?,
+        } {
+            Ok(result) => result,
             Err(_) if processes::interrupted(s) => return Err(EINTR),
             Err(wait) => return s.later(wait),
         },

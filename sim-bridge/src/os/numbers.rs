@@ -11,7 +11,7 @@ numbers! {
     SYS_brk SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_ioctl SYS_pread64 SYS_pwrite64 SYS_readv
     SYS_writev SYS_access SYS_pipe SYS_sched_yield SYS_mremap SYS_msync SYS_madvise SYS_shmget SYS_dup
     SYS_dup2 SYS_pause SYS_nanosleep SYS_getitimer SYS_alarm SYS_setitimer SYS_getpid SYS_socket SYS_connect
-    SYS_bind SYS_socketpair SYS_clone SYS_fork SYS_vfork SYS_execve SYS_exit SYS_wait4 SYS_kill SYS_uname
+    SYS_bind SYS_socketpair SYS_clone SYS_fork SYS_vfork SYS_execve SYS_exit SYS_wait4 SYS_waitid SYS_kill SYS_uname
     SYS_fcntl SYS_ftruncate SYS_unlink SYS_readlink SYS_gettimeofday SYS_getrlimit SYS_ptrace SYS_getuid
     SYS_getgid SYS_geteuid SYS_getegid SYS_setpgid SYS_getppid SYS_getpgrp SYS_setsid SYS_setresuid
     SYS_getpgid SYS_getsid SYS_rt_sigpending SYS_rt_sigsuspend SYS_sigaltstack SYS_mlock SYS_munlock

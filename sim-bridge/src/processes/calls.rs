@@ -201,6 +201,46 @@ pub fn wait(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<Result<i64, Late
     Ok(Ok(s.family.outside(pid as i32)))
 }
 
+/// waitid, the same.
+pub fn wait_id(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<Result<i64, Later>, i64> {
+    const PID: usize = 12;
+    let options = a[3] as i32;
+    let (mut info, mut usage) = ([0u8; 128], [0u8; 144]);
+    // SAFETY: the two are what the call fills in.
+    let result = host(unsafe {
+        libc::syscall(
+            libc::SYS_waitid,
+            a[0] as i32,
+            a[1] as i32,
+            info.as_mut_ptr(),
+            options | libc::WNOHANG,
+            usage.as_mut_ptr(),
+        )
+    });
+    if result < 0 {
+        return Err(result);
+    }
+    let pid = i32::from_ne_bytes([info[PID], info[PID + 1], info[PID + 2], info[PID + 3]]);
+    if pid == 0 && options & libc::WNOHANG == 0 {
+        return Ok(Err(Later::Again(Wait::Outside)));
+    }
+    let code = i32::from_ne_bytes([info[8], info[9], info[10], info[11]]);
+    let gone = matches!(code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED);
+    if gone && options & libc::WNOWAIT == 0 {
+        s.family.children.retain(|&c| c != pid);
+    }
+    if pid != 0 {
+        info[PID..PID + 4].copy_from_slice(&s.family.outside(pid).to_ne_bytes()[..4]);
+    }
+    if a[2] != 0 {
+        write_bytes(uc, s, a[2], &info)?;
+    }
+    if a[4] != 0 {
+        write_bytes(uc, s, a[4], &usage)?;
+    }
+    Ok(Ok(0))
+}
+
 /// kill, tkill and tgkill. Only the program's own processes are in reach.
 pub fn kill(s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let (who, signal) = match number {

@@ -76,10 +76,10 @@ fn is_open(from: u64, to: u64) -> bool {
 /// An aligned word or vector, some of which may be read, crosses into no other page; and functions for strings look at up
 /// to four vectors side by side for an end that is in the part that may be read. They align one string, and then look at
 /// what stands before it, too; the other one of two, and the first vectors of each, lie anywhere. Older ones load a vector
-/// by its halves.
+/// by its halves. The last bytes of a string may be loaded as a word of two, which holds the one behind them, too.
 fn is_surplus(c: &Cause) -> bool {
     let (addr, len) = (c.addr.0, c.len);
-    if len < 4 {
+    if len < 2 {
         return false;
     }
     let aligned = len.is_power_of_two() && addr.is_multiple_of(len);

@@ -1,0 +1,180 @@
+"""Other kernels: what ulpf does without any module, on each of those that Debian and Ubuntu have packaged, from the first one on
+that can do it.
+
+`tests/run --long test_kernels` boots them in a simulator (QEMU) with this machine's programs. The kernels come into build/kernel/of.
+The table in docs/machines.md is of these tests.
+"""
+
+import glob
+import os
+import re
+import sys
+import traceback
+import unittest
+
+from gdb import test_kernel_writes, test_signals, test_threads, test_watch
+from lib import vm
+from lib.env import LONG, ROOT, example, ulpf_only
+from lib.guest import Guest, InGuest, run_sessions
+
+ORACLE = os.path.join(ROOT, "target", "release", "ulpf-oracle")
+# Without performance counters there are no debug registers.
+CASES = [path for path in sorted(glob.glob(os.path.join(ROOT, "oracle", "cases", "*.case"))) if "registers" not in open(path).read().splitlines()]
+TOOLS = ["/bin/bash", "/bin/sh", "/bin/sleep", "/usr/bin/perl"]
+PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "crossing", "sysread", "barrage", "signals", "threads16",
+            "registers", "children", "page_edge", "syscalls", "storm", "allocations", "uring", "uring_polled", "rseq", "spin"]
+
+
+class Plain(InGuest):
+    """What is the program's own is as without ulpf, in the machine."""
+
+    def as_bare(self, specs, *program, options=()):
+        expected = self.guest.run(*program)[:2]
+        watches = [word for spec in specs for word in ("-w", spec)]
+        status, out, err = self.guest.run("/ulpf", "run", "-q", *options, *watches, "--", *program)
+        wrong = [f"bare: {a}\nulpf: {b}" for a, b in zip(expected[1].splitlines(), out.splitlines()) if a != b]
+        self.assertFalse(wrong[:20], "\n".join(wrong[:20]))
+        self.assertEqual((status, out), expected, err)
+        return out, err
+
+    def test_doctor(self):
+        status, out, err = self.guest.run("/ulpf", "doctor")
+        self.assertEqual(status, 0, out + err)
+        self.assertSays(out, r"ok +kernel +Linux", "Watchpoints work on this machine")
+
+    def test_programs(self):
+        for program in "page_edge", "children", "threads16", "storm", "allocations":
+            with self.subTest(program):
+                self.as_bare(["heap:rw"], example(program))
+
+    def test_system_calls(self):
+        self.as_bare(["arena.hot:rw", "arena.alone:rw"], example("syscalls"))
+
+    def test_io_uring(self):
+        for program in "uring", "uring_polled":  # the latter needs 5.11 with rights, or 5.13
+            for spec in "heap:rw", "watched:8192:rw":
+                with self.subTest(program, spec=spec):
+                    self.as_bare([spec], example(program))
+
+    def test_restartable_sequences(self):
+        with self.subTest("the C library's area"):
+            self.as_bare(["shared.counts"], example("rseq"), "libc", "adds", "20")
+        self.as_bare(["shared.counts"], example("rseq"), "own", "adds", "20", options=["--placement=guard"])
+
+    def test_children_that_are_followed(self):
+        self.as_bare(["heap:rw"], example("children"), options=["--follow"])
+
+    def test_a_large_heap(self):
+        script = "my %h; for my $n (1..3000) { $h{$n} = \"x\" x ($n % 50); } my $s = 0; $s += length $h{$_} for keys %h; print \"$s\\n\";"
+        out, err = self.as_bare(["heap:rw"], "/usr/bin/perl", "-e", script)
+        self.assertEqual(out, f"{sum(n % 50 for n in range(1, 3001))}\n")
+        self.assertRegex(err, r"\d hits on 1 watch")
+
+    def test_attach(self):
+        script = (f"{example('spin')} & P=$!; sleep 1; /ulpf attach -q -w rounds $P 2>&1 & U=$!; sleep 4; "
+                  "kill -TERM $U; wait $U; echo watched $?; sleep 1; kill -TERM $P; wait $P; echo ended $?")
+        status, out, err = self.guest.run("/bin/bash", "-c", script)
+        self.assertSays(out, "spin: up", "watched 0", "ended 143")
+        hits = re.search(r"([\d,]+) hits? on 1 watch", out)
+        self.assertGreater(int(hits[1].replace(",", "")), 100, out)
+
+    def test_check(self):
+        status, out, err = self.guest.run("/ulpf", "check", "--error-exitcode", "9", example("heap1000"))
+        self.assertIn(status, (0, 9), err)
+        self.assertSays(err, r"ulpf: .*errors?")
+
+    def test_the_oracle(self):
+        """Its fixed cases, and some random programs, judged in the machine: every hit is as it must be."""
+        if not os.path.exists(ORACLE):
+            self.skipTest("the oracle is not built (tests/all --only oracle)")
+        for run in ["case", *CASES], ["one", "unicorn", "1"], ["one", "threads", "3"]:
+            status, out, err = self.guest.run(ORACLE, "--ulpf", "/ulpf", *run)
+            self.assertEqual(status, 0, out + err)
+
+
+SESSIONS = {
+    "Plain": (Plain, None),
+    "Spine": (test_watch.Watch, None),
+    "KernelWrites": (test_kernel_writes.KernelWrites, [
+        "test_read_into_a_watched_buffer", "test_every_call_is_a_hit", "test_kernel_reads_are_reads",
+        "test_the_call_is_named"]),
+    "Signals": (test_signals.Delivery, [
+        "test_a_fault_while_a_watched_page_is_written", "test_step_into_a_handler",
+        "test_watch_in_a_handler", "test_watch_on_the_alternate_stack"]),
+    "Threads": (test_threads.Threads, ["test_every_store_of_a_thread_is_counted_once"]),
+    "Processes": (test_threads.Processes, None),
+}
+Plain.__test__ = False  # It runs in the guest only.
+
+
+@ulpf_only
+@unittest.skipUnless(LONG, "a dozen kernels in a simulator take an hour: tests/run --long")
+class Kernels(unittest.TestCase):
+    limit = 900
+    idle = True
+
+    def boot(self, archive, suite, version):
+        try:
+            kernel = vm.Foreign(archive, suite, version)
+        except vm.Unavailable as why:
+            self.skipTest(str(why))
+        print(kernel.name)
+        files = [*TOOLS, *([*CASES, ORACLE] if os.path.exists(ORACLE) else [])]
+        return Guest(PROGRAMS, files, limit=self.limit - 30, kernel=kernel)
+
+    def works(self, archive, suite, version):
+        guest, verdicts = self.boot(archive, suite, version), {}
+        try:
+            verdicts.update(run_sessions(guest, SESSIONS, InGuest))
+        except BaseException:
+            verdicts["machine"] = ["failed", traceback.format_exc()]
+        said = guest.close()
+        counts = {what: sum(verdict == what for verdict, _ in verdicts.values()) for what in ("passed", "failed", "skipped")}
+        print(f"{version}: {counts}", file=sys.stderr)
+        failed = [f"{name}: {why}" for name, (verdict, why) in verdicts.items() if verdict == "failed"]
+        self.assertFalse(failed, "\n".join(failed))
+        self.assertTrue(vm.is_well(said), said)
+
+    def refuses(self, archive, suite, version):
+        """It says what is missing, and does not start the program."""
+        guest = self.boot(archive, suite, version)
+        status, out, err = guest.run("/ulpf", "run", "-q", "-w", "a", example("five"))
+        doctor = guest.run("/ulpf", "doctor")
+        said = guest.close()
+        self.assertEqual((status, out), (2, ""), err)
+        self.assertRegex(err, r"Linux 5\.11 or later")
+        self.assertEqual(doctor[0], 1, doctor)
+        self.assertRegex(doctor[1], r"Linux 5\.11 or later")
+        self.assertTrue(vm.is_well(said), said)
+
+
+WORKS = [
+    ("ubuntu", "focal-updates", "5.11"),
+    ("ubuntu", "focal-updates", "5.13"),
+    ("ubuntu", "jammy-updates", "5.15"),
+    ("ubuntu", "jammy-updates", "5.19"),
+    ("debian", "bookworm", "6.1"),
+    ("ubuntu", "jammy-updates", "6.2"),
+    ("ubuntu", "jammy-updates", "6.5"),
+    ("ubuntu", "noble-updates", "6.8"),
+    ("ubuntu", "noble-updates", "6.11"),
+    ("debian", "trixie", "6.12"),
+    ("ubuntu", "noble-updates", "6.14"),
+    ("ubuntu", "noble-updates", "6.17"),
+    ("ubuntu", "noble-updates", "7.0"),
+    ("debian", "trixie-backports", "7.1"),
+    ("debian", "trixie-backports", "7.2"),
+    ("debian", "trixie-backports", "7.3"),
+]
+REFUSES = [("ubuntu", "focal-updates", "5.4"), ("debian", "bullseye", "5.10")]
+
+
+def define():
+    for does, kernels in ("works", WORKS), ("refuses", REFUSES):
+        for archive, suite, version in kernels:
+            def test(self, does=does, kernel=(archive, suite, version)):
+                getattr(self, does)(*kernel)
+            setattr(Kernels, f"test_{version.replace('.', '_')}", test)
+
+
+define()
