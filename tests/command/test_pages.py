@@ -119,7 +119,9 @@ class Pages(unittest.TestCase):
                 with self.subTest(line):
                     said = self.shell("fish", "-N", "-c", f"source {self.share}/fish/vendor_completions.d/ulpf.fish; complete -C '{line}'",
                                       env=environment)
-                    self.assertEqual([l.split("\t")[0] for l in said.splitlines()], [expected])
+                    # fish 4 goes on with what has the letters inside.
+                    offered = [l.split("\t")[0] for l in said.splitlines()]
+                    self.assertEqual([word for word in offered if word.startswith(line.split()[-1])], [expected])
 
     @needs("zsh")
     @needs("tmux")

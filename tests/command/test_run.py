@@ -201,7 +201,10 @@ class Run(unittest.TestCase):
                 binary = os.path.join(folder, "local")
                 subprocess.run(["cc", "-g", *flags, "-x", "c", "-", "-o", binary], input=source.encode(), check=True)
                 every = [("mine", "1", "2"), ("mine", "1", "50"), ("mine", "2", "3")]
-                self.assertEqual(Json(["mine"], binary).changes(), every)
+                said = Json(["mine"], binary)
+                # A static program's C library may copy the first values when the copy is known already.
+                said.hits = [hit for hit in said.hits if hit["place"]["function"] in ("main", "f")]
+                self.assertEqual(said.changes(), every)
                 self.assertEqual(Json(["mine if mine < 60"], binary, options=["--at", "main"]).changes(), every)
                 said = Json(["mine snapshot"], binary, options=["--at", "main"])
                 self.assertEqual(said.changes(), [("mine", "1", "2"), ("mine", "2", "3")])

@@ -95,7 +95,9 @@ class ReadyMade(FilterCase):
         self.assertGreaterEqual(hits, 2)
         begins = watches[4][1]
         self.assertGreaterEqual(begins, 2)
-        self.assertEqual(watches, [(hits, n) for n in (hits, 0, hits, 0, begins, 2, 0)])
+        # Since glibc 2.41 read(2) is called by functions of the C library's own.
+        by_libc = 1 if "__internal_syscall_cancel" in gdb("info symbol __internal_syscall_cancel") else 0
+        self.assertEqual(watches, [(hits, n) for n in (hits, 0, hits - by_libc, by_libc, begins, 2, 0)])
 
     def test_an_element_of_many(self):
         """memset writes all of them at once: some of them decide."""

@@ -11,6 +11,7 @@
 
 pub mod flight;
 pub mod held;
+pub mod identity;
 pub mod kept;
 pub mod provided;
 pub mod registered;

@@ -13,7 +13,7 @@ struct One {
     tid: i32,
     number: u32,
     /// Zero: none.
-    ino: u64,
+    ring: u64,
 }
 
 pub struct Registered([One; MOST]);
@@ -23,43 +23,43 @@ impl Registered {
         [One {
             tid: 0,
             number: 0,
-            ino: 0,
+            ring: 0,
         }; MOST],
     );
 
     pub fn find(&self, tid: i32, number: u32) -> Option<u64> {
-        let mut all = self.0.iter().filter(|one| one.ino != 0);
+        let mut all = self.0.iter().filter(|one| one.ring != 0);
         all.find(|one| one.tid == tid && one.number == number)
-            .map(|one| one.ino)
+            .map(|one| one.ring)
     }
 
     /// Is there room for so many?
     pub fn room(&mut self, many: u64) -> bool {
         self.0
             .iter_mut()
-            .filter(|one| one.ino != 0)
+            .filter(|one| one.ring != 0)
             .for_each(One::bury);
-        self.0.iter().filter(|one| one.ino == 0).count() as u64 >= many
+        self.0.iter().filter(|one| one.ring == 0).count() as u64 >= many
     }
 
-    pub fn add(&mut self, tid: i32, number: u32, ino: u64) {
+    pub fn add(&mut self, tid: i32, number: u32, ring: u64) {
         self.remove(tid, number);
-        if let Some(free) = self.0.iter_mut().find(|one| one.ino == 0) {
-            *free = One { tid, number, ino };
+        if let Some(free) = self.0.iter_mut().find(|one| one.ring == 0) {
+            *free = One { tid, number, ring };
         }
     }
 
     pub fn remove(&mut self, tid: i32, number: u32) {
         let here = |one: &&mut One| one.tid == tid && one.number == number;
-        self.0.iter_mut().filter(here).for_each(|one| one.ino = 0);
+        self.0.iter_mut().filter(here).for_each(|one| one.ring = 0);
     }
 
     /// Does a thread keep the ring?
-    pub fn keeps(&mut self, ino: u64) -> bool {
-        let mut its = self.0.iter_mut().filter(|one| one.ino == ino);
+    pub fn keeps(&mut self, ring: u64) -> bool {
+        let mut its = self.0.iter_mut().filter(|one| one.ring == ring);
         its.any(|one| {
             one.bury();
-            one.ino != 0
+            one.ring != 0
         })
     }
 }
@@ -71,7 +71,7 @@ impl One {
         let gone =
             unsafe { sys!(k::__NR_getpid).and_then(|pid| sys!(k::__NR_tgkill, pid, self.tid, 0)) };
         if gone == Err(sys::Errno(ESRCH as i32)) {
-            self.ino = 0;
+            self.ring = 0;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The rings of the program: what io_uring_setup(2) has made, and our own view of their memory.
 //!
-//! A ring is known by the inode of its file, so that descriptors may be duplicated, closed and used again. Our view
+//! A ring is known by its file ([`identity`]), so that descriptors may be duplicated, closed and used again. Our view
 //! would keep a ring alive whose last descriptor is gone: [`bury`] looks after every call that can close one.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -10,6 +10,7 @@ use linux_raw_sys::io_uring as u;
 use ulpf_lib::sys;
 
 use super::flight::{Flight, Span};
+use super::identity::{self, unmap, view};
 use super::provided::Given;
 use super::registered::Registered;
 use crate::runtime::park;
@@ -30,8 +31,8 @@ pub struct Fixed {
 
 #[derive(Clone, Copy)]
 pub struct Ring {
-    /// Zero: none.
-    pub ino: u64,
+    /// What tells it from other files ([`identity`]). Zero: none.
+    pub identity: u64,
     pub fd: i32,
     pub flags: u32,
     /// The program has asked for a thread that polls it; there is none.
@@ -59,7 +60,7 @@ pub struct Ring {
 
 impl Ring {
     const NONE: Ring = Ring {
-        ino: 0,
+        identity: 0,
         fd: -1,
         flags: 0,
         polled: false,
@@ -96,14 +97,18 @@ impl Ring {
         let cqes = p.cq_off.cqes as u64 + p.cq_entries as u64 * big;
         let sq_len = array.max(cqes).next_multiple_of(4096);
         let sqes_len = (p.sq_entries as u64 * sqe).next_multiple_of(4096);
-        let ino = inode(fd)?;
         let sq = view(fd, sq_len, u::IORING_OFF_SQ_RING as u64)?;
         let Some(sqes) = view(fd, sqes_len, u::IORING_OFF_SQES as u64) else {
             unmap(sq, sq_len);
             return None;
         };
+        let Some(identity) = identity::give(fd, p, sq) else {
+            unmap(sq, sq_len);
+            unmap(sqes, sqes_len);
+            return None;
+        };
         Some(Ring {
-            ino,
+            identity,
             fd,
             flags: p.flags,
             until: p.features & u::IORING_FEAT_MIN_TIMEOUT != 0,
@@ -202,33 +207,6 @@ impl Ring {
     }
 }
 
-fn view(fd: i32, len: u64, offset: u64) -> Option<u64> {
-    let (prot, how) = (
-        k::PROT_READ | k::PROT_WRITE,
-        k::MAP_SHARED | k::MAP_POPULATE,
-    );
-    // SAFETY: a fresh mapping of the ring, which a forked child does not get.
-    unsafe {
-        let at = sys!(k::__NR_mmap, 0, len, prot, how, fd, offset).ok()?;
-        let _ = sys!(k::__NR_madvise, at, len, k::MADV_DONTFORK);
-        Some(at)
-    }
-}
-
-fn unmap(at: u64, len: u64) {
-    // SAFETY: our own view.
-    let _ = unsafe { sys!(k::__NR_munmap, at, len) };
-}
-
-/// The inode of a descriptor.
-pub fn inode(fd: i32) -> Option<u64> {
-    // SAFETY: plain numbers, filled by the kernel.
-    let mut stat: k::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: fstat fills the structure.
-    unsafe { sys!(k::__NR_fstat, fd as i64, &raw mut stat) }.ok()?;
-    Some(stat.st_ino as u64)
-}
-
 /// All that is known of rings, and of requests in flight.
 pub struct State {
     pub rings: [Ring; RINGS],
@@ -239,8 +217,8 @@ pub struct State {
 
 impl State {
     pub fn find(&mut self, fd: i32) -> Option<usize> {
-        let ino = inode(fd)?;
-        let n = self.rings.iter().position(|r| r.ino == ino)?;
+        let file = identity::of(fd)?;
+        let n = self.rings.iter().position(|r| r.identity == file)?;
         if let Some(ring) = self.rings.get_mut(n) {
             ring.fd = fd;
         }
@@ -249,12 +227,12 @@ impl State {
 
     /// The ring that a thread names by a number of its own.
     pub fn registered(&mut self, tid: i32, number: u32) -> Option<usize> {
-        let ino = self.registered.find(tid, number)?;
-        self.rings.iter().position(|r| r.ino == ino)
+        let file = self.registered.find(tid, number)?;
+        self.rings.iter().position(|r| r.identity == file)
     }
 
     pub fn add(&mut self, ring: Ring) -> bool {
-        match self.rings.iter_mut().find(|r| r.ino == 0) {
+        match self.rings.iter_mut().find(|r| r.identity == 0) {
             Some(free) => {
                 *free = ring;
                 true
@@ -266,13 +244,14 @@ impl State {
     /// Rings that no descriptor of the program leads to any more end, and what was in flight in them with them.
     pub fn bury(&mut self) {
         for n in 0..RINGS {
-            let Some(ring) = self.rings.get_mut(n).filter(|r| r.ino != 0) else {
+            let Some(ring) = self.rings.get_mut(n).filter(|r| r.identity != 0) else {
                 continue;
             };
-            if inode(ring.fd) == Some(ring.ino) || self.registered.keeps(ring.ino) {
+            if identity::of(ring.fd) == Some(ring.identity) || self.registered.keeps(ring.identity)
+            {
                 continue;
             }
-            match other_descriptor(ring.ino) {
+            match other_descriptor(ring.identity) {
                 Some(fd) => ring.fd = fd,
                 None => {
                     ring.end();
@@ -300,7 +279,8 @@ impl State {
                 .any(|f| f.at < end && start < f.at.saturating_add(f.len))
         };
         let rings = self.rings.iter();
-        rings.filter(|r| r.ino != 0).any(|r| r.lost || held(r)) || self.flight.meets(start, end)
+        rings.filter(|r| r.identity != 0).any(|r| r.lost || held(r))
+            || self.flight.meets(start, end)
     }
 
     /// A completion with this number is posted to a ring, by a request to another one.
@@ -320,7 +300,12 @@ impl State {
     /// Looks at the completions that have come, and hands on the buffers that the program has given.
     pub fn exchange(&mut self) {
         self.mark();
-        for (n, _) in self.rings.iter().enumerate().filter(|(_, r)| r.ino != 0) {
+        for (n, _) in self
+            .rings
+            .iter()
+            .enumerate()
+            .filter(|(_, r)| r.identity != 0)
+        {
             self.given.hand_on(&mut self.flight, n as u8);
         }
     }
@@ -328,7 +313,7 @@ impl State {
     /// Looks at the completions that have come.
     pub fn mark(&mut self) {
         for n in 0..RINGS {
-            let Some(ring) = self.rings.get(n).copied().filter(|r| r.ino != 0) else {
+            let Some(ring) = self.rings.get(n).copied().filter(|r| r.identity != 0) else {
                 continue;
             };
             let done = ring.completed();
@@ -360,9 +345,9 @@ pub fn polled(n: usize) -> bool {
     with(|state| state.rings.get(n).is_some_and(|r| r.polled))
 }
 
-fn other_descriptor(ino: u64) -> Option<i32> {
+fn other_descriptor(file: u64) -> Option<i32> {
     const MOST: i32 = 4096;
-    (0..MOST).find(|fd| inode(*fd) == Some(ino))
+    (0..MOST).find(|fd| identity::of(*fd) == Some(file))
 }
 
 struct Guarded(core::cell::UnsafeCell<State>);

@@ -19,6 +19,7 @@ use crate::syscalls::ordinary::call;
 use crate::syscalls::scratch::Scratch;
 use crate::syscalls::vectors::IoVec;
 use crate::uring::held::{REFUSED, UNKNOWN};
+use crate::uring::identity;
 use crate::uring::kept::watched;
 use crate::uring::rings::{self, Fixed, with};
 
@@ -183,8 +184,8 @@ fn note(t: Current, rings: &[[u64; 2]], registered: bool) {
     with(|state| {
         for &[number, fd] in rings {
             state.registered.remove(t.tid(), number as u32);
-            if let Some(ino) = rings::inode(fd as i32).filter(|_| registered) {
-                state.registered.add(t.tid(), number as u32, ino);
+            if let Some(ring) = identity::of(fd as i32).filter(|_| registered) {
+                state.registered.add(t.tid(), number as u32, ring);
             }
         }
         state.bury();
