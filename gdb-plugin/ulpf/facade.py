@@ -564,6 +564,7 @@ def make_variable(name):
 
 def monitor(command):
     """The answer of the server to `monitor COMMAND`."""
+    _tell_which()
     try:
         return execute(f"monitor {command}")
     except gdb.error as e:
@@ -573,6 +574,15 @@ def monitor(command):
         if "not supported by this target" in text or "Protocol error" in text or "Target does not support" in text:
             raise UlpfError("this is no program under ulpf", "its target has no monitor commands of ulpf", NO_ULPF) from None
         raise UlpfError("ulpf does not answer", text, "stop the program first, or see whether it is still there") from None
+
+
+def _tell_which():
+    """With several processes, has GDB tell the server which one is selected: it does so with the next read only."""
+    if len(pids()) > 1:
+        try:
+            gdb.selected_inferior().read_memory(gdb.selected_frame().pc(), 1)
+        except gdb.error:
+            pass  # What follows says what is wrong.
 
 
 def packet_room():

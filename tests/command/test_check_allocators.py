@@ -7,7 +7,7 @@ import unittest
 
 from command.test_check import check
 from command.test_check_cases import PROGRAM, cases, plain
-from lib.env import ulpf_only
+from lib.env import PATIENCE, ULPF, ulpf_only
 from lib.run import program
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
@@ -26,6 +26,15 @@ class Allocators(unittest.TestCase):
         subprocess.run(["c++", "-g", "-O0", "-fno-builtin", "-w", "-o", to, source, "-Wl,--no-as-needed", path], check=True)
         return to
 
+    def refused(self, linked):
+        """tcmalloc 2.16 waits for its own malloc; then its heap is not checked, which is said, and the program is as ever."""
+        done = subprocess.run([ULPF, "check", "--no-leaks", "--", linked, "good"], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=60 * PATIENCE)
+        said = "waits for its own malloc" in done.stderr
+        if said:
+            self.assertEqual(done.returncode, 0, done.stderr)
+        return said
+
     def test_operator_new_of_an_allocator(self):
         there = {name: library for name, library in ALLOCATORS.items() if os.path.exists(os.path.join(LIBRARIES, library))}
         if not there:
@@ -33,6 +42,8 @@ class Allocators(unittest.TestCase):
         for name, library in there.items():
             with self.subTest(name):
                 linked = self.linked(library)
+                if name == "tcmalloc" and self.refused(linked):
+                    continue
                 status, _, errors, heap = check(linked, "good", options=["--no-leaks"])
                 self.assertEqual((status, errors), (0, []))
                 self.assertGreater(heap["allocated"], len(cases()))

@@ -203,7 +203,7 @@ class Run(unittest.TestCase):
                 every = [("mine", "1", "2"), ("mine", "1", "50"), ("mine", "2", "3")]
                 said = Json(["mine"], binary)
                 # A static program's C library may copy the first values when the copy is known already.
-                said.hits = [hit for hit in said.hits if hit["place"]["function"] in ("main", "f")]
+                said.hits = [hit for hit in said.hits if hit["function"] in ("main", "f")]
                 self.assertEqual(said.changes(), every)
                 self.assertEqual(Json(["mine if mine < 60"], binary, options=["--at", "main"]).changes(), every)
                 said = Json(["mine snapshot"], binary, options=["--at", "main"])

@@ -84,7 +84,7 @@ class Api(PluginCase):
         self.assertSays(gdb("python print([h.name for h in ulpf.last('total', 2)], ulpf.log(1)[0].name, [w.number for w in ulpf.watches()])"),
                         r"^\['total', 'total'\] total \[1\]")
         gdb("python ulpf.watch('flag', kind='rw', condition='$new == 3', inside='main', log=True, skip=1)")
-        self.assertSays(gdb("python ulpf.watch('nosuch')"), r"UlpfError: cannot watch nosuch: No symbol")
+        self.assertSays(gdb("python ulpf.watch('nosuch')"), r"UlpfError('>)?: cannot watch nosuch: No symbol")
         gdb("python ulpf.delete(w); ulpf.delete(2)")
         self.assertSays(gdb("continue"), r"Temporary breakpoint")
 

@@ -253,6 +253,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     if info.code == TRAP_TRACE {
         match sites::step(uc) {
             sites::Stepped::No | sites::Stepped::Mov => {}
+            sites::Stepped::First => return,
             sites::Stepped::Syscall => {
                 let ours = t.stepping.load(Relaxed) || i.own_step.get().is_some();
                 syscalls::dispatch(t, uc);

@@ -49,6 +49,8 @@ pub struct Site {
     pub trampoline: u64,
     /// The instruction before it loads this number, and is part of the patch.
     pub mov: Option<u32>,
+    /// Another instruction before it is part of the patch.
+    pub first: bool,
     pub marks: [Mark; sites_code::MAX_MARKS],
 }
 
@@ -63,6 +65,7 @@ impl Site {
         insn: 0,
         trampoline: 0,
         mov: None,
+        first: false,
         marks: [Code::EMPTY; sites_code::MAX_MARKS],
     };
     /// The instruction before `syscall` is `xor eax, eax`.
@@ -71,6 +74,15 @@ impl Site {
     }
     pub fn next(&self) -> u64 {
         self.insn + 2
+    }
+    /// The instruction before `syscall` that the slot begins with.
+    pub fn first(&self) -> &[u8] {
+        let len = if self.first { self.len as usize } else { 0 };
+        self.original.get(..len).unwrap_or(&[])
+    }
+    /// Is the `syscall` still there?
+    pub fn keeps_syscall(&self) -> bool {
+        self.mov.is_some() || self.first
     }
 }
 
@@ -388,6 +400,8 @@ pub enum Stepped {
     Mov,
     /// The `syscall` has to be dispatched now: the context is as behind it.
     Syscall,
+    /// The instruction before the `syscall` is due, at the beginning of the slot.
+    First,
 }
 
 /// The trap flag has stopped a thread at a trampoline: one original instruction is due.
@@ -398,6 +412,13 @@ pub fn step(uc: &mut UContext) -> Stepped {
     let Some(site) = at_trampoline(uc.gprs.rip) else {
         return Stepped::No;
     };
+    if site.first {
+        let Some(n) = table().sites.iter().position(|s| core::ptr::eq(s, site)) else {
+            return Stepped::No;
+        };
+        uc.gprs.rip = slots_base() + (n * SLOT) as u64;
+        return Stepped::First;
+    }
     match site.mov {
         Some(nr) => {
             if site.xor() {
@@ -410,6 +431,20 @@ pub fn step(uc: &mut UContext) -> Stepped {
         None => {
             uc.gprs.rip = site.next();
             Stepped::Syscall
+        }
+    }
+}
+
+/// Puts the original instructions into what was read from `addr` on.
+pub fn hide(addr: u64, buf: &mut [u8]) {
+    if !SOME.load(Relaxed) {
+        return;
+    }
+    for s in table().sites.iter().filter(|s| s.in_place) {
+        for (at, byte) in (s.start..).zip(s.original.iter().take(s.len as usize)) {
+            if let Some(slot) = at.checked_sub(addr).and_then(|n| buf.get_mut(n as usize)) {
+                *slot = *byte;
+            }
         }
     }
 }

@@ -11,7 +11,8 @@
 //!                                                         jmp rcx
 //! ```
 //! The slot uses what a `syscall` destroys anyway, rcx and r11, and nothing else: no stack, no flags,
-//! no thread-local storage. So it is complete at every instruction: a handler that interrupts it
+//! no thread-local storage. (Where another instruction than that `mov` stands before the `syscall`, the slot begins
+//! with it; a fault that it has is that of the original.) So it is complete at every instruction: a handler that interrupts it
 //! needs only PC to know which state of the *original* code it stands for (`Phase`).
 
 use ulpf_engine::patch::CLASS_WRITES;
@@ -183,6 +184,8 @@ pub struct Plan<'a> {
     pub mov: Option<u32>,
     /// It is `xor eax, eax`.
     pub xor: bool,
+    /// Another instruction before `syscall` that the patch has replaced: it is carried out as it is.
+    pub first: &'a [u8],
     pub numbers: &'a [u16],
     /// Tables of pages that are ours, see `sites::Filter`.
     pub near: u64,
@@ -455,6 +458,10 @@ impl Code {
             c.mark(Phase::Mov);
             c.call(nr as u16, &usable(nr as u16)?, p);
         } else {
+            if !p.first.is_empty() {
+                c.emit(p.first);
+                c.mark(Phase::Mov);
+            }
             for &nr in p.numbers {
                 let k = usable(nr)?;
                 c.emit(&[0x48, 0x8d, 0x88]); // lea rcx, [rax-nr]

@@ -5,9 +5,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
-use linux_raw_sys::general as k;
 use linux_raw_sys::io_uring as u;
-use ulpf_lib::sys;
 
 use super::flight::{Flight, Span};
 use super::identity::{self, unmap, view};

@@ -125,6 +125,22 @@ fn is_jump(code: [u8; 12]) -> bool {
     code.starts_with(&[0xe9]) || code.starts_with(&[0xff, 0x25])
 }
 
+/// tcmalloc's face to the program.
+const INSTANCE: &[u8] = b"_ZN15MallocExtension8instanceEv";
+const WAITS: &str = "ulpf: the heap is not checked: this tcmalloc (2.16 or later) waits for its own malloc to begin, so that \
+                     nobody can take its place; check the program without it\n";
+
+/// Does it call its malloc until something has happened? (test rax, rax; je, backwards)
+fn waits_for_malloc((start, end): (u64, u64)) -> bool {
+    let code: Option<[u8; 64]> = bytes(start);
+    let len = end.saturating_sub(start) as usize;
+    code.is_some_and(|code| {
+        let code = code.get(..len).unwrap_or(&code);
+        code.windows(5)
+            .any(|c| c.starts_with(&[0x48, 0x85, 0xc0, 0x74]) && c[4] >= 0x80)
+    })
+}
+
 /// They read what they copy, and no byte more.
 const COPIERS: [&[u8]; 6] = [
     b"memcpy",
@@ -257,6 +273,10 @@ impl Control {
         let runtime = object.is_runtime();
         let has = |name: &[u8]| tables.find(name).is_some();
         let own = !runtime && has(b"malloc") && has(b"_Znwm");
+        if own && tables.find(INSTANCE).is_some_and(waits_for_malloc) {
+            self.warn(WAITS);
+            return;
+        }
         let deletes = DELETES.iter().filter(|_| runtime);
         let theirs = OWN.iter().filter(|_| own);
         for (name, function) in FUNCTIONS.iter().chain(deletes).chain(theirs) {

@@ -6,6 +6,7 @@
 //! ```text
 //! NearJump:    b8 6e 00 00 00 | 0f 05      mov eax, 110; syscall
 //!              e9 .. .. .. .. | 0f 05      jmp trampoline; the `syscall` stays for whoever jumps to it
+//!              48 8b 44 24 10 | 0f 05      mov rax, [rsp+16]; syscall (of a number that is only known then)
 //! PunnedJump:  0f 05 | 48 3d 00 f0 ff ff   syscall; cmp rax, -4096
 //!              e9 XX | 48 3d 00 f0 ff ff   jmp whose displacement is 0x003d48XX: the next instruction
 //!                                          is unchanged, and the trampoline goes where that leads
@@ -144,7 +145,10 @@ impl Sites {
         if site.mov.is_some() {
             return Ok(());
         }
-        let slow = table.slow + index as u64 * SLOW;
+        let slow = match site.keeps_syscall() {
+            true => site.insn,
+            false => table.slow + index as u64 * SLOW,
+        };
         let code = self.code(site, slow, met)?;
         text::write_raw(slot(index), &code.bytes).map_err(|_| Not::Now)?;
         site.marks = code.marks;
@@ -157,6 +161,7 @@ impl Sites {
             next: site.next(),
             mov: site.mov,
             xor: site.xor(),
+            first: site.first(),
             numbers: numbers.get(..n).unwrap_or(&[]),
             near: FILTER.near.as_ptr() as u64,
             wide: FILTER.wide.as_ptr() as u64,
@@ -178,10 +183,11 @@ impl Sites {
         site: &mut Site,
         met: &[u16],
     ) -> Result<(), Not> {
-        let (slow, numbers) = match site.mov {
-            Some(_) => (site.insn, &[][..]),
-            None => (slow_way(rest, index, site.next())?, met),
+        let slow = match site.keeps_syscall() {
+            true => site.insn,
+            false => slow_way(rest, index, site.next())?,
         };
+        let numbers = if site.mov.is_some() { &[][..] } else { met };
         let code = self.code(site, slow, numbers)?;
         site.marks = code.marks;
         text::write_raw(slot(index), &code.bytes)
@@ -225,6 +231,13 @@ impl Sites {
                 len: size,
                 shape: Shape::Near,
             });
+        } else if before.is_none() && whole_before(bytes, at, from) {
+            ways.push(Way {
+                start: at - WHOLE,
+                mov: None,
+                len: WHOLE as u8,
+                shape: Shape::Near,
+            });
         } else {
             for prefix in [false, true] {
                 ways.push(Way {
@@ -252,6 +265,7 @@ impl Sites {
                 start: from + w.start as u64,
                 len: w.len,
                 mov: w.mov,
+                first: w.mov.is_none() && matches!(w.shape, Shape::Near),
                 ..Site::FREE
             };
             let jump = match w.shape {
@@ -363,7 +377,7 @@ impl Sites {
                 .iter()
                 .find(|x| x.in_place && x.insn == at);
             let how = match site {
-                Some(x) if x.mov.is_some() => "near jump",
+                Some(x) if x.keeps_syscall() => "near jump",
                 Some(_) => "punned jump",
                 None if s.refused.load(Relaxed) => "not patched",
                 None => "not yet patched",
@@ -527,6 +541,21 @@ fn number_before(bytes: &[u8], at: usize, base: u64) -> Option<(u8, u32)> {
         return None;
     };
     (nr < KNOWN as u32 && begins_instruction(bytes, at - size, base)).then_some((size as u8, nr))
+}
+
+/// Of an instruction that makes room for a jump, and is carried out elsewhere as it is.
+const WHOLE: usize = 5;
+
+/// Does such an instruction end at `at`? It is one of those by which the C library's cancellable calls (since glibc 2.41)
+/// load the number, or keep a register: all of them go through two `syscall` instructions.
+fn whole_before(bytes: &[u8], at: usize, base: u64) -> bool {
+    let is = |code: &[u8]| {
+        let start = at.checked_sub(WHOLE);
+        start.is_some_and(|n| bytes.get(n..at).is_some_and(|b| b.starts_with(code)))
+    };
+    // mov rax, [rsp+disp8]; mov [rsp+disp8], r11
+    (is(&[0x48, 0x8b, 0x44, 0x24]) || is(&[0x4c, 0x89, 0x5c, 0x24]))
+        && begins_instruction(bytes, at - WHOLE, base)
 }
 
 /// Do linear decodings that start further back agree that an instruction begins at `at`?

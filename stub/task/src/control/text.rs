@@ -12,7 +12,6 @@ use ulpf_lib::sys::Errno;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::library_link;
-use ulpf_stub_handlers::syscalls::sites;
 use ulpf_stub_handlers::{child, patches};
 use ulpf_stub_tables::breakpoints::{Breakpoint, INT3};
 
@@ -125,16 +124,6 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
         got == want
     });
     let end = addr.saturating_add(total as u64);
-    for s in sites::table().sites.iter().filter(|s| s.in_place) {
-        for (at, byte) in (s.start..).zip(s.original.iter().take(s.len as usize)) {
-            if at >= addr
-                && at < end
-                && let Some(slot) = buf.get_mut((at - addr) as usize)
-            {
-                *slot = *byte;
-            }
-        }
-    }
     if let Some(got) = buf.get_mut(..total) {
         patches::hide(addr, got);
     }

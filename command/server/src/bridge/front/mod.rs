@@ -312,7 +312,9 @@ impl Front {
                     | b'H'
             )
         );
-        match (self.has_program(), known || packet.starts_with(b"vCont;")) {
+        // (That one reads something else than an error as if we did not know what we have said that we know.)
+        let known = known || packet.starts_with(b"vCont;") || packet.starts_with(b"qXfer:");
+        match (self.has_program(), known) {
             (true, _) => self.with_program(client, packet).await,
             (false, true) => Done::Reply(b"E.There is no program; `run` starts one.".into()),
             // What there may be to ask is asked again when there is one.
