@@ -69,6 +69,8 @@ class Guest:
 
     def __init__(self, programs, files=(), limit=280, options="", icount=False, bridged=False, kernel=None):
         kernel = kernel or vm.Kernel()
+        # The version's first two numbers.
+        self.version = tuple(map(int, kernel.name.split(".")[:2]))
         self.dir = tempfile.TemporaryDirectory(prefix="ulpf-guest-")
         self.said = None
         slim = stripped(ULPF, self.dir.name)

@@ -28,10 +28,15 @@ PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "cross
 class Plain(InGuest):
     """What is the program's own is as without ulpf, in the machine."""
 
-    def as_bare(self, specs, *program, options=()):
-        expected = self.guest.run(*program)[:2]
+    def as_bare(self, specs, *program, options=(), without=None):
+        """The same exit status and output, but for lines `without`."""
+        def lines(said):
+            return "\n".join(line for line in said.split("\n") if not without or not re.search(without, line))
+        status, out, _ = self.guest.run(*program)
+        expected = status, lines(out)
         watches = [word for spec in specs for word in ("-w", spec)]
         status, out, err = self.guest.run("/ulpf", "run", "-q", *options, *watches, "--", *program)
+        out = lines(out)
         wrong = [f"bare: {a}\nulpf: {b}" for a, b in zip(expected[1].splitlines(), out.splitlines()) if a != b]
         self.assertFalse(wrong[:20], "\n".join(wrong[:20]))
         self.assertEqual((status, out), expected, err)
@@ -53,8 +58,10 @@ class Plain(InGuest):
     def test_io_uring(self):
         for program in "uring", "uring_polled":  # the latter needs 5.11 with rights, or 5.13
             for spec in "heap:rw", "watched:8192:rw":
+                # Older ones register no buffers in shared memory, where ours are.
+                without = r"^(un)?register: |^(read|write) fixed: " if self.guest.version < (5, 14) else None
                 with self.subTest(program, spec=spec):
-                    self.as_bare([spec], example(program))
+                    self.as_bare([spec], example(program), without=without)
 
     def test_restartable_sequences(self):
         with self.subTest("the C library's area"):

@@ -3,15 +3,14 @@
 `tests/run --long packages.test_bare`, as root, with debootstrap and a mirror. The bare systems are made once, in target/bare.
 """
 
-import glob
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 
-from lib.env import LONG, PATIENCE, ROOT, ULPF, find_tool, ulpf_only
+from lib.bare import DEBOOTSTRAP, bare, copy, inside, run
+from lib.env import LONG, ROOT, ULPF, ulpf_only
 
 BUILD = os.path.join(ROOT, "packaging", "build")
 # What the pages say that one needs, and what runs them.
@@ -34,33 +33,10 @@ for page in sys.argv[1:]:
 """
 
 
-def run(*command, seconds=900, **options):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", timeout=seconds * PATIENCE, **options)
-    if done.returncode:
-        raise AssertionError(f"{' '.join(command)}: status {done.returncode}\n{done.stdout[-4000:]}")
-    return done.stdout
-
-
-def debootstrap():
-    return find_tool("debootstrap", "/usr/sbin/debootstrap")
-
-
-def bare(suite):
-    """A bare system of that suite, made if need be."""
-    base = os.path.join(ROOT, "target", "bare", suite)
-    if not os.path.exists(f"{base}.made"):
-        shutil.rmtree(base, ignore_errors=True)
-        os.makedirs(base)
-        run(debootstrap(), "--variant=minbase", f"--include={','.join(NEEDED)}", suite, base, os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian"))
-        open(f"{base}.made", "w").close()
-    return base
-
-
 @ulpf_only
 @unittest.skipUnless(LONG, "a bare Debian takes minutes: tests/run --long")
 @unittest.skipUnless(os.geteuid() == 0, "only root can make a system to try in")
-@unittest.skipUnless(debootstrap(), "debootstrap is not installed")
+@unittest.skipUnless(DEBOOTSTRAP, "debootstrap is not installed")
 class Bare(unittest.TestCase):
     limit = 1800
     # The pages' servers listen at the ports that they listen at on the machine itself (tests/command/test_book.py).
@@ -69,22 +45,14 @@ class Bare(unittest.TestCase):
 
     def try_in(self, suite):
         with tempfile.TemporaryDirectory(prefix="ulpf-bare-") as root:
-            run("cp", "-a", f"{bare(suite)}/.", root)
-            for name in glob.glob("/etc/apt/apt.conf.d/*"):
-                shutil.copy(name, os.path.join(root, "etc/apt/apt.conf.d"))
-            # What an installer would have written.
-            for name in "resolv.conf", "hosts":
-                shutil.copy(f"/etc/{name}", os.path.join(root, "etc", name))
+            copy(bare(suite, NEEDED), root)
             run(sys.executable, BUILD, "--binary", ULPF, "--out", os.path.join(root, "root"), "-z1", "deb")
             tree = os.path.join(root, "root", "tree")
             shutil.copytree(os.path.join(ROOT, "tests", "lib"), os.path.join(tree, "tests", "lib"))
             shutil.copytree(os.path.join(ROOT, "docs"), os.path.join(tree, "docs"))
             shutil.copy(os.path.join(ROOT, "README.md"), tree)
-            # The mounts end with the namespace.
-            enter = 'mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; exec chroot "$0" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 "$@"'
-            inside = ["unshare", "--mount", "--pid", "--fork", "sh", "-ec", enter, root]
-            run(*inside, "sh", "-c", INSTALL)
-            said = run(*inside, "ULPF=/usr/bin/ulpf", "python3", "-c", TRY, *PAGES)
+            run(*inside(root), "sh", "-c", INSTALL)
+            said = run(*inside(root), "ULPF=/usr/bin/ulpf", "python3", "-c", TRY, *PAGES)
             for page in PAGES:
                 self.assertRegex(said, rf"(?m)^{page}: [1-9]\d* commands$")
 

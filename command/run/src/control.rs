@@ -58,6 +58,8 @@ pub struct Control {
     pub(super) waiting: Vec<Asked>,
     /// Bytes of its notices that are still shown.
     notices: usize,
+    /// What it has said on the way to its beginning.
+    early: Vec<String>,
     pub(super) frames: Frames,
     /// Who traces it asks us to let go of it; and waits.
     tracers: tracers::Asked,
@@ -128,6 +130,7 @@ impl Control {
             requests: None,
             waiting: Vec::new(),
             notices: NOTICES,
+            early: Vec::new(),
             frames: Frames::default(),
             tracers: tracers::Asked::of(inferior.pid),
             tracer: None,
@@ -310,6 +313,9 @@ impl Control {
         let mut resume = String::from("vCont;c");
         let mut eof = false;
         self.offer().await?;
+        for text in std::mem::take(&mut self.early) {
+            self.notice(text, events);
+        }
         'run: loop {
             self.set_off(&resume).await?;
             let stop = loop {
@@ -541,7 +547,13 @@ impl Control {
         loop {
             tokio::select! {
                 packet = self.client.recv() => match packet {
-                    Ok(packet) => if let Some(stop) = self.stop_of(&packet)? { return Ok(stop) },
+                    Ok(packet) => {
+                        if let Some(stop) = self.stop_of(&packet)? {
+                            return Ok(stop);
+                        }
+                        let said: usize = self.early.iter().map(String::len).sum();
+                        self.early.extend(console(&packet).filter(|_| said < NOTICES));
+                    }
                     Err(e) if is_end(&e) => return Ok(Stop::Gone),
                     Err(e) => return Err(e.into()),
                 },

@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
+use linux_raw_sys::errno::EFAULT;
 use linux_raw_sys::general as k;
 use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
 use ulpf_lib::guard::{PROT_EXEC, PROT_WRITE};
@@ -63,14 +64,32 @@ pub(super) fn any(vma: &Vma, longest: usize, has: impl Fn(&[u8]) -> bool) -> boo
 
 /// Callers stay within a page.
 pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
-    let fd = mem()?;
-    // SAFETY: writes what the debugger or we want there.
-    let n = unsafe { sys!(k::__NR_pwrite64, fd, data.as_ptr(), data.len(), at(addr)) }?;
-    if n as usize == data.len() {
-        Ok(())
-    } else {
-        Err(Errno(14))
-    }
+    let (fd, to) = (mem()?, at(addr));
+    let write = || {
+        // SAFETY: writes what the debugger or we want there.
+        match unsafe { sys!(k::__NR_pwrite64, fd, data.as_ptr(), data.len(), to) }? {
+            n if n as usize == data.len() => Ok(()),
+            _ => Err(Errno(EFAULT as i32)),
+        }
+    };
+    write().or_else(|error| with_permission(to, write).unwrap_or(Err(error)))
+}
+
+/// Newer kernels can be built, or told (proc_mem.force_override=), to keep that file from changing what is read-only: the
+/// page is made writable for the moment. (The program rests.) `None`: it is not the protection that is in the way.
+fn with_permission<R>(addr: u64, write: impl FnOnce() -> R) -> Option<R> {
+    let maps = Snapshot::read().ok()?;
+    let vma = maps.at(addr).filter(|v| v.prot & PROT_WRITE == 0)?;
+    let prot = u64::from(vma.prot);
+    let page = addr & !4095;
+    let protect = |prot: u64| {
+        // SAFETY: the code stays readable, and executable if it was.
+        unsafe { sys!(k::__NR_mprotect, page, 4096, prot) }
+    };
+    protect(prot | u64::from(PROT_WRITE)).ok()?;
+    let result = write();
+    let _ = protect(prot);
+    Some(result)
 }
 
 /// Is this code that may be patched? Never memory that others see, or that the program may write meanwhile.
