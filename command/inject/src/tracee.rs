@@ -428,21 +428,38 @@ fn unexpected(stop: Stop, during: &str) -> io::Error {
 }
 
 /// Memory of a traced process.
-pub struct Memory(File);
+pub struct Memory {
+    file: File,
+    pid: i32,
+}
 
 impl Memory {
     pub fn open(pid: i32) -> io::Result<Memory> {
-        Ok(Memory(
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(format!("/proc/{pid}/mem"))?,
-        ))
+        let path = format!("/proc/{pid}/mem");
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Memory { file, pid })
     }
     pub fn read(&self, addr: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(buf, addr)
+        self.file.read_exact_at(buf, addr)
     }
+    /// Also to what is read-only. Where a kernel keeps the file from that (proc_mem.force_override=never), word by word.
     pub fn write(&self, addr: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, addr)
+        let written = self.file.write_all_at(data, addr);
+        written.or_else(|error| self.poke(addr, data).map_err(|_| error))
+    }
+
+    fn poke(&self, addr: u64, data: &[u8]) -> io::Result<()> {
+        const WORD: usize = size_of::<u64>();
+        for (n, part) in data.chunks(WORD).enumerate() {
+            let at = addr + (n * WORD) as u64;
+            let mut word = [0u8; WORD];
+            if part.len() < WORD {
+                self.read(at, &mut word)?;
+            }
+            word[..part.len()].copy_from_slice(part);
+            let word = u64::from_ne_bytes(word) as usize;
+            ptrace(libc::PTRACE_POKEDATA, self.pid, at as usize, word)?;
+        }
+        Ok(())
     }
 }
