@@ -150,7 +150,7 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
-    /// `heap-check frames N quarantine BYTES gap BYTES [leaks]`
+    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop]`
     HeapCheck(HeapCheck),
 }
 
@@ -165,6 +165,8 @@ pub struct HeapCheck {
     pub gap: u64,
     /// Blocks that are left at the end are looked for.
     pub leaks: bool,
+    /// The program stops at its errors, for a debugger.
+    pub stop: bool,
 }
 
 impl Default for HeapCheck {
@@ -174,6 +176,7 @@ impl Default for HeapCheck {
             quarantine: 64 << 20,
             gap: 16,
             leaks: true,
+            stop: false,
         }
     }
 }
@@ -398,6 +401,7 @@ impl fmt::Display for Command {
             Command::Log(n) => write!(f, "log {n}"),
             Command::HeapCheck(how) => {
                 let leaks = if how.leaks { " leaks" } else { "" };
+                let stop = if how.stop { " stop" } else { "" };
                 let HeapCheck {
                     frames,
                     quarantine,
@@ -406,7 +410,7 @@ impl fmt::Display for Command {
                 } = how;
                 write!(
                     f,
-                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}"
+                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}"
                 )
             }
         }

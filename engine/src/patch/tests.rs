@@ -35,6 +35,7 @@ fn target(at: u64) -> Target {
         hit: 0x7ea1_2345_0000,
         step: 192,
         leaving: 0x7ea1_2345_0040,
+        ahead: false,
         tables: Tables::default(),
     }
 }

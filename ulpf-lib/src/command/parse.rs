@@ -52,7 +52,7 @@ const LAST: Of = Of {
 
 const HEAP_CHECK: Of = Of {
     what: "ulpf heap-check",
-    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks], before the program has run",
+    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks] [stop], before the program has run",
 };
 
 const NO_SUCH_WATCH: &str = "there is no watch with that number";
@@ -137,8 +137,12 @@ fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
         ..HeapCheck::default()
     };
     while let Some(word) = w.next() {
-        if word == "leaks" {
-            how.leaks = true;
+        match word {
+            "leaks" => how.leaks = true,
+            "stop" => how.stop = true,
+            _ => {}
+        }
+        if matches!(word, "leaks" | "stop") {
             continue;
         }
         match (word, number(w.next())) {

@@ -25,6 +25,7 @@ pub mod arena;
 pub mod blocks;
 pub mod depot;
 pub mod entries;
+pub mod foresee;
 pub mod found;
 pub mod heap;
 pub mod hooks;
@@ -36,6 +37,9 @@ pub mod shadow;
 
 /// Blocks that are left at the end are looked for.
 pub static LEAKS: AtomicBool = AtomicBool::new(false);
+
+/// A debugger wants the program to stop at its errors.
+pub static STOPS: AtomicBool = AtomicBool::new(false);
 
 /// A forked child, which has the heap and nothing that watches it: its functions go on, and tell nothing.
 pub fn in_child() {

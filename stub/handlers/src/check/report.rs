@@ -11,9 +11,10 @@ use ulpf_lib::sys;
 
 use super::blocks::{self, Block};
 use super::found::findings;
-use super::{arena, depot};
+use super::{STOPS, arena, depot};
 use crate::cause::Cause;
 use crate::global::g;
+use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
 use crate::unwind;
 
@@ -32,8 +33,15 @@ struct Told<'a> {
     block: Option<Block>,
 }
 
-/// An access to what nobody may touch.
-pub fn access(t: Current, gprs: &Gprs, c: &Cause, wrong: Wrong, at: u64, block: Option<Block>) {
+/// An access to what nobody may touch; the event to stop for.
+pub fn access(
+    t: Current,
+    gprs: &Gprs,
+    c: &Cause,
+    wrong: Wrong,
+    at: u64,
+    block: Option<Block>,
+) -> Option<Event> {
     let mut frames = [0; MAX_FRAMES];
     let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
     write(
@@ -48,11 +56,11 @@ pub fn access(t: Current, gprs: &Gprs, c: &Cause, wrong: Wrong, at: u64, block: 
             frames: frames.get(..n).unwrap_or_default(),
             block,
         },
-    );
+    )
 }
 
-/// A function was given what it cannot free.
-pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) {
+/// A function was given what it cannot free; the event to stop for.
+pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) -> Option<Event> {
     let mut frames = [0; MAX_FRAMES];
     let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
     write(
@@ -67,7 +75,7 @@ pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) {
             frames: frames.get(..n).unwrap_or_default(),
             block: blocks::near(addr),
         },
-    );
+    )
 }
 
 fn is_same(r: &Report, told: &Told) -> bool {
@@ -78,9 +86,11 @@ fn is_same(r: &Report, told: &Told) -> bool {
         && callers.eq(told.frames.iter().copied().take(SAME))
 }
 
-fn write(t: Current, told: &Told) {
-    let Some(f) = findings() else { return };
+/// The first one of its kind is one to stop for.
+fn write(t: Current, told: &Told) -> Option<Event> {
+    let f = findings()?;
     f.errors.fetch_add(1, Relaxed);
+    let report;
     {
         let _lock = arena::lock();
         let used = f.reports.iter().take_while(|r| r.told.load(Relaxed) != 0);
@@ -88,12 +98,13 @@ fn write(t: Current, told: &Told) {
         let mut known = f.reports.iter().take(used);
         if let Some(r) = known.find(|r| is_same(r, told)) {
             r.count.fetch_add(1, Relaxed);
-            return;
+            return None;
         }
         let Some(r) = f.reports.get(used) else {
             f.untold.fetch_add(1, Relaxed);
-            return;
+            return None;
         };
+        report = used as u32;
         r.wrong.store(told.wrong as u32, Relaxed);
         r.count.store(1, Relaxed);
         // SAFETY: reads the time-stamp counter.
@@ -119,6 +130,8 @@ fn write(t: Current, told: &Told) {
         r.told.store(1, Release);
     }
     wake();
+    let stops = STOPS.load(Relaxed) && g().debugger.load(Relaxed) && t.is_debugged();
+    stops.then_some(Event::HeapError { report })
 }
 
 /// The command waits for news.

@@ -45,6 +45,13 @@ pub enum Event {
         access: AccessKind,
     },
     Signal(i32),
+    /// An error of the checked heap, of which the findings have this report: what it is about has not happened yet, or
+    /// only just.
+    HeapError {
+        report: u32,
+    },
+    /// The program is about to end, and its checked heap has been looked at.
+    HeapEnd,
     /// A system call that the debugger catches.
     Syscall {
         nr: u64,

@@ -35,6 +35,7 @@ use super::library_state::LibraryState;
 use super::mapped::{Locks, Mapped};
 use super::sequences::{Registered, Section};
 use super::waiting::Waiting;
+use crate::check::foresee::Foreseen;
 use crate::signals::actions::ActionTable;
 
 pub const BLOCK: usize = 256 << 10;
@@ -194,6 +195,8 @@ pub struct Own {
     pub needs_room: Cell<u64>,
     /// It is on its way from `operator new[]` to `operator new`, in a checked heap.
     pub asks_for_array: Cell<bool>,
+    /// An error of the checked heap that was judged before it was made.
+    pub foreseen: Cell<Foreseen>,
     /// Not 0: the patch there is to go.
     pub cool: Cell<u64>,
     /// A hot instruction and the page that it has met.
@@ -580,6 +583,7 @@ impl Registry {
                 new_code: Cell::new(0),
                 needs_room: Cell::new(0),
                 asks_for_array: Cell::new(false),
+                foreseen: Cell::new(Foreseen::default()),
                 cool: Cell::new(0),
                 hot: Cell::new(None),
                 visit: Cell::new(0),
