@@ -97,6 +97,14 @@ class Errors(Checked):
         gdb("kill")
         self.assertNotIn("ulpf:", gdb("info threads"))
 
+    def test_a_program_that_is_let_go(self):
+        """It goes on with its heap, in all threads, and nobody checks it."""
+        gdb = self.checked("heap_stops")
+        self.assertSays(gdb("continue", 60), STOP)
+        gdb("detach")
+        self.assertEqual(gdb.server.wait(), 0)
+        self.assertIn("heap_stops: done", gdb.server.stdout())
+
     def test_the_program_begins_anew(self):
         """Each run of it is checked."""
         gdb = self.checked("heap_errors", "free_twice", extended=True)

@@ -5,5 +5,6 @@
 
 pub mod error;
 pub mod pattern;
+pub mod pointers;
 pub mod sums;
 pub mod suppress;

@@ -132,7 +132,8 @@ impl Sums {
 }
 
 impl Lost {
-    fn write(&self, out: &mut String, how: Ended) {
+    /// For people, a line for each kind that there is.
+    pub fn write(&self, out: &mut String, how: Ended) {
         for (what, (blocks, bytes)) in [
             ("lost", self.lost),
             ("lost with these", self.with),

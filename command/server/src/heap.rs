@@ -7,16 +7,20 @@
 //! ```
 #![forbid(unsafe_code)]
 
+use super::checked::Checked;
 use super::client::Client;
 use super::options::HeapOptions;
 use super::packets::with_reason;
 use super::state::Server;
 use super::target::Target;
+use serde_json::{Value, json};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_heap::error::Error;
+use ulpf_heap::pointers;
 use ulpf_heap::sums::{Ended, Sums};
-use ulpf_lib::command::{Command, HeapCheck, Reply};
-use ulpf_lib::ring::found::{Report, Wrong};
+use ulpf_host::foreign::text::lines;
+use ulpf_lib::command::{Command, HeapAsk, HeapCheck, Reply};
+use ulpf_lib::ring::found::{ASKED, Report, Wrong};
 use ulpf_say::message;
 use ulpf_symbols::Program;
 
@@ -27,15 +31,10 @@ const END: &[u8] = b"ulpfheapend:;";
 /// A reason that LLDB shows with a description.
 const LLDB: &[u8] = b"reason:exception;";
 
-/// What is known of a program whose heap is checked.
-#[derive(Default)]
-pub struct Checked {
-    program: Option<Program>,
-    sums: Sums,
-    /// What there is at the end has been told.
-    ended: bool,
-    /// The error that it has stopped for last: a line of JSON.
-    pub last: Option<String>,
+/// The answer to `heap-error`: `line` is one of JSON.
+fn last(line: &str, text: &str) -> String {
+    let error: Value = serde_json::from_str(line).unwrap_or_default();
+    format!("{}\n", json!({"heap_error": error, "text": text}))
 }
 
 /// Is this what a program says whose heap is checked, at its end?
@@ -84,7 +83,7 @@ impl Target {
         let program = heap.program(pid);
         let error = Error::of(wrong, report, program);
         let (text, what) = (error.text(number + 1), error.what());
-        heap.last = Some(error.json());
+        heap.last = Some(last(&error.json(), &text));
         heap.sums.told(wrong);
         Some((text, what))
     }
@@ -123,14 +122,58 @@ impl Target {
     }
 }
 
-impl Checked {
-    /// The program as it is now.
-    fn program(&mut self, pid: i32) -> &Program {
-        let program = self.program.get_or_insert_default();
-        // What it had before is better than nothing.
-        let _ = program.refresh_from_process(pid);
-        program
+// ---- what is asked -------------------------------------------------------------------------------
+
+impl Target {
+    /// The answer to a question about its heap.
+    pub(super) async fn ask_heap(&mut self, what: HeapAsk) -> String {
+        if what == HeapAsk::Error {
+            let last = self.heap.as_ref().and_then(|h| h.last.clone());
+            return last.unwrap_or_else(|| "{\"heap_error\":null}\n".into());
+        }
+        let command = Command::HeapAsk(what).to_string();
+        let answer = self.monitor(&command).await.unwrap_or_default();
+        let Ok(Reply::HeapAsked(told)) = serde_json::from_str(answer.trim()) else {
+            return answer;
+        };
+        let shared = self.shared().clone();
+        let f = shared.findings();
+        let reports = f.asked.get(..told as usize).unwrap_or(&f.asked);
+        let pid = self.pid;
+        let program = self.heap.get_or_insert_default().program(pid);
+        match (what, reports) {
+            (HeapAsk::Leaks, _) => leaks(reports, program),
+            (HeapAsk::Pointers(_), _) => pointers::text(reports, program),
+            (_, [report, ..]) => Error::of(Wrong::Outside, report, program).block_text(),
+            (_, []) => String::new(),
+        }
     }
+}
+
+fn leaks(reports: &[Report], program: &Program) -> String {
+    let (mut sums, mut text) = (Sums::default(), String::new());
+    let mut number = 0;
+    for report in reports {
+        // (Whatever the program may have written there.)
+        let wrong = Wrong::of(report.wrong.load(Relaxed));
+        let Some(wrong) = wrong.filter(|w| w.is_leak()) else {
+            continue;
+        };
+        let error = Error::of(wrong, report, program);
+        sums.left(wrong, false, (error.count, error.len));
+        if wrong != Wrong::Reachable {
+            number += 1;
+            text += &error.text(number);
+        }
+    }
+    if number == 0 {
+        text += "ulpf: nothing is lost\n";
+    }
+    sums.lost.write(&mut text, Ended::default());
+    if reports.len() == ASKED {
+        text += &format!("ulpf: (those of {ASKED} places; there may be more)\n");
+    }
+    text
 }
 
 impl Server {
@@ -167,7 +210,7 @@ impl Server {
     /// Lines that the debugger shows; in non-stop mode it takes none, and they are ours to say.
     async fn print_found(&self, client: &mut Client, text: &str) {
         if self.stops.on {
-            message!("{}", text.trim_end());
+            message!("{}", lines(text.trim_end()));
             return;
         }
         for part in text.split_inclusive('\n') {

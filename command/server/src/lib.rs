@@ -14,6 +14,7 @@ mod ahead;
 mod apply;
 mod bridge;
 mod changes;
+mod checked;
 mod client;
 mod common;
 mod filters;

@@ -3,8 +3,9 @@
 
 use super::ahead::{self, Ahead};
 use super::changes::Changed;
+use super::checked::Checked;
 use super::common::reap_later;
-use super::heap::Checked;
+
 use super::packets::{exec_stop, is_output};
 use super::refused::RefusedWatches;
 use super::vfork::{self, VforkChild};

@@ -55,6 +55,11 @@ const HEAP_CHECK: Of = Of {
     say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks] [stop], before the program has run",
 };
 
+const HEAP_ASK: Of = Of {
+    what: "ulpf heap-block, ulpf heap-pointers",
+    say: "say: ulpf heap-block ADDR or ulpf heap-pointers ADDR, for example ulpf heap-block 0x7ff7c0010018",
+};
+
 const NO_SUCH_WATCH: &str = "there is no watch with that number";
 const BAD_PATCH: &str = "it takes on or off, after how many faults a site is patched, and the patience (64 to 65536 accesses to pages without a guard) after which a patch goes; or sites and how many of them";
 
@@ -126,6 +131,13 @@ impl Command {
             "last" => last(w),
             "log" => Ok(Command::Log(number(w.next()).unwrap_or(100))),
             "heap-check" => heap_check(w),
+            "heap-error" => Ok(Command::HeapAsk(HeapAsk::Error)),
+            "heap-leaks" => Ok(Command::HeapAsk(HeapAsk::Leaks)),
+            word @ ("heap-block" | "heap-pointers") => match (word, number(w.next())) {
+                ("heap-block", Some(at)) => Ok(Command::HeapAsk(HeapAsk::Block(at))),
+                (_, Some(at)) => Ok(Command::HeapAsk(HeapAsk::Pointers(at))),
+                (_, None) => HEAP_ASK.no("it takes an address"),
+            },
             other => Err(Mistake::Unknown(other.into())),
         }
     }

@@ -15,22 +15,9 @@ use ulpf_lib::AccessKind;
 
 use super::{STOPS, arena, judge};
 use crate::cause::Cause;
-use crate::runtime::events::Events;
-
+use crate::runtime::events::{Events, Foreseen};
 use crate::runtime::thread::Current;
 use crate::sections;
-
-/// The last instruction that was judged before it was made: where it is, and whether the thread has stopped there since.
-#[derive(Clone, Copy, Default)]
-pub struct Foreseen {
-    pc: u64,
-    stopped: bool,
-}
-
-/// Was this instruction judged before?
-pub fn has_judged(t: Current, pc: u64) -> bool {
-    t.own().foreseen.get().pc == pc
-}
 
 /// What to stop for before the instruction at PC makes these accesses; `None`: they are not known.
 pub fn stops_at(t: Current, gprs: &Gprs, list: Option<&AccessList>) -> Events {

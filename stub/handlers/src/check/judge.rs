@@ -7,7 +7,7 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::found::Wrong;
 
 use super::blocks::{self, Block};
-use super::{arena, foresee, report, shadow};
+use super::{arena, report, shadow};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
 use crate::runtime::memory;
@@ -38,7 +38,8 @@ fn is_copier(pc: u64) -> bool {
 
 /// Is the instruction's access, which overlaps the arena, one that somebody should know of? The event to stop for.
 pub fn access(t: Current, gprs: &Gprs, c: &Cause) -> Option<Event> {
-    if c.syscall.is_none() && foresee::has_judged(t, c.pc) {
+    // (Judged before it was made: `foresee`.)
+    if c.syscall.is_none() && t.own().foreseen.get().pc == c.pc {
         return None;
     }
     let closed = wrong_byte(c)?;
@@ -124,7 +125,7 @@ fn is_masked(pc: u64) -> bool {
 }
 
 /// What the byte belongs to: a freed block that it was in, or the block that is nearest.
-fn nearest(at: u64) -> (Wrong, Option<Block>) {
+pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     let is_one = |b: &Block| b.size > 0 || b.allocated_at != 0;
     let here = blocks::near(at).filter(is_one);
     if let Some(b) = here

@@ -116,17 +116,7 @@ fn write(t: Current, told: &Told) -> Option<Event> {
         r.syscall.store(told.syscall, Relaxed);
         r.pc.store(told.pc, Relaxed);
         r.here.note(t.tid() as u32, told.frames);
-        if let Some(b) = &told.block {
-            r.block.store(b.start, Relaxed);
-            r.size.store(b.size, Relaxed);
-            r.by.store(b.by as u32, Relaxed);
-            r.asked.store(b.asked as u32, Relaxed);
-            r.freed.store(b.freed.into(), Relaxed);
-            depot::tell(b.allocated_at, &r.allocated_at);
-            if b.freed {
-                depot::tell(b.freed_at, &r.freed_at);
-            }
-        }
+        note_block(r, told.block.as_ref());
         r.told.store(1, Release);
     }
     wake();
@@ -154,13 +144,58 @@ pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
         }
         return;
     };
-    r.wrong.store(wrong as u32, Relaxed);
-    r.count.store(blocks, Relaxed);
-    r.len.store(bytes, Relaxed);
-    r.block.store(example.start, Relaxed);
-    r.size.store(example.size, Relaxed);
-    r.by.store(example.by as u32, Relaxed);
-    r.asked.store(example.asked as u32, Relaxed);
-    depot::tell(example.allocated_at, &r.allocated_at);
+    describe(r, wrong as u32, blocks, bytes);
+    note_block(r, Some(example));
     r.told.store(1, Release);
+}
+
+/// An answer to a debugger's question, the one with this number, by the stub's task, at rest: about these blocks, of
+/// which `example` is one. `false`: there is no room for it.
+pub fn answer(number: usize, wrong: u32, count: u64, len: u64, example: Option<&Block>) -> bool {
+    let Some(r) = findings().and_then(|f| f.asked.get(number)) else {
+        return false;
+    };
+    describe(r, wrong, count, len);
+    note_block(r, example);
+    true
+}
+
+/// As [`answer`]: a pointer in memory at `at`, or in a register (see [`IN_MEMORY`]) of a thread.
+pub fn pointer(
+    number: usize,
+    at: u64,
+    to: u64,
+    (kind, thread): (u32, u32),
+    block: Option<&Block>,
+) -> bool {
+    let Some(r) = findings().and_then(|f| f.asked.get(number)) else {
+        return false;
+    };
+    describe(r, 0, 1, to);
+    note_block(r, block);
+    r.addr.store(at, Relaxed);
+    r.kind.store(kind, Relaxed);
+    r.here.note(thread, &[]);
+    true
+}
+
+fn describe(r: &Report, wrong: u32, count: u64, len: u64) {
+    r.wrong.store(wrong, Relaxed);
+    r.count.store(count, Relaxed);
+    r.len.store(len, Relaxed);
+}
+
+fn note_block(r: &Report, block: Option<&Block>) {
+    r.block.store(block.map_or(0, |b| b.start), Relaxed);
+    r.freed_at.note(0, &[]);
+    r.allocated_at.note(0, &[]);
+    let Some(b) = block else { return };
+    r.size.store(b.size, Relaxed);
+    r.by.store(b.by as u32, Relaxed);
+    r.asked.store(b.asked as u32, Relaxed);
+    r.freed.store(b.freed.into(), Relaxed);
+    depot::tell(b.allocated_at, &r.allocated_at);
+    if b.freed {
+        depot::tell(b.freed_at, &r.freed_at);
+    }
 }

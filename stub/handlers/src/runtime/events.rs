@@ -142,6 +142,14 @@ impl Events {
     }
 }
 
+/// The last error of the checked heap that was judged before it was made: its instruction, and whether the thread has stopped
+/// there since.
+#[derive(Clone, Copy, Default)]
+pub struct Foreseen {
+    pub pc: u64,
+    pub stopped: bool,
+}
+
 /// What a program thread asks of the stub's task. `…Begin` parks all other threads until `End`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {

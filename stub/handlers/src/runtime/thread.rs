@@ -28,14 +28,13 @@ use ulpf_engine::exec::Site;
 pub use ulpf_lib::ring::SystemCall as Call;
 use ulpf_lib::sys;
 
-use super::events::{Event, Events, Request, Resume, Tid};
+use super::events::{Event, Events, Foreseen, Request, Resume, Tid};
 use super::filters::Filters;
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::library_state::LibraryState;
 use super::mapped::{Locks, Mapped};
 use super::sequences::{Registered, Section};
 use super::waiting::Waiting;
-use crate::check::foresee::Foreseen;
 use crate::signals::actions::ActionTable;
 
 pub const BLOCK: usize = 256 << 10;
