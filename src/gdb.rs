@@ -16,7 +16,7 @@ use ulpf_host::foreign::text::lines;
 use ulpf_host::programs::{find, locate};
 use ulpf_host::{foreground, sys};
 use ulpf_listen::socket_dir::SocketDir;
-use ulpf_server::options::Options;
+use ulpf_server::options::{HeapOptions, Options};
 use ulpf_server::{BackEnd, Terminal};
 
 /// Options of GDB that take the next word as their value.
@@ -97,6 +97,25 @@ fn take<'a>(name: &str, options: Vec<&'a OsString>) -> (Option<String>, Vec<&'a 
     (value, rest)
 }
 
+/// Takes out an option of ours that has no value.
+fn flag<'a>(name: &str, options: Vec<&'a OsString>) -> (bool, Vec<&'a OsString>) {
+    let (ours, rest): (Vec<_>, Vec<_>) = options.into_iter().partition(|word| *word == name);
+    (!ours.is_empty(), rest)
+}
+
+/// Can the heap of this be checked (`--check`)?
+fn can_check(subject: &Subject, bridge: bool) -> Result<(), String> {
+    match subject {
+        Subject::Process(..) => Err(
+            "A process that runs already cannot be checked, because its blocks are not ulpf's. Start the program: ulpf gdb --check PROGRAM."
+                .into(),
+        ),
+        Subject::Core => Err("A core file runs no more, so there is nothing to check.".into()),
+        _ if bridge => Err("The heap is checked in programs of this machine. Leave --backend out.".into()),
+        Subject::Program(..) | Subject::Nothing => Ok(()),
+    }
+}
+
 /// What there is to debug.
 #[derive(Debug, PartialEq)]
 enum Subject<'a> {
@@ -173,7 +192,11 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let (placement, rest) = take("--placement", options.iter().collect());
     let (backend, rest) = take("--backend", rest);
     let (backend, settings) = BackEnd::choose(placement.as_deref(), backend.as_deref(), false)?;
+    let (check, rest) = flag("--check", rest);
     let (subject, gdb_options) = subject(words, rest, program)?;
+    if check {
+        can_check(&subject, backend.is_some())?;
+    }
     let gdb = find("gdb").ok_or("There is no gdb in PATH. Install it (Debian, Ubuntu: apt install gdb; Fedora: dnf install gdb).")?;
     if asks_about_gdb(&gdb_options) {
         let error = Command::new(&gdb).args(gdb_options).exec();
@@ -207,6 +230,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         once: true,
         ask_arguments: Some(dir.file("arguments")),
         settings,
+        check: check.then_some(HeapOptions { leaks: true }),
         ..Options::default()
     };
     let with_stub = backend.is_none();

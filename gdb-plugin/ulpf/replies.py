@@ -117,6 +117,11 @@ class HeapChecked:
 
 
 @dataclass(frozen=True)
+class HeapAsked:
+    reports: int
+
+
+@dataclass(frozen=True)
 class Refused:
     what: str
     why: str
@@ -146,6 +151,8 @@ def change(object):
         return PatchSyscalls(on)
     if _get(object, "heap_checked", bool, None):
         return HeapChecked()
+    if (reports := _count(object, "heap_asked", None)) is not None:
+        return HeapAsked(reports)
     session, stops_at = (_address(_get(object, name, str)) for name in ("session", "stops_at"))
     return About(session, _get(object, "pid", int), stops_at)
 

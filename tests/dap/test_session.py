@@ -370,3 +370,44 @@ class Schema(DapCase):
         dap.top()
 
 
+@ulpf_only
+class CheckedHeap(DapCase):
+    def test_an_error_is_an_exception(self):
+        dap = self.adapter()
+        dap.launch("heap_errors", "use_after_free", check=True)
+        dap.ask("configurationDone")
+        stop = dap.event("stopped", reason="exception")
+        self.assertEqual(stop["description"], "Error of the heap: freed")
+        self.assertRegex(stop["text"], r"^read of 4 bytes at 0x[0-9a-f]+, 12 bytes inside a freed block of 40 bytes$")
+        self.assertEqual([frame["name"] for frame in dap.top()][:2], ["use_after_free", "main"])
+        info = dap.ask("exceptionInfo", threadId=stop["threadId"])
+        self.assertEqual(info["exceptionId"], "heap: freed")
+        for part in "freed by", "allocated by", "use_after_free at heap_errors.c:":
+            self.assertIn(part, info["description"])
+        dap.ask("continue", threadId=1)
+        self.assertEqual(dap.exited(), 5)
+        self.assertIn("ulpf: 1 error at 1 place", dap.outputs("console"))
+        self.assertEqual(dap.outputs("stdout"), "")
+
+    def test_threads_and_signals_that_nobody_wants(self):
+        """Each error is a stop on its thread, also where the client wants no signals."""
+        dap = self.adapter()
+        dap.launch("heap_stops", check=True)
+        dap.ask("setExceptionBreakpoints", filters=[])
+        dap.ask("configurationDone")
+        seen = set()
+        for _ in range(3):
+            stop = dap.event("stopped", reason="exception")
+            seen.add((stop["description"], stop["threadId"]))
+            dap.ask("continue", threadId=stop["threadId"])
+        self.assertEqual(sorted(what for what, _ in seen),
+                         ["Error of the heap: double-free", "Error of the heap: freed", "Error of the heap: outside"])
+        self.assertEqual(len({thread for _, thread in seen}), 3)
+        self.assertEqual(dap.exited(), 0)
+
+    def test_what_cannot_be_checked(self):
+        for request, more, why in ("launch", {"address": "localhost:1"}, "start it with --check"), ("attach", {"pid": 1}, "runs already"):
+            dap = self.adapter()
+            dap.initialize()
+            with self.assertRaisesRegex(Refused, why):
+                dap.ask(request, program=example("heap_errors"), check=True, **more)

@@ -150,8 +150,23 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
-    /// `heap-check frames N quarantine BYTES gap BYTES [leaks]`
+    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop]`
     HeapCheck(HeapCheck),
+    /// `heap-error`, `heap-block ADDR`, `heap-leaks`, `heap-pointers ADDR`
+    HeapAsk(HeapAsk),
+}
+
+/// What can be asked of a checked heap. The stub finds it, and the server has the words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeapAsk {
+    /// The error that the program has stopped for last. (The server's to answer.)
+    Error,
+    /// The block that has this byte, or is nearest.
+    Block(u64),
+    /// Blocks that nothing leads to.
+    Leaks,
+    /// Who points into the block that has this byte.
+    Pointers(u64),
 }
 
 /// How the program's heap is to be checked.
@@ -165,6 +180,8 @@ pub struct HeapCheck {
     pub gap: u64,
     /// Blocks that are left at the end are looked for.
     pub leaks: bool,
+    /// The program stops at its errors, for a debugger.
+    pub stop: bool,
 }
 
 impl Default for HeapCheck {
@@ -174,6 +191,7 @@ impl Default for HeapCheck {
             quarantine: 64 << 20,
             gap: 16,
             leaks: true,
+            stop: false,
         }
     }
 }
@@ -396,8 +414,13 @@ impl fmt::Display for Command {
             Command::PatchSites(n) => write!(f, "patch sites {n}"),
             Command::Last { addr, len, most } => write!(f, "last {addr:#x} {len} {most}"),
             Command::Log(n) => write!(f, "log {n}"),
+            Command::HeapAsk(HeapAsk::Error) => f.write_str("heap-error"),
+            Command::HeapAsk(HeapAsk::Leaks) => f.write_str("heap-leaks"),
+            Command::HeapAsk(HeapAsk::Block(at)) => write!(f, "heap-block {at:#x}"),
+            Command::HeapAsk(HeapAsk::Pointers(at)) => write!(f, "heap-pointers {at:#x}"),
             Command::HeapCheck(how) => {
                 let leaks = if how.leaks { " leaks" } else { "" };
+                let stop = if how.stop { " stop" } else { "" };
                 let HeapCheck {
                     frames,
                     quarantine,
@@ -406,7 +429,7 @@ impl fmt::Display for Command {
                 } = how;
                 write!(
                     f,
-                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}"
+                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}"
                 )
             }
         }

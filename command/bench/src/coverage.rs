@@ -191,6 +191,7 @@ fn tactic(
                 tables: Default::default(),
                 hit: 0,
                 step: 0,
+                ahead: false,
             };
             match Trampoline::new(&group, target) {
                 None => Err("no registers for its check".into()),

@@ -83,7 +83,7 @@ impl Session {
             // Those that are no errors, as GDB has it.
             self.console("handle SIGALRM SIGURG SIGIO SIGVTALRM SIGPROF SIGCHLD SIGPOLL SIGWINCH SIGLWP SIGPRIO SIGCANCEL nostop noprint pass").await?;
         }
-        self.console("handle SIGINT SIGTRAP stop print nopass")
+        self.console("handle SIGINT SIGTRAP EXC_BAD_ACCESS stop print nopass")
             .await?;
         Ok(())
     }

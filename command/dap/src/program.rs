@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::time::Duration;
 use ulpf_inject::settings::Settings;
 use ulpf_listen::socket_dir::SocketDir;
-use ulpf_server::options::Options;
+use ulpf_server::options::{HeapOptions, Options};
 use ulpf_server::{BackEnd, Terminal};
 
 use tokio::net::unix::pipe;
@@ -29,6 +29,8 @@ pub struct Program {
     /// Another machine has it: simulated, or behind the bridge.
     pub backend: Option<BackEnd>,
     pub settings: Settings,
+    /// Its heap is checked.
+    pub check: bool,
     dir: Option<SocketDir>,
     server: Option<std::thread::JoinHandle<()>>,
     streams: Vec<Stream>,
@@ -76,6 +78,7 @@ impl Program {
             multi: true,
             once: true,
             settings: self.settings,
+            check: self.check.then_some(HeapOptions { leaks: true }),
             output: Some([0, 1].map(|n| self.streams[n].writer.as_raw_fd())),
             ..Options::default()
         };

@@ -60,6 +60,8 @@ pub struct Start {
     pub sysroot: Option<String>,
     pub source_map: BTreeMap<String, String>,
     pub placement: Option<String>,
+    /// The heap is checked, and the program stops at its errors.
+    pub check: bool,
     pub backend: Option<String>,
     /// Every message from and to GDB, as output.
     pub trace: bool,

@@ -320,6 +320,10 @@ impl Session {
             Record::Stream('&', text) if !text.starts_with("warning: Error disabling") => {
                 self.client.output("console", &text).await;
             }
+            // What the server has to say; the program's output comes by pipes of its own.
+            Record::Stream('@', text) if self.program.check => {
+                self.client.output("console", &text).await;
+            }
             Record::Stream('@', text) => self.client.output("stdout", &text).await,
             // A program that has GDB's own terminal.
             Record::Other(text) => self.client.output("stdout", &format!("{text}\n")).await,

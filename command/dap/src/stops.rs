@@ -8,6 +8,9 @@ use super::session::{Answer, NOT_STOPPED, Session, State};
 use super::state::breakpoints::{Kind, Verdict};
 use serde_json::{Value, json};
 
+/// What GDB calls the stop before an error of a checked heap (`stub/task/src/gdb/signals.rs`).
+const HEAP_ERROR: &str = "EXC_BAD_ACCESS";
+
 impl Session {
     pub async fn stopped(&mut self, fields: Fields) {
         let reason = fields.text("reason").to_string();
@@ -43,6 +46,9 @@ impl Session {
             "breakpoint-hit" => self.at_breakpoint(&fields).await,
             "end-stepping-range" | "location-reached" | "function-finished" => {
                 Some(("step", json!({})))
+            }
+            "signal-received" if fields.text("signal-name") == HEAP_ERROR => {
+                Some(self.at_heap_error(&fields).await)
             }
             "signal-received" => self.at_signal(&fields, pausing),
             "watchpoint-trigger" | "read-watchpoint-trigger" | "access-watchpoint-trigger" => {
@@ -150,6 +156,26 @@ impl Session {
                 )
             }
         })
+    }
+
+    /// An error of a checked heap: the server has its words.
+    async fn at_heap_error(&mut self, fields: &Fields) -> (&'static str, Value) {
+        let answer = self.console("monitor ulpf heap-error").await;
+        let answer = answer.ok().and_then(|text| {
+            let mut lines = text.lines().filter(|l| l.starts_with('{'));
+            serde_json::from_str::<Value>(lines.next()?).ok()
+        });
+        let error = answer.as_ref().and_then(|a| a.get("heap_error"));
+        let of = |name| error.and_then(|e| e.get(name)).and_then(Value::as_str);
+        let what = of("what").unwrap_or(fields.text("signal-meaning"));
+        let id = of("error").unwrap_or(HEAP_ERROR);
+        let text = answer.as_ref().and_then(|a| a.get("text")?.as_str());
+        let text = text.unwrap_or(what).trim_end();
+        self.exception = Some((format!("heap: {id}"), text.to_string()));
+        (
+            "exception",
+            json!({"description": format!("Error of the heap: {id}"), "text": what}),
+        )
     }
 
     fn at_signal(&mut self, fields: &Fields, pausing: bool) -> Option<(&'static str, Value)> {

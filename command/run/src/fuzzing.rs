@@ -1,9 +1,9 @@
 //! What fuzz/ needs of `ulpf run`; compiled only there.
 #![forbid(unsafe_code)]
 
-use super::check::pattern::Frame;
-use super::check::suppress::{Case, Suppressions, make};
 use super::stops::{console, stop_of};
+use ulpf_heap::pattern::Frame;
+use ulpf_heap::suppress::{Case, Suppressions, make};
 use ulpf_lib::ring::found::Wrong;
 
 /// A packet of a stub, read as a stop reply and as console output; the text of the latter.

@@ -1,11 +1,11 @@
 //! The command lines of `ulpf run` and `ulpf attach`.
 
-use super::check::suppress::Suppressions;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use ulpf_heap::suppress::Suppressions;
 use ulpf_host::foreign::text;
 use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
@@ -353,6 +353,7 @@ impl Check {
                     quarantine: args.quarantine,
                     gap: args.gap.next_multiple_of(16).max(16),
                     leaks: !args.no_leaks,
+                    stop: false,
                 },
                 json: args.json,
                 reachable: args.show_reachable,

@@ -14,11 +14,13 @@ mod ahead;
 mod apply;
 mod bridge;
 mod changes;
+mod checked;
 mod client;
 mod common;
 mod filters;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod heap;
 mod host_io;
 mod leaving;
 mod non_stop;
@@ -284,6 +286,11 @@ impl Server {
             inferior.pid
         ));
         self.adopt(inferior).await;
+        if let (Some(how), Some(target)) = (self.options.check, self.targets.first_mut())
+            && let Err(why) = target.check_heap(how).await
+        {
+            message!("ulpf server: {why}; the program runs unchecked");
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 use super::client::Client;
+use super::heap;
 use super::packets::{exec_stop, is_output, shape_stop};
 use super::state::Server;
 use super::stops::Stops;
@@ -227,11 +228,20 @@ impl Server {
                 let thread = thread_in(&stop).unwrap_or_default().to_vec();
                 self.let_thread_go(number, &thread).await;
             }
-            Event::Stop(stop) => self.tell_stop(client, number, stop).await,
+            Event::Stop(stop) if heap::is_end(&stop) => {
+                self.tell_heap_end(client, number, true).await;
+                let thread = thread_in(&stop).unwrap_or_default().to_vec();
+                self.let_thread_go(number, &thread).await;
+            }
+            Event::Stop(stop) => {
+                let stop = self.tell_heap_error(client, number, stop).await;
+                self.tell_stop(client, number, stop).await;
+            }
             Event::Reply(reply) if is_output(&reply) => say_text(&reply),
             // Nobody has asked.
             Event::Reply(_) | Event::Notification(_) => {}
             Event::Ended(ending) => {
+                self.tell_heap_end(client, number, false).await;
                 self.bring_forward(number);
                 let reply = self.ended(ending).into_bytes();
                 self.stops.forget(number);

@@ -68,6 +68,10 @@ Other options:
                         debug-register (up to four small ones), or auto: guarded
                         pages, and debug registers where they cost less.
                         (default: auto)
+  --check               Check the heap of the program: it stops before an access
+                        beside a block or to a freed one, and at wrong frees, and
+                        blocks that are lost are listed at its end.
+                        (`ulpf check` does the same without a debugger.)
   --no-patch            Leave the program's code as it is: hot instructions and
                         system calls are not patched, and cost a signal each.
 
@@ -134,6 +138,8 @@ pub struct Options {
     pub disabled: Disabled,
     pub remote_debug: bool,
     pub settings: Settings,
+    /// The heap of each program that is started is checked, and the program stops at its errors.
+    pub check: Option<HeapOptions>,
     /// Not only our own user and root may connect.
     pub any_user: bool,
     /// vFile, also where other machines can connect.
@@ -144,6 +150,13 @@ pub struct Options {
     pub ask_arguments: Option<PathBuf>,
     /// Descriptors for the program's stdout and stderr; its stdin is /dev/null then.
     pub output: Option<[i32; 2]>,
+}
+
+/// How a heap is checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeapOptions {
+    /// Blocks that are left at the end are looked for.
+    pub leaks: bool,
 }
 
 /// What there is to debug.
@@ -200,6 +213,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             "--no-startup-with-shell" => o.no_shell = true,
             "--debug" | "--event-loop-debug" => {}
             "--remote-debug" => o.remote_debug = true,
+            "--check" => o.check = Some(HeapOptions { leaks: true }),
             "--no-patch" => o.settings.no_patch = true,
             "--any-user" => o.any_user = true,
             "--allow-files" => o.allow_files = true,
@@ -281,6 +295,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
         }
         _ => {}
     }
+    if o.check.is_some() && o.backend.is_some() {
+        return Parsed::Refuse(
+            "--check goes with programs of this machine, not with another --backend.\n".into(),
+        );
+    }
     let Some(comm) = args.next() else {
         return usage_error();
     };
@@ -296,6 +315,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             (None, [pid]) => pid,
             _ => return usage_error(),
         };
+        if o.check.is_some() {
+            return Parsed::Refuse(
+                "A process that runs already cannot be checked, because its blocks are not ulpf's.\n"
+                    .into(),
+            );
+        }
         match pid.to_str().and_then(|p| p.parse().ok()) {
             Some(pid) if pid > 0 => Target::Attach(pid),
             _ => return usage_error(),
@@ -390,6 +415,15 @@ mod tests {
     }
 
     #[test]
+    fn heaps_are_checked_on_demand() {
+        assert_eq!(
+            serve("--check :0 x").check,
+            Some(HeapOptions { leaks: true })
+        );
+        assert_eq!(serve(":0 --check x").check, None);
+    }
+
+    #[test]
     fn wrapper_ends_at_two_dashes() {
         let o = serve("--wrapper env A=1 -- :0 prog");
         assert_eq!(o.wrapper, ["env", "A=1"]);
@@ -413,6 +447,8 @@ mod tests {
             "--backend gem5 --gem5",
             "--bogus :0 x",
             "--placement here :0 x",
+            "--check --attach :0 1",
+            "--check --backend sim :0 x",
         ] {
             let words = line
                 .split(' ')

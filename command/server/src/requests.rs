@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use tokio::task::spawn_blocking;
 use ulpf_host::foreign::text::lines;
+use ulpf_lib::command::Command;
 
 /// Abilities of the server itself, added to the stub's answer to qSupported.
 const OWN_FEATURES: &[&str] = &[
@@ -334,6 +335,15 @@ impl Server {
                 let _ = client.send(b"OK").await;
             }
             _ if !self.targets.is_empty() => {
+                let asked = std::str::from_utf8(&command).ok().map(Command::parse);
+                if let Some(Ok(Command::HeapAsk(what))) = asked {
+                    let answer = self.targets[0].ask_heap(what).await;
+                    for part in parts(&lines(&answer), self.packet_size / 2 - 8) {
+                        let _ = client.send(output(part).as_bytes()).await;
+                    }
+                    let _ = client.send(b"OK").await;
+                    return None;
+                }
                 let Some(spec) = filters::names_a_variable(&command) else {
                     return self.relay(client, packet).await;
                 };

@@ -5,6 +5,7 @@
 
 use super::client::{Client, Input};
 use super::common::{Outcome, Terminal};
+use super::heap;
 use super::packets::{catches_execve, exec_stop, is_output, resume_again, shape_stop, with_reason};
 use super::state::Server;
 use super::target::{Event, HALTED, Target};
@@ -60,7 +61,14 @@ impl Server {
     /// Serves a packet that lets processes run; the reply is a stop.
     pub(super) async fn resume(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
         self.follow_all_children().await;
-        if let Some(reply) = self.due(packet).await {
+        if let Some((number, reply)) = self.pending_stop(packet) {
+            let reply = self.tell_heap_error(client, number, reply).await;
+            let _ = client
+                .send(&shape_stop(reply, &self.options.disabled))
+                .await;
+            return None;
+        }
+        if let Some(reply) = self.due() {
             let _ = client.send(&reply).await;
             return None;
         }
@@ -191,6 +199,12 @@ impl Server {
                 Event::Reply(reply) if is_output(&reply) => {
                     let _ = client.send(&reply).await;
                 }
+                Event::Reply(reply) if heap::is_end(&reply) => {
+                    self.tell_heap_end(client, number, true).await;
+                    if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+                        let _ = target.send(b"vCont;c").await;
+                    }
+                }
                 // It was on its way when a debugger vanished that had asked for it.
                 Event::Reply(reply) if self.is_unwanted(&reply) => {
                     self.note_child(number, &reply);
@@ -231,6 +245,7 @@ impl Server {
                         return None;
                     }
                     self.note_child(number, &reply);
+                    let reply = self.tell_heap_error(client, number, reply).await;
                     let _ = client
                         .send(&shape_stop(reply, &self.options.disabled))
                         .await;
@@ -247,6 +262,7 @@ impl Server {
                     }
                 }
                 Event::Ended(ending) => {
+                    self.tell_heap_end(client, number, false).await;
                     self.come_to_rest(number).await;
                     let reply = self.ended(ending);
                     let _ = client.send(reply.as_bytes()).await;
@@ -409,16 +425,19 @@ impl Server {
         ended
     }
 
-    /// What a process that is to be resumed has reported already, or can only report.
-    async fn due(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+    /// What a process that is to be resumed has reported already.
+    fn pending_stop(&mut self, packet: &[u8]) -> Option<(i32, Vec<u8>)> {
         let concerned = |t: &&mut Target| t.actions_for(packet).is_some();
         let mut waiting = self.targets.iter_mut().filter(concerned);
-        if let Some(target) = waiting.find(|t| t.pending.is_some()) {
-            let (number, reply) = (target.number, target.pending.take()?);
-            self.bring_forward(number);
-            self.note_child(number, &reply);
-            return Some(shape_stop(reply, &self.options.disabled));
-        }
+        let target = waiting.find(|t| t.pending.is_some())?;
+        let (number, reply) = (target.number, target.pending.take()?);
+        self.bring_forward(number);
+        self.note_child(number, &reply);
+        Some((number, reply))
+    }
+
+    /// What a process that is to be resumed can only report.
+    fn due(&mut self) -> Option<Vec<u8>> {
         let target = self.targets.first()?;
         let why = target.lost.clone()?;
         Some(match target.exit.now() {

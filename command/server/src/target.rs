@@ -3,7 +3,9 @@
 
 use super::ahead::{self, Ahead};
 use super::changes::Changed;
+use super::checked::Checked;
 use super::common::reap_later;
+
 use super::packets::{exec_stop, is_output};
 use super::refused::RefusedWatches;
 use super::vfork::{self, VforkChild};
@@ -86,6 +88,8 @@ pub struct Target {
     pub(super) children: Vec<VforkChild>,
     /// A forked child that has not run yet: the debugger believes that it has its parent's watches.
     pub inherits: bool,
+    /// Its heap is checked.
+    pub heap: Option<Checked>,
     /// What others have changed in its stub.
     pub changed: Changed,
     /// How it was resumed, for once more; `None`: it cannot be resumed so again.
@@ -137,6 +141,7 @@ impl Target {
             later: VecDeque::new(),
             children: Vec::new(),
             inherits: false,
+            heap: None,
             changed: Changed::default(),
             again: None,
             halted: false,
@@ -323,6 +328,7 @@ impl Target {
         self.ahead = Ahead::default();
         self.refused = RefusedWatches::default();
         self.changed = Changed::default();
+        self.heap = None;
         self.halted = false;
         self.unfollowed = None;
         self.eof = false;

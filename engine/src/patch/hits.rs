@@ -174,6 +174,12 @@ pub fn hit(
     looks: &mut Vec<u16>,
 ) -> Option<()> {
     let asm = &mut w.asm;
+    if target.ahead {
+        looks.push(asm.here() as u16);
+        asm.trap();
+        w.mark(Phase::Saved);
+        return Some(());
+    }
     // Bits are also set before a page whose neighbour lies elsewhere.
     if let Some(one_page) = on_one_page(asm, x) {
         looks.push(asm.here() as u16);

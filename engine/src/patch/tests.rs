@@ -35,6 +35,7 @@ fn target(at: u64) -> Target {
         hit: 0x7ea1_2345_0000,
         step: 192,
         leaving: 0x7ea1_2345_0040,
+        ahead: false,
         tables: Tables::default(),
     }
 }
@@ -291,4 +292,24 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
         let elsewhere = Trampoline::new(&group, target(AT + 0x1000_0000)).unwrap();
         assert_eq!(elsewhere.code.len(), trampoline.code.len());
     }
+}
+
+/// For a debugger: a hit is left to an `int3` before it is made, and whoever is there stands before the instruction.
+#[test]
+fn hits_may_be_looked_at_before_they_are_made() {
+    // mov %al,(%rdi); inc %rdi
+    let group = group(&[0x88, 0x07, 0x48, 0xff, 0xc7]).unwrap();
+    let body = |ahead| {
+        let target = Target {
+            ahead,
+            ..target(AT + 0x1_0000)
+        };
+        Trampoline::new(&group, target).unwrap()
+    };
+    let (made, ahead) = (body(false), body(true));
+    assert!(ahead.code.len() < made.code.len());
+    let at = *ahead.looks.last().unwrap();
+    assert_eq!(ahead.code[usize::from(at)], 0xcc);
+    let mark = ahead.mark(at).unwrap();
+    assert_eq!((mark.part, mark.phase), (0, Phase::Saved));
 }

@@ -24,6 +24,8 @@ pub struct Target {
     pub leaving: u64,
     /// See `hit`.
     pub step: u64,
+    /// Hits are to be looked at before they are made: each costs an `int3`.
+    pub ahead: bool,
     /// What it looks up.
     pub tables: Tables,
 }

@@ -12,6 +12,8 @@ ulpf info watches      all of them, with what they have counted
 ulpf log show          the last hits
 ulpf last EXPR         who wrote it last
 ulpf why [NUM]         why something is refused, trapped or slow
+ulpf info block ADDRESS, ulpf leaks, ulpf who-points-at ADDRESS
+                       of a program whose heap is checked (`ulpf gdb --check`)
 ulpf run, ulpf attach PID, ulpf connect ADDRESS
                        get a program under ulpf (`ulpf gdb PROGRAM` has it there)"""
 

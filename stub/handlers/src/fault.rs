@@ -18,6 +18,7 @@ use ulpf_lib::ring::Unpatched;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
 
 use crate::cause::Cause;
+use crate::check::foresee;
 use crate::engine;
 use crate::global::g;
 use crate::hits::{count_false_positive, hits};
@@ -236,6 +237,12 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let mut list = AccessList::new();
     site.insn.accesses(&cpu, &mut list);
     let known = !list.overflowed() && site.insn.accesses_known();
+    let wrong = foresee::stops_at(t, cpu.gprs, known.then_some(&list));
+    if !wrong.is_empty() {
+        cancel_own_step(t, uc);
+        stop_for(t, uc, &wrong);
+        return Step::Stopped;
+    }
     if known && paths::asks_for_rest(t, &list) {
         paths::begin(t, uc);
         return Step::Alone;

@@ -89,10 +89,10 @@ fn hit(
 ) -> Option<Event> {
     if g().attributes(id).part == Part::Checked {
         // (An access over the edge of a chunk is judged once, as a whole.)
-        if c.addr.0.wrapping_sub(range.start.0) < range.len {
-            judge::access(t, gprs, c);
-        }
-        return None;
+        return match c.addr.0.wrapping_sub(range.start.0) < range.len {
+            true => judge::access(t, gprs, c),
+            false => None,
+        };
     }
     let start = c.addr.0.max(range.start.0);
     let end = (c.addr.0 + c.len).min(range.end().0);

@@ -146,8 +146,8 @@ fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
             // What nobody may touch is told of one by one.
             let open = shadow::first_closed(addr, end - addr).map_or(end, |closed| closed);
             special |= open - addr < size;
-            end = open - (open - addr) % size;
-            return false;
+            end = end.min(open - (open - addr) % size);
+            return true;
         }
         special |= here.is_some() || a.log || a.stop || a.filter.is_some() || a.frozen.is_some();
         special |= a.part == Part::Pointer;

@@ -263,6 +263,17 @@ fn resuming() {
         .contains(";watch:1234;")
     );
     assert!(t.say("?").contains("watch:1234"));
+    // An error of the heap: a signal that nobody here can have, and that passes nothing when it is passed on.
+    assert!(t.send(b"vCont;c").is_empty());
+    let stop = t.stop(100, StopReason::HeapError { report: 31 });
+    assert!(stop.starts_with("T91thread:p64.64;"), "{stop}");
+    assert!(stop.ends_with(";ulpfheap:1f;"), "{stop}");
+    assert!(t.send(b"vCont;C91:p64.64;c").is_empty());
+    assert!(
+        t.last()
+            .starts_with("resume 100: Continue { signal: None }")
+    );
+    assert!(t.stop(100, StopReason::HeapEnd).ends_with(";ulpfheapend:;"));
     assert!(t.send(b"c").is_empty());
     assert_eq!(t.say("g"), "E.the program is running");
     assert_eq!(t.event, Event::Running);

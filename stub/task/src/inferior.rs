@@ -36,6 +36,12 @@ pub enum StopReason {
     /// A signal is about to be delivered to the thread (Linux numbering). It is delivered when the
     /// thread is resumed with `Resume::signal == Some(signo)`, and discarded when with `None`.
     Signal(i32),
+    /// An error of the checked heap: the number of its report among the findings.
+    HeapError {
+        report: u32,
+    },
+    /// The program ends, and what its checked heap has come to is known.
+    HeapEnd,
     /// The debugger's interrupt request (0x03) was served.
     Interrupted,
     /// The thread has made a child process, which waits; a vfork child shares our memory.

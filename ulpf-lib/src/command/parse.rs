@@ -52,7 +52,12 @@ const LAST: Of = Of {
 
 const HEAP_CHECK: Of = Of {
     what: "ulpf heap-check",
-    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks], before the program has run",
+    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks] [stop], before the program has run",
+};
+
+const HEAP_ASK: Of = Of {
+    what: "ulpf heap-block, ulpf heap-pointers",
+    say: "say: ulpf heap-block ADDR or ulpf heap-pointers ADDR, for example ulpf heap-block 0x7ff7c0010018",
 };
 
 const NO_SUCH_WATCH: &str = "there is no watch with that number";
@@ -126,6 +131,13 @@ impl Command {
             "last" => last(w),
             "log" => Ok(Command::Log(number(w.next()).unwrap_or(100))),
             "heap-check" => heap_check(w),
+            "heap-error" => Ok(Command::HeapAsk(HeapAsk::Error)),
+            "heap-leaks" => Ok(Command::HeapAsk(HeapAsk::Leaks)),
+            word @ ("heap-block" | "heap-pointers") => match (word, number(w.next())) {
+                ("heap-block", Some(at)) => Ok(Command::HeapAsk(HeapAsk::Block(at))),
+                (_, Some(at)) => Ok(Command::HeapAsk(HeapAsk::Pointers(at))),
+                (_, None) => HEAP_ASK.no("it takes an address"),
+            },
             other => Err(Mistake::Unknown(other.into())),
         }
     }
@@ -137,8 +149,12 @@ fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
         ..HeapCheck::default()
     };
     while let Some(word) = w.next() {
-        if word == "leaks" {
-            how.leaks = true;
+        match word {
+            "leaks" => how.leaks = true,
+            "stop" => how.stop = true,
+            _ => {}
+        }
+        if matches!(word, "leaks" | "stop") {
             continue;
         }
         match (word, number(w.next())) {

@@ -74,6 +74,8 @@ pub enum Reply {
     PatchSyscalls(bool),
     /// `{"heap_checked":true}`
     HeapChecked,
+    /// `{"heap_asked":3}`: so many reports answer a question, in [`crate::ring::found::Findings::asked`].
+    HeapAsked(u32),
     /// `{"refused":{"what":"…","why":"…","what_to_do":"…"}}`
     Refused(Refusal),
 }
@@ -110,6 +112,7 @@ impl fmt::Display for Reply {
             ),
             Reply::PatchSyscalls(on) => write!(f, "{{\"patch_syscalls\":{on}}}"),
             Reply::HeapChecked => f.write_str("{\"heap_checked\":true}"),
+            Reply::HeapAsked(reports) => write!(f, "{{\"heap_asked\":{reports}}}"),
             Reply::Refused(r) => write!(
                 f,
                 "{{\"refused\":{{\"what\":{},\"why\":{},\"what_to_do\":{}}}}}",

@@ -38,6 +38,14 @@ fn printed_and_read_again() {
             "ulpf watch 0x40 8 w log freeze",
         ),
         ("ulpf unwatch 7", "ulpf unwatch 7"),
+        (
+            "ulpf heap-check leaks frames 3 stop",
+            "ulpf heap-check frames 3 quarantine 67108864 gap 16 leaks stop",
+        ),
+        ("ulpf heap-error", "ulpf heap-error"),
+        ("ulpf heap-leaks", "ulpf heap-leaks"),
+        ("ulpf heap-block 64", "ulpf heap-block 0x40"),
+        ("ulpf heap-pointers 0x40", "ulpf heap-pointers 0x40"),
         ("ulpf on 0x7", "ulpf on 7"),
         ("ulpf off 7", "ulpf off 7"),
         ("ulpf frame 7 begins 64", "ulpf frame 7 begins 0x40"),
@@ -242,6 +250,7 @@ mod replies {
             },
             Reply::PatchSyscalls(true),
             Reply::HeapChecked,
+            Reply::HeapAsked(3),
             Reply::Refused(Refusal::new("a \"b\"", "c\\\nd", "é")),
         ] {
             let text = reply.to_string();

@@ -10,6 +10,12 @@ pub const FINDINGS_OFFSET: u64 = RINGS_END.next_multiple_of(4096);
 /// How many different errors are told; of what comes later there is a number.
 pub const REPORTS: usize = 1024;
 
+/// How many reports answer a question at most.
+pub const ASKED: usize = 256;
+/// In the answer to who points to a block, [`Report::kind`]: memory at [`Report::addr`], which is in that block if it is in
+/// one; else the register with that number less one, of the thread of [`Report::here`].
+pub const IN_MEMORY: u32 = 0;
+
 /// What is wrong.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -233,6 +239,8 @@ pub struct Findings {
     pub left: [[AtomicU64; 2]; 4],
     /// In the order in which they were found.
     pub reports: [Report; REPORTS],
+    /// The answer to the last question of a debugger's.
+    pub asked: [Report; ASKED],
 }
 
 /// Bytes of the whole area, most of them a hole.

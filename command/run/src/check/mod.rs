@@ -2,17 +2,13 @@
 //! (`stub/handlers/src/check`), and notes it in the shared area, which is the program's to write: nothing there is more
 //! than a claim.
 
-mod error;
-pub mod pattern;
 mod sarif;
 mod sink;
-pub mod suppress;
 mod xml;
 
 use super::events::Event;
 use super::life::Life;
 use super::options::Check;
-use error::Error;
 use sarif::Sarif;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -21,6 +17,8 @@ use std::io::Write as _;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use ulpf_heap::error::Error;
+use ulpf_heap::sums::{Ended, NO_ALLOCATOR, Sums};
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::{Text, path};
 use ulpf_lib::ring::Unpatched;
@@ -37,7 +35,6 @@ const SHORT_TICK: Duration = Duration::from_millis(2);
 /// The exit status after the first error, if nobody has named one.
 const ENDED: i32 = 1;
 const SIGKILL: i32 = 9;
-const NO_ALLOCATOR: &str = "the program has no dynamic symbols, or none called malloc";
 const WHAT_TO_DO: &str = "link it with the C library as a shared library (not with -static)";
 
 /// Asks the log to look for news, until nobody listens.
@@ -58,25 +55,11 @@ pub struct Told {
     sarif: Option<Sarif>,
     /// Of each report that has been read, the suppression that hides it.
     reports: Vec<Option<usize>>,
-    /// Places of errors that are no leaks.
-    places: u64,
-    failed: bool,
-    lost: Lost,
+    sums: Sums,
     /// The process, if it is to end at the first error and nobody has told it to so far.
     ends: Option<Process>,
     /// That is why it ends, as far as we know: see [`Told::end`].
     killed: bool,
-}
-
-#[derive(Default)]
-struct Lost {
-    lost: (u64, u64),
-    with: (u64, u64),
-    perhaps: (u64, u64),
-    reachable: (u64, u64),
-    suppressed: (u64, u64),
-    /// Of all but `suppressed`, those of which nobody knows where they were allocated.
-    untold: (u64, u64),
 }
 
 impl Told {
@@ -103,9 +86,7 @@ impl Told {
             xml: None,
             sarif,
             reports: Vec::new(),
-            places: 0,
-            failed: false,
-            lost: Lost::default(),
+            sums: Sums::default(),
             killed: false,
         }
     }
@@ -153,15 +134,8 @@ impl Told {
         let mut error = Error::of(wrong, report, program);
         let hidden = self.check.suppressions.find(&error.case());
         if wrong.is_leak() {
-            let all = match wrong {
-                _ if hidden.is_some() => &mut self.lost.suppressed,
-                Wrong::Lost => &mut self.lost.lost,
-                Wrong::LostWith => &mut self.lost.with,
-                Wrong::PerhapsLost => &mut self.lost.perhaps,
-                _ => &mut self.lost.reachable,
-            };
-            all.0 = all.0.saturating_add(error.count);
-            all.1 = all.1.saturating_add(error.len);
+            let all = (error.count, error.len);
+            self.sums.left(wrong, hidden.is_some(), all);
             if wrong == Wrong::Reachable && !self.check.reachable {
                 return hidden;
             }
@@ -172,8 +146,7 @@ impl Told {
         if hidden.is_some() {
             return hidden;
         }
-        self.places += u64::from(!wrong.is_leak());
-        self.failed |= matches!(wrong, Wrong::Lost) || !wrong.is_leak();
+        self.sums.told(wrong);
         if self.check.make {
             error.make_suppression();
         }
@@ -222,7 +195,7 @@ impl Told {
         self.look(life);
         // (Who had ended by itself shortly before notices no signal.)
         self.killed &= by == Some(SIGKILL);
-        self.add_untold(life.shared.clone().findings());
+        self.sums.add_untold(life.shared.clone().findings());
         let shared = life.shared.clone();
         let f = shared.findings();
         if let Some(xml) = &mut self.xml {
@@ -241,7 +214,7 @@ impl Told {
             sarif.end(&counts.take(self.reports.len()).collect::<Vec<_>>());
         }
         let text = match self.check.json {
-            true => json::line(&Sum::of(f, self)),
+            true => json::line(&SumLine::of(f, self)),
             false => self.summary(f),
         };
         self.put(&text);
@@ -254,24 +227,10 @@ impl Told {
             self.put(&used);
             self.put(&cost(life));
         }
-        match self.check.first && self.places > 0 {
+        match self.check.first && self.sums.places > 0 {
             true => Some(self.check.status.unwrap_or(ENDED)),
-            false => self.check.status.filter(|_| self.failed),
+            false => self.check.status.filter(|_| self.sums.failed),
         }
-    }
-
-    /// What is left at places that no report was left for.
-    fn add_untold(&mut self, f: &Findings) {
-        let l = &mut self.lost;
-        let all = [&mut l.lost, &mut l.with, &mut l.perhaps, &mut l.reachable];
-        for (all, [blocks, bytes]) in all.into_iter().zip(&f.left) {
-            let more = (blocks.load(Relaxed), bytes.load(Relaxed));
-            let add =
-                |a: &mut (u64, u64)| *a = (a.0.saturating_add(more.0), a.1.saturating_add(more.1));
-            add(all);
-            add(&mut l.untold);
-        }
-        self.failed |= l.lost.0 > 0;
     }
 
     /// Errors that are hidden, no leaks.
@@ -284,83 +243,14 @@ impl Told {
     }
 
     fn summary(&self, f: &Findings) -> String {
-        let get = |n: &std::sync::atomic::AtomicU64| n.load(Relaxed);
-        let mut out = String::new();
-        let leaks = f.searched.load(Relaxed) != 0;
-        let _ = writeln!(
-            out,
-            "ulpf: {} at {}; {} allocated, {} freed, {} bytes at most",
-            count(get(&f.errors).saturating_sub(self.suppressed(f)), "error"),
-            count(self.places, "place"),
-            count(get(&f.allocated), "block"),
-            get(&f.freed),
-            get(&f.most),
-        );
-        let hidden = (self.suppressed(f), self.lost.suppressed);
-        if hidden != (0, (0, 0)) {
-            let _ = writeln!(
-                out,
-                "ulpf: suppressed: {}, {} ({} bytes) that are left",
-                count(hidden.0, "error"),
-                count(hidden.1.0, "block"),
-                hidden.1.1
-            );
-        }
-        if self.killed {
-            let _ = writeln!(
-                out,
-                "ulpf: the program was ended at its first error (--exit-on-first-error)"
-            );
-        } else if leaks {
-            let l = &self.lost;
-            for (what, (blocks, bytes)) in [
-                ("lost", l.lost),
-                ("lost with these", l.with),
-                ("perhaps lost", l.perhaps),
-                ("still reachable", l.reachable),
-            ] {
-                if blocks > 0 {
-                    let _ = writeln!(
-                        out,
-                        "ulpf: {what}: {} ({bytes} bytes)",
-                        count(blocks, "block")
-                    );
-                }
-            }
-            if l.untold.0 > 0 {
-                let _ = writeln!(
-                    out,
-                    "ulpf: (of these, {} ({} bytes) of more places than there is room for)",
-                    count(l.untold.0, "block"),
-                    l.untold.1
-                );
-            }
-            if l.reachable.0 > 0 && !self.check.reachable {
-                let _ = writeln!(
-                    out,
-                    "ulpf: (--show-reachable says where those were allocated)"
-                );
-            }
-        } else if self.check.how.leaks {
-            let _ = writeln!(
-                out,
-                "ulpf: the program did not come to its end by itself, so nobody has looked for lost blocks"
-            );
-        }
-        if get(&f.untold) > 0 {
-            let _ = writeln!(
-                out,
-                "ulpf: {} more that no room was left for",
-                count(get(&f.untold), "error")
-            );
-        }
-        if get(&f.functions) == 0 {
-            let _ = writeln!(
-                out,
-                "ulpf: no allocator was found in the program, so nothing was checked: {NO_ALLOCATOR}"
-            );
-        }
-        out
+        let how = Ended {
+            suppressed: self.suppressed(f),
+            killed: self.killed,
+            leaks: self.check.how.leaks,
+            reachable: self.check.reachable,
+            command_line: true,
+        };
+        self.sums.text(f, how)
     }
 }
 
@@ -411,7 +301,7 @@ struct Notice<'a> {
 }
 
 #[derive(Serialize)]
-struct Sum {
+struct SumLine {
     r#type: &'static str,
     errors: u64,
     untold: u64,
@@ -427,10 +317,10 @@ struct Sum {
     suppressed_blocks: (u64, u64),
 }
 
-impl Sum {
-    fn of(f: &Findings, told: &Told) -> Sum {
+impl SumLine {
+    fn of(f: &Findings, told: &Told) -> SumLine {
         let get = |n: &std::sync::atomic::AtomicU64| n.load(Relaxed);
-        Sum {
+        SumLine {
             r#type: "heap",
             errors: get(&f.errors).saturating_sub(told.suppressed(f)),
             untold: get(&f.untold),
@@ -439,11 +329,11 @@ impl Sum {
             freed: get(&f.freed),
             most: get(&f.most),
             searched: f.searched.load(Relaxed) != 0,
-            lost: told.lost.lost,
-            indirectly_lost: told.lost.with,
-            possibly_lost: told.lost.perhaps,
-            reachable: told.lost.reachable,
-            suppressed_blocks: told.lost.suppressed,
+            lost: told.sums.lost.lost,
+            indirectly_lost: told.sums.lost.with,
+            possibly_lost: told.sums.lost.perhaps,
+            reachable: told.sums.lost.reachable,
+            suppressed_blocks: told.sums.lost.suppressed,
         }
     }
 }

@@ -1,14 +1,14 @@
 //! What is found, in SARIF 2.1.0 (Static Analysis Results Interchange Format, OASIS): code hosts show it beside the lines
 //! that it is about. One document, written at the end.
 
-use super::error::Error;
 use super::sink::Sink;
-use super::suppress::word;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use ulpf_heap::error::Error;
+use ulpf_heap::suppress::word;
 use ulpf_host::foreign::text::shown;
 use ulpf_lib::ring::found::Wrong;
 use ulpf_session::hit::place::Place;

@@ -9,13 +9,13 @@
 //!   errorcounts, suppcounts
 //! ```
 
-use super::error::Error;
 use super::sink::Sink;
 use std::fmt::{Display, Write as _};
 use std::fs::File;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
+use ulpf_heap::error::Error;
 use ulpf_host::foreign::text::Text;
 use ulpf_host::process::Status;
 use ulpf_lib::ring::found::Wrong;

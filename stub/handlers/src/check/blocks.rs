@@ -198,6 +198,25 @@ pub fn set_next(slot: u64, next: u32) {
 
 /// Calls `f` with every block in use, and its mark. By the stub's task, at rest.
 pub fn each(mut f: impl FnMut(Block, u8)) {
+    each_slot(|slot, s| {
+        if s.state == IN_USE
+            && let Some(b) = block(slot)
+        {
+            f(b, s.mark);
+        }
+    });
+}
+
+/// No block is marked any more. By the stub's task, at rest.
+pub fn unmark() {
+    each_slot(|slot, s| {
+        if s.mark != 0 {
+            put(slot, Slot { mark: 0, ..s });
+        }
+    });
+}
+
+fn each_slot(mut f: impl FnMut(u64, Slot)) {
     let end = CARVED.load(Relaxed).min(MAPPED.load(Relaxed));
     let mut at = GRANULE;
     while at < end {
@@ -209,12 +228,7 @@ pub fn each(mut f: impl FnMut(Block, u8)) {
         let stop = at + granules * GRANULE;
         let mut slot = at;
         while slot + size <= stop {
-            let s = get(slot);
-            if s.state == IN_USE
-                && let Some(b) = block(slot)
-            {
-                f(b, s.mark);
-            }
+            f(slot, get(slot));
             slot += size;
         }
         at = stop;

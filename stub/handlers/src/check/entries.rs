@@ -62,8 +62,9 @@ pub enum Function {
 pub const MOST: usize = 256;
 /// Bytes of an entry.
 const ENTRY: usize = 64;
-/// Bytes of the jump.
+/// Bytes of the jump, and of the first one of its two instructions.
 pub const JUMP: usize = 13;
+const STEP: usize = 10;
 
 /// What [`Area::hit`] points to.
 #[repr(transparent)]
@@ -158,6 +159,20 @@ pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<[u8; JUMP]> {
 /// The functions that come here, by their first bytes.
 pub fn all() -> impl Iterator<Item = u64> {
     (0..MOST).filter_map(|n| known(n).map(|k| k.pc).filter(|pc| *pc != 0))
+}
+
+/// The function in the middle of whose jump `addr` is: no instruction begins there.
+pub fn around(addr: u64) -> Option<&'static Known> {
+    let inside = |k: &&Known| k.pc != 0 && k.pc < addr && addr < k.pc + JUMP as u64;
+    match ON.load(Relaxed) {
+        true => (0..MOST).filter_map(known).find(inside),
+        false => None,
+    }
+}
+
+/// The function that a thread has made half of the jump of, in a step.
+pub fn begun(pc: u64) -> Option<&'static Known> {
+    around(pc).filter(|k| k.pc + STEP as u64 == pc)
 }
 
 /// The function at `at` is mapped no more.

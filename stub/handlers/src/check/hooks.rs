@@ -2,17 +2,22 @@
 
 use core::sync::atomic::Ordering::*;
 
+use ulpf_stub_tables::breakpoints::Breakpoint;
 use ulpf_stub_tables::patches::Known;
 
-use super::entries::{Function, MOST, function, go_back, known, leave, way_back};
+use super::entries::{self, Function, MOST, function, go_back, known, leave, way_back};
 use super::serve::{Outcome, serve};
+use crate::breakpoints;
 use crate::direct_frame::Frame;
+use crate::fault;
+use crate::global::g;
 use crate::patches;
 use crate::runtime::areas::GS_TAKEN;
-use crate::runtime::events::Request;
+use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
+use crate::signals::raise;
 
 /// In a forked child, on its own stack.
 #[unsafe(no_mangle)]
@@ -42,6 +47,11 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
         return;
     };
     let i = t.own();
+    if breakpoint(known).is_some() {
+        i.unmade.set(true);
+        t.attention.store(1, SeqCst);
+        return;
+    }
     match serve(
         function,
         Some(t),
@@ -55,13 +65,20 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
             t.attention.store(1, SeqCst);
         }
     }
-    if i.new_code.get() != 0 {
+    if i.new_code.get() != 0 || !i.pending.get().is_empty() {
         t.attention.store(1, SeqCst);
     }
 }
 
 /// The rest of a call, in a signal frame: where the thread goes on.
 pub fn finish(t: Current, uc: &mut UContext, known: &Known) {
+    if t.own().unmade.take() {
+        if breakpoint(known).is_none_or(|b| stop_at(t, uc, b)) {
+            uc.gprs.rip = known.pc;
+            serve_here(t, uc, known);
+        }
+        return;
+    }
     let bytes = t.own().needs_room.take();
     if bytes != 0 {
         // It is begun anew.
@@ -69,10 +86,28 @@ pub fn finish(t: Current, uc: &mut UContext, known: &Known) {
         park::request(t, uc, Request::GrowHeap { bytes });
         return;
     }
+    if !stop(t, uc, known) {
+        return;
+    }
     uc.gprs.rip = known.back;
     if known.back == way_back() {
         go_back(uc);
     }
+    if t.stepping.load(Relaxed) {
+        raise::step_done(t, uc);
+    }
+}
+
+/// Rests at the function's beginning for what is wrong with its call, as if that were still to be made. `false`: the
+/// debugger has taken the thread elsewhere.
+fn stop(t: Current, uc: &mut UContext, known: &Known) -> bool {
+    let events = t.own().pending.replace(Events::none());
+    if events.is_empty() {
+        return true;
+    }
+    uc.gprs.rip = known.pc;
+    fault::stop_for(t, uc, &events);
+    uc.gprs.rip == known.pc && !t.leaving.load(Relaxed)
 }
 
 /// A fault: is it that of an entry, because gs is not ours? Then the thread goes on at the function, or behind its call.
@@ -84,23 +119,72 @@ pub fn fault(t: Current, uc: &mut UContext) -> bool {
         return true;
     }
     let at = uc.gprs.rip;
-    let which = (0..MOST).find_map(|n| known(n).filter(|k| k.pc == at));
-    let Some((known, function)) = which.and_then(|k| Some((k, function(k)?))) else {
-        return true;
+    if let Some(known) = (0..MOST).find_map(|n| known(n).filter(|k| k.pc == at)) {
+        serve_here(t, uc, known);
+    }
+    true
+}
+
+/// A step has made the first half of the jump: the call is made in that step, as if it were one instruction.
+pub fn stepped(t: Current, uc: &mut UContext) -> bool {
+    let Some(known) = entries::begun(uc.gprs.rip) else {
+        return false;
+    };
+    let own = park::steps_itself(t, uc);
+    uc.gprs.rip = known.pc;
+    serve_here(t, uc, known);
+    if own && !t.stepping.load(Relaxed) {
+        raise::own_trap(t, uc);
+    }
+    true
+}
+
+/// The thread stands at the beginning of a function, and its call is made, in a signal's handler.
+fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
+    let Some(function) = function(known) else {
+        return;
     };
     loop {
         let args = [uc.gprs.rdi, uc.gprs.rsi, uc.gprs.rdx];
         match serve(function, Some(t), Some(&uc.gprs), args) {
-            Outcome::Returns(_) if function == Function::NewArray => {
-                uc.gprs.rip = known.back;
-                return true;
-            }
+            Outcome::Returns(_) if function == Function::NewArray => uc.gprs.rip = known.back,
             Outcome::Returns(value) => {
                 uc.gprs.rax = value;
+                if !stop(t, uc, known) {
+                    return;
+                }
                 go_back(uc);
-                return true;
             }
-            Outcome::NeedsRoom(bytes) => park::request(t, uc, Request::GrowHeap { bytes }),
+            Outcome::NeedsRoom(bytes) => {
+                park::request(t, uc, Request::GrowHeap { bytes });
+                continue;
+            }
         }
+        if t.stepping.load(Relaxed) {
+            raise::step_done(t, uc);
+        }
+        return;
     }
+}
+
+/// A breakpoint in the middle of the function's jump, where none can be met: it is met at the function's beginning.
+fn breakpoint(known: &Known) -> Option<&'static Breakpoint> {
+    let inside = known.pc + 1..known.pc + entries::JUMP as u64;
+    let here = |b: &&Breakpoint| inside.contains(&b.addr);
+    match g().has_breakpoints() {
+        true => g().breakpoints().iter().find(here),
+        false => None,
+    }
+}
+
+/// Rests for such a breakpoint before the call is made. `false`: the debugger has taken the thread elsewhere.
+fn stop_at(t: Current, uc: &mut UContext, b: &Breakpoint) -> bool {
+    if !breakpoints::wants_stop(b, t, uc) {
+        return true;
+    }
+    let at = b.addr;
+    uc.gprs.rip = at;
+    park::end_step(t, uc);
+    park::park(t, uc, Event::Breakpoint);
+    uc.gprs.rip == at && !t.leaving.load(Relaxed)
 }

@@ -9,6 +9,7 @@ use ulpf_lib::ring::found::Wrong;
 use super::blocks::{self, Block};
 use super::{arena, report, shadow};
 use crate::cause::Cause;
+use crate::runtime::events::Event;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::{engine, patches, unwind};
@@ -35,18 +36,33 @@ fn is_copier(pc: u64) -> bool {
     })
 }
 
-/// Is the instruction's access, which overlaps the arena, one that somebody should know of?
-pub fn access(t: Current, gprs: &Gprs, c: &Cause) {
+/// Is the instruction's access, which overlaps the arena, one that somebody should know of? The event to stop for.
+pub fn access(t: Current, gprs: &Gprs, c: &Cause) -> Option<Event> {
+    // (Judged before it was made: `foresee`.)
+    if c.syscall.is_none() && t.own().foreseen.get().pc == c.pc {
+        return None;
+    }
+    let closed = wrong_byte(c)?;
+    let (wrong, block) = nearest(closed);
+    report::access(t, gprs, c, wrong, closed, block)
+}
+
+/// As [`access`], and whether there is an error at all.
+pub fn ahead(t: Current, gprs: &Gprs, c: &Cause) -> (bool, Option<Event>) {
+    let Some(closed) = wrong_byte(c) else {
+        return (false, None);
+    };
+    let (wrong, block) = nearest(closed);
+    (true, report::access(t, gprs, c, wrong, closed, block))
+}
+
+/// The first byte of an access that it should not touch.
+fn wrong_byte(c: &Cause) -> Option<u64> {
     let start = c.addr.0.max(arena::arena());
     let len = c.len.saturating_sub(start - c.addr.0);
-    let Some(closed) = shadow::first_closed(start, len) else {
-        return;
-    };
-    if c.syscall.is_none() && !c.kind.writes() && is_harmless(c) {
-        return;
-    }
-    let (wrong, block) = nearest(closed);
-    report::access(t, gprs, c, wrong, closed, block);
+    let closed = shadow::first_closed(start, len)?;
+    let harmless = c.syscall.is_none() && !c.kind.writes() && is_harmless(c);
+    (!harmless).then_some(closed)
 }
 
 /// A load of more than is used ([`is_surplus`]), also where a mask leaves only some bytes of it: with AVX-512 the end of
@@ -109,7 +125,7 @@ fn is_masked(pc: u64) -> bool {
 }
 
 /// What the byte belongs to: a freed block that it was in, or the block that is nearest.
-fn nearest(at: u64) -> (Wrong, Option<Block>) {
+pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     let is_one = |b: &Block| b.size > 0 || b.allocated_at != 0;
     let here = blocks::near(at).filter(is_one);
     if let Some(b) = here

@@ -17,7 +17,7 @@
 //! What is known of blocks lies apart from them (`blocks.rs`), where no stray store of the program leads by accident.
 //!
 //! A forked child has everything here as a copy, but no guards: there the functions go on serving its blocks, on its own
-//! stack, and check nothing ([`in_child`]).
+//! stack, and check nothing ([`alone`]).
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -25,6 +25,7 @@ pub mod arena;
 pub mod blocks;
 pub mod depot;
 pub mod entries;
+pub mod foresee;
 pub mod found;
 pub mod heap;
 pub mod hooks;
@@ -37,8 +38,12 @@ pub mod shadow;
 /// Blocks that are left at the end are looked for.
 pub static LEAKS: AtomicBool = AtomicBool::new(false);
 
-/// A forked child, which has the heap and nothing that watches it: its functions go on, and tell nothing.
-pub fn in_child() {
+/// A debugger wants the program to stop at its errors.
+pub static STOPS: AtomicBool = AtomicBool::new(false);
+
+/// A forked child, or a program that the debugger lets go, has the heap and nothing that watches it: its functions go on,
+/// and tell nothing.
+pub fn alone() {
     if entries::ON.load(Relaxed) {
         entries::fall_asleep();
         shadow::forget();

@@ -11,9 +11,10 @@ use ulpf_lib::sys;
 
 use super::blocks::{self, Block};
 use super::found::findings;
-use super::{arena, depot};
+use super::{STOPS, arena, depot};
 use crate::cause::Cause;
 use crate::global::g;
+use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
 use crate::unwind;
 
@@ -32,8 +33,15 @@ struct Told<'a> {
     block: Option<Block>,
 }
 
-/// An access to what nobody may touch.
-pub fn access(t: Current, gprs: &Gprs, c: &Cause, wrong: Wrong, at: u64, block: Option<Block>) {
+/// An access to what nobody may touch; the event to stop for.
+pub fn access(
+    t: Current,
+    gprs: &Gprs,
+    c: &Cause,
+    wrong: Wrong,
+    at: u64,
+    block: Option<Block>,
+) -> Option<Event> {
     let mut frames = [0; MAX_FRAMES];
     let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
     write(
@@ -48,11 +56,11 @@ pub fn access(t: Current, gprs: &Gprs, c: &Cause, wrong: Wrong, at: u64, block: 
             frames: frames.get(..n).unwrap_or_default(),
             block,
         },
-    );
+    )
 }
 
-/// A function was given what it cannot free.
-pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) {
+/// A function was given what it cannot free; the event to stop for.
+pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) -> Option<Event> {
     let mut frames = [0; MAX_FRAMES];
     let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
     write(
@@ -67,7 +75,7 @@ pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) {
             frames: frames.get(..n).unwrap_or_default(),
             block: blocks::near(addr),
         },
-    );
+    )
 }
 
 fn is_same(r: &Report, told: &Told) -> bool {
@@ -78,9 +86,11 @@ fn is_same(r: &Report, told: &Told) -> bool {
         && callers.eq(told.frames.iter().copied().take(SAME))
 }
 
-fn write(t: Current, told: &Told) {
-    let Some(f) = findings() else { return };
+/// The first one of its kind is one to stop for.
+fn write(t: Current, told: &Told) -> Option<Event> {
+    let f = findings()?;
     f.errors.fetch_add(1, Relaxed);
+    let report;
     {
         let _lock = arena::lock();
         let used = f.reports.iter().take_while(|r| r.told.load(Relaxed) != 0);
@@ -88,12 +98,13 @@ fn write(t: Current, told: &Told) {
         let mut known = f.reports.iter().take(used);
         if let Some(r) = known.find(|r| is_same(r, told)) {
             r.count.fetch_add(1, Relaxed);
-            return;
+            return None;
         }
         let Some(r) = f.reports.get(used) else {
             f.untold.fetch_add(1, Relaxed);
-            return;
+            return None;
         };
+        report = used as u32;
         r.wrong.store(told.wrong as u32, Relaxed);
         r.count.store(1, Relaxed);
         // SAFETY: reads the time-stamp counter.
@@ -105,20 +116,12 @@ fn write(t: Current, told: &Told) {
         r.syscall.store(told.syscall, Relaxed);
         r.pc.store(told.pc, Relaxed);
         r.here.note(t.tid() as u32, told.frames);
-        if let Some(b) = &told.block {
-            r.block.store(b.start, Relaxed);
-            r.size.store(b.size, Relaxed);
-            r.by.store(b.by as u32, Relaxed);
-            r.asked.store(b.asked as u32, Relaxed);
-            r.freed.store(b.freed.into(), Relaxed);
-            depot::tell(b.allocated_at, &r.allocated_at);
-            if b.freed {
-                depot::tell(b.freed_at, &r.freed_at);
-            }
-        }
+        note_block(r, told.block.as_ref());
         r.told.store(1, Release);
     }
     wake();
+    let stops = STOPS.load(Relaxed) && g().debugger.load(Relaxed) && t.is_debugged();
+    stops.then_some(Event::HeapError { report })
 }
 
 /// The command waits for news.
@@ -141,13 +144,58 @@ pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
         }
         return;
     };
-    r.wrong.store(wrong as u32, Relaxed);
-    r.count.store(blocks, Relaxed);
-    r.len.store(bytes, Relaxed);
-    r.block.store(example.start, Relaxed);
-    r.size.store(example.size, Relaxed);
-    r.by.store(example.by as u32, Relaxed);
-    r.asked.store(example.asked as u32, Relaxed);
-    depot::tell(example.allocated_at, &r.allocated_at);
+    describe(r, wrong as u32, blocks, bytes);
+    note_block(r, Some(example));
     r.told.store(1, Release);
+}
+
+/// An answer to a debugger's question, the one with this number, by the stub's task, at rest: about these blocks, of
+/// which `example` is one. `false`: there is no room for it.
+pub fn answer(number: usize, wrong: u32, count: u64, len: u64, example: Option<&Block>) -> bool {
+    let Some(r) = findings().and_then(|f| f.asked.get(number)) else {
+        return false;
+    };
+    describe(r, wrong, count, len);
+    note_block(r, example);
+    true
+}
+
+/// As [`answer`]: a pointer in memory at `at`, or in a register (see [`IN_MEMORY`]) of a thread.
+pub fn pointer(
+    number: usize,
+    at: u64,
+    to: u64,
+    (kind, thread): (u32, u32),
+    block: Option<&Block>,
+) -> bool {
+    let Some(r) = findings().and_then(|f| f.asked.get(number)) else {
+        return false;
+    };
+    describe(r, 0, 1, to);
+    note_block(r, block);
+    r.addr.store(at, Relaxed);
+    r.kind.store(kind, Relaxed);
+    r.here.note(thread, &[]);
+    true
+}
+
+fn describe(r: &Report, wrong: u32, count: u64, len: u64) {
+    r.wrong.store(wrong, Relaxed);
+    r.count.store(count, Relaxed);
+    r.len.store(len, Relaxed);
+}
+
+fn note_block(r: &Report, block: Option<&Block>) {
+    r.block.store(block.map_or(0, |b| b.start), Relaxed);
+    r.freed_at.note(0, &[]);
+    r.allocated_at.note(0, &[]);
+    let Some(b) = block else { return };
+    r.size.store(b.size, Relaxed);
+    r.by.store(b.by as u32, Relaxed);
+    r.asked.store(b.asked as u32, Relaxed);
+    r.freed.store(b.freed.into(), Relaxed);
+    depot::tell(b.allocated_at, &r.allocated_at);
+    if b.freed {
+        depot::tell(b.freed_at, &r.freed_at);
+    }
 }

@@ -211,7 +211,8 @@ fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outco
 impl Caller<'_> {
     fn report(&self, wrong: Wrong, block: u64, by: By) {
         if let (Some(t), Some(gprs)) = (self.thread, self.gprs) {
-            report::call(t, gprs, wrong, block, by);
+            let event = report::call(t, gprs, wrong, block, by);
+            event.into_iter().for_each(|e| t.own().report(e));
         }
     }
 }

@@ -45,6 +45,13 @@ pub enum Event {
         access: AccessKind,
     },
     Signal(i32),
+    /// An error of the checked heap, of which the findings have this report: what it is about has not happened yet, or
+    /// only just.
+    HeapError {
+        report: u32,
+    },
+    /// The program is about to end, and its checked heap has been looked at.
+    HeapEnd,
     /// A system call that the debugger catches.
     Syscall {
         nr: u64,
@@ -133,6 +140,14 @@ impl Events {
     pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
         self.list.iter().take(self.len).copied()
     }
+}
+
+/// The last error of the checked heap that was judged before it was made: its instruction, and whether the thread has stopped
+/// there since.
+#[derive(Clone, Copy, Default)]
+pub struct Foreseen {
+    pub pc: u64,
+    pub stopped: bool,
 }
 
 /// What a program thread asks of the stub's task. `…Begin` parks all other threads until `End`.

@@ -28,7 +28,7 @@ use ulpf_engine::exec::Site;
 pub use ulpf_lib::ring::SystemCall as Call;
 use ulpf_lib::sys;
 
-use super::events::{Event, Events, Request, Resume, Tid};
+use super::events::{Event, Events, Foreseen, Request, Resume, Tid};
 use super::filters::Filters;
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::library_state::LibraryState;
@@ -194,6 +194,8 @@ pub struct Own {
     pub needs_room: Cell<u64>,
     /// It is on its way from `operator new[]` to `operator new`, in a checked heap.
     pub asks_for_array: Cell<bool>,
+    /// An error of the checked heap that was judged before it was made.
+    pub foreseen: Cell<Foreseen>,
     /// Not 0: the patch there is to go.
     pub cool: Cell<u64>,
     /// A hot instruction and the page that it has met.
@@ -580,6 +582,7 @@ impl Registry {
                 new_code: Cell::new(0),
                 needs_room: Cell::new(0),
                 asks_for_array: Cell::new(false),
+                foreseen: Cell::new(Foreseen::default()),
                 cool: Cell::new(0),
                 hot: Cell::new(None),
                 visit: Cell::new(0),

@@ -265,6 +265,9 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
     }
     sites::leave(uc);
+    if info.code == TRAP_TRACE && i.own_step.get().is_none() && check::hooks::stepped(t, uc) {
+        return;
+    }
     if info.code == SI_KERNEL {
         if direct::finish(t, uc) {
             return;

@@ -218,6 +218,9 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             if check::LEAKS.load(Relaxed) && t.is_programs() {
                 park::request(t, uc, Request::FindLeaks);
             }
+            if check::STOPS.load(Relaxed) && t.is_programs() && t.is_debugged() {
+                park::park(t, uc, Event::HeapEnd);
+            }
             // SAFETY: ends the program, as asked.
             let _ = unsafe { sys!(nr, a[0]) };
             Outcome::Leave

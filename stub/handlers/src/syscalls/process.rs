@@ -565,7 +565,7 @@ fn own_number() -> u32 {
 
 /// The forked child: takes everything of ours away. `clear`: and the program's signal handlers.
 fn in_child(t: Current, uc: &mut UContext, clear: bool) {
-    check::in_child();
+    check::alone();
     // Of the shared area the child has nothing, nor of generated code.
     areas::disable();
     g().shared.store(core::ptr::null_mut(), Relaxed);

@@ -20,7 +20,7 @@ use ulpf_stub_handlers::check::heap::{self, Places};
 use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
 use ulpf_stub_handlers::check::{self, depot, judge, news};
-use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
 
@@ -222,6 +222,7 @@ impl Control {
         heap::begin(&places);
         serve::FRAMES.store(how.frames.into(), Relaxed);
         check::LEAKS.store(how.leaks, Relaxed);
+        check::STOPS.store(how.stop, Relaxed);
         self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
         self.grow_heap(LEAST_CHUNK);
         if arena::mapped() == 0 {
@@ -245,6 +246,8 @@ impl Control {
             return;
         }
         let Ok(maps) = Snapshot::read() else { return };
+        // (Ours has such functions, too, for itself.)
+        let image = machine().image;
         for (n, vma) in maps.vmas.iter().enumerate() {
             if vma.prot & PROT_EXEC == 0 {
                 continue;
@@ -253,6 +256,9 @@ impl Control {
                 continue;
             };
             let start = object.start;
+            if (image.0..image.1).contains(&start) {
+                continue;
+            }
             if !self.check.looked.contains(&start) && !is_loader(&object) {
                 self.check.looked.push(start);
                 if let Some(tables) = Tables::of(&object) {

@@ -141,7 +141,10 @@ impl Classes {
             return;
         };
         if arena::has(page.0) {
-            // Its bits say at any time what they have to.
+            // Its bits say at any time what they have to, and nothing of other watches.
+            if has_watch(page) || has_watch(TargetAddr(page.0 - PAGE_SIZE)) {
+                return;
+            }
             if page.0.is_multiple_of(shadow::WINDOW) {
                 self.edge(page, alias, entry);
             }
@@ -291,6 +294,16 @@ impl Classes {
             }
         }
     }
+}
+
+/// Is there a watch on this page of a checked heap, beside the heap's own?
+fn has_watch(page: TargetAddr) -> bool {
+    let mut any = false;
+    g().watchlist()
+        .for_each_overlap(page, PAGE_SIZE, &mut |id, _, _| {
+            any |= g().attributes(id).part != Part::Checked;
+        });
+    any
 }
 
 /// Every access to the page is a hit of this watch, and is only counted.

@@ -205,7 +205,7 @@ impl Control {
     /// Before `event` of a thread is reported: the plugin's stop, if there is something to settle.
     pub(super) fn settles(&mut self, t: &Thread, parked: Parked, event: Event) -> Option<Stop> {
         let before_it = match event {
-            Event::Watch { .. } | Event::Signal(_) | Event::Ends => true,
+            Event::Watch { .. } | Event::Signal(_) | Event::HeapError { .. } | Event::Ends => true,
             // GDB has a breakpoint where a function returns to whose locals it watches, and takes these away there.
             Event::Breakpoint => !self.has_returned(t),
             _ => false,

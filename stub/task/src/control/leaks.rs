@@ -13,13 +13,16 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::Refusal;
+use ulpf_lib::command::HeapAsk;
+use ulpf_lib::command::reply::Reply;
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::guard::{PROT_READ, PROT_WRITE};
 use ulpf_lib::place;
-use ulpf_lib::ring::found::Wrong;
+use ulpf_lib::ring::found::{IN_MEMORY, Wrong};
 use ulpf_lib::sys;
 use ulpf_stub_handlers::check::blocks::{self, Block};
-use ulpf_stub_handlers::check::{arena, found, report, shadow};
+use ulpf_stub_handlers::check::{arena, found, judge, report, shadow};
 use ulpf_stub_handlers::global::{g, machine};
 
 use super::{Control, parked, text};
@@ -57,13 +60,6 @@ impl Search {
         });
         if let Some(block) = marked {
             self.ahead.push((block, set));
-        }
-    }
-
-    fn bytes(&mut self, bytes: &[u8], level: u8) {
-        for word in bytes.chunks_exact(8) {
-            let word = word.try_into().map_or(0, u64::from_le_bytes);
-            self.word(word, level);
         }
     }
 
@@ -117,6 +113,13 @@ impl Drop for Pages {
     }
 }
 
+/// Where a word of the program's is.
+enum Place {
+    /// The number of a register, and the thread.
+    Register(u8, u32),
+    Memory(u64),
+}
+
 impl Control {
     /// The program ends: what is left is told.
     pub fn find_leaks(&mut self) {
@@ -126,7 +129,54 @@ impl Control {
         if findings.searched.swap(1, SeqCst) != 0 {
             return;
         }
+        if self.mark_all() {
+            tell(|_, wrong, blocks, bytes, example| report::left(wrong, blocks, bytes, example));
+        }
+    }
+
+    /// The same for a debugger that asks meanwhile: of so many places there is a report.
+    fn leaks_now(&mut self) -> usize {
+        let mut told = 0;
+        if self.mark_all() {
+            tell(|number, wrong, blocks, bytes, example| {
+                told += usize::from(report::answer(
+                    number,
+                    wrong as u32,
+                    blocks,
+                    bytes,
+                    Some(example),
+                ));
+            });
+        }
+        told
+    }
+
+    /// Marks each block with how it is reached. `false`: nobody knows.
+    fn mark_all(&mut self) -> bool {
+        blocks::unmark();
         let mut search = Search::default();
+        if !self.each_word(|_, word| search.word(word, REACHED)) {
+            return false;
+        }
+        search.follow();
+        let mut rest = Vec::new();
+        blocks::each(|block, mark| {
+            if mark == 0 {
+                rest.push(block);
+            }
+        });
+        for block in rest {
+            // (One of those before may have led there.)
+            if blocks::mark(block.start, |_| LOST).is_some() {
+                search.inside(&block, LOST_WITH);
+                search.follow();
+            }
+        }
+        true
+    }
+
+    /// Calls `see` with every word of the program's outside its heap: registers, stacks, data. `false`: nobody knows them.
+    fn each_word(&mut self, mut see: impl FnMut(Place, u64)) -> bool {
         let mut stacks = Vec::new();
         for t in g().threads.iter() {
             let Some(context) = parked::frame(t, self.world.rest()) else {
@@ -135,10 +185,13 @@ impl Control {
             stacks.push(context.gprs.rsp - RED_ZONE);
             for n in 0..16 {
                 let mut gprs = context.gprs;
-                search.word(gprs.get_mut(n).map_or(0, |r| *r), REACHED);
+                let word = gprs.get_mut(n).map_or(0, |r| *r);
+                see(Place::Register(n, t.tid() as u32), word);
             }
         }
-        let Ok(maps) = Snapshot::read() else { return };
+        let Ok(maps) = Snapshot::read() else {
+            return false;
+        };
         let map = Pages::open();
         let image = machine().image;
         let mut bytes = vec![0; PIECE];
@@ -167,30 +220,96 @@ impl Control {
                 let some = map.as_ref().is_none_or(|map| map.some(at, known));
                 if some && let Some(piece) = bytes.get_mut(..(stop - at) as usize) {
                     let read = text::read(at, piece);
-                    search.bytes(piece.get(..read).unwrap_or_default(), REACHED);
+                    let words = piece.get(..read).unwrap_or_default().chunks_exact(8);
+                    for (at, word) in (at..).step_by(8).zip(words) {
+                        let word = word.try_into().map_or(0, u64::from_le_bytes);
+                        see(Place::Memory(at), word);
+                    }
                 }
                 at = stop;
             }
         }
-        search.follow();
-        let mut rest = Vec::new();
-        blocks::each(|block, mark| {
-            if mark == 0 {
-                rest.push(block);
+        true
+    }
+
+    // ---- what a debugger asks --------------------------------------------------------------------
+
+    /// So many reports answer it.
+    pub fn ask_heap(&mut self, what: HeapAsk) -> Result<Reply, Refusal> {
+        let no = |what: &str, why: &str, then: &str| Err(Refusal::new(what, why, then));
+        if arena::arena() == 0 {
+            let then = "start the program with its heap checked: ulpf gdb --check PROGRAM, ulpf server --check";
+            return no(
+                "nothing is known of blocks",
+                "the heap is not checked",
+                then,
+            );
+        }
+        self.world.rest();
+        let told = match what {
+            HeapAsk::Leaks => self.leaks_now(),
+            HeapAsk::Block(at) | HeapAsk::Pointers(at) => {
+                let (wrong, block) = match arena::has(at) {
+                    true => judge::nearest(at),
+                    false => (Wrong::Outside, None),
+                };
+                let Some(block) = block else {
+                    let what = alloc::format!("no block at {at:#x}");
+                    let why = "the address is not in the checked heap";
+                    return no(
+                        &what,
+                        why,
+                        "name an address that malloc or new has returned",
+                    );
+                };
+                match what {
+                    HeapAsk::Block(_) => {
+                        let done = report::answer(0, wrong as u32, 1, 1, Some(&block));
+                        if let Some(r) = found::findings().and_then(|f| f.asked.first()) {
+                            r.addr.store(at, Relaxed);
+                        }
+                        usize::from(done)
+                    }
+                    _ => self.pointers_to(&block),
+                }
+            }
+            HeapAsk::Error => return no("ulpf heap-error", "the server answers that", "ask it"),
+        };
+        Ok(Reply::HeapAsked(told as u32))
+    }
+
+    /// Who points into the block: one report each, the first one is the block's own.
+    fn pointers_to(&mut self, block: &Block) -> usize {
+        let mut told = usize::from(report::answer(0, 0, 1, 0, Some(block)));
+        let range = block.start..block.start + block.size.max(1);
+        self.each_word(|place, word| {
+            if range.contains(&word) {
+                let (at, by) = match place {
+                    Place::Register(n, thread) => (0, (u32::from(n) + 1, thread)),
+                    Place::Memory(at) => (at, (IN_MEMORY, 0)),
+                };
+                told += usize::from(report::pointer(told, at, word, by, None));
             }
         });
-        for block in rest {
-            // (One of those before may have led there.)
-            if blocks::mark(block.start, |_| LOST).is_some() {
-                search.inside(&block, LOST_WITH);
-                search.follow();
+        blocks::each(|other, _| {
+            let mut at = other.start.next_multiple_of(8);
+            while at + 8 <= other.start + other.size {
+                // SAFETY: as in `Search::inside`.
+                let word = unsafe { (shadow::reachable(at) as *const u64).read_volatile() };
+                if range.contains(&word) {
+                    let by = (IN_MEMORY, 0);
+                    told += usize::from(report::pointer(told, at, word, by, Some(&other)));
+                }
+                at += 8;
             }
-        }
-        tell();
+        });
+        told
     }
 }
 
-fn tell() {
+/// Calls `f` for each place where blocks were allocated: its number, what is to be said of its blocks, how many these are, their
+/// bytes, and one of them.
+fn tell(mut f: impl FnMut(usize, Wrong, u64, u64, &Block)) {
     let mut places: BTreeMap<(u8, u32), (u64, u64, Block)> = BTreeMap::new();
     blocks::each(|block, mark| {
         let all = places
@@ -201,13 +320,13 @@ fn tell() {
     });
     let mut list: Vec<_> = places.into_iter().collect();
     list.sort_by_key(|((mark, _), (_, bytes, _))| (*mark, core::cmp::Reverse(*bytes)));
-    for ((mark, _), (blocks, bytes, example)) in list {
+    for (number, ((mark, _), (blocks, bytes, example))) in list.into_iter().enumerate() {
         let wrong = match mark {
             LOST => Wrong::Lost,
             LOST_WITH => Wrong::LostWith,
             PERHAPS => Wrong::PerhapsLost,
             _ => Wrong::Reachable,
         };
-        report::left(wrong, blocks, bytes, &example);
+        f(number, wrong, blocks, bytes, &example);
     }
 }

@@ -65,8 +65,13 @@ ulpf log [N]                the last N (100) hits of all watches that log or sto
 ulpf stop                   which watch made the last stop, and the access, as JSON
 ulpf stop rest              the other watches that the same instruction has hit; no stop tells of them any more
 ulpf about                  the process, and where stops of these watches are told, as JSON
-ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks]
-                            serve the program's malloc and free, and note every access beside its blocks (ulpf check)
+ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks] [stop]
+                            serve the program's malloc and free, and note every access beside its blocks (ulpf check);
+                            stop: the program stops at each that is new
+ulpf heap-error             the error of a checked heap that the program has stopped for last, as JSON
+ulpf heap-block ADDR        the block that has this byte, or is nearest: who has allocated and freed it
+ulpf heap-leaks             blocks of a checked heap that nothing leads to any more
+ulpf heap-pointers ADDR     who points into the block that has this byte
 ulpf sites                  system-call instructions met so far, and how they are patched
 ulpf why                    why the last watch was refused; which system call made the last hit
 ";
@@ -138,6 +143,7 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
             let done = c.check_heap(&how);
             tell(out, done.map(|()| Reply::HeapChecked));
         }
+        Command::HeapAsk(what) => tell(out, c.ask_heap(what)),
         Command::PatchSyscalls { on, after } => {
             if let Some(n) = after {
                 ulpf_stub_handlers::syscalls::sites::AFTER.store(n, SeqCst);

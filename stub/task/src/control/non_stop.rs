@@ -199,6 +199,7 @@ impl Control {
     pub(super) fn keep_event(&mut self, stop: Stop) {
         let event = match stop.reason {
             StopReason::Signal(n) => Event::Signal(n),
+            StopReason::HeapError { report } => Event::HeapError { report },
             StopReason::Breakpoint => Event::Breakpoint,
             _ => return,
         };

@@ -18,6 +18,7 @@ use super::classes::Classes;
 use super::code_caves::CodeCaves;
 use super::gs;
 use super::text;
+use ulpf_stub_handlers::check;
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::rest::AtRest;
@@ -253,6 +254,7 @@ impl Patches {
             hit,
             leaving: hit + size_of::<Known>() as u64,
             step: KNOWN as u64 * size_of::<Known>() as u64,
+            ahead: check::STOPS.load(Relaxed),
             tables: patches::table().tables,
         };
         // Its length does not depend on where it is.

@@ -10,6 +10,7 @@ use ulpf_lib::eflags;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
+use ulpf_stub_handlers::check::{self, entries};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::paths;
 use ulpf_stub_handlers::runtime::events::Event;
@@ -232,6 +233,16 @@ impl Inferior for Control {
                 b.conditions = conditions;
                 b.hardware |= hardware;
                 text::plant_again(b).is_err() && !b.hardware
+            }
+            None if entries::around(addr.0).is_some() => {
+                list.insert(Breakpoint {
+                    addr: addr.0,
+                    there: false,
+                    original: 0,
+                    hardware: false,
+                    conditions,
+                });
+                false
             }
             None => {
                 let planted = text::plant(addr.0);
@@ -458,6 +469,7 @@ impl Inferior for Control {
         for b in self.world.rest().tables_mut().breakpoints.drain() {
             text::restore(&b);
         }
+        check::alone();
         self.drop_all_watches();
         self.tell_at_once();
         self.sites.remove_all(self.world.rest());

@@ -109,6 +109,8 @@ impl Control {
                     self.out_of_band.reason(t, id, kind, addr)
                 }
                 Event::Signal(n) => StopReason::Signal(n),
+                Event::HeapError { report } => StopReason::HeapError { report },
+                Event::HeapEnd => StopReason::HeapEnd,
                 Event::Syscall { nr, entry } => StopReason::Syscall { nr, entry },
                 Event::Forked { child } => StopReason::Forked {
                     child,

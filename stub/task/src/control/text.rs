@@ -10,6 +10,7 @@ use ulpf_lib::guard::{PROT_EXEC, PROT_WRITE};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
+use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::library_link;
@@ -173,6 +174,7 @@ pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
     });
     result?;
     for b in rest.tables_mut().breakpoints.within_mut(addr, end) {
+        b.there = b.there && entries::around(b.addr).is_none();
         if !b.there {
             continue;
         }
@@ -191,6 +193,11 @@ fn is_planted(addr: u64) -> bool {
 
 /// Makes sure that a breakpoint's int3 is where the debugger believes it: it has gone if the memory was replaced.
 pub fn plant_again(b: &mut Breakpoint) -> Result<(), Errno> {
+    if entries::around(b.addr).is_some() {
+        // Met elsewhere (`check/hooks.rs` of the handlers).
+        b.there = false;
+        return Ok(());
+    }
     if !b.there || !is_planted(b.addr) {
         b.there = false;
         b.original = plant(b.addr)?;
@@ -201,7 +208,10 @@ pub fn plant_again(b: &mut Breakpoint) -> Result<(), Errno> {
 
 /// Hardware breakpoints that wait for code: there was none, or it has gone.
 pub fn plant_waiting(rest: &mut AtRest) {
-    let waits = |b: &&mut Breakpoint| b.hardware && !(b.there && is_planted(b.addr));
+    let waits = |b: &&mut Breakpoint| {
+        let planted = b.there && is_planted(b.addr);
+        b.hardware && !planted && entries::around(b.addr).is_none()
+    };
     let list = &mut rest.tables_mut().breakpoints;
     if !list.iter_mut().any(|b| waits(&b)) {
         return;

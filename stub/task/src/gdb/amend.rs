@@ -90,6 +90,12 @@ pub fn stop_reply(
             packet::push_num(reply, number as u32 as u64);
             reply.push(b';');
         }
+        StopReason::HeapError { report } => {
+            reply.extend_from_slice(b"ulpfheap:");
+            packet::push_num(reply, report.into());
+            reply.push(b';');
+        }
+        StopReason::HeapEnd => reply.extend_from_slice(b"ulpfheapend:;"),
         StopReason::Created => reply.extend_from_slice(b"create:;"),
         StopReason::Syscall { nr, entry } => {
             let name: &[u8] = if entry {
@@ -110,7 +116,10 @@ pub fn stop_reply(
             // LLDB makes its own "watchpoint" out of the watch: pair.
             StopReason::Watch { .. } | StopReason::Forked { .. } | StopReason::Traces { .. } => b"",
             StopReason::VforkDone => b"reason:vforkdone;",
+            // (The server tells it what the error is.)
+            StopReason::HeapError { .. } => b"reason:exception;",
             StopReason::Signal(_)
+            | StopReason::HeapEnd
             | StopReason::Interrupted
             | StopReason::Syscall { .. }
             | StopReason::Halted

@@ -354,9 +354,16 @@ impl GdbSession {
                 addr: addr.0,
             },
             StopReason::Signal(n) => signal(n),
+            // LLDB knows no such number, and takes the reason.
+            StopReason::HeapError { .. } if self.client.lldb => signal(SIGTRAP),
+            StopReason::HeapError { .. } => MultiThreadStopReason::SignalWithThread {
+                tid,
+                signal: Signal(signals::EXC_BAD_ACCESS),
+            },
             StopReason::Interrupted => signal(SIGINT),
             // `amend.rs` says which.
-            StopReason::Forked { .. }
+            StopReason::HeapEnd
+            | StopReason::Forked { .. }
             | StopReason::Traces { .. }
             | StopReason::VforkDone
             | StopReason::Syscall { .. }

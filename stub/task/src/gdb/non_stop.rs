@@ -183,7 +183,7 @@ impl GdbSession {
             return packet::notification(&text);
         }
         text.push(b'T');
-        packet::push_hex(&mut text, &[signals::to_gdb(signal_of(stop.reason))]);
+        packet::push_hex(&mut text, &[number_of(stop.reason)]);
         for number in [arch::RBP, arch::RSP, arch::RIP] {
             let mut value = [0; 8];
             // Without them a stop is still to be told of.
@@ -214,6 +214,14 @@ impl GdbSession {
         }
         amend::stop_reply(&mut text, inf, stop, self.client, pid);
         packet::notification(&text)
+    }
+}
+
+/// The protocol's numbering.
+fn number_of(reason: StopReason) -> u8 {
+    match reason {
+        StopReason::HeapError { .. } => signals::EXC_BAD_ACCESS,
+        other => signals::to_gdb(signal_of(other)),
     }
 }
 

@@ -12,6 +12,9 @@ const TO_GDB: [u8; 31] = [
 /// "Some other signal" of the protocol. Linux has one that the protocol has no name for: whoever passes "some other" on,
 /// or wants not to hear of it, means that one.
 const GDB_UNKNOWN: u8 = 143;
+/// "Could not access memory": Darwin's, and so none that a program here could have. A debugger that passes it on passes
+/// nothing.
+pub const EXC_BAD_ACCESS: u8 = 145;
 const SIGSTKFLT: i32 = 16;
 
 pub fn to_gdb(linux: i32) -> u8 {

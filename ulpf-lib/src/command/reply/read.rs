@@ -55,6 +55,7 @@ struct Fields {
     stops_at: Option<String>,
     patch_syscalls: Option<bool>,
     heap_checked: Option<bool>,
+    heap_asked: Option<u32>,
     refused: Option<Refusal>,
 }
 
@@ -94,6 +95,9 @@ impl Fields {
         }
         if let Some(true) = self.heap_checked {
             return Some(Reply::HeapChecked);
+        }
+        if let Some(reports) = self.heap_asked {
+            return Some(Reply::HeapAsked(reports));
         }
         Some(Reply::About {
             session: number(self.session.as_deref())?,

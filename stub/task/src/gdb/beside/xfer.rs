@@ -86,6 +86,8 @@ fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
             | StopReason::VforkDone
             | StopReason::Syscall { .. } => Some((SIGTRAP, SI_KERNEL)),
             StopReason::Signal(_)
+            | StopReason::HeapError { .. }
+            | StopReason::HeapEnd
             | StopReason::Halted
             | StopReason::Created
             | StopReason::Exits { .. } => None,

@@ -309,37 +309,44 @@ impl Error<'_> {
     pub fn text(&self, number: usize) -> String {
         let mut out = String::new();
         let _ = writeln!(out, "ulpf: #{number} {}", self.what());
-        let mut list = |title: &str, places: &[Rc<Place>], first: Option<&Place>| {
-            if !title.is_empty() && !places.is_empty() {
-                let _ = writeln!(out, "    {title}");
-            }
-            if let Some(first) = first {
-                let _ = writeln!(out, "        {}", first.text);
-            }
-            for place in places {
-                let _ = writeln!(out, "        {}", place.caller);
-            }
-        };
         if !self.wrong.is_leak() {
-            let instruction = matches!(self.wrong, Wrong::Outside | Wrong::Freed);
-            list("", &self.callers, instruction.then_some(&*self.place));
+            if self.is_access() {
+                let _ = writeln!(out, "        {}", self.place.text);
+            }
+            lines(&mut out, "", &self.callers);
         }
-        let freed = self.report.freed_at.thread.load(Relaxed);
-        let allocated = self.report.allocated_at.thread.load(Relaxed);
+        self.tell_block(&mut out);
+        out.push_str(self.suppression.as_deref().unwrap_or_default());
+        out
+    }
+
+    /// Who has freed and allocated the block.
+    fn tell_block(&self, out: &mut String) {
         let here = self.report.here.thread.load(Relaxed);
-        let thread = |of: u32| match of {
+        let thread = |of: &Trace| match of.thread.load(Relaxed) {
             0 => String::new(),
+            _ if self.wrong.is_leak() => String::new(),
             of if of == here => String::new(),
             of => format!(" (thread {of})"),
         };
-        list(&format!("freed by{}", thread(freed)), &self.freed_by, None);
-        let thread = if self.wrong.is_leak() {
-            String::new()
-        } else {
-            thread(allocated)
-        };
-        list(&format!("allocated by{thread}"), &self.allocated_by, None);
-        out.push_str(self.suppression.as_deref().unwrap_or_default());
+        let (freed, allocated) = (&self.report.freed_at, &self.report.allocated_at);
+        lines(out, &format!("freed by{}", thread(freed)), &self.freed_by);
+        lines(
+            out,
+            &format!("allocated by{}", thread(allocated)),
+            &self.allocated_by,
+        );
+    }
+
+    /// Of a report that answers which block a byte is of.
+    pub fn block_text(&self) -> String {
+        let start = self.block().map_or(0, |(start, _)| start);
+        let mut out = format!(
+            "{:#x} is {}, which begins at {start:#x}\n",
+            self.addr,
+            self.where_in_block()
+        );
+        self.tell_block(&mut out);
         out
     }
 
@@ -363,6 +370,15 @@ impl Error<'_> {
             freed_by: &self.freed_by,
             suppression: self.suppression.as_deref(),
         })
+    }
+}
+
+fn lines(out: &mut String, title: &str, places: &[Rc<Place>]) {
+    if !title.is_empty() && !places.is_empty() {
+        let _ = writeln!(out, "    {title}");
+    }
+    for place in places {
+        let _ = writeln!(out, "        {}", place.caller);
     }
 }
 

@@ -1,0 +1,236 @@
+//! A program whose heap is checked (`--check`): it stops at its errors, and the debugger's user is told what each is about
+//! before the debugger hears of the stop.
+//!
+//! ```text
+//!   stub ── T91…ulpfheap:N; ──▶ report N of the shared area, in words ──▶ O… , T91… ──▶ debugger
+//!   stub ── T05…ulpfheapend:; ▶ what is left, and the sums ─────────────▶ O…        (and it goes on to its end)
+//! ```
+#![forbid(unsafe_code)]
+
+use super::checked::Checked;
+use super::client::Client;
+use super::options::HeapOptions;
+use super::packets::with_reason;
+use super::state::Server;
+use super::target::Target;
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use ulpf_heap::error::Error;
+use ulpf_heap::pointers;
+use ulpf_heap::sums::{Ended, Sums};
+use ulpf_host::foreign::text::lines;
+use ulpf_lib::command::{Command, HeapAsk, HeapCheck, Reply};
+use ulpf_lib::ring::found::{ASKED, Report, Wrong};
+use ulpf_say::message;
+use ulpf_symbols::Program;
+
+/// In a stop reply, the number of the report (stub/task/src/gdb/amend.rs).
+const ERROR: &[u8] = b"ulpfheap:";
+/// The program ends.
+const END: &[u8] = b"ulpfheapend:;";
+/// A reason that LLDB shows with a description.
+const LLDB: &[u8] = b"reason:exception;";
+
+/// The answer to `heap-error`: `line` is one of JSON.
+fn last(line: &str, text: &str) -> String {
+    let error: Value = serde_json::from_str(line).unwrap_or_default();
+    format!("{}\n", json!({"heap_error": error, "text": text}))
+}
+
+/// Is this what a program says whose heap is checked, at its end?
+pub(super) fn is_end(reply: &[u8]) -> bool {
+    reply.first() == Some(&b'T') && reply.windows(END.len()).any(|w| w == END)
+}
+
+/// The number of the report that a stop reply names.
+fn report_in(reply: &[u8]) -> Option<usize> {
+    let fields = reply.strip_prefix(b"T")?.get(2..)?.split(|b| *b == b';');
+    let mut numbers = fields.filter_map(|f| f.strip_prefix(ERROR));
+    usize::try_from(ulpf_rsp::hex_number(numbers.next()?)?).ok()
+}
+
+impl Target {
+    /// From now on its heap is checked. The error is text for the user.
+    pub(super) async fn check_heap(&mut self, options: HeapOptions) -> Result<(), String> {
+        let how = HeapCheck {
+            leaks: options.leaks,
+            stop: true,
+            ..HeapCheck::default()
+        };
+        let command = Command::HeapCheck(how).to_string();
+        let answer = self.monitor(&command).await.unwrap_or_default();
+        match serde_json::from_str(answer.trim()) {
+            Ok(Reply::HeapChecked) => {
+                self.heap = Some(Checked::default());
+                Ok(())
+            }
+            Ok(Reply::Refused(r)) => Err(format!("{}: {}; {}", r.what, r.why, r.what_to_do)),
+            _ => Err(format!("the stub answered `{}`", answer.trim())),
+        }
+    }
+
+    /// What the stop that this reply tells of is about; `None`: no error of the heap. Text for people, and what is wrong in
+    /// a sentence.
+    fn heap_error(&mut self, reply: &[u8]) -> Option<(String, String)> {
+        let number = report_in(reply)?;
+        let shared = self.shared().clone();
+        // (Whatever the program may have written there.)
+        let report = shared.findings().reports.get(number)?;
+        let wrong = Wrong::of(report.wrong.load(Relaxed))
+            .filter(|w| !w.is_leak() && report.told.load(Acquire) == 1)?;
+        let pid = self.pid;
+        let heap = self.heap.as_mut()?;
+        let program = heap.program(pid);
+        let error = Error::of(wrong, report, program);
+        let (text, what) = (error.text(number + 1), error.what());
+        heap.last = Some(last(&error.json(), &text));
+        heap.sums.told(wrong);
+        Some((text, what))
+    }
+
+    /// What there is to say at its end; nothing, if that was said.
+    fn heap_end(&mut self, alive: bool, options: HeapOptions) -> Option<String> {
+        let shared = self.shared().clone();
+        let pid = self.pid;
+        let heap = self.heap.as_mut().filter(|h| !h.ended)?;
+        heap.ended = true;
+        let f = shared.findings();
+        if alive {
+            heap.program(pid);
+        }
+        let program = heap.program.get_or_insert_default();
+        let mut text = String::new();
+        let told = |r: &&Report| r.told.load(Acquire) == 1;
+        for (number, report) in f.reports.iter().take_while(told).enumerate() {
+            let wrong = Wrong::of(report.wrong.load(Relaxed));
+            let Some(wrong) = wrong.filter(|w| w.is_leak()) else {
+                continue;
+            };
+            let error = Error::of(wrong, report, program);
+            heap.sums.left(wrong, false, (error.count, error.len));
+            if wrong != Wrong::Reachable {
+                heap.sums.told(wrong);
+                text += &error.text(number + 1);
+            }
+        }
+        heap.sums.add_untold(f);
+        let how = Ended {
+            leaks: options.leaks,
+            ..Ended::default()
+        };
+        Some(text + &heap.sums.text(f, how))
+    }
+}
+
+// ---- what is asked -------------------------------------------------------------------------------
+
+impl Target {
+    /// The answer to a question about its heap.
+    pub(super) async fn ask_heap(&mut self, what: HeapAsk) -> String {
+        if what == HeapAsk::Error {
+            let last = self.heap.as_ref().and_then(|h| h.last.clone());
+            return last.unwrap_or_else(|| "{\"heap_error\":null}\n".into());
+        }
+        let command = Command::HeapAsk(what).to_string();
+        let answer = self.monitor(&command).await.unwrap_or_default();
+        let Ok(Reply::HeapAsked(told)) = serde_json::from_str(answer.trim()) else {
+            return answer;
+        };
+        let shared = self.shared().clone();
+        let f = shared.findings();
+        let reports = f.asked.get(..told as usize).unwrap_or(&f.asked);
+        let pid = self.pid;
+        let program = self.heap.get_or_insert_default().program(pid);
+        match (what, reports) {
+            (HeapAsk::Leaks, _) => leaks(reports, program),
+            (HeapAsk::Pointers(_), _) => pointers::text(reports, program),
+            (_, [report, ..]) => Error::of(Wrong::Outside, report, program).block_text(),
+            (_, []) => String::new(),
+        }
+    }
+}
+
+fn leaks(reports: &[Report], program: &Program) -> String {
+    let (mut sums, mut text) = (Sums::default(), String::new());
+    let mut number = 0;
+    for report in reports {
+        // (Whatever the program may have written there.)
+        let wrong = Wrong::of(report.wrong.load(Relaxed));
+        let Some(wrong) = wrong.filter(|w| w.is_leak()) else {
+            continue;
+        };
+        let error = Error::of(wrong, report, program);
+        sums.left(wrong, false, (error.count, error.len));
+        if wrong != Wrong::Reachable {
+            number += 1;
+            text += &error.text(number);
+        }
+    }
+    if number == 0 {
+        text += "ulpf: nothing is lost\n";
+    }
+    sums.lost.write(&mut text, Ended::default());
+    if reports.len() == ASKED {
+        text += &format!("ulpf: (those of {ASKED} places; there may be more)\n");
+    }
+    text
+}
+
+impl Server {
+    /// Says what a stop of process `number` is about, if that is an error of its heap; the reply for the debugger.
+    pub(super) async fn tell_heap_error(
+        &mut self,
+        client: &mut Client,
+        number: i32,
+        reply: Vec<u8>,
+    ) -> Vec<u8> {
+        let target = self.targets.iter_mut().find(|t| t.number == number);
+        let Some((text, what)) = target.and_then(|t| t.heap_error(&reply)) else {
+            return reply;
+        };
+        self.print_found(client, &text).await;
+        match reply.windows(LLDB.len()).any(|w| w == LLDB) {
+            true => {
+                let description = format!("description:{};", ulpf_rsp::to_hex(what.as_bytes()));
+                with_reason(&reply, &description)
+            }
+            false => reply,
+        }
+    }
+
+    /// Process `number` ends, or (not `alive`) has ended: says what its check has come to.
+    pub(super) async fn tell_heap_end(&mut self, client: &mut Client, number: i32, alive: bool) {
+        let options = self.options.check.unwrap_or_default();
+        let target = self.targets.iter_mut().find(|t| t.number == number);
+        if let Some(text) = target.and_then(|t| t.heap_end(alive, options)) {
+            self.print_found(client, &text).await;
+        }
+    }
+
+    /// Lines that the debugger shows; in non-stop mode it takes none, and they are ours to say.
+    async fn print_found(&self, client: &mut Client, text: &str) {
+        if self.stops.on {
+            message!("{}", lines(text.trim_end()));
+            return;
+        }
+        for part in text.split_inclusive('\n') {
+            let _ = client.send(super::requests::output(part).as_bytes()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_named_by_their_number() {
+        assert_eq!(report_in(b"T91thread:p1.2;core:0;ulpfheap:1f;"), Some(31));
+        assert_eq!(report_in(b"T05thread:p1.2;"), None);
+        assert_eq!(report_in(b"T91ulpfheap:;"), None);
+        assert_eq!(report_in(b"S91"), None);
+        assert_eq!(report_in(b"E.ulpfheap:1;"), None);
+        assert!(is_end(b"T05thread:1;ulpfheapend:;"));
+        assert!(!is_end(b"T91thread:1;ulpfheap:1;"));
+    }
+}

@@ -1,0 +1,68 @@
+//! For a debugger: an access that is an error is judged before it is made, and the program stops there.
+//!
+//! ```text
+//! a fault · a patch's int3 ─▶ perform ─▶ stops_at ── an error that is new ─▶ a stop at the instruction
+//!                                │                                               │ the program goes on
+//!                                └──────── judged: made, and not judged again ◀──┘ perform, once more
+//! ```
+//! What is not known before (a system call's accesses, an instruction that cannot be decoded) is judged behind it.
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_engine::access::AccessList;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::AccessKind;
+
+use super::{STOPS, arena, judge};
+use crate::cause::Cause;
+use crate::runtime::events::{Events, Foreseen};
+use crate::runtime::thread::Current;
+use crate::sections;
+
+/// What to stop for before the instruction at PC makes these accesses; `None`: they are not known.
+pub fn stops_at(t: Current, gprs: &Gprs, list: Option<&AccessList>) -> Events {
+    let mut events = Events::none();
+    if !STOPS.load(Relaxed) {
+        return events;
+    }
+    let i = t.own();
+    let pc = gprs.rip;
+    let before = i.foreseen.take();
+    if before.stopped && before.pc == pc {
+        i.foreseen.set(Foreseen { pc, stopped: false });
+        return events;
+    }
+    // (Who runs alone cannot rest.)
+    let Some(list) = list.filter(|_| !sections::active(t) && !i.alone.get()) else {
+        return events;
+    };
+    let mut wrong = false;
+    for a in list.iter().filter(|a| overlaps(a.addr.0, a.len)) {
+        let (is_one, event) = judge::ahead(t, gprs, &cause(pc, a.addr, a.len, a.kind));
+        wrong |= is_one;
+        event.into_iter().for_each(|e| events.push(e));
+    }
+    let stopped = !events.is_empty();
+    if wrong {
+        i.foreseen.set(Foreseen { pc, stopped });
+    }
+    events
+}
+
+fn overlaps(addr: u64, len: u64) -> bool {
+    arena::has(addr) || arena::has(addr.saturating_add(len.saturating_sub(1)))
+}
+
+fn cause(pc: u64, addr: ulpf_lib::TargetAddr, len: u64, kind: AccessKind) -> Cause<'static> {
+    Cause {
+        pc,
+        addr,
+        len,
+        kind,
+        old: None,
+        new: None,
+        kept: None,
+        syscall: None,
+        locked: false,
+    }
+}

@@ -1,0 +1,267 @@
+"""`ulpf server --check`: gdb stops before errors of the heap, and says what they are."""
+
+import re
+import subprocess
+
+from command.test_check import ERRORS
+from lib.cases import Case, line
+from lib.env import PATIENCE, ULPF, example, find_tool, ulpf_only
+from lib.lldb import lldb
+
+# These are known when they have happened.
+BEHIND = {"by_the_kernel"}
+CALLS = {"free_twice", "free_inside", "realloc_of_freed", "realloc_inside", "free_of_stack"}
+STOP = "received signal EXC_BAD_ACCESS, Could not access memory."
+
+
+class Checked(Case):
+    def checked(self, *program, **options):
+        return self.session(*program, options=["--check"], stop="main", **options)
+
+    def assertEnds(self, gdb, status=0, command="continue"):
+        out = gdb(command, 60)
+        self.assertSays(out, "exited normally" if status == 0 else rf"exited with code 0{status:o}\]")
+        return out
+
+
+@ulpf_only
+class Errors(Checked):
+    def test_each_error(self):
+        """Its text, the stop, who made it; and the program goes on as ever."""
+        for word, (_, access, where) in ERRORS.items():
+            if word in BEHIND:
+                continue
+            with self.subTest(word):
+                gdb = self.checked("heap_errors", word)
+                out = gdb("continue")
+                self.assertSays(out, r"ulpf: #1 " + re.escape(access), re.escape(where), word, "" if word == "free_of_stack" else "allocated by", STOP)
+                self.assertSays(gdb("backtrace"), r"#0 ", rf" {word} \(\)", r" main \(")
+                if word in CALLS:
+                    self.assertSays(gdb("info symbol $pc"), r"^(__libc_|__GI___libc_)?(free|cfree|realloc) in section")
+                self.assertSays(self.assertEnds(gdb, 5), "ulpf: 1 error at 1 place")
+
+    def test_nothing_is_written_yet(self):
+        """The store has not been made when gdb stops, also that of a patched instruction; the debugger may prevent it."""
+        for word, expression, before in ("write_behind", "p[24]", 0), ("last_of_many", "all[1000]", 0), ("use_after_realloc", "p[1]", 0):
+            with self.subTest(word):
+                gdb = self.checked("heap_errors", word)
+                self.assertSays(gdb("continue"), STOP)
+                at = gdb.address(expression)
+                value = f"*({'char' if word == 'write_behind' else 'int'} *) {at}"
+                self.assertEqual(gdb.value(value), before)
+                self.assertSays(gdb("x/i $pc"), r"=> .*mov")
+                gdb("stepi")
+                self.assertEqual(gdb.value(value), {"write_behind": 1, "last_of_many": 1000, "use_after_realloc": 7}[word])
+                self.assertEnds(gdb, 5)
+
+    def test_a_store_that_is_left_out(self):
+        """Who sets another PC has it never made."""
+        gdb = self.checked("heap_errors", "write_behind")
+        self.assertSays(gdb("continue"), STOP)
+        at = gdb.address("p[24]")
+        behind = int(re.search(r"\n +0x([0-9a-f]+)", gdb("x/2i $pc")).group(1), 16)
+        gdb(f"set $pc = {behind}")
+        gdb("stepi")
+        self.assertEqual(gdb.value(f"*(char *) {at}"), 0)
+        self.assertSays(self.assertEnds(gdb, 5), "ulpf: 1 error at 1 place")
+
+    def test_a_system_call_is_over_when_it_is_told_of(self):
+        with open(__file__, "rb") as text:
+            gdb = self.checked("heap_errors", "by_the_kernel", stdin=text)
+            self.assertSays(gdb("continue"), r"ulpf: #1 write of 8 bytes by read\(2\)", "0 bytes behind a block of 8 bytes", STOP)
+            self.assertEqual(gdb.value("$rax"), 16)
+            self.assertEnds(gdb, 5)
+
+    def test_functions_of_another_kind(self):
+        gdb = self.checked("new_errors", "delete_of_malloc")
+        self.assertSays(gdb("continue"), r"ulpf: #1 delete of 0x[0-9a-f]+, which was allocated by malloc", STOP)
+        self.assertSays(gdb("backtrace"), r"#0 .*operator delete", r" main \(")
+        self.assertEnds(gdb, 5)
+
+    def test_lost_blocks(self):
+        gdb = self.checked("heap_errors", "lose")
+        self.assertSays(self.assertEnds(gdb, 5), r"ulpf: #1 1 block \(5000 bytes\) lost", r"allocated by\n +lose at heap_errors.c",
+                        r"ulpf: #2 1 block \(16 bytes\) lost with", r"ulpf: 0 errors at 0 places; 2 blocks allocated",
+                        r"ulpf: lost: 1 block \(5000 bytes\)", "exited with")
+
+    def test_no_error(self):
+        """Threads and children that are right."""
+        gdb = self.checked("heap_errors", "none")
+        out = self.assertEnds(gdb)
+        self.assertNotIn(STOP, out)
+        self.assertSays(out, "ulpf: 0 errors at 0 places")
+
+    def test_a_program_that_is_killed(self):
+        gdb = self.checked("heap_errors", "write_behind")
+        self.assertSays(gdb("continue"), STOP)
+        gdb("kill")
+        self.assertNotIn("ulpf:", gdb("info threads"))
+
+    def test_a_program_that_is_let_go(self):
+        """It goes on with its heap, in all threads, and nobody checks it."""
+        gdb = self.checked("heap_stops")
+        self.assertSays(gdb("continue", 60), STOP)
+        gdb("detach")
+        self.assertEqual(gdb.server.wait(), 0)
+        self.assertIn("heap_stops: done", gdb.server.stdout())
+
+    def test_the_program_begins_anew(self):
+        """Each run of it is checked."""
+        gdb = self.checked("heap_errors", "free_twice", extended=True)
+        for _ in range(2):
+            self.assertSays(gdb("continue"), "ulpf: #1 free of what was freed before", STOP)
+            self.assertEnds(gdb, 5)
+            gdb(f"set remote exec-file {gdb.server.command[-2]}")
+            gdb("set args free_twice")
+            gdb("tbreak main")
+            self.assertSays(gdb("run"), r"Temporary breakpoint \d+, main")
+
+
+@ulpf_only
+class Threads(Checked):
+    PLACES = {"fill": r"write of 1 byte .* 0 bytes behind a block of 64 bytes", "reuses": r"write of 4 bytes .* inside a freed block",
+              "frees_twice": r"free of what was freed before"}
+
+    def test_each_thread_stops_at_its_own(self):
+        """Three errors at the same time are three stops, each on the thread that makes it, with its own text."""
+        gdb = self.checked("heap_stops")
+        left = dict(self.PLACES)
+        for number in 1, 2, 3:
+            out = gdb("continue", 60)
+            self.assertSays(out, rf"ulpf: #\d ({'|'.join(left.values())})", rf"Thread \d .*{STOP}")
+            self.assertEqual(len(re.findall("ulpf: #", out)), 1, out)
+            trace = gdb("backtrace")
+            (name,) = [name for name in left if re.search(rf" {name} \(", trace)]
+            self.assertSays(out, "ulpf: #\\d " + left.pop(name))
+            self.assertIn(name, out)
+        self.assertSays(self.assertEnds(gdb), "ulpf: 3 errors at 3 places")
+        self.assertIn("heap_stops: done", gdb.server.stdout())
+
+    def test_one_thread_at_a_time(self):
+        """`set scheduler-locking on`: the others report theirs when they are let go."""
+        gdb = self.checked("heap_stops")
+        self.assertSays(gdb("continue", 60), STOP)
+        gdb("set scheduler-locking on")
+        gdb("stepi")
+        gdb("set scheduler-locking off")
+        for _ in 1, 2:
+            self.assertSays(gdb("continue", 60), STOP)
+        self.assertEnds(gdb)
+
+    def test_non_stop(self):
+        gdb = self.gdb()
+        server = self.serve("heap_stops", options=["--check"])
+        for command in "set non-stop on", f"file {server.command[-1]}", f"target remote {server.target}":
+            gdb(command)
+        gdb.send("continue&")
+        gdb.answer()
+        out = ""
+        for _ in range(60):
+            out += gdb("shell sleep 0.2")
+            if len(re.findall(STOP, out)) == 3:
+                break
+        self.assertEqual(len(re.findall(STOP, out)), 3, out)
+        self.assertEqual(len(re.findall("ulpf: #[123] ", server.said)), 3, server.said)
+        gdb("continue -a&")
+        for _ in range(60):
+            out += gdb("shell sleep 0.2")
+            if "exited normally" in out:
+                break
+        self.assertIn("exited normally", out)
+        server.wait_for("ulpf: 3 errors at 3 places")
+
+
+@ulpf_only
+class RunControl(Checked):
+    def test_steps_and_breakpoints_at_the_functions_that_are_served(self):
+        gdb = self.checked("heap_errors", "free_twice")
+        gdb("break free_twice")
+        gdb("continue")
+        gdb("break malloc if bytes == 10" if "bytes" in gdb("info scope malloc") else "break malloc")
+        gdb("break free")
+        self.assertSays(gdb("continue"), r"Breakpoint \d+(\.1)?, .*malloc")
+        self.assertSays(gdb("backtrace"), "#1 .* free_twice")
+        self.assertSays(gdb("stepi"), "free_twice")
+        self.assertNotEqual(gdb.value("$rax"), 0)
+        self.assertSays(gdb("continue"), r"Breakpoint \d+(\.1)?, .*free")
+        self.assertSays(gdb("finish"), "free_twice")
+        # The breakpoint there comes first, then what is wrong with the call.
+        self.assertSays(gdb("continue"), r"Breakpoint \d+(\.1)?, .*free")
+        gdb("delete")
+        self.assertSays(gdb("continue"), "ulpf: #1 free of what was freed before", STOP)
+        self.assertSays(gdb("finish"), "free_twice")
+        self.assertEnds(gdb, 5)
+
+    def test_next_over_an_error(self):
+        """A step ends at it."""
+        gdb = self.checked("heap_errors", "copy_behind")
+        gdb("break copy_behind")
+        gdb("continue")
+        self.assertSays(gdb("next"), "ulpf: #1 write of 3 bytes", STOP)
+        self.assertSays(gdb("backtrace"), "#1 .* copy_behind")
+        self.assertEnds(gdb, 5)
+
+    def test_a_breakpoint_at_the_instruction(self):
+        gdb = self.checked("heap_errors", "write_behind")
+        at = re.search(r"0x([0-9a-f]+).*movb", gdb("disassemble write_behind"))
+        if not at:
+            self.skipTest("the compiler writes another way")
+        gdb(f"break *0x{at.group(1)}")
+        self.assertSays(gdb("continue"), "Breakpoint 2, ")
+        self.assertSays(gdb("continue"), "ulpf: #1 write of 1 byte", STOP)
+        self.assertEnds(gdb, 5)
+
+    def test_a_breakpoint_in_the_middle_of_a_served_function(self):
+        """No instruction begins there any more: it is met at the function's beginning, and the call is made as ever."""
+        for inside in 4, 11:
+            with self.subTest(inside):
+                gdb = self.checked("heap_errors", "write_behind")
+                gdb(f"break *((char *) malloc + {inside})")
+                self.assertSays(gdb("continue"), r"Breakpoint 2, ")
+                self.assertSays(gdb("stepi"), "write_behind|_IO_|malloc|main")
+                gdb("delete")
+                self.assertSays(gdb("continue"), "ulpf: #1 write of 1 byte", STOP)
+                self.assertEnds(gdb, 5)
+
+    def test_watches_go_along(self):
+        """A watch on a block's bytes, and the error behind it."""
+        gdb = self.checked("heap_errors", "last_of_many")
+        gdb(f"break {line('heap_errors.c', 'for (int i = 0; i <= 1000')}")
+        self.assertSays(gdb("continue"), r"Breakpoint 2(\.1)?, ")
+        gdb("delete")
+        gdb("watch -l all[999]")
+        self.assertSays(gdb("continue"), r"Hardware watchpoint 3: -location all\[999\]", "New value = 999")
+        self.assertSays(gdb("continue"), "ulpf: #1 write of 4 bytes", STOP)
+        self.assertEnds(gdb, 5)
+
+
+@ulpf_only
+class Others(Checked):
+    def test_ulpf_gdb(self):
+        commands = ["run", "backtrace", "continue"]
+        done = subprocess.run([ULPF, "gdb", "--check", "-nx", "-q", "-batch", *(word for c in commands for word in ("-ex", c)),
+                               "--args", example("heap_errors"), "use_after_free"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE)
+        self.assertSays(done.stdout, "ulpf: #1 read of 4 bytes", "freed by", "allocated by")
+        self.assertSays(done.stdout, STOP, "#0 ", "use_after_free")
+        self.assertSays(done.stdout, "exited with code 05")
+
+    def test_what_cannot_be_checked(self):
+        for words, why in ((["-p", "1"], "A process that runs already cannot be checked"),
+                           (["--backend=sim", example("heap_errors")], "The heap is checked in programs of this machine")):
+            done = subprocess.run([ULPF, "gdb", "--check", "-batch", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(why, done.stdout)
+
+    def test_lldb(self):
+        """The error is the reason of its stop."""
+        debugger = next((name for name in ("lldb-19", "lldb", "lldb-14") if find_tool(name)), None)
+        if not debugger:
+            self.skipTest("no lldb")
+        server = self.serve("heap_errors", "write_behind", options=["--check"])
+        answers, text = lldb(debugger, [f"target create {example('heap_errors')}", f"gdb-remote {server.port}", "process continue",
+                                        "thread list", "process continue"])
+        self.assertSays(text, "stop reason = write of 1 byte at 0x[0-9a-f]+, 0 bytes behind a block of 24 bytes", "write_behind",
+                        "exited with status = 5")
+        self.assertIn("allocated by", text)
