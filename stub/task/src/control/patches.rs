@@ -69,7 +69,7 @@ impl Patches {
             return;
         }
         let table = patches::table();
-        let done = match (table.at(pc), table.position(pc)) {
+        let done = match (table.at(pc), table.of(pc)) {
             // One more of its instructions is hot.
             (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
                 let start = p.start();
@@ -77,7 +77,7 @@ impl Patches {
                 maps.and_then(|maps| self.place(rest, pc, start, &maps))
             }
             (Some(_), _) => Err(Unpatched::Taken),
-            (_, Some(n)) => self.put_back(n),
+            (_, Some(p)) => self.put_back(p),
             _ if table.refused.get(&pc) == Some(&Unpatched::Landings) => {
                 self.patch_before(rest, pc, Unpatched::Landings)
             }
@@ -136,10 +136,7 @@ impl Patches {
             return Err(Unpatched::Successor);
         }
         let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
-        let hot = |at: u64| {
-            let list = &patches::table().list;
-            list.iter().any(|p| p.is_in_place() && p.group.checks(at))
-        };
+        let hot = |at: u64| patches::table().of(at).is_some_and(Patch::is_in_place);
         let mut also = |at: u64, rest: &[u8]| {
             let rest = rest.get(..rest.len().min(15))?;
             // A function's saves and restores become hot together.
@@ -218,9 +215,9 @@ impl Patches {
         let mut stretch = (from, pc);
         for _ in 0..4 {
             let before = stretch;
-            for p in &patches::table().list {
-                let near = p.start() + FURTHEST > pc && p.start() < pc + FURTHEST;
-                if near && p.is_in_place() && p.start() < group.end() && group.start() < p.end() {
+            let near = (pc + 1).saturating_sub(FURTHEST)..pc + FURTHEST;
+            for p in patches::table().within(near) {
+                if p.is_in_place() && p.start() < group.end() && group.start() < p.end() {
                     let last = p.group.parts.iter().rfind(|x| p.group.checks(x.at));
                     stretch.0 = stretch.0.min(p.start());
                     stretch.1 = stretch.1.max(last.map_or(0, |x| x.at));
@@ -263,12 +260,8 @@ impl Patches {
             .and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
         let (at, jump, body) = made.ok_or(Room)?;
         // Those whose place it takes, and with them what they look at.
-        while let Some(n) = patches::table()
-            .list
-            .iter()
-            .position(|p| p.start() < end && start < p.end())
-        {
-            self.remove(rest, n);
+        while let Some(p) = patches::table().before(end).filter(|p| start < p.end()) {
+            self.remove(rest, p.start());
         }
         self.made += 1;
         self.caves.take(at, size, true);
@@ -286,10 +279,9 @@ impl Patches {
             return Err(Code);
         }
         let table = &mut rest.tables_mut().patches;
-        let n = table.list.partition_point(|p| p.start() < start);
         table.list.insert(
-            n,
-            Patch {
+            start,
+            Box::new(Patch {
                 in_place: AtomicBool::new(true),
                 group,
                 jump,
@@ -302,23 +294,22 @@ impl Patches {
                 gone_at: AtomicU64::new(0),
                 landings: AtomicU32::new(0),
                 entries: AtomicU32::new(0),
-            },
+            }),
         );
-        let n = table.bodies.partition_point(|b| b.0 < at);
-        table.bodies.insert(n, (at, start));
+        table.bodies.insert(at, start);
         PLACED.fetch_add(1, Relaxed);
         Ok(())
     }
 
     // ---- the way back ----------------------------------------------------------------------------
 
-    fn remove(&mut self, rest: &mut AtRest, n: usize) {
+    /// The patch that begins at `start`.
+    fn remove(&mut self, rest: &mut AtRest, start: u64) {
         let table = &mut rest.tables_mut().patches;
-        if n >= table.list.len() {
+        let Some(p) = table.list.remove(&start) else {
             return;
-        }
-        let p = table.list.remove(n);
-        table.bodies.retain(|b| b.1 != p.start());
+        };
+        table.bodies.remove(&p.at);
         if p.is_in_place() {
             let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
             let _ = text::write_raw(p.start(), original);
@@ -331,26 +322,23 @@ impl Patches {
     pub fn cool(&mut self, rest: &mut AtRest, pc: u64) {
         // Its jump may stand before the access.
         let table = patches::table();
-        let there = table.list.iter().position(|p| p.start() == pc);
-        let Some(n) = there.or_else(|| table.position(pc)) else {
-            return;
-        };
-        let Some(p) = patches::table().list.get(n).filter(|p| p.is_in_place()) else {
+        let there = table.list.get(&pc).map(|p| &**p);
+        let found = there.or_else(|| table.of(pc));
+        let Some(p) = found.filter(|p| p.is_in_place()) else {
             return;
         };
         if p.hopeless() {
             let start = p.start();
             let refused = &mut rest.tables_mut().patches.refused;
             refused.insert(start, Unpatched::Landings);
-            return self.remove(rest, n);
+            return self.remove(rest, start);
         }
         let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
         let _ = text::write_raw(p.start(), original);
         p.has_gone();
     }
 
-    fn put_back(&mut self, n: usize) -> Result<(), Unpatched> {
-        let p = patches::table().list.get(n).ok_or(Unpatched::Taken)?;
+    fn put_back(&mut self, p: &Patch) -> Result<(), Unpatched> {
         if patches::taken(p.start(), p.end()) {
             return Err(Unpatched::Taken);
         }
@@ -364,16 +352,17 @@ impl Patches {
         if !patches::touches(start, end) {
             return;
         }
-        let mut n = patches::table().list.len();
-        while n > 0 {
-            n -= 1;
-            let meets = patches::table().list.get(n).is_some_and(|p| {
-                let body = p.at + p.body.code.len() as u64;
-                p.start() < end && start < p.end() || p.at < end && start < body
-            });
-            if meets {
-                self.remove(rest, n);
-            }
+        self.remove_where(rest, |p| {
+            let body = p.at + p.body.code.len() as u64;
+            p.start() < end && start < p.end() || p.at < end && start < body
+        });
+    }
+
+    fn remove_where(&mut self, rest: &mut AtRest, goes: impl Fn(&Patch) -> bool) {
+        let all = patches::table().list.values().filter(|p| goes(p));
+        let all: Vec<u64> = all.map(|p| p.start()).collect();
+        for start in all {
+            self.remove(rest, start);
         }
     }
 
@@ -383,22 +372,12 @@ impl Patches {
         refused.retain(|at, _| *at < start || *at >= end);
         self.restore(rest, start, end);
         for room in self.caves.forget(rest, start, end) {
-            for n in (0..patches::table().list.len()).rev() {
-                if patches::table()
-                    .list
-                    .get(n)
-                    .is_some_and(|p| room.contains(&p.at))
-                {
-                    self.remove(rest, n);
-                }
-            }
+            self.remove_where(rest, |p| room.contains(&p.at));
         }
     }
 
     pub fn remove_all(&mut self, rest: &mut AtRest) {
-        for n in (0..patches::table().list.len()).rev() {
-            self.remove(rest, n);
-        }
+        self.remove_where(rest, |_| true);
         self.classes.declassify();
         self.caves.forget(rest, 0, u64::MAX);
     }
@@ -432,7 +411,7 @@ impl Patches {
     /// For `monitor ulpf patch`.
     pub fn state(&self, out: &mut dyn Write) {
         let table = patches::table();
-        let there = || table.list.iter().filter(|p| p.is_in_place());
+        let there = || table.list.values().filter(|p| p.is_in_place());
         let short = there().filter(|p| p.group.is_relocated());
         // What stands before the access has moved.
         let preceded = there().filter(|p| !p.group.checks(p.start()));
