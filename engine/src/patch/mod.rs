@@ -31,6 +31,6 @@ mod writer;
 
 pub use implicit::{Access, Implicit};
 pub use parts::*;
-pub use plan::{Group, Part, Refusal, What, leads, skipped};
+pub use plan::{Group, Part, Refusal, What, is_masked_move, leads, skipped};
 pub use trampoline::Trampoline;
 pub use writer::{Tables, Target};

@@ -7,6 +7,7 @@ use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 
 use super::implicit::{Access, GoesOn, Implicit};
 use super::parts::{FS, GS, JUMP, TRAPS, TRAPS_OR_RET};
+use crate::access::layout::Pp;
 use crate::access::{Class, Insn};
 
 /// Why a site keeps its faults.
@@ -84,7 +85,8 @@ pub enum What {
     Checked(Insn),
     /// The same, of an access that no operand names, or that says where the program goes on.
     Implicit(Implicit),
-    /// A `stos` or `movs`, repeated or not: whoever accounts for hits makes it, or says that it is to be executed.
+    /// A `stos` or `movs`, repeated or not, or a store with an opmask: whoever accounts for hits makes it, or says that it
+    /// is to be executed.
     Repeated(Insn),
     /// Copied as it is.
     Copy,
@@ -338,11 +340,22 @@ pub fn can_check(insn: &Insn) -> bool {
         && crate::exec::can_thunk(insn)
 }
 
-/// Can a trampoline have this string instruction made?
+/// Can a trampoline have this string instruction, or masked store, made?
 fn can_repeat(insn: &Insn) -> bool {
-    matches!(insn.class, Class::Stos | Class::Movs)
+    (matches!(insn.class, Class::Stos | Class::Movs) || is_masked_move(insn))
         && !insn.layout.addr32
         && insn.layout.segment == 0
+}
+
+/// Does it store those elements of a vector register that an opmask selects, as they are? So C libraries end fills and
+/// copies: `vmovdqu8 %zmm16,(%rdi){%k1}`.
+pub fn is_masked_move(insn: &Insn) -> bool {
+    let l = &insn.layout;
+    let moves = matches!(
+        (l.opcode, l.pp),
+        (0x11 | 0x29, Pp::None | Pp::P66) | (0x7f, Pp::P66 | Pp::PF2 | Pp::PF3)
+    );
+    insn.class == Class::MaskedEvex && l.map == 1 && moves && !l.zeroing && !l.bcast
 }
 
 /// How the access of an instruction is looked at, if it can be.

@@ -292,3 +292,34 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
         assert_eq!(elsewhere.code.len(), trampoline.code.len());
     }
 }
+
+/// vmovdqu8 %zmm16,(%rax){%k1}; vmovups %ymm3,0x20(%rdi){%k2}
+#[test]
+fn what_a_masked_store_would_store_is_kept() {
+    let stores = [
+        (
+            &[0x62, 0xe1, 0x7f, 0x49, 0x7f, 0x00][..],
+            // vmovups %zmm16,%gs:old; kmovq %k1,%rcx
+            &[0x65, 0x62, 0xe1, 0x7c, 0x48, 0x11, 0x04, 0x25][..],
+            &[0xc4, 0xe1, 0xfb, 0x93, 0xc9][..],
+        ),
+        (
+            &[0x62, 0xf1, 0x7c, 0x2a, 0x11, 0x5f, 0x01],
+            &[0x65, 0x62, 0xf1, 0x7c, 0x28, 0x11, 0x1c, 0x25],
+            &[0xc5, 0xf8, 0x93, 0xca],
+        ),
+    ];
+    for (code, vector, mask) in stores {
+        let store = group(code).unwrap();
+        assert!(store.checks(AT));
+        let trampoline = Trampoline::new(&store, target(AT - 0x400_0000)).unwrap();
+        let before = &trampoline.code[..usize::from(trampoline.native[0])];
+        for part in [vector, mask] {
+            assert!(before.windows(part.len()).any(|w| w == part), "{before:x?}");
+        }
+        let native = &trampoline.code[usize::from(trampoline.native[0])..];
+        assert_eq!(native[..code.len()], *code);
+    }
+    // With zeroing (which no store has), and a load.
+    assert!(group(&[0x62, 0xe1, 0x7f, 0x49, 0x6f, 0x00]).is_err());
+}

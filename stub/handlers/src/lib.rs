@@ -28,6 +28,7 @@ pub mod hits;
 pub mod library;
 pub mod locks;
 pub mod log;
+pub mod masked;
 pub mod ours;
 pub mod patches;
 pub mod paths;
