@@ -3,6 +3,7 @@
 //! `classes.rs` is what bodies know of pages, `code_caves.rs` where they lie.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -22,6 +23,7 @@ use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
+use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sections;
 use ulpf_stub_tables::patches::{KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
 
@@ -36,6 +38,8 @@ pub struct Patches {
     pub refused: u64,
     failed: bool,
     searched: gs::Searched,
+    /// What was mapped after so many changes.
+    maps: Option<(u64, Arc<Snapshot>)>,
 }
 
 impl Patches {
@@ -47,7 +51,20 @@ impl Patches {
             refused: 0,
             failed: false,
             searched: gs::Searched::default(),
+            maps: None,
         }
+    }
+
+    /// The program's mappings: to read them takes longer than all else for a patch. (Where a cave is to lie, the kernel
+    /// has the last word.)
+    fn maps(&mut self) -> Result<Arc<Snapshot>, Unpatched> {
+        let changes = CHANGES.load(SeqCst);
+        if let Some((_, maps)) = self.maps.as_ref().filter(|m| m.0 == changes) {
+            return Ok(maps.clone());
+        }
+        let maps = Arc::new(Snapshot::read().map_err(|_| Unpatched::Code)?);
+        self.maps = Some((changes, maps.clone()));
+        Ok(maps)
     }
 
     /// The site at `pc` is hot, and has met `page`.
@@ -68,26 +85,12 @@ impl Patches {
         if patches::is_patched(pc) {
             return;
         }
-        let table = patches::table();
-        let done = match (table.at(pc), table.of(pc)) {
-            // One more of its instructions is hot.
-            (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
-                let start = p.start();
-                let maps = Snapshot::read().map_err(|_| Unpatched::Code);
-                maps.and_then(|maps| self.place(rest, pc, start, &maps))
-            }
-            (Some(_), _) => Err(Unpatched::Taken),
-            (_, Some(p)) => self.put_back(p),
-            _ if table.refused.get(&pc) == Some(&Unpatched::Landings) => {
-                self.patch_before(rest, pc, Unpatched::Landings)
-            }
-            _ => match self.patch_at(rest, pc) {
-                Err(why @ (Unpatched::Successor | Unpatched::Room)) => {
-                    self.patch_before(rest, pc, why)
-                }
-                done => done,
-            },
-        };
+        let known = self.maps.is_some();
+        let mut done = self.make(rest, pc);
+        if known && matches!(done, Err(Unpatched::Code | Unpatched::Room)) {
+            self.maps = None;
+            done = self.make(rest, pc);
+        }
         let refused = &mut rest.tables_mut().patches.refused;
         match done {
             // That a loop begins behind it stays true.
@@ -99,6 +102,26 @@ impl Patches {
                 self.refused += 1;
                 refused.insert(pc, why);
             }
+        }
+    }
+
+    /// Whatever patch looks at the access of the instruction at `pc`.
+    fn make(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+        use Unpatched::{Landings, Room, Successor, Taken};
+        let table = patches::table();
+        match (table.at(pc), table.of(pc)) {
+            // One more of its instructions is hot.
+            (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
+                let (start, maps) = (p.start(), self.maps()?);
+                self.place(rest, pc, start, &maps)
+            }
+            (Some(_), _) => Err(Taken),
+            (_, Some(p)) => self.put_back(p),
+            _ if table.refused.get(&pc) == Some(&Landings) => self.patch_before(rest, pc, Landings),
+            _ => match self.patch_at(rest, pc) {
+                Err(why @ (Successor | Room)) => self.patch_before(rest, pc, why),
+                done => done,
+            },
         }
     }
 
@@ -163,7 +186,7 @@ impl Patches {
         why: Unpatched,
     ) -> Result<(), Unpatched> {
         use Unpatched::Landings;
-        let maps = Snapshot::read().map_err(|_| why)?;
+        let maps = self.maps().map_err(|_| why)?;
         let start = super::functions::start(pc, &maps).or_else(|| site_before(pc));
         let start = start.ok_or(why)?;
         let mut code = alloc::vec![0; (pc - start) as usize + 15];
@@ -181,7 +204,7 @@ impl Patches {
     }
 
     fn patch(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
-        let maps = Snapshot::read().map_err(|_| Unpatched::Code)?;
+        let maps = self.maps()?;
         self.place(rest, pc, pc, &maps)
     }
 
@@ -254,10 +277,15 @@ impl Patches {
         };
         // Its length does not depend on where it is.
         let size = Trampoline::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
-        let made = (size > 1)
+        let caves = self.caves.count();
+        let place = (size > 1)
             .then(|| self.caves.find(rest, &group, size, maps))
-            .flatten()
-            .and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
+            .flatten();
+        if self.caves.count() != caves {
+            self.maps = None;
+        }
+        let made =
+            place.and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
         let (at, jump, body) = made.ok_or(Room)?;
         // Those whose place it takes, and with them what they look at.
         while let Some(p) = patches::table().before(end).filter(|p| start < p.end()) {
@@ -368,6 +396,7 @@ impl Patches {
 
     /// The mappings of `[start, end)` are about to change.
     pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        self.maps = None;
         let refused = &mut rest.tables_mut().patches.refused;
         refused.retain(|at, _| *at < start || *at >= end);
         self.restore(rest, start, end);
