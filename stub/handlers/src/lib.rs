@@ -42,3 +42,4 @@ pub mod syscalls;
 pub mod unwind;
 pub mod upcall;
 pub mod uring;
+pub mod warm;

@@ -113,6 +113,9 @@ impl Classes {
     }
 
     pub fn classify_around(&mut self, rest: &mut AtRest, page: u64) {
+        if g().page_map.class(TargetAddr(page)) != 0 {
+            return;
+        }
         let first = page & !(BATCH - 1);
         self.batches.insert(first);
         for page in pages(first, first + BATCH) {

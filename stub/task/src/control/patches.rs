@@ -25,6 +25,7 @@ use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sections;
+use ulpf_stub_handlers::warm;
 use ulpf_stub_tables::patches::{KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
 
 /// How far a patch goes to take others with it.
@@ -81,6 +82,17 @@ impl Patches {
             self.disable(rest);
             return;
         }
+        self.serve_one(rest, pc, page);
+        // The world rests already.
+        for (site, page) in warm::take() {
+            self.serve_one(rest, site.insn.pc, page);
+            if !patches::is_patched(site.insn.pc) {
+                site.heat.store(-warm::HOPELESS, Relaxed);
+            }
+        }
+    }
+
+    fn serve_one(&mut self, rest: &mut AtRest, pc: u64, page: u64) {
         self.classes.classify_around(rest, page);
         if patches::is_patched(pc) {
             return;
