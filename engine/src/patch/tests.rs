@@ -323,3 +323,42 @@ fn what_a_masked_store_would_store_is_kept() {
     // With zeroing (which no store has), and a load.
     assert!(group(&[0x62, 0xe1, 0x7f, 0x49, 0x6f, 0x00]).is_err());
 }
+
+/// mov %eax,(%r10); mov 0x18(%r10),%rax: both are jumped to.
+#[test]
+fn a_punned_jump_leaves_what_stands_behind() {
+    let code = [0x41, 0x89, 0x02, 0x49, 0x8b, 0x42, 0x18, 0xc3];
+    let decoder = Decoder::new().unwrap();
+    let store = decoder.decode(AT, &code).unwrap();
+    let group = |last| Group::from(AT, last, &store, &code, &mut |_, _| None).unwrap();
+    assert!(group(0).punned(Pun::Plain).is_some() && group(0).bytes.len() == 7);
+    for (pun, first, kept) in [
+        (Pun::Plain, &[0xe9][..], &[0x49, 0x8b][..]),
+        (Pun::Prefixed, &[0x48, 0xe9], &[0x49, 0x8b, 0x42]),
+    ] {
+        let group = group(AT + 5).punned(pun).unwrap();
+        let at = group.next(AT - (1 << 31) + (1 << 20), 16);
+        let to = at
+            .or_else(|| group.next(AT - (1 << 31) + (1 << 20), 1))
+            .unwrap();
+        let jump = group.jump(to).unwrap();
+        assert!(jump.starts_with(first), "{jump:x?}");
+        let whole = [&jump[..], &code[5..6]].concat();
+        assert_eq!(whole[3..3 + kept.len()], *kept);
+        let distance = &whole[first.len()..first.len() + 4];
+        let distance = i32::from_le_bytes(distance.try_into().unwrap());
+        let after = AT + (first.len() + 4) as u64;
+        assert_eq!(after.wrapping_add_signed(distance.into()), to);
+        assert!(group.jump(to + 0x1_0000).is_none());
+    }
+    // No room for both bytes of the opcode; a jump that ends behind the group.
+    let short = [0xab, 0x48, 0x89, 0xc3, 0x90, 0x90];
+    let stos = decoder.decode(AT, &short).unwrap();
+    let stos = Group::from(AT, 0, &stos, &short, &mut |_, _| None).unwrap();
+    assert!(stos.clone().punned(Pun::Plain).is_some());
+    assert!(stos.punned(Pun::Prefixed).is_none());
+    let five = [0x89, 0x07, 0x48, 0x89, 0xc3, 0x90];
+    let five_store = decoder.decode(AT, &five).unwrap();
+    let five = Group::from(AT, 0, &five_store, &five, &mut |_, _| None).unwrap();
+    assert!(five.bytes.len() == 5 && five.punned(Pun::Prefixed).is_none());
+}

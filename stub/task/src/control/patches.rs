@@ -3,13 +3,14 @@
 //! `classes.rs` is what bodies know of pages, `code_caves.rs` where they lie.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::access::{Class, Insn};
-use ulpf_engine::patch::{Group, JUMP, Refusal, Target, Trampoline, leads, skipped};
+use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, leads, skipped};
 use ulpf_lib::command::reply::{PatchCounts, PatchSite, Patching};
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
@@ -41,6 +42,8 @@ pub struct Patches {
     searched: gs::Searched,
     /// What was mapped after so many changes.
     maps: Option<(u64, Arc<Snapshot>)>,
+    /// Accesses behind which another one is hot that is jumped to: their jumps are not to reach there.
+    jumped_over: BTreeSet<u64>,
 }
 
 impl Patches {
@@ -53,6 +56,7 @@ impl Patches {
             failed: false,
             searched: gs::Searched::default(),
             maps: None,
+            jumped_over: BTreeSet::new(),
         }
     }
 
@@ -122,14 +126,27 @@ impl Patches {
         use Unpatched::{Landings, Room, Successor, Taken};
         let table = patches::table();
         match (table.at(pc), table.of(pc)) {
+            // It is jumped to, and hot itself: that its bytes are as they were is no help.
+            (Some(p), _) if p.group.pun().is_some() && pc < p.start() + JUMP as u64 => {
+                let start = p.start();
+                self.jumped_over.insert(start);
+                self.remove(rest, start);
+                self.patch_at(rest, pc)
+            }
             // One more of its instructions is hot.
             (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
-                let (start, maps) = (p.start(), self.maps()?);
-                self.place(rest, pc, start, &maps)
+                let (start, pun, maps) = (p.start(), p.group.pun(), self.maps()?);
+                self.place(rest, pc, start, pun, &maps)
             }
             (Some(_), _) => Err(Taken),
             (_, Some(p)) => self.put_back(p),
-            _ if table.refused.get(&pc) == Some(&Landings) => self.patch_before(rest, pc, Landings),
+            _ if table.refused.get(&pc) == Some(&Landings) => {
+                let punned = match self.jumped_over.contains(&pc) {
+                    true => Err(Landings),
+                    false => self.patch_punned(rest, pc),
+                };
+                punned.or_else(|_| self.patch_before(rest, pc, Landings))
+            }
             _ => match self.patch_at(rest, pc) {
                 Err(why @ (Successor | Room)) => self.patch_before(rest, pc, why),
                 done => done,
@@ -208,16 +225,26 @@ impl Patches {
         let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(why)?;
         for from in Group::starts(&insn, start, code) {
             let tried = patches::table().refused.get(&from) == Some(&Landings);
-            if !tried && self.place(rest, pc, from, &maps).is_ok() {
+            if !tried && self.place(rest, pc, from, None, &maps).is_ok() {
                 return Ok(());
             }
         }
         Err(why)
     }
 
+    /// A patch that leaves the bytes behind the access as they are, since somebody jumps there.
+    fn patch_punned(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+        let maps = self.maps()?;
+        let mut done = Err(Unpatched::Room);
+        for pun in [Pun::Plain, Pun::Prefixed] {
+            done = done.or_else(|_| self.place(rest, pc, pc, Some(pun), &maps));
+        }
+        done
+    }
+
     fn patch(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
         let maps = self.maps()?;
-        self.place(rest, pc, pc, &maps)
+        self.place(rest, pc, pc, None, &maps)
     }
 
     /// As [`Patches::patch`]; behind what goes elsewhere another function may begin, and behind a call that has not the
@@ -236,17 +263,10 @@ impl Patches {
         }
     }
 
-    /// A patch of the access at `pc`, its jump at `from`.
-    fn place(
-        &mut self,
-        rest: &mut AtRest,
-        pc: u64,
-        from: u64,
-        maps: &Snapshot,
-    ) -> Result<(), Unpatched> {
-        use Unpatched::{Code, Room, Taken};
+    /// What a patch of the access at `pc` displaces, its jump at `from`, and with it what would be lost of those that it
+    /// meets, as long as that is not far away.
+    fn with_neighbours(&self, pc: u64, from: u64, maps: &Snapshot) -> Result<Group, Unpatched> {
         let mut group = self.group(pc, (from, pc), maps)?;
-        // What would be lost of those that it meets comes with it, as long as that is not far away.
         let mut stretch = (from, pc);
         for _ in 0..4 {
             let before = stretch;
@@ -266,6 +286,34 @@ impl Patches {
             };
             group = larger;
         }
+        Ok(group)
+    }
+
+    /// The same with a jump that leaves what stands behind. Other patches are not to be lost by it.
+    fn alone(&self, pc: u64, from: u64, pun: Pun, maps: &Snapshot) -> Result<Group, Unpatched> {
+        let last = pc.max(from + pun.len() as u64 - 1);
+        let group = self.group(pc, (from, last), maps)?.punned(pun);
+        let group = group.ok_or(Unpatched::Room)?;
+        let start = from.saturating_sub(FURTHEST);
+        let meets = |p: &Patch| p.is_in_place() && p.start() != from && from < p.end();
+        let lost = patches::table().within(start..group.end()).any(meets);
+        (!lost).then_some(group).ok_or(Unpatched::Taken)
+    }
+
+    /// A patch of the access at `pc`, its jump at `from`.
+    fn place(
+        &mut self,
+        rest: &mut AtRest,
+        pc: u64,
+        from: u64,
+        pun: Option<Pun>,
+        maps: &Snapshot,
+    ) -> Result<(), Unpatched> {
+        use Unpatched::{Code, Room, Taken};
+        let mut group = match pun {
+            None => self.with_neighbours(pc, from, maps)?,
+            Some(pun) => self.alone(pc, from, pun, maps)?,
+        };
         if group.loops() && patches::taken(group.start(), group.end()) {
             group = group.displaced();
         }
@@ -411,6 +459,7 @@ impl Patches {
         self.maps = None;
         let refused = &mut rest.tables_mut().patches.refused;
         refused.retain(|at, _| *at < start || *at >= end);
+        self.jumped_over.retain(|at| *at < start || *at >= end);
         self.restore(rest, start, end);
         for room in self.caves.forget(rest, start, end) {
             self.remove_where(rest, |p| room.contains(&p.at));
