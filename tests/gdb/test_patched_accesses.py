@@ -115,10 +115,19 @@ class PatchedAccesses(Case):
         self.assertLess(patches["landings"], 6 * 64)
 
     def test_jumps_over_a_store(self):
-        """What is before it moves then, not what is behind it."""
+        """What stands behind it stays as it is then."""
         stats, patches = self.at_the_end(self.sweep("4", "over", at=2049), "4", "over")
         self.assertEqual([w["hits"] for w in stats["watches"]], [4] * 256)
         self.assertEqual(stats["false_positives"], 4 * (SIZE // 2 - 256))
+        self.assertLess(patches["landings"], 200)
+        self.assertEqual((patches["patches"], patches["preceded"]), (1, 0))
+        self.assertLess(stats["faults"], 4000)
+
+    def test_jumps_over_a_store_to_another_one(self):
+        """Both are hot: what is before the first one moves, not what is behind it."""
+        stats, patches = self.at_the_end(self.sweep("4", "both", at=2049), "4", "both")
+        self.assertEqual([w["hits"] for w in stats["watches"]], [8] * 256)
+        self.assertEqual(stats["false_positives"], 4 * (SIZE // 2 + SIZE - 2 * 256))
         self.assertLess(patches["landings"], 200)
         self.assertEqual((patches["patches"], patches["preceded"]), (1, 1))
         self.assertLess(stats["faults"], 4000)
@@ -127,6 +136,24 @@ class PatchedAccesses(Case):
         """A C library's: only one of the two ways to the instruction goes by its prefix."""
         stats, _ = self.at_the_end(self.sweep("1", "past"), "1", "past")
         self.assertCounted(stats, 1)
+
+    def test_with_a_mask(self):
+        """A vector instruction of AVX-512 that stores to some of the bytes it names, or to none."""
+        rounds = 20000
+        status, text = bare(example("masked"), str(rounds))
+        if "no AVX-512" in text:
+            self.skipTest("this processor has no AVX-512")
+        stored, silent = map(int, re.findall(r"\d+", text))
+        gdb = self.session("masked", str(rounds), options=["--placement=guard"])
+        gdb(f"monitor ulpf watch {gdb.value('(long)&block')} {3 * 4096} w")
+        gdb("tbreak printf")
+        self.assertSays(gdb("continue"), r"Temporary breakpoint")
+        stats = self.answer(gdb, "stats")
+        watch = stats["watches"][0]
+        self.assertEqual((watch["hits"], watch["silent"]), (stored, silent))
+        # Those across two pages, and those of two stretches.
+        self.assertLess(stats["faults"], rounds / 4)
+        self.assertExits(gdb, status, text.strip())
 
     def test_through_fs(self):
         stats, _ = self.at_the_end(self.sweep("4", "fs"), "4", "fs")

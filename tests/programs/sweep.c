@@ -2,6 +2,7 @@
  *
  *   sweep ROUNDS [HOW]     HOW: into  the loop jumps between the store and the instruction behind it
  *                               over  it jumps over every second store, to behind it
+ *                               both  the same, and another store is what it jumps to
  *                               past  it increments, and every second turn jumps past the lock prefix
  *                               fs    it stores through fs, as to a thread's own variables
  *                               fork  a child sweeps, too, and looks at its own code
@@ -64,6 +65,21 @@ __attribute__((noinline)) void fill_odd(unsigned char *from, unsigned char *to, 
 			 "	je	2f\n"
 			 "	mov	%b2, (%0)\n"
 			 "2:	inc	%0\n"
+			 "	cmp	%1, %0\n"
+			 "	jne	1b"
+			 : "+q"(from)
+			 : "r"(to), "q"(value)
+			 : "memory", "cc");
+}
+
+/* The same, with another store there. */
+__attribute__((noinline)) void fill_both(unsigned char *from, unsigned char *to, int value)
+{
+	__asm__ volatile("1:	test	$1, %b0\n"
+			 "	je	2f\n"
+			 "	mov	%b2, (%0)\n"
+			 "2:	mov	%b2, (%0)\n"
+			 "	inc	%0\n"
 			 "	cmp	%1, %0\n"
 			 "	jne	1b"
 			 : "+q"(from)
@@ -147,6 +163,8 @@ int main(int argc, char **argv)
 			fill(other, other + SIZE, n);
 		else if (!strcmp(how, "over"))
 			fill_odd(block, block + SIZE, n);
+		else if (!strcmp(how, "both"))
+			fill_both(block, block + SIZE, n);
 		else if (!strcmp(how, "past"))
 			fill_past(block, block + SIZE);
 		else if (!strcmp(how, "fs"))

@@ -4,6 +4,8 @@
 //! a mark on the watch, an insertion of the same range and kind takes the mark away again, and
 //! [`StagedWatches::commit`] names what has really changed since the last commit.
 
+mod different;
+
 use alloc::vec::Vec;
 
 use crate::watch::{WatchId, WatchKind, WatchRange};

@@ -103,6 +103,28 @@ impl Asm {
     pub fn trap(&mut self) {
         self.put(&[0xcc, 0x90]);
     }
+    /// `vmovups gs:[at], vector`, of 128, 256 or 512 bits (`length` 0 to 2); `vector` is one of 32.
+    pub fn save_vector(&mut self, at: usize, vector: u8, length: u8) {
+        self.put(&[
+            0x65,
+            0x62,
+            0x61 | (!vector >> 3 & 1) << 7 | (!vector >> 4 & 1) << 4,
+            0x7c,
+            length << 5 | 0x08,
+            0x11,
+            (vector & 7) << 3 | 4,
+            0x25,
+        ]);
+        self.put(&(at as u32).to_le_bytes());
+    }
+    /// `kmovq rcx, mask`, or `kmovw ecx, mask`, which needs no AVX512BW.
+    pub fn rcx_from_mask(&mut self, mask: u8, wide: bool) {
+        self.put(match wide {
+            true => &[0xc4, 0xe1, 0xfb],
+            false => &[0xc5, 0xf8],
+        });
+        self.put(&[0x93, 0xc0 | RCX << 3 | mask & 7]);
+    }
     /// `jmp gs:[at]`
     pub fn jump_through(&mut self, at: usize) {
         self.put(&[0x65, 0xff, 0x24, 0x25]);

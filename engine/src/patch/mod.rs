@@ -11,7 +11,8 @@
 //! too, and where one of them began, the jump has a byte that traps: whoever jumps there, by whatever
 //! way, is sent on to the copy ([`TRAPS`]). So no control flow needs to be known. The idea of putting
 //! up with the bytes that happen to complete a jump is instruction punning (Chamith, Svensson, Dalessandro,
-//! Newton, PLDI 2017) and E9Patch's (Duck, Gao, Roychoudhury, PLDI 2020); here they are chosen.
+//! Newton, PLDI 2017) and E9Patch's (Duck, Gao, Roychoudhury, PLDI 2020); here they are chosen. Where loops jump
+//! to, all of them stay as they are ([`Pun`]).
 //!
 //! A trampoline changes no flags and needs three registers, which it keeps in the thread's [`ulpf_lib::ring::Area`]
 //! (gs-relative). At each of its instructions the state of the original program is known by PC alone
@@ -31,6 +32,6 @@ mod writer;
 
 pub use implicit::{Access, Implicit};
 pub use parts::*;
-pub use plan::{Group, Part, Refusal, What, leads, skipped};
+pub use plan::{Group, Part, Pun, Refusal, What, is_masked_move, leads, skipped};
 pub use trampoline::Trampoline;
 pub use writer::{Tables, Target};

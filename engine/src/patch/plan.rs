@@ -7,6 +7,7 @@ use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 
 use super::implicit::{Access, GoesOn, Implicit};
 use super::parts::{FS, GS, JUMP, TRAPS, TRAPS_OR_RET};
+use crate::access::layout::Pp;
 use crate::access::{Class, Insn};
 
 /// Why a site keeps its faults.
@@ -84,7 +85,8 @@ pub enum What {
     Checked(Insn),
     /// The same, of an access that no operand names, or that says where the program goes on.
     Implicit(Implicit),
-    /// A `stos` or `movs`, repeated or not: whoever accounts for hits makes it, or says that it is to be executed.
+    /// A `stos` or `movs`, repeated or not, or a store with an opmask: whoever accounts for hits makes it, or says that it
+    /// is to be executed.
     Repeated(Insn),
     /// Copied as it is.
     Copy,
@@ -108,6 +110,29 @@ pub struct Group {
     pub bytes: Vec<u8>,
     /// So many of the parts are displaced.
     displaced: usize,
+    /// See [`Group::punned`].
+    pun: Option<Pun>,
+}
+
+/// A jump that leaves all bytes behind the first instruction as they are, for somebody jumps there: they are part of its
+/// distance (instruction punning).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pun {
+    /// `e9` and the distance.
+    Plain,
+    /// The same behind a prefix that means nothing there (REX.W): so other bytes are part of the distance.
+    Prefixed,
+}
+
+impl Pun {
+    /// Bytes of the jump.
+    pub fn len(self) -> usize {
+        JUMP + self.prefix()
+    }
+
+    fn prefix(self) -> usize {
+        usize::from(self == Pun::Prefixed)
+    }
 }
 
 impl Group {
@@ -163,7 +188,27 @@ impl Group {
             parts,
             bytes,
             displaced,
+            pun: None,
         })
+    }
+
+    /// The same with such a jump. `None`: there is no room for its opcode, or not all of its bytes are the group's.
+    pub fn punned(self, pun: Pun) -> Option<Group> {
+        let own = usize::from(self.parts.first()?.len);
+        let fits = own > pun.prefix() && self.bytes.len() >= pun.len();
+        fits.then_some(Group {
+            pun: Some(pun),
+            ..self
+        })
+    }
+
+    /// How its jump leaves the bytes behind as they are, if it does.
+    pub fn pun(&self) -> Option<Pun> {
+        self.pun
+    }
+
+    fn prefix(&self) -> usize {
+        self.pun.map_or(0, Pun::prefix)
     }
 
     /// The displaced instructions alone.
@@ -242,13 +287,14 @@ impl Group {
 
     /// The first multiple of `step` from `at` on where a trampoline may lie.
     pub fn next(&self, at: u64, step: u64) -> Option<u64> {
-        let after = self.start() + JUMP as u64;
+        let prefix = self.prefix();
+        let after = self.start() + (JUMP + prefix) as u64;
         let mut to = at.checked_next_multiple_of(step)?;
         loop {
             let distance = i32::try_from(to.wrapping_sub(after) as i64).ok()?;
             let bytes = distance.to_le_bytes();
             let wrong = |n: &usize| {
-                self.only(*n)
+                self.only(*n + prefix)
                     .is_some_and(|only| !only.contains(&bytes[*n - 1]))
             };
             let Some(n) = (1..=4).rev().find(wrong) else {
@@ -260,7 +306,7 @@ impl Group {
             // What is above this byte stays if there is a larger one for it.
             let unit = 1i64 << (8 * (n - 1));
             let base = i64::from(distance) & !(256 * unit - 1);
-            let only = self.only(n).unwrap_or(&[]);
+            let only = self.only(n + prefix).unwrap_or(&[]);
             let larger = only.iter().find(|t| **t > bytes[n - 1]);
             let distance = base + larger.map_or(256, |t| i64::from(*t)) * unit;
             to = after
@@ -281,8 +327,12 @@ impl Group {
     /// What the byte at offset `n` of the jump may be, ascending; `None`: anything. Where an instruction begins that
     /// somebody may jump to, it traps. A `ret` stays what it is: short functions end with one behind their last
     /// store, and jump there when there is nothing to be stored.
-    fn only(&self, n: usize) -> Option<&'static [u8]> {
+    fn only(&self, n: usize) -> Option<&[u8]> {
         const RET: u8 = 0xc3;
+        if self.pun.is_some() {
+            let own = usize::from(self.parts.first()?.len);
+            return self.bytes.get(n..=n).filter(|_| n >= own);
+        }
         let part = self.parts.get(self.entered(self.start() + n as u64)?)?;
         if self.bytes.get(n) != Some(&RET) || part.len != 1 {
             return Some(&TRAPS);
@@ -294,13 +344,19 @@ impl Group {
         })
     }
 
-    /// The jump to `to`, if its bytes are right.
+    /// The jump to `to`, if its bytes are right. (Of a longer one the last is there already.)
     pub fn jump(&self, to: u64) -> Option<[u8; JUMP]> {
-        let [a, b, c, d] = super::asm::relative(self.start() + JUMP as u64, to)?;
-        let jump = [0xe9, a, b, c, d];
-        let fits =
-            |(n, byte): (usize, &u8)| n == 0 || self.only(n).is_none_or(|only| only.contains(byte));
-        jump.iter().enumerate().all(fits).then_some(jump)
+        const REX_W: u8 = 0x48;
+        let prefix = self.prefix();
+        let after = self.start() + (JUMP + prefix) as u64;
+        let [a, b, c, d] = super::asm::relative(after, to)?;
+        let jump = [REX_W, 0xe9, a, b, c, d];
+        let jump = jump.get(1 - prefix..)?;
+        let fits = |(n, byte): (usize, &u8)| {
+            n <= prefix || self.only(n).is_none_or(|only| only.contains(byte))
+        };
+        let fits = jump.iter().enumerate().all(fits);
+        jump.get(..JUMP)?.try_into().ok().filter(|_| fits)
     }
 }
 
@@ -338,11 +394,22 @@ pub fn can_check(insn: &Insn) -> bool {
         && crate::exec::can_thunk(insn)
 }
 
-/// Can a trampoline have this string instruction made?
+/// Can a trampoline have this string instruction, or masked store, made?
 fn can_repeat(insn: &Insn) -> bool {
-    matches!(insn.class, Class::Stos | Class::Movs)
+    (matches!(insn.class, Class::Stos | Class::Movs) || is_masked_move(insn))
         && !insn.layout.addr32
         && insn.layout.segment == 0
+}
+
+/// Does it store those elements of a vector register that an opmask selects, as they are? So C libraries end fills and
+/// copies: `vmovdqu8 %zmm16,(%rdi){%k1}`.
+pub fn is_masked_move(insn: &Insn) -> bool {
+    let l = &insn.layout;
+    let moves = matches!(
+        (l.opcode, l.pp),
+        (0x11 | 0x29, Pp::None | Pp::P66) | (0x7f, Pp::P66 | Pp::PF2 | Pp::PF3)
+    );
+    insn.class == Class::MaskedEvex && l.map == 1 && moves && !l.zeroing && !l.bcast
 }
 
 /// How the access of an instruction is looked at, if it can be.

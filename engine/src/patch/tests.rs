@@ -313,3 +313,73 @@ fn hits_may_be_looked_at_before_they_are_made() {
     let mark = ahead.mark(at).unwrap();
     assert_eq!((mark.part, mark.phase), (0, Phase::Saved));
 }
+
+/// vmovdqu8 %zmm16,(%rax){%k1}; vmovups %ymm3,0x20(%rdi){%k2}
+#[test]
+fn what_a_masked_store_would_store_is_kept() {
+    let stores = [
+        (
+            &[0x62, 0xe1, 0x7f, 0x49, 0x7f, 0x00][..],
+            // vmovups %zmm16,%gs:old; kmovq %k1,%rcx
+            &[0x65, 0x62, 0xe1, 0x7c, 0x48, 0x11, 0x04, 0x25][..],
+            &[0xc4, 0xe1, 0xfb, 0x93, 0xc9][..],
+        ),
+        (
+            &[0x62, 0xf1, 0x7c, 0x2a, 0x11, 0x5f, 0x01],
+            &[0x65, 0x62, 0xf1, 0x7c, 0x28, 0x11, 0x1c, 0x25],
+            &[0xc5, 0xf8, 0x93, 0xca],
+        ),
+    ];
+    for (code, vector, mask) in stores {
+        let store = group(code).unwrap();
+        assert!(store.checks(AT));
+        let trampoline = Trampoline::new(&store, target(AT - 0x400_0000)).unwrap();
+        let before = &trampoline.code[..usize::from(trampoline.native[0])];
+        for part in [vector, mask] {
+            assert!(before.windows(part.len()).any(|w| w == part), "{before:x?}");
+        }
+        let native = &trampoline.code[usize::from(trampoline.native[0])..];
+        assert_eq!(native[..code.len()], *code);
+    }
+    // With zeroing (which no store has), and a load.
+    assert!(group(&[0x62, 0xe1, 0x7f, 0x49, 0x6f, 0x00]).is_err());
+}
+
+/// mov %eax,(%r10); mov 0x18(%r10),%rax: both are jumped to.
+#[test]
+fn a_punned_jump_leaves_what_stands_behind() {
+    let code = [0x41, 0x89, 0x02, 0x49, 0x8b, 0x42, 0x18, 0xc3];
+    let decoder = Decoder::new().unwrap();
+    let store = decoder.decode(AT, &code).unwrap();
+    let group = |last| Group::from(AT, last, &store, &code, &mut |_, _| None).unwrap();
+    assert!(group(0).punned(Pun::Plain).is_some() && group(0).bytes.len() == 7);
+    for (pun, first, kept) in [
+        (Pun::Plain, &[0xe9][..], &[0x49, 0x8b][..]),
+        (Pun::Prefixed, &[0x48, 0xe9], &[0x49, 0x8b, 0x42]),
+    ] {
+        let group = group(AT + 5).punned(pun).unwrap();
+        let at = group.next(AT - (1 << 31) + (1 << 20), 16);
+        let to = at
+            .or_else(|| group.next(AT - (1 << 31) + (1 << 20), 1))
+            .unwrap();
+        let jump = group.jump(to).unwrap();
+        assert!(jump.starts_with(first), "{jump:x?}");
+        let whole = [&jump[..], &code[5..6]].concat();
+        assert_eq!(whole[3..3 + kept.len()], *kept);
+        let distance = &whole[first.len()..first.len() + 4];
+        let distance = i32::from_le_bytes(distance.try_into().unwrap());
+        let after = AT + (first.len() + 4) as u64;
+        assert_eq!(after.wrapping_add_signed(distance.into()), to);
+        assert!(group.jump(to + 0x1_0000).is_none());
+    }
+    // No room for both bytes of the opcode; a jump that ends behind the group.
+    let short = [0xab, 0x48, 0x89, 0xc3, 0x90, 0x90];
+    let stos = decoder.decode(AT, &short).unwrap();
+    let stos = Group::from(AT, 0, &stos, &short, &mut |_, _| None).unwrap();
+    assert!(stos.clone().punned(Pun::Plain).is_some());
+    assert!(stos.punned(Pun::Prefixed).is_none());
+    let five = [0x89, 0x07, 0x48, 0x89, 0xc3, 0x90];
+    let five_store = decoder.decode(AT, &five).unwrap();
+    let five = Group::from(AT, 0, &five_store, &five, &mut |_, _| None).unwrap();
+    assert!(five.bytes.len() == 5 && five.punned(Pun::Prefixed).is_none());
+}

@@ -11,9 +11,10 @@ use super::hits::{Near, closer, hit, tally, whole_page};
 use super::implicit::Access;
 use super::original::{self, jump_to, plain};
 use super::parts::{CLASS_READS, CLASS_WRITES, FS, IDLE_START, Mark, Phase};
-use super::plan::{Group, Part, What};
+use super::plan::{Group, Part, What, is_masked_move};
 use super::registers::{named, registers};
 use super::writer::{Target, Writer, restore};
+use crate::access::Insn;
 
 /// Code for one address, and what it means.
 pub struct Trampoline {
@@ -82,7 +83,7 @@ impl Trampoline {
                 }
                 What::Repeated(insn) => {
                     (a, b) = registers(named(insn))?;
-                    native = repeated(&mut w, group, part, (a, b), target)?;
+                    native = repeated(&mut w, group, (part, insn), (a, b), target)?;
                     after = w.asm.here() as u16;
                 }
                 _ => {
@@ -188,12 +189,12 @@ impl Trampoline {
     }
 }
 
-/// A string instruction, made by [`Area::entry`]; behind that it stands as it is, for who finds no guard. The
-/// offset of that.
+/// A string instruction, or a masked store, made by [`Area::entry`]; behind that it stands as it is, for who finds no
+/// guard. The offset of that. Of a masked store [`Area::old`] is what it stores, and [`Area::value`] the mask.
 fn repeated(
     w: &mut Writer,
     group: &Group,
-    part: &Part,
+    (part, insn): (&Part, &Insn),
     (a, b): (u8, u8),
     target: Target,
 ) -> Option<u16> {
@@ -201,6 +202,12 @@ fn repeated(
     w.asm.save(offset_of!(Area, rcx), RCX);
     w.asm.save(offset_of!(Area, other), b);
     w.mark(Phase::Before);
+    if is_masked_move(insn) {
+        let l = &insn.layout;
+        w.asm.save_vector(offset_of!(Area, old), l.reg, l.l);
+        w.asm.rcx_from_mask(l.aaa, insn.element() <= 2);
+        w.asm.save(offset_of!(Area, value), RCX);
+    }
     w.asm.save_constant(
         offset_of!(Area, hit),
         target.hit + target.step * u64::from(w.part),
@@ -211,7 +218,7 @@ fn repeated(
     w.mark(Phase::Before);
     let native = w.asm.here() as u16;
     let copy = Part {
-        what: What::Copy,
+        what: insn.rip_relative_at().map_or(What::Copy, What::Relative),
         ..*part
     };
     plain(w, group, &copy, target)?;

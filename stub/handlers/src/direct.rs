@@ -13,7 +13,7 @@
 
 use core::sync::atomic::Ordering::*;
 
-use ulpf_engine::access::Class;
+use ulpf_engine::access::{Class, Insn};
 use ulpf_engine::cpu::Cpu;
 use ulpf_lib::ring::Area;
 use ulpf_lib::{AccessKind, TargetAddr};
@@ -26,6 +26,7 @@ use crate::fault;
 use crate::global::g;
 use crate::hits;
 use crate::locks::{self, Held};
+use crate::masked::{self, Made};
 use crate::patches::{self, Idle};
 use crate::paths;
 use crate::runs;
@@ -107,16 +108,22 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
 /// Most runs of a string instruction before signals get their turn.
 const MOST_RUNS: usize = 64;
 
+/// The tail goes on as this one of what is known of an instruction says.
+fn go_on(area: &Area, known: &'static Known, which: usize) {
+    let at = &raw const *known as u64 + (which * size_of::<Known>()) as u64;
+    area.hit.store(at, Relaxed);
+}
+
 /// A string instruction, a page at a time. The tail goes on behind it; at its beginning, if more is to be made; at its
 /// copy, if there is no guard; or raises its `int3` for what only a fault's handler can do.
 fn make_runs(t: Current, area: &Area, known: &'static Known, frame: &mut Frame) {
-    let go_on = |which: usize| {
-        let at = &raw const *known as u64 + (which * size_of::<Known>()) as u64;
-        area.hit.store(at, Relaxed);
-    };
+    let go_on = |which| go_on(area, known, which);
     let Some(insn) = patches::repeated(known.pc) else {
         return go_on(NATIVE);
     };
+    if insn.class == Class::MaskedEvex {
+        return make_masked(t, area, known, frame, insn);
+    }
     let gprs = &mut frame.gprs;
     gprs.rip = known.pc;
     let mut cpu = Cpu {
@@ -160,6 +167,37 @@ fn make_runs(t: Current, area: &Area, known: &'static Known, frame: &mut Frame) 
         t.attention.store(1, SeqCst);
     } else if more {
         go_on(NATIVE);
+    }
+    if i.reconsider.get() != 0 || i.new_code.get() != 0 {
+        t.attention.store(1, SeqCst);
+    }
+}
+
+/// A masked store: the tail goes on as for a string instruction.
+fn make_masked(t: Current, area: &Area, known: &'static Known, frame: &mut Frame, insn: &Insn) {
+    let i = t.own();
+    frame.gprs.rip = known.pc;
+    let cpu = Cpu {
+        gprs: &mut frame.gprs,
+        fs_base: 0,
+        gs_base: 0,
+        xsave: core::ptr::null_mut(),
+        xsave_len: 0,
+    };
+    let made = masked::store(t, &cpu, insn, area);
+    let idle = patches::count_idle(t, area, known.pc, made != Made::Native);
+    if let Some(Idle::ToRemove) = idle {
+        i.cool.set(known.pc);
+        t.attention.store(1, SeqCst);
+    }
+    match made {
+        Made::Yes => {}
+        Made::Native => go_on(area, known, NATIVE),
+        Made::No => {
+            go_on(area, known, AGAIN);
+            i.unmade.set(true);
+            t.attention.store(1, SeqCst);
+        }
     }
     if i.reconsider.get() != 0 || i.new_code.get() != 0 {
         t.attention.store(1, SeqCst);

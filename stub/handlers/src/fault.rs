@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::access::AccessList;
 use ulpf_engine::cpu::Cpu;
-use ulpf_engine::exec::{FaultInfo, Outcome, Site};
+use ulpf_engine::exec::{FaultInfo, Outcome};
 use ulpf_lib::eflags;
 use ulpf_lib::guard::{Fault, PROT_EXEC};
 use ulpf_lib::ring::Unpatched;
@@ -35,13 +35,10 @@ use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
 use crate::sections;
 use crate::signals::{numbers, raise};
 use crate::syscalls::{catch, forked};
+use crate::warm::{HOPELESS, MISSED, warm};
 
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
 const MAX_REPEATS: u32 = 1 << 16;
-/// What a site has to go through again that could not be patched, or whose page could not.
-const HOPELESS: i32 = 100_000;
-/// The same for one that has faulted although both are as they should be.
-const MISSED: i32 = 64;
 /// Start of the saved access list in the scratch area; old values follow it.
 const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
 
@@ -387,17 +384,6 @@ fn guarded(list: &AccessList, fault_at: TargetAddr) -> Option<TargetAddr> {
     ends.map(|(at, kind)| (TargetAddr(at), kind))
         .find(|(at, kind)| g().page_map.entry(*at).guards(*kind))
         .map(|(at, _)| at)
-}
-
-/// An access from this site that stops nobody: is it worth a patch?
-fn warm(t: Current, site: &'static Site, at: TargetAddr) {
-    if patches::ENABLED.load(Relaxed)
-        && !sections::active(t)
-        && site.heat.fetch_add(1, Relaxed) >= patches::AFTER.load(Relaxed) as i32
-        && t.tgid() == g().pid.load(Relaxed)
-    {
-        t.own().hot.set(Some((site, at.page().0)));
-    }
 }
 
 /// # Safety

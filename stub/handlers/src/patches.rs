@@ -87,7 +87,7 @@ pub fn why_not(pc: u64) -> Unpatched {
         Some(_) => Unpatched::Beneath,
         None => match table.refused.get(&pc) {
             Some(why) => *why,
-            None if table.position(pc).is_some() => Unpatched::Cooled,
+            None if table.of(pc).is_some() => Unpatched::Cooled,
             None => Unpatched::Cold,
         },
     }
@@ -99,10 +99,10 @@ pub fn hide(addr: u64, buf: &mut [u8]) {
     if !SOME.load(Relaxed) {
         return;
     }
-    let list = &table().list;
+    let table = table();
     let end = addr.saturating_add(buf.len() as u64);
-    let mut n = list.partition_point(|p| p.end() <= addr);
-    while let Some(p) = list.get(n).filter(|p| p.start() < end) {
+    let first = table.before(addr).map_or(addr, |p| p.start());
+    for p in table.within(first..end) {
         let jump = if p.is_in_place() { JUMP } else { 0 };
         for (at, byte) in (p.start()..).zip(p.group.bytes.iter().take(jump)) {
             if at >= addr
@@ -111,7 +111,6 @@ pub fn hide(addr: u64, buf: &mut [u8]) {
                 *slot = *byte;
             }
         }
-        n += 1;
     }
 }
 
@@ -369,8 +368,7 @@ pub fn skip(t: Current, uc: &mut UContext) {
 
 /// The patch of the access at `pc`, if its jump is out, but a loop may go on in its body.
 fn loop_at(pc: u64) -> Option<&'static Patch> {
-    let table = table();
-    let p = table.list.get(table.position(pc)?)?;
+    let p = table().of(pc)?;
     let may = !p.is_in_place() && p.group.loops() && ENABLED.load(Relaxed);
     (may && !GS_TAKEN.load(Relaxed) && !taken(p.start(), p.end())).then_some(p)
 }
@@ -413,8 +411,7 @@ fn alone(t: Current) -> bool {
 /// Puts the patch of the instruction at `pc` back (or takes it out), without the stub's task. `false`: that
 /// has to do it.
 pub fn switch(t: Current, pc: u64, on: bool) -> bool {
-    let table = table();
-    let Some(p) = table.position(pc).and_then(|n| table.list.get(n)) else {
+    let Some(p) = table().of(pc) else {
         return false;
     };
     if p.is_in_place() == on {
@@ -474,8 +471,7 @@ pub enum Idle {
 
 /// The body has met none at the instruction at `pc`.
 pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
-    let table = table();
-    let Some(p) = table.position(pc).and_then(|n| table.list.get(n)) else {
+    let Some(p) = table().of(pc) else {
         return Idle::Stays;
     };
     let Some(word) = area.idle_count.get(p.idle_count) else {
@@ -500,8 +496,7 @@ pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
 
 /// The string instruction at `pc`, which a body has come to.
 pub fn repeated(pc: u64) -> Option<&'static Insn> {
-    let table = table();
-    let p = table.list.get(table.position(pc)?)?;
+    let p = table().of(pc)?;
     match &p.group.parts.get(p.group.part(pc)?)?.what {
         What::Repeated(insn) => Some(insn),
         _ => None,
@@ -510,8 +505,7 @@ pub fn repeated(pc: u64) -> Option<&'static Insn> {
 
 /// As bodies count: the one at `pc` has met a guard, or none. `Some`: none for [`IDLE_ROUND`] times in a row.
 pub fn count_idle(t: Current, area: &Area, pc: u64, guarded: bool) -> Option<Idle> {
-    let table = table();
-    let p = table.position(pc).and_then(|n| table.list.get(n))?;
+    let p = table().of(pc)?;
     let word = area.idle_count.get(p.idle_count)?;
     if guarded {
         word.store(IDLE_START as u64, Relaxed);
@@ -535,7 +529,7 @@ pub fn remove_in_child(rest: &mut AtRest) {
     if SOME.load(Relaxed) {
         disable();
         ENABLED.store(false, SeqCst);
-        let list = table().list.iter().filter(|p| p.is_in_place());
+        let list = table().list.values().filter(|p| p.is_in_place());
         child::put_back(list.map(|p| (p.start(), p.group.bytes.get(..JUMP).unwrap_or(&[]))));
         SOME.store(false, SeqCst);
     }

@@ -131,7 +131,7 @@ fn left_of_page(addr: u64) -> u64 {
 
 /// The only watch that sees a store to `addr`, if it is one that only counts, or `Some(None)`: none does.
 /// `n` becomes how many elements that is so for. `None`: it is more special than that.
-fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
+pub fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
     let len = *n * size;
     let mut here = None;
     let mut special = false;

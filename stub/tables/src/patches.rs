@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::patch::{Group, IDLE_ROUND, JUMP, Part, Tables, Trampoline, What};
@@ -173,10 +174,10 @@ const MOST_LANDINGS: u32 = 64;
 
 /// Written by the stub's task while the world rests. (`in_place` also by the only thread that there is.)
 pub struct Table {
-    /// By their start.
-    pub list: Vec<Patch>,
-    /// (address of the body, start), by the former.
-    pub bodies: Vec<(u64, u64)>,
+    /// By their start; no two of them overlap.
+    pub list: BTreeMap<u64, Box<Patch>>,
+    /// From the address of a body to the start of its patch.
+    pub bodies: BTreeMap<u64, u64>,
     /// Stretches where bodies are.
     pub caves: Vec<(u64, u64)>,
     /// What bodies look up; all zero: not yet mapped.
@@ -196,8 +197,8 @@ impl Default for Table {
 impl Table {
     pub const fn new() -> Table {
         Table {
-            list: Vec::new(),
-            bodies: Vec::new(),
+            list: BTreeMap::new(),
+            bodies: BTreeMap::new(),
             caves: Vec::new(),
             tables: Tables {
                 classes: 0,
@@ -211,36 +212,37 @@ impl Table {
         }
     }
 
+    /// The last patch that begins before `end`.
+    pub fn before(&self, end: u64) -> Option<&Patch> {
+        self.list.range(..end).next_back().map(|(_, p)| &**p)
+    }
+    /// Those that begin in `starts`.
+    pub fn within(&self, starts: Range<u64>) -> impl DoubleEndedIterator<Item = &Patch> {
+        self.list.range(starts).map(|(_, p)| &**p)
+    }
     /// The patch that covers `pc`.
     pub fn at(&self, pc: u64) -> Option<&Patch> {
-        let n = self.list.partition_point(|p| p.start() <= pc);
-        let p = self.list.get(n.checked_sub(1)?)?;
+        let p = self.before(pc.saturating_add(1))?;
         (p.is_in_place() && pc < p.end()).then_some(p)
     }
-    /// Where a patch that looks at the access of the instruction at `pc` is in the list, in place or not.
-    pub fn position(&self, pc: u64) -> Option<usize> {
-        let after = self.list.partition_point(|p| p.start() <= pc);
-        // Groups are shorter than that.
-        let from = self.list.partition_point(|p| p.start() + 64 <= pc);
-        let near = self.list.get(from..after)?;
-        Some(from + near.iter().rposition(|p| p.group.checks(pc))?)
+    /// The patch that looks at the access of the instruction at `pc`, in place or not.
+    pub fn of(&self, pc: u64) -> Option<&Patch> {
+        let p = self.before(pc.saturating_add(1))?;
+        p.group.checks(pc).then_some(p)
     }
     /// The patch whose body covers `pc`, and where in it.
     pub fn body(&self, pc: u64) -> Option<(&Patch, u16)> {
         if !self.caves.iter().any(|r| pc >= r.0 && pc < r.1) {
             return None;
         }
-        let n = self.bodies.partition_point(|b| b.0 <= pc);
-        let (at, start) = *self.bodies.get(n.checked_sub(1)?)?;
-        let p = self.list.binary_search_by_key(&start, |p| p.start()).ok();
-        let p = self.list.get(p?)?;
+        let (at, start) = self.bodies.range(..=pc).next_back()?;
+        let p = self.list.get(start)?;
         let offset = pc - at;
         (offset <= p.body.code.len() as u64).then_some((p, offset as u16))
     }
     /// Does anything patched, or a body, meet `[start, end)`?
     pub fn touches(&self, start: u64, end: u64) -> bool {
-        let n = self.list.partition_point(|p| p.end() <= start);
-        self.list.get(n).is_some_and(|p| p.start() < end)
+        self.before(end).is_some_and(|p| start < p.end())
             || self.caves.iter().any(|r| r.0 < end && start < r.1)
     }
 }

@@ -1,8 +1,13 @@
 //! What a system call has done to the program's mappings, as far as the heap is concerned (`control/heap.rs` of the
 //! stub's task follows it).
 
+use core::sync::atomic::AtomicU64;
+
 use linux_raw_sys::general as k;
 use ulpf_lib::guard::LARGEST_HEAP;
+
+/// How often the program's system calls have changed its mappings, or may have.
+pub static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// What a system call has done to the program's mappings. Empty ranges: nothing.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::runtime::areas;
 use crate::runtime::debug_registers;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
-use crate::runtime::mapped::{Locks, Mapped};
+use crate::runtime::mapped::{CHANGES, Locks, Mapped};
 use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
 use crate::unwind;
@@ -59,6 +59,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
                 Some(request) => request.make(a),
                 None => raw(nr, a),
             };
+            CHANGES.fetch_add(1, SeqCst);
             if r >= 0 {
                 t.own().mapped.set(done(nr, a, r as u64));
             }
@@ -84,6 +85,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
         None => {
             let r = raw(nr, a);
+            CHANGES.fetch_add(1, SeqCst);
             if r >= 0 && (g().has_watches() || g().has_breakpoints()) {
                 let mapped = done(nr, a, r as u64);
                 let heap = matters(&mapped);

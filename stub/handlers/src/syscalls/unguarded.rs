@@ -2,6 +2,8 @@
 //! without a row) is made with all guards lifted and everybody else at rest. What it has
 //! written is found by comparing.
 
+use core::sync::atomic::Ordering::SeqCst;
+
 use ulpf_lib::{AccessKind, PAGE_SIZE};
 
 use super::buffers;
@@ -11,6 +13,7 @@ use super::scratch::Scratch;
 use crate::global::g;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
+use crate::runtime::mapped::CHANGES;
 use crate::runtime::memory;
 use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
@@ -48,6 +51,7 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args) -> i
         s.keep(p & !(PAGE_SIZE - 1), REACH);
     }
     let result = raw(nr, given);
+    CHANGES.fetch_add(1, SeqCst);
     let call = Call {
         nr,
         args: *a,

@@ -4,8 +4,10 @@
 //! page classes   a byte for each page of user memory: which distance to the alias, for which accesses
 //! bits           a bit for each byte of our place: does a store (a load) there concern a watch?
 //! ```
-//! Pages get their class when a hot site meets them, and lose it whenever watches or mappings change.
+//! Pages get their class when a hot site meets them. They lose it when their mapping changes, or that of the page before
+//! ([`ulpf_lib::PageMap`] sees to that), and when what is watched there does.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
@@ -14,6 +16,7 @@ use ulpf_engine::patch::{CLASS_READS, CLASS_WRITES, CLASSES, Tables};
 use ulpf_lib::guard::{PAGES, PageEntry};
 use ulpf_lib::pages::Guard;
 use ulpf_lib::place;
+use ulpf_lib::staged::Changes;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::check::{arena, shadow};
 use ulpf_stub_handlers::global::g;
@@ -22,22 +25,23 @@ use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_tables::attributes::Part;
 
-/// Pages that are looked at together.
-const BATCH: u64 = 64;
+/// Bytes of pages that are looked at together.
+const BATCH: u64 = 64 * PAGE_SIZE;
 
 #[derive(Default)]
 pub struct Classes {
     /// Distance to the alias and guard of each class; 0 is none.
     classes: Vec<(u64, Guard)>,
-    /// Pages with a class.
-    classified: Vec<u64>,
+    /// Where pages were looked at together, so that some may have a class.
+    batches: BTreeSet<u64>,
     /// Watches that bodies count for themselves, by tally.
     tallied: Vec<WatchId>,
 }
 
 impl Classes {
     pub fn pages(&self) -> usize {
-        self.classified.len()
+        let pages = self.batches.iter().flat_map(|at| pages(*at, at + BATCH));
+        pages.filter(|p| g().page_map.class(*p) != 0).count()
     }
 
     /// No alias is where it was.
@@ -109,16 +113,20 @@ impl Classes {
     }
 
     pub fn classify_around(&mut self, rest: &mut AtRest, page: u64) {
-        let first = page & !(BATCH * PAGE_SIZE - 1);
-        for n in 0..BATCH {
-            self.classify(rest, TargetAddr(first + n * PAGE_SIZE));
+        if g().page_map.class(TargetAddr(page)) != 0 {
+            return;
+        }
+        let first = page & !(BATCH - 1);
+        self.batches.insert(first);
+        for page in pages(first, first + BATCH) {
+            self.classify(rest, page);
         }
     }
 
     /// Pages of a checked heap, whose bits are the heap's own.
     pub fn classify_checked(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        for page in (start..end).step_by(PAGE_SIZE as usize) {
-            self.classify(rest, TargetAddr(page));
+        for page in pages(start, end) {
+            self.classify(rest, page);
         }
     }
 
@@ -182,7 +190,6 @@ impl Classes {
             self.edge(next, alias + PAGE_SIZE, map.entry(next));
         }
         map.set_class(page, class);
-        self.classified.push(page.0);
     }
 
     /// An access that ends on `page` but begins before it goes through this page's alias only if the
@@ -247,33 +254,31 @@ impl Classes {
         n as u8
     }
 
-    /// These watches have changed, and no guard: of the pages they are on nothing is known any more.
-    pub fn forget(&mut self, ranges: impl Iterator<Item = WatchRange>) {
-        if !self.tallied.is_empty() {
+    /// These watches have changed: of the pages that show it nothing is known any more.
+    pub fn forget(&mut self, changes: &Changes) {
+        let counts = |w: &(WatchId, WatchRange, WatchKind)| self.tallied.contains(&w.0);
+        if changes.removed.iter().any(counts) {
             return self.declassify();
         }
-        let mut gone = Vec::new();
-        for range in ranges {
-            let mut page = range.start.page();
-            while page < range.end() {
-                if g().page_map.class(page) != 0 {
-                    g().page_map.set_class(page, 0);
-                    gone.push(page.0);
-                }
-                page = TargetAddr(page.0 + PAGE_SIZE);
+        // The heap's stretches: whoever has changed what is to be done at their hits has said so.
+        let stretch_of = |id| {
+            let a = g().attributes(id);
+            let stretch = a.part == Part::Whole && a.filter.is_none() && a.frozen.is_none();
+            a.group.filter(|_| stretch).map(|group| group.0)
+        };
+        for (start, end) in changes.different(stretch_of) {
+            let (first, end) = (TargetAddr(start).page().0, end.next_multiple_of(PAGE_SIZE));
+            for batch in self.batches.range(first & !(BATCH - 1)..end) {
+                unset(pages(first.max(*batch), end.min(batch + BATCH)));
             }
-        }
-        if !gone.is_empty() {
-            gone.sort_unstable();
-            self.classified
-                .retain(|page| gone.binary_search(page).is_err());
         }
     }
 
-    /// Watches or guards have changed: nothing is known of any page.
+    /// What is to be done at hits has changed: nothing is known of any page.
     pub fn declassify(&mut self) {
-        for page in core::mem::take(&mut self.classified) {
-            g().page_map.set_class(TargetAddr(page), 0);
+        for batch in core::mem::take(&mut self.batches) {
+            let known = pages(batch, batch + BATCH);
+            unset(known.filter(|page| !arena::has(page.0)));
         }
         for (n, id) in (1..).zip(core::mem::take(&mut self.tallied)) {
             let Some(h) = g().header() else { return };
@@ -304,6 +309,19 @@ fn has_watch(page: TargetAddr) -> bool {
             any |= g().attributes(id).part != Part::Checked;
         });
     any
+}
+
+fn pages(start: u64, end: u64) -> impl Iterator<Item = TargetAddr> {
+    (start..end).step_by(PAGE_SIZE as usize).map(TargetAddr)
+}
+
+/// Their accesses fault, until a hot site meets them again.
+fn unset(pages: impl Iterator<Item = TargetAddr>) {
+    for page in pages {
+        if g().page_map.class(page) != 0 {
+            g().page_map.set_class(page, 0);
+        }
+    }
 }
 
 /// Every access to the page is a hit of this watch, and is only counted.

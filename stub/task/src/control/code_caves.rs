@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as k;
 use ulpf_engine::patch::Group;
 use ulpf_lib::addr::USER_END;
-use ulpf_lib::guard::maps::{Snapshot, VmaKind};
+use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
 use ulpf_lib::sys;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
@@ -60,7 +60,7 @@ impl CodeCaves {
         if let Some(at) = self.0.iter().find_map(|cave| cave.find(group, size)) {
             return Some(at);
         }
-        for free in places(group, maps) {
+        for free in self.places(group, maps) {
             let Some(to) = next(group, free.start).filter(|to| to + size <= free.end) else {
                 continue;
             };
@@ -74,6 +74,60 @@ impl CodeCaves {
             }
         }
         None
+    }
+
+    /// Free memory within reach of the group, the best first.
+    fn places(&self, group: &Group, maps: &Snapshot) -> Vec<Range<u64>> {
+        let here = group.start();
+        let reach =
+            here.saturating_sub(REACH).max(LOWEST)..(here + REACH).min(USER_END - PAGE_SIZE);
+        let brk = g().brk.load(Relaxed);
+        let mut all: Vec<(u64, Range<u64>)> = Vec::new();
+        for n in 0..=maps.vmas.len() {
+            let below = n.checked_sub(1).and_then(|n| maps.vmas.get(n));
+            let above = maps.vmas.get(n);
+            let (low, high) = (
+                below.map_or(0, |v| v.end),
+                above.map_or(USER_END, |v| v.start),
+            );
+            let large = high.saturating_sub(low) >= 4 * ASIDE;
+            let (mut start, mut end) = (low, high);
+            let mut rank = u64::from(!large) << 1;
+            if large {
+                // Our own do not grow.
+                let aside = |v: Option<&Vma>| match v {
+                    Some(v) if self.0.iter().any(|cave| cave.start == v.start) => 0,
+                    _ => ASIDE,
+                };
+                (start, end) = (low + aside(below), high - aside(above));
+            }
+            if above.is_some_and(|v| v.kind == VmaKind::Stack) {
+                end = end.min(high.saturating_sub(ASIDE));
+            }
+            if low <= brk.next_multiple_of(PAGE_SIZE) && brk < high {
+                start = start.max(brk + FROM_BREAK);
+                rank = 4;
+            }
+            let (start, end) = (
+                start.max(reach.start),
+                end.min(reach.end) & !(PAGE_SIZE - 1),
+            );
+            let start = start.next_multiple_of(PAGE_SIZE);
+            if start >= end {
+                continue;
+            }
+            // The nearest to the code first, of large gaps more than one.
+            let from = match start > here {
+                true => start,
+                false => end.saturating_sub(CAVE_SIZE).max(start),
+            };
+            all.push((rank, from..end));
+            if from != start {
+                all.push((rank + 1, start..end));
+            }
+        }
+        all.sort_by_key(|(rank, r)| (*rank, r.start.abs_diff(here)));
+        all.into_iter().map(|(_, r)| r).collect()
     }
 
     fn add(&mut self, rest: &mut AtRest, start: u64, len: u64) -> bool {
@@ -165,52 +219,4 @@ impl CodeCave {
 /// may have to begin within a cell.
 fn next(group: &Group, at: u64) -> Option<u64> {
     group.next(at, CELL).or_else(|| group.next(at, 1))
-}
-
-/// Free memory within reach of the group, the best first.
-fn places(group: &Group, maps: &Snapshot) -> Vec<Range<u64>> {
-    let here = group.start();
-    let reach = here.saturating_sub(REACH).max(LOWEST)..(here + REACH).min(USER_END - PAGE_SIZE);
-    let brk = g().brk.load(Relaxed);
-    let mut all: Vec<(u64, Range<u64>)> = Vec::new();
-    for n in 0..=maps.vmas.len() {
-        let below = n.checked_sub(1).and_then(|n| maps.vmas.get(n));
-        let above = maps.vmas.get(n);
-        let (low, high) = (
-            below.map_or(0, |v| v.end),
-            above.map_or(USER_END, |v| v.start),
-        );
-        let large = high.saturating_sub(low) >= 4 * ASIDE;
-        let (mut start, mut end) = (low, high);
-        let mut rank = u64::from(!large) << 1;
-        if large {
-            (start, end) = (low + ASIDE, high - ASIDE);
-        }
-        if above.is_some_and(|v| v.kind == VmaKind::Stack) {
-            end = end.min(high.saturating_sub(ASIDE));
-        }
-        if low <= brk.next_multiple_of(PAGE_SIZE) && brk < high {
-            start = start.max(brk + FROM_BREAK);
-            rank = 4;
-        }
-        let (start, end) = (
-            start.max(reach.start),
-            end.min(reach.end) & !(PAGE_SIZE - 1),
-        );
-        let start = start.next_multiple_of(PAGE_SIZE);
-        if start >= end {
-            continue;
-        }
-        // The nearest to the code first, of large gaps more than one.
-        let from = match start > here {
-            true => start,
-            false => end.saturating_sub(CAVE_SIZE).max(start),
-        };
-        all.push((rank, from..end));
-        if from != start {
-            all.push((rank + 1, start..end));
-        }
-    }
-    all.sort_by_key(|(rank, r)| (*rank, r.start.abs_diff(here)));
-    all.into_iter().map(|(_, r)| r).collect()
 }

@@ -121,7 +121,7 @@ impl Control {
         });
         g().heap_watched.store(true, SeqCst);
         self.set_attributes(id, attributes);
-        self.spread_heap_watches();
+        self.spread_heap_watches(true);
         Ok((id, self.heap.bytes()))
     }
 
@@ -144,7 +144,7 @@ impl Control {
             w.attributes.filter = filter;
             let attributes = w.attributes.clone();
             self.set_attributes(id, attributes);
-            self.spread_heap_watches();
+            self.spread_heap_watches(true);
         }
     }
 
@@ -159,12 +159,12 @@ impl Control {
         if come {
             self.heap.add(m.come);
         }
-        self.spread_heap_watches();
+        self.spread_heap_watches(false);
         self.commit_watches();
     }
 
-    /// Makes the watches in the list those of the heap's stretches.
-    fn spread_heap_watches(&mut self) {
+    /// Makes the watches in the list those of the heap's stretches; `anew`: what is to be done at their hits has changed.
+    fn spread_heap_watches(&mut self, anew: bool) {
         for n in 0..self.heap.watches.len() {
             let Some(w) = self.heap.watches.get_mut(n) else {
                 return;
@@ -198,8 +198,13 @@ impl Control {
             if let Some(w) = self.heap.watches.get_mut(n) {
                 w.members = members;
             }
+            let fresh = self.staged.first_new();
             for id in ids {
-                self.set_attributes(id, attributes.clone());
+                if id.0 >= fresh {
+                    self.set_first_attributes(id, attributes.clone());
+                } else if anew || g().attributes(id).group != attributes.group {
+                    self.set_attributes(id, attributes.clone());
+                }
             }
         }
     }

@@ -3,12 +3,14 @@
 //! `classes.rs` is what bodies know of pages, `code_caves.rs` where they lie.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::access::{Class, Insn};
-use ulpf_engine::patch::{Group, JUMP, Refusal, Target, Trampoline, leads, skipped};
+use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, leads, skipped};
 use ulpf_lib::command::reply::{PatchCounts, PatchSite, Patching};
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
@@ -23,7 +25,9 @@ use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
+use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sections;
+use ulpf_stub_handlers::warm;
 use ulpf_stub_tables::patches::{KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
 
 /// How far a patch goes to take others with it.
@@ -37,6 +41,10 @@ pub struct Patches {
     pub refused: u64,
     failed: bool,
     searched: gs::Searched,
+    /// What was mapped after so many changes.
+    maps: Option<(u64, Arc<Snapshot>)>,
+    /// Accesses behind which another one is hot that is jumped to: their jumps are not to reach there.
+    jumped_over: BTreeSet<u64>,
 }
 
 impl Patches {
@@ -48,7 +56,21 @@ impl Patches {
             refused: 0,
             failed: false,
             searched: gs::Searched::default(),
+            maps: None,
+            jumped_over: BTreeSet::new(),
         }
+    }
+
+    /// The program's mappings: to read them takes longer than all else for a patch. (Where a cave is to lie, the kernel
+    /// has the last word.)
+    fn maps(&mut self) -> Result<Arc<Snapshot>, Unpatched> {
+        let changes = CHANGES.load(SeqCst);
+        if let Some((_, maps)) = self.maps.as_ref().filter(|m| m.0 == changes) {
+            return Ok(maps.clone());
+        }
+        let maps = Arc::new(Snapshot::read().map_err(|_| Unpatched::Code)?);
+        self.maps = Some((changes, maps.clone()));
+        Ok(maps)
     }
 
     /// The site at `pc` is hot, and has met `page`.
@@ -65,30 +87,27 @@ impl Patches {
             self.disable(rest);
             return;
         }
+        self.serve_one(rest, pc, page);
+        // The world rests already.
+        for (site, page) in warm::take() {
+            self.serve_one(rest, site.insn.pc, page);
+            if !patches::is_patched(site.insn.pc) {
+                site.heat.store(-warm::HOPELESS, Relaxed);
+            }
+        }
+    }
+
+    fn serve_one(&mut self, rest: &mut AtRest, pc: u64, page: u64) {
         self.classes.classify_around(rest, page);
         if patches::is_patched(pc) {
             return;
         }
-        let table = patches::table();
-        let done = match (table.at(pc), table.position(pc)) {
-            // One more of its instructions is hot.
-            (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
-                let start = p.start();
-                let maps = Snapshot::read().map_err(|_| Unpatched::Code);
-                maps.and_then(|maps| self.place(rest, pc, start, &maps))
-            }
-            (Some(_), _) => Err(Unpatched::Taken),
-            (_, Some(n)) => self.put_back(n),
-            _ if table.refused.get(&pc) == Some(&Unpatched::Landings) => {
-                self.patch_before(rest, pc, Unpatched::Landings)
-            }
-            _ => match self.patch_at(rest, pc) {
-                Err(why @ (Unpatched::Successor | Unpatched::Room)) => {
-                    self.patch_before(rest, pc, why)
-                }
-                done => done,
-            },
-        };
+        let known = self.maps.is_some();
+        let mut done = self.make(rest, pc);
+        if known && matches!(done, Err(Unpatched::Code | Unpatched::Room)) {
+            self.maps = None;
+            done = self.make(rest, pc);
+        }
         let refused = &mut rest.tables_mut().patches.refused;
         match done {
             // That a loop begins behind it stays true.
@@ -100,6 +119,39 @@ impl Patches {
                 self.refused += 1;
                 refused.insert(pc, why);
             }
+        }
+    }
+
+    /// Whatever patch looks at the access of the instruction at `pc`.
+    fn make(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+        use Unpatched::{Landings, Room, Successor, Taken};
+        let table = patches::table();
+        match (table.at(pc), table.of(pc)) {
+            // It is jumped to, and hot itself: that its bytes are as they were is no help.
+            (Some(p), _) if p.group.pun().is_some() && pc < p.start() + JUMP as u64 => {
+                let start = p.start();
+                self.jumped_over.insert(start);
+                self.remove(rest, start);
+                self.patch_at(rest, pc)
+            }
+            // One more of its instructions is hot.
+            (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
+                let (start, pun, maps) = (p.start(), p.group.pun(), self.maps()?);
+                self.place(rest, pc, start, pun, &maps)
+            }
+            (Some(_), _) => Err(Taken),
+            (_, Some(p)) => self.put_back(p),
+            _ if table.refused.get(&pc) == Some(&Landings) => {
+                let punned = match self.jumped_over.contains(&pc) {
+                    true => Err(Landings),
+                    false => self.patch_punned(rest, pc),
+                };
+                punned.or_else(|_| self.patch_before(rest, pc, Landings))
+            }
+            _ => match self.patch_at(rest, pc) {
+                Err(why @ (Successor | Room)) => self.patch_before(rest, pc, why),
+                done => done,
+            },
         }
     }
 
@@ -137,10 +189,7 @@ impl Patches {
             return Err(Unpatched::Successor);
         }
         let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
-        let hot = |at: u64| {
-            let list = &patches::table().list;
-            list.iter().any(|p| p.is_in_place() && p.group.checks(at))
-        };
+        let hot = |at: u64| patches::table().of(at).is_some_and(Patch::is_in_place);
         let mut also = |at: u64, rest: &[u8]| {
             let rest = rest.get(..rest.len().min(15))?;
             // A function's saves and restores become hot together.
@@ -167,7 +216,7 @@ impl Patches {
         why: Unpatched,
     ) -> Result<(), Unpatched> {
         use Unpatched::Landings;
-        let maps = Snapshot::read().map_err(|_| why)?;
+        let maps = self.maps().map_err(|_| why)?;
         let start = super::functions::start(pc, &maps).or_else(|| site_before(pc));
         let start = start.ok_or(why)?;
         let mut code = alloc::vec![0; (pc - start) as usize + 15];
@@ -177,16 +226,26 @@ impl Patches {
         let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(why)?;
         for from in Group::starts(&insn, start, code) {
             let tried = patches::table().refused.get(&from) == Some(&Landings);
-            if !tried && self.place(rest, pc, from, &maps).is_ok() {
+            if !tried && self.place(rest, pc, from, None, &maps).is_ok() {
                 return Ok(());
             }
         }
         Err(why)
     }
 
+    /// A patch that leaves the bytes behind the access as they are, since somebody jumps there.
+    fn patch_punned(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+        let maps = self.maps()?;
+        let mut done = Err(Unpatched::Room);
+        for pun in [Pun::Plain, Pun::Prefixed] {
+            done = done.or_else(|_| self.place(rest, pc, pc, Some(pun), &maps));
+        }
+        done
+    }
+
     fn patch(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
-        let maps = Snapshot::read().map_err(|_| Unpatched::Code)?;
-        self.place(rest, pc, pc, &maps)
+        let maps = self.maps()?;
+        self.place(rest, pc, pc, None, &maps)
     }
 
     /// As [`Patches::patch`]; behind what goes elsewhere another function may begin, and behind a call that has not the
@@ -205,23 +264,16 @@ impl Patches {
         }
     }
 
-    /// A patch of the access at `pc`, its jump at `from`.
-    fn place(
-        &mut self,
-        rest: &mut AtRest,
-        pc: u64,
-        from: u64,
-        maps: &Snapshot,
-    ) -> Result<(), Unpatched> {
-        use Unpatched::{Code, Room, Taken};
+    /// What a patch of the access at `pc` displaces, its jump at `from`, and with it what would be lost of those that it
+    /// meets, as long as that is not far away.
+    fn with_neighbours(&self, pc: u64, from: u64, maps: &Snapshot) -> Result<Group, Unpatched> {
         let mut group = self.group(pc, (from, pc), maps)?;
-        // What would be lost of those that it meets comes with it, as long as that is not far away.
         let mut stretch = (from, pc);
         for _ in 0..4 {
             let before = stretch;
-            for p in &patches::table().list {
-                let near = p.start() + FURTHEST > pc && p.start() < pc + FURTHEST;
-                if near && p.is_in_place() && p.start() < group.end() && group.start() < p.end() {
+            let near = (pc + 1).saturating_sub(FURTHEST)..pc + FURTHEST;
+            for p in patches::table().within(near) {
+                if p.is_in_place() && p.start() < group.end() && group.start() < p.end() {
                     let last = p.group.parts.iter().rfind(|x| p.group.checks(x.at));
                     stretch.0 = stretch.0.min(p.start());
                     stretch.1 = stretch.1.max(last.map_or(0, |x| x.at));
@@ -235,6 +287,34 @@ impl Patches {
             };
             group = larger;
         }
+        Ok(group)
+    }
+
+    /// The same with a jump that leaves what stands behind. Other patches are not to be lost by it.
+    fn alone(&self, pc: u64, from: u64, pun: Pun, maps: &Snapshot) -> Result<Group, Unpatched> {
+        let last = pc.max(from + pun.len() as u64 - 1);
+        let group = self.group(pc, (from, last), maps)?.punned(pun);
+        let group = group.ok_or(Unpatched::Room)?;
+        let start = from.saturating_sub(FURTHEST);
+        let meets = |p: &Patch| p.is_in_place() && p.start() != from && from < p.end();
+        let lost = patches::table().within(start..group.end()).any(meets);
+        (!lost).then_some(group).ok_or(Unpatched::Taken)
+    }
+
+    /// A patch of the access at `pc`, its jump at `from`.
+    fn place(
+        &mut self,
+        rest: &mut AtRest,
+        pc: u64,
+        from: u64,
+        pun: Option<Pun>,
+        maps: &Snapshot,
+    ) -> Result<(), Unpatched> {
+        use Unpatched::{Code, Room, Taken};
+        let mut group = match pun {
+            None => self.with_neighbours(pc, from, maps)?,
+            Some(pun) => self.alone(pc, from, pun, maps)?,
+        };
         if group.loops() && patches::taken(group.start(), group.end()) {
             group = group.displaced();
         }
@@ -259,18 +339,19 @@ impl Patches {
         };
         // Its length does not depend on where it is.
         let size = Trampoline::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
-        let made = (size > 1)
+        let caves = self.caves.count();
+        let place = (size > 1)
             .then(|| self.caves.find(rest, &group, size, maps))
-            .flatten()
-            .and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
+            .flatten();
+        if self.caves.count() != caves {
+            self.maps = None;
+        }
+        let made =
+            place.and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
         let (at, jump, body) = made.ok_or(Room)?;
         // Those whose place it takes, and with them what they look at.
-        while let Some(n) = patches::table()
-            .list
-            .iter()
-            .position(|p| p.start() < end && start < p.end())
-        {
-            self.remove(rest, n);
+        while let Some(p) = patches::table().before(end).filter(|p| start < p.end()) {
+            self.remove(rest, p.start());
         }
         self.made += 1;
         self.caves.take(at, size, true);
@@ -288,10 +369,9 @@ impl Patches {
             return Err(Code);
         }
         let table = &mut rest.tables_mut().patches;
-        let n = table.list.partition_point(|p| p.start() < start);
         table.list.insert(
-            n,
-            Patch {
+            start,
+            Box::new(Patch {
                 in_place: AtomicBool::new(true),
                 group,
                 jump,
@@ -304,23 +384,22 @@ impl Patches {
                 gone_at: AtomicU64::new(0),
                 landings: AtomicU32::new(0),
                 entries: AtomicU32::new(0),
-            },
+            }),
         );
-        let n = table.bodies.partition_point(|b| b.0 < at);
-        table.bodies.insert(n, (at, start));
+        table.bodies.insert(at, start);
         PLACED.fetch_add(1, Relaxed);
         Ok(())
     }
 
     // ---- the way back ----------------------------------------------------------------------------
 
-    fn remove(&mut self, rest: &mut AtRest, n: usize) {
+    /// The patch that begins at `start`.
+    fn remove(&mut self, rest: &mut AtRest, start: u64) {
         let table = &mut rest.tables_mut().patches;
-        if n >= table.list.len() {
+        let Some(p) = table.list.remove(&start) else {
             return;
-        }
-        let p = table.list.remove(n);
-        table.bodies.retain(|b| b.1 != p.start());
+        };
+        table.bodies.remove(&p.at);
         if p.is_in_place() {
             let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
             let _ = text::write_raw(p.start(), original);
@@ -333,26 +412,23 @@ impl Patches {
     pub fn cool(&mut self, rest: &mut AtRest, pc: u64) {
         // Its jump may stand before the access.
         let table = patches::table();
-        let there = table.list.iter().position(|p| p.start() == pc);
-        let Some(n) = there.or_else(|| table.position(pc)) else {
-            return;
-        };
-        let Some(p) = patches::table().list.get(n).filter(|p| p.is_in_place()) else {
+        let there = table.list.get(&pc).map(|p| &**p);
+        let found = there.or_else(|| table.of(pc));
+        let Some(p) = found.filter(|p| p.is_in_place()) else {
             return;
         };
         if p.hopeless() {
             let start = p.start();
             let refused = &mut rest.tables_mut().patches.refused;
             refused.insert(start, Unpatched::Landings);
-            return self.remove(rest, n);
+            return self.remove(rest, start);
         }
         let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
         let _ = text::write_raw(p.start(), original);
         p.has_gone();
     }
 
-    fn put_back(&mut self, n: usize) -> Result<(), Unpatched> {
-        let p = patches::table().list.get(n).ok_or(Unpatched::Taken)?;
+    fn put_back(&mut self, p: &Patch) -> Result<(), Unpatched> {
         if patches::taken(p.start(), p.end()) {
             return Err(Unpatched::Taken);
         }
@@ -366,41 +442,34 @@ impl Patches {
         if !patches::touches(start, end) {
             return;
         }
-        let mut n = patches::table().list.len();
-        while n > 0 {
-            n -= 1;
-            let meets = patches::table().list.get(n).is_some_and(|p| {
-                let body = p.at + p.body.code.len() as u64;
-                p.start() < end && start < p.end() || p.at < end && start < body
-            });
-            if meets {
-                self.remove(rest, n);
-            }
+        self.remove_where(rest, |p| {
+            let body = p.at + p.body.code.len() as u64;
+            p.start() < end && start < p.end() || p.at < end && start < body
+        });
+    }
+
+    fn remove_where(&mut self, rest: &mut AtRest, goes: impl Fn(&Patch) -> bool) {
+        let all = patches::table().list.values().filter(|p| goes(p));
+        let all: Vec<u64> = all.map(|p| p.start()).collect();
+        for start in all {
+            self.remove(rest, start);
         }
     }
 
     /// The mappings of `[start, end)` are about to change.
     pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        self.maps = None;
         let refused = &mut rest.tables_mut().patches.refused;
         refused.retain(|at, _| *at < start || *at >= end);
+        self.jumped_over.retain(|at| *at < start || *at >= end);
         self.restore(rest, start, end);
         for room in self.caves.forget(rest, start, end) {
-            for n in (0..patches::table().list.len()).rev() {
-                if patches::table()
-                    .list
-                    .get(n)
-                    .is_some_and(|p| room.contains(&p.at))
-                {
-                    self.remove(rest, n);
-                }
-            }
+            self.remove_where(rest, |p| room.contains(&p.at));
         }
     }
 
     pub fn remove_all(&mut self, rest: &mut AtRest) {
-        for n in (0..patches::table().list.len()).rev() {
-            self.remove(rest, n);
-        }
+        self.remove_where(rest, |_| true);
         self.classes.declassify();
         self.caves.forget(rest, 0, u64::MAX);
     }
@@ -434,7 +503,7 @@ impl Patches {
     /// For `monitor ulpf patch`.
     pub fn state(&self, out: &mut dyn Write) {
         let table = patches::table();
-        let there = || table.list.iter().filter(|p| p.is_in_place());
+        let there = || table.list.values().filter(|p| p.is_in_place());
         let short = there().filter(|p| p.group.is_relocated());
         // What stands before the access has moved.
         let preceded = there().filter(|p| !p.group.checks(p.start()));

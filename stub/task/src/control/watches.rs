@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_lib::staged::Changes;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::{Control, watch_table};
@@ -155,31 +154,19 @@ impl Control {
         self.world.rest().tables_mut().watches.list = self.staged.list() as *const _;
         watch_table::changed(&changes);
         self.place(&changes);
-        self.apply_guards_for(Some(&changes));
+        self.patches.classes.forget(&changes);
+        self.apply_guards();
         self.kick_system_calls();
     }
 
     /// Sets the guards that the watches in force need.
     pub fn apply_guards(&mut self) {
-        self.apply_guards_for(None);
-    }
-
-    /// The same where nothing but these watches has changed since.
-    fn apply_guards_for(&mut self, since: Option<&Changes>) {
         self.world.rest().guards().resumed();
         let placed = self.placement.placed();
         let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
         let wanted = self.spare_sequences(wanted);
-        let changes = self.world.rest().guards().would_change(&wanted);
-        if changes {
+        if self.world.rest().guards().would_change(&wanted) {
             self.pull_out_of_system_calls();
-        }
-        match since {
-            Some(since) if !changes => {
-                let all = since.added.iter().chain(&since.removed);
-                self.patches.classes.forget(all.map(|(_, range, _)| *range));
-            }
-            _ => self.patches.classes.declassify(),
         }
         let unarmed = self.world.rest().guards().apply(wanted);
         for u in unarmed {

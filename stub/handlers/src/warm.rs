@@ -1,0 +1,74 @@
+//! Which sites are worth a patch: those that fault again and again.
+//!
+//! One that is hot asks for its patch, for which the world comes to rest. Those that are half-way there wait in a ring
+//! and get theirs at the same time, for the rest takes longer than a patch.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+use ulpf_engine::exec::Site;
+use ulpf_lib::TargetAddr;
+
+use crate::patches;
+use crate::runtime::thread::Current;
+use crate::sections;
+
+/// What a site has to go through again that could not be patched, or whose page could not.
+pub const HOPELESS: i32 = 100_000;
+/// The same for one that has faulted although both are as they should be.
+pub const MISSED: i32 = 64;
+
+const ROOM: usize = 64;
+/// So many that wait are worth a rest by themselves.
+const ENOUGH: u32 = 24;
+
+struct Waiting {
+    site: AtomicPtr<Site>,
+    page: AtomicU64,
+}
+
+/// Filled by threads, emptied by the stub's task at rest. Where one is overwritten it will be hot by itself.
+static WAITING: [Waiting; ROOM] = [const {
+    Waiting {
+        site: AtomicPtr::new(core::ptr::null_mut()),
+        page: AtomicU64::new(0),
+    }
+}; ROOM];
+/// How many have come since it was emptied.
+static COME: AtomicU32 = AtomicU32::new(0);
+
+/// An access from this site that stops nobody: is it worth a patch?
+pub fn warm(t: Current, site: &'static Site, at: TargetAddr) {
+    if !patches::ENABLED.load(Relaxed)
+        || sections::active(t)
+        || t.tgid() != crate::global::g().pid.load(Relaxed)
+    {
+        return;
+    }
+    let after = patches::AFTER.load(Relaxed) as i32;
+    let heat = site.heat.fetch_add(1, Relaxed);
+    let waits = heat == after / 2 && after > 1;
+    if heat >= after || waits && wait(site, at.page().0) {
+        t.own().hot.set(Some((site, at.page().0)));
+    }
+}
+
+/// `true`: enough of them wait.
+fn wait(site: &'static Site, page: u64) -> bool {
+    let n = COME.fetch_add(1, Relaxed);
+    if let Some(place) = WAITING.get(n as usize % ROOM) {
+        place.page.store(page, Relaxed);
+        place.site.store((&raw const *site).cast_mut(), Release);
+    }
+    n + 1 >= ENOUGH
+}
+
+/// Those that wait, with a page that each has met. The ring is empty then.
+pub fn take() -> impl Iterator<Item = (&'static Site, u64)> {
+    COME.store(0, Relaxed);
+    WAITING.iter().filter_map(|w| {
+        let site = w.site.swap(core::ptr::null_mut(), Acquire);
+        // SAFETY: sites are never freed.
+        let site = unsafe { site.as_ref() }?;
+        Some((site, w.page.load(Relaxed)))
+    })
+}
