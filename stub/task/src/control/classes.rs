@@ -268,6 +268,11 @@ impl Classes {
         };
         for (start, end) in changes.different(stretch_of) {
             let (first, end) = (TargetAddr(start).page().0, end.next_multiple_of(PAGE_SIZE));
+            if arena::has(first) {
+                // Pages of a checked heap have their classes from the beginning, in no batch.
+                unset(pages(first, end + PAGE_SIZE));
+                continue;
+            }
             for batch in self.batches.range(first & !(BATCH - 1)..end) {
                 unset(pages(first.max(*batch), end.min(batch + BATCH)));
             }
