@@ -22,6 +22,7 @@ use crate::refusal::Refusal;
 use crate::ring::MAX_FRAMES;
 use crate::watch::{WatchKind, WatchRange};
 
+mod functions;
 pub mod looks;
 mod parse;
 mod path;
@@ -29,6 +30,7 @@ mod placement;
 pub mod reply;
 mod trace;
 
+pub use functions::{Does, HeapFunction};
 pub use path::{MOST_FOLLOWED, MOST_PATHS, MOST_POINTERS, Path, Step, Until};
 pub use placement::Placement;
 pub use reply::Reply;
@@ -154,6 +156,8 @@ pub enum Command {
     HeapCheck(HeapCheck),
     /// `heap-error`, `heap-block ADDR`, `heap-leaks`, `heap-pointers ADDR`
     HeapAsk(HeapAsk),
+    /// `heap-functions FUNCTION ADDR LEN…`, behind `heap-check`
+    HeapFunctions(Vec<HeapFunction>),
 }
 
 /// What can be asked of a checked heap. The stub finds it, and the server has the words.
@@ -431,6 +435,10 @@ impl fmt::Display for Command {
                     f,
                     "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}"
                 )
+            }
+            Command::HeapFunctions(all) => {
+                f.write_str("heap-functions")?;
+                all.iter().try_for_each(|one| write!(f, " {one}"))
             }
         }
     }

@@ -34,11 +34,24 @@ pub struct Error<'a> {
     pub suppression: Option<String>,
 }
 
+/// Is it what the C library brings along to call main? Static programs have it all among their own.
+fn calls_main(place: &Place) -> bool {
+    const NAMES: [&str; 5] = [
+        "_start",
+        "_start_c",
+        "__libc_start_main",
+        "__libc_start_call_main",
+        "libc_start_main_stage2",
+    ];
+    let name = place.function.as_deref();
+    name.is_some_and(|name| NAMES.contains(&name) || name.starts_with("__libc_start_main"))
+}
+
 fn places(program: &Program, trace: &Trace) -> Vec<Rc<Place>> {
     let at = |pc| Rc::new(Place::at(program, pc, true));
     let mut places: Vec<_> = trace.callers().map(at).collect();
     // What calls main is nobody's concern.
-    let before_main = |c: &Rc<Place>| c.is_runtime() || c.function.as_deref() == Some("_start");
+    let before_main = |c: &Rc<Place>| c.is_runtime() || calls_main(c);
     while places.last().is_some_and(before_main) {
         places.pop();
     }
@@ -64,7 +77,8 @@ fn frames_at(program: &Program, place: &Place, caller: bool, out: &mut Vec<Frame
     }
     let mut names = Vec::new();
     if let Some(symbol) = spot.and_then(|s| s.symbol) {
-        if place.is_runtime() && !symbol.starts_with("_Z") {
+        let own = program.static_executable();
+        if (place.is_runtime() || own.is_some()) && !symbol.starts_with("_Z") {
             names.push(written(symbol).to_string());
         }
         names.push(symbol.split('@').next().unwrap_or(symbol).to_string());

@@ -454,7 +454,7 @@ async fn prepare(
         program.refresh_from_process(pid)?;
     }
     let memory = control.memory().await?;
-    let (watches, changes) = {
+    let (watches, mut changes) = {
         // A program that runs, or has come to --at, may have written there, too.
         let alone = launched && options.at.is_none();
         let _told =
@@ -467,6 +467,9 @@ async fn prepare(
             return Ok(Err(Reached::Left));
         }
         bail!("told to end while debug information was being read; nothing was run");
+    }
+    if let Some(check) = &options.check {
+        changes.functions = check::functions::find(&program, &check.allocator).0;
     }
     Ok(Ok((program, watches, changes)))
 }

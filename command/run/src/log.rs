@@ -13,7 +13,7 @@
 //! the control task sends before it resumes the program arrives before the hits that follow.
 
 use super::changes;
-use super::check::{self, Told};
+use super::check::{self, Told, functions};
 use super::chosen::Chosen;
 use super::clock::Clock;
 use super::compact;
@@ -119,7 +119,7 @@ impl Log {
 
     /// The first program is where it begins.
     pub fn begin_check(&mut self) {
-        if let (Some(found), Some(life)) = (&mut self.found, self.lives.first()) {
+        if let (Some(found), Some(life)) = (&mut self.found, self.lives.first_mut()) {
             found.begin(life);
         }
     }
@@ -218,7 +218,10 @@ impl Log {
                     let life = &mut self.lives[life];
                     life.refresh();
                     let (program, watches) = (&life.program, &mut life.watches);
-                    let changes = watches::follow_libraries(watches, program, life.pid, how);
+                    let mut changes = watches::follow_libraries(watches, program, life.pid, how);
+                    if let Some(check) = &self.plan.check {
+                        changes.functions = functions::new(life, &check.allocator);
+                    }
                     let _ = reply.send(changes);
                 }
                 Event::Notice(lines) => self.notice(&lines, &mut text),

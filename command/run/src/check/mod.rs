@@ -2,6 +2,7 @@
 //! (`stub/handlers/src/check`), and notes it in the shared area, which is the program's to write: nothing there is more
 //! than a claim.
 
+pub mod functions;
 mod sarif;
 mod sink;
 mod xml;
@@ -35,7 +36,8 @@ const SHORT_TICK: Duration = Duration::from_millis(2);
 /// The exit status after the first error, if nobody has named one.
 const ENDED: i32 = 1;
 const SIGKILL: i32 = 9;
-const WHAT_TO_DO: &str = "link it with the C library as a shared library (not with -static)";
+const NO_ALLOCATOR: &str = "the program has no function called malloc, or no symbols any more";
+const WHAT_TO_DO: &str = "say how its functions are called, or where they are: --allocator malloc=my_malloc,free=FILE+0x41c910";
 
 /// Asks the log to look for news, until nobody listens.
 pub fn tick(check: &Check, events: Sender<Event>) {
@@ -92,15 +94,30 @@ impl Told {
     }
 
     /// The program begins: can anything be found?
-    pub fn begin(&mut self, life: &Life) {
-        if life.shared.findings().functions.load(Relaxed) != 0 {
-            return;
+    pub fn begin(&mut self, life: &mut Life) {
+        let allocator = self.check.allocator.clone();
+        let (found, missing) = functions::find(&life.program, &allocator);
+        life.served = found.iter().map(|f| f.start).collect();
+        for one in missing {
+            let later = match life.program.static_executable() {
+                Some(_) => "",
+                None => "; it is looked for in each library that is loaded later",
+            };
+            self.notice(&format!(
+                "--allocator: the program has no function {}{later}",
+                Text(&one.function)
+            ));
         }
-        let text = format!("nothing is checked: {NO_ALLOCATOR}; {WHAT_TO_DO}");
+        if life.shared.findings().functions.load(Relaxed) == 0 {
+            self.notice(&format!("nothing is checked: {NO_ALLOCATOR}; {WHAT_TO_DO}"));
+        }
+    }
+
+    fn notice(&mut self, text: &str) {
         let text = match self.check.json {
             true => json::line(&Notice {
                 r#type: "notice",
-                text: &text,
+                text,
             }),
             false => format!("ulpf: {text}\n"),
         };

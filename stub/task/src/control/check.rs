@@ -25,6 +25,7 @@ use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
 
 use super::allocator::Tables;
+use super::check_named::comes_to_served;
 use super::functions::{self, DT_STRTAB, Object, bytes};
 use super::watches::{no_numbers, refusal};
 use super::{Control, text, unwind};
@@ -44,6 +45,8 @@ pub struct Check {
     looked: Vec<u64>,
     /// Of these it is not known yet where they copy.
     unsettled: Vec<u64>,
+    /// Functions that the command has named tell `delete` from `free`.
+    pub tells_kinds: bool,
 }
 
 const FUNCTIONS: [(&[u8], Function); 12] = [
@@ -151,7 +154,7 @@ const COPIERS: [&[u8]; 6] = [
     b"__mempcpy_chk",
 ];
 
-fn no(why: &str, what_to_do: &str) -> Refusal {
+pub fn no(why: &str, what_to_do: &str) -> Refusal {
     refusal(
         "cannot check the heap".into(),
         why.into(),
@@ -289,28 +292,8 @@ impl Control {
             let Some(at) = tables.find(name) else {
                 continue;
             };
-            let free =
-                maps.at(at.0).is_some_and(text::may_patch) && room(at) >= entries::JUMP as u64;
-            if !free {
-                let name = core::str::from_utf8(name).unwrap_or_default();
-                let text = alloc::format!(
-                    "ulpf: the program's {name} at {:#x} cannot be replaced: its code is too short, or the \
-                     program can write to it; blocks that it allocates are not checked\n",
-                    at.0
-                );
-                self.warn(&text);
-                continue;
-            }
-            let rest = self.world.rest();
-            let end = at.0 + entries::JUMP as u64;
-            self.sites.restore(rest, at.0, end);
-            self.patches.restore(rest, at.0, end);
-            if let Some(code) = entries::add(at.0, *function, None)
-                && text::write(rest, at.0, &code).is_ok()
-                && let Some(f) = findings()
-            {
-                f.functions.fetch_add(1, Relaxed);
-            }
+            let name = core::str::from_utf8(name).unwrap_or_default();
+            self.replace(name, at, *function, maps);
         }
         for (name, by) in NEWS.iter().filter(|_| runtime) {
             if let Some(at) = tables.find(name) {
@@ -334,6 +317,33 @@ impl Control {
             if let Some(at) = tables.find(name) {
                 judge::add_copier(at);
             }
+        }
+    }
+
+    /// The function `[start, end)` is served here from now on.
+    pub fn replace(&mut self, name: &str, at: (u64, u64), function: Function, maps: &Snapshot) {
+        let may = maps.at(at.0).is_some_and(text::may_patch);
+        if !may || room(at) < entries::JUMP as u64 {
+            // (One that only jumps to another one needs nothing.)
+            if !comes_to_served(at.0) {
+                let text = alloc::format!(
+                    "ulpf: the program's {name} at {:#x} cannot be replaced: its code is too short, or the \
+                     program can write to it; blocks that it allocates are not checked\n",
+                    at.0
+                );
+                self.warn(&text);
+            }
+            return;
+        }
+        let rest = self.world.rest();
+        let end = at.0 + entries::JUMP as u64;
+        self.sites.restore(rest, at.0, end);
+        self.patches.restore(rest, at.0, end);
+        if let Some(code) = entries::add(at.0, function, None)
+            && text::write(rest, at.0, &code).is_ok()
+            && let Some(f) = findings()
+        {
+            f.functions.fetch_add(1, Relaxed);
         }
     }
 
@@ -414,7 +424,7 @@ impl Control {
 }
 
 /// Bytes from the beginning of a function to that of the next one: those behind its end are for alignment.
-fn room((start, end): (u64, u64)) -> u64 {
+pub fn room((start, end): (u64, u64)) -> u64 {
     let next = end.next_multiple_of(16);
     let mut between = [0; 16];
     let between = between.get_mut(..(next - end) as usize).unwrap_or_default();

@@ -8,6 +8,7 @@
 mod allocator;
 mod backend;
 mod check;
+mod check_named;
 mod classes;
 mod code_caves;
 mod conditions;
