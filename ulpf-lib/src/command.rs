@@ -152,7 +152,7 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
-    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop]`
+    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop] [of ADDR]`
     HeapCheck(HeapCheck),
     /// `heap-error`, `heap-block ADDR`, `heap-leaks`, `heap-pointers ADDR`
     HeapAsk(HeapAsk),
@@ -186,6 +186,8 @@ pub struct HeapCheck {
     pub leaks: bool,
     /// The program stops at its errors, for a debugger.
     pub stop: bool,
+    /// Of a forked child: the boot block of its parent's stub, whose heap it has.
+    pub of: Option<u64>,
 }
 
 impl Default for HeapCheck {
@@ -196,6 +198,7 @@ impl Default for HeapCheck {
             gap: 16,
             leaks: true,
             stop: false,
+            of: None,
         }
     }
 }
@@ -434,7 +437,8 @@ impl fmt::Display for Command {
                 write!(
                     f,
                     "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}"
-                )
+                )?;
+                how.of.map_or(Ok(()), |at| write!(f, " of {at:#x}"))
             }
             Command::HeapFunctions(all) => {
                 f.write_str("heap-functions")?;

@@ -32,6 +32,9 @@ pub struct Error<'a> {
     own: usize,
     /// What an entry of a file for suppressions would be.
     pub suppression: Option<String>,
+    /// In which process, if there are several; and for people: `process 42 (sh): `.
+    pub pid: Option<i32>,
+    pub who: String,
 }
 
 /// Is it what the C library brings along to call main? Static programs have it all among their own.
@@ -202,6 +205,8 @@ impl Error<'_> {
             frames,
             inner,
             suppression: None,
+            pid: None,
+            who: String::new(),
         }
     }
 
@@ -322,7 +327,7 @@ impl Error<'_> {
 
     pub fn text(&self, number: usize) -> String {
         let mut out = String::new();
-        let _ = writeln!(out, "ulpf: #{number} {}", self.what());
+        let _ = writeln!(out, "ulpf: #{number} {}{}", self.who, self.what());
         if !self.wrong.is_leak() {
             if self.is_access() {
                 let _ = writeln!(out, "        {}", self.place.text);
@@ -371,6 +376,7 @@ impl Error<'_> {
         json::line(&Line {
             r#type: "error",
             error: word(self.wrong),
+            pid: self.pid,
             what: self.what(),
             count: self.count,
             tid: (!leak).then(|| self.report.here.thread.load(Relaxed)),
@@ -417,6 +423,8 @@ fn allocating(by: u32) -> &'static str {
 struct Line<'a> {
     r#type: &'static str,
     error: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
     what: String,
     count: u64,
     #[serde(skip_serializing_if = "Option::is_none")]

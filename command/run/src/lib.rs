@@ -296,7 +296,9 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     });
     let mut log = Log::new(started.clock(), plan, output, &control.process, run_child);
     control.follows_forks = options.follow;
-    if log.chooses() {
+    let checked = options.check.as_ref().filter(|check| check.follow);
+    control.heap = checked.map(|check| check.how);
+    if log.chooses() || checked.is_some() {
         control.follow_any();
     }
     let first = log.begin(pid, shared, program, watches);

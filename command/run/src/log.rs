@@ -13,7 +13,7 @@
 //! the control task sends before it resumes the program arrives before the hits that follow.
 
 use super::changes;
-use super::check::{self, Told, functions};
+use super::check::{self, Told};
 use super::chosen::Chosen;
 use super::clock::Clock;
 use super::compact;
@@ -120,14 +120,14 @@ impl Log {
     /// The first program is where it begins.
     pub fn begin_check(&mut self) {
         if let (Some(found), Some(life)) = (&mut self.found, self.lives.first_mut()) {
-            found.begin(life);
+            found.begin(life, false);
         }
     }
 
     /// All programs have ended, the first one by that signal: what is left to tell of a check; the exit status that was
     /// asked for, if it has found errors.
     pub fn end_check(&mut self, by: Option<i32>) -> Option<i32> {
-        self.found.as_mut()?.end(self.lives.first_mut()?, by)
+        self.found.as_mut()?.end(&mut self.lives, by)
     }
 
     /// The user has said which programs are meant.
@@ -220,7 +220,7 @@ impl Log {
                     let (program, watches) = (&life.program, &mut life.watches);
                     let mut changes = watches::follow_libraries(watches, program, life.pid, how);
                     if let Some(check) = &self.plan.check {
-                        changes.functions = functions::new(life, &check.allocator);
+                        changes.functions = check::functions(life, check);
                     }
                     let _ = reply.send(changes);
                 }
@@ -256,8 +256,8 @@ impl Log {
 
     /// What a check has found since.
     fn look(&mut self) {
-        if let (Some(found), Some(life)) = (&mut self.found, self.lives.first_mut()) {
-            found.look(life);
+        if let Some(found) = &mut self.found {
+            found.look(&mut self.lives);
         }
     }
 
@@ -265,7 +265,10 @@ impl Log {
     fn forked(&mut self, forked: Forked, text: &mut String) {
         let parent = &self.lives[forked.parent];
         let (program, from) = (parent.program.forked(), parent.pid);
-        let (watches, changes) = watches::inherit(&parent.watches, &program, self.plan.how);
+        let (watches, mut changes) = watches::inherit(&parent.watches, &program, self.plan.how);
+        if let Some(check) = &self.plan.check {
+            changes.functions = check::functions::find(&program, &check.allocator).0;
+        }
         let (pid, shared) = (forked.inferior.pid, forked.inferior.shared.clone());
         let life = self.begin(pid, shared, program, watches);
         self.lives[life].parent = Some(from);
@@ -346,7 +349,7 @@ impl Log {
             true => self.plan.specs.clone(),
             false => Vec::new(),
         };
-        let (watches, changes) =
+        let (watches, mut changes) =
             watches::resolve_all(specs, &life.program, &ready.memory, self.plan.how);
         // In one that was killed meanwhile nothing can be found, and nothing needs to.
         let alive = process::is_alive(life.pid);
@@ -362,6 +365,10 @@ impl Log {
             }
         }
         life.watches = watches;
+        if let (Some(check), Some(found)) = (&self.plan.check, &mut self.found) {
+            changes.functions = check::functions(life, check);
+            found.begin(life, !changes.functions.is_empty());
+        }
         let _ = ready.reply.send(changes);
     }
 

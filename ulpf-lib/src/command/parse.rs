@@ -166,6 +166,7 @@ fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
         match (word, number(w.next())) {
             ("frames", Some(n)) if n <= MAX_FRAMES as u64 => how.frames = n as u8,
             ("quarantine", Some(n)) => how.quarantine = n,
+            ("of", Some(at)) => how.of = Some(at),
             ("gap", Some(n @ 16..=4096)) if n.is_multiple_of(16) => how.gap = n,
             _ => {
                 return HEAP_CHECK.no(

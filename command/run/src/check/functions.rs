@@ -1,7 +1,6 @@
 //! Functions that the stub does not find by itself: those of static programs, by their symbol table, and allocators by
 //! other names (`--allocator`).
 
-use crate::life::Life;
 use std::ops::Range;
 use std::rc::Rc;
 use ulpf_lib::command::{Does, HeapFunction};
@@ -167,16 +166,6 @@ pub fn find<'a>(program: &Program, named: &'a [Named]) -> (Vec<HeapFunction>, Ve
         add_static(own, &mut all);
     }
     (all, missing)
-}
-
-/// The same, of a program that runs, as far as its stub has not been told before.
-pub fn new(life: &mut Life, named: &[Named]) -> Vec<HeapFunction> {
-    let (all, _) = find(&life.program, named);
-    // (What is unloaded may come again.)
-    let starts: Vec<u64> = all.iter().map(|f| f.start).collect();
-    let before = std::mem::replace(&mut life.served, starts);
-    let known = |f: &HeapFunction| before.contains(&f.start);
-    all.into_iter().filter(|f| !known(f)).collect()
 }
 
 /// All of a static program.

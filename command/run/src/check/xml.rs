@@ -177,10 +177,11 @@ impl Xml {
         }
     }
 
-    pub fn error(&mut self, error: &Error, number: usize) {
+    /// `finishes`: if it is a leak, no other errors follow.
+    pub fn error(&mut self, error: &Error, number: usize, finishes: bool) {
         let mut out = String::new();
         let leak = error.wrong.is_leak();
-        if leak {
+        if leak && finishes {
             self.finish(&mut out);
         }
         out.push_str("<error>\n");

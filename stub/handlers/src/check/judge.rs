@@ -17,7 +17,7 @@ use crate::runtime::thread::Current;
 use crate::{engine, patches, unwind};
 
 /// Functions of C libraries that copy, and so read no byte but those that they are asked to, `[start, end)`.
-static COPIERS: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
+pub static COPIERS: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
 
 /// One more of them; by the stub's task, at rest.
 pub fn add_copier((start, end): (u64, u64)) {

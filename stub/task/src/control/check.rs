@@ -12,6 +12,7 @@ use ulpf_lib::place;
 use ulpf_lib::ring::found::By;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
+use ulpf_stub_handlers::check::adopt;
 use ulpf_stub_handlers::check::arena::{self, ARENA, GRANULE, GRANULES};
 use ulpf_stub_handlers::check::blocks::RECORDS;
 use ulpf_stub_handlers::check::entries::{self, Function};
@@ -19,13 +20,14 @@ use ulpf_stub_handlers::check::found::findings;
 use ulpf_stub_handlers::check::heap::{self, Places};
 use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
+use ulpf_stub_handlers::check::twin::Twin;
 use ulpf_stub_handlers::check::{self, depot, judge, news};
-use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::global::{boot_block, g, machine};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
 
 use super::allocator::Tables;
-use super::check_named::comes_to_served;
+use super::entrances::{comes_to_served, is_jump, room};
 use super::functions::{self, DT_STRTAB, Object, bytes};
 use super::watches::{no_numbers, refusal};
 use super::{Control, text, unwind};
@@ -120,14 +122,6 @@ const ARRAYS: [(&[u8], &[u8]); 2] = [
     (b"_ZnamSt11align_val_t", b"_ZnwmSt11align_val_t"),
 ];
 
-/// Is it a jump, behind the instruction that marks where one may lead (endbr64)?
-fn is_jump(code: [u8; 12]) -> bool {
-    let code = code
-        .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
-        .unwrap_or(&code);
-    code.starts_with(&[0xe9]) || code.starts_with(&[0xff, 0x25])
-}
-
 /// tcmalloc's face to the program.
 const INSTANCE: &[u8] = b"_ZN15MallocExtension8instanceEv";
 const WAITS: &str = "ulpf: the heap is not checked: this tcmalloc (2.16 or later) waits for its own malloc to begin, so that \
@@ -154,12 +148,24 @@ const COPIERS: [&[u8]; 6] = [
     b"__mempcpy_chk",
 ];
 
-pub fn no(why: &str, what_to_do: &str) -> Refusal {
+fn no(why: &str, what_to_do: &str) -> Refusal {
     refusal(
         "cannot check the heap".into(),
         why.into(),
         what_to_do.into(),
     )
+}
+
+/// What is known of the heap, and who has allocated: where, and how long.
+fn books() -> impl Iterator<Item = (u64, u64)> {
+    let records = arena::RECORDS_AT.load(SeqCst);
+    let granules = arena::GRANULES_AT.load(SeqCst);
+    [
+        (records, RECORDS),
+        (granules, GRANULES),
+        (depot::place(), depot::LEN),
+    ]
+    .into_iter()
 }
 
 const NO_ROOM: &str = "raise the limit of its address space (ulimit -v)";
@@ -206,6 +212,9 @@ impl Control {
         if rest.tables().code.is_none() {
             unwind::load(rest, None);
         }
+        if let Some(args) = how.of {
+            return self.adopt_heap(args);
+        }
         let places = Places {
             arena: reserve()?,
             records: memory(RECORDS)?,
@@ -214,18 +223,12 @@ impl Control {
             gap: how.gap,
         };
         let notes = memory(depot::LEN)?;
-        for (at, len) in [
-            (places.records, RECORDS),
-            (places.granules, GRANULES),
-            (notes, depot::LEN),
-        ] {
-            rest.guards().exclude(TargetAddr(at), len);
-        }
         depot::begin(notes);
         heap::begin(&places);
         serve::FRAMES.store(how.frames.into(), Relaxed);
         check::LEAKS.store(how.leaks, Relaxed);
         check::STOPS.store(how.stop, Relaxed);
+        self.exclude_books();
         self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
         self.grow_heap(LEAST_CHUNK);
         if arena::mapped() == 0 {
@@ -234,13 +237,56 @@ impl Control {
                 "see the message before this one",
             ));
         }
+        self.begin_to_serve();
+        Ok(())
+    }
+
+    fn begin_to_serve(&mut self) {
         areas::SOME.store(true, SeqCst);
         entries::ON.store(true, SeqCst);
         if let Some(f) = findings() {
             f.on.store(1, SeqCst);
         }
         self.serve_allocators();
+    }
+
+    /// A forked child's heap is that of the stub with this boot block, whose image the child still has.
+    fn adopt_heap(&mut self, args: u64) -> Result<(), Refusal> {
+        let own = boot_block() as u64;
+        let twin = Twin {
+            away: args.wrapping_sub(own),
+        };
+        if !adopt::books(twin) {
+            return Err(no("its parent's stub had none", "check its parent"));
+        }
+        for (at, len) in books() {
+            place::add(at, len);
+        }
+        self.exclude_books();
+        self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
+        let end = arena::arena() + arena::mapped();
+        let mut at = arena::arena();
+        while at < end {
+            let len = (end - at).min(MOST_CHUNK);
+            if !self.watch_chunk(at, len) {
+                return Err(no("its memory cannot be watched", NO_ROOM));
+            }
+            at += len;
+        }
+        adopt::open_blocks();
+        let mut code = Vec::new();
+        adopt::functions(twin, |at, jump| code.push((at, jump)));
+        for (at, jump) in code {
+            let _ = text::write(self.world.rest(), at, &jump);
+        }
+        self.begin_to_serve();
         Ok(())
+    }
+
+    /// Nobody guards the heap's own books.
+    fn exclude_books(&mut self) {
+        let guards = self.world.rest().guards();
+        books().for_each(|(at, len)| guards.exclude(TargetAddr(at), len));
     }
 
     /// The functions of files that have come since are served here, too.
@@ -252,7 +298,8 @@ impl Control {
         // (Ours has such functions, too, for itself.)
         let image = machine().image;
         for (n, vma) in maps.vmas.iter().enumerate() {
-            if vma.prot & PROT_EXEC == 0 {
+            // (A forked child still has its parent's stub.)
+            if vma.prot & PROT_EXEC == 0 || place::all().contains(&vma.start) {
                 continue;
             }
             let Some(object) = Object::at(n, &maps) else {
@@ -381,9 +428,12 @@ impl Control {
         let prot = k::PROT_READ | k::PROT_WRITE;
         let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED | k::MAP_NORESERVE;
         // SAFETY: address space that we have reserved.
-        if unsafe { sys!(k::__NR_mmap, start, len, prot, flags, -1i64, 0) }.is_err() {
-            return false;
-        }
+        let mapped = unsafe { sys!(k::__NR_mmap, start, len, prot, flags, -1i64, 0) };
+        mapped.is_ok() && self.watch_chunk(start, len)
+    }
+
+    /// All of this memory is watched from now on, and closed.
+    fn watch_chunk(&mut self, start: u64, len: u64) -> bool {
         let range = WatchRange::new(TargetAddr(start), len);
         let Some(id) = range.and_then(|r| self.staged.insert_new(r, WatchKind::Access)) else {
             return false;
@@ -420,25 +470,6 @@ impl Control {
         let rest = self.world.rest();
         self.patches.classes.classify_checked(rest, start, end);
         true
-    }
-}
-
-/// Bytes from the beginning of a function to that of the next one: those behind its end are for alignment.
-pub fn room((start, end): (u64, u64)) -> u64 {
-    let next = end.next_multiple_of(16);
-    let mut between = [0; 16];
-    let between = between.get_mut(..(next - end) as usize).unwrap_or_default();
-    let read = text::read(end, between);
-    // int3, and the bytes of long nops.
-    let filler = |b: &u8| {
-        matches!(
-            b,
-            0xcc | 0x90 | 0x66 | 0x2e | 0x0f | 0x1f | 0x00 | 0x40 | 0x44 | 0x80 | 0x84
-        )
-    };
-    match read == between.len() && between.iter().all(filler) {
-        true => next - start,
-        false => end - start,
     }
 }
 

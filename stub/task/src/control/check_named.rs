@@ -8,13 +8,18 @@ use ulpf_stub_handlers::check::entries::{self, Function};
 use ulpf_stub_handlers::check::{judge, news};
 
 use super::Control;
-use super::check::no;
-use super::functions::bytes;
+use super::entrances::{comes_to_served, jumps_to, room};
+use super::watches::refusal;
 use super::{text, unwind};
 use crate::inferior::Refusal;
 
-/// So many jumps on the way are followed.
-const JUMPS: usize = 4;
+fn no(why: &str, what_to_do: &str) -> Refusal {
+    refusal(
+        "cannot serve these functions".into(),
+        why.into(),
+        what_to_do.into(),
+    )
+}
 
 /// What of the allocator it is.
 fn function(does: Does) -> Option<Function> {
@@ -33,29 +38,6 @@ fn function(does: Does) -> Option<Function> {
         Does::DeleteArray => Function::DeleteArray,
         _ => return None,
     })
-}
-
-/// Where a function goes that does nothing but jump there.
-fn jumps_to(at: u64) -> Option<u64> {
-    let code: [u8; 9] = bytes(at)?;
-    let (code, behind) = match code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]) {
-        Some(rest) => (rest, at + 9),
-        None => (&code[..5], at + 5),
-    };
-    let far = code.strip_prefix(&[0xe9])?.try_into().ok()?;
-    Some(behind.wrapping_add_signed(i32::from_le_bytes(far).into()))
-}
-
-/// Does a function come to one that is served, by nothing but jumps?
-pub fn comes_to_served(at: u64) -> bool {
-    let mut next = Some(at);
-    for _ in 0..JUMPS {
-        next = next.and_then(jumps_to);
-        if next.is_some_and(|to| entries::all().any(|served| served == to)) {
-            return true;
-        }
-    }
-    false
 }
 
 impl Control {
@@ -107,7 +89,7 @@ impl Control {
     /// An `operator new[]` that only jumps on to `operator new` leaves no trace among the callers.
     fn serve_array(&mut self, at: (u64, u64)) {
         if let Some(one) = jumps_to(at.0)
-            && super::check::room(at) >= entries::JUMP as u64
+            && room(at) >= entries::JUMP as u64
             && let Some(code) = entries::add(at.0, Function::NewArray, Some(one))
         {
             let _ = text::write(self.world.rest(), at.0, &code);

@@ -319,6 +319,10 @@ impl Control {
 fn tell(mut f: impl FnMut(usize, Wrong, u64, u64, &Block)) {
     let mut places: BTreeMap<(u8, u32), (u64, u64, Block)> = BTreeMap::new();
     blocks::each(|block, mark| {
+        // What a forked child has from its parent is told of that.
+        if block.inherited {
+            return;
+        }
         let all = places
             .entry((mark, block.allocated_at))
             .or_insert((0, 0, block));

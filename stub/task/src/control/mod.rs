@@ -13,6 +13,7 @@ mod classes;
 mod code_caves;
 mod conditions;
 mod disabled;
+mod entrances;
 mod filters;
 mod follow;
 mod functions;
