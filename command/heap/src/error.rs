@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_lib::ring::found::{Asked, By, Report, Trace, Wrong};
+use ulpf_lib::ring::found::{Asked, By, COPIES, Report, Trace, Wrong};
 use ulpf_lib::{AccessKind, syscalls};
 use ulpf_say::json::{self, Address};
 use ulpf_session::hit::place::{Place, written};
@@ -127,6 +127,12 @@ fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (V
     {
         // (It has several names, of which a symbol table may have any.)
         first.names.insert(0, name.into());
+    }
+    if let (Wrong::Overlap, Some(first)) = (wrong, frames.first_mut()) {
+        // (memmove is the same function in some C libraries.)
+        first
+            .names
+            .insert(0, copying(report.kind.load(Relaxed)).into());
     }
     for pc in callers.callers() {
         frames_at(program, &Place::at(program, pc, true), true, &mut frames);
@@ -314,6 +320,14 @@ impl Error<'_> {
                 self.addr,
                 allocating(self.report.by.load(Relaxed))
             ),
+            Wrong::Overlap => {
+                let len = count(self.len, "byte");
+                let (to, from) = (self.addr, self.report.from.load(Relaxed));
+                format!(
+                    "{} of {len} from {from:#x} to {to:#x}, which overlap",
+                    copying(by)
+                )
+            }
             Wrong::Lost => self.left("lost: nothing points there any more"),
             Wrong::LostWith => self.left("lost with a block that pointed there"),
             Wrong::PerhapsLost => self.left("perhaps lost: only their inside is pointed to"),
@@ -400,6 +414,10 @@ fn lines(out: &mut String, title: &str, places: &[Rc<Place>]) {
     for place in places {
         let _ = writeln!(out, "        {}", place.caller);
     }
+}
+
+fn copying(which: u32) -> &'static str {
+    COPIES.get(which as usize).unwrap_or(&"a copy")
 }
 
 fn freeing(by: u32) -> &'static str {

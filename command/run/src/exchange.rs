@@ -118,9 +118,12 @@ impl Control {
         let disarm: Vec<Command> = disarm.collect();
         self.monitor(&disarm).await?;
         self.monitor(&changes.filter).await?;
-        for some in changes.functions.chunks(FUNCTIONS) {
-            self.heap_command(&Command::HeapFunctions(some.to_vec()))
-                .await?;
+        if let Some(functions) = &changes.functions {
+            let (first, rest) = functions.split_at(functions.len().min(FUNCTIONS));
+            for some in std::iter::once(first).chain(rest.chunks(FUNCTIONS)) {
+                let command = Command::HeapFunctions(some.to_vec());
+                self.heap_command(&command).await?;
+            }
         }
         let arms: Vec<&Arm> = changes.arm.iter().map(|(_, arm)| arm).collect();
         let mut armed = Vec::with_capacity(arms.len());

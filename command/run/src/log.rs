@@ -220,7 +220,7 @@ impl Log {
                     let (program, watches) = (&life.program, &mut life.watches);
                     let mut changes = watches::follow_libraries(watches, program, life.pid, how);
                     if let Some(check) = &self.plan.check {
-                        changes.functions = check::functions(life, check);
+                        changes.functions = Some(check::functions(life, check));
                     }
                     let _ = reply.send(changes);
                 }
@@ -267,7 +267,7 @@ impl Log {
         let (program, from) = (parent.program.forked(), parent.pid);
         let (watches, mut changes) = watches::inherit(&parent.watches, &program, self.plan.how);
         if let Some(check) = &self.plan.check {
-            changes.functions = check::functions::find(&program, &check.allocator).0;
+            changes.functions = Some(check::functions::find(&program, &check.allocator).0);
         }
         let (pid, shared) = (forked.inferior.pid, forked.inferior.shared.clone());
         let life = self.begin(pid, shared, program, watches);
@@ -366,8 +366,9 @@ impl Log {
         }
         life.watches = watches;
         if let (Some(check), Some(found)) = (&self.plan.check, &mut self.found) {
-            changes.functions = check::functions(life, check);
-            found.begin(life, !changes.functions.is_empty());
+            changes.functions = Some(check::functions(life, check));
+            let more = changes.functions.as_ref().is_some_and(|f| !f.is_empty());
+            found.begin(life, more);
         }
         let _ = ready.reply.send(changes);
     }

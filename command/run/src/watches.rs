@@ -47,8 +47,8 @@ pub struct Changes {
     pub filter: Vec<Command>,
     /// Where frames may end without a return, if watches on locals are among those to be armed.
     pub landings: Vec<(u64, Landing)>,
-    /// Functions that a check of the heap has to know.
-    pub functions: Vec<HeapFunction>,
+    /// Functions that a check of the heap has to know, perhaps none: the program is where its libraries are there.
+    pub functions: Option<Vec<HeapFunction>>,
 }
 
 impl Changes {

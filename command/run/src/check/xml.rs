@@ -60,6 +60,7 @@ fn kind(error: &Error) -> &'static str {
         Wrong::Outside | Wrong::Freed => "InvalidRead",
         Wrong::Twice | Wrong::NoBlock => "InvalidFree",
         Wrong::Mismatch => "MismatchedFree",
+        Wrong::Overlap => "Overlap",
         Wrong::Lost => "Leak_DefinitelyLost",
         Wrong::LostWith => "Leak_IndirectlyLost",
         Wrong::PerhapsLost => "Leak_PossiblyLost",

@@ -47,6 +47,7 @@ pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP])) {
         let there: Known = unsafe { twin.of(ours).read() };
         let on = Some(there.after).filter(|to| twin.ours(*to) != entries::way_back());
         if let (1.., Some(function)) = (there.pc, entries::function(&there))
+            && function.copies().is_none()
             && let Some(code) = entries::add(there.pc, function, on)
         {
             f(there.pc, code);

@@ -32,9 +32,11 @@ pub mod heap;
 pub mod hooks;
 pub mod judge;
 pub mod news;
+pub mod overlaps;
 pub mod report;
 pub mod serve;
 pub mod shadow;
+pub mod thunks;
 pub mod twin;
 
 /// Blocks that are left at the end are looked for.

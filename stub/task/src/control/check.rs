@@ -29,6 +29,7 @@ use ulpf_stub_tables::attributes::{Attributes, Part};
 use super::allocator::Tables;
 use super::entrances::{comes_to_served, is_jump, room};
 use super::functions::{self, DT_STRTAB, Object, bytes};
+use super::slots;
 use super::watches::{no_numbers, refusal};
 use super::{Control, text, unwind};
 use crate::inferior::Refusal;
@@ -39,6 +40,9 @@ const LEAST_CHUNK: u64 = 4 << 20;
 /// And by no more than this, unless somebody needs more.
 const MOST_CHUNK: u64 = 256 << 20;
 
+/// A name, and the function that it stands for.
+type Chosen = (&'static [u8], u64);
+
 #[derive(Default)]
 pub struct Check {
     /// All chunks are this watch.
@@ -47,6 +51,12 @@ pub struct Check {
     looked: Vec<u64>,
     /// Of these it is not known yet where they copy.
     unsettled: Vec<u64>,
+    /// Of these not all slots for functions that copy are ours yet.
+    unlooked: Vec<u64>,
+    /// What the C library has chosen to copy with.
+    chosen: Vec<Chosen>,
+    /// Of these functions the program has its own.
+    own: Vec<&'static [u8]>,
     /// Functions that the command has named tell `delete` from `free`.
     pub tells_kinds: bool,
 }
@@ -314,15 +324,48 @@ impl Control {
                 if let Some(tables) = Tables::of(&object) {
                     self.serve_file(&object, &tables, &maps);
                     self.check.unsettled.push(start);
+                    if !object.is_runtime() {
+                        let has = |name: &[u8]| {
+                            tables
+                                .find(name)
+                                .or(tables.chooser(name).map(|at| (at, at)))
+                        };
+                        let own = slots::COPIES.iter().filter(|(name, _)| has(name).is_some());
+                        self.check.own.extend(own.map(|(name, _)| *name));
+                    }
+                    // (What such libraries do themselves is nobody's concern. A debugger would find itself in a thunk.)
+                    if !object.is_runtime() && !check::STOPS.load(SeqCst) {
+                        self.check.unlooked.push(start);
+                    }
                 }
             }
             // A library chooses its functions when it is relocated, some time after it is mapped.
-            if self.check.unsettled.contains(&start)
-                && Tables::of(&object).is_none_or(|tables| settle(&object, &tables, &maps))
-            {
-                self.check.unsettled.retain(|at| *at != start);
+            if self.check.unsettled.contains(&start) {
+                let tables = Tables::of(&object);
+                let chosen = tables.map_or(Some(Vec::new()), |t| settle(&object, &t, &maps));
+                if let Some(chosen) = chosen {
+                    self.check.unsettled.retain(|at| *at != start);
+                    self.check.chosen.extend(chosen);
+                }
             }
         }
+        self.look_at_slots(&maps);
+    }
+
+    /// Files that have been relocated since call functions that copy by way of us.
+    fn look_at_slots(&mut self, maps: &Snapshot) {
+        let (chosen, own) = (&self.check.chosen, &self.check.own);
+        let find = |name: &[u8]| {
+            let mut known = chosen
+                .iter()
+                .filter(|(n, _)| *n == name && !own.contains(n));
+            known.next().map(|(_, at)| *at)
+        };
+        let rest = self.world.rest();
+        self.check.unlooked.retain(|start| {
+            let object = Object::at(maps.index(*start), maps).filter(|o| o.start == *start);
+            object.is_some_and(|object| !slots::look(rest, &object, maps, find))
+        });
     }
 
     fn serve_file(&mut self, object: &Object, tables: &Tables, maps: &Snapshot) {
@@ -405,6 +448,8 @@ impl Control {
         }
         self.check.looked.retain(|at| !gone(at));
         self.check.unsettled.retain(|at| !gone(at));
+        self.check.unlooked.retain(|at| !gone(at));
+        self.check.chosen.retain(|(_, at)| !gone(at));
     }
 
     /// The arena gets so many bytes more, or there is no more.
@@ -484,51 +529,45 @@ fn is_loader(object: &Object) -> bool {
     at.and_then(bytes::<8>) == Some(*NAME)
 }
 
-/// Which functions a library has chosen to copy with (STT_GNU_IFUNC, R_X86_64_IRELATIVE). `false`: it is not known yet.
-fn settle(object: &Object, tables: &Tables, maps: &Snapshot) -> bool {
+/// Which functions a library has chosen to copy with (STT_GNU_IFUNC, R_X86_64_IRELATIVE): names and addresses. `None`: it
+/// is not known yet.
+fn settle(object: &Object, tables: &Tables, maps: &Snapshot) -> Option<Vec<Chosen>> {
     const IRELATIVE: u64 = 37;
-    const DT_PLTRELSZ: u64 = 2;
-    const DT_JMPREL: u64 = 23;
-    const DT_RELA: u64 = 7;
-    const DT_RELASZ: u64 = 8;
-    const ENTRY: u64 = 24;
-    let choosers: Vec<u64> = COPIERS
+    let names = COPIERS
+        .into_iter()
+        .chain(slots::COPIES.into_iter().map(|(name, _)| name));
+    let mut names: Vec<&[u8]> = names.collect();
+    names.sort_unstable();
+    names.dedup();
+    let choosers = names
         .iter()
-        .filter_map(|name| tables.chooser(name))
-        .collect();
+        .filter_map(|name| Some((*name, tables.chooser(name)?)));
+    let choosers: Vec<Chosen> = choosers.collect();
     if choosers.is_empty() {
-        return true;
+        // (Else a plain one is what old programs are bound to.)
+        let plain = names
+            .iter()
+            .filter_map(|name| Some((*name, tables.find(name)?.0)));
+        return Some(plain.collect());
     }
-    let [plt, plt_len, all, all_len] = object.dynamic([DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ]);
-    let mut settled = false;
-    for (at, len) in [(plt, plt_len), (all, all_len)] {
-        let (Some(at), Some(len)) = (at, len) else {
+    let (mut all, mut settled) = (Vec::<Chosen>::new(), false);
+    for (slot, info, chooser) in slots::relocations(object) {
+        let chooser = object.bias.wrapping_add(chooser);
+        if info & 0xffff_ffff != IRELATIVE {
             continue;
-        };
-        let at = object.loaded(at);
-        for n in 0..len / ENTRY {
-            let Some(entry) = bytes::<24>(at + n * ENTRY) else {
-                break;
-            };
-            let mut words = entry
-                .chunks_exact(8)
-                .map(|w| w.try_into().map_or(0, u64::from_le_bytes));
-            let (Some(slot), Some(info), Some(chooser)) =
-                (words.next(), words.next(), words.next())
-            else {
-                break;
-            };
-            let chooser = object.bias.wrapping_add(chooser);
-            if info & 0xffff_ffff != IRELATIVE || !choosers.contains(&chooser) {
-                continue;
-            }
+        }
+        for (name, _) in choosers.iter().filter(|(_, at)| *at == chooser) {
             let chosen = bytes(object.bias.wrapping_add(slot)).map(u64::from_le_bytes);
             let chosen = chosen.filter(|at| *at != chooser);
-            if let Some(function) = chosen.and_then(|at| functions::whole(at, maps)) {
+            let Some(function) = chosen.and_then(|at| functions::whole(at, maps)) else {
+                continue;
+            };
+            all.push((*name, function.0));
+            if COPIERS.contains(name) {
                 judge::add_copier(function);
                 settled = true;
             }
         }
     }
-    settled
+    settled.then_some(all)
 }

@@ -73,6 +73,7 @@ impl Control {
         if let Some(code) = self.world.rest().tables_mut().code.as_deref_mut() {
             code.sort();
         }
+        self.serve_allocators();
         Ok(())
     }
 

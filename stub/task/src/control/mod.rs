@@ -43,6 +43,7 @@ mod requests;
 mod seam;
 mod sections;
 mod sites;
+mod slots;
 mod socket;
 mod stops;
 pub mod text;
