@@ -22,6 +22,7 @@ use crate::refusal::Refusal;
 use crate::ring::MAX_FRAMES;
 use crate::watch::{WatchKind, WatchRange};
 
+mod functions;
 pub mod looks;
 mod parse;
 mod path;
@@ -29,6 +30,7 @@ mod placement;
 pub mod reply;
 mod trace;
 
+pub use functions::{Does, HeapFunction};
 pub use path::{MOST_FOLLOWED, MOST_PATHS, MOST_POINTERS, Path, Step, Until};
 pub use placement::Placement;
 pub use reply::Reply;
@@ -150,10 +152,12 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
-    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop]`
+    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop] [of ADDR]`
     HeapCheck(HeapCheck),
     /// `heap-error`, `heap-block ADDR`, `heap-leaks`, `heap-pointers ADDR`
     HeapAsk(HeapAsk),
+    /// `heap-functions FUNCTION ADDR LEN…`, behind `heap-check`
+    HeapFunctions(Vec<HeapFunction>),
 }
 
 /// What can be asked of a checked heap. The stub finds it, and the server has the words.
@@ -182,6 +186,8 @@ pub struct HeapCheck {
     pub leaks: bool,
     /// The program stops at its errors, for a debugger.
     pub stop: bool,
+    /// Of a forked child: the boot block of its parent's stub, whose heap it has.
+    pub of: Option<u64>,
 }
 
 impl Default for HeapCheck {
@@ -192,6 +198,7 @@ impl Default for HeapCheck {
             gap: 16,
             leaks: true,
             stop: false,
+            of: None,
         }
     }
 }
@@ -430,7 +437,12 @@ impl fmt::Display for Command {
                 write!(
                     f,
                     "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}"
-                )
+                )?;
+                how.of.map_or(Ok(()), |at| write!(f, " of {at:#x}"))
+            }
+            Command::HeapFunctions(all) => {
+                f.write_str("heap-functions")?;
+                all.iter().try_for_each(|one| write!(f, " {one}"))
             }
         }
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_lib::ring::found::{Asked, By, Report, Trace, Wrong};
+use ulpf_lib::ring::found::{Asked, By, COPIES, Report, Trace, Wrong};
 use ulpf_lib::{AccessKind, syscalls};
 use ulpf_say::json::{self, Address};
 use ulpf_session::hit::place::{Place, written};
@@ -32,13 +32,29 @@ pub struct Error<'a> {
     own: usize,
     /// What an entry of a file for suppressions would be.
     pub suppression: Option<String>,
+    /// In which process, if there are several; and for people: `process 42 (sh): `.
+    pub pid: Option<i32>,
+    pub who: String,
+}
+
+/// Is it what the C library brings along to call main? Static programs have it all among their own.
+fn calls_main(place: &Place) -> bool {
+    const NAMES: [&str; 5] = [
+        "_start",
+        "_start_c",
+        "__libc_start_main",
+        "__libc_start_call_main",
+        "libc_start_main_stage2",
+    ];
+    let name = place.function.as_deref();
+    name.is_some_and(|name| NAMES.contains(&name) || name.starts_with("__libc_start_main"))
 }
 
 fn places(program: &Program, trace: &Trace) -> Vec<Rc<Place>> {
     let at = |pc| Rc::new(Place::at(program, pc, true));
     let mut places: Vec<_> = trace.callers().map(at).collect();
     // What calls main is nobody's concern.
-    let before_main = |c: &Rc<Place>| c.is_runtime() || c.function.as_deref() == Some("_start");
+    let before_main = |c: &Rc<Place>| c.is_runtime() || calls_main(c);
     while places.last().is_some_and(before_main) {
         places.pop();
     }
@@ -64,7 +80,8 @@ fn frames_at(program: &Program, place: &Place, caller: bool, out: &mut Vec<Frame
     }
     let mut names = Vec::new();
     if let Some(symbol) = spot.and_then(|s| s.symbol) {
-        if place.is_runtime() && !symbol.starts_with("_Z") {
+        let own = program.static_executable();
+        if (place.is_runtime() || own.is_some()) && !symbol.starts_with("_Z") {
             names.push(written(symbol).to_string());
         }
         names.push(symbol.split('@').next().unwrap_or(symbol).to_string());
@@ -110,6 +127,12 @@ fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (V
     {
         // (It has several names, of which a symbol table may have any.)
         first.names.insert(0, name.into());
+    }
+    if let (Wrong::Overlap, Some(first)) = (wrong, frames.first_mut()) {
+        // (memmove is the same function in some C libraries.)
+        first
+            .names
+            .insert(0, copying(report.kind.load(Relaxed)).into());
     }
     for pc in callers.callers() {
         frames_at(program, &Place::at(program, pc, true), true, &mut frames);
@@ -188,6 +211,8 @@ impl Error<'_> {
             frames,
             inner,
             suppression: None,
+            pid: None,
+            who: String::new(),
         }
     }
 
@@ -295,6 +320,14 @@ impl Error<'_> {
                 self.addr,
                 allocating(self.report.by.load(Relaxed))
             ),
+            Wrong::Overlap => {
+                let len = count(self.len, "byte");
+                let (to, from) = (self.addr, self.report.from.load(Relaxed));
+                format!(
+                    "{} of {len} from {from:#x} to {to:#x}, which overlap",
+                    copying(by)
+                )
+            }
             Wrong::Lost => self.left("lost: nothing points there any more"),
             Wrong::LostWith => self.left("lost with a block that pointed there"),
             Wrong::PerhapsLost => self.left("perhaps lost: only their inside is pointed to"),
@@ -308,7 +341,7 @@ impl Error<'_> {
 
     pub fn text(&self, number: usize) -> String {
         let mut out = String::new();
-        let _ = writeln!(out, "ulpf: #{number} {}", self.what());
+        let _ = writeln!(out, "ulpf: #{number} {}{}", self.who, self.what());
         if !self.wrong.is_leak() {
             if self.is_access() {
                 let _ = writeln!(out, "        {}", self.place.text);
@@ -357,6 +390,7 @@ impl Error<'_> {
         json::line(&Line {
             r#type: "error",
             error: word(self.wrong),
+            pid: self.pid,
             what: self.what(),
             count: self.count,
             tid: (!leak).then(|| self.report.here.thread.load(Relaxed)),
@@ -382,6 +416,10 @@ fn lines(out: &mut String, title: &str, places: &[Rc<Place>]) {
     }
 }
 
+fn copying(which: u32) -> &'static str {
+    COPIES.get(which as usize).unwrap_or(&"a copy")
+}
+
 fn freeing(by: u32) -> &'static str {
     match By::of(by) {
         By::Malloc => "free",
@@ -403,6 +441,8 @@ fn allocating(by: u32) -> &'static str {
 struct Line<'a> {
     r#type: &'static str,
     error: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
     what: String,
     count: u64,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use ulpf_lib::ring::found::{Findings, Wrong};
 use ulpf_session::words::count;
 
-pub const NO_ALLOCATOR: &str = "the program has no dynamic symbols, or none called malloc";
+pub const NO_ALLOCATOR: &str = "the program has no function called malloc, or no symbols any more";
 
 /// Blocks that are left, and their bytes.
 #[derive(Default)]

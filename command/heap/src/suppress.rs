@@ -53,6 +53,7 @@ pub fn word(wrong: Wrong) -> &'static str {
         Wrong::Twice => "double-free",
         Wrong::NoBlock => "invalid-free",
         Wrong::Mismatch => "mismatched-free",
+        Wrong::Overlap => "overlap",
         Wrong::Lost => "lost",
         Wrong::LostWith => "indirectly-lost",
         Wrong::PerhapsLost => "possibly-lost",
@@ -235,7 +236,7 @@ impl Kind {
                 "Leak" => Ok(Kind::Leak(leaks("match-leak-kinds: all")?)),
                 "Param" => Ok(Kind::Param(String::new())),
                 _ if ACCESSES.contains(&kind) => Ok(Kind::Access),
-                "Overlap" => Ok(Kind::Nothing),
+                "Overlap" => Ok(Kind::Own(Some(Wrong::Overlap))),
                 _ if OTHERS.contains(&kind) => Ok(Kind::Nothing),
                 _ => Err(unknown("Memcheck")),
             },
@@ -296,6 +297,7 @@ pub fn make(case: &Case, len: u64, shown: usize) -> String {
             (Wrong::Outside | Wrong::Freed, None) => {
                 format!("Memcheck:Addr{}", len.clamp(1, 32).next_power_of_two())
             }
+            (Wrong::Overlap, _) => "Memcheck:Overlap".into(),
             _ => "Memcheck:Free".into(),
         },
     };

@@ -24,6 +24,7 @@ use ulpf_inferior::{Ending, Exit, Inferior};
 use ulpf_inject::client::{Client, Received};
 use ulpf_inject::follow::Followed;
 use ulpf_inject::remains::Remains;
+use ulpf_lib::command::HeapCheck;
 use ulpf_say::say;
 use ulpf_session::control_socket::serve::{self, Asked, Requests};
 use ulpf_session::memory::{Auxv, ProcessMemory};
@@ -48,6 +49,10 @@ pub struct Control {
     pub follows_forks: bool,
     /// Also those that execute another program.
     pub follows_any: bool,
+    /// How its heap is checked, and that of all that it starts.
+    pub heap: Option<HeapCheck>,
+    /// As [`super::events::Forked::parents_heap`].
+    pub(super) parents_heap: Option<u64>,
     pub(super) is_child: bool,
     /// As [`super::events::Forked::parent_waits`].
     pub(super) parent_waits: Option<Parent>,
@@ -124,6 +129,8 @@ impl Control {
             unfollowed: None,
             follows_forks: false,
             follows_any: false,
+            heap: None,
+            parents_heap: None,
             is_child: false,
             parent_waits: None,
             life: 0,

@@ -5,6 +5,7 @@ use super::watches::Changes;
 use tokio::sync::oneshot;
 use ulpf_area::SharedArea;
 use ulpf_inferior::Inferior;
+use ulpf_lib::command::HeapCheck;
 use ulpf_session::armed::Armed;
 use ulpf_session::control_socket::Ask;
 use ulpf_session::drain::Drained;
@@ -52,6 +53,10 @@ pub struct Forked {
     pub on_signal: OnSignal,
     /// As [`super::control::Control::follows_any`].
     pub follows_any: bool,
+    /// As [`super::control::Control::heap`].
+    pub heap: Option<HeapCheck>,
+    /// The boot block of its parent's stub.
+    pub parents_heap: Option<u64>,
     /// Its parent, which waits in fork until it runs.
     pub parent_waits: Option<Parent>,
 }

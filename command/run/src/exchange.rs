@@ -16,6 +16,8 @@ use ulpf_session::memory::ProcessMemory;
 
 /// Commands in one `monitor` request: bytes before they are written in hex.
 const BATCH: usize = 16 << 10;
+/// Functions that are told of together.
+const FUNCTIONS: usize = 100;
 
 impl Control {
     /// First words: what we understand, and which signals need not be reported.
@@ -116,6 +118,13 @@ impl Control {
         let disarm: Vec<Command> = disarm.collect();
         self.monitor(&disarm).await?;
         self.monitor(&changes.filter).await?;
+        if let Some(functions) = &changes.functions {
+            let (first, rest) = functions.split_at(functions.len().min(FUNCTIONS));
+            for some in std::iter::once(first).chain(rest.chunks(FUNCTIONS)) {
+                let command = Command::HeapFunctions(some.to_vec());
+                self.heap_command(&command).await?;
+            }
+        }
         let arms: Vec<&Arm> = changes.arm.iter().map(|(_, arm)| arm).collect();
         let mut armed = Vec::with_capacity(arms.len());
         for (command, count) in arm::commands(&arms) {
@@ -152,8 +161,11 @@ impl Control {
 
     /// From now on the program's heap is checked.
     pub async fn check_heap(&mut self, how: &HeapCheck) -> Result<()> {
-        let command = Command::HeapCheck(*how).to_string();
-        let answer = self.text(&command).await?;
+        self.heap_command(&Command::HeapCheck(*how)).await
+    }
+
+    async fn heap_command(&mut self, command: &Command) -> Result<()> {
+        let answer = self.command(command).await?;
         let answer = answer.trim();
         match serde_json::from_str(answer) {
             Ok(Reply::HeapChecked) => Ok(()),

@@ -22,6 +22,7 @@ use ulpf_inferior::follow::{Done, Follower};
 use ulpf_inject::StartError;
 use ulpf_inject::client::Client;
 use ulpf_inject::follow::{Child, Followed};
+use ulpf_lib::command::HeapCheck;
 use ulpf_say::say;
 use ulpf_session::memory::Auxv;
 
@@ -60,6 +61,8 @@ impl Control {
         let mut control = Control::new(forked.inferior, signals())?;
         control.on_signal = forked.on_signal;
         control.follows_forks = true;
+        control.heap = forked.heap;
+        control.parents_heap = forked.parents_heap;
         if forked_any {
             control.follow_any();
         }
@@ -72,10 +75,17 @@ impl Control {
     /// Arms what a child inherits, and lets it run.
     async fn run_child(mut self, changes: Changes, events: Sender<Event>) -> Result<()> {
         self.greet().await?;
+        if let Some(how) = self.heap {
+            // Its blocks are those of its parent.
+            let of = self.parents_heap;
+            if let Err(error) = self.check_heap(&HeapCheck { of, ..how }).await {
+                say!("child {}: {error:#}", self.pid);
+            }
+        }
         for (number, armed) in self.change(&changes).await? {
             let _ = events.send(Event::Armed(self.life, number, armed));
         }
-        self.run(events, false).await.map(drop)
+        self.run_to_the_end(events).await
     }
 
     /// Tells the stub what we follow.
@@ -118,6 +128,7 @@ impl Control {
                 // The next thing that its parent does may be to trace it.
                 tracers::expect(inferior.pid);
                 let mut forked = self.child_with(inferior);
+                forked.parents_heap = Some(self.remains.args);
                 let stub = self.client.stream().as_fd().try_clone_to_owned()?;
                 let (parent, goes_on) = Parent::new(stub.into(), (self.pid, thread));
                 forked.parent_waits = Some(parent);
@@ -190,6 +201,13 @@ impl Control {
         }
     }
 
+    /// Of a child.
+    async fn run_to_the_end(self, events: Sender<Event>) -> Result<()> {
+        // What is found in a library that comes late needs its names.
+        let libraries = self.heap.is_some();
+        self.run(events, libraries).await.map(drop)
+    }
+
     fn child_with(&self, inferior: Inferior) -> Forked {
         Forked {
             parent: self.life,
@@ -199,6 +217,8 @@ impl Control {
                 _ => OnSignal::Nothing,
             },
             follows_any: self.follows_any,
+            heap: self.heap,
+            parents_heap: None,
             parent_waits: None,
         }
     }
@@ -226,6 +246,9 @@ impl Control {
     /// Brings a program that a child has executed to where its watches are set, and lets it run.
     async fn run_spawned(mut self, events: Sender<Event>) -> Result<()> {
         self.greet().await?;
+        if let Some(how) = self.heap {
+            self.check_heap(&how).await?;
+        }
         let entry = Auxv::of(self.pid)?
             .entry()
             .context("the kernel did not say where the program starts")?;
@@ -241,7 +264,7 @@ impl Control {
             let _ = events.send(Event::Ended(life));
             return Ok(());
         }
-        self.run(events, false).await.map(drop)
+        self.run_to_the_end(events).await
     }
 
     /// The same program again, from its beginning: its watches are resolved anew.
@@ -255,6 +278,9 @@ impl Control {
         self.remains = inferior.remains;
         self.frames = Frames::default();
         self.greet().await?;
+        if let Some(how) = self.heap {
+            self.check_heap(&how).await?;
+        }
         let entry = Auxv::of(self.pid)?
             .entry()
             .context("the kernel did not say where the program starts")?;

@@ -296,7 +296,9 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     });
     let mut log = Log::new(started.clock(), plan, output, &control.process, run_child);
     control.follows_forks = options.follow;
-    if log.chooses() {
+    let checked = options.check.as_ref().filter(|check| check.follow);
+    control.heap = checked.map(|check| check.how);
+    if log.chooses() || checked.is_some() {
         control.follow_any();
     }
     let first = log.begin(pid, shared, program, watches);
@@ -454,7 +456,7 @@ async fn prepare(
         program.refresh_from_process(pid)?;
     }
     let memory = control.memory().await?;
-    let (watches, changes) = {
+    let (watches, mut changes) = {
         // A program that runs, or has come to --at, may have written there, too.
         let alone = launched && options.at.is_none();
         let _told =
@@ -467,6 +469,9 @@ async fn prepare(
             return Ok(Err(Reached::Left));
         }
         bail!("told to end while debug information was being read; nothing was run");
+    }
+    if let Some(check) = &options.check {
+        changes.functions = Some(check::functions::find(&program, &check.allocator).0);
     }
     Ok(Ok((program, watches, changes)))
 }

@@ -29,6 +29,8 @@ pub struct Life {
     /// By the stub's number: the watch, and which of its places.
     pub by_id: HashMap<u32, (usize, usize)>,
     pub lost: u64,
+    /// Where functions are that the stub was told of, for a check of its heap.
+    pub served: Vec<u64>,
     /// The user knows that its rings hold what no writer of ours has written.
     pub damaged: bool,
     pub last_refresh: Option<Instant>,
@@ -55,6 +57,7 @@ impl Life {
             formatter: Formatter::new(look),
             by_id: HashMap::new(),
             lost: 0,
+            served: Vec::new(),
             damaged: false,
             last_refresh: None,
             flow: Flow::default(),

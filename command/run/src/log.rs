@@ -119,15 +119,15 @@ impl Log {
 
     /// The first program is where it begins.
     pub fn begin_check(&mut self) {
-        if let (Some(found), Some(life)) = (&mut self.found, self.lives.first()) {
-            found.begin(life);
+        if let (Some(found), Some(life)) = (&mut self.found, self.lives.first_mut()) {
+            found.begin(life, false);
         }
     }
 
     /// All programs have ended, the first one by that signal: what is left to tell of a check; the exit status that was
     /// asked for, if it has found errors.
     pub fn end_check(&mut self, by: Option<i32>) -> Option<i32> {
-        self.found.as_mut()?.end(self.lives.first_mut()?, by)
+        self.found.as_mut()?.end(&mut self.lives, by)
     }
 
     /// The user has said which programs are meant.
@@ -218,7 +218,10 @@ impl Log {
                     let life = &mut self.lives[life];
                     life.refresh();
                     let (program, watches) = (&life.program, &mut life.watches);
-                    let changes = watches::follow_libraries(watches, program, life.pid, how);
+                    let mut changes = watches::follow_libraries(watches, program, life.pid, how);
+                    if let Some(check) = &self.plan.check {
+                        changes.functions = Some(check::functions(life, check));
+                    }
                     let _ = reply.send(changes);
                 }
                 Event::Notice(lines) => self.notice(&lines, &mut text),
@@ -253,8 +256,8 @@ impl Log {
 
     /// What a check has found since.
     fn look(&mut self) {
-        if let (Some(found), Some(life)) = (&mut self.found, self.lives.first_mut()) {
-            found.look(life);
+        if let Some(found) = &mut self.found {
+            found.look(&mut self.lives);
         }
     }
 
@@ -262,7 +265,10 @@ impl Log {
     fn forked(&mut self, forked: Forked, text: &mut String) {
         let parent = &self.lives[forked.parent];
         let (program, from) = (parent.program.forked(), parent.pid);
-        let (watches, changes) = watches::inherit(&parent.watches, &program, self.plan.how);
+        let (watches, mut changes) = watches::inherit(&parent.watches, &program, self.plan.how);
+        if let Some(check) = &self.plan.check {
+            changes.functions = Some(check::functions::find(&program, &check.allocator).0);
+        }
         let (pid, shared) = (forked.inferior.pid, forked.inferior.shared.clone());
         let life = self.begin(pid, shared, program, watches);
         self.lives[life].parent = Some(from);
@@ -343,7 +349,7 @@ impl Log {
             true => self.plan.specs.clone(),
             false => Vec::new(),
         };
-        let (watches, changes) =
+        let (watches, mut changes) =
             watches::resolve_all(specs, &life.program, &ready.memory, self.plan.how);
         // In one that was killed meanwhile nothing can be found, and nothing needs to.
         let alive = process::is_alive(life.pid);
@@ -359,6 +365,11 @@ impl Log {
             }
         }
         life.watches = watches;
+        if let (Some(check), Some(found)) = (&self.plan.check, &mut self.found) {
+            changes.functions = Some(check::functions(life, check));
+            let more = changes.functions.as_ref().is_some_and(|f| !f.is_empty());
+            found.begin(life, more);
+        }
         let _ = ready.reply.send(changes);
     }
 

@@ -1,5 +1,6 @@
 //! The command lines of `ulpf run` and `ulpf attach`.
 
+use super::check::functions::{Named, Names};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::fs::File;
@@ -190,8 +191,8 @@ WHAT IS FOUND
                           blocks that are left at the end, as Valgrind's memcheck tells them apart
 All threads run at the same time. Each place is told once; the summary counts.
 
-The program's malloc, free and their relatives (of shared objects, with dynamic symbols) are served by ulpf. Children
-that the program forks go on with the same heap, unchecked.
+The program's malloc, free and their relatives are served by ulpf (see --allocator). Children
+that the program forks go on with the same heap, unchecked (see --follow).
 
 The exit status is the program's (see --error-exitcode); 2: it could not be started or checked; 126, 127: it cannot be executed,
 was not found.";
@@ -251,6 +252,15 @@ pub struct CheckArgs {
     #[arg(long)]
     pub exit_on_first_error: bool,
 
+    /// Check also the processes that the program forks, and all that these and the program execute
+    #[arg(long)]
+    pub follow: bool,
+
+    /// FUNCTION of the program is its NAME (malloc, free, calloc, realloc ...), where it is not called that: a symbol, or
+    /// FILE+0xADDRESS as the file has it; may be given several times
+    #[arg(long, value_name = "NAME=FUNCTION", value_parser = Named::list)]
+    pub allocator: Vec<Names>,
+
     /// Say how the heap is watched (backend), and why so
     #[arg(short, long)]
     pub verbose: bool,
@@ -308,6 +318,10 @@ pub struct Check {
     pub sarif: Option<Arc<File>>,
     /// The first error ends the program.
     pub first: bool,
+    /// Children, and what they and the program execute, are checked, too.
+    pub follow: bool,
+    /// Allocators by other names.
+    pub allocator: Vec<Named>,
     /// The program and its arguments.
     pub command: Vec<String>,
     pub verbose: bool,
@@ -346,6 +360,7 @@ impl Check {
         Ok(WatchArgs {
             quiet: true,
             no_summary: true,
+            follow: args.follow,
             verbose: args.verbose,
             check: Some(Check {
                 how: HeapCheck {
@@ -354,6 +369,7 @@ impl Check {
                     gap: args.gap.next_multiple_of(16).max(16),
                     leaks: !args.no_leaks,
                     stop: false,
+                    of: None,
                 },
                 json: args.json,
                 reachable: args.show_reachable,
@@ -364,6 +380,8 @@ impl Check {
                 xml,
                 sarif,
                 first: args.exit_on_first_error,
+                follow: args.follow,
+                allocator: args.allocator.concat(),
                 command: command.collect(),
                 verbose: args.verbose,
             }),

@@ -3,7 +3,7 @@
 use super::frames::{LANDINGS, Landing};
 use super::options::WatchArgs;
 use anyhow::{Context, Result};
-use ulpf_lib::command::{Arm, Command, FilterOf, How, What};
+use ulpf_lib::command::{Arm, Command, FilterOf, HeapFunction, How, What};
 use ulpf_say::{say, told};
 use ulpf_session::arm;
 use ulpf_session::armed::Armed;
@@ -47,6 +47,8 @@ pub struct Changes {
     pub filter: Vec<Command>,
     /// Where frames may end without a return, if watches on locals are among those to be armed.
     pub landings: Vec<(u64, Landing)>,
+    /// Functions that a check of the heap has to know, perhaps none: the program is where its libraries are there.
+    pub functions: Option<Vec<HeapFunction>>,
 }
 
 impl Changes {

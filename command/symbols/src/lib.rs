@@ -32,6 +32,7 @@ mod elf_symbols;
 mod fetch;
 mod filter;
 mod frames;
+mod functions;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod image;

@@ -13,7 +13,9 @@ use crate::image::Image;
 use crate::index::Index;
 use crate::meter::Work;
 use crate::source::Source;
-use object::elf::{PF_W, PF_X, PT_GNU_RELRO, PT_LOAD, PT_TLS, R_X86_64_COPY};
+use object::elf::{
+    PF_W, PF_X, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_INTERP, PT_LOAD, PT_TLS, R_X86_64_COPY,
+};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Object, ObjectSection, ReadRef, RelocationFlags};
 use std::cell::OnceCell;
@@ -33,6 +35,10 @@ pub struct ObjectFile {
     relocated: Range<u64>,
     /// Position independent: its addresses are relative to where it was loaded.
     pub relocatable: bool,
+    /// PT_INTERP: it is run by a dynamic loader.
+    pub needs_loader: bool,
+    /// PT_GNU_EH_FRAME: its unwind table is found without its sections.
+    pub has_unwind_header: bool,
     debug: OnceCell<Debug>,
     symbols: OnceCell<ElfSymbols>,
 }
@@ -88,6 +94,7 @@ impl ObjectFile {
         let mut segments = Vec::new();
         let mut tls = None;
         let mut relocated = 0..0;
+        let (mut needs_loader, mut has_unwind_header) = (false, false);
         for header in elf.elf_program_headers() {
             match header.p_type(endian) {
                 PT_LOAD => segments.push(Segment {
@@ -98,6 +105,8 @@ impl ObjectFile {
                     executable: header.p_flags(endian) & PF_X != 0,
                     writable: header.p_flags(endian) & PF_W != 0,
                 }),
+                PT_INTERP => needs_loader = true,
+                PT_GNU_EH_FRAME => has_unwind_header = true,
                 PT_GNU_RELRO => {
                     let from = header.p_vaddr(endian);
                     relocated = from..from.saturating_add(header.p_memsz(endian));
@@ -121,6 +130,8 @@ impl ObjectFile {
             tls,
             relocated,
             relocatable,
+            needs_loader,
+            has_unwind_header,
             debug: OnceCell::new(),
             symbols: OnceCell::new(),
         })

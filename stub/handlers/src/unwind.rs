@@ -19,7 +19,7 @@ use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
 use ulpf_lib::ring::MAX_FRAMES;
-use ulpf_stub_tables::code::{Cache, Code};
+use ulpf_stub_tables::code::{Cache, Code, Surplus};
 
 use crate::global::tables;
 use crate::runtime::memory;
@@ -76,6 +76,11 @@ pub fn backtrace(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usiz
 /// Is the instruction in a library that every program has? Nobody knows before tables have been read.
 pub fn is_runtime(pc: u64) -> bool {
     code().is_some_and(|c| c.is_runtime(pc))
+}
+
+/// Is it one that reads strings, or perhaps?
+pub fn surplus(pc: u64) -> Surplus {
+    code().map_or(Surplus::None, |c| c.surplus(pc))
 }
 
 /// From an access in such a library: return addresses up to that of the program's own call; how many. None at all if

@@ -36,6 +36,16 @@ impl File {
     }
 }
 
+/// Loads of more than is used, as functions for strings make them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Surplus {
+    None,
+    /// By vectors; words are partly used at least.
+    Vectors,
+    /// Words, too, may be loaded for nothing.
+    Words,
+}
+
 pub struct Code {
     pub tables: Unwinder,
     /// Whose tables these are.
@@ -44,6 +54,10 @@ pub struct Code {
     pub executable: Vec<(u64, u64)>,
     /// Numbers of pages that were asked for and are none of it, ascending.
     pub unknown: Vec<u64>,
+    /// Functions of a program itself that read strings, `[start, end)`, by words and vectors, or perhaps by vectors;
+    /// see [`Code::sort`].
+    pub strings: Vec<(u64, u64)>,
+    pub vectors: Vec<(u64, u64)>,
     /// The code of libraries that every program has, `[start, end)`; see [`Code::sort`].
     runtime: Vec<(u64, u64)>,
     /// The functions of allocators, `[start, end)`, and the code of the files that have some; see [`Code::sort`].
@@ -101,6 +115,8 @@ impl Code {
             files: Vec::new(),
             executable: Vec::new(),
             unknown: Vec::new(),
+            strings: Vec::new(),
+            vectors: Vec::new(),
             runtime: Vec::new(),
             allocator: Vec::new(),
             with_allocator: Vec::new(),
@@ -124,6 +140,8 @@ impl Code {
         let files = self.files.iter().filter(|f| !f.allocator.is_empty());
         self.with_allocator = files.map(|f| f.code).collect();
         self.with_allocator.sort_unstable();
+        self.strings.sort_unstable();
+        self.vectors.sort_unstable();
     }
 
     /// Is it in a function of an allocator?
@@ -142,6 +160,21 @@ impl Code {
     pub fn is_runtime(&self, at: u64) -> bool {
         let n = self.runtime.partition_point(|r| r.1 <= at);
         self.runtime.get(n).is_some_and(|r| r.0 <= at)
+    }
+
+    /// How far do its loads go beyond what it uses?
+    pub fn surplus(&self, at: u64) -> Surplus {
+        let is_in = |ranges: &[(u64, u64)]| {
+            let n = ranges.partition_point(|r| r.1 <= at);
+            ranges.get(n).is_some_and(|r| r.0 <= at)
+        };
+        if self.is_runtime(at) || is_in(&self.strings) {
+            return Surplus::Words;
+        }
+        match is_in(&self.vectors) {
+            true => Surplus::Vectors,
+            false => Surplus::None,
+        }
     }
 
     /// Can it be a return address, or one of an instruction?

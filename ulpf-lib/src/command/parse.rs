@@ -60,6 +60,11 @@ const HEAP_ASK: Of = Of {
     say: "say: ulpf heap-block ADDR or ulpf heap-pointers ADDR, for example ulpf heap-block 0x7ff7c0010018",
 };
 
+const HEAP_FUNCTIONS: Of = Of {
+    what: "ulpf heap-functions",
+    say: "say: ulpf heap-functions FUNCTION ADDR LEN..., for example ulpf heap-functions malloc 0x401000 64",
+};
+
 const NO_SUCH_WATCH: &str = "there is no watch with that number";
 const BAD_PATCH: &str = "it takes on or off, after how many faults a site is patched, and the patience (64 to 65536 accesses to pages without a guard) after which a patch goes; or sites and how many of them";
 
@@ -138,6 +143,7 @@ impl Command {
                 (_, Some(at)) => Ok(Command::HeapAsk(HeapAsk::Pointers(at))),
                 (_, None) => HEAP_ASK.no("it takes an address"),
             },
+            "heap-functions" => heap_functions(w),
             other => Err(Mistake::Unknown(other.into())),
         }
     }
@@ -160,6 +166,7 @@ fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
         match (word, number(w.next())) {
             ("frames", Some(n)) if n <= MAX_FRAMES as u64 => how.frames = n as u8,
             ("quarantine", Some(n)) => how.quarantine = n,
+            ("of", Some(at)) => how.of = Some(at),
             ("gap", Some(n @ 16..=4096)) if n.is_multiple_of(16) => how.gap = n,
             _ => {
                 return HEAP_CHECK.no(
@@ -169,6 +176,20 @@ fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
         }
     }
     Ok(Command::HeapCheck(how))
+}
+
+fn heap_functions<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
+    let mut all = Vec::new();
+    while let Some(word) = w.next() {
+        match HeapFunction::take(word, w) {
+            Some(function) => all.push(function),
+            None => {
+                return HEAP_FUNCTIONS
+                    .no("it takes what a function does, its address and its bytes");
+            }
+        }
+    }
+    Ok(Command::HeapFunctions(all))
 }
 
 fn id(word: Option<&str>) -> Option<u32> {

@@ -93,6 +93,10 @@ fn printed_and_read_again() {
             "ulpf patch on after 3 patience 64",
         ),
         ("ulpf patch sites", "ulpf patch sites 20"),
+        (
+            "ulpf heap-functions malloc 64 0x10 delete[] 0x80 9",
+            "ulpf heap-functions malloc 0x40 16 delete[] 0x80 9",
+        ),
         ("ulpf last 64", "ulpf last 0x40 1 1"),
         ("ulpf last 0x40 8 5", "ulpf last 0x40 8 5"),
         ("ulpf log", "ulpf log 100"),
@@ -139,6 +143,7 @@ fn mistakes_say_what_is_wrong() {
         ("ulpf patch perhaps", "on or off"),
         ("ulpf patch on patience 63", "64 to 65536"),
         ("ulpf patch sites x", "how many of them"),
+        ("ulpf heap-functions malloc 64", "its address and its bytes"),
         ("ulpf last", "it takes an address"),
         ("ulpf last 1 0", "it takes an address"),
         ("ulpf last 1 1 1 1", "it takes an address"),

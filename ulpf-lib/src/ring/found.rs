@@ -30,6 +30,8 @@ pub enum Wrong {
     NoBlock,
     /// A block was freed by another function than belongs to the one that allocated it.
     Mismatch,
+    /// A function was to copy between places that overlap.
+    Overlap,
     /// At the end: blocks to which nothing points any more.
     Lost,
     /// At the end: blocks to which only lost blocks point.
@@ -42,12 +44,13 @@ pub enum Wrong {
 
 impl Wrong {
     /// All of them.
-    pub const ALL: [Wrong; 9] = [
+    pub const ALL: [Wrong; 10] = [
         Wrong::Outside,
         Wrong::Freed,
         Wrong::Twice,
         Wrong::NoBlock,
         Wrong::Mismatch,
+        Wrong::Overlap,
         Wrong::Lost,
         Wrong::LostWith,
         Wrong::PerhapsLost,
@@ -69,6 +72,11 @@ impl Wrong {
         self >= Wrong::Lost
     }
 }
+
+/// Functions that copy, and may do anything if what they read and write overlaps.
+pub const COPIES: [&str; 7] = [
+    "memcpy", "mempcpy", "strcpy", "stpcpy", "strcat", "strncpy", "strncat",
+];
 
 /// By which kind of function a block was allocated, or freed.
 #[repr(u8)]
@@ -187,10 +195,12 @@ pub struct Report {
     pub addr: AtomicU64,
     /// Bytes of the access; of leaks, of all blocks together.
     pub len: AtomicU64,
-    /// Of the access: an [`crate::AccessKind`]. Of a call that frees: a [`By`].
+    /// Of the access: an [`crate::AccessKind`]. Of a call that frees: a [`By`]; of one that copies: which of [`COPIES`].
     pub kind: AtomicU32,
     /// The number of the system call that made the access, plus 1; 0: the program itself.
     pub syscall: AtomicU32,
+    /// Of what overlaps: where it is copied from.
+    pub from: AtomicU64,
     /// The instruction, or the first one of the function that frees.
     pub pc: AtomicU64,
     /// Its callers.

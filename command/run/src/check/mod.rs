@@ -2,6 +2,8 @@
 //! (`stub/handlers/src/check`), and notes it in the shared area, which is the program's to write: nothing there is more
 //! than a claim.
 
+mod book;
+pub mod functions;
 mod sarif;
 mod sink;
 mod xml;
@@ -9,6 +11,7 @@ mod xml;
 use super::events::Event;
 use super::life::Life;
 use super::options::Check;
+use book::{Book, SumLine};
 use sarif::Sarif;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -18,15 +21,15 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use ulpf_heap::error::Error;
-use ulpf_heap::sums::{Ended, NO_ALLOCATOR, Sums};
+use ulpf_heap::sums::NO_ALLOCATOR;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::{Text, path};
+use ulpf_lib::command::HeapFunction;
 use ulpf_lib::ring::Unpatched;
 use ulpf_lib::ring::found::{Findings, Report, Wrong};
 use ulpf_say::json;
 use ulpf_say::say;
 use ulpf_session::words::count;
-use ulpf_symbols::Program;
 use xml::Xml;
 
 /// How often it is looked for news; and if the first error is the end.
@@ -35,7 +38,7 @@ const SHORT_TICK: Duration = Duration::from_millis(2);
 /// The exit status after the first error, if nobody has named one.
 const ENDED: i32 = 1;
 const SIGKILL: i32 = 9;
-const WHAT_TO_DO: &str = "link it with the C library as a shared library (not with -static)";
+const WHAT_TO_DO: &str = "say how its functions are called, or where they are: --allocator malloc=my_malloc,free=FILE+0x41c910";
 
 /// Asks the log to look for news, until nobody listens.
 pub fn tick(check: &Check, events: Sender<Event>) {
@@ -47,15 +50,27 @@ pub fn tick(check: &Check, events: Sender<Event>) {
     });
 }
 
+/// Functions of the program that its stub has to be told of, and has not been before.
+pub fn functions(life: &mut Life, check: &Check) -> Vec<HeapFunction> {
+    let (all, _) = functions::find(&life.program, &check.allocator);
+    // (What is unloaded may come again.)
+    let starts: Vec<u64> = all.iter().map(|f| f.start).collect();
+    let before = std::mem::replace(&mut life.served, starts);
+    let known = |f: &HeapFunction| before.contains(&f.start);
+    all.into_iter().filter(|f| !known(f)).collect()
+}
+
 /// What has been found, as it is told.
 pub struct Told {
     check: Check,
     file: Option<File>,
     xml: Option<Xml>,
     sarif: Option<Sarif>,
-    /// Of each report that has been read, the suppression that hides it.
-    reports: Vec<Option<usize>>,
-    sums: Sums,
+    /// What was found in each process, by the number of its life.
+    books: Vec<Book>,
+    /// Reports that have been read, of all processes; and of these, those that have been told as a text.
+    numbers: usize,
+    shown: usize,
     /// The process, if it is to end at the first error and nobody has told it to so far.
     ends: Option<Process>,
     /// That is why it ends, as far as we know: see [`Told::end`].
@@ -85,57 +100,101 @@ impl Told {
             file,
             xml: None,
             sarif,
-            reports: Vec::new(),
-            sums: Sums::default(),
+            books: Vec::new(),
+            numbers: 0,
+            shown: 0,
             killed: false,
         }
     }
 
-    /// The program begins: can anything be found?
-    pub fn begin(&mut self, life: &Life) {
-        if life.shared.findings().functions.load(Relaxed) != 0 {
-            return;
+    /// The program begins: can anything be found? `more`: the stub is about to be told of functions.
+    pub fn begin(&mut self, life: &mut Life, more: bool) {
+        let allocator = self.check.allocator.clone();
+        let (found, missing) = functions::find(&life.program, &allocator);
+        life.served = found.iter().map(|f| f.start).collect();
+        // (Other programs need not have what is the first one's.)
+        let is_first = self.books.is_empty();
+        for one in missing.into_iter().filter(|_| is_first) {
+            let later = match life.program.static_executable() {
+                Some(_) => "",
+                None => "; it is looked for in each library that is loaded later",
+            };
+            self.notice(
+                life,
+                &format!(
+                    "--allocator: the program has no function {}{later}",
+                    Text(&one.function)
+                ),
+            );
         }
-        let text = format!("nothing is checked: {NO_ALLOCATOR}; {WHAT_TO_DO}");
+        if !more && life.shared.findings().functions.load(Relaxed) == 0 {
+            let text = format!("nothing is checked: {NO_ALLOCATOR}; {WHAT_TO_DO}");
+            self.notice(life, &text);
+        }
+    }
+
+    fn notice(&mut self, life: &Life, text: &str) {
         let text = match self.check.json {
             true => json::line(&Notice {
                 r#type: "notice",
-                text: &text,
+                pid: self.check.follow.then_some(life.pid),
+                text,
             }),
-            false => format!("ulpf: {text}\n"),
+            false => format!("ulpf: {}{text}\n", self.who(life)),
         };
         self.put(&text);
     }
 
+    /// Whose it is, if there are several.
+    fn who(&self, life: &Life) -> String {
+        match self.check.follow {
+            true => format!("process {} ({}): ", life.pid, Text(&life.name())),
+            false => String::new(),
+        }
+    }
+
     /// Tells what is new.
-    pub fn look(&mut self, life: &mut Life) {
-        if let Some(file) = self.check.xml.take() {
-            self.xml = Some(Xml::begin(file, life.pid, &self.check.command));
+    pub fn look(&mut self, lives: &mut [Life]) {
+        if let (Some(file), Some(first)) = (self.check.xml.take(), lives.first()) {
+            self.xml = Some(Xml::begin(file, first.pid, &self.check.command));
+        }
+        for (n, life) in lives.iter_mut().enumerate() {
+            self.look_at(n, life);
+        }
+    }
+
+    fn look_at(&mut self, n: usize, life: &mut Life) {
+        if self.books.len() <= n {
+            self.books.resize_with(n + 1, Book::default);
         }
         let shared = life.shared.clone();
         let findings = shared.findings();
-        let new = findings.reports.iter().skip(self.reports.len());
+        let new = findings.reports.iter().skip(self.books[n].reports.len());
         let new: Vec<&Report> = new.take_while(|r| r.told.load(Acquire) == 1).collect();
         if new.is_empty() {
             return;
         }
         life.refresh();
         for report in new {
-            let by = self.report(report, &life.program);
-            self.reports.push(by);
+            let by = self.report(report, n, life);
+            self.books[n].reports.push((self.numbers, by));
+            self.numbers += 1;
         }
     }
 
     /// Tells of an error; the suppression that hides it instead.
-    fn report(&mut self, report: &Report, program: &Program) -> Option<usize> {
+    fn report(&mut self, report: &Report, n: usize, life: &Life) -> Option<usize> {
         // (The program may have written anything there.)
         let wrong = Wrong::of(report.wrong.load(Relaxed))?;
-        let number = self.reports.len();
+        let number = self.numbers;
+        let program = &life.program;
         let mut error = Error::of(wrong, report, program);
+        error.pid = self.check.follow.then_some(life.pid);
+        error.who = self.who(life);
         let hidden = self.check.suppressions.find(&error.case());
         if wrong.is_leak() {
             let all = (error.count, error.len);
-            self.sums.left(wrong, hidden.is_some(), all);
+            self.books[n].sums.left(wrong, hidden.is_some(), all);
             if wrong == Wrong::Reachable && !self.check.reachable {
                 return hidden;
             }
@@ -146,16 +205,20 @@ impl Told {
         if hidden.is_some() {
             return hidden;
         }
-        self.sums.told(wrong);
+        let book = &mut self.books[n];
+        book.told = true;
+        book.sums.told(wrong);
         if self.check.make {
             error.make_suppression();
         }
         if let Some(xml) = &mut self.xml {
-            xml.error(&error, number);
+            // (Of leaks the first process has the last word.)
+            xml.error(&error, number, n == 0);
         }
+        self.shown += 1;
         let text = match self.check.json {
             true => error.json(),
-            false => error.text(number + 1),
+            false => error.text(self.shown),
         };
         self.put(&text);
         if !wrong.is_leak()
@@ -191,84 +254,94 @@ impl Told {
 
     /// The program has ended, `by` that signal: all of it together. The exit status that was asked for, if there were
     /// errors.
-    pub fn end(&mut self, life: &mut Life, by: Option<i32>) -> Option<i32> {
-        self.look(life);
+    pub fn end(&mut self, lives: &mut [Life], by: Option<i32>) -> Option<i32> {
+        self.look(lives);
         // (Who had ended by itself shortly before notices no signal.)
         self.killed &= by == Some(SIGKILL);
-        self.sums.add_untold(life.shared.clone().findings());
-        let shared = life.shared.clone();
-        let f = shared.findings();
-        if let Some(xml) = &mut self.xml {
-            let all = f.reports.iter().zip(&self.reports).enumerate();
-            let count = |(n, (r, by)): (usize, (&Report, &Option<usize>))| {
-                let leak = Wrong::of(r.wrong.load(Relaxed)).is_none_or(Wrong::is_leak);
-                (by.is_none() && !leak).then(|| (n, r.count.load(Relaxed)))
+        let shared: Vec<_> = lives.iter().map(|life| life.shared.clone()).collect();
+        let all: Vec<&Findings> = shared.iter().map(|shared| shared.findings()).collect();
+        for (book, f) in self.books.iter_mut().zip(&all) {
+            book.sums.add_untold(f);
+        }
+        self.end_files(&all);
+        let mut others = 0;
+        for (n, (life, f)) in lives.iter().zip(&all).enumerate() {
+            let who = self.who(life);
+            let book = &self.books[n];
+            let quiet = n > 0 && !book.told && !self.check.verbose;
+            let mut text = match self.check.json {
+                true => json::line(&SumLine::of(f, book, self.check.follow.then_some(life.pid))),
+                false if quiet => {
+                    others += 1;
+                    continue;
+                }
+                false => book.summary(f, &self.check, &who, self.killed && n == 0),
             };
-            xml.end(
-                all.filter_map(count),
-                used_by(&self.check, &self.reports, f),
+            if self.check.verbose {
+                let used = used_by(&self.check, &[(book, *f)]);
+                let used = used.into_iter().map(|(n, name)| {
+                    format!("ulpf: {} suppressed by {}\n", count(n, "error"), Text(name))
+                });
+                text.extend(used);
+                text.push_str(&cost(life));
+            }
+            self.put(&text);
+        }
+        if others > 0 {
+            let text = format!(
+                "ulpf: nothing was found in {} more\n",
+                match others {
+                    1 => "1 process".to_string(),
+                    n => format!("{n} processes"),
+                }
             );
+            self.put(&text);
+        }
+        match self.check.first && self.books.iter().any(|book| book.sums.places > 0) {
+            true => Some(self.check.status.unwrap_or(ENDED)),
+            false => {
+                let failed = self.books.iter().any(|book| book.sums.failed);
+                self.check.status.filter(|_| failed)
+            }
+        }
+    }
+
+    /// What other programs read is complete.
+    fn end_files(&mut self, all: &[&Findings]) {
+        let both: Vec<_> = self.books.iter().zip(all.iter().copied()).collect();
+        // By their numbers: how often, and is it told?
+        let mut counts = vec![(0, false); self.numbers];
+        for (book, f) in &both {
+            for (report, (number, by)) in f.reports.iter().zip(&book.reports) {
+                let leak = Wrong::of(report.wrong.load(Relaxed)).is_none_or(Wrong::is_leak);
+                counts[*number] = (report.count.load(Relaxed), by.is_none() && !leak);
+            }
+        }
+        if let Some(xml) = &mut self.xml {
+            let told = counts.iter().enumerate().filter(|(_, (_, told))| *told);
+            let used = used_by(&self.check, &both);
+            xml.end(told.map(|(n, (count, _))| (n, *count)), used.into_iter());
         }
         if let Some(sarif) = self.sarif.take() {
-            let counts = f.reports.iter().map(|r| r.count.load(Relaxed));
-            sarif.end(&counts.take(self.reports.len()).collect::<Vec<_>>());
+            sarif.end(&counts.iter().map(|c| c.0).collect::<Vec<_>>());
         }
-        let text = match self.check.json {
-            true => json::line(&SumLine::of(f, self)),
-            false => self.summary(f),
-        };
-        self.put(&text);
-        if self.check.verbose {
-            let used = used_by(&self.check, &self.reports, f);
-            let used = used.map(|(n, name)| {
-                format!("ulpf: {} suppressed by {}\n", count(n, "error"), Text(name))
-            });
-            let used: String = used.collect();
-            self.put(&used);
-            self.put(&cost(life));
-        }
-        match self.check.first && self.sums.places > 0 {
-            true => Some(self.check.status.unwrap_or(ENDED)),
-            false => self.check.status.filter(|_| self.sums.failed),
-        }
-    }
-
-    /// Errors that are hidden, no leaks.
-    fn suppressed(&self, f: &Findings) -> u64 {
-        let all = f.reports.iter().zip(&self.reports);
-        let hidden = all.filter(|(r, by)| {
-            by.is_some() && Wrong::of(r.wrong.load(Relaxed)).is_some_and(|w| !w.is_leak())
-        });
-        hidden.fold(0, |n, (r, _)| n.saturating_add(r.count.load(Relaxed)))
-    }
-
-    fn summary(&self, f: &Findings) -> String {
-        let how = Ended {
-            suppressed: self.suppressed(f),
-            killed: self.killed,
-            leaks: self.check.how.leaks,
-            reachable: self.check.reachable,
-            command_line: true,
-        };
-        self.sums.text(f, how)
     }
 }
 
-/// The suppressions that have hidden something: how many errors, and their names.
-fn used_by<'a>(
-    check: &'a Check,
-    reports: &[Option<usize>],
-    f: &Findings,
-) -> impl Iterator<Item = (u64, &'a str)> {
+/// The suppressions that have hidden something in these processes: how many errors, and their names.
+fn used_by<'a>(check: &'a Check, books: &[(&Book, &Findings)]) -> Vec<(u64, &'a str)> {
     let mut sums = std::collections::BTreeMap::<usize, u64>::new();
-    for (report, by) in f.reports.iter().zip(reports) {
-        if let Some(by) = by {
-            let sum = sums.entry(*by).or_default();
-            *sum = sum.saturating_add(report.count.load(Relaxed));
+    for (book, f) in books {
+        for (report, (_, by)) in f.reports.iter().zip(&book.reports) {
+            if let Some(by) = by {
+                let sum = sums.entry(*by).or_default();
+                *sum = sum.saturating_add(report.count.load(Relaxed));
+            }
         }
     }
-    sums.into_iter()
-        .map(|(by, n)| (n, check.suppressions.name(by)))
+    let all = sums.into_iter();
+    all.map(|(by, n)| (n, check.suppressions.name(by)))
+        .collect()
 }
 
 /// What the check has cost, beside patched accesses.
@@ -297,43 +370,7 @@ fn cost(life: &Life) -> String {
 #[derive(Serialize)]
 struct Notice<'a> {
     r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
     text: &'a str,
-}
-
-#[derive(Serialize)]
-struct SumLine {
-    r#type: &'static str,
-    errors: u64,
-    untold: u64,
-    suppressed: u64,
-    allocated: u64,
-    freed: u64,
-    most: u64,
-    searched: bool,
-    lost: (u64, u64),
-    indirectly_lost: (u64, u64),
-    possibly_lost: (u64, u64),
-    reachable: (u64, u64),
-    suppressed_blocks: (u64, u64),
-}
-
-impl SumLine {
-    fn of(f: &Findings, told: &Told) -> SumLine {
-        let get = |n: &std::sync::atomic::AtomicU64| n.load(Relaxed);
-        SumLine {
-            r#type: "heap",
-            errors: get(&f.errors).saturating_sub(told.suppressed(f)),
-            untold: get(&f.untold),
-            suppressed: told.suppressed(f),
-            allocated: get(&f.allocated),
-            freed: get(&f.freed),
-            most: get(&f.most),
-            searched: f.searched.load(Relaxed) != 0,
-            lost: told.sums.lost.lost,
-            indirectly_lost: told.sums.lost.with,
-            possibly_lost: told.sums.lost.perhaps,
-            reachable: told.sums.lost.reachable,
-            suppressed_blocks: told.sums.lost.suppressed,
-        }
-    }
 }

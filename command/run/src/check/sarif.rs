@@ -33,6 +33,7 @@ fn describe(wrong: Wrong) -> &'static str {
         Wrong::Twice => "A block is freed that was freed before",
         Wrong::NoBlock => "What is freed is not the beginning of a block",
         Wrong::Mismatch => "A block is freed by another kind of function than has allocated it",
+        Wrong::Overlap => "A function copies between places that overlap",
         Wrong::Lost => "Nothing points to a block any more, which was not freed",
         Wrong::LostWith => "Only lost blocks point to a block, which was not freed",
         Wrong::PerhapsLost => "Only the inside of a block is pointed to, which was not freed",

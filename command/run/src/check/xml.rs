@@ -60,6 +60,7 @@ fn kind(error: &Error) -> &'static str {
         Wrong::Outside | Wrong::Freed => "InvalidRead",
         Wrong::Twice | Wrong::NoBlock => "InvalidFree",
         Wrong::Mismatch => "MismatchedFree",
+        Wrong::Overlap => "Overlap",
         Wrong::Lost => "Leak_DefinitelyLost",
         Wrong::LostWith => "Leak_IndirectlyLost",
         Wrong::PerhapsLost => "Leak_PossiblyLost",
@@ -177,10 +178,11 @@ impl Xml {
         }
     }
 
-    pub fn error(&mut self, error: &Error, number: usize) {
+    /// `finishes`: if it is a leak, no other errors follow.
+    pub fn error(&mut self, error: &Error, number: usize, finishes: bool) {
         let mut out = String::new();
         let leak = error.wrong.is_leak();
-        if leak {
+        if leak && finishes {
             self.finish(&mut out);
         }
         out.push_str("<error>\n");

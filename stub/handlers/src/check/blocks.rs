@@ -27,7 +27,8 @@ pub struct Slot {
     pub freed: u32,
     /// The next one of a list, in units of 16 bytes from the beginning of the arena.
     pub next: u32,
-    pub _free: u32,
+    /// Not 0: a forked child has it from its parent.
+    pub inherited: u32,
 }
 
 pub const IN_USE: u8 = 1;
@@ -75,7 +76,7 @@ pub const EMPTY: Slot = Slot {
     allocated: 0,
     freed: 0,
     next: 0,
-    _free: 0,
+    inherited: 0,
 };
 
 /// The record of the slot at this offset of the arena.
@@ -150,6 +151,8 @@ pub struct Block {
     pub by: By,
     pub asked: Asked,
     pub freed: bool,
+    /// A forked child has it from its parent.
+    pub inherited: bool,
     /// Numbers of the depot.
     pub allocated_at: u32,
     pub freed_at: u32,
@@ -166,6 +169,7 @@ pub fn block(slot: u64) -> Option<Block> {
         by: By::of(s.by.into()),
         asked: Asked::of(s.asked.into()),
         freed: s.state != IN_USE,
+        inherited: s.inherited != 0,
         allocated_at: s.allocated,
         freed_at: s.freed,
     })
@@ -192,6 +196,21 @@ pub fn next(addr: u64) -> Option<Block> {
 
 pub fn set_next(slot: u64, next: u32) {
     put(slot, Slot { next, ..get(slot) });
+}
+
+/// All blocks that there are now are inherited.
+pub fn inherit() {
+    each(|block, _| {
+        if let Some((slot, _)) = slot_of(block.start) {
+            put(
+                slot,
+                Slot {
+                    inherited: 1,
+                    ..get(slot)
+                },
+            );
+        }
+    });
 }
 
 // ---- a search for what is lost -------------------------------------------------------------------

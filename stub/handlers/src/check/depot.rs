@@ -11,6 +11,7 @@ use ulpf_lib::ring::MAX_FRAMES;
 use ulpf_lib::ring::found::Trace;
 
 use super::arena;
+use super::twin::Twin;
 
 /// Bytes of address space for it.
 pub const LEN: u64 = 512 << 20;
@@ -27,6 +28,17 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 pub fn begin(at: u64) {
     NEXT.store(HEADS * 4, Relaxed);
     AT.store(at, Relaxed);
+}
+
+/// A forked child has its parent's.
+pub fn adopt(twin: Twin) {
+    twin.take(&AT);
+    twin.take(&NEXT);
+}
+
+/// Where it is.
+pub fn place() -> u64 {
+    AT.load(Relaxed)
 }
 
 fn word(at: u64) -> *mut u32 {

@@ -19,6 +19,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 use ulpf_stub_tables::patches::Known;
 
+use super::thunks;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 
@@ -56,6 +57,32 @@ pub enum Function {
     NewArray,
     /// (size, alignment), of an allocator's own `operator new`
     NewAligned,
+    /// (to, from, bytes): none of the allocator, as those below; it goes on as itself
+    Memcpy,
+    /// See above.
+    Mempcpy,
+    /// (to, from)
+    Strcpy,
+    /// See above.
+    Stpcpy,
+    /// See above.
+    Strcat,
+    /// (to, from, at most)
+    Strncpy,
+    /// See above.
+    Strncat,
+}
+
+impl Function {
+    /// Does the call go on as what has been called, or as another function?
+    pub fn goes_on(self) -> bool {
+        self as u8 >= Function::Memcpy as u8 || self == Function::NewArray
+    }
+
+    /// Which of `ulpf_lib::ring::found::COPIES`.
+    pub fn copies(self) -> Option<u32> {
+        (self as u32).checked_sub(Function::Memcpy as u32)
+    }
 }
 
 /// Functions of allocators that a program may have, of all its files together.
@@ -175,6 +202,17 @@ pub fn begun(pc: u64) -> Option<&'static Known> {
     around(pc).filter(|k| k.pc + STEP as u64 == pc)
 }
 
+/// What the function that begins at `at` does, if it comes here.
+pub fn of(at: u64) -> Option<Function> {
+    (0..MOST).find_map(|n| known(n).filter(|k| k.pc == at).and_then(function))
+}
+
+/// Where its entry is.
+pub fn entry_of(at: u64) -> Option<u64> {
+    let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at))?;
+    Some(entries() + (n * ENTRY) as u64)
+}
+
 /// The function at `at` is mapped no more.
 pub fn remove(at: u64) {
     // SAFETY: by the stub's task, at rest.
@@ -187,7 +225,7 @@ pub fn remove(at: u64) {
 
 pub fn function(known: &Known) -> Option<Function> {
     use Function::*;
-    const ALL: [Function; 14] = [
+    const ALL: [Function; 21] = [
         Malloc,
         Calloc,
         Realloc,
@@ -202,6 +240,13 @@ pub fn function(known: &Known) -> Option<Function> {
         DeleteArray,
         NewArray,
         NewAligned,
+        Memcpy,
+        Mempcpy,
+        Strcpy,
+        Stpcpy,
+        Strcat,
+        Strncpy,
+        Strncat,
     ];
     ALL.into_iter().find(|f| *f as u8 == known.call)
 }
@@ -231,6 +276,10 @@ pub fn leave(uc: &mut UContext) -> bool {
     let rip = uc.gprs.rip;
     if rip == way_back() {
         go_back(uc);
+        return true;
+    }
+    if let Some(n) = thunks::number(rip) {
+        uc.gprs.rip = thunks::thunk(n);
         return true;
     }
     let n = rip.wrapping_sub(entries()) as usize / ENTRY;

@@ -26,6 +26,7 @@ use super::blocks::{
     set_next, slot_of,
 };
 use super::found::{count, findings};
+use super::twin::Twin;
 use super::{entries, shadow};
 use crate::runtime::memory;
 
@@ -85,6 +86,17 @@ pub fn begin(places: &Places) {
     QUARANTINE.store(places.quarantine, Relaxed);
     GAP.store(places.gap.max(16).next_multiple_of(16), Relaxed);
     START.store(places.arena, Relaxed);
+}
+
+/// A forked child: what its parent's stub knew is known here, too.
+pub fn adopt(twin: Twin) {
+    twin.take(&QUARANTINE);
+    twin.take(&GAP);
+    twin.take(&CLASS);
+    for word in [&LARGE, &OLDEST, &YOUNGEST] {
+        twin.take(word);
+    }
+    twin.take(&WAITING);
 }
 
 // ---- allocation ----------------------------------------------------------------------------------

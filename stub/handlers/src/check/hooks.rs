@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_stub_tables::breakpoints::Breakpoint;
 use ulpf_stub_tables::patches::Known;
 
-use super::entries::{self, Function, MOST, function, go_back, known, leave, way_back};
+use super::entries::{self, MOST, function, go_back, known, leave, way_back};
 use super::serve::{Outcome, serve};
 use crate::breakpoints;
 use crate::direct_frame::Frame;
@@ -25,7 +25,7 @@ extern "C" fn ulpf_check_alone(a: u64, b: u64, c: u64, known: &Known) -> u64 {
     let Some(function) = function(known) else {
         return 0;
     };
-    if function == Function::NewArray {
+    if function.goes_on() {
         // SAFETY: the function of the program's that this one would have gone on to, with the same arguments.
         let goes_on: extern "C" fn(u64, u64, u64) -> u64 =
             unsafe { core::mem::transmute(known.back) };
@@ -43,6 +43,10 @@ extern "C" fn ulpf_check_alone(a: u64, b: u64, c: u64, known: &Known) -> u64 {
 pub fn called(t: Current, known: &Known, frame: &mut Frame) {
     let gprs = &mut frame.gprs;
     gprs.rip = known.pc;
+    if known.back != way_back() {
+        // (Its tables tell who has called, a thunk's do not.)
+        gprs.rip = known.back;
+    }
     let Some(function) = function(known) else {
         return;
     };
@@ -58,7 +62,7 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
         Some(gprs),
         [gprs.rdi, gprs.rsi, gprs.rdx],
     ) {
-        Outcome::Returns(_) if function == Function::NewArray => {}
+        Outcome::Returns(_) if function.goes_on() => {}
         Outcome::Returns(value) => gprs.rax = value,
         Outcome::NeedsRoom(bytes) => {
             i.needs_room.set(bytes);
@@ -147,7 +151,7 @@ fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
     loop {
         let args = [uc.gprs.rdi, uc.gprs.rsi, uc.gprs.rdx];
         match serve(function, Some(t), Some(&uc.gprs), args) {
-            Outcome::Returns(_) if function == Function::NewArray => uc.gprs.rip = known.back,
+            Outcome::Returns(_) if function.goes_on() => uc.gprs.rip = known.back,
             Outcome::Returns(value) => {
                 uc.gprs.rax = value;
                 if !stop(t, uc, known) {

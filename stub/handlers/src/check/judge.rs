@@ -6,6 +6,8 @@ use ulpf_engine::access::Class;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::found::Wrong;
 
+use ulpf_stub_tables::code::Surplus;
+
 use super::blocks::{self, Block};
 use super::{arena, report, shadow};
 use crate::cause::Cause;
@@ -15,7 +17,7 @@ use crate::runtime::thread::Current;
 use crate::{engine, patches, unwind};
 
 /// Functions of C libraries that copy, and so read no byte but those that they are asked to, `[start, end)`.
-static COPIERS: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
+pub static COPIERS: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
 
 /// One more of them; by the stub's task, at rest.
 pub fn add_copier((start, end): (u64, u64)) {
@@ -75,7 +77,7 @@ fn is_harmless(c: &Cause) -> bool {
     is_surplus(c)
         || c.len < WIDEST
             && is_open(c.addr.0.saturating_sub(VECTORS * WIDEST), c.addr.0 + WIDEST)
-            && unwind::is_runtime(c.pc)
+            && unwind::surplus(c.pc) != Surplus::None
             && is_masked(c.pc)
 }
 
@@ -102,7 +104,8 @@ fn is_surplus(c: &Cause) -> bool {
     if aligned && len >= 8 && is_open(addr, addr + len) {
         return true;
     }
-    if !unwind::is_runtime(c.pc) {
+    let surplus = unwind::surplus(c.pc);
+    if surplus == Surplus::None {
         return false;
     }
     let together = len * VECTORS;
@@ -110,7 +113,7 @@ fn is_surplus(c: &Cause) -> bool {
         // It may be the last one.
         16.. if is_open(addr.saturating_sub(together - len), addr + len) => true,
         16.. if aligned => is_open(addr, addr / together * together + together),
-        8 => is_open(addr.saturating_sub(len), addr + len),
+        8 if surplus == Surplus::Words => is_open(addr.saturating_sub(len), addr + len),
         _ => is_open(addr, addr + len),
     }
 }

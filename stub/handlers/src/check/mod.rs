@@ -17,10 +17,11 @@
 //! What is known of blocks lies apart from them (`blocks.rs`), where no stray store of the program leads by accident.
 //!
 //! A forked child has everything here as a copy, but no guards: there the functions go on serving its blocks, on its own
-//! stack, and check nothing ([`alone`]).
+//! stack, and check nothing ([`alone`]); if it is followed, its own stub takes the books over (`adopt.rs`).
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
+pub mod adopt;
 pub mod arena;
 pub mod blocks;
 pub mod depot;
@@ -31,9 +32,12 @@ pub mod heap;
 pub mod hooks;
 pub mod judge;
 pub mod news;
+pub mod overlaps;
 pub mod report;
 pub mod serve;
 pub mod shadow;
+pub mod thunks;
+pub mod twin;
 
 /// Blocks that are left at the end are looked for.
 pub static LEAKS: AtomicBool = AtomicBool::new(false);

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use ulpf_lib::ring::found::By;
 
 /// `operator new` and `operator new[]`: where they are, and which.
-static NEWS: [[AtomicU64; 3]; 64] = [const { [const { AtomicU64::new(0) }; 3] }; 64];
+pub static NEWS: [[AtomicU64; 3]; 64] = [const { [const { AtomicU64::new(0) }; 3] }; 64];
 
 /// One more of them. By the stub's task, at rest.
 pub fn add_new((start, end): (u64, u64), by: By) {

@@ -29,6 +29,8 @@ struct Told<'a> {
     len: u64,
     kind: u32,
     syscall: u32,
+    /// What is copied from where overlaps.
+    from: u64,
     frames: &'a [u64],
     block: Option<Block>,
 }
@@ -53,10 +55,31 @@ pub fn access(
             len: c.len.min(c.addr.0 + c.len - at),
             kind: c.kind as u32,
             syscall: c.syscall.map_or(0, |call| call.nr as u32 + 1),
+            from: 0,
             frames: frames.get(..n).unwrap_or_default(),
             block,
         },
     )
+}
+
+/// A function was to copy what overlaps: to, from, bytes. `which` of [`ulpf_lib::ring::found::COPIES`].
+pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, u64)) {
+    let mut frames = [0; MAX_FRAMES];
+    let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
+    write(
+        t,
+        &Told {
+            wrong: Wrong::Overlap,
+            pc: gprs.rip,
+            addr: to,
+            len,
+            kind: which,
+            syscall: 0,
+            from,
+            frames: frames.get(..n).unwrap_or_default(),
+            block: blocks::near(to),
+        },
+    );
 }
 
 /// A function was given what it cannot free; the event to stop for.
@@ -72,6 +95,7 @@ pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) -> Option<
             len: 0,
             kind: by as u32,
             syscall: 0,
+            from: 0,
             frames: frames.get(..n).unwrap_or_default(),
             block: blocks::near(addr),
         },
@@ -114,6 +138,7 @@ fn write(t: Current, told: &Told) -> Option<Event> {
         r.len.store(told.len, Relaxed);
         r.kind.store(told.kind, Relaxed);
         r.syscall.store(told.syscall, Relaxed);
+        r.from.store(told.from, Relaxed);
         r.pc.store(told.pc, Relaxed);
         r.here.note(t.tid() as u32, told.frames);
         note_block(r, told.block.as_ref());

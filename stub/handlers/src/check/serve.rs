@@ -8,7 +8,7 @@ use ulpf_lib::ring::found::{Asked, By, Wrong};
 
 use super::entries::Function;
 use super::heap::{self, Origin};
-use super::{blocks, depot, news, report};
+use super::{blocks, depot, news, overlaps, report};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::unwind;
@@ -145,6 +145,20 @@ pub fn serve(
         Function::NewArray => {
             if let Some(t) = thread {
                 t.own().asks_for_array.set(true);
+            }
+            Returns(0)
+        }
+        Function::Memcpy
+        | Function::Mempcpy
+        | Function::Strcpy
+        | Function::Stpcpy
+        | Function::Strcat
+        | Function::Strncpy
+        | Function::Strncat => {
+            if let (Some(t), Some(gprs), Some(found)) =
+                (thread, gprs, overlaps::overlap(function, [a, b, c]))
+            {
+                report::overlap(t, gprs, function.copies().unwrap_or(0), found);
             }
             Returns(0)
         }

@@ -12,6 +12,7 @@ use ulpf_lib::place;
 use ulpf_lib::ring::found::By;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
+use ulpf_stub_handlers::check::adopt;
 use ulpf_stub_handlers::check::arena::{self, ARENA, GRANULE, GRANULES};
 use ulpf_stub_handlers::check::blocks::RECORDS;
 use ulpf_stub_handlers::check::entries::{self, Function};
@@ -19,13 +20,16 @@ use ulpf_stub_handlers::check::found::findings;
 use ulpf_stub_handlers::check::heap::{self, Places};
 use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
+use ulpf_stub_handlers::check::twin::Twin;
 use ulpf_stub_handlers::check::{self, depot, judge, news};
-use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::global::{boot_block, g, machine};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
 
 use super::allocator::Tables;
+use super::entrances::{comes_to_served, is_jump, room};
 use super::functions::{self, DT_STRTAB, Object, bytes};
+use super::slots;
 use super::watches::{no_numbers, refusal};
 use super::{Control, text, unwind};
 use crate::inferior::Refusal;
@@ -36,6 +40,9 @@ const LEAST_CHUNK: u64 = 4 << 20;
 /// And by no more than this, unless somebody needs more.
 const MOST_CHUNK: u64 = 256 << 20;
 
+/// A name, and the function that it stands for.
+type Chosen = (&'static [u8], u64);
+
 #[derive(Default)]
 pub struct Check {
     /// All chunks are this watch.
@@ -44,6 +51,14 @@ pub struct Check {
     looked: Vec<u64>,
     /// Of these it is not known yet where they copy.
     unsettled: Vec<u64>,
+    /// Of these not all slots for functions that copy are ours yet.
+    unlooked: Vec<u64>,
+    /// What the C library has chosen to copy with.
+    chosen: Vec<Chosen>,
+    /// Of these functions the program has its own.
+    own: Vec<&'static [u8]>,
+    /// Functions that the command has named tell `delete` from `free`.
+    pub tells_kinds: bool,
 }
 
 const FUNCTIONS: [(&[u8], Function); 12] = [
@@ -117,14 +132,6 @@ const ARRAYS: [(&[u8], &[u8]); 2] = [
     (b"_ZnamSt11align_val_t", b"_ZnwmSt11align_val_t"),
 ];
 
-/// Is it a jump, behind the instruction that marks where one may lead (endbr64)?
-fn is_jump(code: [u8; 12]) -> bool {
-    let code = code
-        .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
-        .unwrap_or(&code);
-    code.starts_with(&[0xe9]) || code.starts_with(&[0xff, 0x25])
-}
-
 /// tcmalloc's face to the program.
 const INSTANCE: &[u8] = b"_ZN15MallocExtension8instanceEv";
 const WAITS: &str = "ulpf: the heap is not checked: this tcmalloc (2.16 or later) waits for its own malloc to begin, so that \
@@ -157,6 +164,18 @@ fn no(why: &str, what_to_do: &str) -> Refusal {
         why.into(),
         what_to_do.into(),
     )
+}
+
+/// What is known of the heap, and who has allocated: where, and how long.
+fn books() -> impl Iterator<Item = (u64, u64)> {
+    let records = arena::RECORDS_AT.load(SeqCst);
+    let granules = arena::GRANULES_AT.load(SeqCst);
+    [
+        (records, RECORDS),
+        (granules, GRANULES),
+        (depot::place(), depot::LEN),
+    ]
+    .into_iter()
 }
 
 const NO_ROOM: &str = "raise the limit of its address space (ulimit -v)";
@@ -203,6 +222,9 @@ impl Control {
         if rest.tables().code.is_none() {
             unwind::load(rest, None);
         }
+        if let Some(args) = how.of {
+            return self.adopt_heap(args);
+        }
         let places = Places {
             arena: reserve()?,
             records: memory(RECORDS)?,
@@ -211,18 +233,12 @@ impl Control {
             gap: how.gap,
         };
         let notes = memory(depot::LEN)?;
-        for (at, len) in [
-            (places.records, RECORDS),
-            (places.granules, GRANULES),
-            (notes, depot::LEN),
-        ] {
-            rest.guards().exclude(TargetAddr(at), len);
-        }
         depot::begin(notes);
         heap::begin(&places);
         serve::FRAMES.store(how.frames.into(), Relaxed);
         check::LEAKS.store(how.leaks, Relaxed);
         check::STOPS.store(how.stop, Relaxed);
+        self.exclude_books();
         self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
         self.grow_heap(LEAST_CHUNK);
         if arena::mapped() == 0 {
@@ -231,13 +247,56 @@ impl Control {
                 "see the message before this one",
             ));
         }
+        self.begin_to_serve();
+        Ok(())
+    }
+
+    fn begin_to_serve(&mut self) {
         areas::SOME.store(true, SeqCst);
         entries::ON.store(true, SeqCst);
         if let Some(f) = findings() {
             f.on.store(1, SeqCst);
         }
         self.serve_allocators();
+    }
+
+    /// A forked child's heap is that of the stub with this boot block, whose image the child still has.
+    fn adopt_heap(&mut self, args: u64) -> Result<(), Refusal> {
+        let own = boot_block() as u64;
+        let twin = Twin {
+            away: args.wrapping_sub(own),
+        };
+        if !adopt::books(twin) {
+            return Err(no("its parent's stub had none", "check its parent"));
+        }
+        for (at, len) in books() {
+            place::add(at, len);
+        }
+        self.exclude_books();
+        self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
+        let end = arena::arena() + arena::mapped();
+        let mut at = arena::arena();
+        while at < end {
+            let len = (end - at).min(MOST_CHUNK);
+            if !self.watch_chunk(at, len) {
+                return Err(no("its memory cannot be watched", NO_ROOM));
+            }
+            at += len;
+        }
+        adopt::open_blocks();
+        let mut code = Vec::new();
+        adopt::functions(twin, |at, jump| code.push((at, jump)));
+        for (at, jump) in code {
+            let _ = text::write(self.world.rest(), at, &jump);
+        }
+        self.begin_to_serve();
         Ok(())
+    }
+
+    /// Nobody guards the heap's own books.
+    fn exclude_books(&mut self) {
+        let guards = self.world.rest().guards();
+        books().for_each(|(at, len)| guards.exclude(TargetAddr(at), len));
     }
 
     /// The functions of files that have come since are served here, too.
@@ -249,7 +308,8 @@ impl Control {
         // (Ours has such functions, too, for itself.)
         let image = machine().image;
         for (n, vma) in maps.vmas.iter().enumerate() {
-            if vma.prot & PROT_EXEC == 0 {
+            // (A forked child still has its parent's stub.)
+            if vma.prot & PROT_EXEC == 0 || place::all().contains(&vma.start) {
                 continue;
             }
             let Some(object) = Object::at(n, &maps) else {
@@ -264,15 +324,48 @@ impl Control {
                 if let Some(tables) = Tables::of(&object) {
                     self.serve_file(&object, &tables, &maps);
                     self.check.unsettled.push(start);
+                    if !object.is_runtime() {
+                        let has = |name: &[u8]| {
+                            tables
+                                .find(name)
+                                .or(tables.chooser(name).map(|at| (at, at)))
+                        };
+                        let own = slots::COPIES.iter().filter(|(name, _)| has(name).is_some());
+                        self.check.own.extend(own.map(|(name, _)| *name));
+                    }
+                    // (What such libraries do themselves is nobody's concern. A debugger would find itself in a thunk.)
+                    if !object.is_runtime() && !check::STOPS.load(SeqCst) {
+                        self.check.unlooked.push(start);
+                    }
                 }
             }
             // A library chooses its functions when it is relocated, some time after it is mapped.
-            if self.check.unsettled.contains(&start)
-                && Tables::of(&object).is_none_or(|tables| settle(&object, &tables, &maps))
-            {
-                self.check.unsettled.retain(|at| *at != start);
+            if self.check.unsettled.contains(&start) {
+                let tables = Tables::of(&object);
+                let chosen = tables.map_or(Some(Vec::new()), |t| settle(&object, &t, &maps));
+                if let Some(chosen) = chosen {
+                    self.check.unsettled.retain(|at| *at != start);
+                    self.check.chosen.extend(chosen);
+                }
             }
         }
+        self.look_at_slots(&maps);
+    }
+
+    /// Files that have been relocated since call functions that copy by way of us.
+    fn look_at_slots(&mut self, maps: &Snapshot) {
+        let (chosen, own) = (&self.check.chosen, &self.check.own);
+        let find = |name: &[u8]| {
+            let mut known = chosen
+                .iter()
+                .filter(|(n, _)| *n == name && !own.contains(n));
+            known.next().map(|(_, at)| *at)
+        };
+        let rest = self.world.rest();
+        self.check.unlooked.retain(|start| {
+            let object = Object::at(maps.index(*start), maps).filter(|o| o.start == *start);
+            object.is_some_and(|object| !slots::look(rest, &object, maps, find))
+        });
     }
 
     fn serve_file(&mut self, object: &Object, tables: &Tables, maps: &Snapshot) {
@@ -289,28 +382,8 @@ impl Control {
             let Some(at) = tables.find(name) else {
                 continue;
             };
-            let free =
-                maps.at(at.0).is_some_and(text::may_patch) && room(at) >= entries::JUMP as u64;
-            if !free {
-                let name = core::str::from_utf8(name).unwrap_or_default();
-                let text = alloc::format!(
-                    "ulpf: the program's {name} at {:#x} cannot be replaced: its code is too short, or the \
-                     program can write to it; blocks that it allocates are not checked\n",
-                    at.0
-                );
-                self.warn(&text);
-                continue;
-            }
-            let rest = self.world.rest();
-            let end = at.0 + entries::JUMP as u64;
-            self.sites.restore(rest, at.0, end);
-            self.patches.restore(rest, at.0, end);
-            if let Some(code) = entries::add(at.0, *function, None)
-                && text::write(rest, at.0, &code).is_ok()
-                && let Some(f) = findings()
-            {
-                f.functions.fetch_add(1, Relaxed);
-            }
+            let name = core::str::from_utf8(name).unwrap_or_default();
+            self.replace(name, at, *function, maps);
         }
         for (name, by) in NEWS.iter().filter(|_| runtime) {
             if let Some(at) = tables.find(name) {
@@ -337,6 +410,33 @@ impl Control {
         }
     }
 
+    /// The function `[start, end)` is served here from now on.
+    pub fn replace(&mut self, name: &str, at: (u64, u64), function: Function, maps: &Snapshot) {
+        let may = maps.at(at.0).is_some_and(text::may_patch);
+        if !may || room(at) < entries::JUMP as u64 {
+            // (One that only jumps to another one needs nothing.)
+            if !comes_to_served(at.0) {
+                let text = alloc::format!(
+                    "ulpf: the program's {name} at {:#x} cannot be replaced: its code is too short, or the \
+                     program can write to it; blocks that it allocates are not checked\n",
+                    at.0
+                );
+                self.warn(&text);
+            }
+            return;
+        }
+        let rest = self.world.rest();
+        let end = at.0 + entries::JUMP as u64;
+        self.sites.restore(rest, at.0, end);
+        self.patches.restore(rest, at.0, end);
+        if let Some(code) = entries::add(at.0, function, None)
+            && text::write(rest, at.0, &code).is_ok()
+            && let Some(f) = findings()
+        {
+            f.functions.fetch_add(1, Relaxed);
+        }
+    }
+
     /// The mappings of `[start, end)` are about to change.
     pub fn forget_allocators(&mut self, start: u64, end: u64) {
         if !entries::ON.load(SeqCst) {
@@ -348,6 +448,8 @@ impl Control {
         }
         self.check.looked.retain(|at| !gone(at));
         self.check.unsettled.retain(|at| !gone(at));
+        self.check.unlooked.retain(|at| !gone(at));
+        self.check.chosen.retain(|(_, at)| !gone(at));
     }
 
     /// The arena gets so many bytes more, or there is no more.
@@ -371,9 +473,12 @@ impl Control {
         let prot = k::PROT_READ | k::PROT_WRITE;
         let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED | k::MAP_NORESERVE;
         // SAFETY: address space that we have reserved.
-        if unsafe { sys!(k::__NR_mmap, start, len, prot, flags, -1i64, 0) }.is_err() {
-            return false;
-        }
+        let mapped = unsafe { sys!(k::__NR_mmap, start, len, prot, flags, -1i64, 0) };
+        mapped.is_ok() && self.watch_chunk(start, len)
+    }
+
+    /// All of this memory is watched from now on, and closed.
+    fn watch_chunk(&mut self, start: u64, len: u64) -> bool {
         let range = WatchRange::new(TargetAddr(start), len);
         let Some(id) = range.and_then(|r| self.staged.insert_new(r, WatchKind::Access)) else {
             return false;
@@ -413,25 +518,6 @@ impl Control {
     }
 }
 
-/// Bytes from the beginning of a function to that of the next one: those behind its end are for alignment.
-fn room((start, end): (u64, u64)) -> u64 {
-    let next = end.next_multiple_of(16);
-    let mut between = [0; 16];
-    let between = between.get_mut(..(next - end) as usize).unwrap_or_default();
-    let read = text::read(end, between);
-    // int3, and the bytes of long nops.
-    let filler = |b: &u8| {
-        matches!(
-            b,
-            0xcc | 0x90 | 0x66 | 0x2e | 0x0f | 0x1f | 0x00 | 0x40 | 0x44 | 0x80 | 0x84
-        )
-    };
-    match read == between.len() && between.iter().all(filler) {
-        true => next - start,
-        false => end - start,
-    }
-}
-
 /// The dynamic loader's own functions are for itself, until there are others.
 fn is_loader(object: &Object) -> bool {
     const DT_SONAME: u64 = 14;
@@ -443,51 +529,45 @@ fn is_loader(object: &Object) -> bool {
     at.and_then(bytes::<8>) == Some(*NAME)
 }
 
-/// Which functions a library has chosen to copy with (STT_GNU_IFUNC, R_X86_64_IRELATIVE). `false`: it is not known yet.
-fn settle(object: &Object, tables: &Tables, maps: &Snapshot) -> bool {
+/// Which functions a library has chosen to copy with (STT_GNU_IFUNC, R_X86_64_IRELATIVE): names and addresses. `None`: it
+/// is not known yet.
+fn settle(object: &Object, tables: &Tables, maps: &Snapshot) -> Option<Vec<Chosen>> {
     const IRELATIVE: u64 = 37;
-    const DT_PLTRELSZ: u64 = 2;
-    const DT_JMPREL: u64 = 23;
-    const DT_RELA: u64 = 7;
-    const DT_RELASZ: u64 = 8;
-    const ENTRY: u64 = 24;
-    let choosers: Vec<u64> = COPIERS
+    let names = COPIERS
+        .into_iter()
+        .chain(slots::COPIES.into_iter().map(|(name, _)| name));
+    let mut names: Vec<&[u8]> = names.collect();
+    names.sort_unstable();
+    names.dedup();
+    let choosers = names
         .iter()
-        .filter_map(|name| tables.chooser(name))
-        .collect();
+        .filter_map(|name| Some((*name, tables.chooser(name)?)));
+    let choosers: Vec<Chosen> = choosers.collect();
     if choosers.is_empty() {
-        return true;
+        // (Else a plain one is what old programs are bound to.)
+        let plain = names
+            .iter()
+            .filter_map(|name| Some((*name, tables.find(name)?.0)));
+        return Some(plain.collect());
     }
-    let [plt, plt_len, all, all_len] = object.dynamic([DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ]);
-    let mut settled = false;
-    for (at, len) in [(plt, plt_len), (all, all_len)] {
-        let (Some(at), Some(len)) = (at, len) else {
+    let (mut all, mut settled) = (Vec::<Chosen>::new(), false);
+    for (slot, info, chooser) in slots::relocations(object) {
+        let chooser = object.bias.wrapping_add(chooser);
+        if info & 0xffff_ffff != IRELATIVE {
             continue;
-        };
-        let at = object.loaded(at);
-        for n in 0..len / ENTRY {
-            let Some(entry) = bytes::<24>(at + n * ENTRY) else {
-                break;
-            };
-            let mut words = entry
-                .chunks_exact(8)
-                .map(|w| w.try_into().map_or(0, u64::from_le_bytes));
-            let (Some(slot), Some(info), Some(chooser)) =
-                (words.next(), words.next(), words.next())
-            else {
-                break;
-            };
-            let chooser = object.bias.wrapping_add(chooser);
-            if info & 0xffff_ffff != IRELATIVE || !choosers.contains(&chooser) {
-                continue;
-            }
+        }
+        for (name, _) in choosers.iter().filter(|(_, at)| *at == chooser) {
             let chosen = bytes(object.bias.wrapping_add(slot)).map(u64::from_le_bytes);
             let chosen = chosen.filter(|at| *at != chooser);
-            if let Some(function) = chosen.and_then(|at| functions::whole(at, maps)) {
+            let Some(function) = chosen.and_then(|at| functions::whole(at, maps)) else {
+                continue;
+            };
+            all.push((*name, function.0));
+            if COPIERS.contains(name) {
                 judge::add_copier(function);
                 settled = true;
             }
         }
     }
-    settled
+    settled.then_some(all)
 }

@@ -94,15 +94,20 @@ impl Pages {
         fd.ok().map(Pages)
     }
 
-    /// Has one of these pages content, from the page at `at` on? If nobody knows, it may have.
-    fn some(&self, at: u64, words: &mut [u64]) -> bool {
-        /// Present, or swapped out.
+    /// Has one of these pages content, from the page at `at` on? (`own`: some that is no file's.) If nobody knows, it may
+    /// have.
+    fn some(&self, at: u64, words: &mut [u64], own: bool) -> bool {
+        /// Present, or swapped out; and that of a file.
         const CONTENT: u64 = 1 << 63 | 1 << 62;
+        const FILE: u64 = 1 << 61;
         let len = size_of_val(words) as u64;
         let from = at / PAGE_SIZE * 8;
         // SAFETY: fills the words at most.
         let read = unsafe { sys!(k::__NR_pread64, self.0, words.as_mut_ptr(), len, from) };
-        read != Ok(len) || words.iter().any(|w| w & CONTENT != 0)
+        read != Ok(len)
+            || words
+                .iter()
+                .any(|w| w & CONTENT != 0 && !(own && w & FILE != 0))
     }
 }
 
@@ -202,11 +207,13 @@ impl Control {
                 || (image.0..image.1).contains(&vma.start)
                 || self.world.rest().guards().is_ours(vma.start);
             let data = vma.prot & PROT_READ != 0 && vma.prot & PROT_WRITE != 0;
+            // What was relocated, and written, before it became read-only (RELRO).
+            let was_data = vma.prot == PROT_READ && vma.kind == VmaKind::File && !vma.shared;
             let memory = matches!(
                 vma.kind,
                 VmaKind::Anonymous | VmaKind::File | VmaKind::Stack
             );
-            if ours || !data || !memory || arena::has(vma.start) {
+            if ours || !(data || was_data) || !memory || arena::has(vma.start) {
                 continue;
             }
             // Of a stack, what is in use.
@@ -217,7 +224,7 @@ impl Control {
                 let stop = vma.end.min((at & !(PIECE as u64 - 1)) + PIECE as u64);
                 let pages = ((stop - 1) / 4096 - at / 4096 + 1) as usize;
                 let known = words.get_mut(..pages).unwrap_or_default();
-                let some = map.as_ref().is_none_or(|map| map.some(at, known));
+                let some = map.as_ref().is_none_or(|map| map.some(at, known, !data));
                 if some && let Some(piece) = bytes.get_mut(..(stop - at) as usize) {
                     let read = text::read(at, piece);
                     let words = piece.get(..read).unwrap_or_default().chunks_exact(8);
@@ -312,6 +319,10 @@ impl Control {
 fn tell(mut f: impl FnMut(usize, Wrong, u64, u64, &Block)) {
     let mut places: BTreeMap<(u8, u32), (u64, u64, Block)> = BTreeMap::new();
     blocks::each(|block, mark| {
+        // What a forked child has from its parent is told of that.
+        if block.inherited {
+            return;
+        }
         let all = places
             .entry((mark, block.allocated_at))
             .or_insert((0, 0, block));

@@ -72,6 +72,8 @@ ulpf heap-error             the error of a checked heap that the program has sto
 ulpf heap-block ADDR        the block that has this byte, or is nearest: who has allocated and freed it
 ulpf heap-leaks             blocks of a checked heap that nothing leads to any more
 ulpf heap-pointers ADDR     who points into the block that has this byte
+ulpf heap-functions FUNCTION ADDR LEN...
+                            the same for functions without dynamic symbols; what reads strings is known, too
 ulpf sites                  system-call instructions met so far, and how they are patched
 ulpf why                    why the last watch was refused; which system call made the last hit
 ";
@@ -144,6 +146,10 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
             tell(out, done.map(|()| Reply::HeapChecked));
         }
         Command::HeapAsk(what) => tell(out, c.ask_heap(what)),
+        Command::HeapFunctions(all) => {
+            let done = c.serve_functions(&all);
+            tell(out, done.map(|()| Reply::HeapChecked));
+        }
         Command::PatchSyscalls { on, after } => {
             if let Some(n) = after {
                 ulpf_stub_handlers::syscalls::sites::AFTER.store(n, SeqCst);

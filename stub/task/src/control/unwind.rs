@@ -101,6 +101,45 @@ pub fn load(rest: &mut AtRest, missed: Option<u64>) {
     }
 }
 
+/// The unwind table `[start, end)` is that of a file without a header for it.
+pub fn add_table(rest: &mut AtRest, (start, end): (u64, u64), maps: &Snapshot) {
+    let at = maps.index(start);
+    let Some(object) = Object::at(at, maps) else {
+        return;
+    };
+    let Some(code) = rest.tables_mut().code.as_deref_mut() else {
+        return;
+    };
+    let mut own = maps
+        .vmas
+        .iter()
+        .filter(|v| v.prot & PROT_EXEC != 0 && object.start <= v.start && v.end <= object.end);
+    let Some(first) = own.next() else { return };
+    let last = own.next_back().unwrap_or(first);
+    if code.files.iter().any(|f| f.start == object.start) {
+        return;
+    }
+    let bias = object.bias;
+    let sections = ExplicitModuleSectionInfo {
+        eh_frame_svma: Some(start.wrapping_sub(bias)..end.wrapping_sub(bias)),
+        eh_frame: copy(start, end),
+        ..Default::default()
+    };
+    code.tables.add_module(Module::new(
+        String::new(),
+        object.start..object.end,
+        bias,
+        sections,
+    ));
+    code.files.push(File {
+        start: object.start,
+        code: (first.start, last.end),
+        runtime: false,
+        allocator: Vec::new(),
+    });
+    code.sort();
+}
+
 fn copy(start: u64, end: u64) -> Option<Vec<u8>> {
     let len = end.checked_sub(start).filter(|len| *len <= MOST)?;
     let mut bytes = vec![0; len as usize];

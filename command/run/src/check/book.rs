@@ -1,0 +1,85 @@
+//! What has been found in one process.
+
+use crate::options::Check;
+use serde::Serialize;
+use std::sync::atomic::Ordering::Relaxed;
+use ulpf_heap::sums::{Ended, Sums};
+use ulpf_lib::ring::found::{Findings, Wrong};
+
+/// What has been found in one process.
+#[derive(Default)]
+pub struct Book {
+    /// Of each report that has been read: its number among those of all processes, and the suppression that hides it.
+    pub reports: Vec<(usize, Option<usize>)>,
+    /// Some of them have been told.
+    pub told: bool,
+    pub sums: Sums,
+}
+
+impl Book {
+    /// Errors that are hidden, no leaks.
+    fn suppressed(&self, f: &Findings) -> u64 {
+        let all = f.reports.iter().zip(&self.reports);
+        let hidden = all.filter(|(r, (_, by))| {
+            by.is_some() && Wrong::of(r.wrong.load(Relaxed)).is_some_and(|w| !w.is_leak())
+        });
+        hidden.fold(0, |n, (r, _)| n.saturating_add(r.count.load(Relaxed)))
+    }
+
+    /// For people. `who`: whose it is, if there are several. `killed`: at its first error.
+    pub fn summary(&self, f: &Findings, check: &Check, who: &str, killed: bool) -> String {
+        let how = Ended {
+            suppressed: self.suppressed(f),
+            killed,
+            leaks: check.how.leaks,
+            reachable: check.reachable,
+            command_line: true,
+        };
+        let text = self.sums.text(f, how);
+        let rest = text.strip_prefix("ulpf: ").unwrap_or(&text);
+        format!("ulpf: {who}{rest}")
+    }
+}
+
+/// What a process has come to, for programs.
+#[derive(Serialize)]
+pub struct SumLine {
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    errors: u64,
+    untold: u64,
+    suppressed: u64,
+    allocated: u64,
+    freed: u64,
+    most: u64,
+    searched: bool,
+    lost: (u64, u64),
+    indirectly_lost: (u64, u64),
+    possibly_lost: (u64, u64),
+    reachable: (u64, u64),
+    suppressed_blocks: (u64, u64),
+}
+
+impl SumLine {
+    /// `pid`: whose it is, if there are several.
+    pub fn of(f: &Findings, told: &Book, pid: Option<i32>) -> SumLine {
+        let get = |n: &std::sync::atomic::AtomicU64| n.load(Relaxed);
+        SumLine {
+            r#type: "heap",
+            pid,
+            errors: get(&f.errors).saturating_sub(told.suppressed(f)),
+            untold: get(&f.untold),
+            suppressed: told.suppressed(f),
+            allocated: get(&f.allocated),
+            freed: get(&f.freed),
+            most: get(&f.most),
+            searched: f.searched.load(Relaxed) != 0,
+            lost: told.sums.lost.lost,
+            indirectly_lost: told.sums.lost.with,
+            possibly_lost: told.sums.lost.perhaps,
+            reachable: told.sums.lost.reachable,
+            suppressed_blocks: told.sums.lost.suppressed,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A forked child's heap, in the stub that it has got: it is that of its parent's stub, whose image the child still has. Both
+//! images are the same, so each static of ours lies as far from its twin as the images are apart.
+
+use core::sync::atomic::Ordering::*;
+
+use super::twin::Twin;
+use super::{arena, blocks, depot, entries, heap, judge, news, serve, shadow};
+use crate::check::LEAKS;
+use crate::check::found::findings;
+use ulpf_stub_tables::patches::Known;
+
+/// By the stub's task, at rest: the books are ours from now on. `false`: there are none.
+pub fn books(twin: Twin) -> bool {
+    twin.take(&arena::START);
+    twin.take(&arena::RECORDS_AT);
+    twin.take(&arena::GRANULES_AT);
+    twin.take(&arena::MAPPED);
+    twin.take(&arena::CARVED);
+    heap::adopt(twin);
+    depot::adopt(twin);
+    twin.take(&news::NEWS);
+    twin.take(&judge::COPIERS);
+    twin.take(&serve::FRAMES);
+    twin.take(&LEAKS);
+    arena::arena() != 0
+}
+
+/// The program may touch its blocks, and nothing else; all of the arena is closed so far.
+pub fn open_blocks() {
+    let mut bytes = 0u64;
+    blocks::each(|block, _| {
+        shadow::open(block.start, block.size);
+        bytes = bytes.wrapping_add(block.size);
+    });
+    blocks::inherit();
+    if let Some(f) = findings() {
+        f.bytes.store(bytes, Relaxed);
+        f.most.store(bytes, Relaxed);
+    }
+}
+
+/// Calls `f` with each function that is served there: where it is, and the jump to us that it has to begin with.
+pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP])) {
+    for n in 0..entries::MOST {
+        let Some(ours) = entries::known(n) else { break };
+        // SAFETY: the same table of the other image, which nobody changes any more.
+        let there: Known = unsafe { twin.of(ours).read() };
+        let on = Some(there.after).filter(|to| twin.ours(*to) != entries::way_back());
+        if let (1.., Some(function)) = (there.pc, entries::function(&there))
+            && function.copies().is_none()
+            && let Some(code) = entries::add(there.pc, function, on)
+        {
+            f(there.pc, code);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What stands at the beginning of functions that others are to take the place of.
+
+use ulpf_stub_handlers::check::entries;
+
+use super::functions::bytes;
+use super::text;
+
+/// So many jumps on the way are followed.
+const JUMPS: usize = 4;
+
+/// Is it a jump, behind the instruction that marks where one may lead (endbr64)?
+pub fn is_jump(code: [u8; 12]) -> bool {
+    let code = code
+        .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
+        .unwrap_or(&code);
+    code.starts_with(&[0xe9]) || code.starts_with(&[0xff, 0x25])
+}
+
+/// Bytes from the beginning of a function to that of the next one: those behind its end are for alignment.
+pub fn room((start, end): (u64, u64)) -> u64 {
+    let next = end.next_multiple_of(16);
+    let mut between = [0; 16];
+    let between = between.get_mut(..(next - end) as usize).unwrap_or_default();
+    let read = text::read(end, between);
+    // int3, and the bytes of long nops.
+    let filler = |b: &u8| {
+        matches!(
+            b,
+            0xcc | 0x90 | 0x66 | 0x2e | 0x0f | 0x1f | 0x00 | 0x40 | 0x44 | 0x80 | 0x84
+        )
+    };
+    match read == between.len() && between.iter().all(filler) {
+        true => next - start,
+        false => end - start,
+    }
+}
+
+/// Where a function goes that does nothing but jump there.
+pub fn jumps_to(at: u64) -> Option<u64> {
+    let code: [u8; 9] = bytes(at)?;
+    let (code, behind) = match code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+        Some(rest) => (rest, at + 9),
+        None => (&code[..5], at + 5),
+    };
+    let far = code.strip_prefix(&[0xe9])?.try_into().ok()?;
+    Some(behind.wrapping_add_signed(i32::from_le_bytes(far).into()))
+}
+
+/// Does a function come to one that is served, by nothing but jumps?
+pub fn comes_to_served(at: u64) -> bool {
+    let mut next = Some(at);
+    for _ in 0..JUMPS {
+        next = next.and_then(jumps_to);
+        if next.is_some_and(|to| entries::all().any(|served| served == to)) {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,107 @@
+//! The slots by which a file's code reaches functions of other files (R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT): those for
+//! functions that copy lead to a look at the arguments first (`stub/handlers/src/check/overlaps.rs`).
+
+use ulpf_lib::guard::PROT_EXEC;
+use ulpf_lib::guard::maps::Snapshot;
+use ulpf_stub_handlers::check::entries::Function;
+use ulpf_stub_handlers::check::{overlaps, thunks};
+use ulpf_stub_handlers::rest::AtRest;
+
+use super::functions::{DT_STRTAB, Object, bytes, u32_at};
+use super::text;
+
+/// The functions, and what checks their arguments.
+pub const COPIES: [(&[u8], Function); 14] = [
+    (b"memcpy", Function::Memcpy),
+    (b"__memcpy_chk", Function::Memcpy),
+    (b"mempcpy", Function::Mempcpy),
+    (b"__mempcpy_chk", Function::Mempcpy),
+    (b"strcpy", Function::Strcpy),
+    (b"__strcpy_chk", Function::Strcpy),
+    (b"stpcpy", Function::Stpcpy),
+    (b"__stpcpy_chk", Function::Stpcpy),
+    (b"strcat", Function::Strcat),
+    (b"__strcat_chk", Function::Strcat),
+    (b"strncpy", Function::Strncpy),
+    (b"__strncpy_chk", Function::Strncpy),
+    (b"strncat", Function::Strncat),
+    (b"__strncat_chk", Function::Strncat),
+];
+const LONGEST: usize = 16;
+
+const DT_PLTRELSZ: u64 = 2;
+const DT_SYMTAB: u64 = 6;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+const DT_JMPREL: u64 = 23;
+const ENTRY: u64 = 24;
+
+/// The relocations of a file: where, of which kind and symbol, and what is added.
+pub fn relocations(object: &Object) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+    let [plt, plt_len, all, all_len] = object.dynamic([DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ]);
+    let tables = [(plt, plt_len), (all, all_len)].into_iter();
+    let tables = tables.filter_map(|(at, len)| Some((object.loaded(at?), len? / ENTRY)));
+    tables.flat_map(|(at, n)| {
+        let entries = (0..n).map_while(move |n| bytes::<24>(at + n * ENTRY));
+        entries.map(|entry| {
+            let word = |n: usize| {
+                let word = entry.get(n * 8..n * 8 + 8).unwrap_or_default();
+                word.try_into().map_or(0, u64::from_le_bytes)
+            };
+            (word(0), word(1), word(2))
+        })
+    })
+}
+
+/// The file's slots for such functions lead to a look from now on. `chosen`: where the function of that name is that the C
+/// library has chosen. `false`: the file has not been relocated yet.
+pub fn look(
+    rest: &mut AtRest,
+    object: &Object,
+    maps: &Snapshot,
+    chosen: impl Fn(&[u8]) -> Option<u64>,
+) -> bool {
+    const GLOB_DAT: u64 = 6;
+    const JUMP_SLOT: u64 = 7;
+    let [texts, symbols] = object.dynamic([DT_STRTAB, DT_SYMTAB]);
+    let (Some(texts), Some(symbols)) = (texts, symbols) else {
+        return true;
+    };
+    let (texts, symbols) = (object.loaded(texts), object.loaded(symbols));
+    let mut complete = true;
+    for (offset, info, _) in relocations(object) {
+        if !matches!(info & 0xffff_ffff, GLOB_DAT | JUMP_SLOT) {
+            continue;
+        }
+        let name = u32_at(symbols.wrapping_add((info >> 32) * 24))
+            .and_then(|at| bytes::<LONGEST>(texts.wrapping_add(at.into())));
+        let known = name.and_then(|name| {
+            let end = name.iter().position(|byte| *byte == 0)?;
+            let name = name.get(..end)?;
+            COPIES.into_iter().find(|(known, _)| *known == name)
+        });
+        let Some((name, does)) = known else { continue };
+        let slot = object.bias.wrapping_add(offset);
+        let Some(now) = bytes::<8>(slot).map(u64::from_le_bytes) else {
+            continue;
+        };
+        if let Some(n) = thunks::number(now) {
+            complete &= !(object.start..object.end).contains(&thunks::leads_to(n));
+            continue;
+        }
+        let is_code = |at: u64| maps.at(at).is_some_and(|v| v.prot & PROT_EXEC != 0);
+        if !is_code(now) {
+            complete = false;
+            continue;
+        }
+        // What is bound at its first call leads back into its file until then. If nobody knows where it will lead, the loader
+        // takes our thunk away at that call, and there is one again when somebody looks next.
+        let unbound = (object.start..object.end).contains(&now);
+        let known = if unbound { chosen(name) } else { Some(now) };
+        complete &= known.is_some();
+        if let Some(thunk) = overlaps::add(does, known.unwrap_or(now)) {
+            let _ = text::write(rest, slot, &thunk.to_le_bytes());
+        }
+    }
+    complete
+}
