@@ -257,6 +257,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     // Removed with the socket.
     let plugin = ulpf_plugin::write(&dir.file("plugin"))
         .map_err(|e| format!("The plugin for GDB cannot be written: {e}."))?;
+    command.args(["-iex", "python ulpf_gdb = True"]);
     command.arg("-iex").arg(join("source ", plugin.as_os_str()));
     let offer = format!(
         "python ulpf.arguments.offer({:?})",

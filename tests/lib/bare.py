@@ -26,6 +26,14 @@ def run(*command, seconds=900, **options):
     return done.stdout
 
 
+INSTALL = """
+set -e
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "$@"
+"""
+
+
 def bare(suite, packages, ubuntu=False):
     """A bare system of that suite with these packages beside, made if need be."""
     base = os.path.join(ROOT, "target", "bare", suite)
@@ -35,14 +43,20 @@ def bare(suite, packages, ubuntu=False):
         # Debian has no keys of Ubuntu's: nothing of such a system leaves its folder.
         how = ["--no-check-gpg", "--components=main,universe"] if ubuntu else []
         where = [UBUNTU, GUTSY] if ubuntu else [DEBIAN]
-        run(DEBOOTSTRAP, "--variant=minbase", f"--include={','.join(packages)}", *how, suite, base, *where)
+        run(DEBOOTSTRAP, "--variant=minbase", "--include=ca-certificates", *how, suite, base, *where)
+        settle(base)
+        run(*inside(base), "sh", "-c", INSTALL, "sh", *packages)
         open(f"{base}.made", "w").close()
     return base
 
 
 def copy(base, root):
-    """A copy of it, with what an installer would have written."""
     run("cp", "-a", f"{base}/.", root)
+    settle(root)
+
+
+def settle(root):
+    """What an installer would have written."""
     for name in glob.glob("/etc/apt/apt.conf.d/*"):
         shutil.copy(name, os.path.join(root, "etc/apt/apt.conf.d"))
     for name in "resolv.conf", "hosts":

@@ -126,7 +126,7 @@ pub enum Pun {
 
 impl Pun {
     /// Bytes of the jump.
-    pub fn len(self) -> usize {
+    pub fn jump_len(self) -> usize {
         JUMP + self.prefix()
     }
 
@@ -195,7 +195,7 @@ impl Group {
     /// The same with such a jump. `None`: there is no room for its opcode, or not all of its bytes are the group's.
     pub fn punned(self, pun: Pun) -> Option<Group> {
         let own = usize::from(self.parts.first()?.len);
-        let fits = own > pun.prefix() && self.bytes.len() >= pun.len();
+        let fits = own > pun.prefix() && self.bytes.len() >= pun.jump_len();
         fits.then_some(Group {
             pun: Some(pun),
             ..self

@@ -292,7 +292,7 @@ impl Patches {
 
     /// The same with a jump that leaves what stands behind. Other patches are not to be lost by it.
     fn alone(&self, pc: u64, from: u64, pun: Pun, maps: &Snapshot) -> Result<Group, Unpatched> {
-        let last = pc.max(from + pun.len() as u64 - 1);
+        let last = pc.max(from + pun.jump_len() as u64 - 1);
         let group = self.group(pc, (from, last), maps)?.punned(pun);
         let group = group.ok_or(Unpatched::Room)?;
         let start = from.saturating_sub(FURTHEST);
