@@ -33,7 +33,7 @@ WIDER = os.path.join(vm.BUILD, "wider")
 # Tools in the machine.
 TOOLS = ["/bin/sh", "/bin/true", "/bin/sleep", "/bin/chmod", "/sbin/rmmod", "/usr/bin/setpriv"]
 # What gdb says is checked there as here: the spine, and what is special about this way in.
-SESSIONS = {
+GDB_SESSIONS = {
     "Spine": (test_watch.Watch, None),
     "KernelWrites": (test_kernel_writes.KernelWrites, [
         "test_read_into_a_watched_buffer", "test_every_call_is_a_hit", "test_kernel_reads_are_reads",
@@ -303,7 +303,7 @@ class Adapter(WithModule):
         self.assertEqual(adapter.wrong, [])
 
 
-SESSIONS.update({case.__name__: (case, None) for case in (Own, Others, Refused, Settings, State, Adapter)})
+SESSIONS = GDB_SESSIONS | {case.__name__: (case, None) for case in (Own, Others, Refused, Settings, State, Adapter)}
 
 
 

@@ -5,21 +5,17 @@ that can do it.
 The table in docs/machines.md is of these tests.
 """
 
-import glob
 import os
 import re
 import sys
 import traceback
 import unittest
 
-from gdb import test_kernel_writes, test_signals, test_threads, test_watch
+from kernel.test_backend import CASES, GDB_SESSIONS, ORACLE
 from lib import vm
-from lib.env import LONG, ROOT, example, ulpf_only
+from lib.env import LONG, example, ulpf_only
 from lib.guest import Guest, InGuest, run_sessions
 
-ORACLE = os.path.join(ROOT, "target", "release", "ulpf-oracle")
-# Without performance counters there are no debug registers.
-CASES = [path for path in sorted(glob.glob(os.path.join(ROOT, "oracle", "cases", "*.case"))) if "registers" not in open(path).read().splitlines()]
 TOOLS = ["/bin/bash", "/bin/sh", "/bin/sleep", "/usr/bin/perl"]
 PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "crossing", "sysread", "barrage", "signals", "threads16",
             "registers", "children", "page_edge", "syscalls", "storm", "allocations", "uring", "uring_polled", "rseq", "spin"]
@@ -100,18 +96,7 @@ class Plain(InGuest):
             self.assertEqual(status, 0, out + err)
 
 
-SESSIONS = {
-    "Plain": (Plain, None),
-    "Spine": (test_watch.Watch, None),
-    "KernelWrites": (test_kernel_writes.KernelWrites, [
-        "test_read_into_a_watched_buffer", "test_every_call_is_a_hit", "test_kernel_reads_are_reads",
-        "test_the_call_is_named"]),
-    "Signals": (test_signals.Delivery, [
-        "test_a_fault_while_a_watched_page_is_written", "test_step_into_a_handler",
-        "test_watch_in_a_handler", "test_watch_on_the_alternate_stack"]),
-    "Threads": (test_threads.Threads, ["test_every_store_of_a_thread_is_counted_once"]),
-    "Processes": (test_threads.Processes, None),
-}
+SESSIONS = {"Plain": (Plain, None)} | GDB_SESSIONS
 Plain.__test__ = False  # It runs in the guest only.
 
 
