@@ -34,7 +34,7 @@ use crate::runtime::park::{self, park, request};
 use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
 use crate::sections;
 use crate::signals::{numbers, raise};
-use crate::syscalls::{catch, forked};
+use crate::syscalls::{catch, forked, sites};
 use crate::warm::{HOPELESS, MISSED, warm};
 
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
@@ -224,8 +224,12 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let pc = uc.gprs.rip;
     let mut bytes = [0u8; 15];
     let n = memory::look(pc, &mut bytes);
-    patches::hide(pc, bytes.get_mut(..n).unwrap_or(&mut []));
-    let code = bytes.get(..n).unwrap_or(&[]);
+    let code = bytes.get_mut(..n).unwrap_or(&mut []);
+    patches::hide(pc, code);
+    if code.first() == Some(&sites::JUMP) {
+        sites::hide(pc, code); // the instruction before a patched `syscall`
+    }
+    let code = &*code;
     let Ok(site) = engine::thunks().site(engine::decoder(), pc, code) else {
         return without_site(t, uc, code, fault_at);
     };

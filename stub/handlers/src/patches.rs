@@ -93,9 +93,8 @@ pub fn why_not(pc: u64) -> Unpatched {
     }
 }
 
-/// Puts the original bytes into what was read from `addr` on, also those of system-call sites.
+/// Puts the original bytes into what was read from `addr` on.
 pub fn hide(addr: u64, buf: &mut [u8]) {
-    sites::hide(addr, buf);
     if !SOME.load(Relaxed) {
         return;
     }

@@ -32,6 +32,8 @@ pub const NEAR_PAGES: usize = 64;
 pub const SLOW: u64 = 16;
 
 pub const XOR_EAX: [u8; 2] = [0x31, 0xc0];
+/// How the code at a site begins that has lost the instruction before its `syscall`.
+pub const JUMP: u8 = 0xe9;
 
 /// A patched site. Written by the stub's task while the world rests.
 #[derive(Clone, Copy)]

@@ -14,6 +14,7 @@ use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::library_link;
+use ulpf_stub_handlers::syscalls::sites;
 use ulpf_stub_handlers::{child, patches};
 use ulpf_stub_tables::breakpoints::{Breakpoint, INT3};
 
@@ -145,6 +146,7 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
     });
     let end = addr.saturating_add(total as u64);
     if let Some(got) = buf.get_mut(..total) {
+        sites::hide(addr, got);
         patches::hide(addr, got);
     }
     for b in g().breakpoints().iter().filter(|b| b.there) {
