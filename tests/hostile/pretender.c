@@ -1,8 +1,10 @@
 // Pretends to be a ulpf: a process called ulpf with memory files called ulpf-shared, in which there is what a
 // hostile neighbour would put there. The layout is that of ulpf-lib/src/ring.rs.
 //
-//   pretender KIND     random | full | moving | truncated | unsealed
-//   pretender sockets TEXT...      as full, and a control socket that answers: endless | stars
+//   pretender BYTES KIND              random | full | moving | truncated | unsealed
+//   pretender BYTES sockets TEXT      as full, and a control socket that answers: endless | stars
+//
+// BYTES is how long the area of a session is.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -26,8 +28,8 @@
 #define HEADS (AREA + AREAS * (256 + 2 * 256 * 8 + 512 * 8))
 #define RINGS (HEADS + AREAS * 64)
 #define FINDINGS (RINGS + 64 * (64ul << 16) + 960 * (64ul << 11) + (AREAS - 1024) * (64ul << 8))
-#define LENGTH (FINDINGS + (136 + 1024 * 496 + 4095) / 4096 * 4096)
 
+static unsigned long length;
 static uint64_t seed = 88172645463325252ul;
 
 static uint64_t any(void) {
@@ -56,8 +58,8 @@ static void record(char *area, uint64_t at, uint64_t time, uint32_t watch) {
 }
 
 static char *area_of(int fd) {
-    if (ftruncate(fd, LENGTH)) exit(3);
-    char *area = mmap(0, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (ftruncate(fd, length)) exit(3);
+    char *area = mmap(0, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (area == MAP_FAILED) exit(3);
     uint64_t *header = (void *)area;
     header[1] = tsc();
@@ -86,7 +88,7 @@ static void fill(char *area, int random) {
         head[0] = random ? any() : UINT64_MAX;
         head[1] = any();
     }
-    for (uint64_t *at = (void *)(area + FINDINGS); random && at < (uint64_t *)(area + LENGTH); at++) *at = any();
+    for (uint64_t *at = (void *)(area + FINDINGS); random && at < (uint64_t *)(area + length); at++) *at = any();
     for (unsigned long at = 0; random && at < 1ul << 16; at++) record(area, at, at % 3 ? any() : UINT64_MAX, any() % 60000);
 }
 
@@ -109,7 +111,9 @@ static void *sockets(void *text) {
 }
 
 int main(int argc, char **argv) {
-    const char *kind = argc > 1 ? argv[1] : "";
+    length = argc > 2 ? strtoul(argv[1], 0, 0) : 0;
+    if (length <= FINDINGS) return 2;
+    const char *kind = argv[2];
     prctl(PR_SET_NAME, "ulpf");
     signal(SIGPIPE, SIG_IGN);
     int fd = memfd_create("ulpf-shared", MFD_ALLOW_SEALING);
@@ -118,12 +122,12 @@ int main(int argc, char **argv) {
     if (sealed) fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     if (strcmp(kind, "truncated")) fill(area, !strcmp(kind, "random"));
     pthread_t thread;
-    if (!strcmp(kind, "sockets")) pthread_create(&thread, 0, sockets, argv[2]);
+    if (!strcmp(kind, "sockets")) pthread_create(&thread, 0, sockets, argv[3]);
     printf("ready\n");
     fflush(stdout);
     if (!strcmp(kind, "truncated"))
         for (;;) {
-            if (ftruncate(fd, 0) || ftruncate(fd, LENGTH)) return 4;
+            if (ftruncate(fd, 0) || ftruncate(fd, length)) return 4;
             // As a session looks, for a moment: whoever maps it now is dead at the next turn.
             uint32_t pid = getpid();
             pwrite(fd, "ulpfrin4", 8, 0);

@@ -1,7 +1,9 @@
 """Memory that somebody else has written: areas of neighbours that pretend to be a session, and of programs that
 forge what is kept about them."""
 
+import contextlib
 import fcntl
+import functools
 import os
 import re
 import resource
@@ -40,6 +42,42 @@ def limited(*words, seconds=40, memory=3 << 29, stdin=subprocess.DEVNULL):
     return process.returncode, said.decode(errors="replace")
 
 
+def area_of(pid):
+    """The file of the area that a session shares with its program."""
+    found = []
+
+    def look():
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/memfd:ulpf-shared"):
+                    found.append(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                pass
+        return found
+    assert wait_until(look, 20), "no shared area"
+    return found[0]
+
+
+@contextlib.contextmanager
+def session():
+    """A ulpf at work; its area, open."""
+    ulpf = subprocess.Popen([ULPF, "run", "-w", "bank.fees", "--log", os.devnull, "--", example("bank"), "60", "2000"],
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with open(area_of(ulpf.pid), "r+b", buffering=0) as area:
+            assert wait_until(lambda: fcntl.fcntl(area, F_GET_SEALS) & SEALS == SEALS, 10), "not sealed"
+            yield area
+    finally:
+        ulpf.terminate()
+        ulpf.wait()
+
+
+@functools.cache
+def length_of_areas():
+    with session() as area:
+        return os.fstat(area.fileno()).st_size
+
+
 class Pretender:
     """A process of another user that looks like a ulpf at work."""
 
@@ -49,7 +87,7 @@ class Pretender:
         self.kind = kind
 
     def __enter__(self):
-        self.process = subprocess.Popen([self.program, *self.kind], stdout=subprocess.PIPE, cwd="/", **becomes(ALICE))
+        self.process = subprocess.Popen([self.program, str(length_of_areas()), *self.kind], stdout=subprocess.PIPE, cwd="/", **becomes(ALICE))
         assert self.process.stdout.readline() == b"ready\n"
         self.pid = self.process.pid
         return self
@@ -117,32 +155,11 @@ class OfAnotherUser(unittest.TestCase):
 
 @ulpf_only
 class Sealed(unittest.TestCase):
-    def area(self, pid):
-        found = []
-
-        def look():
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                try:
-                    if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/memfd:ulpf-shared"):
-                        found.append(f"/proc/{pid}/fd/{fd}")
-                except OSError:
-                    pass
-            return found
-        self.assertTrue(wait_until(look, 20), "no shared area")
-        return found[0]
-
     def test_nobody_takes_the_area_away(self):
-        ulpf = subprocess.Popen([ULPF, "run", "-w", "bank.fees", "--log", os.devnull, "--", example("bank"), "60", "2000"],
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            with open(self.area(ulpf.pid), "r+b", buffering=0) as area:
-                self.assertTrue(wait_until(lambda: fcntl.fcntl(area, F_GET_SEALS) & SEALS == SEALS, 10))
-                for length in 0, os.fstat(area.fileno()).st_size * 2:
-                    with self.assertRaises(PermissionError):
-                        os.ftruncate(area.fileno(), length)
-        finally:
-            ulpf.terminate()
-            ulpf.wait()
+        with session() as area:
+            for length in 0, os.fstat(area.fileno()).st_size * 2:
+                with self.assertRaises(PermissionError):
+                    os.ftruncate(area.fileno(), length)
 
 
 @ulpf_only

@@ -378,6 +378,9 @@ impl Control {
                         Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
                     },
                     _ = self.exit.wait() => {
+                        if !eof {
+                            self.last_words(events).await;
+                        }
                         self.last_outcome().await;
                         return Ok(None);
                     }
@@ -440,6 +443,26 @@ impl Control {
                 }
                 (None, None) => pass_on(signal, &thread),
             };
+        }
+    }
+
+    /// The program's end may be known before the stub has said all that it has to say about it.
+    async fn last_words(&mut self, events: &Sender<Event>) {
+        let mut enough = pin!(tokio::time::sleep(STUB_GONE));
+        loop {
+            let received = tokio::select! {
+                received = self.client.next() => received,
+                () = &mut enough => return,
+            };
+            match received {
+                Ok(Received::Packet(packet)) => {
+                    if let Some(text) = console(&packet) {
+                        self.notice(text, events);
+                    }
+                }
+                Ok(Received::Notification(_)) => {}
+                Err(_) => return, // the stub has gone
+            }
         }
     }
 

@@ -194,6 +194,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
     c.first_stop(&mut session);
     c.main_loop(&mut session, flags);
     if !c.detached {
+        c.tell(&mut session); // of what has happened in the program's last moments
         c.program_is_gone();
     }
     c.detached
