@@ -2,10 +2,12 @@
 
 use crate::demangle::demangle;
 use crate::elf::Elf;
+use crate::index::{is_plain, last_component};
 use crate::meter::Work;
+use memchr::memmem;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +44,26 @@ pub struct ElfSymbols {
     /// Where sections lie; a symbol without a length ends with its section at the latest.
     sections: Vec<(u64, u64)>,
     by_name: OnceCell<HashMap<Cow<'static, str>, Vec<u32>>>,
+    /// Names that have been asked for.
+    searches: Cell<usize>,
+}
+
+/// Names that are searched for before there is a table of all of them.
+const MOST_SEARCHES: usize = 16;
+
+impl ElfSymbol {
+    /// As written in the file, without a version, and demangled if it is `worth` that.
+    fn names(&self, worth: impl Fn(&str) -> bool) -> impl Iterator<Item = Cow<'static, str>> {
+        let name = self.name;
+        let version = name.split_once('@').filter(|(_, v)| *v != "plt");
+        let may_be_mangled = self.sort != SymbolSort::Function && worth(name);
+        let readable = may_be_mangled.then(|| demangle(name));
+        let readable = readable.filter(|readable| readable != name);
+        [Cow::Borrowed(name)]
+            .into_iter()
+            .chain(version.map(|(plain, _)| Cow::Borrowed(plain)))
+            .chain(readable.map(Cow::Owned))
+    }
 }
 
 impl ElfSymbols {
@@ -91,6 +113,7 @@ impl ElfSymbols {
             all,
             sections,
             by_name: OnceCell::new(),
+            searches: Cell::new(0),
         }
     }
 
@@ -116,21 +139,16 @@ impl ElfSymbols {
 
     /// Everything of this name, as written in the file or demangled, functions included.
     pub fn find(&self, name: &str) -> Vec<ElfSymbol> {
+        if self.by_name.get().is_none() && self.searches.get() < MOST_SEARCHES {
+            self.searches.set(self.searches.get() + 1);
+            return self.search(name);
+        }
         let index = self.by_name.get_or_init(|| {
             let _work = Work::through(self.all.len() as u64);
             let mut map: HashMap<Cow<'static, str>, Vec<u32>> = HashMap::new();
             for (i, symbol) in self.all.iter().enumerate() {
-                let mut add = |name| map.entry(name).or_default().push(i as u32);
-                add(Cow::Borrowed(symbol.name));
-                let version = symbol.name.split_once('@').filter(|(_, v)| *v != "plt");
-                if let Some((plain, _)) = version {
-                    add(Cow::Borrowed(plain));
-                }
-                if symbol.sort != SymbolSort::Function {
-                    let readable = demangle(symbol.name);
-                    if readable != symbol.name {
-                        add(Cow::Owned(readable));
-                    }
+                for name in symbol.names(|_| true) {
+                    map.entry(name).or_default().push(i as u32);
                 }
             }
             map
@@ -141,6 +159,17 @@ impl ElfSymbols {
             .flatten()
             .map(|i| self.all[*i as usize])
             .collect()
+    }
+
+    /// The same without a table of all names, which takes longer than some searches.
+    fn search(&self, name: &str) -> Vec<ElfSymbol> {
+        let _work = Work::through(self.all.len() as u64);
+        // Mangled names have the plain ones in them.
+        let plain = Some(last_component(name)).filter(|plain| is_plain(plain));
+        let finder = memmem::Finder::new(plain.unwrap_or(""));
+        let perhaps = |mangled: &str| finder.find(mangled.as_bytes()).is_some();
+        let has_name = |symbol: &&ElfSymbol| symbol.names(perhaps).any(|known| known == name);
+        self.all.iter().filter(has_name).copied().collect()
     }
 
     /// The function that holds `addr`, or the nearest label before it in the same section.

@@ -98,6 +98,14 @@ fn compare(sources: [&str; 2], compile: &str) -> usize {
             "{name}: {compile}"
         );
     }
+    let paths: BTreeSet<String> = whole.variables().map(|v| whole.path(v)).collect();
+    for path_of_one in paths.iter().step_by(paths.len() / 64 + 1) {
+        let object = ObjectFile::open(&path).unwrap();
+        let index = object.index().unwrap();
+        let found = all(&index.find(path_of_one), index);
+        let expected = all(&whole.find(path_of_one), whole);
+        assert_eq!(found, expected, "{path_of_one}: {compile}");
+    }
     // Paths, one after the other, until all units are walked.
     let object = ObjectFile::open(&path).unwrap();
     let index = object.index().unwrap();

@@ -44,7 +44,7 @@ pub struct Index {
     /// Units may be walked alone, for what they mention.
     selective: bool,
     /// Units that mention a name.
-    searched: RefCell<HashMap<String, Rc<[u32]>>>,
+    searched: RefCell<HashMap<(bool, String), Rc<[u32]>>>,
     whole: OnceCell<Whole>,
     /// A limit was reached, so that something is missing.
     cut: Cell<bool>,
@@ -85,6 +85,14 @@ struct Whole {
     locals: HashMap<&'static str, Local>,
     /// Complete structures by name, for pointers to types that their own unit only declares.
     complete: HashMap<&'static str, Die>,
+}
+
+/// What is looked for in names.
+#[derive(Clone, Copy)]
+enum Sought<'a> {
+    Name(&'a str),
+    /// Names around one another.
+    Path(&'a str),
 }
 
 /// A variable: of a unit's [`Finds`], or of [`Whole::completed`].
@@ -256,26 +264,49 @@ impl Index {
         })
     }
 
-    /// The units to look through for a name; `None`: all of them, which have been walked.
-    fn mentioning(&self, name: &str) -> Option<Rc<[u32]>> {
+    /// The units to look through for a name, or for a path; `None`: all of them, which have been walked.
+    fn mentioning(&self, what: Sought) -> Option<Rc<[u32]>> {
         if !self.selective || self.whole.get().is_some() {
             return None;
         }
+        let key = match what {
+            Sought::Name(name) => (false, name.to_string()),
+            Sought::Path(path) => (true, path.to_string()),
+        };
         let mut searched = self.searched.borrow_mut();
-        if let Some(known) = searched.get(name) {
+        if let Some(known) = searched.get(&key) {
             return Some(known.clone());
         }
         if searched.len() == MOST_SEARCHES {
             return None;
         }
         let work = self.work();
-        let found: Rc<[u32]> = self.search(name).into();
+        let found = match what {
+            Sought::Name(name) => self.search(name),
+            Sought::Path(path) => self.search_path(path),
+        };
+        let found: Rc<[u32]> = found.into();
         for number in found.iter() {
             self.finds(*number);
         }
         self.cut.set(self.cut.get() || work.is_over());
-        searched.insert(name.into(), found.clone());
+        searched.insert(key, found.clone());
         Some(found)
+    }
+
+    /// Units that may mention the last name of a path, and the plain ones around it: these stand in the same unit.
+    fn search_path(&self, path: &str) -> Vec<u32> {
+        let name = last_component(path);
+        let named = self.search(name);
+        let mut found = named.clone();
+        for outer in path.split("::").filter(|outer| is_plain(outer)) {
+            if found.len() > 1 && outer != name {
+                let around = self.search(outer);
+                found.retain(|unit| around.binary_search(unit).is_ok());
+            }
+        }
+        // What the user has written may be no path of names.
+        if found.is_empty() { named } else { found }
     }
 
     fn variable(&self, id: Id) -> Option<&Variable> {
@@ -285,9 +316,10 @@ impl Index {
         }
     }
 
-    /// Variables of that name, whatever is around them.
-    fn named(&self, name: &str) -> Vec<&Variable> {
-        match self.mentioning(name) {
+    /// Variables with the path's last name; those with another path may be left out.
+    fn named(&self, path: &str) -> Vec<&Variable> {
+        let name = last_component(path);
+        match self.mentioning(Sought::Path(path)) {
             _ if name.is_empty() => Vec::new(),
             Some(units) => units
                 .iter()
@@ -389,7 +421,7 @@ impl Index {
 
     /// Variables whose path is `path` or ends with `::path`.
     pub fn find(&self, path: &str) -> Vec<&Variable> {
-        let all = self.named(last_component(path));
+        let all = self.named(path);
         let work = Work::look_up(0);
         let tail = without_blanks(path);
         all.into_iter()
@@ -413,7 +445,7 @@ impl Index {
         of: impl Fn(&Finds) -> &RefCell<Vec<(&'static str, T)>>,
         all: impl Fn(&Whole) -> &HashMap<&'static str, T>,
     ) -> Option<T> {
-        let Some(units) = self.mentioning(name) else {
+        let Some(units) = self.mentioning(Sought::Name(name)) else {
             return all(self.whole()).get(name).copied();
         };
         units.iter().find_map(|unit| {
@@ -508,7 +540,7 @@ fn lossy(text: &Slice) -> Option<String> {
 }
 
 /// The part after the last `::` outside template arguments.
-fn last_component(path: &str) -> &str {
+pub fn last_component(path: &str) -> &str {
     let (mut depth, mut start) = (0i32, 0);
     let bytes = path.as_bytes();
     for i in 0..bytes.len() {
@@ -520,6 +552,11 @@ fn last_component(path: &str) -> &str {
         }
     }
     &path[start..]
+}
+
+/// A name as it stands in debug information and in symbols, whatever is around it.
+pub fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 /// Compilers and people put blanks between template arguments as they like.
