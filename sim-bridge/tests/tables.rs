@@ -73,7 +73,8 @@ fn table_4_7_has_its_shape() {
     let rows = tables(&["--only=4.7", "--quick"]);
     for r in &rows[1..] {
         let (hits, fps) = (number(&r[2]), number(&r[4]));
-        assert!(hits > 2. * fps && hits > 1000., "most are hits: {r:?}");
+        // (How many others there are depends on the C library: malloc writes into the same pages.)
+        assert!(hits > fps && hits > 1000., "most are hits: {r:?}");
         assert!(
             number(&r[8]) > number(&r[10]) && number(&r[10]) >= 1.,
             "{r:?}"

@@ -80,9 +80,8 @@ pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
 /// Newer kernels can be built, or told (proc_mem.force_override=), to keep that file from changing what is read-only: the
 /// page is made writable for the moment. (The program rests.) `None`: it is not the protection that is in the way.
 fn with_permission<R>(addr: u64, write: impl FnOnce() -> R) -> Option<R> {
-    let maps = Snapshot::read().ok()?;
-    let vma = maps.at(addr).filter(|v| v.prot & PROT_WRITE == 0)?;
-    let prot = u64::from(vma.prot);
+    let prot = protection(addr).filter(|prot| prot & PROT_WRITE == 0)?;
+    let prot = u64::from(prot);
     let page = addr & !4095;
     let protect = |prot: u64| {
         // SAFETY: the code stays readable, and executable if it was.
@@ -92,6 +91,29 @@ fn with_permission<R>(addr: u64, write: impl FnOnce() -> R) -> Option<R> {
     let result = write();
     let _ = protect(prot);
     Some(result)
+}
+
+/// How memory is protected: the kernel is asked for that mapping alone (Linux 6.11), or for all of them.
+fn protection(addr: u64) -> Option<u8> {
+    ask_for(addr).or_else(|| Snapshot::read().ok()?.at(addr).map(|vma| vma.prot))
+}
+
+fn ask_for(addr: u64) -> Option<u8> {
+    /// _IOWR('f', 17, struct procmap_query) (linux/fs.h)
+    const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<k::procmap_query>() as u64) << 16 | 0x6611;
+    let maps = c"/proc/self/maps".as_ptr();
+    // SAFETY: opens a file, asks for what fits in `query`, and closes the file.
+    unsafe {
+        let flags = k::O_RDONLY | k::O_CLOEXEC;
+        let fd = sys!(k::__NR_openat, -100i64, maps, flags, 0).ok()?;
+        let mut query: k::procmap_query = core::mem::zeroed();
+        query.size = size_of_val(&query) as u64;
+        query.query_addr = addr;
+        let asked = sys!(k::__NR_ioctl, fd, PROCMAP_QUERY, &raw mut query);
+        let _ = sys!(k::__NR_close, fd);
+        // Readable, writable and executable have the bits of PROT_READ and so on.
+        asked.ok().map(|_| query.vma_flags as u8 & 7)
+    }
 }
 
 /// Is this code that may be patched? Never memory that others see, or that the program may write meanwhile.
