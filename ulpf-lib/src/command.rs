@@ -152,7 +152,7 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
-    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop] [of ADDR]`
+    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop] [running] [of ADDR]`
     HeapCheck(HeapCheck),
     /// `heap-error`, `heap-block ADDR`, `heap-leaks`, `heap-pointers ADDR`
     HeapAsk(HeapAsk),
@@ -186,6 +186,8 @@ pub struct HeapCheck {
     pub leaks: bool,
     /// The program stops at its errors, for a debugger.
     pub stop: bool,
+    /// The program has run already: it has blocks of its own.
+    pub running: bool,
     /// Of a forked child: the boot block of its parent's stub, whose heap it has.
     pub of: Option<u64>,
 }
@@ -198,6 +200,7 @@ impl Default for HeapCheck {
             gap: 16,
             leaks: true,
             stop: false,
+            running: false,
             of: None,
         }
     }
@@ -428,6 +431,7 @@ impl fmt::Display for Command {
             Command::HeapCheck(how) => {
                 let leaks = if how.leaks { " leaks" } else { "" };
                 let stop = if how.stop { " stop" } else { "" };
+                let running = if how.running { " running" } else { "" };
                 let HeapCheck {
                     frames,
                     quarantine,
@@ -436,7 +440,7 @@ impl fmt::Display for Command {
                 } = how;
                 write!(
                     f,
-                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}"
+                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}{running}"
                 )?;
                 how.of.map_or(Ok(()), |at| write!(f, " of {at:#x}"))
             }

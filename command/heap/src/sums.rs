@@ -36,6 +36,8 @@ pub struct Ended {
     pub suppressed: u64,
     /// It was killed at its first error.
     pub killed: bool,
+    /// It goes on without us.
+    pub goes_on: bool,
     /// Blocks that are left were to be looked for.
     pub leaks: bool,
     /// Each place is told of blocks that could still be freed.
@@ -108,6 +110,8 @@ impl Sums {
             );
         } else if f.searched.load(Relaxed) != 0 {
             self.lost.write(&mut out, how);
+        } else if how.goes_on {
+            let _ = writeln!(out, "ulpf: the program goes on, unchecked");
         } else if how.leaks {
             let _ = writeln!(
                 out,

@@ -166,6 +166,16 @@ impl Rights {
     }
 }
 
+/// What it was started as; nothing, if nobody knows.
+pub fn command_line(pid: i32) -> Vec<String> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = line.strip_suffix(b"\0").unwrap_or(&line);
+    let words = line.split(|byte| *byte == 0);
+    words
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}
+
 /// It is there and has not ended; memory is the first thing that goes.
 pub fn is_alive(pid: i32) -> bool {
     Status::of(pid).is_ok_and(|s| !matches!(s.state(), 'Z' | 'X') && !s.is_kernel_thread())

@@ -87,6 +87,9 @@ pub fn check(args: &CheckArgs) -> i32 {
             return REFUSED;
         }
     };
+    if let Some(pid) = args.attach {
+        return main(&watching, Target::Attach(pid));
+    }
     run(&RunArgs {
         watching,
         aslr: args.aslr,

@@ -269,9 +269,9 @@ pub struct CheckArgs {
     #[arg(long)]
     pub aslr: bool,
 
-    /// (Refused, with what to do instead.)
-    #[arg(long, value_name = "PID", hide = true)]
-    pub attach: Option<String>,
+    /// Check a process that runs already, until it ends or Ctrl-C: it goes on then
+    #[arg(long, value_name = "PID", conflicts_with_all = ["command", "aslr", "exit_on_first_error"])]
+    pub attach: Option<i32>,
 
     /// The program and its arguments
     #[arg(
@@ -330,13 +330,6 @@ pub struct Check {
 impl Check {
     /// The options of a run that checks. An error says which file cannot be read, or written.
     pub fn options(args: &CheckArgs) -> Result<WatchArgs, String> {
-        if args.attach.is_some() {
-            return Err(
-                "a process that runs already cannot be checked, because its blocks are not ulpf's; start the program \
-                 under `ulpf check`, or watch its heap as a whole: `ulpf attach PID -w heap`"
-                    .into(),
-            );
-        }
         let mut suppressions = Suppressions::default();
         for path in &args.suppressions {
             suppressions.read(path)?;
@@ -353,10 +346,11 @@ impl Check {
             create(&args.xml).transpose()?,
             create(&args.sarif).transpose()?,
         );
-        let command = args
-            .command
-            .iter()
-            .map(|a| a.to_string_lossy().into_owned());
+        let own = args.command.iter();
+        let mut command: Vec<String> = own.map(|a| a.to_string_lossy().into_owned()).collect();
+        if let Some(pid) = args.attach {
+            command = ulpf_host::process::command_line(pid);
+        }
         Ok(WatchArgs {
             quiet: true,
             no_summary: true,
@@ -369,6 +363,7 @@ impl Check {
                     gap: args.gap.next_multiple_of(16).max(16),
                     leaks: !args.no_leaks,
                     stop: false,
+                    running: args.attach.is_some(),
                     of: None,
                 },
                 json: args.json,
@@ -382,7 +377,7 @@ impl Check {
                 first: args.exit_on_first_error,
                 follow: args.follow,
                 allocator: args.allocator.concat(),
-                command: command.collect(),
+                command,
                 verbose: args.verbose,
             }),
             ..WatchArgs::default()

@@ -24,6 +24,7 @@ mod implicit;
 mod original;
 mod parts;
 mod plan;
+mod prologue;
 mod registers;
 #[cfg(test)]
 mod tests;
@@ -33,5 +34,6 @@ mod writer;
 pub use implicit::{Access, Implicit};
 pub use parts::*;
 pub use plan::{Group, Part, Pun, Refusal, What, is_masked_move, leads, skipped};
+pub use prologue::Prologue;
 pub use trampoline::Trampoline;
 pub use writer::{Tables, Target};

@@ -121,6 +121,39 @@ pub fn is_allocators(t: Current, gprs: &Gprs, pc: u64) -> bool {
     callers.any(|at| code.is_allocator(at.wrapping_sub(1)))
 }
 
+/// By the stub's task, at rest: is this context, or one of its innermost callers, where `is_there` says? `word` reads the
+/// program's memory.
+pub fn comes_from(
+    gprs: &Gprs,
+    word: impl Fn(u64) -> Option<u64>,
+    is_there: impl Fn(u64) -> bool,
+) -> bool {
+    const DEPTH: usize = 8;
+    let mut regs = UnwindRegsX86_64::new(gprs.rip, gprs.rsp, gprs.rbp);
+    let mut frame = FrameAddress::InstructionPointer(gprs.rip);
+    let Some(code) = code().filter(|_| !is_there(gprs.rip)) else {
+        return true;
+    };
+    let Some(mut cache) = code.cache(0) else {
+        return true;
+    };
+    let mut read = |at| word(at).ok_or(());
+    for _ in 0..DEPTH {
+        let next = code
+            .tables
+            .unwind_frame(frame, &mut regs, &mut *cache, &mut read);
+        let Ok(Some(at)) = next else { return false };
+        if is_there(at.wrapping_sub(1)) {
+            return true;
+        }
+        match FrameAddress::from_return_address(at) {
+            Some(next) => frame = next,
+            None => return false,
+        }
+    }
+    false
+}
+
 /// Of a thread that dies: return addresses; how many. Where there is no code at all it has called what is none.
 pub fn at_death(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize {
     let Some(code) = code() else { return 0 };

@@ -221,6 +221,40 @@ pub struct Report {
     pub freed_at: Trace,
 }
 
+/// What is known of the blocks that a program had before its heap was checked.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Old {
+    /// It had none: it is checked from its beginning.
+    None = 0,
+    /// Those of glibc's heaps, but not what has mappings of its own.
+    Walked,
+    /// The allocator is another one than glibc's, or a version of it that is not known.
+    Unknown,
+    /// What glibc keeps of its heaps does not fit together.
+    Damaged,
+    /// Some thread was always at work on it.
+    Busy,
+    /// Their memory cannot be watched.
+    Unwatched,
+}
+
+impl Old {
+    /// The one with this number.
+    pub fn of(number: u64) -> Old {
+        const ALL: [Old; 6] = [
+            Old::None,
+            Old::Walked,
+            Old::Unknown,
+            Old::Damaged,
+            Old::Busy,
+            Old::Unwatched,
+        ];
+        let known = ALL.into_iter().find(|old| *old as u64 == number);
+        known.unwrap_or(Old::Unknown)
+    }
+}
+
 /// All that has been found, and what there is.
 #[repr(C)]
 pub struct Findings {
@@ -244,6 +278,10 @@ pub struct Findings {
     pub quarantined: AtomicU64,
     /// Functions of allocators that are served here.
     pub functions: AtomicU64,
+    /// What is known of blocks that the program had before: an [`Old`].
+    pub old: AtomicU64,
+    /// So many of these blocks are watched, and so many bytes of them.
+    pub old_blocks: [AtomicU64; 2],
     /// Blocks that are left at the end, and their bytes, of places that no report was left for: lost ones, those lost
     /// with them, perhaps lost, reachable.
     pub left: [[AtomicU64; 2]; 4],

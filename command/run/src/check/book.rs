@@ -26,11 +26,19 @@ impl Book {
         hidden.fold(0, |n, (r, _)| n.saturating_add(r.count.load(Relaxed)))
     }
 
-    /// For people. `who`: whose it is, if there are several. `killed`: at its first error.
-    pub fn summary(&self, f: &Findings, check: &Check, who: &str, killed: bool) -> String {
+    /// For people. `who`: whose it is, if there are several. `killed`: at its first error. `goes_on`: it has not ended.
+    pub fn summary(
+        &self,
+        f: &Findings,
+        check: &Check,
+        who: &str,
+        killed: bool,
+        goes_on: bool,
+    ) -> String {
         let how = Ended {
             suppressed: self.suppressed(f),
             killed,
+            goes_on,
             leaks: check.how.leaks,
             reachable: check.reachable,
             command_line: true,

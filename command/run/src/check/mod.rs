@@ -2,6 +2,7 @@
 //! (`stub/handlers/src/check`), and notes it in the shared area, which is the program's to write: nothing there is more
 //! than a claim.
 
+mod before;
 mod book;
 pub mod functions;
 mod sarif;
@@ -24,6 +25,7 @@ use ulpf_heap::error::Error;
 use ulpf_heap::sums::NO_ALLOCATOR;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::{Text, path};
+use ulpf_host::process;
 use ulpf_lib::command::HeapFunction;
 use ulpf_lib::ring::Unpatched;
 use ulpf_lib::ring::found::{Findings, Report, Wrong};
@@ -126,6 +128,9 @@ impl Told {
                     Text(&one.function)
                 ),
             );
+        }
+        if let Some(text) = before::text(&life.shared) {
+            self.notice(life, &text);
         }
         if !more && life.shared.findings().functions.load(Relaxed) == 0 {
             let text = format!("nothing is checked: {NO_ALLOCATOR}; {WHAT_TO_DO}");
@@ -275,7 +280,10 @@ impl Told {
                     others += 1;
                     continue;
                 }
-                false => book.summary(f, &self.check, &who, self.killed && n == 0),
+                false => {
+                    let goes_on = self.check.how.running && process::is_alive(life.pid);
+                    book.summary(f, &self.check, &who, self.killed && n == 0, goes_on)
+                }
             };
             if self.check.verbose {
                 let used = used_by(&self.check, &[(book, *f)]);

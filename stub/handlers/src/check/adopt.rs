@@ -22,6 +22,7 @@ pub fn books(twin: Twin) -> bool {
     twin.take(&judge::COPIERS);
     twin.take(&serve::FRAMES);
     twin.take(&LEAKS);
+    twin.take(&entries::PASSES);
     arena::arena() != 0
 }
 
@@ -50,6 +51,11 @@ pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP])) {
             && function.copies().is_none()
             && let Some(code) = entries::add(there.pc, function, on)
         {
+            if let Some(own) = entries::own(n) {
+                // SAFETY: as above.
+                let own: Known = unsafe { twin.of(own).read() };
+                entries::pass(there.pc, own.back);
+            }
             f(there.pc, code);
         }
     }

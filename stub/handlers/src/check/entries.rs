@@ -79,11 +79,34 @@ impl Function {
         self as u8 >= Function::Memcpy as u8 || self == Function::NewArray
     }
 
+    /// Does the call ask for a block, given its first argument, and is about none that there is?
+    pub fn allocates(self, first: u64) -> bool {
+        use Function::*;
+        match self {
+            Malloc | Calloc | Memalign | PosixMemalign | Valloc | Pvalloc | NewAligned => true,
+            Realloc | Reallocarray => first == 0,
+            _ => false,
+        }
+    }
+
+    /// Is its first argument a block that there is?
+    pub fn frees_or_asks(self) -> bool {
+        use Function::*;
+        matches!(
+            self,
+            Realloc | Reallocarray | Free | UsableSize | Delete | DeleteArray
+        )
+    }
+
     /// Which of `ulpf_lib::ring::found::COPIES`.
     pub fn copies(self) -> Option<u32> {
         (self as u32).checked_sub(Function::Memcpy as u32)
     }
 }
+
+/// The functions were the program's before, and its blocks of that time still are: calls that are about such a block go on to
+/// the function itself, whose first instructions are elsewhere (`control/own_functions.rs` of the stub's task). Changes at rest.
+pub static PASSES: AtomicBool = AtomicBool::new(false);
 
 /// Functions of allocators that a program may have, of all its files together.
 pub const MOST: usize = 256;
@@ -113,6 +136,8 @@ const NOBODY: Known = Known {
 
 #[unsafe(no_mangle)]
 static ulpf_check_known: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
+/// The same, for calls that go on to the program's own function: `back` is where that begins now; 0: nowhere.
+static PASSED: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
 /// Not 0: a forked child.
 #[unsafe(no_mangle)]
 static ulpf_check_asleep: AtomicU8 = AtomicU8::new(0);
@@ -183,6 +208,35 @@ pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<[u8; JUMP]> {
     Some(code)
 }
 
+/// The function that comes here begins at `moved` from now on, for calls that go on to it. By the stub's task, at rest.
+pub fn pass(at: u64, moved: u64) {
+    let Some(n) = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at)) else {
+        return;
+    };
+    // SAFETY: the world rests.
+    let passed = unsafe { (*PASSED.0.get()).get_mut(n) };
+    if let (Some(passed), Some(known)) = (passed, known(n)) {
+        *passed = Known {
+            after: moved,
+            back: moved,
+            ..*known
+        };
+    }
+}
+
+/// What the tail of a call is told that goes on to the program's own function.
+pub fn passed(known: &Known) -> Option<&'static Known> {
+    let offset = |of: &Entries| (known as *const Known as u64).wrapping_sub(of.0.get() as u64);
+    let n = offset(&ulpf_check_known).min(offset(&PASSED)) as usize / size_of::<Known>();
+    own(n).filter(|own| own.back != 0)
+}
+
+/// Of the function with this number in the table.
+pub fn own(n: usize) -> Option<&'static Known> {
+    // SAFETY: written at rest.
+    unsafe { &*PASSED.0.get() }.get(n)
+}
+
 /// The functions that come here, by their first bytes.
 pub fn all() -> impl Iterator<Item = u64> {
     (0..MOST).filter_map(|n| known(n).map(|k| k.pc).filter(|pc| *pc != 0))
@@ -215,12 +269,14 @@ pub fn entry_of(at: u64) -> Option<u64> {
 
 /// The function at `at` is mapped no more.
 pub fn remove(at: u64) {
-    // SAFETY: by the stub's task, at rest.
-    let slots = unsafe { &mut *ulpf_check_known.0.get() };
-    slots
-        .iter_mut()
-        .filter(|k| k.pc == at)
-        .for_each(|k| *k = NOBODY);
+    for table in [&ulpf_check_known, &PASSED] {
+        // SAFETY: by the stub's task, at rest.
+        let slots = unsafe { &mut *table.0.get() };
+        slots
+            .iter_mut()
+            .filter(|k| k.pc == at)
+            .for_each(|k| *k = NOBODY);
+    }
 }
 
 pub fn function(known: &Known) -> Option<Function> {

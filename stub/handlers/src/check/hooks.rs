@@ -6,35 +6,51 @@ use ulpf_stub_tables::breakpoints::Breakpoint;
 use ulpf_stub_tables::patches::Known;
 
 use super::entries::{self, MOST, function, go_back, known, leave, way_back};
+use super::old;
 use super::serve::{Outcome, serve};
 use crate::breakpoints;
 use crate::direct_frame::Frame;
 use crate::fault;
 use crate::global::g;
 use crate::patches;
-use crate::runtime::areas::GS_TAKEN;
+use crate::runtime::areas::{GS_TAKEN, area};
 use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::signals::raise;
 
-/// In a forked child, on its own stack.
+/// In a forked child, or when we have left, on the thread's own stack.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_check_alone(a: u64, b: u64, c: u64, known: &Known) -> u64 {
     let Some(function) = function(known) else {
         return 0;
     };
     if function.goes_on() {
-        // SAFETY: the function of the program's that this one would have gone on to, with the same arguments.
-        let goes_on: extern "C" fn(u64, u64, u64) -> u64 =
-            unsafe { core::mem::transmute(known.back) };
-        return goes_on(a, b, c);
+        // (The function of the program's that this one would have gone on to.)
+        return call(known.back, [a, b, c]);
+    }
+    old::give_back(|free, block| {
+        call(free, [block, 0, 0]);
+    });
+    let own = || entries::passed(known).map(|own| call(own.back, [a, b, c]));
+    if function.allocates(a)
+        && let Some(block) = own()
+    {
+        return block;
     }
     match serve(function, None, None, [a, b, c]) {
         Outcome::Returns(value) => value,
         Outcome::NeedsRoom(_) => 0,
+        Outcome::Passes => own().unwrap_or(0),
     }
+}
+
+/// The program's own function at `at`.
+fn call(at: u64, [a, b, c]: [u64; 3]) -> u64 {
+    // SAFETY: where it begins now; it is called as the program has called it.
+    let own: extern "C" fn(u64, u64, u64) -> u64 = unsafe { core::mem::transmute(at) };
+    own(a, b, c)
 }
 
 // ---- a call --------------------------------------------------------------------------------------
@@ -67,6 +83,11 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
         Outcome::NeedsRoom(bytes) => {
             i.needs_room.set(bytes);
             t.attention.store(1, SeqCst);
+        }
+        Outcome::Passes => {
+            if let (Some(area), Some(own)) = (area(t), entries::passed(known)) {
+                area.hit.store(own as *const Known as u64, Relaxed);
+            }
         }
     }
     if i.new_code.get() != 0 || !i.pending.get().is_empty() {
@@ -163,6 +184,10 @@ fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
                 park::request(t, uc, Request::GrowHeap { bytes });
                 continue;
             }
+            Outcome::Passes => match entries::passed(known) {
+                Some(own) => uc.gprs.rip = own.back,
+                None => go_back(uc),
+            },
         }
         if t.stepping.load(Relaxed) {
             raise::step_done(t, uc);

@@ -9,7 +9,7 @@ use ulpf_lib::ring::found::Wrong;
 use ulpf_stub_tables::code::Surplus;
 
 use super::blocks::{self, Block};
-use super::{arena, report, shadow};
+use super::{arena, old, report, shadow};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
 use crate::runtime::memory;
@@ -60,8 +60,12 @@ pub fn ahead(t: Current, gprs: &Gprs, c: &Cause) -> (bool, Option<Event>) {
 
 /// The first byte of an access that it should not touch.
 fn wrong_byte(c: &Cause) -> Option<u64> {
-    let start = c.addr.0.max(arena::arena());
+    let start = shadow::checked_from(c.addr.0, c.addr.0 + c.len);
     let len = c.len.saturating_sub(start - c.addr.0);
+    // (Only its own books are there.)
+    if c.syscall.is_none() && old::is_allocators(c.pc) && !arena::has(start) {
+        return None;
+    }
     let closed = shadow::first_closed(start, len)?;
     let harmless = c.syscall.is_none() && !c.kind.writes() && is_harmless(c);
     (!harmless).then_some(closed)
@@ -87,7 +91,7 @@ const WIDEST: u64 = 64;
 
 /// May any byte of `[from, to)` be read?
 fn is_open(from: u64, to: u64) -> bool {
-    let from = from.max(arena::arena());
+    let from = shadow::checked_from(from, to);
     shadow::first_open(from, to.saturating_sub(from)).is_some()
 }
 

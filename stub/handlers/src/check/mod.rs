@@ -32,6 +32,7 @@ pub mod heap;
 pub mod hooks;
 pub mod judge;
 pub mod news;
+pub mod old;
 pub mod overlaps;
 pub mod report;
 pub mod serve;
@@ -42,6 +43,12 @@ pub mod twin;
 /// Blocks that are left at the end are looked for.
 pub static LEAKS: AtomicBool = AtomicBool::new(false);
 
+/// Is the byte in memory whose bits say whether anybody may touch it?
+#[inline]
+pub fn has(addr: u64) -> bool {
+    arena::has(addr) || old::has(addr)
+}
+
 /// A debugger wants the program to stop at its errors.
 pub static STOPS: AtomicBool = AtomicBool::new(false);
 
@@ -51,6 +58,7 @@ pub fn alone() {
     if entries::ON.load(Relaxed) {
         entries::fall_asleep();
         shadow::forget();
+        old::forget();
     }
 }
 

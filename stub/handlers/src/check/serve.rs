@@ -6,9 +6,9 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::MAX_FRAMES;
 use ulpf_lib::ring::found::{Asked, By, Wrong};
 
-use super::entries::Function;
+use super::entries::{self, Function};
 use super::heap::{self, Origin};
-use super::{blocks, depot, news, overlaps, report};
+use super::{arena, blocks, depot, news, old, overlaps, report};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::unwind;
@@ -21,6 +21,8 @@ pub enum Outcome {
     Returns(u64),
     /// The arena needs so many bytes more; nothing has been done.
     NeedsRoom(u64),
+    /// It is about a block that is none of ours: the program's own function is to serve it ([`entries::PASSES`]).
+    Passes,
 }
 
 /// Who calls, as far as that is to be noted.
@@ -62,7 +64,10 @@ pub fn serve(
     gprs: Option<&Gprs>,
     [a, b, c]: [u64; 3],
 ) -> Outcome {
-    use Outcome::{NeedsRoom, Returns};
+    use Outcome::{NeedsRoom, Passes, Returns};
+    if function.frees_or_asks() && a != 0 && is_theirs(a) {
+        return Passes;
+    }
     let mut caller = Caller {
         thread,
         gprs,
@@ -166,6 +171,11 @@ pub fn serve(
     }
 }
 
+/// Is the block the program's own, from before the heap was checked?
+fn is_theirs(block: u64) -> bool {
+    entries::PASSES.load(Relaxed) && !arena::has(block) && !old::serves(block)
+}
+
 /// What is noted of a block that this function allocates, given its first argument.
 fn asked(function: Function, first: u64) -> Asked {
     match function {
@@ -190,11 +200,19 @@ fn free(caller: &mut Caller, block: u64, by: By) {
         By::Realloc => By::Malloc,
         by => by,
     };
-    let wrong = match heap::free(block, family, noted) {
+    let wrong = match free_any(block, family, noted) {
         Ok(()) => return,
         Err(wrong) => wrong,
     };
     caller.report(wrong, block, by);
+}
+
+/// A block of the arena, or one from before.
+fn free_any(block: u64, by: By, noted: u32) -> Result<(), Wrong> {
+    match arena::has(block) || !entries::PASSES.load(Relaxed) {
+        true => heap::free(block, by, noted),
+        false => old::free(block, noted),
+    }
 }
 
 /// Always another block: who keeps the old address is found.
@@ -216,7 +234,7 @@ fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outco
         Err(heap::NoRoom::Never) => return Outcome::Returns(0),
     };
     heap::copy(block, new, old.size.min(size));
-    if let Err(wrong) = heap::free(block, By::Malloc, noted) {
+    if let Err(wrong) = free_any(block, By::Malloc, noted) {
         caller.report(wrong, block, By::Realloc);
     }
     Outcome::Returns(new)

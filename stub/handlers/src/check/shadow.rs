@@ -3,7 +3,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use super::arena::{ARENA, arena};
+use super::arena::{self, ARENA, arena};
+use super::old;
 use crate::patches;
 
 /// The arena's alias is looked up once for each of these.
@@ -13,8 +14,11 @@ pub const WINDOW: u64 = 1 << 30;
 static DISTANCES: [AtomicU64; (ARENA / WINDOW) as usize] =
     [const { AtomicU64::new(0) }; (ARENA / WINDOW) as usize];
 
-/// From an address of the arena to its alias; `None`: nobody watches it.
+/// From an address of the arena, or of what is watched of an older heap, to its alias; `None`: nobody watches it.
 fn distance(addr: u64) -> Option<u64> {
+    if !arena::has(addr) {
+        return old::distance(addr).map(|(distance, _)| distance);
+    }
     let window = addr.wrapping_sub(arena()) / WINDOW;
     let distance = DISTANCES.get(window as usize)?.load(Relaxed);
     (distance != 0).then_some(distance)
@@ -47,12 +51,32 @@ fn bits(addr: u64) -> Option<*mut u8> {
     (table != 0).then(|| table.wrapping_add(alias / 8) as *mut u8)
 }
 
+/// So far an alias is as far away as here.
+fn end_of_window(at: u64) -> u64 {
+    match arena::has(at) {
+        true => (at - arena()) / WINDOW * WINDOW + WINDOW + arena(),
+        false => old::distance(at).map_or(at, |(_, end)| end),
+    }
+}
+
+/// The first byte of `[addr, end)` that has a bit.
+pub fn checked_from(addr: u64, end: u64) -> u64 {
+    if super::has(addr) {
+        return addr;
+    }
+    let last = end.saturating_sub(1);
+    match arena::has(last) {
+        true => arena(),
+        false => old::start_of(last).unwrap_or(end).max(addr),
+    }
+}
+
 /// Calls `f` with the bits of `[addr, addr + len)`, window by window: the first byte, and how many bits. `addr` is a
 /// multiple of eight.
 fn each(addr: u64, len: u64, mut f: impl FnMut(*mut u8, u64)) {
     let (mut at, end) = (addr, addr + len);
     while at < end {
-        let stop = end.min((at - arena()) / WINDOW * WINDOW + WINDOW + arena());
+        let stop = end.min(end_of_window(at));
         let Some(bits) = bits(at) else { return };
         f(bits, stop - at);
         at = stop;

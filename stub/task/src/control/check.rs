@@ -29,6 +29,7 @@ use ulpf_stub_tables::attributes::{Attributes, Part};
 use super::allocator::Tables;
 use super::entrances::{comes_to_served, is_jump, room};
 use super::functions::{self, DT_STRTAB, Object, bytes};
+use super::own_functions::{self, OwnFunctions};
 use super::slots;
 use super::watches::{no_numbers, refusal};
 use super::{Control, text, unwind};
@@ -46,7 +47,7 @@ type Chosen = (&'static [u8], u64);
 #[derive(Default)]
 pub struct Check {
     /// All chunks are this watch.
-    id: Option<WatchId>,
+    pub id: Option<WatchId>,
     /// Files that were looked through, by where they begin.
     looked: Vec<u64>,
     /// Of these it is not known yet where they copy.
@@ -57,6 +58,8 @@ pub struct Check {
     chosen: Vec<Chosen>,
     /// Of these functions the program has its own.
     own: Vec<&'static [u8]>,
+    /// Where the program's own functions begin now.
+    own_functions: OwnFunctions,
     /// Functions that the command has named tell `delete` from `free`.
     pub tells_kinds: bool,
 }
@@ -158,7 +161,7 @@ const COPIERS: [&[u8]; 6] = [
     b"__mempcpy_chk",
 ];
 
-fn no(why: &str, what_to_do: &str) -> Refusal {
+pub fn no(why: &str, what_to_do: &str) -> Refusal {
     refusal(
         "cannot check the heap".into(),
         why.into(),
@@ -181,7 +184,7 @@ fn books() -> impl Iterator<Item = (u64, u64)> {
 const NO_ROOM: &str = "raise the limit of its address space (ulimit -v)";
 
 /// Zeroed memory of ours, which forked children have, too.
-fn memory(len: u64) -> Result<u64, Refusal> {
+pub fn memory(len: u64) -> Result<u64, Refusal> {
     place::map_sparse(len).map_err(|_| no("there is no address space for its books", NO_ROOM))
 }
 
@@ -209,6 +212,7 @@ impl Control {
     /// From now on the program's blocks come from us.
     pub fn check_heap(&mut self, how: &HeapCheck) -> Result<(), Refusal> {
         if self.check.id.is_some() {
+            self.look_for_old_blocks();
             return Ok(());
         }
         let rest = self.world.rest();
@@ -238,6 +242,7 @@ impl Control {
         serve::FRAMES.store(how.frames.into(), Relaxed);
         check::LEAKS.store(how.leaks, Relaxed);
         check::STOPS.store(how.stop, Relaxed);
+        entries::PASSES.store(how.running, Relaxed);
         self.exclude_books();
         self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
         self.grow_heap(LEAST_CHUNK);
@@ -248,6 +253,7 @@ impl Control {
             ));
         }
         self.begin_to_serve();
+        self.look_for_old_blocks();
         Ok(())
     }
 
@@ -429,11 +435,29 @@ impl Control {
         let end = at.0 + entries::JUMP as u64;
         self.sites.restore(rest, at.0, end);
         self.patches.restore(rest, at.0, end);
-        if let Some(code) = entries::add(at.0, function, None)
-            && text::write(rest, at.0, &code).is_ok()
-            && let Some(f) = findings()
-        {
-            f.functions.fetch_add(1, Relaxed);
+        let known = entries::all().any(|served| served == at.0);
+        let mut own = None;
+        if entries::PASSES.load(Relaxed) && !known {
+            own = self.check.own_functions.moved(rest, at, maps);
+            if own.is_none() {
+                let text = alloc::format!(
+                    "ulpf: the program's {name} at {:#x} cannot be replaced: its first instructions cannot be \
+                     elsewhere; blocks that it allocates are not checked\n",
+                    at.0
+                );
+                return self.warn(&text);
+            }
+        }
+        if let Some(code) = entries::add(at.0, function, None) {
+            if let Some((to, made)) = &own {
+                entries::pass(at.0, *to);
+                own_functions::move_threads(rest, at.0, (*to, made));
+            }
+            if text::write(rest, at.0, &code).is_ok()
+                && let Some(f) = findings()
+            {
+                f.functions.fetch_add(1, Relaxed);
+            }
         }
     }
 

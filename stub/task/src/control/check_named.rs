@@ -74,6 +74,7 @@ impl Control {
             code.sort();
         }
         self.serve_allocators();
+        self.look_for_old_blocks();
         Ok(())
     }
 

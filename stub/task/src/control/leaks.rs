@@ -22,7 +22,7 @@ use ulpf_lib::place;
 use ulpf_lib::ring::found::{IN_MEMORY, Wrong};
 use ulpf_lib::sys;
 use ulpf_stub_handlers::check::blocks::{self, Block};
-use ulpf_stub_handlers::check::{arena, found, judge, report, shadow};
+use ulpf_stub_handlers::check::{arena, found, judge, old, report, shadow};
 use ulpf_stub_handlers::global::{g, machine};
 
 use super::{Control, parked, text};
@@ -198,8 +198,25 @@ impl Control {
             return false;
         };
         let map = Pages::open();
-        let image = machine().image;
         let mut bytes = vec![0; PIECE];
+        let mut look = |from: u64, to: u64, see: &mut dyn FnMut(Place, u64)| {
+            let Some(piece) = bytes.get_mut(..(to - from) as usize) else {
+                return;
+            };
+            let read = text::read(from, piece);
+            let words = piece.get(..read).unwrap_or_default().chunks_exact(8);
+            for (at, word) in (from..).step_by(8).zip(words) {
+                let word = word.try_into().map_or(0, u64::from_le_bytes);
+                see(Place::Memory(at), word);
+            }
+        };
+        // (Memory that has been moved is no longer what it was.)
+        for (start, end) in old::regions() {
+            for at in (start..end).step_by(PIECE) {
+                look(at, end.min(at + PIECE as u64), &mut see);
+            }
+        }
+        let image = machine().image;
         let mut words = [0; PIECE / 4096];
         for vma in &maps.vmas {
             let ours = place::all().contains(&vma.start)
@@ -213,7 +230,12 @@ impl Control {
                 vma.kind,
                 VmaKind::Anonymous | VmaKind::File | VmaKind::Stack
             );
-            if ours || !(data || was_data) || !memory || arena::has(vma.start) {
+            if ours
+                || !(data || was_data)
+                || !memory
+                || arena::has(vma.start)
+                || old::has(vma.start)
+            {
                 continue;
             }
             // Of a stack, what is in use.
@@ -225,13 +247,8 @@ impl Control {
                 let pages = ((stop - 1) / 4096 - at / 4096 + 1) as usize;
                 let known = words.get_mut(..pages).unwrap_or_default();
                 let some = map.as_ref().is_none_or(|map| map.some(at, known, !data));
-                if some && let Some(piece) = bytes.get_mut(..(stop - at) as usize) {
-                    let read = text::read(at, piece);
-                    let words = piece.get(..read).unwrap_or_default().chunks_exact(8);
-                    for (at, word) in (at..).step_by(8).zip(words) {
-                        let word = word.try_into().map_or(0, u64::from_le_bytes);
-                        see(Place::Memory(at), word);
-                    }
+                if some {
+                    look(at, stop, &mut see);
                 }
                 at = stop;
             }

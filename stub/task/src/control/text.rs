@@ -183,6 +183,12 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
     total
 }
 
+/// A word, if it can be read.
+pub fn word(addr: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    (read(addr, &mut word) == word.len()).then(|| u64::from_le_bytes(word))
+}
+
 /// Writes; bytes under breakpoints become their new originals.
 pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
     let mut result = Ok(());

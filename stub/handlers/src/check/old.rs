@@ -1,0 +1,254 @@
+//! Blocks that the program had before its heap was checked, where they are known (`control/glibc.rs` of the stub's task): watched
+//! as those of the arena are.
+//!
+//! The program's allocator does not get them back as long as we are here, so it has no reason to touch its heap: what the
+//! program frees is closed, and given to it when we have left ([`give_back`]).
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use super::blocks::Block;
+use super::shadow;
+use ulpf_lib::ring::found::{Asked, By, Wrong};
+
+/// A block. Its state and who has freed it change, nothing else.
+#[repr(C)]
+pub struct OldBlock {
+    pub start: u64,
+    /// Bytes that the program may use.
+    pub size: u64,
+    pub state: AtomicU32,
+    /// A number of the depot.
+    pub freed: AtomicU32,
+}
+
+pub const IN_USE: u32 = 0;
+/// The allocator has it already.
+pub const FREED_BEFORE: u32 = 1;
+/// The allocator is to get it when we have left.
+pub const FREED: u32 = 2;
+/// And has.
+pub const GIVEN_BACK: u32 = 3;
+
+impl OldBlock {
+    pub fn is(&self, state: u32) -> bool {
+        self.state.load(Relaxed) == state
+    }
+
+    fn block(&self) -> Block {
+        Block {
+            start: self.start,
+            size: self.size,
+            by: By::Malloc,
+            asked: Asked::Malloc,
+            freed: !self.is(IN_USE),
+            inherited: true,
+            allocated_at: 0,
+            freed_at: self.freed.load(Relaxed),
+        }
+    }
+}
+
+/// Memory in which all that no block has is the allocator's: where it begins and ends, and how far its alias is.
+struct Region {
+    start: AtomicU64,
+    end: AtomicU64,
+    distance: AtomicU64,
+}
+
+pub const MOST_REGIONS: usize = 64;
+
+static REGIONS: [Region; MOST_REGIONS] = [const {
+    Region {
+        start: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        distance: AtomicU64::new(0),
+    }
+}; MOST_REGIONS];
+/// From the first one to the end of the last one.
+static SPAN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The blocks, ascending: where they are, and how many.
+static BLOCKS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The code of the allocator, `[start, end)`.
+static ALLOCATOR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Where the allocator's own free begins now.
+static OWN_FREE: AtomicU64 = AtomicU64::new(0);
+/// The blocks before this one have been looked at by [`give_back`].
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+
+// ---- by the stub's task, at rest -------------------------------------------------------------------
+
+/// These are the blocks; `at` is memory of ours.
+pub fn begin((at, blocks): (u64, u64), allocator: (u64, u64), free: u64) {
+    OWN_FREE.store(free, Relaxed);
+    let put = |words: &[AtomicU64; 2], values: [u64; 2]| {
+        words
+            .iter()
+            .zip(values)
+            .for_each(|(to, from)| to.store(from, Relaxed));
+    };
+    put(&BLOCKS, [at, blocks]);
+    put(&ALLOCATOR, [allocator.0, allocator.1]);
+}
+
+/// One more region, all of which is watched. They come in ascending order. `false`: there are too many.
+pub fn add_region((start, end): (u64, u64), distance: u64) -> bool {
+    let Some(free) = REGIONS.iter().find(|r| r.end.load(Relaxed) == 0) else {
+        return false;
+    };
+    free.start.store(start, Relaxed);
+    free.distance.store(distance, Relaxed);
+    free.end.store(end, Relaxed);
+    let [first, last] = &SPAN;
+    if last.load(Relaxed) == 0 {
+        first.store(start, Relaxed);
+    }
+    last.store(end, Relaxed);
+    true
+}
+
+/// Nobody watches them any more.
+pub fn forget() {
+    let [_, last] = &SPAN;
+    last.store(0, Relaxed);
+    REGIONS.iter().for_each(|r| r.end.store(0, Relaxed));
+}
+
+/// The regions that are watched.
+pub fn regions() -> impl Iterator<Item = (u64, u64)> {
+    let all = REGIONS
+        .iter()
+        .map(|r| (r.start.load(Relaxed), r.end.load(Relaxed)));
+    all.take_while(|r| r.1 != 0)
+}
+
+/// All bytes that the program may not touch are closed; all of the region is open so far.
+pub fn close_all() {
+    for (start, end) in regions() {
+        shadow::open(start, end - start);
+        let from = index_behind(start);
+        let within = blocks().iter().skip(from);
+        for block in within.take_while(|b| b.start < end) {
+            // The word before it is its size, of which the allocator alone knows.
+            shadow::close(block.start - 8, 8);
+            if !block.is(IN_USE) {
+                shadow::close(block.start, block.size);
+            }
+        }
+    }
+}
+
+// ---- what handlers ask ---------------------------------------------------------------------------
+
+/// Is the byte in a region that is watched?
+#[inline]
+pub fn has(addr: u64) -> bool {
+    let [first, last] = &SPAN;
+    addr < last.load(Relaxed) && addr >= first.load(Relaxed) && region(addr).is_some()
+}
+
+fn region(addr: u64) -> Option<&'static Region> {
+    let is_in = |r: &&Region| addr >= r.start.load(Relaxed) && addr < r.end.load(Relaxed);
+    REGIONS
+        .iter()
+        .take_while(|r| r.end.load(Relaxed) != 0)
+        .find(is_in)
+}
+
+/// From an address of a region to its alias, and where that region ends.
+pub fn distance(addr: u64) -> Option<(u64, u64)> {
+    let [first, last] = &SPAN;
+    if addr >= last.load(Relaxed) || addr < first.load(Relaxed) {
+        return None;
+    }
+    region(addr).map(|r| (r.distance.load(Relaxed), r.end.load(Relaxed)))
+}
+
+/// Where the region begins that has this byte.
+pub fn start_of(addr: u64) -> Option<u64> {
+    region(addr).map(|r| r.start.load(Relaxed))
+}
+
+fn blocks() -> &'static [OldBlock] {
+    let [at, len] = &BLOCKS;
+    let (at, len) = (at.load(Relaxed), len.load(Relaxed));
+    match at {
+        0 => &[],
+        // SAFETY: written by the stub's task, and mapped for good.
+        _ => unsafe { core::slice::from_raw_parts(at as *const OldBlock, len as usize) },
+    }
+}
+
+/// The first block that begins behind this byte.
+fn index_behind(addr: u64) -> usize {
+    blocks().partition_point(|b| b.start <= addr)
+}
+
+fn find(addr: u64) -> Option<&'static OldBlock> {
+    let block = blocks().get(index_behind(addr).checked_sub(1)?)?;
+    (block.start == addr).then_some(block)
+}
+
+/// The block that begins there, if it is known.
+pub fn at(addr: u64) -> Option<Block> {
+    find(addr).map(OldBlock::block)
+}
+
+/// The block that has this byte, or the last one before it.
+pub fn near(addr: u64) -> Option<Block> {
+    let before = blocks().get(index_behind(addr).checked_sub(1)?);
+    before.map(OldBlock::block).filter(|_| has(addr))
+}
+
+/// The next one behind this byte.
+pub fn next(addr: u64) -> Option<Block> {
+    blocks().get(index_behind(addr)).map(OldBlock::block)
+}
+
+/// Is it the allocator's own code?
+pub fn is_allocators(pc: u64) -> bool {
+    let [start, end] = &ALLOCATOR;
+    pc >= start.load(Relaxed) && pc < end.load(Relaxed)
+}
+
+/// Is a call about this address served by us? What is no known block, and in none, is the allocator's affair; and so is what it
+/// had already when we came: it gives up the cache of a thread that ends.
+pub fn serves(addr: u64) -> bool {
+    if blocks().is_empty() || !has(addr) {
+        return false;
+    }
+    match find(addr) {
+        Some(block) => !block.is(FREED_BEFORE),
+        None => near(addr).is_some_and(|b| !b.freed && addr < b.start + b.size),
+    }
+}
+
+pub fn free(addr: u64, noted: u32) -> Result<(), Wrong> {
+    let block = find(addr).ok_or(Wrong::NoBlock)?;
+    let state = &block.state;
+    let before = state.compare_exchange(IN_USE, FREED, Relaxed, Relaxed);
+    before.map_err(|_| Wrong::Twice)?;
+    block.freed.store(noted, Relaxed);
+    shadow::close(block.start, block.size);
+    Ok(())
+}
+
+/// When we have left: some of the blocks that the program has freed are given to its own function.
+pub fn give_back(free: impl Fn(u64, u64)) {
+    /// So many are looked at.
+    const FAR: u64 = 1024;
+    let (all, own) = (blocks(), OWN_FREE.load(Relaxed));
+    let from = LOOKED.load(Relaxed);
+    if own == 0 || from >= all.len() as u64 {
+        return;
+    }
+    let from = LOOKED.fetch_add(FAR, Relaxed);
+    for block in all.iter().skip(from as usize).take(FAR as usize) {
+        let state = &block.state;
+        if state
+            .compare_exchange(FREED, GIVEN_BACK, Relaxed, Relaxed)
+            .is_ok()
+        {
+            free(own, block.start);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Blocks that the program had before its heap was checked: they are found (`glibc.rs`), and watched as new ones are
+//! (`check/old.rs` of the handlers).
+
+use core::ops::Range;
+use core::sync::atomic::Ordering::*;
+
+use alloc::vec::Vec;
+
+use ulpf_lib::command::Placement;
+use ulpf_lib::guard::maps::Snapshot;
+use ulpf_lib::ring::found::Old;
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
+use ulpf_stub_handlers::check::entries::{self, Function};
+use ulpf_stub_handlers::check::found::findings;
+use ulpf_stub_handlers::check::old::{self, IN_USE, MOST_REGIONS, OldBlock};
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::unwind;
+use ulpf_stub_tables::attributes::{Attributes, Part};
+
+use super::check::memory;
+use super::functions::Object;
+use super::glibc::{self, Walked};
+use super::{Control, parked, pause, reader, text};
+
+/// The allocator's code is around its functions: what these call stands before them.
+const BEFORE: u64 = 16 << 10;
+const BEHIND: u64 = 4 << 10;
+/// So often threads get the time to leave it.
+const TRIES: usize = 100;
+
+impl Control {
+    /// If the program has run before, and nothing is known of its blocks so far.
+    pub fn look_for_old_blocks(&mut self) {
+        let Some(f) = findings().filter(|_| entries::PASSES.load(Relaxed)) else {
+            return;
+        };
+        if matches!(
+            Old::of(f.old.load(SeqCst)),
+            Old::None | Old::Unknown | Old::Busy
+        ) {
+            let mut known = self.find_old_blocks();
+            for _ in 0..TRIES {
+                if known != Err(Old::Busy) || !self.goes_on_a_moment() {
+                    break;
+                }
+                known = self.find_old_blocks();
+            }
+            let known = known.map_or_else(|why| why, |()| Old::Walked);
+            f.old.store(known as u64, SeqCst);
+        }
+    }
+
+    /// Threads leave the allocator, into which none comes any more for a new block. `false`: the program has died.
+    fn goes_on_a_moment(&mut self) -> bool {
+        self.world.rest().guards().resumed();
+        self.running = true;
+        self.let_world_go();
+        pause::sleep();
+        while (self.serve() || self.holder.is_some()) && !reader::program_is_dead() {
+            pause::sleep();
+        }
+        self.running = false;
+        self.world.stop(None)
+    }
+
+    fn find_old_blocks(&mut self) -> Result<(), Old> {
+        let maps = Snapshot::read().map_err(|_| Old::Unknown)?;
+        let (allocator, free, file) = allocator(&maps).ok_or(Old::Unknown)?;
+        let rest = self.world.rest();
+        let busy = g().threads.iter().any(|t| {
+            let frame = parked::frame(t, rest);
+            frame.is_some_and(|c| {
+                unwind::comes_from(&c.gprs, text::word, |at| allocator.contains(&at))
+            })
+        });
+        if busy {
+            return Err(Old::Busy);
+        }
+        let walked = glibc::walk(&glibc::data_of(file, &maps))?;
+        self.watch_old_blocks(&walked, &allocator, free)
+    }
+
+    fn watch_old_blocks(
+        &mut self,
+        walked: &Walked,
+        allocator: &Range<u64>,
+        free: u64,
+    ) -> Result<(), Old> {
+        let len = (walked.blocks.len() * size_of::<OldBlock>()) as u64;
+        let at =
+            memory(len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE)).map_err(|_| Old::Unwatched)?;
+        self.world.rest().guards().exclude(TargetAddr(at), len);
+        let mut watched = Vec::new();
+        for region in &walked.regions {
+            watched.extend(self.watch_region(*region).ok_or(Old::Unwatched)?);
+        }
+        if watched.len() > MOST_REGIONS {
+            return Err(Old::Unwatched);
+        }
+        // SAFETY: memory for so many.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                walked.blocks.as_ptr(),
+                at as *mut OldBlock,
+                walked.blocks.len(),
+            );
+        }
+        old::begin(
+            (at, walked.blocks.len() as u64),
+            (allocator.start, allocator.end),
+            free,
+        );
+        for (start, end, distance) in &watched {
+            old::add_region((*start, *end), *distance);
+        }
+        old::close_all();
+        for (start, end, _) in watched {
+            let rest = self.world.rest();
+            self.patches.classes.classify_checked(rest, start, end);
+        }
+        if let Some(f) = findings()
+            && let [blocks, bytes] = &f.old_blocks
+        {
+            let used = walked.blocks.iter().filter(|b| b.is(IN_USE));
+            blocks.store(used.clone().count() as u64, Relaxed);
+            bytes.store(used.map(|b| b.size).sum(), Relaxed);
+        }
+        Ok(())
+    }
+
+    /// All of this memory is watched: parts of it, and how far their aliases are. `None`: it cannot be.
+    fn watch_region(&mut self, (start, end): (u64, u64)) -> Option<Vec<(u64, u64, u64)>> {
+        let range = WatchRange::new(TargetAddr(start), end - start)?;
+        let id = self.staged.insert_new(range, WatchKind::Access)?;
+        self.set_first_attributes(
+            id,
+            Attributes {
+                group: self.check.id,
+                placement: Placement::Guard,
+                part: Part::Checked,
+                ..Attributes::default()
+            },
+        );
+        self.commit_watches();
+        let mut parts: Vec<(u64, u64, u64)> = Vec::new();
+        for page in (start..end).step_by(PAGE_SIZE as usize) {
+            let entry = g().page_map.entry(TargetAddr(page));
+            let alias = entry
+                .alias(TargetAddr(page))
+                .filter(|_| entry.guards(AccessKind::Read))?;
+            let distance = alias.0.wrapping_sub(page);
+            match parts.last_mut() {
+                Some(last) if last.2 == distance => last.1 = page + PAGE_SIZE,
+                _ => parts.push((page, page + PAGE_SIZE, distance)),
+            }
+        }
+        Some(parts)
+    }
+}
+
+/// The code of the C library's allocator, if that is the program's only one, where its free begins now, and the file.
+fn allocator(maps: &Snapshot) -> Option<(Range<u64>, u64, (u64, u64))> {
+    let is_free = |at: &u64| entries::of(*at) == Some(Function::Free);
+    let frees: Vec<u64> = entries::all().filter(is_free).collect();
+    let object = |at: u64| Object::at(maps.index(at), maps);
+    let own = object(*frees.first()?)?;
+    let same = |at: &u64| (own.start..own.end).contains(at);
+    if !frees.iter().all(same) {
+        return None;
+    }
+    let all =
+        || entries::all().filter(|at| same(at) && entries::of(*at).is_some_and(|f| !f.goes_on()));
+    let (first, last) = (all().min()?, all().max()?);
+    let known = (0..entries::MOST).filter_map(entries::known);
+    let free = known
+        .filter(|k| Some(&k.pc) == frees.first())
+        .find_map(entries::passed)?;
+    let code = first.saturating_sub(BEFORE)..last + BEHIND;
+    Some((code, free.back, (own.start, own.end)))
+}

@@ -1,0 +1,248 @@
+"""`ulpf check --attach`: the heap of a process that runs already."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+import zlib
+
+from lib.env import PATIENCE, ULPF, find_tool, ulpf_only
+from lib.run import program
+
+LIMIT = 60 * PATIENCE
+
+
+class Checked:
+    """`ulpf check --attach` of a process, until `leave`."""
+
+    def __init__(self, pid, *options):
+        self.log = tempfile.NamedTemporaryFile()
+        self.process = subprocess.Popen([ULPF, "check", "--json", "-l", self.log.name, *options, "--attach", str(pid)], stderr=subprocess.PIPE, text=True)
+        self.limit = threading.Timer(LIMIT, self.process.kill)
+        self.limit.start()
+        end = time.monotonic() + LIMIT
+        while not self.lines():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"nothing has begun: {self.process.communicate()[1]}")
+            time.sleep(0.02)
+
+    def lines(self):
+        with open(self.log.name) as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+    def notice(self):
+        return next(line["text"] for line in self.lines() if line["type"] == "notice")
+
+    def leave(self):
+        """Ctrl-C, if the program has not ended: what was found, and the sums."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        return self.end()
+
+    def end(self):
+        """The program has ended."""
+        self.process.wait(LIMIT)
+        self.limit.cancel()
+        lines = self.lines()
+        self.log.close()
+        self.process.stderr.close()
+        return [line for line in lines if line["type"] == "error"], lines[-1]
+
+
+class Server:
+    """A program that takes orders, a line each."""
+
+    def __init__(self, *command, environment=None):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+        self.limit = threading.Timer(2 * LIMIT, self.process.kill)
+        self.limit.start()
+        self.pid = int(self.process.stdout.readline().split()[1])
+
+    def order(self, word):
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith("done"):
+                return
+        raise AssertionError(f"it has ended at {word}: {self.process.wait(LIMIT)}")
+
+    def end(self):
+        """Its last words and its status."""
+        out, _ = self.process.communicate("end\n", LIMIT)
+        self.limit.cancel()
+        return out, self.process.returncode
+
+
+def short(found):
+    return [(error["error"], error["callers"][0].get("function") if error["error"].endswith("free") else error["place"].get("function")) for error in found]
+
+
+NEW = {"new_behind": "outside", "new_freed": "freed", "new_twice": "double-free"}
+OLD = {"old_behind": "outside", "old_freed": "freed", "old_twice": "double-free"}
+# It reads and writes behind the block, and frees and reads.
+OLD_FOUND = [("outside", "old_behind"), ("outside", "old_behind"), ("freed", "old_freed_now"), ("double-free", "old_twice")]
+
+
+@ulpf_only
+class Attached(unittest.TestCase):
+    def test_errors_in_new_blocks(self):
+        server = Server(program("heap_attached"))
+        checked = Checked(server.pid)
+        for word in ("harmless", *NEW, "threads", "harmless"):
+            server.order(word)
+        self.assertEqual(server.end(), ("well\n", 0))
+        found, heap = checked.end()
+        found = [error for error in found if "lost" not in error["error"]]
+        self.assertEqual(short(found), [(kind, word) for word, kind in NEW.items()], found)
+        self.assertGreater(heap["allocated"], 1000)
+        self.assertTrue(heap["searched"])
+
+    def test_errors_in_blocks_from_before(self):
+        """Those of glibc's heaps, of all threads."""
+        server = Server(program("heap_attached"))
+        checked = Checked(server.pid)
+        self.assertRegex(checked.notice(), r"^[0-9]{2,} blocks \([0-9]{5,} bytes\) that the program has already are checked, too")
+        for word in ("harmless", *OLD, "threads"):
+            server.order(word)
+        found, _ = checked.leave()
+        self.assertEqual(short(found), OLD_FOUND, found)
+        behind, _, inside, twice = found
+        self.assertIn("0 bytes behind a block of 40 bytes", behind["what"])
+        self.assertIn("16 bytes inside a freed block of 200 bytes", inside["what"])
+        self.assertEqual(inside["freed_by"][0]["function"], "old_freed_now")
+        self.assertEqual(inside["allocated_by"], [])
+        # The allocator gets what was freed meanwhile, once.
+        for word in ("harmless", "threads", "harmless"):
+            server.order(word)
+        self.assertEqual(server.end(), ("well\n", 0))
+
+    def test_a_heap_that_does_not_fit_together(self):
+        """Is left alone, and said to be so."""
+        server = Server(program("heap_attached"))
+        server.order("break")
+        checked = Checked(server.pid)
+        self.assertIn("glibc's heap does not fit together", checked.notice())
+        server.order("new_behind")
+        found, _ = checked.leave()
+        self.assertEqual(short(found), [("outside", "new_behind")])
+        server.order("mend")
+        self.assertEqual(server.end(), ("well\n", 0))
+
+    def test_detach_leaves_every_block_valid(self):
+        """And who comes again checks again, over what is left of the first one."""
+        server = Server(program("heap_attached"))
+        for _ in range(3):
+            checked = Checked(server.pid)
+            for word in ("harmless", "threads", "new_behind"):
+                server.order(word)
+            found, heap = checked.leave()
+            self.assertEqual(short(found), [("outside", "new_behind")])
+            self.assertFalse(heap["searched"])
+            for word in ("harmless", "threads", "harmless"):
+                server.order(word)
+        self.assertEqual(server.end(), ("well\n", 0))
+
+    def test_other_allocators(self):
+        """Nothing is known of their blocks from before, and nothing is said of them."""
+        for name in ("libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"):
+            library = f"/usr/lib/x86_64-linux-gnu/{name}"
+            if not os.path.exists(library):
+                continue
+            with self.subTest(name):
+                server = Server(program("heap_attached"), environment={"LD_PRELOAD": library})
+                checked = Checked(server.pid)
+                self.assertIn("are not known, because its allocator is not glibc's", checked.notice())
+                for word in ("harmless", *NEW, "threads", "harmless"):
+                    server.order(word)
+                found, _ = checked.leave()
+                self.assertEqual(short(found), [(kind, word) for word, kind in NEW.items()], found)
+                server.order("harmless")
+                self.assertEqual(server.end(), ("well\n", 0))
+
+    def test_python(self):
+        """It has a heap of its own above malloc, forks, and goes on when nobody looks any more."""
+        python = find_tool("python3")
+        if not python:
+            self.skipTest("no python3")
+        work = "\n".join([
+            "import os, sys, threading, zlib",
+            "kept = [bytes(n) for n in range(500, 1500)]",
+            "print('ready', os.getpid(), flush=True)",
+            "for line in sys.stdin:",
+            "    if line == 'end\\n': break",
+            "    kept = [zlib.compress(b'abc' * len(k))[:0] + k for k in kept]",
+            "    threads = [threading.Thread(target=lambda: sorted(str(n) for n in range(3000))) for _ in range(4)]",
+            "    [t.start() for t in threads], [t.join() for t in threads]",
+            "    child = os.fork()",
+            "    if child == 0: kept = [k + b'1' for k in kept]; os._exit(len(kept) % 200)",
+            "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(kept) % 200",
+            "    print('done', flush=True)",
+            "print('well')",
+        ])  # fmt: skip
+        server = Server(python, "-c", work, environment={"PYTHONMALLOC": "malloc"})
+        checked = Checked(server.pid)
+        for _ in range(3):
+            server.order("work")
+        found, heap = checked.leave()
+        self.assertEqual(found, [])
+        self.assertGreater(heap["allocated"], 10_000)
+        server.order("work")
+        self.assertEqual(server.end(), ("well\n", 0))
+
+    def test_a_server_with_traffic(self):
+        """Nobody notices that somebody looks, or has looked, and nothing is said of it."""
+        nginx = find_tool("nginx") or find_tool("/usr/sbin/nginx")
+        if not nginx:
+            self.skipTest("no nginx")
+        with tempfile.TemporaryDirectory(prefix="ulpf-nginx-") as folder:
+            os.chmod(folder, 0o755)
+            with open(os.path.join(folder, "page"), "w") as page:
+                page.write("0123456789" * 5000)
+            place = os.path.join(folder, "socket")
+            config = f"""
+                daemon off; master_process off; pid {folder}/pid; error_log {folder}/error; events {{ }}
+                http {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
+                    uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s; gzip on; gzip_types *; gzip_min_length 1;
+                    server {{ listen unix:{place}; root {folder}; }} }}"""
+            with open(os.path.join(folder, "config"), "w") as file:
+                file.write(config)
+            with subprocess.Popen([nginx, "-c", f"{folder}/config", "-p", folder], stderr=subprocess.DEVNULL) as server:
+                try:
+                    self.serve(server.pid, place)
+                finally:
+                    server.kill()
+
+    def serve(self, pid, place):
+        def ask(times):
+            for n in range(times):
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.settimeout(LIMIT)
+                    s.connect(place)
+                    s.sendall(b"GET /page HTTP/1.0\r\nAccept-Encoding: %s\r\n\r\n" % (b"gzip" if n % 2 else b"none"))
+                    answer = b"".join(iter(lambda: s.recv(1 << 16), b""))
+                head, body = answer.split(b"\r\n\r\n", 1)
+                self.assertIn(b"200 OK", head)
+                self.assertEqual(zlib.decompress(body, 31) if b"gzip" in head else body, b"0123456789" * 5000)
+
+        end = time.monotonic() + LIMIT
+        while not os.path.exists(place) and time.monotonic() < end:
+            time.sleep(0.02)
+        ask(20)
+        for _ in range(2):
+            checked = Checked(pid)
+            self.assertIn("are checked, too", checked.notice())
+            ask(20)
+            found, heap = checked.leave()
+            self.assertEqual(found, [])
+            self.assertGreater(heap["allocated"], 50)
+            ask(20)
+
+    def test_what_does_not_go_together(self):
+        for options in (["--attach", "1", "prog"], ["--attach", "1", "--aslr"], ["--attach", "1", "--exit-on-first-error"]):
+            done = subprocess.run([ULPF, "check", *options], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, 2, options)

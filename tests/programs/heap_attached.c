@@ -1,0 +1,165 @@
+/* A small server that runs already when its heap is begun to be checked. Threads allocate, hand blocks on and free them, as
+ * long as it runs; a line on standard input is an order, and what it has come to is a line on standard output. */
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { THREADS = 4, SLOTS = 64 };
+
+static _Atomic(char *) slots[SLOTS];
+static atomic_int stop;
+static atomic_ulong rounds;
+
+/* From before somebody looks. */
+static char *old, *old_freed, *old_large, *old_grows;
+
+static void *work(void *arg)
+{
+	unsigned seed = (unsigned)(size_t)arg * 2654435761u + 1;
+	while (!stop) {
+		seed = seed * 1103515245 + 12345;
+		size_t size = 8 + seed / 65536 % 600;
+		char *block = seed & 0x10000 ? malloc(size) : calloc(1, size);
+		memset(block, (int)size, size);
+		if (seed & 0x20000)
+			block = realloc(block, size * 2);
+		/* The next one to come by frees it. */
+		free(atomic_exchange(&slots[seed / 4096 % SLOTS], block));
+		rounds++;
+		if (seed % 64 == 0)
+			usleep(100);
+	}
+	return NULL;
+}
+
+__attribute__((noinline)) static void new_behind(void)
+{
+	char *volatile block = malloc(24);
+	block[24] = 1;
+	free(block);
+}
+
+__attribute__((noinline)) static int new_freed(void)
+{
+	char *volatile block = malloc(40);
+	free(block);
+	return block[4];
+}
+
+__attribute__((noinline)) static void new_twice(void)
+{
+	char *volatile block = malloc(40);
+	free(block);
+	free(block);
+}
+
+__attribute__((noinline)) static void old_behind(void)
+{
+	/* (The same again, so that nothing is broken.) */
+	char *volatile block = old;
+	block[malloc_usable_size(block)] = block[malloc_usable_size(block)];
+}
+
+__attribute__((noinline)) static int old_freed_now(void)
+{
+	char *volatile block = old_freed;
+	free(block);
+	return block[16];
+}
+
+__attribute__((noinline)) static void old_twice(void)
+{
+	char *volatile block = malloc(8);
+	free(block);
+	block = old_freed;
+	free(block);
+}
+
+__attribute__((noinline)) static void harmless(void)
+{
+	old_grows = realloc(old_grows, 5000);
+	old_grows[4999] = old_grows[0];
+	free(old_large);
+	old_large = malloc(1 << 20);
+	memset(old_large, 1, 1 << 20);
+	char *text = strdup("what nobody complains of");
+	printf("(%zu %c)\n", strlen(text), old_grows[0]);
+	free(text);
+}
+
+/* As they end, the C library frees what it has kept for them. */
+static void *short_one(void *arg)
+{
+	free(arg);
+	return malloc(100);
+}
+
+static void some_threads(void)
+{
+	for (int n = 0; n < 8; n++) {
+		pthread_t thread;
+		void *block;
+		pthread_create(&thread, NULL, short_one, malloc(50));
+		pthread_join(thread, &block);
+		free(block);
+	}
+}
+
+/* What stands before a block is its size. */
+static void break_heap(void) { ((size_t *)old)[-1] ^= 0x7008; }
+
+static const struct {
+	const char *name;
+	void (*does)(void);
+} orders[] = {
+	{ "new_behind", new_behind },
+	{ "new_freed", (void (*)(void))new_freed },
+	{ "new_twice", new_twice },
+	{ "old_behind", old_behind },
+	{ "old_freed", (void (*)(void))old_freed_now },
+	{ "old_twice", old_twice },
+	{ "harmless", harmless },
+	{ "threads", some_threads },
+	{ "break", break_heap },
+	{ "mend", break_heap },
+};
+
+int main(void)
+{
+	pthread_t threads[THREADS];
+	for (size_t n = 0; n < THREADS; n++)
+		pthread_create(&threads[n], NULL, work, (void *)n);
+	old = malloc(40);
+	old_freed = malloc(200);
+	old_large = malloc(1 << 20);
+	old_grows = malloc(100);
+	memset(old_grows, 'g', 100);
+	printf("ready %d\n", getpid());
+	fflush(stdout);
+	char line[64];
+	while (fgets(line, sizeof line, stdin)) {
+		line[strcspn(line, "\n")] = 0;
+		if (!strcmp(line, "end"))
+			break;
+		for (size_t n = 0; n < sizeof orders / sizeof *orders; n++)
+			if (!strcmp(line, orders[n].name))
+				orders[n].does();
+		/* Every thread is still at work. */
+		unsigned long before = rounds;
+		while (rounds < before + 1000)
+			usleep(1000);
+		printf("done %s\n", line);
+		fflush(stdout);
+	}
+	stop = 1;
+	for (int n = 0; n < THREADS; n++)
+		pthread_join(threads[n], NULL);
+	for (int n = 0; n < SLOTS; n++)
+		free(slots[n]);
+	puts("well");
+	return 0;
+}
