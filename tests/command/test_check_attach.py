@@ -11,7 +11,7 @@ import time
 import unittest
 import zlib
 
-from lib.env import PATIENCE, ULPF, find_tool, ulpf_only
+from lib.env import PATIENCE, ULPF, find_tool, needs, ulpf_only
 from lib.run import program
 
 LIMIT = 60 * PATIENCE
@@ -241,6 +241,41 @@ class Attached(unittest.TestCase):
             self.assertEqual(found, [])
             self.assertGreater(heap["allocated"], 50)
             ask(20)
+
+    @needs("redis-check-rdb")
+    def test_redis_under_its_benchmark(self):
+        """It is attached to in the midst of it, and let go, twice; the benchmark notices nothing, and nothing is said."""
+        with tempfile.TemporaryDirectory(prefix="ulpf-redis-") as folder:
+            # redis-server is the same file under another name.
+            command, place = os.path.join(folder, "redis-server"), os.path.join(folder, "socket")
+            os.symlink(find_tool("redis-check-rdb"), command)
+            command = [command, "--port", "0", "--unixsocket", place, "--save", "", "--daemonize", "no", "--dir", folder]
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+                try:
+                    self.benchmark(server.pid, place)
+                    subprocess.run([find_tool("redis-cli"), "-s", place, "shutdown", "nosave"], capture_output=True, timeout=LIMIT)
+                    self.assertEqual(server.wait(LIMIT), 0)
+                finally:
+                    server.kill()
+
+    def benchmark(self, pid, place):
+        end = time.monotonic() + LIMIT
+        while not os.path.exists(place) and time.monotonic() < end:
+            time.sleep(0.02)
+        kinds = "set,get,incr,lpush,rpop,sadd,hset,spop,zadd,mset"
+        run = [find_tool("redis-benchmark"), "-s", place, "-n", "10000", "-q", "-t", kinds, "-d", "100", "-r", "1000"]
+        with subprocess.Popen([*run, "-l"], stdout=subprocess.DEVNULL) as traffic:
+            try:
+                for _ in range(2):
+                    checked = Checked(pid)
+                    time.sleep(2)
+                    found, heap = checked.leave()
+                    self.assertEqual(found, [])
+                    self.assertGreater(heap["allocated"], 1000)
+                self.assertIsNone(traffic.poll())
+            finally:
+                traffic.kill()
+        subprocess.run(run, check=True, stdout=subprocess.DEVNULL, timeout=LIMIT)
 
     def test_what_does_not_go_together(self):
         for options in (["--attach", "1", "prog"], ["--attach", "1", "--aslr"], ["--attach", "1", "--exit-on-first-error"]):

@@ -12,7 +12,7 @@ use ulpf_engine::cpu::Cpu;
 use ulpf_lib::eflags::DF;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 
-use crate::check::{self, shadow};
+use crate::check::{regions, shadow};
 use crate::global::g;
 use crate::hits::{self, count_false_positives};
 use crate::locks::{self, Held};
@@ -75,7 +75,7 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     if copies {
         let apart = source.abs_diff(dest) >= len as u64;
         let seen = g().page_map.entry(TargetAddr(source));
-        let checked = check::has(source);
+        let checked = regions::is_checked(source);
         if !apart
             || seen.guards(AccessKind::Read) && !checked
             || checked && shadow::first_closed(source, len as u64).is_some()

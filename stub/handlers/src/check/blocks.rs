@@ -5,7 +5,6 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::ring::found::{Asked, By};
 
 use super::arena::{ARENA, CARVED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, SMALLEST, arena, has};
-use super::old;
 
 /// Bytes for the records of slots.
 pub const RECORDS: u64 = ARENA / SMALLEST * size_of::<Slot>() as u64;
@@ -178,25 +177,16 @@ pub fn block(slot: u64) -> Option<Block> {
 
 /// The block in whose slot the byte at `addr` is.
 pub fn near(addr: u64) -> Option<Block> {
-    if !has(addr) {
-        return old::near(addr);
-    }
     block(slot_of(addr)?.0)
 }
 
 /// The block that begins at `addr`.
 pub fn at(addr: u64) -> Option<Block> {
-    if !has(addr) {
-        return old::at(addr).filter(|_| old::has(addr));
-    }
     near(addr).filter(|b| b.start == addr)
 }
 
 /// The block in the next slot behind the byte at `addr`.
 pub fn next(addr: u64) -> Option<Block> {
-    if !has(addr) {
-        return old::next(addr);
-    }
     let granule = ((addr - arena()) / GRANULE + 1) * GRANULE + arena();
     match slot_of(addr) {
         Some((slot, size)) => near(arena() + slot + size).or_else(|| near(granule)),

@@ -8,8 +8,8 @@ use ulpf_lib::ring::found::Wrong;
 
 use ulpf_stub_tables::code::Surplus;
 
-use super::blocks::{self, Block};
-use super::{arena, old, report, shadow};
+use super::blocks::Block;
+use super::{arena, known, old, report, shadow};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
 use crate::runtime::memory;
@@ -134,14 +134,14 @@ fn is_masked(pc: u64) -> bool {
 /// What the byte belongs to: a freed block that it was in, or the block that is nearest.
 pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     let is_one = |b: &Block| b.size > 0 || b.allocated_at != 0;
-    let here = blocks::near(at).filter(is_one);
+    let here = known::near(at).filter(is_one);
     if let Some(b) = here
         && b.freed
         && at.wrapping_sub(b.start) < b.size
     {
         return (Wrong::Freed, here);
     }
-    let next = blocks::next(at).filter(is_one);
+    let next = known::next(at).filter(is_one);
     let distance = |b: &Block| match at < b.start {
         true => b.start - at,
         false => at - (b.start + b.size) + 1,

@@ -31,9 +31,11 @@ pub mod found;
 pub mod heap;
 pub mod hooks;
 pub mod judge;
+pub mod known;
 pub mod news;
 pub mod old;
 pub mod overlaps;
+pub mod regions;
 pub mod report;
 pub mod serve;
 pub mod shadow;
@@ -42,12 +44,6 @@ pub mod twin;
 
 /// Blocks that are left at the end are looked for.
 pub static LEAKS: AtomicBool = AtomicBool::new(false);
-
-/// Is the byte in memory whose bits say whether anybody may touch it?
-#[inline]
-pub fn has(addr: u64) -> bool {
-    arena::has(addr) || old::has(addr)
-}
 
 /// A debugger wants the program to stop at its errors.
 pub static STOPS: AtomicBool = AtomicBool::new(false);
@@ -58,7 +54,7 @@ pub fn alone() {
     if entries::ON.load(Relaxed) {
         entries::fall_asleep();
         shadow::forget();
-        old::forget();
+        regions::forget();
     }
 }
 

@@ -9,9 +9,9 @@ use ulpf_lib::ring::MAX_FRAMES;
 use ulpf_lib::ring::found::{By, Report, Wrong};
 use ulpf_lib::sys;
 
-use super::blocks::{self, Block};
+use super::blocks::Block;
 use super::found::findings;
-use super::{STOPS, arena, depot};
+use super::{STOPS, arena, depot, known};
 use crate::cause::Cause;
 use crate::global::g;
 use crate::runtime::events::Event;
@@ -77,7 +77,7 @@ pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, 
             syscall: 0,
             from,
             frames: frames.get(..n).unwrap_or_default(),
-            block: blocks::near(to),
+            block: known::near(to),
         },
     );
 }
@@ -97,7 +97,7 @@ pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) -> Option<
             syscall: 0,
             from: 0,
             frames: frames.get(..n).unwrap_or_default(),
-            block: blocks::near(addr),
+            block: known::near(addr),
         },
     )
 }

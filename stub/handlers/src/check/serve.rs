@@ -8,7 +8,7 @@ use ulpf_lib::ring::found::{Asked, By, Wrong};
 
 use super::entries::{self, Function};
 use super::heap::{self, Origin};
-use super::{arena, blocks, depot, news, old, overlaps, report};
+use super::{arena, depot, known, news, old, overlaps, report};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::unwind;
@@ -167,7 +167,7 @@ pub fn serve(
             }
             Returns(0)
         }
-        Function::UsableSize => Returns(blocks::at(a).map_or(0, |block| block.size)),
+        Function::UsableSize => Returns(known::at(a).map_or(0, |block| block.size)),
     }
 }
 
@@ -217,8 +217,8 @@ fn free_any(block: u64, by: By, noted: u32) -> Result<(), Wrong> {
 
 /// Always another block: who keeps the old address is found.
 fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outcome {
-    let Some(old) = blocks::at(block).filter(|old| !old.freed) else {
-        let wrong = match blocks::at(block) {
+    let Some(old) = known::at(block).filter(|old| !old.freed) else {
+        let wrong = match known::at(block) {
             Some(_) => Wrong::Twice,
             None => Wrong::NoBlock,
         };

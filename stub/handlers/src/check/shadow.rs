@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::arena::{self, ARENA, arena};
-use super::old;
+use super::regions;
 use crate::patches;
 
 /// The arena's alias is looked up once for each of these.
@@ -17,7 +17,7 @@ static DISTANCES: [AtomicU64; (ARENA / WINDOW) as usize] =
 /// From an address of the arena, or of what is watched of an older heap, to its alias; `None`: nobody watches it.
 fn distance(addr: u64) -> Option<u64> {
     if !arena::has(addr) {
-        return old::distance(addr).map(|(distance, _)| distance);
+        return regions::distance(addr).map(|(distance, _)| distance);
     }
     let window = addr.wrapping_sub(arena()) / WINDOW;
     let distance = DISTANCES.get(window as usize)?.load(Relaxed);
@@ -55,19 +55,19 @@ fn bits(addr: u64) -> Option<*mut u8> {
 fn end_of_window(at: u64) -> u64 {
     match arena::has(at) {
         true => (at - arena()) / WINDOW * WINDOW + WINDOW + arena(),
-        false => old::distance(at).map_or(at, |(_, end)| end),
+        false => regions::distance(at).map_or(at, |(_, end)| end),
     }
 }
 
 /// The first byte of `[addr, end)` that has a bit.
 pub fn checked_from(addr: u64, end: u64) -> u64 {
-    if super::has(addr) {
+    if regions::is_checked(addr) {
         return addr;
     }
     let last = end.saturating_sub(1);
     match arena::has(last) {
         true => arena(),
-        false => old::start_of(last).unwrap_or(end).max(addr),
+        false => regions::start_of(last).unwrap_or(end).max(addr),
     }
 }
 

@@ -406,6 +406,7 @@ impl Control {
                 && room(array) >= entries::JUMP as u64
                 && let Some(code) = entries::add(array.0, Function::NewArray, Some(one.0))
             {
+                own_functions::send_threads(self.world.rest(), array.0, one.0);
                 let _ = text::write(self.world.rest(), array.0, &code);
             }
         }

@@ -18,7 +18,7 @@ use ulpf_lib::pages::Guard;
 use ulpf_lib::place;
 use ulpf_lib::staged::Changes;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
-use ulpf_stub_handlers::check::{self, old, shadow};
+use ulpf_stub_handlers::check::{regions, shadow};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::patches;
@@ -148,12 +148,12 @@ impl Classes {
         let Some(class) = self.class(rest, distance, guard) else {
             return;
         };
-        if check::has(page.0) {
+        if regions::is_checked(page.0) {
             // Its bits say at any time what they have to, and nothing of other watches.
             if has_watch(page) || has_watch(TargetAddr(page.0 - PAGE_SIZE)) {
                 return;
             }
-            let begins = old::start_of(page.0) == Some(page.0);
+            let begins = regions::start_of(page.0) == Some(page.0);
             if begins || page.0.is_multiple_of(shadow::WINDOW) {
                 self.edge(page, alias, entry);
             }
@@ -269,7 +269,7 @@ impl Classes {
         };
         for (start, end) in changes.different(stretch_of) {
             let (first, end) = (TargetAddr(start).page().0, end.next_multiple_of(PAGE_SIZE));
-            if check::has(first) {
+            if regions::is_checked(first) {
                 // Pages of a checked heap have their classes from the beginning, in no batch.
                 unset(pages(first, end + PAGE_SIZE));
                 continue;
@@ -284,7 +284,7 @@ impl Classes {
     pub fn declassify(&mut self) {
         for batch in core::mem::take(&mut self.batches) {
             let known = pages(batch, batch + BATCH);
-            unset(known.filter(|page| !check::has(page.0)));
+            unset(known.filter(|page| !regions::is_checked(page.0)));
         }
         for (n, id) in (1..).zip(core::mem::take(&mut self.tallied)) {
             let Some(h) = g().header() else { return };

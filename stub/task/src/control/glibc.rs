@@ -54,7 +54,7 @@ const TCACHE_CHUNK: u64 = 0x290;
 const MOST_ARENAS: usize = 1024;
 const MOST_HEAPS: usize = 1024;
 
-/// Memory that is read in large pieces.
+/// Memory that is read in large pieces, from its beginning to its end. (What lists lead to is read word by word.)
 struct Reader {
     at: u64,
     bytes: Vec<u8>,
@@ -158,7 +158,7 @@ fn is_arena(r: &mut Reader, at: u64) -> bool {
         }
     }
     let next = r.word(at + NEXT);
-    empty >= EMPTY && next.is_some_and(|next| next != 0 && next % 8 == 0)
+    empty >= EMPTY && next.is_some_and(|next| next != 0 && next.is_multiple_of(8))
 }
 
 fn main_chunks(r: &mut Reader, main: u64) -> Result<Vec<Chunks>, Old> {
@@ -228,8 +228,10 @@ fn chunks(r: &mut Reader, stretch: &Chunks, walked: &mut Walked) -> Option<()> {
             break;
         }
         let next = at.checked_add(len)?;
-        let fits =
-            len >= SMALLEST && len % 16 == 0 && size & IS_MMAPPED == 0 && next <= stretch.top;
+        let fits = len >= SMALLEST
+            && len.is_multiple_of(16)
+            && size & IS_MMAPPED == 0
+            && next <= stretch.top;
         fits.then_some(())?;
         let in_use = r.word(next + 8)? & PREV_INUSE != 0;
         blocks.push(OldBlock {
@@ -266,15 +268,15 @@ fn fastbins(r: &mut Reader, arena: u64, free: &mut BTreeSet<u64>) -> Option<()> 
                 break;
             }
             let block = chunk.checked_add(16)?;
-            (chunk % 16 == 0 && r.word(chunk + 8)? & !FLAG_BITS == SMALLEST + n * 16)
+            (chunk.is_multiple_of(16) && text::word(chunk + 8)? & !FLAG_BITS == SMALLEST + n * 16)
                 .then_some(())?;
             if !free.insert(block) {
                 return None;
             }
-            let next = revealed(block, r.word(block)?);
-            chunk = next
-                .into_iter()
-                .find(|next| next % 16 == 0 && (*next == 0 || r.word(*next).is_some()))?;
+            let next = revealed(block, text::word(block)?);
+            chunk = next.into_iter().find(|next| {
+                next.is_multiple_of(16) && (*next == 0 || text::word(*next).is_some())
+            })?;
         }
     }
     Some(())
@@ -307,8 +309,8 @@ fn tcache(r: &mut Reader, at: u64, walked: &Walked) -> Option<Vec<u64>> {
             let size = walked.blocks.get(found)?.size + 8;
             (size == SMALLEST + n * 16).then_some(())?;
             all.push(block);
-            let next = revealed(block, r.word(block)?);
-            block = next.into_iter().find(|next| next % 16 == 0)?;
+            let next = revealed(block, text::word(block)?);
+            block = next.into_iter().find(|next| next.is_multiple_of(16))?;
         }
         // (The last one leads nowhere.)
         (block == 0).then_some(())?;

@@ -22,7 +22,7 @@ use ulpf_lib::place;
 use ulpf_lib::ring::found::{IN_MEMORY, Wrong};
 use ulpf_lib::sys;
 use ulpf_stub_handlers::check::blocks::{self, Block};
-use ulpf_stub_handlers::check::{arena, found, judge, old, report, shadow};
+use ulpf_stub_handlers::check::{arena, found, judge, regions, report, shadow};
 use ulpf_stub_handlers::global::{g, machine};
 
 use super::{Control, parked, text};
@@ -211,7 +211,7 @@ impl Control {
             }
         };
         // (Memory that has been moved is no longer what it was.)
-        for (start, end) in old::regions() {
+        for (start, end) in regions::regions() {
             for at in (start..end).step_by(PIECE) {
                 look(at, end.min(at + PIECE as u64), &mut see);
             }
@@ -234,7 +234,7 @@ impl Control {
                 || !(data || was_data)
                 || !memory
                 || arena::has(vma.start)
-                || old::has(vma.start)
+                || regions::has(vma.start)
             {
                 continue;
             }

@@ -12,7 +12,8 @@ use ulpf_lib::ring::found::Old;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
 use ulpf_stub_handlers::check::entries::{self, Function};
 use ulpf_stub_handlers::check::found::findings;
-use ulpf_stub_handlers::check::old::{self, IN_USE, MOST_REGIONS, OldBlock};
+use ulpf_stub_handlers::check::old::{self, IN_USE, OldBlock};
+use ulpf_stub_handlers::check::regions::{self, MOST_REGIONS};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::unwind;
 use ulpf_stub_tables::attributes::{Attributes, Part};
@@ -111,7 +112,7 @@ impl Control {
             free,
         );
         for (start, end, distance) in &watched {
-            old::add_region((*start, *end), *distance);
+            regions::add_region((*start, *end), *distance);
         }
         old::close_all();
         for (start, end, _) in watched {

@@ -106,6 +106,17 @@ fn map(page: u64) -> Option<u64> {
     Some(page)
 }
 
+/// Threads that stand in the middle of a function that only jumps to `to` are to go on there.
+pub fn send_threads(rest: &mut AtRest, start: u64, to: u64) {
+    for t in g().threads.iter() {
+        if let Some(context) = parked::frame(t, rest)
+            && (1..JUMP as u64).contains(&context.gprs.rip.wrapping_sub(start))
+        {
+            context.gprs.rip = to;
+        }
+    }
+}
+
 /// Threads that stand in what is about to become a jump are to go on where that is now.
 pub fn move_threads(rest: &mut AtRest, start: u64, (to, made): (u64, &Prologue)) {
     for t in g().threads.iter() {

@@ -1,0 +1,29 @@
+//! Blocks of the arena, and those from before.
+
+use super::blocks::{self, Block};
+use super::regions::has;
+use super::{arena, old};
+
+/// The block that the byte at `addr` belongs to, or is near to.
+pub fn near(addr: u64) -> Option<Block> {
+    match arena::has(addr) {
+        true => blocks::near(addr),
+        false => old::near(addr),
+    }
+}
+
+/// The block that begins at `addr`.
+pub fn at(addr: u64) -> Option<Block> {
+    match arena::has(addr) {
+        true => blocks::at(addr),
+        false => old::at(addr).filter(|_| has(addr)),
+    }
+}
+
+/// The next one behind the byte at `addr`.
+pub fn next(addr: u64) -> Option<Block> {
+    match arena::has(addr) {
+        true => blocks::next(addr),
+        false => old::next(addr),
+    }
+}
