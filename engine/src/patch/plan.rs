@@ -69,6 +69,23 @@ impl Part {
         }
     }
 
+    /// See [`Group::spares_operands`].
+    fn has_no_operand_to_read(&self, code: &[u8]) -> bool {
+        const SHORT: u8 = 2;
+        const LONG_NOP: u8 = 7;
+        match &self.what {
+            What::Jump(_) | What::If(..) => self.len <= SHORT,
+            What::Call(_) | What::Relative(_) => false,
+            What::Implicit(i) => !matches!(i.goes_on(), GoesOn::At(_)) && i.relative.is_none(),
+            What::Checked(insn) | What::Repeated(insn) => insn.rip_relative_at().is_none(),
+            What::Copy => match code {
+                [0x48..=0x4f, 0xb8..=0xbf, ..] => self.len < 10,
+                [0x66 | 0x2e, ..] | [0x0f, 0x1f, ..] => self.len < LONG_NOP,
+                _ => true,
+            },
+        }
+    }
+
     /// Where a jump goes.
     fn leads_to(&self) -> Option<u64> {
         match self.what {
@@ -313,6 +330,19 @@ impl Group {
                 .wrapping_add_signed(distance)
                 .checked_next_multiple_of(step)?;
         }
+    }
+
+    /// Does its jump leave alone what those who generate code read back: where calls and jumps lead, constants of eight
+    /// bytes, and what a long `nop` carries?
+    pub fn spares_operands(&self) -> bool {
+        let (start, jump) = (self.start(), (JUMP + self.prefix()) as u64);
+        self.parts.iter().take(self.displaced).all(|p| {
+            let offset = p.at - start;
+            let code = self
+                .bytes
+                .get(offset as usize..(offset + u64::from(p.len)) as usize);
+            offset >= jump || code.is_some_and(|code| p.has_no_operand_to_read(code))
+        })
     }
 
     /// Where the jump lies.

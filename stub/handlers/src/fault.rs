@@ -20,6 +20,7 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
 use crate::cause::Cause;
 use crate::check::foresee;
 use crate::engine;
+use crate::generated;
 use crate::global::g;
 use crate::hits::{count_false_positive, hits};
 use crate::locks::{self, Held};
@@ -61,7 +62,9 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
         return false; // a jump to what is no code
     }
     match g().page_map.fault(TargetAddr(info.addr()), kind) {
-        Fault::Foreign | Fault::Forbidden => return false,
+        Fault::Foreign | Fault::Forbidden => {
+            return kind.writes() && generated::written(t, uc, info.addr());
+        }
         Fault::Stale => return true,
         Fault::Guarded => {}
     }
@@ -84,7 +87,9 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
             return true;
         }
         Step::Fault(what) => {
-            raise_fault(t, uc, what);
+            if !generated::met(t, uc, &what) {
+                raise_fault(t, uc, what);
+            }
             return true;
         }
     }
@@ -131,6 +136,7 @@ pub fn again(t: Current, uc: &mut UContext) {
         Step::Done | Step::Again | Step::Alone => {}
         Step::NotYet => return,
         Step::Stopped => return own_step_is_over(t, uc, pc, own),
+        Step::Fault(what) if generated::met(t, uc, &what) => return,
         Step::Fault(what) => return raise_fault(t, uc, what),
     }
     look_again(t, uc);

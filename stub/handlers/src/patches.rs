@@ -28,6 +28,7 @@ use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, VISIT, tsc};
 use crate::check::entries;
 use crate::child;
 use crate::direct_frame;
+use crate::generated;
 use crate::global::{g, tables};
 use crate::locks::Held;
 use crate::rest::AtRest;
@@ -530,6 +531,7 @@ pub fn remove_in_child(rest: &mut AtRest) {
         ENABLED.store(false, SeqCst);
         let list = table().list.values().filter(|p| p.is_in_place());
         child::put_back(list.map(|p| (p.start(), p.group.bytes.get(..JUMP).unwrap_or(&[]))));
+        generated::open_in_child();
         SOME.store(false, SeqCst);
     }
     drop_tables(rest);

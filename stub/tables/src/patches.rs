@@ -7,8 +7,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::patch::{Group, IDLE_ROUND, JUMP, Part, Tables, Trampoline, What};
-use ulpf_lib::AccessKind;
 use ulpf_lib::ring::{Area, SharedHeader, Unpatched};
+use ulpf_lib::{AccessKind, PAGE_SIZE};
 
 /// What is known of a patched instruction beforehand; [`Area::hit`] points to one.
 #[repr(C)]
@@ -186,6 +186,8 @@ pub struct Table {
     pub distances: Vec<u64>,
     /// Sites that were tried, and why they were not patched.
     pub refused: BTreeMap<u64, Unpatched>,
+    /// Pages of generated code that are closed for writing, and the program's own protection of each.
+    pub closed: BTreeMap<u64, u8>,
 }
 
 impl Default for Table {
@@ -209,6 +211,7 @@ impl Table {
             },
             distances: Vec::new(),
             refused: BTreeMap::new(),
+            closed: BTreeMap::new(),
         }
     }
 
@@ -240,9 +243,20 @@ impl Table {
         let offset = pc - at;
         (offset <= p.body.code.len() as u64).then_some((p, offset as u16))
     }
-    /// Does anything patched, or a body, meet `[start, end)`?
+    /// The closed pages that meet `[start, end)`, and their protection.
+    pub fn closed(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u8)> + '_ {
+        let first = start & !(PAGE_SIZE - 1);
+        let all = self.closed.range(first..end.max(first));
+        all.map(|(page, prot)| (*page, *prot))
+    }
+    pub fn none_closed(&self) -> bool {
+        self.closed.is_empty()
+    }
+
+    /// Does anything patched, a body, or a closed page meet `[start, end)`?
     pub fn touches(&self, start: u64, end: u64) -> bool {
         self.before(end).is_some_and(|p| start < p.end())
+            || self.closed(start, end).next().is_some()
             || self.caves.iter().any(|r| r.0 < end && start < r.1)
     }
 }

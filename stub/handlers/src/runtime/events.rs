@@ -200,6 +200,11 @@ pub enum Request {
         len: u64,
         dir: i32,
     },
+    /// Somebody is about to write to generated code in `[start, end)`: no patches there, and its pages open.
+    CodeWritten {
+        start: u64,
+        end: u64,
+    },
     /// The system-call site at `insn` is busy: patch it.
     Patch {
         insn: u64,

@@ -11,6 +11,7 @@ use super::commands::{self, Memory};
 use super::list::List;
 use super::scratch::Scratch;
 use super::{buffers, rest, sites, sockets, timed, timeout, unguarded};
+use crate::generated;
 use crate::global::g;
 use crate::runtime::debug_registers;
 use crate::runtime::events::Request;
@@ -91,6 +92,7 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut 
                 }
             }
         }
+        generated::passed(t, uc, a);
         // Rechecked for every attempt: watches come and go while a call waits.
         if !watches_kernel() {
             t.kicked.store(false, SeqCst);

@@ -17,6 +17,7 @@ mod entrances;
 mod filters;
 mod follow;
 mod functions;
+mod generated;
 mod glibc;
 mod gs;
 pub mod heap;

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::access::{Class, Insn};
 use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, leads, skipped};
+use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::command::reply::{PatchCounts, PatchSite, Patching};
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
@@ -18,6 +19,7 @@ use ulpf_lib::ring::{IDLE_COUNTS, Unpatched};
 
 use super::classes::Classes;
 use super::code_caves::CodeCaves;
+use super::generated::{self, Generated};
 use super::gs;
 use super::text;
 use ulpf_stub_handlers::check;
@@ -35,6 +37,7 @@ const FURTHEST: u64 = 24;
 
 pub struct Patches {
     caves: CodeCaves,
+    generated: Generated,
     pub classes: Classes,
     /// How many bodies there have been.
     made: usize,
@@ -51,6 +54,7 @@ impl Patches {
     pub fn new() -> Patches {
         Patches {
             caves: CodeCaves::new(),
+            generated: Generated::default(),
             classes: Classes::default(),
             made: 0,
             refused: 0,
@@ -167,7 +171,8 @@ impl Patches {
     ) -> Result<Group, Unpatched> {
         use Unpatched::Code;
         let vma = maps.at(pc).ok_or(Code)?;
-        if !text::may_patch(vma)
+        let generated = generated::is_generated(vma);
+        if !(text::may_patch(vma) || generated && self.generated.may_patch(from, pc + 1))
             || sections::has_code(vma.start, vma.end)
             || g().alias_of(pc).is_some()
         {
@@ -200,6 +205,9 @@ impl Patches {
             Refusal::Instruction => Unpatched::Instruction,
             Refusal::Successor => Unpatched::Successor,
         })?;
+        if generated && !self.generated.may_patch(from, group.end()) {
+            return Err(Code);
+        }
         if group.needs_fs_base() && !machine().fsgsbase {
             return Err(Unpatched::Instruction);
         }
@@ -310,7 +318,7 @@ impl Patches {
         pun: Option<Pun>,
         maps: &Snapshot,
     ) -> Result<(), Unpatched> {
-        use Unpatched::{Code, Room, Taken};
+        use Unpatched::{Code, Room, Successor, Taken};
         let mut group = match pun {
             None => self.with_neighbours(pc, from, maps)?,
             Some(pun) => self.alone(pc, from, pun, maps)?,
@@ -322,9 +330,13 @@ impl Patches {
         if patches::taken(start, end) {
             return Err(Taken);
         }
-        let plain_code = maps
-            .at(start)
-            .is_some_and(|v| v.prot == PROT_READ | PROT_EXEC);
+        let vma = maps.at(start).ok_or(Code)?;
+        let generated = generated::is_generated(vma);
+        if generated && !group.spares_operands() {
+            return Err(Successor);
+        }
+        // Generated code that can be written to will be closed.
+        let plain_code = vma.prot == PROT_READ | PROT_EXEC || generated;
         let mut known: Box<[Known]> = group.parts.iter().flat_map(Known::of).collect();
         let hit = known.as_ptr() as u64;
         let idle_count = self.made % IDLE_COUNTS;
@@ -345,6 +357,9 @@ impl Patches {
             .flatten();
         if self.caves.count() != caves {
             self.maps = None;
+        }
+        if generated && !self.generated.close(rest, (start, end), vma.prot) {
+            return Err(Code);
         }
         let made =
             place.and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
@@ -459,17 +474,45 @@ impl Patches {
     /// The mappings of `[start, end)` are about to change.
     pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         self.maps = None;
-        let refused = &mut rest.tables_mut().patches.refused;
-        refused.retain(|at, _| *at < start || *at >= end);
-        self.jumped_over.retain(|at| *at < start || *at >= end);
+        self.clear_code(rest, start, end);
+        self.generated.forget(rest, start, end);
         self.restore(rest, start, end);
         for room in self.caves.forget(rest, start, end) {
             self.remove_where(rest, |p| room.contains(&p.at));
         }
     }
 
+    /// Somebody is about to write to generated code.
+    pub fn code_written(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        let pages: Vec<_> = patches::table().closed(start, end).collect();
+        for (page, _) in pages {
+            let next = page + PAGE_SIZE;
+            self.clear_code(rest, page, next);
+            self.generated.written(rest, page, next);
+        }
+    }
+
+    /// Watches are wanted among generated code.
+    pub fn give_up_code(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        let pages: Vec<_> = patches::table().closed(start, end).collect();
+        for (page, _) in pages {
+            let next = page + PAGE_SIZE;
+            self.clear_code(rest, page, next);
+            self.generated.give_up(rest, page, next);
+        }
+    }
+
+    /// What stands in `[start, end)` will be another code.
+    fn clear_code(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        let refused = &mut rest.tables_mut().patches.refused;
+        refused.retain(|at, _| *at < start || *at >= end);
+        self.jumped_over.retain(|at| *at < start || *at >= end);
+        self.remove_where(rest, |p| p.start() < end && start < p.end());
+    }
+
     pub fn remove_all(&mut self, rest: &mut AtRest) {
         self.remove_where(rest, |_| true);
+        self.generated.forget(rest, 0, u64::MAX);
         self.classes.declassify();
         self.caves.forget(rest, 0, u64::MAX);
     }

@@ -49,6 +49,11 @@ impl Control {
                     self.close_opened();
                     world::answer(t);
                     return false;
+                } else if let Some(Request::CodeWritten { start, end }) = asked(t) {
+                    // It writes to code while it runs alone.
+                    self.patches.code_written(self.world.rest(), start, end);
+                    world::answer(t);
+                    return false;
                 } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
                     // The world rests for it already; its `End` closes these, too.
                     self.open_pages(start, end, true);
@@ -125,6 +130,7 @@ impl Control {
                 if let Some(pc) = Parked::of(t).map(|t| t.pc()) {
                     self.patches.restore(self.world.rest(), pc, pc + 1);
                 }
+                self.patches.code_written(self.world.rest(), start, end);
                 self.open_pages(start, end, true);
                 true
             }
@@ -147,6 +153,10 @@ impl Control {
             }
             Request::Register { at, len, signature } => {
                 self.register_sequences(t, (at, len), signature);
+                false
+            }
+            Request::CodeWritten { start, end } => {
+                self.patches.code_written(self.world.rest(), start, end);
                 false
             }
             Request::Patch { insn } => {

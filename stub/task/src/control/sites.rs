@@ -405,7 +405,9 @@ impl Control {
         let moved = self.world.rest().guards().moved_runs();
         let pages = self.staged.list().pages();
         let pages = pages.map(|run| (run.start.0, run.end.0));
-        let now = merged(moved.chain(pages).collect());
+        let closed = ulpf_stub_handlers::patches::table().closed(0, u64::MAX);
+        let closed = closed.map(|(page, _)| (page, page + ulpf_lib::PAGE_SIZE));
+        let now = merged(moved.chain(pages).chain(closed).collect());
         let before = core::mem::replace(&mut self.sites.marked, now);
         let now = &self.sites.marked;
         if !without(&before, now).is_empty() {

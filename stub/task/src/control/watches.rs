@@ -119,7 +119,10 @@ impl Control {
         } else if placement == Placement::Register {
             self.check_register(range, kind).map(|()| false)
         } else {
-            let guards = self.world.rest().guards();
+            let rest = self.world.rest();
+            self.patches
+                .give_up_code(rest, range.start.0, range.end().0);
+            let guards = rest.guards();
             match absent {
                 Absent::Refused => guards.check(range, kind).map(|()| false),
                 Absent::Awaited => guards.check_awaiting(range, kind).map(|at| at.is_some()),

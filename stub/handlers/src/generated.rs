@@ -1,0 +1,66 @@
+//! Code that the program generates, and may write to: pages of it that have patches are closed for writing
+//! (`control/generated.rs`). Whoever writes there has the original code back first, and no guard in the way.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::exec::FaultInfo;
+use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::sys;
+
+use crate::patches::table;
+use crate::runtime::areas::SOME;
+use crate::runtime::events::Request;
+use crate::runtime::frame::UContext;
+use crate::runtime::park::request;
+use crate::runtime::thread::Current;
+use crate::signals::numbers;
+use crate::syscalls::call::Args;
+
+/// Is a page of `[start, end)` closed?
+fn closed(start: u64, end: u64) -> bool {
+    SOME.load(Relaxed) && table().closed(start, end).next().is_some()
+}
+
+/// A store to `at` has faulted. `true`: because we have closed the page; it is open now.
+pub fn written(t: Current, uc: &mut UContext, at: u64) -> bool {
+    let met = closed(at, at.saturating_add(1));
+    if met {
+        open(t, uc, at, at + 1);
+    }
+    met
+}
+
+/// As [`written`], of a store that was made for the program.
+pub fn met(t: Current, uc: &mut UContext, what: &FaultInfo) -> bool {
+    const WRITE: u64 = 2;
+    what.signo == numbers::SIGSEGV && what.error & WRITE != 0 && written(t, uc, what.addr)
+}
+
+/// The kernel may be about to write to where an argument points.
+pub fn passed(t: Current, uc: &mut UContext, a: &Args) {
+    /// How far behind a pointer it may, as a rule; what is further away ends with EFAULT.
+    const FAR: u64 = 1 << 20;
+    if !SOME.load(Relaxed) || table().none_closed() {
+        return;
+    }
+    for at in a {
+        let end = at.saturating_add(FAR);
+        if closed(*at, end) {
+            open(t, uc, *at, end);
+        }
+    }
+}
+
+fn open(t: Current, uc: &mut UContext, start: u64, end: u64) {
+    let start = start & !(PAGE_SIZE - 1);
+    request(t, uc, Request::CodeWritten { start, end });
+}
+
+/// In a forked child, whose code is as it was.
+pub fn open_in_child() {
+    for (page, prot) in table().closed(0, u64::MAX) {
+        // SAFETY: the protection that the program has given its page.
+        let _ = unsafe { sys!(k::__NR_mprotect, page, PAGE_SIZE, u64::from(prot)) };
+    }
+}
