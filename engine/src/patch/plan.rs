@@ -74,7 +74,8 @@ impl Part {
         const SHORT: u8 = 2;
         const LONG_NOP: u8 = 7;
         match &self.what {
-            What::Jump(_) | What::If(..) => self.len <= SHORT,
+            What::If(..) => true,
+            What::Jump(_) => self.len <= SHORT,
             What::Call(_) | What::Relative(_) => false,
             What::Implicit(i) => !matches!(i.goes_on(), GoesOn::At(_)) && i.relative.is_none(),
             What::Checked(insn) | What::Repeated(insn) => insn.rip_relative_at().is_none(),
@@ -129,6 +130,8 @@ pub struct Group {
     displaced: usize,
     /// See [`Group::punned`].
     pun: Option<Pun>,
+    /// See [`Group::without_ret`].
+    traps: bool,
 }
 
 /// A jump that leaves all bytes behind the first instruction as they are, for somebody jumps there: they are part of its
@@ -206,6 +209,7 @@ impl Group {
             bytes,
             displaced,
             pun: None,
+            traps: false,
         })
     }
 
@@ -217,6 +221,14 @@ impl Group {
             pun: Some(pun),
             ..self
         })
+    }
+
+    /// The same with a jump that has a trap where a `ret` was, if it needs one.
+    pub fn without_ret(self) -> Group {
+        Group {
+            traps: true,
+            ..self
+        }
     }
 
     /// How its jump leaves the bytes behind as they are, if it does.
@@ -332,10 +344,14 @@ impl Group {
         }
     }
 
-    /// Does its jump leave alone what those who generate code read back: where calls and jumps lead, constants of eight
+    /// Does its jump leave alone what those who generate code read back: where calls and unconditional jumps lead, constants of eight
     /// bytes, and what a long `nop` carries?
     pub fn spares_operands(&self) -> bool {
-        let (start, jump) = (self.start(), (JUMP + self.prefix()) as u64);
+        let start = self.start();
+        let jump = match self.pun {
+            Some(_) => 1,
+            None => JUMP as u64,
+        };
         self.parts.iter().take(self.displaced).all(|p| {
             let offset = p.at - start;
             let code = self
@@ -368,7 +384,7 @@ impl Group {
             return Some(&TRAPS);
         }
         // One that is looked at has met a guard: to fault there is no better than to trap.
-        Some(match part.is_looked_at() {
+        Some(match part.is_looked_at() || self.traps {
             true => &TRAPS_OR_RET,
             false => &[RET],
         })

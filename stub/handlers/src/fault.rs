@@ -36,7 +36,7 @@ use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
 use crate::sections;
 use crate::signals::{numbers, raise};
 use crate::syscalls::{catch, forked, sites};
-use crate::warm::{HOPELESS, MISSED, warm};
+use crate::warm::{self, HOPELESS, MISSED, warm};
 
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
 const MAX_REPEATS: u32 = 1 << 16;
@@ -199,7 +199,7 @@ pub fn look_again(t: Current, uc: &mut UContext) {
         }
         request(t, uc, Request::PatchAccess { pc, page });
         if !patches::is_patched(pc) || g().page_map.class(TargetAddr(page)) == 0 {
-            site.heat.store(-HOPELESS, Relaxed);
+            site.heat.store(-warm::after(pc), Relaxed);
         }
     }
 }

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::exec::Site;
 use ulpf_lib::TargetAddr;
+use ulpf_lib::ring::Unpatched;
 
 use crate::patches;
 use crate::runtime::thread::Current;
@@ -16,6 +17,17 @@ use crate::sections;
 pub const HOPELESS: i32 = 100_000;
 /// The same for one that has faulted although both are as they should be.
 pub const MISSED: i32 = 64;
+
+/// The same for one whose code was written to a moment ago.
+const WRITTEN: i32 = 512;
+
+/// What the site at `pc` has to go through again that has just been refused.
+pub fn after(pc: u64) -> i32 {
+    match patches::why_not(pc) {
+        Unpatched::Cold => WRITTEN,
+        _ => HOPELESS,
+    }
+}
 
 const ROOM: usize = 64;
 /// So many that wait are worth a rest by themselves.

@@ -30,6 +30,9 @@ const LOWEST: u64 = 0x1_0000;
 const ASIDE: u64 = 64 << 20;
 /// The same, from the program break.
 const FROM_BREAK: u64 = 1 << 30;
+/// The same where there is no other place: the jump's bytes may leave no choice.
+const NEAR_BREAK: u64 = 16 << 20;
+const LAST: u64 = 8;
 
 pub struct CodeCaves(Vec<CodeCave>);
 
@@ -38,6 +41,8 @@ struct CodeCave {
     len: u64,
     /// A bit for each cell.
     used: Vec<u64>,
+    /// Where the last body ends that was put here: behind it there is room, most likely.
+    next: u64,
 }
 
 impl CodeCaves {
@@ -83,6 +88,7 @@ impl CodeCaves {
             here.saturating_sub(REACH).max(LOWEST)..(here + REACH).min(USER_END - PAGE_SIZE);
         let brk = g().brk.load(Relaxed);
         let mut all: Vec<(u64, Range<u64>)> = Vec::new();
+        let mut near_break = None;
         for n in 0..=maps.vmas.len() {
             let below = n.checked_sub(1).and_then(|n| maps.vmas.get(n));
             let above = maps.vmas.get(n);
@@ -105,6 +111,8 @@ impl CodeCaves {
                 end = end.min(high.saturating_sub(ASIDE));
             }
             if low <= brk.next_multiple_of(PAGE_SIZE) && brk < high {
+                let near = (brk + NEAR_BREAK).max(start)..(brk + FROM_BREAK).min(end);
+                near_break = Some(near).filter(|near| near.start < near.end);
                 start = start.max(brk + FROM_BREAK);
                 rank = 4;
             }
@@ -126,6 +134,7 @@ impl CodeCaves {
                 all.push((rank + 1, start..end));
             }
         }
+        all.extend(near_break.map(|near| (LAST, near)));
         all.sort_by_key(|(rank, r)| (*rank, r.start.abs_diff(here)));
         all.into_iter().map(|(_, r)| r).collect()
     }
@@ -149,6 +158,7 @@ impl CodeCaves {
             start,
             len,
             used: alloc::vec![0; (len / CELL).div_ceil(64) as usize],
+            next: start,
         });
         true
     }
@@ -160,6 +170,9 @@ impl CodeCaves {
         };
         let first = (at - cave.start) / CELL;
         let end = (at + size - cave.start).div_ceil(CELL);
+        if take {
+            cave.next = cave.start + end * CELL;
+        }
         for n in first..end {
             if let Some(w) = cave.used.get_mut(n as usize / 64) {
                 if take {
@@ -194,12 +207,16 @@ impl CodeCave {
     }
 
     fn find(&self, group: &Group, size: u64) -> Option<u64> {
+        let behind = self.find_from(self.next, group, size);
+        behind.or_else(|| self.find_from(self.start, group, size))
+    }
+
+    fn find_from(&self, mut from: u64, group: &Group, size: u64) -> Option<u64> {
         let used = |n: u64| {
             self.used
                 .get(n as usize / 64)
                 .is_none_or(|w| w >> (n % 64) & 1 != 0)
         };
-        let mut from = self.start;
         loop {
             let at = next(group, from)?;
             let n = (at - self.start) / CELL;

@@ -10,6 +10,7 @@
 //! over what they do read (`Group::spares_operands`).
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::cell::Cell;
 use core::sync::atomic::Ordering::SeqCst;
 
@@ -20,23 +21,46 @@ use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use ulpf_lib::sys;
 
 use crate::files;
+use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::syscalls::sites::FILTER;
+use ulpf_stub_tables::patches::tsc;
 
 /// Files of the runtimes whose code may be patched: HotSpot, Guile, LuaJIT.
 const RUNTIMES: [&[u8]; 4] = [b"/libjvm.so", b"/libguile-", b"/libluajit-", b"/luajit"];
-/// So often a page may be written to after it was patched. (Its next patches have to be paid for again.)
-const MOST: u32 = 32;
+/// How long, in nanoseconds, a page stays open that was written to after it was patched: that doubles each time, up to
+/// the last. (More is written in a moment, mostly; and all patches of the page have to be paid for again.)
+const OPEN_FOR: u64 = 1_000_000;
+const MOST_DOUBLED: u32 = 8;
 /// Each page that is closed is a mapping more.
 const MOST_CLOSED: usize = 4096;
 
+/// A page that was written to when it had patches.
+#[derive(Clone, Copy)]
+struct Written {
+    times: u32,
+    /// When it may be closed again (`SharedHeader::nanos`); `u64::MAX`: never.
+    again: u64,
+}
+
+/// May it be patched?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum May {
+    Yes,
+    Later,
+    No,
+}
+
 #[derive(Default)]
 pub struct Generated {
-    /// How often pages were written to that had patches.
-    written: BTreeMap<u64, u32>,
+    written: BTreeMap<u64, Written>,
     /// Is one of the runtimes there? Asked after so many changes of the mappings.
     known: Cell<Option<(u64, bool)>>,
+}
+
+fn now() -> u64 {
+    g().header().map_or(0, |h| h.nanos(tsc()))
 }
 
 fn pages(start: u64, end: u64) -> impl Iterator<Item = u64> {
@@ -51,9 +75,14 @@ pub fn is_generated(vma: &Vma) -> bool {
 
 impl Generated {
     /// May generated code in `[start, end)` be patched?
-    pub fn may_patch(&self, start: u64, end: u64) -> bool {
-        let calm = |page| self.written.get(&page).is_none_or(|n| *n < MOST);
-        pages(start, end).all(calm) && self.is_known()
+    pub fn may_patch(&self, start: u64, end: u64) -> May {
+        let again = |page| self.written.get(&page).map_or(0, |w| w.again);
+        match pages(start, end).map(again).max() {
+            _ if !self.is_known() => May::No,
+            Some(u64::MAX) => May::No,
+            Some(again) if again > now() => May::Later,
+            _ => May::Yes,
+        }
     }
 
     fn is_known(&self) -> bool {
@@ -78,10 +107,10 @@ impl Generated {
             return true;
         }
         let closed = &mut rest.tables_mut().patches.closed;
-        for page in pages(start, end)
-            .filter(|page| !closed.contains_key(page))
-            .collect::<alloc::vec::Vec<_>>()
-        {
+        for page in pages(start, end) {
+            if closed.contains_key(&page) {
+                continue;
+            }
             let left = u64::from(prot & !PROT_WRITE);
             // SAFETY: code of the program that stays what it is.
             let done = unsafe { sys!(k::__NR_mprotect, page, PAGE_SIZE, left) };
@@ -97,14 +126,21 @@ impl Generated {
     /// Somebody is about to write there. (The patches of these pages have gone.)
     pub fn written(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         for page in open(rest, start, end) {
-            *self.written.entry(page).or_insert(0) += 1;
+            let times = self.written.get(&page).map_or(0, |w| w.times);
+            let again = now() + (OPEN_FOR << times.min(MOST_DOUBLED));
+            let times = times + 1;
+            self.written.insert(page, Written { times, again });
         }
     }
 
     /// Other watches need these pages: nothing is patched there any more.
     pub fn give_up(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         for page in open(rest, start, end) {
-            self.written.insert(page, MOST);
+            let never = Written {
+                times: 0,
+                again: u64::MAX,
+            };
+            self.written.insert(page, never);
         }
     }
 
@@ -116,9 +152,9 @@ impl Generated {
 }
 
 /// Opens the pages of `[start, end)` that are closed: which they were.
-fn open(rest: &mut AtRest, start: u64, end: u64) -> alloc::vec::Vec<u64> {
+fn open(rest: &mut AtRest, start: u64, end: u64) -> Vec<u64> {
     let patches = &mut rest.tables_mut().patches;
-    let all: alloc::vec::Vec<_> = patches.closed(start, end).collect();
+    let all: Vec<_> = patches.closed(start, end).collect();
     for (page, prot) in &all {
         // SAFETY: the protection that the program has given its page.
         let _ = unsafe { sys!(k::__NR_mprotect, *page, PAGE_SIZE, u64::from(*prot)) };

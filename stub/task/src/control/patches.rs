@@ -19,7 +19,7 @@ use ulpf_lib::ring::{IDLE_COUNTS, Unpatched};
 
 use super::classes::Classes;
 use super::code_caves::CodeCaves;
-use super::generated::{self, Generated};
+use super::generated::{self, Generated, May};
 use super::gs;
 use super::text;
 use ulpf_stub_handlers::check;
@@ -96,7 +96,7 @@ impl Patches {
         for (site, page) in warm::take() {
             self.serve_one(rest, site.insn.pc, page);
             if !patches::is_patched(site.insn.pc) {
-                site.heat.store(-warm::HOPELESS, Relaxed);
+                site.heat.store(-warm::after(site.insn.pc), Relaxed);
             }
         }
     }
@@ -153,7 +153,10 @@ impl Patches {
                 punned.or_else(|_| self.patch_before(rest, pc, Landings))
             }
             _ => match self.patch_at(rest, pc) {
-                Err(why @ (Successor | Room)) => self.patch_before(rest, pc, why),
+                Err(why @ (Successor | Room)) => {
+                    let done = self.patch_before(rest, pc, why);
+                    done.or_else(|_| self.patch_punned(rest, pc).map_err(|_| why))
+                }
                 done => done,
             },
         }
@@ -172,7 +175,10 @@ impl Patches {
         use Unpatched::Code;
         let vma = maps.at(pc).ok_or(Code)?;
         let generated = generated::is_generated(vma);
-        if !(text::may_patch(vma) || generated && self.generated.may_patch(from, pc + 1))
+        if generated {
+            self.may_patch_generated(from, pc + 1)?;
+        }
+        if !(text::may_patch(vma) || text::is_vdso(vma) || generated)
             || sections::has_code(vma.start, vma.end)
             || g().alias_of(pc).is_some()
         {
@@ -205,13 +211,21 @@ impl Patches {
             Refusal::Instruction => Unpatched::Instruction,
             Refusal::Successor => Unpatched::Successor,
         })?;
-        if generated && !self.generated.may_patch(from, group.end()) {
-            return Err(Code);
+        if generated {
+            self.may_patch_generated(from, group.end())?;
         }
         if group.needs_fs_base() && !machine().fsgsbase {
             return Err(Unpatched::Instruction);
         }
         Ok(group)
+    }
+
+    fn may_patch_generated(&self, start: u64, end: u64) -> Result<(), Unpatched> {
+        match self.generated.may_patch(start, end) {
+            May::Yes => Ok(()),
+            May::Later => Err(Unpatched::Cold),
+            May::No => Err(Unpatched::Code),
+        }
     }
 
     /// A patch of the access at `pc` that displaces what stands before, not what stands behind, where that
@@ -352,9 +366,13 @@ impl Patches {
         // Its length does not depend on where it is.
         let size = Trampoline::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
         let caves = self.caves.count();
-        let place = (size > 1)
+        let mut place = (size > 1)
             .then(|| self.caves.find(rest, &group, size, maps))
             .flatten();
+        if place.is_none() && size > 1 {
+            group = group.without_ret();
+            place = self.caves.find(rest, &group, size, maps);
+        }
         if self.caves.count() != caves {
             self.maps = None;
         }

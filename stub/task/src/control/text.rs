@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 use linux_raw_sys::errno::EFAULT;
 use linux_raw_sys::general as k;
 use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
-use ulpf_lib::guard::{PROT_EXEC, PROT_WRITE};
+use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
@@ -124,6 +124,12 @@ pub fn may_patch(vma: &Vma) -> bool {
         VmaKind::OddFile => is_plain(vma),
         _ => false,
     }
+}
+
+/// Is this the code that the kernel gives every program? Written to, it becomes the program's own.
+pub fn is_vdso(vma: &Vma) -> bool {
+    const CODE: u8 = PROT_READ | PROT_EXEC;
+    vma.kind == VmaKind::Kernel && !vma.shared && vma.prot == CODE
 }
 
 /// Is this file none of huge pages? To ask takes a while, so the answers are kept: below, a one says yes.
