@@ -71,20 +71,17 @@ impl Part {
 
     /// See [`Group::spares_operands`].
     fn has_no_operand_to_read(&self, code: &[u8]) -> bool {
-        const SHORT: u8 = 2;
-        const LONG_NOP: u8 = 7;
+        const WORD: usize = 4;
         match &self.what {
-            What::If(..) => true,
-            What::Jump(_) => self.len <= SHORT,
-            What::Call(_) | What::Relative(_) => false,
-            What::Implicit(i) => !matches!(i.goes_on(), GoesOn::At(_)) && i.relative.is_none(),
-            What::Checked(insn) | What::Repeated(insn) => insn.rip_relative_at().is_none(),
-            What::Copy => match code {
-                [0x48..=0x4f, 0xb8..=0xbf, ..] => self.len < 10,
-                [0x66 | 0x2e, ..] | [0x0f, 0x1f, ..] => self.len < LONG_NOP,
-                _ => true,
-            },
+            What::If(..) => return true,
+            What::Implicit(i) if matches!(i.goes_on(), GoesOn::At(_)) => return false,
+            What::Checked(insn) | What::Repeated(insn) => return insn.rip_relative_at().is_none(),
+            _ => {}
         }
+        let mut decoder = iced_x86::Decoder::with_ip(64, code, self.at, DecoderOptions::NONE);
+        let insn = decoder.decode();
+        let constants = decoder.get_constant_offsets(&insn);
+        constants.immediate_size() < WORD && constants.displacement_size() < WORD
     }
 
     /// Where a jump goes.
@@ -344,20 +341,22 @@ impl Group {
         }
     }
 
-    /// Does its jump leave alone what those who generate code read back: where calls and unconditional jumps lead, constants of eight
-    /// bytes, and what a long `nop` carries?
+    /// Does its jump leave alone what those who generate code read back: where calls and unconditional jumps lead, and all
+    /// constants of four bytes and more, but those of the access itself? And does it end where they may have put anything?
     pub fn spares_operands(&self) -> bool {
         let start = self.start();
         let jump = match self.pun {
             Some(_) => 1,
             None => JUMP as u64,
         };
+        let mut goes_on = true;
         self.parts.iter().take(self.displaced).all(|p| {
             let offset = p.at - start;
-            let code = self
-                .bytes
-                .get(offset as usize..(offset + u64::from(p.len)) as usize);
-            offset >= jump || code.is_some_and(|code| p.has_no_operand_to_read(code))
+            let code = self.bytes.get(offset as usize..).unwrap_or(&[]);
+            let own = code.get(..p.len.into()).unwrap_or(&[]);
+            let fits = offset >= jump || goes_on && p.has_no_operand_to_read(own);
+            goes_on &= may_go_on(p.at, own);
+            fits
         })
     }
 
@@ -532,6 +531,13 @@ fn loop_behind(
         rest = rest.get(part.len.into()..).unwrap_or(&[]);
     }
     Vec::new()
+}
+
+/// As [`goes_on`]; what is called comes back, as a rule.
+fn may_go_on(at: u64, code: &[u8]) -> bool {
+    use FlowControl::{Call, IndirectCall};
+    let i = iced_x86::Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode();
+    goes_on(at, code) || matches!(i.flow_control(), Call | IndirectCall)
 }
 
 /// May what follows the instruction at `at` be executed behind it?

@@ -17,6 +17,9 @@ use crate::runtime::thread::Current;
 use crate::signals::numbers;
 use crate::syscalls::call::Args;
 
+/// How far behind a pointer the kernel writes, as a rule; what is further away ends with EFAULT.
+pub const FAR: u64 = 1 << 20;
+
 /// Is a page of `[start, end)` closed?
 fn closed(start: u64, end: u64) -> bool {
     SOME.load(Relaxed) && table().closed(start, end).next().is_some()
@@ -24,11 +27,16 @@ fn closed(start: u64, end: u64) -> bool {
 
 /// A store to `at` has faulted. `true`: because we have closed the page; it is open now.
 pub fn written(t: Current, uc: &mut UContext, at: u64) -> bool {
-    let met = closed(at, at.saturating_add(1));
-    if met {
+    if !SOME.load(Relaxed) {
+        return false;
+    }
+    let found = table().code_pages(at, at.saturating_add(1)).next();
+    let closed = found.map(|(_, page)| page.closed);
+    if closed == Some(true) {
         open(t, uc, at, at + 1);
     }
-    met
+    // Where it is open, somebody else has come first.
+    closed.is_some()
 }
 
 /// As [`written`], of a store that was made for the program.
@@ -39,9 +47,7 @@ pub fn met(t: Current, uc: &mut UContext, what: &FaultInfo) -> bool {
 
 /// The kernel may be about to write to where an argument points.
 pub fn passed(t: Current, uc: &mut UContext, a: &Args) {
-    /// How far behind a pointer it may, as a rule; what is further away ends with EFAULT.
-    const FAR: u64 = 1 << 20;
-    if !SOME.load(Relaxed) || table().none_closed() {
+    if !SOME.load(Relaxed) || table().written.is_empty() {
         return;
     }
     for at in a {

@@ -8,8 +8,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use ulpf_engine::exec::Site;
 use ulpf_lib::TargetAddr;
 use ulpf_lib::ring::Unpatched;
+use ulpf_stub_tables::patches::tsc;
 
 use crate::patches;
+use crate::runtime::mapped::CHANGES;
 use crate::runtime::thread::Current;
 use crate::sections;
 
@@ -36,6 +38,17 @@ const ENOUGH: u32 = 24;
 struct Waiting {
     site: AtomicPtr<Site>,
     page: AtomicU64,
+    since: AtomicU64,
+    changes: AtomicU64,
+}
+
+/// A site that waits.
+pub struct Half {
+    pub site: &'static Site,
+    /// A page that it has met, when that was (TSC), and after how many changes of the mappings.
+    pub page: u64,
+    pub since: u64,
+    pub changes: u64,
 }
 
 /// Filled by threads, emptied by the stub's task at rest. Where one is overwritten it will be hot by itself.
@@ -43,6 +56,8 @@ static WAITING: [Waiting; ROOM] = [const {
     Waiting {
         site: AtomicPtr::new(core::ptr::null_mut()),
         page: AtomicU64::new(0),
+        since: AtomicU64::new(0),
+        changes: AtomicU64::new(0),
     }
 }; ROOM];
 /// How many have come since it was emptied.
@@ -69,18 +84,25 @@ fn wait(site: &'static Site, page: u64) -> bool {
     let n = COME.fetch_add(1, Relaxed);
     if let Some(place) = WAITING.get(n as usize % ROOM) {
         place.page.store(page, Relaxed);
+        place.since.store(tsc(), Relaxed);
+        place.changes.store(CHANGES.load(Relaxed), Relaxed);
         place.site.store((&raw const *site).cast_mut(), Release);
     }
     n + 1 >= ENOUGH
 }
 
-/// Those that wait, with a page that each has met. The ring is empty then.
-pub fn take() -> impl Iterator<Item = (&'static Site, u64)> {
+/// Those that wait. The ring is empty then.
+pub fn take() -> impl Iterator<Item = Half> {
     COME.store(0, Relaxed);
     WAITING.iter().filter_map(|w| {
         let site = w.site.swap(core::ptr::null_mut(), Acquire);
         // SAFETY: sites are never freed.
         let site = unsafe { site.as_ref() }?;
-        Some((site, w.page.load(Relaxed)))
+        Some(Half {
+            site,
+            page: w.page.load(Relaxed),
+            since: w.since.load(Relaxed),
+            changes: w.changes.load(Relaxed),
+        })
     })
 }

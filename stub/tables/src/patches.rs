@@ -186,8 +186,19 @@ pub struct Table {
     pub distances: Vec<u64>,
     /// Sites that were tried, and why they were not patched.
     pub refused: BTreeMap<u64, Unpatched>,
-    /// Pages of generated code that are closed for writing, and the program's own protection of each.
-    pub closed: BTreeMap<u64, u8>,
+    /// Pages of generated code that have been closed for writing since their mapping has changed.
+    pub written: BTreeMap<u64, CodePage>,
+}
+
+/// A page of generated code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CodePage {
+    /// The program's own protection, which permits writing.
+    pub prot: u8,
+    /// It is closed for writing at present: it has patches.
+    pub closed: bool,
+    /// When it was closed (TSC).
+    pub since: u64,
 }
 
 impl Default for Table {
@@ -211,7 +222,7 @@ impl Table {
             },
             distances: Vec::new(),
             refused: BTreeMap::new(),
-            closed: BTreeMap::new(),
+            written: BTreeMap::new(),
         }
     }
 
@@ -243,20 +254,22 @@ impl Table {
         let offset = pc - at;
         (offset <= p.body.code.len() as u64).then_some((p, offset as u16))
     }
-    /// The closed pages that meet `[start, end)`, and their protection.
-    pub fn closed(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u8)> + '_ {
+    /// The pages of [`Table::written`] that meet `[start, end)`.
+    pub fn code_pages(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, CodePage)> + '_ {
         let first = start & !(PAGE_SIZE - 1);
-        let all = self.closed.range(first..end.max(first));
-        all.map(|(page, prot)| (*page, *prot))
+        let all = self.written.range(first..end.max(first));
+        all.map(|(at, page)| (*at, *page))
     }
-    pub fn none_closed(&self) -> bool {
-        self.closed.is_empty()
+    /// Those of them that are closed.
+    pub fn closed(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u8)> + '_ {
+        let all = self.code_pages(start, end).filter(|(_, page)| page.closed);
+        all.map(|(at, page)| (at, page.prot))
     }
 
-    /// Does anything patched, a body, or a closed page meet `[start, end)`?
+    /// Does anything patched, a body, or a page that was closed meet `[start, end)`?
     pub fn touches(&self, start: u64, end: u64) -> bool {
         self.before(end).is_some_and(|p| start < p.end())
-            || self.closed(start, end).next().is_some()
+            || self.code_pages(start, end).next().is_some()
             || self.caves.iter().any(|r| r.0 < end && start < r.1)
     }
 }

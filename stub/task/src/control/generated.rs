@@ -20,12 +20,17 @@ use ulpf_lib::guard::maps::{Vma, VmaKind};
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use ulpf_lib::sys;
 
+use super::parked;
 use crate::files;
+use ulpf_stub_handlers::generated::FAR;
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
+use ulpf_stub_handlers::runtime::thread::{State, Thread};
 use ulpf_stub_handlers::syscalls::sites::FILTER;
-use ulpf_stub_tables::patches::tsc;
+use ulpf_stub_handlers::warm::Half;
+use ulpf_stub_tables::patches::{CodePage, tsc};
 
 /// Files of the runtimes whose code may be patched: HotSpot, Guile, LuaJIT.
 const RUNTIMES: [&[u8]; 4] = [b"/libjvm.so", b"/libguile-", b"/libluajit-", b"/luajit"];
@@ -85,6 +90,27 @@ impl Generated {
         }
     }
 
+    /// Is what faulted there, when `half` says, still the same code? Else nobody knows where its instructions begin.
+    pub fn is_same(&self, vma: &Vma, half: &Half) -> bool {
+        let pc = half.site.insn.pc;
+        if half.changes != CHANGES.load(SeqCst) {
+            return false;
+        }
+        let mut known = patches::table().code_pages(pc, pc + u64::from(half.site.insn.len));
+        match vma.prot & PROT_WRITE {
+            0 => known.all(|(_, page)| page.closed && page.since < half.since),
+            // As it was before we closed it: or it is not closed.
+            _ => {
+                let (mut any, mut all) = (false, true);
+                known.for_each(|(_, page)| {
+                    any = true;
+                    all &= page.closed && page.since < half.since;
+                });
+                any && all
+            }
+        }
+    }
+
     fn is_known(&self) -> bool {
         /// The mappings are not looked at for each change of theirs.
         const OFTEN: u64 = 64;
@@ -101,24 +127,27 @@ impl Generated {
         known
     }
 
-    /// Closes the pages of `[start, end)`, whose protection is the program's `prot`. `false`: not all of them.
+    /// Closes the pages of `[start, end)`, whose protection is `prot` as far as is known: the program's own, or what
+    /// we have left of it. `false`: not all of them.
     pub fn close(&self, rest: &mut AtRest, (start, end): (u64, u64), prot: u8) -> bool {
-        if prot & PROT_WRITE == 0 {
-            return true;
-        }
-        let closed = &mut rest.tables_mut().patches.closed;
-        for page in pages(start, end) {
-            if closed.contains_key(&page) {
+        let known = &mut rest.tables_mut().patches.written;
+        for at in pages(start, end) {
+            let prot = known.get(&at).map_or(prot, |page| page.prot);
+            if prot & PROT_WRITE == 0 || known.get(&at).is_some_and(|page| page.closed) {
                 continue;
             }
-            let left = u64::from(prot & !PROT_WRITE);
-            // SAFETY: code of the program that stays what it is.
-            let done = unsafe { sys!(k::__NR_mprotect, page, PAGE_SIZE, left) };
-            if closed.len() >= MOST_CLOSED || done.is_err() {
+            if known.len() >= MOST_CLOSED || !protect(at, prot & !PROT_WRITE) {
                 return false;
             }
-            closed.insert(page, prot);
-            FILTER.add(page, page + PAGE_SIZE);
+            known.insert(
+                at,
+                CodePage {
+                    prot,
+                    closed: true,
+                    since: tsc(),
+                },
+            );
+            FILTER.add(at, at + PAGE_SIZE);
         }
         true
     }
@@ -147,18 +176,40 @@ impl Generated {
     /// The mappings there are about to change.
     pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         open(rest, start, end);
-        self.written.retain(|page, _| *page < start || *page >= end);
+        let known = &mut rest.tables_mut().patches.written;
+        known.retain(|at, _| *at < start || *at >= end);
+        self.written.retain(|at, _| *at < start || *at >= end);
     }
+}
+
+/// Is a thread in a system call that may be writing there?
+pub fn in_use(rest: &mut AtRest, start: u64, end: u64) -> bool {
+    let start = start & !(PAGE_SIZE - 1);
+    let calls = |t: &&Thread| t.state() == State::InSyscall;
+    g().threads.iter().filter(calls).any(|t| {
+        let passed = parked::frame(t, rest).map(|c| {
+            let r = &c.gprs;
+            [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9]
+        });
+        let near = |at: &u64| *at < end && start < at.saturating_add(FAR);
+        passed.is_none_or(|arguments| arguments.iter().any(near))
+    })
 }
 
 /// Opens the pages of `[start, end)` that are closed: which they were.
 fn open(rest: &mut AtRest, start: u64, end: u64) -> Vec<u64> {
     let patches = &mut rest.tables_mut().patches;
     let all: Vec<_> = patches.closed(start, end).collect();
-    for (page, prot) in &all {
-        // SAFETY: the protection that the program has given its page.
-        let _ = unsafe { sys!(k::__NR_mprotect, *page, PAGE_SIZE, u64::from(*prot)) };
-        patches.closed.remove(page);
+    for (at, prot) in &all {
+        protect(*at, *prot);
+        if let Some(page) = patches.written.get_mut(at) {
+            page.closed = false;
+        }
     }
-    all.into_iter().map(|(page, _)| page).collect()
+    all.into_iter().map(|(at, _)| at).collect()
+}
+
+fn protect(page: u64, prot: u8) -> bool {
+    // SAFETY: code of the program, which stays what it is, and may be read and executed before and after.
+    unsafe { sys!(k::__NR_mprotect, page, PAGE_SIZE, u64::from(prot)) }.is_ok()
 }

@@ -93,12 +93,23 @@ impl Patches {
         }
         self.serve_one(rest, pc, page);
         // The world rests already.
-        for (site, page) in warm::take() {
+        for half in warm::take() {
+            let warm::Half { site, page, .. } = half;
+            if !self.is_same(&half) {
+                continue;
+            }
             self.serve_one(rest, site.insn.pc, page);
             if !patches::is_patched(site.insn.pc) {
                 site.heat.store(-warm::after(site.insn.pc), Relaxed);
             }
         }
+    }
+
+    /// Is what has faulted a while ago still there?
+    fn is_same(&mut self, half: &warm::Half) -> bool {
+        let maps = self.maps();
+        let vma = maps.as_ref().ok().and_then(|m| m.at(half.site.insn.pc));
+        vma.is_none_or(|v| !generated::is_generated(v) || self.generated.is_same(v, half))
     }
 
     fn serve_one(&mut self, rest: &mut AtRest, pc: u64, page: u64) {
@@ -239,6 +250,9 @@ impl Patches {
     ) -> Result<(), Unpatched> {
         use Unpatched::Landings;
         let maps = self.maps().map_err(|_| why)?;
+        if maps.at(pc).is_some_and(generated::is_generated) {
+            return Err(why); // what has faulted once may be other code by now
+        }
         let start = super::functions::start(pc, &maps).or_else(|| site_before(pc));
         let start = start.ok_or(why)?;
         let mut code = alloc::vec![0; (pc - start) as usize + 15];
@@ -375,6 +389,9 @@ impl Patches {
         }
         if self.caves.count() != caves {
             self.maps = None;
+        }
+        if generated && generated::in_use(rest, start, end) {
+            return Err(Unpatched::Cold);
         }
         if generated && !self.generated.close(rest, (start, end), vma.prot) {
             return Err(Code);
