@@ -42,7 +42,7 @@ const fn example(
 }
 
 /// Those with one thread, whose memory does not depend on the time or on process numbers.
-const EXAMPLES: [Example; 17] = [
+const EXAMPLES: [Example; 18] = [
     example(
         "five",
         &[],
@@ -126,6 +126,13 @@ const EXAMPLES: [Example; 17] = [
         &["2", "leave"],
         60_000,
         "*block+4096:1 rw, *block+12287:1 w",
+    ),
+    // Code that is generated, run, changed and run again.
+    example(
+        "generated",
+        &["1", "20", "60"],
+        ALL_STEPS,
+        "cells w, cells+24:4 rw, cells+800:300 rw, cells+2044:8 w",
     ),
 ];
 

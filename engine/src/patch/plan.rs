@@ -73,7 +73,9 @@ impl Part {
     fn has_no_operand_to_read(&self, code: &[u8]) -> bool {
         const WORD: usize = 4;
         match &self.what {
+            // Where a conditional jump leads, and where data lies, they know.
             What::If(..) => return true,
+            What::Relative(_) => return goes_on(self.at, code),
             What::Implicit(i) if matches!(i.goes_on(), GoesOn::At(_)) => return false,
             What::Checked(insn) | What::Repeated(insn) => return insn.rip_relative_at().is_none(),
             _ => {}

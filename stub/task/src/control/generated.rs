@@ -36,8 +36,8 @@ use ulpf_stub_tables::patches::{CodePage, tsc};
 const RUNTIMES: [&[u8]; 4] = [b"/libjvm.so", b"/libguile-", b"/libluajit-", b"/luajit"];
 /// How long, in nanoseconds, a page stays open that was written to after it was patched: that doubles each time, up to
 /// the last. (More is written in a moment, mostly; and all patches of the page have to be paid for again.)
-const OPEN_FOR: u64 = 1_000_000;
-const MOST_DOUBLED: u32 = 8;
+const OPEN_FOR: u64 = 250_000;
+const MOST_DOUBLED: u32 = 10;
 /// Each page that is closed is a mapping more.
 const MOST_CLOSED: usize = 4096;
 
