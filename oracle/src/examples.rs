@@ -228,7 +228,7 @@ impl Example {
 struct Stepper<'a> {
     t: &'a mut Tracee,
     recorder: &'a mut Recorder,
-    decoded: HashMap<u64, (Instruction, bool)>,
+    decoded: HashMap<(u64, [u8; 15]), (Instruction, bool)>,
     factory: InstructionInfoFactory,
 }
 
@@ -296,18 +296,19 @@ impl Stepper<'_> {
 
     /// The instruction, and whether it may touch memory.
     fn decode(&mut self, pc: u64) -> Result<(Instruction, bool)> {
-        if let Some(known) = self.decoded.get(&pc) {
-            return Ok(*known);
-        }
         let mut code = [0; 15];
         let room = (4096 - pc as usize % 4096).min(15);
         if self.t.read(pc, &mut code).is_err() {
             self.t.read(pc, &mut code[..room])?;
         }
+        // Programs change their code.
+        if let Some(known) = self.decoded.get(&(pc, code)) {
+            return Ok(*known);
+        }
         let i = Decoder::with_ip(64, &code, pc, DecoderOptions::NONE).decode();
         ensure!(!i.is_invalid(), "no instruction at {pc:#x}");
         let memory = !self.factory.info(&i).used_memory().is_empty();
-        self.decoded.insert(pc, (i, memory));
+        self.decoded.insert((pc, code), (i, memory));
         Ok((i, memory))
     }
 
