@@ -383,3 +383,23 @@ fn a_punned_jump_leaves_what_stands_behind() {
     let five = Group::from(AT, 0, &five_store, &five, &mut |_, _| None).unwrap();
     assert!(five.bytes.len() == 5 && five.punned(Pun::Prefixed).is_none());
 }
+
+#[test]
+fn what_runtimes_read_of_their_code_is_no_jumps_place() {
+    let store = [0x48, 0x89, 0x37]; // mov %rsi,(%rdi)
+    for (spared, behind) in [
+        (true, &[0x48, 0x83, 0xc7, 0x08][..]),          // add $8,%rdi
+        (true, &[0x0f, 0x84, 0x00, 0x01, 0x00, 0x00]),  // je, far away
+        (true, &[0xeb, 0x10]),                          // jmp, near by
+        (false, &[0xe9, 0x00, 0x01, 0x00, 0x00]),       // jmp, far away
+        (false, &[0xe8, 0x00, 0x01, 0x00, 0x00]),       // call
+        (false, &[0xb8, 0x01, 0x02, 0x03, 0x04]),       // mov $…,%eax
+        (false, &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8]), // movabs $…,%rax
+        (false, &[0xc3, 0x90]),                         // ret, and anything
+    ] {
+        let code = [&store[..], behind].concat();
+        let group = group(&code).unwrap();
+        assert_eq!(group.spares_operands(), spared, "{behind:x?}");
+        assert!(group.punned(Pun::Plain).unwrap().spares_operands());
+    }
+}
