@@ -83,7 +83,8 @@ impl Part {
         let mut decoder = iced_x86::Decoder::with_ip(64, code, self.at, DecoderOptions::NONE);
         let insn = decoder.decode();
         let constants = decoder.get_constant_offsets(&insn);
-        constants.immediate_size() < WORD && constants.displacement_size() < WORD
+        let displaced = constants.displacement_size() >= WORD;
+        constants.immediate_size() < WORD && (!displaced || goes_on(self.at, code))
     }
 
     /// Where a jump goes.
@@ -215,7 +216,9 @@ impl Group {
     /// The same with such a jump. `None`: there is no room for its opcode, or not all of its bytes are the group's.
     pub fn punned(self, pun: Pun) -> Option<Group> {
         let own = usize::from(self.parts.first()?.len);
-        let fits = own > pun.prefix() && self.bytes.len() >= pun.jump_len();
+        // Of the longer one the last byte is not written.
+        let written = pun == Pun::Plain || own <= JUMP;
+        let fits = own > pun.prefix() && self.bytes.len() >= pun.jump_len() && written;
         fits.then_some(Group {
             pun: Some(pun),
             ..self
@@ -343,8 +346,8 @@ impl Group {
         }
     }
 
-    /// Does its jump leave alone what those who generate code read back: where calls and unconditional jumps lead, and all
-    /// constants of four bytes and more, but those of the access itself? And does it end where they may have put anything?
+    /// Does its jump leave alone what those who generate code read back: where calls and unconditional jumps lead, and
+    /// constants of four bytes and more that are no displacements, but those of the access itself? And does it end where they may have put anything?
     pub fn spares_operands(&self) -> bool {
         let start = self.start();
         let jump = match self.pun {

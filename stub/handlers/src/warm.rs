@@ -23,16 +23,16 @@ pub const MISSED: i32 = 64;
 /// The same for one whose code was written to a moment ago.
 const WRITTEN: i32 = 96;
 
-/// The same for one in generated code that cannot be patched.
-const GENERATED: i32 = 4096;
+/// The same for one whose code, or what stands around it, may be another then.
+const OTHERWISE: i32 = 4096;
 
 /// What the site at `pc` has to go through again that has just been refused.
 pub fn after(pc: u64) -> i32 {
+    let generated = || patches::table().code_pages(pc, pc + 1).next().is_some();
     match patches::why_not(pc) {
         Unpatched::Cold => WRITTEN,
-        // Other code may stand there soon.
-        _ if patches::table().code_pages(pc, pc + 1).next().is_some() => GENERATED,
-        _ => HOPELESS,
+        Unpatched::Off | Unpatched::Instruction if !generated() => HOPELESS,
+        _ => OTHERWISE,
     }
 }
 
