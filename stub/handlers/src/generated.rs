@@ -8,7 +8,7 @@ use ulpf_engine::exec::FaultInfo;
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::sys;
 
-use crate::patches::table;
+use crate::global::tables;
 use crate::runtime::areas::SOME;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
@@ -22,7 +22,7 @@ pub const FAR: u64 = 1 << 20;
 
 /// Is a page of `[start, end)` closed?
 fn closed(start: u64, end: u64) -> bool {
-    SOME.load(Relaxed) && table().closed(start, end).next().is_some()
+    SOME.load(Relaxed) && tables().patches.closed(start, end).next().is_some()
 }
 
 /// A store to `at` has faulted. `true`: because we have closed the page; it is open now.
@@ -30,7 +30,7 @@ pub fn written(t: Current, uc: &mut UContext, at: u64) -> bool {
     if !SOME.load(Relaxed) {
         return false;
     }
-    let found = table().code_pages(at, at.saturating_add(1)).next();
+    let found = tables().patches.code_pages(at, at.saturating_add(1)).next();
     let closed = found.map(|(_, page)| page.closed);
     if closed == Some(true) {
         open(t, uc, at, at + 1);
@@ -47,7 +47,7 @@ pub fn met(t: Current, uc: &mut UContext, what: &FaultInfo) -> bool {
 
 /// The kernel may be about to write to where an argument points.
 pub fn passed(t: Current, uc: &mut UContext, a: &Args) {
-    if !SOME.load(Relaxed) || table().written.is_empty() {
+    if !SOME.load(Relaxed) || tables().patches.written.is_empty() {
         return;
     }
     for at in a {
@@ -65,7 +65,7 @@ fn open(t: Current, uc: &mut UContext, start: u64, end: u64) {
 
 /// In a forked child, whose code is as it was.
 pub fn open_in_child() {
-    for (page, prot) in table().closed(0, u64::MAX) {
+    for (page, prot) in tables().patches.closed(0, u64::MAX) {
         // SAFETY: the protection that the program has given its page.
         let _ = unsafe { sys!(k::__NR_mprotect, page, PAGE_SIZE, u64::from(prot)) };
     }
