@@ -44,7 +44,7 @@ pub struct Index {
     /// Units may be walked alone, for what they mention.
     selective: bool,
     /// Units that mention a name.
-    searched: RefCell<HashMap<(bool, String), Rc<[u32]>>>,
+    searched: RefCell<HashMap<SoughtKey, Rc<[u32]>>>,
     whole: OnceCell<Whole>,
     /// A limit was reached, so that something is missing.
     cut: Cell<bool>,
@@ -86,6 +86,9 @@ struct Whole {
     /// Complete structures by name, for pointers to types that their own unit only declares.
     complete: HashMap<&'static str, Die>,
 }
+
+/// A [`Sought`]: is it a path?
+type SoughtKey = (bool, String);
 
 /// What is looked for in names.
 #[derive(Clone, Copy)]
