@@ -37,6 +37,9 @@ use std::time::{Duration, Instant};
 use table::Table;
 use turns::Bench;
 
+/// How long what is prepared may take.
+const SOON: Duration = Duration::from_secs(120);
+
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
     /// Fewer turns, smaller cases: less than a minute

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// As a user would: where the watches live is ulpf's choice.
-const AUTO: How = How {
+pub const AUTO: How = How {
     no_patch: false,
     placement: "auto",
     log: false,
@@ -150,14 +150,14 @@ pub fn program_tables(r: &Readings) -> Vec<Table> {
 
 // ---- accesses that still fault ----------------------------------------------------------------------
 
-const SQL: &str = "\
+pub const SQL: &str = "\
 create table t(a integer primary key, b text); create index i on t(b);
 with recursive n(x) as (select 1 union all select x + 1 from n where x < ROWS)
  insert into t select x, printf('row %d', (x * 7919) % ROWS) from n;
 select count(*), sum(length(b)) from t where b like 'row 1%';
 select b, count(*) from t group by b order by b limit 3;";
 
-const PYTHON: &str = "\
+pub const PYTHON: &str = "\
 words = {}
 for i in range(ROWS):
     words.setdefault(str(i * 7919 % 1000), []).append((i, [i] * 3))

@@ -7,6 +7,7 @@ mod following;
 mod heap;
 mod log;
 mod plugin;
+mod real;
 mod redis;
 mod server;
 mod store;
@@ -105,6 +106,12 @@ pub const CASES: &[Case] = &[
         "sqlite3, redis and CPython with the whole heap watched: accesses that still fault",
         heap::faults,
         heap::fault_tables,
+    ),
+    case(
+        "real",
+        "sixteen programs that everybody knows, their heaps watched as a whole, beside valgrind's idle",
+        real::run,
+        real::tables,
     ),
     case(
         "coverage",
