@@ -17,30 +17,17 @@ use crate::runtime::events::Resume;
 use crate::signals::numbers::{SIG_DFL, SIG_IGN};
 use crate::signals::{delivery, kernel, leaving, masks};
 
-/// FUTEX_PRIVATE keys are per address space, which the stub's task shares.
+/// Not FUTEX_PRIVATE: since Linux 6.16 an address space gets a table of its own for those when its first thread is
+/// created, and who waits already is not found there any more. The kernel thinks of threads of one process only; the
+/// stub's task is another one in the same address space, and creates a thread while the program's wait.
 pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32) {
     // SAFETY: a live word.
-    let _ = unsafe {
-        sys!(
-            k::__NR_futex,
-            word as *const _,
-            k::FUTEX_WAIT_PRIVATE,
-            seen,
-            0
-        )
-    };
+    let _ = unsafe { sys!(k::__NR_futex, word as *const _, k::FUTEX_WAIT, seen, 0) };
 }
 
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
     // SAFETY: a live word.
-    let _ = unsafe {
-        sys!(
-            k::__NR_futex,
-            word as *const _,
-            k::FUTEX_WAKE_PRIVATE,
-            i32::MAX
-        )
-    };
+    let _ = unsafe { sys!(k::__NR_futex, word as *const _, k::FUTEX_WAKE, i32::MAX) };
 }
 
 /// Tells the stub's task that something has happened.

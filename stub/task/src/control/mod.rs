@@ -365,7 +365,7 @@ impl Control {
                     sys!(
                         k::__NR_futex,
                         &g().event as *const _,
-                        k::FUTEX_WAIT_PRIVATE,
+                        k::FUTEX_WAIT,
                         seen,
                         timeout
                     )

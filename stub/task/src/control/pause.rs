@@ -12,7 +12,7 @@ pub fn wait_a_little(seen: u32) {
         sys!(
             k::__NR_futex,
             &g().event as *const _,
-            128,
+            k::FUTEX_WAIT,
             seen,
             tick.as_ptr()
         )
