@@ -11,7 +11,7 @@ use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::place;
 use ulpf_lib::ring::found::By;
 use ulpf_lib::sys;
-use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
+use ulpf_lib::{AccessKind, AliasAddr, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::check::adopt;
 use ulpf_stub_handlers::check::arena::{self, ARENA, GRANULE, GRANULES};
 use ulpf_stub_handlers::check::blocks::RECORDS;
@@ -502,8 +502,8 @@ impl Control {
         mapped.is_ok() && self.watch_chunk(start, len)
     }
 
-    /// All of this memory is watched from now on, and closed.
-    fn watch_chunk(&mut self, start: u64, len: u64) -> bool {
+    /// All accesses to this memory are looked at from now on. `false`: it cannot be watched.
+    pub(super) fn watch_checked(&mut self, start: u64, len: u64) -> bool {
         let range = WatchRange::new(TargetAddr(start), len);
         let Some(id) = range.and_then(|r| self.staged.insert_new(r, WatchKind::Access)) else {
             return false;
@@ -518,16 +518,20 @@ impl Control {
             },
         );
         self.commit_watches();
+        true
+    }
+
+    /// All of this memory is watched from now on, and closed.
+    fn watch_chunk(&mut self, start: u64, len: u64) -> bool {
+        if !self.watch_checked(start, len) {
+            return false;
+        }
         let end = start + len;
         let mut at = start;
         while at < end {
             let stop = end.min((at & !(WINDOW - 1)) + WINDOW);
-            let alias = |at: u64| {
-                let entry = g().page_map.entry(TargetAddr(at));
-                let watched = entry.guards(AccessKind::Read);
-                entry.alias(TargetAddr(at)).filter(|_| watched)
-            };
-            let (Some(first), Some(last)) = (alias(at), alias(stop - PAGE_SIZE)) else {
+            let ends = (watched_alias(at), watched_alias(stop - PAGE_SIZE));
+            let (Some(first), Some(last)) = ends else {
                 return false;
             };
             let distance = first.0.wrapping_sub(at);
@@ -541,6 +545,13 @@ impl Control {
         self.patches.classes.classify_checked(rest, start, end);
         true
     }
+}
+
+/// The alias of memory at which accesses are looked at.
+pub(super) fn watched_alias(at: u64) -> Option<AliasAddr> {
+    let entry = g().page_map.entry(TargetAddr(at));
+    let watched = entry.guards(AccessKind::Read);
+    entry.alias(TargetAddr(at)).filter(|_| watched)
 }
 
 /// The dynamic loader's own functions are for itself, until there are others.

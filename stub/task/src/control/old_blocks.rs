@@ -6,19 +6,17 @@ use core::sync::atomic::Ordering::*;
 
 use alloc::vec::Vec;
 
-use ulpf_lib::command::Placement;
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::ring::found::Old;
-use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
+use ulpf_lib::{PAGE_SIZE, TargetAddr};
 use ulpf_stub_handlers::check::entries::{self, Function};
 use ulpf_stub_handlers::check::found::findings;
 use ulpf_stub_handlers::check::old::{self, IN_USE, OldBlock};
 use ulpf_stub_handlers::check::regions::{self, MOST_REGIONS};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::unwind;
-use ulpf_stub_tables::attributes::{Attributes, Part};
 
-use super::check::memory;
+use super::check::{memory, watched_alias};
 use super::functions::Object;
 use super::glibc::{self, Walked};
 use super::{Control, parked, pause, reader, text};
@@ -131,25 +129,12 @@ impl Control {
 
     /// All of this memory is watched: parts of it, and how far their aliases are. `None`: it cannot be.
     fn watch_region(&mut self, (start, end): (u64, u64)) -> Option<Vec<(u64, u64, u64)>> {
-        let range = WatchRange::new(TargetAddr(start), end - start)?;
-        let id = self.staged.insert_new(range, WatchKind::Access)?;
-        self.set_first_attributes(
-            id,
-            Attributes {
-                group: self.check.id,
-                placement: Placement::Guard,
-                part: Part::Checked,
-                ..Attributes::default()
-            },
-        );
-        self.commit_watches();
+        if !self.watch_checked(start, end - start) {
+            return None;
+        }
         let mut parts: Vec<(u64, u64, u64)> = Vec::new();
         for page in (start..end).step_by(PAGE_SIZE as usize) {
-            let entry = g().page_map.entry(TargetAddr(page));
-            let alias = entry
-                .alias(TargetAddr(page))
-                .filter(|_| entry.guards(AccessKind::Read))?;
-            let distance = alias.0.wrapping_sub(page);
+            let distance = watched_alias(page)?.0.wrapping_sub(page);
             match parts.last_mut() {
                 Some(last) if last.2 == distance => last.1 = page + PAGE_SIZE,
                 _ => parts.push((page, page + PAGE_SIZE, distance)),

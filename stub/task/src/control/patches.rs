@@ -519,21 +519,25 @@ impl Patches {
 
     /// Somebody is about to write to generated code.
     pub fn code_written(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        let pages: Vec<_> = patches::table().closed(start, end).collect();
-        for (page, _) in pages {
-            let next = page + PAGE_SIZE;
-            self.clear_code(rest, page, next);
-            self.generated.written(rest, page, next);
-        }
+        self.open_code(rest, (start, end), Generated::written);
     }
 
     /// Watches are wanted among generated code.
     pub fn give_up_code(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        self.open_code(rest, (start, end), Generated::give_up);
+    }
+
+    fn open_code(
+        &mut self,
+        rest: &mut AtRest,
+        (start, end): (u64, u64),
+        opened: fn(&mut Generated, &mut AtRest, u64, u64),
+    ) {
         let pages: Vec<_> = patches::table().closed(start, end).collect();
         for (page, _) in pages {
             let next = page + PAGE_SIZE;
             self.clear_code(rest, page, next);
-            self.generated.give_up(rest, page, next);
+            opened(&mut self.generated, rest, page, next);
         }
     }
 
