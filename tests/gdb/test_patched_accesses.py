@@ -129,7 +129,14 @@ class PatchedAccesses(Case):
         self.assertEqual([w["hits"] for w in stats["watches"]], [8] * 256)
         self.assertEqual(stats["false_positives"], 4 * (SIZE // 2 + SIZE - 2 * 256))
         self.assertLess(patches["landings"], 200)
-        self.assertEqual((patches["patches"], patches["preceded"]), (1, 1))
+        self.assertEqual((patches["patches"], patches["preceded"]), (2, 1))
+        self.assertLess(stats["faults"], 4000)
+
+    def test_a_loop_entered_behind_its_patch(self):
+        """Its second store gets a patch of its own."""
+        stats, patches = self.at_the_end(self.sweep("4", "behind"), "4", "behind")
+        self.assertCounted(stats, 4)
+        self.assertEqual(patches["landings"], 0)
         self.assertLess(stats["faults"], 4000)
 
     def test_jumps_past_a_lock(self):
@@ -154,6 +161,31 @@ class PatchedAccesses(Case):
         # Those across two pages, and those of two stretches.
         self.assertLess(stats["faults"], rounds / 4)
         self.assertExits(gdb, status, text.strip())
+
+    def loads_with_masks(self, start, length):
+        rounds = 20000
+        arguments = [str(n) for n in (rounds, start, length)]
+        status, text = bare(example("masked_loads"), *arguments)
+        if "no AVX-512" in text:
+            self.skipTest("this processor has no AVX-512")
+        gdb = self.session("masked_loads", *arguments, options=["--placement=guard"])
+        gdb(f"monitor ulpf watch {gdb.value('(long)&block') + start} {length} r")
+        gdb("tbreak printf")
+        self.assertSays(gdb("continue"), r"Temporary breakpoint")
+        stats = self.answer(gdb, "stats")
+        self.assertEqual(stats["watches"][0]["hits"], int(re.search(r"\d+", text).group()))
+        self.assertExits(gdb, status, text.strip())
+        return stats["faults"] / rounds
+
+    def test_loads_with_a_mask(self):
+        """Each stretch of what the mask selects is a hit, and nothing else."""
+        faults = self.loads_with_masks(0, 3 * 4096)
+        # Those across two pages.
+        self.assertLess(faults, 1 / 10)
+
+    def test_loads_with_a_mask_of_little(self):
+        faults = self.loads_with_masks(5000, 7)
+        self.assertLess(faults, 1 / 4)
 
     def test_through_fs(self):
         stats, _ = self.at_the_end(self.sweep("4", "fs"), "4", "fs")

@@ -3,6 +3,7 @@
  *   sweep ROUNDS [HOW]     HOW: into  the loop jumps between the store and the instruction behind it
  *                               over  it jumps over every second store, to behind it
  *                               both  the same, and another store is what it jumps to
+ *                               behind  it begins with the second of two stores, again and again
  *                               past  it increments, and every second turn jumps past the lock prefix
  *                               fs    it stores through fs, as to a thread's own variables
  *                               fork  a child sweeps, too, and looks at its own code
@@ -78,6 +79,21 @@ __attribute__((noinline)) void fill_both(unsigned char *from, unsigned char *to,
 	__asm__ volatile("1:	test	$1, %b0\n"
 			 "	je	2f\n"
 			 "	mov	%b2, (%0)\n"
+			 "2:	mov	%b2, (%0)\n"
+			 "	inc	%0\n"
+			 "	cmp	%1, %0\n"
+			 "	jne	1b"
+			 : "+q"(from)
+			 : "r"(to), "q"(value)
+			 : "memory", "cc");
+}
+
+/* What begins behind a jump that takes the first store's place, and goes round to that. */
+__attribute__((noinline)) void fill_behind(unsigned char *from, unsigned char *to, int value)
+{
+	__asm__ volatile("	jmp	2f\n"
+			 "1:	mov	%b2, (%0)\n"
+			 "	inc	%0\n"
 			 "2:	mov	%b2, (%0)\n"
 			 "	inc	%0\n"
 			 "	cmp	%1, %0\n"
@@ -165,6 +181,9 @@ int main(int argc, char **argv)
 			fill_odd(block, block + SIZE, n);
 		else if (!strcmp(how, "both"))
 			fill_both(block, block + SIZE, n);
+		else if (!strcmp(how, "behind"))
+			for (int i = 0; i < SIZE; i += 3)
+				fill_behind(block + i, block + (i + 3 < SIZE ? i + 3 : SIZE), n);
 		else if (!strcmp(how, "past"))
 			fill_past(block, block + SIZE);
 		else if (!strcmp(how, "fs"))

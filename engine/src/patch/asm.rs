@@ -54,6 +54,12 @@ impl Asm {
         self.lea(reg, reg, 1);
         self.slot_of_rcx(0x89, reg, at);
     }
+    /// `sum = gs:[at + rcx*8] += by`
+    pub fn add_at_rcx(&mut self, at: usize, sum: u8, by: u8) {
+        self.slot_of_rcx(0x8b, sum, at);
+        self.add_scaled(sum, by, 1);
+        self.slot_of_rcx(0x89, sum, at);
+    }
     /// `mov qword gs:[at], value`, sign-extended.
     pub fn set(&mut self, at: usize, value: i32) {
         self.put(&[0x65, 0x48, 0xc7, 0x04, 0x25]);
@@ -176,7 +182,7 @@ impl Asm {
         ]);
         self.not_rcx();
     }
-    fn not_rcx(&mut self) {
+    pub fn not_rcx(&mut self) {
         self.put(&[0x48, 0xf7, 0xd1]);
     }
     /// `rdfsbase rcx`
@@ -207,6 +213,36 @@ impl Asm {
             0xf7,
             0xc0 | (to & 7) << 3 | from & 7,
         ]);
+    }
+    /// `pdep to, from, mask`: the lowest bits of `from` go to where `mask` has ones.
+    pub fn deposit(&mut self, to: u8, from: u8, mask: u8) {
+        self.bits(3, to, from, mask);
+    }
+    /// `pext to, from, mask`: the bits of `from` where `mask` has ones become the lowest.
+    pub fn extract(&mut self, to: u8, from: u8, mask: u8) {
+        self.bits(2, to, from, mask);
+    }
+    fn bits(&mut self, prefix: u8, to: u8, from: u8, mask: u8) {
+        self.put(&[
+            0xc4,
+            0x42 | u8::from(to < 8) << 7 | u8::from(mask < 8) << 5,
+            0x80 | (!from & 15) << 3 | prefix,
+            0xf5,
+            0xc0 | (to & 7) << 3 | mask & 7,
+        ]);
+    }
+    /// `lea to, [to + index*scale]`
+    pub fn add_scaled(&mut self, to: u8, index: u8, scale: u8) {
+        let op = MemOp {
+            base: to,
+            index,
+            scale,
+            segment: 0,
+            disp: 0,
+            size: 0,
+            kind: ulpf_lib::AccessKind::Read,
+        };
+        self.address(to, &op);
     }
     /// `rorx rcx, from, n`
     pub fn rotate(&mut self, from: u8, n: u8) {

@@ -8,6 +8,7 @@ use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX};
 use super::implicit::Access;
+use super::mask::Mask;
 use super::parts::{LOCK, LOCKS, Phase, SEVERAL};
 use super::writer::{Target, Writer, restore};
 
@@ -21,6 +22,7 @@ pub struct Near {
     pub size: u32,
     pub a: u8,
     pub b: u8,
+    pub mask: Option<Mask>,
 }
 
 /// Is every access to the page a hit of one watch? Returns a jump that is taken if so, with the number of its
@@ -68,14 +70,23 @@ pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()
     let named = access.named() & 1 << RCX != 0 && !access.takes_rcx();
     let small = x.size <= 8;
     w.part = x.part;
-    w.asm.save(offset_of!(Area, tally), RCX);
-    w.asm.count_at_rcx(offset_of!(Area, hits), x.b);
-    w.mark(Phase::Saved);
+    let counted = match x.mask {
+        Some(mask) => {
+            mask.count(w, x.b)?;
+            Phase::Runs
+        }
+        None => {
+            w.asm.save(offset_of!(Area, tally), RCX);
+            w.asm.count_at_rcx(offset_of!(Area, hits), x.b);
+            w.mark(Phase::Saved);
+            Phase::Tallied
+        }
+    };
     if !writes {
         w.asm.load(RCX, offset_of!(Area, rcx));
         w.asm.load(x.b, offset_of!(Area, other));
-        access.make(w, x.a, Phase::Tallied)?;
-        access.mark(w, Phase::Tallied);
+        access.make(w, x.a, counted)?;
+        access.mark(w, counted);
         w.asm.load(x.a, offset_of!(Area, address));
         w.mark(Phase::Done);
         return jump_back(w, back);
@@ -152,8 +163,16 @@ pub fn closer(w: &mut Writer, x: &Near, hits: &mut Vec<usize>) -> Option<()> {
     asm.constant(x.b, x.bits);
     asm.r11_indexed(x.b);
     asm.shift_by(false, R11, R11, RCX);
-    asm.ecx(64 - x.size);
-    asm.shift_by(true, RCX, R11, RCX);
+    match x.mask {
+        Some(mask) => {
+            mask.bytes(asm, x.b);
+            asm.extract(RCX, R11, RCX);
+        }
+        None => {
+            asm.ecx(64 - x.size);
+            asm.shift_by(true, RCX, R11, RCX);
+        }
+    }
     asm.load(R11, offset_of!(Area, r11));
     w.mark(Phase::Closer);
     let clear = w.asm.jrcxz();
@@ -174,7 +193,8 @@ pub fn hit(
     looks: &mut Vec<u16>,
 ) -> Option<()> {
     let asm = &mut w.asm;
-    if target.ahead {
+    // (What a mask selects may be several hits.)
+    if target.ahead || x.mask.is_some() {
         looks.push(asm.here() as u16);
         asm.trap();
         w.mark(Phase::Saved);

@@ -17,6 +17,7 @@ use ulpf_lib::AccessKind::{self, Read, Write};
 use ulpf_lib::ring::Area;
 
 use super::asm::RCX;
+use super::mask::Mask;
 use super::parts::{GS, Phase};
 use super::registers::named;
 use super::writer::Writer;
@@ -165,6 +166,14 @@ impl Access<'_> {
         match self {
             Access::Of(insn) => &insn.mem,
             Access::Implicit(i, _) => &i.mem,
+        }
+    }
+
+    /// Which elements it reads, if that is up to a mask.
+    pub fn mask(&self) -> Option<Mask> {
+        match self {
+            Access::Of(insn) => Mask::of(insn),
+            Access::Implicit(..) => None,
         }
     }
 

@@ -21,6 +21,7 @@
 mod asm;
 mod hits;
 mod implicit;
+mod mask;
 mod original;
 mod parts;
 mod plan;

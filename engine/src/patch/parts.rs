@@ -70,6 +70,8 @@ pub enum Phase {
     HitSaved,
     /// As `Saved`, and the hit is counted already (in [`ulpf_lib::ring::Area::tally`]).
     Tallied,
+    /// The same, as many as [`ulpf_lib::ring::Area::value`] says; r11 is in the area, too.
+    Runs,
     /// The instruction is done, its hit counted; whether it was silent is to be found out. The address
     /// register and the other one are in the area, as is rcx but for `Fresh`. What was there is in the
     /// other register, or in the area if it is more than 8 bytes.

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 
 use super::implicit::{Access, GoesOn, Implicit};
+use super::mask::Mask;
 use super::parts::{FS, GS, JUMP, TRAPS, TRAPS_OR_RET};
 use crate::access::layout::Pp;
 use crate::access::{Class, Insn};
@@ -244,10 +245,16 @@ impl Group {
 
     /// The displaced instructions alone.
     pub fn displaced(mut self) -> Group {
+        let len = self.displaced_end() - self.start();
         self.parts.truncate(self.displaced);
-        let len = self.parts.last().map_or(0, |p| p.end() - self.start());
         self.bytes.truncate(len as usize);
         self
+    }
+
+    /// Behind what is displaced: the rest of its loop stays where it is.
+    pub fn displaced_end(&self) -> u64 {
+        let last = self.displaced.checked_sub(1);
+        last.and_then(|n| self.parts.get(n)).map_or(0, Part::end)
     }
 
     /// Is more displaced than one instruction?
@@ -433,7 +440,7 @@ pub fn skipped(bytes: &[u8]) -> bool {
 /// Can a trampoline make this access?
 pub fn can_check(insn: &Insn) -> bool {
     let l = &insn.layout;
-    insn.class == Class::Plain
+    (insn.class == Class::Plain || Mask::of(insn).is_some())
         && matches!(insn.mem.size, 1 | 2 | 4 | 8 | 16 | 32 | 64)
         // Through gs trampolines find their own area.
         && insn.mem.segment != GS

@@ -269,6 +269,11 @@ fn checked(
     let not_ours = asm.jrcxz();
     asm.add_rcx(a);
     asm.set(target.idle_count, IDLE_START);
+    let mask = access.mask();
+    let nothing = mask.map(|mask| {
+        mask.elements(asm, b);
+        asm.jrcxz()
+    });
     let mut aside = None;
     for (wanted, bits) in [
         (mem.kind.writes(), target.tables.writes),
@@ -298,10 +303,14 @@ fn checked(
                 size,
                 a,
                 b,
+                mask,
                 back: 0,
             });
             if aside.is_none() {
                 asm.aim_short(not_ours)?;
+                if let Some(nothing) = nothing {
+                    asm.aim_short(nothing)?;
+                }
                 aside = Some(asm.jmp());
             }
             asm.aim_short(clear)?;

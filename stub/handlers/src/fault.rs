@@ -189,12 +189,12 @@ pub fn look_again(t: Current, uc: &mut UContext) {
     {
         let pc = site.insn.pc;
         let classed = g().page_map.class(TargetAddr(page)) != 0;
-        if classed && patches::is_patched(pc) {
-            // It was before, or it was jumped to behind a jump that another instruction before it has.
+        let entered = patches::is_entered_behind(pc);
+        if classed && patches::is_patched(pc) && !entered {
             site.heat.store(-MISSED, Relaxed);
             return;
         }
-        if classed && (patches::visit(t, pc) || patches::switch(t, pc, true)) {
+        if classed && !entered && (patches::visit(t, pc) || patches::switch(t, pc, true)) {
             return;
         }
         request(t, uc, Request::PatchAccess { pc, page });
@@ -260,7 +260,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     }
     if faulted {
         site.faults.fetch_add(1, Relaxed);
-        count_fault(patches::why_not(pc));
+        count_fault(patches::has_faulted(pc, fault_at.page()));
     }
     if !known {
         return slow(t, uc, None, fault_at, None);

@@ -16,13 +16,13 @@ use linux_raw_sys::general as k;
 use ulpf_engine::access::Insn;
 use ulpf_engine::cpu::Gprs;
 use ulpf_engine::patch::{IDLE_ROUND, IDLE_START, JUMP, Part, Phase, What};
-use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::eflags;
 use ulpf_lib::guard::PAGES;
 use ulpf_lib::place::{self, MEMORY_LEN};
 use ulpf_lib::ring::{Area, IDLE_COUNTS, Unpatched};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
+use ulpf_lib::{PAGE_SIZE, TargetAddr};
 use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, VISIT, tsc};
 
 use crate::check::entries;
@@ -79,12 +79,40 @@ pub fn is_patched(pc: u64) -> bool {
     SOME.load(Relaxed) && table().at(pc).is_some_and(|p| p.group.checks(pc))
 }
 
+/// The patch in place that looks at the access of the instruction at `pc`, whose code is still there behind the jump: who
+/// jumps to it faults.
+fn before(pc: u64) -> Option<&'static Patch> {
+    let looked_at = table().at(pc).filter(|p| p.group.checks(pc));
+    looked_at.filter(|p| pc >= p.start() + JUMP as u64)
+}
+
+/// Has that happened often, and is it not known that it must be so?
+pub fn is_entered_behind(pc: u64) -> bool {
+    let often = |p: &Patch| p.entered.load(Relaxed) >= AFTER.load(Relaxed);
+    before(pc).is_some_and(often) && table().refused.get(&pc) != Some(&Unpatched::Entered)
+}
+
+/// A fault of the instruction at `pc`, on this page. Why its access has cost one.
+pub fn has_faulted(pc: u64, page: TargetAddr) -> Unpatched {
+    // With a class a body would not have met the guard.
+    if g().page_map.class(page) != 0
+        && let Some(p) = before(pc)
+    {
+        p.entered.fetch_add(1, Relaxed);
+        return Unpatched::Entered;
+    }
+    why_not(pc)
+}
+
 /// Why an access of the instruction at `pc` costs a fault.
 pub fn why_not(pc: u64) -> Unpatched {
     let table = table();
     match table.at(pc) {
         _ if !ENABLED.load(Relaxed) => Unpatched::Off,
-        Some(p) if p.group.checks(pc) => Unpatched::Page,
+        Some(p) if p.group.checks(pc) => match table.refused.get(&pc) {
+            Some(Unpatched::Entered) => Unpatched::Entered,
+            _ => Unpatched::Page,
+        },
         Some(_) => Unpatched::Beneath,
         None => match table.refused.get(&pc) {
             Some(why) => *why,
@@ -230,6 +258,7 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
         | Phase::Closer
         | Phase::Counted
         | Phase::Tallied
+        | Phase::Runs
         | Phase::Locking
         | Phase::Locked => {
             let locked = match mark.phase {
@@ -239,13 +268,17 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
             if locked {
                 Held::by_body(*register(&mut uc.gprs, a)?).give_back();
             }
-            if mark.phase == Phase::Closer {
+            if matches!(mark.phase, Phase::Closer | Phase::Runs) {
                 uc.gprs.r11 = area.r11.load(Relaxed);
             }
             restore(area, uc, a, b)?;
             match mark.phase {
                 Phase::Counted => add(&area.passed, u64::MAX),
                 Phase::Tallied => add(tally(area, &area.hits)?, u64::MAX),
+                Phase::Runs => {
+                    let runs = area.value.load(Relaxed);
+                    add(tally(area, &area.hits)?, runs.wrapping_neg());
+                }
                 _ => {}
             }
             uc.gprs.rip = part.at;

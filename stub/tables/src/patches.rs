@@ -91,6 +91,8 @@ pub struct Patch {
     pub gone_at: AtomicU64,
     /// How often somebody has jumped into its middle.
     pub landings: AtomicU32,
+    /// How often somebody has jumped to what is behind its jump, and looked at by it.
+    pub entered: AtomicU32,
     /// How often somebody has gone from a fault to the body since the jump was there, or since a thread has
     /// met no guard there for a while.
     pub entries: AtomicU32,

@@ -168,6 +168,8 @@ reasons! {
     Room => "no free memory within reach of its jump",
     /// Jumps led into the middle of its patch.
     Landings => "loops jump into the middle of its patch",
+    /// Its patch's jump stands before it, and there was no room for one of its own.
+    Entered => "loops jump to it behind its patch's jump",
     /// A breakpoint or a patched system call stands there.
     Taken => "a breakpoint or another patch stands there",
     /// Made the slow way: it can be neither redirected nor patched.

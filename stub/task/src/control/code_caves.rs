@@ -41,7 +41,8 @@ struct CodeCave {
     len: u64,
     /// A bit for each cell.
     used: Vec<u64>,
-    /// Where the last body ends that was put here: behind it there is room, most likely.
+    /// Behind it there is room, most likely: where the last body ends that was put near the one before it. (Where a jump's
+    /// bytes leave few places, bodies lie far behind.)
     next: u64,
 }
 
@@ -62,7 +63,9 @@ impl CodeCaves {
         size: u64,
         maps: &Snapshot,
     ) -> Option<u64> {
-        if let Some(at) = self.0.iter().find_map(|cave| cave.find(group, size)) {
+        let behind = || self.0.iter().find_map(|c| c.find(c.next, group, size));
+        let anywhere = || self.0.iter().find_map(|c| c.find(c.start, group, size));
+        if let Some(at) = behind().or_else(anywhere) {
             return Some(at);
         }
         for free in self.places(group, maps) {
@@ -73,7 +76,7 @@ impl CodeCaves {
             let len = CAVE_SIZE.min(free.end - start);
             if self.0.len() < MOST_CAVES
                 && self.add(rest, start, len)
-                && let Some(at) = self.0.last().and_then(|r| r.find(group, size))
+                && let Some(at) = self.0.last().and_then(|c| c.find(c.start, group, size))
             {
                 return Some(at);
             }
@@ -170,7 +173,7 @@ impl CodeCaves {
         };
         let first = (at - cave.start) / CELL;
         let end = (at + size - cave.start).div_ceil(CELL);
-        if take {
+        if take && (at < cave.next || at - cave.next <= PAGE_SIZE) {
             cave.next = cave.start + end * CELL;
         }
         for n in first..end {
@@ -206,28 +209,37 @@ impl CodeCave {
         self.start..self.start + self.len
     }
 
-    fn find(&self, group: &Group, size: u64) -> Option<u64> {
-        let behind = self.find_from(self.next, group, size);
-        behind.or_else(|| self.find_from(self.start, group, size))
+    /// A place for a body, from `from` on.
+    fn find(&self, mut from: u64, group: &Group, size: u64) -> Option<u64> {
+        loop {
+            let first = self.is((from - self.start).div_ceil(CELL), false)?;
+            let end = self.is(first, true).unwrap_or(self.len / CELL);
+            let (start, end) = (self.start + first * CELL, self.start + end * CELL);
+            from = end;
+            if end - start < size {
+                continue;
+            }
+            let at = next(group, start)?;
+            if at + size <= end {
+                return Some(at);
+            }
+            from = from.max(at & !(CELL - 1));
+        }
     }
 
-    fn find_from(&self, mut from: u64, group: &Group, size: u64) -> Option<u64> {
-        let used = |n: u64| {
-            self.used
-                .get(n as usize / 64)
-                .is_none_or(|w| w >> (n % 64) & 1 != 0)
-        };
+    /// The first cell from `n` on that is used, or free.
+    fn is(&self, n: u64, used: bool) -> Option<u64> {
+        let mut word = n / 64;
+        let mut wanted = u64::MAX << (n % 64);
         loop {
-            let at = next(group, from)?;
-            let n = (at - self.start) / CELL;
-            let end = (at + size - self.start).div_ceil(CELL);
-            if end > self.len / CELL {
-                return None;
+            let bits = *self.used.get(word as usize)?;
+            let found = if used { bits } else { !bits } & wanted;
+            if found != 0 {
+                let n = word * 64 + u64::from(found.trailing_zeros());
+                return Some(n).filter(|n| *n < self.len / CELL);
             }
-            match (n..end).rev().find(|c| used(*c)) {
-                Some(c) => from = self.start + (c + 1) * CELL,
-                None => return Some(at),
-            }
+            word += 1;
+            wanted = u64::MAX;
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct Patches {
     maps: Option<(u64, Arc<Snapshot>)>,
     /// Accesses behind which another one is hot that is jumped to: their jumps are not to reach there.
     jumped_over: BTreeSet<u64>,
+    /// What a patch has looked at that is being divided.
+    recalled: Vec<u64>,
 }
 
 impl Patches {
@@ -62,6 +64,7 @@ impl Patches {
             searched: gs::Searched::default(),
             maps: None,
             jumped_over: BTreeSet::new(),
+            recalled: Vec::new(),
         }
     }
 
@@ -92,6 +95,9 @@ impl Patches {
             return;
         }
         self.serve_one(rest, pc, page);
+        if patches::is_entered_behind(pc) {
+            self.split(rest, pc);
+        }
         // The world rests already.
         for half in warm::take() {
             let warm::Half { site, page, .. } = half;
@@ -173,6 +179,35 @@ impl Patches {
         }
     }
 
+    /// The access at `pc` is looked at by a patch whose jump stands before it, and somebody comes to it by another way:
+    /// it gets a patch of its own.
+    fn split(&mut self, rest: &mut AtRest, pc: u64) {
+        let Some(p) = patches::table().at(pc) else {
+            return;
+        };
+        let (start, pun) = (p.start(), p.group.pun());
+        let looked_at = p.group.parts.iter().filter(|x| x.is_looked_at());
+        self.recalled = looked_at.map(|x| x.at).collect();
+        self.remove(rest, start);
+        let own = match patches::table().refused.get(&pc) {
+            Some(why @ Unpatched::Landings) => Err(*why),
+            _ => self.patch_at(rest, pc),
+        };
+        let own = own.or_else(|_| self.patch_punned(rest, pc));
+        // Who comes from before still does; without a patch of its own all is as it was.
+        let mut looked_at = self.recalled.iter().rev();
+        let last = looked_at.find(|at| own.is_err() || **at < pc).copied();
+        if let (Some(last), Ok(maps)) = (last, self.maps()) {
+            let _ = self.place(rest, last, start, pun, &maps);
+        }
+        self.recalled.clear();
+        let refused = &mut rest.tables_mut().patches.refused;
+        match own {
+            Ok(()) => refused.remove(&pc),
+            Err(_) => refused.insert(pc, Unpatched::Entered),
+        };
+    }
+
     // ---- code ------------------------------------------------------------------------------------
 
     /// What a patch of the access at `pc` is to displace that begins at `from` and goes on to `last`, at least.
@@ -211,7 +246,8 @@ impl Patches {
             return Err(Unpatched::Successor);
         }
         let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
-        let hot = |at: u64| patches::table().of(at).is_some_and(Patch::is_in_place);
+        let patched = |at: u64| patches::table().of(at).is_some_and(Patch::is_in_place);
+        let hot = |at: u64| patched(at) || self.recalled.contains(&at);
         let mut also = |at: u64, rest: &[u8]| {
             let rest = rest.get(..rest.len().min(15))?;
             // A function's saves and restores become hot together.
@@ -309,7 +345,7 @@ impl Patches {
             let before = stretch;
             let near = (pc + 1).saturating_sub(FURTHEST)..pc + FURTHEST;
             for p in patches::table().within(near) {
-                if p.is_in_place() && p.start() < group.end() && group.start() < p.end() {
+                if p.is_in_place() && p.start() < group.displaced_end() && group.start() < p.end() {
                     let last = p.group.parts.iter().rfind(|x| p.group.checks(x.at));
                     stretch.0 = stretch.0.min(p.start());
                     stretch.1 = stretch.1.max(last.map_or(0, |x| x.at));
@@ -351,7 +387,12 @@ impl Patches {
             None => self.with_neighbours(pc, from, maps)?,
             Some(pun) => self.alone(pc, from, pun, maps)?,
         };
-        if group.loops() && patches::taken(group.start(), group.end()) {
+        let rest_of_loop = group.displaced_end()..group.end();
+        let others = || {
+            let mut others = patches::table().within(rest_of_loop.clone());
+            others.any(Patch::is_in_place)
+        };
+        if group.loops() && (patches::taken(group.start(), group.end()) || others()) {
             group = group.displaced();
         }
         let (start, end) = (group.start(), group.end());
@@ -433,6 +474,7 @@ impl Patches {
                 patience: AtomicU32::new(PATIENCE.load(Relaxed)),
                 gone_at: AtomicU64::new(0),
                 landings: AtomicU32::new(0),
+                entered: AtomicU32::new(0),
                 entries: AtomicU32::new(0),
             }),
         );
