@@ -40,6 +40,8 @@ pub struct Totals {
     /// Programs with filters of their own, and programs with children.
     pub filtering: u64,
     pub forking: u64,
+    /// Programs that make code.
+    pub making: u64,
     /// Programs that execute others.
     pub executing: u64,
     /// Patches in place at some time.
@@ -371,6 +373,7 @@ impl Kind {
         match self {
             Kind::One(judge) => format!("{judge:?}"),
             Kind::More(judge, More { children: true, .. }) => format!("Children-{judge:?}"),
+            Kind::More(judge, More { made: true, .. }) => format!("Made-{judge:?}"),
             Kind::More(judge, _) => format!("Filters-{judge:?}"),
             Kind::Stages(judge) => format!("Stages-{judge:?}"),
             Kind::Threads | Kind::Registers => format!("{self:?}"),
@@ -423,6 +426,8 @@ impl Bench {
                 totals.threaded += u64::from(kind == Kind::Threads);
                 totals.registers += u64::from(kind == Kind::Registers);
                 totals.executing += u64::from(matches!(kind, Kind::Stages(_)));
+                let makes = |p: &Program| p.makes_code;
+                totals.making += u64::from(subject.parts().iter().any(makes));
                 if let Kind::More(_, more) = kind {
                     totals.filtering += u64::from(more.filters);
                     totals.forking += u64::from(more.children);
@@ -537,7 +542,7 @@ impl Bench {
 impl Totals {
     pub fn line(&self, time: Duration) -> String {
         format!(
-            "{} programs ({} of several threads, {} in debug registers, {} with filters, {} with children, {} that execute others), {} instructions, {} accesses compared, {} hits compared, \
+            "{} programs ({} of several threads, {} in debug registers, {} with filters, {} with children, {} that make code, {} that execute others), {} instructions, {} accesses compared, {} hits compared, \
              {} differences; {} patches, {} interruptions ({} programs without a judge; {:.0} s, \
              {:.0} accesses/s)",
             self.programs,
@@ -545,6 +550,7 @@ impl Totals {
             self.registers,
             self.filtering,
             self.forking,
+            self.making,
             self.executing,
             self.instructions,
             self.accesses,

@@ -41,7 +41,8 @@ oracle slice                       the fixed cases and a fixed set of programs
 oracle case FILE…                  fixed cases
 oracle examples [NAME]             the programs of examples/ and tests/programs/
 oracle one KIND SEED               one program: unicorn, step, threads, registers, filters, filters-step,
-                                   children, children-step, children-filters, stages, stages-step
+                                   children, children-step, children-filters, made, made-step, stages,
+                                   stages-step
 
 --ulpf FILE                        the ulpf to judge (default: target/release/ulpf)
 ";

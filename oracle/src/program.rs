@@ -8,6 +8,7 @@
 //! 0x1800_0000  arena 1     private anonymous memory, mapped by the program
 //! 0x2000_0000  arena 2     shared anonymous memory, mapped by the program
 //! 0x2800_0000  contents    what arenas 1 and 2 are filled with
+//! 0x3800_0000  made        code that the program writes; it maps it, if it has any
 //! ```
 //! `int3` ends an epoch: the harness changes the watches there.
 
@@ -25,6 +26,13 @@ pub const ARENAS: [u64; 3] = [0x1000_0000, 0x1800_0000, 0x2000_0000];
 pub const ARENA_PAGES: usize = 6;
 pub const ARENA_LEN: usize = ARENA_PAGES * 4096;
 pub const CONTENTS: u64 = 0x2800_0000;
+pub const MADE: u64 = 0x3800_0000;
+pub const MADE_LEN: usize = 0x2_0000;
+
+/// Is it in code that the program has made?
+pub fn is_made(pc: u64) -> bool {
+    (MADE..MADE + MADE_LEN as u64).contains(&pc)
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watch {
@@ -66,6 +74,8 @@ pub struct Program {
     pub markers: Vec<usize>,
     /// Its watches are in debug registers.
     pub registers: bool,
+    /// It makes code.
+    pub makes_code: bool,
     /// Its number, if it is one thread of several.
     pub number: Option<u64>,
     /// What that thread may touch.
@@ -137,6 +147,9 @@ impl Program {
         if self.registers {
             let _ = writeln!(s, "registers");
         }
+        if self.makes_code {
+            let _ = writeln!(s, "makes-code");
+        }
         for (name, bytes) in [("code", &self.code), ("constants", &self.constants)] {
             for line in bytes.chunks(32) {
                 let _ = write!(s, "{name} ");
@@ -172,6 +185,7 @@ impl Program {
             epochs: vec![],
             markers: vec![],
             registers: false,
+            makes_code: false,
             number: None,
             windows: None,
         };
@@ -188,6 +202,7 @@ impl Program {
                         (crate::threads::code_at(n), crate::threads::control_at(n));
                 }
                 "registers" => p.registers = true,
+                "makes-code" => p.makes_code = true,
                 "marker" => p.markers.push(number(rest)? as usize),
                 "memory" => p.memory_seed = number(rest)?,
                 "code" => p.code.extend(hex(rest)?),

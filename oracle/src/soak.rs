@@ -15,6 +15,7 @@ fn kind(seed: u64, registers: bool) -> Kind {
         _ => Judge::Unicorn,
     };
     match seed % 10 {
+        1 => Kind::More(judge, MADE),
         2 | 6 => Kind::Threads,
         3 | 7 => Kind::One(Judge::Step),
         4 => Kind::Stages(judge),
@@ -25,19 +26,27 @@ fn kind(seed: u64, registers: bool) -> Kind {
     }
 }
 
+const MADE: More = More {
+    filters: false,
+    children: false,
+    made: true,
+};
 const FILTERS: More = More {
     filters: true,
     children: false,
+    made: false,
 };
 /// Every other one has filters, too.
 const CHILDREN: [More; 2] = [
     More {
         filters: false,
         children: true,
+        made: false,
     },
     More {
         filters: true,
         children: true,
+        made: false,
     },
 ];
 
@@ -49,6 +58,8 @@ fn named(name: &str) -> Result<Kind> {
         "threads" => Kind::Threads,
         "registers" => Kind::Registers,
         "filters" => Kind::More(Judge::Unicorn, FILTERS),
+        "made" => Kind::More(Judge::Unicorn, MADE),
+        "made-step" => Kind::More(Judge::Step, MADE),
         "filters-step" => Kind::More(Judge::Step, FILTERS),
         "stages" => Kind::Stages(Judge::Unicorn),
         "stages-step" => Kind::Stages(Judge::Step),
@@ -150,6 +161,7 @@ const MOST_UNJUDGED: u64 = 6;
 const LEAST_STEPPED: u64 = 15;
 const LEAST_THREADED: u64 = 12;
 const LEAST_FILTERING: u64 = 6;
+const LEAST_MAKING: u64 = 6;
 const LEAST_FORKING: u64 = 6;
 const LEAST_EXECUTING: u64 = 6;
 const LEAST_PATCHES: u64 = 100;
@@ -193,6 +205,7 @@ fn slice(bench: &Bench) -> Result<bool> {
     // Neither does one whose programs are never patched.
     if totals.threaded < LEAST_THREADED
         || totals.filtering < LEAST_FILTERING
+        || totals.making < LEAST_MAKING
         || totals.forking < LEAST_FORKING
         || totals.executing < LEAST_EXECUTING
         || totals.patches < LEAST_PATCHES
@@ -200,7 +213,7 @@ fn slice(bench: &Bench) -> Result<bool> {
     {
         println!(
             "too little was tried: at least {LEAST_THREADED} programs of several threads, {LEAST_FILTERING} with \
-             filters, {LEAST_FORKING} that fork, {LEAST_EXECUTING} that execute others, {LEAST_PATCHES} patches and \
+             filters, {LEAST_MAKING} that make code, {LEAST_FORKING} that fork, {LEAST_EXECUTING} that execute others, {LEAST_PATCHES} patches and \
              {LEAST_MOMENTS} interruptions are expected"
         );
         ok = false;

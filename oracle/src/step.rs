@@ -71,6 +71,11 @@ pub fn judge(p: &Program, elf: &Path) -> Result<Expected> {
             let pc = r.rip;
             let i = match decoded.get(&pc) {
                 Some(i) => *i,
+                None if is_made(pc) => {
+                    let mut code = [0; 15];
+                    t.read(pc, &mut code)?;
+                    Decoder::with_ip(64, &code, pc, DecoderOptions::NONE).decode()
+                }
                 None => {
                     let Some(code) = pc
                         .checked_sub(CODE)

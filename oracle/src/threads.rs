@@ -34,7 +34,8 @@ impl ThreadedProgram {
     }
 
     pub fn elf(&self) -> Vec<u8> {
-        let mut a = starter(self.parts.len() as u64);
+        let made = self.parts.iter().any(|p| p.makes_code);
+        let mut a = starter(self.parts.len() as u64, made);
         // Where the threads go on that have reached a marker: the first thread, the others.
         let mut back = vec![];
         for e in 0..self.epochs().len() {

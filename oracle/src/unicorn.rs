@@ -42,10 +42,14 @@ pub struct Machine {
     arenas: [Vec<u8>; 3],
     control: Vec<u8>,
     code: Vec<u8>,
+    /// What the program has made.
+    made: Vec<u8>,
     contents: Vec<u8>,
     natures: HashMap<u64, Nature>,
     pieces: Vec<Piece>,
     pub pc: u64,
+    /// The last one outside of code that the program has made.
+    own_pc: u64,
     pub recorder: Recorder,
     epochs: Vec<Vec<Watch>>,
     next_epoch: usize,
@@ -67,6 +71,20 @@ impl Memory for Machine {
     }
 }
 
+fn nature(code: &[u8], pc: u64) -> Nature {
+    let i = Decoder::with_ip(64, code, pc, DecoderOptions::NONE).decode();
+    let mut factory = InstructionInfoFactory::new();
+    let modifies = factory
+        .info(&i)
+        .used_memory()
+        .iter()
+        .any(|m| matches!(m.access(), OpAccess::ReadWrite | OpAccess::ReadCondWrite));
+    Nature {
+        string: i.is_string_instruction(),
+        modifies,
+    }
+}
+
 impl Machine {
     /// The memory that a forked child gets a copy of.
     pub fn private(&mut self) -> [&mut [u8]; 3] {
@@ -75,21 +93,12 @@ impl Machine {
     }
 
     fn nature(&mut self, pc: u64) -> Nature {
+        if is_made(pc) {
+            return nature(&self.made[(pc - MADE) as usize..], pc);
+        }
         let (code, base) = (&self.code, self.code_at);
-        *self.natures.entry(pc).or_insert_with(|| {
-            let bytes = &code[(pc - base) as usize..];
-            let i = Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode();
-            let mut factory = InstructionInfoFactory::new();
-            let modifies = factory
-                .info(&i)
-                .used_memory()
-                .iter()
-                .any(|m| matches!(m.access(), OpAccess::ReadWrite | OpAccess::ReadCondWrite));
-            Nature {
-                string: i.is_string_instruction(),
-                modifies,
-            }
-        })
+        let of = |pc: &u64| nature(&code[(pc - base) as usize..], *pc);
+        *self.natures.entry(pc).or_insert_with_key(of)
     }
 
     fn touch(&mut self, addr: u64, len: u64, write: bool) {
@@ -115,7 +124,7 @@ impl Machine {
             && !w.hold(addr, len)
             && self.end.is_none()
         {
-            self.end = Some(Verdict::Stray(self.pc));
+            self.end = Some(Verdict::Stray(self.own_pc));
         }
     }
 
@@ -234,10 +243,12 @@ pub fn judge(p: &Program, filters: &mut Filters) -> Result<Expected> {
         arenas: [contents(p.memory_seed, 0), filled(1), filled(2)],
         control: p.control(),
         code,
+        made: vec![0; MADE_LEN],
         contents: contents_of,
         natures: HashMap::new(),
         pieces: vec![],
         pc: 0,
+        own_pc: 0,
         recorder: Recorder::new(),
         epochs: p.epochs.clone(),
         next_epoch: 0,
@@ -250,19 +261,24 @@ pub fn judge(p: &Program, filters: &mut Filters) -> Result<Expected> {
         .map_err(|e| anyhow!("unicorn: {e:?}"))?;
     map(&mut uc).map_err(|e| anyhow!("unicorn: {e:?}"))?;
     let fail = |e| anyhow!("unicorn: {e:?}");
-    uc.add_code_hook(CODE, CODE + (1 << 24), |uc, pc, _| {
-        let m = uc.get_data_mut();
-        m.finish();
-        m.pc = pc;
-        m.recorder.out.instructions += 1;
-        if m.recorder.out.instructions > m.limit {
-            m.end = Some(Verdict::Stuck);
-        }
-        if m.end.is_some() {
-            let _ = uc.emu_stop();
-        }
-    })
-    .map_err(fail)?;
+    for (from, len) in [(CODE, 1 << 24), (MADE, MADE_LEN as u64)] {
+        uc.add_code_hook(from, from + len, |uc, pc, _| {
+            let m = uc.get_data_mut();
+            m.finish();
+            m.pc = pc;
+            if !is_made(pc) {
+                m.own_pc = pc;
+            }
+            m.recorder.out.instructions += 1;
+            if m.recorder.out.instructions > m.limit {
+                m.end = Some(Verdict::Stuck);
+            }
+            if m.end.is_some() {
+                let _ = uc.emu_stop();
+            }
+        })
+        .map_err(fail)?;
+    }
     uc.add_mem_hook(
         HookType::MEM_READ | HookType::MEM_WRITE,
         CONTROL,
@@ -317,7 +333,7 @@ pub fn judge(p: &Program, filters: &mut Filters) -> Result<Expected> {
         (Some(Verdict::Stray(pc)), _) => Err(Stray(pc).into()),
         (Some(Verdict::Stuck), _) => bail!("does not end"),
         (Some(Verdict::Child { .. }), _) => bail!("a child has a child at {:#x}", m.pc),
-        _ if member => Err(Stray(m.pc).into()),
+        _ if member => Err(Stray(m.own_pc).into()),
         (Some(Verdict::Fault(why)), _) => bail!("{why} at {:#x}", m.pc),
         (_, run) => bail!("unicorn: {run:?}\n{}", crate::bench::listing(p, Some(m.pc))),
     }
@@ -329,6 +345,7 @@ fn map(uc: &mut Unicorn<Box<Machine>>) -> Result<(), unicorn_engine::uc_error> {
         (m.code_at, m.code.as_mut_ptr(), m.code.len(), Prot(5)),
         (m.control_at, m.control.as_mut_ptr(), m.control.len(), RW),
         (CONTENTS, m.contents.as_mut_ptr(), m.contents.len(), RW),
+        (MADE, m.made.as_mut_ptr(), m.made.len(), Prot(7)),
     ];
     for (n, a) in m.arenas.iter_mut().enumerate() {
         regions.push((ARENAS[n], a.as_mut_ptr(), a.len(), RW));

@@ -5,6 +5,7 @@ mod children;
 mod close;
 mod filters;
 mod instruction;
+mod made;
 mod masks;
 mod stack;
 mod strings;
@@ -16,6 +17,7 @@ use crate::corpus::{self, Rng};
 use crate::kernel::{FILE, PIPE_READ, PIPE_WRITE};
 use crate::program::*;
 use iced_x86::Code;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
 
@@ -45,6 +47,8 @@ pub struct More {
     pub filters: bool,
     /// They fork.
     pub children: bool,
+    /// They make code.
+    pub made: bool,
 }
 
 /// What one thread of such a program has for itself.
@@ -84,6 +88,10 @@ pub struct Gen<'a> {
     pub rounds: u32,
     /// How many forks there are in the code.
     pub forks: u64,
+    /// The number of the thread; how many slots it has for code that it makes, and which of them several items have.
+    pub number: u64,
+    pub slots: u64,
+    pub shared_slots: BTreeSet<u64>,
     /// Where each marker is.
     pub markers: Vec<usize>,
     /// Epoch, item, and where its code ends.
@@ -106,7 +114,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
 pub const DESCRIPTORS: u64 = 4;
 
 /// What runs before the threads of such a program: it makes the memory and descriptors of `count` of them.
-pub fn starter(count: u64) -> Asm {
+pub fn starter(count: u64, made: bool) -> Asm {
     let codes = Codes::none();
     let mut g = Gen {
         asm: Asm::default(),
@@ -120,9 +128,15 @@ pub fn starter(count: u64) -> Asm {
         windows: None,
         registers: false,
         fd: 0,
-        more: More::default(),
+        more: More {
+            made,
+            ..More::default()
+        },
         rounds: 1,
         forks: 0,
+        number: 0,
+        slots: 0,
+        shared_slots: BTreeSet::new(),
         markers: vec![],
         items: vec![],
     };
@@ -254,6 +268,9 @@ impl Plan {
             more: self.more,
             rounds: 1,
             forks: 0,
+            number: self.member.as_ref().map_or(0, |m| m.number),
+            slots: 0,
+            shared_slots: BTreeSet::new(),
             markers: vec![],
             items: vec![],
         };
@@ -303,6 +320,7 @@ impl Plan {
             number: self.member.as_ref().map(|m| m.number),
             windows: self.member.as_ref().map(|m| m.windows.clone()),
             registers: self.registers,
+            makes_code: self.more.made,
         };
         (program, g.items)
     }
@@ -405,6 +423,9 @@ impl Gen<'_> {
             a.mov(RCX, ARENA_LEN as u64 / 8);
             a.put(&[0xfc, 0xf3, 0x48, 0xa5]);
         }
+        if self.more.made {
+            self.memory_for_code();
+        }
     }
 
     /// A memory file with known contents, at 100 or so; a pipe, at 101 and 102.
@@ -496,6 +517,9 @@ impl Gen<'_> {
         }
         if self.more.filters && self.rng.chance(4) {
             return self.system_call();
+        }
+        if self.more.made && self.rng.chance(2) {
+            return self.made();
         }
         self.plain_item();
     }

@@ -48,6 +48,7 @@ pub fn threads(judge: Judge, seed: u64) -> Vec<Plan> {
             plan.seed = seed;
             // Those of the first thread would be its children's, too, who are judged by themselves.
             plan.more.filters = number > 0 && seed % 8 == 2;
+            plan.more.made = seed / 10 % 2 == 1;
             plan.epochs.truncate(epochs);
             while plan.epochs.len() < epochs {
                 let last = plan.epochs.last().cloned();

@@ -1,7 +1,7 @@
 //! Code that the program generates, and may write to: pages of it that have patches are closed for writing
 //! (`control/generated.rs`). Whoever writes there has the original code back first, and no guard in the way.
 
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicBool, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::exec::FaultInfo;
@@ -25,9 +25,12 @@ fn closed(start: u64, end: u64) -> bool {
     SOME.load(Relaxed) && tables().patches.closed(start, end).next().is_some()
 }
 
+/// Pages have been closed.
+pub static CLOSED: AtomicBool = AtomicBool::new(false);
+
 /// A store to `at` has faulted. `true`: because we have closed the page; it is open now.
 pub fn written(t: Current, uc: &mut UContext, at: u64) -> bool {
-    if !SOME.load(Relaxed) {
+    if !CLOSED.load(Relaxed) {
         return false;
     }
     let found = tables().patches.code_pages(at, at.saturating_add(1)).next();
@@ -35,8 +38,27 @@ pub fn written(t: Current, uc: &mut UContext, at: u64) -> bool {
     if closed == Some(true) {
         open(t, uc, at, at + 1);
     }
-    // Where it is open, somebody else has come first.
-    closed.is_some()
+    // Where it is open, somebody else has come first; and we may have forgotten it since the fault.
+    closed.is_some() || is_writable(at)
+}
+
+/// May the program write to this byte? Asks the kernel to add nothing there.
+fn is_writable(at: u64) -> bool {
+    const ADD_NOTHING: u32 = k::FUTEX_OP_ADD << 28;
+    let word = at & !3;
+    // SAFETY: what is there stays as it is. (Nobody waits on a word of code.)
+    let done = unsafe {
+        sys!(
+            k::__NR_futex,
+            word,
+            k::FUTEX_WAKE_OP | k::FUTEX_PRIVATE_FLAG,
+            0,
+            0,
+            word,
+            ADD_NOTHING
+        )
+    };
+    done.is_ok()
 }
 
 /// As [`written`], of a store that was made for the program.

@@ -22,7 +22,7 @@ use ulpf_lib::sys;
 
 use super::parked;
 use crate::files;
-use ulpf_stub_handlers::generated::FAR;
+use ulpf_stub_handlers::generated::{CLOSED, FAR};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
@@ -147,6 +147,7 @@ impl Generated {
                     since: tsc(),
                 },
             );
+            CLOSED.store(true, SeqCst);
             FILTER.add(at, at + PAGE_SIZE);
         }
         true

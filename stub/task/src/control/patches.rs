@@ -593,6 +593,8 @@ impl Patches {
 
     pub fn remove_all(&mut self, rest: &mut AtRest) {
         self.remove_where(rest, |_| true);
+        // Closed pages are open then, which is no change of the program's.
+        self.maps = None;
         self.generated.forget(rest, 0, u64::MAX);
         self.classes.declassify();
         self.caves.forget(rest, 0, u64::MAX);
