@@ -334,6 +334,11 @@ impl Asm {
         *self.bytes.get_mut(from - 1)? = distance as u8;
         Some(())
     }
+    /// `jmp rel8`
+    pub fn jmp_short(&mut self) -> usize {
+        self.put(&[0xeb, 0]);
+        self.here()
+    }
     pub fn jmp(&mut self) -> usize {
         self.put(&[0xe9, 0, 0, 0, 0]);
         self.here()

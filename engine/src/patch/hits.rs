@@ -23,44 +23,40 @@ pub struct Near {
     pub a: u8,
     pub b: u8,
     pub mask: Option<Mask>,
+    /// A jump from where [`whole_page`] was asked before the bits.
+    pub whole: Option<usize>,
 }
 
-/// Is every access to the page a hit of one watch? Returns a jump that is taken if so, with the number of its
-/// tally in rcx; `x` goes on behind it.
-pub fn whole_page(w: &mut Writer, x: &mut Near, target: Target) -> Option<usize> {
-    w.part = x.part;
-    let here = w.asm.here();
-    w.asm.aim(x.from.take()?, here)?;
-    let asm = &mut w.asm;
-    let mut two_pages = None;
-    if let Some(one_page) = on_one_page(asm, x) {
-        two_pages = Some(asm.jmp());
+/// Is every access to the page a hit of one watch? Of an access of `size` bytes at the alias in `a`; changes `b`. Returns a
+/// jump that is taken if so, with the number of its tally in rcx, and short ones that are taken if not.
+pub fn whole_page(
+    asm: &mut Asm,
+    (size, a, b): (u32, u8, u8),
+    target: Target,
+) -> Option<(usize, Vec<usize>)> {
+    let mut none = Vec::new();
+    if let Some(one_page) = on_one_page(asm, (size, a, b)) {
+        none.push(asm.jmp_short());
         asm.aim_short(one_page)?;
     }
     asm.ecx(12);
-    asm.shift(x.a);
-    asm.constant(x.b, target.tables.tallies);
-    asm.indexed(&[0x0f, 0xb6], false, x.b, 1, 0);
-    let none = asm.jrcxz();
-    let count = asm.jmp();
-    asm.aim_short(none)?;
-    if let Some(from) = two_pages {
-        let here = asm.here();
-        asm.aim(from, here)?;
-    }
-    Some(count)
+    asm.shift(a);
+    asm.constant(b, target.tables.tallies);
+    asm.indexed(&[0x0f, 0xb6], false, b, 1, 0);
+    none.push(asm.jrcxz());
+    Some((asm.jmp(), none))
 }
 
 /// Do both ends of the access lie on one page? Returns a short branch that is taken if so; `None`: it has one.
-fn on_one_page(asm: &mut Asm, x: &Near) -> Option<usize> {
-    if x.size == 1 {
+fn on_one_page(asm: &mut Asm, (size, a, b): (u32, u8, u8)) -> Option<usize> {
+    if size == 1 {
         return None;
     }
-    asm.lea(x.b, x.a, x.size as i32 - 1);
+    asm.lea(b, a, size as i32 - 1);
     asm.ecx(12);
-    asm.shift_by(false, x.b, x.b, RCX);
-    asm.shift(x.a);
-    asm.subtract_from_rcx(x.b);
+    asm.shift_by(false, b, b, RCX);
+    asm.shift(a);
+    asm.subtract_from_rcx(b);
     Some(asm.jrcxz())
 }
 
@@ -201,7 +197,7 @@ pub fn hit(
         return Some(());
     }
     // Bits are also set before a page whose neighbour lies elsewhere.
-    if let Some(one_page) = on_one_page(asm, x) {
+    if let Some(one_page) = on_one_page(asm, (x.size, x.a, x.b)) {
         looks.push(asm.here() as u16);
         asm.trap();
         asm.aim_short(one_page)?;

@@ -36,6 +36,7 @@ fn target(at: u64) -> Target {
         step: 192,
         leaving: 0x7ea1_2345_0040,
         ahead: false,
+        whole: false,
         tables: Tables::default(),
     }
 }
@@ -341,8 +342,42 @@ fn what_a_masked_store_would_store_is_kept() {
         let native = &trampoline.code[usize::from(trampoline.native[0])..];
         assert_eq!(native[..code.len()], *code);
     }
-    // With zeroing (which no store has), and a load.
-    assert!(group(&[0x62, 0xe1, 0x7f, 0x49, 0x6f, 0x00]).is_err());
+    // One that compresses what it stores.
+    assert!(group(&[0x62, 0xf2, 0x7d, 0x49, 0x63, 0x00]).is_err());
+}
+
+/// vmovdqu8 (%rax),%zmm16{%k1}; vmovdqu32 (%rsi),%ymm3{%k2}{z}: the mask is kept for what it selects, a word's for bytes.
+#[test]
+fn a_masked_load_is_looked_at_by_what_it_selects() {
+    const PDEP_RCX: [u8; 5] = [0xc4, 0xc2, 0xf3, 0xf5, 0xc8];
+    let loads = [
+        (
+            &[0x62, 0xe1, 0x7f, 0x49, 0x6f, 0x00][..],
+            &[0xc4, 0xe1, 0xfb, 0x93, 0xc9][..],
+        ),
+        (
+            &[0x62, 0xf1, 0x7e, 0xaa, 0x6f, 0x1e],
+            &[0xc5, 0xf8, 0x93, 0xca],
+        ),
+    ];
+    for (code, mask) in loads {
+        let load = group(code).unwrap();
+        assert!(load.checks(AT));
+        for whole in [false, true] {
+            let target = Target {
+                whole,
+                ..target(AT - 0x400_0000)
+            };
+            let trampoline = Trampoline::new(&load, target).unwrap();
+            let has = |part: &[u8]| trampoline.code.windows(part.len()).any(|w| w == part);
+            assert!(has(mask));
+            // What has 64 bytes in 64 elements needs no spreading.
+            assert_eq!(has(&PDEP_RCX), code[3] & 0x60 == 0x20);
+            assert!(trampoline.marks.iter().any(|m| m.phase == Phase::Runs));
+        }
+    }
+    // One that reads a broadcast element.
+    assert!(group(&[0x62, 0xf1, 0x75, 0x59, 0xfe, 0x10]).is_err());
 }
 
 /// mov %eax,(%r10); mov 0x18(%r10),%rax: both are jumped to.

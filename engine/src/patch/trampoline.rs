@@ -159,7 +159,21 @@ impl Trampoline {
             while let Some(at) = near.iter().position(|x| x.part as usize == n) {
                 its.push(near.remove(at));
             }
-            let count = whole_page(&mut w, its.first_mut()?, target)?;
+            w.part = n as u8;
+            let first = its.first_mut()?;
+            let count = match first.whole {
+                Some(count) => count,
+                None => {
+                    let here = w.asm.here();
+                    w.asm.aim(first.from.take()?, here)?;
+                    let access = (first.size, first.a, first.b);
+                    let (count, none) = whole_page(&mut w.asm, access, target)?;
+                    for from in none {
+                        w.asm.aim_short(from)?;
+                    }
+                    count
+                }
+            };
             let mut hits = Vec::new();
             for x in &its {
                 closer(&mut w, x, &mut hits)?;
@@ -275,6 +289,19 @@ fn checked(
         asm.jrcxz()
     });
     let mut aside = None;
+    let mut whole = None;
+    if target.whole {
+        let (count, none) = whole_page(asm, (size, a, b), target)?;
+        whole = Some(count);
+        asm.aim_short(not_ours)?;
+        if let Some(nothing) = nothing {
+            asm.aim_short(nothing)?;
+        }
+        aside = Some(asm.jmp());
+        for from in none {
+            asm.aim_short(from)?;
+        }
+    }
     for (wanted, bits) in [
         (mem.kind.writes(), target.tables.writes),
         (mem.kind.reads(), target.tables.reads),
@@ -304,6 +331,7 @@ fn checked(
                 a,
                 b,
                 mask,
+                whole: whole.take(),
                 back: 0,
             });
             if aside.is_none() {

@@ -26,6 +26,8 @@ pub struct Target {
     pub step: u64,
     /// Hits are to be looked at before they are made: each costs an `int3`.
     pub ahead: bool,
+    /// Most pages are watched as a whole, by watches that only count.
+    pub whole: bool,
     /// What it looks up.
     pub tables: Tables,
 }

@@ -36,6 +36,9 @@ pub struct Classes {
     batches: BTreeSet<u64>,
     /// Watches that bodies count for themselves, by tally.
     tallied: Vec<WatchId>,
+    /// Pages whose class was looked up, that have a tally and that have none.
+    with_tally: u64,
+    without: u64,
 }
 
 impl Classes {
@@ -183,6 +186,10 @@ impl Classes {
                 });
         }
         let tally = whole_page(page).map_or(0, |id| self.tally(id));
+        match tally {
+            0 => self.without += 1,
+            _ => self.with_tally += 1,
+        }
         // SAFETY: a page of our place; nobody looks while the world rests.
         unsafe { *((patches::table().tables.tallies + alias / PAGE_SIZE) as *mut u8) = tally };
         self.edge(page, alias, entry);
@@ -242,6 +249,11 @@ impl Classes {
     }
 
     /// Where bodies count for a watch; 0: nowhere.
+    /// Is every access to most pages a hit of one watch that only counts?
+    pub fn are_mostly_whole(&self) -> bool {
+        self.with_tally > self.without
+    }
+
     fn tally(&mut self, id: WatchId) -> u8 {
         let known = self.tallied.iter().position(|t| *t == id);
         let n = known.unwrap_or(self.tallied.len()) + 1;

@@ -409,6 +409,7 @@ impl Patches {
         let mut known: Box<[Known]> = group.parts.iter().flat_map(Known::of).collect();
         let hit = known.as_ptr() as u64;
         let idle_count = self.made % IDLE_COUNTS;
+        let whole = self.classes.are_mostly_whole();
         let target = |at| Target {
             at,
             idle_count: patches::idle_count_at(idle_count),
@@ -416,6 +417,7 @@ impl Patches {
             leaving: hit + size_of::<Known>() as u64,
             step: KNOWN as u64 * size_of::<Known>() as u64,
             ahead: check::STOPS.load(Relaxed),
+            whole,
             tables: patches::table().tables,
         };
         // Its length does not depend on where it is.
