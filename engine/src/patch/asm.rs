@@ -183,7 +183,14 @@ impl Asm {
         self.not_rcx();
     }
     pub fn not_rcx(&mut self) {
-        self.put(&[0x48, 0xf7, 0xd1]);
+        self.not(RCX);
+    }
+    pub fn not(&mut self, reg: u8) {
+        self.put(&[0x48 | reg >> 3, 0xf7, 0xd0 | reg & 7]);
+    }
+    /// `lea to, [to + other + disp]`
+    pub fn lea_sum(&mut self, to: u8, other: u8, disp: i32) {
+        self.lea_of(to, (to, other, 1), disp);
     }
     /// `rdfsbase rcx`
     pub fn fs_base(&mut self) {
@@ -233,12 +240,15 @@ impl Asm {
     }
     /// `lea to, [to + index*scale]`
     pub fn add_scaled(&mut self, to: u8, index: u8, scale: u8) {
+        self.lea_of(to, (to, index, scale), 0);
+    }
+    fn lea_of(&mut self, to: u8, (base, index, scale): (u8, u8, u8), disp: i32) {
         let op = MemOp {
-            base: to,
+            base,
             index,
             scale,
             segment: 0,
-            disp: 0,
+            disp: disp.into(),
             size: 0,
             kind: ulpf_lib::AccessKind::Read,
         };
@@ -273,16 +283,7 @@ impl Asm {
     }
     /// `lea to, [base + disp]`
     pub fn lea(&mut self, to: u8, base: u8, disp: i32) {
-        let op = MemOp {
-            base,
-            index: NO_REG,
-            scale: 1,
-            segment: 0,
-            disp: disp.into(),
-            size: 0,
-            kind: ulpf_lib::AccessKind::Read,
-        };
-        self.address(to, &op);
+        self.lea_of(to, (base, NO_REG, 1), disp);
     }
     /// `lea to, [to + rcx]`
     pub fn add_rcx(&mut self, to: u8) {
@@ -313,15 +314,20 @@ impl Asm {
             0x8d,
         ]);
         let index = if op.index == NO_REG { 4 } else { op.index & 7 };
+        let short = i8::try_from(disp).ok().filter(|_| op.base != NO_REG);
         let (mode, base) = match op.base {
             NO_REG => (0, 5),
+            b if short.is_some() => (0x40, b & 7),
             b => (0x80, b & 7),
         };
         self.put(&[
             mode | (to & 7) << 3 | 4,
             (op.scale.max(1).trailing_zeros() as u8) << 6 | index << 3 | base,
         ]);
-        self.put(&disp.to_le_bytes());
+        match short {
+            Some(disp) => self.put(&disp.to_le_bytes()),
+            None => self.put(&disp.to_le_bytes()),
+        }
         true
     }
     /// A branch to be aimed later: `jrcxz` or `jmp rel32`.

@@ -30,6 +30,7 @@ mod registers;
 #[cfg(test)]
 mod tests;
 mod trampoline;
+mod whole;
 mod writer;
 
 pub use implicit::{Access, Implicit};

@@ -13,6 +13,7 @@ use super::original::{self, jump_to, plain};
 use super::parts::{CLASS_READS, CLASS_WRITES, FS, IDLE_START, Mark, Phase};
 use super::plan::{Group, Part, What, is_masked_move};
 use super::registers::{named, registers};
+use super::whole::{self, Behind};
 use super::writer::{Target, Writer, restore};
 use crate::access::Insn;
 
@@ -43,6 +44,8 @@ struct Aside {
     back: usize,
     a: u8,
     b: u8,
+    /// A jump to what follows, from where the access was counted before.
+    counted: Option<usize>,
 }
 
 impl Trampoline {
@@ -74,7 +77,13 @@ impl Trampoline {
                 What::Checked(_) | What::Implicit(_) => {
                     let access = part.access()?;
                     (a, b) = registers(access.named())?;
-                    let aside = checked(&mut w, access, (a, b), target, &mut near)?;
+                    let is_last = n + 1 == group.parts.len();
+                    let end = is_last.then(|| group.end());
+                    let counted = whole::count(&mut w, access, (a, b), end, target);
+                    let mut aside = checked(&mut w, access, (a, b), target, &mut near)?;
+                    if let Some(Behind::Body(from)) = counted {
+                        aside.counted = Some(from);
+                    }
                     after = aside.back as u16;
                     asides.push(aside);
                     if let What::Implicit(i) = &part.what {
@@ -108,6 +117,9 @@ impl Trampoline {
         }
         for x in &asides {
             w.part = x.part;
+            if let Some(from) = x.counted {
+                w.asm.aim(from, x.back)?;
+            }
             let here = w.asm.here();
             w.asm.aim(x.from, here)?;
             w.asm.count_in_ecx(target.idle_count);
@@ -289,10 +301,10 @@ fn checked(
         asm.jrcxz()
     });
     let mut aside = None;
-    let mut whole = None;
-    if target.whole {
+    let mut first_asked = None;
+    if target.whole && !whole::may_count(&access) {
         let (count, none) = whole_page(asm, (size, a, b), target)?;
-        whole = Some(count);
+        first_asked = Some(count);
         asm.aim_short(not_ours)?;
         if let Some(nothing) = nothing {
             asm.aim_short(nothing)?;
@@ -331,7 +343,7 @@ fn checked(
                 a,
                 b,
                 mask,
-                whole: whole.take(),
+                whole: first_asked.take(),
                 back: 0,
             });
             if aside.is_none() {
@@ -366,5 +378,6 @@ fn checked(
         back: w.asm.here(),
         a,
         b,
+        counted: None,
     })
 }
