@@ -7,6 +7,7 @@ from command.test_check import ERRORS
 from lib.cases import Case, line
 from lib.env import PATIENCE, ULPF, example, find_tool, ulpf_only
 from lib.lldb import lldb
+from lib.run import program
 
 # These are known when they have happened.
 BEHIND = {"by_the_kernel"}
@@ -233,6 +234,38 @@ class RunControl(Checked):
         self.assertSays(gdb("continue"), r"Hardware watchpoint 3: -location all\[999\]", "New value = 999")
         self.assertSays(gdb("continue"), "ulpf: #1 write of 4 bytes", STOP)
         self.assertEnds(gdb, 5)
+
+
+@ulpf_only
+class Told(Checked):
+    def told(self, word):
+        if subprocess.run([program("heap_told")], capture_output=True).returncode == 77:
+            self.skipTest("Valgrind's headers are not there (package valgrind)")
+        return self.checked(program("heap_told"), word)
+
+    def test_what_the_program_says_itself(self):
+        """A stop before the store that it forbids."""
+        gdb = self.told("closed_global")
+        self.assertSays(gdb("continue"), "ulpf: #1 write of 1 byte at .*where the program itself forbids it", STOP)
+        self.assertEqual(gdb.value("(int)globals[149]"), 0)
+        self.assertSays(gdb("backtrace"), r"#0 .*closed_global", "main")
+        self.assertSays(self.assertEnds(gdb), "ulpf: 1 error at 1 place")
+
+    def test_a_request_is_one_step(self):
+        """And its bytes are what they were; breakpoints are met at it, and in its middle."""
+        gdb = self.told("freed_twice")
+        code = gdb("disassemble own_free")
+        begin = int(re.search(r"(0x\w+) <\+\d+>:\s+rol +\$0x3,%rdi", code)[1], 16)
+        gdb(f"break *{begin:#x}")
+        self.assertSays(gdb("continue"), "Breakpoint 2")
+        self.assertSays(gdb("x/5i $pc"), r"rol +\$0x3,%rdi", r"rol +\$0xd,%rdi", r"rol +\$0x3d,%rdi", r"rol +\$0x33,%rdi", r"xchg +%rbx,%rbx")
+        gdb("stepi")
+        self.assertEqual(gdb.value("(long)$pc"), begin + 19)
+        gdb("delete 2")
+        gdb(f"break *{begin + 8:#x}")
+        self.assertSays(gdb("continue"), "Breakpoint 3")
+        self.assertSays(gdb("continue"), "ulpf: #1 the program's own freeing of what was freed before", STOP)
+        self.assertSays(self.assertEnds(gdb), "ulpf: 1 error at 1 place")
 
 
 @ulpf_only

@@ -13,6 +13,8 @@ use ulpf_session::hit::place::{Place, written};
 use ulpf_session::words::count;
 use ulpf_symbols::Program;
 
+const POISONED: &str = "where the program itself forbids it";
+
 /// One error with its places named.
 pub struct Error<'a> {
     pub wrong: Wrong,
@@ -117,12 +119,12 @@ fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (V
     if !wrong.is_leak() {
         frames_at(program, place, false, &mut frames);
     }
-    if let (Wrong::Twice | Wrong::NoBlock | Wrong::Mismatch, Some(first)) =
-        (wrong, frames.first_mut())
+    if wrong.is_free()
+        && let Some(first) = frames.first_mut()
         && let Some(name) = match By::of(report.kind.load(Relaxed)) {
             By::Malloc => Some("free"),
             By::Realloc => Some("realloc"),
-            By::New | By::NewArray => None,
+            By::New | By::NewArray | By::Told => None,
         }
     {
         // (It has several names, of which a symbol table may have any.)
@@ -142,7 +144,7 @@ fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (V
         let called = frames.drain(..news).next_back();
         let by = By::of(report.by.load(Relaxed));
         let allocators = allocators(by, report, called);
-        inner = allocators.len() - 1;
+        inner = allocators.len().saturating_sub(1);
         frames.splice(0..0, allocators);
     }
     (frames, inner)
@@ -167,9 +169,11 @@ fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
         },
         By::New => &[&["_Znw*", "_Znwm", "operator new(unsigned long)"]],
         By::NewArray => &[&["_Zna*", "_Znam", "operator new[](unsigned long)"]],
+        // (Its own function is among the callers.)
+        By::Told => &[],
     };
     let known = |f: &Frame| match by {
-        By::Malloc | By::Realloc => false,
+        By::Malloc | By::Realloc | By::Told => false,
         By::New => f.names.iter().any(|n| n.starts_with("_Znw")),
         By::NewArray => f.names.iter().any(|n| n.starts_with("_Zna")),
     };
@@ -241,7 +245,13 @@ impl Error<'_> {
     }
 
     pub fn is_access(&self) -> bool {
-        matches!(self.wrong, Wrong::Outside | Wrong::Freed)
+        self.wrong.is_access()
+    }
+
+    /// Is the place one of the program's own, not the function that has been called?
+    pub fn is_at_place(&self) -> bool {
+        let told = By::of(self.report.kind.load(Relaxed)) == By::Told;
+        self.is_access() || self.wrong.is_free() && told
     }
 
     pub fn writes(&self) -> bool {
@@ -288,7 +298,7 @@ impl Error<'_> {
     pub fn what(&self) -> String {
         let by = self.report.kind.load(Relaxed);
         match self.wrong {
-            Wrong::Outside | Wrong::Freed => {
+            Wrong::Outside | Wrong::Freed | Wrong::Poisoned => {
                 let access = match by {
                     n if n == AccessKind::Read as u32 => "read",
                     n if n == AccessKind::Write as u32 => "write",
@@ -298,11 +308,12 @@ impl Error<'_> {
                     .syscall()
                     .map_or(String::new(), |name| format!(" by {name}(2)"));
                 let len = count(self.len, "byte");
-                format!(
-                    "{access} of {len}{by} at {:#x}, {}",
-                    self.addr,
-                    self.where_in_block()
-                )
+                let place = match (self.wrong, self.block()) {
+                    (Wrong::Poisoned, None) => POISONED.into(),
+                    (Wrong::Poisoned, _) => format!("{POISONED}, {}", self.where_in_block()),
+                    _ => self.where_in_block(),
+                };
+                format!("{access} of {len}{by} at {:#x}, {place}", self.addr)
             }
             Wrong::Twice => format!("{} of what was freed before: {:#x}", freeing(by), self.addr),
             Wrong::NoBlock => match self.block() {
@@ -343,7 +354,7 @@ impl Error<'_> {
         let mut out = String::new();
         let _ = writeln!(out, "ulpf: #{number} {}{}", self.who, self.what());
         if !self.wrong.is_leak() {
-            if self.is_access() {
+            if self.is_at_place() {
                 let _ = writeln!(out, "        {}", self.place.text);
             }
             lines(&mut out, "", &self.callers);
@@ -385,7 +396,7 @@ impl Error<'_> {
 
     pub fn json(&self) -> String {
         let block = self.block();
-        let access = matches!(self.wrong, Wrong::Outside | Wrong::Freed);
+        let access = self.is_access();
         let leak = self.wrong.is_leak();
         json::line(&Line {
             r#type: "error",
@@ -396,7 +407,7 @@ impl Error<'_> {
             tid: (!leak).then(|| self.report.here.thread.load(Relaxed)),
             addr: (!leak).then_some(Address(self.addr)),
             len: (access || leak).then_some(self.len),
-            place: access.then_some(&*self.place),
+            place: self.is_at_place().then_some(&*self.place),
             callers: &self.callers,
             block: block.map(|b| Address(b.0)),
             size: block.map(|b| b.1),
@@ -426,6 +437,7 @@ fn freeing(by: u32) -> &'static str {
         By::Realloc => "realloc",
         By::New => "delete",
         By::NewArray => "delete[]",
+        By::Told => "the program's own freeing",
     }
 }
 
@@ -434,6 +446,7 @@ fn allocating(by: u32) -> &'static str {
         By::Malloc | By::Realloc => "malloc",
         By::New => "new",
         By::NewArray => "new[]",
+        By::Told => "the program's own allocator",
     }
 }
 

@@ -54,6 +54,7 @@ pub fn word(wrong: Wrong) -> &'static str {
         Wrong::NoBlock => "invalid-free",
         Wrong::Mismatch => "mismatched-free",
         Wrong::Overlap => "overlap",
+        Wrong::Poisoned => "poisoned",
         Wrong::Lost => "lost",
         Wrong::LostWith => "indirectly-lost",
         Wrong::PerhapsLost => "possibly-lost",
@@ -244,7 +245,7 @@ impl Kind {
     }
 
     fn fits(&self, case: &Case) -> bool {
-        let access = matches!(case.wrong, Wrong::Outside | Wrong::Freed);
+        let access = case.wrong.is_access();
         match self {
             Kind::Access => access && case.syscall.is_none(),
             Kind::Param(what) => {
@@ -252,7 +253,7 @@ impl Kind {
                 let name = what.split('(').next().unwrap_or(what);
                 access && case.syscall.is_some_and(|call| glob(name, call))
             }
-            Kind::Free => matches!(case.wrong, Wrong::Twice | Wrong::NoBlock | Wrong::Mismatch),
+            Kind::Free => case.wrong.is_free(),
             Kind::Leak(of) => leak(case.wrong).is_some_and(|is| of.contains(&is)),
             Kind::Own(wrong) => wrong.is_none_or(|w| w == case.wrong),
             Kind::Nothing => false,
@@ -293,8 +294,8 @@ pub fn make(case: &Case, len: u64, shown: usize) -> String {
         _ if frames.iter().any(nameless) => format!("ulpf:{}", word(case.wrong)),
         Some(kind) => format!("Memcheck:Leak\n   match-leak-kinds: {kind}"),
         None => match (case.wrong, case.syscall) {
-            (Wrong::Outside | Wrong::Freed, Some(call)) => format!("Memcheck:Param\n   {call}(*)"),
-            (Wrong::Outside | Wrong::Freed, None) => {
+            (wrong, Some(call)) if wrong.is_access() => format!("Memcheck:Param\n   {call}(*)"),
+            (wrong, None) if wrong.is_access() => {
                 format!("Memcheck:Addr{}", len.clamp(1, 32).next_power_of_two())
             }
             (Wrong::Overlap, _) => "Memcheck:Overlap".into(),
@@ -302,7 +303,7 @@ pub fn make(case: &Case, len: u64, shown: usize) -> String {
         },
     };
     // (Before who frees or has allocated comes what they call.)
-    let access = matches!(case.wrong, Wrong::Outside | Wrong::Freed);
+    let access = case.wrong.is_access();
     let mut callers = frames.iter().skip(usize::from(!access));
     let named = callers.find_map(|f| f.names.last());
     let of = named.map_or("?", |name| name.as_str());
@@ -359,6 +360,7 @@ mod tests {
         for (kind, wrong, fits) in [
             ("Memcheck:Addr1", Wrong::Outside, true),
             ("Memcheck:Addr16", Wrong::Freed, true),
+            ("Memcheck:Addr4", Wrong::Poisoned, true),
             ("Memcheck:Addr4", Wrong::Twice, false),
             ("Memcheck:Free", Wrong::Twice, true),
             ("Helgrind,Memcheck:Free", Wrong::Mismatch, true),

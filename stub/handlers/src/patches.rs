@@ -25,7 +25,7 @@ use ulpf_lib::sys::Errno;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, VISIT, tsc};
 
-use crate::check::entries;
+use crate::check::{entries, requests};
 use crate::child;
 use crate::direct_frame;
 use crate::generated;
@@ -425,6 +425,7 @@ pub fn visit(t: Current, pc: u64) -> bool {
 /// Does something that is no patch of an access stand in `[start, end)`?
 pub fn taken(start: u64, end: u64) -> bool {
     sites::touches(start, end)
+        || requests::touches(start, end)
         || g()
             .breakpoints()
             .iter()

@@ -125,6 +125,11 @@ int ulpf_use_backend(const char *name);
 /* The one in use, or that would be, and why. */
 const char *ulpf_backend_name(void);
 const char *ulpf_backend_reason(void);
+/* Nobody may touch these bytes, and whoever does is told of by `ulpf check` and by Valgrind's memcheck; the opposite. Nothing
+ * else knows of it, and without them nothing happens. No watchpoint is needed, nor a handler. ulpf_check.h has the same as
+ * macros, without the library. */
+void ulpf_poison(const volatile void *addr, size_t len);
+void ulpf_unpoison(const volatile void *addr, size_t len);
 /* Why the calling thread's last call has failed. */
 const char *ulpf_error(void);
 

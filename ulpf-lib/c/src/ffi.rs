@@ -14,6 +14,7 @@ use crate::error::{self, Failure};
 use crate::keys;
 use crate::model::{FLAGS, Request};
 use crate::pli::Permission;
+use crate::poison;
 use crate::setup::{self, prepare, with};
 use crate::shared::S;
 use crate::stacks::OwnBlock;
@@ -442,4 +443,16 @@ pub extern "C" fn ulpf_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_in_handler() -> c_int {
     OwnBlock::here().map_or(0, |own| (own.depth.get() > 0) as c_int)
+}
+
+/// Nobody may touch these bytes: for `ulpf check`, and Valgrind's memcheck.
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_poison(addr: *const c_void, len: usize) {
+    poison::tell(poison::FORBIDDEN, addr as u64, len as u64);
+}
+
+/// The opposite of `ulpf_poison`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_unpoison(addr: *const c_void, len: usize) {
+    poison::tell(poison::USABLE, addr as u64, len as u64);
 }

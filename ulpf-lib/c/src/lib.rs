@@ -39,6 +39,7 @@ mod mask;
 mod memory;
 mod model;
 mod pli;
+mod poison;
 mod registers;
 mod setup;
 mod shared;

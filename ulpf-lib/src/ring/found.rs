@@ -32,6 +32,8 @@ pub enum Wrong {
     Mismatch,
     /// A function was to copy between places that overlap.
     Overlap,
+    /// An access to memory of which the program itself says that nobody may touch it.
+    Poisoned,
     /// At the end: blocks to which nothing points any more.
     Lost,
     /// At the end: blocks to which only lost blocks point.
@@ -44,13 +46,14 @@ pub enum Wrong {
 
 impl Wrong {
     /// All of them.
-    pub const ALL: [Wrong; 10] = [
+    pub const ALL: [Wrong; 11] = [
         Wrong::Outside,
         Wrong::Freed,
         Wrong::Twice,
         Wrong::NoBlock,
         Wrong::Mismatch,
         Wrong::Overlap,
+        Wrong::Poisoned,
         Wrong::Lost,
         Wrong::LostWith,
         Wrong::PerhapsLost,
@@ -65,6 +68,16 @@ impl Wrong {
     /// Which of [`Findings::left`].
     pub fn left(self) -> Option<usize> {
         (self as usize).checked_sub(Wrong::Lost as usize)
+    }
+
+    /// Is it about what an instruction or a system call has touched?
+    pub fn is_access(self) -> bool {
+        matches!(self, Wrong::Outside | Wrong::Freed | Wrong::Poisoned)
+    }
+
+    /// Is it about what a function was to free?
+    pub fn is_free(self) -> bool {
+        matches!(self, Wrong::Twice | Wrong::NoBlock | Wrong::Mismatch)
     }
 
     /// Is it about blocks that are there at the end?
@@ -90,6 +103,8 @@ pub enum By {
     NewArray,
     /// realloc, as it frees what it was given.
     Realloc,
+    /// A program's own allocator, which has told of it (VALGRIND_MALLOCLIKE_BLOCK, VALGRIND_MEMPOOL_ALLOC and so on).
+    Told,
 }
 
 impl By {
@@ -99,6 +114,7 @@ impl By {
             1 => By::New,
             2 => By::NewArray,
             3 => By::Realloc,
+            4 => By::Told,
             _ => By::Malloc,
         }
     }

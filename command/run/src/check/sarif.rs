@@ -34,6 +34,7 @@ fn describe(wrong: Wrong) -> &'static str {
         Wrong::NoBlock => "What is freed is not the beginning of a block",
         Wrong::Mismatch => "A block is freed by another kind of function than has allocated it",
         Wrong::Overlap => "A function copies between places that overlap",
+        Wrong::Poisoned => "An access to memory that the program itself has forbidden to touch",
         Wrong::Lost => "Nothing points to a block any more, which was not freed",
         Wrong::LostWith => "Only lost blocks point to a block, which was not freed",
         Wrong::PerhapsLost => "Only the inside of a block is pointed to, which was not freed",
@@ -115,7 +116,7 @@ impl Sarif {
     /// One more error; `suppressed`: the name of what hides it.
     pub fn add(&mut self, error: &Error, number: usize, suppressed: Option<&str>) {
         let leak = error.wrong.is_leak();
-        let own = [&error.place].into_iter().filter(|_| error.is_access());
+        let own = [&error.place].into_iter().filter(|_| error.is_at_place());
         let here: Vec<&Rc<Place>> = match leak {
             true => error.allocated_by.iter().collect(),
             false => own.chain(&error.callers).collect(),

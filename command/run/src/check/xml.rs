@@ -55,9 +55,9 @@ fn element(out: &mut String, depth: usize, name: &str, content: &str) {
 /// What memcheck calls it.
 fn kind(error: &Error) -> &'static str {
     match error.wrong {
-        Wrong::Outside | Wrong::Freed if error.syscall().is_some() => "SyscallParam",
-        Wrong::Outside | Wrong::Freed if error.writes() => "InvalidWrite",
-        Wrong::Outside | Wrong::Freed => "InvalidRead",
+        wrong if wrong.is_access() && error.syscall().is_some() => "SyscallParam",
+        wrong if wrong.is_access() && error.writes() => "InvalidWrite",
+        Wrong::Outside | Wrong::Freed | Wrong::Poisoned => "InvalidRead",
         Wrong::Twice | Wrong::NoBlock => "InvalidFree",
         Wrong::Mismatch => "MismatchedFree",
         Wrong::Overlap => "Overlap",

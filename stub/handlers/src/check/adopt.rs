@@ -4,7 +4,10 @@
 use core::sync::atomic::Ordering::*;
 
 use super::twin::Twin;
-use super::{arena, blocks, depot, entries, heap, judge, news, serve, shadow};
+use super::{
+    arena, blocks, depot, entries, heap, judge, news, requests, serve, shadow, told_blocks,
+    told_list,
+};
 use crate::check::LEAKS;
 use crate::check::found::findings;
 use ulpf_stub_tables::patches::Known;
@@ -17,6 +20,8 @@ pub fn books(twin: Twin) -> bool {
     twin.take(&arena::MAPPED);
     twin.take(&arena::CARVED);
     heap::adopt(twin);
+    requests::adopt(twin);
+    told_list::adopt(twin);
     depot::adopt(twin);
     twin.take(&news::NEWS);
     twin.take(&judge::COPIERS);
@@ -34,6 +39,7 @@ pub fn open_blocks() {
         bytes = bytes.wrapping_add(block.size);
     });
     blocks::inherit();
+    told_blocks::inherit();
     if let Some(f) = findings() {
         f.bytes.store(bytes, Relaxed);
         f.most.store(bytes, Relaxed);

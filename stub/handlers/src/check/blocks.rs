@@ -158,6 +158,13 @@ pub struct Block {
     pub freed_at: u32,
 }
 
+impl Block {
+    /// Is the byte at `addr` one of it?
+    pub fn has(&self, addr: u64) -> bool {
+        addr.wrapping_sub(self.start) < self.size
+    }
+}
+
 pub fn block(slot: u64) -> Option<Block> {
     let s = get(slot);
     if !(IN_USE..=FREE).contains(&s.state) {

@@ -19,7 +19,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 use ulpf_stub_tables::patches::Known;
 
-use super::thunks;
+use super::{requests, thunks};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 
@@ -246,14 +246,19 @@ pub fn all() -> impl Iterator<Item = u64> {
 pub fn around(addr: u64) -> Option<&'static Known> {
     let inside = |k: &&Known| k.pc != 0 && k.pc < addr && addr < k.pc + JUMP as u64;
     match ON.load(Relaxed) {
-        true => (0..MOST).filter_map(known).find(inside),
+        true => (0..MOST)
+            .filter_map(known)
+            .find(inside)
+            .or_else(|| requests::around(addr)),
         false => None,
     }
 }
 
 /// The function that a thread has made half of the jump of, in a step.
 pub fn begun(pc: u64) -> Option<&'static Known> {
-    around(pc).filter(|k| k.pc + STEP as u64 == pc)
+    around(pc)
+        .filter(|k| k.pc + STEP as u64 == pc && !requests::is_request(k))
+        .or_else(|| requests::stepped(pc))
 }
 
 /// What the function that begins at `at` does, if it comes here.
@@ -328,6 +333,9 @@ pub fn go_back(uc: &mut UContext) {
 pub fn leave(uc: &mut UContext) -> bool {
     if !ON.load(Relaxed) {
         return false;
+    }
+    if requests::leave(uc) {
+        return true;
     }
     let rip = uc.gprs.rip;
     if rip == way_back() {

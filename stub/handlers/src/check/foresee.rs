@@ -13,7 +13,7 @@ use ulpf_engine::access::AccessList;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::AccessKind;
 
-use super::{STOPS, arena, judge};
+use super::{STOPS, judge, regions};
 use crate::cause::Cause;
 use crate::runtime::events::{Events, Foreseen};
 use crate::runtime::thread::Current;
@@ -50,7 +50,8 @@ pub fn stops_at(t: Current, gprs: &Gprs, list: Option<&AccessList>) -> Events {
 }
 
 fn overlaps(addr: u64, len: u64) -> bool {
-    arena::has(addr) || arena::has(addr.saturating_add(len.saturating_sub(1)))
+    let last = addr.saturating_add(len.saturating_sub(1));
+    regions::is_checked(addr) || regions::is_checked(last)
 }
 
 fn cause(pc: u64, addr: ulpf_lib::TargetAddr, len: u64, kind: AccessKind) -> Cause<'static> {

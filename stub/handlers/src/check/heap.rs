@@ -27,7 +27,7 @@ use super::blocks::{
 };
 use super::found::{count, findings};
 use super::twin::Twin;
-use super::{entries, shadow};
+use super::{entries, shadow, told_blocks};
 use crate::runtime::memory;
 
 const LARGEST: u64 = 16 << 10;
@@ -330,6 +330,7 @@ pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
         _ => return Err(Wrong::NoBlock),
     }
     shadow::close(start, s.size);
+    told_blocks::forget_all(start, start + s.size);
     put(
         slot,
         Slot {

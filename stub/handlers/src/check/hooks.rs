@@ -2,12 +2,14 @@
 
 use core::sync::atomic::Ordering::*;
 
+use ulpf_engine::cpu::Gprs;
 use ulpf_stub_tables::breakpoints::Breakpoint;
 use ulpf_stub_tables::patches::Known;
 
 use super::entries::{self, MOST, function, go_back, known, leave, way_back};
 use super::old;
 use super::serve::{Outcome, serve};
+use super::{requests, told};
 use crate::breakpoints;
 use crate::direct_frame::Frame;
 use crate::fault;
@@ -59,6 +61,9 @@ fn call(at: u64, [a, b, c]: [u64; 3]) -> u64 {
 pub fn called(t: Current, known: &Known, frame: &mut Frame) {
     let gprs = &mut frame.gprs;
     gprs.rip = known.pc;
+    if requests::is_request(known) {
+        return told_of(t, known, gprs);
+    }
     if known.back != way_back() {
         // (Its tables tell who has called, a thunk's do not.)
         gprs.rip = known.back;
@@ -91,6 +96,21 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
         }
     }
     if i.new_code.get() != 0 || !i.pending.get().is_empty() {
+        t.attention.store(1, SeqCst);
+    }
+}
+
+/// A request has come.
+fn told_of(t: Current, known: &Known, gprs: &mut Gprs) {
+    let i = t.own();
+    match breakpoint(known)
+        .is_none()
+        .then(|| told::serve(t, gprs, known, false))
+    {
+        Some(told::Outcome::Returns(value)) => gprs.rdx = value,
+        _ => i.unmade.set(true),
+    }
+    if i.unmade.get() || i.new_code.get() != 0 || !i.pending.get().is_empty() {
         t.attention.store(1, SeqCst);
     }
 }
@@ -144,7 +164,8 @@ pub fn fault(t: Current, uc: &mut UContext) -> bool {
         return true;
     }
     let at = uc.gprs.rip;
-    if let Some(known) = (0..MOST).find_map(|n| known(n).filter(|k| k.pc == at)) {
+    let known = (0..MOST).find_map(|n| known(n).filter(|k| k.pc == at));
+    if let Some(known) = known.or_else(|| requests::at(at)) {
         serve_here(t, uc, known);
     }
     true
@@ -166,6 +187,9 @@ pub fn stepped(t: Current, uc: &mut UContext) -> bool {
 
 /// The thread stands at the beginning of a function, and its call is made, in a signal's handler.
 fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
+    if requests::is_request(known) {
+        return serve_request(t, uc, known);
+    }
     let Some(function) = function(known) else {
         return;
     };
@@ -196,9 +220,35 @@ fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
     }
 }
 
+/// As [`serve_here`], of a request.
+fn serve_request(t: Current, uc: &mut UContext, known: &Known) {
+    let mut asked = false;
+    let value = loop {
+        match told::serve(t, &uc.gprs, known, asked) {
+            told::Outcome::Returns(value) => break value,
+            told::Outcome::NeedsWatch(start, end) => {
+                park::request(t, uc, Request::WatchTold { start, end });
+                asked = true;
+            }
+        }
+    };
+    if !stop(t, uc, known) {
+        return;
+    }
+    uc.gprs.rdx = value;
+    uc.gprs.rip = known.back;
+    if t.stepping.load(Relaxed) {
+        raise::step_done(t, uc);
+    }
+}
+
 /// A breakpoint in the middle of the function's jump, where none can be met: it is met at the function's beginning.
 fn breakpoint(known: &Known) -> Option<&'static Breakpoint> {
-    let inside = known.pc + 1..known.pc + entries::JUMP as u64;
+    let jump = match requests::is_request(known) {
+        true => requests::JUMP,
+        false => entries::JUMP,
+    };
+    let inside = known.pc + 1..known.pc + jump as u64;
     let here = |b: &&Breakpoint| inside.contains(&b.addr);
     match g().has_breakpoints() {
         true => g().breakpoints().iter().find(here),

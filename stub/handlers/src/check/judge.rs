@@ -9,7 +9,7 @@ use ulpf_lib::ring::found::Wrong;
 use ulpf_stub_tables::code::Surplus;
 
 use super::blocks::Block;
-use super::{arena, known, old, report, shadow};
+use super::{arena, entries, known, old, regions, report, shadow, told_blocks};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
 use crate::runtime::memory;
@@ -44,18 +44,26 @@ pub fn access(t: Current, gprs: &Gprs, c: &Cause) -> Option<Event> {
     if c.syscall.is_none() && t.own().foreseen.get().pc == c.pc {
         return None;
     }
-    let closed = wrong_byte(c)?;
+    let closed = wrong_byte(c).filter(|at| !is_its_own(t, gprs, c, *at))?;
     let (wrong, block) = nearest(closed);
     report::access(t, gprs, c, wrong, closed, block)
 }
 
 /// As [`access`], and whether there is an error at all.
 pub fn ahead(t: Current, gprs: &Gprs, c: &Cause) -> (bool, Option<Event>) {
-    let Some(closed) = wrong_byte(c) else {
+    let Some(closed) = wrong_byte(c).filter(|at| !is_its_own(t, gprs, c, *at)) else {
         return (false, None);
     };
     let (wrong, block) = nearest(closed);
     (true, report::access(t, gprs, c, wrong, closed, block))
+}
+
+/// Does an allocator that has served the program before use memory that it has got back, of which the program has told?
+fn is_its_own(t: Current, gprs: &Gprs, c: &Cause, closed: u64) -> bool {
+    c.syscall.is_none()
+        && entries::PASSES.load(Relaxed)
+        && regions::is_told(closed)
+        && unwind::is_allocators(t, gprs, c.pc)
 }
 
 /// The first byte of an access that it should not touch.
@@ -137,9 +145,14 @@ pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     let here = known::near(at).filter(is_one);
     if let Some(b) = here
         && b.freed
-        && at.wrapping_sub(b.start) < b.size
+        && b.has(at)
     {
         return (Wrong::Freed, here);
+    }
+    // What a block in use has that is closed, the program has closed itself; and so what is of no heap.
+    let inside = here.filter(|b| !b.freed && b.has(at));
+    if inside.is_some() || regions::is_told(at) {
+        return told_blocks::judge(at, inside);
     }
     let next = known::next(at).filter(is_one);
     let distance = |b: &Block| match at < b.start {

@@ -2,12 +2,13 @@
 
 use super::blocks::{self, Block};
 use super::regions::has;
-use super::{arena, old};
+use super::{arena, old, regions};
 
 /// The block that the byte at `addr` belongs to, or is near to.
 pub fn near(addr: u64) -> Option<Block> {
     match arena::has(addr) {
         true => blocks::near(addr),
+        false if regions::is_told(addr) => None,
         false => old::near(addr),
     }
 }
@@ -24,6 +25,7 @@ pub fn at(addr: u64) -> Option<Block> {
 pub fn next(addr: u64) -> Option<Block> {
     match arena::has(addr) {
         true => blocks::next(addr),
+        false if regions::is_told(addr) => None,
         false => old::next(addr),
     }
 }

@@ -14,6 +14,10 @@
 //! with which trampolines of patches decide, too. A byte of the arena has a bit that says: nobody may touch this. So
 //! malloc and free change bits and nothing else, on the calling thread, without anybody's rest.
 //!
+//! What a program says itself, by Valgrind's client requests, comes the same way (`requests.rs`) and changes bits, too
+//! (`told.rs`, `told_blocks.rs`), also of other memory, which is watched from then on (`regions.rs`); blocks of its own allocators are in lists
+//! of their own (`told_list.rs`).
+//!
 //! What is known of blocks lies apart from them (`blocks.rs`), where no stray store of the program leads by accident.
 //!
 //! A forked child has everything here as a copy, but no guards: there the functions go on serving its blocks, on its own
@@ -37,9 +41,13 @@ pub mod old;
 pub mod overlaps;
 pub mod regions;
 pub mod report;
+pub mod requests;
 pub mod serve;
 pub mod shadow;
 pub mod thunks;
+pub mod told;
+pub mod told_blocks;
+pub mod told_list;
 pub mod twin;
 
 /// Blocks that are left at the end are looked for.
@@ -53,6 +61,7 @@ pub static STOPS: AtomicBool = AtomicBool::new(false);
 pub fn alone() {
     if entries::ON.load(Relaxed) {
         entries::fall_asleep();
+        requests::fall_asleep();
         shadow::forget();
         regions::forget();
     }

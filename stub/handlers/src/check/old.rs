@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::blocks::Block;
-use super::regions::{has, regions};
+use super::regions::{has, old_regions};
 use super::shadow;
 use ulpf_lib::ring::found::{Asked, By, Wrong};
 
@@ -75,7 +75,7 @@ pub fn begin((at, blocks): (u64, u64), allocator: (u64, u64), free: u64) {
 
 /// All bytes that the program may not touch are closed; all of the region is open so far.
 pub fn close_all() {
-    for (start, end) in regions() {
+    for (start, end) in old_regions() {
         shadow::open(start, end - start);
         let from = index_behind(start);
         let within = blocks().iter().skip(from);

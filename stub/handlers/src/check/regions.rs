@@ -1,6 +1,7 @@
-//! Memory outside the arena whose bits say, too, whether anybody may touch it: heaps of the program from before (`old.rs`).
+//! Memory outside the arena whose bits say, too, whether anybody may touch it: heaps of the program from before (`old.rs`), and
+//! what the program tells of (`told.rs`).
 
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 use super::arena;
 
@@ -10,55 +11,127 @@ pub fn is_checked(addr: u64) -> bool {
     arena::has(addr) || has(addr)
 }
 
-/// Memory in which all that no block has is the allocator's: where it begins and ends, and how far its alias is.
+/// Memory that is watched: where it begins and ends, how far its alias is, and whether it is there because the program has
+/// told of it. (In the others all that no block has is the allocator's.)
 struct Region {
     start: AtomicU64,
     end: AtomicU64,
     distance: AtomicU64,
+    told: AtomicBool,
 }
 
-pub const MOST_REGIONS: usize = 64;
+pub const MOST_REGIONS: usize = 512;
 
 static REGIONS: [Region; MOST_REGIONS] = [const {
     Region {
         start: AtomicU64::new(0),
         end: AtomicU64::new(0),
         distance: AtomicU64::new(0),
+        told: AtomicBool::new(false),
     }
 }; MOST_REGIONS];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// From the first one to the end of the last one.
 static SPAN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Memory that the program has told of and that cannot be watched, `[start, end)`.
+static REFUSED: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
+
 // ---- by the stub's task, at rest -------------------------------------------------------------------
 
-/// One more region, all of which is watched. They come in ascending order. `false`: there are too many.
-pub fn add_region((start, end): (u64, u64), distance: u64) -> bool {
-    let Some(free) = REGIONS.iter().find(|r| r.end.load(Relaxed) == 0) else {
-        return false;
-    };
-    free.start.store(start, Relaxed);
-    free.distance.store(distance, Relaxed);
-    free.end.store(end, Relaxed);
-    let [first, last] = &SPAN;
-    if last.load(Relaxed) == 0 {
-        first.store(start, Relaxed);
+/// What is known of a region.
+type Known = ((u64, u64), u64, bool);
+
+fn get(n: usize) -> Option<Known> {
+    let r = REGIONS.get(n).filter(|_| n < COUNT.load(Relaxed))?;
+    let range = (r.start.load(Relaxed), r.end.load(Relaxed));
+    Some((range, r.distance.load(Relaxed), r.told.load(Relaxed)))
+}
+
+fn set(n: usize, ((start, end), distance, told): Known) {
+    if let Some(r) = REGIONS.get(n) {
+        r.start.store(start, Relaxed);
+        r.end.store(end, Relaxed);
+        r.distance.store(distance, Relaxed);
+        r.told.store(told, Relaxed);
     }
-    last.store(end, Relaxed);
+}
+
+fn settle(count: usize) {
+    COUNT.store(count, Relaxed);
+    let edge = |n: usize| get(n).map_or((0, 0), |r| r.0);
+    let [first, last] = &SPAN;
+    first.store(edge(0).0, Relaxed);
+    last.store(count.checked_sub(1).map_or(0, |n| edge(n).1), Relaxed);
+}
+
+/// One more region, all of which is watched. `false`: there are too many.
+pub fn add_region(range: (u64, u64), distance: u64, told: bool) -> bool {
+    let count = COUNT.load(Relaxed);
+    if count >= MOST_REGIONS {
+        return false;
+    }
+    let mut n = count;
+    while let Some(before) = n.checked_sub(1).and_then(get).filter(|b| b.0.0 > range.0) {
+        set(n, before);
+        n -= 1;
+    }
+    set(n, (range, distance, told));
+    settle(count + 1);
     true
+}
+
+/// What the program has told of is there no more, as far as it is in `[start, end)`.
+pub fn remove_told(start: u64, end: u64) {
+    for refused in &REFUSED {
+        let [from, to] = refused;
+        if from.load(Relaxed) < end && start < to.load(Relaxed) {
+            to.store(0, Relaxed);
+        }
+    }
+    let mut n = 0;
+    while let Some((range, distance, told)) = get(n) {
+        if !told || range.0 >= end || range.1 <= start {
+            n += 1;
+            continue;
+        }
+        let count = COUNT.load(Relaxed);
+        for next in n + 1..count {
+            if let Some(next_one) = get(next) {
+                set(next - 1, next_one);
+            }
+        }
+        settle(count - 1);
+        for part in [(range.0, start), (end, range.1)] {
+            if part.0 < part.1 {
+                add_region(part, distance, told);
+                n += 1;
+            }
+        }
+    }
+}
+
+/// This memory cannot be watched.
+pub fn refuse((start, end): (u64, u64)) {
+    let free = |r: &&[AtomicU64; 2]| r[1].load(Relaxed) == 0;
+    if let Some([from, to]) = REFUSED.iter().find(free) {
+        from.store(start, Relaxed);
+        to.store(end, Relaxed);
+    }
 }
 
 /// Nobody watches them any more.
 pub fn forget() {
-    let [_, last] = &SPAN;
-    last.store(0, Relaxed);
-    REGIONS.iter().for_each(|r| r.end.store(0, Relaxed));
+    settle(0);
+}
+
+/// The regions that are heaps from before.
+pub fn old_regions() -> impl Iterator<Item = (u64, u64)> {
+    (0..).map_while(get).filter(|r| !r.2).map(|r| r.0)
 }
 
 /// The regions that are watched.
 pub fn regions() -> impl Iterator<Item = (u64, u64)> {
-    let all = REGIONS
-        .iter()
-        .map(|r| (r.start.load(Relaxed), r.end.load(Relaxed)));
-    all.take_while(|r| r.1 != 0)
+    (0..).map_while(get).map(|r| r.0)
 }
 
 // ---- what handlers ask ---------------------------------------------------------------------------
@@ -71,11 +144,34 @@ pub fn has(addr: u64) -> bool {
 }
 
 fn region(addr: u64) -> Option<&'static Region> {
-    let is_in = |r: &&Region| addr >= r.start.load(Relaxed) && addr < r.end.load(Relaxed);
-    REGIONS
-        .iter()
-        .take_while(|r| r.end.load(Relaxed) != 0)
-        .find(is_in)
+    let known = REGIONS.get(..COUNT.load(Relaxed)).unwrap_or_default();
+    let n = known.partition_point(|r| r.start.load(Relaxed) <= addr);
+    let before = n.checked_sub(1).and_then(|n| known.get(n))?;
+    (addr < before.end.load(Relaxed)).then_some(before)
+}
+
+/// Is it watched because the program has told of it?
+pub fn is_told(addr: u64) -> bool {
+    !arena::has(addr) && region(addr).is_some_and(|r| r.told.load(Relaxed))
+}
+
+/// The rest of `[start, end)` from the first byte on that nobody watches, and might.
+pub fn unknown(start: u64, end: u64) -> Option<(u64, u64)> {
+    let refused = |at: u64| {
+        let of = REFUSED
+            .iter()
+            .map(|[from, to]| (from.load(Relaxed), to.load(Relaxed)));
+        let mut of = of.filter(|r| r.0 <= at && at < r.1);
+        of.next().map(|r| r.1)
+    };
+    let mut at = start;
+    while at < end && !arena::has(at) {
+        match distance(at).map(|d| d.1).or_else(|| refused(at)) {
+            Some(next) => at = next,
+            None => return Some((at, end)),
+        }
+    }
+    None
 }
 
 /// From an address of a region to its alias, and where that region ends.

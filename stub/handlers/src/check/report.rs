@@ -102,6 +102,32 @@ pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) -> Option<
     )
 }
 
+/// A request of the program's own is about what it cannot be about; the event to stop for.
+pub fn told(
+    t: Current,
+    gprs: &Gprs,
+    wrong: Wrong,
+    addr: u64,
+    block: Option<Block>,
+) -> Option<Event> {
+    let mut frames = [0; MAX_FRAMES];
+    let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
+    write(
+        t,
+        &Told {
+            wrong,
+            pc: gprs.rip,
+            addr,
+            len: 0,
+            kind: By::Told as u32,
+            syscall: 0,
+            from: 0,
+            frames: frames.get(..n).unwrap_or_default(),
+            block,
+        },
+    )
+}
+
 fn is_same(r: &Report, told: &Told) -> bool {
     let callers = r.here.callers().take(SAME);
     r.wrong.load(Relaxed) == told.wrong as u32
@@ -112,7 +138,7 @@ fn is_same(r: &Report, told: &Told) -> bool {
 
 /// The first one of its kind is one to stop for.
 fn write(t: Current, told: &Told) -> Option<Event> {
-    let f = findings()?;
+    let f = findings().filter(|_| t.own().quiet.get() == 0)?;
     f.errors.fetch_add(1, Relaxed);
     let report;
     {

@@ -1,7 +1,7 @@
 //! The bits of the arena: may nobody touch this byte? They are the bits of the patches' tables
 //! (`control/classes.rs` of the stub's task), in which stores and loads share one table while a heap is checked.
 
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 
 use super::arena::{self, ARENA, arena};
 use super::regions;
@@ -106,6 +106,47 @@ pub fn open(addr: u64, len: u64) {
             }
         }
     });
+}
+
+/// As [`close`], to the byte: who else has bits in the same byte of the table may change them meanwhile.
+pub fn close_bytes(addr: u64, len: u64) {
+    change_bytes(addr, len, true);
+}
+
+/// As [`open`], to the byte.
+pub fn open_bytes(addr: u64, len: u64) {
+    change_bytes(addr, len, false);
+}
+
+fn change_bytes(addr: u64, len: u64, closed: bool) {
+    let (mut at, end) = (addr, addr.saturating_add(len));
+    // SAFETY: as in `close`; bytes that are shared with others are changed as a whole.
+    let shared = |at: u64, mask: u8| unsafe {
+        let Some(byte) = bits(at & !7) else { return };
+        match closed {
+            true => AtomicU8::from_ptr(byte).fetch_or(mask, Relaxed),
+            false => AtomicU8::from_ptr(byte).fetch_and(!mask, Relaxed),
+        };
+    };
+    let whole = (at.next_multiple_of(8), end & !7);
+    if whole.0 > whole.1 {
+        // Within one byte of the table.
+        return shared(at, (0xff << (at & 7)) & !(0xffu8 << (end & 7)));
+    }
+    if at < whole.0 {
+        shared(at, 0xff << (at & 7));
+        at = whole.0;
+    }
+    if at < whole.1 {
+        let all = if closed { 0xff } else { 0 };
+        each(at, whole.1 - at, |bits, n| {
+            // SAFETY: as in `close`.
+            unsafe { core::ptr::write_bytes(bits, all, (n / 8) as usize) };
+        });
+    }
+    if whole.1 < end {
+        shared(whole.1, !(0xff << (end & 7)));
+    }
 }
 
 /// The first byte of `[addr, addr + len)` that nobody may touch.

@@ -247,6 +247,11 @@ pub enum Request {
     GrowHeap {
         bytes: u64,
     },
+    /// The program tells that nobody may touch some of this memory.
+    WatchTold {
+        start: u64,
+        end: u64,
+    },
     /// The program ends: which blocks of the checked heap are left?
     FindLeaks,
 }

@@ -194,6 +194,8 @@ pub struct Own {
     pub needs_room: Cell<u64>,
     /// It is on its way from `operator new[]` to `operator new`, in a checked heap.
     pub asks_for_array: Cell<bool>,
+    /// Not 0: the program wants to hear of no error of the checked heap.
+    pub quiet: Cell<u32>,
     /// An error of the checked heap that was judged before it was made.
     pub foreseen: Cell<Foreseen>,
     /// Not 0: the patch there is to go.
@@ -582,6 +584,7 @@ impl Registry {
                 new_code: Cell::new(0),
                 needs_room: Cell::new(0),
                 asks_for_array: Cell::new(false),
+                quiet: Cell::new(0),
                 foreseen: Cell::new(Foreseen::default()),
                 cool: Cell::new(0),
                 hot: Cell::new(None),

@@ -21,7 +21,7 @@ use ulpf_stub_handlers::check::heap::{self, Places};
 use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
 use ulpf_stub_handlers::check::twin::Twin;
-use ulpf_stub_handlers::check::{self, depot, judge, news};
+use ulpf_stub_handlers::check::{self, depot, judge, news, told_list};
 use ulpf_stub_handlers::global::{boot_block, g, machine};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
@@ -49,7 +49,7 @@ pub struct Check {
     /// All chunks are this watch.
     pub id: Option<WatchId>,
     /// Files that were looked through, by where they begin.
-    looked: Vec<u64>,
+    pub(super) looked: Vec<u64>,
     /// Of these it is not known yet where they copy.
     unsettled: Vec<u64>,
     /// Of these not all slots for functions that copy are ours yet.
@@ -173,12 +173,13 @@ pub fn no(why: &str, what_to_do: &str) -> Refusal {
 fn books() -> impl Iterator<Item = (u64, u64)> {
     let records = arena::RECORDS_AT.load(SeqCst);
     let granules = arena::GRANULES_AT.load(SeqCst);
-    [
+    let all = [
         (records, RECORDS),
         (granules, GRANULES),
         (depot::place(), depot::LEN),
-    ]
-    .into_iter()
+        (told_list::place(), told_list::LEN),
+    ];
+    all.into_iter().filter(|(at, _)| *at != 0)
 }
 
 const NO_ROOM: &str = "raise the limit of its address space (ulimit -v)";
@@ -356,6 +357,7 @@ impl Control {
             }
         }
         self.look_at_slots(&maps);
+        self.serve_annotations(&maps);
     }
 
     /// Files that have been relocated since call functions that copy by way of us.
@@ -471,6 +473,7 @@ impl Control {
         for at in entries::all().filter(gone).collect::<Vec<_>>() {
             entries::remove(at);
         }
+        self.forget_annotations(start, end);
         self.check.looked.retain(|at| !gone(at));
         self.check.unsettled.retain(|at| !gone(at));
         self.check.unlooked.retain(|at| !gone(at));
@@ -502,12 +505,10 @@ impl Control {
         mapped.is_ok() && self.watch_chunk(start, len)
     }
 
-    /// All accesses to this memory are looked at from now on. `false`: it cannot be watched.
-    pub(super) fn watch_checked(&mut self, start: u64, len: u64) -> bool {
+    /// All accesses to this memory are looked at from now on. `None`: it cannot be watched.
+    pub(super) fn watch_checked(&mut self, start: u64, len: u64) -> Option<WatchId> {
         let range = WatchRange::new(TargetAddr(start), len);
-        let Some(id) = range.and_then(|r| self.staged.insert_new(r, WatchKind::Access)) else {
-            return false;
-        };
+        let id = range.and_then(|r| self.staged.insert_new(r, WatchKind::Access))?;
         self.set_first_attributes(
             id,
             Attributes {
@@ -518,12 +519,12 @@ impl Control {
             },
         );
         self.commit_watches();
-        true
+        Some(id)
     }
 
     /// All of this memory is watched from now on, and closed.
     fn watch_chunk(&mut self, start: u64, len: u64) -> bool {
-        if !self.watch_checked(start, len) {
+        if self.watch_checked(start, len).is_none() {
             return false;
         }
         let end = start + len;

@@ -19,10 +19,10 @@ use ulpf_lib::command::reply::Reply;
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::guard::{PROT_READ, PROT_WRITE};
 use ulpf_lib::place;
-use ulpf_lib::ring::found::{IN_MEMORY, Wrong};
+use ulpf_lib::ring::found::{By, IN_MEMORY, Wrong};
 use ulpf_lib::sys;
 use ulpf_stub_handlers::check::blocks::{self, Block};
-use ulpf_stub_handlers::check::{arena, found, judge, regions, report, shadow};
+use ulpf_stub_handlers::check::{arena, found, judge, regions, report, shadow, told_blocks};
 use ulpf_stub_handlers::global::{g, machine};
 
 use super::{Control, parked, text};
@@ -47,16 +47,20 @@ struct Search {
 impl Search {
     /// A word of the program's that was found where `level` is.
     fn word(&mut self, word: u64, level: u8) {
-        if !arena::has(word) {
-            return;
-        }
         let mut set = 0;
-        let marked = blocks::mark(word, |start| {
+        let mut mark = |start| {
             set = match start {
                 true => level,
                 false => level.min(PERHAPS),
             };
             set
+        };
+        let marked = told_blocks::mark(word, &mut mark).or_else(|| {
+            let outer = blocks::near(word).is_some_and(|b| is_divided(&b));
+            match arena::has(word) && !outer {
+                true => blocks::mark(word, mark),
+                false => None,
+            }
         });
         if let Some(block) = marked {
             self.ahead.push((block, set));
@@ -68,8 +72,12 @@ impl Search {
         let from = block.start.next_multiple_of(8);
         let mut at = from;
         while at + 8 <= block.start + block.size {
-            // SAFETY: a block of the arena, by its alias, which is always mapped.
-            let word = unsafe { (shadow::reachable(at) as *const u64).read_volatile() };
+            let word = match arena::has(at) || regions::is_told(at) {
+                // SAFETY: watched memory, by its alias, which is always mapped.
+                true => unsafe { (shadow::reachable(at) as *const u64).read_volatile() },
+                // (Whatever the program has told of it.)
+                false => text::word(at).unwrap_or(0),
+            };
             self.word(word, level);
             at += 8;
         }
@@ -159,20 +167,25 @@ impl Control {
     /// Marks each block with how it is reached. `false`: nobody knows.
     fn mark_all(&mut self) -> bool {
         blocks::unmark();
+        told_blocks::unmark();
         let mut search = Search::default();
         if !self.each_word(|_, word| search.word(word, REACHED)) {
             return false;
         }
         search.follow();
         let mut rest = Vec::new();
-        blocks::each(|block, mark| {
+        each_block(|block, mark| {
             if mark == 0 {
                 rest.push(block);
             }
         });
         for block in rest {
             // (One of those before may have led there.)
-            if blocks::mark(block.start, |_| LOST).is_some() {
+            let marked = match block.by {
+                By::Told => told_blocks::mark(block.start, |_| LOST),
+                _ => blocks::mark(block.start, |_| LOST),
+            };
+            if marked.is_some() {
                 search.inside(&block, LOST_WITH);
                 search.follow();
             }
@@ -207,7 +220,10 @@ impl Control {
             let words = piece.get(..read).unwrap_or_default().chunks_exact(8);
             for (at, word) in (from..).step_by(8).zip(words) {
                 let word = word.try_into().map_or(0, u64::from_le_bytes);
-                see(Place::Memory(at), word);
+                let forbidden = regions::is_told(at) && shadow::first_closed(at, 8).is_some();
+                if !forbidden {
+                    see(Place::Memory(at), word);
+                }
             }
         };
         // (Memory that has been moved is no longer what it was.)
@@ -273,9 +289,10 @@ impl Control {
         let told = match what {
             HeapAsk::Leaks => self.leaks_now(),
             HeapAsk::Block(at) | HeapAsk::Pointers(at) => {
-                let (wrong, block) = match arena::has(at) {
-                    true => judge::nearest(at),
-                    false => (Wrong::Outside, None),
+                let (wrong, block) = match told_blocks::near(at).filter(|b| b.has(at)) {
+                    Some(block) => (Wrong::Outside, Some(block)),
+                    None if arena::has(at) => judge::nearest(at),
+                    None => (Wrong::Outside, None),
                 };
                 let Some(block) = block else {
                     let what = alloc::format!("no block at {at:#x}");
@@ -331,11 +348,27 @@ impl Control {
     }
 }
 
+/// Blocks of the program's own allocator lie in it, and stand for it.
+fn is_divided(block: &Block) -> bool {
+    told_blocks::any_within(block.start, block.start + block.size)
+}
+
+/// Calls `f` with every block in use, and its mark: those that the program has told of, and all others but those in which
+/// they lie.
+fn each_block(mut f: impl FnMut(Block, u8)) {
+    told_blocks::each(&mut f);
+    blocks::each(|block, mark| {
+        if !is_divided(&block) {
+            f(block, mark);
+        }
+    });
+}
+
 /// Calls `f` for each place where blocks were allocated: its number, what is to be said of its blocks, how many these are, their
 /// bytes, and one of them.
 fn tell(mut f: impl FnMut(usize, Wrong, u64, u64, &Block)) {
     let mut places: BTreeMap<(u8, u32), (u64, u64, Block)> = BTreeMap::new();
-    blocks::each(|block, mark| {
+    each_block(|block, mark| {
         // What a forked child has from its parent is told of that.
         if block.inherited {
             return;

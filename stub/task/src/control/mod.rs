@@ -6,6 +6,7 @@
 //! lets that one thread go on alone, and cleans up at its `Request::End`.
 
 mod allocator;
+mod annotations;
 mod backend;
 mod check;
 mod check_named;
@@ -114,6 +115,8 @@ pub struct Control {
     told: [bool; limits::COUNT],
     heap: heap::Heap,
     check: check::Check,
+    /// What the program tells of its memory.
+    annotations: annotations::Annotations,
     filters: filters::ByRange,
     conditions: conditions::Conditions,
     out_of_band: out_of_band::OutOfBand,
@@ -170,6 +173,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         told: [false; limits::COUNT],
         heap: heap::Heap::default(),
         check: check::Check::default(),
+        annotations: annotations::Annotations::default(),
         filters: filters::ByRange::default(),
         conditions: conditions::Conditions::default(),
         out_of_band: out_of_band::OutOfBand::default(),

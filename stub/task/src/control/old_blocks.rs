@@ -110,7 +110,7 @@ impl Control {
             free,
         );
         for (start, end, distance) in &watched {
-            regions::add_region((*start, *end), *distance);
+            regions::add_region((*start, *end), *distance, false);
         }
         old::close_all();
         for (start, end, _) in watched {
@@ -129,19 +129,27 @@ impl Control {
 
     /// All of this memory is watched: parts of it, and how far their aliases are. `None`: it cannot be.
     fn watch_region(&mut self, (start, end): (u64, u64)) -> Option<Vec<(u64, u64, u64)>> {
-        if !self.watch_checked(start, end - start) {
-            return None;
-        }
-        let mut parts: Vec<(u64, u64, u64)> = Vec::new();
-        for page in (start..end).step_by(PAGE_SIZE as usize) {
-            let distance = watched_alias(page)?.0.wrapping_sub(page);
-            match parts.last_mut() {
-                Some(last) if last.2 == distance => last.1 = page + PAGE_SIZE,
-                _ => parts.push((page, page + PAGE_SIZE, distance)),
-            }
-        }
-        Some(parts)
+        self.watch_checked(start, end - start)?;
+        let parts = parts_of((start, end));
+        let watched: u64 = parts.iter().map(|p| p.1 - p.0).sum();
+        (watched == end - start).then_some(parts)
     }
+}
+
+/// Parts of watched memory, and how far their aliases are; what of it is not watched is in none.
+pub(super) fn parts_of((start, end): (u64, u64)) -> Vec<(u64, u64, u64)> {
+    let mut parts: Vec<(u64, u64, u64)> = Vec::new();
+    for page in (start..end).step_by(PAGE_SIZE as usize) {
+        let Some(alias) = watched_alias(page) else {
+            continue;
+        };
+        let distance = alias.0.wrapping_sub(page);
+        match parts.last_mut() {
+            Some(last) if last.2 == distance && last.1 == page => last.1 = page + PAGE_SIZE,
+            _ => parts.push((page, page + PAGE_SIZE, distance)),
+        }
+    }
+    parts
 }
 
 /// The code of the C library's allocator, if that is the program's only one, where its free begins now, and the file.

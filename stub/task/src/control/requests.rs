@@ -227,6 +227,10 @@ impl Control {
                 self.grow_heap(bytes);
                 false
             }
+            Request::WatchTold { start, end } => {
+                self.watch_told(start, end);
+                false
+            }
             Request::FindLeaks => {
                 self.find_leaks();
                 false

@@ -10,7 +10,7 @@ use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
-use ulpf_stub_handlers::check::entries;
+use ulpf_stub_handlers::check::{entries, requests};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::library_link;
@@ -47,21 +47,31 @@ pub(super) fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
 
 /// Does any part of this code have what is looked for, `longest` bytes at most? It is read piece by piece.
 pub(super) fn any(vma: &Vma, longest: usize, has: impl Fn(&[u8]) -> bool) -> bool {
+    let mut found = false;
+    each_piece(vma, longest, |_, piece| {
+        found = has(piece);
+        found
+    });
+    found
+}
+
+/// Reads this code piece by piece, until `stop` has seen enough: where a piece is, and its bytes. What is `longest` bytes long
+/// at most is as a whole in one of them.
+pub(super) fn each_piece(vma: &Vma, longest: usize, mut stop: impl FnMut(u64, &[u8]) -> bool) {
     let mut buf = alloc::vec![0u8; 1 << 16];
     let mut at = vma.start;
     while at < vma.end {
         let n = ((vma.end - at) as usize).min(buf.len());
         let got = buf.get_mut(..n).map_or(0, |part| read_raw(at, part));
-        if buf.get(..got).is_some_and(&has) {
-            return true;
+        if buf.get(..got).is_some_and(|piece| stop(at, piece)) {
+            return;
         }
         // What lies across two pieces is found in the next one.
         if got < longest {
-            return false;
+            return;
         }
         at += (got - longest + 1) as u64;
     }
-    false
 }
 
 /// Callers stay within a page.
@@ -176,6 +186,7 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
     if let Some(got) = buf.get_mut(..total) {
         sites::hide(addr, got);
         patches::hide(addr, got);
+        requests::hide(addr, got);
     }
     for b in g().breakpoints().iter().filter(|b| b.there) {
         if b.addr >= addr

@@ -1,0 +1,287 @@
+//! Blocks and pools of the program's own allocators, as far as it has told of them (`told.rs`): changed under the heap's lock.
+
+use ulpf_lib::ring::found::{Asked, By, Wrong};
+
+use super::blocks::Block;
+use super::told_list::{self as list, BLOCKS, POOLS, Told};
+use super::{arena, shadow};
+
+/// The number of the pool that is known by this address. `make`: if there is none, there is one now.
+pub fn pool(handle: u64, make: bool) -> Option<u32> {
+    match list::find(POOLS, handle, 0) {
+        None if make => {
+            let n = Some(list::add(POOLS, handle, 0)).filter(|n| *n != 0)?;
+            list::change(n, |pool| pool.is_pool = true);
+            Some(n)
+        }
+        found => found,
+    }
+}
+
+pub fn change_pool(handle: u64, f: impl FnOnce(&mut Told)) {
+    if let Some(n) = pool(handle, false) {
+        list::change(n, f);
+    }
+}
+
+/// Has nobody else ended this pool meanwhile?
+pub fn is_pool(n: u32) -> bool {
+    n == 0 || list::get(n).is_pool
+}
+
+/// The bytes on both sides of a block that nobody may touch when it is freed.
+fn gap(told: &Told) -> u64 {
+    match told.pool {
+        0 => told.gap.into(),
+        pool => list::get(pool).size,
+    }
+}
+
+/// A block of a pool is one of its list.
+pub fn link(n: u32, pool: u32) {
+    if pool == 0 {
+        return;
+    }
+    let first = list::get(pool).next;
+    list::change(n, |told| told.next = first);
+    if first != 0 {
+        list::change(first, |told| told.before = n);
+    }
+    list::change(pool, |told| told.next = n);
+}
+
+/// The block is known no more.
+pub fn forget(n: u32) {
+    let told = list::get(n);
+    if told.pool != 0 {
+        match told.before {
+            0 => list::change(told.pool, |pool| pool.next = told.next),
+            before => list::change(before, |other| other.next = told.next),
+        }
+        if told.next != 0 {
+            list::change(told.next, |other| other.before = told.before);
+        }
+    }
+    list::remove(BLOCKS, n);
+}
+
+/// Calls `f` with each block that has a byte of `[start, end)`, or begins there. (Of those that begin before, the last one.)
+pub fn each_within(start: u64, end: u64, mut f: impl FnMut(u32, &Told)) {
+    let mut n = match list::before(BLOCKS, start) {
+        0 => list::from(BLOCKS, start),
+        before => before,
+    };
+    while n != 0 {
+        let (told, next) = (list::get(n), list::after(n));
+        if told.start >= end {
+            return;
+        }
+        if told.start >= start || told.start + told.size > start {
+            f(n, &told);
+        }
+        n = next;
+    }
+}
+
+/// The memory `[start, end)` is another one from now on: what was told of it is forgotten. Under the lock.
+pub fn forget_all(start: u64, end: u64) {
+    if !list::is_empty() {
+        each_within(start, end, |n, told| {
+            if told.start >= start {
+                forget(n);
+            }
+        });
+    }
+}
+
+/// The block is freed, with a gap of at least so many bytes on both sides.
+pub fn free(n: u32, noted: u32, least: u64) {
+    let told = list::get(n);
+    let gap = gap(&told).max(least);
+    list::change(n, |told| {
+        told.is_freed = true;
+        told.freed = noted;
+    });
+    let from = told.start.saturating_sub(gap);
+    shadow::close_bytes(from, told.start + told.size + gap - from);
+}
+
+/// What lies in a block of a pool that frees it along.
+pub fn free_inner(n: u32, noted: u32) {
+    const ALONG: u32 = 1;
+    let told = list::get(n);
+    if told.pool == 0 || list::get(told.pool).flags & ALONG == 0 {
+        return;
+    }
+    let end = told.start + told.size;
+    each_within(told.start, end, |n, inner| {
+        let inside = inner.start >= told.start && inner.start + inner.size <= end;
+        if inside && inner.pool == 0 && !inner.is_freed {
+            free(n, noted, 0);
+        }
+    });
+}
+
+/// The block lies elsewhere from now on, in the same pool.
+pub fn replace(n: u32, start: u64, size: u64) {
+    rehouse(n, start, size, list::get(n).pool);
+}
+
+/// And in this pool.
+pub fn rehouse(n: u32, start: u64, size: u64, pool: u32) {
+    let old = list::get(n);
+    forget(n);
+    if let Some(other) = list::find(BLOCKS, start, pool) {
+        forget(other);
+    }
+    let new = list::add(BLOCKS, start, pool);
+    if new == 0 {
+        return;
+    }
+    list::change(new, |told| {
+        told.size = size;
+        told.gap = old.gap;
+        told.allocated = old.allocated;
+        told.freed = old.freed;
+        told.is_freed = old.is_freed;
+        told.inherited = old.inherited;
+    });
+    link(new, pool);
+}
+
+/// The block is in no pool any more.
+pub fn detach(n: u32) {
+    let told = list::get(n);
+    match list::find(BLOCKS, told.start, 0) {
+        Some(_) => forget(n),
+        None => rehouse(n, told.start, told.size, 0),
+    }
+}
+
+// ---- what others ask -----------------------------------------------------------------------------
+
+pub fn block(told: &Told) -> Block {
+    Block {
+        start: told.start,
+        size: told.size,
+        by: By::Told,
+        asked: Asked::Malloc,
+        freed: told.is_freed,
+        inherited: told.inherited,
+        allocated_at: told.allocated,
+        freed_at: told.freed,
+    }
+}
+
+/// How far it is from a byte: 0 inside.
+fn distance(told: &Told, at: u64) -> u64 {
+    let end = told.start + told.size;
+    match at {
+        at if at < told.start => told.start - at,
+        at if at >= end => at - end + 1,
+        _ => 0,
+    }
+}
+
+/// The block that has the byte at `at`, or the nearest one, if that is near.
+pub fn near(at: u64) -> Option<Block> {
+    /// Memcheck's.
+    const LEAST: u64 = 16;
+    if list::is_empty() {
+        return None;
+    }
+    let _lock = arena::lock();
+    let sides = [list::before(BLOCKS, at + 1), list::from(BLOCKS, at + 1)];
+    let sides = sides.into_iter().filter(|n| *n != 0).map(list::get);
+    let nearest = sides.min_by_key(|told| distance(told, at))?;
+    (distance(&nearest, at) <= gap(&nearest).max(LEAST)).then(|| block(&nearest))
+}
+
+/// What is wrong with an access to the closed byte at `at`, of this block that is in use, or of none; and what of.
+pub fn judge(at: u64, outer: Option<Block>) -> (Wrong, Option<Block>) {
+    match near(at) {
+        Some(b) if b.freed && b.has(at) => (Wrong::Freed, Some(b)),
+        Some(b) if b.has(at) => (Wrong::Poisoned, Some(b)),
+        Some(b) => (Wrong::Outside, Some(b)),
+        None => (Wrong::Poisoned, outer),
+    }
+}
+
+// ---- a search for what is lost: by the stub's task, at rest ----------------------------------------
+
+/// Calls `f` with every block in use, and its mark.
+pub fn each(mut f: impl FnMut(Block, u8)) {
+    let mut n = if list::is_empty() {
+        0
+    } else {
+        list::after(BLOCKS)
+    };
+    while n != 0 {
+        let told = list::get(n);
+        if !told.is_freed {
+            f(block(&told), told.mark);
+        }
+        n = list::after(n);
+    }
+}
+
+pub fn unmark() {
+    let mut n = if list::is_empty() {
+        0
+    } else {
+        list::after(BLOCKS)
+    };
+    while n != 0 {
+        list::change(n, |told| told.mark = 0);
+        n = list::after(n);
+    }
+}
+
+/// Is there a block in use in `[start, end)`?
+pub fn any_within(start: u64, end: u64) -> bool {
+    let mut any = false;
+    if !list::is_empty() {
+        let mut n = list::from(BLOCKS, start);
+        while n != 0 && !any {
+            let told = list::get(n);
+            if told.start >= end {
+                break;
+            }
+            any = !told.is_freed;
+            n = list::after(n);
+        }
+    }
+    any
+}
+
+/// As [`blocks::mark`].
+pub fn mark(addr: u64, mark: impl FnOnce(bool) -> u8) -> Option<Block> {
+    if list::is_empty() {
+        return None;
+    }
+    let n = list::before(BLOCKS, addr + 1);
+    let told = list::get(n);
+    let inside = addr.wrapping_sub(told.start);
+    if n == 0 || told.is_freed || inside >= told.size.max(1) {
+        return None;
+    }
+    let mark = mark(inside == 0);
+    if told.mark >= mark {
+        return None;
+    }
+    list::change(n, |told| told.mark = mark);
+    Some(block(&told))
+}
+
+/// All blocks that there are now are inherited.
+pub fn inherit() {
+    let mut n = if list::is_empty() {
+        0
+    } else {
+        list::after(BLOCKS)
+    };
+    while n != 0 {
+        list::change(n, |told| told.inherited = true);
+        n = list::after(n);
+    }
+}

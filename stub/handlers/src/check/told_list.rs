@@ -1,0 +1,226 @@
+//! Blocks and pools that the program has told of, by where they begin: two skip lists (W. Pugh, 1990) in memory of ours, of
+//! records that are referred to by number. Under the heap's lock, whoever comes.
+//!
+//! ```text
+//! records   | first of blocks | first of pools | record | record | …        0: none
+//! level 2     ────────────────────────────────▶ 0x5000 ─────────────────▶ …
+//! level 0     ───────▶ 0x4000 ───────▶ 0x4040 ─▶ 0x5000 ─▶ 0x5020 ──────▶ …
+//! ```
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use super::twin::Twin;
+
+/// Of all records one in four has a second level, and so on.
+const LEVELS: usize = 11;
+
+/// A block, or a pool.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Told {
+    pub start: u64,
+    /// Bytes; of a pool, those of the gap that it has on both sides of a block.
+    pub size: u64,
+    /// Of a block, its pool; of two blocks that begin together, the lower one comes first.
+    pub pool: u32,
+    /// Of a pool, its first block; of a block, the next one of its pool, and the one before.
+    pub next: u32,
+    pub before: u32,
+    /// The gap of a block that is in no pool.
+    pub gap: u32,
+    /// Of a pool, as the program has made it.
+    pub flags: u32,
+    /// Numbers of the depot.
+    pub allocated: u32,
+    pub freed: u32,
+    pub is_freed: bool,
+    /// It is a pool.
+    pub is_pool: bool,
+    /// Of a search for what is lost.
+    pub mark: u8,
+    pub inherited: bool,
+    levels: u8,
+    ahead: [u32; LEVELS],
+}
+
+const EMPTY: Told = Told {
+    start: 0,
+    size: 0,
+    pool: 0,
+    next: 0,
+    before: 0,
+    gap: 0,
+    flags: 0,
+    allocated: 0,
+    freed: 0,
+    is_freed: false,
+    is_pool: false,
+    mark: 0,
+    inherited: false,
+    levels: 0,
+    ahead: [0; LEVELS],
+};
+
+/// Records there is room for, and their bytes.
+const MOST: u32 = 1 << 21;
+pub const LEN: u64 = MOST as u64 * size_of::<Told>() as u64;
+
+/// Which of the lists.
+pub const BLOCKS: u32 = 0;
+pub const POOLS: u32 = 1;
+const FIRST: u32 = 2;
+
+/// Zeroed memory of [`LEN`] bytes; 0: there is none.
+static AT: AtomicU64 = AtomicU64::new(0);
+/// How many records have been used so far, the first one that is free again, and how many are in the lists.
+static USED: AtomicU32 = AtomicU32::new(FIRST);
+static FREE: AtomicU32 = AtomicU32::new(0);
+static COUNT: AtomicU32 = AtomicU32::new(0);
+static CHANCE: AtomicU32 = AtomicU32::new(0x9e37_79b9);
+
+pub fn begin(at: u64) {
+    AT.store(at, Relaxed);
+}
+
+pub fn adopt(twin: Twin) {
+    twin.take(&AT);
+    for word in [&USED, &FREE, &COUNT] {
+        twin.take(word);
+    }
+}
+
+/// Where it is.
+pub fn place() -> u64 {
+    AT.load(Relaxed)
+}
+
+/// There is neither a block nor a pool.
+pub fn is_empty() -> bool {
+    COUNT.load(Relaxed) == 0
+}
+
+fn record(n: u32) -> *mut Told {
+    (AT.load(Relaxed) + u64::from(n) * size_of::<Told>() as u64) as *mut Told
+}
+
+/// The record with this number, which is one of a list.
+pub fn get(n: u32) -> Told {
+    // SAFETY: within the records, of which all zero is one.
+    unsafe { record(n.min(MOST - 1)).read() }
+}
+
+/// Changes what is known of it, but not where it begins.
+pub fn change(n: u32, f: impl FnOnce(&mut Told)) {
+    // SAFETY: as in `get`, and under the lock.
+    f(unsafe { &mut *record(n.min(MOST - 1)) });
+}
+
+fn ahead(n: u32, level: usize) -> u32 {
+    get(n).ahead.get(level).copied().unwrap_or(0)
+}
+
+/// By level, the last record before this place.
+fn path(list: u32, (start, pool): (u64, u32)) -> [u32; LEVELS] {
+    let mut path = [list; LEVELS];
+    let mut at = list;
+    for (level, before) in path.iter_mut().enumerate().rev() {
+        loop {
+            let next = ahead(at, level);
+            let told = get(next);
+            if next == 0 || (told.start, told.pool) >= (start, pool) {
+                break;
+            }
+            at = next;
+        }
+        *before = at;
+    }
+    path
+}
+
+/// The first one that begins at `start` or behind it; 0: none.
+pub fn from(list: u32, start: u64) -> u32 {
+    ahead(path(list, (start, 0))[0], 0)
+}
+
+/// The last one that begins before `end`; 0: none.
+pub fn before(list: u32, end: u64) -> u32 {
+    match path(list, (end, 0))[0] {
+        n if n == list => 0,
+        n => n,
+    }
+}
+
+/// The next one behind it.
+pub fn after(n: u32) -> u32 {
+    ahead(n, 0)
+}
+
+/// The one that begins at `start`, of this pool.
+pub fn find(list: u32, start: u64, pool: u32) -> Option<u32> {
+    let n = ahead(path(list, (start, pool))[0], 0);
+    let told = get(n);
+    (n != 0 && told.start == start && told.pool == pool).then_some(n)
+}
+
+fn levels() -> u8 {
+    let mut chance = CHANCE.load(Relaxed);
+    chance ^= chance << 13;
+    chance ^= chance >> 17;
+    chance ^= chance << 5;
+    CHANCE.store(chance, Relaxed);
+    (1 + (chance | 1 << 20).trailing_zeros() / 2) as u8
+}
+
+/// One more, which was not there; 0: there is no room.
+pub fn add(list: u32, start: u64, pool: u32) -> u32 {
+    if AT.load(Relaxed) == 0 {
+        return 0;
+    }
+    let mut n = FREE.load(Relaxed);
+    if n != 0 {
+        FREE.store(ahead(n, 0), Relaxed);
+    } else {
+        n = USED.load(Relaxed);
+        if n >= MOST {
+            return 0;
+        }
+        USED.store(n + 1, Relaxed);
+    }
+    let mut told = Told {
+        start,
+        pool,
+        levels: levels(),
+        ..EMPTY
+    };
+    let path = path(list, (start, pool));
+    let used = told.levels.into();
+    for ((level, next), before) in told.ahead.iter_mut().enumerate().zip(path).take(used) {
+        *next = ahead(before, level);
+        set_ahead(before, level, n);
+    }
+    change(n, |to| *to = told);
+    COUNT.fetch_add(1, Relaxed);
+    n
+}
+
+fn set_ahead(n: u32, level: usize, to: u32) {
+    change(n, |told| {
+        if let Some(next) = told.ahead.get_mut(level) {
+            *next = to;
+        }
+    });
+}
+
+/// It is in the list no more.
+pub fn remove(list: u32, n: u32) {
+    let told = get(n);
+    let path = path(list, (told.start, told.pool));
+    for (level, before) in path.into_iter().enumerate() {
+        if ahead(before, level) == n {
+            set_ahead(before, level, ahead(n, level));
+        }
+    }
+    change(n, |old| *old = EMPTY);
+    set_ahead(n, 0, FREE.swap(n, Relaxed));
+    COUNT.fetch_sub(1, Relaxed);
+}
