@@ -192,6 +192,7 @@ fn tactic(
                 hit: 0,
                 step: 0,
                 ahead: false,
+                whole: false,
             };
             match Trampoline::new(&group, target) {
                 None => Err("no registers for its check".into()),
