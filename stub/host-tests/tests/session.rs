@@ -122,6 +122,7 @@ fn types_are_those_that_the_client_knows() {
         assert!(xml.contains("<vector id=\"v4f\""), "{xml}");
         assert_eq!(xml.matches("v8bf16").count() > 0, known, "{xml}");
         assert_eq!(xml.contains("bfloat16"), known, "{xml}");
+        assert_eq!(xml.contains("half"), known, "{xml}");
     }
 }
 

@@ -126,10 +126,10 @@ impl Layout {
             true => Components::of_this_machine(),
             false => Components::default(),
         };
-        Layout::new(machine, client.bfloat16)
+        Layout::new(machine, client.small_floats)
     }
 
-    fn new(machine: Components, bfloat16: bool) -> Layout {
+    fn new(machine: Components, small_floats: bool) -> Layout {
         let mut registers = Vec::new();
         core_registers(&mut registers);
         sse(&mut registers);
@@ -154,9 +154,9 @@ impl Layout {
             end += r.size;
         }
         offsets.push(end);
-        let views = match bfloat16 {
+        let views = match small_floats {
             true => &VEC128[..],
-            false => &VEC128[1..],
+            false => &VEC128[2..],
         };
         let xml = target_xml(&registers, views);
         Layout {
@@ -349,7 +349,7 @@ const MXCSR: [(&str, u32); 14] = [
 ];
 /// A view of a 128-bit register: type, element, count, name of the view.
 type View = (&'static str, &'static str, u32, &'static str);
-/// The first one is for clients that know its element.
+/// The first two are for clients that know their elements.
 const VEC128: [View; 8] = [
     ("v8bf16", "bfloat16", 8, "v8_bfloat16"),
     ("v8h", "ieee_half", 8, "v8_half"),
