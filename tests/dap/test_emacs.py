@@ -1,6 +1,6 @@
 """Emacs' dap-mode and dape with the configurations that docs/dap.md gives.
 
-dape needs Emacs 29, and no distribution packages it: ULPF_DAPE names its folder.
+dape needs Emacs 29. Where no package has it (elpa-dape), ULPF_DAPE names its folder.
 """
 
 import os
@@ -32,7 +32,8 @@ DRIVER = r"""
 """
 
 DAPE = r""";; -*- lexical-binding: t -*-
-(add-to-list 'load-path "{folder}")
+(package-initialize)
+(unless (string= "{folder}" "") (add-to-list 'load-path "{folder}"))
 (require 'dape)
 {configuration}
 (setq watched nil)
@@ -68,16 +69,14 @@ def configuration(name):
         return re.search(rf"### Emacs: {name}\n```elisp\n(.*?)```", file.read(), re.S)[1]
 
 
-def emacs_version():
-    if not shutil.which("emacs"):
-        return 0
-    said = subprocess.run(["emacs", "--batch", "--eval", "(princ emacs-major-version)"], stdout=subprocess.PIPE, text=True, check=False)
-    return int(said.stdout or 0)
+DAPE_FOLDER = os.environ.get("ULPF_DAPE", "")
 
 
-def has_dap_mode():
+def has(package, least=0):
+    """Whether there is an Emacs, at least that new, with this package."""
     found = shutil.which("emacs") and subprocess.run(
-        ["emacs", "--batch", "--eval", "(progn (package-initialize) (require 'dap-mode))"],
+        ["emacs", "--batch", *(["-L", DAPE_FOLDER] if DAPE_FOLDER else []), "--eval",
+         f"(progn (package-initialize) (unless (and (>= emacs-major-version {least}) (require '{package} nil t)) (kill-emacs 1)))"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     return bool(found) and found.returncode == 0
 
@@ -92,15 +91,14 @@ class Emacs(Case):
             return subprocess.run(["emacs", "--batch", "-l", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                   stdin=subprocess.DEVNULL, timeout=150 * PATIENCE, env={**os.environ, "HOME": folder}, check=False).stdout
 
-    @unittest.skipUnless(has_dap_mode(), "emacs-nox and elpa-dap-mode are not installed")
+    @unittest.skipUnless(has("dap-mode"), "emacs-nox and elpa-dap-mode are not installed")
     def test_dap_mode(self):
         said = self.speaks(DRIVER.format(configuration=configuration("dap-mode").replace('"ulpf" "dap"', f'"{ULPF}" "dap"'),
                                          source=SOURCE, line=line_of("one too far"), program=example("stray")))
         self.assertRegex(said, r"(?s)TOLD stopped.*TOLD terminated")
 
-    @unittest.skipUnless(os.path.exists(os.environ.get("ULPF_DAPE", "")), "ULPF_DAPE names no folder")
-    @unittest.skipUnless(emacs_version() >= 29, "Emacs 29 is not installed")
+    @unittest.skipUnless(has("dape", 29), "Emacs 29 and dape are not installed")
     def test_dape(self):
         said = self.speaks(DAPE.format(configuration=configuration("dape").replace('command "ulpf"', f'command "{ULPF}"'),
-                                       folder=os.environ["ULPF_DAPE"], source=SOURCE, line=line_of("add(game.scores"), program=example("stray")))
+                                       folder=DAPE_FOLDER, source=SOURCE, line=line_of("add(game.scores"), program=example("stray")))
         self.assertEqual(re.findall(r"TOLD (.*)", said), ["stopped main", "ulpf watch game.total", "stopped add", "ulpf delete", "terminated"], said)
