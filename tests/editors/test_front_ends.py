@@ -41,7 +41,7 @@ class Screens(FrontEnd):
     def session(self, *command, prompt=r"\(gdb\)", shows=(), at_first=None):
         """As somebody types it: a breakpoint, a watch, two changes of the value, five watches more. What it shows when the
         program has stopped: `at_first`, and otherwise."""
-        with Screen(*command, size=(120, 60), env={"HOME": self.folder, "TERM": "xterm-256color"}) as screen:
+        with Screen(*command, size=(120, 60), env={"HOME": self.folder, "TERM": "xterm-256color", "GDBHISTFILE": os.path.join(self.folder, "history")}) as screen:
             screen.shows(rf"{prompt} *$", seconds=30 * PATIENCE)
             screen.keys("break main", "Enter")
             screen.shows("Breakpoint 1 at")
