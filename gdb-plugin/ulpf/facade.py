@@ -8,7 +8,7 @@ GDB this module can be imported, too: then only what needs no debugger works, wh
 import contextlib
 import re
 
-from . import foreign
+from . import foreign, replies
 from .errors import UlpfError
 
 try:
@@ -566,7 +566,7 @@ def monitor(command):
     """The answer of the server to `monitor COMMAND`."""
     _tell_which()
     try:
-        return execute(f"monitor {command}")
+        return replies.unwrapped(execute(f"monitor {command}"))
     except gdb.error as e:
         # (A server that has stayed answers for a program that is gone.)
         need_program()

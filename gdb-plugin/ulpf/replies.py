@@ -6,10 +6,26 @@ line is a `ValueError`.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Optional
 
 from .errors import UlpfError
+
+
+_RECORD = r'@"([^"\\]*(?:\\.[^"\\]*)*)"\n'
+_ESCAPED = re.compile(rb"\\([0-7]{3}|.)", re.S)
+_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"f": b"\f", b"a": b"\a", b"e": b"\033"}
+
+
+def unwrapped(said):
+    """What the server has said. Where GDB speaks MI, GDB 18 gives it as records of MI's."""
+    if not re.fullmatch(f"(?:{_RECORD})+", said):
+        return said
+    def plain(found):
+        code = found[1]
+        return bytes([int(code, 8) & 0xff]) if len(code) == 3 else _LETTERS.get(code, code)
+    return _ESCAPED.sub(plain, "".join(re.findall(_RECORD, said)).encode(errors="surrogateescape")).decode(errors="replace")
 
 
 def objects(answer):

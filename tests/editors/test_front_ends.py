@@ -1,7 +1,7 @@
-"""What people put in front of GDB, on `ulpf-gdb`: GDB's own screen, cgdb, gdb-dashboard, GEF, Neovim, and those that speak MI.
+"""What people put in front of GDB, on `ulpf-gdb`: GDB's own screen, cgdb, gdb-dashboard, GEF, pwndbg, Neovim, and those that speak MI.
 
 Those that no distribution packages are named by the environment: ULPF_GDB_DASHBOARD=…/.gdbinit, ULPF_GEF=…/gef.py,
-ULPF_NVIM_DAP=… (the folder of nvim-dap).
+ULPF_PWNDBG=…/gdbinit.py (with its PWNDBG_VENV_PATH), ULPF_NVIM_DAP=… (the folder of nvim-dap).
 """
 
 import os
@@ -38,14 +38,15 @@ class FrontEnd(Case):
 @ulpf_only
 @unittest.skipUnless(shutil.which("tmux"), "tmux is not installed")
 class Screens(FrontEnd):
-    def session(self, *command, prompt=r"\(gdb\)", shows=()):
-        """As somebody types it: a breakpoint, a watch, two changes of the value, five watches more."""
-        with Screen(*command, size=(120, 60), env={"HOME": self.folder, "TERM": "xterm-256color"}) as screen:
+    def session(self, *command, prompt=r"\(gdb\)", shows=(), at_first=None):
+        """As somebody types it: a breakpoint, a watch, two changes of the value, five watches more. What it shows when the
+        program has stopped: `at_first`, and otherwise."""
+        with Screen(*command, size=(120, 60), env={"HOME": self.folder, "TERM": "xterm-256color", "GDBHISTFILE": os.path.join(self.folder, "history")}) as screen:
             screen.shows(rf"{prompt} *$", seconds=30 * PATIENCE)
             screen.keys("break main", "Enter")
             screen.shows("Breakpoint 1 at")
             screen.keys("run", "Enter")
-            screen.shows(r"for \(int i = 0; i < 4; i\+\+\)", *shows)
+            screen.shows(r"for \(int i = 0; i < 4; i\+\+\)", *(shows if at_first is None else at_first))
             screen.keys("watch game.total", "Enter")
             screen.shows(CHANGE)
             screen.keys("continue", "Enter")
@@ -72,6 +73,12 @@ class Screens(FrontEnd):
     def test_gef(self):
         self.session(self.gdb, "-nx", "-q", "-x", os.environ["ULPF_GEF"], "--args", example("stray"),
                      prompt="gef➤", shows=[r"─ stack ─", r"\[#0\] 0x[0-9a-f]+ → "])
+
+    @named("ULPF_PWNDBG")
+    def test_pwndbg(self):
+        # It says after `run` that there is no frame: over gdbserver, too.
+        self.session(self.gdb, "-nx", "-q", "-x", os.environ["ULPF_PWNDBG"], "--args", example("stray"),
+                     prompt="pwndbg>", shows=[r"─\[ STACK \]─", r"► 0 +0x[0-9a-f]+ "], at_first=[])
 
 
 @ulpf_only

@@ -49,6 +49,11 @@ class PatchedAccesses(Case):
         self.assertLess(stats["faults"], 4000)
         self.assertGreaterEqual(patches["placed"], 1)
 
+    def test_jumps_across_pages(self):
+        said = subprocess.run([ULPF, "run", "-q", "-w", "counts:rw", "--", example("page_seams")], capture_output=True, text=True, check=True)
+        self.assertEqual(said.stdout, "page_seams: 3000\n" * 4)
+        self.assertLess(int(re.search(r"([\d,]+) faults", said.stderr)[1].replace(",", "")), 2000, said.stderr)
+
     def test_off(self):
         """--no-patch: the code stays as it is."""
         gdb = self.session("sweep", "1", options=["--no-patch", "--placement=guard"])

@@ -19,14 +19,15 @@ class Refused(AssertionError):
 class Adapter:
     """`dap.ask("threads")["threads"]`; `dap.event("stopped")["reason"]`.
 
-    Every message of the adapter's is checked against the protocol's schema, where there is one.
+    Every message of the adapter's is checked against the protocol's schema, where there is one. `program` is another adapter,
+    which is not checked.
     """
 
-    def __init__(self, *words, connect=None, env=None):
+    def __init__(self, *words, connect=None, env=None, program=None):
         self.transcript = []
         self.process = None
         if connect is None:
-            self.process = subprocess.Popen([ULPF, "dap", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            self.process = subprocess.Popen([program, *words] if program else [ULPF, "dap", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=subprocess.PIPE, start_new_session=True,
                                             env={**os.environ, **(env or {}), "LC_ALL": "C.UTF-8"})
             self.input, self.output = self.process.stdin, self.process.stdout
@@ -36,7 +37,7 @@ class Adapter:
             self.socket = connect
             self.input = self.output = connect.makefile("rwb", buffering=0)
         self.said = ""
-        self.checked = schema.load()
+        self.checked = None if program else schema.load()
         self.wrong = []
         self._seq = 0
         self._messages = collections.deque()

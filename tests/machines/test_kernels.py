@@ -18,7 +18,7 @@ from lib.guest import Guest, InGuest, run_sessions
 
 TOOLS = ["/bin/bash", "/bin/sh", "/bin/sleep", "/usr/bin/perl"]
 PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "crossing", "sysread", "barrage", "signals", "threads16",
-            "registers", "children", "page_edge", "syscalls", "storm", "allocations", "uring", "uring_polled", "rseq", "spin"]
+            "registers", "children", "page_edge", "page_seams", "syscalls", "storm", "allocations", "uring", "uring_polled", "rseq", "spin"]
 
 
 class Plain(InGuest):
@@ -47,6 +47,10 @@ class Plain(InGuest):
         for program in "page_edge", "children", "threads16", "storm", "allocations":
             with self.subTest(program):
                 self.as_bare(["heap:rw"], example(program))
+
+    def test_patches_across_pages(self):
+        _, err = self.as_bare(["counts:rw"], example("page_seams"))
+        self.assertLess(int(re.search(r"([\d,]+) faults", err)[1].replace(",", "")), 2000, err)
 
     def test_system_calls(self):
         self.as_bare(["arena.hot:rw", "arena.alone:rw"], example("syscalls"))
@@ -80,7 +84,7 @@ class Plain(InGuest):
         status, out, err = self.guest.run("/bin/bash", "-c", script)
         self.assertSays(out, "spin: up", "watched 0", "ended 143")
         hits = re.search(r"([\d,]+) hits? on 1 watch", out)
-        self.assertGreater(int(hits[1].replace(",", "")), 100, out)
+        self.assertGreater(int(hits[1].replace(",", "")), 20, out)
 
     def test_check(self):
         status, out, err = self.guest.run("/ulpf", "check", "--error-exitcode", "9", example("heap1000"))
@@ -106,17 +110,17 @@ class Kernels(unittest.TestCase):
     limit = 900
     idle = True
 
-    def boot(self, archive, suite, version):
+    def boot(self, archive, suite, version, told=""):
         try:
             kernel = vm.Foreign(archive, suite, version)
         except vm.Unavailable as why:
             self.skipTest(str(why))
-        print(kernel.name)
+        print(kernel.name, told)
         files = [*TOOLS, *([*CASES, ORACLE] if os.path.exists(ORACLE) else [])]
-        return Guest(PROGRAMS, files, limit=self.limit - 30, kernel=kernel)
+        return Guest(PROGRAMS, files, limit=self.limit - 30, options=told, kernel=kernel)
 
-    def works(self, archive, suite, version):
-        guest, verdicts = self.boot(archive, suite, version), {}
+    def works(self, archive, suite, version, told=""):
+        guest, verdicts = self.boot(archive, suite, version, told), {}
         try:
             verdicts.update(run_sessions(guest, SESSIONS, InGuest))
         except BaseException:
@@ -127,6 +131,10 @@ class Kernels(unittest.TestCase):
         failed = [f"{name}: {why}" for name, (verdict, why) in verdicts.items() if verdict == "failed"]
         self.assertFalse(failed, "\n".join(failed))
         self.assertTrue(vm.is_well(said), said)
+
+    def test_memory_that_is_kept(self):
+        """/proc/PID/mem changes nothing that is read-only, for debuggers neither."""
+        self.works("debian", "trixie", "6.12", "proc_mem.force_override=never")
 
     def refuses(self, archive, suite, version):
         """It says what is missing, and does not start the program."""

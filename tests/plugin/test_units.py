@@ -47,6 +47,17 @@ class Specifications(unittest.TestCase):
             self.assertIn("; say: ulpf watch EXPR", str(caught.exception))
 
 
+class Answers(unittest.TestCase):
+    def test_records_of_mi(self):
+        """What GDB 18 makes of an answer where it speaks MI."""
+        said = '{"name":"a\\tb \\\\ \\303\\244 ä","id":7}\n{"id":8}\n'
+        wrapped = '@"{\\"name\\":\\"a\\\\tb \\\\\\\\ \\\\303\\\\244 ä\\",\\"id\\":7}\\n"\n@"{\\"id\\":8}\\n"\n'
+        self.assertEqual(replies.unwrapped(wrapped), said)
+        self.assertEqual(replies.unwrapped('@"\\303\\244\\033[1m\\e"\n'), "ä\033[1m\033")
+        for plain in "", said, '@"open', '@"one"\nand more\n':
+            self.assertEqual(replies.unwrapped(plain), plain)
+
+
 class Bytecode(unittest.TestCase):
     LISTING = """Scope: 0x7ffff7fe4b70
 Reg mask: 00

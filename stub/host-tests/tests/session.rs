@@ -114,6 +114,19 @@ fn threads_carry_process_ids_when_asked() {
 }
 
 #[test]
+fn types_are_those_that_the_client_knows() {
+    for (features, known) in [("", false), (";memory-tagging+", true)] {
+        let mut t = Talk::new();
+        t.say(&format!("qSupported:xmlRegisters=i386{features}"));
+        let xml = t.say("qXfer:features:read:target.xml:0,8000");
+        assert!(xml.contains("<vector id=\"v4f\""), "{xml}");
+        assert_eq!(xml.matches("v8bf16").count() > 0, known, "{xml}");
+        assert_eq!(xml.contains("bfloat16"), known, "{xml}");
+        assert_eq!(xml.contains("half"), known, "{xml}");
+    }
+}
+
+#[test]
 fn registers_one_by_one_and_all() {
     let mut t = Talk::gdb();
     t.inf.gprs[1].rbx = 0x1122;

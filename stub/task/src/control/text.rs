@@ -1,6 +1,7 @@
 //! Bytes of the program that the debugger sees and changes: guards, breakpoints, patches and page protections
 //! are bypassed with /proc/self/mem, which answers to the address space, not to the page tables.
 
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::errno::EFAULT;
@@ -74,7 +75,7 @@ pub(super) fn each_piece(vma: &Vma, longest: usize, mut stop: impl FnMut(u64, &[
     }
 }
 
-/// Callers stay within a page.
+/// All of it, or nothing. Callers stay within a page, or where nothing has an alias.
 pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
     let (fd, to) = (mem()?, at(addr));
     let write = || {
@@ -84,23 +85,32 @@ pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
             _ => Err(Errno(EFAULT as i32)),
         }
     };
-    write().or_else(|error| with_permission(to, write).unwrap_or(Err(error)))
+    write().or_else(|error| with_permission(to, data.len(), write).unwrap_or(Err(error)))
 }
 
-/// Newer kernels can be built, or told (proc_mem.force_override=), to keep that file from changing what is read-only: the
-/// page is made writable for the moment. (The program rests.) `None`: it is not the protection that is in the way.
-fn with_permission<R>(addr: u64, write: impl FnOnce() -> R) -> Option<R> {
-    let prot = protection(addr).filter(|prot| prot & PROT_WRITE == 0)?;
-    let prot = u64::from(prot);
-    let page = addr & !4095;
-    let protect = |prot: u64| {
+/// Newer kernels can be built, or told (proc_mem.force_override=), to keep that file from changing what is read-only: its
+/// pages are made writable for the moment. (The program rests.) `None`: it is not the protection that is in the way.
+fn with_permission<R>(addr: u64, len: usize, write: impl FnOnce() -> R) -> Option<R> {
+    let protect = |page: u64, prot: u8| {
         // SAFETY: the code stays readable, and executable if it was.
-        unsafe { sys!(k::__NR_mprotect, page, 4096, prot) }
+        unsafe { sys!(k::__NR_mprotect, page, 4096, u64::from(prot)) }
     };
-    protect(prot | u64::from(PROT_WRITE)).ok()?;
-    let result = write();
-    let _ = protect(prot);
-    Some(result)
+    let mut opened = Vec::new();
+    let mut open = |page| {
+        let prot = protection(page)?;
+        if prot & PROT_WRITE == 0 {
+            protect(page, prot | PROT_WRITE).ok()?;
+            opened.push((page, prot));
+        }
+        Some(())
+    };
+    let mut pages = (addr & !4095..addr + len as u64).step_by(4096);
+    let all = pages.all(|page| open(page).is_some());
+    let result = (all && !opened.is_empty()).then(write);
+    for (page, prot) in opened {
+        let _ = protect(page, prot);
+    }
+    result
 }
 
 /// How memory is protected: the kernel is asked for that mapping alone (Linux 6.11), or for all of them.

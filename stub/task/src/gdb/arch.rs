@@ -13,6 +13,7 @@
 //!   PKU             pkru                                               32 bit
 //! ```
 
+use super::packet::ClientFeatures;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::arch::x86_64::_xgetbv;
@@ -120,14 +121,15 @@ unsafe fn xcr0() -> u64 {
 
 impl Layout {
     /// What a client can be told of, or else knows: the registers that every x86-64 has.
-    pub fn for_client(takes_descriptions: bool) -> Layout {
-        Layout::new(match takes_descriptions {
+    pub fn for_client(client: ClientFeatures) -> Layout {
+        let machine = match client.descriptions {
             true => Components::of_this_machine(),
             false => Components::default(),
-        })
+        };
+        Layout::new(machine, client.small_floats)
     }
 
-    pub fn new(machine: Components) -> Layout {
+    fn new(machine: Components, small_floats: bool) -> Layout {
         let mut registers = Vec::new();
         core_registers(&mut registers);
         sse(&mut registers);
@@ -152,7 +154,11 @@ impl Layout {
             end += r.size;
         }
         offsets.push(end);
-        let xml = target_xml(&registers);
+        let views = match small_floats {
+            true => &VEC128[..],
+            false => &VEC128[2..],
+        };
+        let xml = target_xml(&registers, views);
         Layout {
             registers,
             offsets,
@@ -341,8 +347,10 @@ const MXCSR: [(&str, u32); 14] = [
     ("PM", 12),
     ("FZ", 15),
 ];
-/// Views of a 128-bit register: type, element, count, name of the view.
-const VEC128: [(&str, &str, u32, &str); 8] = [
+/// A view of a 128-bit register: type, element, count, name of the view.
+type View = (&'static str, &'static str, u32, &'static str);
+/// The first two are for clients that know their elements.
+const VEC128: [View; 8] = [
     ("v8bf16", "bfloat16", 8, "v8_bfloat16"),
     ("v8h", "ieee_half", 8, "v8_half"),
     ("v4f", "ieee_single", 4, "v4_float"),
@@ -353,7 +361,7 @@ const VEC128: [(&str, &str, u32, &str); 8] = [
     ("v2i64", "int64", 2, "v2_int64"),
 ];
 
-fn target_xml(registers: &[RegisterInfo]) -> String {
+fn target_xml(registers: &[RegisterInfo], views: &[View]) -> String {
     let mut x = String::with_capacity(16 << 10);
     x.push_str(concat!(
         "<?xml version=\"1.0\"?>\n<!DOCTYPE target SYSTEM \"gdb-target.dtd\">\n<target>\n",
@@ -367,7 +375,7 @@ fn target_xml(registers: &[RegisterInfo]) -> String {
             }
             feature = r.feature;
             let _ = writeln!(x, "  <feature name=\"org.gnu.gdb.i386.{feature}\">");
-            types(&mut x, feature);
+            types(&mut x, feature, views);
         }
         let bits = r.size * 8;
         let _ = write!(
@@ -385,15 +393,15 @@ fn target_xml(registers: &[RegisterInfo]) -> String {
 }
 
 /// The types that the registers of a feature use.
-fn types(x: &mut String, feature: &str) {
+fn types(x: &mut String, feature: &str, views: &[View]) {
     match feature {
         "core" => flags(x, "i386_eflags", &ulpf_lib::eflags::NAMES),
         "sse" => {
-            vec128(x);
+            vec128(x, views);
             flags(x, "i386_mxcsr", &MXCSR);
         }
         "avx512" => {
-            vec128(x);
+            vec128(x, views);
             x.push_str("    <vector id=\"v2ui128\" type=\"uint128\" count=\"2\"/>\n");
         }
         _ => {}
@@ -411,15 +419,15 @@ fn flags(x: &mut String, id: &str, bits: &[(&str, u32)]) {
     x.push_str("    </flags>\n");
 }
 
-fn vec128(x: &mut String) {
-    for (id, kind, count, _) in VEC128 {
+fn vec128(x: &mut String, views: &[View]) {
+    for (id, kind, count, _) in views {
         let _ = writeln!(
             x,
             "    <vector id=\"{id}\" type=\"{kind}\" count=\"{count}\"/>"
         );
     }
     x.push_str("    <union id=\"vec128\">\n");
-    for (id, _, _, view) in VEC128 {
+    for (id, _, _, view) in views {
         let _ = writeln!(x, "      <field name=\"{view}\" type=\"{id}\"/>");
     }
     x.push_str("      <field name=\"uint128\" type=\"uint128\"/>\n    </union>\n");

@@ -116,7 +116,7 @@ pub struct Client {
 impl GdbSession {
     /// A session for the stopped program `pid`.
     pub fn new(pid: i32) -> GdbSession {
-        let layout = arch::Layout::for_client(false);
+        let layout = arch::Layout::for_client(packet::ClientFeatures::default());
         GdbSession {
             reader: FrameReader::default(),
             machine: None,

@@ -397,6 +397,9 @@ pub struct ClientFeatures {
     pub no_resumed: bool,
     /// It can take a description of our registers; others expect those that every x86-64 has.
     pub descriptions: bool,
+    /// It knows the types of 16-bit floating point. GDB does since version 11 (`ieee_half` since 9), the first one that also
+    /// speaks of memory tags; to an older one a description with a type that it does not know is none at all.
+    pub small_floats: bool,
 }
 
 impl ClientFeatures {
@@ -420,5 +423,6 @@ pub fn client_features(payload: &[u8]) -> ClientFeatures {
             .split(|b| *b == b';')
             .filter_map(|f| f.strip_prefix(b"xmlRegisters="))
             .any(|kinds| kinds.split(|b| *b == b',').any(|kind| kind == b"i386")),
+        small_floats: has(b"memory-tagging+"),
     }
 }

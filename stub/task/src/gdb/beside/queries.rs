@@ -62,7 +62,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
                 features: packet::client_features(payload),
                 ..Default::default()
             };
-            session.debuggee.layout = Layout::for_client(session.client.features.descriptions);
+            session.debuggee.layout = Layout::for_client(session.client.features);
             session.last_stop.clear();
             session.interrupt_due = false;
             session.large = Default::default();
