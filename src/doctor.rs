@@ -95,15 +95,18 @@ fn examine() -> i32 {
             sys::probe::memfd(),
             "Watched pages move into a memory file. A container's seccomp filter may forbid memfd_create; allow it.",
         ),
-        system_call(
-            "pidfd_getfd",
-            sys::probe::pidfd_getfd(),
-            "The connection to the stub is fetched with it. Use Linux 5.6 or later; Docker needs --cap-add=SYS_PTRACE or a newer seccomp profile.",
-        ),
+        descriptors(),
         system_call(
             "ptrace",
             sys::probe::ptrace(),
-            "Programs are started under ptrace. In Docker: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined.",
+            match process::ptrace_scope() {
+                Some(2..) => {
+                    "Programs are started under ptrace, which yama forbids to all but root (or to all): see `attaching`."
+                }
+                _ => {
+                    "Programs are started under ptrace. In Docker: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined."
+                }
+            },
         ),
         attach(),
         overcommit(),
@@ -359,6 +362,20 @@ fn system_call(what: &'static str, result: std::io::Result<()>, advice: &str) ->
     }
 }
 
+/// Can descriptors of programs be fetched?
+fn descriptors() -> Finding {
+    const WHAT: &str = "pidfd_getfd";
+    match sys::probe::pidfd_getfd() {
+        Ok(()) => ok(WHAT, "available"),
+        Err(_) => lacks(
+            Level::Note,
+            WHAT,
+            "not available: a container's seccomp filter is likely",
+            "Not needed: a program connects to ulpf instead. One in another container cannot (Docker: --cap-add=SYS_PTRACE, or attach from the host).",
+        ),
+    }
+}
+
 fn attach() -> Finding {
     const ALLOW: &str = "echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope";
     match process::ptrace_scope() {
@@ -373,12 +390,20 @@ fn attach() -> Finding {
         Some(n) if sys::is_root() && n < 3 => {
             ok("attaching", format!("allowed, as root (ptrace_scope {n})"))
         }
-        Some(n @ 1..=2) => lacks(
+        Some(1) => lacks(
             Level::Missing,
             "attaching",
-            format!("not allowed to running programs (yama's ptrace_scope is {n})"),
+            "not allowed to running programs (yama's ptrace_scope is 1)",
             format!(
                 "Starting programs works. To attach, run ulpf as root, or until the next boot: {ALLOW}"
+            ),
+        ),
+        Some(2) => lacks(
+            Level::Missing,
+            "attaching",
+            "only root may trace (yama's ptrace_scope is 2)",
+            format!(
+                "No other user can start programs under a debugger either. Run ulpf as root, or until the next boot: {ALLOW}"
             ),
         ),
         Some(n) => lacks(

@@ -136,6 +136,26 @@ class Kernels(unittest.TestCase):
         """/proc/PID/mem changes nothing that is read-only, for debuggers neither."""
         self.works("debian", "trixie", "6.12", "proc_mem.force_override=never")
 
+    def test_yama(self):
+        """Who may be traced: yama's ptrace_scope, for root and for others."""
+        guest = self.boot("ubuntu", "noble-updates", "6.8")
+        nobody = ["/usr/bin/perl", "-e", '$( = 65534; $) = "65534 65534"; $< = 65534; $> = 65534; exec @ARGV']
+        # (3 stays until the next boot.)
+        for scope in range(4):
+            guest.run("/bin/bash", "-c", f"echo {scope} > /proc/sys/kernel/yama/ptrace_scope")
+            for who in [], nobody:
+                with self.subTest(scope=scope, who=who[:1]):
+                    status, _, err = guest.run(*who, "/ulpf", "run", "-q", "-w", "a", example("five"))
+                    if scope < 2 or scope == 2 and not who:
+                        self.assertRegex(err, "hits? on 1 watch")
+                        continue
+                    self.assertEqual(status, 2, err)
+                    self.assertRegex(err, f"No program can be traced here: .*ptrace_scope is {scope}")
+                    status, out, _ = guest.run(*who, "/ulpf", "doctor")
+                    self.assertEqual(status, 1, out)
+                    self.assertRegex(out, f"(no  |FAIL) +attaching .*ptrace_scope (is )?{scope}")
+        self.assertTrue(vm.is_well(guest.close()))
+
     def refuses(self, archive, suite, version):
         """It says what is missing, and does not start the program."""
         guest = self.boot(archive, suite, version)

@@ -5,7 +5,7 @@ use crate::image::ImageError;
 use std::io;
 use thiserror::Error;
 use ulpf_host::errno::error_text;
-use ulpf_host::signals;
+use ulpf_host::{process, signals};
 
 /// Why a program could not be started or attached to: what, why, what to do.
 #[derive(Debug, Error)]
@@ -24,6 +24,12 @@ pub enum StartError {
         memfd_hint(source)
     )]
     Shared { source: io::Error },
+    #[error(
+        "No program can be traced here: {}. {}",
+        error_text(source),
+        trace_hint()
+    )]
+    NotTraced { source: io::Error },
     #[error("Cannot start {program}: {}.", error_text(source))]
     Fork { program: String, source: io::Error },
     #[error(
@@ -34,10 +40,7 @@ pub enum StartError {
         "{program} is not an x86-64 program (it may use the x32 ABI, or another machine's code through an emulator). ulpf watches 64-bit x86 programs only."
     )]
     NotX86 { program: String },
-    #[error(
-        "{program} may be executed but not read, so the kernel lets no debugger look into it ({}). Make the file readable, or run ulpf as root.",
-        error_text(source)
-    )]
+    #[error("{program} {}", unreadable(source))]
     Unreadable { program: String, source: io::Error },
     #[error("The program cannot get {} KiB of memory for the watchpoint stub: {}. A limit on its address space (ulimit -v, RLIMIT_AS) is the usual cause; raise or remove it.", bytes / 1024, error_text(source))]
     NoMemory { bytes: u64, source: io::Error },
@@ -82,6 +85,32 @@ impl StartError {
     }
 }
 
+/// Why a program that was started cannot be looked into.
+fn unreadable(error: &io::Error) -> String {
+    match std::path::Path::new("/proc/self").exists() {
+        true => format!(
+            "may be executed but not read, so the kernel lets no debugger look into it ({}). Make the file readable, or run ulpf as root.",
+            error_text(error)
+        ),
+        false => "cannot be looked into: /proc is not mounted. mount -t proc proc /proc".into(),
+    }
+}
+
+/// What is in the way of ptrace(2).
+fn trace_hint() -> &'static str {
+    match process::ptrace_scope() {
+        Some(2) => {
+            "Only root may trace (yama's ptrace_scope is 2). Run ulpf as root, or, until the next boot: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope"
+        }
+        Some(3) => {
+            "This machine forbids it until the next boot (yama's ptrace_scope is 3). Boot with another setting of kernel.yama.ptrace_scope."
+        }
+        _ => {
+            "A container's seccomp filter or a security policy is likely. In Docker: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined."
+        }
+    }
+}
+
 fn memfd_hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EFBIG) => {
@@ -91,7 +120,7 @@ fn memfd_hint(error: &io::Error) -> &'static str {
             "The setting vm.memfd_noexec (sysctl) may be in the way: with 2, memory files without a flag of Linux 6.3 are refused. With 1 ulpf works."
         }
         Some(libc::ENOSYS | libc::EPERM) => {
-            "memfd_create is forbidden here, by a container's seccomp filter as a rule; allow it."
+            "memfd_create, or to fetch what it has made, is forbidden here, by a container's seccomp filter as a rule; `ulpf doctor` says which."
         }
         Some(libc::EMFILE | libc::ENFILE) => {
             "There are too many open files; raise the limit (ulimit -n)."
@@ -106,7 +135,7 @@ fn boot_hint(error: &io::Error) -> &'static str {
             "It may not look into the program itself: the program has protected itself from debuggers (PR_SET_DUMPABLE), or a security policy is in the way."
         }
         Some(libc::ENOSYS | libc::EINVAL) => {
-            "The kernel lacks a system call that the stub needs (Linux 5.11 or later with syscall user dispatch and pidfd_getfd); see `ulpf doctor`."
+            "The kernel lacks a system call that the stub needs (Linux 5.11 or later with syscall user dispatch); see `ulpf doctor`."
         }
         Some(libc::ENOMEM) => "The program is short of memory; raise its limits (ulimit -v).",
         _ => "See `ulpf doctor` for what this machine offers.",

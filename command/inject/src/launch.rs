@@ -278,19 +278,28 @@ fn run_to_entry(
     }
 }
 
+/// What a child reports more than its errno if it may not be traced.
+const NOT_TRACED: i32 = 1 << 16;
+
 fn ended(stop: Stop, report: &mut UnixStream, spec: &Launch) -> StartError {
     match stop {
         Stop::Exited(code) => {
             let mut errno = [0; 4];
-            let exec_error = report.read_exact(&mut errno).ok().map(|()| {
-                let errno = i32::from_ne_bytes(errno);
-                ExecError {
-                    program: match errno {
-                        0.. => spec.first(),
-                        _ => spec.program.to_string_lossy().into_owned(),
-                    },
-                    source: io::Error::from_raw_os_error(errno.abs()),
-                }
+            let told = report.read_exact(&mut errno).ok();
+            let errno = told.map(|()| i32::from_ne_bytes(errno));
+            if let Some(errno) = errno.and_then(|n| n.checked_sub(NOT_TRACED))
+                && errno >= 0
+            {
+                return StartError::NotTraced {
+                    source: io::Error::from_raw_os_error(errno),
+                };
+            }
+            let exec_error = errno.map(|errno| ExecError {
+                program: match errno {
+                    0.. => spec.first(),
+                    _ => spec.program.to_string_lossy().into_owned(),
+                },
+                source: io::Error::from_raw_os_error(errno.abs()),
             });
             StartError::ExitedEarly { code, exec_error }
         }
@@ -403,7 +412,7 @@ unsafe fn child(
             libc::personality((now | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong);
         }
         if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0 {
-            return errno();
+            return NOT_TRACED - errno();
         }
         libc::raise(libc::SIGSTOP);
         libc::execvpe(argv[0], argv.as_ptr(), env.as_ptr());

@@ -19,6 +19,7 @@
 mod address_space;
 pub mod attach;
 pub mod backend;
+mod channel;
 pub mod client;
 mod confined;
 pub mod error;

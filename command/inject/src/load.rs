@@ -8,6 +8,7 @@
 //! instruction of the vDSO, or, in a sandbox that an earlier stub knows, of the image ([`crate::confined`]).
 
 use crate::address_space;
+use crate::channel::Channel;
 use crate::confined::Confined;
 use crate::error::StartError;
 use crate::gate::Gate;
@@ -19,9 +20,7 @@ use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use ulpf_area::shared::{self, SharedArea};
 use ulpf_host::sys;
 use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PAD_LEN, PARK_SIGNAL};
 use ulpf_lib::place;
@@ -303,102 +302,6 @@ fn pad(vdso: Option<&Range<u64>>, memory: &Memory) -> u64 {
     match memory.read(at, &mut end) {
         Ok(()) if end.iter().all(|b| *b == 0) => vdso.end - PAD_LEN,
         _ => 0,
-    }
-}
-
-/// The control channel and the shared area, made inside the program and fetched from there: we may
-/// look into the program, but it need not be allowed to look into us (another user's program, one in a
-/// container). The stub takes its copies from the program's own table, and then they are closed there.
-struct Channel {
-    control: UnixStream,
-    shared: File,
-    /// In the program's table.
-    theirs: i32,
-    shared_fd: i32,
-}
-
-impl Channel {
-    /// `scratch` is a page in the program that may be overwritten.
-    fn open(
-        pid: i32,
-        t: &mut Tracee,
-        memory: &Memory,
-        gate: &Gate,
-        scratch: u64,
-    ) -> Result<Channel, StartError> {
-        const WHAT: &str = "make a channel to the program";
-        let step = |e| StartError::step(WHAT, e);
-        let (name_at, pair_at) = (scratch + 1024, scratch + 2048);
-        let process = sys::pidfd_open(pid).map_err(step)?;
-        memory
-            .write(name_at, shared::NAME.to_bytes_with_nul())
-            .map_err(step)?;
-        let mut call = |number: i64, args: [u64; 4]| -> Result<Result<u64, i32>, StartError> {
-            t.syscall(
-                gate.addr,
-                number,
-                [args[0], args[1], args[2], args[3], 0, 0],
-            )
-            .map_err(step)
-        };
-        let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
-        call(
-            libc::SYS_socketpair,
-            [libc::AF_UNIX as u64, kind, 0, pair_at],
-        )?
-        .map_err(|n| step(io::Error::from_raw_os_error(n)))?;
-        let mut pair = [0; 8];
-        memory.read(pair_at, &mut pair).map_err(step)?;
-        let fd =
-            |at: usize| i32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
-        let (ours, theirs) = (fd(0), fd(4));
-        let control = sys::pidfd_getfd(process.as_fd(), ours).map_err(step);
-        call(libc::SYS_close, [ours as u64, 0, 0, 0])?
-            .map_err(|n| step(io::Error::from_raw_os_error(n)))?;
-        let mut made = Err(libc::EINVAL);
-        for flags in sys::MEMFD_FLAGS {
-            made = call(libc::SYS_memfd_create, [name_at, flags.into(), 0, 0])?;
-            if made != Err(libc::EINVAL) {
-                break;
-            }
-        }
-        let shared = made.map_err(io::Error::from_raw_os_error).and_then(|fd| {
-            let file = File::from(sys::pidfd_getfd(process.as_fd(), fd as i32)?);
-            // Who shares the program's descriptors may have put another file there meanwhile: nothing is
-            // changed that is no memory file, and `SharedArea` maps only what has been sealed.
-            if !sys::is_memory(&file)? {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            SharedArea::size(&file)?;
-            Ok((fd as i32, file))
-        });
-        match (control, shared) {
-            (Ok(control), Ok((shared_fd, shared))) => Ok(Channel {
-                control: control.into(),
-                shared,
-                theirs,
-                shared_fd,
-            }),
-            (control, shared) => {
-                call(libc::SYS_close, [theirs as u64, 0, 0, 0])?.ok();
-                if let Ok(fd) = made {
-                    call(libc::SYS_close, [fd, 0, 0, 0])?.ok();
-                }
-                Err(match shared {
-                    Err(source) => StartError::Shared { source },
-                    Ok(_) => control
-                        .err()
-                        .unwrap_or_else(|| step(io::ErrorKind::Other.into())),
-                })
-            }
-        }
-    }
-
-    /// Nothing can be done about a failure here, and nothing depends on it.
-    fn close_in_program(&self, t: &mut Tracee, gate: u64) {
-        for fd in [self.theirs, self.shared_fd] {
-            let _ = t.syscall(gate, libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
-        }
     }
 }
 

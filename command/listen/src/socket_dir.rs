@@ -18,10 +18,19 @@ impl SocketDir {
             Some(dir) => dir,
             None => shared(std::env::temp_dir())?,
         };
-        let made = tempfile::Builder::new()
-            .prefix("ulpf-")
-            .permissions(Permissions::from_mode(0o700))
-            .tempdir_in(&base);
+        let made = |base: &Path| {
+            tempfile::Builder::new()
+                .prefix("ulpf-")
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir_in(base)
+        };
+        let made = made(&base).or_else(|why| {
+            // A system that is read-only has this, as a rule.
+            let memory = shared("/dev/shm".into())
+                .ok()
+                .filter(|_| is_read_only(&why));
+            memory.and_then(|dir| made(&dir).ok()).ok_or(why)
+        });
         match made {
             Ok(dir) => Ok(SocketDir(dir)),
             Err(e) => Err(format!(
@@ -35,6 +44,10 @@ impl SocketDir {
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
+}
+
+fn is_read_only(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::ReadOnlyFilesystem
 }
 
 /// What a runtime directory has to be by its specification. It is not if root has kept its user's variable.
