@@ -32,6 +32,17 @@ class Run(unittest.TestCase):
         self.assertEqual(times, sorted(times))
         self.assertEqual((said.status, said.out), (0, "five: done\n"))
 
+    def test_a_file_of_the_programs_name(self):
+        """What is here is meant if it may be executed."""
+        with tempfile.TemporaryDirectory() as folder:
+            here = os.path.join(folder, "true")
+            for mode, status in (0o644, 0), (0o755, 7):
+                with open(here, "w") as file:
+                    file.write("#!/bin/sh\nexit 7\n")
+                os.chmod(here, mode)
+                done = subprocess.run([ULPF, "run", "-q", "-w", "heap", "true"], cwd=folder, capture_output=True, text=True, timeout=60 * PATIENCE)
+                self.assertEqual(done.returncode, status, done.stderr)
+
     def test_text_for_people(self):
         status, out, err = run(["a", "b"], "five")
         self.assertEqual((status, out), (0, "five: done\n"))

@@ -120,7 +120,7 @@ fn memfd_hint(error: &io::Error) -> &'static str {
             "The setting vm.memfd_noexec (sysctl) may be in the way: with 2, memory files without a flag of Linux 6.3 are refused. With 1 ulpf works."
         }
         Some(libc::ENOSYS | libc::EPERM) => {
-            "memfd_create, or to fetch what it has made, is forbidden here, by a container's seccomp filter as a rule; `ulpf doctor` says which."
+            "memfd_create is forbidden here, by a container's seccomp filter as a rule; allow it."
         }
         Some(libc::EMFILE | libc::ENFILE) => {
             "There are too many open files; raise the limit (ulimit -n)."

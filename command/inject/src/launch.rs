@@ -9,8 +9,9 @@ use crate::{load, refuse};
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use ulpf_area::shared::Clocks;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::{foreground, process, sys};
@@ -107,11 +108,10 @@ impl Launch {
         }
     }
 
-    /// The file to execute: a plain name means a file here if there is one, else PATH decides.
+    /// The file to execute, if it is one here; else PATH decides.
     fn path(&self) -> OsString {
-        let bytes = self.program.as_bytes();
-        if !bytes.contains(&b'/')
-            && Path::new(&self.program).is_file()
+        if !self.program.as_bytes().contains(&b'/')
+            && file(&self.program).is_some_and(|file| file == self.program)
             && let Ok(here) = std::env::current_dir()
         {
             return here.join(&self.program).into_os_string();
@@ -276,6 +276,24 @@ fn run_to_entry(
         Stop::Syscall => Ok(()),
         stop => Err(ended(stop, report, spec)),
     }
+}
+
+/// The file that is meant by a program's name: a plain one means a file here, or in a folder of PATH. What may not be executed
+/// is meant only if there is nothing else.
+pub fn file(program: &OsStr) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").filter(|_| !program.as_bytes().contains(&b'/'));
+    let folders = path.iter().flat_map(std::env::split_paths);
+    let all = std::iter::once(PathBuf::new()).chain(folders);
+    let files: Vec<PathBuf> = all
+        .map(|f| f.join(program))
+        .filter(|f| f.is_file())
+        .collect();
+    let may_be_executed = |f: &&PathBuf| f.metadata().is_ok_and(|m| m.mode() & 0o111 != 0);
+    files
+        .iter()
+        .find(may_be_executed)
+        .or(files.first())
+        .cloned()
 }
 
 /// What a child reports more than its errno if it may not be traced.

@@ -44,5 +44,5 @@ pub use attach::attach;
 pub use error::{ExecError, StartError};
 pub use image::stub_image;
 pub use injected::Injected;
-pub use launch::{Arguments, Launch, Stdio, launch, quote};
+pub use launch::{Arguments, Launch, Stdio, file, launch, quote};
 pub use settings::Settings;

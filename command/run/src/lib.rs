@@ -47,7 +47,6 @@ use output::Output;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IsTerminal, Read, stderr};
-use std::path::PathBuf;
 use summary::Summary;
 use ulpf_inferior::{Ending, Inferior};
 use ulpf_inject::{Launch, StartError};
@@ -167,19 +166,9 @@ fn cannot_run(program: &str, error: &std::io::Error, otherwise: i32) -> Ending {
     Ending::Exited(exec_status(error, otherwise))
 }
 
-/// The file of a program, as a shell looks for it.
-fn found(program: &OsStr) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").filter(|_| !program.as_encoded_bytes().contains(&b'/'));
-    let folders = path.iter().flat_map(std::env::split_paths);
-    std::iter::once(PathBuf::new())
-        .chain(folders)
-        .map(|f| f.join(program))
-        .find(|f| f.is_file())
-}
-
 /// The path of a program that is a script.
 fn script(program: &OsStr) -> Option<String> {
-    let found = found(program)?;
+    let found = ulpf_inject::file(program)?;
     let mut start = [0; 2];
     File::open(&found)
         .and_then(|mut file| file.read_exact(&mut start))
@@ -192,7 +181,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let specs = watches::specs(options)?;
     if specs.is_empty() && !options.held && options.check.is_none() {
         if let Target::Launch(launch) = &target
-            && found(&launch.program).is_none()
+            && ulpf_inject::file(&launch.program).is_none()
         {
             let none = std::io::Error::from_raw_os_error(libc::ENOENT);
             let program = launch.program.to_string_lossy();

@@ -1,8 +1,9 @@
 //! What there is to watch, for who has named nothing.
 
-use super::{Target, found};
+use super::Target;
 use std::path::Path;
 use std::rc::Rc;
+use ulpf_inject::file;
 use ulpf_say::say;
 use ulpf_session::words::count;
 use ulpf_symbols::{Global, Module, Program};
@@ -17,7 +18,7 @@ pub fn offer(target: &Target) {
     let told = ulpf_host::signals::Told::begin();
     let (module, start) = match target {
         Target::Launch(launch) => (
-            found(&launch.program).and_then(|path| of_file(&path)),
+            file(&launch.program).and_then(|path| of_file(&path)),
             format!("ulpf run --watch WHAT {}", launch.program.to_string_lossy()),
         ),
         Target::Attach(pid) => (of_process(*pid), format!("ulpf attach --watch WHAT {pid}")),
