@@ -79,12 +79,7 @@ pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()
         }
     };
     if !writes {
-        w.asm.load(RCX, offset_of!(Area, rcx));
-        w.asm.load(x.b, offset_of!(Area, other));
-        access.make(w, x.a, counted)?;
-        access.mark(w, counted);
-        w.asm.load(x.a, offset_of!(Area, address));
-        w.mark(Phase::Done);
+        make(w, access, (x.a, x.b), counted)?;
         return jump_back(w, back);
     }
     if small {
@@ -127,6 +122,17 @@ pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()
     restore(w, x.a, x.b);
     w.mark(Phase::Rest);
     jump_back(w, back)
+}
+
+/// The access, when it is counted as `counted` says: then the program's registers are its own again.
+pub fn make(w: &mut Writer, access: Access, (a, b): (u8, u8), counted: Phase) -> Option<()> {
+    w.asm.load(RCX, offset_of!(Area, rcx));
+    w.asm.load(b, offset_of!(Area, other));
+    access.make(w, a, counted)?;
+    access.mark(w, counted);
+    w.asm.load(a, offset_of!(Area, address));
+    w.mark(Phase::Done);
+    Some(())
 }
 
 fn jump_back(w: &mut Writer, back: usize) -> Option<()> {

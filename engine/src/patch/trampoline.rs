@@ -251,14 +251,9 @@ fn repeated(
     Some(native)
 }
 
-fn checked(
-    w: &mut Writer,
-    access: Access,
-    (a, b): (u8, u8),
-    target: Target,
-    near: &mut Vec<Near>,
-) -> Option<Aside> {
-    let part = w.part;
+/// The three registers are in the area from here on, and `a` holds the alias of the access. A short branch that is taken if
+/// its page has none: rcx is zero then.
+pub fn alias(w: &mut Writer, access: Access, (a, b): (u8, u8), target: Target) -> Option<usize> {
     let asm = &mut w.asm;
     asm.save(offset_of!(Area, address), a);
     asm.save(offset_of!(Area, rcx), RCX);
@@ -295,6 +290,20 @@ fn checked(
     let not_ours = asm.jrcxz();
     asm.add_rcx(a);
     asm.set(target.idle_count, IDLE_START);
+    Some(not_ours)
+}
+
+fn checked(
+    w: &mut Writer,
+    access: Access,
+    (a, b): (u8, u8),
+    target: Target,
+    near: &mut Vec<Near>,
+) -> Option<Aside> {
+    let part = w.part;
+    let not_ours = alias(w, access, (a, b), target)?;
+    let (mem, asm) = (access.mem(), &mut w.asm);
+    let size = u32::from(mem.size);
     let mask = access.mask();
     let nothing = mask.map(|mask| {
         mask.elements(asm, b);

@@ -13,9 +13,11 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::RCX;
+use super::hits::make;
 use super::implicit::Access;
 use super::original::jump_to;
-use super::parts::{CLASS_READS, FS, IDLE_START, Phase};
+use super::parts::{FS, Phase};
+use super::trampoline::alias;
 use super::writer::{Target, Writer, restore};
 
 /// Where the load leads to that was counted: behind its instruction in the program, or (a jump to be aimed) in the body.
@@ -60,30 +62,8 @@ fn written(
     target: Target,
 ) -> Option<Behind> {
     let size = i32::from(access.mem().size);
+    let not_ours = alias(w, access, (a, b), target)?;
     let asm = &mut w.asm;
-    asm.save(offset_of!(Area, address), a);
-    asm.save(offset_of!(Area, rcx), RCX);
-    asm.save(offset_of!(Area, other), b);
-    w.mark(Phase::Before);
-    let asm = &mut w.asm;
-    if !asm.address(a, access.mem()) {
-        return None;
-    }
-    let last = match size {
-        1 => a,
-        _ => {
-            asm.lea(b, a, size - 1);
-            b
-        }
-    };
-    asm.ecx(12);
-    asm.shift(last);
-    asm.constant(b, target.tables.classes);
-    asm.indexed(&[0x0f, 0xb6], false, b, 1, 0);
-    asm.indexed(&[0x8b], true, b, 8, CLASS_READS);
-    let not_ours = asm.jrcxz();
-    asm.add_rcx(a);
-    asm.set(target.idle_count, IDLE_START);
     let no = match size {
         1 => not_ours,
         _ => {
@@ -107,12 +87,7 @@ fn written(
     asm.save(offset_of!(Area, tally), RCX);
     asm.count_at_rcx(offset_of!(Area, hits), b);
     w.mark(Phase::Saved);
-    w.asm.load(RCX, offset_of!(Area, rcx));
-    w.asm.load(b, offset_of!(Area, other));
-    access.make(w, a, Phase::Tallied)?;
-    access.mark(w, Phase::Tallied);
-    w.asm.load(a, offset_of!(Area, address));
-    w.mark(Phase::Done);
+    make(w, access, (a, b), Phase::Tallied)?;
     let behind = match end {
         Some(end) => {
             jump_to(&mut w.asm, target, end)?;

@@ -22,7 +22,7 @@ use crate::unwind;
 const SAME: usize = 4;
 
 /// What is told of it.
-struct Told<'a> {
+struct Told {
     wrong: Wrong,
     pc: u64,
     addr: u64,
@@ -31,7 +31,6 @@ struct Told<'a> {
     syscall: u32,
     /// What is copied from where overlaps.
     from: u64,
-    frames: &'a [u64],
     block: Option<Block>,
 }
 
@@ -44,10 +43,9 @@ pub fn access(
     at: u64,
     block: Option<Block>,
 ) -> Option<Event> {
-    let mut frames = [0; MAX_FRAMES];
-    let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
     write(
         t,
+        gprs,
         &Told {
             wrong,
             pc: c.pc,
@@ -56,7 +54,6 @@ pub fn access(
             kind: c.kind as u32,
             syscall: c.syscall.map_or(0, |call| call.nr as u32 + 1),
             from: 0,
-            frames: frames.get(..n).unwrap_or_default(),
             block,
         },
     )
@@ -64,10 +61,9 @@ pub fn access(
 
 /// A function was to copy what overlaps: to, from, bytes. `which` of [`ulpf_lib::ring::found::COPIES`].
 pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, u64)) {
-    let mut frames = [0; MAX_FRAMES];
-    let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
     write(
         t,
+        gprs,
         &Told {
             wrong: Wrong::Overlap,
             pc: gprs.rip,
@@ -76,7 +72,6 @@ pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, 
             kind: which,
             syscall: 0,
             from,
-            frames: frames.get(..n).unwrap_or_default(),
             block: known::near(to),
         },
     );
@@ -84,22 +79,7 @@ pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, 
 
 /// A function was given what it cannot free; the event to stop for.
 pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) -> Option<Event> {
-    let mut frames = [0; MAX_FRAMES];
-    let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
-    write(
-        t,
-        &Told {
-            wrong,
-            pc: gprs.rip,
-            addr,
-            len: 0,
-            kind: by as u32,
-            syscall: 0,
-            from: 0,
-            frames: frames.get(..n).unwrap_or_default(),
-            block: known::near(addr),
-        },
-    )
+    given(t, gprs, wrong, addr, by, known::near(addr))
 }
 
 /// A request of the program's own is about what it cannot be about; the event to stop for.
@@ -110,35 +90,47 @@ pub fn told(
     addr: u64,
     block: Option<Block>,
 ) -> Option<Event> {
-    let mut frames = [0; MAX_FRAMES];
-    let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
+    given(t, gprs, wrong, addr, By::Told, block)
+}
+
+fn given(
+    t: Current,
+    gprs: &Gprs,
+    wrong: Wrong,
+    addr: u64,
+    by: By,
+    block: Option<Block>,
+) -> Option<Event> {
     write(
         t,
+        gprs,
         &Told {
             wrong,
             pc: gprs.rip,
             addr,
             len: 0,
-            kind: By::Told as u32,
+            kind: by as u32,
             syscall: 0,
             from: 0,
-            frames: frames.get(..n).unwrap_or_default(),
             block,
         },
     )
 }
 
-fn is_same(r: &Report, told: &Told) -> bool {
+fn is_same(r: &Report, told: &Told, frames: &[u64]) -> bool {
     let callers = r.here.callers().take(SAME);
     r.wrong.load(Relaxed) == told.wrong as u32
         && r.pc.load(Relaxed) == told.pc
         && r.kind.load(Relaxed) == told.kind
-        && callers.eq(told.frames.iter().copied().take(SAME))
+        && callers.eq(frames.iter().copied().take(SAME))
 }
 
 /// The first one of its kind is one to stop for.
-fn write(t: Current, told: &Told) -> Option<Event> {
+fn write(t: Current, gprs: &Gprs, told: &Told) -> Option<Event> {
     let f = findings().filter(|_| t.own().quiet.get() == 0)?;
+    let mut frames = [0; MAX_FRAMES];
+    let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
+    let frames = frames.get(..n).unwrap_or_default();
     f.errors.fetch_add(1, Relaxed);
     let report;
     {
@@ -146,7 +138,7 @@ fn write(t: Current, told: &Told) -> Option<Event> {
         let used = f.reports.iter().take_while(|r| r.told.load(Relaxed) != 0);
         let used = used.count();
         let mut known = f.reports.iter().take(used);
-        if let Some(r) = known.find(|r| is_same(r, told)) {
+        if let Some(r) = known.find(|r| is_same(r, told, frames)) {
             r.count.fetch_add(1, Relaxed);
             return None;
         }
@@ -166,7 +158,7 @@ fn write(t: Current, told: &Told) -> Option<Event> {
         r.syscall.store(told.syscall, Relaxed);
         r.from.store(told.from, Relaxed);
         r.pc.store(told.pc, Relaxed);
-        r.here.note(t.tid() as u32, told.frames);
+        r.here.note(t.tid() as u32, frames);
         note_block(r, told.block.as_ref());
         r.told.store(1, Release);
     }

@@ -21,9 +21,9 @@ use ulpf_stub_handlers::global::{g, machine};
 
 use super::allocator::Tables;
 use super::check::memory;
-use super::functions::{DT_STRTAB, Object, bytes, u32_at};
+use super::functions::{DT_STRTAB, Object};
 use super::old_blocks::parts_of;
-use super::slots::relocations;
+use super::slots;
 use super::{Control, parked, text};
 use crate::files::read_file;
 
@@ -553,34 +553,17 @@ fn has_text(at: u64, len: u64) -> bool {
 
 /// The slots of such functions.
 fn asan_slots(object: &Object) -> Vec<Slot> {
-    const GLOB_DAT: u64 = 6;
-    const JUMP_SLOT: u64 = 7;
-    const DT_SYMTAB: u64 = 6;
     const DT_STRSZ: u64 = 10;
-    let [texts, len, symbols] = object.dynamic([DT_STRTAB, DT_STRSZ, DT_SYMTAB]);
-    let (Some(texts), Some(len), Some(symbols)) = (texts, len, symbols) else {
+    let [texts, len] = object.dynamic([DT_STRTAB, DT_STRSZ]);
+    let (Some(texts), Some(len)) = (texts, len) else {
         return Vec::new();
     };
-    let (texts, symbols) = (object.loaded(texts), object.loaded(symbols));
     // (There may be very many relocations.)
-    if !has_text(texts, len) {
+    if !has_text(object.loaded(texts), len) {
         return Vec::new();
     }
-    let mut found = Vec::new();
-    for (offset, info, _) in relocations(object) {
-        if !matches!(info & 0xffff_ffff, GLOB_DAT | JUMP_SLOT) {
-            continue;
-        }
-        let name = u32_at(symbols.wrapping_add((info >> 32) * 24))
-            .and_then(|at| bytes::<LONGEST>(texts.wrapping_add(at.into())));
-        let known = name.and_then(|name| {
-            let end = name.iter().position(|byte| *byte == 0)?;
-            let name = name.get(..end)?;
-            FUNCTIONS.into_iter().find(|(known, _)| *known == name)
-        });
-        if let Some((_, of)) = known {
-            found.push((object.bias.wrapping_add(offset), of));
-        }
-    }
-    found
+    slots::named::<LONGEST, _>(object, |name| {
+        let known = FUNCTIONS.into_iter().find(|(known, _)| *known == name);
+        known.map(|(_, of)| of)
+    })
 }

@@ -1,6 +1,8 @@
 //! The slots by which a file's code reaches functions of other files (R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT): those for
 //! functions that copy lead to a look at the arguments first (`stub/handlers/src/check/overlaps.rs`).
 
+use alloc::vec::Vec;
+
 use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_stub_handlers::check::entries::Function;
@@ -53,6 +55,35 @@ pub fn relocations(object: &Object) -> impl Iterator<Item = (u64, u64, u64)> + '
     })
 }
 
+/// The file's slots for functions that `known` knows by their names: where they are, and what it says. Names have fewer than
+/// `MOST` bytes.
+pub fn named<const MOST: usize, T>(
+    object: &Object,
+    mut known: impl FnMut(&[u8]) -> Option<T>,
+) -> Vec<(u64, T)> {
+    const GLOB_DAT: u64 = 6;
+    const JUMP_SLOT: u64 = 7;
+    let [texts, symbols] = object.dynamic([DT_STRTAB, DT_SYMTAB]);
+    let (Some(texts), Some(symbols)) = (texts, symbols) else {
+        return Vec::new();
+    };
+    let (texts, symbols) = (object.loaded(texts), object.loaded(symbols));
+    let mut found = Vec::new();
+    for (offset, info, _) in relocations(object) {
+        if !matches!(info & 0xffff_ffff, GLOB_DAT | JUMP_SLOT) {
+            continue;
+        }
+        let name = u32_at(symbols.wrapping_add((info >> 32) * 24))
+            .and_then(|at| bytes::<MOST>(texts.wrapping_add(at.into())));
+        let of = name.and_then(|name| {
+            let end = name.iter().position(|byte| *byte == 0)?;
+            known(name.get(..end)?)
+        });
+        found.extend(of.map(|of| (object.bias.wrapping_add(offset), of)));
+    }
+    found
+}
+
 /// The file's slots for such functions lead to a look from now on. `chosen`: where the function of that name is that the C
 /// library has chosen. `false`: the file has not been relocated yet.
 pub fn look(
@@ -61,27 +92,11 @@ pub fn look(
     maps: &Snapshot,
     chosen: impl Fn(&[u8]) -> Option<u64>,
 ) -> bool {
-    const GLOB_DAT: u64 = 6;
-    const JUMP_SLOT: u64 = 7;
-    let [texts, symbols] = object.dynamic([DT_STRTAB, DT_SYMTAB]);
-    let (Some(texts), Some(symbols)) = (texts, symbols) else {
-        return true;
-    };
-    let (texts, symbols) = (object.loaded(texts), object.loaded(symbols));
     let mut complete = true;
-    for (offset, info, _) in relocations(object) {
-        if !matches!(info & 0xffff_ffff, GLOB_DAT | JUMP_SLOT) {
-            continue;
-        }
-        let name = u32_at(symbols.wrapping_add((info >> 32) * 24))
-            .and_then(|at| bytes::<LONGEST>(texts.wrapping_add(at.into())));
-        let known = name.and_then(|name| {
-            let end = name.iter().position(|byte| *byte == 0)?;
-            let name = name.get(..end)?;
-            COPIES.into_iter().find(|(known, _)| *known == name)
-        });
-        let Some((name, does)) = known else { continue };
-        let slot = object.bias.wrapping_add(offset);
+    let copies = named::<LONGEST, _>(object, |name| {
+        COPIES.into_iter().find(|(known, _)| *known == name)
+    });
+    for (slot, (name, does)) in copies {
         let Some(now) = bytes::<8>(slot).map(u64::from_le_bytes) else {
             continue;
         };
