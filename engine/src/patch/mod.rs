@@ -18,6 +18,7 @@
 //! (gs-relative). At each of its instructions the state of the original program is known by PC alone
 //! ([`Mark`]): who interrupts a trampoline rolls it back or forward and never shows it to anybody.
 
+mod alias;
 mod asm;
 mod hits;
 mod implicit;

@@ -3,14 +3,14 @@
 use alloc::vec::Vec;
 use core::mem::offset_of;
 
-use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
+use super::alias::alias;
 use super::asm::{Asm, RCX};
 use super::hits::{Near, closer, hit, tally, whole_page};
 use super::implicit::Access;
 use super::original::{self, jump_to, plain};
-use super::parts::{CLASS_READS, CLASS_WRITES, FS, IDLE_START, Mark, Phase};
+use super::parts::{Mark, Phase};
 use super::plan::{Group, Part, What, is_masked_move};
 use super::registers::{named, registers};
 use super::whole::{self, Behind};
@@ -249,48 +249,6 @@ fn repeated(
     };
     plain(w, group, &copy, target)?;
     Some(native)
-}
-
-/// The three registers are in the area from here on, and `a` holds the alias of the access. A short branch that is taken if
-/// its page has none: rcx is zero then.
-pub fn alias(w: &mut Writer, access: Access, (a, b): (u8, u8), target: Target) -> Option<usize> {
-    let asm = &mut w.asm;
-    asm.save(offset_of!(Area, address), a);
-    asm.save(offset_of!(Area, rcx), RCX);
-    asm.save(offset_of!(Area, other), b);
-    w.mark(Phase::Before);
-    let asm = &mut w.asm;
-    let mem = access.mem();
-    if !asm.address(a, mem) {
-        return None;
-    }
-    if mem.segment == FS {
-        asm.fs_base();
-        asm.add_rcx(a);
-    }
-    // The last byte's page: an access that begins on the page before finds the bits there set, unless
-    // it may go through this page's alias.
-    let size = u32::from(mem.size);
-    let last = if size > 1 {
-        asm.lea(b, a, size as i32 - 1);
-        b
-    } else {
-        a
-    };
-    asm.ecx(12);
-    asm.shift(last);
-    asm.constant(b, target.tables.classes);
-    asm.indexed(&[0x0f, 0xb6], false, b, 1, 0);
-    let distances = if mem.kind == AccessKind::Read {
-        CLASS_READS
-    } else {
-        CLASS_WRITES
-    };
-    asm.indexed(&[0x8b], true, b, 8, distances);
-    let not_ours = asm.jrcxz();
-    asm.add_rcx(a);
-    asm.set(target.idle_count, IDLE_START);
-    Some(not_ours)
 }
 
 fn checked(

@@ -12,12 +12,12 @@ use core::mem::offset_of;
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
+use super::alias::alias;
 use super::asm::RCX;
 use super::hits::make;
 use super::implicit::Access;
 use super::original::jump_to;
 use super::parts::{FS, Phase};
-use super::trampoline::alias;
 use super::writer::{Target, Writer, restore};
 
 /// Where the load leads to that was counted: behind its instruction in the program, or (a jump to be aimed) in the body.
