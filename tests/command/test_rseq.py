@@ -20,7 +20,7 @@ ONE = "counts: {}\nknown: 1\n"
 
 def table(said):
     """Watch: hits, of the summary."""
-    return {name: int(n) for n, name in re.findall(r"(?m)^ +(\d+) .* (\S+)$", said)}
+    return {name: int(n) for n, name in re.findall(r"(?m)^ +(\d+) +\d+ +\d+ .* (\S+)$", said)}
 
 
 @ulpf_only

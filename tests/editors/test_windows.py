@@ -30,15 +30,17 @@ class Windows(FrontEnd):
             file.write(f'#!/bin/sh\n"{self.gdb}" "$@" 2>&1 | tee -a "{self.told}"\n')
         os.chmod(self.logged, 0o755)
 
+    def so_far(self):
+        """What GDB has said."""
+        if not os.path.exists(self.told):
+            return ""
+        with open(self.told, errors="replace") as file:
+            return file.read()
+
     def says(self, *patterns, seconds=30):
         """Waits until GDB has said all of them, in this order; the program's windows show what it says."""
-        def told():
-            if not os.path.exists(self.told):
-                return ""
-            with open(self.told, errors="replace") as file:
-                return file.read()
         pattern = "(?s)" + ".*".join(patterns)
-        self.assertTrue(wait_until(lambda: re.search(pattern, told()), seconds), f"GDB never said {pattern}:\n{told()}")
+        self.assertTrue(wait_until(lambda: re.search(pattern, self.so_far()), seconds), f"GDB never said {pattern}:\n{self.so_far()}")
 
     @unittest.skipUnless(shutil.which("seergdb"), "seergdb is not installed")
     def test_seer(self):
@@ -56,16 +58,23 @@ class Windows(FrontEnd):
 
     @unittest.skipUnless(shutil.which("ddd"), "ddd is not installed")
     def test_ddd(self):
+        log = self.so_far
+        # DDD's log has strings, as they came: a line may be in several.
+        self.so_far = lambda: "".join(re.findall(r'(?m)^(?:<- |   )"(.*)"$', log())).replace(r"\n", "\n")
         self.told = os.path.join(self.folder, ".ddd", "log")
         os.mkdir(os.path.dirname(self.told))
         with open(os.path.join(self.folder, ".ddd", "init"), "w") as file:
             file.write("Ddd*dddinitVersion: 3.3.12\nDdd*startupTips: off\nDdd*splashScreen: off\n")
         with Desktop("ddd", "--debugger", self.gdb, "--gdb", example("stray"), env={"HOME": self.folder}) as desktop:
-            self.says("This GDB has ulpf", "help down")
+            self.says("This GDB has ulpf", "Select and print stack frame called by this one")
             time.sleep(2 * PATIENCE)
-            # The console, below the source.
-            desktop.click(300, 560)
-            desktop.line("break main")
+            # What is typed before the window is ready is lost.
+            for _ in range(5):
+                # The console, below the source.
+                desktop.click(300, 560)
+                desktop.line("break main")
+                if wait_until(lambda: "Breakpoint 1 at" in self.so_far(), 10):
+                    break
             self.says("Breakpoint 1 at")
             desktop.line("run")
             self.says(r"Breakpoint 1, .*main \(\)")

@@ -267,7 +267,8 @@ static void on_signal(int number)
 
 static void storm(void)
 {
-	struct itimerval every = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+	/* Longer than a sequence takes that is watched: else none would come to its end. */
+	struct itimerval every = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
 	signal(SIGALRM, on_signal);
 	setitimer(ITIMER_REAL, &every, NULL);
 	adds((void *)1);

@@ -253,6 +253,59 @@ fn every_opcode_between_guarded_and_ordinary_pages() {
     every_opcode(&m, 0x2233_4455_6677_8899);
 }
 
+/// What the processor and the engine make of one instruction.
+struct Both {
+    signal: Signal,
+    want: State,
+    want_memory: Vec<u8>,
+    outcome: Result<Outcome, SiteError>,
+    got: State,
+    got_memory: Vec<u8>,
+}
+
+fn both(
+    m: &Machine,
+    name: &str,
+    bytes: &[u8],
+    before: &State,
+    memory: &[u8],
+    list: &mut AccessList,
+) -> Option<Both> {
+    m.put(0, memory);
+    m.open_all();
+    let mut want = before.clone();
+    let signal = m.native(bytes, &mut want);
+    let mut want_memory = m.memory();
+    if name.starts_with("Pushf") {
+        // The judge steps with TF, which pushf shows.
+        want_memory[(want.gprs.rsp - m.base) as usize + 1] &= !1;
+    }
+    if ["Sgdt", "Sidt", "Sldt", "Smsw", "Str_"]
+        .iter()
+        .any(|p| name.starts_with(p))
+    {
+        // The kernel emulates these (UMIP) and forgets TF: the judge stops at the int3 behind.
+        want.gprs.rip -= 1;
+    }
+    if signal.signo == libc::SIGILL {
+        return None;
+    }
+    m.put(0, memory);
+    m.close_all();
+    let mut got = before.clone();
+    let outcome = m.engine(bytes, &mut got, list);
+    m.open_all();
+    let got_memory = m.memory();
+    Some(Both {
+        signal,
+        want,
+        want_memory,
+        outcome,
+        got,
+        got_memory,
+    })
+}
+
 fn every_opcode(m: &Machine, seed: u64) {
     let seeds: u64 = std::env::var("ULPF_TEST_ROUNDS")
         .ok()
@@ -283,32 +336,25 @@ fn every_opcode(m: &Machine, seed: u64) {
                 continue;
             }
             let memory = pool.fresh(&mut rng);
-            m.put(0, memory);
-            m.open_all();
-            let mut want = before.clone();
-            let signal = m.native(&bytes, &mut want);
-            let mut want_memory = m.memory();
-            if name.starts_with("Pushf") {
-                // The judge steps with TF, which pushf shows.
-                want_memory[(want.gprs.rsp - m.base) as usize + 1] &= !1;
+            let mut once = || both(m, &name, &bytes, &before, memory, &mut list);
+            // None: not on this processor.
+            let Some(mut run) = once() else { break };
+            // What counts as initial, and is not saved, the processor decides anew each time
+            // (SDM volume 1, section 13.6: XINUSE).
+            for _ in 0..8 {
+                if !name.starts_with("Xsave") || run.want_memory == run.got_memory {
+                    break;
+                }
+                run = once().unwrap();
             }
-            if ["Sgdt", "Sidt", "Sldt", "Smsw", "Str_"]
-                .iter()
-                .any(|p| name.starts_with(p))
-            {
-                // The kernel emulates these (UMIP) and forgets TF: the judge stops at the int3 behind.
-                want.gprs.rip -= 1;
-            }
-            m.put(0, memory);
-            if signal.signo == libc::SIGILL {
-                // Not on this processor.
-                break;
-            }
-            m.close_all();
-            let mut got = before.clone();
-            let outcome = m.engine(&bytes, &mut got, &mut list);
-            m.open_all();
-            let got_memory = m.memory();
+            let Both {
+                signal,
+                want,
+                want_memory,
+                outcome,
+                got,
+                got_memory,
+            } = run;
             let text = || {
                 format!(
                     "{bytes:02x?} {}",
