@@ -164,8 +164,17 @@ pub enum AfterFork {
 /// # Errors
 /// mmap(2)'s; also madvise(2)'s, if the child of a fork would otherwise have the mapping.
 pub fn map(len: u64, prot: u32, flags: u32, fd: i64, who: AfterFork) -> Result<u64, Errno> {
+    map_at(hint(len), len, (prot, flags, fd), who)
+}
+
+fn map_at(
+    hint: u64,
+    len: u64,
+    (prot, flags, fd): (u32, u32, i64),
+    who: AfterFork,
+) -> Result<u64, Errno> {
     // SAFETY: without MAP_FIXED no existing mapping is replaced.
-    let at = unsafe { sys!(__NR_mmap, hint(len), len, prot, flags, fd, 0) }?;
+    let at = unsafe { sys!(__NR_mmap, hint, len, prot, flags, fd, 0) }?;
     add(at, len);
     if who == AfterFork::Parent
         && let Err(e) = not_for_children(at, len)
@@ -183,8 +192,20 @@ pub fn map(len: u64, prot: u32, flags: u32, fd: i64, who: AfterFork) -> Result<u
 /// # Errors
 /// mmap(2)'s and mprotect(2)'s.
 pub fn map_sparse(len: u64) -> Result<u64, Errno> {
+    map_sparse_at(hint(len), len)
+}
+
+/// As [`map_sparse`], behind our place, if nothing is there: for a table that would leave too little of it.
+///
+/// # Errors
+/// As [`map_sparse`]'s.
+pub fn map_sparse_behind(len: u64) -> Result<u64, Errno> {
+    map_sparse_at(all().end, len)
+}
+
+fn map_sparse_at(hint: u64, len: u64) -> Result<u64, Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    let at = map(len, PROT_NONE, flags, -1, AfterFork::Both)?;
+    let at = map_at(hint, len, (PROT_NONE, flags, -1), AfterFork::Both)?;
     // SAFETY: about our own mapping, of which nobody knows yet.
     let opened = unsafe {
         let _ = sys!(__NR_munlock, at, len);

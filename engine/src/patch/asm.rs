@@ -206,6 +206,11 @@ impl Asm {
         self.put(&[0xb9]);
         self.put(&value.to_le_bytes());
     }
+    /// `mov reg, imm32`, zero-extended; `reg` is one of the first eight.
+    pub fn small(&mut self, reg: u8, value: u32) {
+        self.put(&[0xb8 | reg]);
+        self.put(&value.to_le_bytes());
+    }
     /// `shrx rcx, from, rcx`
     pub fn shift(&mut self, from: u8) {
         let b = if from < 8 { 0x20 } else { 0 };
@@ -275,11 +280,15 @@ impl Asm {
             self.put(&[0x40 | rex]);
         }
         self.put(op);
+        // (rbp and r13 as a base always have a displacement.)
+        let none = disp == 0 && base & 7 != 5;
         self.put(&[
-            0x80 | RCX << 3 | 4,
+            if none { 0 } else { 0x80 } | RCX << 3 | 4,
             (scale.trailing_zeros() as u8) << 6 | RCX << 3 | base & 7,
         ]);
-        self.put(&disp.to_le_bytes());
+        if !none {
+            self.put(&disp.to_le_bytes());
+        }
     }
     /// `lea to, [base + disp]`
     pub fn lea(&mut self, to: u8, base: u8, disp: i32) {
@@ -291,13 +300,14 @@ impl Asm {
     }
     /// `lea to, [to + rcx*scale]`
     pub fn add_scaled_rcx(&mut self, to: u8, scale: u8) {
+        let disp: &[u8] = if to & 7 == 5 { &[0] } else { &[] };
         self.put(&[
             0x48 | (to >> 3) << 2 | to >> 3,
             0x8d,
-            0x44 | (to & 7) << 3,
+            (disp.len() as u8) << 6 | 4 | (to & 7) << 3,
             (scale.trailing_zeros() as u8) << 6 | RCX << 3 | to & 7,
-            0,
         ]);
+        self.put(disp);
     }
     /// The effective address of an operand, without its segment. `false`: it cannot be said.
     pub fn address(&mut self, to: u8, op: &MemOp) -> bool {

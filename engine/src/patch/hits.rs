@@ -63,8 +63,6 @@ fn on_one_page(asm: &mut Asm, (size, a, b): (u32, u8, u8)) -> Option<usize> {
 /// Makes the access and counts it, with the number of its tally in rcx.
 pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()> {
     let writes = access.mem().kind.writes();
-    let named = access.named() & 1 << RCX != 0 && !access.takes_rcx();
-    let small = x.size <= 8;
     w.part = x.part;
     let counted = match x.mask {
         Some(mask) => {
@@ -82,34 +80,26 @@ pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()
         make(w, access, (x.a, x.b), counted)?;
         return jump_back(w, back);
     }
-    if small {
-        w.asm.peek(x.b, x.a, 0, x.size);
+    // Has it changed anything?
+    let mut changed = Vec::new();
+    if x.size <= 8 {
+        let same = compare(w, access, (x.a, x.b))?;
+        changed.push(w.asm.jmp());
+        w.asm.aim_short(same)?;
     } else {
         for at in (0..x.size).step_by(8) {
             w.asm.peek(RCX, x.a, at as u8, 8);
             w.asm.save(offset_of!(Area, old) + at as usize, RCX);
         }
-    }
-    if named {
-        w.asm.load(RCX, offset_of!(Area, rcx));
-    }
-    access.make(w, x.a, Phase::Tallied)?;
-    access.mark(w, Phase::Tallied);
-    if named {
-        w.asm.save(offset_of!(Area, rcx), RCX);
-        w.mark(Phase::Fresh);
-    }
-    // Has it changed anything?
-    let mut changed = Vec::new();
-    for at in (0..x.size).step_by(8) {
-        if !small {
+        make_with_rcx(w, access, x.a)?;
+        for at in (0..x.size).step_by(8) {
             w.asm.load(x.b, offset_of!(Area, old) + at as usize);
+            w.asm.peek(RCX, x.a, at as u8, 8);
+            w.asm.subtract_from_rcx(x.b);
+            let same = w.asm.jrcxz();
+            changed.push(w.asm.jmp());
+            w.asm.aim_short(same)?;
         }
-        w.asm.peek(RCX, x.a, at as u8, x.size.min(8));
-        w.asm.subtract_from_rcx(x.b);
-        let same = w.asm.jrcxz();
-        changed.push(w.asm.jmp());
-        w.asm.aim_short(same)?;
     }
     w.mark(Phase::Compare);
     w.asm.load(RCX, offset_of!(Area, tally));
@@ -122,6 +112,33 @@ pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()
     restore(w, x.a, x.b);
     w.mark(Phase::Rest);
     jump_back(w, back)
+}
+
+/// Makes a counted store of up to 8 bytes. Returns a short branch that is taken if it has changed nothing.
+pub fn compare(w: &mut Writer, access: Access, (a, b): (u8, u8)) -> Option<usize> {
+    let size = u32::from(access.mem().size);
+    w.asm.peek(b, a, 0, size);
+    make_with_rcx(w, access, a)?;
+    w.asm.peek(RCX, a, 0, size);
+    w.asm.subtract_from_rcx(b);
+    let same = w.asm.jrcxz();
+    w.mark(Phase::Compare);
+    Some(same)
+}
+
+/// The access, with the program's rcx if it needs that; what it makes of it is in the area then.
+fn make_with_rcx(w: &mut Writer, access: Access, a: u8) -> Option<()> {
+    let named = access.named() & 1 << RCX != 0 && !access.takes_rcx();
+    if named {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+    }
+    access.make(w, a, Phase::Tallied)?;
+    access.mark(w, Phase::Tallied);
+    if named {
+        w.asm.save(offset_of!(Area, rcx), RCX);
+        w.mark(Phase::Fresh);
+    }
+    Some(())
 }
 
 /// The access, when it is counted as `counted` says: then the program's registers are its own again.

@@ -33,6 +33,11 @@ pub const JUMP: usize = 5;
 pub const CLASS_WRITES: i32 = -4096;
 /// See [`CLASS_WRITES`].
 pub const CLASS_READS: i32 = -2048;
+/// Where the table of pages that are watched as a whole has what concerns stores: behind what concerns loads. And where the
+/// distances to the alias are, for each entry that is not zero.
+pub const WHOLE_WRITES: u64 = ulpf_lib::guard::PAGES;
+/// See [`WHOLE_WRITES`].
+pub const WHOLE_DISTANCES: i64 = -2048;
 /// Locks of pages: a thread holds one while it makes an access that is a hit and accounts for it, so that the
 /// old value of each hit is the new value of the one before. A page's lock is that of its alias ([`lock_of`]).
 pub const LOCKS: usize = 256;
@@ -56,6 +61,10 @@ pub enum Phase {
     Before,
     /// As `Before`, but the registers are in the area.
     Saved,
+    /// As `Saved`, but the other register is the program's.
+    Asked,
+    /// As `Asked`, and the hit is counted already, in the place that [`ulpf_lib::ring::Area::idle_count`] says.
+    AskedTallied,
     /// As `Saved`, and so is r11.
     Closer,
     /// As `Saved`. The lock of the page is the thread's if ecx is 0; the alias is in the address register.

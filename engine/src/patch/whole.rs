@@ -1,36 +1,36 @@
-//! What stands before the body of a load where most pages are watched as a whole: the load is counted on the way, without
-//! a branch that is taken. What is anything else finds the body behind as if it had not been here.
+//! What stands before the body of an access where most pages are watched as a whole: the access is counted on the way, in
+//! little code and without a branch that is taken. What is anything else finds the body behind as if it had not been here.
 //!
 //! ```text
-//! page of the last byte → distance ─┬▶ the first byte's is the same ─┬▶ a tally ─┬▶ ++hits, the load ─▶ behind it
-//!                                   └──────── no, to the body ◀──────┴───────────┘
+//! page of the first byte → whole? ─┬─▶ ++hits ─▶ alias ─▶ the access ─▶ (a store: as it was?) ─▶ behind it
+//!                                  └─ no ─▶ the body
 //! ```
-//! Each of the three branches is taken if rcx is zero, and the first two lead to the next one.
+//! Of an access that begins on such a page all bytes are watched by the same watch, at one distance to their alias, also
+//! where it goes over to the next page ([`Tables::whole`]).
 
 use core::mem::offset_of;
 
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
-use super::alias::alias;
 use super::asm::RCX;
-use super::hits::make;
+use super::hits::{compare, make};
 use super::implicit::Access;
 use super::original::jump_to;
-use super::parts::{FS, Phase};
+use super::parts::{FS, Phase, WHOLE_DISTANCES, WHOLE_WRITES};
 use super::writer::{Target, Writer, restore};
 
-/// Where the load leads to that was counted: behind its instruction in the program, or (a jump to be aimed) in the body.
+/// Where the access leads to that was counted: behind its instruction in the program, or (a jump to be aimed) in the body.
 pub enum Behind {
     Program,
     Body(usize),
 }
 
-/// Is it such a load?
+/// Is it such an access?
 pub fn may_count(access: &Access) -> bool {
     let mem = access.mem();
-    let plain = matches!(access, Access::Of(_)) && access.mask().is_none();
-    plain && mem.kind == AccessKind::Read && mem.segment != FS
+    let plain = matches!(access, Access::Of(_)) && access.mask().is_none() && mem.segment != FS;
+    plain && (mem.kind == AccessKind::Read || mem.size <= 8)
 }
 
 /// `None`: there is none for such an access, and nothing was written. `end`: where the program goes on, if the body does
@@ -38,7 +38,7 @@ pub fn may_count(access: &Access) -> bool {
 pub fn count(
     w: &mut Writer,
     access: Access,
-    (a, b): (u8, u8),
+    registers: (u8, u8),
     end: Option<u64>,
     target: Target,
 ) -> Option<Behind> {
@@ -46,7 +46,13 @@ pub fn count(
         return None;
     }
     let (at, marks) = (w.asm.here(), w.marks.len());
-    let done = written(w, access, (a, b), end, target);
+    let mem = access.mem();
+    let of_address = |r: u8| mem.base == r || mem.index == r;
+    let done = if mem.kind == AccessKind::Read && !of_address(RCX) && !of_address(registers.0) {
+        load(w, access, registers, end, target)
+    } else {
+        any(w, access, registers, end, target)
+    };
     if done.is_none() {
         w.asm.bytes.truncate(at);
         w.marks.truncate(marks);
@@ -54,40 +60,25 @@ pub fn count(
     done
 }
 
-fn written(
-    w: &mut Writer,
-    access: Access,
-    (a, b): (u8, u8),
-    end: Option<u64>,
-    target: Target,
-) -> Option<Behind> {
-    let size = i32::from(access.mem().size);
-    let not_ours = alias(w, access, (a, b), target)?;
-    let asm = &mut w.asm;
-    let no = match size {
-        1 => not_ours,
-        _ => {
-            // One, or zero if it goes over to the next page.
-            asm.lea(b, a, size - 1);
-            asm.ecx(12);
-            asm.shift_by(false, b, b, RCX);
-            asm.shift(a);
-            asm.not(b);
-            asm.lea_sum(RCX, b, 2);
-            asm.aim_short(not_ours)?;
-            asm.jrcxz()
-        }
+/// Which watch it is, from the page's number in rcx. A short branch that is taken if there is none.
+fn watch(w: &mut Writer, kind: AccessKind, scratch: u8, target: Target) -> usize {
+    let table = match kind {
+        AccessKind::Read => target.tables.whole,
+        _ => target.tables.whole + WHOLE_WRITES,
     };
-    asm.ecx(12);
-    asm.shift(a);
-    asm.constant(b, target.tables.tallies);
-    asm.indexed(&[0x0f, 0xb6], false, b, 1, 0);
-    asm.aim_short(no)?;
-    let none = asm.jrcxz();
-    asm.save(offset_of!(Area, tally), RCX);
-    asm.count_at_rcx(offset_of!(Area, hits), b);
-    w.mark(Phase::Saved);
-    make(w, access, (a, b), Phase::Tallied)?;
+    w.asm.constant(scratch, table);
+    w.asm.indexed(&[0x0f, 0xb6], false, scratch, 1, 0);
+    w.asm.jrcxz()
+}
+
+/// Its distance to the alias, to rcx.
+fn distance(w: &mut Writer, scratch: u8, target: Target) {
+    let distances = target.tables.whole.wrapping_add_signed(WHOLE_DISTANCES);
+    w.asm.constant(scratch, distances);
+    w.asm.indexed(&[0x8b], true, scratch, 8, 0);
+}
+
+fn behind(w: &mut Writer, end: Option<u64>, target: Target) -> Option<Behind> {
     let behind = match end {
         Some(end) => {
             jump_to(&mut w.asm, target, end)?;
@@ -96,8 +87,97 @@ fn written(
         None => Behind::Body(w.asm.jmp()),
     };
     w.mark(Phase::After);
+    Some(behind)
+}
+
+/// A load whose address can be computed twice: two registers are enough.
+fn load(
+    w: &mut Writer,
+    access: Access,
+    (a, b): (u8, u8),
+    end: Option<u64>,
+    target: Target,
+) -> Option<Behind> {
+    let mem = access.mem();
+    w.asm.save(offset_of!(Area, address), a);
+    w.asm.save(offset_of!(Area, rcx), RCX);
+    w.mark(Phase::Before);
+    if !w.asm.address(RCX, mem) {
+        return None;
+    }
+    w.asm.small(a, 12);
+    w.asm.shift_by(false, RCX, RCX, a);
+    let none = watch(w, mem.kind, a, target);
+    w.asm.save(target.idle_count, RCX);
+    w.asm.count_at_rcx(offset_of!(Area, hits), a);
+    w.mark(Phase::Asked);
+    distance(w, a, target);
+    w.asm.address(a, mem);
+    w.asm.add_rcx(a);
+    w.asm.load(RCX, offset_of!(Area, rcx));
+    access.make(w, a, Phase::AskedTallied)?;
+    access.mark(w, Phase::AskedTallied);
+    w.asm.load(a, offset_of!(Area, address));
+    w.mark(Phase::Done);
+    let behind = behind(w, end, target)?;
+    w.asm.aim_short(none)?;
+    w.asm.load(RCX, offset_of!(Area, rcx));
+    w.asm.load(a, offset_of!(Area, address));
+    w.mark(Phase::Asked);
+    let _ = b;
+    Some(behind)
+}
+
+fn any(
+    w: &mut Writer,
+    access: Access,
+    (a, b): (u8, u8),
+    end: Option<u64>,
+    target: Target,
+) -> Option<Behind> {
+    let mem = access.mem();
+    w.asm.save(offset_of!(Area, address), a);
+    w.asm.save(offset_of!(Area, rcx), RCX);
+    w.asm.save(offset_of!(Area, other), b);
+    w.mark(Phase::Before);
+    if !w.asm.address(a, mem) {
+        return None;
+    }
+    w.asm.ecx(12);
+    w.asm.shift(a);
+    let none = watch(w, mem.kind, b, target);
+    w.asm.save(offset_of!(Area, tally), RCX);
+    w.asm.save(target.idle_count, RCX);
+    w.asm.count_at_rcx(offset_of!(Area, hits), b);
+    w.mark(Phase::Saved);
+    distance(w, b, target);
+    w.asm.add_rcx(a);
+    if mem.kind == AccessKind::Read {
+        make(w, access, (a, b), Phase::Tallied)?;
+        let behind = behind(w, end, target)?;
+        w.asm.aim_short(none)?;
+        restore(w, a, b);
+        w.mark(Phase::Saved);
+        return Some(behind);
+    }
+    let same = compare(w, access, (a, b))?;
+    let back = w.asm.here();
+    restore(w, a, b);
+    w.mark(Phase::Rest);
+    let behind = behind(w, end, target)?;
     w.asm.aim_short(none)?;
     restore(w, a, b);
     w.mark(Phase::Saved);
+    let body = w.asm.jmp_short();
+    w.mark(Phase::Before);
+    w.asm.aim_short(same)?;
+    w.mark(Phase::Compare);
+    w.asm.load(RCX, offset_of!(Area, tally));
+    w.asm.count_at_rcx(offset_of!(Area, silent), b);
+    w.mark(Phase::Silent);
+    let from = w.asm.jmp();
+    w.asm.aim(from, back)?;
+    w.mark(Phase::Rest);
+    w.asm.aim_short(body)?;
     Some(behind)
 }

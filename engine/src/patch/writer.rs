@@ -14,7 +14,7 @@ pub struct Target {
     /// Where it lies.
     pub at: u64,
     /// Its word of [`Area::idle_count`]: counts accesses to pages without guard, from [`IDLE_START`] on, until there
-    /// is one to a page that has one. When the lower byte overflows, after [`super::IDLE_ROUND`] of them, the patch may not
+    /// is one to a page that has one (from less on, if that one is watched as a whole). When the lower byte overflows, after [`super::IDLE_ROUND`] of them, the patch may not
     /// be worth its checks any more.
     pub idle_count: usize,
     /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
@@ -45,6 +45,9 @@ pub struct Tables {
     /// A byte for each page of the alias, less what its number adds: every access there is a hit of one
     /// watch that only counts, in this place of [`Area::hits`]. Zero: it is not so.
     pub tallies: u64,
+    /// A byte for each page number, for loads; then the same for stores. Every access that begins on the page is a hit of
+    /// one watch that only counts, in this place of [`Area::hits`], at this one's distance to the alias. Zero: that is not known.
+    pub whole: u64,
     /// [`super::LOCKS`] locks, and what follows them.
     pub locks: u64,
 }

@@ -66,7 +66,7 @@ pub fn store(t: Current, cpu: &Cpu, insn: &Insn, area: &Area) -> Made {
 /// `len` of the bytes in `area`, `from` on, go to `dest`; all of it is on one guarded page.
 fn make(t: Current, dest: u64, (from, len): (usize, usize), area: &Area) -> Option<()> {
     let mut whole = 1;
-    let watch = alone(dest, &mut whole, len as u64)?;
+    let watch = alone(dest, &mut whole, len as u64, AccessKind::Write)?;
     if whole != 1 {
         return None; // a watch begins or ends within
     }

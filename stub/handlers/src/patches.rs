@@ -50,7 +50,10 @@ pub fn drop_tables(rest: &mut AtRest) {
         return;
     }
     // SAFETY: nobody looks any more.
-    unsafe { g().page_map.use_classes(core::ptr::null_mut()) };
+    unsafe {
+        g().page_map
+            .use_classes(core::ptr::null_mut(), core::ptr::null_mut())
+    };
     let memory = place::memory().start;
     place::unmap(of.classes - PAGE_SIZE, PAGES + PAGE_SIZE);
     place::unmap(of.writes.wrapping_add(memory / 8), BITS_LEN);
@@ -58,10 +61,13 @@ pub fn drop_tables(rest: &mut AtRest) {
         place::unmap(of.reads.wrapping_add(memory / 8), BITS_LEN);
     }
     place::unmap(of.tallies.wrapping_add(memory / PAGE_SIZE), TALLIES_LEN);
+    place::unmap(of.whole - PAGE_SIZE, WHOLE_LEN);
 }
 
 /// Bytes of a table with a byte for each page of our place.
 pub const TALLIES_LEN: u64 = MEMORY_LEN / PAGE_SIZE;
+/// Bytes of the table of pages that are watched as a whole, and of the distances before it.
+pub const WHOLE_LEN: u64 = PAGE_SIZE + 2 * PAGES;
 /// Bytes of a table with a bit for each byte of our place.
 pub const BITS_LEN: u64 = MEMORY_LEN / 8 + PAGE_SIZE;
 
@@ -280,6 +286,15 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
                     add(tally(area, &area.hits)?, runs.wrapping_neg());
                 }
                 _ => {}
+            }
+            uc.gprs.rip = part.at;
+        }
+        Phase::Asked | Phase::AskedTallied => {
+            uc.gprs.rcx = area.rcx.load(Relaxed);
+            *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
+            if mark.phase == Phase::AskedTallied {
+                let of = area.idle_count.get(p.idle_count)?.load(Relaxed);
+                add(area.hits.get(of as usize)?, u64::MAX);
             }
             uc.gprs.rip = part.at;
         }

@@ -50,8 +50,15 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         return None;
     }
     let (size, dest) = (insn.string_size(), insn.string_dest(cpu));
-    let page = g().page_map.entry(TargetAddr(dest));
-    if !page.guards(AccessKind::Write) || !page.permits(AccessKind::Write) {
+    let source = insn.string_source(cpu);
+    let (page, seen) = (
+        g().page_map.entry(TargetAddr(dest)),
+        g().page_map.entry(TargetAddr(source)),
+    );
+    let checked = copies && regions::is_checked(source);
+    let stores = page.guards(AccessKind::Write);
+    let loads = copies && !checked && seen.guards(AccessKind::Read);
+    if !stores && !loads || page.moved() && !page.permits(AccessKind::Write) {
         return None;
     }
     let count = match insn.is_rep() {
@@ -59,14 +66,15 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         false => 1,
     };
     let mut n = count.min(left_of_page(dest) / size);
-    if n < least {
-        return None;
-    }
-    let watch = alone(dest, &mut n, size)?;
-    let source = insn.string_source(cpu);
     if copies {
         n = n.min(left_of_page(source) / size);
     }
+    let mut of = |here: bool, at: u64, kind: AccessKind| match here && n >= least {
+        true => alone(at, &mut n, size, kind),
+        false => Some(None),
+    };
+    let written = of(stores, dest, AccessKind::Write)?;
+    let read = of(loads, source, AccessKind::Read)?;
     if n < least {
         return None;
     }
@@ -74,10 +82,7 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     let (old, new) = (b.old.get_mut(..len)?, b.new.get_mut(..len)?);
     if copies {
         let apart = source.abs_diff(dest) >= len as u64;
-        let seen = g().page_map.entry(TargetAddr(source));
-        let checked = regions::is_checked(source);
         if !apart
-            || seen.guards(AccessKind::Read) && !checked
             || checked && shadow::first_closed(source, len as u64).is_some()
             || seen.moved() && !seen.permits(AccessKind::Read)
             || memory::read(source, new) != len
@@ -90,23 +95,25 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         new.chunks_exact_mut(value.len())
             .for_each(|element| element.copy_from_slice(value));
     }
-    let lock = match watch {
+    let lock = match written {
         Some(_) => locks::take_page(dest)?,
         None => Held::NONE,
     };
-    let made = memory::read(dest, old) == len && memory::write(dest, new) == len;
+    let made =
+        (written.is_none() || memory::read(dest, old) == len) && memory::write(dest, new) == len;
     lock.give_back();
     if !made {
         return None;
     }
-    match watch {
-        Some(id) => {
-            let elements = old.chunks_exact(size as usize);
-            let silent = elements.zip(new.chunks_exact(size as usize));
-            let silent = silent.filter(|(old, new)| old == new).count();
-            hits::count(id, n, silent as u64);
-        }
-        None => count_false_positives(t, TargetAddr(dest), n),
+    match written {
+        Some(id) => hits::count(id, n, same(old, new, size as usize)),
+        None if stores => count_false_positives(t, TargetAddr(dest), n),
+        None => {}
+    }
+    match read {
+        Some(id) => hits::count(id, n, 0),
+        None if loads => count_false_positives(t, TargetAddr(source), n),
+        None => {}
     }
     let r = &mut cpu.gprs;
     r.rdi = r.rdi.wrapping_add(len as u64);
@@ -121,17 +128,23 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     }
     Some(Run {
         more: n < count,
-        beside: watch.is_none(),
+        beside: written.is_none() && read.is_none(),
     })
+}
+
+/// How many elements are the same.
+fn same(old: &[u8], new: &[u8], size: usize) -> u64 {
+    let pairs = old.chunks_exact(size).zip(new.chunks_exact(size));
+    pairs.filter(|(old, new)| old == new).count() as u64
 }
 
 fn left_of_page(addr: u64) -> u64 {
     PAGE_SIZE - addr % PAGE_SIZE
 }
 
-/// The only watch that sees a store to `addr`, if it is one that only counts, or `Some(None)`: none does.
+/// The only watch that sees such an access to `addr`, if it is one that only counts, or `Some(None)`: none does.
 /// `n` becomes how many elements that is so for. `None`: it is more special than that.
-pub fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
+pub fn alone(addr: u64, n: &mut u64, size: u64, access: AccessKind) -> Option<Option<WatchId>> {
     let len = *n * size;
     let mut here = None;
     let mut special = false;
@@ -151,7 +164,7 @@ pub fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
         }
         special |= here.is_some() || a.log || a.stop || a.filter.is_some() || a.frozen.is_some();
         special |= a.part == Part::Pointer;
-        special |= !kind.sees(AccessKind::Write);
+        special |= !kind.sees(access);
         end = end.min(range.end().0);
         here = Some(a.group.unwrap_or(id));
         true

@@ -220,6 +220,7 @@ impl Table {
                 writes: 0,
                 reads: 0,
                 tallies: 0,
+                whole: 0,
                 locks: 0,
             },
             distances: Vec::new(),

@@ -137,6 +137,8 @@ pub struct PageMap {
     /// A byte for each page of user memory, for code that has no time for the tree; 0: none. See
     /// [`PageMap::set_class`].
     classes: AtomicPtr<AtomicU8>,
+    /// Two bytes for each page with a class, far apart. See [`PageMap::set_whole`].
+    whole: AtomicPtr<AtomicU8>,
 }
 
 impl PageMap {
@@ -145,6 +147,7 @@ impl PageMap {
         PageMap {
             root: AtomicPtr::new(core::ptr::null_mut()),
             classes: AtomicPtr::new(core::ptr::null_mut()),
+            whole: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 
@@ -255,19 +258,22 @@ impl PageMap {
         Ok(())
     }
 
-    /// Takes a table of [`PAGES`] zeroed bytes into use, or none.
+    /// Takes a table of [`PAGES`] zeroed bytes into use, and one of twice as many; or none.
     ///
     /// # Safety
-    /// `table` stays mapped until another one, or null, has taken its place.
-    pub unsafe fn use_classes(&self, table: *mut u8) {
+    /// They stay mapped until others, or null, have taken their place.
+    pub unsafe fn use_classes(&self, table: *mut u8, whole: *mut u8) {
+        self.whole.store(whole.cast(), Ordering::Release);
         self.classes.store(table.cast(), Ordering::Release);
     }
 
     /// Gives the page that holds `addr` a class, whose meaning is the caller's. It falls back to 0
     /// with every change of the page, or of the one before it.
     pub fn set_class(&self, addr: TargetAddr, class: u8) {
-        if let Some(c) = self.class_of(addr.0 >> 12) {
-            c.store(class, Ordering::Release);
+        match self.class_of(addr.0 >> 12) {
+            Some(_) if class == 0 => self.declassify_page(addr.0 >> 12),
+            Some(c) => c.store(class, Ordering::Release),
+            None => {}
         }
     }
 
@@ -277,19 +283,48 @@ impl PageMap {
             .map_or(0, |c| c.load(Ordering::Acquire))
     }
 
+    /// Says what all loads and all stores are that begin on the page that holds `addr`, where this page and the next one
+    /// have a class. Both fall back to 0 with either class.
+    pub fn set_whole(&self, addr: TargetAddr, loads: u8, stores: u8) {
+        let page = addr.0 >> 12;
+        for (at, value) in [(page, loads), (page + PAGES, stores)] {
+            if let Some(slot) = self.whole_at(at) {
+                slot.store(value, Ordering::Release);
+            }
+        }
+    }
+
     fn class_of(&self, page: u64) -> Option<&AtomicU8> {
         let table = self.classes.load(Ordering::Acquire);
         // SAFETY: within the table, by the promise made to `use_classes`.
         (!table.is_null() && page < PAGES).then(|| unsafe { &*table.add(page as usize) })
     }
 
+    fn whole_at(&self, at: u64) -> Option<&AtomicU8> {
+        let table = self.whole.load(Ordering::Acquire);
+        // SAFETY: as above.
+        (!table.is_null() && at < 2 * PAGES).then(|| unsafe { &*table.add(at as usize) })
+    }
+
+    fn declassify_page(&self, page: u64) {
+        let Some(class) = self.class_of(page) else {
+            return;
+        };
+        if class.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for page in [page.wrapping_sub(1), page] {
+            self.set_whole(TargetAddr(page << 12), 0, 0);
+        }
+        class.store(0, Ordering::Release);
+    }
+
     fn declassify(&self, start: u64, end: u64) {
+        if self.classes.load(Ordering::Relaxed).is_null() {
+            return;
+        }
         for page in start >> 12..=end >> 12 {
-            match self.class_of(page) {
-                Some(c) if c.load(Ordering::Relaxed) != 0 => c.store(0, Ordering::Release),
-                Some(_) => {}
-                None => return,
-            }
+            self.declassify_page(page);
         }
     }
 

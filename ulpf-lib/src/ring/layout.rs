@@ -94,7 +94,7 @@ pub struct SharedHeader {
     pub syscalls: AtomicU64,
     /// How many areas have been in use.
     pub areas: AtomicU32,
-    /// Which watch (its number, plus 1) trampolines count for in that place of [`Area::hits`].
+    /// Which watch (its number, plus 1) trampolines count for in that place of [`Area::hits`]; one may have several.
     pub tallies: [AtomicU32; TALLIES],
     /// Of the faults: by why their instructions were not patched, or left it to a fault all the same.
     pub unpatched: [AtomicU64; Unpatched::ALL.len()],
@@ -332,18 +332,19 @@ impl SharedHeader {
     /// Hits of a watch, and the silent ones of them, that trampolines have counted themselves: in addition to
     /// its [`Counters`].
     pub fn tallied(&self, areas: &[Area], watch: u32) -> (u64, u64) {
-        let is_its = |t: &AtomicU32| t.load(Ordering::Relaxed) == watch.wrapping_add(1);
-        let Some(n) = self.tallies.iter().position(is_its) else {
-            return (0, 0);
-        };
         let used = self.areas.load(Ordering::Acquire) as usize;
         let mut sum = (0, 0);
-        for a in areas.iter().take(used) {
-            let add = |to: &mut u64, n: &AtomicU64| {
-                *to = to.saturating_add(n.load(Ordering::Relaxed));
-            };
-            add(&mut sum.0, &a.hits[n]);
-            add(&mut sum.1, &a.silent[n]);
+        for (n, of) in self.tallies.iter().enumerate() {
+            if of.load(Ordering::Relaxed) != watch.wrapping_add(1) {
+                continue;
+            }
+            for a in areas.iter().take(used) {
+                let add = |to: &mut u64, n: &AtomicU64| {
+                    *to = to.saturating_add(n.load(Ordering::Relaxed));
+                };
+                add(&mut sum.0, &a.hits[n]);
+                add(&mut sum.1, &a.silent[n]);
+            }
         }
         sum
     }

@@ -12,11 +12,12 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::access::state::cpuid;
-use ulpf_engine::patch::{CLASS_READS, CLASS_WRITES, CLASSES, Tables};
+use ulpf_engine::patch::{CLASS_READS, CLASS_WRITES, CLASSES, Tables, WHOLE_DISTANCES};
 use ulpf_lib::guard::{PAGES, PageEntry};
 use ulpf_lib::pages::Guard;
 use ulpf_lib::place;
 use ulpf_lib::staged::Changes;
+use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::check::{regions, shadow};
 use ulpf_stub_handlers::global::g;
@@ -34,8 +35,8 @@ pub struct Classes {
     classes: Vec<(u64, Guard)>,
     /// Where pages were looked at together, so that some may have a class.
     batches: BTreeSet<u64>,
-    /// Watches that bodies count for themselves, by tally.
-    tallied: Vec<WatchId>,
+    /// Watches that bodies count for themselves, and the class of their pages, by tally.
+    tallied: Vec<(WatchId, u8)>,
     /// Pages whose class was looked up, that have a tally and that have none.
     with_tally: u64,
     without: u64,
@@ -78,40 +79,42 @@ impl Classes {
         if cpuid(7, 0).ebx >> 8 & 1 == 0 {
             return false;
         }
-        let mut sparse = |len: u64| -> Option<u64> {
-            let at = place::map_sparse(len).ok()?;
-            rest.guards().exclude(TargetAddr(at), len);
-            Some(at)
-        };
-        let lens = [
-            PAGES + PAGE_SIZE,
-            patches::BITS_LEN,
-            patches::BITS_LEN,
-            patches::TALLIES_LEN,
+        type Map = fn(u64) -> Result<u64, Errno>;
+        let maps: [(u64, Map); 5] = [
+            (PAGES + PAGE_SIZE, place::map_sparse),
+            (patches::BITS_LEN, place::map_sparse),
+            (patches::BITS_LEN, place::map_sparse),
+            (patches::TALLIES_LEN, place::map_sparse),
+            (patches::WHOLE_LEN, place::map_sparse_behind),
         ];
-        let mut all = [0; 4];
-        for (n, len) in lens.into_iter().enumerate() {
-            let (Some(at), Some(slot)) = (sparse(len), all.get_mut(n)) else {
+        let mut all = [0; 5];
+        for (n, (len, map)) in maps.into_iter().enumerate() {
+            let (Ok(at), Some(slot)) = (map(len), all.get_mut(n)) else {
                 // RLIMIT_AS, most likely: faults will do.
-                for (at, len) in all.into_iter().zip(lens).take(n) {
+                for (at, (len, _)) in all.into_iter().zip(maps).take(n) {
                     place::unmap(at, len);
                     rest.guards().include(TargetAddr(at), len);
                 }
                 return false;
             };
+            rest.guards().exclude(TargetAddr(at), len);
             *slot = at;
         }
-        let [classes, writes, reads, tallies] = all;
-        let classes = classes + PAGE_SIZE;
+        let [classes, writes, reads, tallies, whole] = all;
+        let (classes, whole) = (classes + PAGE_SIZE, whole + PAGE_SIZE);
         rest.tables_mut().patches.tables = Tables {
             classes,
             writes: writes.wrapping_sub(place::memory().start / 8),
             reads: reads.wrapping_sub(place::memory().start / 8),
             tallies: tallies.wrapping_sub(place::memory().start / PAGE_SIZE),
+            whole,
             locks: locks::address(),
         };
         // SAFETY: mapped for good.
-        unsafe { g().page_map.use_classes(classes as *mut u8) };
+        unsafe {
+            g().page_map
+                .use_classes(classes as *mut u8, whole as *mut u8)
+        };
         true
     }
 
@@ -185,19 +188,43 @@ impl Classes {
                     }
                 });
         }
-        let tally = whole_page(page).map_or(0, |id| self.tally(id));
+        let tally = whole_page(page).map_or(0, |id| self.tally(id, class));
         match tally {
             0 => self.without += 1,
             _ => self.with_tally += 1,
         }
         // SAFETY: a page of our place; nobody looks while the world rests.
-        unsafe { *((patches::table().tables.tallies + alias / PAGE_SIZE) as *mut u8) = tally };
+        unsafe { *tally_of(alias) = tally };
         self.edge(page, alias, entry);
         let next = TargetAddr(page.0 + PAGE_SIZE);
         if map.class(next) != 0 {
             self.edge(next, alias + PAGE_SIZE, map.entry(next));
         }
         map.set_class(page, class);
+        self.whole(TargetAddr(page.0 - PAGE_SIZE));
+        self.whole(page);
+    }
+
+    /// Is every access that begins on `page` a hit of one watch, also if it ends on the next page?
+    fn whole(&self, page: TargetAddr) {
+        let map = &g().page_map;
+        let next = TargetAddr(page.0 + PAGE_SIZE);
+        let class = map.class(page);
+        let Some((_, guard)) = self.classes.get(usize::from(class).wrapping_sub(1)) else {
+            return;
+        };
+        let (entry, behind) = (map.entry(page), map.entry(next));
+        let Some(alias) = entry.alias(page).map(|a| a.0) else {
+            return;
+        };
+        // SAFETY: both have a class, so their aliases are in our place.
+        let tallies = unsafe { [*tally_of(alias), *tally_of(alias + PAGE_SIZE)] };
+        if map.class(next) != class || entry.shared() != behind.shared() || tallies[0] != tallies[1]
+        {
+            return;
+        }
+        let loads = *guard == Guard::NoAccess && sees_reads(page) && sees_reads(next);
+        map.set_whole(page, if loads { tallies[0] } else { 0 }, tallies[0]);
     }
 
     /// An access that ends on `page` but begins before it goes through this page's alias only if the
@@ -248,28 +275,35 @@ impl Classes {
         Some(n as u8)
     }
 
-    /// Where bodies count for a watch; 0: nowhere.
     /// Is every access to most pages a hit of one watch that only counts?
     pub fn are_mostly_whole(&self) -> bool {
         self.with_tally > self.without
     }
 
-    fn tally(&mut self, id: WatchId) -> u8 {
-        let known = self.tallied.iter().position(|t| *t == id);
+    /// Where bodies count for a watch on pages of this class; 0: nowhere.
+    fn tally(&mut self, id: WatchId, class: u8) -> u8 {
+        let known = self.tallied.iter().position(|t| *t == (id, class));
         let n = known.unwrap_or(self.tallied.len()) + 1;
         let Some(slot) = g().header().and_then(|h| h.tallies.get(n)) else {
             return 0;
         };
         if known.is_none() {
-            self.tallied.push(id);
+            self.tallied.push((id, class));
             slot.store(id.0 + 1, Release);
+            let distance = self.classes.get(usize::from(class) - 1).map_or(0, |c| c.0);
+            let distances = patches::table()
+                .tables
+                .whole
+                .wrapping_add_signed(WHOLE_DISTANCES);
+            // SAFETY: the page before the table; `n` is one of 256.
+            unsafe { *((distances + n as u64 * 8) as *mut u64) = distance };
         }
         n as u8
     }
 
     /// These watches have changed: of the pages that show it nothing is known any more.
     pub fn forget(&mut self, changes: &Changes) {
-        let counts = |w: &(WatchId, WatchRange, WatchKind)| self.tallied.contains(&w.0);
+        let counts = |w: &(WatchId, WatchRange, WatchKind)| self.tallied.iter().any(|t| t.0 == w.0);
         if changes.removed.iter().any(counts) {
             return self.declassify();
         }
@@ -298,7 +332,7 @@ impl Classes {
             let known = pages(batch, batch + BATCH);
             unset(known.filter(|page| !regions::is_checked(page.0)));
         }
-        for (n, id) in (1..).zip(core::mem::take(&mut self.tallied)) {
+        for (n, (id, _)) in (1..).zip(core::mem::take(&mut self.tallied)) {
             let Some(h) = g().header() else { return };
             let used = h.areas.load(Acquire) as usize;
             for area in g().areas().iter().take(used) {
@@ -325,6 +359,21 @@ fn has_watch(page: TargetAddr) -> bool {
     g().watchlist()
         .for_each_overlap(page, PAGE_SIZE, &mut |id, _, _| {
             any |= g().attributes(id).part != Part::Checked;
+        });
+    any
+}
+
+/// The tally of the page of our place that has this alias.
+fn tally_of(alias: u64) -> *mut u8 {
+    (patches::table().tables.tallies + alias / PAGE_SIZE) as *mut u8
+}
+
+/// Does some watch see loads on this page?
+fn sees_reads(page: TargetAddr) -> bool {
+    let mut any = false;
+    g().watchlist()
+        .for_each_overlap(page, PAGE_SIZE, &mut |_, _, kind| {
+            any |= kind.sees(AccessKind::Read);
         });
     any
 }
