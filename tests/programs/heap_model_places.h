@@ -259,7 +259,6 @@ PLACE(library_copy_from) { memcpy(h->got, h->p, h->n); }
 PLACE(library_move_to) { memmove(h->p, h->v, h->n); }
 PLACE(library_fill) { memset(h->p, h->v[0], h->n); }
 
-#define STRSPN(a, b, n) 1
 /* Never wrong: a string that ends with its block, of h->n bytes without its end, which h->v has, too. */
 static __attribute__((noinline)) int strings(struct hand *h)
 {
@@ -272,5 +271,5 @@ static __attribute__((noinline)) int strings(struct hand *h)
 	right &= memcmp(copy, same, n + 1) == 0;
 	strncpy(copy, text, n);
 	strcpy((char *)h->p, same);
-	return right && strstr(text, same) == text && STRSPN(text, same, n);
+	return right && strstr(text, same) == text && strspn(text, same) == n;
 }
