@@ -31,6 +31,10 @@ class Model(unittest.TestCase):
         for seed in 3, 4:
             self.agree(example("heap_model"), seed, 4, accesses=200_000)
 
+    def test_under_signals(self):
+        for threads in 1, 4:
+            self.agree(example("heap_model"), 15, threads, accesses=300_000, signals=True)
+
     def test_new_and_delete(self):
         for seed, threads in (5, 1), (6, 4):
             self.agree(example("heap_model_new"), seed, threads, accesses=200_000)

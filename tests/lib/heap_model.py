@@ -39,11 +39,12 @@ class Verdict:
         return sum(least for least, _ in self.expected.values()), sum(self.found.values())
 
 
-def run(program, seed, threads=1, accesses=100_000, wrong=20, quarantine=64 * MIB, believed=None, overlaps=True, options=(), env=None,
+def run(program, seed, threads=1, accesses=100_000, wrong=20, quarantine=64 * MIB, believed=None, overlaps=True, signals=False, options=(), env=None,
         seconds=200):
     """A run of the program, judged. `wrong`: of a thousand turns; `believed`: what the program takes for the quarantine;
-    `overlaps`: copies between overlapping places are among the errors, which are not looked for everywhere."""
-    arguments = [str(n) for n in (seed, threads, accesses, wrong, believed or quarantine)] + ["overlaps"] * overlaps
+    `overlaps`: copies between overlapping places are among the errors, which are not looked for everywhere;
+    `signals`: a handler makes accesses, too."""
+    arguments = [str(n) for n in (seed, threads, accesses, wrong, believed or quarantine)] + ["overlaps"] * overlaps + ["signals"] * signals
     with tempfile.TemporaryDirectory(prefix="ulpf-model-") as folder:
         sarif, log = os.path.join(folder, "sarif"), os.path.join(folder, "log")
         # (How often each error has been is told at the end, which only SARIF waits for.)

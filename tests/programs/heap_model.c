@@ -1,6 +1,6 @@
 /* Allocates, frees and accesses at random, some of it wrong on purpose, and knows which: the oracle of `ulpf check`.
  *
- *     heap_model SEED THREADS ACCESSES WRONG QUARANTINE [overlaps]
+ *     heap_model SEED THREADS ACCESSES WRONG QUARANTINE [overlaps] [signals]
  *
  * WRONG of a thousand turns make an error; 0: none, as it has to be where nobody keeps the program's heap from harm.
  * QUARANTINE: the bytes of freed blocks of which the program can be sure that they are not used again. What there is of
@@ -10,13 +10,18 @@
  *     blocks[]   any thread takes one, uses it, frees it, gives it back        freed[]   the same of those that are no more
  *       shadow   what is in its first and its last bytes
  *
+ * `overlaps`: copies between places that overlap are among the errors. `signals`: a handler makes accesses, too, whatever it has
+ * interrupted; then no run is like another.
+ *
  * What the model knows lies in no heap. Built as C++ too (heap_model_new.cc), with new and delete.
  */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "heap_model_places.h"
@@ -655,12 +660,60 @@ static void turn(struct mine *m)
 }
 
 static struct mine mine[THREADS];
+static char stacks[THREADS][1 << 16];
+
+/* What a handler has for itself. */
+static struct mine handlers;
+static struct block handlers_block;
+
+static void handler(int signal)
+{
+	(void)signal;
+	if (!take(&handlers_block))
+		return;
+	for (int i = 0; i < 20; i++)
+		use_well(&handlers, &handlers_block);
+	if (any(&handlers, 100) < wrongs)
+		use_badly(&handlers, &handlers_block, 1);
+	give(&handlers_block);
+}
+
+/* From now on; it is the threads that they reach. */
+static void begin_signals(void)
+{
+	struct block *b = &handlers_block;
+	struct sigaction action = {};
+	struct itimerval often = { { 0, 500 }, { 0, 500 } };
+	handlers.random = mine[0].random + 1;
+	b->size = 5000;
+	b->p = (unsigned char *)malloc(b->size);
+	fill(&handlers, b, 0);
+	action.sa_handler = handler;
+	action.sa_flags = SA_RESTART | SA_ONSTACK;
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+}
+
+static void let_signals(int how)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGALRM);
+	pthread_sigmask(how, &set, NULL);
+}
 
 static void *work(void *argument)
 {
 	struct mine *m = (struct mine *)argument;
+	/* (The thread's own stack may be in a block: push_to8.) */
+	stack_t stack = {};
+	stack.ss_sp = stacks[m->number];
+	stack.ss_size = sizeof stacks[0];
+	sigaltstack(&stack, NULL);
+	let_signals(SIG_UNBLOCK);
 	for (int n = 0; n < TURNS_OF_A_THREAD && m->made < m->left; n++)
 		turn(m);
+	let_signals(SIG_BLOCK);
 	return NULL;
 }
 
@@ -672,7 +725,11 @@ int main(int argc, char **argv)
 	seeds = strtoul(argv[1], NULL, 0);
 	wrongs = (unsigned)atol(argv[4]);
 	quarantine = strtoul(argv[5], NULL, 0);
-	overlaps = argc > 6;
+	int signals = 0;
+	for (int n = 6; n < argc; n++) {
+		overlaps |= strcmp(argv[n], "overlaps") == 0;
+		signals |= strcmp(argv[n], "signals") == 0;
+	}
 	file = memfd_create("heap_model", 0);
 	if (threads < 1 || threads > THREADS || file < 0 || ftruncate(file, 1 << 20))
 		return 64;
@@ -681,6 +738,9 @@ int main(int argc, char **argv)
 		mine[n].random = (seeds * THREADS + (uint64_t)n + 1) * 0x9e3779b97f4a7c15u;
 		uses_freed[n] = NOTHING_FREED;
 	}
+	let_signals(SIG_BLOCK);
+	if (signals)
+		begin_signals();
 	while (accesses < (uint64_t)wanted) {
 		pthread_t thread[THREADS];
 		for (long n = 0; n < threads; n++) {
@@ -697,6 +757,7 @@ int main(int argc, char **argv)
 			accesses += mine[n].made;
 		}
 	}
+	accesses += handlers.made;
 	for (int n = 0; n < BLOCKS; n++)
 		blocks[n].by == BY_MALLOC ? free(blocks[n].p) : release_new(&blocks[n]);
 	for (int n = 0; n < PLACES_OF_ACCESSES; n++)
