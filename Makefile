@@ -5,7 +5,7 @@
 # make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
 # make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): COLLECTION=rr|libc-test|valgrind|ltp FROM=sources
 # make check-suite   Juliet's errors of the heap under ulpf check: FROM=folder-of-Juliet
-# make soak       random programs against an independent machine, for SECONDS=1800; a million changes of what watches follow
+# make soak       random programs against an independent machine, for SECONDS=1800; a million changes of what watches follow; ten million accesses of a heap under ulpf check
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
 # make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
@@ -69,6 +69,8 @@ SECONDS ?= 1800
 soak: need-test build
 	$(CARGO) run --release -q -p ulpf-oracle -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
 	ULPF_MUTATIONS=1000000 tests/run command.test_following.Places.test_many
+	@$(MAKE) -s -C tests/programs bin/heap_model bin/heap_model_new
+	tests/heap-model --accesses 10000000 $(if $(SEED),--seed $(SEED))
 fuzz: SECONDS = 600
 fuzz: need-test
 	@fuzz/run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGET)

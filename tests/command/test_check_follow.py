@@ -1,8 +1,10 @@
 """`ulpf check --follow`: errors in the processes that a program forks, and in what is executed."""
 
 import collections
+import contextlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 import unittest
@@ -24,6 +26,13 @@ def follow(*command, options=()):
         elif line["type"] == "heap":
             sums.setdefault(line["pid"], line)
     return done.returncode, done.stdout, errors, sums
+
+
+def is_there(pid):
+    """Zombies, for whom nobody waits any more, are not."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    return False
 
 
 @ulpf_only
@@ -76,6 +85,18 @@ class Follow(unittest.TestCase):
         self.assertRegex(done.stderr, r"ulpf: #1 process \d+ \(heap_children\): write of 1 byte at 0x\w+, 0 bytes behind a block of 10 bytes\n {8}forked")
         self.assertRegex(done.stderr, r"ulpf: process \d+ \(heap_children\): 2 errors at 2 places; ")
         self.assertRegex(done.stderr, r"ulpf: nothing was found in \d+ process(es)? more\n$")
+
+    def test_exit_on_first_error(self):
+        """Whoever has made it, all processes end, which would wait for ever."""
+        for who, ended in {"self": 1, "parent": 1, "child": 1, "child_ends": 1, "executed": 1, "orphan": 0}.items():
+            for options, expected in ([], 1), (["--error-exitcode", "7"], 7):
+                with self.subTest(who, expected=expected):
+                    run = [ULPF, "check", "--follow", "--no-leaks", "--exit-on-first-error", *options, program("heap_family"), who]
+                    done = subprocess.run(run, capture_output=True, text=True, timeout=60 * PATIENCE)
+                    self.assertEqual(done.returncode, expected, done.stderr)
+                    (pid,) = re.findall(r"#1 process (\d+) \(heap_family\): write of 1 byte at 0x\w+, 0 bytes behind a block of 8 bytes", done.stderr)
+                    self.assertEqual(done.stderr.count("the program was ended at its first error (--exit-on-first-error)"), ended, done.stderr)
+                    self.assertFalse(is_there(int(pid)))
 
     def test_files(self):
         """Numbers are those of all processes."""

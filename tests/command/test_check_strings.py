@@ -11,9 +11,8 @@ from command.test_check import check
 from lib.env import needs, source_of, ulpf_only
 from lib.run import program
 
-# What glibc takes for the processor's abilities; each has functions of its own. (Without SSE 4.2 strcspn() is written
-# in C and reads single bytes.)
-PROCESSORS = ["", "-AVX2", "-AVX2,-Prefer_No_VZEROUPPER,-BMI2", "-AVX512F,-AVX512VL"]
+# What glibc takes for the processor's abilities; each has functions of its own.
+PROCESSORS = ["", "-AVX2", "-AVX2,-Prefer_No_VZEROUPPER,-BMI2", "-AVX512F,-AVX512VL", "-SSE4_2"]
 
 
 @ulpf_only

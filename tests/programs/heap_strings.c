@@ -13,6 +13,7 @@
 #endif
 
 static volatile size_t sum;
+static const char many[] = "abcdefghijklmnopqrstuvwxyz";
 
 /* The last `size` bytes of a block that begins at a multiple of 16, `before` bytes after its beginning. */
 static char *at_the_end(size_t before, size_t size)
@@ -34,6 +35,8 @@ static void one(size_t before, size_t length)
 	sum += (size_t)strchr(a, 'x') + (size_t)(strchrnul(a, 'x') - a) + (size_t)strrchr(a, 'x') + (size_t)memchr(part, 'x', length);
 	sum += (size_t)memrchr(part, 'x', length) + (size_t)((char *)rawmemchr(a, 0) - a) + (size_t)memcmp(a, b, length + 1);
 	sum += (size_t)strstr(a, "ab") + strspn(a, "a") + strcspn(a, "xyz") + (size_t)strpbrk(a, "xyz") + (size_t)strcoll(a, b);
+	/* (More than 16 characters are looked for in another way.) */
+	sum += strspn(a, many) + strcspn(a, many + 1) + (size_t)strpbrk(a, many + 1);
 	strcpy(copy, a);
 	strcat(copy, b);
 	sum += (size_t)(stpcpy(copy, a) - copy);

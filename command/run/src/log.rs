@@ -276,7 +276,9 @@ impl Log {
         // Numbers are the parent's until its own stub has given others.
         self.lives[life].by_id.clear();
         self.tell_of_fork(pid, from, text);
+        let process = forked.inferior.process().clone();
         (self.run_child)(forked, life, Some(changes), self.sender());
+        self.comes(process);
     }
 
     /// A child that begins with a program of its own, the same as its parent's.
@@ -287,7 +289,16 @@ impl Log {
         (self.lives[life].parent, self.lives[life].after_exec) = (Some(from), true);
         self.tell_of_fork(pid, from, text);
         self.tell_of_exec(pid, text);
+        let process = spawned.inferior.process().clone();
         (self.run_child)(spawned, life, None, self.sender());
+        self.comes(process);
+    }
+
+    /// A check has one more process.
+    fn comes(&mut self, process: Process) {
+        if let Some(found) = &mut self.found {
+            found.comes(process);
+        }
     }
 
     fn entered(&mut self, entered: Entered) {

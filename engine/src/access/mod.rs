@@ -21,5 +21,5 @@ mod tests;
 
 pub use class::Class;
 pub use decode::{DecodeError, Decoder};
-pub use insn::{Insn, MemOp};
+pub use insn::{Insn, MemOp, NO_REG};
 pub use list::{Access, AccessList};

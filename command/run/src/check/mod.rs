@@ -73,9 +73,11 @@ pub struct Told {
     /// Reports that have been read, of all processes; and of these, those that have been told as a text.
     numbers: usize,
     shown: usize,
-    /// The process, if it is to end at the first error and nobody has told it to so far.
-    ends: Option<Process>,
-    /// That is why it ends, as far as we know: see [`Told::end`].
+    /// The processes, the first one first, if the first error is to end them.
+    ends: Vec<Process>,
+    /// There was that error.
+    is_over: bool,
+    /// That is why the first process ends, as far as we know: see [`Told::end`].
     killed: bool,
 }
 
@@ -97,7 +99,7 @@ impl Told {
             .clone()
             .map(|file| Sarif::new(file, &check.command));
         Told {
-            ends: Some(process).filter(|_| check.first),
+            ends: Vec::from_iter(Some(process).filter(|_| check.first)),
             check,
             file,
             xml: None,
@@ -105,6 +107,7 @@ impl Told {
             books: Vec::new(),
             numbers: 0,
             shown: 0,
+            is_over: false,
             killed: false,
         }
     }
@@ -226,22 +229,24 @@ impl Told {
             false => error.text(self.shown),
         };
         self.put(&text);
-        if !wrong.is_leak()
-            && let Some(process) = self.ends.take()
-        {
-            self.kill(&process);
+        if !wrong.is_leak() && self.check.first && !self.is_over {
+            self.is_over = true;
+            self.killed = self.ends.first().is_some_and(kill);
+            self.ends
+                .iter()
+                .skip(1)
+                .for_each(|process| _ = kill(process));
         }
         None
     }
 
-    /// Its first error was its last.
-    fn kill(&mut self, process: &Process) {
-        match process.signal(SIGKILL) {
-            Ok(()) => self.killed = true,
-            Err(_) if process.has_ended() => {}
-            Err(error) => {
-                say!("--exit-on-first-error: the program cannot be killed, and goes on: {error}")
-            }
+    /// One more process is checked.
+    pub fn comes(&mut self, process: Process) {
+        if self.is_over {
+            // (It was forked by one that has been killed since.)
+            kill(&process);
+        } else if self.check.first {
+            self.ends.push(process);
         }
     }
 
@@ -334,6 +339,18 @@ impl Told {
             sarif.end(&counts.iter().map(|c| c.0).collect::<Vec<_>>());
         }
     }
+}
+
+/// The first error was the process's last moment. `false`: it has ended before, or goes on.
+fn kill(process: &Process) -> bool {
+    match process.signal(SIGKILL) {
+        Ok(()) => return true,
+        Err(_) if process.has_ended() => {}
+        Err(error) => {
+            say!("--exit-on-first-error: the program cannot be killed, and goes on: {error}")
+        }
+    }
+    false
 }
 
 /// The suppressions that have hidden something in these processes: how many errors, and their names.

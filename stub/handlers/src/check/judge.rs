@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use ulpf_engine::access::Class;
+use ulpf_engine::access::{Class, Insn, NO_REG};
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::found::Wrong;
 
@@ -91,6 +91,7 @@ fn is_harmless(c: &Cause) -> bool {
             && is_open(c.addr.0.saturating_sub(VECTORS * WIDEST), c.addr.0 + WIDEST)
             && unwind::surplus(c.pc) != Surplus::None
             && is_masked(c.pc)
+        || is_one_of_four(c)
 }
 
 /// Vectors that functions for strings look at side by side, and the bytes of the widest.
@@ -130,13 +131,32 @@ fn is_surplus(c: &Cause) -> bool {
     }
 }
 
+/// A byte of an aligned word, some of which may be read, by its distance from the word: strspn and strcspn, where they are
+/// written in C, look at four bytes before they ask which one was the end.
+fn is_one_of_four(c: &Cause) -> bool {
+    let word = c.addr.0 & !3;
+    c.len == 1
+        && is_open(word, c.addr.0)
+        && unwind::surplus(c.pc) != Surplus::None
+        && instruction(c.pc).is_some_and(|insn| {
+            let (mem, layout) = (insn.mem, insn.layout);
+            let movzx = layout.map == 1 && layout.opcode == 0xb6;
+            movzx && mem.index == NO_REG && (mem.disp - c.addr.0 as i64) % 4 == 0
+        })
+}
+
 /// Does a mask say which bytes of its operand the instruction touches?
 fn is_masked(pc: u64) -> bool {
+    instruction(pc).is_some_and(|insn| insn.class == Class::MaskedEvex)
+}
+
+/// The program's own instruction there.
+fn instruction(pc: u64) -> Option<Insn> {
     let mut bytes = [0u8; 15];
     let n = memory::look(pc, &mut bytes);
     let code = bytes.get_mut(..n).unwrap_or(&mut []);
     patches::hide(pc, code);
-    engine::decode(pc, code).is_some_and(|insn| insn.class == Class::MaskedEvex)
+    engine::decode(pc, code)
 }
 
 /// What the byte belongs to: a freed block that it was in, or the block that is nearest.
