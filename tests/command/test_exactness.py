@@ -44,12 +44,28 @@ class Exactness(unittest.TestCase):
                 (["area"], 32675, 254, 0),
                 (["area[100..7000]"], 25129, 245, 4275),
                 (["area[4090..4100]", "area[4101..5000]"], 4769, 118, 24635),
-                (["area[1]", "area[2000..2003]", "area[9000]"], 14, 0, 14784)):
+                (["area[1]", "area[2000..2003]", "area[9000]"], 14, 0, 14784),
+                (["area:rw"], 53559, 254, 0),
+                (["from:rw"], 32308, 65, 0),
+                (["area:rw", "from:rw"], 85867, 319, 0),
+                (["area[100..7000]:rw", "from[700..6000]:rw"], 51384, 266, 7683)):
             for options in ["-q"], ["--log", "/dev/null"], ["-q", "--no-patch"]:
                 with self.subTest(watches=watches, options=options):
                     status, out, said = run(watches, "string_runs", options=[*options, "--placement=guard"])
                     self.assertEqual((status, out), expected)
                     self.assertRegex(said, rf"{hits} hits on \d watch(es)?, {silent} silent stores, {beside} false positives")
+
+    def test_whole_heaps(self):
+        """Real programs whose heap is counted as a whole: as without patches."""
+        table = "create table t(a, b); with recursive n(i) as (select 1 union all select i + 1 from n where i < 300) " \
+                "insert into t select i, 'row ' || i from n; select count(*), sum(length(b)) from t where b like '%7%';"
+        for command in ["sqlite3", ":memory:", table], ["sort", "-r", "/usr/share/common-licenses/GPL-3"]:
+            for watch in "heap:rw", "heap":
+                counts = set()
+                for options in [], ["--no-patch"]:
+                    said = subprocess.run([ULPF, "run", "-q", *options, "-w", watch, "--", *command], capture_output=True, check=True)
+                    counts.add(re.search(rb"(\d{4,}) hits on 1 watch, \d+ silent stores", said.stderr).group())
+                self.assertEqual(len(counts), 1, (command, watch, counts))
 
     def test_string_instructions_are_patched(self):
         status, out, said = run(["cell.text[0..24]"], "chain", "string", "1", "100000", options=["-q", "--placement=guard"])

@@ -273,25 +273,60 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
         // mov %eax,(%rdi); mov %ecx,(%rsi); addl $1,4(%rdi)
         &[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01],
     ] {
-        let group = whole(code);
-        let trampoline = Trampoline::new(&group, target(AT - 0x400_0000)).unwrap();
-        assert!(trampoline.marks.is_sorted_by_key(|m| m.end));
-        assert_eq!(
-            trampoline.marks.last().unwrap().end as usize,
-            trampoline.code.len()
-        );
-        assert_eq!(trampoline.parts.len(), group.parts.len());
-        assert_eq!(trampoline.parts[0], 0);
-        assert_eq!(trampoline.mark(0).unwrap().phase, Phase::Before);
-        assert!(
-            trampoline
-                .looks
-                .iter()
-                .all(|c| trampoline.code[*c as usize] == 0xcc)
-        );
-        // It is as long wherever it is.
-        let elsewhere = Trampoline::new(&group, target(AT + 0x1000_0000)).unwrap();
-        assert_eq!(elsewhere.code.len(), trampoline.code.len());
+        for most_are_whole in [false, true] {
+            let target = |at| Target {
+                whole: most_are_whole,
+                ..target(at)
+            };
+            has_a_meaning(&whole(code), target);
+        }
+    }
+}
+
+fn has_a_meaning(group: &Group, target: impl Fn(u64) -> Target) {
+    let trampoline = Trampoline::new(group, target(AT - 0x400_0000)).unwrap();
+    assert!(trampoline.marks.is_sorted_by_key(|m| m.end));
+    assert_eq!(
+        trampoline.marks.last().unwrap().end as usize,
+        trampoline.code.len()
+    );
+    assert_eq!(trampoline.parts.len(), group.parts.len());
+    assert_eq!(trampoline.parts[0], 0);
+    assert_eq!(trampoline.mark(0).unwrap().phase, Phase::Before);
+    assert!(
+        trampoline
+            .looks
+            .iter()
+            .all(|c| trampoline.code[*c as usize] == 0xcc)
+    );
+    // It is as long wherever it is.
+    let elsewhere = Trampoline::new(group, target(AT + 0x1000_0000)).unwrap();
+    assert_eq!(elsewhere.code.len(), trampoline.code.len());
+}
+
+/// Where most pages are watched as a whole, most accesses have a short way before their body.
+#[test]
+fn accesses_to_whole_pages_have_a_short_way() {
+    // (code, whether it has one)
+    for (code, has) in [
+        (&[0x8b, 0x07, 0x90, 0x90, 0x90][..], true), // mov (%rdi),%eax
+        (&[0x48, 0x8b, 0x0c, 0xcf, 0x90], true),     // mov (%rdi,%rcx,8),%rcx
+        (&[0x48, 0x89, 0x47, 0x08, 0x90], true),     // mov %rax,8(%rdi)
+        (&[0x83, 0x47, 0x04, 0x01, 0x90], true),     // addl $1,4(%rdi)
+        (&[0x88, 0x0f, 0x90, 0x90, 0x90], false),    // mov %cl,(%rdi): its rcx takes too much code
+        (&[0x0f, 0x11, 0x07, 0x90, 0x90], false),    // movups %xmm0,(%rdi)
+        (&[0x64, 0x8b, 0x07, 0x90, 0x90], false),    // mov %fs:(%rdi),%eax
+    ] {
+        let group = group(code).unwrap();
+        let length = |whole| {
+            let target = Target {
+                whole,
+                ..target(AT - 0x400_0000)
+            };
+            Trampoline::new(&group, target).unwrap().code.len()
+        };
+        // (That a page is asked whether it is whole moves within the others.)
+        assert_eq!(length(true) > length(false) + 100, has, "{code:x?}");
     }
 }
 

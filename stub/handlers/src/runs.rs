@@ -105,15 +105,17 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     if !made {
         return None;
     }
-    match written {
-        Some(id) => hits::count(id, n, same(old, new, size as usize)),
-        None if stores => count_false_positives(t, TargetAddr(dest), n),
-        None => {}
+    if let Some(id) = written {
+        hits::count(id, n, same(old, new, size as usize));
     }
-    match read {
-        Some(id) => hits::count(id, n, 0),
-        None if loads => count_false_positives(t, TargetAddr(source), n),
-        None => {}
+    if let Some(id) = read {
+        hits::count(id, n, 0);
+    }
+    let beside = written.is_none() && read.is_none();
+    if beside {
+        // As one by one: an iteration is one, whatever it touches.
+        let at = if stores { dest } else { source };
+        count_false_positives(t, TargetAddr(at), n);
     }
     let r = &mut cpu.gprs;
     r.rdi = r.rdi.wrapping_add(len as u64);
@@ -128,7 +130,7 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     }
     Some(Run {
         more: n < count,
-        beside: written.is_none() && read.is_none(),
+        beside,
     })
 }
 
