@@ -27,11 +27,17 @@ use ulpf_stub_tables::attributes::Part;
 
 /// Bytes of pages that are looked at together.
 const BATCH: u64 = 64 * PAGE_SIZE;
+/// So many classes are taken away at once.
+const VICTIMS: usize = 16;
 
 #[derive(Default)]
 pub struct Classes {
-    /// Distance to the alias and guard of each class; 0 is none.
-    classes: Vec<(u64, Guard)>,
+    /// Distance to the alias and guard of each class; 0 is none. `None`: no page has it any more.
+    classes: Vec<Option<(u64, Guard)>>,
+    /// Those that pages of a checked heap have, which are in no batch.
+    pinned: BTreeSet<usize>,
+    /// Where classes are next taken away from, if all of them are in use.
+    victim: usize,
     /// Where pages were looked at together, so that some may have a class.
     batches: BTreeSet<u64>,
     /// Watches that bodies count for themselves, by tally.
@@ -50,6 +56,7 @@ impl Classes {
     /// No alias is where it was.
     pub fn clear(&mut self) {
         self.classes.clear();
+        self.pinned.clear();
     }
 
     /// The same for a checked heap, whose bits are for loads and stores alike.
@@ -160,6 +167,7 @@ impl Classes {
             if begins || page.0.is_multiple_of(shadow::WINDOW) {
                 self.edge(page, alias, entry);
             }
+            self.pinned.insert(class.into());
             map.set_class(page, class);
             return;
         }
@@ -218,14 +226,12 @@ impl Classes {
     }
 
     fn class(&mut self, rest: &mut AtRest, distance: u64, guard: Guard) -> Option<u8> {
-        if let Some(n) = self.classes.iter().position(|c| *c == (distance, guard)) {
+        let known = |c: &Option<(u64, Guard)>| *c == Some((distance, guard));
+        if let Some(n) = self.classes.iter().position(known) {
             return Some(n as u8 + 1);
         }
-        let n = self.classes.len() + 1;
-        if n >= CLASSES {
-            return None;
-        }
-        self.classes.push((distance, guard));
+        let n = self.free_class(rest)?;
+        *self.classes.get_mut(n - 1)? = Some((distance, guard));
         let distances = &mut rest.tables_mut().patches.distances;
         if !distances.contains(&distance) {
             distances.push(distance);
@@ -248,12 +254,68 @@ impl Classes {
         Some(n as u8)
     }
 
-    /// Where bodies count for a watch; 0: nowhere.
+    /// A class that no page has.
+    fn free_class(&mut self, rest: &mut AtRest) -> Option<usize> {
+        if self.classes.len() + 1 < CLASSES {
+            self.classes.push(None);
+            return Some(self.classes.len());
+        }
+        let free = |c: &[Option<(u64, Guard)>]| c.iter().position(Option::is_none);
+        if free(&self.classes).is_none() {
+            self.take_classes(rest);
+        }
+        free(&self.classes).map(|n| n + 1)
+    }
+
+    /// All classes are taken: those of memory that has gone are free again (collectors map and unmap their heaps in small
+    /// pieces, each with an alias of its own). If there are none, some pages lose theirs, and get one at their next fault.
+    fn take_classes(&mut self, rest: &mut AtRest) {
+        let map = &g().page_map;
+        let mut used = [false; CLASSES];
+        for class in &self.pinned {
+            used.get_mut(*class)
+                .into_iter()
+                .for_each(|used| *used = true);
+        }
+        self.batches.retain(|at| {
+            let mut any = false;
+            for class in pages(*at, at + BATCH).map(|page| map.class(page)) {
+                any |= class != 0;
+                if let Some(used) = used.get_mut(usize::from(class)) {
+                    *used |= class != 0;
+                }
+            }
+            any
+        });
+        if used.iter().skip(1).all(|used| *used) {
+            let victims = self.victim..self.victim + VICTIMS;
+            self.victim = victims.end % (CLASSES - 1);
+            let goes = |page: &TargetAddr| {
+                let class = usize::from(map.class(*page));
+                class != 0 && victims.contains(&(class - 1)) && !self.pinned.contains(&class)
+            };
+            for batch in &self.batches {
+                unset(pages(*batch, batch + BATCH).filter(goes));
+            }
+            for (class, used) in used.iter_mut().enumerate().skip(1 + victims.start) {
+                *used &= class > victims.end || self.pinned.contains(&class);
+            }
+        }
+        for (class, used) in self.classes.iter_mut().zip(used.iter().skip(1)) {
+            *class = class.filter(|_| *used);
+        }
+        let left = self.classes.iter().flatten().map(|class| class.0);
+        let distances = &mut rest.tables_mut().patches.distances;
+        distances.clear();
+        distances.extend(left);
+    }
+
     /// Is every access to most pages a hit of one watch that only counts?
     pub fn are_mostly_whole(&self) -> bool {
         self.with_tally > self.without
     }
 
+    /// Where bodies count for a watch; 0: nowhere.
     fn tally(&mut self, id: WatchId) -> u8 {
         let known = self.tallied.iter().position(|t| *t == id);
         let n = known.unwrap_or(self.tallied.len()) + 1;
