@@ -40,6 +40,8 @@ pub struct Classes {
     victim: usize,
     /// Where pages were looked at together, so that some may have a class.
     batches: BTreeSet<u64>,
+    /// The one that gets its classes at present.
+    batch: u64,
     /// Watches that bodies count for themselves, by tally.
     tallied: Vec<WatchId>,
     /// Pages whose class was looked up, that have a tally and that have none.
@@ -128,6 +130,7 @@ impl Classes {
         }
         let first = page & !(BATCH - 1);
         self.batches.insert(first);
+        self.batch = first;
         for page in pages(first, first + BATCH) {
             self.classify(rest, page);
         }
@@ -278,7 +281,7 @@ impl Classes {
                 .for_each(|used| *used = true);
         }
         self.batches.retain(|at| {
-            let mut any = false;
+            let mut any = *at == self.batch;
             for class in pages(*at, at + BATCH).map(|page| map.class(page)) {
                 any |= class != 0;
                 if let Some(used) = used.get_mut(usize::from(class)) {

@@ -121,15 +121,16 @@ fn plant(rest: &mut AtRest, at: u64, what: breakpoints::Collector) -> bool {
 
 /// May a thread be in this function, or in what it has called?
 fn is_inside((start, end): (u64, u64), rest: &mut AtRest) -> bool {
-    let within = |at: u64| start <= at && at <= end;
+    // (Where it ends another one begins, whose address may be anywhere.)
+    let within = |at: u64| start < at && at < end;
     let mut stack = alloc::vec![0; DEEP];
     g().threads.iter().any(|t| {
         let Some(context) = parked::frame(t, rest) else {
-            return true;
+            return false; // it is gone, or has not begun
         };
         let (pc, sp) = (context.gprs.rip, context.gprs.rsp & !7);
         let read = text::read(sp, &mut stack);
         let (words, _) = stack.get(..read).unwrap_or_default().as_chunks();
-        within(pc) || words.iter().any(|word| within(u64::from_le_bytes(*word)))
+        pc == start || within(pc) || words.iter().any(|word| within(u64::from_le_bytes(*word)))
     })
 }
