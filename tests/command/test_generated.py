@@ -36,3 +36,27 @@ class Generated(Case):
         for spec in "heap", "heap:rw", "cells:rw":
             done = ulpf("run", "--quiet", "--no-summary", "--watch", spec, "--", example("generated"), "3", "32")
             self.assertEqual(done, (status, text, ""), spec)
+
+    def faults(self, spec, program, *arguments):
+        """It prints what it prints without ulpf; the faults that it took."""
+        status, text = bare(example(program), *arguments)
+        self.assertEqual(status, 0, text)
+        said = Json([spec], program, *arguments, options=["--quiet"])
+        self.assertEqual((said.status, said.out), (0, text), said.err)
+        if spec != "heap":
+            self.assertEqual(said.lines[-1]["watches"][0]["hits"], int(text.split()[0]))
+        return said.lines[-1]["faults"]
+
+    def test_code_that_is_moved(self):
+        """A collector copies its code, which has no jump of ours then: V8's is known by its name."""
+        self.assertLess(self.faults("cells", "moving", "1", "20", "20000"), 4000)
+        self.assertLess(self.faults("cells", "moving", "4", "30", "20000"), 600000)
+
+    def test_in_reserved_address_space(self):
+        """Patches find room in what the program has reserved, which is as it was for who uses it, and for a child."""
+        self.assertLess(self.faults("cells", "reserved"), 5000)
+
+    def test_a_scattered_heap(self):
+        """Chunks far from each other, more than we have room for large windows, that go and come again elsewhere."""
+        self.assertLess(self.faults("heap", "scattered"), 30000)
+        self.assertLess(self.faults("heap", "scattered", "300", "1", "4"), 30000)

@@ -13,8 +13,8 @@ use crate::runtime::thread::Current;
 
 /// Evaluates the conditions on the thread that has hit the breakpoint.
 pub fn wants_stop(b: &Breakpoint, t: Current, uc: &UContext) -> bool {
-    if !t.is_debugged() {
-        return false; // a vfork child that nobody follows
+    if !b.debuggers || !t.is_debugged() {
+        return false; // ours, or a vfork child that nobody follows
     }
     !g().debugger.load(Relaxed) || b.holds(&mut Machine { uc })
 }

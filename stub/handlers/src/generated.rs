@@ -7,11 +7,13 @@ use linux_raw_sys::general as k;
 use ulpf_engine::exec::FaultInfo;
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::sys;
+use ulpf_stub_tables::breakpoints::Collector;
 
 use crate::global::tables;
 use crate::runtime::areas::SOME;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
+use crate::runtime::memory;
 use crate::runtime::park::request;
 use crate::runtime::thread::Current;
 use crate::signals::numbers;
@@ -76,6 +78,22 @@ pub fn passed(t: Current, uc: &mut UContext, a: &Args) {
         let end = at.saturating_add(FAR);
         if closed(*at, end) {
             open(t, uc, *at, end);
+        }
+    }
+}
+
+/// A collector that moves generated code is about to begin, or has ended, on this thread.
+pub fn collector_at(t: Current, uc: &mut UContext, what: Option<Collector>) {
+    match what {
+        None => {}
+        Some(Collector::Begins) => {
+            // Where it goes on: nothing of the function has been executed.
+            let back = memory::get::<u64>(uc.gprs.rsp).unwrap_or(0);
+            request(t, uc, Request::CollectorBegins { back });
+        }
+        Some(Collector::Ends) => {
+            let at = uc.gprs.rip;
+            request(t, uc, Request::CollectorEnds { at });
         }
     }
 }

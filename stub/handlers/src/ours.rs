@@ -38,7 +38,10 @@ pub static PAD: AtomicU64 = AtomicU64::new(0);
 /// Calls `f` with every mapping of ours but the image, those last in which the lists are.
 pub fn each(mut f: impl FnMut(u64, u64)) {
     g().guards().own_mappings().for_each(|(at, len)| f(at, len));
-    for &(start, end) in &patches::table().caves {
+    // (What the program has reserved stays, and is as it was: `patches::remove_in_child`.)
+    let reserved = &patches::table().reserved;
+    let caves = patches::table().caves.iter();
+    for &(start, end) in caves.filter(|cave| !reserved.contains(cave)) {
         f(start, end - start);
     }
     for &page in sites::table().near.iter().filter(|p| **p != 0) {

@@ -581,7 +581,19 @@ pub fn remove_in_child(rest: &mut AtRest) {
         let list = table().list.values().filter(|p| p.is_in_place());
         child::put_back(list.map(|p| (p.start(), p.group.bytes.get(..JUMP).unwrap_or(&[]))));
         generated::open_in_child();
+        for (start, end) in &table().reserved {
+            close_reserved(*start, end - start);
+        }
         SOME.store(false, SeqCst);
     }
     drop_tables(rest);
+}
+
+/// A cave of ours becomes what the program had reserved: empty, and not accessible.
+pub fn close_reserved(start: u64, len: u64) {
+    // SAFETY: nobody is in the cave, nor will be.
+    unsafe {
+        let _ = sys!(k::__NR_madvise, start, len, k::MADV_DONTNEED);
+        let _ = sys!(k::__NR_mprotect, start, len, k::PROT_NONE);
+    }
 }

@@ -21,6 +21,17 @@ pub struct Breakpoint {
     /// A hardware breakpoint to the debugger, which may be anywhere.
     pub hardware: bool,
     pub conditions: Vec<AgentExpr>,
+    /// The debugger has set it.
+    pub debuggers: bool,
+    /// We have (too): a collector that moves generated code begins there, or has ended.
+    pub collector: Option<Collector>,
+}
+
+/// What a collector that moves generated code is about to do, or has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Collector {
+    Begins,
+    Ends,
 }
 
 impl Breakpoint {
@@ -98,6 +109,8 @@ mod tests {
                 there: true,
                 hardware: false,
                 conditions: Vec::new(),
+                debuggers: true,
+                collector: None,
             });
         }
         let all: Vec<u64> = list.as_slice().iter().map(|b| b.addr).collect();

@@ -182,6 +182,8 @@ pub struct Table {
     pub bodies: BTreeMap<u64, u64>,
     /// Stretches where bodies are.
     pub caves: Vec<(u64, u64)>,
+    /// Those of them that lie in address space that the program has reserved.
+    pub reserved: Vec<(u64, u64)>,
     /// What bodies look up; all zero: not yet mapped.
     pub tables: Tables,
     /// From pages to their aliases: those of all classes.
@@ -215,6 +217,7 @@ impl Table {
             list: BTreeMap::new(),
             bodies: BTreeMap::new(),
             caves: Vec::new(),
+            reserved: Vec::new(),
             tables: Tables {
                 classes: 0,
                 writes: 0,

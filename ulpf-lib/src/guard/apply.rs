@@ -7,7 +7,7 @@ use linux_raw_sys::general::RLIMIT_AS;
 use super::page_map::{PROT_READ, WINDOW_OVERLAP};
 use super::plan::{FILL_GAP, Move};
 use super::runs::Runs;
-use super::{Guards, Moved, Origin, WINDOW_SIZES, Window, os, refuse};
+use super::{Guards, MANY_WINDOWS, Moved, Origin, WINDOW_SIZES, Window, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr};
 use crate::pages::{Guard, PageRun};
 use crate::refusal::Refusal;
@@ -300,11 +300,13 @@ impl Guards {
         if let Some(found) = self.window_of(at) {
             return Ok(found);
         }
+        self.drop_empty_windows();
         let mut result = Err(Errno(linux_raw_sys::errno::ENOMEM as i32));
         // Windows count against the program's limit of address space: small ones if it has one.
         let room = os::limit(RLIMIT_AS).map_or(u64::MAX, |l| l.0) / 64;
-        for len in WINDOW_SIZES {
-            if len > room.max(WINDOW_SIZES[WINDOW_SIZES.len() - 1]) {
+        let least = WINDOW_SIZES[WINDOW_SIZES.len() - 1].0;
+        for (len, most) in WINDOW_SIZES {
+            if len > room.max(least) || self.windows.len() >= most {
                 continue;
             }
             let va = at & !(len - 1);
@@ -328,6 +330,23 @@ impl Guards {
             }
         }
         result
+    }
+
+    /// Where a collector gives its memory back and takes other, windows would come without end.
+    fn drop_empty_windows(&mut self) {
+        if self.windows.len() < self.windows_looked_at.max(MANY_WINDOWS) {
+            return;
+        }
+        let (moved, in_use) = (&self.moved, self.in_use);
+        self.windows.retain(|va, w| {
+            let end = va + w.len;
+            let stays = moved.within(*va, end).next().is_some() || in_use(*va, end);
+            if !stays {
+                os::unmap(w.alias, w.len + WINDOW_OVERLAP);
+            }
+            stays
+        });
+        self.windows_looked_at = self.windows.len() * 2;
     }
 
     /// Gives the beginning of a shared mapping an alias.

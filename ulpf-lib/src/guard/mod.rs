@@ -143,9 +143,13 @@ pub struct Guards {
     unmapped: Runs<()>,
     /// Alias windows of moved private memory, and duplicates of shared mappings, by address.
     windows: BTreeMap<u64, Window>,
+    /// So many of them, before those are looked for again in which nothing is.
+    windows_looked_at: usize,
     dups: BTreeMap<u64, Window>,
     /// Memory of the stub: never moved, never watched.
     excluded: Runs<()>,
+    /// Those of them that lie in address space that the program has reserved, until it uses it.
+    lent: Runs<()>,
     /// Tables of the page map.
     tables: Vec<(u64, u64)>,
     snapshot: Option<Snapshot>,
@@ -173,7 +177,16 @@ pub struct OuterGuards {
 pub const LARGEST_HEAP: u64 = 1 << 40;
 /// Fixed by the x86-64 ABI.
 const VSYSCALL: TargetAddr = TargetAddr(0xffff_ffff_ff60_0000);
-const WINDOW_SIZES: [u64; 4] = [1 << 30, 1 << 26, 1 << 22, 1 << 18];
+/// Sizes of windows, and how many there are before smaller ones are made: our place has 192 GiB, and collectors take
+/// their memory in small pieces at random addresses.
+const WINDOW_SIZES: [(u64, usize); 4] = [
+    (1 << 30, 64),
+    (1 << 26, 1024),
+    (1 << 22, 4096),
+    (1 << 18, usize::MAX),
+];
+/// So many windows, and one is looked for in which nothing is any more.
+const MANY_WINDOWS: usize = 512;
 
 impl Guards {
     /// As [`Guards::lazy`], but finds out at once whether memory can be guarded at all.
@@ -211,8 +224,10 @@ impl Guards {
             pending: Runs::new(),
             unmapped: Runs::new(),
             windows: BTreeMap::new(),
+            windows_looked_at: 0,
             dups: BTreeMap::new(),
             excluded,
+            lent: Runs::new(),
             tables: Vec::new(),
             snapshot: None,
             max_map_count: 65530,
@@ -265,10 +280,18 @@ impl Guards {
         self.excluded.insert(start.page().0, end, ());
     }
 
-    /// The opposite of [`Guards::exclude`].
+    /// The same of memory that lies in address space that the program has reserved: to watches, there is none yet.
+    pub fn exclude_lent(&mut self, start: TargetAddr, len: u64) {
+        self.exclude(start, len);
+        self.lent
+            .insert(start.page().0, start.0.saturating_add(len), ());
+    }
+
+    /// The opposite of [`Guards::exclude`] and [`Guards::exclude_lent`].
     pub fn include(&mut self, start: TargetAddr, len: u64) {
-        self.excluded
-            .remove(start.page().0, start.0.saturating_add(len));
+        for runs in [&mut self.excluded, &mut self.lent] {
+            runs.remove(start.page().0, start.0.saturating_add(len));
+        }
     }
 
     /// Every mapping of ours that is not on the list of [`place`]: (start, length).
@@ -457,6 +480,9 @@ impl Guards {
     fn piece(&self, at: u64, limit: u64, guard: Guard) -> (u64, Piece) {
         if let Some((_, end, _)) = self.moved.get(at) {
             return (end.min(limit), Piece::Moved);
+        }
+        if let Some((_, end, ())) = self.lent.get(at) {
+            return (end.min(limit), Piece::Latent);
         }
         if let Some((_, end, ())) = self.excluded.get(at) {
             return (end.min(limit), Piece::No(Why::Ours));

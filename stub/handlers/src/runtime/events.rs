@@ -205,6 +205,14 @@ pub enum Request {
         start: u64,
         end: u64,
     },
+    /// A collector is about to move generated code, and will go on at `back` when it has.
+    CollectorBegins {
+        back: u64,
+    },
+    /// The collector that was to go on `at` this address does.
+    CollectorEnds {
+        at: u64,
+    },
     /// The system-call site at `insn` is busy: patch it.
     Patch {
         insn: u64,

@@ -27,7 +27,7 @@ use crate::runtime::park::{self, park};
 use crate::runtime::thread::{Current, OwnStepKind};
 use crate::sections;
 use crate::syscalls::{self, legacy, rseq, sites, vsyscall};
-use crate::{breakpoints, check, direct, direct_frame, fault, upcall};
+use crate::{breakpoints, check, direct, direct_frame, fault, generated, upcall};
 
 /// Does what signals that struck during a handler have left to do; called before it returns.
 #[unsafe(no_mangle)]
@@ -323,6 +323,10 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             let section = i.section.get();
             let abort = sections::interrupt(t, uc).flatten();
             fault::stop_for_met(t, uc);
+            generated::collector_at(t, uc, stop.collector);
+            let Some(stop) = g().breakpoint_at(at) else {
+                return; // it was ours alone, and is needed no more
+            };
             let wanted = breakpoints::wants_stop(stop, t, uc);
             if wanted {
                 park::end_step(t, uc);

@@ -35,7 +35,7 @@ const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 /// So many symbols of one bucket are looked at.
 const MOST: u32 = 1000;
-const LONGEST: usize = 40;
+const LONGEST: usize = 64;
 
 /// The allocator's functions in a file, `[start, end)`.
 pub fn functions(object: &Object) -> Vec<(u64, u64)> {

@@ -16,6 +16,7 @@ use ulpf_engine::patch::{CLASS_READS, CLASS_WRITES, CLASSES, Tables, WHOLE_DISTA
 use ulpf_lib::guard::{PAGES, PageEntry};
 use ulpf_lib::pages::Guard;
 use ulpf_lib::place;
+use ulpf_lib::ring::TALLIES;
 use ulpf_lib::staged::Changes;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
@@ -28,13 +29,21 @@ use ulpf_stub_tables::attributes::Part;
 
 /// Bytes of pages that are looked at together.
 const BATCH: u64 = 64 * PAGE_SIZE;
+/// So many classes are taken away at once.
+const VICTIMS: usize = 16;
 
 #[derive(Default)]
 pub struct Classes {
-    /// Distance to the alias and guard of each class; 0 is none.
-    classes: Vec<(u64, Guard)>,
+    /// Distance to the alias and guard of each class; 0 is none. `None`: no page has it any more.
+    classes: Vec<Option<(u64, Guard)>>,
+    /// Those that pages of a checked heap have, which are in no batch.
+    pinned: BTreeSet<usize>,
+    /// Where classes are next taken away from, if all of them are in use.
+    victim: usize,
     /// Where pages were looked at together, so that some may have a class.
     batches: BTreeSet<u64>,
+    /// The one that gets its classes at present.
+    batch: u64,
     /// Watches that bodies count for themselves, and the class of their pages, by tally.
     tallied: Vec<(WatchId, u8)>,
     /// Pages whose class was looked up, that have a tally and that have none.
@@ -51,6 +60,7 @@ impl Classes {
     /// No alias is where it was.
     pub fn clear(&mut self) {
         self.classes.clear();
+        self.pinned.clear();
     }
 
     /// The same for a checked heap, whose bits are for loads and stores alike.
@@ -124,6 +134,7 @@ impl Classes {
         }
         let first = page & !(BATCH - 1);
         self.batches.insert(first);
+        self.batch = first;
         for page in pages(first, first + BATCH) {
             self.classify(rest, page);
         }
@@ -163,6 +174,7 @@ impl Classes {
             if begins || page.0.is_multiple_of(shadow::WINDOW) {
                 self.edge(page, alias, entry);
             }
+            self.pinned.insert(class.into());
             map.set_class(page, class);
             return;
         }
@@ -210,7 +222,7 @@ impl Classes {
         let map = &g().page_map;
         let next = TargetAddr(page.0 + PAGE_SIZE);
         let class = map.class(page);
-        let Some((_, guard)) = self.classes.get(usize::from(class).wrapping_sub(1)) else {
+        let Some(Some((_, guard))) = self.classes.get(usize::from(class).wrapping_sub(1)) else {
             return;
         };
         let (entry, behind) = (map.entry(page), map.entry(next));
@@ -219,8 +231,10 @@ impl Classes {
         };
         // SAFETY: both have a class, so their aliases are in our place.
         let tallies = unsafe { [*tally_of(alias), *tally_of(alias + PAGE_SIZE)] };
-        if map.class(next) != class || entry.shared() != behind.shared() || tallies[0] != tallies[1]
-        {
+        let tally = usize::from(tallies[0]).wrapping_sub(1);
+        let is_classes = self.tallied.get(tally).is_some_and(|t| t.1 == class);
+        let alike = map.class(next) == class && entry.shared() == behind.shared();
+        if !is_classes || !alike || tallies[0] != tallies[1] {
             return;
         }
         let loads = *guard == Guard::NoAccess && sees_reads(page) && sees_reads(next);
@@ -245,14 +259,12 @@ impl Classes {
     }
 
     fn class(&mut self, rest: &mut AtRest, distance: u64, guard: Guard) -> Option<u8> {
-        if let Some(n) = self.classes.iter().position(|c| *c == (distance, guard)) {
+        let known = |c: &Option<(u64, Guard)>| *c == Some((distance, guard));
+        if let Some(n) = self.classes.iter().position(known) {
             return Some(n as u8 + 1);
         }
-        let n = self.classes.len() + 1;
-        if n >= CLASSES {
-            return None;
-        }
-        self.classes.push((distance, guard));
+        let n = self.free_class(rest)?;
+        *self.classes.get_mut(n - 1)? = Some((distance, guard));
         let distances = &mut rest.tables_mut().patches.distances;
         if !distances.contains(&distance) {
             distances.push(distance);
@@ -272,7 +284,65 @@ impl Classes {
                 0
             },
         );
+        // (Those of memory that had it before, of which there is none any more.)
+        self.aim_tallies(n as u8);
         Some(n as u8)
+    }
+
+    /// A class that no page has.
+    fn free_class(&mut self, rest: &mut AtRest) -> Option<usize> {
+        if self.classes.len() + 1 < CLASSES {
+            self.classes.push(None);
+            return Some(self.classes.len());
+        }
+        let free = |c: &[Option<(u64, Guard)>]| c.iter().position(Option::is_none);
+        if free(&self.classes).is_none() {
+            self.take_classes(rest);
+        }
+        free(&self.classes).map(|n| n + 1)
+    }
+
+    /// All classes are taken: those of memory that has gone are free again (collectors map and unmap their heaps in small
+    /// pieces, each with an alias of its own). If there are none, some pages lose theirs, and get one at their next fault.
+    fn take_classes(&mut self, rest: &mut AtRest) {
+        let map = &g().page_map;
+        let mut used = [false; CLASSES];
+        for class in &self.pinned {
+            used.get_mut(*class)
+                .into_iter()
+                .for_each(|used| *used = true);
+        }
+        self.batches.retain(|at| {
+            let mut any = *at == self.batch;
+            for class in pages(*at, at + BATCH).map(|page| map.class(page)) {
+                any |= class != 0;
+                if let Some(used) = used.get_mut(usize::from(class)) {
+                    *used |= class != 0;
+                }
+            }
+            any
+        });
+        if used.iter().skip(1).all(|used| *used) {
+            let victims = self.victim..self.victim + VICTIMS;
+            self.victim = victims.end % (CLASSES - 1);
+            let goes = |page: &TargetAddr| {
+                let class = usize::from(map.class(*page));
+                class != 0 && victims.contains(&(class - 1)) && !self.pinned.contains(&class)
+            };
+            for batch in &self.batches {
+                unset(pages(*batch, batch + BATCH).filter(goes));
+            }
+            for (class, used) in used.iter_mut().enumerate().skip(1 + victims.start) {
+                *used &= class > victims.end || self.pinned.contains(&class);
+            }
+        }
+        for (class, used) in self.classes.iter_mut().zip(used.iter().skip(1)) {
+            *class = class.filter(|_| *used);
+        }
+        let left = self.classes.iter().flatten().map(|class| class.0);
+        let distances = &mut rest.tables_mut().patches.distances;
+        distances.clear();
+        distances.extend(left);
     }
 
     /// Is every access to most pages a hit of one watch that only counts?
@@ -280,9 +350,13 @@ impl Classes {
         self.with_tally > self.without
     }
 
-    /// Where bodies count for a watch on pages of this class; 0: nowhere.
+    /// Where bodies count for a watch on pages of this class (or of another one, if there is no place left for this one); 0:
+    /// nowhere.
     fn tally(&mut self, id: WatchId, class: u8) -> u8 {
-        let known = self.tallied.iter().position(|t| *t == (id, class));
+        let mut known = self.tallied.iter().position(|t| *t == (id, class));
+        if known.is_none() && self.tallied.len() + 1 >= TALLIES {
+            known = self.tallied.iter().position(|t| t.0 == id);
+        }
         let n = known.unwrap_or(self.tallied.len()) + 1;
         let Some(slot) = g().header().and_then(|h| h.tallies.get(n)) else {
             return 0;
@@ -290,15 +364,25 @@ impl Classes {
         if known.is_none() {
             self.tallied.push((id, class));
             slot.store(id.0 + 1, Release);
-            let distance = self.classes.get(usize::from(class) - 1).map_or(0, |c| c.0);
-            let distances = patches::table()
-                .tables
-                .whole
-                .wrapping_add_signed(WHOLE_DISTANCES);
-            // SAFETY: the page before the table; `n` is one of 256.
-            unsafe { *((distances + n as u64 * 8) as *mut u64) = distance };
+            self.aim_tallies(class);
         }
         n as u8
+    }
+
+    /// Tallies of pages of this class are at its distance to the alias.
+    fn aim_tallies(&self, class: u8) {
+        let Some(Some((distance, _))) = self.classes.get(usize::from(class).wrapping_sub(1)) else {
+            return;
+        };
+        let whole = patches::table().tables.whole;
+        let distances = whole.wrapping_add_signed(WHOLE_DISTANCES);
+        for (n, _) in (1u64..)
+            .zip(&self.tallied)
+            .filter(|(_, tally)| tally.1 == class)
+        {
+            // SAFETY: the page before the table; there are 256.
+            unsafe { *((distances + n * 8) as *mut u64) = *distance };
+        }
     }
 
     /// These watches have changed: of the pages that show it nothing is known any more.

@@ -3,7 +3,8 @@
 //!
 //! A cave is in nobody's way: where the program break or the stack will grow, the cave is taken only if
 //! there is no other, as far away as it gets, and given back before the break arrives
-//! (`syscalls::affected`).
+//! (`syscalls::affected`). The same of address space that the program has reserved (V8's code and, at its end, the
+//! copy of its built-in functions): a stretch in the middle, which is closed again before the program uses it.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -17,7 +18,9 @@ use ulpf_lib::sys;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 const CAVE_SIZE: u64 = 4 << 20;
 const CELL: u64 = 16;
@@ -33,6 +36,9 @@ const FROM_BREAK: u64 = 1 << 30;
 /// The same where there is no other place: the jump's bytes may leave no choice.
 const NEAR_BREAK: u64 = 16 << 20;
 const LAST: u64 = 8;
+/// Within what the program has reserved, and how large that is at least.
+const RESERVED: u64 = 7;
+const LEAST_RESERVED: u64 = 256 << 20;
 
 pub struct CodeCaves(Vec<CodeCave>);
 
@@ -44,6 +50,8 @@ struct CodeCave {
     /// Behind it there is room, most likely: where the last body ends that was put near the one before it. (Where a jump's
     /// bytes leave few places, bodies lie far behind.)
     next: u64,
+    /// It lies in what the program has reserved.
+    reserved: bool,
 }
 
 impl CodeCaves {
@@ -68,14 +76,15 @@ impl CodeCaves {
         if let Some(at) = behind().or_else(anywhere) {
             return Some(at);
         }
-        for free in self.places(group, maps) {
+        for (rank, free) in self.places(group, maps) {
+            let reserved = rank == RESERVED;
             let Some(to) = next(group, free.start).filter(|to| to + size <= free.end) else {
                 continue;
             };
             let start = free.start.max(to & !(16 * PAGE_SIZE - 1));
             let len = CAVE_SIZE.min(free.end - start);
             if self.0.len() < MOST_CAVES
-                && self.add(rest, start, len)
+                && self.add(rest, start, len, reserved)
                 && let Some(at) = self.0.last().and_then(|c| c.find(c.start, group, size))
             {
                 return Some(at);
@@ -85,7 +94,7 @@ impl CodeCaves {
     }
 
     /// Free memory within reach of the group, the best first.
-    fn places(&self, group: &Group, maps: &Snapshot) -> Vec<Range<u64>> {
+    fn places(&self, group: &Group, maps: &Snapshot) -> Vec<(u64, Range<u64>)> {
         let here = group.start();
         let reach =
             here.saturating_sub(REACH).max(LOWEST)..(here + REACH).min(USER_END - PAGE_SIZE);
@@ -138,30 +147,36 @@ impl CodeCaves {
             }
         }
         all.extend(near_break.map(|near| (LAST, near)));
+        let within = |r: Range<u64>| r.start.max(reach.start)..r.end.min(reach.end);
+        let reserved = maps.vmas.iter().filter_map(middle).map(within);
+        all.extend(reserved.filter(|r| r.start < r.end).map(|r| (RESERVED, r)));
         all.sort_by_key(|(rank, r)| (*rank, r.start.abs_diff(here)));
-        all.into_iter().map(|(_, r)| r).collect()
+        all
     }
 
-    fn add(&mut self, rest: &mut AtRest, start: u64, len: u64) -> bool {
-        let prot = k::PROT_READ | k::PROT_EXEC;
-        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE | k::MAP_NORESERVE;
-        // SAFETY: a place where nothing is.
-        let Ok(got) = (unsafe { sys!(k::__NR_mmap, start, len, prot, flags, -1i64, 0) }) else {
-            return false;
-        };
-        if got != start {
-            // SAFETY: just mapped, by a kernel that does not know the flag.
-            let _ = unsafe { sys!(k::__NR_munmap, got, len) };
+    fn add(&mut self, rest: &mut AtRest, start: u64, len: u64, reserved: bool) -> bool {
+        if !(if reserved {
+            open(start, len)
+        } else {
+            map(start, len)
+        }) {
             return false;
         }
-        rest.guards().exclude(TargetAddr(start), len);
-        let caves = &mut rest.tables_mut().patches.caves;
-        caves.push((start, start + len));
+        match reserved {
+            true => rest.guards().exclude_lent(TargetAddr(start), len),
+            false => rest.guards().exclude(TargetAddr(start), len),
+        }
+        let patches = &mut rest.tables_mut().patches;
+        patches.caves.push((start, start + len));
+        if reserved {
+            patches.reserved.push((start, start + len));
+        }
         self.0.push(CodeCave {
             start,
             len,
             used: alloc::vec![0; (len / CELL).div_ceil(64) as usize],
             next: start,
+            reserved,
         });
         true
     }
@@ -189,18 +204,23 @@ impl CodeCaves {
 
     /// Gives the caves in `[start, end)` back: which they were.
     pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) -> Vec<Range<u64>> {
-        let all = self.0.iter().map(CodeCave::range);
-        let gone: Vec<_> = all.filter(|r| r.start < end && start < r.end).collect();
-        self.0.retain(|r| !gone.contains(&r.range()));
+        let (gone, stay) = core::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|c| c.start < end && start < c.start + c.len);
+        self.0 = stay;
+        let gone: Vec<CodeCave> = gone;
         for cave in &gone {
-            let len = cave.end - cave.start;
-            // SAFETY: our own mapping, with the world at rest; nobody is in it.
-            let _ = unsafe { sys!(k::__NR_munmap, cave.start, len) };
-            rest.guards().include(TargetAddr(cave.start), len);
-            let caves = &mut rest.tables_mut().patches.caves;
-            caves.retain(|r| r.0 != cave.start);
+            match cave.reserved {
+                true => patches::close_reserved(cave.start, cave.len),
+                // SAFETY: our own mapping, with the world at rest; nobody is in it.
+                false => drop(unsafe { sys!(k::__NR_munmap, cave.start, cave.len) }),
+            }
+            rest.guards().include(TargetAddr(cave.start), cave.len);
+            let patches = &mut rest.tables_mut().patches;
+            patches.caves.retain(|r| r.0 != cave.start);
+            patches.reserved.retain(|r| r.0 != cave.start);
         }
-        gone
+        gone.iter().map(CodeCave::range).collect()
     }
 }
 
@@ -249,3 +269,54 @@ impl CodeCave {
 fn next(group: &Group, at: u64) -> Option<u64> {
     group.next(at, CELL).or_else(|| group.next(at, 1))
 }
+
+/// What of address space that the program has reserved may become a cave: allocators begin at an end of it.
+fn middle(vma: &Vma) -> Option<Range<u64>> {
+    let len = vma.end - vma.start;
+    let reserved = vma.kind == VmaKind::Anonymous && vma.prot == 0 && !vma.shared;
+    let start = (vma.start + len / 2).next_multiple_of(PAGE_SIZE);
+    (reserved && len >= LEAST_RESERVED).then_some(start..vma.end - ASIDE)
+}
+
+/// Maps a cave where nothing is.
+fn map(start: u64, len: u64) -> bool {
+    let prot = k::PROT_READ | k::PROT_EXEC;
+    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE | k::MAP_NORESERVE;
+    // SAFETY: a place where nothing is.
+    let Ok(got) = (unsafe { sys!(k::__NR_mmap, start, len, prot, flags, -1i64, 0) }) else {
+        return false;
+    };
+    if got != start {
+        // SAFETY: just mapped, by a kernel that does not know the flag.
+        let _ = unsafe { sys!(k::__NR_munmap, got, len) };
+    }
+    got == start
+}
+
+/// Makes a cave of what the program has reserved, if it still is, and nobody is about to change that. The mapping keeps
+/// what else the kernel knows of it.
+fn open(start: u64, len: u64) -> bool {
+    let changes = |t: &Thread| {
+        let nr = t.orig_rax.load(Relaxed) as u32;
+        t.state() == State::InSyscall && CALLS.contains(&nr)
+    };
+    let maps = Snapshot::read();
+    let vma = maps.as_ref().ok().and_then(|maps| maps.at(start));
+    let there = |r: Range<u64>| r.start <= start && start + len <= r.end;
+    if g().threads.iter().any(changes) || !vma.and_then(middle).is_some_and(there) {
+        return false;
+    }
+    let prot = k::PROT_READ | k::PROT_EXEC;
+    // SAFETY: nothing is there, and whoever uses it says so first.
+    unsafe { sys!(k::__NR_mprotect, start, len, prot) }.is_ok()
+}
+
+/// Calls that may change what is reserved.
+const CALLS: [u32; 6] = [
+    k::__NR_mmap,
+    k::__NR_munmap,
+    k::__NR_mremap,
+    k::__NR_mprotect,
+    k::__NR_pkey_mprotect,
+    k::__NR_madvise,
+];

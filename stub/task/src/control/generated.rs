@@ -6,12 +6,11 @@
 //!
 //! **Who reads.** Nobody can be kept from reading what may be executed. Runtimes read their own code: targets of
 //! calls and jumps, constants that a collector has to know, and, where a collector moves code, all of it (V8). So only
-//! code of runtimes is patched of which it is known that they do not move code they have run; and no jump is put
-//! over what they do read (`Group::spares_operands`).
+//! code of runtimes is patched of which it is known that they do not move code they have run, or when they do
+//! (`collector.rs`); and no jump is put over what they do read (`Group::spares_operands`).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::cell::Cell;
 use core::sync::atomic::Ordering::SeqCst;
 
 use linux_raw_sys::general as k;
@@ -20,6 +19,7 @@ use ulpf_lib::guard::maps::{Vma, VmaKind};
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use ulpf_lib::sys;
 
+use super::collector::Collector;
 use super::parked;
 use crate::files;
 use ulpf_stub_handlers::generated::{CLOSED, FAR};
@@ -61,7 +61,8 @@ pub enum May {
 pub struct Generated {
     written: BTreeMap<u64, Written>,
     /// Is one of the runtimes there? Asked after so many changes of the mappings.
-    known: Cell<Option<(u64, bool)>>,
+    known: Option<(u64, bool)>,
+    pub collector: Collector,
 }
 
 fn now() -> u64 {
@@ -84,6 +85,7 @@ impl Generated {
         let again = |page| self.written.get(&page).map_or(0, |w| w.again);
         match pages(start, end).map(again).max() {
             _ if !self.is_known() => May::No,
+            _ if self.collector.is_at_work() => May::Later,
             Some(u64::MAX) => May::No,
             Some(again) if again > now() => May::Later,
             _ => May::Yes,
@@ -112,19 +114,33 @@ impl Generated {
     }
 
     fn is_known(&self) -> bool {
+        self.known.is_some_and(|known| known.1) || self.collector.is_known()
+    }
+
+    /// Looks for runtimes, if much has been mapped since. Where collectors that move code begin: they are to be planted.
+    pub fn look(&mut self, rest: &mut AtRest) -> Vec<u64> {
         /// The mappings are not looked at for each change of theirs.
         const OFTEN: u64 = 64;
         let now = CHANGES.load(SeqCst);
-        if let Some((at, known)) = self.known.get()
-            && (known || now.wrapping_sub(at) < OFTEN)
+        if let Some((at, known)) = self.known
+            && ((known || self.collector.is_known()) || now.wrapping_sub(at) < OFTEN)
         {
-            return known;
+            return Vec::new();
         }
         let maps = files::read_file("/proc/self/maps\0").unwrap_or_default();
         let has = |name: &[u8]| maps.windows(name.len()).any(|part| part == name);
-        let known = RUNTIMES.into_iter().any(has);
-        self.known.set(Some((now, known)));
-        known
+        self.known = Some((now, RUNTIMES.into_iter().any(has)));
+        self.collector.find(rest)
+    }
+
+    /// A file has been mapped that may be another runtime.
+    pub fn code_has_come(&mut self) {
+        self.known = None;
+    }
+
+    /// Somebody is about to read there: nothing is known of the page.
+    pub fn read(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        open(rest, start, end);
     }
 
     /// Closes the pages of `[start, end)`, whose protection is `prot` as far as is known: the program's own, or what

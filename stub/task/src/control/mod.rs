@@ -12,6 +12,7 @@ mod check;
 mod check_named;
 mod classes;
 mod code_caves;
+mod collector;
 mod conditions;
 mod disabled;
 mod entrances;

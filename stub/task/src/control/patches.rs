@@ -94,6 +94,7 @@ impl Patches {
             self.disable(rest);
             return;
         }
+        self.look_for_runtimes(rest);
         self.serve_one(rest, pc, page);
         if patches::is_entered_behind(pc) {
             self.split(rest, pc);
@@ -566,6 +567,31 @@ impl Patches {
         self.open_code(rest, (start, end), Generated::written);
     }
 
+    /// Of generated code that a collector moves, patches are placed only where it is known when that happens.
+    fn look_for_runtimes(&mut self, rest: &mut AtRest) {
+        for at in self.generated.look(rest) {
+            self.restore(rest, at, at + 1);
+            self.generated.collector.plant(rest, at);
+        }
+    }
+
+    /// A collector is about to read generated code, and to move it.
+    pub fn collector_begins(&mut self, rest: &mut AtRest, back: u64) {
+        self.restore(rest, back, back + 1);
+        self.generated.collector.begins(rest, back);
+        self.open_code(rest, (0, u64::MAX), Generated::read);
+        let maps = self.maps();
+        let generated = |at| match &maps {
+            Ok(maps) => maps.at(at).is_none_or(generated::is_generated),
+            Err(_) => true,
+        };
+        self.remove_where(rest, |p| generated(p.start()));
+    }
+
+    pub fn collector_ends(&mut self, rest: &mut AtRest, at: u64) {
+        self.generated.collector.ends(rest, at);
+    }
+
     /// Watches are wanted among generated code.
     pub fn give_up_code(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         self.open_code(rest, (start, end), Generated::give_up);
@@ -613,6 +639,7 @@ impl Patches {
     pub fn code_has_come(&mut self, rest: &mut AtRest) {
         if self.searched.begun() && ENABLED.load(SeqCst) {
             self.searched.look();
+            self.generated.code_has_come();
             if GS_TAKEN.load(SeqCst) {
                 self.disable(rest);
             }

@@ -159,6 +159,14 @@ impl Control {
                 self.patches.code_written(self.world.rest(), start, end);
                 false
             }
+            Request::CollectorBegins { back } => {
+                self.patches.collector_begins(self.world.rest(), back);
+                false
+            }
+            Request::CollectorEnds { at } => {
+                self.patches.collector_ends(self.world.rest(), at);
+                false
+            }
             Request::Patch { insn } => {
                 self.sites.patch(self.world.rest(), insn);
                 false

@@ -230,6 +230,7 @@ impl Inferior for Control {
         let list = &mut rest.tables_mut().breakpoints;
         let refused = match list.at_mut(addr.0) {
             Some(b) => {
+                b.debuggers = true;
                 b.conditions = conditions;
                 b.hardware |= hardware;
                 text::plant_again(b).is_err() && !b.hardware
@@ -241,6 +242,8 @@ impl Inferior for Control {
                     original: 0,
                     hardware: false,
                     conditions,
+                    debuggers: true,
+                    collector: None,
                 });
                 false
             }
@@ -253,6 +256,8 @@ impl Inferior for Control {
                         original: planted.unwrap_or(0),
                         hardware,
                         conditions,
+                        debuggers: true,
+                        collector: None,
                     });
                 }
                 planted.is_err() && !hardware
@@ -274,6 +279,10 @@ impl Inferior for Control {
 
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool {
         let list = &mut self.world.rest().tables_mut().breakpoints;
+        if let Some(b) = list.at_mut(addr.0).filter(|b| b.collector.is_some()) {
+            b.conditions.clear();
+            return core::mem::take(&mut b.debuggers);
+        }
         let Some(b) = list.remove(addr.0) else {
             return false;
         };

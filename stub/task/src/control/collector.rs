@@ -1,0 +1,136 @@
+//! Collectors that move generated code: V8's copies it, and would copy our jumps. A breakpoint of ours stands where it
+//! begins; then all patches of generated code go, and there are none until it has ended.
+//!
+//! The function is found by its name in the dynamic symbols of the file (node has it, which serves add-ons). Code of a
+//! V8 that does not name it is not patched.
+
+use alloc::vec::Vec;
+
+use ulpf_lib::guard::PROT_EXEC;
+use ulpf_lib::guard::maps::Snapshot;
+use ulpf_lib::place;
+
+use super::allocator::Tables;
+use super::functions::Object;
+use super::{parked, text};
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_tables::breakpoints::{self, Breakpoint};
+
+/// v8::internal::MarkCompactCollector::CollectGarbage(): only there code is moved.
+const NAME: &[u8] = b"_ZN2v88internal20MarkCompactCollector14CollectGarbageEv";
+/// How much of a thread's stack may lie between there and wherever the thread is.
+const DEEP: usize = 256 << 10;
+
+#[derive(Default)]
+pub struct Collector {
+    begins: Vec<u64>,
+    /// Where those that are at work will go on.
+    back: Vec<u64>,
+    /// One was not seen to the end, or not from the beginning.
+    lost: bool,
+}
+
+impl Collector {
+    /// Is there one, and is it known when it works?
+    pub fn is_known(&self) -> bool {
+        !self.begins.is_empty() && !self.lost
+    }
+
+    pub fn is_at_work(&self) -> bool {
+        !self.back.is_empty()
+    }
+
+    /// Where collectors begin that are not known yet, and at work nowhere.
+    pub fn find(&self, rest: &mut AtRest) -> Vec<u64> {
+        let Ok(maps) = Snapshot::read() else {
+            return Vec::new();
+        };
+        let mut files = Vec::new();
+        let mut found = Vec::new();
+        for (n, vma) in maps.vmas.iter().enumerate() {
+            let file = (vma.dev, vma.inode);
+            let code = vma.prot & PROT_EXEC != 0 && vma.inode != 0;
+            if !code || files.contains(&file) || place::all().contains(&vma.start) {
+                continue;
+            }
+            let tables = Object::at(n, &maps).and_then(|object| Tables::of(&object));
+            let Some(tables) = tables else { continue };
+            files.push(file);
+            if let Some(function) = tables.find(NAME)
+                && !self.begins.contains(&function.0)
+                && !is_inside(function, rest)
+            {
+                found.push(function.0);
+            }
+        }
+        found
+    }
+
+    pub fn plant(&mut self, rest: &mut AtRest, at: u64) {
+        if plant(rest, at, breakpoints::Collector::Begins) {
+            self.begins.push(at);
+        }
+    }
+
+    /// One begins that will go on at `back`.
+    pub fn begins(&mut self, rest: &mut AtRest, back: u64) {
+        self.lost |= !plant(rest, back, breakpoints::Collector::Ends);
+        self.back.push(back);
+    }
+
+    /// One goes on there.
+    pub fn ends(&mut self, rest: &mut AtRest, at: u64) {
+        if let Some(n) = self.back.iter().position(|back| *back == at) {
+            self.back.swap_remove(n);
+        }
+        if self.back.contains(&at) {
+            return;
+        }
+        let list = &mut rest.tables_mut().breakpoints;
+        let ours_alone = list.at_mut(at).is_some_and(|b| {
+            b.collector = None;
+            !b.debuggers
+        });
+        if let Some(b) = ours_alone.then(|| list.remove(at)).flatten() {
+            text::restore(&b);
+        }
+    }
+}
+
+fn plant(rest: &mut AtRest, at: u64, what: breakpoints::Collector) -> bool {
+    let list = &mut rest.tables_mut().breakpoints;
+    if let Some(b) = list.at_mut(at) {
+        b.collector = Some(what);
+        return text::plant_again(b).is_ok() && b.there;
+    }
+    let Ok(original) = text::plant(at) else {
+        return false;
+    };
+    list.insert(Breakpoint {
+        addr: at,
+        original,
+        there: true,
+        hardware: false,
+        conditions: Vec::new(),
+        debuggers: false,
+        collector: Some(what),
+    });
+    true
+}
+
+/// May a thread be in this function, or in what it has called?
+fn is_inside((start, end): (u64, u64), rest: &mut AtRest) -> bool {
+    // (Where it ends another one begins, whose address may be anywhere.)
+    let within = |at: u64| start < at && at < end;
+    let mut stack = alloc::vec![0; DEEP];
+    g().threads.iter().any(|t| {
+        let Some(context) = parked::frame(t, rest) else {
+            return false; // it is gone, or has not begun
+        };
+        let (pc, sp) = (context.gprs.rip, context.gprs.rsp & !7);
+        let read = text::read(sp, &mut stack);
+        let (words, _) = stack.get(..read).unwrap_or_default().as_chunks();
+        pc == start || within(pc) || words.iter().any(|word| within(u64::from_le_bytes(*word)))
+    })
+}
