@@ -90,10 +90,13 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
             return None;
         }
     } else {
-        let value = cpu.gprs.rax.to_le_bytes();
-        let value = value.get(..size as usize)?;
-        new.chunks_exact_mut(value.len())
-            .for_each(|element| element.copy_from_slice(value));
+        let value = cpu.gprs.rax;
+        match size {
+            1 => new.fill(value as u8),
+            2 => fill(new, (value as u16).to_le_bytes()),
+            4 => fill(new, (value as u32).to_le_bytes()),
+            _ => fill(new, value.to_le_bytes()),
+        }
     }
     let lock = match written {
         Some(_) => locks::take_page(dest)?,
@@ -106,7 +109,13 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         return None;
     }
     if let Some(id) = written {
-        hits::count(id, n, same(old, new, size as usize));
+        let silent = match size {
+            1 => same::<1>(old, new),
+            2 => same::<2>(old, new),
+            4 => same::<4>(old, new),
+            _ => same::<8>(old, new),
+        };
+        hits::count(id, n, silent);
     }
     if let Some(id) = read {
         hits::count(id, n, 0);
@@ -134,10 +143,14 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     })
 }
 
+fn fill<const SIZE: usize>(to: &mut [u8], element: [u8; SIZE]) {
+    to.as_chunks_mut().0.fill(element);
+}
+
 /// How many elements are the same.
-fn same(old: &[u8], new: &[u8], size: usize) -> u64 {
-    let pairs = old.chunks_exact(size).zip(new.chunks_exact(size));
-    pairs.filter(|(old, new)| old == new).count() as u64
+fn same<const SIZE: usize>(old: &[u8], new: &[u8]) -> u64 {
+    let (old, new) = (old.as_chunks::<SIZE>().0, new.as_chunks::<SIZE>().0);
+    old.iter().zip(new).filter(|(old, new)| old == new).count() as u64
 }
 
 fn left_of_page(addr: u64) -> u64 {

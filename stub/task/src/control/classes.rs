@@ -3,6 +3,8 @@
 //! ```text
 //! page classes   a byte for each page of user memory: which distance to the alias, for which accesses
 //! bits           a bit for each byte of our place: does a store (a load) there concern a watch?
+//! tallies        a byte for each page of our place: all of it is seen by one watch that only counts, here
+//! whole          a byte for each page of user memory: the same of it and of the page behind, for loads and for stores
 //! ```
 //! Pages get their class when a hot site meets them. They lose it when their mapping changes, or that of the page before
 //! ([`ulpf_lib::PageMap`] sees to that), and when what is watched there does.
