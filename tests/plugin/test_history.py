@@ -64,7 +64,7 @@ class Reasons(PluginCase):
         gdb("ulpf watch *(long *) 0xffffffffff600000")
         self.assertSays(gdb("ulpf why"), r"0xffffffffff600000")
         self.assertSays(gdb("ulpf stats"), r"watches +2\n", r"hits +\d{3,}\n", r"faults +\d+\n")
-        self.assertSays(gdb("ulpf backend"), r"^signal +page guards .*: 2 watches\n", r"patch +after 16 accesses", r"\ndebug registers ",
+        self.assertSays(gdb("ulpf backend"), r"^signal +page guards .*: 2 watches\n", r"patch +after 4 accesses", r"\ndebug registers ",
                         r"`ulpf doctor` says what this machine can do")
 
 

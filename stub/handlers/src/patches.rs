@@ -73,8 +73,8 @@ pub const BITS_LEN: u64 = MEMORY_LEN / 8 + PAGE_SIZE;
 
 /// Sites are looked for.
 pub static ENABLED: AtomicBool = AtomicBool::new(true);
-/// False positives of a site before it is patched.
-pub static AFTER: AtomicU32 = AtomicU32::new(16);
+/// Accesses of a site to guarded pages that stop nobody, before it is patched.
+pub static AFTER: AtomicU32 = AtomicU32::new(4);
 
 pub fn touches(start: u64, end: u64) -> bool {
     SOME.load(Relaxed) && table().touches(start, end)
