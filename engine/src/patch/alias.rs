@@ -1,23 +1,15 @@
 //! The way from an access to its page's alias, with which every body begins.
 
-use core::mem::offset_of;
-
 use ulpf_lib::AccessKind;
-use ulpf_lib::ring::Area;
 
-use super::asm::RCX;
 use super::implicit::Access;
-use super::parts::{CLASS_READS, CLASS_WRITES, FS, IDLE_START, Phase};
-use super::writer::{Target, Writer};
+use super::parts::{CLASS_READS, CLASS_WRITES, FS, IDLE_START};
+use super::writer::{Target, Writer, keep};
 
 /// The three registers are in the area from here on, and `a` holds the alias of the access. A short branch that is taken if
 /// its page has none: rcx is zero then.
 pub fn alias(w: &mut Writer, access: Access, (a, b): (u8, u8), target: Target) -> Option<usize> {
-    let asm = &mut w.asm;
-    asm.save(offset_of!(Area, address), a);
-    asm.save(offset_of!(Area, rcx), RCX);
-    asm.save(offset_of!(Area, other), b);
-    w.mark(Phase::Before);
+    keep(w, a, b);
     let asm = &mut w.asm;
     let mem = access.mem();
     if !asm.address(a, mem) {

@@ -183,14 +183,7 @@ impl Asm {
         self.not_rcx();
     }
     pub fn not_rcx(&mut self) {
-        self.not(RCX);
-    }
-    pub fn not(&mut self, reg: u8) {
-        self.put(&[0x48 | reg >> 3, 0xf7, 0xd0 | reg & 7]);
-    }
-    /// `lea to, [to + other + disp]`
-    pub fn lea_sum(&mut self, to: u8, other: u8, disp: i32) {
-        self.lea_of(to, (to, other, 1), disp);
+        self.put(&[0x48, 0xf7, 0xd0 | RCX]);
     }
     /// `rdfsbase rcx`
     pub fn fs_base(&mut self) {
@@ -203,8 +196,7 @@ impl Asm {
     }
     /// `mov ecx, imm32`
     pub fn ecx(&mut self, value: u32) {
-        self.put(&[0xb9]);
-        self.put(&value.to_le_bytes());
+        self.small(RCX, value);
     }
     /// `mov reg, imm32`, zero-extended; `reg` is one of the first eight.
     pub fn small(&mut self, reg: u8, value: u32) {

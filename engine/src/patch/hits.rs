@@ -101,10 +101,7 @@ pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()
             w.asm.aim_short(same)?;
         }
     }
-    w.mark(Phase::Compare);
-    w.asm.load(RCX, offset_of!(Area, tally));
-    w.asm.count_at_rcx(offset_of!(Area, silent), x.b);
-    w.mark(Phase::Silent);
+    silent(w, x.b);
     let here = w.asm.here();
     for from in changed {
         w.asm.aim(from, here)?;
@@ -124,6 +121,14 @@ pub fn compare(w: &mut Writer, access: Access, (a, b): (u8, u8)) -> Option<usize
     let same = w.asm.jrcxz();
     w.mark(Phase::Compare);
     Some(same)
+}
+
+/// Up to here it has been found out that a store has changed nothing, which is counted now.
+pub fn silent(w: &mut Writer, b: u8) {
+    w.mark(Phase::Compare);
+    w.asm.load(RCX, offset_of!(Area, tally));
+    w.asm.count_at_rcx(offset_of!(Area, silent), b);
+    w.mark(Phase::Silent);
 }
 
 /// The access, with the program's rcx if it needs that; what it makes of it is in the area then.

@@ -14,7 +14,7 @@ use super::parts::{Mark, Phase};
 use super::plan::{Group, Part, What, is_masked_move};
 use super::registers::{named, registers};
 use super::whole::{self, Behind};
-use super::writer::{Target, Writer, restore};
+use super::writer::{Target, Writer, keep, restore};
 use crate::access::Insn;
 
 /// Code for one address, and what it means.
@@ -224,10 +224,7 @@ fn repeated(
     (a, b): (u8, u8),
     target: Target,
 ) -> Option<u16> {
-    w.asm.save(offset_of!(Area, address), a);
-    w.asm.save(offset_of!(Area, rcx), RCX);
-    w.asm.save(offset_of!(Area, other), b);
-    w.mark(Phase::Before);
+    keep(w, a, b);
     if is_masked_move(insn) {
         let l = &insn.layout;
         w.asm.save_vector(offset_of!(Area, old), l.reg, l.l);

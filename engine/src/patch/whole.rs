@@ -14,11 +14,11 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::RCX;
-use super::hits::{compare, make};
+use super::hits::{compare, make, silent};
 use super::implicit::Access;
 use super::original::jump_to;
 use super::parts::{FS, Phase, WHOLE_DISTANCES, WHOLE_WRITES};
-use super::writer::{Target, Writer, restore};
+use super::writer::{Target, Writer, keep, restore};
 
 /// Where the access leads to that was counted: behind its instruction in the program, or (a jump to be aimed) in the body.
 pub enum Behind {
@@ -49,7 +49,7 @@ pub fn count(
     let mem = access.mem();
     let of_address = |r: u8| mem.base == r || mem.index == r;
     let done = if mem.kind == AccessKind::Read && !of_address(RCX) && !of_address(registers.0) {
-        load(w, access, registers, end, target)
+        load(w, access, registers.0, end, target)
     } else {
         any(w, access, registers, end, target)
     };
@@ -91,13 +91,7 @@ fn behind(w: &mut Writer, end: Option<u64>, target: Target) -> Option<Behind> {
 }
 
 /// A load whose address can be computed twice: two registers are enough.
-fn load(
-    w: &mut Writer,
-    access: Access,
-    (a, b): (u8, u8),
-    end: Option<u64>,
-    target: Target,
-) -> Option<Behind> {
+fn load(w: &mut Writer, access: Access, a: u8, end: Option<u64>, target: Target) -> Option<Behind> {
     let mem = access.mem();
     w.asm.save(offset_of!(Area, address), a);
     w.asm.save(offset_of!(Area, rcx), RCX);
@@ -124,10 +118,10 @@ fn load(
     w.asm.load(RCX, offset_of!(Area, rcx));
     w.asm.load(a, offset_of!(Area, address));
     w.mark(Phase::Asked);
-    let _ = b;
     Some(behind)
 }
 
+/// Any such access, with all three registers.
 fn any(
     w: &mut Writer,
     access: Access,
@@ -136,10 +130,7 @@ fn any(
     target: Target,
 ) -> Option<Behind> {
     let mem = access.mem();
-    w.asm.save(offset_of!(Area, address), a);
-    w.asm.save(offset_of!(Area, rcx), RCX);
-    w.asm.save(offset_of!(Area, other), b);
-    w.mark(Phase::Before);
+    keep(w, a, b);
     if !w.asm.address(a, mem) {
         return None;
     }
@@ -171,10 +162,7 @@ fn any(
     let body = w.asm.jmp_short();
     w.mark(Phase::Before);
     w.asm.aim_short(same)?;
-    w.mark(Phase::Compare);
-    w.asm.load(RCX, offset_of!(Area, tally));
-    w.asm.count_at_rcx(offset_of!(Area, silent), b);
-    w.mark(Phase::Silent);
+    silent(w, b);
     let from = w.asm.jmp();
     w.asm.aim(from, back)?;
     w.mark(Phase::Rest);

@@ -14,7 +14,7 @@ pub struct Target {
     /// Where it lies.
     pub at: u64,
     /// Its word of [`Area::idle_count`]: counts accesses to pages without guard, from [`IDLE_START`] on, until there
-    /// is one to a page that has one (from less on, if that one is watched as a whole). When the lower byte overflows, after [`super::IDLE_ROUND`] of them, the patch may not
+    /// is one to a page that has one (from the number of its tally on, if that one is watched as a whole). When the lower byte overflows, after [`super::IDLE_ROUND`] of them, the patch may not
     /// be worth its checks any more.
     pub idle_count: usize,
     /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
@@ -77,6 +77,14 @@ impl Writer {
             mark.moved = true;
         }
     }
+}
+
+/// The three registers of a trampoline are in the area from here on.
+pub fn keep(w: &mut Writer, a: u8, b: u8) {
+    w.asm.save(offset_of!(Area, address), a);
+    w.asm.save(offset_of!(Area, rcx), RCX);
+    w.asm.save(offset_of!(Area, other), b);
+    w.mark(Phase::Before);
 }
 
 /// The three registers are the program's again.

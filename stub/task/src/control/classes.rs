@@ -239,7 +239,7 @@ impl Classes {
         if !is_classes || !alike || tallies[0] != tallies[1] {
             return;
         }
-        let loads = *guard == Guard::NoAccess && sees_reads(page) && sees_reads(next);
+        let loads = *guard == Guard::NoAccess && sees_reads(page);
         map.set_whole(page, if loads { tallies[0] } else { 0 }, tallies[0]);
     }
 

@@ -155,11 +155,11 @@ impl CodeCaves {
     }
 
     fn add(&mut self, rest: &mut AtRest, start: u64, len: u64, reserved: bool) -> bool {
-        if !(if reserved {
-            open(start, len)
-        } else {
-            map(start, len)
-        }) {
+        let there = match reserved {
+            true => open(start, len),
+            false => map(start, len),
+        };
+        if !there {
             return false;
         }
         match reserved {
