@@ -102,6 +102,15 @@ class Attached(unittest.TestCase):
         self.assertGreater(heap["allocated"], 1000)
         self.assertTrue(heap["searched"])
 
+    def test_little_address_space(self):
+        """Blocks lie elsewhere where what is free is ulpf's own place."""
+        server = Server("setarch", "-R", program("heap_attached"), "crowded")
+        checked = Checked(server.pid)
+        server.order("new_behind")
+        found, _ = checked.leave()
+        self.assertEqual(short(found), [("outside", "new_behind")], found)
+        self.assertEqual(server.end(), ("well\n", 0))
+
     def test_errors_in_blocks_from_before(self):
         """Those of glibc's heaps, of all threads."""
         server = Server(program("heap_attached"))

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { THREADS = 4, SLOTS = 64 };
@@ -128,9 +129,21 @@ static const struct {
 	{ "mend", break_heap },
 };
 
-int main(void)
+/* Takes all address space above what ulpf keeps for itself where addresses are not random, and the upper part of that. */
+static void crowd(void)
+{
+	const size_t len = 33UL << 30;
+	char *at;
+	do
+		at = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	while (at != MAP_FAILED && at > (char *)0x7eb000000000);
+}
+
+int main(int argc, char **argv)
 {
 	pthread_t threads[THREADS];
+	if (argc > 1 && !strcmp(argv[1], "crowded"))
+		crowd();
 	for (size_t n = 0; n < THREADS; n++)
 		pthread_create(&threads[n], NULL, work, (void *)n);
 	old = malloc(40);

@@ -96,8 +96,8 @@ pub(super) fn words(at: TargetAddr, why: Why) -> (String, String) {
             "watch the program's own copy of the data, or this memory once it has given the key back",
         ),
         Why::Ours => (
-            format!("{at} is memory of ulpf itself, not of the program"),
-            "watch an address of the program",
+            format!("{at} lies where ulpf keeps its own memory"),
+            "watch an address outside; a program that takes so much address space must take less of it",
         ),
         Why::StackEnd => (
             format!("{at} lies in the last page that the stack may grow to"),

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::functions::{DT_STRTAB, Object, bytes, u32_at};
+use super::functions::{DT_STRTAB, Object, block, bytes, u32_at, u32_of, u64_of};
 
 const NAMES: [&[u8]; 18] = [
     b"malloc",
@@ -33,8 +33,9 @@ const FUNCTION: u8 = 2;
 const CHOOSER: u8 = 10;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
-/// So many symbols of one bucket are looked at.
-const MOST: u32 = 1000;
+/// So many symbols of one bucket are looked at, so many of them in one reading.
+const MOST: usize = 1000;
+const SOME: usize = 8;
 const LONGEST: usize = 64;
 
 /// The allocator's functions in a file, `[start, end)`.
@@ -49,19 +50,28 @@ pub fn functions(object: &Object) -> Vec<(u64, u64)> {
 pub struct Tables {
     texts: u64,
     symbols: u64,
-    hashes: u64,
     bias: u64,
+    /// How many buckets there are, and where.
+    buckets: (u32, u64),
+    /// The number of the first symbol that has a hash.
+    first: u32,
 }
 
 impl Tables {
     /// `None`: it has none, or none with a hash table.
     pub fn of(object: &Object) -> Option<Tables> {
         let [texts, symbols, hashes] = object.dynamic([DT_STRTAB, DT_SYMTAB, DT_GNU_HASH]);
+        let hashes = object.loaded(hashes?);
+        // How many buckets, the number of the first symbol, how many words of eight bytes before the buckets.
+        let head: [u8; 16] = bytes(hashes)?;
+        let words = u64::from(u32_of(&head, 8)?);
+        let buckets = hashes.wrapping_add(16 + words * 8);
         Some(Tables {
             texts: object.loaded(texts?),
             symbols: object.loaded(symbols?),
-            hashes: object.loaded(hashes?),
             bias: object.bias,
+            buckets: (u32_of(&head, 0)?, buckets),
+            first: u32_of(&head, 4)?,
         })
     }
 
@@ -79,24 +89,24 @@ impl Tables {
         let hash = name.iter().fold(5381u32, |hash, byte| {
             hash.wrapping_mul(33).wrapping_add((*byte).into())
         });
-        let at = |n: u64| self.hashes.wrapping_add(n);
-        // How many buckets, the number of the first symbol, how many words of eight bytes before the buckets.
-        let (count, first, words) = (u32_at(at(0))?, u32_at(at(4))?, u32_at(at(8))?);
-        let buckets = at(16 + u64::from(words) * 8);
+        let (count, buckets) = self.buckets;
         let chains = buckets.wrapping_add(u64::from(count) * 4);
         let bucket = u64::from(hash.checked_rem(count)?);
-        let mut n = u32_at(buckets.wrapping_add(bucket * 4)).filter(|n| *n >= first)?;
-        for _ in 0..MOST {
-            let other = u32_at(chains.wrapping_add(u64::from(n - first) * 4))?;
-            if other | 1 == hash | 1
-                && let Some(found) = self.symbol(n, name, kind)
-            {
-                return Some(found);
+        let mut n = u32_at(buckets.wrapping_add(bucket * 4)).filter(|n| *n >= self.first)?;
+        for _ in 0..MOST / SOME {
+            let at = chains.wrapping_add(u64::from(n - self.first) * 4);
+            for other in block(at, SOME * 4).chunks_exact(4) {
+                let other = u32_of(other, 0)?;
+                if other | 1 == hash | 1
+                    && let Some(found) = self.symbol(n, name, kind)
+                {
+                    return Some(found);
+                }
+                if other & 1 != 0 {
+                    return None;
+                }
+                n = n.checked_add(1)?;
             }
-            if other & 1 != 0 {
-                return None;
-            }
-            n = n.checked_add(1)?;
         }
         None
     }
@@ -104,13 +114,13 @@ impl Tables {
     /// Where a function is, if it has this name.
     fn symbol(&self, n: u32, name: &[u8], kind: u8) -> Option<(u64, u64)> {
         let at = self.symbols.wrapping_add(u64::from(n) * 24);
-        let text = self.texts.wrapping_add(u32_at(at)?.into());
+        let symbol: [u8; 24] = bytes(at)?;
+        let text = self.texts.wrapping_add(u32_of(&symbol, 0)?.into());
         let said: [u8; LONGEST] = bytes(text)?;
         let end = said.iter().position(|byte| *byte == 0)?;
-        let [info, _, section @ ..] = bytes::<4>(at.wrapping_add(4))?;
-        let value = u64::from_le_bytes(bytes(at.wrapping_add(8))?);
-        let size = u64::from_le_bytes(bytes(at.wrapping_add(16))?);
-        let defined = info & 0xf == kind && section != [0, 0] && size > 0;
+        let [_, _, _, _, info, _, low, high, ..] = symbol;
+        let (value, size) = (u64_of(&symbol, 8)?, u64_of(&symbol, 16)?);
+        let defined = info & 0xf == kind && [low, high] != [0, 0] && size > 0;
         let start = self.bias.wrapping_add(value);
         (defined && said.get(..end) == Some(name))
             .then(|| Some((start, start.checked_add(size)?)))?

@@ -38,6 +38,8 @@ use ulpf_lib::command::Placement;
 
 /// The arena grows by so much at least.
 const LEAST_CHUNK: u64 = 4 << 20;
+/// So many places below our own are tried for the blocks.
+const MOST_HINTS: u64 = 8;
 /// And by no more than this, unless somebody needs more.
 const MOST_CHUNK: u64 = 256 << 20;
 
@@ -189,24 +191,34 @@ pub fn memory(len: u64) -> Result<u64, Refusal> {
     place::map_sparse(len).map_err(|_| no("there is no address space for its books", NO_ROOM))
 }
 
-/// Address space for blocks, at a multiple of [`WINDOW`].
+/// Address space for the blocks, at a multiple of [`WINDOW`], away from our own place, in which nothing can be watched.
+/// (The kernel chooses an address there where the program has taken what lies above it.)
 fn reserve() -> Result<u64, Refusal> {
     let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
     let len = ARENA + WINDOW;
-    // SAFETY: new memory; what of it is too much goes back.
-    unsafe {
-        let at = sys!(k::__NR_mmap, 0, len, k::PROT_NONE, flags, -1i64, 0)
-            .map_err(|_| no("there is no address space for its blocks", NO_ROOM))?;
-        let start = at.next_multiple_of(WINDOW);
-        if start > at {
-            let _ = sys!(k::__NR_munmap, at, start - at);
+    let place = place::all();
+    let below = (1..=MOST_HINTS).map(|n| place.start - n * len);
+    for hint in core::iter::once(0).chain(below) {
+        // SAFETY: new memory; what of it is too much goes back.
+        unsafe {
+            let at = sys!(k::__NR_mmap, hint, len, k::PROT_NONE, flags, -1i64, 0)
+                .map_err(|_| no("there is no address space for its blocks", NO_ROOM))?;
+            if at < place.end && place.start < at + len {
+                let _ = sys!(k::__NR_munmap, at, len);
+                continue;
+            }
+            let start = at.next_multiple_of(WINDOW);
+            if start > at {
+                let _ = sys!(k::__NR_munmap, at, start - at);
+            }
+            let end = start + ARENA;
+            if at + len > end {
+                let _ = sys!(k::__NR_munmap, end, at + len - end);
+            }
+            return Ok(start);
         }
-        let end = start + ARENA;
-        if at + len > end {
-            let _ = sys!(k::__NR_munmap, end, at + len - end);
-        }
-        Ok(start)
     }
+    Err(no("there is no address space for its blocks", NO_ROOM))
 }
 
 impl Control {
@@ -248,10 +260,8 @@ impl Control {
         self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
         self.grow_heap(LEAST_CHUNK);
         if arena::mapped() == 0 {
-            return Err(no(
-                "its memory cannot be watched",
-                "see the message before this one",
-            ));
+            let refused = self.last_refusal.take();
+            return Err(refused.unwrap_or_else(|| no("its memory cannot be watched", NO_ROOM)));
         }
         self.begin_to_serve();
         self.look_for_old_blocks();

@@ -2,7 +2,7 @@
 //! run-times search in the same way). Only tables of the form that linkers write are read; without one,
 //! nothing is known.
 
-use alloc::vec::Vec;
+use alloc::{vec, vec::Vec};
 
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::maps::Snapshot;
@@ -23,8 +23,23 @@ pub fn u32_at(at: u64) -> Option<u32> {
     bytes(at).map(u32::from_le_bytes)
 }
 
-fn u64_at(at: u64) -> Option<u64> {
-    bytes(at).map(u64::from_le_bytes)
+/// What is there, of `len` bytes: in one reading, since each is a system call.
+pub fn block(at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let known = text::read(at, &mut bytes);
+    bytes.truncate(known);
+    bytes
+}
+
+/// The number that stands in `bytes` at `at`.
+pub fn u32_of(bytes: &[u8], at: usize) -> Option<u32> {
+    let field = bytes.get(at..)?.first_chunk();
+    field.copied().map(u32::from_le_bytes)
+}
+
+pub fn u64_of(bytes: &[u8], at: usize) -> Option<u64> {
+    let field = bytes.get(at..)?.first_chunk();
+    field.copied().map(u64::from_le_bytes)
 }
 
 /// `at` and the signed number that stands there.
@@ -63,20 +78,20 @@ impl Object {
             n -= 1;
         }
         let base = maps.vmas.get(n)?.start;
+        const HEADER: usize = 56;
         let head: [u8; 64] = bytes(base)?;
         if !head.starts_with(b"\x7fELF\x02\x01") {
             return None;
         }
-        let count = u16::from_le_bytes([head[56], head[57]]);
-        let mut header = base.wrapping_add(u64_at(base + 32)?);
+        let count = usize::from(head[56]).min(64);
+        let headers = block(base.wrapping_add(u64_of(&head, 32)?), count * HEADER);
         let mut bias = None;
         let (mut loads, mut end) = (Vec::new(), base);
         let (mut unwind, mut dynamic) = (None, None);
-        for _ in 0..count.min(64) {
-            let (kind, offset) = (u32_at(header)?, u64_at(header.wrapping_add(8))?);
-            let address = u64_at(header.wrapping_add(16))?;
-            let len = u64_at(header.wrapping_add(40))?;
-            header = header.wrapping_add(56);
+        for n in 0..count {
+            let header = headers.get(n * HEADER..)?;
+            let (kind, offset) = (u32_of(header, 0)?, u64_of(header, 8)?);
+            let (address, len) = (u64_of(header, 16)?, u64_of(header, 40)?);
             if kind == PT_LOAD {
                 if offset == 0 {
                     bias = Some(base.wrapping_sub(address & !(PAGE_SIZE - 1)));
@@ -108,18 +123,23 @@ impl Object {
 
     /// What its dynamic section says of these tags.
     pub fn dynamic<const N: usize>(&self, tags: [u64; N]) -> [Option<u64>; N] {
+        /// Longer sections are not read to their end.
+        const MOST: u64 = 1 << 16;
         let mut found = [None; N];
-        let Some((mut at, end)) = self.dynamic else {
+        let Some((at, end)) = self.dynamic else {
             return found;
         };
-        while at < end
-            && let Some((tag, value)) = u64_at(at).zip(u64_at(at + 8))
-            && tag != 0
-        {
+        let section = block(at, end.saturating_sub(at).min(MOST) as usize);
+        for entry in section.chunks_exact(16) {
+            let Some((tag, value)) = u64_of(entry, 0).zip(u64_of(entry, 8)) else {
+                break;
+            };
+            if tag == 0 {
+                break;
+            }
             for (_, said) in tags.iter().zip(&mut found).filter(|(of, _)| **of == tag) {
                 *said = Some(value);
             }
-            at += 16;
         }
         found
     }

@@ -9,7 +9,7 @@ use ulpf_stub_handlers::check::entries::Function;
 use ulpf_stub_handlers::check::{overlaps, thunks};
 use ulpf_stub_handlers::rest::AtRest;
 
-use super::functions::{DT_STRTAB, Object, bytes, u32_at};
+use super::functions::{DT_STRTAB, Object, block, bytes, u32_at, u64_of};
 use super::text;
 
 /// The functions, and what checks their arguments.
@@ -37,6 +37,8 @@ const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 const DT_JMPREL: u64 = 23;
 const ENTRY: u64 = 24;
+/// So many relocations are read at once.
+const SOME: u64 = 128;
 
 /// The relocations of a file: where, of which kind and symbol, and what is added.
 pub fn relocations(object: &Object) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
@@ -44,13 +46,17 @@ pub fn relocations(object: &Object) -> impl Iterator<Item = (u64, u64, u64)> + '
     let tables = [(plt, plt_len), (all, all_len)].into_iter();
     let tables = tables.filter_map(|(at, len)| Some((object.loaded(at?), len? / ENTRY)));
     tables.flat_map(|(at, n)| {
-        let entries = (0..n).map_while(move |n| bytes::<24>(at + n * ENTRY));
-        entries.map(|entry| {
-            let word = |n: usize| {
-                let word = entry.get(n * 8..n * 8 + 8).unwrap_or_default();
-                word.try_into().map_or(0, u64::from_le_bytes)
-            };
-            (word(0), word(1), word(2))
+        let readings = (0..n).step_by(SOME as usize);
+        readings.flat_map(move |from| {
+            let some = block(
+                at.wrapping_add(from * ENTRY),
+                ((n - from).min(SOME) * ENTRY) as usize,
+            );
+            let entries = some.chunks_exact(ENTRY as usize);
+            let entries = entries.filter_map(|entry| {
+                Some((u64_of(entry, 0)?, u64_of(entry, 8)?, u64_of(entry, 16)?))
+            });
+            entries.collect::<Vec<_>>()
         })
     })
 }
