@@ -42,7 +42,7 @@ const fn example(
 }
 
 /// Those with one thread, whose memory does not depend on the time or on process numbers.
-const EXAMPLES: [Example; 18] = [
+const EXAMPLES: [Example; 19] = [
     example(
         "five",
         &[],
@@ -133,6 +133,13 @@ const EXAMPLES: [Example; 18] = [
         &["1", "20", "60"],
         ALL_STEPS,
         "cells w, cells+24:4 rw, cells+800:300 rw, cells+2044:8 w",
+    ),
+    // Stacks in the heap.
+    example(
+        "coroutines",
+        &["3"],
+        ALL_STEPS,
+        "*blocks:16384 rw, *blocks+8:16384 w, *blocks+16:16380 r, blocks rw, sums rw",
     ),
 ];
 

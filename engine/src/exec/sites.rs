@@ -61,6 +61,8 @@ pub struct Thunks {
     code_used: AtomicUsize,
     table: *const AtomicPtr<Site>,
     mask: usize,
+    /// Those of the table, one behind the other: few where the table is large.
+    order: *const AtomicPtr<Site>,
     sites: *mut Site,
     sites_max: usize,
     sites_used: AtomicUsize,
@@ -72,19 +74,20 @@ unsafe impl Send for Thunks {}
 // SAFETY: as above.
 unsafe impl Sync for Thunks {}
 
+/// Bytes for a site: two slots of the table, one of the order, itself.
+const PER_SITE: usize = 3 * size_of::<AtomicPtr<Site>>() + size_of::<Site>();
 /// Slots looked at before the table counts as full.
 const PROBES: usize = 64;
 
 impl Thunks {
     /// Bytes of [`DataArena`] for `sites` sites, a power of two.
     pub const fn data_size(sites: usize) -> usize {
-        sites * 2 * size_of::<AtomicPtr<Site>>() + sites * size_of::<Site>() + 64
+        sites * PER_SITE + 64
     }
 
     /// `data` must be zeroed and aligned to 64. `None` when it is too small for a single site.
     pub fn new(code: CodeArena, data: DataArena) -> Option<Thunks> {
-        let per_site = 2 * size_of::<AtomicPtr<Site>>() + size_of::<Site>();
-        let fit = data.len.checked_sub(64)? / per_site;
+        let fit = data.len.checked_sub(64)? / PER_SITE;
         let sites = fit.checked_next_power_of_two()? / if fit.is_power_of_two() { 1 } else { 2 };
         if sites == 0 {
             return None;
@@ -95,10 +98,12 @@ impl Thunks {
             code_used: AtomicUsize::new(0),
             table: data.base.cast(),
             mask: slots - 1,
-            // SAFETY: data_size counted both parts.
+            // SAFETY: data_size counted all parts.
+            order: unsafe { data.base.add(slots * size_of::<AtomicPtr<Site>>()).cast() },
+            // SAFETY: as above.
             sites: unsafe {
                 data.base
-                    .add((slots * size_of::<AtomicPtr<Site>>() + 63) & !63)
+                    .add(((slots + sites) * size_of::<AtomicPtr<Site>>() + 63) & !63)
                     .cast()
             },
             sites_max: sites,
@@ -121,9 +126,19 @@ impl Thunks {
 
     /// All sites that are known by now.
     pub fn all(&self) -> impl Iterator<Item = &Site> {
-        let slots = (0..=self.mask).map(|i| self.slot(i).load(Ordering::Acquire));
+        // SAFETY: there is room for as many as there are sites, all of it zeroed memory at first.
+        let slots = (0..self.len()).map(|n| unsafe { &*self.order.add(n) });
         // SAFETY: published sites are never freed or changed.
-        slots.filter_map(|p| unsafe { p.as_ref() })
+        slots.filter_map(|slot| unsafe { slot.load(Ordering::Acquire).as_ref() })
+    }
+
+    /// This one is in the table.
+    fn put_in_order(&self, site: *mut Site) {
+        // SAFETY: `make` has taken one of `sites_max`.
+        unsafe {
+            let n = site.offset_from_unsigned(self.sites);
+            (*self.order.add(n)).store(site, Ordering::Release);
+        }
     }
 
     /// The site at `pc`, decoded now if this is its first fault. Give up to 15 readable bytes.
@@ -138,8 +153,11 @@ impl Thunks {
                     made = self.make(decoder, pc, bytes)?;
                 }
                 match slot.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
-                    // SAFETY: just published, lives as long as the arena.
-                    Ok(_) => return Ok(unsafe { &*made }),
+                    Ok(_) => {
+                        self.put_in_order(made);
+                        // SAFETY: just published, lives as long as the arena.
+                        return Ok(unsafe { &*made });
+                    }
                     Err(other) => found = other,
                 }
             }

@@ -11,9 +11,9 @@ use crate::global::machine;
 use crate::runtime::frame::{SigInfo, UContext};
 
 /// Bytes for generated code.
-const CODE: usize = 16 << 20;
+const CODE: usize = 128 << 20;
 /// Instruction addresses that are remembered.
-const SITES: usize = 1 << 16;
+const SITES: usize = 1 << 19;
 
 struct Engine {
     decoder: Decoder,
