@@ -12,7 +12,7 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
 use ulpf_lib::arena::map_anonymous;
-use ulpf_lib::guard::Guards;
+use ulpf_lib::guard::{Guards, flags};
 use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
 use ulpf_stub_handlers::global::{self, Machine, g, machine};
 use ulpf_stub_handlers::ours::PAD;
@@ -317,6 +317,7 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         let _ = sys!(k::__NR_madvise, at, SHARED_LEN, k::MADV_DONTDUMP);
         g().shared.store(at as *mut SharedHeader, Relaxed);
         sys!(k::__NR_close, shared)?;
+        flags::told_of_calls();
         let mut guards = Guards::lazy(&g().page_map);
         let (base, end) = machine().image;
         guards.exclude(ulpf_lib::TargetAddr(base), end - base);

@@ -67,6 +67,17 @@ class VanishedMemory(Case):
                 status, out, err = run(specs[0], "fork_zeroed", options=["--at", "ready", "--quiet", *follow])
                 self.assertEqual((status, out), expected, f"{specs} {follow}: {err}")
 
+    def test_what_children_get_of_chunks(self):
+        """The same of the heap of a collector, whose advice is followed by its calls: what is split, moved, given back and
+        used again, and calls of two threads at once. On the build before, what had moved was forgotten when it was
+        protected."""
+        expected = bare(example("fork_chunks"))
+        self.assertSays(expected[1], r"child: --cde--- -------\* ab\*d\*\*gh abcdefgh", r"child: -+ ----efgh a-cdefgh -+")
+        for kind in "heap", "heap:rw":
+            for follow in [], ["--follow"]:
+                status, out, err = run([kind], "fork_chunks", options=["--quiet", *follow])
+                self.assertEqual((status, out), expected[:2], f"{kind} {follow}: {err}")
+
     def test_locked_memory(self):
         """mlock and its like, from before the watch and from after it: what madvise says, how much counts against the
         limit. On the build before: memory that madvise had touched was no longer locked."""

@@ -1,14 +1,34 @@
-//! Whether mappings may have flags that /proc/self/maps does not show, so that /proc/self/smaps need not be read where
-//! they have none.
+//! Flags of mappings that /proc/self/maps does not show: whether there may be any, and what of them can be known without
+//! /proc/self/smaps, for which the kernel walks all page tables.
+//!
+//! What a forked child gets of memory is known from smaps once; from then on the program's own calls tell it
+//! ([`through`]), if whoever serves them has said that all of them will ([`told_of_calls`]). The table is
+//! [`super::inherited`]; here is what the program's threads say, in the order in which they do. Where that is not
+//! known, because two calls were made at the same time or one has failed halfway, smaps is read again.
+//!
+//! ```text
+//! a thread   BEGUN+1 ─▶ the call ─▶ EVENTS ─▶ ENDED+1
+//! the task   BEGUN == ENDED, nothing unknown? ─▶ EVENTS into the table ─▶ BEGUN the same?
+//! ```
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use linux_raw_sys::general as k;
 
 static FLAGS: AtomicBool = AtomicBool::new(true);
 
-/// To be called before memory may get flags that /proc/self/maps does not show: another lot than to be copied
-/// into forked children, a lock, a protection key. (What has happened before we came is looked for by itself.)
+/// To be called before memory may get flags that /proc/self/maps does not show: a lock, a protection key, or such as
+/// [`through`] is not told of. (What has happened before we came is looked for by itself.)
 pub fn follow() {
     FLAGS.store(true, Ordering::SeqCst);
+    lost();
+}
+
+/// As [`follow`], of another lot in forked children, inside [`through`].
+pub fn inherit() {
+    if !FLAGS.swap(true, Ordering::SeqCst) {
+        lost();
+    }
 }
 
 static LOCKS: AtomicBool = AtomicBool::new(false);
@@ -23,7 +43,176 @@ pub(super) fn any() -> bool {
     FLAGS.load(Ordering::SeqCst) || LOCKS.load(Ordering::SeqCst)
 }
 
-/// They have been looked for, and there are none.
+/// Is all memory to come locked?
+pub(super) fn locks() -> bool {
+    LOCKS.load(Ordering::SeqCst)
+}
+
+/// All of them are looked for; what is found is [`found`].
 pub(super) fn forget() {
     FLAGS.store(false, Ordering::SeqCst);
+}
+
+pub(super) fn found() {
+    FLAGS.store(true, Ordering::SeqCst);
+}
+
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// From now on every call of the program that changes mappings goes through [`through`].
+pub fn told_of_calls() {
+    TOLD.store(true, Ordering::SeqCst);
+}
+
+/// What smaps has said, and calls since, is not all.
+static UNKNOWN: AtomicBool = AtomicBool::new(true);
+
+/// Something has happened of which nobody knows what it has changed.
+pub fn lost() {
+    UNKNOWN.store(true, Ordering::SeqCst);
+}
+
+/// What a call has done to what forked children get.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// What lies in `start..end` is new, or nothing: children get copies of it.
+    Fresh(u64, u64),
+    /// madvise(2) has given this advice about `start..end`.
+    Advice(u64, u64, u32),
+    /// What was in the first range is in the second one, as it was.
+    Moved((u64, u64), (u64, u64)),
+    /// One of which that is not known.
+    Unknown,
+}
+
+impl Change {
+    /// Of a call with its result; `brk`: the program break before it.
+    pub fn by(nr: u64, a: &[u64; 6], result: i64, brk: u64) -> Change {
+        let end = |start: u64, len: u64| start.saturating_add(len).saturating_add(4095) & !4095;
+        let failed = (-4095..0).contains(&result);
+        match nr as u32 {
+            k::__NR_mprotect => Change::None,
+            k::__NR_pkey_mprotect if a[3] as i32 <= 0 => Change::None,
+            k::__NR_madvise if !is_inheritance(a[2] as u32) => Change::None,
+            k::__NR_mmap if failed && a[3] & u64::from(k::MAP_FIXED) == 0 => Change::None,
+            _ if failed => Change::Unknown, // done in part, perhaps
+            // Huge pages may be longer than what was asked for.
+            k::__NR_mmap if a[3] & u64::from(k::MAP_HUGETLB) == 0 => {
+                Change::Fresh(result as u64, end(result as u64, a[1]))
+            }
+            k::__NR_munmap => Change::Fresh(a[0], end(a[0], a[1])),
+            k::__NR_brk => {
+                let now = result as u64;
+                Change::Fresh(end(brk.min(now), 0), end(brk.max(now), 0))
+            }
+            k::__NR_madvise => Change::Advice(a[0], end(a[0], a[1]), a[2] as u32),
+            k::__NR_mremap => {
+                let old = (a[0], end(a[0], a[1].max(1)));
+                Change::Moved(old, (result as u64, end(result as u64, a[2])))
+            }
+            _ => Change::Unknown,
+        }
+    }
+}
+
+/// Is this advice about what forked children get?
+pub fn is_inheritance(advice: u32) -> bool {
+    matches!(
+        advice,
+        k::MADV_DONTFORK | k::MADV_DOFORK | k::MADV_WIPEONFORK | k::MADV_KEEPONFORK
+    )
+}
+
+/// Calls that have begun, and those that have been told of. Never the same while one is being made.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// More calls between two looks, and smaps is read.
+const ROOM: usize = 512;
+type Event = [AtomicU64; 5];
+static EVENTS: [Event; ROOM] = [const { [const { AtomicU64::new(0) }; 5] }; ROOM];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes a call that changes mappings, and notes what it has done.
+pub fn through(make: impl FnOnce() -> i64, change: impl FnOnce(i64) -> Change) -> i64 {
+    let before = BEGUN.fetch_add(1, Ordering::SeqCst);
+    if ENDED.load(Ordering::SeqCst) != before {
+        lost(); // which of the two is first, only the kernel knows
+    }
+    let result = make();
+    note(change(result));
+    ENDED.fetch_add(1, Ordering::SeqCst);
+    result
+}
+
+fn note(change: Change) {
+    if !FLAGS.load(Ordering::SeqCst) || UNKNOWN.load(Ordering::SeqCst) {
+        return; // who looks next, looks for everything
+    }
+    let words = match change {
+        Change::None => return,
+        Change::Unknown => return lost(),
+        Change::Fresh(start, end) => [0, start, end, 0, 0],
+        Change::Advice(start, end, advice) => [1, start, end, advice.into(), 0],
+        Change::Moved(from, to) => [2, from.0, from.1, to.0, to.1],
+    };
+    match EVENTS.get(COUNT.fetch_add(1, Ordering::SeqCst)) {
+        None => lost(),
+        Some(event) => {
+            for (to, word) in event.iter().zip(words) {
+                to.store(word, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// A moment at which no call is being made.
+#[derive(Clone, Copy)]
+pub(super) struct Still(u64);
+
+impl Still {
+    pub(super) fn now() -> Option<Still> {
+        let ended = ENDED.load(Ordering::SeqCst);
+        (BEGUN.load(Ordering::SeqCst) == ended).then_some(Still(ended))
+    }
+
+    /// Has none been made since?
+    pub(super) fn lasts(self) -> bool {
+        BEGUN.load(Ordering::SeqCst) == self.0
+    }
+}
+
+/// What calls have done since the last look, if that is known.
+pub(super) fn changes() -> Option<impl Iterator<Item = Change>> {
+    if UNKNOWN.load(Ordering::SeqCst) {
+        return None;
+    }
+    let count = COUNT.swap(0, Ordering::SeqCst).min(ROOM);
+    Some(EVENTS.iter().take(count).map(|event| {
+        let [what, a, b, c, d] = [0, 1, 2, 3, 4].map(|n: usize| match event.get(n) {
+            Some(word) => word.load(Ordering::SeqCst),
+            None => 0,
+        });
+        match what {
+            0 => Change::Fresh(a, b),
+            1 => Change::Advice(a, b, c as u32),
+            _ => Change::Moved((a, b), (c, d)),
+        }
+    }))
+}
+
+/// smaps is about to be read: what is noted from now on is what has changed since.
+pub(super) fn begin_to_know() {
+    if TOLD.load(Ordering::SeqCst) {
+        COUNT.store(0, Ordering::SeqCst);
+        UNKNOWN.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Will the next look do without smaps?
+#[cfg(test)]
+pub(super) fn are_known() -> bool {
+    FLAGS.load(Ordering::SeqCst) && !UNKNOWN.load(Ordering::SeqCst)
 }

@@ -89,9 +89,8 @@ impl Snapshot {
 
     /// Finds out what the odd mappings are, what a forked child gets, what is locked and what has a protection key, by
     /// /proc/self/smaps. Slow (the kernel walks all page tables), so asked only when an odd one is to be
-    /// watched, or if there was such advice, a lock, or a key.
-    pub fn resolve(&mut self) {
-        flags::forget();
+    /// watched, or if there was such advice of which it is not known where, a lock, or a key. `false`: it cannot be read.
+    pub fn resolve(&mut self) -> bool {
         let mut flagged = false;
         let mut at = 0;
         let resolved = File::open(c"/proc/self/smaps").and_then(|file| {
@@ -124,20 +123,14 @@ impl Snapshot {
             })
         });
         if flagged {
-            flags::follow();
+            flags::found();
         }
         if resolved.is_err() {
             for vma in self.vmas.iter_mut().filter(|v| v.kind.is_odd()) {
                 vma.kind = VmaKind::File; // replacing its pages will fail if it is not
             }
         }
-    }
-
-    /// Is there anything that /proc/self/maps does not say?
-    pub fn resolve_if_flagged(&mut self) {
-        if flags::any() {
-            self.resolve();
-        }
+        resolved.is_ok()
     }
 
     /// Index of the mapping that holds `at`, or of the next one above.

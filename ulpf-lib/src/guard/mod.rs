@@ -34,6 +34,7 @@ mod check;
 mod close;
 pub mod flags;
 mod heap;
+mod inherited;
 mod live;
 mod machine;
 pub mod maps;
@@ -59,6 +60,7 @@ use crate::place;
 use crate::refusal::Refusal;
 use crate::sys::Errno;
 use crate::watch::AccessKind;
+use inherited::Inherited;
 use maps::{Snapshot, VmaKind};
 use os::InChild;
 use page_map::WINDOW_OVERLAP;
@@ -153,6 +155,7 @@ pub struct Guards {
     /// Tables of the page map.
     tables: Vec<(u64, u64)>,
     snapshot: Option<Snapshot>,
+    inherited: Inherited,
     max_map_count: u64,
     /// Parts of moved memory with something in it, for the child of a fork.
     fork_data: Option<Vec<(u64, u64)>>,
@@ -230,6 +233,7 @@ impl Guards {
             lent: Runs::new(),
             tables: Vec::new(),
             snapshot: None,
+            inherited: Inherited::new(),
             max_map_count: 65530,
             fork_data: None,
             live: false,
@@ -412,11 +416,14 @@ impl Guards {
 
     fn read_maps(&mut self) -> Result<(), Errno> {
         if self.snapshot.is_none() {
+            let still = flags::Still::now();
             let mut snapshot = Snapshot::read()?;
             if let Some(outer) = self.outer {
                 (outer.put_right)(&mut snapshot);
             }
-            snapshot.resolve_if_flagged();
+            let moved = self.moved.iter().map(|(s, e, m)| (s, e, m.in_child));
+            self.inherited
+                .complete(&mut snapshot, still, self.identity, moved);
             self.snapshot = Some(snapshot);
             self.mark_stack();
         }

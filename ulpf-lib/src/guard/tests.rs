@@ -33,7 +33,7 @@ fn region(pages: usize, prot: i32, flags: i32, fd: i32) -> u64 {
         at as u64
     }
 }
-fn anonymous(pages: usize) -> u64 {
+pub(super) fn anonymous(pages: usize) -> u64 {
     region(pages, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1)
 }
 fn load(at: u64) -> u8 {
@@ -45,7 +45,7 @@ fn store(at: u64, value: u8) {
     unsafe { std::ptr::write_volatile(at as *mut u8, value) }
 }
 /// Runs `f` in a child; the signal that it died of, or its exit status negated.
-fn in_child(f: impl FnOnce() -> i32) -> i32 {
+pub(super) fn in_child(f: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child only touches memory and leaves by _exit.
     unsafe {
         let pid = libc::fork();

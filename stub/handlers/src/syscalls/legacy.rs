@@ -9,6 +9,7 @@ use core::sync::atomic::AtomicBool;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::addr::USER_END;
+use ulpf_lib::guard::flags;
 use ulpf_lib::seccomp::I386;
 
 use super::call::{Args, ENOSYS, Outcome};
@@ -131,6 +132,7 @@ fn make(t: Current, uc: &mut UContext, nr: u32, args: &Args) -> Outcome {
         let (start, end) = (0, USER_END);
         park::request(t, uc, Request::OpenBegin { start, end });
     }
+    flags::lost();
     let result = int80(nr, args);
     if guarded {
         park::request(t, uc, Request::End);

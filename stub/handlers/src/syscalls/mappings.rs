@@ -9,7 +9,7 @@ use ulpf_lib::{AccessKind, TargetAddr};
 
 use super::call::{Args, raw};
 use super::scratch::Scratch;
-use super::{absent, buffers, sites, unguarded};
+use super::{absent, buffers, inherited, sites, unguarded};
 use crate::breakpoints;
 use crate::global::g;
 use crate::patches;
@@ -26,14 +26,6 @@ use crate::uring::held;
 /// Calls that change mappings. What is ours in the range goes back to plain memory first, with all
 /// other threads at rest, and is guarded again afterwards as far as it is still there.
 pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    // A droppable mapping is wiped, too.
-    if nr as u32 == k::__NR_madvise && matches!(a[2] as u32, k::MADV_DONTFORK | k::MADV_WIPEONFORK)
-        || nr as u32 == k::__NR_mmap
-            && (a[3] as u32 & k::MAP_TYPE == k::MAP_DROPPABLE || a[3] as u32 & k::MAP_LOCKED != 0)
-        || nr as u32 == k::__NR_pkey_mprotect && a[3] as i32 > 0
-    {
-        flags::follow();
-    }
     let result = match affected(nr, a) {
         Some((start, end)) => {
             // What is replaced, or discarded, changes under its watches without any store.
@@ -57,7 +49,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             park::request(t, uc, Request::ReleaseBegin { start, end });
             let r = match &request {
                 Some(request) => request.make(a),
-                None => raw(nr, a),
+                None => inherited::through(nr, a),
             };
             CHANGES.fetch_add(1, SeqCst);
             if r >= 0 {
@@ -84,7 +76,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             r
         }
         None => {
-            let r = raw(nr, a);
+            let r = inherited::through(nr, a);
             CHANGES.fetch_add(1, SeqCst);
             if r >= 0 && (g().has_watches() || g().has_breakpoints()) {
                 let mapped = done(nr, a, r as u64);
@@ -123,7 +115,6 @@ pub fn is_memory_call(nr: u64, a: &Args) -> bool {
 
 /// mlock(2) and its like: memory that is ours keeps what they say when it is moved or given back.
 pub fn lock_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    flags::follow();
     // Our tables have room for all that could be watched.
     if nr as u32 == k::__NR_mlockall && areas::SOME.load(Relaxed) {
         park::request(t, uc, Request::NoPatches);
@@ -138,10 +129,11 @@ pub fn lock_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         // The kernel faults the pages in, so they have to be accessible.
         park::request(t, uc, Request::LocksBegin { start, end });
     }
-    let result = match current {
+    let make = || match current {
         true => lock_whole(a),
         false => raw(nr, a),
     };
+    let result = inherited::untold(make);
     if result == 0 && end == USER_END {
         let future = nr as u32 == k::__NR_mlockall && a[0] & u64::from(k::MCL_FUTURE) != 0;
         flags::locks_follow(future);

@@ -16,6 +16,7 @@ mod commands;
 mod ends;
 mod exec;
 pub mod forked;
+mod inherited;
 mod io_uring;
 pub mod legacy;
 mod list;
@@ -162,6 +163,9 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         Some(Special::Mapping) => Value(memory_call(t, uc, nr, a)),
         Some(Special::Lock) => Value(lock_call(t, uc, nr, a)),
         Some(Special::Stub) => take_part(t, uc, nr, a),
+        None if nr as u32 == k::__NR_process_madvise => {
+            Value(inherited::untold(|| ordinary(t, uc, nr, a)))
+        }
         None if is_memory_call(nr, a) => Value(memory_call(t, uc, nr, a)),
         Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
     }

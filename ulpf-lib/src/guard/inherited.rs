@@ -1,0 +1,160 @@
+//! What a forked child gets of the program's memory, as smaps has said once and the program's calls since
+//! ([`super::flags`]).
+
+use linux_raw_sys::general as k;
+
+use super::flags::{self, Change, Still};
+use super::maps::{Snapshot, Vma};
+use super::os::InChild;
+use super::runs::Runs;
+use crate::place;
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests;
+
+/// Where it is anything but a copy: also of what has moved.
+pub struct Inherited(Runs<InChild>);
+
+impl Inherited {
+    pub const fn new() -> Inherited {
+        Inherited(Runs::new())
+    }
+
+    /// Puts into a snapshot what /proc/self/maps does not say. `still`: no call was being made before that was read.
+    /// `moved`: what is in the file that takes the place of moved memory, and what children get of it.
+    pub fn complete(
+        &mut self,
+        snapshot: &mut Snapshot,
+        still: Option<Still>,
+        file: File,
+        moved: impl Iterator<Item = (u64, u64, InChild)>,
+    ) {
+        if !flags::any() {
+            return;
+        }
+        let known = still.filter(|_| !flags::locks());
+        let followed = known.is_some_and(|still| self.follow() && still.lasts());
+        if !followed || !self.put_into(snapshot, file) {
+            self.look(snapshot, known, file, moved);
+        }
+    }
+
+    /// Reads smaps.
+    fn look(
+        &mut self,
+        snapshot: &mut Snapshot,
+        still: Option<Still>,
+        file: File,
+        moved: impl Iterator<Item = (u64, u64, InChild)>,
+    ) {
+        self.0.clear();
+        flags::forget();
+        if still.is_some() {
+            flags::begin_to_know();
+        }
+        let known = snapshot.resolve();
+        for vma in &snapshot.vmas {
+            if vma.locked || vma.keyed {
+                flags::lost(); // of these nobody tells
+            }
+            let plain = vma.in_child == InChild::Copy;
+            if !plain && !is_of(vma, file) && !place::has(vma.start) {
+                self.0.insert(vma.start, vma.end, vma.in_child);
+            }
+        }
+        // What has moved is a file to the kernel, which all children get.
+        for (start, end, in_child) in moved.filter(|m| m.2 != InChild::Copy) {
+            self.0.insert(start, end, in_child);
+        }
+        if self.0.iter().next().is_some() {
+            flags::found();
+        }
+        if !known || !still.is_some_and(Still::lasts) {
+            flags::lost();
+        }
+    }
+
+    /// What calls have changed since the last look. `false`: nobody knows.
+    fn follow(&mut self) -> bool {
+        let Some(mut changes) = flags::changes() else {
+            return false;
+        };
+        let done = changes.all(|change| self.change(change));
+        if !done {
+            flags::lost();
+        }
+        done
+    }
+
+    fn change(&mut self, change: Change) -> bool {
+        match change {
+            Change::None => {}
+            Change::Unknown => return false,
+            Change::Fresh(start, end) => self.0.remove(start, end),
+            Change::Moved(from, to) => {
+                if self.0.meets(from.0, from.1) {
+                    return false; // it may have been a part, a copy, or become longer
+                }
+                self.0.remove(to.0, to.1);
+            }
+            Change::Advice(start, end, advice) => self.advise(start, end, advice),
+        }
+        true
+    }
+
+    fn advise(&mut self, start: u64, end: u64, advice: u32) {
+        let mut at = start;
+        while at < end {
+            let (stop, before) = match self.0.within(at, end).next() {
+                Some((s, e, v)) if s <= at => (e, v),
+                Some((s, ..)) => (s, InChild::Copy),
+                None => (end, InChild::Copy),
+            };
+            match advised(before, advice) {
+                InChild::Copy => self.0.remove(at, stop),
+                after => self.0.insert(at, stop, after),
+            }
+            at = stop;
+        }
+    }
+
+    /// `false`: a mapping has it in part, so it cannot be right (one that grows down, for example).
+    fn put_into(&self, snapshot: &mut Snapshot, file: File) -> bool {
+        for vma in snapshot.vmas.iter_mut().filter(|v| !is_of(v, file)) {
+            vma.in_child = match self.0.within(vma.start, vma.end).next() {
+                None => InChild::Copy,
+                Some((s, e, v)) if (s, e) == (vma.start, vma.end) => v,
+                Some(_) => return false,
+            };
+        }
+        true
+    }
+}
+
+/// Device and inode of the file that takes the place of moved memory.
+type File = (u64, u64);
+
+fn is_of(vma: &Vma, file: File) -> bool {
+    vma.inode != 0 && (vma.dev, vma.inode) == file
+}
+
+fn advised(before: InChild, advice: u32) -> InChild {
+    let (nothing, wiped) = match before {
+        InChild::Copy => (false, false),
+        InChild::Zeros => (false, true),
+        InChild::Nothing { wiped } => (true, wiped),
+    };
+    let (nothing, wiped) = match advice {
+        k::MADV_DONTFORK => (true, wiped),
+        k::MADV_DOFORK => (false, wiped),
+        k::MADV_WIPEONFORK => (nothing, true),
+        k::MADV_KEEPONFORK => (nothing, false),
+        _ => (nothing, wiped),
+    };
+    match (nothing, wiped) {
+        (true, wiped) => InChild::Nothing { wiped },
+        (false, true) => InChild::Zeros,
+        (false, false) => InChild::Copy,
+    }
+}
