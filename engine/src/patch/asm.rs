@@ -182,6 +182,31 @@ impl Asm {
         ]);
         self.not_rcx();
     }
+    /// `rcx = from + value - rcx`, of so many bytes, zero-extended. Nothing that can be interrupted shows whether it is 0 before it
+    /// is that.
+    pub fn difference(&mut self, from: Option<u8>, value: i32, bytes: u32) {
+        self.not_rcx();
+        self.lea_rcx(from, value.wrapping_add(1), bytes);
+    }
+    /// `rcx -= a`, of 4 or 8 bytes, by its last instruction; changes `a`, which is one of the first eight.
+    pub fn rcx_less(&mut self, a: u8, bytes: u32) {
+        self.put(&[0x48, 0xf7, 0xd0 | a]);
+        self.lea_rcx(Some(a), 1, bytes);
+    }
+    /// `lea rcx, [rcx + base + disp]`, of so many bytes.
+    fn lea_rcx(&mut self, base: Option<u8>, disp: i32, bytes: u32) {
+        let wide = u8::from(bytes == 8) << 3;
+        match base {
+            Some(base) => self.put(&[0x40 | wide | base >> 3, 0x8d, 0x8c, RCX << 3 | base & 7]),
+            None => self.put(&[0x40 | wide, 0x8d, 0x89]),
+        }
+        self.put(&disp.to_le_bytes());
+        match bytes {
+            1 => self.ecx_from_cl(),
+            2 => self.put(&[0x0f, 0xb7, 0xc9]),
+            _ => {}
+        }
+    }
     pub fn not_rcx(&mut self) {
         self.put(&[0x48, 0xf7, 0xd0 | RCX]);
     }

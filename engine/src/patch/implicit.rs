@@ -292,6 +292,11 @@ fn move_rsp(w: &mut Writer, from: u8, by: i32, before: Phase) {
     w.mark(before);
 }
 
+/// `rsp -= 8`, as [`Access::make`] does it.
+pub fn push_slot(w: &mut Writer, before: Phase) {
+    move_rsp(w, RSP, -SLOT, before);
+}
+
 /// What is at `[a]` goes to the area, by way of rcx.
 pub fn read_into(w: &mut Writer, a: u8, at: usize) {
     w.asm.peek(RCX, a, 0, 8);

@@ -31,6 +31,7 @@ mod registers;
 #[cfg(test)]
 mod tests;
 mod trampoline;
+mod value;
 mod whole;
 mod writer;
 

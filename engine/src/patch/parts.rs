@@ -89,6 +89,13 @@ pub enum Phase {
     Compare,
     /// It was silent, which is to be counted. All three registers are in the area.
     Silent,
+    /// The store is done, and its hit counted in the place that [`ulpf_lib::ring::Area::idle_count`] says. Two registers are
+    /// in the area, the other one is the program's. If rcx is 0, it was silent, which is to be counted.
+    Stored,
+    /// The same; rcx is what was stored, and what was there is in [`ulpf_lib::ring::Area::old`].
+    StoredRcx,
+    /// The same; it was silent, which is to be counted.
+    StoredSilent,
     /// The instruction is done, and the three registers are in the area.
     Rest,
     /// The instruction is done; the address register is in the area.

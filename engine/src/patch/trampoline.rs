@@ -80,7 +80,9 @@ impl Trampoline {
                     let is_last = n + 1 == group.parts.len();
                     let end = is_last.then(|| group.end());
                     let counted = whole::count(&mut w, access, (a, b), end, target);
-                    let mut aside = checked(&mut w, access, (a, b), target, &mut near)?;
+                    // Else the page is asked whether it is whole before the bits are.
+                    let asks = target.whole && counted.is_none();
+                    let mut aside = checked(&mut w, access, (a, b), (target, asks), &mut near)?;
                     if let Some(Behind::Body(from)) = counted {
                         aside.counted = Some(from);
                     }
@@ -252,7 +254,7 @@ fn checked(
     w: &mut Writer,
     access: Access,
     (a, b): (u8, u8),
-    target: Target,
+    (target, asks): (Target, bool),
     near: &mut Vec<Near>,
 ) -> Option<Aside> {
     let part = w.part;
@@ -266,7 +268,7 @@ fn checked(
     });
     let mut aside = None;
     let mut first_asked = None;
-    if target.whole && !whole::may_count(&access) {
+    if asks {
         let (count, none) = whole_page(asm, (size, a, b), target)?;
         first_asked = Some(count);
         asm.aim_short(not_ours)?;

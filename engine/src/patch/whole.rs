@@ -15,9 +15,10 @@ use ulpf_lib::ring::Area;
 
 use super::asm::RCX;
 use super::hits::{compare, make, silent};
-use super::implicit::Access;
+use super::implicit::{Access, GoesOn};
 use super::original::jump_to;
 use super::parts::{FS, Phase, WHOLE_DISTANCES, WHOLE_WRITES};
+use super::value::{Value, store};
 use super::writer::{Target, Writer, keep, restore};
 
 /// Where the access leads to that was counted: behind its instruction in the program, or (a jump to be aimed) in the body.
@@ -26,10 +27,10 @@ pub enum Behind {
     Body(usize),
 }
 
-/// Is it such an access?
-pub fn may_count(access: &Access) -> bool {
+/// May it be such an access?
+fn may_count(access: &Access) -> bool {
     let mem = access.mem();
-    let plain = matches!(access, Access::Of(_)) && access.mask().is_none() && mem.segment != FS;
+    let plain = access.mask().is_none() && mem.segment != FS;
     plain && (mem.kind == AccessKind::Read || mem.size <= 8)
 }
 
@@ -46,22 +47,36 @@ pub fn count(
         return None;
     }
     let (at, marks) = (w.asm.here(), w.marks.len());
-    let mem = access.mem();
-    let of_address = |r: u8| mem.base == r || mem.index == r;
-    let done = if mem.kind == AccessKind::Read && !of_address(RCX) && !of_address(registers.0) {
-        load(w, access, registers.0, end, target)
-    } else {
-        any(w, access, registers, end, target)
-    };
-    if done.is_none() {
+    let undo = |w: &mut Writer| {
         w.asm.bytes.truncate(at);
         w.marks.truncate(marks);
+    };
+    let mem = access.mem();
+    let of_address = |r: u8| mem.base == r || mem.index == r;
+    if !of_address(RCX) && !of_address(registers.0) {
+        let a = registers.0;
+        let done = match Value::of(&access) {
+            _ if mem.kind == AccessKind::Read => load(w, access, a, end, target),
+            Some(value) => store(w, access, (value, a), end, target),
+            None => None,
+        };
+        if done.is_some() {
+            return done;
+        }
+        undo(w);
+    }
+    let done = match access {
+        Access::Of(_) => any(w, access, registers, end, target),
+        Access::Implicit(..) => None,
+    };
+    if done.is_none() {
+        undo(w);
     }
     done
 }
 
 /// Which watch it is, from the page's number in rcx. A short branch that is taken if there is none.
-fn watch(w: &mut Writer, kind: AccessKind, scratch: u8, target: Target) -> usize {
+pub fn watch(w: &mut Writer, kind: AccessKind, scratch: u8, target: Target) -> usize {
     let table = match kind {
         AccessKind::Read => target.tables.whole,
         _ => target.tables.whole + WHOLE_WRITES,
@@ -72,13 +87,26 @@ fn watch(w: &mut Writer, kind: AccessKind, scratch: u8, target: Target) -> usize
 }
 
 /// Its distance to the alias, to rcx.
-fn distance(w: &mut Writer, scratch: u8, target: Target) {
+pub fn distance(w: &mut Writer, scratch: u8, target: Target) {
     let distances = target.tables.whole.wrapping_add_signed(WHOLE_DISTANCES);
     w.asm.constant(scratch, distances);
     w.asm.indexed(&[0x8b], true, scratch, 8, 0);
 }
 
-fn behind(w: &mut Writer, end: Option<u64>, target: Target) -> Option<Behind> {
+pub fn behind(w: &mut Writer, access: Access, end: Option<u64>, target: Target) -> Option<Behind> {
+    let goes_on = match access {
+        Access::Of(_) => GoesOn::Behind,
+        Access::Implicit(i, _) => i.goes_on(),
+    };
+    let end = match goes_on {
+        GoesOn::Behind => end,
+        GoesOn::At(to) => Some(to),
+        GoesOn::Target => {
+            w.asm.jump_through(offset_of!(Area, target));
+            w.mark(Phase::After);
+            return Some(Behind::Program);
+        }
+    };
     let behind = match end {
         Some(end) => {
             jump_to(&mut w.asm, target, end)?;
@@ -113,7 +141,7 @@ fn load(w: &mut Writer, access: Access, a: u8, end: Option<u64>, target: Target)
     access.mark(w, Phase::AskedTallied);
     w.asm.load(a, offset_of!(Area, address));
     w.mark(Phase::Done);
-    let behind = behind(w, end, target)?;
+    let behind = behind(w, access, end, target)?;
     w.asm.aim_short(none)?;
     w.asm.load(RCX, offset_of!(Area, rcx));
     w.asm.load(a, offset_of!(Area, address));
@@ -145,7 +173,7 @@ fn any(
     w.asm.add_rcx(a);
     if mem.kind == AccessKind::Read {
         make(w, access, (a, b), Phase::Tallied)?;
-        let behind = behind(w, end, target)?;
+        let behind = behind(w, access, end, target)?;
         w.asm.aim_short(none)?;
         restore(w, a, b);
         w.mark(Phase::Saved);
@@ -155,7 +183,7 @@ fn any(
     let back = w.asm.here();
     restore(w, a, b);
     w.mark(Phase::Rest);
-    let behind = behind(w, end, target)?;
+    let behind = behind(w, access, end, target)?;
     w.asm.aim_short(none)?;
     restore(w, a, b);
     w.mark(Phase::Saved);

@@ -236,6 +236,12 @@ fn unchanged(area: &Area, uc: &mut UContext, part: &Part, a: u8, b: u8) -> bool 
     old.get(..size) == Some(now)
 }
 
+/// Are these the same, as far as the store of `part` goes, of 4 or 8 bytes?
+fn is_same(value: u64, old: u64, part: &Part) -> bool {
+    let size = part.access().map_or(8, |access| access.mem().size);
+    (value ^ old) << (64 - 8 * u32::from(size.clamp(1, 8))) == 0
+}
+
 /// If the context is inside a body, makes it that of the original code.
 pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
     if entries::leave(uc) {
@@ -311,6 +317,21 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
                 add(tally(area, &area.silent)?, 1);
             }
             restore(area, uc, a, b)?;
+            uc.gprs.rip = after;
+        }
+        Phase::Stored | Phase::StoredRcx | Phase::StoredSilent => {
+            let rcx = uc.gprs.rcx;
+            let silent = match mark.phase {
+                Phase::StoredSilent => true,
+                Phase::StoredRcx => is_same(rcx, area.old.first()?.load(Relaxed), part),
+                _ => rcx == 0,
+            };
+            if silent {
+                let of = area.idle_count.get(p.idle_count)?.load(Relaxed);
+                add(area.silent.get(of as usize)?, 1);
+            }
+            uc.gprs.rcx = area.rcx.load(Relaxed);
+            *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
             uc.gprs.rip = after;
         }
         Phase::HitSaved => {
