@@ -260,6 +260,32 @@ impl Table {
         let offset = pc - at;
         (offset <= p.body.code.len() as u64).then_some((p, offset as u16))
     }
+    /// The starts of the patches whose code meets `[start, end)`.
+    pub fn meeting(&self, start: u64, end: u64) -> Vec<u64> {
+        let before = self.list.range(..start).next_back();
+        let before = before.filter(|(_, p)| start < p.end());
+        let within = self.list.range(start..end.max(start));
+        before
+            .into_iter()
+            .chain(within)
+            .map(|(at, _)| *at)
+            .collect()
+    }
+    /// The starts of those whose bodies do.
+    pub fn with_bodies(&self, start: u64, end: u64) -> Vec<u64> {
+        let reaches = |start: &u64, at: u64| {
+            let body = self.list.get(start).map_or(0, |p| p.body.code.len() as u64);
+            at + body
+        };
+        let before = self.bodies.range(..start).next_back();
+        let before = before.filter(|(at, of)| start < reaches(of, **at));
+        let within = self.bodies.range(start..end.max(start));
+        before
+            .into_iter()
+            .chain(within)
+            .map(|(_, of)| *of)
+            .collect()
+    }
     /// The pages of [`Table::written`] that meet `[start, end)`.
     pub fn code_pages(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, CodePage)> + '_ {
         let first = start & !(PAGE_SIZE - 1);

@@ -61,7 +61,7 @@ use crate::refusal::Refusal;
 use crate::sys::Errno;
 use crate::watch::AccessKind;
 use inherited::Inherited;
-use maps::{Snapshot, VmaKind};
+use maps::{Snapshot, Vma, VmaKind};
 use os::InChild;
 use page_map::WINDOW_OVERLAP;
 pub use refuse::Unarmed;
@@ -421,6 +421,7 @@ impl Guards {
             if let Some(outer) = self.outer {
                 (outer.put_right)(&mut snapshot);
             }
+            self.know_its_kin(&mut snapshot);
             let moved = self.moved.iter().map(|(s, e, m)| (s, e, m.in_child));
             self.inherited
                 .complete(&mut snapshot, still, self.identity, moved);
@@ -428,6 +429,19 @@ impl Guards {
             self.mark_stack();
         }
         Ok(())
+    }
+
+    /// What lies in the kernel's own tmpfs, as our file does, is plain memory: memfds and System V segments without huge
+    /// pages. (Others take smaps to know.)
+    fn know_its_kin(&self, snapshot: &mut Snapshot) {
+        let (dev, _) = self.identity;
+        if dev == 0 || matches!(self.machine, Machine::Device(_)) {
+            return;
+        }
+        let kin = |v: &&mut Vma| v.kind == VmaKind::Odd && v.dev == dev;
+        for vma in snapshot.vmas.iter_mut().filter(kin) {
+            vma.kind = VmaKind::File;
+        }
     }
 
     /// Before [`Guards::piece`] is asked about a run and its neighbours.

@@ -537,16 +537,19 @@ impl Patches {
         if !patches::touches(start, end) {
             return;
         }
-        self.remove_where(rest, |p| {
-            let body = p.at + p.body.code.len() as u64;
-            p.start() < end && start < p.end() || p.at < end && start < body
-        });
+        let table = patches::table();
+        self.remove_each(rest, table.meeting(start, end));
+        self.remove_each(rest, table.with_bodies(start, end));
     }
 
     fn remove_where(&mut self, rest: &mut AtRest, goes: impl Fn(&Patch) -> bool) {
         let all = patches::table().list.values().filter(|p| goes(p));
-        let all: Vec<u64> = all.map(|p| p.start()).collect();
-        for start in all {
+        let all = all.map(|p| p.start()).collect();
+        self.remove_each(rest, all);
+    }
+
+    fn remove_each(&mut self, rest: &mut AtRest, starts: Vec<u64>) {
+        for start in starts {
             self.remove(rest, start);
         }
     }
@@ -558,7 +561,7 @@ impl Patches {
         self.generated.forget(rest, start, end);
         self.restore(rest, start, end);
         for room in self.caves.forget(rest, start, end) {
-            self.remove_where(rest, |p| room.contains(&p.at));
+            self.remove_each(rest, patches::table().with_bodies(room.start, room.end));
         }
     }
 
@@ -613,10 +616,17 @@ impl Patches {
 
     /// What stands in `[start, end)` will be another code.
     fn clear_code(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        let codes = start..end.max(start);
         let refused = &mut rest.tables_mut().patches.refused;
-        refused.retain(|at, _| *at < start || *at >= end);
-        self.jumped_over.retain(|at| *at < start || *at >= end);
-        self.remove_where(rest, |p| p.start() < end && start < p.end());
+        let gone: Vec<u64> = refused.range(codes.clone()).map(|(at, _)| *at).collect();
+        for at in gone {
+            refused.remove(&at);
+        }
+        let gone: Vec<u64> = self.jumped_over.range(codes).copied().collect();
+        for at in gone {
+            self.jumped_over.remove(&at);
+        }
+        self.remove_each(rest, patches::table().meeting(start, end));
     }
 
     pub fn remove_all(&mut self, rest: &mut AtRest) {
