@@ -55,6 +55,16 @@ class Errors(Checked):
                 self.assertEqual(gdb.value(value), {"write_behind": 1, "last_of_many": 1000, "use_after_realloc": 7}[word])
                 self.assertEnds(gdb, 5)
 
+    def test_a_leap_into_another_block(self):
+        """It stops before it, too, at each place once."""
+        gdb = self.checked("heap_far", "bad", "write_int", "write_long")
+        for word, size in ("write_int", 4), ("write_long", 8):
+            self.assertSays(gdb("continue"), rf"write of {size} bytes at .* inside another one of 4000 bytes", "the other one allocated by", word, STOP)
+            self.assertEqual(gdb.value("behind[2000]"), 0)
+            self.assertSays(gdb("backtrace"), rf"#0 .* {word} \(bad=true\)")
+            gdb("stepi")
+        self.assertSays(self.assertEnds(gdb), "ulpf: 2 errors at 2 places")
+
     def test_a_store_that_is_left_out(self):
         """Who sets another PC has it never made."""
         gdb = self.checked("heap_errors", "write_behind")

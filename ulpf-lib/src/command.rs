@@ -152,7 +152,7 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
-    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop] [running] [of ADDR]`
+    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop] [running] [base] [of ADDR]`
     HeapCheck(HeapCheck),
     /// `heap-error`, `heap-block ADDR`, `heap-leaks`, `heap-pointers ADDR`
     HeapAsk(HeapAsk),
@@ -188,6 +188,8 @@ pub struct HeapCheck {
     pub stop: bool,
     /// The program has run already: it has blocks of its own.
     pub running: bool,
+    /// Accesses are compared with the pointer in their operand also where that is a guess, and always.
+    pub base: bool,
     /// Of a forked child: the boot block of its parent's stub, whose heap it has.
     pub of: Option<u64>,
 }
@@ -201,6 +203,7 @@ impl Default for HeapCheck {
             leaks: true,
             stop: false,
             running: false,
+            base: false,
             of: None,
         }
     }
@@ -432,6 +435,7 @@ impl fmt::Display for Command {
                 let leaks = if how.leaks { " leaks" } else { "" };
                 let stop = if how.stop { " stop" } else { "" };
                 let running = if how.running { " running" } else { "" };
+                let base = if how.base { " base" } else { "" };
                 let HeapCheck {
                     frames,
                     quarantine,
@@ -440,7 +444,7 @@ impl fmt::Display for Command {
                 } = how;
                 write!(
                     f,
-                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}{running}"
+                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}{running}{base}"
                 )?;
                 how.of.map_or(Ok(()), |at| write!(f, " of {at:#x}"))
             }

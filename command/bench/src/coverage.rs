@@ -190,6 +190,8 @@ fn tactic(
                 leaving: 0,
                 tables: Default::default(),
                 hit: 0,
+                asks: 0,
+                asking: None,
                 step: 0,
                 ahead: false,
                 whole: false,

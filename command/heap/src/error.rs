@@ -26,6 +26,8 @@ pub struct Error<'a> {
     pub callers: Vec<Rc<Place>>,
     pub allocated_by: Vec<Rc<Place>>,
     pub freed_by: Vec<Rc<Place>>,
+    /// Who allocated the other block, in which an access lies by a pointer to this one.
+    pub other_allocated_by: Vec<Rc<Place>>,
     /// The access, or the function that frees or has allocated, and all callers.
     frames: Vec<Frame>,
     /// So many of the first of them may be missing.
@@ -211,6 +213,7 @@ impl Error<'_> {
             callers,
             allocated_by,
             freed_by: places(program, &report.freed_at),
+            other_allocated_by: places(program, &report.other_allocated_at),
             own: frames.len().saturating_sub(all),
             frames,
             inner,
@@ -277,6 +280,13 @@ impl Error<'_> {
         (start != 0).then(|| (start, self.report.size.load(Relaxed)))
     }
 
+    /// The other block, in which an access lies by a pointer to the first one: its first byte, and its bytes.
+    pub fn other(&self) -> Option<(u64, u64)> {
+        let start = self.report.other.load(Relaxed);
+        let there = self.wrong == Wrong::Far && start != 0;
+        there.then(|| (start, self.report.other_size.load(Relaxed)))
+    }
+
     /// `8 bytes behind a block of 24 bytes`
     pub fn where_in_block(&self) -> String {
         let Some((start, size)) = self.block() else {
@@ -298,7 +308,7 @@ impl Error<'_> {
     pub fn what(&self) -> String {
         let by = self.report.kind.load(Relaxed);
         match self.wrong {
-            Wrong::Outside | Wrong::Freed | Wrong::Poisoned => {
+            Wrong::Outside | Wrong::Freed | Wrong::Poisoned | Wrong::Far => {
                 let access = match by {
                     n if n == AccessKind::Read as u32 => "read",
                     n if n == AccessKind::Write as u32 => "write",
@@ -313,7 +323,11 @@ impl Error<'_> {
                     (Wrong::Poisoned, _) => format!("{POISONED}, {}", self.where_in_block()),
                     _ => self.where_in_block(),
                 };
-                format!("{access} of {len}{by} at {:#x}, {place}", self.addr)
+                let other = self.other().map_or(String::new(), |(start, size)| {
+                    let inside = count(self.addr.saturating_sub(start), "byte");
+                    format!(": {inside} inside another one of {}", count(size, "byte"))
+                });
+                format!("{access} of {len}{by} at {:#x}, {place}{other}", self.addr)
             }
             Wrong::Twice => format!("{} of what was freed before: {:#x}", freeing(by), self.addr),
             Wrong::NoBlock => match self.block() {
@@ -380,6 +394,12 @@ impl Error<'_> {
             &format!("allocated by{}", thread(allocated)),
             &self.allocated_by,
         );
+        let other = &self.report.other_allocated_at;
+        lines(
+            out,
+            &format!("the other one allocated by{}", thread(other)),
+            &self.other_allocated_by,
+        );
     }
 
     /// Of a report that answers which block a byte is of.
@@ -413,6 +433,9 @@ impl Error<'_> {
             size: block.map(|b| b.1),
             allocated_by: &self.allocated_by,
             freed_by: &self.freed_by,
+            other: self.other().map(|b| Address(b.0)),
+            other_size: self.other().map(|b| b.1),
+            other_allocated_by: self.other().map(|_| &*self.other_allocated_by),
             suppression: self.suppression.as_deref(),
         })
     }
@@ -473,6 +496,12 @@ struct Line<'a> {
     size: Option<u64>,
     allocated_by: &'a [Rc<Place>],
     freed_by: &'a [Rc<Place>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other: Option<Address>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_allocated_by: Option<&'a [Rc<Place>]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     suppression: Option<&'a str>,
 }

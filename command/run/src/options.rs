@@ -183,6 +183,7 @@ pub struct WatchArgs {
 const ERRORS: &str = "\
 WHAT IS FOUND
   outside                 a read or write before, behind or between the blocks of the heap
+  far                     a read or write by a pointer to one block that lies in another one (see --base)
   freed                   the same of a block that has been freed, as long as it is in the quarantine
   double-free, invalid-free, mismatched-free
                           what is freed was freed before, is no beginning of a block, or was allocated by
@@ -219,6 +220,10 @@ pub struct CheckArgs {
     /// Bytes between blocks, at least; larger blocks have larger gaps (16 to 4096)
     #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = clap::value_parser!(u64).range(16..=4096))]
     pub gap: u64,
+
+    /// Find accesses that leap from one block into another one also where the pointer is a guess, and at each access: slower
+    #[arg(long)]
+    pub base: bool,
 
     /// The exit status when there were errors, or blocks are lost; else it is the program's
     #[arg(long, value_name = "STATUS")]
@@ -364,6 +369,7 @@ impl Check {
                     leaks: !args.no_leaks,
                     stop: false,
                     running: args.attach.is_some(),
+                    base: args.base,
                     of: None,
                 },
                 json: args.json,

@@ -208,7 +208,16 @@ impl Asm {
         }
     }
     pub fn not_rcx(&mut self) {
-        self.put(&[0x48, 0xf7, 0xd0 | RCX]);
+        self.not(RCX);
+    }
+    /// `not reg`
+    pub fn not(&mut self, reg: u8) {
+        self.put(&[0x48 | reg >> 3, 0xf7, 0xd0 | reg & 7]);
+    }
+    /// `to = index - to + disp`
+    pub fn less_itself(&mut self, to: u8, index: u8, disp: i32) {
+        self.not(to);
+        self.lea_of(to, (to, index, 1), disp + 1);
     }
     /// `rdfsbase rcx`
     pub fn fs_base(&mut self) {

@@ -20,6 +20,7 @@
 
 mod alias;
 mod asm;
+mod far;
 mod hits;
 mod implicit;
 mod mask;

@@ -51,6 +51,21 @@ pub fn lock_of(alias: u64) -> usize {
     (alias >> 12) as usize % LOCKS
 }
 
+/// A checked heap lies in so many bytes, as a power of two.
+pub const ARENA_BITS: u32 = 35;
+/// So many bytes have an owner.
+pub const GRANULE_BITS: u32 = 16;
+/// A heap whose blocks are told from each other.
+#[derive(Clone, Copy)]
+pub struct Blocks {
+    /// Its first byte.
+    pub heap: u64,
+    /// A 32-bit word for each 2^[`GRANULE_BITS`] bytes: whose they are; 0: they have slots.
+    pub owners: u64,
+    /// A 16-bit word for each 16 bytes: which slot they are in.
+    pub lines: u64,
+}
+
 /// How many classes of pages there are.
 pub const CLASSES: usize = 256;
 

@@ -34,6 +34,8 @@ fn target(at: u64) -> Target {
         idle_count: 0x1100,
         hit: 0x7ea1_2345_0000,
         step: 192,
+        asks: 0x7ea1_2345_0100,
+        asking: None,
         leaving: 0x7ea1_2345_0040,
         ahead: false,
         whole: false,

@@ -7,6 +7,7 @@ use ulpf_lib::ring::Area;
 
 use super::alias::alias;
 use super::asm::{Asm, RCX};
+use super::far;
 use super::hits::{Near, closer, hit, tally, whole_page};
 use super::implicit::Access;
 use super::original::{self, jump_to, plain};
@@ -35,6 +36,8 @@ pub struct Trampoline {
     pub after: Vec<u16>,
     /// Where a repeated part is executed as it is.
     pub native: Vec<u16>,
+    /// Where each part goes on that has asked where its pointer leads.
+    pub asked: Vec<u16>,
 }
 
 /// The other way of a checked part: the access is none of ours.
@@ -65,6 +68,7 @@ impl Trampoline {
             looks: Vec::new(),
             after: Vec::new(),
             native: Vec::new(),
+            asked: Vec::new(),
         };
         let mut asides = Vec::new();
         let mut near = Vec::new();
@@ -72,13 +76,16 @@ impl Trampoline {
         for (n, part) in group.parts.iter().enumerate() {
             w.part = n as u8;
             trampoline.parts.push(w.asm.here() as u16);
-            let (mut a, mut b, mut after, mut native) = (0, 0, 0, 0);
+            let (mut a, mut b, mut after, mut native, mut asked) = (0, 0, 0, 0, 0);
             match &part.what {
                 What::Checked(_) | What::Implicit(_) => {
                     let access = part.access()?;
                     (a, b) = registers(access.named())?;
                     let is_last = n + 1 == group.parts.len();
                     let end = is_last.then(|| group.end());
+                    if let What::Checked(insn) = &part.what {
+                        asked = far::ask(&mut w, insn, (a, b), target)?;
+                    }
                     let counted = whole::count(&mut w, access, (a, b), end, target);
                     // Else the page is asked whether it is whole before the bits are.
                     let asks = target.whole && counted.is_none();
@@ -110,6 +117,7 @@ impl Trampoline {
             trampoline.other.push(b);
             trampoline.after.push(after);
             trampoline.native.push(native);
+            trampoline.asked.push(asked);
         }
         jump_to(&mut w.asm, target, group.end())?;
         w.mark(Phase::After);

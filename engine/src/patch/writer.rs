@@ -6,7 +6,7 @@ use core::mem::offset_of;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, RCX};
-use super::parts::{Mark, Phase};
+use super::parts::{Blocks, Mark, Phase};
 
 /// Where a trampoline goes, and what it works with.
 #[derive(Clone, Copy)]
@@ -22,10 +22,14 @@ pub struct Target {
     pub hit: u64,
     /// See `hit`.
     pub leaving: u64,
+    /// See `hit`; for an access that asks where its pointer leads (`asking`).
+    pub asks: u64,
     /// See `hit`.
     pub step: u64,
     /// Hits are to be looked at before they are made: each costs an `int3`.
     pub ahead: bool,
+    /// Accesses with an index ask first whether they lead out of the block of their pointer.
+    pub asking: Option<Blocks>,
     /// Most pages are watched as a whole, by watches that only count.
     pub whole: bool,
     /// What it looks up.

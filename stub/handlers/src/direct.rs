@@ -48,6 +48,10 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     if known.call != 0 {
         return check::hooks::called(t, known, frame);
     }
+    if known.operand.is_some() {
+        frame.gprs.rip = known.pc;
+        return check::far::ask(t, &frame.gprs, known);
+    }
     if known.repeats && !known.leaving {
         return make_runs(t, area, known, frame);
     }

@@ -18,7 +18,7 @@ use ulpf_lib::ring::Unpatched;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
 
 use crate::cause::Cause;
-use crate::check::foresee;
+use crate::check::{self, far, foresee};
 use crate::engine;
 use crate::generated;
 use crate::global::g;
@@ -244,7 +244,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let mut list = AccessList::new();
     site.insn.accesses(&cpu, &mut list);
     let known = !list.overflowed() && site.insn.accesses_known();
-    let wrong = foresee::stops_at(t, cpu.gprs, known.then_some(&list));
+    let wrong = foresee::stops_at(t, cpu.gprs, site, known.then_some(&list));
     if !wrong.is_empty() {
         cancel_own_step(t, uc);
         stop_for(t, uc, &wrong);
@@ -299,6 +299,9 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     if t.stepping.load(Relaxed) {
         // The debugger's trap flag is not the program's: `pushf` must not store it.
         cpu.gprs.rflags &= !eflags::TF;
+    }
+    if !check::STOPS.load(Relaxed) {
+        far::access(t, cpu.gprs, site, &list);
     }
     let probe = site.insn.probe(&cpu);
     match engine::thunks().execute(site, &mut cpu, &g().page_map) {

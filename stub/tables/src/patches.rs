@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
+use ulpf_engine::access::MemOp;
 use ulpf_engine::patch::{Group, IDLE_ROUND, JUMP, Part, Tables, Trampoline, What};
 use ulpf_lib::ring::{Area, SharedHeader, Unpatched};
 use ulpf_lib::{AccessKind, PAGE_SIZE};
@@ -25,15 +26,19 @@ pub struct Known {
     pub repeats: bool,
     /// Not 0: no access, but a call of the program's allocator, which is served in its place; which function.
     pub call: u8,
+    /// Asks, before its access is made, whether that leads out of the block of this operand's pointer.
+    pub operand: Option<MemOp>,
 }
 
 /// For each part of a patch: of a hit, of leaving when the patch stays, and when it has gone; of a string instruction
-/// that is executed as it is.
-pub const KNOWN: usize = 4;
+/// that is executed as it is; and of an access that asks where its pointer leads.
+pub const KNOWN: usize = 5;
 /// Which of them says that the body begins anew.
 pub const AGAIN: usize = 1;
 /// Which of them is of a string instruction that is executed as it is.
 pub const NATIVE: usize = 3;
+/// Which of them asks.
+pub const ASKS: usize = 4;
 
 impl Known {
     pub fn of(part: &Part) -> [Known; KNOWN] {
@@ -51,12 +56,18 @@ impl Known {
             leaving,
             repeats,
             call: 0,
+            operand: None,
         };
+        let operand = part.access().map(|access| *access.mem());
         [
             known(part.goes_on().unwrap_or(0), false),
             known(part.at, true),
             known(part.at, true),
             known(part.at, false),
+            Known {
+                operand,
+                ..known(part.at, false)
+            },
         ]
     }
 

@@ -52,7 +52,7 @@ const LAST: Of = Of {
 
 const HEAP_CHECK: Of = Of {
     what: "ulpf heap-check",
-    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks] [stop], before the program has run, or [running]",
+    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks] [stop] [base], before the program has run, or [running]",
 };
 
 const HEAP_ASK: Of = Of {
@@ -159,9 +159,10 @@ fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
             "leaks" => how.leaks = true,
             "stop" => how.stop = true,
             "running" => how.running = true,
+            "base" => how.base = true,
             _ => {}
         }
-        if matches!(word, "leaks" | "stop" | "running") {
+        if matches!(word, "leaks" | "stop" | "running" | "base") {
             continue;
         }
         match (word, number(w.next())) {

@@ -39,8 +39,8 @@ fn printed_and_read_again() {
         ),
         ("ulpf unwatch 7", "ulpf unwatch 7"),
         (
-            "ulpf heap-check leaks running frames 3 stop",
-            "ulpf heap-check frames 3 quarantine 67108864 gap 16 leaks stop running",
+            "ulpf heap-check leaks base running frames 3 stop",
+            "ulpf heap-check frames 3 quarantine 67108864 gap 16 leaks stop running base",
         ),
         ("ulpf heap-error", "ulpf heap-error"),
         ("ulpf heap-leaks", "ulpf heap-leaks"),

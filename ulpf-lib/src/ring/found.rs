@@ -34,6 +34,8 @@ pub enum Wrong {
     Overlap,
     /// An access to memory of which the program itself says that nobody may touch it.
     Poisoned,
+    /// An access by a pointer to one block that lies in another one.
+    Far,
     /// At the end: blocks to which nothing points any more.
     Lost,
     /// At the end: blocks to which only lost blocks point.
@@ -46,7 +48,7 @@ pub enum Wrong {
 
 impl Wrong {
     /// All of them.
-    pub const ALL: [Wrong; 11] = [
+    pub const ALL: [Wrong; 12] = [
         Wrong::Outside,
         Wrong::Freed,
         Wrong::Twice,
@@ -54,6 +56,7 @@ impl Wrong {
         Wrong::Mismatch,
         Wrong::Overlap,
         Wrong::Poisoned,
+        Wrong::Far,
         Wrong::Lost,
         Wrong::LostWith,
         Wrong::PerhapsLost,
@@ -72,7 +75,10 @@ impl Wrong {
 
     /// Is it about what an instruction or a system call has touched?
     pub fn is_access(self) -> bool {
-        matches!(self, Wrong::Outside | Wrong::Freed | Wrong::Poisoned)
+        matches!(
+            self,
+            Wrong::Outside | Wrong::Freed | Wrong::Poisoned | Wrong::Far
+        )
     }
 
     /// Is it about what a function was to free?
@@ -235,6 +241,12 @@ pub struct Report {
     pub allocated_at: Trace,
     /// Where it was freed.
     pub freed_at: Trace,
+    /// Another block in which the access lies, by a pointer to this one: its first byte; 0: there is none.
+    pub other: AtomicU64,
+    /// Bytes that were asked for it.
+    pub other_size: AtomicU64,
+    /// Where it was allocated.
+    pub other_allocated_at: Trace,
 }
 
 /// What is known of the blocks that a program had before its heap was checked.

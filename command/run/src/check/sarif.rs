@@ -35,6 +35,7 @@ fn describe(wrong: Wrong) -> &'static str {
         Wrong::Mismatch => "A block is freed by another kind of function than has allocated it",
         Wrong::Overlap => "A function copies between places that overlap",
         Wrong::Poisoned => "An access to memory that the program itself has forbidden to touch",
+        Wrong::Far => "An access by a pointer to one block of the heap that lies in another one",
         Wrong::Lost => "Nothing points to a block any more, which was not freed",
         Wrong::LostWith => "Only lost blocks point to a block, which was not freed",
         Wrong::PerhapsLost => "Only the inside of a block is pointed to, which was not freed",
@@ -141,7 +142,12 @@ impl Sarif {
             true => None,
             false => self.stack("allocated by", error.allocated_by.iter()),
         };
-        let stacks = [self.stack(first, here.into_iter()), freed, allocated];
+        let other = self.stack(
+            "the other one allocated by",
+            error.other_allocated_by.iter(),
+        );
+        let first = self.stack(first, here.into_iter());
+        let stacks = [first, freed, allocated, other];
         result["stacks"] = stacks.into_iter().flatten().collect();
         if let Some(name) = suppressed {
             result["suppressions"] = json!([{ "kind": "external", "justification": shown(name) }]);

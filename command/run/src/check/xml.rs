@@ -57,7 +57,7 @@ fn kind(error: &Error) -> &'static str {
     match error.wrong {
         wrong if wrong.is_access() && error.syscall().is_some() => "SyscallParam",
         wrong if wrong.is_access() && error.writes() => "InvalidWrite",
-        Wrong::Outside | Wrong::Freed | Wrong::Poisoned => "InvalidRead",
+        Wrong::Outside | Wrong::Freed | Wrong::Poisoned | Wrong::Far => "InvalidRead",
         Wrong::Twice | Wrong::NoBlock => "InvalidFree",
         Wrong::Mismatch => "MismatchedFree",
         Wrong::Overlap => "Overlap",
@@ -203,12 +203,18 @@ impl Xml {
                 error,
                 [&error.place].into_iter().chain(&error.callers),
             );
-            for (what, places) in [
-                ("Freed by", &error.freed_by),
-                ("Allocated by", &error.allocated_by),
+            let (block, other) = (error.block(), error.other());
+            for (what, block, places) in [
+                ("Freed by", block, &error.freed_by),
+                ("Allocated by", block, &error.allocated_by),
+                (
+                    "The other one allocated by",
+                    other,
+                    &error.other_allocated_by,
+                ),
             ] {
                 if !places.is_empty() {
-                    let what = match error.block() {
+                    let what = match block {
                         Some((start, size)) => {
                             format!("{what}: the block of {size} bytes at {start:#x}")
                         }

@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering::*;
 
 use super::twin::Twin;
 use super::{
-    arena, blocks, depot, entries, heap, judge, news, requests, serve, shadow, told_blocks,
-    told_list,
+    arena, blocks, depot, entries, far, heap, judge, lines, news, requests, serve, shadow,
+    told_blocks, told_list,
 };
 use crate::check::LEAKS;
 use crate::check::found::findings;
@@ -27,6 +27,9 @@ pub fn books(twin: Twin) -> bool {
     twin.take(&judge::COPIERS);
     twin.take(&serve::FRAMES);
     twin.take(&LEAKS);
+    twin.take(&far::GUESSES);
+    twin.take(&lines::OWNERS_AT);
+    twin.take(&lines::LINES_AT);
     twin.take(&entries::PASSES);
     arena::arena() != 0
 }

@@ -6,9 +6,9 @@ use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
 /// Bytes of address space for blocks.
-pub const ARENA: u64 = 32 << 30;
+pub const ARENA: u64 = 1 << ulpf_engine::patch::ARENA_BITS;
 /// Slots of one size share these bytes; large blocks have multiples of them.
-pub const GRANULE: u64 = 64 << 10;
+pub const GRANULE: u64 = 1 << ulpf_engine::patch::GRANULE_BITS;
 /// What one record is for at least: no slot is smaller.
 pub const SMALLEST: u64 = 64;
 /// Bytes for the words of granules.

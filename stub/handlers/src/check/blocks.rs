@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::ring::found::{Asked, By};
 
 use super::arena::{ARENA, CARVED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, SMALLEST, arena, has};
+use super::lines;
 
 /// Bytes for the records of slots.
 pub const RECORDS: u64 = ARENA / SMALLEST * size_of::<Slot>() as u64;
@@ -107,6 +108,12 @@ pub fn granule(offset: u64) -> Granule {
 pub fn set_granule(offset: u64, what: Granule) {
     // SAFETY: as above, and under the lock.
     unsafe { granule_word(offset).write_volatile(what.word()) };
+    match what {
+        Granule::Unused => {}
+        Granule::Small(size) => lines::settle(offset, Some(size), 0),
+        Granule::Large(_) => lines::settle(offset, None, 0),
+        Granule::Behind(n) => lines::settle(offset, None, n),
+    }
 }
 
 pub fn link(offset: u64) -> u32 {

@@ -132,6 +132,7 @@ const NOBODY: Known = Known {
     leaving: false,
     repeats: false,
     call: 0,
+    operand: None,
 };
 
 #[unsafe(no_mangle)]

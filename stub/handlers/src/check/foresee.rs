@@ -11,16 +11,17 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::access::AccessList;
 use ulpf_engine::cpu::Gprs;
+use ulpf_engine::exec::Site;
 use ulpf_lib::AccessKind;
 
-use super::{STOPS, judge, regions};
+use super::{STOPS, far, judge, regions};
 use crate::cause::Cause;
 use crate::runtime::events::{Events, Foreseen};
 use crate::runtime::thread::Current;
 use crate::sections;
 
 /// What to stop for before the instruction at PC makes these accesses; `None`: they are not known.
-pub fn stops_at(t: Current, gprs: &Gprs, list: Option<&AccessList>) -> Events {
+pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>) -> Events {
     let mut events = Events::none();
     if !STOPS.load(Relaxed) {
         return events;
@@ -42,6 +43,9 @@ pub fn stops_at(t: Current, gprs: &Gprs, list: Option<&AccessList>) -> Events {
         wrong |= is_one;
         event.into_iter().for_each(|e| events.push(e));
     }
+    let (is_one, event) = far::access(t, gprs, site, list);
+    wrong |= is_one;
+    event.into_iter().for_each(|e| events.push(e));
     let stopped = !events.is_empty();
     if wrong {
         i.foreseen.set(Foreseen { pc, stopped });

@@ -32,6 +32,8 @@ struct Told {
     /// What is copied from where overlaps.
     from: u64,
     block: Option<Block>,
+    /// What the access lies in, if `block` is what its pointer leads to.
+    other: Option<Block>,
 }
 
 /// An access to what nobody may touch; the event to stop for.
@@ -55,6 +57,26 @@ pub fn access(
             syscall: c.syscall.map_or(0, |call| call.nr as u32 + 1),
             from: 0,
             block,
+            other: None,
+        },
+    )
+}
+
+/// An access by a pointer to one block that lies in another one; the event to stop for.
+pub fn far(t: Current, gprs: &Gprs, c: &Cause, block: Block, other: Block) -> Option<Event> {
+    write(
+        t,
+        gprs,
+        &Told {
+            wrong: Wrong::Far,
+            pc: c.pc,
+            addr: c.addr.0,
+            len: c.len,
+            kind: c.kind as u32,
+            syscall: 0,
+            from: 0,
+            block: Some(block),
+            other: Some(other),
         },
     )
 }
@@ -73,6 +95,7 @@ pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, 
             syscall: 0,
             from,
             block: known::near(to),
+            other: None,
         },
     );
 }
@@ -113,6 +136,7 @@ fn given(
             syscall: 0,
             from: 0,
             block,
+            other: None,
         },
     )
 }
@@ -160,6 +184,7 @@ fn write(t: Current, gprs: &Gprs, told: &Told) -> Option<Event> {
         r.pc.store(told.pc, Relaxed);
         r.here.note(t.tid() as u32, frames);
         note_block(r, told.block.as_ref());
+        note_other(r, told.other.as_ref());
         r.told.store(1, Release);
     }
     wake();
@@ -226,6 +251,14 @@ fn describe(r: &Report, wrong: u32, count: u64, len: u64) {
     r.wrong.store(wrong, Relaxed);
     r.count.store(count, Relaxed);
     r.len.store(len, Relaxed);
+}
+
+fn note_other(r: &Report, other: Option<&Block>) {
+    r.other.store(other.map_or(0, |b| b.start), Relaxed);
+    r.other_allocated_at.note(0, &[]);
+    let Some(b) = other else { return };
+    r.other_size.store(b.size, Relaxed);
+    depot::tell(b.allocated_at, &r.other_allocated_at);
 }
 
 fn note_block(r: &Report, block: Option<&Block>) {

@@ -99,6 +99,7 @@ pub fn add(at: u64) -> Option<(u64, [u8; THUNK], [u8; JUMP])> {
             leaving: false,
             repeats: false,
             call: CALL,
+            operand: None,
         });
     }
     COUNT.fetch_max(n as u64 + 1, Relaxed);

@@ -18,10 +18,11 @@ use ulpf_stub_handlers::check::blocks::RECORDS;
 use ulpf_stub_handlers::check::entries::{self, Function};
 use ulpf_stub_handlers::check::found::findings;
 use ulpf_stub_handlers::check::heap::{self, Places};
+use ulpf_stub_handlers::check::lines::{self, LINES, OWNERS};
 use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
 use ulpf_stub_handlers::check::twin::Twin;
-use ulpf_stub_handlers::check::{self, depot, judge, news, told_list};
+use ulpf_stub_handlers::check::{self, depot, far, judge, news, told_list};
 use ulpf_stub_handlers::global::{boot_block, g, machine};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
@@ -178,6 +179,8 @@ fn books() -> impl Iterator<Item = (u64, u64)> {
     let all = [
         (records, RECORDS),
         (granules, GRANULES),
+        (lines::OWNERS_AT.load(SeqCst), OWNERS),
+        (lines::LINES_AT.load(SeqCst), LINES),
         (depot::place(), depot::LEN),
         (told_list::place(), told_list::LEN),
     ];
@@ -255,6 +258,11 @@ impl Control {
         serve::FRAMES.store(how.frames.into(), Relaxed);
         check::LEAKS.store(how.leaks, Relaxed);
         check::STOPS.store(how.stop, Relaxed);
+        if how.base {
+            lines::OWNERS_AT.store(memory(OWNERS)?, Relaxed);
+            lines::LINES_AT.store(memory(LINES)?, Relaxed);
+            far::GUESSES.store(true, Relaxed);
+        }
         entries::PASSES.store(how.running, Relaxed);
         self.exclude_books();
         self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);

@@ -22,7 +22,7 @@ use super::code_caves::CodeCaves;
 use super::generated::{self, Generated, May};
 use super::gs;
 use super::text;
-use ulpf_stub_handlers::check;
+use ulpf_stub_handlers::check::{self, far};
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::rest::AtRest;
@@ -30,7 +30,7 @@ use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sections;
 use ulpf_stub_handlers::warm;
-use ulpf_stub_tables::patches::{KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
+use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
 
 /// How far a patch goes to take others with it.
 const FURTHEST: u64 = 24;
@@ -416,8 +416,10 @@ impl Patches {
             idle_count: patches::idle_count_at(idle_count),
             hit,
             leaving: hit + size_of::<Known>() as u64,
+            asks: hit + (ASKS * size_of::<Known>()) as u64,
             step: KNOWN as u64 * size_of::<Known>() as u64,
             ahead: check::STOPS.load(Relaxed),
+            asking: far::tables(),
             whole,
             tables: patches::table().tables,
         };
@@ -451,9 +453,10 @@ impl Patches {
         self.caves.take(at, size, true);
         for (n, known) in known.chunks_exact_mut(KNOWN).enumerate() {
             let offset = |of: &[u16]| at + u64::from(of.get(n).copied().unwrap_or(0));
-            if let [hit, stays, _, native] = known {
+            if let [hit, stays, _, native, asks] = known {
                 (hit.back, stays.back) = (offset(&body.after), offset(&body.parts));
                 native.back = offset(&body.native);
+                asks.back = offset(&body.asked);
             }
         }
         SOME.store(true, SeqCst);

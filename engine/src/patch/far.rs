@@ -1,0 +1,155 @@
+//! What stands before the body of an access with an index, where somebody wants to know whether it leads out of the block of
+//! its pointer. What lies near its pointer does not, nor what lies in the same block by tables of the heap's, or in no checked
+//! heap. All else is asked for, without a signal.
+//!
+//! ```text
+//! address - pointer ─┬─ near ────────────────────────────────────────────▶ the body
+//!                    └─▶ both in the heap? ─▶ one owner? ─▶ one slot? ─yes▶ the body
+//!                                      no ──▶ the body      └─ no ─▶ Area::entry ▶ the body
+//! ```
+
+use core::mem::offset_of;
+
+use ulpf_lib::ring::Area;
+
+use super::asm::{R11, RCX};
+use super::parts::{ARENA_BITS, Blocks, GRANULE_BITS, Phase};
+use super::writer::{Target, Writer, keep, restore};
+use crate::access::{Class, Insn, NO_REG};
+
+/// No gap between blocks is smaller, nor begins a slot elsewhere.
+const LINE_BITS: u32 = 4;
+const RSP: u8 = 4;
+
+/// May such an operand lead from one block to another one? (What has no index lies as far from its pointer as the program's own
+/// code says.)
+fn may_leap(insn: &Insn) -> bool {
+    let mem = &insn.mem;
+    let indexed = mem.base != NO_REG && mem.base != RSP && mem.index != NO_REG;
+    indexed && mem.segment == 0 && !matches!(insn.class, Class::Gather | Class::Scatter)
+}
+
+/// Writes it, if it is wanted. Where whoever was asked goes on.
+pub fn ask(w: &mut Writer, insn: &Insn, (a, b): (u8, u8), target: Target) -> Option<u16> {
+    let Some(blocks) = target.asking.filter(|_| may_leap(insn)) else {
+        return Some(w.asm.here() as u16);
+    };
+    let mem = &insn.mem;
+    keep(w, a, b);
+    if !w.asm.address(a, mem) {
+        return None;
+    }
+    match mem.base {
+        base if base == a => w.asm.load(b, offset_of!(Area, address)),
+        base => w.asm.lea(b, base, 0),
+    }
+    const NEAR: i32 = 1 << LINE_BITS;
+    w.asm.less_itself(b, a, NEAR);
+    w.asm.ecx(LINE_BITS + 1);
+    w.asm.shift(b);
+    let near = w.asm.jrcxz();
+    let far = w.asm.jmp_short();
+    w.asm.aim_short(near)?;
+    restore(w, a, b);
+    w.mark(Phase::Saved);
+    let body = w.asm.jmp();
+    w.mark(Phase::Before);
+    w.asm.aim_short(far)?;
+    w.asm.save(offset_of!(Area, r11), R11);
+    w.mark(Phase::Saved);
+    w.asm.less_itself(b, a, NEAR);
+    let (outside, same, other) = compare(w, (a, b), blocks)?;
+    // Another one.
+    let here = w.asm.here();
+    for from in other {
+        w.asm.aim(from, here)?;
+    }
+    let part = target.step * u64::from(w.part);
+    w.asm
+        .save_constant(offset_of!(Area, hit), target.asks + part);
+    w.asm.load(R11, offset_of!(Area, r11));
+    w.mark(Phase::Closer);
+    restore(w, a, b);
+    w.mark(Phase::Saved);
+    w.asm.jump_through(offset_of!(Area, entry));
+    w.mark(Phase::Before);
+    let here = w.asm.here();
+    for from in outside.into_iter().chain(same) {
+        w.asm.aim(from, here)?;
+    }
+    w.asm.load(R11, offset_of!(Area, r11));
+    w.mark(Phase::Closer);
+    restore(w, a, b);
+    w.mark(Phase::Saved);
+    let here = w.asm.here();
+    w.asm.aim(body, here)?;
+    Some(here as u16)
+}
+
+type Branches = alloc::vec::Vec<usize>;
+
+/// Of an address in `a` and a pointer in `b`: jumps that are taken if one is in no heap, if both are in one block, if not.
+fn compare(
+    w: &mut Writer,
+    (a, b): (u8, u8),
+    blocks: Blocks,
+) -> Option<(Branches, Branches, Branches)> {
+    let asm = &mut w.asm;
+    let (mut outside, mut same, mut other) = (Branches::new(), Branches::new(), Branches::new());
+    asm.constant(R11, blocks.heap.wrapping_neg());
+    for (register, without) in [(a, &mut outside), (b, &mut other)] {
+        asm.add_scaled(register, R11, 1);
+        asm.ecx(ARENA_BITS);
+        asm.shift(register);
+        let inside = asm.jrcxz();
+        without.push(asm.jmp());
+        asm.aim_short(inside)?;
+    }
+    // The owners.
+    asm.constant(R11, blocks.owners);
+    for register in [b, a] {
+        asm.ecx(GRANULE_BITS);
+        asm.shift(register);
+        asm.indexed(&[0x8b], false, R11, 4, 0);
+        if register == b {
+            asm.save(offset_of!(Area, value), RCX);
+        }
+    }
+    asm.load(R11, offset_of!(Area, value));
+    asm.subtract_from_rcx(R11);
+    let one = asm.jrcxz();
+    other.push(asm.jmp());
+    asm.aim_short(one)?;
+    asm.lea(RCX, R11, 0);
+    let slots = asm.jrcxz();
+    same.push(asm.jmp());
+    asm.aim_short(slots)?;
+    // The slots, if the granule is the same.
+    for register in [b, a] {
+        asm.ecx(GRANULE_BITS);
+        asm.shift(register);
+        if register == b {
+            asm.lea(R11, RCX, 0);
+        }
+    }
+    asm.subtract_from_rcx(R11);
+    let one = asm.jrcxz();
+    other.push(asm.jmp());
+    asm.aim_short(one)?;
+    asm.constant(R11, blocks.lines);
+    for register in [b, a] {
+        asm.ecx(LINE_BITS);
+        asm.shift(register);
+        asm.indexed(&[0x0f, 0xb7], false, R11, 2, 0);
+        if register == b {
+            asm.lea(b, RCX, 0);
+        }
+    }
+    asm.subtract_from_rcx(b);
+    let one = asm.jrcxz();
+    other.push(asm.jmp());
+    asm.aim_short(one)?;
+    same.push(asm.jmp());
+    w.mark(Phase::Closer);
+    Some((outside, same, other))
+}

@@ -1,0 +1,130 @@
+//! Code that is not optimised adds the index to the pointer first, and makes its access by the sum, a few instructions on. The
+//! pointer is where it came from, still:
+//!
+//! ```text
+//!   lea  0x0(,%rax,4),%rdx          lea  0x0(,%rax,4),%rdx
+//!   mov  -0x8(%rbp),%rax ◀─ here    mov  -0x8(%rbp),%rax ◀─ here
+//!   add  %rdx,%rax                  add  %rax,%rdx
+//!   movl $0x1,(%rax)                mov  -0x18(%rbp),%eax
+//!                                   mov  %eax,(%rdx)
+//! ```
+//! or it is what is left of the sum without the index, if that register is as it was; or the base of a `lea` that made the sum.
+
+use ulpf_engine::access::{Insn, NO_REG};
+use ulpf_engine::cpu::Gprs;
+
+use crate::runtime::memory;
+use crate::{engine, patches};
+
+/// So far back an addition is looked for.
+const BACK: usize = 32;
+const RBP: u8 = 5;
+
+/// How the address was made: in which register, by another one that holds the pointer or the index.
+struct Sum {
+    to: u8,
+    by: u8,
+    /// `lea`, of which the pointer is the base.
+    apart: bool,
+    len: usize,
+}
+
+/// What may be the pointer of the access by `insn`, whose operand has no index.
+pub fn pointers(insn: &Insn, gprs: &Gprs) -> [Option<u64>; 3] {
+    let mut code = [0u8; BACK];
+    let from = insn.pc.wrapping_sub(BACK as u64);
+    if memory::look(from, &mut code) != BACK {
+        return [None; 3];
+    }
+    patches::hide(from, &mut code);
+    // The nearest sum that leads here by whole instructions.
+    for at in (0..=BACK - 3).rev() {
+        let Some(sum) = sum(&code, at).filter(|s| s.to == insn.mem.base) else {
+            continue;
+        };
+        let Some(kept) = stays(&code, at + sum.len, from, &sum) else {
+            continue;
+        };
+        let (to, by) = (gprs.get(sum.to), gprs.get(sum.by));
+        let other = kept.then_some(by);
+        if sum.apart {
+            return [None, None, other];
+        }
+        let loaded = load(&code, at, from, gprs)
+            .filter(|(register, _)| [sum.to, sum.by].contains(register))
+            .map(|(_, value)| value);
+        return [loaded, other.map(|_| to.wrapping_sub(by)), other];
+    }
+    [None; 3]
+}
+
+/// `add by,to`, or `lea (by,index,scale),to`, 64 bits, if it stands there.
+fn sum(code: &[u8; BACK], at: usize) -> Option<Sum> {
+    let (&[rex, opcode, modrm], rest) = code.get(at..)?.split_first_chunk()?;
+    let (reg, rm) = (modrm >> 3 & 7 | (rex & 4) << 1, modrm & 7 | (rex & 1) << 3);
+    let scaled = |sib: &u8| (sib >> 6 != 0).then_some(sib & 7 | (rex & 1) << 3);
+    let (to, by, apart) = match (opcode, modrm >> 6, rex & 0xf8) {
+        (0x01, 3, 0x48) => (rm, reg, false),
+        (0x03, 3, 0x48) => (reg, rm, false),
+        (0x8d, 0, 0x48) if modrm & 7 == 4 => (
+            reg,
+            rest.first().and_then(scaled).filter(|by| by & 7 != RBP)?,
+            true,
+        ),
+        _ => return None,
+    };
+    let len = if apart { 4 } else { 3 };
+    (to != by).then_some(Sum { to, by, apart, len })
+}
+
+/// Do whole instructions stand from there to the end, none of which changes the sum? And is the other register as it was?
+fn stays(code: &[u8; BACK], at: usize, from: u64, sum: &Sum) -> Option<bool> {
+    let (mut at, mut kept) = (at, true);
+    while at < BACK {
+        let insn = engine::decode(from + at as u64, code.get(at..)?)?;
+        let l = insn.layout;
+        // What is loaded, or moved from one register to another one.
+        let changed = match (l.map, l.opcode) {
+            (0, 0x8b | 0x8d) | (1, 0xb6 | 0xb7 | 0xbe | 0xbf) => l.reg,
+            (0, 0x89) if !l.has_mem() => l.rm,
+            (1, 0x10) => NO_REG,
+            _ => return None,
+        };
+        if changed == sum.to {
+            return None;
+        }
+        kept &= changed != sum.by;
+        at += usize::from(insn.len);
+    }
+    (at == BACK).then_some(kept)
+}
+
+/// The load of a variable (of the frame, or a static one) that ends there: to which register, and what.
+fn load(code: &[u8; BACK], end: usize, from: u64, gprs: &Gprs) -> Option<(u8, u64)> {
+    for len in [4, 7] {
+        let Some(bytes) = end.checked_sub(len).and_then(|at| code.get(at..end)) else {
+            continue;
+        };
+        let [rex, 0x8b, modrm, disp @ ..] = bytes else {
+            continue;
+        };
+        let disp = match *disp {
+            [byte] => i64::from(byte as i8),
+            [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])),
+            _ => continue,
+        };
+        let base = match (modrm >> 6, len) {
+            (1, 4) | (2, 7) => gprs.get(RBP),
+            (0, 7) => from + end as u64,
+            _ => continue,
+        };
+        if rex & 0xfb != 0x48 || modrm & 7 != RBP {
+            continue;
+        }
+        let mut value = [0u8; 8];
+        if memory::look(base.wrapping_add_signed(disp), &mut value) == value.len() {
+            return Some((modrm >> 3 & 7 | (rex & 4) << 1, u64::from_le_bytes(value)));
+        }
+    }
+    None
+}

@@ -1,0 +1,176 @@
+//! Does an access leap out of the block that its pointer leads to, over the gap, into another one? Both blocks are open, so
+//! no bit says anything. The operand does: the register that holds the pointer (RedFat, Duck, Yap, Roychoudhury, EuroSys 2022,
+//! tells blocks by the pointer, too; there the address itself says how large its block is, here the heap's books do).
+//!
+//! ```text
+//!   mov %ecx,(%rax,%rdx,4)      | block A   | gap | block B |          error: the pointer is one to A
+//!              │     └────────────│── × 4 ──────────▶│
+//!              └─────────────────▶│
+//! ```
+//! Compilers also put into a register what never was a pointer: the distance from one array to another one, or an array's
+//! beginning less some index. So what is told without being asked for is what cannot well be that: the pointer leads to the very
+//! beginning of its block, and the index is multiplied. That costs nothing, and is looked at where an instruction
+//! faults, which are its first accesses until it is patched. With [`GUESSES`] any pointer into a block counts, and bodies of
+//! patches look, too (`engine/src/patch/far.rs`).
+
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use ulpf_engine::access::{AccessList, Class, MemOp, NO_REG};
+use ulpf_engine::cpu::Gprs;
+use ulpf_engine::exec::Site;
+use ulpf_engine::patch::Blocks;
+use ulpf_lib::{AccessKind, TargetAddr};
+use ulpf_stub_tables::code::Surplus;
+use ulpf_stub_tables::patches::Known;
+
+use super::blocks::Block;
+use super::{arena, computed, entries, known, lines, report, shadow};
+use crate::cause::Cause;
+use crate::runtime::events::Event;
+use crate::runtime::thread::Current;
+use crate::unwind;
+
+/// Guesses are told, too.
+pub static GUESSES: AtomicBool = AtomicBool::new(false);
+
+/// What bodies of patches are to look up, if they look.
+pub fn tables() -> Option<Blocks> {
+    (entries::ON.load(Relaxed) && GUESSES.load(Relaxed)).then(|| Blocks {
+        heap: arena::arena(),
+        owners: lines::OWNERS_AT.load(Relaxed),
+        lines: lines::LINES_AT.load(Relaxed),
+    })
+}
+
+/// No gap is smaller.
+const LEAST_GAP: u64 = 16;
+
+/// With [`GUESSES`]: so many faults of an instruction that has only the sum of its pointer and its index, until it is patched.
+const LATER: i32 = 2048;
+
+/// An access at `addr` by a pointer to another block.
+struct Leap {
+    addr: u64,
+    block: Block,
+    other: Block,
+}
+
+/// The instruction at PC is about to make these accesses: is one of them such an error? And the event to stop for.
+pub fn access(t: Current, gprs: &Gprs, site: &Site, list: &AccessList) -> (bool, Option<Event>) {
+    let insn = &site.insn;
+    if !entries::ON.load(Relaxed)
+        || !insn.layout.has_mem()
+        || insn.mem.base == NO_REG
+        || matches!(insn.class, Class::Gather | Class::Scatter)
+    {
+        return (false, None);
+    }
+    let addr = address(gprs, &insn.mem);
+    let Some(a) = list.iter().find(|a| a.addr.0 == addr) else {
+        return (false, None);
+    };
+    let found = leap(gprs, &insn.mem).or_else(|| {
+        let no_index = insn.mem.index == NO_REG;
+        let pointers = no_index.then(|| computed::pointers(insn, gprs))?;
+        wait(site, pointers.iter().any(Option::is_some));
+        pointers
+            .into_iter()
+            .flatten()
+            .find_map(|p| between(p, addr, true))
+    });
+    match found {
+        Some(found) => tell(t, gprs, &found, (insn.pc, a.len, a.kind)),
+        None => (false, None),
+    }
+}
+
+/// A patch's body asks, before it makes its access: the registers are the program's.
+pub fn ask(t: Current, gprs: &Gprs, patched: &Known) {
+    if let Some(mem) = &patched.operand
+        && let Some(found) = leap(gprs, mem)
+    {
+        tell(t, gprs, &found, (patched.pc, patched.size, patched.kind));
+    }
+}
+
+/// Bodies of patches do not look for pointers to which an index was added before.
+fn wait(site: &Site, computed: bool) {
+    let first = site.faults.load(Relaxed) <= 1 && site.heat.load(Relaxed) == 0;
+    if computed && first && GUESSES.load(Relaxed) {
+        site.heat.store(-LATER, Relaxed);
+    }
+}
+
+fn tell(
+    t: Current,
+    gprs: &Gprs,
+    found: &Leap,
+    (pc, len, kind): (u64, u64, AccessKind),
+) -> (bool, Option<Event>) {
+    // What C libraries have in a register no compiler has put there.
+    if unwind::surplus(pc) != Surplus::None || shadow::first_closed(found.addr, len).is_some() {
+        return (false, None);
+    }
+    let cause = Cause {
+        pc,
+        addr: TargetAddr(found.addr),
+        len,
+        kind,
+        old: None,
+        new: None,
+        kept: None,
+        syscall: None,
+        locked: false,
+    };
+    (true, report::far(t, gprs, &cause, found.block, found.other))
+}
+
+fn index(gprs: &Gprs, mem: &MemOp) -> u64 {
+    match mem.index {
+        NO_REG => 0,
+        index => gprs.get(index),
+    }
+}
+
+fn address(gprs: &Gprs, mem: &MemOp) -> u64 {
+    gprs.get(mem.base)
+        .wrapping_add(index(gprs, mem).wrapping_mul(mem.scale.into()))
+        .wrapping_add(mem.disp as u64)
+}
+
+fn leap(gprs: &Gprs, mem: &MemOp) -> Option<Leap> {
+    if mem.segment != 0 || mem.base == NO_REG {
+        return None;
+    }
+    let (base, addr) = (gprs.get(mem.base), address(gprs, mem));
+    let scaled = mem.index != NO_REG && mem.scale > 1;
+    let guesses = GUESSES.load(Relaxed);
+    if !scaled && !guesses {
+        return None;
+    }
+    // (An index that is not multiplied may stand in the base's place.)
+    let swapped = mem.index != NO_REG && !scaled && !arena::has(base);
+    let pointer = match swapped {
+        true => index(gprs, mem),
+        false => base,
+    };
+    let found = between(pointer, addr, !guesses)?;
+    // Two arrays at the same place of their blocks: most likely the other register holds the distance between them.
+    let aside = pointer.wrapping_sub(found.block.start) == addr.wrapping_sub(found.other.start);
+    (scaled || !aside).then_some(found)
+}
+
+/// Does `pointer` lead into one block, and `addr` into another one? `start`: to its very beginning.
+fn between(pointer: u64, addr: u64, start: bool) -> Option<Leap> {
+    let near = addr.wrapping_sub(pointer).wrapping_add(LEAST_GAP) < 2 * LEAST_GAP;
+    if near || !arena::has(addr) || !arena::has(pointer) {
+        return None;
+    }
+    let block = known::near(pointer).filter(|b| !b.freed)?;
+    let inside = pointer.wrapping_sub(block.start);
+    if start && inside != 0 || inside >= block.size {
+        return None;
+    }
+    let other = known::near(addr).filter(|b| !b.freed && b.has(addr))?;
+    (other.start != block.start).then_some(Leap { addr, block, other })
+}

@@ -1,0 +1,52 @@
+//! Which block a byte belongs to, in a form that bodies of patches can read in a few instructions (`engine/src/patch/far.rs`);
+//! only where they ask for it ([`super::far::GUESSES`]).
+//!
+//! ```text
+//! owners   a word for each granule: 0 if slots share it, else the number of the large block's first one, plus 1
+//! lines    for each 16 bytes of a granule that slots share: the number of the slot
+//! ```
+
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use super::arena::{ARENA, GRANULE};
+
+/// No slot begins elsewhere than at a multiple of that.
+const LINE: u64 = 16;
+/// Bytes of both tables.
+pub const OWNERS: u64 = ARENA / GRANULE * size_of::<u32>() as u64;
+pub const LINES: u64 = ARENA / LINE * size_of::<u16>() as u64;
+
+/// Where they are; 0: nobody reads them.
+pub static OWNERS_AT: AtomicU64 = AtomicU64::new(0);
+pub static LINES_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Slots of so many bytes share the granule from now on; or it is one of a large block that begins so many granules before. Under
+/// the heap's lock.
+pub fn settle(offset: u64, slots: Option<u64>, before: u64) {
+    let (owners, lines) = (OWNERS_AT.load(Relaxed), LINES_AT.load(Relaxed));
+    if owners == 0 || lines == 0 {
+        return;
+    }
+    let number = offset / GRANULE;
+    let owner = match slots {
+        None => number.saturating_sub(before) + 1,
+        Some(_) => 0,
+    };
+    // SAFETY: within the owners.
+    unsafe {
+        (owners as *mut u32)
+            .add(number as usize)
+            .write_volatile(owner as u32)
+    };
+    let Some(size) = slots else { return };
+    let first = lines + offset / LINE * size_of::<u16>() as u64;
+    for line in 0..GRANULE / LINE {
+        let slot = (line * LINE).checked_div(size).unwrap_or(0);
+        // SAFETY: within the lines.
+        unsafe {
+            (first as *mut u16)
+                .add(line as usize)
+                .write_volatile(slot as u16)
+        };
+    }
+}
