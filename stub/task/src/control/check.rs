@@ -194,11 +194,15 @@ pub fn memory(len: u64) -> Result<u64, Refusal> {
     place::map_sparse(len).map_err(|_| no("there is no address space for its books", NO_ROOM))
 }
 
+/// So far jumps of the program's libraries reach, and more: what is right below these stays free for bodies of patches, of which
+/// some have one place only (instruction punning).
+const REACH: u64 = 4 << 30;
+
 /// Address space for the blocks, at a multiple of [`WINDOW`], away from our own place, in which nothing can be watched.
 /// (The kernel chooses an address there where the program has taken what lies above it.)
 fn reserve() -> Result<u64, Refusal> {
     let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
-    let len = ARENA + WINDOW;
+    let len = ARENA + WINDOW + REACH;
     let place = place::all();
     let below = (1..=MOST_HINTS).map(|n| place.start - n * len);
     for hint in core::iter::once(0).chain(below) {
