@@ -485,3 +485,41 @@ fn what_runtimes_read_of_their_code_is_no_jumps_place() {
         assert!(group.punned(Pun::Plain).unwrap().spares_operands());
     }
 }
+
+#[test]
+fn what_has_an_index_asks_where_its_pointer_leads() {
+    let asking = |at| Target {
+        asking: Some(Blocks {
+            heap: 0x7ff0_0000_0000,
+            owners: 0x7e90_0000_0000,
+            lines: 0x7ea0_0000_0000,
+        }),
+        ..target(at)
+    };
+    // mov %eax,(%rdi,%rcx,4) / mov %sil,(%r11,%rax) / mov 0x10(%rsi,%rsi,8),%rcx / vmovups %zmm1,(%rbx,%r11,2)
+    for code in [
+        &[0x89, 0x04, 0x8f][..],
+        &[0x41, 0x88, 0x34, 0x03],
+        &[0x48, 0x8b, 0x4c, 0xf6, 0x10],
+        &[0x62, 0xb1, 0x7c, 0x48, 0x11, 0x0c, 0x5b],
+    ] {
+        let group = whole(code);
+        let without = Trampoline::new(&group, target(AT)).unwrap();
+        let with = Trampoline::new(&group, asking(AT)).unwrap();
+        let more = with.code.len() - without.code.len();
+        assert_eq!(usize::from(with.asked[0]), more, "{code:x?}");
+        assert!(with.mark(with.asked[0] - 1).unwrap().phase == Phase::Saved);
+        assert!(with.mark(with.asked[0]).unwrap().phase == Phase::Before);
+    }
+    // mov %eax,0x40(%rdi) / mov %eax,(%rsp,%rcx,4) / mov %eax,%fs:(%rdi,%rcx,4)
+    for code in [
+        &[0x89, 0x47, 0x40][..],
+        &[0x89, 0x04, 0x8c],
+        &[0x64, 0x89, 0x04, 0x8f],
+    ] {
+        let group = whole(code);
+        let without = Trampoline::new(&group, target(AT)).unwrap();
+        let with = Trampoline::new(&group, asking(AT)).unwrap();
+        assert_eq!(with.code, without.code, "{code:x?}");
+    }
+}
