@@ -67,6 +67,20 @@ class Exactness(unittest.TestCase):
                     counts.add(re.search(rb"(\d{4,}) hits on 1 watch, \d+ silent stores", said.stderr).group())
                 self.assertEqual(len(counts), 1, (command, watch, counts))
 
+    def test_stacks_in_a_whole_heap(self):
+        """Pushes, calls, returns and stores of all sorts, interrupted anywhere: as without patches, and as many a round."""
+        for watch, each in ("heap", 27), ("heap:rw", 36):
+            counts = set()
+            for options in [], ["--no-patch"]:
+                status, out, said = run([watch], "heap_stack", "3000", options=["-q", *options], seconds=60)
+                self.assertEqual((status, out), (0, "heap_stack: done\n"), said)
+                counts.add(re.search(r"(\d{4,}) hits on 1 watch, (\d+) silent stores", said).groups())
+            self.assertEqual(len(counts), 1, (watch, counts))
+            few = int(counts.pop()[0])
+            status, out, said = run([watch], "heap_stack", "103000", options=["-q"], seconds=100)
+            self.assertEqual((status, out), (0, "heap_stack: done\n"), said)
+            self.assertIn(f"{few + 100_000 * each} hits on 1 watch", said)
+
     def test_string_instructions_are_patched(self):
         status, out, said = run(["cell.text[0..24]"], "chain", "string", "1", "100000", options=["-q", "--placement=guard"])
         self.assertEqual((status, out), (0, "chain: done\n"))

@@ -33,6 +33,7 @@ mod registers;
 mod tests;
 mod trampoline;
 mod value;
+mod way;
 mod whole;
 mod writer;
 

@@ -14,7 +14,8 @@ use super::original::{self, jump_to, plain};
 use super::parts::{Mark, Phase};
 use super::plan::{Group, Part, What, is_masked_move};
 use super::registers::{named, registers};
-use super::whole::{self, Behind};
+use super::way::Behind;
+use super::whole;
 use super::writer::{Target, Writer, keep, restore};
 use crate::access::Insn;
 

@@ -13,7 +13,7 @@ use ulpf_lib::ring::Area;
 use super::asm::RCX;
 use super::implicit::{Access, Does, push_slot};
 use super::parts::Phase;
-use super::whole::{Behind, behind, distance, watch};
+use super::way::{Behind, behind, distance, watch};
 use super::writer::{Target, Writer};
 use crate::access::Insn;
 use crate::access::layout::Wrap;

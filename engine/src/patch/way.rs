@@ -1,0 +1,60 @@
+//! The short way of an access to a page that is watched as a whole (`whole.rs`): the steps that all such accesses take.
+
+use core::mem::offset_of;
+
+use ulpf_lib::AccessKind;
+use ulpf_lib::ring::Area;
+
+use super::implicit::{Access, GoesOn};
+use super::original::jump_to;
+use super::parts::{Phase, WHOLE_DISTANCES, WHOLE_WRITES};
+use super::writer::{Target, Writer};
+
+/// Where the access leads to that was counted: behind its instruction in the program, or (a jump to be aimed) in the body.
+pub enum Behind {
+    Program,
+    Body(usize),
+}
+
+/// Which watch it is, from the page's number in rcx. A short branch that is taken if there is none.
+pub fn watch(w: &mut Writer, kind: AccessKind, scratch: u8, target: Target) -> usize {
+    let table = match kind {
+        AccessKind::Read => target.tables.whole,
+        _ => target.tables.whole + WHOLE_WRITES,
+    };
+    w.asm.constant(scratch, table);
+    w.asm.indexed(&[0x0f, 0xb6], false, scratch, 1, 0);
+    w.asm.jrcxz()
+}
+
+/// Its distance to the alias, to rcx.
+pub fn distance(w: &mut Writer, scratch: u8, target: Target) {
+    let distances = target.tables.whole.wrapping_add_signed(WHOLE_DISTANCES);
+    w.asm.constant(scratch, distances);
+    w.asm.indexed(&[0x8b], true, scratch, 8, 0);
+}
+
+pub fn behind(w: &mut Writer, access: Access, end: Option<u64>, target: Target) -> Option<Behind> {
+    let goes_on = match access {
+        Access::Of(_) => GoesOn::Behind,
+        Access::Implicit(i, _) => i.goes_on(),
+    };
+    let end = match goes_on {
+        GoesOn::Behind => end,
+        GoesOn::At(to) => Some(to),
+        GoesOn::Target => {
+            w.asm.jump_through(offset_of!(Area, target));
+            w.mark(Phase::After);
+            return Some(Behind::Program);
+        }
+    };
+    let behind = match end {
+        Some(end) => {
+            jump_to(&mut w.asm, target, end)?;
+            Behind::Program
+        }
+        None => Behind::Body(w.asm.jmp()),
+    };
+    w.mark(Phase::After);
+    Some(behind)
+}
