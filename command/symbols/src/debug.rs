@@ -1,13 +1,15 @@
 //! Debug information of an object: where it is, and reading it.
 
 use crate::dwarf::{Dwarf, Traits, traits};
-use crate::elf::{Elf, contents, has_dwarf, parse_elf};
+use crate::elf::{Elf, has_dwarf, parse_elf, section};
 use crate::fetch;
 use crate::image::Image;
 use crate::index::Index;
-use crate::meter::{Slice, Work};
+use crate::meter::Work;
+use crate::slice::Slice;
 use crate::source::{DEBUG_ROOT, Source, build_id_path, installed_name};
 use crate::split::Split;
+use gimli::Reader;
 use object::Object;
 use std::cell::{Cell, OnceCell};
 use std::io::ErrorKind;
@@ -190,9 +192,9 @@ fn candidates(elf: &Elf, real: &Path) -> Vec<Candidate> {
 fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
     let size = Cell::new(0u64);
     let load = |elf: &Elf, id: gimli::SectionId| {
-        let data = contents(elf, id.name()).unwrap_or(&[]);
+        let data = section(elf, id.name());
         size.set(size.get() + data.len() as u64);
-        Ok::<_, gimli::Error>(Slice::new(data))
+        Ok::<_, gimli::Error>(data)
     };
     let mut dwarf = Dwarf::load(|id| load(elf, id)).ok()?;
     // What several packages' debug files share was moved to a supplementary file by dwz.

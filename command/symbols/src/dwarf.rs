@@ -1,6 +1,6 @@
 //! What everybody says of debug information.
 
-use crate::meter::Slice;
+use crate::slice::Slice;
 use gimli::{DebuggingInformationEntry, Reader, Section, UnitOffset, constants as dw};
 use std::collections::HashSet;
 

@@ -5,8 +5,9 @@
 
 use crate::dwarf::{Die, Entry, attr_str};
 use crate::index::Index;
-use crate::meter::{Slice, Work};
+use crate::meter::Work;
 use crate::object::ObjectFile;
+use crate::slice::Slice;
 use crate::types::{Bits, Bounds, Class, Member, Shape, Type, Variant};
 use gimli::{AttributeValue, Reader, constants as dw};
 use std::cell::{Cell, RefCell};

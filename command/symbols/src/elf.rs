@@ -1,7 +1,10 @@
 //! ELF files, opened and checked.
 
 use crate::image::Image;
+use crate::slice::Slice;
+use crate::stored_section::{LARGE, StoredSection};
 use object::elf::{FileHeader64, SHT_STRTAB};
+use object::read::CompressionFormat;
 use object::read::elf::{ElfFile, FileHeader, SectionHeader};
 use object::{LittleEndian, Object, ObjectSection, ReadRef};
 
@@ -34,6 +37,24 @@ pub fn parse_elf(image: Image) -> Result<Elf, String> {
     read().map_err(|e: object::Error| image.trouble().unwrap_or_else(|| e.to_string()))
 }
 
+/// A section of debug information. Of a large one that is not compressed, only what is looked at is read.
+pub fn section(elf: &Elf, name: &str) -> Slice {
+    stored(elf, name)
+        .map(Slice::stored)
+        .or_else(|| contents(elf, name).map(Slice::new))
+        .unwrap_or(Slice::new(&[]))
+}
+
+fn stored(elf: &Elf, name: &str) -> Option<StoredSection> {
+    let part = elf.section_by_name(name)?.compressed_file_range().ok()?;
+    let image = elf.data();
+    let stays = part.format == CompressionFormat::None && image.is_stored();
+    match stays && part.uncompressed_size >= LARGE {
+        true => StoredSection::new(image, part.offset, part.uncompressed_size),
+        false => None,
+    }
+}
+
 /// A section, unpacked if it is compressed.
 pub fn contents(elf: &Elf, name: &str) -> Option<&'static [u8]> {
     let section = elf.section_by_name(name)?;
@@ -55,5 +76,6 @@ pub fn joined_contents(elf: &Elf, name: &str) -> Option<&'static [u8]> {
 pub fn has_dwarf(elf: &Elf) -> bool {
     // `only-keep-debug` leaves sections without contents in the stripped file's twin.
     elf.section_by_name(".debug_info")
-        .is_some_and(|s| s.compressed_data().is_ok_and(|d| !d.data.is_empty()))
+        .and_then(|s| s.compressed_file_range().ok())
+        .is_some_and(|part| part.compressed_size > 0 && part.offset < elf.data().size())
 }

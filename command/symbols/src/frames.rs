@@ -16,7 +16,8 @@ use crate::dwarf::{Die, Dwarf, Entry, attr_str};
 use crate::elf_symbols::SymbolSort;
 use crate::index::Index;
 use crate::maps::{Module, Program};
-use crate::meter::{Slice, Work};
+use crate::meter::Work;
+use crate::slice::Slice;
 use gimli::{
     AttributeValue, BaseAddresses, CfaRule, EhFrame, Operation, Register, UnwindContext,
     UnwindSection, X86_64, constants as dw,

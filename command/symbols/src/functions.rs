@@ -2,7 +2,8 @@
 
 use crate::elf_symbols::SymbolSort;
 use crate::maps::{Module, Program};
-use crate::meter::{Slice, Work};
+use crate::meter::Work;
+use crate::slice::Slice;
 use gimli::{BaseAddresses, EhFrame, UnwindSection};
 use std::ops::Range;
 use std::rc::Rc;

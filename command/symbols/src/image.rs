@@ -141,6 +141,33 @@ impl Image {
         Some(Box::leak(data.into_boxed_slice()))
     }
 
+    /// How long the file is.
+    pub fn size(&self) -> u64 {
+        self.len
+    }
+
+    /// Is it a file, so that pieces of it may be read later?
+    pub fn is_stored(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// A part of the file, read anew. It is not among the pieces: who asks keeps it.
+    pub fn run(&self, offset: u64, size: usize) -> Option<&'static [u8]> {
+        let file = self.file.as_ref()?;
+        if !self.take(size as u64) {
+            self.note(|| "it would take too much memory".into());
+            return None;
+        }
+        let mut data = Vec::new();
+        data.try_reserve_exact(size).ok()?;
+        data.resize(size, 0);
+        if let Err(error) = file.read_at(offset, &mut data) {
+            self.note(|| format!("it cannot be read to its end: {error}"));
+            return None;
+        }
+        Some(Box::leak(data.into_boxed_slice()))
+    }
+
     fn take(&self, size: u64) -> bool {
         let left = self.left.get().checked_sub(size);
         left.inspect(|left| self.left.set(*left)).is_some()

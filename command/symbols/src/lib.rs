@@ -47,10 +47,12 @@ mod pc;
 mod place;
 mod problem;
 mod resolve;
+mod slice;
 mod source;
 mod spec;
 mod split;
 pub mod stored;
+mod stored_section;
 mod types;
 mod value;
 

@@ -4,7 +4,8 @@ use crate::debug::DebugInfo;
 use crate::dwarf::Dwarf;
 use crate::index::file_ends_with;
 use crate::maps::{Module, Program};
-use crate::meter::{Slice, Work};
+use crate::meter::Work;
+use crate::slice::Slice;
 use std::collections::BTreeSet;
 
 /// Where the statements of one line begin, in one object.

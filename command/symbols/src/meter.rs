@@ -1,11 +1,9 @@
 //! Limits for reading what somebody else made: work, time and depth.
 //!
 //! Debug information can be made so that its readers never end, or nest until the stack is used up. All of them
-//! (gimli, addr2line, ours) read it through [`Slice`], so the limits are there: when one is reached, or a signal
+//! (gimli, addr2line, ours) read it through [`Slice`](crate::slice::Slice), so the limits are there: when one is reached, or a signal
 //! tells `ulpf` to end, every further read fails, and whoever reads comes back with what there is so far.
 
-use gimli::{EndianSlice, Error, LittleEndian, Reader, ReaderOffsetId};
-use std::borrow::Cow;
 use std::cell::Cell;
 use std::time::Duration;
 use ulpf_host::rights::thread_time;
@@ -103,88 +101,16 @@ fn stack_now() -> usize {
 
 /// Is there stack left for readers that call themselves?
 #[inline]
-fn is_shallow() -> bool {
+pub fn is_shallow() -> bool {
     let stack = STACK.get();
     stack == 0 || stack.abs_diff(stack_now()) < MOST_STACK
-}
-
-/// A section of debug information, with the limits.
-#[derive(Clone, Copy, Debug)]
-pub struct Slice(EndianSlice<'static, LittleEndian>);
-
-impl Slice {
-    pub fn new(data: &'static [u8]) -> Slice {
-        Slice(EndianSlice::new(data, LittleEndian))
-    }
-
-    pub fn bytes(&self) -> &'static [u8] {
-        self.0.slice()
-    }
-
-    fn step(&self, work: usize) -> gimli::Result<()> {
-        match step(work as u64) && is_shallow() {
-            true => Ok(()),
-            false => Err(Error::UnexpectedEof(ReaderOffsetId(0))),
-        }
-    }
-}
-
-impl Reader for Slice {
-    type Endian = LittleEndian;
-    type Offset = usize;
-
-    fn endian(&self) -> LittleEndian {
-        LittleEndian
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn empty(&mut self) {
-        self.0.empty();
-    }
-    fn truncate(&mut self, len: usize) -> gimli::Result<()> {
-        self.0.truncate(len)
-    }
-    fn offset_from(&self, base: &Slice) -> usize {
-        self.0.offset_from(base.0)
-    }
-    fn offset_id(&self) -> ReaderOffsetId {
-        self.0.offset_id()
-    }
-    fn lookup_offset_id(&self, id: ReaderOffsetId) -> Option<usize> {
-        self.0.lookup_offset_id(id)
-    }
-    fn find(&self, byte: u8) -> gimli::Result<usize> {
-        let found = Reader::find(&self.0, byte)?;
-        self.step(1 + found / 32)?;
-        Ok(found)
-    }
-    fn skip(&mut self, len: usize) -> gimli::Result<()> {
-        self.0.skip(len)
-    }
-    fn split(&mut self, len: usize) -> gimli::Result<Slice> {
-        self.step(1)?;
-        self.0.split(len).map(Slice)
-    }
-    fn to_slice(&self) -> gimli::Result<Cow<'_, [u8]>> {
-        self.0.to_slice()
-    }
-    fn to_string(&self) -> gimli::Result<Cow<'_, str>> {
-        Reader::to_string(&self.0)
-    }
-    fn to_string_lossy(&self) -> gimli::Result<Cow<'_, str>> {
-        self.step(1 + self.0.len() / 32)?;
-        Reader::to_string_lossy(&self.0)
-    }
-    fn read_slice(&mut self, to: &mut [u8]) -> gimli::Result<()> {
-        self.step(1)?;
-        Reader::read_slice(&mut self.0, to)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slice::Slice;
+    use gimli::Reader;
 
     static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 

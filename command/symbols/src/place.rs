@@ -1,7 +1,7 @@
 //! Where the debug information says that a variable is.
 
 use crate::dwarf::Dwarf;
-use crate::meter::Slice;
+use crate::slice::Slice;
 use gimli::Operation;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

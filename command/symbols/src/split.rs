@@ -11,7 +11,7 @@
 use crate::dwarf::{Dwarf, traits};
 use crate::elf::{Elf, joined_contents, parse_elf};
 use crate::image::Image;
-use crate::meter::Slice;
+use crate::slice::Slice;
 use crate::source::Source;
 use gimli::{AbbreviationsCacheStrategy, DwoId};
 use std::cell::{Cell, OnceCell, RefCell};

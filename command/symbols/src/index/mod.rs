@@ -11,8 +11,9 @@ mod mention;
 mod walk;
 
 use crate::dwarf::{Die, Dwarf, Traits, attr_str};
-use crate::meter::{self, Slice, Work};
+use crate::meter::{self, Work};
 use crate::place::Place;
+use crate::slice::Slice;
 use crate::split::Split;
 use finds::{Finds, Outer};
 pub use finds::{Local, Variable};
