@@ -85,11 +85,7 @@ impl ElfSymbols {
             .filter(|s| s.address() > 0)
             .map(|s| (s.address(), s.address().saturating_add(s.size())));
         let sections = sections.collect();
-        let tables = [
-            elf.symbols().collect::<Vec<_>>(),
-            elf.dynamic_symbols().collect(),
-        ];
-        for symbol in tables.into_iter().flatten() {
+        for symbol in elf.symbols().chain(elf.dynamic_symbols()) {
             let sort = match symbol.kind() {
                 SymbolKind::Text => SymbolSort::Function,
                 SymbolKind::Data => SymbolSort::Data,

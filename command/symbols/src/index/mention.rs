@@ -2,17 +2,39 @@
 //!
 //! Names are texts in the unit itself, or places in tables of texts, or numbers of such places in a table of the
 //! unit's (DWARF 5, 7.5.5). Linkers let a text begin within another one that ends alike. So all places where the name
-//! ends a text are looked for, as bytes, in all that units consist of: what is found may be something else, and the
-//! unit is walked in vain; but none that has the name is left out.
+//! ends a text are looked for, as bytes, in all that units consist of; and of what is found, whether it stands where an
+//! entry has its name ([`Openings`]). It may be something else even so, and the unit is walked in vain; but none that has
+//! the name is left out.
 
+use super::openings::{Openings, Tags};
 use super::{File, Index};
 use crate::dwarf::Dwarf;
-use crate::meter;
+use crate::slice::Slice;
 use gimli::{AttributeValue, Section, constants as dw};
 use memchr::memmem;
+use std::collections::HashMap;
+use std::rc::Rc;
 
 /// So many places are looked for one after the other; more of them all at once.
 const FEW: usize = 4;
+
+/// What a search has found.
+#[derive(Default)]
+pub struct Mentions {
+    /// Units, in order.
+    pub units: Vec<u32>,
+    /// Where the name stands in each file's tables of texts.
+    places: Vec<(File, Rc<Places>)>,
+}
+
+impl Mentions {
+    /// May the name stand there, in a table of that file?
+    pub fn may_be(&self, file: File, place: usize) -> bool {
+        let found = self.places.binary_search_by_key(&file, |(file, _)| *file);
+        let known = found.ok().map(|n| &self.places[n].1);
+        known.is_some_and(|places| u32::try_from(place).is_ok_and(|place| places.has(place)))
+    }
+}
 
 /// Places in tables of texts.
 struct Places {
@@ -22,15 +44,16 @@ struct Places {
 }
 
 impl Places {
-    fn of(tables: &[&[u8]], needle: &[u8]) -> Places {
+    fn of(tables: &[Slice], needle: &[u8]) -> Places {
         let finder = memmem::Finder::new(needle);
-        let found = |table: &&[u8]| {
-            let texts = finder
-                .find_iter(table)
-                .filter_map(|at| u32::try_from(at).ok());
-            texts.collect::<Vec<u32>>()
-        };
-        let mut all: Vec<u32> = tables.iter().flat_map(found).collect();
+        let mut all: Vec<u32> = Vec::new();
+        for table in tables {
+            table.scan(needle.len(), |at, window| {
+                let found = finder.find_iter(window).map(|n| at + n);
+                all.extend(found.filter_map(|place| u32::try_from(place).ok()));
+                0
+            });
+        }
         all.sort_unstable();
         all.dedup();
         let most = all.last().map_or(0, |most| *most as usize / 64 + 1);
@@ -46,72 +69,126 @@ impl Places {
         word.is_some_and(|word| word >> (place % 64) & 1 != 0)
     }
 
-    /// Calls `found` with each offset at which one of the places may stand, until it says where to go on.
-    fn each(&self, bytes: &[u8], mut found: impl FnMut(usize) -> usize) {
-        if self.all.len() <= FEW {
-            for place in &self.all {
-                let place = place.to_le_bytes();
-                let finder = memmem::Finder::new(&place);
-                let mut at = 0;
-                while let Some(n) = bytes.get(at..).and_then(|rest| finder.find(rest)) {
-                    at = found(at + n).max(at + n + 1);
-                }
-            }
-            return;
-        }
-        let mut at = 0;
-        while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
-            at = match self.has(u32::from_le_bytes(*word)) {
-                true => found(at).max(at + 1),
-                false => at + 1,
+    /// The first offset in some bytes at which one of the places may stand.
+    fn first(&self, bytes: &[u8]) -> Option<usize> {
+        let has = |word: &[u8]| {
+            let word = word.first_chunk().map(|word| u32::from_le_bytes(*word));
+            word.is_some_and(|place| self.has(place))
+        };
+        bytes.windows(size_of::<u32>()).position(has)
+    }
+}
+
+/// Calls `found` with each offset where `first` finds something in a section, and the bytes before it, until `found` says
+/// where to go on. `first` looks at no more than `len` bytes.
+fn each(
+    section: &Slice,
+    len: usize,
+    first: impl Fn(&[u8]) -> Option<usize>,
+    mut found: impl FnMut(usize, &[u8]) -> usize,
+) {
+    let mut next = 0;
+    section.scan(Openings::MOST_BEFORE + len, |at, window| {
+        while let Some(from) = usize::checked_sub(next.max(at), at) {
+            let Some(n) = window.get(from..).and_then(&first) else {
+                break;
             };
+            let here = at + from + n;
+            next = found(here, &window[..from + n]).max(here + 1);
         }
+        next
+    });
+}
+
+/// A search in work.
+struct Search<'a> {
+    index: &'a Index,
+    tags: Tags,
+    units: Vec<u32>,
+    /// By the first unit of a table of abbreviations.
+    openings: HashMap<u32, Openings>,
+}
+
+impl Search<'_> {
+    /// The bytes at an offset may be the name, or its place; says where to go on.
+    fn found(
+        &mut self,
+        file: File,
+        types: bool,
+        at: usize,
+        before: &[u8],
+        in_place: bool,
+    ) -> usize {
+        let Some(unit) = self.index.unit_around(file, types, at) else {
+            return at + 1;
+        };
+        let header = &self.index.units[unit as usize].header;
+        let openings = self.openings.entry(unit).or_insert_with(|| {
+            let abbreviations = &self.index.home(unit).debug_abbrev;
+            Openings::of(abbreviations, header, self.tags)
+        });
+        if !openings.fit(before, in_place) {
+            return at + 1;
+        }
+        self.units.push(unit);
+        self.index.end(unit)
     }
 }
 
 impl Index {
-    /// Units that may mention a name, in order.
-    pub(super) fn search(&self, name: &str) -> Vec<u32> {
+    /// Units that may mention a name at an entry with one of some tags.
+    pub(super) fn search(&self, name: &str, tags: Tags) -> Mentions {
         let needle = [name.as_bytes(), &[0]].concat();
         let sup = self.dwarf.sup();
         let files = [(File::Own, &*self.dwarf)].into_iter();
         let files = files.chain(sup.map(|sup| (File::Supplementary, sup)));
         let split = self.split.iter().enumerate();
         let files = files.chain(split.map(|(n, file)| (File::Split(n as u32), &**file)));
-        let mut units = Vec::new();
+        let mut search = Search {
+            index: self,
+            tags,
+            units: Vec::new(),
+            openings: HashMap::new(),
+        };
+        let mut places: Vec<(File, Rc<Places>)> = Vec::new();
         for (file, dwarf) in files {
             // A unit of the file itself may have names in the supplementary file.
-            let shared = sup.map_or(&[][..], |sup| sup.debug_str.reader().bytes());
+            let shared = sup.map_or(Slice::new(&[]), |sup| *sup.debug_str.reader());
             let tables = [
-                dwarf.debug_str.reader().bytes(),
-                dwarf.debug_line_str.reader().bytes(),
+                *dwarf.debug_str.reader(),
+                *dwarf.debug_line_str.reader(),
                 shared,
             ];
-            let places = Places::of(&tables, &needle);
+            let here = Rc::new(Places::of(&tables, &needle));
+            places.push((file, here.clone()));
             for types in [false, true] {
-                let bytes = match types {
-                    false => dwarf.debug_info.reader().bytes(),
-                    true => dwarf.debug_types.reader().bytes(),
+                let section = match types {
+                    false => dwarf.debug_info.reader(),
+                    true => dwarf.debug_types.reader(),
                 };
-                let mut found = |at| match self.unit_around(file, types, at) {
-                    Some(unit) => {
-                        units.push(unit);
-                        self.end(unit)
-                    }
-                    None => at + 1,
-                };
-                places.each(bytes, &mut found);
-                let mut at = 0;
-                while let Some(n) = bytes.get(at..).and_then(|rest| memmem::find(rest, &needle)) {
-                    at = found(at + n).max(at + n + 1);
+                let few = here.all.len() <= FEW;
+                for place in here.all.iter().filter(|_| few) {
+                    let place = place.to_le_bytes();
+                    let finder = memmem::Finder::new(&place);
+                    let found = |at, before: &[u8]| search.found(file, types, at, before, true);
+                    each(section, place.len(), |bytes| finder.find(bytes), found);
                 }
-                meter::step(bytes.len() as u64 / 16);
+                if !few {
+                    let found = |at, before: &[u8]| search.found(file, types, at, before, true);
+                    each(section, size_of::<u32>(), |bytes| here.first(bytes), found);
+                }
+                let finder = memmem::Finder::new(&needle);
+                let found = |at, before: &[u8]| search.found(file, types, at, before, false);
+                each(section, needle.len(), |bytes| finder.find(bytes), found);
             }
-            self.by_number(file, dwarf, &places, &mut units);
+            self.by_number(file, dwarf, &here, &mut search.units);
         }
-        units.sort_unstable();
-        units.dedup();
-        units
+        search.units.sort_unstable();
+        search.units.dedup();
+        Mentions {
+            units: search.units,
+            places,
+        }
     }
 
     /// Where a unit ends in its section.
@@ -126,8 +203,8 @@ impl Index {
 
     /// Units whose table of numbers has one of the places.
     fn by_number(&self, file: File, dwarf: &Dwarf, places: &Places, units: &mut Vec<u32>) {
-        let numbers = dwarf.debug_str_offsets.reader().bytes();
-        if numbers.is_empty() || places.all.is_empty() {
+        let numbers = dwarf.debug_str_offsets.reader();
+        if gimli::Reader::is_empty(numbers) || places.all.is_empty() {
             return;
         }
         let mut bases: Vec<(usize, u32)> = (0..self.len())
@@ -135,15 +212,21 @@ impl Index {
             .map(|unit| (self.base(dwarf, unit).unwrap_or(0), unit))
             .collect();
         bases.sort_unstable();
-        places.each(numbers, |at| {
+        let found = |at, _: &[u8]| {
             let after = bases.partition_point(|(base, _)| *base <= at);
             let Some((base, _)) = after.checked_sub(1).map(|n| bases[n]) else {
                 return at + 1;
             };
             let first = bases.partition_point(|(other, _)| *other < base);
             units.extend(bases[first..after].iter().map(|(_, unit)| unit));
-            bases.get(after).map_or(numbers.len(), |(next, _)| *next)
-        });
+            bases.get(after).map_or(usize::MAX, |(next, _)| *next)
+        };
+        each(
+            numbers,
+            size_of::<u32>(),
+            |bytes| places.first(bytes),
+            found,
+        );
     }
 
     /// Where a unit's table of numbers begins. Only its first entry is read, for the unit may not be needed.

@@ -1,13 +1,14 @@
 //! Every variable of an object's debug information, by name.
 //!
 //! Each unit is walked once, when something of it is asked for ([`walk`]). Of a small file that is all of them at the
-//! first question. Of a large one ([`LARGE`]) it is those that mention the name in question ([`mention`]), until so many
-//! names have been asked for that all of them cost less.
+//! first question. Of a large one ([`LARGE`]) it is those that mention the name in question ([`mention`]), and nothing but
+//! that name is kept of them, until so many names have been asked for that all of them cost less.
 
 #[cfg(test)]
 mod compared;
 mod finds;
 mod mention;
+mod openings;
 mod walk;
 
 use crate::dwarf::{Die, Dwarf, Traits, attr_str};
@@ -15,14 +16,16 @@ use crate::meter::{self, Work};
 use crate::place::Place;
 use crate::slice::Slice;
 use crate::split::Split;
-use finds::{Finds, Outer};
+use finds::{Finds, LocalOf, Outer, ScopesOf, Searched};
 pub use finds::{Local, Variable};
 use gimli::{AttributeValue, Reader, UnitOffset, UnitSectionOffset, constants as dw};
+use mention::Mentions;
+use openings::Tags;
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::sync::Arc;
+use walk::Sought;
 
 /// Bytes of debug information from which on units that do not mention a name are left alone: below, all of it is
 /// walked in the time that a program takes to start. (Tests have small files.)
@@ -44,8 +47,8 @@ pub struct Index {
     crosses: bool,
     /// Units may be walked alone, for what they mention.
     selective: bool,
-    /// Units that mention a name.
-    searched: RefCell<HashMap<SoughtKey, Rc<[u32]>>>,
+    /// What units have of the names that were asked for; kept for good, as what is read of files.
+    searched: RefCell<Vec<&'static Searched>>,
     whole: OnceCell<Whole>,
     /// A limit was reached, so that something is missing.
     cut: Cell<bool>,
@@ -83,20 +86,9 @@ struct Whole {
     /// Variables whose name is at an entry of another unit.
     completed: Vec<Variable>,
     by_address: OnceCell<HashMap<u64, Id>>,
-    locals: HashMap<&'static str, Local>,
+    locals: HashMap<&'static str, LocalOf>,
     /// Complete structures by name, for pointers to types that their own unit only declares.
     complete: HashMap<&'static str, Die>,
-}
-
-/// A [`Sought`]: is it a path?
-type SoughtKey = (bool, String);
-
-/// What is looked for in names.
-#[derive(Clone, Copy)]
-enum Sought<'a> {
-    Name(&'a str),
-    /// Names around one another.
-    Path(&'a str),
 }
 
 /// A variable: of a unit's [`Finds`], or of [`Whole::completed`].
@@ -227,7 +219,7 @@ impl Index {
 
     fn finds(&self, number: u32) -> &Finds {
         let unit = &self.units[number as usize];
-        unit.finds.get_or_init(|| self.walk(number))
+        unit.finds.get_or_init(|| self.walk(number, None))
     }
 
     /// All units, walked.
@@ -253,11 +245,12 @@ impl Index {
                     let Some(declared) = self.finds(die.unit).declared(die) else {
                         continue;
                     };
+                    let name = self.text(die.unit, declared.name);
                     let id = Id::Completed(whole.completed.len() as u32);
-                    whole.by_name.entry(declared.name).or_default().push(id);
+                    whole.by_name.entry(name).or_default().push(id);
                     whole.completed.push(Variable {
-                        name: declared.name,
-                        scope: declared.scope.map(|scope| (die.unit, scope)),
+                        name,
+                        scope: declared.scope.map(|n| (ScopesOf::Unit(die.unit), n)),
                         die,
                         ..variable
                     });
@@ -268,49 +261,61 @@ impl Index {
         })
     }
 
-    /// The units to look through for a name, or for a path; `None`: all of them, which have been walked.
-    fn mentioning(&self, what: Sought) -> Option<Rc<[u32]>> {
-        if !self.selective || self.whole.get().is_some() {
-            return None;
-        }
-        let key = match what {
-            Sought::Name(name) => (false, name.to_string()),
-            Sought::Path(path) => (true, path.to_string()),
-        };
-        let mut searched = self.searched.borrow_mut();
-        if let Some(known) = searched.get(&key) {
-            return Some(known.clone());
-        }
-        if searched.len() == MOST_SEARCHES {
-            return None;
-        }
-        let work = self.work();
-        let found = match what {
-            Sought::Name(name) => self.search(name),
-            Sought::Path(path) => self.search_path(path),
-        };
-        let found: Rc<[u32]> = found.into();
-        for number in found.iter() {
-            self.finds(*number);
-        }
-        self.cut.set(self.cut.get() || work.is_over());
-        searched.insert(key, found.clone());
-        Some(found)
+    /// Are only those units walked that mention a name, as long as it goes?
+    pub fn is_selective(&self) -> bool {
+        self.selective && self.whole.get().is_none()
     }
 
-    /// Units that may mention the last name of a path, and the plain ones around it: these stand in the same unit.
-    fn search_path(&self, path: &str) -> Vec<u32> {
-        let name = last_component(path);
-        let named = self.search(name);
-        let mut found = named.clone();
-        for outer in path.split("::").filter(|outer| is_plain(outer)) {
+    /// What there is of a name, in units that mention it and what is plain around it in a path; `None`: all units are to be
+    /// looked through.
+    fn mentioned(&self, path: &str, name: &str) -> Option<&'static Searched> {
+        if !self.is_selective() {
+            return None;
+        }
+        let number = {
+            let searched = self.searched.borrow();
+            let known = searched
+                .iter()
+                .find(|known| known.path == path && known.name == name);
+            if known.is_some() || searched.len() == MOST_SEARCHES {
+                return known.copied();
+            }
+            searched.len() as u32
+        };
+        let work = self.work();
+        let mut searched = Searched {
+            path: path.to_string(),
+            name: name.to_string(),
+            ..Searched::default()
+        };
+        let mentions = self.search_path(path, name);
+        for unit in &mentions.units {
+            let mentions = &mentions;
+            let finds = self.walk(*unit, Some(Sought { name, mentions }));
+            searched.add(self, *unit, number, finds);
+        }
+        self.cut.set(self.cut.get() || work.is_over());
+        let searched: &'static Searched = Box::leak(Box::new(searched));
+        self.searched.borrow_mut().push(searched);
+        Some(searched)
+    }
+
+    /// Units that may mention a name, and the plain ones around it in a path: these stand in the same unit.
+    fn search_path(&self, path: &str, name: &str) -> Mentions {
+        let mut named = self.search(name, Tags::Things);
+        let mut found = named.units.clone();
+        let around = path.strip_suffix(name).unwrap_or("");
+        for outer in around.split("::").filter(|outer| is_plain(outer)) {
             if found.len() > 1 && outer != name {
-                let around = self.search(outer);
+                let around = self.search(outer, Tags::Scopes).units;
                 found.retain(|unit| around.binary_search(unit).is_ok());
             }
         }
         // What the user has written may be no path of names.
-        if found.is_empty() { named } else { found }
+        if !found.is_empty() {
+            named.units = found;
+        }
+        named
     }
 
     fn variable(&self, id: Id) -> Option<&Variable> {
@@ -323,13 +328,11 @@ impl Index {
     /// Variables with the path's last name; those with another path may be left out.
     fn named(&self, path: &str) -> Vec<&Variable> {
         let name = last_component(path);
-        match self.mentioning(Sought::Path(path)) {
-            _ if name.is_empty() => Vec::new(),
-            Some(units) => units
-                .iter()
-                .flat_map(|unit| &self.finds(*unit).variables)
-                .filter(|v| v.name == name)
-                .collect(),
+        if name.is_empty() {
+            return Vec::new();
+        }
+        match self.mentioned(path, name) {
+            Some(found) => found.variables.iter().collect(),
             None => {
                 let all = self.whole().by_name.get(name).into_iter().flatten();
                 all.filter_map(|id| self.variable(*id)).collect()
@@ -397,23 +400,32 @@ impl Index {
     pub fn path(&self, variable: &Variable) -> String {
         let mut parts = vec![variable.name];
         let mut scope = variable.scope;
-        while let Some((unit, n)) = scope {
-            let Some(this) = self.finds(unit).scopes.get(n as usize) else {
-                break;
+        while let Some((of, n)) = scope {
+            let (this, name) = match of {
+                ScopesOf::Unit(unit) => {
+                    let this = self.finds(unit).scopes.get(n as usize);
+                    (this, this.map_or("", |this| self.text(unit, this.name)))
+                }
+                ScopesOf::Search(search) => {
+                    let search = self.searched.borrow()[search as usize];
+                    let this = search.scopes.get(n as usize);
+                    (this, this.map_or("", |this| self.text(0, this.name)))
+                }
             };
+            let Some(this) = this else { break };
             if parts.len() > MOST_SCOPES {
                 parts.push("…");
                 break;
             }
-            if !this.name.is_empty() {
-                parts.push(this.name);
+            if !name.is_empty() {
+                parts.push(name);
             }
             scope = match this.outer {
                 Outer::Nothing => None,
-                Outer::Scope(n) => Some((unit, n)),
+                Outer::Scope(n) => Some((of, n)),
                 Outer::Declaration(die) => {
                     let declared = self.finds(die.unit).declared(die);
-                    declared.and_then(|d| Some((die.unit, d.scope?)))
+                    declared.and_then(|d| Some((ScopesOf::Unit(die.unit), d.scope?)))
                 }
             };
         }
@@ -434,29 +446,23 @@ impl Index {
             .collect()
     }
 
+    /// The first local variable of that name.
     pub fn local(&self, name: &str) -> Option<Local> {
-        self.first(name, |finds| &finds.locals, |whole| &whole.locals)
+        let found = match self.mentioned(name, name) {
+            Some(found) => first(&found.locals, name),
+            None => self.whole().locals.get(name).copied(),
+        };
+        found.map(|local| Local {
+            function: local.function.map_or("", |f| self.text(local.unit, f)),
+            register: local.register,
+        })
     }
 
     pub fn complete_type(&self, name: &str) -> Option<Die> {
-        self.first(name, |finds| &finds.complete, |whole| &whole.complete)
-    }
-
-    /// The first of that name: in the units to look through, or of all.
-    fn first<T: Copy>(
-        &self,
-        name: &str,
-        of: impl Fn(&Finds) -> &RefCell<Vec<(&'static str, T)>>,
-        all: impl Fn(&Whole) -> &HashMap<&'static str, T>,
-    ) -> Option<T> {
-        let Some(units) = self.mentioning(Sought::Name(name)) else {
-            return all(self.whole()).get(name).copied();
-        };
-        units.iter().find_map(|unit| {
-            let known = of(self.finds(*unit)).borrow();
-            let found = known.iter().find(|(known, _)| *known == name);
-            found.map(|(_, what)| *what)
-        })
+        match self.mentioned(name, name) {
+            Some(found) => first(&found.complete, name),
+            None => self.whole().complete.get(name).copied(),
+        }
     }
 
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
@@ -519,6 +525,11 @@ impl Index {
         files.extend(unit.name.as_ref().and_then(lossy));
         files
     }
+}
+
+fn first<T: Copy>(all: &[(&'static str, T)], name: &str) -> Option<T> {
+    let found = all.iter().find(|(known, _)| *known == name);
+    found.map(|(_, what)| *what)
 }
 
 /// A unit with nothing in it.

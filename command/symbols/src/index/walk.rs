@@ -1,207 +1,327 @@
 //! One walk over a unit.
 //!
 //! Keeps statics (globals, class members, function statics) with their place, and of locals only what a refusal needs
-//! to say.
+//! to say: all of them, or those of one name. Names are compared by their places; the table of names is not read for it.
 
-use super::Index;
-use super::finds::{Declared, Finds, Local, Outer, Scope, Variable};
-use crate::dwarf::{Die, Entry, attr_str};
+use super::finds::{Declared, Finds, LocalOf, Outer, Scope, ScopesOf, Searched, Text, Variable};
+use super::mention::Mentions;
+use super::{File, Index};
+use crate::dwarf::Die;
 use crate::place::{Found, Place, place_of};
-use gimli::{AttributeValue, constants as dw};
+use crate::slice::Slice;
+use gimli::{Abbreviation, AttributeValue, DwTag, EntriesRaw, UnitOffset, constants as dw};
 use std::collections::HashMap;
+
+/// A name that is looked for, and where it was found.
+#[derive(Clone, Copy)]
+pub struct Sought<'a> {
+    pub name: &'a str,
+    pub mentions: &'a Mentions,
+}
 
 struct Walk<'a> {
     index: &'a Index,
     number: u32,
+    file: File,
+    /// `None`: every name.
+    sought: Option<Sought<'a>>,
     finds: Finds,
     /// Variables whose name is at another entry.
     completed: Vec<(Variable, Die)>,
+    /// The same, still to be read if that name turns out to be the one.
+    perhaps: Vec<(UnitOffset, Around, Die)>,
 }
+
+/// What is around an entry.
+#[derive(Clone, Copy)]
+struct Around {
+    /// The innermost scope.
+    scope: Option<u32>,
+    /// The innermost function.
+    function: Option<Text>,
+}
+
+/// What an entry says of itself, as far as it matters here.
+#[derive(Default)]
+struct Attributes {
+    name: Option<Text>,
+    declaration: bool,
+    location: Option<AttributeValue<Slice>>,
+    constant: bool,
+    typed: bool,
+    external: bool,
+    decl_file: Option<u64>,
+    /// The entry that it completes.
+    completes: Option<Die>,
+}
+
+type Raw<'a> = EntriesRaw<'a, 'a, Slice>;
 
 impl Walk<'_> {
     fn all(&mut self) -> gimli::Result<()> {
         let unit = self.index.unit(self.number);
-        let mut entries = unit.entries();
-        let mut depth = 0isize;
+        let mut entries = unit.entries_raw(None)?;
         // Scopes around the current entry, by depth.
         let mut around: Vec<(isize, u32)> = Vec::new();
-        while let Some((delta, entry)) = entries.next_dfs()? {
-            depth += delta;
+        while !entries.is_empty() {
+            let (offset, depth) = (entries.next_offset(), entries.next_depth());
+            let Some(kind) = entries.read_abbreviation()? else {
+                continue;
+            };
             while around.last().is_some_and(|(d, _)| *d >= depth) {
                 around.pop();
             }
             let outer = around.last().map(|(_, scope)| *scope);
-            let within = outer.and_then(|scope| self.finds.scopes[scope as usize].function);
-            let mut scope = Scope {
-                outer: outer.map_or(Outer::Nothing, Outer::Scope),
-                name: "",
-                function: within,
+            let here = Around {
+                scope: outer,
+                function: outer.and_then(|scope| self.finds.scopes[scope as usize].function),
             };
-            match entry.tag() {
-                // (A Fortran module.)
-                dw::DW_TAG_namespace | dw::DW_TAG_module => {
-                    scope.name = self.name(entry).unwrap_or("(anonymous namespace)");
-                }
-                dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
-                    scope.name = self.name(entry).unwrap_or("");
-                    let declaration = entry.attr_value(dw::DW_AT_declaration)?.is_some();
-                    if !scope.name.is_empty() && !declaration {
-                        let die = self.die(entry);
-                        self.finds.complete.get_mut().push((scope.name, die));
-                    }
-                }
-                dw::DW_TAG_subprogram => {
-                    scope.name = self
-                        .index
-                        .function_name(self.number, entry, 4)
-                        .unwrap_or("");
-                    scope.function = Some(scope.name);
-                    // A method is declared in its class, and defined elsewhere.
-                    let mut class = outer;
-                    match self.index.declaration(self.number, entry)? {
-                        Some(at) if at.unit != self.number => scope.outer = Outer::Declaration(at),
-                        Some(at) => {
-                            if let Some(declared) = self.finds.declared(at) {
-                                class = declared.scope;
-                                scope.outer = class.map_or(Outer::Nothing, Outer::Scope);
-                            }
-                        }
-                        None => {}
-                    }
-                    self.declare(entry, scope.name, class);
-                }
-                dw::DW_TAG_variable | dw::DW_TAG_formal_parameter => {
-                    self.variable(entry, outer, within)?;
-                    continue;
-                }
-                // A static class member up to DWARF 4.
-                dw::DW_TAG_member if entry.attr_value(dw::DW_AT_declaration)?.is_some() => {
-                    if let Some(name) = self.name(entry) {
-                        self.declare(entry, name, outer);
-                    }
-                    continue;
-                }
-                _ => continue,
+            let scope = self.entry(&mut entries, kind, offset, here)?;
+            if let Some(scope) = scope {
+                around.push((depth, self.finds.scopes.len() as u32));
+                self.finds.scopes.push(scope);
             }
-            around.push((depth, self.finds.scopes.len() as u32));
-            self.finds.scopes.push(scope);
+        }
+        for (offset, around, die) in std::mem::take(&mut self.perhaps) {
+            if self.finds.declared(die).is_some() {
+                let mut entries = unit.entries_raw(Some(offset))?;
+                if let Some(kind) = entries.read_abbreviation()? {
+                    let attributes = self.attributes(&mut entries, kind)?;
+                    self.variable(offset, kind.tag(), &attributes, around);
+                }
+            }
         }
         Ok(())
     }
 
-    fn die(&self, entry: &Entry) -> Die {
+    /// One entry; the scope that it is for those within it.
+    fn entry(
+        &mut self,
+        entries: &mut Raw,
+        kind: &Abbreviation,
+        offset: UnitOffset,
+        around: Around,
+    ) -> gimli::Result<Option<Scope>> {
+        let mut scope = Scope {
+            outer: around.scope.map_or(Outer::Nothing, Outer::Scope),
+            name: Text::Known(""),
+            function: around.function,
+        };
+        match kind.tag() {
+            // (A Fortran module.)
+            dw::DW_TAG_namespace | dw::DW_TAG_module => {
+                let name = self.attributes(entries, kind)?.name;
+                scope.name = name.unwrap_or(Text::Known("(anonymous namespace)"));
+            }
+            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
+                let known = self.attributes(entries, kind)?;
+                if let Some(name) = known.name {
+                    scope.name = name;
+                    let name = self.wanted(name).filter(|_| !known.declaration);
+                    let die = self.die(offset);
+                    let complete = name.map(|name| (name, die));
+                    self.finds.complete.get_mut().extend(complete);
+                }
+            }
+            dw::DW_TAG_subprogram => {
+                let known = self.attributes(entries, kind)?;
+                let at = known.completes;
+                let name = known.name.or_else(|| self.index.function_name(at?, 4));
+                scope.name = name.unwrap_or(Text::Known(""));
+                scope.function = Some(scope.name);
+                // A method is declared in its class, and defined elsewhere.
+                let mut class = around.scope;
+                match at {
+                    Some(at) if at.unit != self.number => scope.outer = Outer::Declaration(at),
+                    Some(at) => {
+                        if let Some(declared) = self.finds.declared(at) {
+                            class = declared.scope;
+                            scope.outer = class.map_or(Outer::Nothing, Outer::Scope);
+                        }
+                    }
+                    None => {}
+                }
+                self.declare(offset, scope.name, class);
+            }
+            tag @ (dw::DW_TAG_variable | dw::DW_TAG_formal_parameter) => {
+                let known = self.attributes(entries, kind)?;
+                match (self.sought, known.name, known.completes) {
+                    (Some(_), None, Some(die)) => self.perhaps.push((offset, around, die)),
+                    _ => self.variable(offset, tag, &known, around),
+                }
+                return Ok(None);
+            }
+            // A static class member up to DWARF 4.
+            dw::DW_TAG_member => {
+                let known = self.attributes(entries, kind)?;
+                if let Some(name) = known.name.filter(|_| known.declaration)
+                    && self.wanted(name).is_some()
+                {
+                    self.declare(offset, name, around.scope);
+                }
+                return Ok(None);
+            }
+            _ => {
+                entries.skip_attributes(kind.attributes())?;
+                return Ok(None);
+            }
+        }
+        Ok(Some(scope))
+    }
+
+    /// Reads the attributes of an entry, once.
+    fn attributes(&self, entries: &mut Raw, kind: &Abbreviation) -> gimli::Result<Attributes> {
+        let mut known = Attributes::default();
+        let mut specification = None;
+        let attributes = kind.attributes();
+        // The first one that was not read.
+        let mut first = 0;
+        for (n, attribute) in attributes.iter().enumerate() {
+            match attribute.name() {
+                dw::DW_AT_declaration => known.declaration = true,
+                dw::DW_AT_const_value => known.constant = true,
+                dw::DW_AT_type => known.typed = true,
+                dw::DW_AT_name
+                | dw::DW_AT_location
+                | dw::DW_AT_external
+                | dw::DW_AT_decl_file
+                | dw::DW_AT_specification
+                | dw::DW_AT_abstract_origin => {
+                    entries.skip_attributes(&attributes[first..n])?;
+                    let value = entries.read_attribute(*attribute)?.value();
+                    first = n + 1;
+                    match (attribute.name(), value) {
+                        (dw::DW_AT_name, value) => {
+                            known.name = self.index.text_of(self.number, value);
+                        }
+                        (dw::DW_AT_location, value) => known.location = Some(value),
+                        (dw::DW_AT_external, AttributeValue::Flag(yes)) => known.external = yes,
+                        (dw::DW_AT_decl_file, AttributeValue::FileIndex(file)) => {
+                            known.decl_file = Some(file);
+                        }
+                        (dw::DW_AT_specification, value) => specification = Some(value),
+                        (dw::DW_AT_abstract_origin, value) => {
+                            known.completes = self.index.reference(self.number, value);
+                        }
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        entries.skip_attributes(&attributes[first..])?;
+        if let Some(value) = specification {
+            known.completes = self.index.reference(self.number, value);
+        }
+        Ok(known)
+    }
+
+    fn die(&self, offset: UnitOffset) -> Die {
         Die {
             unit: self.number,
-            offset: entry.offset(),
+            offset,
         }
     }
 
-    fn name(&self, entry: &Entry) -> Option<&'static str> {
-        let home = self.index.home(self.number);
-        attr_str(home, self.index.unit(self.number), entry, dw::DW_AT_name)
+    /// A name, if it is looked for.
+    fn wanted(&self, name: Text) -> Option<&'static str> {
+        let Some(sought) = self.sought else {
+            return Some(self.index.text(self.number, name)).filter(|name| !name.is_empty());
+        };
+        if let Text::At(place) = name
+            && !sought.mentions.may_be(self.file, place.0)
+        {
+            return None;
+        }
+        Some(self.index.text(self.number, name)).filter(|name| *name == sought.name)
     }
 
-    fn declare(&mut self, entry: &Entry, name: &'static str, scope: Option<u32>) {
+    fn declare(&mut self, offset: UnitOffset, name: Text, scope: Option<u32>) {
         let declared = Declared { name, scope };
-        self.finds.declared.insert(entry.offset(), declared);
+        self.finds.declared.insert(offset, declared);
     }
 
-    fn variable(
-        &mut self,
-        entry: &Entry,
-        outer: Option<u32>,
-        within: Option<&'static str>,
-    ) -> gimli::Result<()> {
+    fn variable(&mut self, offset: UnitOffset, tag: DwTag, known: &Attributes, around: Around) {
         let (home, unit) = (self.index.home(self.number), self.index.unit(self.number));
-        let name = self.name(entry);
-        let parameter = entry.tag() == dw::DW_TAG_formal_parameter;
-        let declaration = entry.attr_value(dw::DW_AT_declaration)?.is_some();
-        let place = match entry.attr_value(dw::DW_AT_location)? {
+        let name = match known.name {
+            Some(name) => match self.wanted(name) {
+                Some(wanted) => Some((wanted, name)),
+                None => return,
+            },
+            None => None,
+        };
+        let parameter = tag == dw::DW_TAG_formal_parameter;
+        let place = match known.location {
             Some(AttributeValue::Exprloc(e)) => place_of(home, unit, e),
             Some(_) => Found::Local { register: true },
-            None if entry.attr_value(dw::DW_AT_const_value)?.is_some() => {
-                Found::Static(Place::Constant)
-            }
-            None if declaration => Found::Static(Place::Declared),
-            None if parameter || within.is_some() => Found::Local { register: true },
+            None if known.constant => Found::Static(Place::Constant),
+            None if known.declaration => Found::Static(Place::Declared),
+            None if parameter || around.function.is_some() => Found::Local { register: true },
             None => Found::Static(Place::OptimisedOut),
         };
         let place = match (place, name) {
-            (Found::Local { register }, Some(name)) => {
-                let function = within.unwrap_or("");
-                let local = Local { function, register };
+            (Found::Local { register }, Some((name, text))) => {
+                let local = LocalOf {
+                    unit: self.number,
+                    function: around.function,
+                    register,
+                };
                 self.finds.locals.get_mut().push((name, local));
                 // Inlined copies of a function's static refer back to this entry.
                 if !parameter {
-                    self.declare(entry, name, outer);
+                    self.declare(offset, text, around.scope);
                 }
-                return Ok(());
+                return;
             }
-            (Found::Local { .. }, None) => return Ok(()),
+            (Found::Local { .. }, None) => return,
             (Found::Static(place), _) => place,
         };
-        let external = matches!(
-            entry.attr_value(dw::DW_AT_external)?,
-            Some(AttributeValue::Flag(true))
-        );
-        let decl_file = match entry.attr_value(dw::DW_AT_decl_file)? {
-            Some(AttributeValue::FileIndex(n)) => Some(n),
-            _ => None,
-        };
         let variable = Variable {
-            name: name.unwrap_or(""),
-            scope: outer.map(|scope| (self.number, scope)),
+            name: name.map_or("", |(name, _)| name),
+            scope: around.scope.map(|n| (ScopesOf::Unit(self.number), n)),
             place,
-            external,
-            die: self.die(entry),
-            decl_file,
+            external: known.external,
+            die: self.die(offset),
+            decl_file: known.decl_file,
         };
-        match (name, self.index.declaration(self.number, entry)?) {
-            (Some(name), None) => {
-                self.declare(entry, name, outer);
-                self.keep(variable);
+        match (name, known.completes) {
+            (Some((_, text)), None) => {
+                self.declare(offset, text, around.scope);
+                self.finds.variables.push(variable);
             }
-            (Some(_), Some(_)) if entry.attr_value(dw::DW_AT_type)?.is_some() => {
-                self.keep(variable)
-            }
-            (_, Some(specification)) => self.completed.push((variable, specification)),
+            (Some(_), Some(_)) if known.typed => self.finds.variables.push(variable),
+            (_, Some(completes)) => self.completed.push((variable, completes)),
             (None, None) => {}
-        }
-        Ok(())
-    }
-
-    fn keep(&mut self, variable: Variable) {
-        if !variable.name.is_empty() {
-            self.finds.variables.push(variable);
         }
     }
 }
 
 impl Index {
-    /// Walks one unit. A broken one ends its own walk; what was found counts.
-    pub(super) fn walk(&self, number: u32) -> Finds {
+    /// Walks one unit, for one name or for all. A broken one ends its own walk; what was found counts.
+    pub(super) fn walk(&self, number: u32, sought: Option<Sought>) -> Finds {
         let mut walk = Walk {
             index: self,
             number,
+            file: self.units[number as usize].file,
+            sought,
             finds: Finds::default(),
             completed: Vec::new(),
+            perhaps: Vec::new(),
         };
         let _ = walk.all();
-        let Walk {
-            mut finds,
-            completed,
-            ..
-        } = walk;
-        for (mut variable, die) in completed {
+        for (mut variable, die) in std::mem::take(&mut walk.completed) {
             if die.unit != number {
-                finds.elsewhere.get_mut().push((variable, die));
-            } else if let Some(declared) = finds.declared(die).filter(|d| !d.name.is_empty()) {
-                variable.name = declared.name;
-                variable.scope = declared.scope.map(|scope| (number, scope));
+                walk.finds.elsewhere.get_mut().push((variable, die));
+            } else if let Some(declared) = walk.finds.declared(die)
+                && let Some(name) = walk.wanted(declared.name)
+            {
+                variable.name = name;
+                variable.scope = declared.scope.map(|n| (ScopesOf::Unit(number), n));
                 variable.die = die;
-                finds.variables.push(variable);
+                walk.finds.variables.push(variable);
             }
         }
+        let mut finds = walk.finds;
         if !self.crosses {
             finds.declared = HashMap::new();
         }
@@ -210,29 +330,89 @@ impl Index {
         finds
     }
 
-    /// The entry that an entry completes.
-    fn declaration(&self, unit: u32, entry: &Entry) -> gimli::Result<Option<Die>> {
-        for at in [dw::DW_AT_specification, dw::DW_AT_abstract_origin] {
-            if let Some(value) = entry.attr_value(at)? {
-                return Ok(self.reference(unit, value));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Name of a function whose entry may refer to another one for it.
-    fn function_name(&self, unit: u32, entry: &Entry, hops: u32) -> Option<&'static str> {
-        let home = self.home(unit);
-        if let Some(name) = attr_str(home, self.unit(unit), entry, dw::DW_AT_name) {
-            return Some(name);
+    /// Name of a function that another entry completes; it may refer to a third one for it.
+    fn function_name(&self, die: Die, hops: u32) -> Option<Text> {
+        let entry = self.unit(die.unit).entry(die.offset).ok()?;
+        if let Ok(Some(name)) = entry.attr_value(dw::DW_AT_name) {
+            // (As the unit that asks has no table in common with another file's.)
+            let text = self.text_of(die.unit, name)?;
+            return Some(Text::Known(self.text(die.unit, text)));
         }
         for at in [dw::DW_AT_specification, dw::DW_AT_abstract_origin] {
-            if let (Ok(Some(value)), 1..) = (entry.attr_value(at), hops) {
-                let die = self.reference(unit, value)?;
-                let entry = self.unit(die.unit).entry(die.offset).ok()?;
-                return self.function_name(die.unit, &entry, hops - 1);
+            if let (Ok(Some(value)), 2..) = (entry.attr_value(at), hops) {
+                let die = self.reference(die.unit, value)?;
+                return self.function_name(die, hops - 1);
             }
         }
         None
+    }
+
+    /// A name as it stands in an entry of a unit.
+    fn text_of(&self, unit: u32, value: AttributeValue<Slice>) -> Option<Text> {
+        let (home, of) = (self.home(unit), self.unit(unit));
+        match value {
+            AttributeValue::DebugStrRef(place) => Some(Text::At(place)),
+            AttributeValue::DebugStrOffsetsIndex(number) => {
+                home.string_offset(of, number).ok().map(Text::At)
+            }
+            value => {
+                let slice = home.attr_string(of, value).ok()?;
+                std::str::from_utf8(slice.bytes()).ok().map(Text::Known)
+            }
+        }
+    }
+
+    /// A name of a unit, read. One that is broken is empty.
+    pub(super) fn text(&self, unit: u32, name: Text) -> &'static str {
+        match name {
+            Text::Known(name) => name,
+            Text::At(place) => {
+                let slice = self.home(unit).string(place).ok();
+                let text = slice.and_then(|slice| std::str::from_utf8(slice.bytes()).ok());
+                text.unwrap_or("")
+            }
+        }
+    }
+}
+
+impl Searched {
+    /// Takes what a unit has of the name, and of its scopes those that are around it.
+    pub(super) fn add(&mut self, index: &Index, unit: u32, search: u32, finds: Finds) {
+        // Scopes come before those within them, and so do their new numbers.
+        let mut needed = vec![false; finds.scopes.len()];
+        for variable in &finds.variables {
+            if let Some((_, n)) = variable.scope {
+                needed[n as usize] = true;
+            }
+        }
+        for n in (0..needed.len()).rev() {
+            if let (true, Outer::Scope(outer)) = (needed[n], finds.scopes[n].outer) {
+                needed[outer as usize] = true;
+            }
+        }
+        let mut numbers = vec![0; needed.len()];
+        for (n, scope) in finds.scopes.iter().enumerate().filter(|(n, _)| needed[*n]) {
+            numbers[n] = self.scopes.len() as u32;
+            let outer = match scope.outer {
+                Outer::Scope(outer) => Outer::Scope(numbers[outer as usize]),
+                other => other,
+            };
+            let name = Text::Known(index.text(unit, scope.name));
+            self.scopes.push(Scope {
+                outer,
+                name,
+                function: None,
+            });
+        }
+        self.variables.extend(finds.variables.into_iter().map(|v| {
+            Variable {
+                scope: v
+                    .scope
+                    .map(|(_, n)| (ScopesOf::Search(search), numbers[n as usize])),
+                ..v
+            }
+        }));
+        self.locals.extend(finds.locals.into_inner());
+        self.complete.extend(finds.complete.into_inner());
     }
 }
