@@ -88,10 +88,12 @@ def main():
     units = int(sys.argv[1]) if len(sys.argv) > 1 else 160
     with tempfile.TemporaryDirectory(dir=sys.argv[2] if len(sys.argv) > 2 else None) as folder:
         last = build(folder, units)[-1]
-        watches = ["the_counter", f"unit_{last}::s5_of_{last}.a_{last}_5", f"unit_{last}::counter3", "no_such_name"]
+        watches = ["the_counter", f"unit_{last}::s5_of_{last}.a_{last}_5", f"unit_{last}::counter3", "counter3", "no_such_name"]
+        os.environ["XDG_CACHE_HOME"] = folder
         measured("(gdb: into the page cache)", folder, "gdb", "-q", "-batch", "-ex", "info line main", "big")
         for watch in watches:
             measured(f"ulpf run -w {watch}", folder, ULPF, "run", "-q", "-w", watch, "--", "./big")
+            measured("once more, with what the first run has kept", folder, ULPF, "run", "-q", "-w", watch, "--", "./big")
             measured(f"gdb, watch {watch}", folder, "gdb", "-q", "-batch", "-ex", f"watch {watch}", "big")
 
 

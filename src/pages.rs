@@ -34,8 +34,12 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "The shell by which ulpf gdb and ulpf server start programs (/bin/sh if it is missing).",
     ),
     (
+        "ULPF_SYMBOL_CACHE",
+        "off: where names were found in large programs is neither kept in the cache folder nor read from it.",
+    ),
+    (
         "XDG_CACHE_HOME",
-        "Below it, in ulpf, lies what the last runs have recorded (~/.cache if it is missing).",
+        "Below it, in ulpf, lies what the last runs have recorded, and where they found names in large programs (~/.cache if it is missing).",
     ),
     (
         "XDG_RUNTIME_DIR, TMPDIR",

@@ -4,19 +4,17 @@
 //! ~/.cache/ulpf/PID.session:   "ULPFKEPT" | length of the head | head, JSON | (offset, length, bytes)…
 //! ```
 //! Only what was used of an area is written, and of that no page that was never touched. The newest few are kept, for this user alone, and until the machine is
-//! started anew: times are those of its clock. Nothing is written to or read from a folder that anybody else may write to
-//! (under sudo the home may be another user's), and no link in it is followed.
+//! started anew: times are those of its clock. Whose folder it may be is [`ulpf_host::cache`]'s business.
 
 use crate::shared::{NAME, SharedArea};
-use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
+use ulpf_host::cache::{Folder, folder};
 use ulpf_host::sys;
 use ulpf_lib::ring::{
     AREAS_OFFSET, Area, HEADS_OFFSET, Listed, RingHead, Rings, SHARED_LEN, SLOT_WORDS,
@@ -37,63 +35,6 @@ pub struct Kept {
     pub head: Vec<u8>,
     pub shared: SharedArea,
     pub ended: SystemTime,
-}
-
-/// Where they are; `None`: this user has no place for them.
-fn folder() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|v: &OsString| !v.is_empty());
-    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
-    cache.is_absolute().then(|| cache.join("ulpf"))
-}
-
-/// The folder, open: whoever exchanges it by its name exchanges nothing for us.
-struct Folder(File);
-
-impl Folder {
-    fn open(path: &Path) -> io::Result<Folder> {
-        let folder = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
-            .open(path)?;
-        let found = folder.metadata()?;
-        if found.uid() != sys::user() || found.mode() & 0o022 != 0 {
-            let why = format!(
-                "{} belongs to another user, or others may write to it",
-                path.display()
-            );
-            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-        }
-        Ok(Folder(folder))
-    }
-
-    /// Of one's own, made if there is none.
-    fn make(path: &Path) -> io::Result<Folder> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        Folder::open(path)
-    }
-
-    /// Puts a file into it that `write` writes. Whoever reads one of that name at this moment sees all of it or nothing.
-    fn put(&self, name: &str, write: impl FnOnce(File) -> io::Result<()>) -> io::Result<()> {
-        let folder = self.path();
-        let new = folder.join(format!(".{name}.new"));
-        // What an earlier one has left.
-        let _ = fs::remove_file(&new);
-        let to = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
-        let done = write(to).and_then(|()| fs::rename(&new, folder.join(name)));
-        if done.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        done
-    }
-
-    fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
-    }
 }
 
 /// Keeps what an area of ours holds; `head` says whose it is. `false`: there is too much of it.
@@ -210,22 +151,11 @@ pub fn load(name: &str) -> io::Result<Option<Vec<u8>>> {
         return Ok(None);
     };
     let opened = Folder::open(&folder)?;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(opened.path().join(name));
-    let mut file = match file {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
-    };
-    let found = file.metadata()?;
-    if !found.is_file() || found.len() > 2 * LARGEST {
-        return Err(io::Error::from(ErrorKind::InvalidData));
+    match opened.get(name, 2 * LARGEST) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
     }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
 }
 
 /// The newest session, or the one of this process, if it is of this boot.

@@ -5,10 +5,12 @@
 //!   process      what /proc says of a process         foreground   whose the terminal is
 //!   signals      numbers, names; those that we get    programs     of this machine, as a shell finds them
 //!   rights       those of one thread of ours          sys          system calls, each behind a safe function
+//!   cache        the folder for what we keep between runs
 //! ```
 //! What needs unsafe code is in [`sys`] and [`rights`].
 #![deny(unsafe_code)]
 
+pub mod cache;
 pub mod errno;
 pub mod foreground;
 pub mod foreign;

@@ -1,6 +1,6 @@
 //! Debug information of an object: where it is, and reading it.
 
-use crate::dwarf::{Dwarf, Traits, traits};
+use crate::dwarf::{Dwarf, Traits, shared, traits};
 use crate::elf::{Elf, has_dwarf, parse_elf, section};
 use crate::fetch;
 use crate::image::Image;
@@ -230,7 +230,7 @@ fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
             .note(|| "its debug information takes too long to read".into());
     }
     Some(DebugInfo {
-        dwarf: Arc::new(dwarf),
+        dwarf: shared(dwarf),
         size,
         traits,
         lines: OnceCell::new(),

@@ -3,11 +3,21 @@
 use crate::slice::Slice;
 use gimli::{DebuggingInformationEntry, Reader, Section, UnitOffset, constants as dw};
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Attributes of one kind of entry; compilers write some thirty at most.
 const MOST_ATTRIBUTES: usize = 256;
 
 pub type Dwarf = gimli::Dwarf<Slice>;
+
+/// As addr2line wants it. It stays on its thread.
+#[expect(
+    clippy::arc_with_non_send_sync,
+    reason = "addr2line takes no other pointer"
+)]
+pub fn shared(dwarf: Dwarf) -> Arc<Dwarf> {
+    Arc::new(dwarf)
+}
 
 pub type Entry<'a, 'u> = DebuggingInformationEntry<'a, 'u, Slice>;
 

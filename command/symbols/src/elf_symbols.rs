@@ -7,7 +7,7 @@ use crate::meter::Work;
 use memchr::memmem;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::borrow::Cow;
-use std::cell::{Cell, OnceCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ pub struct ElfSymbols {
     sections: Vec<(u64, u64)>,
     by_name: OnceCell<HashMap<Cow<'static, str>, Vec<u32>>>,
     /// Names that have been asked for.
-    searches: Cell<usize>,
+    searched: RefCell<HashMap<String, Vec<ElfSymbol>>>,
 }
 
 /// Names that are searched for before there is a table of all of them.
@@ -55,7 +55,9 @@ impl ElfSymbol {
     /// As written in the file, without a version, and demangled if it is `worth` that.
     fn names(&self, worth: impl Fn(&str) -> bool) -> impl Iterator<Item = Cow<'static, str>> {
         let name = self.name;
-        let version = name.split_once('@').filter(|(_, v)| *v != "plt");
+        let version =
+            memchr::memchr(b'@', name.as_bytes()).map(|at| (&name[..at], &name[at + 1..]));
+        let version = version.filter(|(_, v)| *v != "plt");
         let may_be_mangled = self.sort != SymbolSort::Function && worth(name);
         let readable = may_be_mangled.then(|| demangle(name));
         let readable = readable.filter(|readable| readable != name);
@@ -109,7 +111,7 @@ impl ElfSymbols {
             all,
             sections,
             by_name: OnceCell::new(),
-            searches: Cell::new(0),
+            searched: RefCell::default(),
         }
     }
 
@@ -135,9 +137,16 @@ impl ElfSymbols {
 
     /// Everything of this name, as written in the file or demangled, functions included.
     pub fn find(&self, name: &str) -> Vec<ElfSymbol> {
-        if self.by_name.get().is_none() && self.searches.get() < MOST_SEARCHES {
-            self.searches.set(self.searches.get() + 1);
-            return self.search(name);
+        if self.by_name.get().is_none() {
+            let mut searched = self.searched.borrow_mut();
+            if let Some(known) = searched.get(name) {
+                return known.clone();
+            }
+            if searched.len() < MOST_SEARCHES {
+                let found = self.search(name);
+                searched.insert(name.to_string(), found.clone());
+                return found;
+            }
         }
         let index = self.by_name.get_or_init(|| {
             let _work = Work::through(self.all.len() as u64);

@@ -146,6 +146,11 @@ impl Image {
         self.len
     }
 
+    /// The file, unless it is in memory.
+    pub fn file(&self) -> Option<&Opened> {
+        self.file.as_ref()
+    }
+
     /// Is it a file, so that pieces of it may be read later?
     pub fn is_stored(&self) -> bool {
         self.file.is_some()

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Files may be hostile: image says how much of them is read, meter what that may cost, demangle how long names
-//! become.
+//! become. They may be large: slice is a section as all readers see it, stored_section what was read of it.
 //!
 //! Nothing here touches the program except through [`Memory`], and nothing here is unsafe.
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! Limits for reading what somebody else made: work, time and depth.
 //!
 //! Debug information can be made so that its readers never end, or nest until the stack is used up. All of them
-//! (gimli, addr2line, ours) read it through [`Slice`](crate::slice::Slice), so the limits are there: when one is reached, or a signal
-//! tells `ulpf` to end, every further read fails, and whoever reads comes back with what there is so far.
+//! (gimli, addr2line, ours) read it through [`Slice`](crate::slice::Slice), so the limits are there: when one is reached,
+//! or a signal tells `ulpf` to end, every further read fails, and whoever reads comes back with what there is so far.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use crate::debug::{Debug, DebugInfo};
 use crate::elf::{Elf, contents, parse_elf};
 use crate::elf_symbols::{self, ElfSymbols};
 use crate::image::Image;
-use crate::index::Index;
+use crate::index::{Hints, Index};
 use crate::meter::Work;
 use crate::source::Source;
 use object::elf::{
@@ -199,10 +199,12 @@ impl ObjectFile {
     }
 
     pub fn index(&self) -> Option<&Index> {
-        let info = self.debug().info.as_ref()?;
-        let index = info
-            .index
-            .get_or_init(|| Index::build(&info.dwarf, &info.split, info.traits, info.size));
+        let debug = self.debug();
+        let info = debug.info.as_ref()?;
+        let index = info.index.get_or_init(|| {
+            let hints = Hints::of(debug.file_elf.as_ref().unwrap_or(&self.elf));
+            Index::build(&info.dwarf, &info.split, info.traits, info.size, hints)
+        });
         index.as_ref()
     }
 

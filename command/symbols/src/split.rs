@@ -8,7 +8,7 @@
 //! ```
 //! The id proves that a file belongs to the unit (DWARF 5, 7.3.2), so it does not matter where it lies.
 
-use crate::dwarf::{Dwarf, traits};
+use crate::dwarf::{Dwarf, shared, traits};
 use crate::elf::{Elf, joined_contents, parse_elf};
 use crate::image::Image;
 use crate::slice::Slice;
@@ -83,7 +83,7 @@ impl Split {
         let found = self
             .in_package(parent, id)
             .or_else(|| self.in_file(parent, id, dir, name));
-        let found = found.map(Arc::new);
+        let found = found.map(shared);
         self.known.borrow_mut().insert(id.0, found.clone());
         found
     }
@@ -95,7 +95,7 @@ impl Split {
         };
         let count = package.tu_index.unit_count().min(MOST_FILES as u32);
         let unit = |n| self.checked(package.tu_sections(n, parent).ok()?);
-        (1..=count).filter_map(unit).map(Arc::new).collect()
+        (1..=count).filter_map(unit).map(shared).collect()
     }
 
     fn in_package(&self, parent: &Dwarf, id: DwoId) -> Option<Dwarf> {

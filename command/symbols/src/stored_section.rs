@@ -105,9 +105,11 @@ impl StoredSection {
         while at < self.len {
             let size = (self.len - at).min(buffer.len());
             let window = &mut buffer[..size];
-            let read = self.image.copy(self.start + at as u64, window) == size;
-            if !read || !meter::step(size as u64 / 16) {
+            if self.image.copy(self.start + at as u64, window) < size {
                 self.image.note(|| "it cannot be read to its end".into());
+                return;
+            }
+            if !meter::step(size as u64 / 16) {
                 return;
             }
             let wanted = look(at, window);
@@ -117,5 +119,100 @@ impl StoredSection {
             }
             at = (next - overlap).max(wanted.saturating_sub(overlap));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slice::Slice;
+    use gimli::Reader;
+    use ulpf_host::foreign::files;
+
+    const SIZE: usize = 40 * RUN + 7;
+
+    fn byte(at: usize) -> u8 {
+        (at as u64)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .to_le_bytes()[7]
+    }
+
+    /// A file with a section that begins at its third byte.
+    fn section(name: &str) -> (StoredSection, std::path::PathBuf) {
+        let path = crate::tests::folder().join(name);
+        let bytes: Vec<u8> = [0, 0].into_iter().chain((0..SIZE).map(byte)).collect();
+        std::fs::write(&path, bytes).unwrap();
+        let image = Box::leak(Box::new(Image::of_file(files::ours(&path).unwrap())));
+        assert!(StoredSection::new(image, 3, SIZE as u64).is_none());
+        (StoredSection::new(image, 2, SIZE as u64).unwrap(), path)
+    }
+
+    #[test]
+    fn pieces_and_numbers_are_those_of_the_file() {
+        let whole = Slice::stored(section("pieces").0);
+        let mut at = 1;
+        // Here and there, across pages and runs, again, and on.
+        for n in 0..2000 {
+            at = (at * 31 + n) % (SIZE - 300);
+            let mut part = whole;
+            part.skip(at).unwrap();
+            let mut number = [0; 8];
+            part.read_slice(&mut number).unwrap();
+            assert!((0..8).all(|i| number[i] == byte(at + i)), "{at}");
+            let rest = part.split(at % 290).unwrap();
+            assert_eq!(rest.offset_from(&whole), at + 8);
+            let expected = (0..at % 290).map(|i| byte(at + 8 + i));
+            assert!(rest.bytes().iter().copied().eq(expected), "{at}");
+            let next = part.read_u8().unwrap();
+            assert_eq!(next, byte(at + 8 + at % 290));
+            let from = at + 9 + at % 290;
+            let expected = (from..SIZE).position(|at| byte(at) == next);
+            assert_eq!(part.find(next).ok(), expected);
+        }
+        let mut part = whole;
+        part.skip(SIZE - 3).unwrap();
+        assert!(part.read_u32().is_err() && part.split(4).is_err() && part.skip(4).is_err());
+        assert_eq!(part.bytes().len(), 3);
+    }
+
+    #[test]
+    fn one_search_sees_everything_with_what_is_around() {
+        let (section, _) = section("search");
+        let mut next = 0usize;
+        section.scan(20, |at, window| {
+            assert_eq!(at, next.saturating_sub(20));
+            assert!(window.iter().enumerate().all(|(i, b)| *b == byte(at + i)));
+            next = at + window.len();
+            0
+        });
+        assert_eq!(next, SIZE);
+        // It goes on where it is told to.
+        let mut seen = 0;
+        section.scan(20, |at, _| {
+            seen += 1;
+            at + 10 * WINDOW
+        });
+        assert!((2..SIZE / WINDOW / 5).contains(&seen), "{seen}");
+    }
+
+    #[test]
+    fn a_file_that_becomes_shorter_is_an_error() {
+        let (section, path) = section("shorter");
+        let whole = Slice::stored(section);
+        let mut part = whole;
+        assert_eq!(part.read_u8().unwrap(), byte(0));
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_len(2 + PAGE as u64).unwrap();
+        assert!(part.skip(4 * PAGE).is_ok() && part.read_u8().is_err());
+        assert_eq!((whole.bytes(), part.bytes()), (&[][..], &[][..]));
+        let mut windows = 0;
+        whole.scan(4, |_, _| {
+            windows += 1;
+            0
+        });
+        assert_eq!(windows, 0);
+        // What was read is still there.
+        let mut part = whole;
+        assert_eq!(part.read_u8().unwrap(), byte(0));
     }
 }

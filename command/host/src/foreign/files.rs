@@ -53,12 +53,43 @@ pub struct Opened {
     pub len: u64,
     /// How many bytes of it are stored; less than `len` where it has holes.
     pub stored: u64,
+    /// Which file it is, and in which state it was when it was opened.
+    pub state: State,
+}
+
+/// What changes when a file is exchanged or written to. The last of them is the kernel's alone to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State {
+    pub device: u64,
+    pub inode: u64,
+    pub len: u64,
+    /// Seconds and nanoseconds since 1970.
+    pub written: (i64, i64),
+    pub changed: (i64, i64),
+}
+
+impl State {
+    fn of(file: &Metadata) -> State {
+        State {
+            device: file.dev(),
+            inode: file.ino(),
+            len: file.len(),
+            written: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
+        }
+    }
 }
 
 impl Opened {
     /// Fills `to` from `offset`; fails if the file has become shorter.
     pub fn read_at(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(to, offset)
+    }
+
+    /// Is it as it was when it was opened?
+    pub fn is_unchanged(&self) -> bool {
+        let now = self.file.metadata();
+        now.is_ok_and(|now| State::of(&now) == self.state)
     }
 
     /// The whole file, if it is not larger than that.
@@ -315,6 +346,7 @@ fn reopen(named: File) -> io::Result<Opened> {
         file,
         len: found.len(),
         stored: found.blocks().saturating_mul(512),
+        state: State::of(&found),
     })
 }
 

@@ -4,7 +4,6 @@ use crate::dwarf::Die;
 use crate::place::Place;
 use gimli::{DebugStrOffset, UnitOffset};
 use std::cell::RefCell;
-use std::collections::HashMap;
 
 /// What there is in a unit.
 #[derive(Default)]
@@ -17,8 +16,8 @@ pub struct Finds {
     pub complete: RefCell<Vec<(&'static str, Die)>>,
     /// Variables whose name is at an entry of another unit.
     pub elsewhere: RefCell<Vec<(Variable, Die)>>,
-    /// Entries that others refer to for a name; empty, if no other unit does.
-    pub declared: HashMap<UnitOffset, Declared>,
+    /// Entries that others refer to for a name, in order; empty, if no other unit does.
+    pub declared: Vec<(UnitOffset, Declared)>,
 }
 
 /// What all units have of one name.
@@ -81,7 +80,10 @@ pub struct Declared {
 
 impl Finds {
     pub fn declared(&self, die: Die) -> Option<Declared> {
-        self.declared.get(&die.offset).copied()
+        let found = self
+            .declared
+            .binary_search_by_key(&die.offset, |(at, _)| *at);
+        found.ok().map(|n| self.declared[n].1)
     }
 }
 

@@ -28,8 +28,22 @@ pub struct Mentions {
 }
 
 impl Mentions {
+    /// What an earlier search has found in the file itself.
+    pub fn known(units: Vec<u32>, places: Vec<u32>) -> Mentions {
+        let places = Rc::new(Places::new(places));
+        Mentions {
+            units,
+            places: vec![(File::Own, places)],
+        }
+    }
+
+    pub(super) fn places_in(&self, file: File) -> &[u32] {
+        let known = self.places.iter().find(|(of, _)| *of == file);
+        known.map_or(&[], |(_, places)| &places.all)
+    }
+
     /// May the name stand there, in a table of that file?
-    pub fn may_be(&self, file: File, place: usize) -> bool {
+    pub(super) fn may_be(&self, file: File, place: usize) -> bool {
         let found = self.places.binary_search_by_key(&file, |(file, _)| *file);
         let known = found.ok().map(|n| &self.places[n].1);
         known.is_some_and(|places| u32::try_from(place).is_ok_and(|place| places.has(place)))
@@ -54,6 +68,10 @@ impl Places {
                 0
             });
         }
+        Places::new(all)
+    }
+
+    fn new(mut all: Vec<u32>) -> Places {
         all.sort_unstable();
         all.dedup();
         let most = all.last().map_or(0, |most| *most as usize / 64 + 1);

@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod compared;
 mod finds;
+mod hints;
 mod mention;
 mod openings;
 mod walk;
@@ -19,12 +20,14 @@ use crate::split::Split;
 use finds::{Finds, LocalOf, Outer, ScopesOf, Searched};
 pub use finds::{Local, Variable};
 use gimli::{AttributeValue, Reader, UnitOffset, UnitSectionOffset, constants as dw};
+pub use hints::Hints;
 use mention::Mentions;
 use openings::Tags;
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 use walk::Sought;
 
 /// Bytes of debug information from which on units that do not mention a name are left alone: below, all of it is
@@ -49,6 +52,8 @@ pub struct Index {
     selective: bool,
     /// What units have of the names that were asked for; kept for good, as what is read of files.
     searched: RefCell<Vec<&'static Searched>>,
+    /// Where names were found in earlier runs.
+    hints: Option<Hints>,
     whole: OnceCell<Whole>,
     /// A limit was reached, so that something is missing.
     cut: Cell<bool>,
@@ -99,7 +104,13 @@ enum Id {
 }
 
 impl Index {
-    pub fn build(dwarf: &Arc<Dwarf>, split: &Split, traits: Traits, size: u64) -> Option<Index> {
+    pub fn build(
+        dwarf: &Arc<Dwarf>,
+        split: &Split,
+        traits: Traits,
+        size: u64,
+        hints: Hints,
+    ) -> Option<Index> {
         let mut index = Index {
             dwarf: dwarf.clone(),
             units: Vec::new(),
@@ -109,6 +120,7 @@ impl Index {
             crosses: traits.crosses,
             selective: false,
             searched: RefCell::default(),
+            hints: None,
             whole: OnceCell::new(),
             cut: Cell::new(false),
             nothing: nothing()?,
@@ -123,6 +135,8 @@ impl Index {
             index.add_split(split);
         }
         index.selective = !traits.crosses && size.saturating_add(split.size()) >= LARGE;
+        // (They know one file.)
+        index.hints = Some(hints).filter(|_| dwarf.sup().is_none() && index.split.is_empty());
         index.cut.set(work.is_over());
         drop(work);
         Some(index)
@@ -283,21 +297,59 @@ impl Index {
             searched.len() as u32
         };
         let work = self.work();
+        let hint = self.hints.as_ref();
+        let hint = hint.and_then(|hints| hints.get(self, path, name));
+        if let Some(hint) = hint {
+            let found = self.walked(number, path, name, &hint);
+            if self.leads_to(path, found) {
+                return Some(found);
+            }
+            self.searched.borrow_mut().pop();
+        }
+        let began = Instant::now();
+        let mentions = self.search_path(path, name);
+        let took = began.elapsed();
+        let found = self.walked(number, path, name, &mentions);
+        let is_over = work.is_over();
+        self.cut.set(self.cut.get() || is_over);
+        if let Some(hints) = &self.hints
+            && took >= hints::LONG
+            && !is_over
+            && self.leads_to(path, found)
+        {
+            hints.keep(self, path, name, &mentions);
+        }
+        Some(found)
+    }
+
+    /// Is there a variable of that path? (Who finds a local variable or a type has not found all that there may be.)
+    fn leads_to(&self, path: &str, found: &Searched) -> bool {
+        let (work, tail) = (Work::look_up(0), without_blanks(path));
+        let fits = |v: &Variable| path_ends_with(&without_blanks(&self.path(v)), &tail);
+        let mut all = found.variables.iter().take_while(|_| !work.is_over());
+        all.any(fits)
+    }
+
+    /// What units have of a name that they mention.
+    fn walked(
+        &self,
+        number: u32,
+        path: &str,
+        name: &str,
+        mentions: &Mentions,
+    ) -> &'static Searched {
         let mut searched = Searched {
             path: path.to_string(),
             name: name.to_string(),
             ..Searched::default()
         };
-        let mentions = self.search_path(path, name);
         for unit in &mentions.units {
-            let mentions = &mentions;
             let finds = self.walk(*unit, Some(Sought { name, mentions }));
             searched.add(self, *unit, number, finds);
         }
-        self.cut.set(self.cut.get() || work.is_over());
         let searched: &'static Searched = Box::leak(Box::new(searched));
         self.searched.borrow_mut().push(searched);
-        Some(searched)
+        searched
     }
 
     /// Units that may mention a name, and the plain ones around it in a path: these stand in the same unit.

@@ -10,7 +10,6 @@ use crate::dwarf::Die;
 use crate::place::{Found, Place, place_of};
 use crate::slice::Slice;
 use gimli::{Abbreviation, AttributeValue, DwTag, EntriesRaw, UnitOffset, constants as dw};
-use std::collections::HashMap;
 
 /// A name that is looked for, and where it was found.
 #[derive(Clone, Copy)]
@@ -126,7 +125,7 @@ impl Walk<'_> {
             dw::DW_TAG_subprogram => {
                 let known = self.attributes(entries, kind)?;
                 let at = known.completes;
-                let name = known.name.or_else(|| self.index.function_name(at?, 4));
+                let name = known.name.or_else(|| self.function_name(at?));
                 scope.name = name.unwrap_or(Text::Known(""));
                 scope.function = Some(scope.name);
                 // A method is declared in its class, and defined elsewhere.
@@ -216,6 +215,21 @@ impl Walk<'_> {
         Ok(known)
     }
 
+    /// Name of a function that another entry completes.
+    fn function_name(&self, die: Die) -> Option<Text> {
+        if die.unit == self.number
+            && let Some(declared) = self.finds.declared(die)
+        {
+            return Some(declared.name);
+        }
+        let name = self.index.function_name(die, 4)?;
+        // Another file has another table.
+        match self.index.units[die.unit as usize].file == self.file {
+            true => Some(name),
+            false => Some(Text::Known(self.index.text(die.unit, name))),
+        }
+    }
+
     fn die(&self, offset: UnitOffset) -> Die {
         Die {
             unit: self.number,
@@ -238,7 +252,7 @@ impl Walk<'_> {
 
     fn declare(&mut self, offset: UnitOffset, name: Text, scope: Option<u32>) {
         let declared = Declared { name, scope };
-        self.finds.declared.insert(offset, declared);
+        self.finds.declared.push((offset, declared));
     }
 
     fn variable(&mut self, offset: UnitOffset, tag: DwTag, known: &Attributes, around: Around) {
@@ -323,25 +337,28 @@ impl Index {
         }
         let mut finds = walk.finds;
         if !self.crosses {
-            finds.declared = HashMap::new();
+            finds.declared = Vec::new();
         }
         finds.scopes.shrink_to_fit();
         finds.variables.shrink_to_fit();
         finds
     }
 
-    /// Name of a function that another entry completes; it may refer to a third one for it.
+    /// Name of a function; its entry may refer to another one for it.
     fn function_name(&self, die: Die, hops: u32) -> Option<Text> {
         let entry = self.unit(die.unit).entry(die.offset).ok()?;
         if let Ok(Some(name)) = entry.attr_value(dw::DW_AT_name) {
-            // (As the unit that asks has no table in common with another file's.)
-            let text = self.text_of(die.unit, name)?;
-            return Some(Text::Known(self.text(die.unit, text)));
+            return self.text_of(die.unit, name);
         }
         for at in [dw::DW_AT_specification, dw::DW_AT_abstract_origin] {
             if let (Ok(Some(value)), 2..) = (entry.attr_value(at), hops) {
-                let die = self.reference(die.unit, value)?;
-                return self.function_name(die, hops - 1);
+                let next = self.reference(die.unit, value)?;
+                let file = |die: Die| self.units[die.unit as usize].file;
+                let name = self.function_name(next, hops - 1)?;
+                return match file(next) == file(die) {
+                    true => Some(name),
+                    false => Some(Text::Known(self.text(next.unit, name))),
+                };
             }
         }
         None

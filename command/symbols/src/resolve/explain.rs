@@ -3,12 +3,15 @@
 use super::find::Match;
 use super::{Lvalue, Resolver};
 use crate::closest::{closest, list};
-use crate::elf_symbols::{ElfSymbol, SymbolSort};
+use crate::demangle::demangle;
+use crate::elf_symbols::SymbolSort;
+use crate::index::{Index, is_plain, last_component};
 use crate::maps::Module;
 use crate::object::ObjectFile;
 use crate::problem::Problem;
 use crate::spec::Scope;
 use crate::types::{Shape, Type};
+use std::borrow::Cow;
 use std::rc::Rc;
 
 pub(super) const BUILD_WITH_G: &str = "build the program with -g, or install its debug symbols";
@@ -24,6 +27,16 @@ fn missing_units(object: &ObjectFile) -> Option<String> {
     Some(format!(
         "{missing} of its units keep their variables in .dwo files that were not found{why}; bring them back, or make PROGRAM.dwp of them"
     ))
+}
+
+/// The last name of a mangled symbol, if that is a variable's.
+fn plain_name(symbol: &str) -> Option<String> {
+    if !symbol.starts_with('_') {
+        return None;
+    }
+    let readable = demangle(symbol);
+    let name = last_component(&readable);
+    is_plain(name).then(|| name.to_string())
 }
 
 impl Resolver<'_> {
@@ -85,31 +98,9 @@ impl Resolver<'_> {
                 "name a variable, or set a breakpoint in a debugger",
             );
         }
-        let mut names: Vec<&str> = Vec::new();
-        for module in &self.program.modules {
-            if module.is_executable {
-                names.extend(
-                    module
-                        .object
-                        .index()
-                        .into_iter()
-                        .flat_map(|i| i.variables())
-                        .map(|v| v.name.rsplit("::").next().unwrap_or(v.name)),
-                );
-            }
-            let is_data =
-                |s: &&ElfSymbol| s.sort == SymbolSort::Data && (module.is_executable || s.global);
-            names.extend(
-                module
-                    .object
-                    .symbols()
-                    .iter()
-                    .filter(is_data)
-                    .map(|s| s.name),
-            );
-        }
+        let names = self.known_names();
         let last = name.rsplit("::").next().unwrap_or(name);
-        let mut hint = match closest(last, names.iter().copied()) {
+        let mut hint = match closest(last, names.iter().map(|name| &**name)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "check the spelling, or name the library that it is in (LIB`NAME)".to_string(),
         };
@@ -147,6 +138,30 @@ impl Resolver<'_> {
             not_yet: scope.is_none(),
             ..self.problem(format!("there is no variable `{name}`{file}"), hint)
         }
+    }
+
+    /// What somebody may have meant who has mistyped a name.
+    fn known_names(&self) -> Vec<Cow<'_, str>> {
+        let mut names: Vec<Cow<str>> = Vec::new();
+        for module in &self.program.modules {
+            let object = &module.object;
+            let index = object.index().filter(|_| module.is_executable);
+            // To read all of a large file for a hint is too much where its symbol table knows what there is in memory.
+            let is_large = index.is_some_and(Index::is_selective);
+            let by_symbols = is_large && object.symbols().data().any(|s| !s.global);
+            if let Some(index) = index.filter(|_| !by_symbols) {
+                let variables = index.variables().map(|v| v.name);
+                names.extend(variables.map(|name| name.rsplit("::").next().unwrap_or(name).into()));
+            }
+            let data = object.symbols().data();
+            for symbol in data.filter(|s| module.is_executable || s.global) {
+                if by_symbols && let Some(name) = plain_name(symbol.name) {
+                    names.push(name.into());
+                }
+                names.push(symbol.name.into());
+            }
+        }
+        names
     }
 
     pub(super) fn no_type(&self, value: &Lvalue) -> Problem {

@@ -191,19 +191,18 @@ impl Resolver<'_> {
         let mut way = Way::default();
         let (addr, note, size) = match found.variable.place {
             Place::Address(addr) => {
-                let symbol = data_symbols(found.module, name)
-                    .into_iter()
-                    .find(|s| s.addr == addr);
-                if let Some(symbol) = symbol.filter(|_| !found.module.is_executable) {
-                    return self.at_symbol(found.module, symbol, name);
+                let mut size = 0;
+                if !found.module.is_executable {
+                    let mut symbols = data_symbols(found.module, name).into_iter();
+                    if let Some(symbol) = symbols.find(|s| s.addr == addr) {
+                        return self.at_symbol(found.module, symbol, name);
+                    }
                 }
-                let size = found
-                    .module
-                    .object
-                    .symbols()
-                    .data_at(addr)
-                    .filter(|s| s.addr == addr)
-                    .map_or(0, |s| s.len);
+                // The table of symbols is large where debug information is.
+                if ty.as_deref().is_none_or(|ty| !has_size(ty)) {
+                    let symbol = found.module.object.symbols().data_at(addr);
+                    size = symbol.filter(|s| s.addr == addr).map_or(0, |s| s.len);
+                }
                 (addr.wrapping_add(found.module.bias), None, size)
             }
             Place::ThreadLocal(offset) => {
@@ -374,6 +373,18 @@ impl Names for Resolver<'_> {
             Some((module.types.get(die)?, Some(module.clone())))
         })
     }
+}
+
+/// Does the type say how large its objects are?
+fn has_size(ty: &Type) -> bool {
+    let open = matches!(
+        ty.shape,
+        Shape::Array {
+            count: None | Some(0),
+            ..
+        }
+    );
+    ty.size > 0 && !open
 }
 
 /// `extern int table[];` takes its bound from the symbol's size.

@@ -1,0 +1,288 @@
+//! Where names were found in earlier runs: kept by build ID in the user's cache folder, so that the second run of a large
+//! program need not search again.
+//!
+//! ```text
+//! ~/.cache/ulpf/BUILD-ID.names, JSON:
+//!   file      version of ulpf; build ID; device, inode, length, times of the file: if one of them differs, nothing counts
+//!   names     each: name, path; where the units begin that mention it; where it stands in .debug_str
+//! ```
+//! A hint says where to look, no more. What it leads to is read from the debug information, by name, as after a search;
+//! where it leads to no variable of that path, all is searched. So what is in a hint may be anything. What is not in it
+//! (a second variable of the name) is missed only if the file has changed behind an inode, a length and times that have
+//! not: the last of these the kernel alone sets, and of a file that has changed within the last seconds nothing is kept.
+
+#[cfg(test)]
+use self::tests::folder;
+use super::File;
+use super::mention::Mentions;
+use super::{Index, UnitSectionOffset};
+use crate::elf::Elf;
+use crate::source::MOST_BUILD_ID;
+use gimli::{Reader, Section};
+use object::Object;
+use serde::{Deserialize, Serialize};
+use std::cell::{OnceCell, RefCell};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use ulpf_host::cache::Folder;
+#[cfg(not(test))]
+use ulpf_host::cache::folder;
+use ulpf_host::foreign::files::State;
+
+/// `off`: nothing is kept, nothing is read.
+const SWITCH: &str = "ULPF_SYMBOL_CACHE";
+const SUFFIX: &str = ".names";
+/// A file's length; so few names do not come to more.
+const MOST_BYTES: u64 = 1 << 20;
+/// Names of one file.
+const MOST_NAMES: usize = 64;
+/// Units, and places, of one name.
+const MOST_OF_ONE: usize = 1 << 13;
+/// Files; those that were written last stay.
+const MOST_FILES: usize = 32;
+/// A search that took less is not worth to be kept.
+pub const LONG: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 500 });
+/// A file that has changed since then may change once more in what its time counts as the same moment.
+const SETTLED: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 2 });
+
+/// Hints for one file.
+pub struct Hints {
+    place: Option<Place>,
+    known: OnceCell<RefCell<Vec<Hint>>>,
+}
+
+/// Where they are.
+struct Place {
+    folder: PathBuf,
+    name: String,
+    file: Key,
+    elf: &'static crate::image::Image,
+}
+
+/// Which file they are for, and in which state.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Key {
+    version: String,
+    build_id: String,
+    device: u64,
+    inode: u64,
+    len: u64,
+    written: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// Where one name was found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Hint {
+    name: String,
+    path: String,
+    /// Is it in .debug_types, and where it begins there.
+    units: Vec<(bool, u64)>,
+    /// In .debug_str.
+    places: Vec<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    file: Key,
+    names: Vec<Hint>,
+}
+
+/// Where hints are kept, if the user does not mind.
+fn place() -> Option<PathBuf> {
+    match std::env::var(SWITCH).as_deref() {
+        Ok("off" | "0" | "no") => None,
+        _ => folder(),
+    }
+}
+
+impl Hints {
+    /// For debug information in an ELF file. Without a build ID there are none.
+    pub fn of(elf: &Elf) -> Hints {
+        let place = || {
+            let id = elf.build_id().ok().flatten()?;
+            let state = elf.data().file()?.state;
+            let usual = (1..=MOST_BUILD_ID).contains(&id.len());
+            Some(Place {
+                folder: place().filter(|_| usual)?,
+                name: hex(id) + SUFFIX,
+                file: Key::of(id, state),
+                elf: elf.data(),
+            })
+        };
+        Hints {
+            place: place(),
+            known: OnceCell::new(),
+        }
+    }
+
+    fn known(&self) -> &RefCell<Vec<Hint>> {
+        self.known.get_or_init(|| {
+            let known = self.place.as_ref().and_then(Place::read);
+            RefCell::new(known.unwrap_or_default())
+        })
+    }
+
+    /// Where to look for a name.
+    pub fn get(&self, index: &Index, path: &str, name: &str) -> Option<Mentions> {
+        let known = self.known().borrow();
+        let hint = known
+            .iter()
+            .find(|hint| hint.path == path && hint.name == name)?;
+        hint.mentions(index)
+    }
+
+    /// Keeps where a name was found, which took long. That it cannot be kept is nobody's trouble.
+    pub fn keep(&self, index: &Index, path: &str, name: &str, found: &Mentions) {
+        if let Some(place) = &self.place
+            && let Some(hint) = Hint::of(index, path, name, found)
+        {
+            let _ = place.keep(hint);
+        }
+    }
+}
+
+impl Key {
+    fn of(id: &[u8], state: State) -> Key {
+        Key {
+            version: env!("CARGO_PKG_VERSION").into(),
+            build_id: hex(id),
+            device: state.device,
+            inode: state.inode,
+            len: state.len,
+            written: state.written,
+            changed: state.changed,
+        }
+    }
+
+    /// Has the file been left alone for a while?
+    fn is_settled(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let changed = u64::try_from(self.changed.0).map(Duration::from_secs);
+        let since = now
+            .ok()
+            .zip(changed.ok())
+            .and_then(|(now, then)| now.checked_sub(then));
+        since.is_some_and(|since| since >= SETTLED)
+    }
+}
+
+impl Hint {
+    fn of(index: &Index, path: &str, name: &str, found: &Mentions) -> Option<Hint> {
+        let places = found.places_in(File::Own);
+        if found.units.is_empty() || found.units.len().max(places.len()) > MOST_OF_ONE {
+            return None;
+        }
+        let begin = |unit: &u32| match index.units[*unit as usize].header.offset() {
+            UnitSectionOffset::DebugInfoOffset(at) => (false, at.0 as u64),
+            UnitSectionOffset::DebugTypesOffset(at) => (true, at.0 as u64),
+        };
+        Some(Hint {
+            name: name.into(),
+            path: path.into(),
+            units: found.units.iter().map(begin).collect(),
+            places: places.to_vec(),
+        })
+    }
+
+    /// `None`: it is for another file.
+    fn mentions(&self, index: &Index) -> Option<Mentions> {
+        let unit = |(types, at): &(bool, u64)| {
+            let at = usize::try_from(*at).ok()?;
+            let unit = index.unit_around(File::Own, *types, at)?;
+            let begins = match index.units[unit as usize].header.offset() {
+                UnitSectionOffset::DebugInfoOffset(start) => start.0,
+                UnitSectionOffset::DebugTypesOffset(start) => start.0,
+            };
+            (begins == at).then_some(unit)
+        };
+        let mut units: Vec<u32> = self.units.iter().map(unit).collect::<Option<_>>()?;
+        units.sort_unstable();
+        units.dedup();
+        let end = index.dwarf.debug_str.reader().len();
+        let within = |place: &&u32| (**place as usize) < end;
+        let places = self.places.iter().filter(within).copied().collect();
+        Some(Mentions::known(units, places))
+    }
+}
+
+/// Hints out of a file; none, if it is damaged or for another one.
+fn parse(bytes: &[u8], file: &Key) -> Option<Vec<Hint>> {
+    let kept: Kept = serde_json::from_slice(bytes).ok()?;
+    let few = kept.names.len() <= MOST_NAMES;
+    let short = |hint: &Hint| hint.units.len().max(hint.places.len()) <= MOST_OF_ONE;
+    (kept.file == *file && few && kept.names.iter().all(short)).then_some(kept.names)
+}
+
+impl Place {
+    fn read(&self) -> Option<Vec<Hint>> {
+        let folder = Folder::open(&self.folder).ok()?;
+        parse(&folder.get(&self.name, MOST_BYTES).ok()?, &self.file)
+    }
+
+    fn keep(&self, hint: Hint) -> std::io::Result<()> {
+        let file = self.elf.file();
+        let is_the_same = file.is_some_and(|file| file.is_unchanged());
+        if !is_the_same || !self.file.is_settled() || self.elf.trouble().is_some() {
+            return Ok(());
+        }
+        let folder = Folder::make(&self.folder)?;
+        // (Others may have added to it.)
+        let mut names = self.read().unwrap_or_default();
+        names.retain(|known| known.path != hint.path || known.name != hint.name);
+        names.insert(0, hint);
+        names.truncate(MOST_NAMES);
+        let mut kept = Kept {
+            file: self.file.clone(),
+            names,
+        };
+        let bytes = loop {
+            let bytes = serde_json::to_vec(&kept)?;
+            if bytes.len() as u64 <= MOST_BYTES {
+                break bytes;
+            }
+            kept.names.pop();
+        };
+        folder.put(&self.name, |mut to| to.write_all(&bytes))?;
+        clear(&folder.path());
+        Ok(())
+    }
+}
+
+/// Leaves the files that were written last, and none of writers that have been stopped.
+fn clear(folder: &Path) {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut kept: Vec<(SystemTime, PathBuf)> = Vec::new();
+    for entry in all {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Ok(written) = entry.metadata().and_then(|m| m.modified()) else {
+            continue;
+        };
+        if name.ends_with(SUFFIX) {
+            kept.push((written, entry.path()));
+        } else if name.contains(SUFFIX) && name.ends_with(".new") {
+            let age = SystemTime::now().duration_since(written);
+            if age.is_ok_and(|age| age > Duration::from_secs(3600)) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+    kept.sort();
+    for (_, old) in kept.iter().rev().skip(MOST_FILES) {
+        let _ = fs::remove_file(old);
+    }
+}
+
+fn hex(id: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in id {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
