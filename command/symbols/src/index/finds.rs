@@ -5,6 +5,15 @@ use crate::place::Place;
 use gimli::{DebugStrOffset, UnitOffset};
 use std::cell::RefCell;
 
+/// Which file has a unit, in the order of `Index::units`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum File {
+    Own,
+    Supplementary,
+    /// By its number in `Index::split`.
+    Split(u32),
+}
+
 /// What there is in a unit.
 #[derive(Default)]
 pub struct Finds {

@@ -13,12 +13,8 @@
 
 #[cfg(test)]
 use self::tests::folder;
-use super::File;
-use super::mention::Mentions;
-use super::{Index, UnitSectionOffset};
 use crate::elf::Elf;
 use crate::source::MOST_BUILD_ID;
-use gimli::{Reader, Section};
 use object::Object;
 use serde::{Deserialize, Serialize};
 use std::cell::{OnceCell, RefCell};
@@ -76,13 +72,13 @@ struct Key {
 
 /// Where one name was found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Hint {
-    name: String,
-    path: String,
+pub struct Hint {
+    pub name: String,
+    pub path: String,
     /// Is it in .debug_types, and where it begins there.
-    units: Vec<(bool, u64)>,
+    pub units: Vec<(bool, u64)>,
     /// In .debug_str.
-    places: Vec<u32>,
+    pub places: Vec<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -126,19 +122,19 @@ impl Hints {
         })
     }
 
-    /// Where to look for a name.
-    pub fn get(&self, index: &Index, path: &str, name: &str) -> Option<Mentions> {
+    /// Where a name was found.
+    pub fn get(&self, path: &str, name: &str) -> Option<Hint> {
         let known = self.known().borrow();
-        let hint = known
-            .iter()
-            .find(|hint| hint.path == path && hint.name == name)?;
-        hint.mentions(index)
+        let mut known = known.iter();
+        let hint = known.find(|hint| hint.path == path && hint.name == name);
+        hint.cloned()
     }
 
     /// Keeps where a name was found, which took long. That it cannot be kept is nobody's trouble.
-    pub fn keep(&self, index: &Index, path: &str, name: &str, found: &Mentions) {
+    pub fn keep(&self, hint: Hint) {
+        let count = hint.units.len().max(hint.places.len());
         if let Some(place) = &self.place
-            && let Some(hint) = Hint::of(index, path, name, found)
+            && count <= MOST_OF_ONE
         {
             let _ = place.keep(hint);
         }
@@ -167,45 +163,6 @@ impl Key {
             .zip(changed.ok())
             .and_then(|(now, then)| now.checked_sub(then));
         since.is_some_and(|since| since >= SETTLED)
-    }
-}
-
-impl Hint {
-    fn of(index: &Index, path: &str, name: &str, found: &Mentions) -> Option<Hint> {
-        let places = found.places_in(File::Own);
-        if found.units.is_empty() || found.units.len().max(places.len()) > MOST_OF_ONE {
-            return None;
-        }
-        let begin = |unit: &u32| match index.units[*unit as usize].header.offset() {
-            UnitSectionOffset::DebugInfoOffset(at) => (false, at.0 as u64),
-            UnitSectionOffset::DebugTypesOffset(at) => (true, at.0 as u64),
-        };
-        Some(Hint {
-            name: name.into(),
-            path: path.into(),
-            units: found.units.iter().map(begin).collect(),
-            places: places.to_vec(),
-        })
-    }
-
-    /// `None`: it is for another file.
-    fn mentions(&self, index: &Index) -> Option<Mentions> {
-        let unit = |(types, at): &(bool, u64)| {
-            let at = usize::try_from(*at).ok()?;
-            let unit = index.unit_around(File::Own, *types, at)?;
-            let begins = match index.units[unit as usize].header.offset() {
-                UnitSectionOffset::DebugInfoOffset(start) => start.0,
-                UnitSectionOffset::DebugTypesOffset(start) => start.0,
-            };
-            (begins == at).then_some(unit)
-        };
-        let mut units: Vec<u32> = self.units.iter().map(unit).collect::<Option<_>>()?;
-        units.sort_unstable();
-        units.dedup();
-        let end = index.dwarf.debug_str.reader().len();
-        let within = |place: &&u32| (**place as usize) < end;
-        let places = self.places.iter().filter(within).copied().collect();
-        Some(Mentions::known(units, places))
     }
 }
 

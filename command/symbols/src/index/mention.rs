@@ -6,96 +6,16 @@
 //! entry has its name ([`Openings`]). It may be something else even so, and the unit is walked in vain; but none that has
 //! the name is left out.
 
+use super::Index;
+use super::finds::File;
+use super::mentions::{FEW, Mentions, Places};
 use super::openings::{Openings, Tags};
-use super::{File, Index};
 use crate::dwarf::Dwarf;
 use crate::slice::Slice;
 use gimli::{AttributeValue, Section, constants as dw};
 use memchr::memmem;
 use std::collections::HashMap;
 use std::rc::Rc;
-
-/// So many places are looked for one after the other; more of them all at once.
-const FEW: usize = 4;
-
-/// What a search has found.
-#[derive(Default)]
-pub struct Mentions {
-    /// Units, in order.
-    pub units: Vec<u32>,
-    /// Where the name stands in each file's tables of texts.
-    places: Vec<(File, Rc<Places>)>,
-}
-
-impl Mentions {
-    /// What an earlier search has found in the file itself.
-    pub fn known(units: Vec<u32>, places: Vec<u32>) -> Mentions {
-        let places = Rc::new(Places::new(places));
-        Mentions {
-            units,
-            places: vec![(File::Own, places)],
-        }
-    }
-
-    pub(super) fn places_in(&self, file: File) -> &[u32] {
-        let known = self.places.iter().find(|(of, _)| *of == file);
-        known.map_or(&[], |(_, places)| &places.all)
-    }
-
-    /// May the name stand there, in a table of that file?
-    pub(super) fn may_be(&self, file: File, place: usize) -> bool {
-        let found = self.places.binary_search_by_key(&file, |(file, _)| *file);
-        let known = found.ok().map(|n| &self.places[n].1);
-        known.is_some_and(|places| u32::try_from(place).is_ok_and(|place| places.has(place)))
-    }
-}
-
-/// Places in tables of texts.
-struct Places {
-    all: Vec<u32>,
-    /// One bit for each place.
-    bits: Vec<u64>,
-}
-
-impl Places {
-    fn of(tables: &[Slice], needle: &[u8]) -> Places {
-        let finder = memmem::Finder::new(needle);
-        let mut all: Vec<u32> = Vec::new();
-        for table in tables {
-            table.scan(needle.len(), |at, window| {
-                let found = finder.find_iter(window).map(|n| at + n);
-                all.extend(found.filter_map(|place| u32::try_from(place).ok()));
-                0
-            });
-        }
-        Places::new(all)
-    }
-
-    fn new(mut all: Vec<u32>) -> Places {
-        all.sort_unstable();
-        all.dedup();
-        let most = all.last().map_or(0, |most| *most as usize / 64 + 1);
-        let mut bits = vec![0u64; most];
-        for place in &all {
-            bits[*place as usize / 64] |= 1 << (place % 64);
-        }
-        Places { all, bits }
-    }
-
-    fn has(&self, place: u32) -> bool {
-        let word = self.bits.get(place as usize / 64);
-        word.is_some_and(|word| word >> (place % 64) & 1 != 0)
-    }
-
-    /// The first offset in some bytes at which one of the places may stand.
-    fn first(&self, bytes: &[u8]) -> Option<usize> {
-        let has = |word: &[u8]| {
-            let word = word.first_chunk().map(|word| u32::from_le_bytes(*word));
-            word.is_some_and(|place| self.has(place))
-        };
-        bytes.windows(size_of::<u32>()).position(has)
-    }
-}
 
 /// Calls `found` with each offset where `first` finds something in a section, and the bytes before it, until `found` says
 /// where to go on. `first` looks at no more than `len` bytes.

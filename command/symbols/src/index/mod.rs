@@ -9,7 +9,9 @@ mod compared;
 mod finds;
 mod hints;
 mod mention;
+mod mentions;
 mod openings;
+mod recall;
 mod walk;
 
 use crate::dwarf::{Die, Dwarf, Traits, attr_str};
@@ -17,18 +19,17 @@ use crate::meter::{self, Work};
 use crate::place::Place;
 use crate::slice::Slice;
 use crate::split::Split;
-use finds::{Finds, LocalOf, Outer, ScopesOf, Searched};
+use finds::{File, Finds, LocalOf, Outer, ScopesOf, Searched};
 pub use finds::{Local, Variable};
 use gimli::{AttributeValue, Reader, UnitOffset, UnitSectionOffset, constants as dw};
 pub use hints::Hints;
-use mention::Mentions;
+use mentions::{Mentions, Sought};
 use openings::Tags;
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-use walk::Sought;
 
 /// Bytes of debug information from which on units that do not mention a name are left alone: below, all of it is
 /// walked in the time that a program takes to start. (Tests have small files.)
@@ -70,15 +71,6 @@ struct Unit {
     skeleton: Option<u32>,
     unit: OnceCell<Option<gimli::Unit<Slice>>>,
     finds: OnceCell<Finds>,
-}
-
-/// Which file has a unit, in the order of [`Index::units`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum File {
-    Own,
-    Supplementary,
-    /// By its number in [`Index::split`].
-    Split(u32),
 }
 
 /// Scopes in one another; real ones are some ten deep.
@@ -297,9 +289,7 @@ impl Index {
             searched.len() as u32
         };
         let work = self.work();
-        let hint = self.hints.as_ref();
-        let hint = hint.and_then(|hints| hints.get(self, path, name));
-        if let Some(hint) = hint {
+        if let Some(hint) = self.hint(path, name) {
             let found = self.walked(number, path, name, &hint);
             if self.leads_to(path, found) {
                 return Some(found);
@@ -312,12 +302,8 @@ impl Index {
         let found = self.walked(number, path, name, &mentions);
         let is_over = work.is_over();
         self.cut.set(self.cut.get() || is_over);
-        if let Some(hints) = &self.hints
-            && took >= hints::LONG
-            && !is_over
-            && self.leads_to(path, found)
-        {
-            hints.keep(self, path, name, &mentions);
+        if took >= hints::LONG && !is_over && self.leads_to(path, found) {
+            self.keep(path, name, &mentions);
         }
         Some(found)
     }

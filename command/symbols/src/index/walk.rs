@@ -3,20 +3,15 @@
 //! Keeps statics (globals, class members, function statics) with their place, and of locals only what a refusal needs
 //! to say: all of them, or those of one name. Names are compared by their places; the table of names is not read for it.
 
-use super::finds::{Declared, Finds, LocalOf, Outer, Scope, ScopesOf, Searched, Text, Variable};
-use super::mention::Mentions;
-use super::{File, Index};
+use super::Index;
+use super::finds::{
+    Declared, File, Finds, LocalOf, Outer, Scope, ScopesOf, Searched, Text, Variable,
+};
+use super::mentions::Sought;
 use crate::dwarf::Die;
 use crate::place::{Found, Place, place_of};
 use crate::slice::Slice;
 use gimli::{Abbreviation, AttributeValue, DwTag, EntriesRaw, UnitOffset, constants as dw};
-
-/// A name that is looked for, and where it was found.
-#[derive(Clone, Copy)]
-pub struct Sought<'a> {
-    pub name: &'a str,
-    pub mentions: &'a Mentions,
-}
 
 struct Walk<'a> {
     index: &'a Index,

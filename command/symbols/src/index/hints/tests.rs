@@ -1,7 +1,7 @@
 //! Hints that are stale, damaged, somebody else's, or made to mislead.
 
 use super::*;
-use crate::index::Variable;
+use crate::index::{Variable, last_component};
 use crate::object::ObjectFile;
 use crate::tests::{folder as fresh, sh};
 use proptest::prelude::*;
@@ -50,12 +50,7 @@ fn build(folder: &Path, options: &str) {
 fn found(program: &Path, name: &str) -> (Vec<String>, bool) {
     let object = ObjectFile::open(program).unwrap();
     let index = object.index().unwrap();
-    let hinted = index
-        .hints
-        .as_ref()
-        .unwrap()
-        .get(index, name, name)
-        .is_some();
+    let hinted = index.hint(name, last_component(name)).is_some();
     let files = |v: &&Variable| {
         index.source_files(v)[0]
             .rsplit('/')
@@ -137,18 +132,12 @@ fn misleading_ones() {
     found(&program, "hidden");
     let original = std::fs::read(kept(&cache)).unwrap();
     let object = ObjectFile::open(&program).unwrap();
-    let total = Hint::of(
-        object.index().unwrap(),
-        "hidden",
-        "hidden",
-        &object
-            .index()
-            .unwrap()
-            .search("total", super::super::Tags::Things),
-    );
+    let index = object.index().unwrap();
+    let total = index.search("total", crate::index::openings::Tags::Things);
+    let total = index.to_hint("hidden", "hidden", &total);
     // Where another name is, where nothing is, nowhere, and everywhere.
     let cases: [&dyn Fn(&mut Hint); 6] = [
-        &|hint| *hint = total.clone().unwrap(),
+        &|hint| *hint = total.clone(),
         &|hint| hint.places = vec![0, 1, 2],
         &|hint| hint.places = vec![u32::MAX; 3],
         &|hint| hint.units = vec![(false, 7)],
