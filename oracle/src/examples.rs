@@ -331,6 +331,7 @@ impl Stepper<'_> {
             libc::SYS_fstat => vec![(a[1], 144, Write)],
             libc::SYS_ioctl => vec![(a[2], 36, Write)],
             libc::SYS_uname => vec![(a[0], 390, Write)],
+            libc::SYS_rt_sigprocmask => vec![(a[1], a[3], Read), (a[2], a[3], Write)],
             // The path is a constant.
             libc::SYS_newfstatat => vec![(a[2], 144, Write)],
             call @ (libc::SYS_readv | libc::SYS_writev) => {
@@ -353,7 +354,7 @@ impl Stepper<'_> {
                 vec![]
             }
         };
-        parts.retain(|p| p.1 > 0);
+        parts.retain(|p| p.0 != 0 && p.1 > 0);
         let mut done = vec![];
         for &(addr, len, kind) in &parts {
             let mut old = vec![0; len as usize];
@@ -367,7 +368,7 @@ impl Stepper<'_> {
         }
         self.t.step()?;
         let result = self.t.registers()?.rax as i64;
-        let counted = !matches!(r.rax, 5 | 16 | 63 | 262);
+        let counted = !matches!(r.rax, 5 | 14 | 16 | 63 | 262);
         let mut left = result.max(0) as usize;
         for d in &mut done {
             if counted {
