@@ -683,7 +683,7 @@ fn what_cannot_be_guarded_is_refused_with_a_reason() {
         g.check(range(ours + 50, 8), WatchKind::Read)
             .unwrap_err()
             .why
-            .contains("ulpf itself")
+            .contains("ulpf keeps its own memory")
     );
     assert!(g.check(range(ours + PAGE_SIZE, 8), WatchKind::Read).is_ok());
     // apply says the same of what only it is shown.
