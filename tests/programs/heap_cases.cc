@@ -7,18 +7,7 @@
 #include <new>
 #include <unistd.h>
 
-struct Case {
-	const char *name, *word;
-	void (*run)(bool bad);
-	Case *next;
-	static Case *first, **last;
-	Case(const char *name, const char *word, void (*run)(bool)) : name(name), word(word), run(run), next(nullptr)
-	{
-		*last = this;
-		last = &next;
-	}
-};
-Case *Case::first, **Case::last = &Case::first;
+#include "heap_cases.h"
 
 #define CASE(name, word) \
 	static void name(bool); \

@@ -11,18 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
-struct Case {
-	const char *name, *word;
-	void (*run)(bool bad);
-	Case *next;
-	static Case *first, **last;
-	Case(const char *name, const char *word, void (*run)(bool)) : name(name), word(word), run(run), next(nullptr)
-	{
-		*last = this;
-		last = &next;
-	}
-};
-Case *Case::first, **Case::last = &Case::first;
+#include "heap_cases.h"
 
 #define HIDDEN __attribute__((noinline, noclone))
 #define CASE(name, word) \
