@@ -371,6 +371,13 @@ impl Asm {
         self.put(&[0xe3, 0]);
         self.here()
     }
+    /// A branch to be aimed later, however far, which is taken unless rcx is 0.
+    pub fn jump_unless_zero(&mut self) -> Option<usize> {
+        let zero = self.jrcxz();
+        let from = self.jmp();
+        self.aim_short(zero)?;
+        Some(from)
+    }
     pub fn aim_short(&mut self, from: usize) -> Option<()> {
         let distance = i8::try_from(self.here() - from).ok()?;
         *self.bytes.get_mut(from - 1)? = distance as u8;

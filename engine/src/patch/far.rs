@@ -101,9 +101,7 @@ fn compare(
         asm.add_scaled(register, R11, 1);
         asm.ecx(ARENA_BITS);
         asm.shift(register);
-        let inside = asm.jrcxz();
-        without.push(asm.jmp());
-        asm.aim_short(inside)?;
+        without.push(asm.jump_unless_zero()?);
     }
     // The owners.
     asm.constant(R11, blocks.owners);
@@ -117,13 +115,9 @@ fn compare(
     }
     asm.load(R11, offset_of!(Area, value));
     asm.subtract_from_rcx(R11);
-    let one = asm.jrcxz();
-    other.push(asm.jmp());
-    asm.aim_short(one)?;
+    other.push(asm.jump_unless_zero()?);
     asm.lea(RCX, R11, 0);
-    let slots = asm.jrcxz();
-    same.push(asm.jmp());
-    asm.aim_short(slots)?;
+    same.push(asm.jump_unless_zero()?);
     // The slots, if the granule is the same.
     for register in [b, a] {
         asm.ecx(GRANULE_BITS);
@@ -133,9 +127,7 @@ fn compare(
         }
     }
     asm.subtract_from_rcx(R11);
-    let one = asm.jrcxz();
-    other.push(asm.jmp());
-    asm.aim_short(one)?;
+    other.push(asm.jump_unless_zero()?);
     asm.constant(R11, blocks.lines);
     for register in [b, a] {
         asm.ecx(LINE_BITS);
@@ -146,9 +138,7 @@ fn compare(
         }
     }
     asm.subtract_from_rcx(b);
-    let one = asm.jrcxz();
-    other.push(asm.jmp());
-    asm.aim_short(one)?;
+    other.push(asm.jump_unless_zero()?);
     same.push(asm.jmp());
     w.mark(Phase::Closer);
     Some((outside, same, other))

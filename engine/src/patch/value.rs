@@ -13,7 +13,7 @@ use ulpf_lib::ring::Area;
 use super::asm::RCX;
 use super::implicit::{Access, Does, push_slot};
 use super::parts::Phase;
-use super::way::{Behind, behind, distance, watch};
+use super::way::{Behind, begin, behind, distance};
 use super::writer::{Target, Writer};
 use crate::access::Insn;
 use crate::access::layout::Wrap;
@@ -109,18 +109,7 @@ pub fn store(
     if value.takes_rcx() && size < 4 || value == Value::Constant(i32::MAX) {
         return None; // (one more of that is less)
     }
-    w.asm.save(offset_of!(Area, address), a);
-    w.asm.save(offset_of!(Area, rcx), RCX);
-    w.mark(Phase::Before);
-    if !w.asm.address(RCX, mem) {
-        return None;
-    }
-    w.asm.small(a, 12);
-    w.asm.shift_by(false, RCX, RCX, a);
-    let mut none = From::Short(watch(w, mem.kind, a, target));
-    w.asm.save(target.idle_count, RCX);
-    w.asm.count_at_rcx(offset_of!(Area, hits), a);
-    w.mark(Phase::Asked);
+    let mut none = From::Short(begin(w, access, a, target)?);
     if is_long(access, value) {
         none = hop(w, none)?;
     }

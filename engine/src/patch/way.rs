@@ -5,6 +5,7 @@ use core::mem::offset_of;
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
+use super::asm::RCX;
 use super::implicit::{Access, GoesOn};
 use super::original::jump_to;
 use super::parts::{Phase, WHOLE_DISTANCES, WHOLE_WRITES};
@@ -14,6 +15,25 @@ use super::writer::{Target, Writer};
 pub enum Behind {
     Program,
     Body(usize),
+}
+
+/// What an access begins with whose address can be computed twice, so that two registers are enough: the page is asked, and the
+/// hit is counted. A short branch that is taken if there is no such watch. `None`: the address cannot be computed.
+pub fn begin(w: &mut Writer, access: Access, a: u8, target: Target) -> Option<usize> {
+    let mem = access.mem();
+    w.asm.save(offset_of!(Area, address), a);
+    w.asm.save(offset_of!(Area, rcx), RCX);
+    w.mark(Phase::Before);
+    if !w.asm.address(RCX, mem) {
+        return None;
+    }
+    w.asm.small(a, 12);
+    w.asm.shift_by(false, RCX, RCX, a);
+    let none = watch(w, mem.kind, a, target);
+    w.asm.save(target.idle_count, RCX);
+    w.asm.count_at_rcx(offset_of!(Area, hits), a);
+    w.mark(Phase::Asked);
+    Some(none)
 }
 
 /// Which watch it is, from the page's number in rcx. A short branch that is taken if there is none.

@@ -18,7 +18,7 @@ use super::hits::{compare, make, silent};
 use super::implicit::Access;
 use super::parts::{FS, Phase};
 use super::value::{Value, store};
-use super::way::{Behind, behind, distance, watch};
+use super::way::{Behind, begin, behind, distance, watch};
 use super::writer::{Target, Writer, keep, restore};
 
 /// May it be such an access?
@@ -72,18 +72,7 @@ pub fn count(
 /// A load whose address can be computed twice: two registers are enough.
 fn load(w: &mut Writer, access: Access, a: u8, end: Option<u64>, target: Target) -> Option<Behind> {
     let mem = access.mem();
-    w.asm.save(offset_of!(Area, address), a);
-    w.asm.save(offset_of!(Area, rcx), RCX);
-    w.mark(Phase::Before);
-    if !w.asm.address(RCX, mem) {
-        return None;
-    }
-    w.asm.small(a, 12);
-    w.asm.shift_by(false, RCX, RCX, a);
-    let none = watch(w, mem.kind, a, target);
-    w.asm.save(target.idle_count, RCX);
-    w.asm.count_at_rcx(offset_of!(Area, hits), a);
-    w.mark(Phase::Asked);
+    let none = begin(w, access, a, target)?;
     distance(w, a, target);
     w.asm.address(a, mem);
     w.asm.add_rcx(a);

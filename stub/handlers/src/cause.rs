@@ -20,3 +20,20 @@ pub struct Cause<'a> {
     /// The locks of its pages were held while it was made (`crate::locks`).
     pub locked: bool,
 }
+
+impl Cause<'static> {
+    /// An access that is about to be made.
+    pub fn ahead(pc: u64, addr: TargetAddr, len: u64, kind: AccessKind) -> Cause<'static> {
+        Cause {
+            pc,
+            addr,
+            len,
+            kind,
+            old: None,
+            new: None,
+            kept: None,
+            syscall: None,
+            locked: false,
+        }
+    }
+}

@@ -273,29 +273,14 @@ impl Table {
     }
     /// The starts of the patches whose code meets `[start, end)`.
     pub fn meeting(&self, start: u64, end: u64) -> Vec<u64> {
-        let before = self.list.range(..start).next_back();
-        let before = before.filter(|(_, p)| start < p.end());
-        let within = self.list.range(start..end.max(start));
-        before
-            .into_iter()
-            .chain(within)
-            .map(|(at, _)| *at)
-            .collect()
+        let meeting = overlapping(&self.list, start..end, |_, p| p.end());
+        meeting.map(|(at, _)| *at).collect()
     }
     /// The starts of those whose bodies do.
     pub fn with_bodies(&self, start: u64, end: u64) -> Vec<u64> {
-        let reaches = |start: &u64, at: u64| {
-            let body = self.list.get(start).map_or(0, |p| p.body.code.len() as u64);
-            at + body
-        };
-        let before = self.bodies.range(..start).next_back();
-        let before = before.filter(|(at, of)| start < reaches(of, **at));
-        let within = self.bodies.range(start..end.max(start));
-        before
-            .into_iter()
-            .chain(within)
-            .map(|(_, of)| *of)
-            .collect()
+        let body = |of: &u64| self.list.get(of).map_or(0, |p| p.body.code.len() as u64);
+        let meeting = overlapping(&self.bodies, start..end, |at, of| at + body(of));
+        meeting.map(|(_, of)| *of).collect()
     }
     /// The pages of [`Table::written`] that meet `[start, end)`.
     pub fn code_pages(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, CodePage)> + '_ {
@@ -315,4 +300,15 @@ impl Table {
             || self.code_pages(start, end).next().is_some()
             || self.caves.iter().any(|r| r.0 < end && start < r.1)
     }
+}
+
+/// What meets a range, of what lies one behind the other by where it begins.
+fn overlapping<V>(
+    all: &BTreeMap<u64, V>,
+    Range { start, end }: Range<u64>,
+    ends: impl Fn(u64, &V) -> u64,
+) -> impl Iterator<Item = (&u64, &V)> {
+    let before = all.range(..start).next_back();
+    let before = before.filter(|(at, what)| start < ends(**at, what));
+    before.into_iter().chain(all.range(start..end.max(start)))
 }

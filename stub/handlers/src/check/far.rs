@@ -111,17 +111,7 @@ fn tell(
     if unwind::surplus(pc) != Surplus::None || shadow::first_closed(found.addr, len).is_some() {
         return (false, None);
     }
-    let cause = Cause {
-        pc,
-        addr: TargetAddr(found.addr),
-        len,
-        kind,
-        old: None,
-        new: None,
-        kept: None,
-        syscall: None,
-        locked: false,
-    };
+    let cause = Cause::ahead(pc, TargetAddr(found.addr), len, kind);
     (true, report::far(t, gprs, &cause, found.block, found.other))
 }
 

@@ -12,7 +12,6 @@ use core::sync::atomic::Ordering::*;
 use ulpf_engine::access::AccessList;
 use ulpf_engine::cpu::Gprs;
 use ulpf_engine::exec::Site;
-use ulpf_lib::AccessKind;
 
 use super::{STOPS, far, judge, regions};
 use crate::cause::Cause;
@@ -39,7 +38,7 @@ pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>)
     };
     let mut wrong = false;
     for a in list.iter().filter(|a| overlaps(a.addr.0, a.len)) {
-        let (is_one, event) = judge::ahead(t, gprs, &cause(pc, a.addr, a.len, a.kind));
+        let (is_one, event) = judge::ahead(t, gprs, &Cause::ahead(pc, a.addr, a.len, a.kind));
         wrong |= is_one;
         event.into_iter().for_each(|e| events.push(e));
     }
@@ -56,18 +55,4 @@ pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>)
 fn overlaps(addr: u64, len: u64) -> bool {
     let last = addr.saturating_add(len.saturating_sub(1));
     regions::is_checked(addr) || regions::is_checked(last)
-}
-
-fn cause(pc: u64, addr: ulpf_lib::TargetAddr, len: u64, kind: AccessKind) -> Cause<'static> {
-    Cause {
-        pc,
-        addr,
-        len,
-        kind,
-        old: None,
-        new: None,
-        kept: None,
-        syscall: None,
-        locked: false,
-    }
 }

@@ -238,17 +238,7 @@ impl Caller<'_> {
             return 0;
         };
         let gprs = self.gprs();
-        let cause = Cause {
-            pc: gprs.rip,
-            addr: TargetAddr(at),
-            len,
-            kind: AccessKind::Read,
-            old: None,
-            new: None,
-            kept: None,
-            syscall: None,
-            locked: false,
-        };
+        let cause = Cause::ahead(gprs.rip, TargetAddr(at), len, AccessKind::Read);
         let (wrong, block) = judge::nearest(closed);
         let event = report::access(self.t, &gprs, &cause, wrong, closed, block);
         event.into_iter().for_each(|e| self.t.own().report(e));

@@ -540,9 +540,8 @@ impl Patches {
         if !patches::touches(start, end) {
             return;
         }
-        let table = patches::table();
-        self.remove_each(rest, table.meeting(start, end));
-        self.remove_each(rest, table.with_bodies(start, end));
+        self.remove_each(rest, patches::table().meeting(start, end));
+        self.remove_each(rest, patches::table().with_bodies(start, end));
     }
 
     fn remove_where(&mut self, rest: &mut AtRest, goes: impl Fn(&Patch) -> bool) {
