@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The C library's way to tell of errors: a negative result, and errno.
 pub fn check(result: i64) -> io::Result<i64> {
@@ -13,6 +13,36 @@ pub fn check(result: i64) -> io::Result<i64> {
         Err(io::Error::last_os_error())
     } else {
         Ok(result)
+    }
+}
+
+/// The same for a call that waits: a signal of this process's own (a child has stopped) is no answer.
+fn uninterrupted(mut call: impl FnMut() -> i64) -> io::Result<i64> {
+    loop {
+        match check(call()) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// What of `events` (POLLHUP and POLLERR among them in any case) is there within `limit`; 0: nothing.
+fn poll(fd: BorrowedFd<'_>, events: i16, limit: Duration) -> i16 {
+    let end = Instant::now() + limit;
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    };
+    let ready = uninterrupted(|| {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: one descriptor, which lives through the call.
+        unsafe { libc::poll(&mut poll, 1, left) }.into()
+    });
+    match ready {
+        Ok(1..) => poll.revents,
+        _ => 0,
     }
 }
 
@@ -139,13 +169,7 @@ pub fn pidfd_signal(fd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
 
 /// The process that `fd` means has ended (it may be a zombie).
 pub fn has_ended(fd: BorrowedFd<'_>) -> bool {
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one descriptor, which lives through the call.
-    unsafe { libc::poll(&mut poll, 1, 0) != 0 }
+    poll(fd, libc::POLLIN, Duration::ZERO) != 0
 }
 
 /// Sends a signal to a process. The caller knows that `pid` is its own unreaped child or a tracee.
@@ -228,24 +252,12 @@ pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
 
 /// The other end has been closed (what it sent before may still be there to read).
 pub fn wait_for_hangup(socket: &impl AsFd, limit: Duration) -> bool {
-    let mut poll = libc::pollfd {
-        fd: socket.as_fd().as_raw_fd(),
-        events: libc::POLLRDHUP,
-        revents: 0,
-    };
-    // SAFETY: one descriptor, which lives through the call.
-    unsafe { libc::poll(&mut poll, 1, limit.as_millis() as i32) > 0 }
+    poll(socket.as_fd(), libc::POLLRDHUP, limit) != 0
 }
 
 /// Is there nobody at the other end of this device (a port of virtio-serial knows)?
 pub fn is_hung_up(device: &impl AsFd) -> bool {
-    let mut poll = libc::pollfd {
-        fd: device.as_fd().as_raw_fd(),
-        events: 0,
-        revents: 0,
-    };
-    // SAFETY: one descriptor, which lives through the call.
-    unsafe { libc::poll(&mut poll, 1, 0) > 0 && poll.revents & libc::POLLHUP != 0 }
+    poll(device.as_fd(), 0, Duration::ZERO) & libc::POLLHUP != 0
 }
 
 /// A file that can be waited for.
@@ -512,7 +524,7 @@ pub mod probe {
         check(pid as i64)?;
         let mut status = 0;
         // SAFETY: `status` outlives the call; `pid` is our child.
-        check(unsafe { libc::waitpid(pid, &mut status, 0) } as i64)?;
+        uninterrupted(|| unsafe { libc::waitpid(pid, &mut status, 0) }.into())?;
         match libc::WEXITSTATUS(status) {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno)),
@@ -551,5 +563,38 @@ pub mod probe {
             libc::syscall(libc::SYS_pkey_free, key);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::*};
+
+    extern "C" fn nothing(_: i32) {}
+
+    /// As the signal of each tracee that stops does it to whoever attaches.
+    #[test]
+    fn a_signal_is_no_end_of_a_process() {
+        let handler = nothing as extern "C" fn(i32) as libc::sighandler_t;
+        // SAFETY: a handler that does nothing, for a signal that nobody else uses; the thread asks for its own number.
+        let me = unsafe {
+            libc::signal(libc::SIGURG, handler);
+            libc::pthread_self()
+        };
+        let own = pidfd_open(std::process::id() as i32).unwrap();
+        let over = AtomicBool::new(false);
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    // SAFETY: the thread waits for this one.
+                    unsafe { libc::pthread_kill(me, libc::SIGURG) };
+                }
+            });
+            let ended = (0..100_000).filter(|_| has_ended(own.as_fd())).count();
+            over.store(true, Relaxed);
+            ended
+        });
+        assert_eq!(ended, 0);
     }
 }

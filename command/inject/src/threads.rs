@@ -46,9 +46,11 @@ pub fn stop_all(process: &Process) -> Result<Vec<Tracee>, StartError> {
                     return Err(refuse(why));
                 }
             };
-            // Its number may be a stranger's by now.
+            // Its number may be a stranger's by now. If not, the next round finds it again: a thread that runs on
+            // without the stub would meet our pages and our handlers alone.
             if !process.has_thread(tid) {
                 tracee.let_go();
+                known.remove(&tid);
                 continue;
             }
             match settle(&tracee, end) {
