@@ -56,6 +56,8 @@ class Far(WithFolder):
                 for case, word in known.items():
                     if word == "loop":
                         self.assertEqual(kinds.get(case), {"outside"}, case)
+                    if word == "none":
+                        self.assertNotIn(case, kinds)
                 status, _, errors, heap = check(path, "good", options=["--no-leaks", *options])
                 self.assertEqual((status, errors, heap["errors"]), (0, [], 0))
 

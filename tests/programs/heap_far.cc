@@ -1,8 +1,8 @@
 // Accesses that leap from one block of the heap into another one, over what lies between: an index comes from outside, as text
 // through a pipe. Each beside a twin that does the same with a good index: `heap_far bad`, `heap_far good` run all of them
 // (or those whose names follow), and no arguments list them, with the word `index` (the access has its pointer and its index), `object`
-// (an operator of a class has them: a call where nothing is optimised), `sum` (somebody else makes it, who is given their sum) or
-// `loop` (it comes there step by step, and so through the gap).
+// (an operator of a class has them: a call where nothing is optimised), `sum` (somebody else makes it, who is given their sum),
+// `loop` (it comes there step by step, and so through the gap) or `none` (it is no error, bad or not).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -189,6 +189,25 @@ CASE(pointer_moved_before, sum)
 // ---- step by step ----
 CASE(loop_up, loop) { prepare(); int *p = make<int>(); long end = index(bad, p, 4); end = bad && end > 0 ? 14 : end; for (long n = 0; n < end || (bad && n < 14); n++) p[n] = 1; give_back(p); finish(); }
 CASE(loop_down, loop) { prepare(); int *p = make<int>(); index(bad, p, 4); for (long n = 9; n >= (bad ? -3 : 0); n--) p[n] = 1; give_back(p); finish(); }
+
+// ---- a sum stands before the access, but this is jumped to ----
+#define JUMPED(name, between) \
+	CASE(name, none) \
+	{ \
+		long *p = make<long>(), *other = make<long>(1000), n = bad ? 3 : 4; \
+		asm volatile("jmp 3f\n" \
+			     "1: lea (%[other],%[n],8),%[p]\n" \
+			     "2: incq (%[p])\n" \
+			     "jmp 4f\n" between "3: jmp 2b\n" \
+			     "4:" \
+			     : \
+			     : [p] "r"(p), [other] "r"(other), [n] "r"(n) \
+			     : "memory", "cc"); \
+		give_back(other); \
+		give_back(p); \
+	}
+JUMPED(jumped_near, "")
+JUMPED(jumped_far, ".skip 3000\n")
 
 int main(int argc, char **argv)
 {

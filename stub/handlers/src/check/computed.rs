@@ -9,6 +9,7 @@
 //!                                   mov  %eax,(%rdx)
 //! ```
 //! or it is what is left of the sum without the index, if that register is as it was; or the base of a `lea` that made the sum.
+//! All that only where no jump leads past the sum (`jumps.rs`).
 
 use ulpf_engine::access::{Insn, NO_REG};
 use ulpf_engine::cpu::Gprs;
@@ -18,23 +19,31 @@ use crate::{engine, patches};
 
 /// So far back an addition is looked for.
 const BACK: usize = 32;
+const RSP: u8 = 4;
 const RBP: u8 = 5;
 
 /// How the address was made: in which register, by another one that holds the pointer or the index.
 struct Sum {
     to: u8,
     by: u8,
-    /// `lea`, of which the pointer is the base.
-    apart: bool,
+    /// `lea`, of which the pointer is the base: its index, and how often that is doubled.
+    apart: Option<(u8, u8)>,
     len: usize,
 }
 
-/// What may be the pointer of the access by `insn`, whose operand has no index.
-pub fn pointers(insn: &Insn, gprs: &Gprs) -> [Option<u64>; 3] {
+/// What may be the pointer of an access, if the sum at `sum` was made for it.
+#[derive(Default)]
+pub struct Pointers {
+    pub all: [Option<u64>; 3],
+    pub sum: u64,
+}
+
+/// Those of the access by `insn`, whose operand has no index.
+pub fn pointers(insn: &Insn, gprs: &Gprs) -> Pointers {
     let mut code = [0u8; BACK];
     let from = insn.pc.wrapping_sub(BACK as u64);
     if memory::look(from, &mut code) != BACK {
-        return [None; 3];
+        return Pointers::default();
     }
     patches::hide(from, &mut code);
     // The nearest sum that leads here by whole instructions.
@@ -46,40 +55,65 @@ pub fn pointers(insn: &Insn, gprs: &Gprs) -> [Option<u64>; 3] {
             continue;
         };
         let (to, by) = (gprs.get(sum.to), gprs.get(sum.by));
-        let other = kept.then_some(by);
-        if sum.apart {
-            return [None, None, other];
+        let other = kept.by.then_some(by);
+        let pointers = |all| Pointers {
+            all,
+            sum: from + at as u64,
+        };
+        // (A jump through a table leads here, too.)
+        if let Some((index, doubled)) = sum.apart {
+            let agrees = by.wrapping_add(gprs.get(index) << doubled) == to;
+            return pointers([None, None, other.filter(|_| agrees || !kept.index)]);
         }
         let loaded = load(&code, at, from, gprs)
             .filter(|(register, _)| [sum.to, sum.by].contains(register))
+            .filter(|(register, value)| match (*register == sum.by, kept.by) {
+                (_, false) => true,
+                (true, _) => *value == by,
+                (false, _) => value.wrapping_add(by) == to,
+            })
             .map(|(_, value)| value);
-        return [loaded, other.map(|_| to.wrapping_sub(by)), other];
+        return pointers([loaded, other.map(|_| to.wrapping_sub(by)), other]);
     }
-    [None; 3]
+    Pointers::default()
 }
 
 /// `add by,to`, or `lea (by,index,scale),to`, 64 bits, if it stands there.
 fn sum(code: &[u8; BACK], at: usize) -> Option<Sum> {
     let (&[rex, opcode, modrm], rest) = code.get(at..)?.split_first_chunk()?;
     let (reg, rm) = (modrm >> 3 & 7 | (rex & 4) << 1, modrm & 7 | (rex & 1) << 3);
-    let scaled = |sib: &u8| (sib >> 6 != 0).then_some(sib & 7 | (rex & 1) << 3);
     let (to, by, apart) = match (opcode, modrm >> 6, rex & 0xf8) {
-        (0x01, 3, 0x48) => (rm, reg, false),
-        (0x03, 3, 0x48) => (reg, rm, false),
-        (0x8d, 0, 0x48) if modrm & 7 == 4 => (
-            reg,
-            rest.first().and_then(scaled).filter(|by| by & 7 != RBP)?,
-            true,
-        ),
+        (0x01, 3, 0x48) => (rm, reg, None),
+        (0x03, 3, 0x48) => (reg, rm, None),
+        (0x8d, 0, 0x48) if modrm & 7 == 4 => {
+            let sib = *rest.first().filter(|sib| **sib >> 6 != 0)?;
+            let index = sib >> 3 & 7 | (rex & 2) << 2;
+            let base = sib & 7 | (rex & 1) << 3;
+            if base & 7 == RBP || index == RSP {
+                return None; // there is none
+            }
+            (reg, base, Some((index, sib >> 6)))
+        }
         _ => return None,
     };
-    let len = if apart { 4 } else { 3 };
+    let len = if apart.is_some() { 4 } else { 3 };
     (to != by).then_some(Sum { to, by, apart, len })
 }
 
-/// Do whole instructions stand from there to the end, none of which changes the sum? And is the other register as it was?
-fn stays(code: &[u8; BACK], at: usize, from: u64, sum: &Sum) -> Option<bool> {
-    let (mut at, mut kept) = (at, true);
+/// Which registers are as they were when the sum was made.
+struct Kept {
+    by: bool,
+    index: bool,
+}
+
+/// Do whole instructions stand from there to the end, none of which changes the sum? And what of the others?
+fn stays(code: &[u8; BACK], at: usize, from: u64, sum: &Sum) -> Option<Kept> {
+    let index = sum.apart.map_or(NO_REG, |(index, _)| index);
+    let mut kept = Kept {
+        by: true,
+        index: index != sum.to,
+    };
+    let mut at = at;
     while at < BACK {
         let insn = engine::decode(from + at as u64, code.get(at..)?)?;
         let l = insn.layout;
@@ -93,7 +127,8 @@ fn stays(code: &[u8; BACK], at: usize, from: u64, sum: &Sum) -> Option<bool> {
         if changed == sum.to {
             return None;
         }
-        kept &= changed != sum.by;
+        kept.by &= changed != sum.by;
+        kept.index &= changed != index;
         at += usize::from(insn.len);
     }
     (at == BACK).then_some(kept)

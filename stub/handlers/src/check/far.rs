@@ -24,7 +24,7 @@ use ulpf_stub_tables::code::Surplus;
 use ulpf_stub_tables::patches::Known;
 
 use super::blocks::Block;
-use super::{arena, computed, entries, known, lines, report, shadow};
+use super::{arena, computed, entries, jumps, known, lines, report, shadow};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
@@ -72,11 +72,13 @@ pub fn access(t: Current, gprs: &Gprs, site: &Site, list: &AccessList) -> (bool,
     let found = leap(gprs, &insn.mem).or_else(|| {
         let no_index = insn.mem.index == NO_REG;
         let pointers = no_index.then(|| computed::pointers(insn, gprs))?;
-        wait(site, pointers.iter().any(Option::is_some));
-        pointers
+        wait(site, pointers.all.iter().any(Option::is_some));
+        let found = pointers
+            .all
             .into_iter()
             .flatten()
-            .find_map(|p| between(p, addr, true))
+            .find_map(|p| between(p, addr, true));
+        found.filter(|_| !jumps::come_between(pointers.sum, insn.pc))
     });
     match found {
         Some(found) => tell(t, gprs, &found, (insn.pc, a.len, a.kind)),

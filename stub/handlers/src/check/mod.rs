@@ -37,6 +37,7 @@ pub mod found;
 pub mod heap;
 pub mod hooks;
 pub mod judge;
+pub mod jumps;
 pub mod known;
 pub mod lines;
 pub mod news;
