@@ -8,6 +8,7 @@ extern crate alloc;
 
 pub mod attributes;
 pub mod breakpoints;
+pub mod cells;
 pub mod code;
 pub mod filter;
 pub mod patches;

@@ -21,6 +21,7 @@ use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
+use ulpf_stub_tables::cells::Cells;
 
 const CAVE_SIZE: u64 = 4 << 20;
 const CELL: u64 = 16;
@@ -45,11 +46,7 @@ pub struct CodeCaves(Vec<CodeCave>);
 struct CodeCave {
     start: u64,
     len: u64,
-    /// A bit for each cell.
-    used: Vec<u64>,
-    /// Behind it there is room, most likely: where the last body ends that was put near the one before it. (Where a jump's
-    /// bytes leave few places, bodies lie far behind.)
-    next: u64,
+    cells: Cells,
     /// It lies in what the program has reserved.
     reserved: bool,
 }
@@ -71,9 +68,7 @@ impl CodeCaves {
         size: u64,
         maps: &Snapshot,
     ) -> Option<u64> {
-        let behind = || self.0.iter().find_map(|c| c.find(c.next, group, size));
-        let anywhere = || self.0.iter().find_map(|c| c.find(c.start, group, size));
-        if let Some(at) = behind().or_else(anywhere) {
+        if let Some(at) = self.0.iter_mut().find_map(|c| c.find(group, size)) {
             return Some(at);
         }
         for (rank, free) in self.places(group, maps) {
@@ -85,7 +80,7 @@ impl CodeCaves {
             let len = CAVE_SIZE.min(free.end - start);
             if self.0.len() < MOST_CAVES
                 && self.add(rest, start, len, reserved)
-                && let Some(at) = self.0.last().and_then(|c| c.find(c.start, group, size))
+                && let Some(at) = self.0.last_mut().and_then(|c| c.find(group, size))
             {
                 return Some(at);
             }
@@ -174,8 +169,7 @@ impl CodeCaves {
         self.0.push(CodeCave {
             start,
             len,
-            used: alloc::vec![0; (len / CELL).div_ceil(64) as usize],
-            next: start,
+            cells: Cells::new(len / CELL),
             reserved,
         });
         true
@@ -188,18 +182,7 @@ impl CodeCaves {
         };
         let first = (at - cave.start) / CELL;
         let end = (at + size - cave.start).div_ceil(CELL);
-        if take && (at < cave.next || at - cave.next <= PAGE_SIZE) {
-            cave.next = cave.start + end * CELL;
-        }
-        for n in first..end {
-            if let Some(w) = cave.used.get_mut(n as usize / 64) {
-                if take {
-                    *w |= 1 << (n % 64);
-                } else {
-                    *w &= !(1 << (n % 64));
-                }
-            }
-        }
+        cave.cells.set(first..end, take);
     }
 
     /// Gives the caves in `[start, end)` back: which they were.
@@ -229,37 +212,17 @@ impl CodeCave {
         self.start..self.start + self.len
     }
 
-    /// A place for a body, from `from` on.
-    fn find(&self, mut from: u64, group: &Group, size: u64) -> Option<u64> {
+    /// A place for a body.
+    fn find(&mut self, group: &Group, size: u64) -> Option<u64> {
+        let cells = size.div_ceil(CELL);
+        let mut row = self.cells.first(cells)?;
         loop {
-            let first = self.is((from - self.start).div_ceil(CELL), false)?;
-            let end = self.is(first, true).unwrap_or(self.len / CELL);
-            let (start, end) = (self.start + first * CELL, self.start + end * CELL);
-            from = end;
-            if end - start < size {
-                continue;
-            }
-            let at = next(group, start)?;
-            if at + size <= end {
+            let at = next(group, self.start + row.start * CELL)?;
+            if at + size <= self.start + row.end * CELL {
                 return Some(at);
             }
-            from = from.max(at & !(CELL - 1));
-        }
-    }
-
-    /// The first cell from `n` on that is used, or free.
-    fn is(&self, n: u64, used: bool) -> Option<u64> {
-        let mut word = n / 64;
-        let mut wanted = u64::MAX << (n % 64);
-        loop {
-            let bits = *self.used.get(word as usize)?;
-            let found = if used { bits } else { !bits } & wanted;
-            if found != 0 {
-                let n = word * 64 + u64::from(found.trailing_zeros());
-                return Some(n).filter(|n| *n < self.len / CELL);
-            }
-            word += 1;
-            wanted = u64::MAX;
+            let behind = row.end.max((at - self.start) / CELL);
+            row = self.cells.row(behind, cells)?;
         }
     }
 }
