@@ -11,6 +11,7 @@ pub mod breakpoints;
 pub mod code;
 pub mod filter;
 pub mod patches;
+pub mod patience;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -30,7 +30,8 @@ use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sections;
 use ulpf_stub_handlers::warm;
-use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
+use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PLACED, Patch, REMOVED};
+use ulpf_stub_tables::patience::{By, Patience};
 
 /// How far a patch goes to take others with it.
 const FURTHEST: u64 = 24;
@@ -477,7 +478,7 @@ impl Patches {
                 body,
                 known,
                 idle_count,
-                patience: AtomicU32::new(PATIENCE.load(Relaxed)),
+                patience: Patience::default(),
                 gone_at: AtomicU64::new(0),
                 landings: AtomicU32::new(0),
                 entered: AtomicU32::new(0),
@@ -531,7 +532,7 @@ impl Patches {
             return Err(Unpatched::Taken);
         }
         text::write_raw(p.start(), &p.jump).map_err(|_| Unpatched::Code)?;
-        p.is_back(g().header());
+        p.is_back(g().header(), By::Task);
         Ok(())
     }
 
