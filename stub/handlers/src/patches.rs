@@ -554,11 +554,7 @@ pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
         return Idle::Stays;
     };
     let times = (word.load(Relaxed) >> 32) + 1;
-    let by = match p.is_in_place() {
-        false => By::Visit,
-        true if may_switch(t, p) => By::Thread,
-        true => By::Task,
-    };
+    let by = p.by(may_switch(t, p));
     if !p.is_idle(times * u64::from(IDLE_ROUND), by, g().header()) {
         word.store(times << 32 | IDLE_START as u64, Relaxed);
         return Idle::Stays;

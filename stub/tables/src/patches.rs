@@ -109,10 +109,14 @@ pub struct Patch {
     /// How often somebody has gone from a fault to the body since the jump was there, or since a thread has
     /// met no guard there for a while.
     pub entries: AtomicU32,
+    /// How often the stub's task has put it back.
+    pub returns: AtomicU32,
 }
 
 /// Visits that are not worth their faults, before the jump is put in.
 pub const MOST_ENTRIES: u32 = 4;
+/// Of a loop that has had its jump back as often as this, visits are not.
+const MOST_RETURNS: u32 = 2;
 
 impl Patch {
     pub fn start(&self) -> u64 {
@@ -141,9 +145,23 @@ impl Patch {
         if let Some(h) = header {
             self.learn(by, h);
         }
+        if by == By::Task {
+            self.returns.fetch_add(1, Relaxed);
+        }
         self.entries.store(0, Relaxed);
         self.in_place.store(true, Relaxed);
         PLACED.fetch_add(1, Relaxed);
+    }
+
+    /// Who takes it out, and puts it back; `alone`: a thread may.
+    pub fn by(&self, alone: bool) -> By {
+        // A loop needs no jump to come back, unless it is too short.
+        let visited = self.group.loops() && self.returns.load(Relaxed) < MOST_RETURNS;
+        match self.is_in_place() {
+            true if alone => By::Thread,
+            true if !visited => By::Task,
+            _ => By::Visit,
+        }
     }
 
     /// It has met no guard for so many times in a row, and nobody needs it.

@@ -11,28 +11,35 @@ use ulpf_engine::patch::IDLE_ROUND;
 /// Bounds of [`Patience::times`] are [`IDLE_ROUND`] and this.
 const MOST: u32 = 1 << 16;
 /// What it begins with.
-pub static PATIENCE: AtomicU32 = AtomicU32::new(1 << 12);
+pub static PATIENCE: AtomicU32 = AtomicU32::new(WORTH as u32);
+/// [`Patience::times`] at first: so many are worth what a patch costs that goes and comes back.
+const WORTH: u64 = 1 << 12;
 /// Nanoseconds that it takes a thread to take a patch out and to put it back, about.
 const SWITCH: u64 = 6_000;
 /// The same of leaving a body, and coming back by a fault.
 const VISIT: u64 = 2_500;
-/// An access to a page without guard, in a body.
-const MISS: u64 = 2;
-/// A reading that is longer has waited for something else.
-const LONGEST_REST: u64 = 4_000_000;
+/// An access to a page without guard, in a body, with its part of what asks whether it is enough.
+const MISS: u64 = 3;
+/// Of a thousand nanoseconds misses take no more than this, for all that can be said.
+const MOST_SHARE: u64 = 750;
+/// What a rest is taken to cost each thread before one was measured.
+const REST_OF_ONE: u64 = 30_000;
 
-/// Nanoseconds of all threads that a rest takes, on the average: written by the stub's task.
+/// Nanoseconds of all threads that a rest takes, as a rule: written by the stub's task. 0: nobody knows.
 static REST: AtomicU64 = AtomicU64::new(0);
 
-/// All threads have rested for this long; so many were on their way before, the one that asked with them.
+/// All threads have rested for this long; so many were on their way before, the one that asked with them. Who waits for
+/// a processor that others have waits longer, and that says little: it is more that counts for little.
 pub fn rest_took(nanos: u64, threads: u64) {
-    let took = nanos.min(LONGEST_REST) * threads;
-    let before = REST.load(Relaxed);
+    let took = nanos * threads;
+    let before = match REST.load(Relaxed) {
+        0 => REST_OF_ONE * threads,
+        before => before,
+    };
     REST.store(
-        if before == 0 {
-            took
-        } else {
-            before - before / 8 + took / 8
+        match took < before {
+            true => before - (before - took) / 4,
+            false => before + (took - before).min(before) / 16,
         },
         Relaxed,
     );
@@ -64,7 +71,7 @@ impl By {
 pub struct Patience {
     /// Accesses to pages without guard, in a row, that are worth [`SWITCH`].
     times: AtomicU32,
-    /// Of so many of a thousand nanoseconds its misses took one, before it went.
+    /// So many of a thousand nanoseconds its misses took, before it went.
     share: AtomicU32,
     /// When the row began (TSC); of whichever thread was last.
     since: AtomicU64,
@@ -74,7 +81,7 @@ impl Default for Patience {
     fn default() -> Patience {
         Patience {
             times: AtomicU32::new(PATIENCE.load(Relaxed)),
-            share: AtomicU32::new(1000),
+            share: AtomicU32::new(500),
             since: AtomicU64::new(0),
         }
     }
@@ -93,7 +100,7 @@ impl Patience {
     pub fn ends(&self, misses: u64, by: By) -> bool {
         let times = u64::from(self.times.load(Relaxed));
         match by {
-            By::Task => misses * SWITCH >= times * by.nanos(),
+            By::Task => misses * MISS * WORTH >= times * by.nanos(),
             By::Thread | By::Visit => misses >= times,
         }
     }
@@ -103,14 +110,16 @@ impl Patience {
         // A single round says nothing of the time between its misses.
         if misses > IDLE_ROUND.into() {
             let share = misses * MISS * 1000 / nanos.max(1);
-            self.share.store(share.clamp(1, 1000) as u32, Relaxed);
+            self.share.store(share.clamp(1, MOST_SHARE) as u32, Relaxed);
         }
     }
 
     /// Somebody needs the body again, so many nanoseconds later. Had it gone too soon, given what that costs, it stays
     /// for longer; had it been worth it, it goes sooner.
     pub fn learn(&self, away: u64, by: By) {
-        let saved = away.saturating_mul(self.share.load(Relaxed).into()) / 1000;
+        // What takes a nanosecond without them took so much longer with them.
+        let share = u64::from(self.share.load(Relaxed));
+        let saved = away.saturating_mul(share) / (1000 - share);
         let (cost, times) = (by.nanos(), self.times.load(Relaxed));
         let times = if saved < cost / 2 {
             times * 2
@@ -127,36 +136,50 @@ impl Patience {
 mod tests {
     use super::*;
 
+    /// So many misses in a row are enough, and no less.
+    fn assert_ends(p: &Patience, misses: u64, by: By) {
+        assert!(p.ends(misses, by) && !p.ends(misses - 1, by));
+    }
+
     #[test]
     fn who_must_wait_for_others_has_more_patience() {
         let p = Patience::default();
-        assert!(p.ends(4096, By::Thread) && !p.ends(4095, By::Thread));
-        rest_took(100_000, 3);
-        // 606 µs are worth 101 times as many misses as 6 µs.
-        assert!(!p.ends(101 * 4096 - 1, By::Task) && p.ends(101 * 4096, By::Task));
-        assert!(p.ends(4096, By::Visit));
+        assert_ends(&p, WORTH, By::Thread);
+        for _ in 0..100 {
+            rest_took(100_000, 3);
+        }
+        // 606 µs, at 3 ns.
+        assert!(p.ends(202_000, By::Task) && !p.ends(195_000, By::Task));
+        // One that took a millisecond longer is no rule.
+        rest_took(1_000_000, 3);
+        assert!(p.ends(220_000, By::Task));
+        assert_ends(&p, WORTH, By::Visit);
         for _ in 0..100 {
             rest_took(1_000, 2);
         }
-        assert!(p.ends(2 * 4096, By::Task));
+        assert!(p.ends(2 * WORTH, By::Task));
     }
 
     #[test]
     fn what_goes_too_soon_stays_for_longer() {
         let p = Patience::default();
-        // Each access is a miss: what it is away is saved.
-        p.has_ended(4096, 4096 * MISS);
+        // Half of the time are misses: as much is saved as it is away.
+        p.has_ended(WORTH, WORTH * 2 * MISS);
         p.learn(SWITCH / 3, By::Thread);
-        assert!(!p.ends(8191, By::Thread) && p.ends(8192, By::Thread));
+        assert_ends(&p, 2 * WORTH, By::Thread);
         p.learn(2 * SWITCH, By::Thread);
-        assert!(!p.ends(4095, By::Thread) && p.ends(4096, By::Thread));
-        // A miss in a microsecond: the same time saves little.
-        p.has_ended(4096, 4096 * 1000);
+        assert_ends(&p, WORTH, By::Thread);
+        // Nearly all of it: more is saved than that.
+        p.has_ended(WORTH, WORTH * MISS);
+        p.learn(SWITCH / 3, By::Thread);
+        assert_ends(&p, WORTH, By::Thread);
+        // A miss in a microsecond: nearly nothing.
+        p.has_ended(WORTH, WORTH * 1000);
         p.learn(2 * SWITCH, By::Thread);
-        assert!(!p.ends(8191, By::Thread) && p.ends(8192, By::Thread));
+        assert_ends(&p, 2 * WORTH, By::Thread);
         for _ in 0..20 {
             p.learn(0, By::Thread);
         }
-        assert!(p.ends(MOST.into(), By::Thread));
+        assert_ends(&p, MOST.into(), By::Thread);
     }
 }

@@ -484,6 +484,7 @@ impl Patches {
                 landings: AtomicU32::new(0),
                 entered: AtomicU32::new(0),
                 entries: AtomicU32::new(0),
+                returns: AtomicU32::new(0),
             }),
         );
         table.bodies.insert(at, start);
