@@ -81,6 +81,16 @@ class Exactness(unittest.TestCase):
             self.assertEqual((status, out), (0, "heap_stack: done\n"), said)
             self.assertIn(f"{few + 100_000 * each} hits on 1 watch", said)
 
+    def test_ends_of_functions_without_room_for_a_jump(self):
+        """They are patched as well; and who traps behind one of them traps there."""
+        expected = bare(example("short_ends"), "30000")
+        status, out, said = run(["heap:rw"], "short_ends", "30000", options=["-q"])
+        self.assertEqual((status, out), expected)
+        self.assertLess(int(re.search(r"(\d+) faults", said)[1]), 2000, said)
+        counts = r"(\d+) hits on 1 watch, (\d+) silent stores"
+        unpatched = run(["heap:rw"], "short_ends", "30000", options=["-q", "--no-patch"], seconds=100)
+        self.assertEqual(re.search(counts, said).groups(), re.search(counts, unpatched[2]).groups())
+
     def test_string_instructions_are_patched(self):
         status, out, said = run(["cell.text[0..24]"], "chain", "string", "1", "100000", options=["-q", "--placement=guard"])
         self.assertEqual((status, out), (0, "chain: done\n"))

@@ -144,6 +144,13 @@ class PatchedAccesses(Case):
         self.assertEqual(patches["landings"], 0)
         self.assertLess(stats["faults"], 4000)
 
+    def test_a_patch_of_several_threads_goes_when_it_meets_no_guard(self):
+        """All rest for that, and for its way back; but a million accesses for nothing cost more."""
+        said = subprocess.run([ULPF, "run", "-q", "-w", "watched", "--placement=guard", "--", example("rarely"), "60"], capture_output=True, text=True, check=True)
+        self.assertEqual(said.stdout, "rarely: 60\n")
+        self.assertIn("120 hits on 1 watch", said.stderr)
+        self.assertGreater(int(re.search(r"([\d,]+) faults", said.stderr)[1].replace(",", "")), 30, said.stderr)
+
     def test_jumps_past_a_lock(self):
         """A C library's: only one of the two ways to the instruction goes by its prefix."""
         stats, _ = self.at_the_end(self.sweep("1", "past"), "1", "past")

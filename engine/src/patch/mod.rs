@@ -29,6 +29,7 @@ mod parts;
 mod plan;
 mod prologue;
 mod registers;
+mod stretch;
 #[cfg(test)]
 mod tests;
 mod trampoline;
@@ -39,7 +40,8 @@ mod writer;
 
 pub use implicit::{Access, Implicit};
 pub use parts::*;
-pub use plan::{Group, Part, Pun, Refusal, What, is_masked_move, leads, skipped};
+pub use plan::{Group, Part, Pun, Refusal, What, is_masked_move, skipped};
 pub use prologue::Prologue;
+pub use stretch::stretch;
 pub use trampoline::Trampoline;
 pub use writer::{Tables, Target};

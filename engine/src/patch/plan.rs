@@ -189,7 +189,14 @@ impl Group {
             } else {
                 let rest = code.get((at - start) as usize..);
                 let rest = rest.ok_or(Refusal::Successor)?;
-                let part = hot_or_displaced(at, rest, also).ok_or(Refusal::Successor)?;
+                let part = match is_padding(&parts, code, rest) {
+                    true => Part {
+                        at,
+                        len: 1,
+                        what: What::Copy,
+                    },
+                    false => hot_or_displaced(at, rest, also).ok_or(Refusal::Successor)?,
+                };
                 if at < insn.pc && at + u64::from(part.len) > insn.pc {
                     return Err(Refusal::Successor);
                 }
@@ -417,20 +424,6 @@ impl Group {
     }
 }
 
-/// Are these bytes, from `at` on, instructions each of which may be executed behind the one before?
-pub fn leads(at: u64, code: &[u8]) -> bool {
-    use FlowControl::{Call, ConditionalBranch, IndirectCall, Next};
-    let mut decoder = iced_x86::Decoder::with_ip(64, code, at, DecoderOptions::NONE);
-    while decoder.can_decode() {
-        let i = decoder.decode();
-        let flow = i.flow_control();
-        if i.is_invalid() || !matches!(flow, Next | ConditionalBranch | Call | IndirectCall) {
-            return false;
-        }
-    }
-    true
-}
-
 /// Do these bytes end with a `lock` prefix that the jump before it skips? So C libraries spare those who are
 /// alone: `cmpl $0, %fs:24; je 1f; lock; 1: cmpxchg ...`.
 pub fn skipped(bytes: &[u8]) -> bool {
@@ -477,6 +470,17 @@ fn look(insn: &Insn) -> Option<What> {
         let repeated = can_repeat(insn).then_some(What::Repeated(*insn));
         repeated.or_else(|| Implicit::of(insn).map(What::Implicit))
     }
+}
+
+/// Does what is behind `parts` (`rest`, of `code` from their start on) fill up the space to the next function? Each of its
+/// bytes is an `int3` of its own: nobody comes there, but who jumps there means to trap.
+fn is_padding(parts: &[Part], code: &[u8], rest: &[u8]) -> bool {
+    const INT3: u8 = 0xcc;
+    let Some((first, last)) = parts.first().zip(parts.last()) else {
+        return false;
+    };
+    let last_code = code.get((last.at - first.at) as usize..);
+    rest.first() == Some(&INT3) && last_code.is_some_and(|code| !may_go_on(last.at, code))
 }
 
 /// The instruction at `at` (`code`, from there on), looked at if `also` knows it. A call through a register or through
@@ -546,7 +550,7 @@ fn loop_behind(
 }
 
 /// As [`goes_on`]; what is called comes back, as a rule.
-fn may_go_on(at: u64, code: &[u8]) -> bool {
+pub(super) fn may_go_on(at: u64, code: &[u8]) -> bool {
     use FlowControl::{Call, IndirectCall};
     let i = iced_x86::Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode();
     goes_on(at, code) || matches!(i.flow_control(), Call | IndirectCall)

@@ -115,6 +115,43 @@ fn what_stands_before_moves_as_well() {
     assert_eq!(Group::starts(&store, AT + 4, &returns), [AT + 6]);
 }
 
+/// What fills the space to the next function is nobody's, if what is before never goes there.
+#[test]
+fn padding_has_room_for_a_jump() {
+    let ret = whole(&[0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]);
+    assert_eq!((ret.bytes.len(), ret.parts.len()), (5, 5));
+    let at = ret.next(AT - 0x1000_0000, 1).unwrap();
+    let jump = ret.jump(at).unwrap();
+    assert!(jump[1..].iter().all(|b| TRAPS.contains(b)), "{jump:x?}");
+    let trampoline = Trampoline::new(&ret, target(at)).unwrap();
+    assert!((1..5).all(|n| trampoline.code[usize::from(trampoline.parts[n])] == 0xcc));
+    // mov %rax,(%rdi); int3; int3: somebody wants to trap
+    assert!(group(&[0x48, 0x89, 0x07, 0xcc, 0xcc]).is_err());
+    // call *(%rdi); int3; int3; int3: as here, for all that is known
+    assert!(group(&[0xff, 0x17, 0xcc, 0xcc, 0xcc]).is_err());
+}
+
+/// 1: cmp $0,%eax; je 2f; xor %eax,%eax; jmp 3f; 2: inc %eax; jne 1b; nop; 3: add $8,%rsp; pop %rbp
+#[test]
+fn what_leads_somewhere_is_told_by_what_is_known() {
+    let code = [
+        0x83, 0xf8, 0x00, 0x74, 0x04, 0x31, 0xc0, 0xeb, 0x05, 0xff, 0xc0, 0x75, 0xf3, 0x90, 0x48,
+        0x83, 0xc4, 0x08,
+    ];
+    let from = |at: u64| stretch(AT, &code, [AT + at].into_iter());
+    // From behind its jump on, which somebody jumps to.
+    assert_eq!(from(0), Some(AT + 9));
+    assert_eq!(from(9), Some(AT + 9));
+    // Who comes here goes past what is between.
+    assert_eq!(from(5), Some(AT + 14));
+    let cut = &code[..17];
+    assert_eq!(stretch(AT, cut, [AT].into_iter()), None);
+    // Data among it: what is known lies in the middle of what is reached.
+    let known = [AT, AT + 15];
+    assert_eq!(stretch(AT, &code, known.into_iter()), None);
+    assert_eq!(stretch(AT, &code, [].into_iter()), None);
+}
+
 /// 1: mov %al,(%rdi); inc %rdi; cmp %rsi,%rdi; jne 1b: the jump displaces two of them, but all are copied.
 #[test]
 fn a_small_loop_stays_in_its_trampoline() {

@@ -23,7 +23,8 @@ use ulpf_lib::ring::{Area, IDLE_COUNTS, Unpatched};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
-use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, VISIT, tsc};
+use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, tsc};
+use ulpf_stub_tables::patience::By;
 
 use crate::check::{entries, requests};
 use crate::child;
@@ -450,7 +451,7 @@ pub fn visit(t: Current, pc: u64) -> bool {
     };
     p.entries.fetch_add(1, Relaxed);
     if let Some(h) = g().header() {
-        p.learn(VISIT, h);
+        p.learn(By::Visit, h);
     }
     t.own().visit.set(pc);
     true
@@ -478,6 +479,12 @@ fn alone(t: Current) -> bool {
         && g().threads.iter().nth(1).is_none()
 }
 
+/// May this thread write the jump itself?
+fn may_switch(t: Current, p: &Patch) -> bool {
+    let may = p.plain_code && !p.hopeless() && ENABLED.load(Relaxed) && !GS_TAKEN.load(Relaxed);
+    may && alone(t)
+}
+
 /// Puts the patch of the instruction at `pc` back (or takes it out), without the stub's task. `false`: that
 /// has to do it.
 pub fn switch(t: Current, pc: u64, on: bool) -> bool {
@@ -487,8 +494,7 @@ pub fn switch(t: Current, pc: u64, on: bool) -> bool {
     if p.is_in_place() == on {
         return true;
     }
-    let may = p.plain_code && !p.hopeless() && ENABLED.load(Relaxed) && !GS_TAKEN.load(Relaxed);
-    if !may || !alone(t) || on && taken(p.start(), p.end()) {
+    if !may_switch(t, p) || on && taken(p.start(), p.end()) {
         return false;
     }
     let bytes = match on {
@@ -499,7 +505,7 @@ pub fn switch(t: Current, pc: u64, on: bool) -> bool {
         return false;
     }
     if on {
-        p.is_back(g().header());
+        p.is_back(g().header(), By::Thread);
     } else {
         p.has_gone();
     }
@@ -548,7 +554,8 @@ pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
         return Idle::Stays;
     };
     let times = (word.load(Relaxed) >> 32) + 1;
-    if times * u64::from(IDLE_ROUND) < u64::from(p.patience.load(Relaxed)) {
+    let by = p.by(may_switch(t, p));
+    if !p.is_idle(times * u64::from(IDLE_ROUND), by, g().header()) {
         word.store(times << 32 | IDLE_START as u64, Relaxed);
         return Idle::Stays;
     }

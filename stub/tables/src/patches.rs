@@ -11,6 +11,8 @@ use ulpf_engine::patch::{Group, IDLE_ROUND, JUMP, Part, Tables, Trampoline, What
 use ulpf_lib::ring::{Area, SharedHeader, Unpatched};
 use ulpf_lib::{AccessKind, PAGE_SIZE};
 
+use crate::patience::{By, Patience};
+
 /// What is known of a patched instruction beforehand; [`Area::hit`] points to one.
 #[repr(C)]
 pub struct Known {
@@ -96,8 +98,8 @@ pub struct Patch {
     pub known: Box<[Known]>,
     /// Which of [`ulpf_lib::ring::Area::idle_count`].
     pub idle_count: usize,
-    /// Accesses to pages without guard, in a row, after which it goes.
-    pub patience: AtomicU32,
+    /// For how long it may meet no guard.
+    pub patience: Patience,
     /// TSC when it has gone.
     pub gone_at: AtomicU64,
     /// How often somebody has jumped into its middle.
@@ -107,22 +109,14 @@ pub struct Patch {
     /// How often somebody has gone from a fault to the body since the jump was there, or since a thread has
     /// met no guard there for a while.
     pub entries: AtomicU32,
+    /// How often the stub's task has put it back.
+    pub returns: AtomicU32,
 }
 
-/// Bounds of [`Patch::patience`] are [`IDLE_ROUND`] and this.
-const MOST_PATIENCE: u32 = 1 << 16;
-/// What it begins with.
-pub static PATIENCE: AtomicU32 = AtomicU32::new(1 << 12);
-
-pub fn is_patience(n: u64) -> bool {
-    (IDLE_ROUND.into()..=MOST_PATIENCE.into()).contains(&n)
-}
-/// Nanoseconds that it takes to take a patch out and to put it back, about.
-const SWITCH: u64 = 6_000;
-/// The same of leaving a body, and coming back by a fault.
-pub const VISIT: u64 = 2_500;
 /// Visits that are not worth their faults, before the jump is put in.
 pub const MOST_ENTRIES: u32 = 4;
+/// Of a loop that has had its jump back as often as this, visits are not.
+const MOST_RETURNS: u32 = 2;
 
 impl Patch {
     pub fn start(&self) -> u64 {
@@ -147,31 +141,49 @@ impl Patch {
     }
 
     /// The jump is in again.
-    pub fn is_back(&self, header: Option<&SharedHeader>) {
+    pub fn is_back(&self, header: Option<&SharedHeader>, by: By) {
         if let Some(h) = header {
-            self.learn(SWITCH, h);
+            self.learn(by, h);
+        }
+        if by == By::Task {
+            self.returns.fetch_add(1, Relaxed);
         }
         self.entries.store(0, Relaxed);
         self.in_place.store(true, Relaxed);
         PLACED.fetch_add(1, Relaxed);
     }
 
-    /// Somebody needs the body again. Had it gone too soon, given the nanoseconds that this costs, it stays for
-    /// longer; had it been worth it, it goes sooner.
-    pub fn learn(&self, cost: u64, h: &SharedHeader) {
-        let away = h
-            .nanos(tsc())
-            .saturating_sub(h.nanos(self.gone_at.load(Relaxed)));
-        let patience = self.patience.load(Relaxed);
-        let patience = if away < cost / 2 {
-            patience * 2
-        } else if away > cost {
-            patience / 2
-        } else {
-            patience
-        };
+    /// Who takes it out, and puts it back; `alone`: a thread may.
+    pub fn by(&self, alone: bool) -> By {
+        // A loop needs no jump to come back, unless it is too short.
+        let visited = self.group.loops() && self.returns.load(Relaxed) < MOST_RETURNS;
+        match self.is_in_place() {
+            true if alone => By::Thread,
+            true if !visited => By::Task,
+            _ => By::Visit,
+        }
+    }
+
+    /// It has met no guard for so many times in a row, and nobody needs it.
+    pub fn is_idle(&self, misses: u64, by: By, header: Option<&SharedHeader>) -> bool {
+        if misses <= IDLE_ROUND.into() {
+            self.patience.begins(tsc());
+        }
+        let ends = self.patience.ends(misses, by);
+        if let Some(h) = header.filter(|_| ends) {
+            let nanos = h
+                .nanos(tsc())
+                .saturating_sub(h.nanos(self.patience.since()));
+            self.patience.has_ended(misses, nanos);
+        }
+        ends
+    }
+
+    /// Somebody needs the body again.
+    pub fn learn(&self, by: By, h: &SharedHeader) {
+        let gone_at = h.nanos(self.gone_at.load(Relaxed));
         self.patience
-            .store(patience.clamp(IDLE_ROUND, MOST_PATIENCE), Relaxed);
+            .learn(h.nanos(tsc()).saturating_sub(gone_at), by);
     }
 }
 

@@ -276,6 +276,8 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             fault::again(t, uc);
             return patches::skip(t, uc);
         }
+        // The program's own, which a body has a copy of.
+        patches::leave(t, uc);
     } else if patches::leave(t, uc) == Some(Left::Access)
         && info.code == TRAP_TRACE
         && (t.stepping.load(Relaxed) || park::steps_itself(t, uc) || sections::active(t))

@@ -10,7 +10,7 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::access::{Class, Insn};
-use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, leads, skipped};
+use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, skipped, stretch};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::command::reply::{PatchCounts, PatchSite, Patching};
 use ulpf_lib::guard::maps::Snapshot;
@@ -30,7 +30,8 @@ use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sections;
 use ulpf_stub_handlers::warm;
-use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
+use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PLACED, Patch, REMOVED};
+use ulpf_stub_tables::patience::{By, Patience};
 
 /// How far a patch goes to take others with it.
 const FURTHEST: u64 = 24;
@@ -287,10 +288,11 @@ impl Patches {
     ) -> Result<(), Unpatched> {
         use Unpatched::Landings;
         let maps = self.maps().map_err(|_| why)?;
-        if maps.at(pc).is_some_and(generated::is_generated) {
+        let vma = maps.at(pc).ok_or(why)?;
+        if generated::is_generated(vma) {
             return Err(why); // what has faulted once may be other code by now
         }
-        let start = super::functions::start(pc, &maps).or_else(|| site_before(pc));
+        let start = super::functions::start(pc, &maps).or_else(|| stretch_before(pc, vma.start));
         let start = start.ok_or(why)?;
         let mut code = alloc::vec![0; (pc - start) as usize + 15];
         let n = text::read(start, &mut code);
@@ -477,11 +479,12 @@ impl Patches {
                 body,
                 known,
                 idle_count,
-                patience: AtomicU32::new(PATIENCE.load(Relaxed)),
+                patience: Patience::default(),
                 gone_at: AtomicU64::new(0),
                 landings: AtomicU32::new(0),
                 entered: AtomicU32::new(0),
                 entries: AtomicU32::new(0),
+                returns: AtomicU32::new(0),
             }),
         );
         table.bodies.insert(at, start);
@@ -531,7 +534,7 @@ impl Patches {
             return Err(Unpatched::Taken);
         }
         text::write_raw(p.start(), &p.jump).map_err(|_| Unpatched::Code)?;
-        p.is_back(g().header());
+        p.is_back(g().header(), By::Task);
         Ok(())
     }
 
@@ -691,17 +694,16 @@ impl Patches {
     }
 }
 
-/// Where a known instruction stands that may lead to `pc`, for code without unwind tables.
-fn site_before(pc: u64) -> Option<u64> {
-    const FURTHEST: u64 = 128;
-    let mut code = [0; FURTHEST as usize];
+/// Where what leads straight to `pc` begins, as known instructions tell, for code without unwind tables; none of the code
+/// before `lowest`.
+fn stretch_before(pc: u64, lowest: u64) -> Option<u64> {
+    const FURTHEST: u64 = 512;
+    let start = pc.saturating_sub(FURTHEST).max(lowest);
+    let code = super::functions::block(start, pc.checked_sub(start)? as usize);
     let all = ulpf_stub_handlers::engine::sites().map(|s| s.insn.pc);
-    let near = all.filter(|at| *at < pc && pc - at <= FURTHEST);
-    near.filter(|at| {
-        let code = code.get_mut(..(pc - at) as usize);
-        code.is_some_and(|code| text::read(*at, code) == code.len() && leads(*at, code))
-    })
-    .min()
+    let near = all.filter(|at| (start..pc).contains(at));
+    let whole = start + code.len() as u64 == pc;
+    whole.then(|| stretch(start, &code, near)).flatten()
 }
 
 /// May what stands behind it be executed next?

@@ -9,10 +9,12 @@ use ulpf_stub_handlers::runtime::events::{Event, Request};
 use ulpf_stub_handlers::runtime::mapped::Locks;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
+use super::held::now;
 use super::parked::{self, Parked, asked, resume_again};
 use super::stops::behind;
 use super::{Control, backend, follow, notices, text, unwind, watchdog, world};
 use ulpf_stub_handlers::paths;
+use ulpf_stub_tables::patience;
 
 impl Control {
     /// Serves what program threads have asked for, up to the end of one that has run alone: where threads ask without
@@ -85,9 +87,11 @@ impl Control {
                 world::answer(t);
                 continue;
             }
+            let asked_at = now();
             if !self.world.stop(Some(t)) {
                 return false;
             }
+            let (stopped_at, threads) = (now(), self.world.told + 1);
             if self.begin(t, what) {
                 self.holder = Some((t, what));
                 self.holding = Some(watchdog::Watchdog::new());
@@ -95,8 +99,14 @@ impl Control {
                 return false;
             }
             self.tell_at_once();
+            let done_at = now();
             self.let_world_go();
             world::answer(t);
+            if let Some(h) = g().header().filter(|_| threads > 1) {
+                let took =
+                    h.nanos(stopped_at) - h.nanos(asked_at) + h.nanos(now()) - h.nanos(done_at);
+                patience::rest_took(took, threads);
+            }
         }
     }
 

@@ -57,13 +57,17 @@ pub struct World {
     rest: Option<AtRest>,
     /// It was stopped by [`World::rest`] alone.
     halted: bool,
+    /// How many threads had to be told when it was stopped.
+    pub told: u64,
 }
 
 impl World {
     /// Waits until every thread but `except` rests. Threads that start meanwhile rest at once.
     /// `false`: the program has died.
     pub fn stop(&mut self, except: Option<&Thread>) -> bool {
-        let stopped = stop(except);
+        let told = stop(except);
+        self.told = told.unwrap_or(0);
+        let stopped = told.is_some();
         if stopped && self.rest.is_none() {
             // SAFETY: as just seen; there is no other one, for `World` keeps it.
             self.rest = Some(unsafe { AtRest::claim() });
@@ -74,7 +78,7 @@ impl World {
     /// For whoever changes what handlers read. Nearly always the world rests already: a debugger speaks while it does.
     pub fn rest(&mut self) -> &mut AtRest {
         if self.rest.is_none() {
-            self.halted = stop(None);
+            self.halted = stop(None).is_some();
         }
         // SAFETY: it rests, or the program has died, and nobody reads any more.
         self.rest.get_or_insert_with(|| unsafe { AtRest::claim() })
@@ -97,11 +101,11 @@ impl World {
     }
 }
 
-/// See [`World::stop`].
-fn stop(except: Option<&Thread>) -> bool {
+/// See [`World::stop`]. So many threads had to be told.
+fn stop(except: Option<&Thread>) -> Option<u64> {
     g().world.store(1, SeqCst);
     let skip = |t: &Thread| except.is_some_and(|e| core::ptr::eq(e, t));
-    let mut rounds = 0u32;
+    let (mut rounds, mut told) = (0u32, 0);
     let mut watchdog = Watchdog::new();
     loop {
         let seen = g().event.load(SeqCst);
@@ -111,16 +115,17 @@ fn stop(except: Option<&Thread>) -> bool {
                 continue;
             }
             pending = true;
+            told += u64::from(rounds == 0);
             // Again every 100 ms: a signal is never lost, but a thread may have died.
             if t.tid() != 0 && rounds.is_multiple_of(10) && !(rounds > 0 && died(t)) {
                 send_park_signals(t);
             }
         }
         if !pending {
-            return true;
+            return Some(told);
         }
         if g().threads.iter().next().is_none() || super::reader::program_is_dead() {
-            return false;
+            return None;
         }
         if watchdog.expired() {
             let waiting = g().threads.iter().filter(|t| !skip(t) && !t.rests());
