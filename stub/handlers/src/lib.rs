@@ -23,6 +23,7 @@ pub mod direct_frame;
 pub mod engine;
 pub mod fault;
 pub mod filter;
+pub mod frames;
 pub mod generated;
 pub mod global;
 pub mod hits;

@@ -12,6 +12,7 @@ pub mod cells;
 pub mod code;
 pub mod filter;
 pub mod patches;
+pub mod rows;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
