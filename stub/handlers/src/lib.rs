@@ -40,6 +40,7 @@ pub mod runtime;
 pub mod say;
 pub mod sections;
 pub mod signals;
+pub mod stacks;
 pub mod syscalls;
 pub mod unwind;
 pub mod upcall;

@@ -19,16 +19,22 @@ use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
 use ulpf_lib::ring::MAX_FRAMES;
-use ulpf_stub_tables::code::{Code, Memory, Surplus};
+use ulpf_stub_tables::code::{Code, Memory, Surplus, TakenCache};
 use ulpf_stub_tables::rows::{Place, Row, Way};
 
 use crate::frames::{self, Frame, Stack};
 use crate::global::tables;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
+use crate::stacks::Walk;
 
-fn code() -> Option<&'static Code> {
+pub fn code() -> Option<&'static Code> {
     tables().code.as_deref()
+}
+
+/// What this thread unwinds with.
+pub fn memory(t: Current) -> Option<TakenCache<'static>> {
+    code()?.cache(t.index.load(Relaxed) as usize)
 }
 
 /// Are tables known of code in `[start, end)`, which is about to change? (Other code comes and goes without
@@ -68,10 +74,31 @@ pub fn backtrace(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usiz
         want: want.min(MAX_FRAMES),
         to_own: false,
     };
-    match code.cache(t.index.load(Relaxed) as usize) {
-        Some(mut cache) => by_tables(&mut found, gprs, &mut cache),
+    match memory(t) {
+        Some(mut memory) => by_tables(&mut found, gprs, &mut memory, None),
         None => by_frame_pointers(&mut found, gprs),
     }
+    found.n
+}
+
+/// As [`backtrace`], and what that depends on.
+pub fn walk(
+    t: Current,
+    code: &Code,
+    gprs: &Gprs,
+    (to, want): (&mut [u64; MAX_FRAMES], usize),
+    memory: &mut Memory,
+    depends: Option<&mut Walk>,
+) -> usize {
+    let mut found = Found {
+        t,
+        code,
+        to,
+        n: 0,
+        want: want.min(MAX_FRAMES),
+        to_own: false,
+    };
+    by_tables(&mut found, gprs, memory, depends);
     found.n
 }
 
@@ -97,8 +124,8 @@ pub fn to_own_call(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize
         want: MAX_FRAMES,
         to_own: true,
     };
-    if let Some(mut cache) = code.cache(t.index.load(Relaxed) as usize) {
-        by_tables(&mut found, gprs, &mut cache);
+    if let Some(mut memory) = memory(t) {
+        by_tables(&mut found, gprs, &mut memory, None);
     }
     let last = found.n.checked_sub(1).and_then(|n| found.to.get(n));
     match last {
@@ -222,7 +249,7 @@ impl Found<'_> {
     }
 }
 
-fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory) {
+fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory, mut depends: Option<&mut Walk>) {
     let code = found.code;
     let mut stack = Stack::new();
     let mut frame = Frame {
@@ -243,8 +270,16 @@ fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory) {
         let row = known.unwrap_or(Row::TABLES);
         let next = match frames::by_row(row, frame, &mut stack) {
             None if row.way == Way::End => None,
-            None => frames::by_tables(&code.tables, &mut memory.cache, frame, &mut stack),
-            some => some,
+            None => {
+                spoil(&mut depends);
+                frames::by_tables(&code.tables, &mut memory.cache, frame, &mut stack)
+            }
+            Some(caller) => {
+                if let Some(walk) = &mut depends {
+                    walk.step(row, frame, caller);
+                }
+                Some(caller)
+            }
         };
         let Some(caller) = next else { return };
         frame = caller;
@@ -257,10 +292,11 @@ fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory) {
             continue;
         }
         if !found.knows(frame.ip) {
-            return;
+            return spoil(&mut depends);
         }
         let more = found.put(frame.ip);
         if let Some(context) = interrupted(frame.ip, frame.sp) {
+            spoil(&mut depends);
             if !more || !found.add(context.ip) {
                 return;
             }
@@ -271,6 +307,13 @@ fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory) {
         if !more {
             return;
         }
+    }
+}
+
+/// Something else than what is remembered of places has a say.
+fn spoil(walk: &mut Option<&mut Walk>) {
+    if let Some(walk) = walk {
+        walk.is_whole = false;
     }
 }
 

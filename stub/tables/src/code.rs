@@ -11,6 +11,7 @@ use framehop::x86_64::{CacheX86_64, UnwinderX86_64};
 use ulpf_lib::PAGE_SIZE;
 
 use crate::rows::Rows;
+use crate::stacks::Stacks;
 
 pub type Unwinder = UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
 pub type Cache = CacheX86_64<MustNotAllocateDuringUnwind>;
@@ -74,6 +75,7 @@ pub struct Code {
 pub struct Memory {
     pub cache: Cache,
     pub rows: Rows,
+    pub stacks: Stacks,
 }
 
 struct Slot {
@@ -121,6 +123,7 @@ impl Code {
             memory: UnsafeCell::new(Memory {
                 cache: Cache::new_in(),
                 rows: Rows::new(),
+                stacks: Stacks::new(),
             }),
         };
         Code {
@@ -211,6 +214,7 @@ impl Code {
             .find(|slot| !slot.taken.swap(true, Acquire))
             .map(TakenCache)?;
         taken.rows.settle(self.generation);
+        taken.stacks.settle(self.generation);
         Some(taken)
     }
 }

@@ -13,6 +13,7 @@ pub mod code;
 pub mod filter;
 pub mod patches;
 pub mod rows;
+pub mod stacks;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
