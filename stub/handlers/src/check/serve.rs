@@ -7,7 +7,7 @@ use ulpf_lib::ring::found::{Asked, By, Wrong};
 
 use super::entries::{self, Function};
 use super::heap::{self, Origin};
-use super::{arena, depot, known, news, old, overlaps, report};
+use super::{arena, blocks, depot, known, news, old, overlaps, report, shadow};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::stacks;
@@ -66,6 +66,11 @@ pub fn serve(
     use Outcome::{NeedsRoom, Passes, Returns};
     if function.frees_or_asks() && a != 0 && is_theirs(a) {
         return Passes;
+    }
+    if function.frees_or_asks() && arena::has(a) {
+        // (Most blocks begin with their slots.)
+        blocks::expect(a - arena::arena());
+        shadow::expect(a);
     }
     let mut caller = Caller {
         thread,
