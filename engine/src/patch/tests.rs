@@ -39,6 +39,7 @@ fn target(at: u64) -> Target {
         leaving: 0x7ea1_2345_0040,
         ahead: false,
         whole: false,
+        counts: true,
         tables: Tables::default(),
     }
 }

@@ -22,7 +22,7 @@ use super::code_caves::CodeCaves;
 use super::generated::{self, Generated, May};
 use super::gs;
 use super::text;
-use ulpf_stub_handlers::check::{self, far};
+use ulpf_stub_handlers::check::{self, entries, far};
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::rest::AtRest;
@@ -421,6 +421,8 @@ impl Patches {
             ahead: check::STOPS.load(Relaxed),
             asking: far::tables(),
             whole,
+            // (Where only a heap is checked nobody asks how many accesses found nothing.)
+            counts: !entries::ON.load(Relaxed) || check::STOPS.load(Relaxed),
             tables: patches::table().tables,
         };
         // Its length does not depend on where it is.
