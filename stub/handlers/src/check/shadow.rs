@@ -46,7 +46,7 @@ pub fn reachable(addr: u64) -> u64 {
 }
 
 /// The byte that has the bit of `addr`, which is a multiple of eight.
-fn bits(addr: u64) -> Option<*mut u8> {
+pub fn bits(addr: u64) -> Option<*mut u8> {
     let table = patches::table().tables.writes;
     let alias = addr.wrapping_add(distance(addr)?);
     (table != 0).then(|| table.wrapping_add(alias / 8) as *mut u8)
