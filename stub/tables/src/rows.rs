@@ -8,7 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 /// So many places are remembered.
-const ROWS: usize = 4096;
+const ROWS: usize = 16384;
 
 /// By what a frame's end is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
