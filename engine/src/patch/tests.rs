@@ -276,9 +276,10 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
         // mov %eax,(%rdi); mov %ecx,(%rsi); addl $1,4(%rdi)
         &[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01],
     ] {
-        for most_are_whole in [false, true] {
+        for (most_are_whole, counts) in [(false, true), (true, true), (false, false)] {
             let target = |at| Target {
                 whole: most_are_whole,
+                counts,
                 ..target(at)
             };
             has_a_meaning(&whole(code), target);
