@@ -45,7 +45,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    pub fn new() -> Stack {
+    pub fn begin() -> Stack {
         Stack {
             page: u64::MAX,
             away: 0,

@@ -64,7 +64,7 @@ pub fn callers<R>(
 
 /// Made of where it begins, and of its innermost callers, as far as they are easily found.
 fn key(rows: &Rows, top: Top) -> u64 {
-    let mut stack = frames::Stack::new();
+    let mut stack = frames::Stack::begin();
     let (mut key, mut place, mut sp) = (top.ip ^ top.sp << 20, Place::here(top.ip), top.sp);
     for _ in 0..LEVELS {
         let Some(row) = rows.find(place).filter(|row| row.way == Way::Rsp) else {

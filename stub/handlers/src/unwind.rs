@@ -251,7 +251,7 @@ impl Found<'_> {
 
 fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory, mut depends: Option<&mut Walk>) {
     let code = found.code;
-    let mut stack = Stack::new();
+    let mut stack = Stack::begin();
     let mut frame = Frame {
         ip: gprs.rip,
         sp: gprs.rsp,
