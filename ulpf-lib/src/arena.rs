@@ -110,15 +110,13 @@ impl Arena {
         self.taken.store(false, Ordering::Release);
         r
     }
-}
 
-// SAFETY: blocks are disjoint, aligned to their power-of-two size (at most a page), and live until freed.
-unsafe impl GlobalAlloc for Arena {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+    /// A block, and whether it is memory that nobody has had, so zero.
+    fn take(&self, layout: Layout) -> (*mut u8, bool) {
         let size = layout.size().max(layout.align());
         let class = class_of(size);
         if class >= CLASSES || layout.align() > 4096 {
-            return map_anonymous(size.next_multiple_of(4096));
+            return (map_anonymous(size.next_multiple_of(4096)), true);
         }
         let bytes = SMALLEST << class;
         self.with(|l| {
@@ -126,13 +124,13 @@ unsafe impl GlobalAlloc for Arena {
             if !head.is_null() {
                 // SAFETY: a free block holds the pointer to the next one.
                 l.free[class] = unsafe { *(head as *mut *mut u8) };
-                return head;
+                return (head, false);
             }
             let aligned = (l.next as usize).next_multiple_of(bytes.min(4096));
             if l.next.is_null() || aligned + bytes > l.end as usize {
                 let chunk = map_anonymous(CHUNK);
                 if chunk.is_null() {
-                    return null_mut();
+                    return (null_mut(), false);
                 }
                 l.next = chunk;
                 l.end = chunk.wrapping_add(CHUNK);
@@ -141,8 +139,24 @@ unsafe impl GlobalAlloc for Arena {
             }
             let block = l.next;
             l.next = block.wrapping_add(bytes);
-            block
+            (block, true)
         })
+    }
+}
+
+// SAFETY: blocks are disjoint, aligned to their power-of-two size (at most a page), and live until freed.
+unsafe impl GlobalAlloc for Arena {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.take(layout).0
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let (block, zero) = self.take(layout);
+        if !zero && !block.is_null() {
+            // SAFETY: a new block of that size.
+            unsafe { write_bytes(block, 0, layout.size()) };
+        }
+        block
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {

@@ -217,6 +217,18 @@ fn map_sparse_at(hint: u64, len: u64) -> Result<u64, Errno> {
     opened.map(|_| at).inspect_err(|_| unmap(at, len))
 }
 
+/// Bytes of the pages that [`huge`] asks for.
+pub const HUGE: u64 = 2 << 20;
+
+/// This part of [`map_sparse`]'s memory is used densely, so whole pages of [`HUGE`] bytes in it may be such.
+pub fn huge(at: u64, len: u64) {
+    let (start, end) = (at.next_multiple_of(HUGE), (at + len) & !(HUGE - 1));
+    if start < end {
+        // SAFETY: advice about our own mapping.
+        let _ = unsafe { sys!(__NR_madvise, start, end - start, MADV_HUGEPAGE) };
+    }
+}
+
 /// Takes a mapping away and off the list.
 pub fn unmap(at: u64, len: u64) {
     remove(at);

@@ -194,6 +194,7 @@ fn tactic(
                 asking: None,
                 step: 0,
                 ahead: false,
+                counts: true,
                 whole: false,
             };
             match Trampoline::new(&group, target) {

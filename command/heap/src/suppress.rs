@@ -158,6 +158,11 @@ impl Suppressions {
         self.0.iter().position(|s| s.fits(case))
     }
 
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What its author has called it.
     pub fn name(&self, number: usize) -> &str {
         self.0.get(number).map_or("", |s| &s.name)

@@ -39,6 +39,7 @@ fn target(at: u64) -> Target {
         leaving: 0x7ea1_2345_0040,
         ahead: false,
         whole: false,
+        counts: true,
         tables: Tables::default(),
     }
 }
@@ -312,9 +313,10 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
         // mov %eax,(%rdi); mov %ecx,(%rsi); addl $1,4(%rdi)
         &[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01],
     ] {
-        for most_are_whole in [false, true] {
+        for (most_are_whole, counts) in [(false, true), (true, true), (false, false)] {
             let target = |at| Target {
                 whole: most_are_whole,
+                counts,
                 ..target(at)
             };
             has_a_meaning(&whole(code), target);

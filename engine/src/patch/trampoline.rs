@@ -333,14 +333,18 @@ fn checked(
             near.last_mut()?.back = back;
         }
     }
-    asm.load(RCX, offset_of!(Area, passed));
-    asm.lea(RCX, RCX, 1);
-    asm.save(offset_of!(Area, passed), RCX);
-    w.mark(Phase::Saved);
+    let mut phase = Phase::Saved;
+    if target.counts {
+        asm.load(RCX, offset_of!(Area, passed));
+        asm.lea(RCX, RCX, 1);
+        asm.save(offset_of!(Area, passed), RCX);
+        w.mark(phase);
+        phase = Phase::Counted;
+    }
     w.asm.load(RCX, offset_of!(Area, rcx));
     w.asm.load(b, offset_of!(Area, other));
-    access.make(w, a, Phase::Counted)?;
-    access.mark(w, Phase::Counted);
+    access.make(w, a, phase)?;
+    access.mark(w, phase);
     if access.takes_rcx() {
         w.asm.load(RCX, offset_of!(Area, rcx));
         w.mark(Phase::Rest);

@@ -32,6 +32,8 @@ pub struct Target {
     pub asking: Option<Blocks>,
     /// Most pages are watched as a whole, by watches that only count.
     pub whole: bool,
+    /// Accesses that meet a guard and no watch are counted.
+    pub counts: bool,
     /// What it looks up.
     pub tables: Tables,
 }

@@ -18,7 +18,7 @@ use ulpf_lib::ring::Counters;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::cause::Cause;
-use crate::check::judge;
+use crate::check::{judge, regions};
 use crate::filter;
 use crate::global::g;
 use crate::log;
@@ -225,6 +225,10 @@ pub fn count_false_positive(t: Current, at: TargetAddr) {
 pub fn count_false_positives(t: Current, at: TargetAddr, number: u64) {
     let Some(h) = g().header() else { return };
     h.false_positives.fetch_add(number, Relaxed);
+    // (A checked heap is watched where it is, whatever that costs.)
+    if regions::is_checked(at.0) {
+        return;
+    }
     if let Some(n) = page_counters(at.page()) {
         let before = n.false_positives.fetch_add(number, Relaxed);
         if before >= n.look_at.load(Relaxed).max(FIRST_LOOK) {

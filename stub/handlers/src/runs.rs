@@ -157,10 +157,20 @@ fn left_of_page(addr: u64) -> u64 {
     PAGE_SIZE - addr % PAGE_SIZE
 }
 
+/// Is the page of a checked heap, and of no other watch? (Then it has a class.)
+fn has_only_bits(addr: u64) -> bool {
+    regions::is_checked(addr) && g().page_map.class(TargetAddr(addr)) != 0
+}
+
 /// The only watch that sees such an access to `addr`, if it is one that only counts, or `Some(None)`: none does.
 /// `n` becomes how many elements that is so for. `None`: it is more special than that.
 pub fn alone(addr: u64, n: &mut u64, size: u64, access: AccessKind) -> Option<Option<WatchId>> {
     let len = *n * size;
+    if has_only_bits(addr) && addr % PAGE_SIZE + len <= PAGE_SIZE {
+        let open = shadow::first_closed(addr, len).map_or(len, |closed| closed - addr);
+        *n = open / size;
+        return (*n > 0).then_some(None);
+    }
     let mut here = None;
     let mut special = false;
     let mut end = addr + len;

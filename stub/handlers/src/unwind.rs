@@ -19,14 +19,22 @@ use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
 use ulpf_lib::ring::MAX_FRAMES;
-use ulpf_stub_tables::code::{Cache, Code, Surplus};
+use ulpf_stub_tables::code::{Code, Memory, Surplus, TakenCache};
+use ulpf_stub_tables::rows::{Place, Row, Way};
 
+use crate::frames::{self, Frame, Stack};
 use crate::global::tables;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
+use crate::stacks::Walk;
 
-fn code() -> Option<&'static Code> {
+pub fn code() -> Option<&'static Code> {
     tables().code.as_deref()
+}
+
+/// What this thread unwinds with.
+pub fn memory(t: Current) -> Option<TakenCache<'static>> {
+    code()?.cache(t.index.load(Relaxed) as usize)
 }
 
 /// Are tables known of code in `[start, end)`, which is about to change? (Other code comes and goes without
@@ -66,10 +74,31 @@ pub fn backtrace(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usiz
         want: want.min(MAX_FRAMES),
         to_own: false,
     };
-    match code.cache(t.index.load(Relaxed) as usize) {
-        Some(mut cache) => by_tables(&mut found, gprs, &mut cache),
+    match memory(t) {
+        Some(mut memory) => by_tables(&mut found, gprs, &mut memory, None),
         None => by_frame_pointers(&mut found, gprs),
     }
+    found.n
+}
+
+/// As [`backtrace`], and what that depends on.
+pub fn walk(
+    t: Current,
+    code: &Code,
+    gprs: &Gprs,
+    (to, want): (&mut [u64; MAX_FRAMES], usize),
+    memory: &mut Memory,
+    depends: Option<&mut Walk>,
+) -> usize {
+    let mut found = Found {
+        t,
+        code,
+        to,
+        n: 0,
+        want: want.min(MAX_FRAMES),
+        to_own: false,
+    };
+    by_tables(&mut found, gprs, memory, depends);
     found.n
 }
 
@@ -95,8 +124,8 @@ pub fn to_own_call(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize
         want: MAX_FRAMES,
         to_own: true,
     };
-    if let Some(mut cache) = code.cache(t.index.load(Relaxed) as usize) {
-        by_tables(&mut found, gprs, &mut cache);
+    if let Some(mut memory) = memory(t) {
+        by_tables(&mut found, gprs, &mut memory, None);
     }
     let last = found.n.checked_sub(1).and_then(|n| found.to.get(n));
     match last {
@@ -141,7 +170,7 @@ pub fn comes_from(
     for _ in 0..DEPTH {
         let next = code
             .tables
-            .unwind_frame(frame, &mut regs, &mut *cache, &mut read);
+            .unwind_frame(frame, &mut regs, &mut cache.cache, &mut read);
         let Ok(Some(at)) = next else { return false };
         if is_there(at.wrapping_sub(1)) {
             return true;
@@ -205,9 +234,12 @@ impl Found<'_> {
 
     /// One more; `false`: it is none, or enough.
     fn add(&mut self, at: u64) -> bool {
-        if !self.knows(at) {
-            return false;
-        }
+        self.knows(at) && self.put(at)
+    }
+
+    /// As [`Found::add`], of what is code.
+    #[inline]
+    fn put(&mut self, at: u64) -> bool {
         if let Some(slot) = self.to.get_mut(self.n) {
             *slot = at;
             self.n += 1;
@@ -217,31 +249,90 @@ impl Found<'_> {
     }
 }
 
-fn by_tables(found: &mut Found, gprs: &Gprs, cache: &mut Cache) {
-    found.knows(gprs.rip);
-    let tables = &found.code.tables;
-    let mut regs = UnwindRegsX86_64::new(gprs.rip, gprs.rsp, gprs.rbp);
-    let mut frame = FrameAddress::InstructionPointer(gprs.rip);
-    let mut read = |at| memory::get::<u64>(at).ok_or(());
-    while let Ok(Some(at)) = tables.unwind_frame(frame, &mut regs, cache, &mut read) {
-        let Some(next) = FrameAddress::from_return_address(at).filter(|_| found.add(at)) else {
-            return;
-        };
-        frame = match interrupted(at, regs.sp()) {
-            Some(context) => {
-                regs = context;
-                if !found.add(context.ip()) {
-                    return;
-                }
-                FrameAddress::InstructionPointer(context.ip())
+fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory, mut depends: Option<&mut Walk>) {
+    let code = found.code;
+    let mut stack = Stack::begin();
+    let mut frame = Frame {
+        ip: gprs.rip,
+        sp: gprs.rsp,
+        bp: gprs.rbp,
+        first: true,
+    };
+    let place = |f: &Frame| match f.first {
+        true => Place::here(f.ip),
+        false => Place::caller(f.ip),
+    };
+    let mut known = memory.rows.find(place(&frame));
+    if known.is_none() && found.knows(frame.ip) {
+        known = Some(remember(code, memory, frame, &mut stack));
+    }
+    loop {
+        let row = known.unwrap_or(Row::TABLES);
+        let next = match frames::by_row(row, frame, &mut stack) {
+            None if row.way == Way::End => None,
+            None => {
+                spoil(&mut depends);
+                frames::by_tables(&code.tables, &mut memory.cache, frame, &mut stack)
             }
-            None => next,
+            Some(caller) => {
+                if let Some(walk) = &mut depends {
+                    walk.step(row, frame, caller);
+                }
+                Some(caller)
+            }
         };
+        let Some(caller) = next else { return };
+        frame = caller;
+        known = memory.rows.find(place(&frame));
+        if known.is_some() {
+            // Code, and no way back from a signal.
+            if !found.put(frame.ip) {
+                return;
+            }
+            continue;
+        }
+        if !found.knows(frame.ip) {
+            return spoil(&mut depends);
+        }
+        let more = found.put(frame.ip);
+        if let Some(context) = interrupted(frame.ip, frame.sp) {
+            spoil(&mut depends);
+            if !more || !found.add(context.ip) {
+                return;
+            }
+            frame = context;
+            continue;
+        }
+        known = Some(remember(code, memory, frame, &mut stack));
+        if !more {
+            return;
+        }
     }
 }
 
+/// Something else than what is remembered of places has a say.
+fn spoil(walk: &mut Option<&mut Walk>) {
+    if let Some(walk) = walk {
+        walk.is_whole = false;
+    }
+}
+
+/// What is known of the place where the frame is, which is code, is kept if it is that of a file. (Other code comes and goes.)
+fn remember(code: &Code, memory: &mut Memory, frame: Frame, stack: &mut Stack) -> Row {
+    let (place, at) = match frame.first {
+        true => (Place::here(frame.ip), frame.ip),
+        false => (Place::caller(frame.ip), frame.ip.wrapping_sub(1)),
+    };
+    if !code.touches(at, at.wrapping_add(1)) {
+        return Row::TABLES;
+    }
+    let row = frames::learn(&code.tables, &mut memory.cache, frame, stack);
+    memory.rows.put(place, row);
+    row
+}
+
 /// What a signal has interrupted, if `at` is where its handler returns to, with the stack pointer `sp`.
-fn interrupted(at: u64, sp: u64) -> Option<UnwindRegsX86_64> {
+fn interrupted(at: u64, sp: u64) -> Option<Frame> {
     // mov $15,%rax; syscall
     const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
     // ucontext_t: rbp, rsp, rip.
@@ -252,7 +343,12 @@ fn interrupted(at: u64, sp: u64) -> Option<UnwindRegsX86_64> {
     let mut values = PLACES.map(|n| memory::get::<u64>(sp.wrapping_add(n)));
     let mut take = |n: usize| values.get_mut(n).and_then(Option::take);
     let (bp, sp, ip) = (take(0)?, take(1)?, take(2)?);
-    Some(UnwindRegsX86_64::new(ip, sp, bp))
+    Some(Frame {
+        ip,
+        sp,
+        bp,
+        first: true,
+    })
 }
 
 fn by_frame_pointers(found: &mut Found, gprs: &Gprs) {

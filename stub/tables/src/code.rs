@@ -10,6 +10,9 @@ use framehop::MustNotAllocateDuringUnwind;
 use framehop::x86_64::{CacheX86_64, UnwinderX86_64};
 use ulpf_lib::PAGE_SIZE;
 
+use crate::rows::Rows;
+use crate::stacks::Stacks;
+
 pub type Unwinder = UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
 pub type Cache = CacheX86_64<MustNotAllocateDuringUnwind>;
 
@@ -64,11 +67,20 @@ pub struct Code {
     allocator: Vec<(u64, u64)>,
     with_allocator: Vec<(u64, u64)>,
     caches: Vec<Slot>,
+    /// Grows with each change of all that.
+    generation: u64,
+}
+
+/// What an unwinding thread needs for itself.
+pub struct Memory {
+    pub cache: Cache,
+    pub rows: Rows,
+    pub stacks: Stacks,
 }
 
 struct Slot {
     taken: AtomicBool,
-    cache: UnsafeCell<Cache>,
+    memory: UnsafeCell<Memory>,
 }
 
 // SAFETY: a slot's cache is its taker's alone.
@@ -78,17 +90,17 @@ unsafe impl Sync for Slot {}
 pub struct TakenCache<'a>(&'a Slot);
 
 impl Deref for TakenCache<'_> {
-    type Target = Cache;
-    fn deref(&self) -> &Cache {
+    type Target = Memory;
+    fn deref(&self) -> &Memory {
         // SAFETY: `taken` is ours.
-        unsafe { &*self.0.cache.get() }
+        unsafe { &*self.0.memory.get() }
     }
 }
 
 impl DerefMut for TakenCache<'_> {
-    fn deref_mut(&mut self) -> &mut Cache {
+    fn deref_mut(&mut self) -> &mut Memory {
         // SAFETY: `taken` is ours.
-        unsafe { &mut *self.0.cache.get() }
+        unsafe { &mut *self.0.memory.get() }
     }
 }
 
@@ -108,7 +120,11 @@ impl Code {
     pub fn new() -> Code {
         let slot = || Slot {
             taken: AtomicBool::new(false),
-            cache: UnsafeCell::new(Cache::new_in()),
+            memory: UnsafeCell::new(Memory {
+                cache: Cache::new_in(),
+                rows: Rows::new(),
+                stacks: Stacks::new(),
+            }),
         };
         Code {
             tables: Unwinder::new(),
@@ -121,6 +137,7 @@ impl Code {
             allocator: Vec::new(),
             with_allocator: Vec::new(),
             caches: (0..CACHES).map(|_| slot()).collect(),
+            generation: 1,
         }
     }
 
@@ -131,6 +148,7 @@ impl Code {
 
     /// Files have come or gone.
     pub fn sort(&mut self) {
+        self.generation += 1;
         let files = self.files.iter().filter(|f| f.runtime);
         self.runtime = files.map(|f| f.code).collect();
         self.runtime.sort_unstable();
@@ -191,9 +209,12 @@ impl Code {
 
     /// A free cache; the search begins with the thread's own.
     pub fn cache(&self, thread: usize) -> Option<TakenCache<'_>> {
-        (0..CACHES)
+        let mut taken = (0..CACHES)
             .filter_map(|n| self.caches.get((thread + n) % CACHES))
             .find(|slot| !slot.taken.swap(true, Acquire))
-            .map(TakenCache)
+            .map(TakenCache)?;
+        taken.rows.settle(self.generation);
+        taken.stacks.settle(self.generation);
+        Some(taken)
     }
 }

@@ -13,6 +13,8 @@ pub mod code;
 pub mod filter;
 pub mod patches;
 pub mod patience;
+pub mod rows;
+pub mod stacks;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

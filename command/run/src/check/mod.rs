@@ -195,6 +195,13 @@ impl Told {
         // (The program may have written anything there.)
         let wrong = Wrong::of(report.wrong.load(Relaxed))?;
         let number = self.numbers;
+        let unsaid = wrong == Wrong::Reachable && !self.check.reachable;
+        if unsaid && self.check.suppressions.is_empty() {
+            // (Nobody asks where they were allocated, and to find it out takes as long as many programs run.)
+            let all = (report.count.load(Relaxed), report.len.load(Relaxed));
+            self.books[n].sums.left(wrong, false, all);
+            return None;
+        }
         let program = &life.program;
         let mut error = Error::of(wrong, report, program);
         error.pid = self.check.follow.then_some(life.pid);
@@ -203,7 +210,7 @@ impl Told {
         if wrong.is_leak() {
             let all = (error.count, error.len);
             self.books[n].sums.left(wrong, hidden.is_some(), all);
-            if wrong == Wrong::Reachable && !self.check.reachable {
+            if unsaid {
                 return hidden;
             }
         }

@@ -6,6 +6,7 @@ use ulpf_lib::ring::found::{Asked, By};
 
 use super::arena::{ARENA, CARVED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, SMALLEST, arena, has};
 use super::lines;
+use crate::runtime::memory;
 
 /// Bytes for the records of slots.
 pub const RECORDS: u64 = ARENA / SMALLEST * size_of::<Slot>() as u64;
@@ -84,6 +85,11 @@ pub const EMPTY: Slot = Slot {
 pub fn record(offset: u64) -> *mut Slot {
     let at = RECORDS_AT.load(Relaxed) + offset / SMALLEST * size_of::<Slot>() as u64;
     at as *mut Slot
+}
+
+/// The record of the slot at this offset is read soon.
+pub fn expect(offset: u64) {
+    memory::expect(record(offset) as u64);
 }
 
 pub fn get(offset: u64) -> Slot {

@@ -18,7 +18,9 @@ pub fn findings() -> Option<&'static Findings> {
     (base != 0).then(|| unsafe { &*((base + FINDINGS_OFFSET) as *const Findings) })
 }
 
-/// A number that is counted up and down, of which nobody needs more than a glance.
-pub fn count(what: &AtomicU64, by: i64) {
-    what.fetch_add(by as u64, Relaxed);
+/// A number that is counted up and down, under the heap's lock.
+pub fn count(what: &AtomicU64, by: i64) -> u64 {
+    let now = what.load(Relaxed).wrapping_add(by as u64);
+    what.store(now, Relaxed);
+    now
 }

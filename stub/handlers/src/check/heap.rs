@@ -22,8 +22,8 @@ use super::arena::{
     self, ARENA, CARVED, EXHAUSTED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, START, arena, lock,
 };
 use super::blocks::{
-    EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, granule, link, offset, put, set_granule,
-    set_next, slot_of,
+    EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, expect, get, granule, link, offset, put,
+    set_granule, set_next, slot_of,
 };
 use super::found::{count, findings};
 use super::twin::Twin;
@@ -273,11 +273,14 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
             },
         );
         let block = arena() + slot + inside;
+        memory::expect(shadow::reachable(block));
         shadow::open(block, size);
         if let Some(f) = findings() {
             count(&f.allocated, 1);
-            let now = f.bytes.fetch_add(size, Relaxed).wrapping_add(size);
-            f.most.fetch_max(now, Relaxed);
+            let now = count(&f.bytes, size as i64);
+            if now > f.most.load(Relaxed) {
+                f.most.store(now, Relaxed);
+            }
         }
         if before == 0 || !zeroed {
             return Ok(block);
@@ -348,7 +351,7 @@ pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
         last => set_next(offset(last), link(slot)),
     }
     YOUNGEST.store(link(slot), Relaxed);
-    WAITING.fetch_add(bytes, Relaxed);
+    count(&WAITING, bytes as i64);
     while WAITING.load(Relaxed) > QUARANTINE.load(Relaxed) && release_oldest() {}
     if let Some(f) = findings() {
         count(&f.freed, 1);
@@ -371,16 +374,19 @@ fn release_oldest() -> bool {
     let slot = offset(oldest);
     let s = get(slot);
     OLDEST.store(s.next, Relaxed);
-    if s.next == 0 {
-        YOUNGEST.store(0, Relaxed);
+    match s.next {
+        0 => YOUNGEST.store(0, Relaxed),
+        next => expect(offset(next)),
     }
+    // Its bits change when it is allocated, most likely soon.
+    shadow::expect(arena() + slot);
     let list = match granule(slot & !(GRANULE - 1)) {
         Granule::Small(size) => {
-            WAITING.fetch_sub(size, Relaxed);
+            count(&WAITING, -(size as i64));
             CLASS.get(class(size).0).map(|c| &c.free)
         }
         Granule::Large(n) => {
-            WAITING.fetch_sub(n * GRANULE, Relaxed);
+            count(&WAITING, -((n * GRANULE) as i64));
             Some(&LARGE)
         }
         _ => None,

@@ -3,15 +3,14 @@
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use ulpf_engine::cpu::Gprs;
-use ulpf_lib::ring::MAX_FRAMES;
 use ulpf_lib::ring::found::{Asked, By, Wrong};
 
 use super::entries::{self, Function};
 use super::heap::{self, Origin};
-use super::{arena, depot, known, news, old, overlaps, report};
+use super::{arena, blocks, depot, known, news, old, overlaps, report, shadow};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
-use crate::unwind;
+use crate::stacks;
 
 /// Callers that are noted for each block. Written before `ON`.
 pub static FRAMES: AtomicU32 = AtomicU32::new(8);
@@ -39,12 +38,12 @@ impl Caller<'_> {
         let (Some(t), Some(gprs)) = (self.thread, self.gprs) else {
             return (0, By::Malloc);
         };
-        let mut frames = [0; MAX_FRAMES];
         let want = FRAMES.load(Relaxed) as usize;
-        let n = unwind::backtrace(t, gprs, &mut frames, want.max(2));
-        let frames = frames.get(..n).unwrap_or_default();
-        self.noted = depot::note(t.tid() as u32, frames);
-        let by = news::by(frames);
+        let note = |frames: &[u64]| depot::note(t.tid() as u32, frames);
+        let (noted, by) = stacks::callers(t, gprs, want.max(2), note, |noted, frames| {
+            (noted, news::by(frames))
+        });
+        self.noted = noted;
         // Whatever is found among the callers: the next block is another call's. (The `operator new[]` that throws
         // nothing calls the one that may, and is found itself.)
         let array = t.own().asks_for_array.take();
@@ -67,6 +66,11 @@ pub fn serve(
     use Outcome::{NeedsRoom, Passes, Returns};
     if function.frees_or_asks() && a != 0 && is_theirs(a) {
         return Passes;
+    }
+    if function.frees_or_asks() && arena::has(a) {
+        // (Most blocks begin with their slots.)
+        blocks::expect(a - arena::arena());
+        shadow::expect(a);
     }
     let mut caller = Caller {
         thread,

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 use super::arena::{self, ARENA, arena};
 use super::regions;
 use crate::patches;
+use crate::runtime::memory;
 
 /// The arena's alias is looked up once for each of these.
 pub const WINDOW: u64 = 1 << 30;
@@ -45,10 +46,17 @@ pub fn reachable(addr: u64) -> u64 {
 }
 
 /// The byte that has the bit of `addr`, which is a multiple of eight.
-fn bits(addr: u64) -> Option<*mut u8> {
+pub fn bits(addr: u64) -> Option<*mut u8> {
     let table = patches::table().tables.writes;
     let alias = addr.wrapping_add(distance(addr)?);
     (table != 0).then(|| table.wrapping_add(alias / 8) as *mut u8)
+}
+
+/// The bits of `addr` change soon.
+pub fn expect(addr: u64) {
+    if let Some(bits) = bits(addr & !7) {
+        memory::expect(bits as u64);
+    }
 }
 
 /// So far an alias is as far away as here.

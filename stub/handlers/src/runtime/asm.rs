@@ -3,6 +3,8 @@
 use core::arch::global_asm;
 use core::mem::offset_of;
 
+use ulpf_stub_tables::stacks::Word;
+
 use super::frame::UContext;
 use super::thread::{BLOCK, Thread};
 use ulpf_engine::cpu::Gprs;
@@ -298,6 +300,20 @@ global_asm!(
     "mov [rdi], eax",
     "xor eax, eax",
     "ret",
+    // Are these words of the stack what they were? rdi = rsp, rsi = an array of how far from there, and what; rdx = how
+    // many; rax = how many are left from the first one on that is not, or cannot be read.
+    ".globl ulpf_same",
+    "ulpf_same:",
+    "mov rcx, rdx",
+    "jrcxz ulpf_copy_fixup",
+    "7:",
+    "mov rax, [rsi]",
+    "mov rax, [rdi+rax]",
+    "cmp rax, [rsi+8]",
+    "jne ulpf_copy_fixup",
+    "add rsi, 16",
+    "dec rcx",
+    "jnz 7b",
     ".globl ulpf_copy_fixup",
     "ulpf_copy_fixup:",
     "mov rax, rcx",
@@ -333,6 +349,7 @@ unsafe extern "C" {
     pub fn ulpf_spawn(flags: u64, stack_top: u64, entry: extern "C" fn() -> !) -> i64;
     pub fn ulpf_leave(uc: *mut UContext, stack_top: u64) -> !;
     pub fn ulpf_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+    pub fn ulpf_same(from: u64, words: *const Word, count: usize) -> usize;
     pub fn ulpf_copy_fixup();
     pub fn ulpf_slots();
     pub fn ulpf_report(result: i64) -> !;

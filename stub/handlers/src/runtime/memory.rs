@@ -14,6 +14,14 @@ fn piece(addr: u64, len: usize) -> usize {
     ((PAGE_SIZE - addr % PAGE_SIZE) as usize).min(len)
 }
 
+/// What is there is wanted soon: memory is slower than a few hundred instructions. (It need not be there.)
+#[inline]
+pub fn expect(at: u64) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: nothing happens but to caches.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at as *const i8) };
+}
+
 /// Where the byte at `addr` can be touched without a guard, by the kernel too.
 pub fn reachable(addr: u64) -> u64 {
     g().alias_of(addr).map_or(addr, |a| a.0)

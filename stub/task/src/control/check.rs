@@ -256,6 +256,8 @@ impl Control {
             quarantine: how.quarantine,
             gap: how.gap,
         };
+        // (Of a record its state is read before it is written: as small pages each would fault twice.)
+        place::huge(places.records, RECORDS);
         let notes = memory(depot::LEN)?;
         depot::begin(notes);
         heap::begin(&places);
@@ -560,6 +562,10 @@ impl Control {
             let distance = first.0.wrapping_sub(at);
             if last.0.wrapping_sub(stop - PAGE_SIZE) != distance || !shadow::settle(at, distance) {
                 return false;
+            }
+            if let Some(bits) = shadow::bits(at) {
+                // (What is around are bits of ours, too.)
+                place::huge(bits as u64 - place::HUGE, (stop - at) / 8 + 2 * place::HUGE);
             }
             shadow::close(at, stop - at);
             at = stop;

@@ -2,6 +2,7 @@
 //! run-times search in the same way). Only tables of the form that linkers write are read; without one,
 //! nothing is known.
 
+use alloc::collections::BTreeMap;
 use alloc::{vec, vec::Vec};
 
 use ulpf_lib::PAGE_SIZE;
@@ -29,6 +30,32 @@ pub fn block(at: u64, len: usize) -> Vec<u8> {
     let known = text::read(at, &mut bytes);
     bytes.truncate(known);
     bytes
+}
+
+/// Pages of the program that were read before: who reads a few bytes here and there makes a system call for each page.
+#[derive(Default)]
+pub struct Pages(BTreeMap<u64, Vec<u8>>);
+
+impl Pages {
+    pub fn bytes<const N: usize>(&mut self, at: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        let mut done = 0;
+        while done < N {
+            let at = at.wrapping_add(done as u64);
+            let page = at & !(PAGE_SIZE - 1);
+            let read = || block(page, PAGE_SIZE as usize);
+            let known = self.0.entry(page).or_insert_with(read);
+            let here = known
+                .get((at - page) as usize..)
+                .filter(|b| !b.is_empty())?;
+            let n = here.len().min(N - done);
+            bytes
+                .get_mut(done..done + n)?
+                .copy_from_slice(here.get(..n)?);
+            done += n;
+        }
+        Some(bytes)
+    }
 }
 
 /// The number that stands in `bytes` at `at`.

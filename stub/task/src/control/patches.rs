@@ -22,7 +22,7 @@ use super::code_caves::CodeCaves;
 use super::generated::{self, Generated, May};
 use super::gs;
 use super::text;
-use ulpf_stub_handlers::check::{self, far};
+use ulpf_stub_handlers::check::{self, entries, far};
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::rest::AtRest;
@@ -35,6 +35,8 @@ use ulpf_stub_tables::patience::{By, Patience};
 
 /// How far a patch goes to take others with it.
 const FURTHEST: u64 = 24;
+/// So many bytes before an instruction may be prefixes of it that others jump past.
+const PREFIX: u64 = 3;
 
 pub struct Patches {
     caves: CodeCaves,
@@ -232,19 +234,26 @@ impl Patches {
         {
             return Err(Code);
         }
-        let mut code = [0u8; 64];
-        let room = (vma.end - from).min(code.len() as u64) as usize;
-        let code = code.get_mut(..room).ok_or(Code)?;
-        if from < vma.start || text::read(from, code) != room {
+        // (With what may stand before it in one reading, since each is a system call.)
+        let lead = if from == pc && pc - PREFIX >= vma.start {
+            PREFIX
+        } else {
+            0
+        };
+        let mut code = [0u8; 64 + PREFIX as usize];
+        let room = (vma.end - from).min(64) + lead;
+        let code = code.get_mut(..room as usize).ok_or(Code)?;
+        if from < vma.start || text::read(from - lead, code) != code.len() {
             return Err(Code);
         }
+        let (before, code) = code.split_at(lead as usize);
         let own = code.get((pc - from) as usize..).ok_or(Code)?;
         let own = own.get(..own.len().min(15)).ok_or(Code)?;
         let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(Unpatched::Instruction)?;
         // Some come by way of the prefix, others jump past it.
-        let mut prefix = [0; 4];
-        let read = text::read(pc - 3, &mut prefix);
-        if from == pc && read == 4 && (skipped(&prefix) || prefix.get(..3).is_some_and(skipped)) {
+        if let (&[a, b, c], [d, ..]) = (before, own)
+            && (skipped(&[a, b, c, *d]) || skipped(&[a, b, c]))
+        {
             return Err(Unpatched::Successor);
         }
         let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
@@ -423,6 +432,8 @@ impl Patches {
             ahead: check::STOPS.load(Relaxed),
             asking: far::tables(),
             whole,
+            // (Where only a heap is checked nobody asks how many accesses found nothing.)
+            counts: !entries::ON.load(Relaxed) || check::STOPS.load(Relaxed),
             tables: patches::table().tables,
         };
         // Its length does not depend on where it is.

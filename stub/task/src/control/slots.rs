@@ -9,7 +9,7 @@ use ulpf_stub_handlers::check::entries::Function;
 use ulpf_stub_handlers::check::{overlaps, thunks};
 use ulpf_stub_handlers::rest::AtRest;
 
-use super::functions::{DT_STRTAB, Object, block, bytes, u32_at, u64_of};
+use super::functions::{DT_STRTAB, Object, Pages, block, bytes, u64_of};
 use super::text;
 
 /// The functions, and what checks their arguments.
@@ -74,13 +74,14 @@ pub fn named<const MOST: usize, T>(
         return Vec::new();
     };
     let (texts, symbols) = (object.loaded(texts), object.loaded(symbols));
-    let mut found = Vec::new();
+    let (mut found, mut pages) = (Vec::new(), Pages::default());
     for (offset, info, _) in relocations(object) {
         if !matches!(info & 0xffff_ffff, GLOB_DAT | JUMP_SLOT) {
             continue;
         }
-        let name = u32_at(symbols.wrapping_add((info >> 32) * 24))
-            .and_then(|at| bytes::<MOST>(texts.wrapping_add(at.into())));
+        let name = pages
+            .bytes(symbols.wrapping_add((info >> 32) * 24))
+            .and_then(|at| pages.bytes::<MOST>(texts.wrapping_add(u32::from_le_bytes(at).into())));
         let of = name.and_then(|name| {
             let end = name.iter().position(|byte| *byte == 0)?;
             known(name.get(..end)?)

@@ -55,8 +55,8 @@ impl Control {
             code.tables.remove_module(file.start);
         }
         code.files.retain(|f| !f.meets(start, end));
-        code.sort();
         code.executable.retain(|r| r.0 >= end || start >= r.1);
+        code.sort();
         code.unknown.clear();
     }
 }

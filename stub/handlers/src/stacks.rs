@@ -1,0 +1,142 @@
+//! Who calls, of calls that come from the same few places again and again: as a backtrace, without a walk where the thread's
+//! stack is one that was walked before ([`ulpf_stub_tables::stacks`]).
+
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::ring::MAX_FRAMES;
+use ulpf_stub_tables::code::Memory;
+use ulpf_stub_tables::rows::{Place, Row, Rows, Way};
+use ulpf_stub_tables::stacks::{MOST_CALLERS, Stack, Top, Word};
+
+use crate::frames;
+use crate::runtime::asm::ulpf_same;
+use crate::runtime::thread::Current;
+use crate::runtime::{debug_registers, memory};
+use crate::unwind;
+
+/// A stack that goes over more pages is walked each time.
+const MOST_PAGES: u64 = 8;
+/// So many callers tell stacks apart.
+const LEVELS: usize = 3;
+
+/// The callers, innermost first, and the number that `note` has for them: of as many as `want`.
+pub fn callers<R>(
+    t: Current,
+    gprs: &Gprs,
+    want: usize,
+    note: impl Fn(&[u64]) -> u32,
+    tell: impl FnOnce(u32, &[u64]) -> R,
+) -> R {
+    let mut frames = [0; MAX_FRAMES];
+    let taken = unwind::code().zip(unwind::memory(t));
+    let Some((code, mut memory)) = taken.filter(|_| want <= MOST_CALLERS) else {
+        let n = unwind::backtrace(t, gprs, &mut frames, want);
+        let list = frames.get(..n).unwrap_or_default();
+        return tell(note(list), list);
+    };
+    let top = Top {
+        ip: gprs.rip,
+        sp: gprs.rsp,
+        thread: t.tid() as u64,
+    };
+    let memory: &mut Memory = &mut memory;
+    let key = key(&memory.rows, top);
+    if let Some(known) = memory.stacks.slot(key).filter(|s| s.top == top)
+        && is_same(known, gprs)
+    {
+        return tell(known.number as u32, known.callers());
+    }
+    let mut walk = memory.stacks.met(key).then(|| Walk::begin(top));
+    let n = unwind::walk(t, code, gprs, (&mut frames, want), memory, walk.as_mut());
+    let list = frames.get(..n).unwrap_or_default();
+    let number = note(list);
+    if let Some(mut walk) = walk
+        && number != 0
+        && walk.is_whole
+        && walk.stack.has(list)
+        && let Some(slot) = memory.stacks.slot(key)
+    {
+        walk.stack.number = number.into();
+        *slot = walk.stack;
+    }
+    tell(number, list)
+}
+
+/// Made of where it begins, and of its innermost callers, as far as they are easily found.
+fn key(rows: &Rows, top: Top) -> u64 {
+    let mut stack = frames::Stack::begin();
+    let (mut key, mut place, mut sp) = (top.ip ^ top.sp << 20, Place::here(top.ip), top.sp);
+    for _ in 0..LEVELS {
+        let Some(row) = rows.find(place).filter(|row| row.way == Way::Rsp) else {
+            break;
+        };
+        sp = sp.wrapping_add(row.end.into());
+        let Some(caller) = stack.word(sp.wrapping_sub(8)) else {
+            break;
+        };
+        key = key.rotate_left(17) ^ caller;
+        place = Place::caller(caller);
+    }
+    key
+}
+
+/// Does the stack that begins there have the same callers?
+fn is_same(known: &Stack, gprs: &Gprs) -> bool {
+    let words = known.words();
+    let (from, span) = (known.top.sp, known.span);
+    if debug_registers::active() || known.by_bp != 0 && known.bp != gprs.rbp {
+        return false;
+    }
+    // (Nobody reads what is guarded, if it can be helped.)
+    let mut page = from & !(PAGE_SIZE - 1);
+    while page < from + span {
+        if memory::reachable(page) != page {
+            return false;
+        }
+        page += PAGE_SIZE;
+    }
+    // SAFETY: reads; a fault ends it, and then some are left.
+    unsafe { ulpf_same(from, words.as_ptr(), words.len()) == 0 }
+}
+
+/// What a walk depends on.
+pub struct Walk {
+    pub stack: Stack,
+    /// By what is remembered of places alone, so that all that it depends on is known.
+    pub is_whole: bool,
+    /// Where rbp of the frame is from: how far from rsp; `None`: it is the register's.
+    bp_from: Option<u64>,
+}
+
+impl Walk {
+    pub fn begin(top: Top) -> Walk {
+        Walk {
+            stack: Stack::begin(top),
+            is_whole: true,
+            bp_from: None,
+        }
+    }
+
+    /// A step from `frame` to `caller`, by this row.
+    pub fn step(&mut self, row: Row, frame: frames::Frame, caller: frames::Frame) {
+        if !self.is_whole {
+            return;
+        }
+        if row.way == Way::Rbp {
+            match self.bp_from {
+                Some(away) => self.read(away, frame.bp),
+                None => (self.stack.by_bp, self.stack.bp) = (1, frame.bp),
+            }
+        }
+        let end = caller.sp.wrapping_sub(self.stack.top.sp);
+        self.read(end.wrapping_sub(8), caller.ip);
+        if row.rbp != 0 {
+            self.bp_from = Some(end.wrapping_sub(row.rbp.into()));
+        }
+    }
+
+    fn read(&mut self, away: u64, value: u64) {
+        self.is_whole &=
+            away < MOST_PAGES * PAGE_SIZE && self.stack.depends_on(Word { away, value });
+    }
+}

@@ -1,0 +1,171 @@
+//! How places of code unwind, remembered in a form that takes a few instructions to follow.
+//!
+//! Of most places the tables say no more than: the frame ends so many bytes behind rsp, or rbp; rbp of the caller stands
+//! so far below that end; and the return address stands right below it. That is all a row is. What is more complicated is
+//! asked of the tables each time.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// So many places are remembered.
+const ROWS: usize = 16384;
+
+/// By what a frame's end is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Way {
+    Rsp = 1,
+    Rbp,
+    /// Nobody has called it.
+    End,
+    /// The tables have to be asked.
+    Tables,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    pub way: Way,
+    /// How far its end is, in bytes.
+    pub end: u32,
+    /// How far below its end the caller's rbp stands, in bytes; 0: rbp is the caller's.
+    pub rbp: u16,
+}
+
+impl Row {
+    pub const TABLES: Row = Row {
+        way: Way::Tables,
+        end: 0,
+        rbp: 0,
+    };
+
+    fn word(self) -> u64 {
+        u64::from(self.end) | u64::from(self.rbp) << 32 | (self.way as u64) << 48
+    }
+
+    #[inline]
+    fn of(word: u64) -> Row {
+        let way = match word >> 48 {
+            1 => Way::Rsp,
+            2 => Way::Rbp,
+            3 => Way::End,
+            _ => Way::Tables,
+        };
+        Row {
+            way,
+            end: word as u32,
+            rbp: (word >> 32) as u16,
+        }
+    }
+}
+
+/// A place: the address to look for in tables, and whether it is where the thread is, or has called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place(u64);
+
+impl Place {
+    /// The thread is there.
+    pub fn here(ip: u64) -> Place {
+        Place(ip | 1 << 63)
+    }
+
+    /// A call returns there.
+    pub fn caller(at: u64) -> Place {
+        Place(at.wrapping_sub(1))
+    }
+
+    fn slot(self) -> usize {
+        (self.0 ^ self.0 >> 13) as usize % ROWS
+    }
+}
+
+pub struct Rows {
+    /// A place, and the row's word. (Zero memory takes no time to make, and none at all as long as nobody uses it.)
+    all: Vec<[u64; 2]>,
+    /// Of which state of the tables they are.
+    generation: u64,
+}
+
+impl Default for Rows {
+    fn default() -> Rows {
+        Rows::new()
+    }
+}
+
+impl Rows {
+    pub fn new() -> Rows {
+        Rows {
+            all: vec![[0; 2]; ROWS],
+            generation: 0,
+        }
+    }
+
+    /// What is remembered of an older state of the tables is forgotten.
+    pub fn settle(&mut self, generation: u64) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.all.fill([0; 2]);
+        }
+    }
+
+    #[inline]
+    pub fn find(&self, place: Place) -> Option<Row> {
+        let [known, row] = self.all.get(place.slot())?;
+        (*known == place.0).then(|| Row::of(*row))
+    }
+
+    pub fn put(&mut self, place: Place, row: Row) {
+        if let Some(slot) = self.all.get_mut(place.slot()) {
+            *slot = [place.0, row.word()];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: Row = Row {
+        way: Way::Rbp,
+        end: 1 << 20,
+        rbp: 16,
+    };
+
+    #[test]
+    fn keeps_all_of_a_row() {
+        let mut rows = Rows::new();
+        let end = Row {
+            way: Way::End,
+            ..Row::TABLES
+        };
+        for (n, row) in [ROW, end, Row::TABLES].into_iter().enumerate() {
+            let place = Place::caller(0x7fff_f7a0_1000 + n as u64);
+            assert_eq!(rows.find(place), None);
+            rows.put(place, row);
+            assert_eq!(rows.find(place), Some(row));
+        }
+    }
+
+    #[test]
+    fn tells_places_apart_that_share_a_slot() {
+        let mut rows = Rows::new();
+        let one = Place::caller(0x1001);
+        let mut others = (1..).map(|n| Place::caller(0x1001 + n));
+        let other = others.find(|p| p.slot() == one.slot()).unwrap_or(one);
+        rows.put(one, ROW);
+        assert_ne!(one, other);
+        assert_eq!(rows.find(one), Some(ROW));
+        assert_eq!(rows.find(other), None);
+        assert_eq!(rows.find(Place::here(0x1000)), None);
+    }
+
+    #[test]
+    fn forgets_with_the_tables() {
+        let mut rows = Rows::new();
+        rows.settle(1);
+        rows.put(Place::here(0x1000), ROW);
+        rows.settle(1);
+        assert_eq!(rows.find(Place::here(0x1000)), Some(ROW));
+        rows.settle(2);
+        assert_eq!(rows.find(Place::here(0x1000)), None);
+    }
+}
