@@ -45,4 +45,5 @@ pub mod syscalls;
 pub mod unwind;
 pub mod upcall;
 pub mod uring;
+pub mod walk;
 pub mod warm;

@@ -26,7 +26,7 @@ use crate::frames::{self, Frame, Stack};
 use crate::global::tables;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
-use crate::stacks::Walk;
+use crate::walk::Walk;
 
 pub fn code() -> Option<&'static Code> {
     tables().code.as_deref()
