@@ -103,8 +103,9 @@ impl Control {
             self.let_world_go();
             world::answer(t);
             if let Some(h) = g().header().filter(|_| threads > 1) {
-                let took =
-                    h.nanos(stopped_at) - h.nanos(asked_at) + h.nanos(now()) - h.nanos(done_at);
+                // (Processors need not agree on the time.)
+                let between = |from, to| h.nanos(to).saturating_sub(h.nanos(from));
+                let took = between(asked_at, stopped_at) + between(done_at, now());
                 patience::rest_took(took, threads);
             }
         }
