@@ -251,7 +251,12 @@ pub fn not_for_children(at: u64, len: u64) -> Result<(), Errno> {
 /// # Errors
 /// What the kernel says: no memory, or a security policy (SELinux execmem, a seccomp filter).
 pub fn map_code(len: u64) -> Result<(u64, u64), Errno> {
-    code_file(len).and_then(views)
+    let (rw, rx) = code_file(len).and_then(views)?;
+    for at in [rw, rx] {
+        // SAFETY: advice about our own mappings: nobody wants them in a core dump of the program.
+        let _ = unsafe { sys!(__NR_madvise, at, len, MADV_DONTDUMP) };
+    }
+    Ok((rw, rx))
 }
 
 struct CodeFile {
