@@ -313,8 +313,7 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
             i64::from(shared),
             AfterFork::Parent,
         )?;
-        // What nobody has written to yet must not be made for a core file.
-        let _ = sys!(k::__NR_madvise, at, SHARED_LEN, k::MADV_DONTDUMP);
+        place::not_dumped(at, SHARED_LEN);
         g().shared.store(at as *mut SharedHeader, Relaxed);
         sys!(k::__NR_close, shared)?;
         flags::told_of_calls();

@@ -209,12 +209,18 @@ fn map_sparse_at(hint: u64, len: u64) -> Result<u64, Errno> {
     // SAFETY: about our own mapping, of which nobody knows yet.
     let opened = unsafe {
         let _ = sys!(__NR_munlock, at, len);
-        for advice in [MADV_NOHUGEPAGE, MADV_DONTDUMP] {
-            let _ = sys!(__NR_madvise, at, len, advice);
-        }
+        let _ = sys!(__NR_madvise, at, len, MADV_NOHUGEPAGE);
+        not_dumped(at, len);
         sys!(__NR_mprotect, at, len, PROT_READ | PROT_WRITE)
     };
     opened.map(|_| at).inspect_err(|_| unmap(at, len))
+}
+
+/// A core dump of the program is not to have this memory of ours: much of it nobody has written to yet, and none of it is
+/// wanted there.
+pub fn not_dumped(at: u64, len: u64) {
+    // SAFETY: advice, which changes no memory.
+    let _ = unsafe { sys!(__NR_madvise, at, len, MADV_DONTDUMP) };
 }
 
 /// Bytes of the pages that [`huge`] asks for.
@@ -252,10 +258,8 @@ pub fn not_for_children(at: u64, len: u64) -> Result<(), Errno> {
 /// What the kernel says: no memory, or a security policy (SELinux execmem, a seccomp filter).
 pub fn map_code(len: u64) -> Result<(u64, u64), Errno> {
     let (rw, rx) = code_file(len).and_then(views)?;
-    for at in [rw, rx] {
-        // SAFETY: advice about our own mappings: nobody wants them in a core dump of the program.
-        let _ = unsafe { sys!(__NR_madvise, at, len, MADV_DONTDUMP) };
-    }
+    not_dumped(rw, len);
+    not_dumped(rx, len);
     Ok((rw, rx))
 }
 

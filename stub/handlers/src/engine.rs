@@ -2,11 +2,9 @@
 
 use core::cell::UnsafeCell;
 
-use linux_raw_sys::general as k;
 use ulpf_engine::access::{Decoder, Insn};
 use ulpf_engine::exec::{CodeArena, DataArena, FaultInfo, Site, Thunks};
 use ulpf_lib::place;
-use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
 use crate::global::machine;
@@ -55,9 +53,7 @@ pub unsafe fn init() -> Result<(), Errno> {
     if base.is_null() {
         return Err(Errno(12));
     }
-    // Hundreds of megabytes, which nobody wants in a core dump of the program.
-    // SAFETY: advice about our own mapping.
-    let _ = unsafe { sys!(k::__NR_madvise, base, len, k::MADV_DONTDUMP) };
+    place::not_dumped(base as u64, len as u64);
     let code = CodeArena {
         rw: rw as *mut u8,
         rx: rx as *const u8,

@@ -229,9 +229,7 @@ enum Step {
 fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -> Step {
     let pc = uc.gprs.rip;
     let mut bytes = [0u8; 15];
-    let n = memory::look(pc, &mut bytes);
-    let code = bytes.get_mut(..n).unwrap_or(&mut []);
-    patches::hide(pc, code);
+    let code = patches::original(pc, &mut bytes);
     if code.first() == Some(&sites::JUMP) {
         sites::hide(pc, code); // the instruction before a patched `syscall`
     }

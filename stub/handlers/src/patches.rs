@@ -129,6 +129,14 @@ pub fn why_not(pc: u64) -> Unpatched {
     }
 }
 
+/// Reads code as it is without patches: as much of it as can be read.
+pub fn original(addr: u64, to: &mut [u8]) -> &mut [u8] {
+    let n = memory::look(addr, to);
+    let code = to.get_mut(..n).unwrap_or(&mut []);
+    hide(addr, code);
+    code
+}
+
 /// Puts the original bytes into what was read from `addr` on.
 pub fn hide(addr: u64, buf: &mut [u8]) {
     if !SOME.load(Relaxed) {

@@ -66,22 +66,17 @@ pub fn is_loaded(nr: u64, args: &[u64; 6]) -> bool {
 /// Return addresses, innermost first, of the context that an access has left; how many.
 pub fn backtrace(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
     let Some(code) = code() else { return 0 };
-    let mut found = Found {
-        t,
-        code,
-        to,
-        n: 0,
-        want: want.min(MAX_FRAMES),
-        to_own: false,
-    };
     match memory(t) {
-        Some(mut memory) => by_tables(&mut found, gprs, &mut memory, None),
-        None => by_frame_pointers(&mut found, gprs),
+        Some(mut memory) => walk(t, code, gprs, (to, want), &mut memory, None),
+        None => {
+            let mut found = Found::begin(t, code, to, want);
+            by_frame_pointers(&mut found, gprs);
+            found.n
+        }
     }
-    found.n
 }
 
-/// As [`backtrace`], and what that depends on.
+/// The same by tables alone, and what that depends on.
 pub fn walk(
     t: Current,
     code: &Code,
@@ -90,14 +85,7 @@ pub fn walk(
     memory: &mut Memory,
     depends: Option<&mut Walk>,
 ) -> usize {
-    let mut found = Found {
-        t,
-        code,
-        to,
-        n: 0,
-        want: want.min(MAX_FRAMES),
-        to_own: false,
-    };
+    let mut found = Found::begin(t, code, to, want);
     by_tables(&mut found, gprs, memory, depends);
     found.n
 }
@@ -117,12 +105,8 @@ pub fn surplus(pc: u64) -> Surplus {
 pub fn to_own_call(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize {
     let Some(code) = code() else { return 0 };
     let mut found = Found {
-        t,
-        code,
-        to,
-        n: 0,
-        want: MAX_FRAMES,
         to_own: true,
+        ..Found::begin(t, code, to, MAX_FRAMES)
     };
     if let Some(mut memory) = memory(t) {
         by_tables(&mut found, gprs, &mut memory, None);
@@ -222,7 +206,18 @@ struct Found<'a> {
     to_own: bool,
 }
 
-impl Found<'_> {
+impl<'a> Found<'a> {
+    fn begin(t: Current, code: &'a Code, to: &'a mut [u64; MAX_FRAMES], want: usize) -> Found<'a> {
+        Found {
+            t,
+            code,
+            to,
+            n: 0,
+            want: want.min(MAX_FRAMES),
+            to_own: false,
+        }
+    }
+
     /// Is this code? If it may be code that is not known yet, the thread asks later.
     fn knows(&self, at: u64) -> bool {
         let known = self.code.is_code(at);

@@ -12,7 +12,7 @@ use core::ffi::CStr;
 use linux_raw_sys::general::*;
 
 use super::flags;
-use crate::place::hint;
+use crate::place::{hint, not_dumped};
 use crate::sys;
 use crate::sys::Errno;
 
@@ -237,11 +237,9 @@ pub fn map_tables(len: u64) -> Result<u64, Errno> {
 /// Our sparse mappings must not be filled: not by mlockall(MCL_FUTURE) of the program (which cannot
 /// fill them while they are inaccessible, and shall not when they no longer are), nor by a core dump.
 fn set_apart(at: u64, len: u64) {
-    // SAFETY: neither call changes memory.
-    unsafe {
-        let _ = sys!(__NR_munlock, at, len);
-        let _ = sys!(__NR_madvise, at, len, MADV_DONTDUMP);
-    }
+    // SAFETY: changes no memory.
+    let _ = unsafe { sys!(__NR_munlock, at, len) };
+    not_dumped(at, len);
 }
 
 /// Makes memory of [`map_tables`] read as zeros again.

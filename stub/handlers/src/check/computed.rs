@@ -42,10 +42,9 @@ pub struct Pointers {
 pub fn pointers(insn: &Insn, gprs: &Gprs) -> Pointers {
     let mut code = [0u8; BACK];
     let from = insn.pc.wrapping_sub(BACK as u64);
-    if memory::look(from, &mut code) != BACK {
+    if patches::original(from, &mut code).len() != BACK {
         return Pointers::default();
     }
-    patches::hide(from, &mut code);
     // The nearest sum that leads here by whole instructions.
     for at in (0..=BACK - 3).rev() {
         let Some(sum) = sum(&code, at).filter(|s| s.to == insn.mem.base) else {

@@ -12,7 +12,6 @@ use super::blocks::Block;
 use super::{arena, entries, known, old, regions, report, shadow, told_blocks};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
-use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::{engine, patches, unwind};
 
@@ -153,10 +152,7 @@ fn is_masked(pc: u64) -> bool {
 /// The program's own instruction there.
 fn instruction(pc: u64) -> Option<Insn> {
     let mut bytes = [0u8; 15];
-    let n = memory::look(pc, &mut bytes);
-    let code = bytes.get_mut(..n).unwrap_or(&mut []);
-    patches::hide(pc, code);
-    engine::decode(pc, code)
+    engine::decode(pc, patches::original(pc, &mut bytes))
 }
 
 /// What the byte belongs to: a freed block that it was in, or the block that is nearest.

@@ -1,7 +1,6 @@
 //! Does code come to an access by a jump over what stands before it? What a straight reading makes of the registers is not so
 //! then. Read are the direct jumps and branches of the code around: where a function is, nobody needs to know.
 
-use crate::runtime::memory;
 use crate::{engine, patches};
 
 /// So far away a jump is looked for on each side, bytes. (Few functions are longer.)
@@ -18,8 +17,7 @@ pub fn come_between(from: u64, to: u64) -> bool {
     let step = PIECE - LONGEST;
     far_pieces(to, step).any(|at| {
         let mut code = [0u8; PIECE];
-        let n = read(at, &mut code);
-        let code = code.get(..n).unwrap_or(&[]);
+        let code = patches::original(at, &mut code);
         (0..code.len().min(step)).any(|i| {
             let next = code.get(i..).and_then(far_jump);
             next.is_some_and(|(len, by)| lands((at + (i + len) as u64).wrapping_add_signed(by)))
@@ -31,14 +29,6 @@ pub fn come_between(from: u64, to: u64) -> bool {
 fn far_pieces(around: u64, step: usize) -> impl Iterator<Item = u64> {
     let first = around.saturating_sub(REACH);
     (first..around.saturating_add(REACH)).step_by(step)
-}
-
-fn read(at: u64, to: &mut [u8]) -> usize {
-    let n = memory::look(at, to);
-    if let Some(code) = to.get_mut(..n) {
-        patches::hide(at, code);
-    }
-    n
 }
 
 /// The length of a jump with 32 bits that would stand there, and how far it leads from its end. At any byte: that others
@@ -56,10 +46,9 @@ fn far_jump(code: &[u8]) -> Option<(usize, i64)> {
 /// such a jump often.
 fn near(from: u64, lands: &impl Fn(u64) -> bool) -> bool {
     let mut code = [0u8; 2 * (i8::MAX as usize + SETTLES as usize)];
-    let n = read(from, &mut code);
+    let code = patches::original(from, &mut code);
     let mut at = 0;
-    while at < n {
-        let rest = code.get(at..n).unwrap_or(&[]);
+    while let Some(rest) = code.get(at..).filter(|rest| !rest.is_empty()) {
         let pc = from + at as u64;
         let len = engine::decode(pc, rest).map_or(1, |i| usize::from(i.len).max(1));
         let jump = match *rest {
