@@ -12,11 +12,12 @@ use std::path::Path;
 use std::pin::Pin;
 use std::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
+use ulpf_heap::options::{Asked, HeapOptions};
 use ulpf_host::foreign::text::lines;
 use ulpf_host::programs::{find, locate};
 use ulpf_host::{foreground, sys};
 use ulpf_listen::socket_dir::SocketDir;
-use ulpf_server::options::{HeapOptions, Options};
+use ulpf_server::options::Options;
 use ulpf_server::{BackEnd, Terminal};
 
 /// Options of GDB that take the next word as their value.
@@ -57,6 +58,11 @@ const WITH_VALUE: &[&str] = &[
     // Ours.
     "placement",
     "backend",
+    "allocator",
+    "frames",
+    "gap",
+    "quarantine",
+    "suppressions",
 ];
 
 /// Splits the words into GDB's options and the program with its arguments.
@@ -97,22 +103,33 @@ fn take<'a>(name: &str, options: Vec<&'a OsString>) -> (Option<String>, Vec<&'a 
     (value, rest)
 }
 
-/// Takes out an option of ours that has no value.
-fn flag<'a>(name: &str, options: Vec<&'a OsString>) -> (bool, Vec<&'a OsString>) {
-    let (ours, rest): (Vec<_>, Vec<_>) = options.into_iter().partition(|word| *word == name);
-    (!ours.is_empty(), rest)
+/// Takes out `--check` and what goes with it. (By itself any of these may be an option of GDB's.)
+fn check(options: Vec<&OsString>) -> Result<(Option<HeapOptions>, Vec<&OsString>), String> {
+    if !options.iter().any(|word| *word == "--check") {
+        return Ok((None, options));
+    }
+    let (mut asked, mut rest) = (Asked::default(), Vec::new());
+    let mut words = options.into_iter();
+    while let Some(word) = words.next() {
+        let next = || Some(words.next()?.to_string_lossy().into_owned());
+        if !asked
+            .take(&word.to_string_lossy(), next)
+            .map_err(|why| format!("{why}."))?
+        {
+            rest.push(word);
+        }
+    }
+    Ok((asked.done()?, rest))
 }
 
 /// Can the heap of this be checked (`--check`)?
 fn can_check(subject: &Subject, bridge: bool) -> Result<(), String> {
     match subject {
-        Subject::Process(..) => Err(
-            "A process that runs already cannot be checked, because its blocks are not ulpf's. Start the program: ulpf gdb --check PROGRAM."
-                .into(),
-        ),
         Subject::Core => Err("A core file runs no more, so there is nothing to check.".into()),
-        _ if bridge => Err("The heap is checked in programs of this machine. Leave --backend out.".into()),
-        Subject::Program(..) | Subject::Nothing => Ok(()),
+        _ if bridge => {
+            Err("The heap is checked in programs of this machine. Leave --backend out.".into())
+        }
+        Subject::Program(..) | Subject::Process(..) | Subject::Nothing => Ok(()),
     }
 }
 
@@ -192,9 +209,9 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let (placement, rest) = take("--placement", options.iter().collect());
     let (backend, rest) = take("--backend", rest);
     let (backend, settings) = BackEnd::choose(placement.as_deref(), backend.as_deref(), false)?;
-    let (check, rest) = flag("--check", rest);
+    let (check, rest) = check(rest)?;
     let (subject, gdb_options) = subject(words, rest, program)?;
-    if check {
+    if check.is_some() {
         can_check(&subject, backend.is_some())?;
     }
     let gdb = find("gdb").ok_or("There is no gdb in PATH. Install it (Debian, Ubuntu: apt install gdb; Fedora: dnf install gdb).")?;
@@ -230,7 +247,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         once: true,
         ask_arguments: Some(dir.file("arguments")),
         settings,
-        check: check.then_some(HeapOptions { leaks: true }),
+        check,
         ..Options::default()
     };
     let with_stub = backend.is_none();

@@ -63,13 +63,20 @@ class Server:
         self.limit.start()
         self.pid = int(self.process.stdout.readline().split()[1])
 
-    def order(self, word):
+    def say(self, word):
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
+
+    def done(self):
+        """What it was told to do, it has done."""
         for line in self.process.stdout:
             if line.startswith("done"):
                 return
-        raise AssertionError(f"it has ended at {word}: {self.process.wait(LIMIT)}")
+        raise AssertionError(f"it has ended: {self.process.wait(LIMIT)}")
+
+    def order(self, word):
+        self.say(word)
+        self.done()
 
     def end(self):
         """Its last words and its status."""

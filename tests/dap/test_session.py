@@ -406,8 +406,8 @@ class CheckedHeap(DapCase):
         self.assertEqual(dap.exited(), 0)
 
     def test_what_cannot_be_checked(self):
-        for request, more, why in ("launch", {"address": "localhost:1"}, "start it with --check"), ("attach", {"pid": 1}, "runs already"):
+        for more, why in ({"address": "localhost:1"}, "start it with --check"), ({"check": ["--gaps"]}, "has no option `--gaps`"):
             dap = self.adapter()
             dap.initialize()
             with self.assertRaisesRegex(Refused, why):
-                dap.ask(request, program=example("heap_errors"), check=True, **more)
+                dap.ask("launch", **{"program": example("heap_errors"), "check": True, **more})

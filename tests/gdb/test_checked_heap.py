@@ -1,11 +1,14 @@
 """`ulpf server --check`: gdb stops before errors of the heap, and says what they are."""
 
+import os
 import re
 import subprocess
+import tempfile
 
 from command.test_check import ERRORS
+from command.test_check_attach import Server as Running
 from lib.cases import Case, line
-from lib.env import PATIENCE, ULPF, example, find_tool, ulpf_only
+from lib.env import PATIENCE, ULPF, example, find_tool, source_of, ulpf_only
 from lib.lldb import lldb
 from lib.run import program
 
@@ -279,6 +282,76 @@ class Told(Checked):
 
 
 @ulpf_only
+class Options(Checked):
+    """Those of `ulpf check`."""
+
+    def suppressed(self, *functions):
+        with tempfile.NamedTemporaryFile("w", suffix=".supp", delete=False) as file:
+            self.addCleanup(os.unlink, file.name)
+            for function in functions:
+                file.write(f"{{\n   not ours\n   ulpf:*\n   ...\n   fun:{function}\n}}\n")
+        return file.name
+
+    def test_nobody_stops_for_what_is_suppressed(self):
+        hidden = self.suppressed("write_int*", "lose")
+        gdb = self.session("heap_far", "bad", "write_int", "write_long", options=["--check", "--suppressions", hidden], stop="main")
+        out = gdb("continue")
+        self.assertNotIn("write_int", out)
+        self.assertSays(out, r"ulpf: #2 write of 8 bytes", "write_long", STOP)
+        self.assertSays(self.assertEnds(gdb), r"ulpf: 1 error at 1 place", r"ulpf: suppressed: 1 error, 0 blocks")
+
+    def test_a_step_over_what_is_suppressed(self):
+        """It comes to its end as if there were no error."""
+        hidden = self.suppressed("write_behind")
+        for non_stop in "off", "on":
+            with self.subTest(non_stop=non_stop):
+                gdb = self.gdb()
+                gdb.server = self.serve("heap_errors", "write_behind", options=["--check", f"--suppressions={hidden}"])
+                for command in f"set non-stop {non_stop}", f"file {example('heap_errors')}", f"target remote {gdb.server.target}", "break write_behind":
+                    gdb(command)
+                self.assertSays(gdb("continue"), "Breakpoint 1, write_behind")
+                # (The call of malloc, the store itself and what is between.)
+                for _ in range(40):
+                    self.assertNotIn(STOP, gdb("nexti"))
+                    if "write_behind ()" not in gdb("frame"):
+                        break
+                self.assertNotIn("write_behind ()", gdb("frame"))
+                self.assertSays(self.assertEnds(gdb, 5), "exited with")
+                gdb.server.close()
+                self.assertEqual(len(re.findall("ulpf: #", gdb.server.said + gdb.transcript)), 0)
+
+    def test_lost_blocks_that_are_suppressed(self):
+        gdb = self.session("heap_errors", "lose", options=["--check", "--suppressions", self.suppressed("lose")], stop="main")
+        out = self.assertEnds(gdb, 5)
+        self.assertNotIn("#1", out)
+        self.assertSays(out, r"suppressed: 0 errors, 2 blocks \(5016 bytes\)")
+
+    def test_guesses(self):
+        """With --base it stops for a byte's index, too."""
+        for options, stops in ([], False), (["--base"], True):
+            gdb = self.session("heap_far_optimised", "bad", "write_char", options=["--check", *options], stop="main")
+            out = gdb("continue")
+            self.assertSays(out, "another one" if stops else "exited normally")
+            self.assertEqual(STOP in out, stops)
+
+    def test_the_place_between_blocks_and_lost_ones(self):
+        gdb = self.session("heap_errors", "lose", options=["--gap=256", "--no-leaks", "--check"], stop="lose")
+        ends = [gdb.value(f"(long) malloc({size})") + size for size in (64, 64)]
+        self.assertGreaterEqual(abs(ends[1] - ends[0]), 256)
+        out = self.assertEnds(gdb, 5)
+        self.assertNotIn("lost", out)
+
+    def test_a_static_program(self):
+        """What no dynamic symbol names is found by the symbol table, or by its name."""
+        with tempfile.TemporaryDirectory() as folder:
+            built = os.path.join(folder, "heap_errors")
+            subprocess.run(["cc", "-g", "-static", "-pthread", "-w", "-o", built, source_of("heap_errors.c")], check=True)
+            gdb = self.session(built, "write_behind", options=["--check"], stop="main")
+            self.assertSays(gdb("continue"), "ulpf: #1 write of 1 byte", "allocated by", STOP)
+            self.assertSays(self.assertEnds(gdb, 5), "ulpf: 1 error at 1 place")
+
+
+@ulpf_only
 class Others(Checked):
     def test_ulpf_gdb(self):
         commands = ["run", "backtrace", "continue"]
@@ -290,12 +363,30 @@ class Others(Checked):
         self.assertSays(done.stdout, "exited with code 05")
 
     def test_what_cannot_be_checked(self):
-        for words, why in ((["-p", "1"], "A process that runs already cannot be checked"),
-                           (["--backend=sim", example("heap_errors")], "The heap is checked in programs of this machine")):
+        for words, why in ((["--backend=sim", example("heap_errors")], "The heap is checked in programs of this machine"),
+                           (["--gap=7", example("heap_errors")], "--gap takes a number from 16 to 4096, not `7`"),
+                           (["--suppressions", "/no/such/file", example("heap_errors")], "cannot read /no/such/file")):
             done = subprocess.run([ULPF, "gdb", "--check", "-batch", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE)
             self.assertEqual(done.returncode, 1)
             self.assertIn(why, done.stdout)
+
+    def test_a_process_that_runs_already(self):
+        """Its new blocks and those of before are checked; the debugger goes, and it runs on."""
+        running = Running(program("heap_attached"))
+        server = self.serve(options=("--check", "--attach", str(running.pid)), wait=True)
+        self.assertIn("that the program has already are checked, too", server.said)
+        gdb = self.gdb()
+        gdb(f"file {program('heap_attached')}")
+        gdb(f"target remote {server.target}")
+        for word, what, function in ("new_behind", "write of 1 byte", "new_behind"), ("old_freed", "read of 1 byte", "old_freed_now"):
+            gdb.send("continue")
+            running.say(word)
+            self.assertSays(gdb.answer(60 * PATIENCE), "ulpf: #", what, STOP)
+            self.assertSays(gdb("backtrace"), rf"#0 .*{function} \(")
+        gdb("detach")
+        running.done()
+        self.assertEqual(running.end(), ("well\n", 0))
 
     def test_lldb(self):
         """The error is the reason of its stop."""

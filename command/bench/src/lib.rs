@@ -12,11 +12,13 @@
 
 mod cases;
 mod children;
+mod clock;
 mod coverage;
 mod loops;
 mod machine;
 mod packets;
 mod page;
+mod peak;
 mod programs;
 mod published;
 mod readings;

@@ -24,6 +24,7 @@ const SOURCES: &[(&str, &str)] = &[
     source!("mates.c"),
     source!("pointers.c"),
     source!("threads.c"),
+    source!("blocks.c"),
     source!("untouched.c"),
     source!("syscalls.c"),
     source!("empty_handler.c"),

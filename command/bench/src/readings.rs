@@ -2,6 +2,11 @@
 
 use std::fmt::Write;
 
+/// Milliseconds by the clock.
+pub const CLOCK: &str = "ms";
+/// Milliseconds of processor time ([`super::clock::Clock`]).
+pub const PROCESSOR: &str = "processor ms";
+
 #[derive(Clone, Debug)]
 pub struct Reading {
     pub case: &'static str,
@@ -23,6 +28,18 @@ impl Readings {
             unit,
             value,
         });
+    }
+
+    /// What a case's costs are told in: processor time, if all of them are.
+    pub fn unit_of_cost(&self, case: &str) -> &'static str {
+        let count = |unit: &str| {
+            let all = self.0.iter().filter(|r| r.case == case && r.unit == unit);
+            all.count()
+        };
+        match count(PROCESSOR) < count(CLOCK) {
+            true => CLOCK,
+            false => PROCESSOR,
+        }
     }
 
     /// The median of a variant's readings.

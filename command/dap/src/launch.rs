@@ -86,9 +86,6 @@ impl Session {
                 .ok_or("\"pid\" is no number of a process.".to_string())
         });
         let pid = pid.transpose()?;
-        if start.check {
-            return Err("A process that runs already cannot be checked, because its blocks are not ulpf's: use \"request\": \"launch\".".into());
-        }
         if pid.is_none() && start.address.is_none() {
             return Err("The configuration says neither \"pid\" nor \"address\": which process, or which ulpf server?".into());
         }
@@ -131,11 +128,12 @@ impl Session {
         }
         let (placement, backend) = (start.placement.as_deref(), start.backend.as_deref());
         (self.program.backend, self.program.settings) = BackEnd::choose(placement, backend, false)?;
-        self.program.check = start.check;
-        if start.check && self.program.backend.is_some() {
+        self.program.check = start.check.options()?;
+        let checks = self.program.check.is_some();
+        if checks && self.program.backend.is_some() {
             return Err("The heap is checked in programs of this machine: leave \"backend\" out, or \"check\".".into());
         }
-        if start.check && start.address.is_some() {
+        if checks && start.address.is_some() {
             return Err("Whether heaps are checked is up to the server at \"address\": start it with --check, and leave \"check\" out.".into());
         }
         let name = start.gdb.as_deref().unwrap_or("gdb");
@@ -245,7 +243,7 @@ impl Session {
             "--multi".into(),
             "--once".into(),
         ];
-        words.extend(start.check.then(|| "--check".into()));
+        words.extend(start.check.words());
         words.push(socket.to_string_lossy().into_owned());
         let cwd = start.cwd.clone().unwrap_or_else(|| ".".into());
         self.client

@@ -6,9 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
+use ulpf_heap::options::HeapOptions;
 use ulpf_inject::settings::Settings;
 use ulpf_listen::socket_dir::SocketDir;
-use ulpf_server::options::{HeapOptions, Options};
+use ulpf_server::options::Options;
 use ulpf_server::{BackEnd, Terminal};
 
 use tokio::net::unix::pipe;
@@ -30,7 +31,7 @@ pub struct Program {
     pub backend: Option<BackEnd>,
     pub settings: Settings,
     /// Its heap is checked.
-    pub check: bool,
+    pub check: Option<HeapOptions>,
     dir: Option<SocketDir>,
     server: Option<std::thread::JoinHandle<()>>,
     streams: Vec<Stream>,
@@ -78,7 +79,7 @@ impl Program {
             multi: true,
             once: true,
             settings: self.settings,
-            check: self.check.then_some(HeapOptions { leaks: true }),
+            check: self.check.clone(),
             output: Some([0, 1].map(|n| self.streams[n].writer.as_raw_fd())),
             ..Options::default()
         };

@@ -7,6 +7,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use ulpf_heap::options::{Asked, HeapOptions};
 
 #[derive(Debug, Deserialize)]
 pub struct Request {
@@ -61,12 +62,57 @@ pub struct Start {
     pub source_map: BTreeMap<String, String>,
     pub placement: Option<String>,
     /// The heap is checked, and the program stops at its errors.
-    pub check: bool,
+    pub check: Check,
     pub backend: Option<String>,
     /// Every message from and to GDB, as output.
     pub trace: bool,
     /// What `ulpf dap --listen` asks of clients of a port.
     pub token: Option<String>,
+}
+
+/// Is the heap checked? A list has options of a check (`--base`, `--gap=64`), and may be empty.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Check {
+    Wanted(bool),
+    How(Vec<String>),
+}
+
+impl Default for Check {
+    fn default() -> Check {
+        Check::Wanted(false)
+    }
+}
+
+impl Check {
+    /// As words of a command line.
+    pub fn words(&self) -> Vec<String> {
+        let more = match self {
+            Check::Wanted(false) => return Vec::new(),
+            Check::Wanted(true) => &[][..],
+            Check::How(words) => words,
+        };
+        let check = std::iter::once("--check".to_string());
+        check.chain(more.iter().cloned()).collect()
+    }
+
+    /// What that means.
+    pub fn options(&self) -> Result<Option<HeapOptions>, String> {
+        let mut asked = Asked::default();
+        let mut words = self.words().into_iter();
+        while let Some(word) = words.next() {
+            match asked.take(&word, || words.next()) {
+                Ok(true) => {}
+                Ok(false) => {
+                    return Err(format!(
+                        "\"check\" has no option `{word}`; `ulpf server --help` lists them."
+                    ));
+                }
+                Err(why) => return Err(format!("\"check\": {why}.")),
+            }
+        }
+        asked.done()
+    }
 }
 
 /// VS Code's process picker gives a text.

@@ -321,7 +321,7 @@ impl Session {
                 self.client.output("console", &text).await;
             }
             // What the server has to say; the program's output comes by pipes of its own.
-            Record::Stream('@', text) if self.program.check => {
+            Record::Stream('@', text) if self.program.check.is_some() => {
                 self.client.output("console", &text).await;
             }
             Record::Stream('@', text) => self.client.output("stdout", &text).await,

@@ -3,7 +3,10 @@
 //! whose debugger the program stops for.
 #![forbid(unsafe_code)]
 
+pub mod before;
 pub mod error;
+pub mod functions;
+pub mod options;
 pub mod pattern;
 pub mod pointers;
 pub mod sums;

@@ -15,7 +15,7 @@ pub struct Frame {
     pub line: Option<u32>,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     Function(String),
     Object(String),

@@ -84,7 +84,7 @@ pub struct Case<'a> {
     pub inner: usize,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     /// An access by the program's own instructions.
     Access,
@@ -99,7 +99,7 @@ enum Kind {
     Nothing,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Suppression {
     name: String,
     kind: Kind,
@@ -107,7 +107,7 @@ struct Suppression {
 }
 
 /// All that are in force.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suppressions(Vec<Suppression>);
 
 impl Suppressions {

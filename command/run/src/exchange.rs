@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
+use ulpf_heap::functions::AT_ONCE;
 use ulpf_inject::client::Client;
 use ulpf_lib::command::reply::Backend;
 use ulpf_lib::command::{Arm, Command, HeapCheck, Reply};
@@ -16,8 +17,6 @@ use ulpf_session::memory::ProcessMemory;
 
 /// Commands in one `monitor` request: bytes before they are written in hex.
 const BATCH: usize = 16 << 10;
-/// Functions that are told of together.
-const FUNCTIONS: usize = 100;
 
 impl Control {
     /// First words: what we understand, and which signals need not be reported.
@@ -119,8 +118,8 @@ impl Control {
         self.monitor(&disarm).await?;
         self.monitor(&changes.filter).await?;
         if let Some(functions) = &changes.functions {
-            let (first, rest) = functions.split_at(functions.len().min(FUNCTIONS));
-            for some in std::iter::once(first).chain(rest.chunks(FUNCTIONS)) {
+            let (first, rest) = functions.split_at(functions.len().min(AT_ONCE));
+            for some in std::iter::once(first).chain(rest.chunks(AT_ONCE)) {
                 let command = Command::HeapFunctions(some.to_vec());
                 self.heap_command(&command).await?;
             }

@@ -463,7 +463,7 @@ async fn prepare(
         bail!("told to end while debug information was being read; nothing was run");
     }
     if let Some(check) = &options.check {
-        changes.functions = Some(check::functions::find(&program, &check.allocator).0);
+        changes.functions = Some(ulpf_heap::functions::find(&program, &check.allocator).0);
     }
     Ok(Ok((program, watches, changes)))
 }

@@ -267,7 +267,7 @@ impl Log {
         let (program, from) = (parent.program.forked(), parent.pid);
         let (watches, mut changes) = watches::inherit(&parent.watches, &program, self.plan.how);
         if let Some(check) = &self.plan.check {
-            changes.functions = Some(check::functions::find(&program, &check.allocator).0);
+            changes.functions = Some(ulpf_heap::functions::find(&program, &check.allocator).0);
         }
         let (pid, shared) = (forked.inferior.pid, forked.inferior.shared.clone());
         let life = self.begin(pid, shared, program, watches);

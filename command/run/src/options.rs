@@ -1,11 +1,12 @@
 //! The command lines of `ulpf run` and `ulpf attach`.
 
-use super::check::functions::{Named, Names};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use ulpf_heap::functions::{Named, Names};
+use ulpf_heap::options::{bytes, gap};
 use ulpf_heap::suppress::Suppressions;
 use ulpf_host::foreign::text;
 use ulpf_inject::backend::Backend;
@@ -214,7 +215,7 @@ pub struct CheckArgs {
     pub frames: u8,
 
     /// Freed blocks are not used again before so many bytes have been freed (64M, 1G)
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = Check::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     pub quarantine: u64,
 
     /// Bytes between blocks, at least; larger blocks have larger gaps (16 to 4096)
@@ -365,7 +366,7 @@ impl Check {
                 how: HeapCheck {
                     frames: args.frames,
                     quarantine: args.quarantine,
-                    gap: args.gap.next_multiple_of(16).max(16),
+                    gap: gap(args.gap),
                     leaks: !args.no_leaks,
                     stop: false,
                     running: args.attach.is_some(),
@@ -388,39 +389,5 @@ impl Check {
             }),
             ..WatchArgs::default()
         })
-    }
-
-    /// Bytes with a unit: 64M, 1G.
-    pub fn bytes(text: &str) -> Result<u64, String> {
-        let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let shift = match &text[digits.len()..] {
-            "" => 0,
-            "K" | "k" | "KiB" => 10,
-            "M" | "m" | "MiB" => 20,
-            "G" | "g" | "GiB" => 30,
-            unit => return Err(format!("`{unit}` is no unit; K, M and G are")),
-        };
-        let number: u64 = digits
-            .parse()
-            .map_err(|_| "it takes a number of bytes, as 64M".to_string())?;
-        number
-            .checked_shl(shift)
-            .filter(|n| n >> shift == number)
-            .ok_or_else(|| "so many bytes there are not".into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(Check::bytes("64M"), Ok(64 << 20));
-        assert_eq!(Check::bytes("4096"), Ok(4096));
-        assert_eq!(Check::bytes("1G"), Ok(1 << 30));
-        assert!(Check::bytes("").is_err());
-        assert!(Check::bytes("12X").is_err());
-        assert!(Check::bytes("99999999999G").is_err());
     }
 }

@@ -9,16 +9,18 @@
 
 use super::checked::Checked;
 use super::client::Client;
-use super::options::HeapOptions;
-use super::packets::with_reason;
+use super::non_stop::thread_in;
+use super::packets::{action_for, pc_in, with_reason};
 use super::state::Server;
 use super::target::Target;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_heap::error::Error;
-use ulpf_heap::pointers;
+use ulpf_heap::options::HeapOptions;
 use ulpf_heap::sums::{Ended, Sums};
-use ulpf_host::foreign::text::lines;
+use ulpf_heap::{before, functions, pointers};
+use ulpf_host::foreign::text::{Text, lines};
 use ulpf_lib::command::{Command, HeapAsk, HeapCheck, Reply};
 use ulpf_lib::ring::found::{ASKED, Report, Wrong};
 use ulpf_say::message;
@@ -50,22 +52,55 @@ fn report_in(reply: &[u8]) -> Option<usize> {
 }
 
 impl Target {
-    /// From now on its heap is checked. The error is text for the user.
-    pub(super) async fn check_heap(&mut self, options: HeapOptions) -> Result<(), String> {
+    /// From now on its heap is checked. `running`: it has blocks already. What there is to say about it; an error is text for
+    /// the user, too.
+    pub(super) async fn check_heap(
+        &mut self,
+        options: Arc<HeapOptions>,
+        running: bool,
+    ) -> Result<Vec<String>, String> {
         let how = HeapCheck {
-            leaks: options.leaks,
-            stop: true,
-            ..HeapCheck::default()
+            running,
+            ..options.how
         };
-        let command = Command::HeapCheck(how).to_string();
-        let answer = self.monitor(&command).await.unwrap_or_default();
+        self.heap_command(&Command::HeapCheck(how)).await?;
+        let mut heap = Checked::new(options.clone());
+        let mut notices = Vec::from_iter(before::text(self.shared().findings()));
+        let (all, missing) = functions::find(heap.program(self.pid), &options.allocator);
+        self.heap = Some(heap);
+        for some in all.chunks(functions::AT_ONCE) {
+            self.heap_command(&Command::HeapFunctions(some.to_vec()))
+                .await?;
+        }
+        let missing = missing.iter().map(|one| Text(&one.function));
+        notices.extend(missing.map(|name| {
+            format!("--allocator: the program has no function {name} yet; only what is there now is looked at")
+        }));
+        Ok(notices)
+    }
+
+    async fn heap_command(&mut self, command: &Command) -> Result<(), String> {
+        let answer = self.monitor(&command.to_string()).await.unwrap_or_default();
         match serde_json::from_str(answer.trim()) {
-            Ok(Reply::HeapChecked) => {
-                self.heap = Some(Checked::default());
-                Ok(())
-            }
+            Ok(Reply::HeapChecked) => Ok(()),
             Ok(Reply::Refused(r)) => Err(format!("{}: {}; {}", r.what, r.why, r.what_to_do)),
             _ => Err(format!("the stub answered `{}`", answer.trim())),
+        }
+    }
+
+    /// Is what it stops for suppressed? Then nobody is told.
+    pub(super) fn is_suppressed(&mut self, reply: &[u8]) -> bool {
+        let Some(number) = report_in(reply) else {
+            return false;
+        };
+        let (shared, pid) = (self.shared().clone(), self.pid);
+        let report = shared.findings().reports.get(number);
+        let (Some(report), Some(heap)) = (report, self.heap.as_mut()) else {
+            return false;
+        };
+        !heap.options.suppressions.is_empty() && {
+            heap.program(pid);
+            heap.hides(report)
         }
     }
 
@@ -88,8 +123,41 @@ impl Target {
         Some((text, what))
     }
 
+    /// Has the thread that stops not made yet what it was resumed for? Most errors stop it before they happen.
+    pub(super) fn is_before_its_step(&self, reply: &[u8]) -> bool {
+        let thread = thread_in(reply).unwrap_or_default();
+        self.is_before(reply, &action_for(&self.resumed, thread))
+    }
+
+    /// The same of a thread that was resumed by `how`.
+    pub(super) fn is_before(&self, reply: &[u8], how: &[u8]) -> bool {
+        let findings = self.shared().findings();
+        let report = report_in(reply).and_then(|n| findings.reports.get(n));
+        let pc = report.map(|r| r.pc.load(Relaxed));
+        how == b"c" || pc.is_some() && pc == pc_in(reply)
+    }
+
+    /// In non-stop mode: which threads make a step from now on.
+    pub(super) fn note_steps(&mut self, packet: &[u8]) {
+        for action in packet
+            .strip_prefix(b"vCont;")
+            .unwrap_or_default()
+            .split(|b| *b == b';')
+        {
+            let mut parts = action.splitn(2, |b| *b == b':');
+            let (Some(verb), Some(thread)) = (parts.next(), parts.next()) else {
+                continue;
+            };
+            match verb.first() {
+                Some(b's' | b'S') => drop(self.steps.insert(thread.to_vec(), b"s".to_vec())),
+                Some(b'r') => drop(self.steps.insert(thread.to_vec(), verb.to_vec())),
+                _ => drop(self.steps.remove(thread)),
+            }
+        }
+    }
+
     /// What there is to say at its end; nothing, if that was said.
-    fn heap_end(&mut self, alive: bool, options: HeapOptions) -> Option<String> {
+    fn heap_end(&mut self, alive: bool) -> Option<String> {
         let shared = self.shared().clone();
         let pid = self.pid;
         let heap = self.heap.as_mut().filter(|h| !h.ended)?;
@@ -98,24 +166,34 @@ impl Target {
         if alive {
             heap.program(pid);
         }
-        let program = heap.program.get_or_insert_default();
         let mut text = String::new();
+        let mut suppressed = 0u64;
         let told = |r: &&Report| r.told.load(Acquire) == 1;
         for (number, report) in f.reports.iter().take_while(told).enumerate() {
-            let wrong = Wrong::of(report.wrong.load(Relaxed));
-            let Some(wrong) = wrong.filter(|w| w.is_leak()) else {
+            let Some(wrong) = Wrong::of(report.wrong.load(Relaxed)) else {
                 continue;
             };
-            let error = Error::of(wrong, report, program);
-            heap.sums.left(wrong, false, (error.count, error.len));
-            if wrong != Wrong::Reachable {
+            let hidden = heap.hides(report);
+            if !wrong.is_leak() {
+                let count = if hidden {
+                    report.count.load(Relaxed)
+                } else {
+                    0
+                };
+                suppressed = suppressed.saturating_add(count);
+                continue;
+            }
+            let error = Error::of(wrong, report, heap.program.get_or_insert_default());
+            heap.sums.left(wrong, hidden, (error.count, error.len));
+            if wrong != Wrong::Reachable && !hidden {
                 heap.sums.told(wrong);
                 text += &error.text(number + 1);
             }
         }
         heap.sums.add_untold(f);
         let how = Ended {
-            leaks: options.leaks,
+            leaks: heap.options.how.leaks,
+            suppressed,
             ..Ended::default()
         };
         Some(text + &heap.sums.text(f, how))
@@ -177,6 +255,12 @@ fn leaks(reports: &[Report], program: &Program) -> String {
 }
 
 impl Server {
+    /// See [`Target::is_suppressed`].
+    pub(super) fn is_suppressed(&mut self, number: i32, reply: &[u8]) -> bool {
+        let target = self.targets.iter_mut().find(|t| t.number == number);
+        target.is_some_and(|t| t.is_suppressed(reply))
+    }
+
     /// Says what a stop of process `number` is about, if that is an error of its heap; the reply for the debugger.
     pub(super) async fn tell_heap_error(
         &mut self,
@@ -200,9 +284,8 @@ impl Server {
 
     /// Process `number` ends, or (not `alive`) has ended: says what its check has come to.
     pub(super) async fn tell_heap_end(&mut self, client: &mut Client, number: i32, alive: bool) {
-        let options = self.options.check.unwrap_or_default();
         let target = self.targets.iter_mut().find(|t| t.number == number);
-        if let Some(text) = target.and_then(|t| t.heap_end(alive, options)) {
+        if let Some(text) = target.and_then(|t| t.heap_end(alive)) {
             self.print_found(client, &text).await;
         }
     }

@@ -55,6 +55,7 @@ use options::{Options, Target as Wanted};
 use running::event_of;
 use soon::soon;
 use state::Server;
+use std::sync::Arc;
 use std::time::Duration;
 use target::{Event, Target};
 use ulpf_host::signals::Incoming;
@@ -286,12 +287,23 @@ impl Server {
             inferior.pid
         ));
         self.adopt(inferior).await;
-        if let (Some(how), Some(target)) = (self.options.check, self.targets.first_mut())
-            && let Err(why) = target.check_heap(how).await
-        {
-            message!("ulpf server: {why}; the program runs unchecked");
-        }
+        self.check_heap(false).await;
         Ok(())
+    }
+
+    /// The program that has come last is checked, if that is wanted.
+    async fn check_heap(&mut self, running: bool) {
+        let (Some(how), Some(target)) = (&self.options.check, self.targets.first_mut()) else {
+            return;
+        };
+        match target.check_heap(Arc::new(how.clone()), running).await {
+            Ok(notices) => {
+                for text in notices {
+                    message!("ulpf server: {text}");
+                }
+            }
+            Err(why) => message!("ulpf server: {why}; the program runs unchecked"),
+        }
     }
 
     async fn attach(&mut self, pid: i32) -> Result<(), StartError> {
@@ -300,6 +312,7 @@ impl Server {
         // `R` starts the same program again.
         self.program = process::executable(pid).map(|p| (p.into(), Arguments::default()));
         self.adopt(inferior).await;
+        self.check_heap(true).await;
         Ok(())
     }
 

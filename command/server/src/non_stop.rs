@@ -13,7 +13,7 @@
 
 use super::client::Client;
 use super::heap;
-use super::packets::{exec_stop, is_output, shape_stop};
+use super::packets::{exec_stop, is_output, plain_stop, shape_stop};
 use super::state::Server;
 use super::stops::Stops;
 use super::target::{Event, Target};
@@ -29,7 +29,7 @@ pub fn say_text(output: &[u8]) {
 }
 
 /// The thread that a stop reply names, as the debugger knows it.
-fn thread_in(stop: &[u8]) -> Option<&[u8]> {
+pub(super) fn thread_in(stop: &[u8]) -> Option<&[u8]> {
     let mut fields = stop.get(3..)?.split(|b| *b == b';');
     fields.find_map(|field| field.strip_prefix(b"thread:"))
 }
@@ -95,6 +95,7 @@ impl Server {
                 false => Some(packet.to_vec()),
             };
             let Some(mine) = mine else { continue };
+            target.note_steps(&mine);
             if let Some(why) = target.lost.clone().filter(|_| !target.is_replaced()) {
                 reply = why.into_bytes();
                 continue;
@@ -233,6 +234,19 @@ impl Server {
                 let thread = thread_in(&stop).unwrap_or_default().to_vec();
                 self.let_thread_go(number, &thread).await;
             }
+            Event::Stop(stop) if self.is_suppressed(number, &stop) => {
+                let thread = thread_in(&stop).unwrap_or_default().to_vec();
+                let target = self.targets.iter_mut().find(|t| t.number == number);
+                let how = target.and_then(|t| {
+                    let step = t.steps.get(&thread).cloned();
+                    let how = step.unwrap_or_else(|| b"c".into());
+                    t.is_before(&stop, &how).then_some(how)
+                });
+                match how {
+                    Some(how) => self.resume_thread(number, &thread, &how).await,
+                    None => self.tell_stop(client, number, plain_stop(&stop)).await,
+                }
+            }
             Event::Stop(stop) => {
                 let stop = self.tell_heap_error(client, number, stop).await;
                 self.tell_stop(client, number, stop).await;
@@ -263,10 +277,16 @@ impl Server {
     }
 
     async fn let_thread_go(&mut self, number: i32, thread: &[u8]) {
+        self.resume_thread(number, thread, b"c").await;
+    }
+
+    async fn resume_thread(&mut self, number: i32, thread: &[u8], how: &[u8]) {
         if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
             let tid = thread.rsplit(|b| *b == b'.').next().unwrap_or(thread);
             let _ = target.send(&[b"vUlpfSeen;", tid].concat()).await;
-            let _ = target.request(&[b"vCont;c:", thread].concat()).await;
+            let _ = target
+                .request(&[b"vCont;", how, b":", thread].concat())
+                .await;
         }
     }
 

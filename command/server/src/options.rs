@@ -8,6 +8,7 @@ use super::bridge::backend::BackEnd;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use ulpf_heap::options::{Asked, HeapOptions};
 use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
 use ulpf_inject::settings::Settings;
@@ -72,6 +73,9 @@ Other options:
                         beside a block or to a freed one, and at wrong frees, and
                         blocks that are lost are listed at its end.
                         (`ulpf check` does the same without a debugger.)
+  --base, --no-leaks, --frames N, --quarantine BYTES, --gap BYTES,
+  --suppressions FILE, --allocator NAME=FUNCTION
+                        With --check: as `ulpf check --help` says.
   --no-patch            Leave the program's code as it is: hot instructions and
                         system calls are not patched, and cost a signal each.
 
@@ -152,13 +156,6 @@ pub struct Options {
     pub output: Option<[i32; 2]>,
 }
 
-/// How a heap is checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeapOptions {
-    /// Blocks that are left at the end are looked for.
-    pub leaks: bool,
-}
-
 /// What there is to debug.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Target {
@@ -185,6 +182,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     let mut args = args.into_iter().peekable();
     let mut o = Options::default();
     let mut attach = false;
+    let mut asked = Asked::default();
     let mut attach_pid = None;
     let mut gem5 = None;
     while let Some(arg) = args.next_if(|a| a.as_bytes().starts_with(b"-") && a != "-") {
@@ -213,7 +211,6 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             "--no-startup-with-shell" => o.no_shell = true,
             "--debug" | "--event-loop-debug" => {}
             "--remote-debug" => o.remote_debug = true,
-            "--check" => o.check = Some(HeapOptions { leaks: true }),
             "--no-patch" => o.settings.no_patch = true,
             "--any-user" => o.any_user = true,
             "--allow-files" => o.allow_files = true,
@@ -285,9 +282,20 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
                     }
                 }
             }
-            _ => return Parsed::Refuse(format!("Unknown argument: {text}\n")),
+            _ => {
+                let next = || Some(args.next()?.to_string_lossy().into_owned());
+                match asked.take(&text, next) {
+                    Ok(true) => {}
+                    Ok(false) => return Parsed::Refuse(format!("Unknown argument: {text}\n")),
+                    Err(why) => return Parsed::Refuse(format!("{why}.\n")),
+                }
+            }
         }
     }
+    o.check = match asked.done() {
+        Ok(check) => check,
+        Err(why) => return Parsed::Refuse(format!("{why}.\n")),
+    };
     match &mut o.backend {
         Some(BackEnd::Gem5(path)) => *path = gem5,
         _ if gem5.is_some() => {
@@ -315,12 +323,6 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             (None, [pid]) => pid,
             _ => return usage_error(),
         };
-        if o.check.is_some() {
-            return Parsed::Refuse(
-                "A process that runs already cannot be checked, because its blocks are not ulpf's.\n"
-                    .into(),
-            );
-        }
         match pid.to_str().and_then(|p| p.parse().ok()) {
             Some(pid) if pid > 0 => Target::Attach(pid),
             _ => return usage_error(),
@@ -416,11 +418,12 @@ mod tests {
 
     #[test]
     fn heaps_are_checked_on_demand() {
-        assert_eq!(
-            serve("--check :0 x").check,
-            Some(HeapOptions { leaks: true })
-        );
+        assert_eq!(serve("--check :0 x").check, Some(HeapOptions::default()));
         assert_eq!(serve(":0 --check x").check, None);
+        let how = serve("--base --check --gap=32 --quarantine 1M --once :0 x").check;
+        let how = how.unwrap().how;
+        assert!(how.base && how.stop && (how.gap, how.quarantine) == (32, 1 << 20));
+        assert!(serve("--check --attach :0 1").check.is_some());
     }
 
     #[test]
@@ -447,8 +450,11 @@ mod tests {
             "--backend gem5 --gem5",
             "--bogus :0 x",
             "--placement here :0 x",
-            "--check --attach :0 1",
             "--check --backend sim :0 x",
+            "--base :0 x",
+            "--check --base=1 :0 x",
+            "--check --gap :0 x",
+            "--check --gap",
         ] {
             let words = line
                 .split(' ')

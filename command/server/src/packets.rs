@@ -70,6 +70,69 @@ pub fn resume_again(packet: &[u8]) -> Option<Vec<u8>> {
     Some(again)
 }
 
+/// The same once more, for a program that has stopped before it has made any of it: without signals, for these have been
+/// delivered.
+pub fn repeated(packet: &[u8]) -> Vec<u8> {
+    let quiet = |verb: &[u8]| match verb {
+        [b'c' | b'C', ..] => b"c".to_vec(),
+        [b's' | b'S', ..] => b"s".to_vec(),
+        other => other.to_vec(), // a range of addresses
+    };
+    let Some(actions) = packet.strip_prefix(b"vCont;") else {
+        return quiet(packet);
+    };
+    let actions = actions.split(|&b| b == b';').map(|action| {
+        let at = action.iter().position(|&b| b == b':');
+        let (verb, thread) = action.split_at(at.unwrap_or(action.len()));
+        [&quiet(verb), thread].concat()
+    });
+    [b"vCont;", &actions.collect::<Vec<_>>().join(&b';')[..]].concat()
+}
+
+/// How a packet resumes a thread (`p1.2`): `c`, `s` or a range.
+pub fn action_for(packet: &[u8], thread: &[u8]) -> Vec<u8> {
+    let all = repeated(packet);
+    let Some(actions) = all.strip_prefix(b"vCont;") else {
+        return all;
+    };
+    // The first one that fits counts.
+    let mut actions = actions.split(|&b| b == b';');
+    let fits = actions.find_map(|action| {
+        let mut parts = action.splitn(2, |&b| b == b':');
+        let (verb, whom) = (parts.next()?, parts.next());
+        let whole = |whom: &[u8]| {
+            let process = thread.split(|&b| b == b'.').next();
+            whom == b"-1"
+                || whom == b"p-1.-1"
+                || whom
+                    .strip_suffix(b".-1")
+                    .is_some_and(|p| Some(p) == process)
+        };
+        whom.is_none_or(|whom| whom == thread || whole(whom))
+            .then(|| verb.to_vec())
+    });
+    fits.unwrap_or_else(|| b"c".into())
+}
+
+/// A stop without its reason: the end of a step.
+pub fn plain_stop(reply: &[u8]) -> Vec<u8> {
+    let fields = reply.get(3..).unwrap_or_default().split(|&b| b == b';');
+    let kept = fields.filter(|f| {
+        !f.starts_with(b"ulpfheap:")
+            && !f.starts_with(b"reason:")
+            && !f.starts_with(b"description:")
+    });
+    [b"T05", &kept.collect::<Vec<_>>().join(&b';')[..]].concat()
+}
+
+/// The PC in a stop reply, if it is there.
+pub fn pc_in(reply: &[u8]) -> Option<u64> {
+    let mut fields = reply.split(|&b| b == b';');
+    let hex = fields.find_map(|f| f.strip_prefix(b"10:"))?;
+    let bytes = ulpf_rsp::from_hex(hex)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
 /// Of `qSupported`: the debugger shows what an error says (GDB since version 15).
 pub const ERROR_TEXTS: &[u8] = b"error-message+";
 
@@ -131,6 +194,38 @@ mod tests {
         assert_eq!(process_of(b"p10.-1"), Some(16));
         assert_eq!(process_of(b"p-1.-1"), Some(-1));
         assert_eq!(process_of(b"-1"), None);
+    }
+
+    #[test]
+    fn stops_that_nobody_hears_of() {
+        let repeated = |p: &str| String::from_utf8(repeated(p.as_bytes())).unwrap();
+        for (packet, again) in [
+            ("c", "c"),
+            ("C0b;4010", "c"),
+            ("S05", "s"),
+            ("vCont;s:p1.2;c:p1.-1", "vCont;s:p1.2;c:p1.-1"),
+            ("vCont;S0a:p1.2;C0b:p1.3;c", "vCont;s:p1.2;c:p1.3;c"),
+            ("vCont;r10,20:p1.2;c", "vCont;r10,20:p1.2;c"),
+        ] {
+            assert_eq!(repeated(packet), again);
+        }
+        let action = |p: &str| String::from_utf8(action_for(p.as_bytes(), b"p1.2")).unwrap();
+        for (packet, verb) in [
+            ("s", "s"),
+            ("vCont;s:p1.2;c", "s"),
+            ("vCont;s:p1.3;c", "c"),
+            ("vCont;r1,2:p1.2;c:p1.-1", "r1,2"),
+            ("vCont;s:p1.-1;c", "s"),
+            ("vCont;s:p2.-1;c:p2.3", "c"),
+            ("vCont;s", "s"),
+        ] {
+            assert_eq!(action(packet), verb, "{packet}");
+        }
+        let stop = b"T91thread:p1.2;10:6554555555550000;core:0;reason:exception;ulpfheap:1f;";
+        assert_eq!(pc_in(stop), Some(0x5555_5555_5465));
+        let plain = plain_stop(stop);
+        assert_eq!(plain, b"T05thread:p1.2;10:6554555555550000;core:0;");
+        assert_eq!(pc_in(b"T05thread:1;"), None);
     }
 
     #[test]

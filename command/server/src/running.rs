@@ -6,7 +6,10 @@
 use super::client::{Client, Input};
 use super::common::{Outcome, Terminal};
 use super::heap;
-use super::packets::{catches_execve, exec_stop, is_output, resume_again, shape_stop, with_reason};
+use super::packets::{
+    catches_execve, exec_stop, is_output, plain_stop, repeated, resume_again, shape_stop,
+    with_reason,
+};
 use super::state::Server;
 use super::target::{Event, HALTED, Target};
 use super::watchdog;
@@ -61,7 +64,10 @@ impl Server {
     /// Serves a packet that lets processes run; the reply is a stop.
     pub(super) async fn resume(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
         self.follow_all_children().await;
-        if let Some((number, reply)) = self.pending_stop(packet) {
+        while let Some((number, reply)) = self.pending_stop(packet) {
+            if self.is_suppressed(number, &reply) {
+                continue; // it goes on below
+            }
             let reply = self.tell_heap_error(client, number, reply).await;
             let _ = client
                 .send(&shape_stop(reply, &self.options.disabled))
@@ -103,6 +109,7 @@ impl Server {
             };
             let Some(mine) = mine else { continue };
             target.inherits = false;
+            target.resumed.clone_from(&mine);
             // It may have been killed while it was stopped.
             if target.exit.now().is_none() {
                 // An error shows as end of file later.
@@ -194,6 +201,22 @@ impl Server {
                     }
                     _ => return Some(Outcome::Closed),
                 },
+            };
+            let event = match event {
+                Event::Reply(reply) if self.is_suppressed(number, &reply) => {
+                    let target = self.targets.iter_mut().find(|t| t.number == number);
+                    // (If the debugger wanted a stop meanwhile, this is it.)
+                    if let Some(target) = target.filter(|_| overdue.is_none())
+                        && target.is_before_its_step(&reply)
+                    {
+                        // An error shows as end of file later.
+                        let again = repeated(&target.resumed);
+                        let _ = target.send(&again).await;
+                        continue;
+                    }
+                    Event::Reply(plain_stop(&reply))
+                }
+                event => event,
             };
             match event {
                 Event::Reply(reply) if is_output(&reply) => {

@@ -11,7 +11,7 @@ use super::refused::RefusedWatches;
 use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::LazyWatches;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::io;
 use std::os::fd::AsFd;
@@ -94,6 +94,10 @@ pub struct Target {
     pub changed: Changed,
     /// How it was resumed, for once more; `None`: it cannot be resumed so again.
     pub again: Option<Vec<u8>>,
+    /// How it was resumed last, in all-stop mode.
+    pub resumed: Vec<u8>,
+    /// In non-stop mode: threads that make a step, and how.
+    pub steps: BTreeMap<Vec<u8>, Vec<u8>>,
     /// We have asked for a stop that the debugger is not to hear of.
     pub halted: bool,
     /// Kept for whoever looks back at hits (`ulpf last`).
@@ -144,6 +148,8 @@ impl Target {
             heap: None,
             changed: Changed::default(),
             again: None,
+            resumed: Vec::new(),
+            steps: BTreeMap::new(),
             halted: false,
             replaced: false,
             follower,

@@ -1,10 +1,12 @@
 //! What is measured. Each case takes its readings in `run` and makes its tables from them.
 
+mod check;
 mod condition;
 mod count;
 mod debuggers;
 mod following;
 mod heap;
+mod known;
 mod log;
 mod plugin;
 mod real;
@@ -112,6 +114,12 @@ pub const CASES: &[Case] = &[
         "sixteen programs that everybody knows, their heaps watched as a whole, beside valgrind's idle",
         real::run,
         real::tables,
+    ),
+    case(
+        "check",
+        "eight programs that everybody knows with their heaps checked (`ulpf check`), beside memcheck",
+        check::run,
+        check::tables,
     ),
     case(
         "coverage",

@@ -18,7 +18,7 @@ const CASE: &str = "redis";
 
 /// The server's program under the name that it must have, or why not. (The package of the tools holds
 /// the same file; that of the server starts a service when it is installed.)
-fn program(bench: &mut Bench) -> Option<PathBuf> {
+pub fn program(bench: &mut Bench) -> Option<PathBuf> {
     if find("redis-benchmark").is_none() || find("redis-cli").is_none() {
         bench.skip(
             "redis",
@@ -34,7 +34,7 @@ fn program(bench: &mut Bench) -> Option<PathBuf> {
 }
 
 /// A server that listens on a socket in our folder.
-struct Server {
+pub struct Server {
     child: Option<Child>,
     socket: PathBuf,
     /// The server itself, not the command that watches it.
@@ -43,11 +43,20 @@ struct Server {
 
 impl Server {
     fn start(bench: &Bench, mut command: Command, program: &Path, name: &str) -> Result<Server> {
-        let socket = bench.programs.file(name);
-        let _ = fs::remove_file(&socket);
         if command.get_program() != program.as_os_str() {
             command.arg(program);
         }
+        let mut server = Server::open(bench, command, name)?;
+        if name != "bare" {
+            server.pid = started(&bench.programs.file("log.json"))?;
+        }
+        Ok(server)
+    }
+
+    /// As that command runs it; its number is not known, if there is another one between.
+    pub fn open(bench: &Bench, mut command: Command, name: &str) -> Result<Server> {
+        let socket = bench.programs.file(name);
+        let _ = fs::remove_file(&socket);
         command
             .args(["--port", "0", "--save", "", "--daemonize", "no", "--dir"])
             .arg(&bench.programs.folder)
@@ -57,7 +66,7 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let child = command.spawn().context("cannot run redis-server")?;
-        let mut server = Server {
+        let server = Server {
             pid: child.id(),
             child: Some(child),
             socket,
@@ -69,13 +78,10 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        if name != "bare" {
-            server.pid = started(&bench.programs.file("log.json"))?;
-        }
         Ok(server)
     }
 
-    fn load(&self, count: u32) -> Result<String> {
+    pub fn load(&self, count: u32) -> Result<String> {
         let said = Command::new("redis-benchmark")
             .arg("-s")
             .arg(&self.socket)
@@ -90,7 +96,7 @@ impl Server {
         Ok(ns.context("no schedstat")? / 1e9)
     }
 
-    fn end(mut self) -> Result<()> {
+    pub fn end(mut self) -> Result<()> {
         let mut cli = Command::new("redis-cli");
         cli.arg("-s").arg(&self.socket).args(["shutdown", "nosave"]);
         cli.stdout(Stdio::null()).stderr(Stdio::null()).status()?;

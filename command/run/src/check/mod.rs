@@ -2,9 +2,7 @@
 //! (`stub/handlers/src/check`), and notes it in the shared area, which is the program's to write: nothing there is more
 //! than a claim.
 
-mod before;
 mod book;
-pub mod functions;
 mod sarif;
 mod sink;
 mod xml;
@@ -21,7 +19,9 @@ use std::io::Write as _;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use ulpf_heap::before;
 use ulpf_heap::error::Error;
+use ulpf_heap::functions;
 use ulpf_heap::sums::NO_ALLOCATOR;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::{Text, path};
@@ -132,7 +132,7 @@ impl Told {
                 ),
             );
         }
-        if let Some(text) = before::text(&life.shared) {
+        if let Some(text) = before::text(life.shared.findings()) {
             self.notice(life, &text);
         }
         if !more && life.shared.findings().functions.load(Relaxed) == 0 {

@@ -1,15 +1,13 @@
 //! What is known of the blocks that a program had before its heap was checked.
 
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_area::shared::SharedArea;
-use ulpf_lib::ring::found::Old;
+use ulpf_lib::ring::found::{Findings, Old};
 use ulpf_session::words::count;
 
 const NEW_ONES: &str = "what is allocated from now on is checked";
 
 /// For people; `None`: it had none.
-pub fn text(shared: &SharedArea) -> Option<String> {
-    let f = shared.findings();
+pub fn text(f: &Findings) -> Option<String> {
     let [blocks, bytes] = [0, 1].map(|n| f.old_blocks.get(n).map_or(0, |n| n.load(Relaxed)));
     let unknown = |why: &str| {
         format!("the blocks that the program has already are not known, because {why}; {NEW_ONES}")

@@ -90,6 +90,9 @@ const READERS: [&str; 55] = [
     "wmemcmp",
 ];
 
+/// So many are told the stub in one command.
+pub const AT_ONCE: usize = 100;
+
 /// A function of the program that does what the C library's does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {

@@ -1,0 +1,59 @@
+//! Processor time of commands, and of all that they start, as `perf stat -e task-clock` counts it.
+//!
+//! What getrusage tells leaves out ulpf's own task in the program, for which nobody waits.
+
+use anyhow::{Context, Result};
+use perf_event::events::Software;
+use perf_event::{Builder, Counter};
+
+/// Counts what this thread starts from now on, each from its exec on.
+pub struct Clock(Counter);
+
+impl Clock {
+    /// # Errors
+    /// The kernel counts for nobody (perf_event_paranoid 3, seccomp).
+    pub fn begin() -> Result<Clock> {
+        let mut builder = Builder::new(Software::TASK_CLOCK);
+        builder.inherit(true).enable_on_exec(true);
+        let counter = builder.build().context(
+            "the kernel counts no processor time here (perf_event_open; /proc/sys/kernel/perf_event_paranoid has to be 2 or less)",
+        )?;
+        Ok(Clock(counter))
+    }
+
+    /// Milliseconds until now.
+    pub fn ms(&mut self) -> Result<f64> {
+        let ns = self.0.read().context("cannot read the processor time")?;
+        Ok(ns as f64 / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_command_and_what_it_starts_are_counted() {
+        let Ok(mut clock) = Clock::begin() else {
+            eprintln!("skipped: the kernel counts no processor time here");
+            return;
+        };
+        let busy = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+        let twice = format!("sh -c '{busy}'; ({busy}) & wait");
+        let spent = |clock: &mut Clock, script: &str| {
+            let before = clock.ms().unwrap();
+            let status = Command::new("sh").args(["-c", script]).status();
+            assert!(status.unwrap().success());
+            clock.ms().unwrap() - before
+        };
+        let nothing = spent(&mut clock, ":");
+        let much = spent(&mut clock, &twice);
+        assert!(nothing > 0.0 && much > nothing, "{nothing} and {much} ms");
+        // This thread's own time is not in it.
+        let before = clock.ms().unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_millis(20);
+        while std::time::Instant::now() < end {}
+        assert!(clock.ms().unwrap() - before < 10.0);
+    }
+}

@@ -1,0 +1,206 @@
+//! How the heaps of a debugger's programs are checked: those options of `ulpf check` that mean something there, by their names.
+
+use super::functions::Named;
+use super::suppress::Suppressions;
+use std::path::Path;
+use std::sync::Arc;
+use ulpf_lib::command::HeapCheck;
+
+/// How a heap is checked for a debugger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeapOptions {
+    pub how: HeapCheck,
+    /// The program does not stop for these.
+    pub suppressions: Arc<Suppressions>,
+    /// Functions of its allocator that are called otherwise.
+    pub allocator: Vec<Named>,
+}
+
+impl Default for HeapOptions {
+    fn default() -> HeapOptions {
+        HeapOptions {
+            how: HeapCheck {
+                stop: true,
+                ..HeapCheck::default()
+            },
+            suppressions: Arc::default(),
+            allocator: Vec::new(),
+        }
+    }
+}
+
+/// Their names, and whether a value follows.
+pub const OPTIONS: [(&str, bool); 7] = [
+    ("--allocator", true),
+    ("--base", false),
+    ("--frames", true),
+    ("--gap", true),
+    ("--no-leaks", false),
+    ("--quarantine", true),
+    ("--suppressions", true),
+];
+
+impl HeapOptions {
+    /// One of [`OPTIONS`].
+    ///
+    /// # Errors
+    /// What is wrong with the value, for people.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let how = &mut self.how;
+        match name {
+            "--base" => how.base = true,
+            "--no-leaks" => how.leaks = false,
+            "--frames" => how.frames = number(name, value, 1, 16)? as u8,
+            "--gap" => how.gap = gap(number(name, value, 16, 4096)?),
+            "--quarantine" => {
+                how.quarantine = bytes(value).map_err(|why| format!("{name}: {why}"))?;
+            }
+            "--suppressions" => {
+                Arc::make_mut(&mut self.suppressions).read(Path::new(value))?;
+            }
+            "--allocator" => self.allocator.extend(Named::list(value)?),
+            _ => return Err(format!("{name} is no option of a check")),
+        }
+        Ok(())
+    }
+}
+
+/// What a command line asks for: `--check`, and [`OPTIONS`] with it.
+#[derive(Debug, Default)]
+pub struct Asked {
+    check: bool,
+    how: HeapOptions,
+    /// The first of the options.
+    first: Option<String>,
+}
+
+impl Asked {
+    /// Is `word` one of them? `next` is the word behind it.
+    ///
+    /// # Errors
+    /// What is wrong with it, for people.
+    pub fn take(
+        &mut self,
+        word: &str,
+        next: impl FnOnce() -> Option<String>,
+    ) -> Result<bool, String> {
+        if word == "--check" {
+            self.check = true;
+            return Ok(true);
+        }
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_string())),
+            None => (word, None),
+        };
+        let Some((_, takes)) = OPTIONS.iter().find(|(n, _)| *n == name) else {
+            return Ok(false);
+        };
+        let value = match (takes, value) {
+            (true, value) => value.or_else(next).ok_or(format!("{name} takes a value"))?,
+            (false, None) => String::new(),
+            (false, Some(_)) => return Err(format!("{name} takes no value")),
+        };
+        self.first.get_or_insert_with(|| name.into());
+        self.how.set(name, &value)?;
+        Ok(true)
+    }
+
+    /// `None`: nothing is to be checked.
+    ///
+    /// # Errors
+    /// There is an option of a check, and no check.
+    pub fn done(self) -> Result<Option<HeapOptions>, String> {
+        match (self.check, self.first) {
+            (true, _) => Ok(Some(self.how)),
+            (false, None) => Ok(None),
+            (false, Some(name)) => Err(format!("{name} goes with --check")),
+        }
+    }
+}
+
+/// Gaps are whole multiples of 16.
+pub fn gap(bytes: u64) -> u64 {
+    bytes.next_multiple_of(16).max(16)
+}
+
+fn number(name: &str, value: &str, least: u64, most: u64) -> Result<u64, String> {
+    let number = value.parse().ok();
+    number
+        .filter(|n| (least..=most).contains(n))
+        .ok_or_else(|| format!("{name} takes a number from {least} to {most}, not `{value}`"))
+}
+
+/// Bytes with a unit: 64M, 1G.
+///
+/// # Errors
+/// What is wrong with the text, for people.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" | "k" | "KiB" => 10,
+        "M" | "m" | "MiB" => 20,
+        "G" | "g" | "GiB" => 30,
+        unit => return Err(format!("`{unit}` is no unit; K, M and G are")),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "it takes a number of bytes, as 64M".to_string())?;
+    number
+        .checked_shl(shift)
+        .filter(|n| n >> shift == number)
+        .ok_or_else(|| "so many bytes there are not".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("64M"), Ok(64 << 20));
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("1G"), Ok(1 << 30));
+        assert!(bytes("").is_err());
+        assert!(bytes("12X").is_err());
+        assert!(bytes("99999999999G").is_err());
+    }
+
+    #[test]
+    fn options_of_a_debugger() {
+        let mut o = HeapOptions::default();
+        for (name, value) in [
+            ("--base", ""),
+            ("--no-leaks", ""),
+            ("--frames", "3"),
+            ("--gap", "40"),
+            ("--quarantine", "2M"),
+            ("--allocator", "malloc=get,free=put"),
+        ] {
+            o.set(name, value).unwrap();
+        }
+        let HeapCheck {
+            frames,
+            quarantine,
+            gap,
+            leaks,
+            stop,
+            base,
+            ..
+        } = o.how;
+        assert_eq!((frames, quarantine, gap), (3, 2 << 20, 48));
+        assert_eq!((leaks, stop, base), (false, true, true));
+        assert_eq!(o.allocator.len(), 2);
+        for (name, value) in [
+            ("--frames", "17"),
+            ("--frames", ""),
+            ("--gap", "8"),
+            ("--quarantine", "much"),
+            ("--suppressions", "/there/is/no/such/file"),
+            ("--allocator", "get"),
+            ("--gaps", "16"),
+        ] {
+            assert!(o.set(name, value).is_err(), "{name} {value}");
+        }
+    }
+}
