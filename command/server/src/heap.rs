@@ -9,8 +9,7 @@
 
 use super::checked::Checked;
 use super::client::Client;
-use super::non_stop::thread_in;
-use super::packets::{action_for, pc_in, with_reason};
+use super::packets::{action_for, pc_in, thread_in, with_reason};
 use super::state::Server;
 use super::target::Target;
 use serde_json::{Value, json};

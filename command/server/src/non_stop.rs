@@ -13,7 +13,7 @@
 
 use super::client::Client;
 use super::heap;
-use super::packets::{exec_stop, is_output, plain_stop, shape_stop};
+use super::packets::{exec_stop, is_output, plain_stop, shape_stop, thread_in};
 use super::state::Server;
 use super::stops::Stops;
 use super::target::{Event, Target};
@@ -26,12 +26,6 @@ use ulpf_say::message;
 pub fn say_text(output: &[u8]) {
     let text = ulpf_rsp::from_hex(&output[1..]).unwrap_or_default();
     message!("{}", String::from_utf8_lossy(&text).trim_end());
-}
-
-/// The thread that a stop reply names, as the debugger knows it.
-pub(super) fn thread_in(stop: &[u8]) -> Option<&[u8]> {
-    let mut fields = stop.get(3..)?.split(|b| *b == b';');
-    fields.find_map(|field| field.strip_prefix(b"thread:"))
 }
 
 impl Server {

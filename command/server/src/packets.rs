@@ -125,6 +125,12 @@ pub fn plain_stop(reply: &[u8]) -> Vec<u8> {
     [b"T05", &kept.collect::<Vec<_>>().join(&b';')[..]].concat()
 }
 
+/// The thread that a stop reply names, as the debugger knows it.
+pub fn thread_in(stop: &[u8]) -> Option<&[u8]> {
+    let mut fields = stop.get(3..)?.split(|b| *b == b';');
+    fields.find_map(|field| field.strip_prefix(b"thread:"))
+}
+
 /// The PC in a stop reply, if it is there.
 pub fn pc_in(reply: &[u8]) -> Option<u64> {
     let mut fields = reply.split(|&b| b == b';');

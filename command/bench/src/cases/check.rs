@@ -274,7 +274,7 @@ pub fn tables(r: &Readings) -> Vec<Table> {
             2.5,
             Unit::Times,
         );
-        t.note(&format!(
+        t.note(format!(
             "The median is {}; the bar {}, the goal {}: {}.",
             times(Some(median)),
             goal.limit(goal.bar),
@@ -283,7 +283,7 @@ pub fn tables(r: &Readings) -> Vec<Table> {
         ));
         t.goal(Some(goal));
     }
-    t.note(&format!(
+    t.note(format!(
         "memcheck with `--undef-value-errors=no`, one turn. Memory: the most that all processes together took (proportional set size), \
          ulpf's own and up to {} MiB of freed blocks (quarantine) included.",
         figure(QUARANTINE_MIB)
