@@ -20,6 +20,7 @@
 
 mod alias;
 mod asm;
+mod branches;
 mod far;
 mod hits;
 mod implicit;
@@ -38,6 +39,7 @@ mod way;
 mod whole;
 mod writer;
 
+pub use branches::{Branch, leading_to};
 pub use implicit::{Access, Implicit};
 pub use parts::*;
 pub use plan::{Group, Part, Pun, Refusal, What, is_masked_move, skipped};
