@@ -18,6 +18,7 @@
 //! (gs-relative). At each of its instructions the state of the original program is known by PC alone
 //! ([`Mark`]): who interrupts a trampoline rolls it back or forward and never shows it to anybody.
 
+mod ahead;
 mod alias;
 mod asm;
 mod branches;
@@ -39,6 +40,7 @@ mod way;
 mod whole;
 mod writer;
 
+pub use ahead::ahead;
 pub use branches::{Branch, leading_to};
 pub use implicit::{Access, Implicit};
 pub use parts::*;

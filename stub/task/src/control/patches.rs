@@ -2,6 +2,7 @@
 //!
 //! `classes.rs` is what bodies know of pages, `code_caves.rs` where they lie.
 
+mod ahead;
 mod entered;
 
 use alloc::boxed::Box;
@@ -55,6 +56,8 @@ pub struct Patches {
     jumped_over: BTreeSet<u64>,
     /// What a patch has looked at that is being divided.
     recalled: Vec<u64>,
+    /// Accesses that will be met soon, as it seems: a patch of what is before them looks at them, too.
+    foreseen: Vec<u64>,
     /// Where a patch begins, and one whose body leads to its body (`entered.rs`).
     linked: BTreeSet<(u64, u64)>,
 }
@@ -72,6 +75,7 @@ impl Patches {
             maps: None,
             jumped_over: BTreeSet::new(),
             recalled: Vec::new(),
+            foreseen: Vec::new(),
             linked: BTreeSet::new(),
         }
     }
@@ -133,11 +137,13 @@ impl Patches {
             return;
         }
         let known = self.maps.is_some();
+        self.foresee(pc, page);
         let mut done = self.make(rest, pc);
         if known && matches!(done, Err(Unpatched::Code | Unpatched::Room)) {
             self.maps = None;
             done = self.make(rest, pc);
         }
+        self.make_foreseen(rest, done.is_ok());
         let refused = &mut rest.tables_mut().patches.refused;
         match done {
             // That a loop begins behind it stays true.
@@ -234,7 +240,8 @@ impl Patches {
         }
         let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
         let patched = |at: u64| patches::table().of(at).is_some_and(Patch::is_in_place);
-        let hot = |at: u64| patched(at) || self.recalled.contains(&at);
+        let known = |at: &u64| self.recalled.contains(at) || self.foreseen.contains(at);
+        let hot = |at: u64| patched(at) || known(&at);
         let mut also = |at: u64, rest: &[u8]| {
             let rest = rest.get(..rest.len().min(15))?;
             // A function's saves and restores become hot together.

@@ -113,11 +113,25 @@ impl Patches {
             return Err(Landings);
         }
         let group = Group::of_branch(from, at, code).map_err(|_| Successor)?;
-        // Others are not to be lost by it.
-        let mut near = table.within(from.saturating_sub(FURTHEST)..group.end());
-        if near.any(|p| p.is_in_place() && from < p.end()) {
-            return Err(Taken);
-        }
+        let near = from.saturating_sub(FURTHEST)..group.end();
+        let met = |p: &&Patch| p.is_in_place() && from < p.end();
+        let mut there = table.within(near).filter(met);
+        let group = match (there.next(), there.next()) {
+            (None, _) => group,
+            // It goes as far as the branch, then.
+            (Some(p), None) if p.start() < at && p.group.pun().is_none() => {
+                let mut parts = p.group.parts.iter();
+                let last = parts.rfind(|x| x.is_looked_at()).ok_or(Taken)?;
+                let group = self.group(last.at, (p.start(), at), maps)?;
+                // Others are not to be lost by it.
+                let mut more = table.within(p.start() + 1..group.end());
+                if more.any(Patch::is_in_place) {
+                    return Err(Taken);
+                }
+                group
+            }
+            _ => return Err(Taken),
+        };
         self.put(rest, group, maps)
     }
 
