@@ -144,6 +144,13 @@ class PatchedAccesses(Case):
         self.assertEqual(patches["landings"], 0)
         self.assertLess(stats["faults"], 4000)
 
+    def test_stores_that_are_jumped_to(self):
+        """A C library's memcpy has such ones, and no room for a jump there: who jumps comes to the body."""
+        rounds = 40000
+        said = subprocess.run([ULPF, "run", "-q", "-w", "copied", "--placement=guard", "--", example("small_copies"), str(rounds)], capture_output=True, text=True, check=True)
+        self.assertEqual((0, said.stdout.strip()), bare(example("small_copies"), str(rounds)))
+        self.assertLess(int(re.search(r"([\d,]+) faults", said.stderr)[1].replace(",", "")), 1000, said.stderr)
+
     def test_a_patch_of_several_threads_goes_when_it_meets_no_guard(self):
         """All rest for that, and for its way back; but a million accesses for nothing cost more."""
         said = subprocess.run([ULPF, "run", "-q", "-w", "watched", "--placement=guard", "--", example("rarely"), "60"], capture_output=True, text=True, check=True)

@@ -18,8 +18,10 @@
 //! (gs-relative). At each of its instructions the state of the original program is known by PC alone
 //! ([`Mark`]): who interrupts a trampoline rolls it back or forward and never shows it to anybody.
 
+mod ahead;
 mod alias;
 mod asm;
+mod branches;
 mod far;
 mod hits;
 mod implicit;
@@ -38,6 +40,8 @@ mod way;
 mod whole;
 mod writer;
 
+pub use ahead::ahead;
+pub use branches::{Branch, leading_to};
 pub use implicit::{Access, Implicit};
 pub use parts::*;
 pub use plan::{Group, Part, Pun, Refusal, What, is_masked_move, skipped};

@@ -221,6 +221,29 @@ impl Group {
         })
     }
 
+    /// What a jump at `start` displaces, up to the branch at `branch` (`code` are the bytes from `start` on), where no access is
+    /// looked at.
+    pub fn of_branch(start: u64, branch: u64, code: &[u8]) -> Result<Group, Refusal> {
+        let mut parts = Vec::new();
+        let mut at = start;
+        while at < start + JUMP as u64 || at <= branch {
+            let rest = code.get((at - start) as usize..);
+            let part = rest.and_then(|rest| displaced(at, rest));
+            let part = part.filter(|p| at > branch || p.end() <= branch || at == branch);
+            let part = part.ok_or(Refusal::Successor)?;
+            at = part.end();
+            parts.push(part);
+        }
+        let bytes = code.get(..(at - start) as usize);
+        Ok(Group {
+            bytes: bytes.ok_or(Refusal::Successor)?.to_vec(),
+            displaced: parts.len(),
+            parts,
+            pun: None,
+            traps: false,
+        })
+    }
+
     /// The same with such a jump. `None`: there is no room for its opcode, or not all of its bytes are the group's.
     pub fn punned(self, pun: Pun) -> Option<Group> {
         let own = usize::from(self.parts.first()?.len);

@@ -191,7 +191,11 @@ pub fn look_again(t: Current, uc: &mut UContext) {
         let classed = g().page_map.class(TargetAddr(page)) != 0;
         let entered = patches::is_entered_behind(pc);
         if classed && patches::is_patched(pc) && !entered {
-            site.heat.store(-MISSED, Relaxed);
+            let again = match patches::may_be_entered_behind(pc) {
+                true => 0,
+                false => -MISSED,
+            };
+            site.heat.store(again, Relaxed);
             return;
         }
         if classed && !entered && (patches::visit(t, pc) || patches::switch(t, pc, true)) {

@@ -95,7 +95,16 @@ fn before(pc: u64) -> Option<&'static Patch> {
 
 /// Has that happened often, and is it not known that it must be so?
 pub fn is_entered_behind(pc: u64) -> bool {
-    let often = |p: &Patch| p.entered.load(Relaxed) >= AFTER.load(Relaxed);
+    has_been_entered(pc, AFTER.load(Relaxed))
+}
+
+/// Has it happened at all?
+pub fn may_be_entered_behind(pc: u64) -> bool {
+    has_been_entered(pc, 1)
+}
+
+fn has_been_entered(pc: u64, least: u32) -> bool {
+    let often = |p: &Patch| p.entered.load(Relaxed) >= least;
     before(pc).is_some_and(often) && table().refused.get(&pc) != Some(&Unpatched::Entered)
 }
 

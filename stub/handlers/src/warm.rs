@@ -1,6 +1,6 @@
 //! Which sites are worth a patch: those that fault again and again.
 //!
-//! One that is hot asks for its patch, for which the world comes to rest. Those that are half-way there wait in a ring
+//! One that is hot asks for its patch, for which the world comes to rest. Those that have faulted twice wait in a ring
 //! and get theirs at the same time, for the rest takes longer than a patch.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -78,7 +78,7 @@ pub fn warm(t: Current, site: &'static Site, at: TargetAddr) {
     }
     let after = patches::AFTER.load(Relaxed) as i32;
     let heat = site.heat.fetch_add(1, Relaxed);
-    let waits = heat == after / 2 && after > 1;
+    let waits = heat == after / 4 && after > 1;
     if heat >= after || waits && wait(site, at.page().0) {
         t.own().hot.set(Some((site, at.page().0)));
     }

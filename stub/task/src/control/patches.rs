@@ -2,6 +2,9 @@
 //!
 //! `classes.rs` is what bodies know of pages, `code_caves.rs` where they lie.
 
+mod ahead;
+mod entered;
+
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -53,6 +56,10 @@ pub struct Patches {
     jumped_over: BTreeSet<u64>,
     /// What a patch has looked at that is being divided.
     recalled: Vec<u64>,
+    /// Accesses that will be met soon, as it seems: a patch of what is before them looks at them, too.
+    foreseen: Vec<u64>,
+    /// Where a patch begins, and one whose body leads to its body (`entered.rs`).
+    linked: BTreeSet<(u64, u64)>,
 }
 
 impl Patches {
@@ -68,6 +75,8 @@ impl Patches {
             maps: None,
             jumped_over: BTreeSet::new(),
             recalled: Vec::new(),
+            foreseen: Vec::new(),
+            linked: BTreeSet::new(),
         }
     }
 
@@ -128,11 +137,13 @@ impl Patches {
             return;
         }
         let known = self.maps.is_some();
+        self.foresee(pc, page);
         let mut done = self.make(rest, pc);
         if known && matches!(done, Err(Unpatched::Code | Unpatched::Room)) {
             self.maps = None;
             done = self.make(rest, pc);
         }
+        self.make_foreseen(rest, done.is_ok());
         let refused = &mut rest.tables_mut().patches.refused;
         match done {
             // That a loop begins behind it stays true.
@@ -183,35 +194,6 @@ impl Patches {
         }
     }
 
-    /// The access at `pc` is looked at by a patch whose jump stands before it, and somebody comes to it by another way:
-    /// it gets a patch of its own.
-    fn split(&mut self, rest: &mut AtRest, pc: u64) {
-        let Some(p) = patches::table().at(pc) else {
-            return;
-        };
-        let (start, pun) = (p.start(), p.group.pun());
-        let looked_at = p.group.parts.iter().filter(|x| x.is_looked_at());
-        self.recalled = looked_at.map(|x| x.at).collect();
-        self.remove(rest, start);
-        let own = match patches::table().refused.get(&pc) {
-            Some(why @ Unpatched::Landings) => Err(*why),
-            _ => self.patch_at(rest, pc),
-        };
-        let own = own.or_else(|_| self.patch_punned(rest, pc));
-        // Who comes from before still does; without a patch of its own all is as it was.
-        let mut looked_at = self.recalled.iter().rev();
-        let last = looked_at.find(|at| own.is_err() || **at < pc).copied();
-        if let (Some(last), Ok(maps)) = (last, self.maps()) {
-            let _ = self.place(rest, last, start, pun, &maps);
-        }
-        self.recalled.clear();
-        let refused = &mut rest.tables_mut().patches.refused;
-        match own {
-            Ok(()) => refused.remove(&pc),
-            Err(_) => refused.insert(pc, Unpatched::Entered),
-        };
-    }
-
     // ---- code ------------------------------------------------------------------------------------
 
     /// What a patch of the access at `pc` is to displace that begins at `from` and goes on to `last`, at least.
@@ -258,7 +240,8 @@ impl Patches {
         }
         let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
         let patched = |at: u64| patches::table().of(at).is_some_and(Patch::is_in_place);
-        let hot = |at: u64| patched(at) || self.recalled.contains(&at);
+        let known = |at: &u64| self.recalled.contains(at) || self.foreseen.contains(at);
+        let hot = |at: u64| patched(at) || known(&at);
         let mut also = |at: u64, rest: &[u8]| {
             let rest = rest.get(..rest.len().min(15))?;
             // A function's saves and restores become hot together.
@@ -394,11 +377,21 @@ impl Patches {
         pun: Option<Pun>,
         maps: &Snapshot,
     ) -> Result<(), Unpatched> {
-        use Unpatched::{Code, Room, Successor, Taken};
-        let mut group = match pun {
+        let group = match pun {
             None => self.with_neighbours(pc, from, maps)?,
             Some(pun) => self.alone(pc, from, pun, maps)?,
         };
+        self.put(rest, group, maps)
+    }
+
+    /// A patch that displaces this.
+    fn put(
+        &mut self,
+        rest: &mut AtRest,
+        mut group: Group,
+        maps: &Snapshot,
+    ) -> Result<(), Unpatched> {
+        use Unpatched::{Code, Room, Successor, Taken};
         let rest_of_loop = group.displaced_end()..group.end();
         let others = || {
             let mut others = patches::table().within(rest_of_loop.clone());
@@ -457,10 +450,18 @@ impl Patches {
         }
         let made =
             place.and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
-        let (at, jump, body) = made.ok_or(Room)?;
+        let (at, jump, mut body) = made.ok_or(Room)?;
         // Those whose place it takes, and with them what they look at.
         while let Some(p) = patches::table().before(end).filter(|p| start < p.end()) {
             self.remove(rest, p.start());
+        }
+        if !generated && let Some((linked, to)) = entered::linked(&group, maps) {
+            let linked = Trampoline::new(&linked, target(at));
+            // (It may be out of reach.)
+            if let Some(linked) = linked.filter(|l| l.code.len() == body.code.len()) {
+                body = linked;
+                self.linked.extend(to.into_iter().map(|to| (to, start)));
+            }
         }
         self.made += 1;
         self.caves.take(at, size, true);
@@ -518,6 +519,7 @@ impl Patches {
             REMOVED.fetch_add(1, Relaxed);
         }
         self.caves.take(p.at, p.body.code.len() as u64 + 1, false);
+        self.unlink(rest, &p);
     }
 
     /// The patch of the instruction at `pc` has not paid: the original code is back, for now or for good.

@@ -1,0 +1,183 @@
+//! Accesses that are looked at by a patch whose jump stands before them, and that somebody comes to by another way: code
+//! that is jumped to behind the jump is still there, and faults.
+//!
+//! ```text
+//!   je 1f ─▶ patched, too: its body has the branch ──┐
+//!   …                                                │
+//!   mov %si,(%rdi)  ─▶  e9 …  ─▶  body: mov %si,(%rdi)│
+//! 1: mov %cl,(%rdi)                     mov %cl,(%rdi) ◀┘
+//! ```
+//! Where there is no room for a second jump, the branches that lead there are found in their function, and a body that has
+//! one of them leads to the copy in the other body. So that one goes when the other one does.
+
+use alloc::vec::Vec;
+
+use ulpf_engine::patch::{Group, JUMP, What, leading_to, skipped};
+use ulpf_lib::guard::maps::Snapshot;
+use ulpf_lib::ring::Unpatched;
+
+use super::{FURTHEST, Patches};
+use crate::control::{functions, generated, text};
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::patches;
+use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::sections;
+use ulpf_stub_tables::patches::Patch;
+
+/// In longer functions nobody looks for branches.
+const LONGEST: u64 = 1 << 16;
+
+impl Patches {
+    /// The access at `pc` is looked at by a patch whose jump stands before it, and somebody comes to it by another way:
+    /// it gets a patch of its own, or whoever leads there is
+    /// patched.
+    pub(super) fn split(&mut self, rest: &mut AtRest, pc: u64) {
+        let Some(p) = patches::table().at(pc) else {
+            return;
+        };
+        let (start, pun) = (p.start(), p.group.pun());
+        let looked_at = p.group.parts.iter().filter(|x| x.is_looked_at());
+        self.recalled = looked_at.map(|x| x.at).collect();
+        self.remove(rest, start);
+        let own = match patches::table().refused.get(&pc) {
+            Some(why @ Unpatched::Landings) => Err(*why),
+            _ => self.patch_at(rest, pc),
+        };
+        let own = own.or_else(|_| self.patch_punned(rest, pc));
+        // Who comes from before still does; without a patch of its own all is as it was.
+        let mut looked_at = self.recalled.iter().rev();
+        let last = looked_at.find(|at| own.is_err() || **at < pc).copied();
+        if let (Some(last), Ok(maps)) = (last, self.maps()) {
+            let _ = self.place(rest, last, start, pun, &maps);
+        }
+        self.recalled.clear();
+        let refused = &mut rest.tables_mut().patches.refused;
+        if own.is_ok() {
+            refused.remove(&pc);
+        } else {
+            refused.insert(pc, Unpatched::Entered);
+            self.link(rest, pc);
+        }
+    }
+
+    /// Who jumps to the access at `pc` is to come to the body that looks at it.
+    fn link(&mut self, rest: &mut AtRest, pc: u64) {
+        let whole = self.maps().ok().and_then(|m| functions::whole(pc, &m));
+        let Some((start, end)) = whole.filter(|w| w.1 - w.0 <= LONGEST) else {
+            return;
+        };
+        let code = functions::block(start, (end - start) as usize);
+        for branch in leading_to(pc, start, &code) {
+            let Ok(maps) = self.maps() else { return };
+            if let Some(p) = patches::table().at(branch.at) {
+                // It leads there when it is made anew.
+                let (start, pun) = (p.start(), p.group.pun());
+                let last = p.group.parts.iter().rfind(|x| x.is_looked_at());
+                if let Some(last) = last.map(|x| x.at).filter(|_| !p.group.checks(pc)) {
+                    let _ = self.place(rest, last, start, pun, &maps);
+                }
+                continue;
+            }
+            for from in branch.starts {
+                if self.place_branch(rest, from, branch.at, &maps).is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A patch of the branch at `at`, its jump at `from`.
+    fn place_branch(
+        &mut self,
+        rest: &mut AtRest,
+        from: u64,
+        at: u64,
+        maps: &Snapshot,
+    ) -> Result<(), Unpatched> {
+        use Unpatched::{Code, Landings, Successor, Taken};
+        let mut code = [0; 64];
+        let vma = maps.at(from).ok_or(Code)?;
+        let code = code.get_mut(..(vma.end - from).min(64) as usize);
+        let code = code.ok_or(Code)?;
+        let may = text::may_patch(vma) && !sections::has_code(vma.start, vma.end);
+        if !may || g().alias_of(at).is_some() || text::read(from, code) != code.len() {
+            return Err(Code);
+        }
+        // What it jumps past is a prefix.
+        let branch = code.get((at - from) as usize..).unwrap_or(&[]);
+        if branch.get(..3).is_none_or(skipped) {
+            return Err(Successor);
+        }
+        let table = patches::table();
+        if table.refused.get(&from) == Some(&Landings) {
+            return Err(Landings);
+        }
+        let group = Group::of_branch(from, at, code).map_err(|_| Successor)?;
+        let near = from.saturating_sub(FURTHEST)..group.end();
+        let met = |p: &&Patch| p.is_in_place() && from < p.end();
+        let mut there = table.within(near).filter(met);
+        let group = match (there.next(), there.next()) {
+            (None, _) => group,
+            // It goes as far as the branch, then.
+            (Some(p), None) if p.start() < at && p.group.pun().is_none() => {
+                let mut parts = p.group.parts.iter();
+                let last = parts.rfind(|x| x.is_looked_at()).ok_or(Taken)?;
+                let group = self.group(last.at, (p.start(), at), maps)?;
+                // Others are not to be lost by it.
+                let mut more = table.within(p.start() + 1..group.end());
+                if more.any(Patch::is_in_place) {
+                    return Err(Taken);
+                }
+                group
+            }
+            _ => return Err(Taken),
+        };
+        self.put(rest, group, maps)
+    }
+
+    /// This patch has gone: those go, too, whose bodies lead to its body.
+    pub(super) fn unlink(&mut self, rest: &mut AtRest, gone: &Patch) {
+        let pairs = self
+            .linked
+            .range((gone.start(), 0)..=(gone.start(), u64::MAX));
+        let pairs: Vec<(u64, u64)> = pairs.copied().collect();
+        for pair in &pairs {
+            self.linked.remove(pair);
+            self.remove(rest, pair.1);
+        }
+        if !pairs.is_empty() {
+            // Once it is there again, they are to be, too.
+            let refused = &mut rest.tables_mut().patches.refused;
+            for part in &gone.group.parts {
+                if refused.get(&part.at) == Some(&Unpatched::Entered) {
+                    refused.remove(&part.at);
+                }
+            }
+        }
+    }
+}
+
+/// The same, with its branches to what other patches in place look at, or have displaced, led to their bodies; and where those
+/// patches begin. `None`: there are no such branches.
+pub(super) fn linked(group: &Group, maps: &Snapshot) -> Option<(Group, Vec<u64>)> {
+    let mut linked = group.clone();
+    let mut others = Vec::new();
+    for part in &mut linked.parts {
+        let (What::If(_, to) | What::Jump(to)) = &mut part.what else {
+            continue;
+        };
+        let p = patches::table().at(*to);
+        let p = p.filter(|p| p.start() != *to && group.part(*to).is_none());
+        let p = p.filter(|p| !maps.at(p.start()).is_none_or(generated::is_generated));
+        let n = p.and_then(|p| p.group.part(*to));
+        let Some((p, n)) = p.zip(n) else {
+            continue;
+        };
+        let is_needed = *to < p.start() + JUMP as u64 || p.group.checks(*to);
+        if let Some(offset) = p.body.parts.get(n).filter(|_| is_needed) {
+            *to = p.at + u64::from(*offset);
+            others.push(p.start());
+        }
+    }
+    (!others.is_empty()).then_some((linked, others))
+}
