@@ -29,8 +29,7 @@ const LONGEST: u64 = 1 << 16;
 
 impl Patches {
     /// The access at `pc` is looked at by a patch whose jump stands before it, and somebody comes to it by another way:
-    /// it gets a patch of its own, or whoever leads there is
-    /// patched.
+    /// it gets a patch of its own, or whoever leads there is patched.
     pub(super) fn split(&mut self, rest: &mut AtRest, pc: u64) {
         let Some(p) = patches::table().at(pc) else {
             return;
