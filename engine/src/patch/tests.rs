@@ -511,9 +511,10 @@ fn a_masked_load_is_looked_at_by_what_it_selects() {
     for (code, mask) in loads {
         let load = group(code).unwrap();
         assert!(load.checks(AT));
-        for whole in [false, true] {
+        for (whole, counts) in [(false, true), (true, true), (false, false)] {
             let target = Target {
                 whole,
+                counts,
                 ..target(AT - 0x400_0000)
             };
             let trampoline = Trampoline::new(&load, target).unwrap();
@@ -521,7 +522,10 @@ fn a_masked_load_is_looked_at_by_what_it_selects() {
             assert!(has(mask));
             // What has 64 bytes in 64 elements needs no spreading.
             assert_eq!(has(&PDEP_RCX), code[3] & 0x60 == 0x20);
-            assert!(trampoline.marks.iter().any(|m| m.phase == Phase::Runs));
+            assert_eq!(
+                counts,
+                trampoline.marks.iter().any(|m| m.phase == Phase::Runs)
+            );
         }
     }
     // One that reads a broadcast element.

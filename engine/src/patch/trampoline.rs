@@ -306,7 +306,8 @@ fn checked(
     let (writes, reads) = (mem.kind.writes(), mem.kind.reads());
     let one_table = target.tables.writes == target.tables.reads;
     // The way that is taken mostly has no branch that is taken: each such costs more than a few instructions.
-    let falls = !target.counts && (one_table || !(writes && reads));
+    // (Vectors and masks have several such questions.)
+    let falls = !target.counts && size <= 16 && mask.is_none() && (one_table || !(writes && reads));
     for (wanted, bits) in [
         (writes, target.tables.writes),
         (reads && !(writes && one_table), target.tables.reads),
@@ -327,15 +328,14 @@ fn checked(
             asm.shift(a);
             asm.constant(b, bits);
             asm.indexed(op, *wide, b, 1, *disp);
-            let falls = falls && !*wide;
             let (mut short, mut from, mut clear) = (None, None, None);
             if falls {
                 asm.zero_unless_zero(size + 7);
                 let near = asm.jrcxz();
                 match access {
-                    Access::Of(_) if mask.is_none() => short = Some(near),
+                    Access::Of(_) => short = Some(near),
                     // (They have too much code for short branches.)
-                    _ => {
+                    Access::Implicit(..) => {
                         asm.begin_nop();
                         aside = go_aside(asm, &mut to_aside)?;
                         asm.begin_nop();
