@@ -386,8 +386,8 @@ impl Asm {
     /// rcx, which has so many bits at most, becomes 0 unless it is 0: so [`Asm::jrcxz`] is not taken where it was 0.
     pub fn zero_unless_zero(&mut self, bits: u32) {
         match bits {
-            ..=8 => self.put(&[0x8d, 0x49, 0xff, 0x0f, 0xb6, 0xcd]),
-            ..=16 => {
+            0..=8 => self.put(&[0x8d, 0x49, 0xff, 0x0f, 0xb6, 0xcd]),
+            9..=16 => {
                 self.put(&[0x8d, 0x49, 0xff, 0x0f, 0xc9]);
                 self.ecx_from_cl();
             }
