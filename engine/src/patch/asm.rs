@@ -383,6 +383,25 @@ impl Asm {
         *self.bytes.get_mut(from - 1)? = distance as u8;
         Some(())
     }
+    /// rcx, which has so many bits at most, becomes 0 unless it is 0: so [`Asm::jrcxz`] is not taken where it was 0.
+    pub fn zero_unless_zero(&mut self, bits: u32) {
+        match bits {
+            0..=8 => self.put(&[0x8d, 0x49, 0xff, 0x0f, 0xb6, 0xcd]),
+            9..=16 => {
+                self.put(&[0x8d, 0x49, 0xff, 0x0f, 0xc9]);
+                self.ecx_from_cl();
+            }
+            _ => {
+                self.put(&[0x48, 0x8d, 0x49, 0xff, 0x48, 0x0f, 0xc9]);
+                self.ecx_from_cl();
+            }
+        }
+    }
+    /// What makes a `nop` with an operand of the `jmp rel32` that is put behind it: who comes from before passes by that jump
+    /// without a branch. (Its opcode is the operand's SIB byte, its distance the displacement.)
+    pub fn begin_nop(&mut self) {
+        self.put(&[0x0f, 0x1f, 0x84]);
+    }
     /// `jmp rel8`
     pub fn jmp_short(&mut self) -> usize {
         self.put(&[0xeb, 0]);

@@ -15,6 +15,8 @@ use super::writer::{Target, Writer, restore};
 /// Some bit is set in the bytes that hold the access's bits.
 pub struct Near {
     pub part: u8,
+    /// A short branch that leads to such a jump.
+    pub short: Option<usize>,
     /// A jump from there to here; `None`: it stands behind what leads here.
     pub from: Option<usize>,
     pub back: usize,

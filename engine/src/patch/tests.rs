@@ -380,6 +380,69 @@ fn accesses_to_whole_pages_have_a_short_way() {
     }
 }
 
+/// Where a heap is checked, an access that finds nothing takes no branch, up to the jump that leads back. What is rare is reached by
+/// jumps that stand behind that, or within an instruction that does nothing; whoever is at such a jump has his registers in the
+/// area, whoever passes by has them back.
+#[test]
+fn accesses_that_find_nothing_take_no_branch() {
+    for code in [
+        // mov %rax,8(%rdi); nop / mov %al,(%rdi); inc %rdi / addl $1,4(%rdi); ret
+        &[0x48, 0x89, 0x47, 0x08, 0x90][..],
+        &[0x88, 0x07, 0x48, 0xff, 0xc7],
+        &[0x83, 0x47, 0x04, 0x01, 0xc3],
+        // movups %xmm0,(%rdi); nop; nop / movabs-like: movq $1,0x100(%rdi)
+        &[0x0f, 0x11, 0x07, 0x90, 0x90],
+        &[
+            0x48, 0xc7, 0x87, 0x00, 0x01, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00,
+        ],
+        // mov (%rax),%rax; mov 8(%rax),%ecx; mov %al,(%rdx) / mov (%rdi),%eax; call *0x10(%rax)
+        &[0x48, 0x8b, 0x00, 0x8b, 0x48, 0x08, 0x88, 0x02],
+        &[0x8b, 0x07, 0xff, 0x50, 0x10],
+    ] {
+        let group = whole(code);
+        let unchecked = target(AT - 0x400_0000);
+        let checked = Target {
+            counts: false,
+            ..unchecked
+        };
+        let body = Trampoline::new(&group, checked).unwrap();
+        let mut decoder =
+            iced_x86::Decoder::with_ip(64, &body.code, 0, iced_x86::DecoderOptions::NONE);
+        let (mut rare, mut nops) = (0, 0);
+        loop {
+            let insn = decoder.decode();
+            let at = insn.ip() as u16;
+            match insn.mnemonic() {
+                iced_x86::Mnemonic::Jrcxz => {
+                    let to = insn.near_branch64() as u16;
+                    assert_eq!(body.code[usize::from(to)], 0xe9, "{code:x?} at {at:#x}");
+                    let (from, to) = (body.mark(at).unwrap(), body.mark(to).unwrap());
+                    assert_eq!((to.part, to.phase), (from.part, Phase::Saved));
+                    rare += 1;
+                }
+                // (Its operand is the jump.)
+                iced_x86::Mnemonic::Nop if insn.len() == 8 => {
+                    assert_eq!(body.code[usize::from(at) + 3], 0xe9);
+                    let phase = |at| body.mark(at).unwrap().phase;
+                    let implicit = phase(at) == Phase::Saved;
+                    assert!(
+                        implicit || phase(at) == Phase::After,
+                        "{code:x?} at {at:#x}"
+                    );
+                    assert_eq!(phase(at + 3), Phase::Saved);
+                    nops += 1;
+                }
+                // Back, or where it calls.
+                iced_x86::Mnemonic::Jmp => break,
+                _ => assert!(!insn.is_invalid(), "{code:x?} at {at:#x}"),
+            }
+        }
+        let looked_at = group.parts.iter().filter(|p| p.is_looked_at()).count();
+        assert_eq!((rare, nops), (2 * looked_at, nops), "{code:x?}");
+        assert_eq!(nops > 0, looked_at > 1, "{code:x?}");
+    }
+}
+
 /// For a debugger: a hit is left to an `int3` before it is made, and whoever is there stands before the instruction.
 #[test]
 fn hits_may_be_looked_at_before_they_are_made() {
@@ -448,9 +511,10 @@ fn a_masked_load_is_looked_at_by_what_it_selects() {
     for (code, mask) in loads {
         let load = group(code).unwrap();
         assert!(load.checks(AT));
-        for whole in [false, true] {
+        for (whole, counts) in [(false, true), (true, true), (false, false)] {
             let target = Target {
                 whole,
+                counts,
                 ..target(AT - 0x400_0000)
             };
             let trampoline = Trampoline::new(&load, target).unwrap();
@@ -458,7 +522,10 @@ fn a_masked_load_is_looked_at_by_what_it_selects() {
             assert!(has(mask));
             // What has 64 bytes in 64 elements needs no spreading.
             assert_eq!(has(&PDEP_RCX), code[3] & 0x60 == 0x20);
-            assert!(trampoline.marks.iter().any(|m| m.phase == Phase::Runs));
+            assert_eq!(
+                counts,
+                trampoline.marks.iter().any(|m| m.phase == Phase::Runs)
+            );
         }
     }
     // One that reads a broadcast element.

@@ -44,7 +44,10 @@ pub struct Trampoline {
 /// The other way of a checked part: the access is none of ours.
 struct Aside {
     part: u8,
-    from: usize,
+    /// Short branches that lead to such a jump.
+    shorts: Vec<usize>,
+    /// A jump from there to here.
+    from: Option<usize>,
     back: usize,
     a: u8,
     b: u8,
@@ -95,10 +98,15 @@ impl Trampoline {
                         aside.counted = Some(from);
                     }
                     after = aside.back as u16;
-                    asides.push(aside);
                     if let What::Implicit(i) = &part.what {
                         original::follow(&mut w, i, target)?;
                     }
+                    // What is rare stands behind a jump that is there anyway, if one is near.
+                    let rest = group.parts.get(n + 1..).unwrap_or(&[]);
+                    if !ends_soon(rest) {
+                        islands(&mut w, &mut aside, &mut near, Some(Phase::After))?;
+                    }
+                    asides.push(aside);
                 }
                 What::Repeated(insn) => {
                     (a, b) = registers(named(insn))?;
@@ -122,6 +130,9 @@ impl Trampoline {
         }
         jump_to(&mut w.asm, target, group.end())?;
         w.mark(Phase::After);
+        if let Some(aside) = asides.last_mut() {
+            islands(&mut w, aside, &mut near, None)?;
+        }
         // Loops stay here.
         for (from, to) in branches {
             w.asm.aim(from, usize::from(*trampoline.parts.get(to)?))?;
@@ -131,8 +142,10 @@ impl Trampoline {
             if let Some(from) = x.counted {
                 w.asm.aim(from, x.back)?;
             }
-            let here = w.asm.here();
-            w.asm.aim(x.from, here)?;
+            if let Some(from) = x.from {
+                let here = w.asm.here();
+                w.asm.aim(from, here)?;
+            }
             w.asm.count_in_ecx(target.idle_count);
             w.asm.ecx_from_ch();
             let on = w.asm.jrcxz();
@@ -185,7 +198,9 @@ impl Trampoline {
             w.part = n as u8;
             let first = its.first_mut()?;
             let count = match first.whole {
-                Some(count) => count,
+                // (Pages of a checked heap have no tally.)
+                None if !target.counts => None,
+                Some(count) => Some(count),
                 None => {
                     let here = w.asm.here();
                     w.asm.aim(first.from.take()?, here)?;
@@ -194,7 +209,7 @@ impl Trampoline {
                     for from in none {
                         w.asm.aim_short(from)?;
                     }
-                    count
+                    Some(count)
                 }
             };
             let mut hits = Vec::new();
@@ -206,9 +221,11 @@ impl Trampoline {
                 w.asm.aim(from, here)?;
             }
             hit(&mut w, its.first()?, access, target, &mut trampoline.looks)?;
-            let here = w.asm.here();
-            w.asm.aim(count, here)?;
-            tally(&mut w, its.first()?, access, back)?;
+            if let Some(count) = count {
+                let here = w.asm.here();
+                w.asm.aim(count, here)?;
+                tally(&mut w, its.first()?, access, back)?;
+            }
         }
         trampoline.code = w.asm.bytes;
         trampoline.marks = w.marks;
@@ -275,23 +292,25 @@ fn checked(
         mask.elements(asm, b);
         asm.jrcxz()
     });
+    let mut to_aside: Vec<usize> = [Some(not_ours), nothing].into_iter().flatten().collect();
     let mut aside = None;
     let mut first_asked = None;
     if asks {
         let (count, none) = whole_page(asm, (size, a, b), target)?;
         first_asked = Some(count);
-        asm.aim_short(not_ours)?;
-        if let Some(nothing) = nothing {
-            asm.aim_short(nothing)?;
-        }
-        aside = Some(asm.jmp());
+        aside = go_aside(asm, &mut to_aside)?;
         for from in none {
             asm.aim_short(from)?;
         }
     }
+    let (writes, reads) = (mem.kind.writes(), mem.kind.reads());
+    let one_table = target.tables.writes == target.tables.reads;
+    // The way that is taken mostly has no branch that is taken: each such costs more than a few instructions.
+    // (Vectors and masks have several such questions.)
+    let falls = !target.counts && size <= 16 && mask.is_none() && (one_table || !(writes && reads));
     for (wanted, bits) in [
-        (mem.kind.writes(), target.tables.writes),
-        (mem.kind.reads(), target.tables.reads),
+        (writes, target.tables.writes),
+        (reads && !(writes && one_table), target.tables.reads),
     ] {
         if !wanted {
             continue;
@@ -309,9 +328,28 @@ fn checked(
             asm.shift(a);
             asm.constant(b, bits);
             asm.indexed(op, *wide, b, 1, *disp);
-            let clear = asm.jrcxz();
+            let (mut short, mut from, mut clear) = (None, None, None);
+            if falls {
+                asm.zero_unless_zero(size + 7);
+                let near = asm.jrcxz();
+                match access {
+                    Access::Of(_) => short = Some(near),
+                    // (They have too much code for short branches.)
+                    Access::Implicit(..) => {
+                        asm.begin_nop();
+                        aside = go_aside(asm, &mut to_aside)?;
+                        asm.begin_nop();
+                        asm.aim_short(near)?;
+                        from = Some(asm.jmp());
+                    }
+                }
+            } else {
+                clear = Some(asm.jrcxz());
+                from = Some(asm.jmp());
+            }
             near.push(Near {
-                from: Some(asm.jmp()),
+                short,
+                from,
                 part,
                 bits,
                 size,
@@ -321,14 +359,12 @@ fn checked(
                 whole: first_asked.take(),
                 back: 0,
             });
-            if aside.is_none() {
-                asm.aim_short(not_ours)?;
-                if let Some(nothing) = nothing {
-                    asm.aim_short(nothing)?;
-                }
-                aside = Some(asm.jmp());
+            if !falls {
+                aside = aside.or(go_aside(asm, &mut to_aside)?);
             }
-            asm.aim_short(clear)?;
+            if let Some(clear) = clear {
+                asm.aim_short(clear)?;
+            }
             let back = asm.here();
             near.last_mut()?.back = back;
         }
@@ -353,10 +389,72 @@ fn checked(
     w.mark(Phase::Done);
     Some(Aside {
         part: w.part,
-        from: aside?,
+        shorts: to_aside,
+        from: aside,
         back: w.asm.here(),
         a,
         b,
         counted: None,
     })
+}
+
+/// Where these short branches lead: to a jump, if there are any.
+fn go_aside(asm: &mut Asm, branches: &mut Vec<usize>) -> Option<Option<usize>> {
+    if branches.is_empty() {
+        return Some(None);
+    }
+    for from in branches.drain(..) {
+        asm.aim_short(from)?;
+    }
+    Some(Some(asm.jmp()))
+}
+
+/// Is what follows so little code that short branches go over it?
+fn ends_soon(rest: &[Part]) -> bool {
+    const LEAST_LEFT: usize = 20;
+    let len = |p: &Part| match p.what {
+        What::Copy | What::Relative(_) => Some(p.len.into()),
+        What::Jump(_) | What::If(..) => Some(6),
+        _ => None,
+    };
+    let len: Option<usize> = rest.iter().map(len).sum();
+    len.is_some_and(|len| len <= LEAST_LEFT)
+}
+
+/// Where the short branches of an access lead to that go on far away. `passed`: what holds for those who come there from before.
+fn islands(
+    w: &mut Writer,
+    aside: &mut Aside,
+    near: &mut [Near],
+    passed: Option<Phase>,
+) -> Option<()> {
+    let before = core::mem::replace(&mut w.part, aside.part);
+    if !aside.shorts.is_empty() {
+        aside.from = Some(island(w, aside.shorts.drain(..), passed)?);
+    }
+    for x in near.iter_mut().filter(|x| x.part == aside.part) {
+        if let Some(short) = x.short.take() {
+            x.from = Some(island(w, [short], passed)?);
+        }
+    }
+    w.part = before;
+    Some(())
+}
+
+/// A jump to which short branches lead.
+fn island(
+    w: &mut Writer,
+    shorts: impl IntoIterator<Item = usize>,
+    passed: Option<Phase>,
+) -> Option<usize> {
+    if let Some(phase) = passed {
+        w.asm.begin_nop();
+        w.mark(phase);
+    }
+    for short in shorts {
+        w.asm.aim_short(short)?;
+    }
+    let from = w.asm.jmp();
+    w.mark(Phase::Saved);
+    Some(from)
 }
