@@ -26,8 +26,14 @@ pub fn program(bench: &mut Bench) -> Option<PathBuf> {
         );
         return None;
     }
-    let real = find("redis-server").or_else(|| find("redis-check-rdb"))?;
-    let real = fs::canonicalize(real).ok()?;
+    let real = find("redis-server").or_else(|| find("redis-check-rdb"));
+    let Some(real) = real.and_then(|real| fs::canonicalize(real).ok()) else {
+        bench.skip(
+            "redis",
+            "redis-server is not installed (apt install redis-server)",
+        );
+        return None;
+    };
     let ours = bench.programs.file("redis-server");
     let _ = std::os::unix::fs::symlink(real, &ours);
     Some(ours)
