@@ -77,7 +77,8 @@ struct Words {
 #[command(override_usage = "ulpf gdb [GDB OPTIONS] [PROGRAM [ARGS]...]")]
 struct GdbArgs {
     /// GDB's own options (-x FILE, -ex COMMAND, …), --placement=auto|guard|debug-register and
-    /// --backend=auto|signal|kernel|sim, --check (stop at errors of the heap), then the program and its arguments
+    /// --backend=auto|signal|kernel|sim, --check (stop at errors of the heap; with
+    /// --base, --gap=BYTES and other options of `ulpf check`), then the program and its arguments
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

@@ -291,7 +291,8 @@ impl Control {
             HeapAsk::Block(at) | HeapAsk::Pointers(at) => {
                 let (wrong, block) = match told_blocks::near(at).filter(|b| b.has(at)) {
                     Some(block) => (Wrong::Outside, Some(block)),
-                    None if arena::has(at) => judge::nearest(at),
+                    // (Those from before, too.)
+                    None if arena::has(at) || regions::has(at) => judge::nearest(at),
                     None => (Wrong::Outside, None),
                 };
                 let Some(block) = block else {
