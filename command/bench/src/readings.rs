@@ -85,7 +85,8 @@ impl Readings {
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+/// The middle one, or what is between the two.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     Some(match values.len() % 2 {

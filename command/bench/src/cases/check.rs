@@ -7,7 +7,7 @@ use super::super::clock::Clock;
 use super::super::machine::find;
 use super::super::peak;
 use super::super::programs::missing;
-use super::super::readings::{CLOCK, PROCESSOR, Readings};
+use super::super::readings::{PROCESSOR, Readings, median};
 use super::super::table::{Goal, Table, Unit, figure, some, times};
 use super::super::tools::Measured;
 use super::super::turns::Bench;
@@ -229,13 +229,11 @@ pub fn tables(r: &Readings) -> Vec<Table> {
             "ulpf check",
         ],
     );
+    // (redis is told in processor time alone.)
+    let unit = r.unit_of_cost(CASE);
     let mut ratios = Vec::new();
     let names = WORK.iter().map(|w| w.0);
     for name in names.chain([REDIS]) {
-        let unit = match name {
-            REDIS => PROCESSOR,
-            _ => unit(r),
-        };
         let variant = |way: &str| format!("{name}, {way}");
         let of_bare = |way: &str| r.ratio(CASE, &variant(way), &variant("bare"), unit);
         let Some(ours) = of_bare(OURS) else {
@@ -277,17 +275,17 @@ pub fn tables(r: &Readings) -> Vec<Table> {
             &mib(OURS),
         ]);
     }
-    if let Some(median) = middle(ratios) {
+    if let Some(middle) = median(ratios) {
         let goal = Goal::at_most(
             "ulpf check, the median of these",
-            median,
+            middle,
             6.0,
             2.5,
             Unit::Times,
         );
         t.note(format!(
             "The median is {}; the bar {}, the goal {}: {}.",
-            times(Some(median)),
+            times(Some(middle)),
             goal.limit(goal.bar),
             goal.limit(goal.goal),
             goal.outcome()
@@ -328,25 +326,4 @@ fn thread_table(r: &Readings) -> Option<Table> {
     let what = "two threads on two processors under ulpf check, against one";
     t.goal(gain.map(|gain| Goal::at_least(what, gain, 1.8, 2.0, Unit::Times)));
     Some(t)
-}
-
-/// (redis is told in processor time alone.)
-fn unit(r: &Readings) -> &'static str {
-    let named = |r: &&super::super::readings::Reading| r.case == CASE && r.unit == PROCESSOR;
-    match r
-        .0
-        .iter()
-        .filter(named)
-        .any(|r| !r.variant.starts_with(REDIS))
-    {
-        true => PROCESSOR,
-        false => CLOCK,
-    }
-}
-
-fn middle(mut ratios: Vec<f64>) -> Option<f64> {
-    ratios.sort_by(f64::total_cmp);
-    let n = ratios.len();
-    let (low, high) = (ratios.get(n.checked_sub(1)? / 2)?, ratios.get(n / 2)?);
-    Some((low + high) / 2.0)
 }
