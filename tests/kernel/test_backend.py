@@ -20,11 +20,15 @@ from lib.guest import Guest, InGuest, run_sessions
 ORACLE = os.path.join(ROOT, "target", "release", "ulpf-oracle")
 
 
+# The oracle's that take too long in a machine that is emulated: a minute where all others take eight seconds.
+LONG_CASES = {"made-code-after-patches-were-off.case"}
+
+
 def cases():
     """The oracle's, but for those in debug registers: these need no guards."""
     for path in sorted(glob.glob(os.path.join(ROOT, "oracle", "cases", "*.case"))):
         with open(path) as text:
-            if "registers" not in text.read().splitlines():
+            if os.path.basename(path) not in LONG_CASES and "registers" not in text.read().splitlines():
                 yield path
 
 
@@ -136,8 +140,7 @@ class Own(WithModule):
         runs = [["case", *CASES], ["one", "unicorn", "1"], ["one", "threads", "3"]]
         for run in runs:
             status, out, err = self.guest.run(ORACLE, "--ulpf", "/ulpf", *run)
-            print(out, err)
-            self.assertEqual(status, 0, run)
+            self.assertEqual(status, 0, f"{run}\n{out}\n{err}")
 
     def test_doctor_knows_it(self):
         said = self.guest.run("/ulpf", "doctor")[1]
@@ -327,7 +330,7 @@ def told():
 
 
 class Backend(unittest.TestCase):
-    limit = 400
+    limit = 600
     idle = True
 
     def test_the_kernel_does_not_complain(self):

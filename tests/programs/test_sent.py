@@ -34,6 +34,9 @@ class Sent(Case):
             status, out, err = ulpf("run", "--quiet", "--no-summary", *options, "--", example("woken"))
             self.assertEqual((status, out, err), (0, expected, ""), options)
 
+    # Who waits for a processor in our code sleeps there meanwhile.
+    test_children_are_woken.alone = True
+
     def test_lengths_that_the_kernel_refuses(self):
         """No buffer is taken for four gigabytes because its length is -1: each of these took minutes."""
         status, expected = bare(example("refused"))
