@@ -89,8 +89,8 @@ impl Sums {
             "ulpf: {} at {}; {} allocated, {} freed, {} bytes at most",
             count(get(&f.errors).saturating_sub(how.suppressed), "error"),
             count(self.places, "place"),
-            count(get(&f.allocated), "block"),
-            get(&f.freed),
+            count(f.allocated(), "block"),
+            f.freed(),
             get(&f.most),
         );
         let hidden = (how.suppressed, self.lost.suppressed);

@@ -283,6 +283,43 @@ impl Old {
     }
 }
 
+/// Threads take blocks from so many shelves: no two from the same one, if there are no more of them.
+pub const SHELVES: usize = 8;
+
+/// What is counted of the blocks of a shelf.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Counts {
+    /// Blocks allocated since the beginning.
+    pub allocated: AtomicU64,
+    /// Blocks freed since the beginning.
+    pub freed: AtomicU64,
+    /// Bytes in blocks now.
+    pub bytes: AtomicU64,
+}
+
+impl Findings {
+    fn sum(&self, which: impl Fn(&Counts) -> &AtomicU64) -> u64 {
+        let each = self.counts.iter().map(|c| which(c).load(Ordering::Relaxed));
+        each.fold(0, u64::wrapping_add)
+    }
+
+    /// Blocks allocated since the beginning.
+    pub fn allocated(&self) -> u64 {
+        self.sum(|c| &c.allocated)
+    }
+
+    /// Blocks freed since the beginning.
+    pub fn freed(&self) -> u64 {
+        self.sum(|c| &c.freed)
+    }
+
+    /// Bytes in blocks now.
+    pub fn bytes(&self) -> u64 {
+        self.sum(|c| &c.bytes)
+    }
+}
+
 /// All that has been found, and what there is.
 #[repr(C)]
 pub struct Findings {
@@ -294,16 +331,10 @@ pub struct Findings {
     pub errors: AtomicU64,
     /// Errors that no report was left for.
     pub untold: AtomicU64,
-    /// Blocks allocated, and freed, since the beginning.
-    pub allocated: AtomicU64,
-    /// See `allocated`.
-    pub freed: AtomicU64,
-    /// Bytes in blocks now, and at most.
-    pub bytes: AtomicU64,
-    /// See `bytes`.
+    /// Bytes in blocks at most; where several threads allocate, by up to 4 KiB for each of the [`SHELVES`] less.
     pub most: AtomicU64,
-    /// Bytes of freed blocks that are not used again yet.
-    pub quarantined: AtomicU64,
+    /// By the shelf that a block is from: its own, whoever frees it.
+    pub counts: [Counts; SHELVES],
     /// Functions of allocators that are served here.
     pub functions: AtomicU64,
     /// What is known of blocks that the program had before: an [`Old`].

@@ -44,7 +44,8 @@ pub fn open_blocks() {
     blocks::inherit();
     told_blocks::inherit();
     if let Some(f) = findings() {
-        f.bytes.store(bytes, Relaxed);
+        let [first, ..] = &f.counts;
+        first.bytes.store(bytes, Relaxed);
         f.most.store(bytes, Relaxed);
     }
 }

@@ -51,30 +51,47 @@ pub fn grown(to: u64) {
     MAPPED.store(to, Relaxed);
 }
 
-// ---- the lock ------------------------------------------------------------------------------------
+// ---- locks ---------------------------------------------------------------------------------------
 
-static LOCK: AtomicU32 = AtomicU32::new(0);
+/// For what is shared by few, and kept for some tens of instructions; a thread in here is in our own code, so no signal of
+/// the program and no rest comes between.
+pub struct Lock(AtomicU32);
 
-/// The heap is the caller's alone, until this is dropped.
-pub struct Locked(());
+/// It is the caller's alone, until this is dropped.
+pub struct Locked<'a>(&'a Lock);
 
-/// Waits for the heap: nobody keeps it for long.
-pub fn lock() -> Locked {
-    const LOOKS: u32 = 100;
-    let mut looks = 0;
-    while LOCK.swap(1, Acquire) != 0 {
-        looks += 1;
-        if looks % LOOKS == 0 {
-            // SAFETY: lets others run, of whom one has it.
-            let _ = unsafe { sys!(k::__NR_sched_yield) };
-        }
-        core::hint::spin_loop();
+impl Lock {
+    pub const fn open() -> Lock {
+        Lock(AtomicU32::new(0))
     }
-    Locked(())
+
+    pub fn lock(&self) -> Locked<'_> {
+        const LOOKS: u32 = 100;
+        let mut looks = 0;
+        while self.0.swap(1, Acquire) != 0 {
+            while self.0.load(Relaxed) != 0 {
+                looks += 1;
+                if looks % LOOKS == 0 {
+                    // SAFETY: lets others run, of whom one has it.
+                    let _ = unsafe { sys!(k::__NR_sched_yield) };
+                }
+                core::hint::spin_loop();
+            }
+        }
+        Locked(self)
+    }
 }
 
-impl Drop for Locked {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        LOCK.store(0, Release);
+        self.0.0.store(0, Release);
     }
+}
+
+/// Of what there is one of: room for granules, blocks that the program has told of, callers, reports. Whoever has a shelf's
+/// ([`super::shelf`]) may take it, not the other way round.
+static LOCK: Lock = Lock::open();
+
+pub fn lock() -> Locked<'static> {
+    LOCK.lock()
 }

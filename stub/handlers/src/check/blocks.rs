@@ -37,7 +37,7 @@ pub const IN_USE: u8 = 1;
 pub const QUARANTINED: u8 = 2;
 pub const FREE: u8 = 3;
 
-/// What a granule is for: in the lowest two bits, and the rest above.
+/// What a granule is for: in the lowest two bits, and the rest above; the uppermost byte says whose its slots are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Granule {
     Unused,
@@ -51,10 +51,11 @@ pub enum Granule {
 
 impl Granule {
     fn of(word: u64) -> Granule {
+        let number = (word & ((1 << OWNER) - 1)) >> 2;
         match word & 3 {
-            1 => Granule::Small(word >> 2),
-            2 => Granule::Large(word >> 2),
-            3 => Granule::Behind(word >> 2),
+            1 => Granule::Small(number),
+            2 => Granule::Large(number),
+            3 => Granule::Behind(number),
             _ => Granule::Unused,
         }
     }
@@ -67,6 +68,9 @@ impl Granule {
         }
     }
 }
+
+/// Where the owner is in a granule's word.
+const OWNER: u32 = 56;
 
 pub const EMPTY: Slot = Slot {
     state: 0,
@@ -98,7 +102,7 @@ pub fn get(offset: u64) -> Slot {
 }
 
 pub fn put(offset: u64, slot: Slot) {
-    // SAFETY: within the records, and under the lock.
+    // SAFETY: within the records, and under the lock of its shelf.
     unsafe { record(offset).write_volatile(slot) };
 }
 
@@ -111,9 +115,16 @@ pub fn granule(offset: u64) -> Granule {
     Granule::of(unsafe { granule_word(offset).read_volatile() })
 }
 
-pub fn set_granule(offset: u64, what: Granule) {
-    // SAFETY: as above, and under the lock.
-    unsafe { granule_word(offset).write_volatile(what.word()) };
+/// The number of the shelf whose its slots are: that never changes. Large blocks and what is unused are the first one's.
+pub fn owner(offset: u64) -> usize {
+    // SAFETY: as above.
+    (unsafe { granule_word(offset).read_volatile() } >> OWNER) as usize
+}
+
+pub fn set_granule(offset: u64, what: Granule, owner: usize) {
+    let word = what.word() | (owner as u64) << OWNER;
+    // SAFETY: as above, and under the lock of the shelf.
+    unsafe { granule_word(offset).write_volatile(word) };
     match what {
         Granule::Unused => {}
         Granule::Small(size) => lines::settle(offset, Some(size), 0),

@@ -3,9 +3,9 @@
 //! ```text
 //! | heads: a u32 for each value of the hash | entry: next, frames, thread, hash, return addresses… | entry … |
 //! ```
-//! Written under the heap's lock; an entry never changes, and is never taken away.
+//! Written under the lock; an entry never changes, and is never taken away, so whoever looks for one needs none.
 
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_lib::ring::MAX_FRAMES;
 use ulpf_lib::ring::found::Trace;
@@ -47,12 +47,12 @@ fn word(at: u64) -> *mut u32 {
 
 fn get(at: u64) -> u32 {
     // SAFETY: within the depot.
-    unsafe { word(at).read() }
+    unsafe { AtomicU32::from_ptr(word(at)) }.load(Acquire)
 }
 
 fn put(at: u64, value: u32) {
-    // SAFETY: within the depot, and under the heap's lock.
-    unsafe { word(at).write(value) };
+    // SAFETY: within the depot, and under the lock.
+    unsafe { AtomicU32::from_ptr(word(at)) }.store(value, Release);
 }
 
 fn hash(thread: u32, frames: &[u64]) -> u32 {
@@ -78,13 +78,22 @@ pub fn note(thread: u32, list: &[u64]) -> u32 {
     }
     let hash = hash(thread, list);
     let head = u64::from(hash) % HEADS * 4;
-    let _lock = arena::lock();
-    let mut entry = u64::from(get(head)) * 8;
-    while entry != 0 {
-        if get(entry + 12) == hash && get(entry + 8) == thread && frames(entry) == list {
-            return (entry / 8) as u32;
+    let find = || {
+        let mut entry = u64::from(get(head)) * 8;
+        while entry != 0 {
+            if get(entry + 12) == hash && get(entry + 8) == thread && frames(entry) == list {
+                break;
+            }
+            entry = u64::from(get(entry)) * 8;
         }
-        entry = u64::from(get(entry)) * 8;
+        Some((entry / 8) as u32).filter(|number| *number != 0)
+    };
+    if let Some(known) = find() {
+        return known;
+    }
+    let _lock = arena::lock();
+    if let Some(known) = find() {
+        return known;
     }
     let entry = NEXT.load(Relaxed);
     let end = entry + HEAD + list.len() as u64 * 8;
@@ -97,7 +106,7 @@ pub fn note(thread: u32, list: &[u64]) -> u32 {
     put(entry + 8, thread);
     put(entry + 12, hash);
     for (n, frame) in list.iter().enumerate() {
-        // SAFETY: within the depot, and under the heap's lock.
+        // SAFETY: within the depot, and under the lock.
         unsafe { (word(entry + HEAD + n as u64 * 8) as *mut u64).write(*frame) };
     }
     put(head, (entry / 8) as u32);

@@ -18,7 +18,7 @@ pub fn findings() -> Option<&'static Findings> {
     (base != 0).then(|| unsafe { &*((base + FINDINGS_OFFSET) as *const Findings) })
 }
 
-/// A number that is counted up and down, under the heap's lock.
+/// A number that is counted up and down, under a lock.
 pub fn count(what: &AtomicU64, by: i64) -> u64 {
     let now = what.load(Relaxed).wrapping_add(by as u64);
     what.store(now, Relaxed);

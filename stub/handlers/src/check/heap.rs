@@ -6,12 +6,10 @@
 //! granules  a word each: what it is for            known apart from the program's memory
 //! slots     a record for each 64 bytes: size, state, who has allocated and freed
 //! ```
-//! A freed block goes through the quarantine, a queue of so many bytes, before its slot is used again.
-//!
-//! One lock, held for some tens of instructions; a thread in here is in our own code, so no signal of the program and no
-//! rest comes between.
+//! Each thread takes small blocks from a shelf of its own (`shelf.rs`), under the shelf's lock, held for some tens of
+//! instructions. A freed block goes through the quarantine (`quarantine.rs`) before its slot is used again.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::PAGE_SIZE;
@@ -19,15 +17,15 @@ use ulpf_lib::ring::found::{Asked, By, Wrong};
 use ulpf_lib::sys;
 
 use super::arena::{
-    self, ARENA, CARVED, EXHAUSTED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, START, arena, lock,
+    ARENA, CARVED, EXHAUSTED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, START, arena, lock,
 };
 use super::blocks::{
-    EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, expect, get, granule, link, offset, put,
-    set_granule, set_next, slot_of,
+    EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, granule, link, offset, put, set_granule,
+    set_next,
 };
-use super::found::{count, findings};
+use super::shelf::{self, Taken, class};
 use super::twin::Twin;
-use super::{entries, shadow, told_blocks};
+use super::{entries, quarantine, shadow, told_blocks};
 use crate::runtime::memory;
 
 const LARGEST: u64 = 16 << 10;
@@ -35,35 +33,13 @@ const LARGEST: u64 = 16 << 10;
 const LARGE_GAP: u64 = PAGE_SIZE;
 /// A freed block of that size or more gives its memory back at once.
 const GIVEN_BACK: u64 = 1 << 20;
+/// The shelf that has the large blocks.
+const LARGE_SHELF: usize = 0;
 /// Free large blocks that are looked at for one that fits.
 const TRIES: usize = 256;
-const CLASSES: usize = 64;
 
-/// Bytes of freed blocks that wait.
-static QUARANTINE: AtomicU64 = AtomicU64::new(64 << 20);
 /// Bytes of a gap at least.
 static GAP: AtomicU64 = AtomicU64::new(16);
-
-/// By size of slots: the free ones, and where the next unused one is and its granule ends.
-struct Class {
-    free: AtomicU32,
-    fresh: AtomicU64,
-    end: AtomicU64,
-}
-
-static CLASS: [Class; CLASSES] = [const {
-    Class {
-        free: AtomicU32::new(0),
-        fresh: AtomicU64::new(0),
-        end: AtomicU64::new(0),
-    }
-}; CLASSES];
-/// Free large blocks.
-static LARGE: AtomicU32 = AtomicU32::new(0);
-/// The quarantine: its oldest block and its youngest, and the bytes of all.
-static OLDEST: AtomicU32 = AtomicU32::new(0);
-static YOUNGEST: AtomicU32 = AtomicU32::new(0);
-static WAITING: AtomicU64 = AtomicU64::new(0);
 
 /// Where the heap's memory is.
 pub struct Places {
@@ -83,20 +59,16 @@ pub struct Places {
 pub fn begin(places: &Places) {
     RECORDS_AT.store(places.records, Relaxed);
     GRANULES_AT.store(places.granules, Relaxed);
-    QUARANTINE.store(places.quarantine, Relaxed);
+    quarantine::begin(places.quarantine);
     GAP.store(places.gap.max(16).next_multiple_of(16), Relaxed);
     START.store(places.arena, Relaxed);
 }
 
 /// A forked child: what its parent's stub knew is known here, too.
 pub fn adopt(twin: Twin) {
-    twin.take(&QUARANTINE);
     twin.take(&GAP);
-    twin.take(&CLASS);
-    for word in [&LARGE, &OLDEST, &YOUNGEST] {
-        twin.take(word);
-    }
-    twin.take(&WAITING);
+    shelf::adopt(twin);
+    quarantine::adopt(twin);
 }
 
 // ---- allocation ----------------------------------------------------------------------------------
@@ -109,23 +81,9 @@ pub enum NoRoom {
     Never,
 }
 
-/// The number and the size of slots for so many bytes.
-fn class(need: u64) -> (usize, u64) {
-    let need = need.max(arena::SMALLEST);
-    if need <= 128 {
-        let size = need.next_multiple_of(16);
-        return (((size - 64) / 16) as usize, size);
-    }
-    // Eight sizes from each power of two to the next one.
-    let power = (need - 1).ilog2();
-    let step = 1u64 << (power - 3);
-    let size = need.next_multiple_of(step);
-    let n = (size - (1 << power)) / step;
-    ((4 + u64::from(power - 7) * 8 + n) as usize, size)
-}
-
 /// Memory for granules that nobody has had.
 fn carve(granules: u64) -> Result<u64, NoRoom> {
+    let _lock = lock();
     let at = CARVED.load(Relaxed);
     let end = at + granules * GRANULE;
     if end > ARENA {
@@ -160,30 +118,28 @@ fn grow_alone(more: u64) -> bool {
     done
 }
 
-fn small(need: u64) -> Result<u64, NoRoom> {
+fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
     let (n, size) = class(need);
-    let Some(class) = CLASS.get(n) else {
+    let Some(class) = shelf.class(n) else {
         return Err(NoRoom::Never);
     };
-    let free = class.free.load(Relaxed);
-    if free != 0 {
-        class.free.store(get(offset(free)).next, Relaxed);
-        return Ok(offset(free));
+    if let Some(slot) = shelf.pop(&class.free) {
+        return Ok(slot);
     }
     let mut fresh = class.fresh.load(Relaxed);
     if fresh + size > class.end.load(Relaxed) {
         fresh = carve(1)?;
-        set_granule(fresh, Granule::Small(size));
+        set_granule(fresh, Granule::Small(size), shelf.number());
         class.end.store(fresh + GRANULE, Relaxed);
     }
     class.fresh.store(fresh + size, Relaxed);
     Ok(fresh)
 }
 
-fn large(need: u64) -> Result<u64, NoRoom> {
+fn large(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
     let granules = need.div_ceil(GRANULE);
     // The first one that is large enough; what is left of it stays free.
-    let (mut before, mut at) = (0, LARGE.load(Relaxed));
+    let (mut before, mut at) = (0, shelf.large().load(Relaxed));
     for _ in 0..TRIES {
         if at == 0 {
             break;
@@ -209,7 +165,7 @@ fn large(need: u64) -> Result<u64, NoRoom> {
                 follows = link(rest);
             }
             match before {
-                0 => LARGE.store(follows, Relaxed),
+                0 => shelf.large().store(follows, Relaxed),
                 _ => set_next(offset(before), follows),
             }
             set_large(slot, granules);
@@ -223,15 +179,17 @@ fn large(need: u64) -> Result<u64, NoRoom> {
 }
 
 fn set_large(slot: u64, granules: u64) {
-    set_granule(slot, Granule::Large(granules));
+    set_granule(slot, Granule::Large(granules), LARGE_SHELF);
     for n in 1..granules {
-        set_granule(slot + n * GRANULE, Granule::Behind(n));
+        set_granule(slot + n * GRANULE, Granule::Behind(n), LARGE_SHELF);
     }
 }
 
 /// Who asks for a block.
 #[derive(Clone, Copy)]
 pub struct Origin {
+    /// The number of its thread, or whatever tells it from others.
+    pub thread: u32,
     pub by: By,
     pub asked: Asked,
     /// The number of the callers in the depot.
@@ -251,12 +209,15 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
     let mut need = rounded + gap + extra;
     let (slot, before);
     {
-        let _lock = lock();
+        let shelf = match need <= LARGEST {
+            true => shelf::take(origin.thread as usize),
+            false => shelf::take(LARGE_SHELF),
+        };
         slot = if need <= LARGEST {
-            small(need)?
+            small(&shelf, need)?
         } else {
             need += LARGE_GAP;
-            large(need)?
+            large(&shelf, need)?
         };
         before = get(slot).state;
         let inside = (arena() + slot).next_multiple_of(align.max(16)) - (arena() + slot);
@@ -275,13 +236,7 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
         let block = arena() + slot + inside;
         memory::expect(shadow::reachable(block));
         shadow::open(block, size);
-        if let Some(f) = findings() {
-            count(&f.allocated, 1);
-            let now = count(&f.bytes, size as i64);
-            if now > f.most.load(Relaxed) {
-                f.most.store(now, Relaxed);
-            }
-        }
+        shelf.allocated(size);
         if before == 0 || !zeroed {
             return Ok(block);
         }
@@ -323,8 +278,7 @@ pub fn copy(from: u64, to: u64, len: u64) {
 
 /// Frees the block at `addr`, which a function of this kind was given.
 pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
-    let _lock = lock();
-    let (slot, bytes) = slot_of(addr).ok_or(Wrong::NoBlock)?;
+    let (shelf, slot, bytes) = shelf::take_of(addr).ok_or(Wrong::NoBlock)?;
     let s = get(slot);
     let start = arena() + slot + u64::from(s.inside);
     match s.state {
@@ -346,63 +300,13 @@ pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
     if s.size >= GIVEN_BACK {
         give_back(start, s.size);
     }
-    match YOUNGEST.load(Relaxed) {
-        0 => OLDEST.store(link(slot), Relaxed),
-        last => set_next(offset(last), link(slot)),
-    }
-    YOUNGEST.store(link(slot), Relaxed);
-    count(&WAITING, bytes as i64);
-    while WAITING.load(Relaxed) > QUARANTINE.load(Relaxed) && release_oldest() {}
-    if let Some(f) = findings() {
-        count(&f.freed, 1);
-        count(&f.bytes, -(s.size as i64));
-        f.quarantined.store(WAITING.load(Relaxed), Relaxed);
-    }
+    shelf.released(s.size);
+    quarantine::add(shelf, slot, bytes);
     // It is freed all the same.
     if By::of(s.by.into()) != by {
         return Err(Wrong::Mismatch);
     }
     Ok(())
-}
-
-/// The oldest freed block may be used again. `false`: there is none.
-fn release_oldest() -> bool {
-    let oldest = OLDEST.load(Relaxed);
-    if oldest == 0 {
-        return false;
-    }
-    let slot = offset(oldest);
-    let s = get(slot);
-    OLDEST.store(s.next, Relaxed);
-    match s.next {
-        0 => YOUNGEST.store(0, Relaxed),
-        next => expect(offset(next)),
-    }
-    // Its bits change when it is allocated, most likely soon.
-    shadow::expect(arena() + slot);
-    let list = match granule(slot & !(GRANULE - 1)) {
-        Granule::Small(size) => {
-            count(&WAITING, -(size as i64));
-            CLASS.get(class(size).0).map(|c| &c.free)
-        }
-        Granule::Large(n) => {
-            count(&WAITING, -((n * GRANULE) as i64));
-            Some(&LARGE)
-        }
-        _ => None,
-    };
-    if let Some(list) = list {
-        let next = list.swap(oldest, Relaxed);
-        put(
-            slot,
-            Slot {
-                state: FREE,
-                next,
-                ..s
-            },
-        );
-    }
-    true
 }
 
 /// Whole pages of a freed block go back to the system.

@@ -82,7 +82,7 @@ pub fn serve(
     let allocate = |caller: &mut Caller, size: u64, align: u64, zeroed: bool| {
         let (noted, by) = caller.note();
         let asked = asked(function, a);
-        match heap::allocate(size, align, Origin { by, asked, noted }, zeroed) {
+        match heap::allocate(size, align, caller.origin(by, asked, noted), zeroed) {
             Ok(block) => Returns(block),
             Err(heap::NoRoom::Grow(bytes)) => {
                 // The call is begun anew, at malloc.
@@ -232,7 +232,7 @@ fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outco
     };
     let (noted, _) = caller.note();
     let by = By::Malloc;
-    let new = match heap::allocate(size, 16, Origin { by, asked, noted }, false) {
+    let new = match heap::allocate(size, 16, caller.origin(by, asked, noted), false) {
         Ok(new) => new,
         Err(heap::NoRoom::Grow(bytes)) => return Outcome::NeedsRoom(bytes),
         Err(heap::NoRoom::Never) => return Outcome::Returns(0),
@@ -245,6 +245,16 @@ fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outco
 }
 
 impl Caller<'_> {
+    fn origin(&self, by: By, asked: Asked, noted: u32) -> Origin {
+        let thread = self.thread.map_or(0, |t| t.index.load(Relaxed));
+        Origin {
+            thread,
+            by,
+            asked,
+            noted,
+        }
+    }
+
     fn report(&self, wrong: Wrong, block: u64, by: By) {
         if let (Some(t), Some(gprs)) = (self.thread, self.gprs) {
             let event = report::call(t, gprs, wrong, block, by);

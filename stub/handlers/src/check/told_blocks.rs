@@ -83,9 +83,10 @@ pub fn each_within(start: u64, end: u64, mut f: impl FnMut(u32, &Told)) {
     }
 }
 
-/// The memory `[start, end)` is another one from now on: what was told of it is forgotten. Under the lock.
+/// The memory `[start, end)` is another one from now on: what was told of it is forgotten.
 pub fn forget_all(start: u64, end: u64) {
     if !list::is_empty() {
+        let _lock = arena::lock();
         each_within(start, end, |n, told| {
             if told.start >= start {
                 forget(n);

@@ -289,10 +289,7 @@ impl Control {
         if arena::has(start) {
             return;
         }
-        {
-            let _lock = arena::lock();
-            told_blocks::forget_all(start, end);
-        }
+        told_blocks::forget_all(start, end);
         regions::remove_told(start, end);
         let staged = &mut self.staged;
         let mut any = false;

@@ -1,0 +1,97 @@
+//! Freed blocks that are not used again before so many bytes have been freed after them.
+//!
+//! ```text
+//! free ─▶ chain of the block's shelf ── some kilobytes ──▶ the quarantine, a chain of all ── too long ──▶ shelves
+//! ```
+//! So its end is no place where threads meet at each call.
+
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use ulpf_lib::ring::found::SHELVES;
+
+use super::arena::{GRANULE, Lock, arena};
+use super::blocks::{FREE, Granule, expect, get, granule, link, offset, owner};
+use super::chain::{Chain, Loose};
+use super::shadow;
+use super::shelf::{self, Taken, class};
+use super::twin::Twin;
+
+/// At most so many bytes are in the chain of a shelf.
+const MOST_FREED: u64 = 64 << 10;
+
+/// Bytes of freed blocks that wait at least.
+static QUARANTINE: AtomicU64 = AtomicU64::new(64 << 20);
+static LOCK: Lock = Lock::open();
+/// All that wait, under the lock.
+static WAITING: Chain = Chain::empty();
+
+pub fn begin(bytes: u64) {
+    QUARANTINE.store(bytes, Relaxed);
+}
+
+/// A forked child: what its parent's stub knew is known here, too.
+pub fn adopt(twin: Twin) {
+    twin.take(&QUARANTINE);
+    twin.take(&WAITING);
+}
+
+/// A slot of that shelf has been freed.
+pub fn add(shelf: Taken, slot: u64, bytes: u64) {
+    let quarantine = QUARANTINE.load(Relaxed);
+    let enough = (quarantine / 1024).min(MOST_FREED);
+    let freed = shelf.freed();
+    freed.append(&Loose {
+        first: link(slot),
+        last: link(slot),
+        bytes,
+    });
+    if freed.bytes() < enough {
+        return;
+    }
+    let chain = freed.take_all();
+    drop(shelf);
+    let ended = {
+        let _lock = LOCK.lock();
+        WAITING.append(&chain);
+        // (Another shelf's may have been freed before, and come later.)
+        WAITING.take_until(quarantine + enough * (SHELVES as u64 - 1))
+    };
+    if let Some(ended) = ended {
+        release(&ended);
+    }
+}
+
+/// These may be used again.
+fn release(chain: &Loose) {
+    let mut shelf: Option<Taken> = None;
+    let mut at = chain.first;
+    while at != 0 {
+        let slot = offset(at);
+        at = match at == chain.last {
+            true => 0,
+            false => get(slot).next,
+        };
+        if at != 0 {
+            expect(offset(at));
+        }
+        // Its bits change when it is allocated, most likely soon.
+        shadow::expect(arena() + slot);
+        let number = owner(slot);
+        let taken = match shelf.take() {
+            Some(taken) if taken.number() == number => taken,
+            other => {
+                drop(other);
+                shelf::take(number)
+            }
+        };
+        let list = match granule(slot & !(GRANULE - 1)) {
+            Granule::Small(size) => taken.class(class(size).0).map(|c| &c.free),
+            Granule::Large(_) => Some(taken.large()),
+            _ => None,
+        };
+        if let Some(list) = list {
+            taken.push(list, slot, FREE);
+        }
+        shelf = Some(taken);
+    }
+}
