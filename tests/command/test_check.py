@@ -79,6 +79,18 @@ class Check(unittest.TestCase):
         self.assertEqual((status, found, heap["errors"]), (0, [], 0))
         self.assertGreater(heap["allocated"], 50_000)
 
+    def test_threads_free_what_others_have_allocated(self):
+        """All are counted, and no block is anybody else's as long as somebody has it, whenever it is used again."""
+        held, all_of_them = 12 * 200, 12 * 200 * 20
+        for quarantine in "0", "100K", "64M":
+            with self.subTest(quarantine):
+                status, out, found, heap = check(program("heap_threads"), options=["--quarantine", quarantine, "--no-leaks"])
+                self.assertEqual((status, out, found), (0, "well\n", []))
+                self.assertIn(heap["allocated"] - all_of_them, range(100), heap)
+                self.assertIn(heap["freed"] - all_of_them, range(100), heap)
+                # Each of the eight shelves may be behind by 4 KiB; the C library has some blocks of its own.
+                self.assertIn(heap["most"] - held * 1000, range(-8 * 4096, 32 << 10), heap)
+
     def test_operator_new(self):
         for word, says in {
             "free_of_new": "free of {}, which was allocated by new",

@@ -133,7 +133,9 @@ CASE(registers_system_calls)
 	EQ(write(fds[1], "8 bytes.", 8), 8);
 	EQ(read(fds[0], (void *)words, 8), 8);
 	EQ(counts(id).hits, 0);
-	CHECK(!memcmp((void *)words, "8 bytes.", 8), "%.8s", (char *)words);
+	/* (memcmp loads once or twice, as the addresses will have it.) */
+	long got = words[0];
+	CHECK(!memcmp(&got, "8 bytes.", 8), "%.8s", (char *)&got);
 	EQ(counts(id).hits, 1);
 	/* A child has none, and may set its own. */
 	pid_t child = fork();

@@ -57,11 +57,11 @@ pub fn ahead(t: Current, gprs: &Gprs, c: &Cause) -> (bool, Option<Event>) {
     (true, report::access(t, gprs, c, wrong, closed, block))
 }
 
-/// Does an allocator that has served the program before use memory that it has got back, of which the program has told?
+/// Does an allocator that has served the program before, or a function that it has called, use its own memory?
 fn is_its_own(t: Current, gprs: &Gprs, c: &Cause, closed: u64) -> bool {
     c.syscall.is_none()
         && entries::PASSES.load(Relaxed)
-        && regions::is_told(closed)
+        && !arena::has(closed)
         && unwind::is_allocators(t, gprs, c.pc)
 }
 

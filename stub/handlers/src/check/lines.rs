@@ -21,7 +21,7 @@ pub static OWNERS_AT: AtomicU64 = AtomicU64::new(0);
 pub static LINES_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Slots of so many bytes share the granule from now on; or it is one of a large block that begins so many granules before. Under
-/// the heap's lock.
+/// the lock of its shelf.
 pub fn settle(offset: u64, slots: Option<u64>, before: u64) {
     let (owners, lines) = (OWNERS_AT.load(Relaxed), LINES_AT.load(Relaxed));
     if owners == 0 || lines == 0 {

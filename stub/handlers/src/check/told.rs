@@ -15,7 +15,7 @@ use super::found::findings;
 use super::told_blocks::*;
 use super::told_list::{self as list, BLOCKS, POOLS};
 use super::{
-    arena, blocks, depot, entries, judge, known, regions, report, requests, serve, shadow,
+    arena, blocks, depot, entries, judge, known, regions, report, requests, serve, shadow, shelf,
 };
 use crate::cause::Cause;
 use crate::runtime::memory;
@@ -168,8 +168,11 @@ fn open(at: u64, len: u64) {
     if !arena::has(at) {
         return shadow::open_bytes(at, len);
     }
-    let _lock = arena::lock();
-    if let Some(block) = blocks::near(at).filter(|b| !b.freed) {
+    // (Nobody frees it meanwhile.)
+    let Some((_taken, slot, _)) = shelf::take_of(at) else {
+        return;
+    };
+    if let Some(block) = blocks::block(slot).filter(|b| !b.freed) {
         let (from, to) = (at.max(block.start), end.min(block.start + block.size));
         shadow::open_bytes(from, to.saturating_sub(from));
     }

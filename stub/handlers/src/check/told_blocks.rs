@@ -1,4 +1,5 @@
-//! Blocks and pools of the program's own allocators, as far as it has told of them (`told.rs`): changed under the heap's lock.
+//! Blocks and pools of the program's own allocators, as far as it has told of them (`told.rs`): changed under
+//! [`arena::lock`].
 
 use ulpf_lib::ring::found::{Asked, By, Wrong};
 

@@ -1,5 +1,5 @@
 //! Blocks and pools that the program has told of, by where they begin: two skip lists (W. Pugh, 1990) in memory of ours, of
-//! records that are referred to by number. Under the heap's lock, whoever comes.
+//! records that are referred to by number. Under [`super::arena::lock`], whoever comes.
 //!
 //! ```text
 //! records   | first of blocks | first of pools | record | record | …        0: none
