@@ -20,7 +20,7 @@ from lib.guest import Guest, InGuest, run_sessions
 ORACLE = os.path.join(ROOT, "target", "release", "ulpf-oracle")
 
 
-# The oracle's that take too long in a machine that is emulated: a minute where all others take eight seconds.
+# Those of the oracle that take too long in a machine that is emulated: a minute where each other one takes eight seconds.
 LONG_CASES = {"made-code-after-patches-were-off.case"}
 
 

@@ -9,7 +9,7 @@ use super::{
     told_blocks, told_list,
 };
 use crate::check::LEAKS;
-use crate::check::found::findings;
+use crate::check::found::{count, findings};
 use ulpf_stub_tables::patches::Known;
 
 /// By the stub's task, at rest: the books are ours from now on. `false`: there are none.
@@ -36,17 +36,18 @@ pub fn books(twin: Twin) -> bool {
 
 /// The program may touch its blocks, and nothing else; all of the arena is closed so far.
 pub fn open_blocks() {
-    let mut bytes = 0u64;
+    let f = findings();
     blocks::each(|block, _| {
         shadow::open(block.start, block.size);
-        bytes = bytes.wrapping_add(block.size);
+        let shelf = blocks::owner(block.start - arena::arena());
+        if let Some(counts) = f.and_then(|f| f.counts.get(shelf)) {
+            count(&counts.bytes, block.size as i64);
+        }
     });
     blocks::inherit();
     told_blocks::inherit();
-    if let Some(f) = findings() {
-        let [first, ..] = &f.counts;
-        first.bytes.store(bytes, Relaxed);
-        f.most.store(bytes, Relaxed);
+    if let Some(f) = f {
+        f.most.store(f.bytes(), Relaxed);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where the checked heap is, and its lock.
+//! Where the checked heap is, and its locks.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 

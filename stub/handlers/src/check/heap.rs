@@ -209,14 +209,13 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
     let mut need = rounded + gap + extra;
     let (slot, before);
     {
-        let shelf = match need <= LARGEST {
-            true => shelf::take(origin.thread as usize),
-            false => shelf::take(LARGE_SHELF),
-        };
+        let shelf;
         slot = if need <= LARGEST {
+            shelf = shelf::take(origin.thread as usize);
             small(&shelf, need)?
         } else {
             need += LARGE_GAP;
+            shelf = shelf::take(LARGE_SHELF);
             large(&shelf, need)?
         };
         before = get(slot).state;

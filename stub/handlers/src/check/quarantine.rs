@@ -9,11 +9,11 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_lib::ring::found::SHELVES;
 
-use super::arena::{GRANULE, Lock, arena};
-use super::blocks::{FREE, Granule, expect, get, granule, link, offset, owner};
+use super::arena::{Lock, arena};
+use super::blocks::{expect, get, link, offset, owner};
 use super::chain::{Chain, Loose};
 use super::shadow;
-use super::shelf::{self, Taken, class};
+use super::shelf::{self, Taken};
 use super::twin::Twin;
 
 /// At most so many bytes are in the chain of a shelf.
@@ -21,6 +21,7 @@ const MOST_FREED: u64 = 64 << 10;
 
 /// Bytes of freed blocks that wait at least.
 static QUARANTINE: AtomicU64 = AtomicU64::new(64 << 20);
+/// Nobody who has it takes another one.
 static LOCK: Lock = Lock::open();
 /// All that wait, under the lock.
 static WAITING: Chain = Chain::empty();
@@ -77,21 +78,10 @@ fn release(chain: &Loose) {
         // Its bits change when it is allocated, most likely soon.
         shadow::expect(arena() + slot);
         let number = owner(slot);
-        let taken = match shelf.take() {
-            Some(taken) if taken.number() == number => taken,
-            other => {
-                drop(other);
-                shelf::take(number)
-            }
-        };
-        let list = match granule(slot & !(GRANULE - 1)) {
-            Granule::Small(size) => taken.class(class(size).0).map(|c| &c.free),
-            Granule::Large(_) => Some(taken.large()),
-            _ => None,
-        };
-        if let Some(list) = list {
-            taken.push(list, slot, FREE);
-        }
+        // (No two are held at a time.)
+        let same = shelf.take().filter(|taken| taken.number() == number);
+        let taken = same.unwrap_or_else(|| shelf::take(number));
+        taken.take_back(slot);
         shelf = Some(taken);
     }
 }

@@ -8,12 +8,12 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::{Counts, SHELVES};
+use ulpf_lib::ring::found::{Counts, Findings, SHELVES};
 
-use super::arena::{self, Lock, Locked};
-use super::blocks::{Slot, get, link, offset, owner, put, slot_of};
+use super::arena::{self, GRANULE, Lock, Locked};
+use super::blocks::{FREE, Granule, Slot, get, granule, link, offset, owner, put, slot_of};
 use super::chain::Chain;
-use super::found::findings;
+use super::found::{count, findings};
 use super::twin::Twin;
 
 const CLASSES: usize = 64;
@@ -31,8 +31,8 @@ struct Shelf {
     classes: [Class; CLASSES],
     /// Freed blocks that are not in the quarantine yet.
     freed: Chain,
-    /// The bytes in its blocks when the sum of all shelves was taken last.
-    looked: AtomicU64,
+    /// The fewest bytes in its blocks since the sum of all shelves was taken last.
+    least: AtomicU64,
 }
 
 static ALL: [Shelf; SHELVES] = [const {
@@ -46,7 +46,7 @@ static ALL: [Shelf; SHELVES] = [const {
             }
         }; CLASSES],
         freed: Chain::empty(),
-        looked: AtomicU64::new(0),
+        least: AtomicU64::new(0),
     }
 }; SHELVES];
 /// Free large blocks, under the lock of the first shelf.
@@ -127,55 +127,54 @@ impl Taken {
         &self.shelf.freed
     }
 
+    /// What is counted of its blocks, if anybody looks.
+    fn counts(&self) -> Option<(&'static Findings, &'static Counts)> {
+        let f = findings()?;
+        Some((f, f.counts.get(self.number)?))
+    }
+
     /// Counts a block of so many bytes that is in use from now on.
     pub fn allocated(&self, size: u64) {
-        self.count(|counts| (&counts.allocated, size));
-        self.look();
-    }
-
-    /// Or is not any more.
-    pub fn released(&self, size: u64) {
-        self.count(|counts| (&counts.freed, size.wrapping_neg()));
-    }
-
-    fn count(&self, which: impl FnOnce(&Counts) -> (&AtomicU64, u64)) {
-        let Some(counts) = findings().and_then(|f| f.counts.get(self.number)) else {
+        let Some((f, counts)) = self.counts() else {
             return;
         };
-        let add = |to: &AtomicU64, n| to.store(to.load(Relaxed).wrapping_add(n), Relaxed);
-        let (blocks, bytes) = which(counts);
-        add(blocks, 1);
-        add(&counts.bytes, bytes);
-    }
-
-    /// Are these the most bytes so far? Who shares the heap with others looks only now and then: what they count is in their
-    /// caches.
-    fn look(&self) {
-        const STEP: u64 = 4096;
-        let Some((f, counts)) = findings().and_then(|f| Some((f, f.counts.get(self.number)?)))
-        else {
-            return;
-        };
-        let (bit, mut used) = (1 << self.number, USED.load(Relaxed));
-        if used & bit == 0 {
-            used = USED.fetch_or(bit, Relaxed) | bit;
-        }
-        let own = counts.bytes.load(Relaxed);
-        let mut now = own;
-        if used != bit {
-            let more = own.wrapping_sub(self.shelf.looked.load(Relaxed)) as i64;
-            if (0..STEP as i64).contains(&more) {
-                return;
-            }
-            self.shelf.looked.store(own, Relaxed);
-            now = f.bytes();
-        }
-        if now > f.most.load(Relaxed) {
+        count(&counts.allocated, 1);
+        let own = count(&counts.bytes, size as i64);
+        if let Some(now) = self.look(f, own, size)
+            && now > f.most.load(Relaxed)
+        {
             f.most.fetch_max(now, Relaxed);
         }
     }
 
-    /// Slots of a list of this shelf: the first one, which is in none any more.
+    /// Or is not any more.
+    pub fn released(&self, size: u64) {
+        if let Some((_, counts)) = self.counts() {
+            count(&counts.freed, 1);
+            count(&counts.bytes, -(size as i64));
+        }
+    }
+
+    /// The bytes in all blocks, after `size` more, with which this shelf has `own`. `None`: it has not many more than when it
+    /// had least since the last look. Who shares the heap with others looks only now and then: what they count is in their
+    /// caches.
+    fn look(&self, f: &Findings, own: u64, size: u64) -> Option<u64> {
+        const STEP: u64 = 4096;
+        let (bit, mut used) = (1 << self.number, USED.load(Relaxed));
+        if used & bit == 0 {
+            used = USED.fetch_or(bit, Relaxed) | bit;
+        }
+        if used == bit {
+            return Some(own);
+        }
+        let least = self.shelf.least.load(Relaxed).min(own.wrapping_sub(size));
+        let looks = own.wrapping_sub(least) >= STEP;
+        let least = if looks { own } else { least };
+        self.shelf.least.store(least, Relaxed);
+        looks.then(|| f.bytes())
+    }
+
+    /// The first slot of a list of this shelf, which is in none any more.
     pub fn pop(&self, list: &AtomicU32) -> Option<u64> {
         let slot = Some(list.load(Relaxed))
             .filter(|link| *link != 0)
@@ -184,15 +183,24 @@ impl Taken {
         Some(slot)
     }
 
-    pub fn push(&self, list: &AtomicU32, slot: u64, state: u8) {
-        let next = list.swap(link(slot), Relaxed);
-        put(
-            slot,
-            Slot {
-                state,
-                next,
-                ..get(slot)
-            },
-        );
+    /// A slot of this shelf may be used again.
+    pub fn take_back(&self, slot: u64) {
+        let list = match granule(slot & !(GRANULE - 1)) {
+            Granule::Small(size) => self.class(class(size).0).map(|c| &c.free),
+            Granule::Large(_) => Some(self.large()),
+            _ => None,
+        };
+        if let Some(list) = list {
+            let next = list.swap(link(slot), Relaxed);
+            let state = FREE;
+            put(
+                slot,
+                Slot {
+                    state,
+                    next,
+                    ..get(slot)
+                },
+            );
+        }
     }
 }
