@@ -163,6 +163,21 @@ class Attached(unittest.TestCase):
                 server.order(word)
         self.assertEqual(server.end(), ("well\n", 0))
 
+    def test_as_often_as_there_is_room(self):
+        """Each check leaves its blocks in the program: at last another one is refused, and the program goes on."""
+        server = Server(program("heap_attached"))
+        for _ in range(12):
+            try:
+                checked = Checked(server.pid)
+            except AssertionError as refused:
+                self.assertIn("what earlier checks have left behind; start the program anew", str(refused))
+                break
+            server.order("new_behind")
+            self.assertEqual(short(checked.leave()[0]), [("outside", "new_behind")])
+            server.order("threads")
+        server.order("threads")
+        self.assertEqual(server.end(), ("well\n", 0))
+
     def test_other_allocators(self):
         """Nothing is known of their blocks from before, and nothing is said of them."""
         for name in ("libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"):

@@ -1,5 +1,5 @@
-//! A heap of our own inside the watched program: chunks from mmap, one free list per power-of-two size. What is
-//! larger than a mebibyte has a mapping of its own, and goes back to the system.
+//! A heap of our own inside the watched program: chunks from mmap, a free list for each size, which is a power of two or
+//! three fourths of one. What is larger than a mebibyte has a mapping of its own, and goes back to the system.
 //!
 //! The spin lock is held for a few dozen instructions at a time and never by a thread that waits for
 //! somebody; callers see to it that no signal handler of the program runs meanwhile.
@@ -13,9 +13,10 @@ use crate::place;
 use crate::sys;
 use linux_raw_sys::general as k;
 
-const CLASSES: usize = 17; // 16 B … 1 MiB
+const CLASSES: usize = 33; // 16, 32, 48, 64, 96 … 1 MiB
 const CHUNK: usize = 4 << 20;
 const SMALLEST: usize = 16;
+const MOST_ALIGN: usize = 4096;
 
 struct Lists {
     free: [*mut u8; CLASSES],
@@ -96,8 +97,36 @@ pub fn map_unlisted(len: usize) -> *mut u8 {
     null_mut()
 }
 
-fn class_of(size: usize) -> usize {
-    (size.max(SMALLEST).next_power_of_two().trailing_zeros() - SMALLEST.trailing_zeros()) as usize
+/// Blocks of one size.
+struct Class {
+    /// Which free list.
+    number: usize,
+    bytes: usize,
+    /// What their addresses are multiples of.
+    align: usize,
+}
+
+impl Class {
+    /// `None`: it has a mapping of its own.
+    fn of(layout: Layout) -> Option<Class> {
+        let size = layout.size().max(SMALLEST);
+        let whole = size.max(layout.align()).next_power_of_two();
+        let number = (whole.trailing_zeros() - SMALLEST.trailing_zeros()) as usize * 2;
+        let (part, quarter) = (whole / 4 * 3, whole / 4);
+        let class = match size <= part && quarter >= layout.align().max(SMALLEST) {
+            true => Class {
+                number: number - 1,
+                bytes: part,
+                align: quarter.min(MOST_ALIGN),
+            },
+            false => Class {
+                number,
+                bytes: whole,
+                align: whole.min(MOST_ALIGN),
+            },
+        };
+        (class.number < CLASSES && layout.align() <= MOST_ALIGN).then_some(class)
+    }
 }
 
 impl Arena {
@@ -113,35 +142,57 @@ impl Arena {
 
     /// A block, and whether it is memory that nobody has had, so zero.
     fn take(&self, layout: Layout) -> (*mut u8, bool) {
-        let size = layout.size().max(layout.align());
-        let class = class_of(size);
-        if class >= CLASSES || layout.align() > 4096 {
-            return (map_anonymous(size.next_multiple_of(4096)), true);
-        }
-        let bytes = SMALLEST << class;
+        let Some(class) = Class::of(layout) else {
+            return (map_anonymous(whole_pages(layout)), true);
+        };
         self.with(|l| {
-            let head = l.free[class];
+            let head = l.free[class.number];
             if !head.is_null() {
                 // SAFETY: a free block holds the pointer to the next one.
-                l.free[class] = unsafe { *(head as *mut *mut u8) };
+                l.free[class.number] = unsafe { *(head as *mut *mut u8) };
                 return (head, false);
             }
-            let aligned = (l.next as usize).next_multiple_of(bytes.min(4096));
-            if l.next.is_null() || aligned + bytes > l.end as usize {
+            let mut aligned = (l.next as usize).next_multiple_of(class.align);
+            let has_room = !l.next.is_null() && aligned + class.bytes <= l.end as usize;
+            let left = if has_room { aligned } else { l.end as usize };
+            l.keep_until(left);
+            if !has_room {
                 let chunk = map_anonymous(CHUNK);
                 if chunk.is_null() {
+                    (l.next, l.end) = (null_mut(), null_mut());
                     return (null_mut(), false);
                 }
-                l.next = chunk;
                 l.end = chunk.wrapping_add(CHUNK);
-            } else {
-                l.next = aligned as *mut u8;
+                aligned = chunk as usize;
             }
-            let block = l.next;
-            l.next = block.wrapping_add(bytes);
-            (block, true)
+            l.next = (aligned + class.bytes) as *mut u8;
+            (aligned as *mut u8, true)
         })
     }
+}
+
+impl Lists {
+    /// What is left before `end` is for smaller blocks.
+    fn keep_until(&mut self, end: usize) {
+        let mut at = self.next as usize;
+        while at < end {
+            // The largest power of two that is aligned here and fits.
+            let fits = 1 << (end - at).ilog2();
+            let bytes = (1 << at.trailing_zeros())
+                .min(fits)
+                .min(SMALLEST << (CLASSES / 2));
+            let number = (bytes.trailing_zeros() - SMALLEST.trailing_zeros()) as usize * 2;
+            // SAFETY: memory of ours that nobody has.
+            unsafe { *(at as *mut *mut u8) = self.free[number] };
+            self.free[number] = at as *mut u8;
+            at += bytes;
+        }
+    }
+}
+
+/// What a block with a mapping of its own takes.
+fn whole_pages(layout: Layout) -> usize {
+    layout.size().max(layout.align()).next_multiple_of(4096)
 }
 
 // SAFETY: blocks are disjoint, aligned to their power-of-two size (at most a page), and live until freed.
@@ -160,15 +211,13 @@ unsafe impl GlobalAlloc for Arena {
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        let size = layout.size().max(layout.align());
-        let class = class_of(size);
-        if class >= CLASSES || layout.align() > 4096 {
-            return unmap_anonymous(p, size.next_multiple_of(4096));
-        }
+        let Some(Class { number, .. }) = Class::of(layout) else {
+            return unmap_anonymous(p, whole_pages(layout));
+        };
         self.with(|l| {
             // SAFETY: the block is ours again and at least 16 bytes long.
-            unsafe { *(p as *mut *mut u8) = l.free[class] };
-            l.free[class] = p;
+            unsafe { *(p as *mut *mut u8) = l.free[number] };
+            l.free[number] = p;
         });
     }
 }
@@ -216,5 +265,68 @@ impl Arena {
             unsafe { write_bytes(p, 0, size) };
         }
         p
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    /// Numbers that look random, the same each time.
+    fn numbers(mut seed: u64) -> impl FnMut(u64) -> usize {
+        move |below| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+            ((seed >> 33) % below) as usize
+        }
+    }
+
+    #[test]
+    fn blocks_are_aligned_apart_and_keep_what_is_in_them() {
+        let (heap, mut number) = (Arena::new(), numbers(1));
+        let mut blocks: Vec<(*mut u8, Layout, u8)> = Vec::new();
+        for turn in 0..30_000 {
+            if blocks.len() > 500 || (!blocks.is_empty() && number(3) == 0) {
+                let (at, layout, fill) = blocks.swap_remove(number(blocks.len() as u64));
+                let bytes = unsafe { core::slice::from_raw_parts(at, layout.size()) };
+                assert!(bytes.iter().all(|b| *b == fill), "{layout:?}");
+                unsafe { heap.dealloc(at, layout) };
+                continue;
+            }
+            let most = 1 << number(12);
+            let size = 1 + number(most);
+            let size = if number(500) == 0 { size << 11 } else { size };
+            let layout = Layout::from_size_align(size, 1 << number(13)).unwrap();
+            let zeroed = number(2) == 0;
+            let at = unsafe {
+                match zeroed {
+                    true => heap.alloc_zeroed(layout),
+                    false => heap.alloc(layout),
+                }
+            };
+            assert!(!at.is_null() && (at as usize).is_multiple_of(layout.align()));
+            let bytes = unsafe { core::slice::from_raw_parts_mut(at, size) };
+            assert!(!zeroed || bytes.iter().all(|b| *b == 0), "{layout:?}");
+            bytes.fill(turn as u8);
+            blocks.push((at, layout, turn as u8));
+        }
+    }
+
+    #[test]
+    fn what_is_left_before_an_aligned_block_is_used() {
+        let heap = Arena::new();
+        let small = Layout::from_size_align(16, 16).unwrap();
+        let large = Layout::from_size_align(4096, 8).unwrap();
+        let [first, page] = [small, large].map(|layout| unsafe { heap.alloc(layout) } as usize);
+        assert_eq!(page, (first + 16).next_multiple_of(4096));
+        // As many as there is room for between both.
+        let between: Vec<usize> = [16, 32, 64, 128, 256, 512, 1024, 2048]
+            .map(|size| Layout::from_size_align(size, 16).unwrap())
+            .map(|layout| unsafe { heap.alloc(layout) } as usize)
+            .into();
+        assert!(
+            between.iter().all(|at| (first..page).contains(at)),
+            "{first:x} {page:x} {between:x?}"
+        );
     }
 }

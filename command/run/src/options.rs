@@ -214,7 +214,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub frames: u8,
 
-    /// Freed blocks are not used again before so many bytes have been freed (64M, 1G)
+    /// Freed blocks are not used again before blocks that take so many bytes, with the gaps behind them and what is noted of
+    /// them, have been freed after them (64M, 1G)
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     pub quarantine: u64,
 

@@ -157,6 +157,12 @@ impl Pun {
 }
 
 impl Group {
+    /// It takes no more memory than it needs.
+    pub fn shrink(&mut self) {
+        self.parts.shrink_to_fit();
+        self.bytes.shrink_to_fit();
+    }
+
     /// `insn` and what follows it; `code` are the bytes from there on. Of what follows, that is checked,
     /// too, for which `also` gives the decoded instruction.
     pub fn new(

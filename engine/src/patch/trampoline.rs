@@ -56,6 +56,19 @@ struct Aside {
 }
 
 impl Trampoline {
+    /// It takes no more memory than it needs.
+    pub fn shrink(&mut self) {
+        self.code.shrink_to_fit();
+        self.marks.shrink_to_fit();
+        self.parts.shrink_to_fit();
+        self.address.shrink_to_fit();
+        self.other.shrink_to_fit();
+        self.looks.shrink_to_fit();
+        self.after.shrink_to_fit();
+        self.native.shrink_to_fit();
+        self.asked.shrink_to_fit();
+    }
+
     /// `None`: something is out of reach.
     pub fn new(group: &Group, target: Target) -> Option<Trampoline> {
         let mut w = Writer {

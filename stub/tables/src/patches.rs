@@ -92,7 +92,10 @@ pub struct Patch {
     /// by the program's thread.
     pub plain_code: bool,
     pub at: u64,
+    /// What its body consists of, without the bytes, which are there.
     pub body: Trampoline,
+    /// How many they are.
+    pub len: u64,
     /// What a hit of each part is told, and who has met no guard there for a while ([`Known::of`]); the body
     /// has their address.
     pub known: Box<[Known]>,
@@ -281,7 +284,7 @@ impl Table {
         let (at, start) = self.bodies.range(..=pc).next_back()?;
         let p = self.list.get(start)?;
         let offset = pc - at;
-        (offset <= p.body.code.len() as u64).then_some((p, offset as u16))
+        (offset <= p.len).then_some((p, offset as u16))
     }
     /// The starts of the patches whose code meets `[start, end)`.
     pub fn meeting(&self, start: u64, end: u64) -> Vec<u64> {
@@ -290,7 +293,7 @@ impl Table {
     }
     /// The starts of those whose bodies do.
     pub fn with_bodies(&self, start: u64, end: u64) -> Vec<u64> {
-        let body = |of: &u64| self.list.get(of).map_or(0, |p| p.body.code.len() as u64);
+        let body = |of: &u64| self.list.get(of).map_or(0, |p| p.len);
         let meeting = overlapping(&self.bodies, start..end, |at, of| at + body(of));
         meeting.map(|(_, of)| *of).collect()
     }

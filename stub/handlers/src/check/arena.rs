@@ -9,8 +9,8 @@ use ulpf_lib::sys;
 pub const ARENA: u64 = 1 << ulpf_engine::patch::ARENA_BITS;
 /// Slots of one size share these bytes; large blocks have multiples of them.
 pub const GRANULE: u64 = 1 << ulpf_engine::patch::GRANULE_BITS;
-/// What one record is for at least: no slot is smaller.
-pub const SMALLEST: u64 = 64;
+/// No slot is smaller.
+pub const SMALLEST: u64 = 32;
 /// Bytes for the words of granules.
 pub const GRANULES: u64 = ARENA / GRANULE * 8;
 

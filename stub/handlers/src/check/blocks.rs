@@ -1,15 +1,26 @@
 //! What is known of the heap's memory: what each granule is for, and which block is in each slot.
 
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::{Asked, By};
+use ulpf_lib::ring::found::{Asked, By, SHELVES};
 
 use super::arena::{ARENA, CARVED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, SMALLEST, arena, has};
 use super::lines;
+use super::twin::Twin;
 use crate::runtime::memory;
 
+/// So many slots at most. (With more of them, which are of 128 bytes on average, the arena is not full yet; but address space
+/// of ours is scarce.)
+const MOST: u64 = 1 << 28;
 /// Bytes for the records of slots.
-pub const RECORDS: u64 = ARENA / SMALLEST * size_of::<Slot>() as u64;
+pub const RECORDS: u64 = MOST * size_of::<Slot>() as u64;
+/// So many records have been given to granules; the first one is nobody's.
+static GIVEN: AtomicU64 = AtomicU64::new(1);
+
+/// Are there records for another granule of whoever asks at present? To be asked, under the lock of a shelf, before there is one.
+pub fn has_records() -> bool {
+    GIVEN.load(Relaxed) + GRANULE / SMALLEST * SHELVES as u64 <= MOST
+}
 
 /// What is known of a slot. All zero: it was never used.
 #[repr(C)]
@@ -37,7 +48,12 @@ pub const IN_USE: u8 = 1;
 pub const QUARANTINED: u8 = 2;
 pub const FREE: u8 = 3;
 
-/// What a granule is for: in the lowest two bits, and the rest above; the uppermost byte says whose its slots are.
+/// A forked child: what its parent's stub knew is known here, too.
+pub fn adopt(twin: Twin) {
+    twin.take(&GIVEN);
+}
+
+/// What a granule is for: its word says this in the lowest two bits, and the rest above.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Granule {
     Unused,
@@ -51,7 +67,7 @@ pub enum Granule {
 
 impl Granule {
     fn of(word: u64) -> Granule {
-        let number = (word & ((1 << OWNER) - 1)) >> 2;
+        let number = (word & ((1 << RECORD) - 1)) >> 2;
         match word & 3 {
             1 => Granule::Small(number),
             2 => Granule::Large(number),
@@ -69,8 +85,10 @@ impl Granule {
     }
 }
 
-/// Where the owner is in a granule's word.
+/// Where, in a granule's word, the number of its first slot's record is, 0 for none yet; and whose its slots are.
+const RECORD: u32 = 22;
 const OWNER: u32 = 56;
+const _: () = assert!(ARENA / GRANULE < 1 << (RECORD - 2) && MOST <= 1 << (OWNER - RECORD));
 
 pub const EMPTY: Slot = Slot {
     state: 0,
@@ -85,10 +103,16 @@ pub const EMPTY: Slot = Slot {
     inherited: 0,
 };
 
-/// The record of the slot at this offset of the arena.
+/// The record of the slot at this offset of the arena. Those of a granule are side by side: what lies behind one is not theirs.
 pub fn record(offset: u64) -> *mut Slot {
-    let at = RECORDS_AT.load(Relaxed) + offset / SMALLEST * size_of::<Slot>() as u64;
-    at as *mut Slot
+    let word = word(offset);
+    let within = match Granule::of(word) {
+        // (So short numbers are divided faster.)
+        Granule::Small(size) => ((offset % GRANULE) as u32).checked_div(size as u32),
+        _ => None,
+    };
+    let number = first_record(word) + u64::from(within.unwrap_or(0));
+    (RECORDS_AT.load(Relaxed) as *mut Slot).wrapping_add(number as usize)
 }
 
 /// The record of the slot at this offset is read soon.
@@ -110,20 +134,35 @@ fn granule_word(offset: u64) -> *mut u64 {
     (GRANULES_AT.load(Relaxed) + offset / GRANULE * 8) as *mut u64
 }
 
-pub fn granule(offset: u64) -> Granule {
+fn word(offset: u64) -> u64 {
     // SAFETY: within the words of granules.
-    Granule::of(unsafe { granule_word(offset).read_volatile() })
+    unsafe { granule_word(offset).read_volatile() }
+}
+
+fn first_record(word: u64) -> u64 {
+    (word >> RECORD) & ((1 << (OWNER - RECORD)) - 1)
+}
+
+pub fn granule(offset: u64) -> Granule {
+    Granule::of(word(offset))
 }
 
 /// The number of the shelf whose its slots are: that never changes. Large blocks and what is unused are the first one's.
 pub fn owner(offset: u64) -> usize {
-    // SAFETY: as above.
-    (unsafe { granule_word(offset).read_volatile() } >> OWNER) as usize
+    (word(offset) >> OWNER) as usize
 }
 
 pub fn set_granule(offset: u64, what: Granule, owner: usize) {
-    let word = what.word() | (owner as u64) << OWNER;
-    // SAFETY: as above, and under the lock of the shelf.
+    // One that has records keeps them: it is one of a large block's, and so it will be.
+    let first = match (first_record(word(offset)), what) {
+        (0, Granule::Small(size)) => {
+            GIVEN.fetch_add(GRANULE.checked_div(size).unwrap_or(1), Relaxed)
+        }
+        (0, Granule::Large(_)) => GIVEN.fetch_add(1, Relaxed),
+        (first, _) => first,
+    };
+    let word = what.word() | first << RECORD | (owner as u64) << OWNER;
+    // SAFETY: within the words of granules, and under the lock of the shelf.
     unsafe { granule_word(offset).write_volatile(word) };
     match what {
         Granule::Unused => {}

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::arena::GRANULE;
-use super::blocks::{Granule, expect, get, granule, offset, set_next};
+use super::blocks::{Granule, Slot, expect, get, granule, offset, set_next};
 
 /// Slots, the oldest first, each of which leads to the next one.
 pub struct Chain {
@@ -72,11 +72,17 @@ impl Chain {
     }
 }
 
-/// Bytes of a slot.
+/// What a slot takes.
 fn bytes_of(slot: u64) -> u64 {
-    match granule(slot & !(GRANULE - 1)) {
+    let bytes = match granule(slot & !(GRANULE - 1)) {
         Granule::Small(size) => size,
         Granule::Large(n) => n * GRANULE,
-        _ => 0,
-    }
+        _ => return 0,
+    };
+    takes(bytes)
+}
+
+/// What a freed slot of so many bytes takes: with its record, and a bit for each byte.
+pub fn takes(bytes: u64) -> u64 {
+    bytes + bytes / 8 + size_of::<Slot>() as u64
 }

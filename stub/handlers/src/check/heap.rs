@@ -4,7 +4,7 @@
 //! arena     | granule: slots of one size          | granule … | large block: several granules, and a gap |
 //! slot      | block (what was asked for) | gap |
 //! granules  a word each: what it is for            known apart from the program's memory
-//! slots     a record for each 64 bytes: size, state, who has allocated and freed
+//! slots     a record each: size, state, who has allocated and freed
 //! ```
 //! Each thread takes small blocks from a shelf of its own (`shelf.rs`), under the shelf's lock, held for some tens of
 //! instructions. A freed block goes through the quarantine (`quarantine.rs`) before its slot is used again.
@@ -20,12 +20,12 @@ use super::arena::{
     ARENA, CARVED, EXHAUSTED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, START, arena, lock,
 };
 use super::blocks::{
-    EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, granule, link, offset, put, set_granule,
-    set_next,
+    EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, granule, has_records, link, offset, put,
+    set_granule, set_next,
 };
 use super::shelf::{self, Taken, class};
 use super::twin::Twin;
-use super::{entries, quarantine, shadow, told_blocks};
+use super::{blocks, entries, quarantine, shadow, told_blocks};
 use crate::runtime::memory;
 
 const LARGEST: u64 = 16 << 10;
@@ -67,6 +67,7 @@ pub fn begin(places: &Places) {
 /// A forked child: what its parent's stub knew is known here, too.
 pub fn adopt(twin: Twin) {
     twin.take(&GAP);
+    blocks::adopt(twin);
     shelf::adopt(twin);
     quarantine::adopt(twin);
 }
@@ -128,6 +129,9 @@ fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
     }
     let mut fresh = class.fresh.load(Relaxed);
     if fresh + size > class.end.load(Relaxed) {
+        if !has_records() {
+            return Err(NoRoom::Never);
+        }
         fresh = carve(1)?;
         set_granule(fresh, Granule::Small(size), shelf.number());
         class.end.store(fresh + GRANULE, Relaxed);
@@ -151,9 +155,10 @@ fn large(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
         };
         if has >= granules {
             let mut follows = next;
-            if has > granules {
-                let rest = slot + granules * GRANULE;
-                set_large(rest, has - granules);
+            let takes = if has_records() { granules } else { has };
+            if has > takes {
+                let rest = slot + takes * GRANULE;
+                set_large(rest, has - takes);
                 put(
                     rest,
                     Slot {
@@ -168,10 +173,13 @@ fn large(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
                 0 => shelf.large().store(follows, Relaxed),
                 _ => set_next(offset(before), follows),
             }
-            set_large(slot, granules);
+            set_large(slot, takes);
             return Ok(slot);
         }
         (before, at) = (at, next);
+    }
+    if !has_records() {
+        return Err(NoRoom::Never);
     }
     let slot = carve(granules)?;
     set_large(slot, granules);

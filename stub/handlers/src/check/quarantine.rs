@@ -11,7 +11,7 @@ use ulpf_lib::ring::found::SHELVES;
 
 use super::arena::{Lock, arena};
 use super::blocks::{expect, get, link, offset, owner};
-use super::chain::{Chain, Loose};
+use super::chain::{Chain, Loose, takes};
 use super::shadow;
 use super::shelf::{self, Taken};
 use super::twin::Twin;
@@ -19,7 +19,7 @@ use super::twin::Twin;
 /// At most so many bytes are in the chain of a shelf.
 const MOST_FREED: u64 = 64 << 10;
 
-/// Bytes of freed blocks that wait at least.
+/// So many bytes freed blocks take that wait, at least: with their gaps and what is known of them ([`takes`]).
 static QUARANTINE: AtomicU64 = AtomicU64::new(64 << 20);
 /// Nobody who has it takes another one.
 static LOCK: Lock = Lock::open();
@@ -36,7 +36,7 @@ pub fn adopt(twin: Twin) {
     twin.take(&WAITING);
 }
 
-/// A slot of that shelf has been freed.
+/// A slot of that shelf, of so many bytes, has been freed.
 pub fn add(shelf: Taken, slot: u64, bytes: u64) {
     let quarantine = QUARANTINE.load(Relaxed);
     let enough = (quarantine / 1024).min(MOST_FREED);
@@ -44,7 +44,7 @@ pub fn add(shelf: Taken, slot: u64, bytes: u64) {
     freed.append(&Loose {
         first: link(slot),
         last: link(slot),
-        bytes,
+        bytes: takes(bytes),
     });
     if freed.bytes() < enough {
         return;

@@ -67,14 +67,14 @@ pub fn class(need: u64) -> (usize, u64) {
     let need = need.max(arena::SMALLEST);
     if need <= 128 {
         let size = need.next_multiple_of(16);
-        return (((size - 64) / 16) as usize, size);
+        return (((size - arena::SMALLEST) / 16) as usize, size);
     }
     // Eight sizes from each power of two to the next one.
     let power = (need - 1).ilog2();
     let step = 1u64 << (power - 3);
     let size = need.next_multiple_of(step);
     let n = (size - (1 << power)) / step;
-    ((4 + u64::from(power - 7) * 8 + n) as usize, size)
+    ((6 + u64::from(power - 7) * 8 + n) as usize, size)
 }
 
 /// A shelf that is the caller's alone, until this is dropped.

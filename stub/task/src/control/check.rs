@@ -275,7 +275,10 @@ impl Control {
         self.grow_heap(LEAST_CHUNK);
         if arena::mapped() == 0 {
             let refused = self.last_refusal.take();
-            return Err(refused.unwrap_or_else(|| no("its memory cannot be watched", NO_ROOM)));
+            let left = "its memory cannot be watched beside what is limited or what earlier checks have left behind";
+            let start =
+                "start the program anew, or raise the limit of its address space (ulimit -v)";
+            return Err(refused.unwrap_or_else(|| no(left, start)));
         }
         self.begin_to_serve();
         self.look_for_old_blocks();
@@ -576,11 +579,16 @@ impl Control {
     }
 }
 
-/// The alias of memory at which accesses are looked at.
+/// The alias of memory at which accesses are looked at. `None`: there is none, or it has no bits, which are of our place (where
+/// no room was left in it).
 pub(super) fn watched_alias(at: u64) -> Option<AliasAddr> {
     let entry = g().page_map.entry(TargetAddr(at));
     let watched = entry.guards(AccessKind::Read);
-    entry.alias(TargetAddr(at)).filter(|_| watched)
+    let has_bits = |alias: &AliasAddr| place::memory().contains(&alias.0);
+    entry
+        .alias(TargetAddr(at))
+        .filter(has_bits)
+        .filter(|_| watched)
 }
 
 /// The dynamic loader's own functions are for itself, until there are others.

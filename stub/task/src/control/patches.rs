@@ -10,6 +10,7 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::access::{Class, Insn};
@@ -479,6 +480,10 @@ impl Patches {
             self.caves.take(at, size, false);
             return Err(Code);
         }
+        // There are tens of thousands in large programs: of each is kept what it needs.
+        let len = mem::take(&mut body.code).len() as u64;
+        body.shrink();
+        group.shrink();
         let table = &mut rest.tables_mut().patches;
         table.list.insert(
             start,
@@ -489,6 +494,7 @@ impl Patches {
                 plain_code,
                 at,
                 body,
+                len,
                 known,
                 idle_count,
                 patience: Patience::default(),
@@ -518,7 +524,7 @@ impl Patches {
             let _ = text::write_raw(p.start(), original);
             REMOVED.fetch_add(1, Relaxed);
         }
-        self.caves.take(p.at, p.body.code.len() as u64 + 1, false);
+        self.caves.take(p.at, p.len + 1, false);
         self.unlink(rest, &p);
     }
 
