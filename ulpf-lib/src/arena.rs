@@ -288,8 +288,10 @@ mod tests {
         for turn in 0..30_000 {
             if blocks.len() > 500 || (!blocks.is_empty() && number(3) == 0) {
                 let (at, layout, fill) = blocks.swap_remove(number(blocks.len() as u64));
+                // SAFETY: a block of that size.
                 let bytes = unsafe { core::slice::from_raw_parts(at, layout.size()) };
                 assert!(bytes.iter().all(|b| *b == fill), "{layout:?}");
+                // SAFETY: of this heap, with this layout.
                 unsafe { heap.dealloc(at, layout) };
                 continue;
             }
@@ -298,6 +300,7 @@ mod tests {
             let size = if number(500) == 0 { size << 11 } else { size };
             let layout = Layout::from_size_align(size, 1 << number(13)).unwrap();
             let zeroed = number(2) == 0;
+            // SAFETY: not empty.
             let at = unsafe {
                 match zeroed {
                     true => heap.alloc_zeroed(layout),
@@ -305,6 +308,7 @@ mod tests {
                 }
             };
             assert!(!at.is_null() && (at as usize).is_multiple_of(layout.align()));
+            // SAFETY: a new block of that size, which nobody else has.
             let bytes = unsafe { core::slice::from_raw_parts_mut(at, size) };
             assert!(!zeroed || bytes.iter().all(|b| *b == 0), "{layout:?}");
             bytes.fill(turn as u8);
@@ -317,11 +321,13 @@ mod tests {
         let heap = Arena::new();
         let small = Layout::from_size_align(16, 16).unwrap();
         let large = Layout::from_size_align(4096, 8).unwrap();
+        // SAFETY: not empty.
         let [first, page] = [small, large].map(|layout| unsafe { heap.alloc(layout) } as usize);
         assert_eq!(page, (first + 16).next_multiple_of(4096));
         // As many as there is room for between both.
         let between: Vec<usize> = [16, 32, 64, 128, 256, 512, 1024, 2048]
             .map(|size| Layout::from_size_align(size, 16).unwrap())
+            // SAFETY: not empty.
             .map(|layout| unsafe { heap.alloc(layout) } as usize)
             .into();
         assert!(
