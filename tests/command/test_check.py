@@ -28,6 +28,20 @@ ERRORS = {
     "free_of_stack": ("invalid-free", "free of", "where no block begins"),
 }
 
+# Of tests/programs/heap_elements.cc: container and index.
+ELEMENTS = {
+    "behind": ("std::vector<int>", 24),
+    "before": ("std::vector<int>", -1),
+    "points": ("std::vector<Point>", 4),
+    "freed": ("std::vector<long>", 3),
+    "text": ("std::string", 101),
+    "array": ("short[]", 10),
+    "strings": ("std::vector<std::string>", 5),
+    "pointers": ("std::vector<Point*>", 5),
+    "node": None,
+    "alone": None,
+}
+
 
 def check(*command, options=(), stdin="0123456789abcdefghij"):
     """Exit status, what the program printed, and what was found."""
@@ -56,6 +70,22 @@ class Check(unittest.TestCase):
                 if kind in ("freed", "double-free"):
                     self.assertEqual(error["freed_by"][0]["function"], word)
                 self.assertEqual((heap["errors"], heap["searched"]), (1, True))
+
+    def test_elements_of_containers(self):
+        """Functions that are inlined in one another say what a block was allocated for, and where."""
+        for name in "heap_elements", "heap_elements_optimised":
+            for word, element in ELEMENTS.items():
+                with self.subTest(f"{name} {word}"):
+                    status, _, found, _ = check(program(name), word, options=["--frames", "16"])
+                    (error,) = found
+                    self.assertEqual(status, 0)
+                    of = error.get("element")
+                    self.assertEqual(of and (of["container"], of["index"]), element, error)
+                    if element:
+                        self.assertTrue(error["what"].endswith(f": [{element[1]}] of {element[0]}"), error["what"])
+                    # Also where all others are inlined in it, at its own line.
+                    own = [place for place in error["allocated_by"] if place["function"] == f"{word}()" and "inlined" not in place]
+                    self.assertEqual([os.path.basename(place["file"]) for place in own], ["heap_elements.cc"], error)
 
     def test_patched_accesses_are_judged_as_well(self):
         """The last of a thousand stores of one instruction, which is patched by then."""
@@ -90,6 +120,14 @@ class Check(unittest.TestCase):
                 self.assertIn(heap["freed"] - all_of_them, range(100), heap)
                 # Each of the eight shelves may be behind by 4 KiB; the C library has some blocks of its own.
                 self.assertIn(heap["most"] - held * 1000, range(-8 * 4096, 32 << 10), heap)
+
+    def test_random_gaps(self):
+        """Blocks of one size have slots of many sizes."""
+        for gap, least, most in (("16", 1, 1), ("64", 1, 1), ("16..512", 8, 33)):
+            with self.subTest(gap):
+                status, out, found, _ = check(program("heap_gaps"), options=["--gap", gap, "--no-leaks"])
+                self.assertEqual((status, found), (0, []))
+                self.assertIn(int(out), range(least, most + 1))
 
     def test_operator_new(self):
         for word, says in {

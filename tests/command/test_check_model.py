@@ -44,6 +44,7 @@ class Model(unittest.TestCase):
 
     def test_a_larger_gap(self):
         self.agree(example("heap_model"), 8, 2, options=["--gap", "256"])
+        self.agree(example("heap_model"), 8, 2, options=["--gap", "16..512"])
 
     def test_older_processors(self):
         """Other functions of the C library."""

@@ -364,7 +364,7 @@ class Others(Checked):
 
     def test_what_cannot_be_checked(self):
         for words, why in ((["--backend=sim", example("heap_errors")], "The heap is checked in programs of this machine"),
-                           (["--gap=7", example("heap_errors")], "--gap takes a number from 16 to 4096, not `7`"),
+                           (["--gap=7", example("heap_errors")], "--gap takes a number from 16 to 4096, or two of them, as 16..256, not `7`"),
                            (["--suppressions", "/no/such/file", example("heap_errors")], "cannot read /no/such/file")):
             done = subprocess.run([ULPF, "gdb", "--check", "-batch", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE)

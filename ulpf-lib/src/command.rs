@@ -152,7 +152,7 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
-    /// `heap-check frames N quarantine BYTES gap BYTES [leaks] [stop] [running] [base] [of ADDR]`
+    /// `heap-check frames N quarantine BYTES gap BYTES [gap-most BYTES] [leaks] [stop] [running] [base] [of ADDR]`
     HeapCheck(HeapCheck),
     /// `heap-error`, `heap-block ADDR`, `heap-leaks`, `heap-pointers ADDR`
     HeapAsk(HeapAsk),
@@ -173,6 +173,20 @@ pub enum HeapAsk {
     Pointers(u64),
 }
 
+/// Bytes between blocks: multiples of 16, from 16 to 4096. (Large blocks have more behind them.)
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// At least.
+    pub least: u64,
+    /// If that is more, each block has a random number from `least` to it.
+    pub most: u64,
+}
+
+impl Gap {
+    /// What is allowed for both.
+    pub const BYTES: core::ops::RangeInclusive<u64> = 16..=4096;
+}
+
 /// How the program's heap is to be checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeapCheck {
@@ -180,8 +194,8 @@ pub struct HeapCheck {
     pub frames: u8,
     /// Bytes of freed blocks that are not used again yet.
     pub quarantine: u64,
-    /// Bytes between blocks at least; a multiple of 16.
-    pub gap: u64,
+    /// Bytes between blocks.
+    pub gap: Gap,
     /// Blocks that are left at the end are looked for.
     pub leaks: bool,
     /// The program stops at its errors, for a debugger.
@@ -199,7 +213,10 @@ impl Default for HeapCheck {
         HeapCheck {
             frames: 8,
             quarantine: 64 << 20,
-            gap: 16,
+            gap: Gap {
+                least: 16,
+                most: 16,
+            },
             leaks: true,
             stop: false,
             running: false,
@@ -444,8 +461,13 @@ impl fmt::Display for Command {
                 } = how;
                 write!(
                     f,
-                    "heap-check frames {frames} quarantine {quarantine} gap {gap}{leaks}{stop}{running}{base}"
+                    "heap-check frames {frames} quarantine {quarantine} gap {}",
+                    gap.least
                 )?;
+                if gap.most > gap.least {
+                    write!(f, " gap-most {}", gap.most)?;
+                }
+                write!(f, "{leaks}{stop}{running}{base}")?;
                 how.of.map_or(Ok(()), |at| write!(f, " of {at:#x}"))
             }
             Command::HeapFunctions(all) => {

@@ -1,11 +1,13 @@
 //! One error with its places named, as a text and as a line of JSON.
 
+use super::element::Element;
 use super::pattern::Frame;
 use super::suppress::{Case, make, word};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
+use ulpf_host::foreign::text::Text;
 use ulpf_lib::ring::found::{Asked, By, COPIES, Report, Trace, Wrong};
 use ulpf_lib::{AccessKind, syscalls};
 use ulpf_say::json::{self, Address};
@@ -28,6 +30,8 @@ pub struct Error<'a> {
     pub freed_by: Vec<Rc<Place>>,
     /// Who allocated the other block, in which an access lies by a pointer to this one.
     pub other_allocated_by: Vec<Rc<Place>>,
+    /// Which element of its block's container it would be.
+    pub element: Option<Element>,
     /// The access, or the function that frees or has allocated, and all callers.
     frames: Vec<Frame>,
     /// So many of the first of them may be missing.
@@ -54,34 +58,55 @@ fn calls_main(place: &Place) -> bool {
     name.is_some_and(|name| NAMES.contains(&name) || name.starts_with("__libc_start_main"))
 }
 
-fn places(program: &Program, trace: &Trace) -> Vec<Rc<Place>> {
-    let at = |pc| Rc::new(Place::at(program, pc, true));
-    let mut places: Vec<_> = trace.callers().map(at).collect();
-    // What calls main is nobody's concern.
-    let before_main = |c: &Rc<Place>| c.is_runtime() || calls_main(c);
-    while places.last().is_some_and(before_main) {
-        places.pop();
-    }
-    places
+/// A place, and those around it where functions are inlined in one another: the last one is the function itself.
+fn chain(program: &Program, pc: u64, caller: bool) -> Vec<Rc<Place>> {
+    let around = program.around(pc, caller);
+    let mut chain = vec![Rc::new(Place::at(program, pc, caller))];
+    chain.extend(around.iter().map(|at| Rc::new(Place::of(at))));
+    chain
 }
 
-/// The functions by which a place is known, one for what was inlined there and one for what that is in.
-fn frames_at(program: &Program, place: &Place, caller: bool, out: &mut Vec<Frame>) {
-    let pc = place.pc.0;
+/// Who has called whom.
+struct Callers {
+    places: Vec<Rc<Place>>,
+    /// So many more are nobody's concern.
+    rest: usize,
+}
+
+fn callers(program: &Program, trace: &Trace) -> Callers {
+    let all = trace.callers().map(|pc| chain(program, pc, true));
+    let mut all: Vec<_> = all.collect();
+    let mut rest = 0;
+    // What calls main is nobody's concern.
+    let before_main = |chain: &Vec<Rc<Place>>| {
+        let first = chain.first();
+        first.is_some_and(|c| c.is_runtime() || calls_main(c))
+    };
+    while let Some(chain) = all.pop_if(|chain| before_main(chain)) {
+        rest += chain.len();
+    }
+    Callers {
+        places: all.into_iter().flatten().collect(),
+        rest,
+    }
+}
+
+/// The functions by which an instruction is known: those that are inlined there, and the one that it is in.
+fn frames_at(program: &Program, pc: u64, caller: bool, out: &mut Vec<Frame>) {
     let spot = program.spot(pc, caller);
     let object = spot
         .as_ref()
         .map(|s| s.object.to_string_lossy().into_owned());
     let linked = spot.as_ref().map_or(pc, |s| s.linked);
-    if let Some(inlined) = &place.inlined {
-        out.push(Frame {
-            names: vec![inlined.clone()],
-            object: object.clone(),
-            linked,
-            source: place.file.clone(),
-            line: place.line,
-        });
-    }
+    let mut chain = chain(program, pc, caller);
+    let Some(place) = chain.pop() else { return };
+    out.extend(chain.into_iter().map(|place| Frame {
+        names: Vec::from_iter(place.name().map(str::to_string)),
+        object: object.clone(),
+        linked,
+        source: place.file.clone(),
+        line: place.line,
+    }));
     let mut names = Vec::new();
     if let Some(symbol) = spot.and_then(|s| s.symbol) {
         let own = program.static_executable();
@@ -111,7 +136,7 @@ fn is_new(frame: &Frame) -> bool {
 
 /// Who has called whom, as memcheck has it: the function that frees or allocates is the innermost. And how many of the
 /// innermost may be missing.
-fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (Vec<Frame>, usize) {
+fn frames(wrong: Wrong, report: &Report, program: &Program) -> (Vec<Frame>, usize) {
     let mut frames = Vec::new();
     let mut inner = 0;
     let callers = match wrong.is_leak() {
@@ -119,7 +144,7 @@ fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (V
         false => &report.here,
     };
     if !wrong.is_leak() {
-        frames_at(program, place, false, &mut frames);
+        frames_at(program, report.pc.load(Relaxed), false, &mut frames);
     }
     if wrong.is_free()
         && let Some(first) = frames.first_mut()
@@ -139,7 +164,7 @@ fn frames(wrong: Wrong, report: &Report, place: &Place, program: &Program) -> (V
             .insert(0, copying(report.kind.load(Relaxed)).into());
     }
     for pc in callers.callers() {
-        frames_at(program, &Place::at(program, pc, true), true, &mut frames);
+        frames_at(program, pc, true, &mut frames);
     }
     if wrong.is_leak() {
         let news = frames.iter().take_while(|f| is_new(f)).count();
@@ -191,36 +216,42 @@ fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
 
 impl Error<'_> {
     pub fn of<'a>(wrong: Wrong, report: &'a Report, program: &Program) -> Error<'a> {
-        let place = Rc::new(Place::at(program, report.pc.load(Relaxed), false));
-        let callers = places(program, &report.here);
-        let allocated_by = places(program, &report.allocated_at);
-        let (frames, inner) = frames(wrong, report, &place, program);
-        let all = match wrong.is_leak() {
-            true => report
-                .allocated_at
-                .callers()
-                .count()
-                .saturating_sub(allocated_by.len()),
-            false => report.here.callers().count().saturating_sub(callers.len()),
+        let here = callers(program, &report.here);
+        let allocated = callers(program, &report.allocated_at);
+        let (frames, inner) = frames(wrong, report, program);
+        let rest = match wrong.is_leak() {
+            true => allocated.rest,
+            false => here.rest,
         };
-        Error {
+        let mut at = chain(program, report.pc.load(Relaxed), false).into_iter();
+        let place = at.next().unwrap_or_default();
+        let mut error = Error {
             wrong,
             report,
             count: report.count.load(Relaxed),
             addr: report.addr.load(Relaxed),
             len: report.len.load(Relaxed),
             place,
-            callers,
-            allocated_by,
-            freed_by: places(program, &report.freed_at),
-            other_allocated_by: places(program, &report.other_allocated_at),
-            own: frames.len().saturating_sub(all),
+            callers: here.places,
+            allocated_by: allocated.places,
+            freed_by: callers(program, &report.freed_at).places,
+            other_allocated_by: callers(program, &report.other_allocated_at).places,
+            element: None,
+            own: frames.len().saturating_sub(rest),
             frames,
             inner,
             suppression: None,
             pid: None,
             who: String::new(),
+        };
+        if error.is_at_place() {
+            error.callers.splice(0..0, at);
         }
+        if let (true, Some(block)) = (error.is_access(), error.block()) {
+            let names = error.allocated_by.iter().filter_map(|p| p.name());
+            error.element = Element::at(error.addr, block, names, program);
+        }
+        error
     }
 
     /// What suppressions are compared with.
@@ -298,11 +329,15 @@ impl Error<'_> {
         };
         let what = format!("a {freed}block of {}", count(size, "byte"));
         let end = start.saturating_add(size);
-        match self.addr {
+        let mut text = match self.addr {
             at if at < start => format!("{} before {what}", count(start - at, "byte")),
             at if at >= end => format!("{} behind {what}", count(at - end, "byte")),
             at => format!("{} inside {what}", count(at - start, "byte")),
+        };
+        if let Some(Element { index, container }) = &self.element {
+            let _ = write!(text, ": [{index}] of {}", Text(container));
         }
+        text
     }
 
     pub fn what(&self) -> String {
@@ -431,6 +466,7 @@ impl Error<'_> {
             callers: &self.callers,
             block: block.map(|b| Address(b.0)),
             size: block.map(|b| b.1),
+            element: self.element.as_ref(),
             allocated_by: &self.allocated_by,
             freed_by: &self.freed_by,
             other: self.other().map(|b| Address(b.0)),
@@ -494,6 +530,8 @@ struct Line<'a> {
     block: Option<Address>,
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    element: Option<&'a Element>,
     allocated_by: &'a [Rc<Place>],
     freed_by: &'a [Rc<Place>],
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@ use super::functions::Named;
 use super::suppress::Suppressions;
 use std::path::Path;
 use std::sync::Arc;
-use ulpf_lib::command::HeapCheck;
+use ulpf_lib::command::{Gap, HeapCheck};
 
 /// How a heap is checked for a debugger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl HeapOptions {
             "--base" => how.base = true,
             "--no-leaks" => how.leaks = false,
             "--frames" => how.frames = number(name, value, 1, 16)? as u8,
-            "--gap" => how.gap = gap(number(name, value, 16, 4096)?),
+            "--gap" => how.gap = gap(value).map_err(|why| format!("{name} {why}"))?,
             "--quarantine" => {
                 how.quarantine = bytes(value).map_err(|why| format!("{name}: {why}"))?;
             }
@@ -118,9 +118,24 @@ impl Asked {
     }
 }
 
-/// Gaps are whole multiples of 16.
-pub fn gap(bytes: u64) -> u64 {
-    bytes.next_multiple_of(16).max(16)
+/// Bytes between blocks: `64`; `16..256`, a random number of these for each block. They become multiples of 16.
+///
+/// # Errors
+/// What is wrong with the text, for people; its name is to stand before it.
+pub fn gap(text: &str) -> Result<Gap, String> {
+    let (least, most) = text.split_once("..").unwrap_or((text, text));
+    let bytes = |text: &str| text.parse().ok().filter(|n| Gap::BYTES.contains(n));
+    match (bytes(least), bytes(most)) {
+        (Some(least), Some(most)) if least <= most => Ok(Gap {
+            least: least.next_multiple_of(16),
+            most: most.next_multiple_of(16),
+        }),
+        _ => Err(format!(
+            "takes a number from {} to {}, or two of them, as 16..256, not `{text}`",
+            Gap::BYTES.start(),
+            Gap::BYTES.end()
+        )),
+    }
 }
 
 fn number(name: &str, value: &str, least: u64, most: u64) -> Result<u64, String> {
@@ -188,13 +203,19 @@ mod tests {
             base,
             ..
         } = o.how;
-        assert_eq!((frames, quarantine, gap), (3, 2 << 20, 48));
+        assert_eq!((frames, quarantine), (3, 2 << 20));
+        assert_eq!((gap.least, gap.most), (48, 48));
+        o.set("--gap", "16..250").unwrap();
+        assert_eq!((o.how.gap.least, o.how.gap.most), (16, 256));
         assert_eq!((leaks, stop, base), (false, true, true));
         assert_eq!(o.allocator.len(), 2);
         for (name, value) in [
             ("--frames", "17"),
             ("--frames", ""),
             ("--gap", "8"),
+            ("--gap", "64..32"),
+            ("--gap", "16..8192"),
+            ("--gap", "..64"),
             ("--quarantine", "much"),
             ("--suppressions", "/there/is/no/such/file"),
             ("--allocator", "get"),

@@ -12,7 +12,7 @@ use ulpf_host::foreign::text;
 use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
 use ulpf_inject::settings::Settings;
-use ulpf_lib::command::HeapCheck;
+use ulpf_lib::command::{Gap, HeapCheck};
 
 const SPECS: &str = "\
 WATCHES (SPEC)
@@ -219,9 +219,10 @@ pub struct CheckArgs {
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     pub quarantine: u64,
 
-    /// Bytes between blocks, at least; larger blocks have larger gaps (16 to 4096)
-    #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = clap::value_parser!(u64).range(16..=4096))]
-    pub gap: u64,
+    /// Bytes between blocks, at least (16 to 4096); larger blocks have larger gaps. Two numbers (16..256): a random one for each
+    /// block, others in each run
+    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = gap)]
+    pub gap: Gap,
 
     /// Find accesses that leap from one block into another one also where the pointer is a guess, and at each access: slower
     #[arg(long)]
@@ -367,7 +368,7 @@ impl Check {
                 how: HeapCheck {
                     frames: args.frames,
                     quarantine: args.quarantine,
-                    gap: gap(args.gap),
+                    gap: args.gap,
                     leaks: !args.no_leaks,
                     stop: false,
                     running: args.attach.is_some(),

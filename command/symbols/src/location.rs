@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::rc::Rc;
 use ulpf_host::foreign::text::Text;
 
 /// An instruction address in a programmer's terms.
@@ -19,6 +20,13 @@ pub struct Location {
     /// As the debug information has it, usually absolute.
     pub file: Option<String>,
     pub line: Option<u32>,
+}
+
+/// Where an instruction lies, and where the functions around it that are inlined there are called from.
+#[derive(Clone)]
+pub(crate) struct Chain {
+    pub innermost: Rc<Location>,
+    pub around: Rc<[Location]>,
 }
 
 impl Location {

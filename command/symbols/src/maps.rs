@@ -1,7 +1,7 @@
 //! What is loaded where: `/proc/PID/maps` turned into modules.
 
 use crate::dwarf_types::Types;
-use crate::location::Location;
+use crate::location::Chain;
 use crate::object::ObjectFile;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ pub struct Program {
     /// Who maps them, and names sources.
     by: Option<files::Process>,
     /// Addresses that were looked up before: a program hits from few places, often.
-    pub(crate) places: RefCell<HashMap<u64, Rc<Location>>>,
+    pub(crate) places: RefCell<HashMap<u64, Chain>>,
 }
 
 /// One object file, loaded.

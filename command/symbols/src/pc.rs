@@ -1,7 +1,7 @@
 //! Where in the source an instruction lies.
 
 use crate::demangle::demangle;
-use crate::location::Location;
+use crate::location::{Chain, Location};
 use crate::maps::{Module, Program};
 use crate::meter::Work;
 use addr2line::{LookupContinuation, LookupResult};
@@ -9,35 +9,56 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 impl Program {
-    /// Where an instruction lies; what is nowhere has its address only.
-    pub fn locate(&self, pc: u64) -> Rc<Location> {
+    fn chain(&self, pc: u64) -> Chain {
         if let Some(known) = self.places.borrow().get(&pc) {
             return known.clone();
         }
-        let location = Rc::new(match self.module_at(pc) {
+        let chain = match self.module_at(pc) {
             Some(module) => locate_in(module, pc),
-            None => Location {
-                pc,
-                ..Location::default()
+            None => Chain {
+                innermost: Rc::new(Location {
+                    pc,
+                    ..Location::default()
+                }),
+                around: Rc::default(),
             },
-        });
-        self.places.borrow_mut().insert(pc, location.clone());
-        location
+        };
+        self.places.borrow_mut().insert(pc, chain.clone());
+        chain
+    }
+
+    /// Where an instruction lies; what is nowhere has its address only.
+    pub fn locate(&self, pc: u64) -> Rc<Location> {
+        self.chain(pc).innermost
+    }
+
+    /// Where a function is called that is inlined at an instruction ([`Location::inlined`]), and all around it, innermost first: the
+    /// last one is the function that the instruction is in. None, if nothing is inlined there. `caller`: `pc` is a return
+    /// address.
+    pub fn around(&self, pc: u64, caller: bool) -> Vec<Location> {
+        let around = self.chain(pc.wrapping_sub(u64::from(caller))).around;
+        let of = |location: &Location| match caller {
+            true => after_call(location, pc),
+            false => location.clone(),
+        };
+        around.iter().map(of).collect()
     }
 
     /// A return address: the place is that of the call before it.
     pub fn locate_caller(&self, return_address: u64) -> Location {
-        let call = self.locate(return_address.wrapping_sub(1));
-        let offset = if call.function.is_some() {
-            call.offset + 1
-        } else {
-            0
-        };
-        Location {
-            pc: return_address,
-            offset,
-            ..Location::clone(&call)
+        after_call(&self.locate(return_address.wrapping_sub(1)), return_address)
+    }
+
+    /// Bytes of objects of a type that some module describes; names with namespaces are not looked for.
+    pub fn size_of(&self, name: &str) -> Option<u64> {
+        if name.contains("::") {
+            return None;
         }
+        self.modules.iter().find_map(|module| {
+            let die = module.object.index()?.complete_type(name)?;
+            let size = module.types.get(die)?.size;
+            (size > 0).then_some(size)
+        })
     }
 
     /// Run-time address of a function, for breakpoints by name.
@@ -66,7 +87,19 @@ impl Program {
     }
 }
 
-fn locate_in(module: &Module, pc: u64) -> Location {
+/// The return address behind a call.
+fn after_call(call: &Location, return_address: u64) -> Location {
+    Location {
+        pc: return_address,
+        offset: match call.function {
+            Some(_) => call.offset + 1,
+            None => 0,
+        },
+        ..call.clone()
+    }
+}
+
+fn locate_in(module: &Module, pc: u64) -> Chain {
     let linked = pc.wrapping_sub(module.bias);
     let mut location = Location {
         pc,
@@ -77,9 +110,13 @@ fn locate_in(module: &Module, pc: u64) -> Location {
         location.function = Some(demangle(symbol.name));
         location.offset = linked - symbol.addr;
     }
+    let alone = |location| Chain {
+        innermost: Rc::new(location),
+        around: Rc::default(),
+    };
     let info = module.object.debug().info.as_ref();
     let Some((info, lines)) = info.and_then(|info| Some((info, info.lines()?))) else {
-        return location;
+        return alone(location);
     };
     let _work = Work::look_up(info.size);
     let mut found = lines.find_frames(linked);
@@ -95,32 +132,47 @@ fn locate_in(module: &Module, pc: u64) -> Location {
         };
     };
     let Ok(mut frames) = found else {
-        return location;
+        return alone(location);
     };
-    let (mut innermost, mut outermost) = (None, None);
+    let mut all = Vec::new();
     while let Ok(Some(frame)) = frames.next() {
         let name = frame
             .function
             .as_ref()
             .and_then(|f| f.raw_name().ok().map(|n| demangle(&n)));
-        if innermost.is_none() {
-            if let Some(place) = frame.location {
-                location.file = place.file.map(str::to_string);
-                location.line = place.line.filter(|l| *l > 0);
-            }
-            innermost = Some(name.clone());
+        let place = frame.location.map(|place| {
+            let line = place.line.filter(|l| *l > 0);
+            (place.file.map(str::to_string), line)
+        });
+        all.push((name, place.unwrap_or_default()));
+        if all.len() > MOST_INLINED {
+            break;
         }
-        outermost = name;
     }
-    location.inlined = innermost
-        .flatten()
-        .filter(|name| Some(name) != outermost.as_ref());
+    let outermost = all.last().and_then(|(name, _)| name.clone());
     if location.function.is_none() {
-        location.function = outermost;
+        location.function.clone_from(&outermost);
         location.offset = 0;
     }
-    location
+    let last = all.len().saturating_sub(1);
+    let mut chain = all
+        .into_iter()
+        .enumerate()
+        .map(|(n, (name, (file, line)))| Location {
+            inlined: name.filter(|name| n < last && Some(name) != outermost.as_ref()),
+            file,
+            line,
+            ..location.clone()
+        });
+    let innermost = chain.next().unwrap_or_else(|| location.clone());
+    Chain {
+        innermost: Rc::new(innermost),
+        around: chain.collect(),
+    }
 }
+
+/// Debug information that says that more functions are inlined in one another is not believed.
+const MOST_INLINED: usize = 256;
 
 /// An instruction as linkers and other tools know it.
 #[derive(Clone, Debug)]

@@ -52,7 +52,7 @@ const LAST: Of = Of {
 
 const HEAP_CHECK: Of = Of {
     what: "ulpf heap-check",
-    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks] [stop] [base], before the program has run, or [running]",
+    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [gap-most BYTES] [leaks] [stop] [base], before the program has run, or [running]",
 };
 
 const HEAP_ASK: Of = Of {
@@ -149,6 +149,10 @@ impl Command {
     }
 }
 
+fn is_gap(n: u64) -> bool {
+    Gap::BYTES.contains(&n) && n.is_multiple_of(16)
+}
+
 fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
     let mut how = HeapCheck {
         leaks: false,
@@ -169,10 +173,16 @@ fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
             ("frames", Some(n)) if n <= MAX_FRAMES as u64 => how.frames = n as u8,
             ("quarantine", Some(n)) => how.quarantine = n,
             ("of", Some(at)) => how.of = Some(at),
-            ("gap", Some(n @ 16..=4096)) if n.is_multiple_of(16) => how.gap = n,
+            ("gap", Some(n)) if is_gap(n) => {
+                how.gap = Gap {
+                    least: n,
+                    most: n.max(how.gap.most),
+                }
+            }
+            ("gap-most", Some(n)) if is_gap(n) && n >= how.gap.least => how.gap.most = n,
             _ => {
                 return HEAP_CHECK.no(
-                    "it takes up to 16 frames, the quarantine in bytes, and a gap of 16 to 4096 bytes, a multiple of 16",
+                    "it takes up to 16 frames, the quarantine in bytes, and gaps of 16 to 4096 bytes, multiples of 16, of which the most is not less",
                 );
             }
         }

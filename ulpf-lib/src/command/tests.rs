@@ -42,6 +42,10 @@ fn printed_and_read_again() {
             "ulpf heap-check leaks base running frames 3 stop",
             "ulpf heap-check frames 3 quarantine 67108864 gap 16 leaks stop running base",
         ),
+        (
+            "ulpf heap-check gap 32 gap-most 256",
+            "ulpf heap-check frames 8 quarantine 67108864 gap 32 gap-most 256",
+        ),
         ("ulpf heap-error", "ulpf heap-error"),
         ("ulpf heap-leaks", "ulpf heap-leaks"),
         ("ulpf heap-block 64", "ulpf heap-block 0x40"),

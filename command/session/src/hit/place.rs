@@ -67,6 +67,11 @@ impl Place {
         Place::of(&places.location(pc, caller))
     }
 
+    /// The function that it is in as a programmer sees it, with arguments and types.
+    pub fn name(&self) -> Option<&str> {
+        self.inlined.as_deref().or(self.function.as_deref())
+    }
+
     /// In a library that every program of a language has.
     pub fn is_runtime(&self) -> bool {
         let object = self.object.as_ref();

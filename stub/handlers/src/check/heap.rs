@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::command::Gap;
 use ulpf_lib::ring::found::{Asked, By, Wrong};
 use ulpf_lib::sys;
 
@@ -27,6 +28,7 @@ use super::shelf::{self, Taken, class};
 use super::twin::Twin;
 use super::{blocks, entries, quarantine, shadow, told_blocks};
 use crate::runtime::memory;
+use ulpf_stub_tables::patches::tsc;
 
 const LARGEST: u64 = 16 << 10;
 /// Of a large block, the gap behind it at least.
@@ -38,8 +40,11 @@ const LARGE_SHELF: usize = 0;
 /// Free large blocks that are looked at for one that fits.
 const TRIES: usize = 256;
 
-/// Bytes of a gap at least.
+/// Bytes of a gap at least; and at most, if each is a random number from there to here.
 static GAP: AtomicU64 = AtomicU64::new(16);
+static GAP_MOST: AtomicU64 = AtomicU64::new(0);
+/// What the next random gap is made of.
+static RANDOM: AtomicU64 = AtomicU64::new(0);
 
 /// Where the heap's memory is.
 pub struct Places {
@@ -51,8 +56,7 @@ pub struct Places {
     pub granules: u64,
     /// Bytes of freed blocks that wait.
     pub quarantine: u64,
-    /// Bytes of a gap at least.
-    pub gap: u64,
+    pub gap: Gap,
 }
 
 /// By the stub's task, before anybody is served.
@@ -60,13 +64,19 @@ pub fn begin(places: &Places) {
     RECORDS_AT.store(places.records, Relaxed);
     GRANULES_AT.store(places.granules, Relaxed);
     quarantine::begin(places.quarantine);
-    GAP.store(places.gap.max(16).next_multiple_of(16), Relaxed);
+    GAP.store(places.gap.least.max(16).next_multiple_of(16), Relaxed);
+    if places.gap.most > places.gap.least {
+        GAP_MOST.store(places.gap.most, Relaxed);
+        RANDOM.store(tsc(), Relaxed);
+    }
     START.store(places.arena, Relaxed);
 }
 
 /// A forked child: what its parent's stub knew is known here, too.
 pub fn adopt(twin: Twin) {
     twin.take(&GAP);
+    twin.take(&GAP_MOST);
+    twin.take(&RANDOM);
     blocks::adopt(twin);
     shelf::adopt(twin);
     quarantine::adopt(twin);
@@ -193,6 +203,21 @@ fn set_large(slot: u64, granules: u64) {
     }
 }
 
+/// Bytes behind the next block, at least.
+fn gap() -> u64 {
+    let (least, most) = (GAP.load(Relaxed), GAP_MOST.load(Relaxed));
+    if most <= least {
+        return least;
+    }
+    // (splitmix64: each number of the sequence gives another one that looks random.)
+    let step = 0x9e37_79b9_7f4a_7c15;
+    let mut n = RANDOM.fetch_add(step, Relaxed);
+    n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    n = (n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let steps = (most - least) / 16 + 1;
+    least + (n ^ n >> 31).checked_rem(steps).unwrap_or(0) * 16
+}
+
 /// Who asks for a block.
 #[derive(Clone, Copy)]
 pub struct Origin {
@@ -210,9 +235,7 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
         return Err(NoRoom::Never);
     }
     let rounded = size.max(1).next_multiple_of(16);
-    let gap = GAP
-        .load(Relaxed)
-        .max((size / 16).next_multiple_of(16).min(512));
+    let gap = gap().max((size / 16).next_multiple_of(16).min(512));
     let extra = if align > 16 { align } else { 0 };
     let mut need = rounded + gap + extra;
     let (slot, before);

@@ -65,7 +65,7 @@ ulpf log [N]                the last N (100) hits of all watches that log or sto
 ulpf stop                   which watch made the last stop, and the access, as JSON
 ulpf stop rest              the other watches that the same instruction has hit; no stop tells of them any more
 ulpf about                  the process, and where stops of these watches are told, as JSON
-ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [leaks] [stop] [running] [base]
+ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [gap-most BYTES] [leaks] [stop] [running] [base]
                             serve the program's malloc and free, and note every access beside its blocks (ulpf check);
                             stop: the program stops at each that is new
 ulpf heap-error             the error of a checked heap that the program has stopped for last, as JSON
