@@ -1,5 +1,6 @@
 """`ulpf top` in a real terminal, on real programs."""
 
+import contextlib
 import json
 import os
 import pty
@@ -17,7 +18,7 @@ from lib import schema
 from lib.cases import Case, line
 from lib.env import ROOT, ULPF, example, needs, ulpf_only
 from lib.rsp import wait_until
-from lib.run import ulpf
+from lib.run import program, ulpf
 from lib.tmux import Screen
 from lib.users import as_root
 
@@ -50,6 +51,24 @@ class Running:
     def __exit__(self, *_):
         self.ulpf.send_signal(signal.SIGTERM)
         self.ulpf.wait()
+
+
+@contextlib.contextmanager
+def checked():
+    """`ulpf check` of a small server: its process, and what gives it orders."""
+    command = [ULPF, "check", "--no-leaks", "--log", os.devnull, "--", program("heap_attached")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ulpf:
+        def order(word):
+            ulpf.stdin.write(word + "\n")
+            ulpf.stdin.flush()
+            assert any(line.startswith("done") for line in ulpf.stdout), word
+
+        ready = ulpf.stdout.readline().split()
+        assert ready[0] == "ready", ready
+        try:
+            yield int(ready[1]), order
+        finally:
+            os.kill(int(ready[1]), signal.SIGKILL)
 
 
 @needs("tmux")
@@ -244,6 +263,24 @@ class Top(Case):
             screen.keys("2")
             screen.shows(r"^transfer\+0x\w+ +bank\.c:\d+ +patched ")
 
+    def test_a_checked_heap(self):
+        """Errors as they come, and what is in the heap when somebody asks."""
+        with checked() as (server, order):
+            order("new_behind")
+            with self.top("--pid", server, size=(160, 50)) as screen:
+                screen.keys("6")
+                screen.shows(r"heap_attached \(\d+\) · ulpf check +.*\[6 Heap\]", r"^ errors 1  blocks [\d,]+  bytes [\d,.MG]+  most [\d,.MG]+  quarantine [\d,.MG]+",
+                             r"^outside +1 .*write of 1 byte, 0 b.* new_behind at heap_a", r"^ *what +write of 1 byte at 0x|what +write of 1 byte at 0x",
+                             r"allocated by:")
+                order("new_behind")
+                screen.shows(r"^ errors 2 ", r"^outside +2 ")
+                screen.keys("b")
+                screen.shows(r"^reachable +\d+ +[\d,.M]+ blocks, allocated by +\w+ at heap_att")
+                screen.keys("1")
+                screen.shows(r"\[1 Watches\]")
+                screen.keys("q")
+                screen.shows(r"exit status 0")
+
     def test_export_from_the_screen(self):
         with tempfile.TemporaryDirectory() as folder, Running(*FIVE) as bank, self.top("--pid", bank.pid) as screen:
             screen.shows(r"update bank\.transfers: ")
@@ -379,6 +416,35 @@ class Plain(unittest.TestCase):
             self.assertEqual(top.wait(20), 0)
             top.stdin.close()
             top.stdout.close()
+
+    def test_a_checked_heap(self):
+        with checked() as (server, order):
+            order("new_behind")
+            top = subprocess.Popen([ULPF, "top", "--plain", "--pid", str(server)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            said = []
+
+            def ask(*commands):
+                """What is said up to the answer to the last one, which tells the commands."""
+                top.stdin.write("".join(f"{command}\n" for command in (*commands, "what?")))
+                top.stdin.flush()
+                for text in top.stdout:
+                    said.append(text)
+                    if text.startswith("filter WORDS"):
+                        return "".join(said)
+                self.fail("".join(said))
+
+            def says(pattern):
+                self.assertTrue(wait_until(lambda: re.search(pattern, ask("heap")), 60), "".join(said))
+
+            with top:
+                says(r"(?m)^error outside, count 1, .*, where new_behind at heap_attached\.c:\d+$")
+                ask("blocks")
+                says(r"(?m)^the program rests while its blocks are looked for$")
+                says(r"(?m)^error reachable, count [\d,]+, bytes [\d,]+, what blocks, allocated by, where ")
+                says(r"(?m)^  heap: 1 errors; [\d,]+ blocks of [\d,.M]+ bytes, [\d,.M]+ bytes kept of freed ones$")
+                top.stdin.write("quit\n")
+                top.stdin.flush()
+                self.assertEqual(top.wait(60), 0)
 
     def test_a_pipe_is_plain(self):
         status, out, err = ulpf("top", "-w", "game.total", "--", example("stray"))

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod before;
+pub mod blocks;
 mod element;
 pub mod error;
 pub mod functions;

@@ -40,7 +40,7 @@ pub fn list(life: &Life) -> String {
 /// Decides what to tell the stub, and keeps it in mind.
 pub fn plan(life: &mut Life, ask: &Ask, how: How) -> Planned {
     match ask {
-        Ask::List | Ask::Sites => Err("a list changes nothing".into()),
+        Ask::List | Ask::Sites | Ask::Blocks => Err("a list changes nothing".into()),
         Ask::Add(text) => {
             let spec = Spec::parse(text).map_err(|problem| problem.to_string())?;
             let memory = memory_of(life)?;

@@ -29,6 +29,8 @@ pub enum Event {
     Notice(String),
     /// Somebody wants to know which watches there are.
     List(usize, oneshot::Sender<String>),
+    /// The stub has told of so many places that have allocated blocks: which they are.
+    Blocks(usize, u32, oneshot::Sender<String>),
     /// Somebody wants other watches, and the process rests.
     Change(usize, Ask, oneshot::Sender<Planned>),
     /// Outcome of arming the watch of that number.

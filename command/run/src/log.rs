@@ -27,6 +27,7 @@ use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
 use ulpf_area::SharedArea;
+use ulpf_heap::blocks;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::Text;
 use ulpf_host::process;
@@ -226,6 +227,13 @@ impl Log {
                 }
                 Event::Notice(lines) => self.notice(&lines, &mut text),
                 Event::List(life, reply) => drop(reply.send(changes::list(&self.lives[life]))),
+                Event::Blocks(life, told, reply) => {
+                    let life = &mut self.lives[life];
+                    life.refresh();
+                    let asked = &life.shared.findings().asked;
+                    let reports = asked.get(..told as usize).unwrap_or(asked);
+                    let _ = reply.send(blocks::told(reports, &life.program));
+                }
                 Event::Change(life, ask, reply) => {
                     let life = &mut self.lives[life];
                     life.refresh();

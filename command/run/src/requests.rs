@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::sync::mpsc::Sender;
 use tokio::sync::oneshot;
-use ulpf_lib::command::Command;
+use ulpf_lib::command::{Command, HeapAsk, Reply};
 use ulpf_session::armed::Armed;
 use ulpf_session::control_socket::serve::Asked;
 use ulpf_session::control_socket::{Ask, refusal};
@@ -36,6 +36,16 @@ impl Control {
             if asked.ask == Ask::Sites {
                 let lines = self.command(&Command::PatchSites(MOST_SITES)).await?;
                 let _ = asked.reply.send(sites(&lines));
+                continue;
+            }
+            if asked.ask == Ask::Blocks {
+                let said = self.command(&Command::HeapAsk(HeapAsk::Leaks)).await?;
+                match serde_json::from_str(said.trim()) {
+                    Ok(Reply::HeapAsked(told)) => {
+                        let _ = events.send(Event::Blocks(self.life, told, asked.reply));
+                    }
+                    _ => drop(asked.reply.send(refusal(said.trim()))),
+                }
                 continue;
             }
             let (reply, answer) = oneshot::channel();

@@ -59,6 +59,7 @@ impl Target {
                 let said = self.told(&Command::PatchSites(MOST_SITES)).await?;
                 return Ok(sites(&said));
             }
+            What::Ask(Ask::Blocks) => return self.blocks().await,
             What::Ask(Ask::Off(n)) => (self.switched(*n, false)?, *n),
             What::Ask(Ask::On(n)) => (self.switched(*n, true)?, *n),
             What::Ask(Ask::Delete(n)) => (Command::Unwatch(self.ours(*n)?), *n),

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_heap::error::Error;
 use ulpf_heap::options::HeapOptions;
 use ulpf_heap::sums::{Ended, Sums};
-use ulpf_heap::{before, functions, pointers};
+use ulpf_heap::{before, blocks, functions, pointers};
 use ulpf_host::foreign::text::{Text, lines};
 use ulpf_lib::command::{Command, HeapAsk, HeapCheck, Reply};
 use ulpf_lib::ring::found::{ASKED, Report, Wrong};
@@ -224,6 +224,22 @@ impl Target {
             (_, [report, ..]) => Error::of(Wrong::Outside, report, program).block_text(),
             (_, []) => String::new(),
         }
+    }
+}
+
+impl Target {
+    /// The blocks of its heap, for who looks on.
+    pub(super) async fn blocks(&mut self) -> Result<String, String> {
+        let command = Command::HeapAsk(HeapAsk::Leaks).to_string();
+        let said = self.monitor(&command).await.unwrap_or_default();
+        let Ok(Reply::HeapAsked(told)) = serde_json::from_str(said.trim()) else {
+            return Err(said.trim().to_string());
+        };
+        let (shared, pid) = (self.shared().clone(), self.pid);
+        let asked = &shared.findings().asked;
+        let reports = asked.get(..told as usize).unwrap_or(asked);
+        let program = self.heap.get_or_insert_default().program(pid);
+        Ok(blocks::told(reports, program))
     }
 }
 

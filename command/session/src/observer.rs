@@ -16,8 +16,9 @@ use ulpf_area::SharedArea;
 use ulpf_area::sessions::Watched as Found;
 use ulpf_host::{process, sys};
 use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::ring::found::Findings;
 use ulpf_lib::ring::{Hit, Reader, Rings, Start, Unpatched, listed};
-use ulpf_symbols::Watched;
+use ulpf_symbols::{Program, Watched};
 
 /// Slots that one look reads of all rings together, and at least of each that has news.
 const SLOTS: u64 = 4096;
@@ -138,6 +139,19 @@ impl Observer {
     /// When the session began, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) fn base_ns(&self) -> u64 {
         self.shared.clock().base_ns
+    }
+
+    /// What is wrong with its heap, if that is checked.
+    pub fn findings(&self) -> Option<&Findings> {
+        let findings = self.shared.findings();
+        (findings.on.load(Relaxed) != 0).then_some(findings)
+    }
+
+    /// Calls `f` with these, and what is loaded in the program.
+    pub fn on_findings(&self, f: impl FnOnce(&Findings, &Program)) {
+        if let Some(findings) = self.findings() {
+            f(findings, &self.names.program);
+        }
     }
 
     /// What is shown before the first look.
@@ -583,7 +597,7 @@ fn subcommand(pid: i32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let word = line.split(|b| *b == 0).nth(1).unwrap_or_default();
     match std::str::from_utf8(word) {
-        Ok(word @ ("run" | "attach" | "server" | "gdb" | "dap")) => word.to_string(),
+        Ok(word @ ("run" | "attach" | "check" | "server" | "gdb" | "dap")) => word.to_string(),
         _ => "?".into(),
     }
 }

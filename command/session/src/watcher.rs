@@ -24,6 +24,7 @@ enum Answer {
     Listing(i32, Result<Listing, String>),
     Done(i32, Result<String, String>),
     Sites(i32, Result<Value, String>),
+    Blocks(i32, Result<Value, String>),
 }
 
 /// What is wanted of a look.
@@ -66,6 +67,8 @@ pub struct Watcher {
     sites_under_way: bool,
     /// How often owners have told of their sites.
     pub sites_heard: u64,
+    /// What an owner has told of the blocks of this process's heap, until somebody takes it.
+    pub blocks: Option<(i32, Value)>,
     /// Why there is no session.
     pub nothing: String,
 }
@@ -92,6 +95,7 @@ impl Watcher {
             sites_next: Instant::now(),
             sites_under_way: false,
             sites_heard: 0,
+            blocks: None,
             nothing: String::new(),
         }
     }
@@ -238,7 +242,10 @@ impl Watcher {
     /// What has come back.
     fn hear(&mut self, snapshots: &mut [Snapshot], messages: &mut Vec<Message>) {
         while let Ok(answer) = self.answers.1.try_recv() {
-            let (Answer::Listing(pid, _) | Answer::Done(pid, _) | Answer::Sites(pid, _)) = &answer;
+            let (Answer::Listing(pid, _)
+            | Answer::Done(pid, _)
+            | Answer::Sites(pid, _)
+            | Answer::Blocks(pid, _)) = &answer;
             let pid = *pid;
             let listed = self.lists.iter_mut().find(|l| l.pid == pid);
             let observer = self.observers.iter_mut().find(|o| o.pid == pid);
@@ -266,6 +273,8 @@ impl Watcher {
                         observer.know_sites(&value);
                     }
                 }
+                Answer::Blocks(_, Ok(value)) => self.blocks = Some((pid, value)),
+                Answer::Blocks(_, Err(why)) => messages.push((why, true)),
                 Answer::Done(_, result) => {
                     if let Some(listed) = listed {
                         listed.next = Instant::now();
@@ -277,6 +286,12 @@ impl Watcher {
                 }
             }
         }
+    }
+
+    /// Asks the owner of a session which blocks its heap has; the program rests meanwhile. See [`Watcher::blocks`].
+    pub fn ask_for_blocks(&self, snapshot: &Snapshot) {
+        let (pid, by, to) = (snapshot.pid, snapshot.by, self.answers.0.clone());
+        std::thread::spawn(move || drop(to.send(Answer::Blocks(pid, ask(by, pid, &Ask::Blocks)))));
     }
 
     /// Asks the owner of a session for a change. The next look tells `done`, or why it was refused.

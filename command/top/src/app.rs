@@ -1,6 +1,7 @@
 //! What the user has chosen: view, order, selection, filters, what is being typed. Keys and the mouse
 //! change it; what they want of others comes back as an [`Action`].
 
+use super::heap::Heap;
 use super::rows::{self, Column, Row};
 use super::theme::Theme;
 use super::view::{Table, VIEWS, View};
@@ -31,6 +32,8 @@ pub enum Action {
     /// To the session's owner.
     Ask(Ask),
     Export(String),
+    /// The session's owner is asked which blocks there are.
+    Blocks,
     /// The feed is to be read again with another filter.
     Refilter,
 }
@@ -68,7 +71,9 @@ pub struct App {
     pub sessions: Vec<Snapshot>,
     pub current: usize,
     pub view: View,
-    pub tables: [Table; 5],
+    pub tables: [Table; 6],
+    /// Of the current session, if its heap is checked.
+    pub heap: Option<Heap>,
     pub feed_filter: String,
     pub paused: bool,
     pub prompt: Option<(Prompt, String)>,
@@ -91,7 +96,7 @@ pub struct App {
 
 impl App {
     pub fn new(theme: Theme) -> App {
-        let mut tables: [Table; 5] = Default::default();
+        let mut tables: [Table; 6] = Default::default();
         // Watches as they were set; the others by what is hottest.
         tables[View::Sites as usize].sort = 3;
         tables[View::Pages as usize].sort = 3;
@@ -100,6 +105,7 @@ impl App {
             current: 0,
             view: View::Watches,
             tables,
+            heap: None,
             feed_filter: String::new(),
             paused: false,
             prompt: None,
@@ -137,8 +143,19 @@ impl App {
         let Some(session) = self.session() else {
             return Vec::new();
         };
-        let all = rows::rows(session, self.view);
+        let all = rows::rows(session, self.heap.as_ref(), self.view);
         rows::arrange(all, self.view, self.table(), &self.feed_filter)
+    }
+
+    /// The views that there are.
+    pub fn views(&self) -> &'static [View] {
+        let [rest @ .., View::Heap] = &VIEWS else {
+            return &VIEWS;
+        };
+        match self.heap {
+            Some(_) => &VIEWS,
+            None => rest,
+        }
     }
 
     pub fn say(&mut self, text: impl Into<String>, bad: bool) {
@@ -149,6 +166,14 @@ impl App {
         self.view = view;
         self.details = None;
         self.details_open = false;
+    }
+
+    /// Key of the selected row; of the first one, if none is.
+    pub fn chosen(&self) -> Option<u64> {
+        let key = self.table().selected;
+        let rows = self.rows();
+        let chosen = rows.iter().find(|r| Some(r.key) == key);
+        Some(chosen.or(rows.first())?.key)
     }
 
     /// What the details are wanted of: the selected hit or site.
@@ -162,12 +187,7 @@ impl App {
                 };
                 Some(Subject::Hit(Box::new(line?.clone())))
             }
-            View::Sites => {
-                let key = self.table().selected;
-                let rows = self.rows();
-                let chosen = rows.iter().find(|r| Some(r.key) == key);
-                Some(Subject::Site(chosen.or(rows.first())?.key))
-            }
+            View::Sites => Some(Subject::Site(self.chosen()?)),
             _ => None,
         }
     }
@@ -222,9 +242,15 @@ impl App {
         match key.code {
             KeyCode::Char('q') => return Some(Action::Quit),
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.help = true,
-            KeyCode::Char(c @ '1'..='5') => self.show(VIEWS[c as usize - '1' as usize]),
+            KeyCode::Char(c @ '1'..='6') => match self.views().get(c as usize - '1' as usize) {
+                Some(view) => self.show(*view),
+                None => self.say(
+                    "this program's heap is not checked: ulpf check does that",
+                    true,
+                ),
+            },
             KeyCode::Tab | KeyCode::Right => self.show(self.beside(1)),
-            KeyCode::BackTab | KeyCode::Left => self.show(self.beside(4)),
+            KeyCode::BackTab | KeyCode::Left => self.show(self.beside(-1)),
             KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
             KeyCode::Down | KeyCode::Char('j') => self.move_by(1),
             KeyCode::PageUp => self.move_by(-page),
@@ -259,6 +285,7 @@ impl App {
                 let pid = self.session().map_or(0, |s| s.pid);
                 self.prompt = Some((Prompt::Export, format!("ulpf-{pid}.jsonl")));
             }
+            KeyCode::Char('b') if self.view == View::Heap => return Some(Action::Blocks),
             KeyCode::Char('d') => return self.switch(),
             KeyCode::Char('D') | KeyCode::Delete => self.delete(),
             KeyCode::Enter => self.enter(),
@@ -268,8 +295,10 @@ impl App {
         None
     }
 
-    fn beside(&self, by: usize) -> View {
-        VIEWS[(self.view as usize + by) % VIEWS.len()]
+    fn beside(&self, by: isize) -> View {
+        let views = self.views();
+        let at = (self.view as usize).wrapping_add_signed(by + views.len() as isize);
+        views[at % views.len()]
     }
 
     fn forget(&mut self) {
@@ -288,7 +317,7 @@ impl App {
                     self.tables[View::Hits as usize].selected = None;
                 }
             }
-            View::Hits | View::Sites => {
+            View::Hits | View::Sites | View::Heap => {
                 self.details_open = true;
                 self.details_scroll = 0;
                 if self.view == View::Hits && self.table().selected.is_none() {

@@ -14,6 +14,7 @@ mod app;
 mod details;
 mod draw;
 mod figures;
+mod heap;
 mod plain;
 mod rows;
 mod started;
@@ -212,6 +213,7 @@ fn live(
             }
             next = Instant::now() + every.max(now.elapsed() * REST);
         }
+        watcher.look_at_heap(&mut app);
         watcher.details(&mut app);
         terminal.draw(|frame| draw::draw(frame, &mut app))?;
         // A while for the next look, but signals and answers are not kept waiting.

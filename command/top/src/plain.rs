@@ -24,7 +24,7 @@ use ulpf_session::watcher::REST;
 use ulpf_session::words::Seconds;
 
 const COMMANDS: &str = "\
-commands: watches, sites, pages, threads, hits [N]; add SPEC, off N, on N, delete N;
+commands: watches, sites, pages, threads, hits [N], heap, blocks; add SPEC, off N, on N, delete N;
 filter WORDS (of hits), program (the next one), pause, help, quit";
 
 /// Without a screen nobody can read four reports a second.
@@ -57,6 +57,8 @@ pub fn run(
     loop {
         let begun = Instant::now();
         watcher.look(&mut app);
+        let looked = begun.elapsed();
+        watcher.look_at_heap(&mut app);
         if let Some(program) = &mut started {
             super::tell_of(program, &mut app);
         }
@@ -82,7 +84,7 @@ pub fn run(
         if leave.load(Ordering::Relaxed) || enough || ended && started.is_some() {
             return Ok(());
         }
-        let late = rest.max(begun.elapsed() * REST).max(look);
+        let late = rest.max(looked * REST).max(look);
         rest = Duration::ZERO;
         let until = Instant::now() + late;
         while Instant::now() < until && !leave.load(Ordering::Relaxed) {
@@ -127,6 +129,11 @@ fn obey(line: &str, app: &mut App, watcher: &mut Watcher, text: &mut String) -> 
         ("pages", _) => return show(app, View::Pages, usize::MAX, text),
         ("threads", _) => return show(app, View::Threads, usize::MAX, text),
         ("hits", n) => return show(app, View::Hits, n.unwrap_or(20), text),
+        ("heap", _) => return show(app, View::Heap, usize::MAX, text),
+        ("blocks", _) => {
+            watcher.act(app, Action::Blocks);
+            return true;
+        }
         ("pause", _) => {
             app.paused ^= true;
             let _ = writeln!(
@@ -197,6 +204,17 @@ impl Reported {
         }
         for session in &app.sessions {
             self.session(session, &app.feed_filter, text);
+        }
+        if let Some(heap) = &app.heap {
+            let sums = heap.sums;
+            let _ = writeln!(
+                text,
+                "  heap: {} errors; {} blocks of {} bytes, {} bytes kept of freed ones",
+                figure(sums.errors),
+                figure(sums.blocks),
+                figure(sums.bytes),
+                figure(sums.kept)
+            );
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tables: what stands in which column, and in which order the rows come.
 
 use super::figures::{figure, short};
+use super::heap::Heap;
 use super::view::{Table, View, contains, passes};
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -86,7 +87,15 @@ pub fn columns(view: View) -> &'static [Column] {
         left("value", 26, 0),
         left("where", 0, 0),
     ];
+    const HEAP: &[Column] = &[
+        left("error", 15, 0),
+        right("count", 7, 0),
+        right("bytes", 9, 3),
+        left("what", 0, 0),
+        left("where", 24, 0),
+    ];
     match view {
+        View::Heap => HEAP,
         View::Watches => WATCHES,
         View::Sites => SITES,
         View::Pages => PAGES,
@@ -117,8 +126,9 @@ pub struct Row {
     pub tone: Tone,
 }
 
-pub fn rows(session: &Snapshot, view: View) -> Vec<Row> {
+pub fn rows(session: &Snapshot, heap: Option<&Heap>, view: View) -> Vec<Row> {
     let mut rows = match view {
+        View::Heap => heap.map_or(Vec::new(), of_heap),
         View::Watches => watches(session),
         View::Sites => sites(session),
         View::Pages => pages(session),
@@ -325,6 +335,65 @@ fn hits(session: &Snapshot) -> Vec<Row> {
         tone: Tone::Plain,
     };
     session.feed.iter().enumerate().map(row).collect()
+}
+
+/// `read of 4 bytes at 0x7ff6c0030060, 0 bytes behind …`: the address is for a closer look.
+fn without_address(what: &str) -> String {
+    match what.split_once(" at 0x") {
+        Some((access, rest)) => {
+            let rest = rest.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+            format!("{access}{rest}")
+        }
+        None => what.to_string(),
+    }
+}
+
+/// Errors in the order in which they were found, then blocks.
+fn of_heap(heap: &Heap) -> Vec<Row> {
+    let row = |(at, key): (usize, u64)| {
+        let (kind, n, bytes, what, place) = match (heap.error(key), heap.blocks_of(key)) {
+            (Some(found), _) => {
+                let place = found.here.first().or(found.allocated_by.first());
+                let what = without_address(&found.what);
+                (found.kind.to_string(), found.count, None, what, place)
+            }
+            (None, Some(blocks)) => {
+                let place = blocks.allocated_by.first();
+                let what = "blocks, allocated by".to_string();
+                (
+                    blocks.how.clone(),
+                    blocks.count,
+                    Some(blocks.bytes),
+                    what,
+                    place,
+                )
+            }
+            (None, None) => return None,
+        };
+        Some(Row {
+            key,
+            at,
+            order: vec![
+                at as f64 + 1.0,
+                -(n as f64),
+                -(bytes.unwrap_or(0) as f64),
+                0.0,
+                0.0,
+            ],
+            cells: vec![
+                kind,
+                figure(n),
+                bytes.map_or("-".into(), figure),
+                what,
+                place.cloned().unwrap_or_default(),
+            ],
+            tone: match bytes {
+                None => Tone::Bad,
+                Some(_) => Tone::Plain,
+            },
+        })
+    };
+    heap.keys().enumerate().filter_map(row).collect()
 }
 
 /// Leaves out what is not searched for, and sorts.

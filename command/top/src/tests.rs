@@ -3,6 +3,7 @@
 
 use super::app::{Action, App, Details, Prompt};
 use super::draw;
+use super::heap::{Found, Heap, Sums};
 use super::theme::Theme;
 use super::view::View;
 use ratatui::Terminal;
@@ -12,6 +13,7 @@ use ratatui::crossterm::event::{
 };
 use ratatui::style::Color;
 use std::path::Path;
+use ulpf_heap::blocks::Blocks;
 use ulpf_session::control_socket::Ask;
 use ulpf_session::hit::Line;
 use ulpf_session::snapshot::{Page, Rates, Served, Site, Snapshot, State, Thread, Totals, Watch};
@@ -249,6 +251,84 @@ fn small_terminals() {
                 app.details = Some(details());
                 screen(&mut app, width, height);
             }
+        }
+    }
+}
+
+fn heap() -> Heap {
+    let at = |text: &str| vec![text.to_string(), "main at bank.c:90".into()];
+    let blocks = |how: &str, count, bytes, place| Blocks {
+        how: how.into(),
+        count,
+        bytes,
+        allocated_by: at(place),
+    };
+    Heap {
+        sums: Sums {
+            errors: 4712,
+            untold: 0,
+            blocks: 1_233,
+            bytes: 987_654,
+            most: 1_234_567,
+            kept: 67_100_000,
+        },
+        errors: vec![
+            Found {
+                kind: "outside",
+                what: "read of 4 bytes at 0x7ff6c0030060, 0 bytes behind a block of 96 bytes: [24] of std::vector<int>".into(),
+                count: 4711,
+                thread: 4838,
+                here: at("transfer at bank.c:40"),
+                allocated_by: at("std::vector<int>::vector at stl_vector.h:566"),
+                ..Found::default()
+            },
+            // What cannot be understood.
+            Found::default(),
+            Found {
+                kind: "freed",
+                what: "write of 8 bytes at 0x7ff6c0031010, 16 bytes inside a freed block of 40 bytes".into(),
+                count: 1,
+                thread: 4839,
+                here: at("teller at bank.c:57"),
+                freed_by: at("close_account at bank.c:71"),
+                allocated_by: at("open_account at bank.c:66"),
+            },
+        ],
+        blocks: vec![
+            blocks("reachable", 1_200, 960_000, "open_account at bank.c:66"),
+            blocks("lost", 33, 27_654, "statement at bank.c:80"),
+        ],
+    }
+}
+
+#[test]
+fn a_checked_heap() {
+    let mut app = app();
+    press(&mut app, "6");
+    assert_eq!(app.view, View::Watches);
+    assert!(app.message.as_ref().unwrap().0.contains("ulpf check"));
+    app.heap = Some(heap());
+    press(&mut app, "6");
+    same("heap-80x24", &mut app, 80, 24);
+    assert_eq!(press(&mut app, "b"), Some(Action::Blocks));
+    press(&mut app, "v\n");
+    app.details = app.heap.as_ref().unwrap().details(app.chosen().unwrap());
+    same("heap-160x50", &mut app, 160, 50);
+    same("heap-details-80x24", &mut app, 80, 24);
+    press(&mut app, "\x1bvv");
+    let key = app.chosen().unwrap();
+    let lost = app.heap.as_ref().unwrap().details(key).unwrap();
+    assert_eq!(lost.title, "blocks, lost");
+    // The views go round.
+    app.key(KeyEvent::from(KeyCode::Tab));
+    assert_eq!(app.view, View::Watches);
+    app.key(KeyEvent::from(KeyCode::BackTab));
+    assert_eq!(app.view, View::Heap);
+    for (width, height) in [(1, 1), (20, 5), (40, 10), (79, 11), (130, 3)] {
+        for keys in ["6", "6\n", "6/x\n", "6s", "6sssr", "6d", "6D"] {
+            press(&mut app, keys);
+            screen(&mut app, width, height);
+            press(&mut app, "\x1b\x1b");
         }
     }
 }

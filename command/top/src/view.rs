@@ -7,14 +7,17 @@ pub enum View {
     Pages,
     Threads,
     Hits,
+    Heap,
 }
 
-pub const VIEWS: [View; 5] = [
+/// The last one is only there where a heap is checked.
+pub const VIEWS: [View; 6] = [
     View::Watches,
     View::Sites,
     View::Pages,
     View::Threads,
     View::Hits,
+    View::Heap,
 ];
 
 impl View {
@@ -25,6 +28,7 @@ impl View {
             View::Pages => "Pages",
             View::Threads => "Threads",
             View::Hits => "Hits",
+            View::Heap => "Heap",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::app::{Action, App, Subject};
 use super::details;
+use super::heap::Heap;
 use super::view::{View, passes};
 use ulpf_area::sessions::{Watched, Whose};
 use ulpf_session::control_socket::Ask;
@@ -11,6 +12,8 @@ pub struct Watcher {
     sessions: watcher::Watcher,
     /// Of what details were last made, and what was known of sites then.
     detailed: Option<(i32, u64, bool, u64)>,
+    /// Whose heap the app has.
+    heap_of: Option<(i32, i32)>,
 }
 
 impl Watcher {
@@ -18,6 +21,7 @@ impl Watcher {
         Watcher {
             sessions: watcher::Watcher::new(only, whose),
             detailed: None,
+            heap_of: None,
         }
     }
 
@@ -48,22 +52,52 @@ impl Watcher {
         app.nothing.clone_from(&self.sessions.nothing);
     }
 
+    /// Brings the heap up to date. To name the places of an error takes longer than a look, but each is named once.
+    pub fn look_at_heap(&mut self, app: &mut App) {
+        let of = app.session().map(|s| (s.pid, s.by));
+        if self.heap_of != of {
+            (self.heap_of, app.heap) = (of, None);
+        }
+        let blocks = self.sessions.blocks.take();
+        if let Some(observer) = self.sessions.observer(app.current)
+            && app.session().is_some_and(|s| s.ended.is_none())
+            && observer.findings().is_some()
+        {
+            let heap = app.heap.get_or_insert_with(Heap::default);
+            observer.on_findings(|findings, program| heap.look(findings, program));
+        }
+        if let (Some((pid, value)), Some(heap)) = (blocks, &mut app.heap)
+            && Some(pid) == of.map(|of| of.0)
+        {
+            heap.hear(&value);
+        }
+        if app.heap.is_none() && app.view == View::Heap {
+            app.show(View::Watches);
+        }
+    }
+
     pub fn act(&mut self, app: &mut App, action: Action) {
         let Some(session) = app.session() else {
             return app.say("no program is watched", true);
         };
         match action {
             Action::Quit | Action::Refilter => {}
-            Action::Ask(_) if session.ended.is_some() => app.say("the program has ended", true),
+            Action::Ask(_) | Action::Blocks if session.ended.is_some() => {
+                app.say("the program has ended", true)
+            }
             Action::Ask(what) => {
                 let done = match &what {
                     Ask::Add(spec) => format!("watching {spec}"),
                     Ask::Off(n) => format!("watch {n} is off; d switches it on again"),
                     Ask::On(n) => format!("watch {n} is on"),
                     Ask::Delete(n) => format!("watch {n} is deleted"),
-                    Ask::List | Ask::Sites => String::new(),
+                    Ask::List | Ask::Sites | Ask::Blocks => String::new(),
                 };
                 self.sessions.ask(session, what, done);
+            }
+            Action::Blocks => {
+                self.sessions.ask_for_blocks(session);
+                app.say("the program rests while its blocks are looked for", false);
             }
             Action::Export(name) => match ulpf_export::snapshot(name.as_ref(), session) {
                 Ok(hits) => app.say(format!("{hits} hits and the counters are in {name}"), false),
@@ -74,8 +108,15 @@ impl Watcher {
 
     /// Details of what is selected, where they are shown.
     pub fn details(&mut self, app: &mut App) {
-        if !app.details_open && !matches!(app.view, View::Hits | View::Sites) {
+        if !app.details_open && !matches!(app.view, View::Hits | View::Sites | View::Heap) {
             self.detailed = None;
+            return;
+        }
+        if app.view == View::Heap {
+            self.detailed = None;
+            let key = app.chosen();
+            let details = |heap: &Heap| heap.details(key?);
+            app.details = app.heap.as_ref().and_then(details);
             return;
         }
         let Some(subject) = app.subject() else {

@@ -335,6 +335,8 @@ pub struct Findings {
     pub most: AtomicU64,
     /// By the shelf that a block is from: its own, whoever frees it.
     pub counts: [Counts; SHELVES],
+    /// What the freed blocks take that are kept (the quarantine), in bytes; those that a shelf has freed of late come later.
+    pub kept: AtomicU64,
     /// Functions of allocators that are served here.
     pub functions: AtomicU64,
     /// What is known of blocks that the program had before: an [`Old`].

@@ -27,6 +27,8 @@ pub enum Ask {
     List,
     /// Instructions that have touched guarded pages, and how they are served.
     Sites,
+    /// The blocks of a checked heap, by the place that has allocated them.
+    Blocks,
     Add(String),
     /// By the number of the watch.
     Off(usize),
@@ -40,6 +42,7 @@ impl Ask {
         let value = match self {
             Ask::List => json!({"do": "list", "pid": pid}),
             Ask::Sites => json!({"do": "sites", "pid": pid}),
+            Ask::Blocks => json!({"do": "blocks", "pid": pid}),
             Ask::Add(spec) => json!({"do": "add", "pid": pid, "spec": spec}),
             Ask::Off(n) => json!({"do": "off", "pid": pid, "watch": n}),
             Ask::On(n) => json!({"do": "on", "pid": pid, "watch": n}),
@@ -62,11 +65,12 @@ impl Ask {
         let ask = match value["do"].as_str() {
             Some("list") => Ask::List,
             Some("sites") => Ask::Sites,
+            Some("blocks") => Ask::Blocks,
             Some("add") => Ask::Add(value["spec"].as_str().ok_or("`spec` is missing")?.into()),
             Some("off") => Ask::Off(watch()?),
             Some("on") => Ask::On(watch()?),
             Some("delete") => Ask::Delete(watch()?),
-            _ => return Err("`do` has to be list, sites, add, off, on or delete".into()),
+            _ => return Err("`do` has to be list, sites, blocks, add, off, on or delete".into()),
         };
         Ok((pid, ask))
     }
@@ -86,6 +90,7 @@ mod tests {
         for ask in [
             Ask::List,
             Ask::Sites,
+            Ask::Blocks,
             Ask::Add("tab[0..4]:rw if $new > \"3\"".into()),
             Ask::Off(3),
             Ask::On(1),

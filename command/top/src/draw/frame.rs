@@ -3,7 +3,8 @@
 
 use crate::app::{App, Prompt, Spot};
 use crate::figures::{figure, short};
-use crate::view::VIEWS;
+use crate::heap::Sums;
+use crate::view::View;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -34,7 +35,7 @@ pub fn head(frame: &mut Frame, app: &mut App, area: Rect) {
             left += &format!(" {}/{}", app.current + 1, app.sessions.len());
         }
     }
-    let tab = |(i, view): (usize, &crate::view::View)| {
+    let tab = |(i, view): (usize, &View)| {
         let title = match (area.width < 72, *view == app.view) {
             (true, false) => format!(" {} ", i + 1),
             (_, true) => format!("[{} {}]", i + 1, view.title()),
@@ -42,7 +43,7 @@ pub fn head(frame: &mut Frame, app: &mut App, area: Rect) {
         };
         (*view, title)
     };
-    let tabs: Vec<_> = VIEWS.iter().enumerate().map(tab).collect();
+    let tabs: Vec<_> = app.views().iter().enumerate().map(tab).collect();
     let wide: u16 = tabs.iter().map(|(_, t)| t.len() as u16).sum();
     let clock = match app.session() {
         Some(s) if !narrow => {
@@ -75,6 +76,9 @@ pub fn head(frame: &mut Frame, app: &mut App, area: Rect) {
 pub fn figures(frame: &mut Frame, app: &App, area: Rect) {
     let Some(s) = app.session() else { return };
     let theme = app.theme;
+    if let (View::Heap, Some(heap)) = (app.view, &app.heap) {
+        return heap_figures(frame, app, heap.sums, area);
+    }
     let (t, r) = (&s.totals, &s.rates);
     let rate = Span::styled(format!("{}/s", short(r.hits)), theme.warm());
     let mut spans = vec![
@@ -117,13 +121,40 @@ pub fn figures(frame: &mut Frame, app: &App, area: Rect) {
     }
 }
 
+fn heap_figures(frame: &mut Frame, app: &App, sums: Sums, area: Rect) {
+    let theme = app.theme;
+    let errors = match sums.errors {
+        0 => theme.good(),
+        _ => theme.bad(),
+    };
+    let mut spans = vec![
+        Span::raw(" errors "),
+        Span::styled(figure(sums.errors), errors),
+    ];
+    for (name, n) in [
+        ("blocks", sums.blocks),
+        ("bytes", sums.bytes),
+        ("most", sums.most),
+        ("quarantine", sums.kept),
+        ("untold", sums.untold),
+    ] {
+        if name == "untold" && n == 0 {
+            continue;
+        }
+        spans.push(Span::styled(format!("  {name} "), theme.dim()));
+        spans.push(Span::raw(figure(n)));
+    }
+    frame.render_widget(Paragraph::new(Line::from(spans)), area);
+}
+
 const KEYS: &str =
     " ? help  q quit  / search  s sort  a add  d off/on  D delete  p pause  e export";
 const FEED_KEYS: &str = " ? help  q quit  / filter  p pause  Enter details  Esc all  e export";
+const HEAP_KEYS: &str =
+    " ? help  q quit  / search  s sort  r reverse  b blocks by place  Enter callers";
 const SITE_KEYS: &str = " ? help  q quit  / search  s sort  r reverse  Enter code and source";
 
 pub fn foot(frame: &mut Frame, app: &App, area: Rect) {
-    use crate::view::View;
     let theme = app.theme;
     if let Some((prompt, text)) = &app.prompt {
         let (label, hint) = match prompt {
@@ -164,6 +195,7 @@ pub fn foot(frame: &mut Frame, app: &App, area: Rect) {
             let keys = match app.view {
                 View::Hits => FEED_KEYS,
                 View::Sites => SITE_KEYS,
+                View::Heap => HEAP_KEYS,
                 _ => KEYS,
             };
             (keys.to_string(), theme.dim())
@@ -189,8 +221,8 @@ pub fn nothing(frame: &mut Frame, app: &App, area: Rect) {
 
 const HELP: &[(&str, &str)] = &[
     (
-        "1 … 5, Tab, ← →",
-        "views: watches, sites, pages, threads, hits",
+        "1 … 6, Tab, ← →",
+        "views: watches, sites, pages, threads, hits, heap",
     ),
     (
         "↑ ↓ PgUp PgDn Home End",
@@ -201,6 +233,7 @@ const HELP: &[(&str, &str)] = &[
     ("s · r", "sort by the next column · reverse (or click)"),
     ("/ · f", "search the table · filter the hits: words of"),
     ("", "watch and place, or a thread's number"),
+    ("b", "in the heap (ulpf check): its blocks, by place"),
     ("p, Space", "pause the feed; counting goes on"),
     ("a", "add a watch: counter, p->x, tab[0..16]:rw"),
     ("d · D", "switch the watch off or on · delete it"),

@@ -81,7 +81,7 @@ fn view(frame: &mut Frame, app: &mut App, body: Rect) {
             panes::map(frame, app, above);
             table::draw(frame, app, View::Pages, below);
         }
-        View::Sites | View::Hits if wide => {
+        View::Sites | View::Hits | View::Heap if wide => {
             let [left, right] =
                 Layout::horizontal([Constraint::Percentage(60), Constraint::Min(1)]).areas(body);
             table::draw(frame, app, app.view, left);

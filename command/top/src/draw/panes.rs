@@ -143,6 +143,7 @@ pub fn details(frame: &mut Frame, app: &mut App, area: Rect) {
     let Some(d) = &app.details else {
         let what = match app.view {
             View::Sites => "select a site",
+            View::Heap => "nothing is wrong so far; b looks for blocks",
             _ => "select a hit",
         };
         return frame.render_widget(Paragraph::new(Line::styled(what, theme.dim())), area);

@@ -157,6 +157,7 @@ fn empty(app: &App, view: View) -> &'static str {
         View::Sites | View::Hits => "no hit yet",
         View::Pages => "no watched page",
         View::Threads => "no thread is left",
+        View::Heap => "nothing is wrong so far; b looks for all blocks",
     }
 }
 
@@ -185,6 +186,7 @@ fn line(
             (View::Hits, 2) if row.cells[2] == "read" => theme.good(),
             (View::Hits, 2) => theme.warm(),
             (View::Hits, 0 | 1) => theme.dim(),
+            (View::Heap, 1..) => Style::new(),
             (View::Sites | View::Pages, 3) => match row.tone {
                 Tone::Heat(level) => theme.heat(level),
                 _ => base,

@@ -12,6 +12,7 @@ use ulpf_lib::ring::found::SHELVES;
 use super::arena::{Lock, arena};
 use super::blocks::{expect, get, link, offset, owner};
 use super::chain::{Chain, Loose, takes};
+use super::found::findings;
 use super::shadow;
 use super::shelf::{self, Taken};
 use super::twin::Twin;
@@ -55,7 +56,11 @@ pub fn add(shelf: Taken, slot: u64, bytes: u64) {
         let _lock = LOCK.lock();
         WAITING.append(&chain);
         // (Another shelf's may have been freed before, and come later.)
-        WAITING.take_until(quarantine + enough * (SHELVES as u64 - 1))
+        let ended = WAITING.take_until(quarantine + enough * (SHELVES as u64 - 1));
+        if let Some(f) = findings() {
+            f.kept.store(WAITING.bytes(), Relaxed);
+        }
+        ended
     };
     if let Some(ended) = ended {
         release(&ended);

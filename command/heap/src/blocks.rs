@@ -1,0 +1,68 @@
+//! The blocks of a heap by the places that have allocated them, as one ulpf tells another.
+
+use super::error::Error;
+use super::suppress::word;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::atomic::Ordering::Relaxed;
+use ulpf_lib::ring::found::{Report, Wrong};
+use ulpf_symbols::Program;
+
+/// Blocks that are in use, of one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Blocks {
+    /// `reachable`, `lost`, `indirectly-lost`, `possibly-lost`
+    pub how: String,
+    pub count: u64,
+    pub bytes: u64,
+    /// Callers, the innermost first.
+    pub allocated_by: Vec<String>,
+}
+
+/// The answer to which blocks there are; `reports` are the stub's.
+pub fn told(reports: &[Report], program: &Program) -> String {
+    let all: Vec<Blocks> = reports.iter().filter_map(|r| of(r, program)).collect();
+    serde_json::json!({ "blocks": all }).to_string()
+}
+
+fn of(report: &Report, program: &Program) -> Option<Blocks> {
+    // (Whatever the program may have written there.)
+    let wrong = Wrong::of(report.wrong.load(Relaxed)).filter(|w| w.is_leak())?;
+    let error = Error::of(wrong, report, program);
+    Some(Blocks {
+        how: word(wrong).into(),
+        count: error.count,
+        bytes: error.len,
+        allocated_by: error
+            .allocated_by
+            .iter()
+            .map(|p| p.caller.clone())
+            .collect(),
+    })
+}
+
+/// What [`told`] has written, as far as it is understood.
+pub fn heard(value: &Value) -> Vec<Blocks> {
+    let all = value["blocks"].as_array().into_iter().flatten();
+    all.filter_map(|one| Blocks::deserialize(one).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_answer() {
+        let one = Blocks {
+            how: "lost".into(),
+            count: 3,
+            bytes: 72,
+            allocated_by: vec!["main at a.c:3".into()],
+        };
+        let value = serde_json::json!({ "blocks": [one, 7, {"how": 3}, {}] });
+        assert_eq!(heard(&value), [one, Blocks::default()]);
+        assert_eq!(heard(&serde_json::json!({"blocks": 1})), []);
+    }
+}
