@@ -128,8 +128,8 @@ class Top(Case):
             screen.shows(r"exit status 0")
 
     def test_a_program_that_fails(self):
-        for program, says in ((["exitcode", "7"], r"the program has ended with status \d+"), (["crash"], r"the program was killed by signal 11")):
-            with self.top("--", example(program[0]), *program[1:]) as screen:
+        for words, says in ((["exitcode", "7"], r"the program has ended with status \d+"), (["crash"], r"the program was killed by signal 11")):
+            with self.top("--", example(words[0]), *words[1:]) as screen:
                 screen.shows(says, r"no watch yet: press a to add one")
         with self.top("-w", "nonsense", "--", example("bank")) as screen:
             screen.shows(r"there is no variable `nonsense`", r"exit status 2")

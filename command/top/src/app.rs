@@ -4,7 +4,7 @@
 use super::heap::Heap;
 use super::rows::{self, Column, Row};
 use super::theme::Theme;
-use super::view::{Table, VIEWS, View};
+use super::view::{Details, Table, VIEWS, View};
 use ratatui::crossterm::event::{
     KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
@@ -46,18 +46,6 @@ pub enum Spot {
     /// Key of a row.
     Row(u64),
     Session,
-}
-
-/// A hit or a site, looked at closely.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Details {
-    pub title: String,
-    pub facts: Vec<(&'static str, String)>,
-    pub stack: Vec<String>,
-    /// Instructions; the one in question is marked.
-    pub code: Vec<(bool, String)>,
-    pub source_title: String,
-    pub source: Vec<(bool, String)>,
 }
 
 /// Of what details are wanted.

@@ -1,7 +1,8 @@
 //! One hit or one site, closely: what is known of it, the callers, the source line, the instructions.
 //! They are those of the file, not of memory: what a patch has put there is nobody's business.
 
-use super::app::{Details, Subject};
+use super::app::Subject;
+use super::view::Details;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
 use std::collections::VecDeque;
 use ulpf_host::foreign::text::Text;

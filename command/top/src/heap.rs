@@ -1,7 +1,7 @@
 //! What is wrong with a checked heap, and what is in it: errors by place as they are found, blocks by the place that has
 //! allocated them when somebody asks.
 
-use super::app::Details;
+use super::view::Details;
 use serde_json::Value;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_heap::blocks::{Blocks, heard};

@@ -1,11 +1,11 @@
 //! Whole screens, compared with those in `snapshots/` (`ULPF_BLESS=1 cargo test top` writes them anew:
 //! look at what has changed).
 
-use super::app::{Action, App, Details, Prompt};
+use super::app::{Action, App, Prompt};
 use super::draw;
 use super::heap::{Found, Heap, Sums};
 use super::theme::Theme;
-use super::view::View;
+use super::view::{Details, View};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{

@@ -1,4 +1,4 @@
-//! The views of a session, and what is chosen in each: the selected row, the order, what is searched for.
+//! The views of a session, and what is chosen in each: the selected row, the order, what is searched for, and that row closely.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum View {
@@ -43,6 +43,18 @@ pub struct Table {
     pub sort: usize,
     pub reverse: bool,
     pub search: String,
+}
+
+/// A hit, a site or an error, looked at closely.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    pub title: String,
+    pub facts: Vec<(&'static str, String)>,
+    pub stack: Vec<String>,
+    /// Instructions; the one in question is marked.
+    pub code: Vec<(bool, String)>,
+    pub source_title: String,
+    pub source: Vec<(bool, String)>,
 }
 
 /// Does a hit pass the feed's filter? All words have to be in its watch, its place, or be its thread.
