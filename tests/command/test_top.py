@@ -437,10 +437,10 @@ class Plain(unittest.TestCase):
                 self.assertTrue(wait_until(lambda: re.search(pattern, ask("heap")), 60), "".join(said))
 
             with top:
-                says(r"(?m)^error outside, count 1, .*, where new_behind at heap_attached\.c:\d+$")
+                says(r"(?m)^kind outside, count 1, .*, where new_behind at heap_attached\.c:\d+$")
                 ask("blocks")
                 says(r"(?m)^the program rests while its blocks are looked for$")
-                says(r"(?m)^error reachable, count [\d,]+, bytes [\d,]+, what blocks, allocated by, where ")
+                says(r"(?m)^kind reachable, count [\d,]+, bytes [\d,]+, what blocks, allocated by, where ")
                 says(r"(?m)^  heap: 1 errors; [\d,]+ blocks of [\d,.M]+ bytes, [\d,.M]+ bytes kept of freed ones$")
                 top.stdin.write("quit\n")
                 top.stdin.flush()

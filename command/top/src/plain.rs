@@ -170,7 +170,11 @@ fn show(app: &mut App, view: View, last: usize, text: &mut String) -> bool {
     let columns = rows::columns(view);
     let rows = app.rows();
     if rows.is_empty() {
-        let _ = writeln!(text, "no {}", view.title().to_lowercase());
+        let _ = match (view, &app.heap) {
+            (View::Heap, None) => writeln!(text, "the heap is not checked: ulpf check does that"),
+            (View::Heap, Some(_)) => writeln!(text, "nothing is wrong with the heap so far"),
+            _ => writeln!(text, "no {}", view.title().to_lowercase()),
+        };
     }
     for row in rows.iter().skip(rows.len().saturating_sub(last)) {
         let cells = columns.iter().zip(&row.cells);

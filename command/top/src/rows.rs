@@ -88,7 +88,7 @@ pub fn columns(view: View) -> &'static [Column] {
         left("where", 0, 0),
     ];
     const HEAP: &[Column] = &[
-        left("error", 15, 0),
+        left("kind", 15, 0),
         right("count", 7, 0),
         right("bytes", 9, 3),
         left("what", 0, 0),
