@@ -78,7 +78,7 @@ mod tests {
         let (said, most) = during(|| Command::new("sh").args(["-c", script]).output());
         assert_eq!(said.unwrap().stdout, b"8388608\n");
         assert!(most >= 8 << 20, "{most}");
-        let (_, none) = during(|| thread::sleep(Duration::from_millis(30)));
-        assert!(none < most, "{none}");
+        // (Other tests start something meanwhile, too: nobody's children are none.)
+        assert_eq!(now(u32::MAX), 0);
     }
 }
