@@ -195,7 +195,7 @@ fn whole_pages(layout: Layout) -> usize {
     layout.size().max(layout.align()).next_multiple_of(4096)
 }
 
-// SAFETY: blocks are disjoint, aligned to their power-of-two size (at most a page), and live until freed.
+// SAFETY: blocks are disjoint, aligned as their class says (at most to a page), and live until freed.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.take(layout).0

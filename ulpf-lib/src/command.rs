@@ -192,7 +192,7 @@ impl Gap {
 pub struct HeapCheck {
     /// Callers that are noted for each block, at most 16.
     pub frames: u8,
-    /// Bytes of freed blocks that are not used again yet.
+    /// Bytes that freed blocks may take, with what is known of them, before the oldest are used again.
     pub quarantine: u64,
     /// Bytes between blocks.
     pub gap: Gap,

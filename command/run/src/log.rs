@@ -230,8 +230,7 @@ impl Log {
                 Event::Blocks(life, told, reply) => {
                     let life = &mut self.lives[life];
                     life.refresh();
-                    let asked = &life.shared.findings().asked;
-                    let reports = asked.get(..told as usize).unwrap_or(asked);
+                    let reports = life.shared.findings().answer(told);
                     let _ = reply.send(blocks::told(reports, &life.program));
                 }
                 Event::Change(life, ask, reply) => {

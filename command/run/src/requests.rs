@@ -1,5 +1,5 @@
 //! What others ask of us while the program runs over the control socket: `ulpf top` adds watches, switches them off and
-//! on, takes them away.
+//! on, takes them away, and asks how sites are served and which blocks a checked heap has.
 //!
 //! ```text
 //!   socket ──Asked──▶ Control: interrupt, at rest ──Event::Change──▶ Log: resolve ──Changes──▶ Control: arm

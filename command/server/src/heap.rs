@@ -214,8 +214,7 @@ impl Target {
             return answer;
         };
         let shared = self.shared().clone();
-        let f = shared.findings();
-        let reports = f.asked.get(..told as usize).unwrap_or(&f.asked);
+        let reports = shared.findings().answer(told);
         let pid = self.pid;
         let program = self.heap.get_or_insert_default().program(pid);
         match (what, reports) {
@@ -236,8 +235,7 @@ impl Target {
             return Err(said.trim().to_string());
         };
         let (shared, pid) = (self.shared().clone(), self.pid);
-        let asked = &shared.findings().asked;
-        let reports = asked.get(..told as usize).unwrap_or(asked);
+        let reports = shared.findings().answer(told);
         let program = self.heap.get_or_insert_default().program(pid);
         Ok(blocks::told(reports, program))
     }

@@ -141,17 +141,10 @@ impl Observer {
         self.shared.clock().base_ns
     }
 
-    /// What is wrong with its heap, if that is checked.
-    pub fn findings(&self) -> Option<&Findings> {
+    /// What is wrong with its heap, if that is checked, and what is loaded in the program.
+    pub fn findings(&self) -> Option<(&Findings, &Program)> {
         let findings = self.shared.findings();
-        (findings.on.load(Relaxed) != 0).then_some(findings)
-    }
-
-    /// Calls `f` with these, and what is loaded in the program.
-    pub fn on_findings(&self, f: impl FnOnce(&Findings, &Program)) {
-        if let Some(findings) = self.findings() {
-            f(findings, &self.names.program);
-        }
+        (findings.on.load(Relaxed) != 0).then_some((findings, &self.names.program))
     }
 
     /// What is shown before the first look.

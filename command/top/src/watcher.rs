@@ -61,10 +61,10 @@ impl Watcher {
         let blocks = self.sessions.blocks.take();
         if let Some(observer) = self.sessions.observer(app.current)
             && app.session().is_some_and(|s| s.ended.is_none())
-            && observer.findings().is_some()
+            && let Some((findings, program)) = observer.findings()
         {
             let heap = app.heap.get_or_insert_with(Heap::default);
-            observer.on_findings(|findings, program| heap.look(findings, program));
+            heap.look(findings, program);
         }
         if let (Some((pid, value)), Some(heap)) = (blocks, &mut app.heap)
             && Some(pid) == of.map(|of| of.0)

@@ -304,6 +304,11 @@ impl Findings {
         each.fold(0, u64::wrapping_add)
     }
 
+    /// The answer to a question, of so many reports; more than there is room for are none.
+    pub fn answer(&self, told: u32) -> &[Report] {
+        self.asked.get(..told as usize).unwrap_or(&self.asked)
+    }
+
     /// Blocks allocated since the beginning.
     pub fn allocated(&self) -> u64 {
         self.sum(|c| &c.allocated)

@@ -1,5 +1,6 @@
 //! What another process of the same user may ask of a ulpf that watches: which watches there are, by the
-//! words that the user typed, and to add one, switch one off and on, or take it away.
+//! words that the user typed, how sites are served, which blocks a checked heap has; and to add a watch, switch
+//! one off and on, or take it away.
 //!
 //! ```text
 //!   ulpf top ── ask ── @ulpf/PID (abstract socket, JSON lines) ── serve ──▶ who owns the session

@@ -74,7 +74,8 @@ pub fn class(need: u64) -> (usize, u64) {
     let step = 1u64 << (power - 3);
     let size = need.next_multiple_of(step);
     let n = (size - (1 << power)) / step;
-    ((6 + u64::from(power - 7) * 8 + n) as usize, size)
+    let below = (128 - arena::SMALLEST) / 16;
+    ((below + u64::from(power - 7) * 8 + n) as usize, size)
 }
 
 /// A shelf that is the caller's alone, until this is dropped.
