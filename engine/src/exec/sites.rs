@@ -45,6 +45,12 @@ pub enum SiteError {
     Full,
 }
 
+impl Site {
+    fn is(&self, pc: u64, bytes: &[u8]) -> bool {
+        self.insn.pc == pc && bytes.starts_with(self.insn.code())
+    }
+}
+
 #[cfg(test)]
 impl Site {
     pub(super) fn thunk_is_missing(&self) -> bool {
@@ -77,7 +83,15 @@ unsafe impl Sync for Thunks {}
 /// Bytes for a site: two slots of the table, one of the order, itself.
 const PER_SITE: usize = 3 * size_of::<AtomicPtr<Site>>() + size_of::<Site>();
 /// Slots looked at before the table counts as full.
-const PROBES: usize = 64;
+const PROBES: usize = 128;
+
+/// Where the table is first looked at: for instructions that are near each other in the same place, since each of its pages costs
+/// a fault when it is first used.
+fn hash(pc: u64) -> usize {
+    const NEAR: u64 = 128;
+    let (near, far) = (pc / 8 % NEAR, pc / 8 / NEAR);
+    ((far.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * NEAR + near) as usize
+}
 
 impl Thunks {
     /// Bytes of [`DataArena`] for `sites` sites, a power of two.
@@ -141,12 +155,19 @@ impl Thunks {
         }
     }
 
+    /// The site at `pc`, if there is one and these bytes begin with its instruction.
+    pub fn known(&self, pc: u64, bytes: &[u8]) -> Option<&Site> {
+        let slots = (0..PROBES).map(|i| self.slot(hash(pc).wrapping_add(i)));
+        // SAFETY: published sites are never freed or changed.
+        let mut sites = slots.map_while(|slot| unsafe { slot.load(Ordering::Acquire).as_ref() });
+        sites.find(|site| site.is(pc, bytes))
+    }
+
     /// The site at `pc`, decoded now if this is its first fault. Give up to 15 readable bytes.
     pub fn site(&self, decoder: &Decoder, pc: u64, bytes: &[u8]) -> Result<&Site, SiteError> {
-        let hash = (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
         let mut made: *mut Site = core::ptr::null_mut();
         for i in 0..PROBES {
-            let slot = self.slot(hash.wrapping_add(i));
+            let slot = self.slot(hash(pc).wrapping_add(i));
             let mut found = slot.load(Ordering::Acquire);
             if found.is_null() {
                 if made.is_null() {
@@ -163,7 +184,7 @@ impl Thunks {
             }
             // SAFETY: published sites are never freed or changed.
             let site = unsafe { &*found };
-            if site.insn.pc == pc && bytes.starts_with(site.insn.code()) {
+            if site.is(pc, bytes) {
                 return Ok(site);
             }
         }

@@ -55,7 +55,21 @@ struct Aside {
     counted: Option<usize>,
 }
 
+/// Marks of a part, as a rule.
+const MARKS: usize = 40;
+
 impl Trampoline {
+    /// How many bytes of code most have at most that are made from such a group.
+    pub fn length(group: &Group) -> usize {
+        const LOOKED_AT: usize = 1100;
+        const COPIED: usize = 24;
+        let of = |part: &Part| match part.is_looked_at() {
+            true => LOOKED_AT,
+            false => COPIED,
+        };
+        group.parts.iter().map(of).sum()
+    }
+
     /// It takes no more memory than it needs.
     pub fn shrink(&mut self) {
         self.code.shrink_to_fit();
@@ -71,21 +85,24 @@ impl Trampoline {
 
     /// `None`: something is out of reach.
     pub fn new(group: &Group, target: Target) -> Option<Trampoline> {
+        let n = group.parts.len();
         let mut w = Writer {
-            asm: Asm::default(),
-            marks: Vec::new(),
+            asm: Asm {
+                bytes: Vec::with_capacity(Trampoline::length(group)),
+            },
+            marks: Vec::with_capacity(MARKS * n),
             part: 0,
         };
         let mut trampoline = Trampoline {
             code: Vec::new(),
             marks: Vec::new(),
-            parts: Vec::new(),
-            address: Vec::new(),
-            other: Vec::new(),
+            parts: Vec::with_capacity(n),
+            address: Vec::with_capacity(n),
+            other: Vec::with_capacity(n),
             looks: Vec::new(),
-            after: Vec::new(),
-            native: Vec::new(),
-            asked: Vec::new(),
+            after: Vec::with_capacity(n),
+            native: Vec::with_capacity(n),
+            asked: Vec::with_capacity(n),
         };
         let mut asides = Vec::new();
         let mut near = Vec::new();

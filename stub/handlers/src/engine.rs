@@ -77,7 +77,8 @@ pub fn recover(uc: &mut UContext, info: &SigInfo) -> bool {
 
 /// Decodes one instruction of the program, or says that there is none.
 pub fn decode(pc: u64, bytes: &[u8]) -> Option<Insn> {
-    engine().decoder.decode(pc, bytes).ok()
+    let known = engine().thunks.known(pc, bytes).map(|site| site.insn);
+    known.or_else(|| engine().decoder.decode(pc, bytes).ok())
 }
 
 /// Instructions that have touched guarded pages.

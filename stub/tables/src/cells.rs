@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 /// Rows of so many lengths are told apart: what is longer than the last one is looked for from there.
-const ROWS: usize = 65;
+const ROWS: usize = 257;
 
 pub struct Cells {
     count: u64,
@@ -25,7 +25,7 @@ impl Cells {
         }
     }
 
-    /// The first row of at least so many free cells, all of it; of more than 64 the first that may be one.
+    /// The first row of at least so many free cells, all of it; of [`ROWS`] or more the first that may be one.
     pub fn first(&mut self, cells: u64) -> Option<Range<u64>> {
         let least = cells.min(ROWS as u64 - 1);
         let dense = *self.dense.get(least as usize)?;
@@ -112,9 +112,9 @@ mod tests {
             let mut used = std::vec![false; count as usize];
             let mut taken: Vec<Range<u64>> = Vec::new();
             for _ in 0..20_000 {
-                let most = if number(4) == 0 { 100 } else { 12 };
+                let most = if number(4) == 0 { 400 } else { 12 };
                 let length = number(most) + 1;
-                let least = length.min(64);
+                let least = length.min(ROWS as u64 - 1);
                 let row = cells.first(length);
                 assert_eq!(row, looked_for(&used, least));
                 let at = row.filter(|row| row.end - row.start >= length);

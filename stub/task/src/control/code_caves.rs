@@ -68,7 +68,7 @@ impl CodeCaves {
         size: u64,
         maps: &Snapshot,
     ) -> Option<u64> {
-        if let Some(at) = self.0.iter_mut().find_map(|c| c.find(group, size)) {
+        if let Some(at) = self.find_there(group, size) {
             return Some(at);
         }
         for (rank, free) in self.places(group, maps) {
@@ -86,6 +86,11 @@ impl CodeCaves {
             }
         }
         None
+    }
+
+    /// The same in the caves that there are.
+    pub fn find_there(&mut self, group: &Group, size: u64) -> Option<u64> {
+        self.0.iter_mut().find_map(|c| c.find(group, size))
     }
 
     /// Free memory within reach of the group, the best first.

@@ -4,6 +4,7 @@
 
 mod ahead;
 mod entered;
+mod window;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -36,6 +37,7 @@ use ulpf_stub_handlers::sections;
 use ulpf_stub_handlers::warm;
 use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PLACED, Patch, REMOVED};
 use ulpf_stub_tables::patience::{By, Patience};
+use window::Window;
 
 /// How far a patch goes to take others with it.
 const FURTHEST: u64 = 24;
@@ -61,6 +63,8 @@ pub struct Patches {
     foreseen: Vec<u64>,
     /// Where a patch begins, and one whose body leads to its body (`entered.rs`).
     linked: BTreeSet<(u64, u64)>,
+    /// The code around what is being patched.
+    window: Window,
 }
 
 impl Patches {
@@ -78,6 +82,7 @@ impl Patches {
             recalled: Vec::new(),
             foreseen: Vec::new(),
             linked: BTreeSet::new(),
+            window: Window::default(),
         }
     }
 
@@ -138,13 +143,16 @@ impl Patches {
             return;
         }
         let known = self.maps.is_some();
+        self.window.open(pc);
         self.foresee(pc, page);
         let mut done = self.make(rest, pc);
         if known && matches!(done, Err(Unpatched::Code | Unpatched::Room)) {
             self.maps = None;
+            self.window.open(pc);
             done = self.make(rest, pc);
         }
         self.make_foreseen(rest, done.is_ok());
+        self.window.close();
         let refused = &mut rest.tables_mut().patches.refused;
         match done {
             // That a loop begins behind it stays true.
@@ -226,7 +234,7 @@ impl Patches {
         let mut code = [0u8; 64 + PREFIX as usize];
         let room = (vma.end - from).min(64) + lead;
         let code = code.get_mut(..room as usize).ok_or(Code)?;
-        if from < vma.start || text::read(from - lead, code) != code.len() {
+        if from < vma.start || self.window.read(from - lead, code) != code.len() {
             return Err(Code);
         }
         let (before, code) = code.split_at(lead as usize);
@@ -244,10 +252,14 @@ impl Patches {
         let known = |at: &u64| self.recalled.contains(at) || self.foreseen.contains(at);
         let hot = |at: u64| patched(at) || known(&at);
         let mut also = |at: u64, rest: &[u8]| {
+            let hot = hot(at);
+            if !hot && !stacks {
+                return None; // to decode takes longer than all else here
+            }
             let rest = rest.get(..rest.len().min(15))?;
             // A function's saves and restores become hot together.
             let decoded = ulpf_stub_handlers::engine::decode(at, rest)?;
-            (hot(at) || stacks && decoded.is_stack()).then_some(decoded)
+            (hot || decoded.is_stack()).then_some(decoded)
         };
         let group = Group::from(from, last, &insn, code, &mut also).map_err(|why| match why {
             Refusal::Instruction => Unpatched::Instruction,
@@ -288,7 +300,7 @@ impl Patches {
         let start = super::functions::start(pc, &maps).or_else(|| stretch_before(pc, vma.start));
         let start = start.ok_or(why)?;
         let mut code = alloc::vec![0; (pc - start) as usize + 15];
-        let n = text::read(start, &mut code);
+        let n = self.window.read(start, &mut code);
         let code = code.get(..n).ok_or(why)?;
         let own = code.get((pc - start) as usize..).ok_or(why)?;
         let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(why)?;
@@ -320,7 +332,7 @@ impl Patches {
     /// bytes of a jump each return would land in its middle.
     fn patch_at(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
         let mut code = [0; 15];
-        let n = text::read(pc, &mut code);
+        let n = self.window.read(pc, &mut code);
         let insn = ulpf_stub_handlers::engine::decode(pc, code.get(..n).unwrap_or(&[]));
         let elsewhere = insn.filter(|i| (i.len as usize) < JUMP && !goes_on_behind(i));
         let Some(insn) = elsewhere else {
@@ -430,28 +442,16 @@ impl Patches {
             counts: !entries::ON.load(Relaxed) || check::STOPS.load(Relaxed),
             tables: patches::table().tables,
         };
-        // Its length does not depend on where it is.
-        let size = Trampoline::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
-        let caves = self.caves.count();
-        let mut place = (size > 1)
-            .then(|| self.caves.find(rest, &group, size, maps))
-            .flatten();
-        if place.is_none() && size > 1 {
-            group = group.without_ret();
-            place = self.caves.find(rest, &group, size, maps);
-        }
-        if self.caves.count() != caves {
-            self.maps = None;
-        }
+        let made = self.body(rest, &mut group, maps, target);
         if generated && generated::in_use(rest, start, end) {
             return Err(Unpatched::Cold);
         }
         if generated && !self.generated.close(rest, (start, end), vma.prot) {
             return Err(Code);
         }
-        let made =
-            place.and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
-        let (at, jump, mut body) = made.ok_or(Room)?;
+        let (at, mut body) = made.ok_or(Room)?;
+        let jump = group.jump(at).ok_or(Room)?;
+        let size = takes(&body);
         // Those whose place it takes, and with them what they look at.
         while let Some(p) = patches::table().before(end).filter(|p| start < p.end()) {
             self.remove(rest, p.start());
@@ -508,6 +508,37 @@ impl Patches {
         table.bodies.insert(at, start);
         PLACED.fetch_add(1, Relaxed);
         Ok(())
+    }
+
+    /// The body of a patch that displaces this, and where there is room for it.
+    fn body(
+        &mut self,
+        rest: &mut AtRest,
+        group: &mut Group,
+        maps: &Snapshot,
+        target: impl Fn(u64) -> Target,
+    ) -> Option<(u64, Trampoline)> {
+        // As a rule there is room for more than it takes, and it is made only once.
+        let most = Trampoline::length(group) as u64 + 1;
+        if let Some(at) = self.caves.find_there(group, most) {
+            let body = Trampoline::new(group, target(at))?;
+            if takes(&body) <= most {
+                return Some((at, body));
+            }
+        }
+        // Its length does not depend on where it is.
+        let size = takes(&Trampoline::new(group, target(group.start()))?);
+        let caves = self.caves.count();
+        let mut place = self.caves.find(rest, group, size, maps);
+        if place.is_none() {
+            *group = group.clone().without_ret();
+            place = self.caves.find(rest, group, size, maps);
+        }
+        if self.caves.count() != caves {
+            self.maps = None;
+        }
+        let at = place?;
+        Some((at, Trampoline::new(group, target(at))?))
     }
 
     // ---- the way back ----------------------------------------------------------------------------
@@ -711,6 +742,11 @@ impl Patches {
         });
         let _ = writeln!(out, "{answer}");
     }
+}
+
+/// So many bytes of a cave.
+fn takes(body: &Trampoline) -> u64 {
+    body.code.len() as u64 + 1
 }
 
 /// Where what leads straight to `pc` begins, as known instructions tell, for code without unwind tables; none of the code

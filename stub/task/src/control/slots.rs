@@ -36,13 +36,19 @@ const DT_SYMTAB: u64 = 6;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 const DT_JMPREL: u64 = 23;
+const DT_RELACOUNT: u64 = 0x6fff_fff9;
 const ENTRY: u64 = 24;
 /// So many relocations are read at once.
 const SOME: u64 = 128;
 
-/// The relocations of a file: where, of which kind and symbol, and what is added.
+/// The relocations of a file that name a symbol, or ask a function: where, of which kind and symbol, and what is added.
 pub fn relocations(object: &Object) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
     let [plt, plt_len, all, all_len] = object.dynamic([DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ]);
+    // The linker puts those first that only add where the file lies: half a million of them in a large library.
+    let [plain] = object.dynamic([DT_RELACOUNT]);
+    let plain = plain.unwrap_or(0).min(all_len.unwrap_or(0) / ENTRY);
+    let all = all.map(|at| at.wrapping_add(plain * ENTRY));
+    let all_len = all_len.map(|len| len - plain * ENTRY);
     let tables = [(plt, plt_len), (all, all_len)].into_iter();
     let tables = tables.filter_map(|(at, len)| Some((object.loaded(at?), len? / ENTRY)));
     tables.flat_map(|(at, n)| {

@@ -1,6 +1,8 @@
 //! Patches of accesses that will be met soon: those behind a hot one through the same pointer. They need not fault a few times
 //! each, and the world rests already.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use ulpf_engine::patch::ahead;
 use ulpf_lib::TargetAddr;
 use ulpf_lib::pages::Guard;
@@ -16,10 +18,10 @@ use ulpf_stub_handlers::rest::AtRest;
 const BYTES: usize = 64;
 
 impl Patches {
-    /// Where all of a heap is checked: what the access at `pc`, which has met `page`, has behind it.
+    /// Where all of a heap is watched, or checked: what the access at `pc`, which has met `page`, has behind it.
     pub(super) fn foresee(&mut self, pc: u64, page: u64) {
         self.foreseen.clear();
-        if !entries::ON.load(core::sync::atomic::Ordering::Relaxed) {
+        if !entries::ON.load(Relaxed) && !self.classes.are_mostly_whole() {
             return;
         }
         let Ok(maps) = self.maps() else { return };
@@ -28,7 +30,9 @@ impl Patches {
         };
         let mut code = [0; BYTES];
         let room = (vma.end - pc).min(BYTES as u64) as usize;
-        let n = code.get_mut(..room).map_or(0, |to| text::read(pc, to));
+        let n = code
+            .get_mut(..room)
+            .map_or(0, |to| self.window.read(pc, to));
         let loads = g().page_map.entry(TargetAddr(page)).guard() == Some(Guard::NoAccess);
         let all = ahead(pc, code.get(..n).unwrap_or(&[]), loads);
         self.foreseen = all;

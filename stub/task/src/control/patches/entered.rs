@@ -159,24 +159,32 @@ impl Patches {
 /// The same, with its branches to what other patches in place look at, or have displaced, led to their bodies; and where those
 /// patches begin. `None`: there are no such branches.
 pub(super) fn linked(group: &Group, maps: &Snapshot) -> Option<(Group, Vec<u64>)> {
-    let mut linked = group.clone();
-    let mut others = Vec::new();
-    for part in &mut linked.parts {
-        let (What::If(_, to) | What::Jump(to)) = &mut part.what else {
+    let mut links = Vec::new();
+    for (at, part) in group.parts.iter().enumerate() {
+        let (What::If(_, to) | What::Jump(to)) = part.what else {
             continue;
         };
-        let p = patches::table().at(*to);
-        let p = p.filter(|p| p.start() != *to && group.part(*to).is_none());
+        let p = patches::table().at(to);
+        let p = p.filter(|p| p.start() != to && group.part(to).is_none());
         let p = p.filter(|p| !maps.at(p.start()).is_none_or(generated::is_generated));
-        let n = p.and_then(|p| p.group.part(*to));
+        let n = p.and_then(|p| p.group.part(to));
         let Some((p, n)) = p.zip(n) else {
             continue;
         };
-        let is_needed = *to < p.start() + JUMP as u64 || p.group.checks(*to);
-        if let Some(offset) = p.body.parts.get(n).filter(|_| is_needed) {
-            *to = p.at + u64::from(*offset);
-            others.push(p.start());
+        let is_needed = to < p.start() + JUMP as u64 || p.group.checks(to);
+        let offset = p.body.parts.get(n).filter(|_| is_needed);
+        links.extend(offset.map(|offset| (at, p.at + u64::from(*offset), p.start())));
+    }
+    if links.is_empty() {
+        return None;
+    }
+    let mut linked = group.clone();
+    for (at, body, _) in &links {
+        if let Some(What::If(_, to) | What::Jump(to)) =
+            linked.parts.get_mut(*at).map(|part| &mut part.what)
+        {
+            *to = *body;
         }
     }
-    (!others.is_empty()).then_some((linked, others))
+    Some((linked, links.into_iter().map(|link| link.2).collect()))
 }

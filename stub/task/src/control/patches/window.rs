@@ -1,0 +1,47 @@
+//! The code around what is being patched: read once, since each reading is a system call, and a patch looks at it several times.
+
+use alloc::vec::Vec;
+
+use ulpf_lib::PAGE_SIZE;
+
+use crate::control::text;
+
+/// So many bytes before an access, and behind it.
+const BEFORE: u64 = 160;
+const BEHIND: u64 = 256;
+
+/// What code there is, without patches and breakpoints. It stays as it is while the program rests.
+#[derive(Default)]
+pub(super) struct Window {
+    start: u64,
+    code: Vec<u8>,
+}
+
+impl Window {
+    /// Reads what is around `pc`.
+    pub(super) fn open(&mut self, pc: u64) {
+        // (Another page may not be readable.)
+        self.start = pc.saturating_sub(BEFORE).max(pc & !(PAGE_SIZE - 1));
+        self.code.resize((pc - self.start + BEHIND) as usize, 0);
+        let n = text::read(self.start, &mut self.code);
+        self.code.truncate(n);
+    }
+
+    /// The program goes on.
+    pub(super) fn close(&mut self) {
+        self.code.clear();
+    }
+
+    /// As [`text::read`].
+    pub(super) fn read(&self, at: u64, to: &mut [u8]) -> usize {
+        let offset = at.checked_sub(self.start).map(|n| n as usize);
+        let known = offset.and_then(|n| self.code.get(n..n.checked_add(to.len())?));
+        match known {
+            Some(code) => {
+                to.copy_from_slice(code);
+                code.len()
+            }
+            None => text::read(at, to),
+        }
+    }
+}
