@@ -34,12 +34,16 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "The shell by which ulpf gdb and ulpf server start programs (/bin/sh if it is missing).",
     ),
     (
+        "ULPF_HOT_CACHE",
+        "off: which accesses were hot in a program whose heap is watched is neither kept in the cache folder for its next run nor read from it.",
+    ),
+    (
         "ULPF_SYMBOL_CACHE",
         "off: where names were found in large programs is neither kept in the cache folder nor read from it.",
     ),
     (
         "XDG_CACHE_HOME",
-        "Below it, in ulpf, lies what the last runs have recorded, and where they found names in large programs (~/.cache if it is missing).",
+        "Below it, in ulpf, lies what the last runs have recorded, where they found names in large programs, and which accesses were hot (~/.cache if it is missing).",
     ),
     (
         "XDG_RUNTIME_DIR, TMPDIR",

@@ -81,6 +81,8 @@ def pytest_collection_modifyitems(config, items):
 def pytest_configure(config):
     # Tests that share a machine's boot (lib/vm.py) know by it what belongs to this run.
     run = os.environ.setdefault("ULPF_TEST_RUN", f"{os.getpid()}-{time.time():.0f}")
+    # What one test's program has learned is not to change another one's faults (command/test_hot.py).
+    os.environ["ULPF_HOT_CACHE"] = "off"
     if worker(config):
         # A group and a session of its own: what a test leaves in them is found.
         os.setsid()

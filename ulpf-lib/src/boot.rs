@@ -15,7 +15,7 @@
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
 /// Raised whenever [`BootArgs`] or the shared area change shape.
-pub const BOOT_VERSION: u32 = 6;
+pub const BOOT_VERSION: u32 = 7;
 
 /// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
 /// it from the program.
@@ -92,7 +92,13 @@ pub struct BootArgs {
     /// What the thread that enters had registered for restartable sequences (rseq(2)): address, length and signature of its
     /// area, which the command has unregistered. Zeros: nothing.
     pub sequences: [u64; 3],
+    /// The user's cache folder, where it is kept for the next run which accesses were hot: an absolute path, zeroes behind
+    /// it. Empty: nothing is kept.
+    pub cache: [u8; CACHE_LEN],
 }
+
+/// Longer names of folders, and one of just so many bytes, are not told ([`BootArgs::cache`]).
+pub const CACHE_LEN: usize = 256;
 
 /// See [`BootArgs::pad`].
 pub const PAD_LEN: u64 = 64;

@@ -39,6 +39,8 @@ pub struct Run<'a> {
     pub arguments: &'a [&'a str],
 }
 
+const HOT_CACHE: &str = "ULPF_HOT_CACHE";
+
 /// How `ulpf run` is asked to watch.
 #[derive(Clone, Debug)]
 pub struct How {
@@ -49,6 +51,8 @@ pub struct How {
     pub log: bool,
     /// Not from `ready()` on, but from the entry.
     pub at_once: bool,
+    /// Which accesses were hot is kept for the next run that is asked so.
+    pub kept: bool,
 }
 
 pub const PATCHED: How = How {
@@ -56,6 +60,7 @@ pub const PATCHED: How = How {
     placement: "guard",
     log: false,
     at_once: false,
+    kept: false,
 };
 pub const TRAP: How = How {
     no_patch: true,
@@ -177,11 +182,23 @@ impl Bench {
         }
     }
 
+    /// Without what earlier runs may have kept.
+    pub fn ulpf(&self) -> Command {
+        let mut command = Command::new(&self.ulpf);
+        command.env(HOT_CACHE, "off");
+        command
+    }
+
     /// `ulpf run …  --`; the summary goes to `log.json`.
     pub fn ulpf_run_command(&self, how: &How, watches: &[String]) -> Result<Command> {
         let list = self.programs.file("watches");
         fs::write(&list, watches.join("\n")).context("cannot list the watches")?;
-        let mut command = Command::new(&self.ulpf);
+        let mut command = self.ulpf();
+        if how.kept {
+            command
+                .env_remove(HOT_CACHE)
+                .env("XDG_CACHE_HOME", self.programs.file("cache"));
+        }
         command.env("OMP_NUM_THREADS", "1");
         command.arg("run").arg("--watch-file").arg(list);
         if !how.at_once {
@@ -219,7 +236,7 @@ impl Bench {
             Peer::Gdbserver | Peer::Ulpf(_) => {
                 let mut command = match peer {
                     Peer::Ulpf(options) => {
-                        let mut command = Command::new(&self.ulpf);
+                        let mut command = self.ulpf();
                         command.arg("server").args(options);
                         command
                     }
@@ -259,7 +276,7 @@ impl Bench {
         fs::write(&file, text).context("cannot write gdb's script")?;
         let mut command = match peer {
             Peer::UlpfGdb => {
-                let mut command = Command::new(&self.ulpf);
+                let mut command = self.ulpf();
                 command.arg("gdb");
                 command
             }

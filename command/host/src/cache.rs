@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 /// Where it is; `None`: this user has no place for it.
 pub fn folder() -> Option<PathBuf> {
@@ -18,6 +19,24 @@ pub fn folder() -> Option<PathBuf> {
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
     cache.is_absolute().then(|| cache.join("ulpf"))
+}
+
+/// What the stubs in programs write there, each for the files that its program consists of.
+const HOT: &str = ".hot";
+const MOST_HOT: usize = 256;
+
+/// Where it is kept which accesses were hot, if the user does not mind, and nobody else has a say in it. There are not more and
+/// more files in it.
+pub fn hot_folder() -> Option<PathBuf> {
+    if matches!(
+        std::env::var("ULPF_HOT_CACHE").as_deref(),
+        Ok("off" | "0" | "no")
+    ) {
+        return None;
+    }
+    let path = folder()?;
+    Folder::make(&path).ok()?.clear(HOT, MOST_HOT);
+    Some(path)
 }
 
 /// The folder, open: whoever exchanges it by its name exchanges nothing for us.
@@ -92,6 +111,30 @@ impl Folder {
         let mut bytes = Vec::new();
         file.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Of the files whose names end so, leaves those that were written last, and none of writers that have been stopped.
+    pub fn clear(&self, suffix: &str, most: usize) {
+        let all = fs::read_dir(self.path()).into_iter().flatten().flatten();
+        let mut kept: Vec<(SystemTime, PathBuf)> = Vec::new();
+        for entry in all {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Ok(written) = entry.metadata().and_then(|m| m.modified()) else {
+                continue;
+            };
+            if name.ends_with(suffix) {
+                kept.push((written, entry.path()));
+            } else if name.contains(suffix) && name.ends_with(".new") {
+                let age = SystemTime::now().duration_since(written);
+                if age.is_ok_and(|age| age > Duration::from_secs(3600)) {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
+        kept.sort();
+        for (_, old) in kept.iter().rev().skip(most) {
+            let _ = fs::remove_file(old);
+        }
     }
 
     pub fn path(&self) -> PathBuf {

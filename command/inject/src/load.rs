@@ -20,9 +20,12 @@ use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use ulpf_host::cache::hot_folder;
 use ulpf_host::sys;
-use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PAD_LEN, PARK_SIGNAL};
+use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, CACHE_LEN, PAD_LEN, PARK_SIGNAL};
 use ulpf_lib::place;
 
 /// How many places are tried for the image.
@@ -120,6 +123,23 @@ fn without_rseq(
     threads.iter_mut().zip(saved).map(unregister).collect()
 }
 
+/// Where it is kept which accesses were hot, if the user does not mind.
+fn cache() -> [u8; CACHE_LEN] {
+    static FOLDER: OnceLock<[u8; CACHE_LEN]> = OnceLock::new();
+    *FOLDER.get_or_init(|| {
+        let mut told = [0; CACHE_LEN];
+        let folder = hot_folder().unwrap_or_default();
+        let name = folder.as_os_str().as_bytes();
+        if let Some(to) = told
+            .get_mut(..name.len())
+            .filter(|_| name.len() < CACHE_LEN)
+        {
+            to.copy_from_slice(name);
+        }
+        told
+    })
+}
+
 /// The program that the stub is loaded into.
 struct Program<'a> {
     pid: i32,
@@ -185,6 +205,7 @@ fn start(
         held: 0,
         stays: 0,
         sequences: areas.first().copied().unwrap_or_default(),
+        cache: cache(),
     };
     if let Err(e) =
         fill(memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))
@@ -370,6 +391,7 @@ fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
     );
     put(offset_of!(BootArgs, place), &args.place.to_ne_bytes());
     put(offset_of!(BootArgs, sequences), &words(&args.sequences));
+    put(offset_of!(BootArgs, cache), &args.cache);
     put(offset_of!(BootArgs, begin), &args.begin.to_ne_bytes());
     put(offset_of!(BootArgs, pad), &args.pad.to_ne_bytes());
     put(offset_of!(BootArgs, filters), &args.filters.to_ne_bytes());

@@ -3,11 +3,11 @@
 //! One that is hot asks for its patch, for which the world comes to rest. Those that have faulted twice wait in a ring
 //! and get theirs at the same time, for the rest takes longer than a patch.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::exec::Site;
-use ulpf_lib::TargetAddr;
 use ulpf_lib::ring::Unpatched;
+use ulpf_lib::{PAGE_SIZE, TargetAddr};
 use ulpf_stub_tables::patches::tsc;
 
 use crate::patches;
@@ -68,6 +68,32 @@ static WAITING: [Waiting; ROOM] = [const {
 /// How many have come since it was emptied.
 static COME: AtomicU32 = AtomicU32::new(0);
 
+/// Pages of code with accesses that were hot in an earlier run, a bit for each. (Those that are so far apart share one.)
+static HINTED: [AtomicU64; HINTED_PAGES / 64] = [const { AtomicU64::new(0) }; HINTED_PAGES / 64];
+const HINTED_PAGES: usize = 1 << 16;
+/// It is kept for the next run which accesses were hot.
+pub static KEPT: AtomicBool = AtomicBool::new(false);
+
+fn hinted(pc: u64) -> Option<(&'static AtomicU64, u64)> {
+    let page = (pc / PAGE_SIZE) as usize % HINTED_PAGES;
+    HINTED.get(page / 64).map(|word| (word, 1 << (page % 64)))
+}
+
+/// In the page of `pc` there are such accesses that have no patch yet, or there are none any more.
+pub fn hint(pc: u64, some: bool) {
+    if let Some((word, bit)) = hinted(pc) {
+        match some {
+            true => word.fetch_or(bit, Relaxed),
+            false => word.fetch_and(!bit, Relaxed),
+        };
+    }
+}
+
+/// May there be some?
+pub fn is_hinted(pc: u64) -> bool {
+    hinted(pc).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+}
+
 /// An access from this site that stops nobody: is it worth a patch?
 pub fn warm(t: Current, site: &'static Site, at: TargetAddr) {
     if !patches::ENABLED.load(Relaxed)
@@ -79,7 +105,9 @@ pub fn warm(t: Current, site: &'static Site, at: TargetAddr) {
     let after = patches::AFTER.load(Relaxed) as i32;
     let heat = site.heat.fetch_add(1, Relaxed);
     let waits = heat == after / 4 && after > 1;
-    if heat >= after || waits && wait(site, at.page().0) {
+    // Where others were hot in an earlier run, the first one is enough.
+    let known = heat == 0 && is_hinted(site.insn.pc);
+    if heat >= after || known || waits && wait(site, at.page().0) {
         t.own().hot.set(Some((site, at.page().0)));
     }
 }

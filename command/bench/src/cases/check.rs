@@ -44,7 +44,7 @@ fn command(bench: &Bench, way: &str, program: &Path) -> Command {
     let found = bench.programs.file("found");
     match way {
         OURS => {
-            let mut command = Command::new(&bench.ulpf);
+            let mut command = bench.ulpf();
             command.args(["check", "--log"]).arg(found).arg("--");
             command.arg(program);
             command

@@ -6,7 +6,6 @@ use super::super::table::{Goal, Table, Unit, count as whole, some};
 use super::super::tools::{Measured, PATCHED, Run};
 use super::super::turns::Bench;
 use anyhow::Result;
-use std::process::Command;
 use std::time::Instant;
 use ulpf_lib::command::{Arm, How, What};
 use ulpf_lib::filter::Filter;
@@ -38,7 +37,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         let measured = bench.bare(bare)?;
         bench.reading(CASE, "bare", "ns", measured.get("ns")?);
         for &count in counts {
-            let mut command = Command::new(&bench.ulpf);
+            let mut command = bench.ulpf();
             command.args(["server", "--once", "--placement=guard"]);
             let mut session = Session::at_ready(&mut command, &program, &[seconds])?;
             let block = session.address(&program, "block")?;

@@ -21,6 +21,7 @@ pub const AUTO: How = How {
     placement: "auto",
     log: false,
     at_once: false,
+    kept: false,
 };
 
 // ---- tables 4.7 and 4.8 -----------------------------------------------------------------------------

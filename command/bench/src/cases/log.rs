@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 const CASE: &str = "log";
@@ -30,7 +30,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     for _ in 0..bench.turns {
         for (variant, name, policy) in CASES {
             let file = bench.programs.file(name);
-            let mut command = Command::new(&bench.ulpf);
+            let mut command = bench.ulpf();
             command.args(["run", "--at", "ready", "--placement", "guard"]);
             command.args(["--no-summary", "--log-policy", policy, "-w", "page[0]"]);
             command.arg("--log").arg(&file).arg("--").arg(&program);
@@ -57,7 +57,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 
 /// How many lines `ulpf log` makes of it.
 fn lines_of_compact(bench: &Bench, file: &Path) -> Result<usize> {
-    let mut reading = Command::new(&bench.ulpf)
+    let mut reading = bench
+        .ulpf()
         .arg("log")
         .arg(file)
         .stdout(Stdio::piped())

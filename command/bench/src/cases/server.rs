@@ -149,7 +149,7 @@ pub fn start(bench: &mut Bench) -> Result<()> {
                 continue;
             }
             let mut command = match who {
-                "ulpf" => Command::new(&bench.ulpf),
+                "ulpf" => bench.ulpf(),
                 _ => Command::new("gdbserver"),
             };
             if who == "ulpf" {
@@ -196,7 +196,7 @@ const COUNTS: [u64; 4] = [1, 1_000, 100_000, 1_000_000];
 
 fn session(bench: &Bench) -> Result<(Session, u64)> {
     let program = bench.programs.get("mates")?;
-    let mut command = Command::new(&bench.ulpf);
+    let mut command = bench.ulpf();
     command.args(["server", "--once"]);
     let session = Session::at_ready(&mut command, &program, &["0"])?;
     let block = session.address(&program, "block")?;

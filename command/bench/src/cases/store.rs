@@ -8,7 +8,6 @@ use super::super::tools::{How, Measured, PATCHED, Peer, Run, TRAP};
 use super::super::turns::Bench;
 use anyhow::{Result, ensure};
 use std::path::Path;
-use std::process::Command;
 
 const CASE: &str = "store";
 const WATCH: &str = "page[0]";
@@ -45,7 +44,7 @@ fn watched(
 
 /// A watch that would stop, if its condition, evaluated in the target, ever held.
 fn conditional(bench: &mut Bench, program: &Path, count: u64) -> Result<()> {
-    let mut command = Command::new(&bench.ulpf);
+    let mut command = bench.ulpf();
     command.args(["server", "--once", "--placement=guard"]);
     let arguments = ["change", &count.to_string()];
     let mut session = Session::at_ready(&mut command, program, &arguments)?;

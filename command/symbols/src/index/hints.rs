@@ -19,9 +19,8 @@ use object::Object;
 use serde::{Deserialize, Serialize};
 use std::cell::{OnceCell, RefCell};
 use std::fmt::Write as _;
-use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ulpf_host::cache::Folder;
 #[cfg(not(test))]
@@ -204,32 +203,8 @@ impl Place {
             kept.names.pop();
         };
         folder.put(&self.name, |mut to| to.write_all(&bytes))?;
-        clear(&folder.path());
+        folder.clear(SUFFIX, MOST_FILES);
         Ok(())
-    }
-}
-
-/// Leaves the files that were written last, and none of writers that have been stopped.
-fn clear(folder: &Path) {
-    let all = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut kept: Vec<(SystemTime, PathBuf)> = Vec::new();
-    for entry in all {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Ok(written) = entry.metadata().and_then(|m| m.modified()) else {
-            continue;
-        };
-        if name.ends_with(SUFFIX) {
-            kept.push((written, entry.path()));
-        } else if name.contains(SUFFIX) && name.ends_with(".new") {
-            let age = SystemTime::now().duration_since(written);
-            if age.is_ok_and(|age| age > Duration::from_secs(3600)) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
-    }
-    kept.sort();
-    for (_, old) in kept.iter().rev().skip(MOST_FILES) {
-        let _ = fs::remove_file(old);
     }
 }
 

@@ -262,4 +262,6 @@ pub enum Request {
     },
     /// The program ends: which blocks of the checked heap are left?
     FindLeaks,
+    /// The program ends: which accesses were hot is kept for the next run.
+    KeepHot,
 }

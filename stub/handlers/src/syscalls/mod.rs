@@ -61,6 +61,7 @@ use crate::runtime::{keys, park};
 use crate::sections;
 use crate::signals::{alternate, kernel, masks, raise, sigreturn};
 use crate::uring::rings;
+use crate::warm;
 
 use call::{ABANDONED, Args, Outcome, RESTART, arguments, raw};
 use io_uring::{completions, enter, register, setup};
@@ -218,6 +219,9 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         k::__NR_exit_group => {
             if g().decides.load(Relaxed) {
                 park::park(t, uc, Event::Ends);
+            }
+            if warm::KEPT.load(Relaxed) && t.is_programs() {
+                park::request(t, uc, Request::KeepHot);
             }
             if check::LEAKS.load(Relaxed) && t.is_programs() {
                 park::request(t, uc, Request::FindLeaks);

@@ -87,6 +87,8 @@ pub struct Object {
     unwind: Option<(u64, u64)>,
     /// `.dynamic`.
     dynamic: Option<(u64, u64)>,
+    /// Notes.
+    notes: Vec<(u64, u64)>,
 }
 
 impl Object {
@@ -94,6 +96,7 @@ impl Object {
     pub fn at(mut n: usize, maps: &Snapshot) -> Option<Object> {
         const PT_LOAD: u32 = 1;
         const PT_DYNAMIC: u32 = 2;
+        const PT_NOTE: u32 = 4;
         const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
         let vma = maps.vmas.get(n)?;
         let file = (vma.dev, vma.inode);
@@ -114,7 +117,7 @@ impl Object {
         let headers = block(base.wrapping_add(u64_of(&head, 32)?), count * HEADER);
         let mut bias = None;
         let (mut loads, mut end) = (Vec::new(), base);
-        let (mut unwind, mut dynamic) = (None, None);
+        let (mut unwind, mut dynamic, mut notes) = (None, None, Vec::new());
         for n in 0..count {
             let header = headers.get(n * HEADER..)?;
             let (kind, offset) = (u32_of(header, 0)?, u64_of(header, 8)?);
@@ -130,6 +133,8 @@ impl Object {
                 unwind = Some((address, len));
             } else if kind == PT_DYNAMIC {
                 dynamic = Some((address, len));
+            } else if kind == PT_NOTE {
+                notes.push(Some((address, len)));
             }
         }
         let bias = bias?;
@@ -145,6 +150,33 @@ impl Object {
             loads,
             unwind: mapped(unwind),
             dynamic: mapped(dynamic),
+            notes: notes.into_iter().filter_map(mapped).collect(),
+        })
+    }
+
+    /// What tells the file from others of its name.
+    pub fn build_id(&self) -> Option<Vec<u8>> {
+        const NT_GNU_BUILD_ID: u32 = 3;
+        const OWNER: &[u8] = b"GNU\0";
+        const HEADER: usize = 12;
+        /// Notes that are longer are not read to their end.
+        const MOST: u64 = 1 << 12;
+        const LONGEST: usize = 64;
+        let notes = self.notes.iter();
+        notes.into_iter().find_map(|(at, end)| {
+            let notes = block(*at, (end - at).min(MOST) as usize);
+            let mut notes = notes.as_slice();
+            loop {
+                let owner = u32_of(notes, 0)? as usize;
+                let (len, kind) = (u32_of(notes, 4)? as usize, u32_of(notes, 8)?);
+                let behind = HEADER.checked_add(owner.checked_next_multiple_of(4)?)?;
+                let id = notes.get(behind..behind.checked_add(len)?)?;
+                let usual = (1..=LONGEST).contains(&len);
+                if kind == NT_GNU_BUILD_ID && notes.get(HEADER..HEADER + owner)? == OWNER && usual {
+                    return Some(id.to_vec());
+                }
+                notes = notes.get(behind + len.checked_next_multiple_of(4)?..)?;
+            }
         })
     }
 

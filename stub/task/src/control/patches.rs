@@ -4,6 +4,7 @@
 
 mod ahead;
 mod entered;
+mod hot;
 mod window;
 
 use alloc::boxed::Box;
@@ -27,6 +28,7 @@ use super::code_caves::CodeCaves;
 use super::generated::{self, Generated, May};
 use super::gs;
 use super::text;
+use hot::Hot;
 use ulpf_stub_handlers::check::{self, entries, far};
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
@@ -59,12 +61,13 @@ pub struct Patches {
     jumped_over: BTreeSet<u64>,
     /// What a patch has looked at that is being divided.
     recalled: Vec<u64>,
-    /// Accesses that will be met soon, as it seems: a patch of what is before them looks at them, too.
+    /// Accesses that will be met soon, as it seems, ascending: a patch of what is before them looks at them, too.
     foreseen: Vec<u64>,
     /// Where a patch begins, and one whose body leads to its body (`entered.rs`).
     linked: BTreeSet<(u64, u64)>,
     /// The code around what is being patched.
     window: Window,
+    hot: Hot,
 }
 
 impl Patches {
@@ -83,6 +86,7 @@ impl Patches {
             foreseen: Vec::new(),
             linked: BTreeSet::new(),
             window: Window::default(),
+            hot: Hot::default(),
         }
     }
 
@@ -113,6 +117,7 @@ impl Patches {
             return;
         }
         self.look_for_runtimes(rest);
+        self.serve_hinted(rest, pc, page);
         self.serve_one(rest, pc, page);
         if patches::is_entered_behind(pc) {
             self.split(rest, pc);
@@ -249,7 +254,8 @@ impl Patches {
         }
         let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
         let patched = |at: u64| patches::table().of(at).is_some_and(Patch::is_in_place);
-        let known = |at: &u64| self.recalled.contains(at) || self.foreseen.contains(at);
+        let known =
+            |at: &u64| self.recalled.contains(at) || self.foreseen.binary_search(at).is_ok();
         let hot = |at: u64| patched(at) || known(&at);
         let mut also = |at: u64, rest: &[u8]| {
             let hot = hot(at);
@@ -612,6 +618,7 @@ impl Patches {
     /// The mappings of `[start, end)` are about to change.
     pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         self.maps = None;
+        self.hot.forget(start, end);
         self.clear_code(rest, start, end);
         self.generated.forget(rest, start, end);
         self.restore(rest, start, end);

@@ -125,6 +125,7 @@ impl Control {
     pub(super) fn begin(&mut self, t: &'static Thread, what: Request) -> bool {
         match what {
             Request::ExecBegin { path, len, dir } => {
+                self.patches.keep();
                 self.exec_begins(t, (path, len), dir);
                 true
             }
@@ -248,6 +249,10 @@ impl Control {
             }
             Request::WatchTold { start, end } => {
                 self.watch_told(start, end);
+                false
+            }
+            Request::KeepHot => {
+                self.patches.keep();
                 false
             }
             Request::FindLeaks => {

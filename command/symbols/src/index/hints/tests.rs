@@ -6,6 +6,7 @@ use crate::object::ObjectFile;
 use crate::tests::{folder as fresh, sh};
 use proptest::prelude::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 
 thread_local! {
     static FOLDER: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
@@ -271,7 +272,7 @@ fn many_writers_and_files() {
         std::fs::write(cache.join(format!("{n}{SUFFIX}")), "").unwrap();
     }
     std::fs::write(cache.join("1.session"), "").unwrap();
-    clear(&cache);
+    Folder::open(&cache).unwrap().clear(SUFFIX, MOST_FILES);
     let left = std::fs::read_dir(&cache).unwrap().count();
     assert_eq!(left, MOST_FILES + 1);
 }

@@ -4,8 +4,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use ulpf_engine::patch::ahead;
-use ulpf_lib::TargetAddr;
 use ulpf_lib::pages::Guard;
+use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use super::Patches;
 use crate::control::text;
@@ -13,15 +13,52 @@ use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::warm;
 
 /// So many bytes behind an access are looked at.
 const BYTES: usize = 64;
 
 impl Patches {
+    /// Do all accesses to a heap count, most likely?
+    fn are_looked_for(&self) -> bool {
+        entries::ON.load(Relaxed) || self.classes.are_mostly_whole()
+    }
+
+    /// Accesses in the same page of code as the one at `pc`, which has met `page`, that were hot in an earlier run.
+    pub(super) fn serve_hinted(&mut self, rest: &mut AtRest, pc: u64, page: u64) {
+        if !self.are_looked_for() {
+            return;
+        }
+        let Ok(maps) = self.maps() else { return };
+        self.hot.look(pc, &maps);
+        if !warm::is_hinted(pc) {
+            return;
+        }
+        let code = pc & !(PAGE_SIZE - 1);
+        self.window.open_page(code);
+        self.foreseen = self
+            .hot
+            .take(code, self.window.code(), leads_to_loads(page));
+        for at in self.foreseen.clone() {
+            let refused = patches::table().refused.contains_key(&at);
+            if !refused && !patches::is_patched(at) {
+                // (If it cannot be, it is tried again when it is hot.)
+                let _ = self.make(rest, at);
+            }
+        }
+        self.foreseen.clear();
+        self.window.close();
+    }
+
+    /// Which accesses were hot is kept for the next run.
+    pub fn keep(&self) {
+        self.hot.keep();
+    }
+
     /// Where all of a heap is watched, or checked: what the access at `pc`, which has met `page`, has behind it.
     pub(super) fn foresee(&mut self, pc: u64, page: u64) {
         self.foreseen.clear();
-        if !entries::ON.load(Relaxed) && !self.classes.are_mostly_whole() {
+        if !self.are_looked_for() {
             return;
         }
         let Ok(maps) = self.maps() else { return };
@@ -33,8 +70,7 @@ impl Patches {
         let n = code
             .get_mut(..room)
             .map_or(0, |to| self.window.read(pc, to));
-        let loads = g().page_map.entry(TargetAddr(page)).guard() == Some(Guard::NoAccess);
-        let all = ahead(pc, code.get(..n).unwrap_or(&[]), loads);
+        let all = ahead(pc, code.get(..n).unwrap_or(&[]), leads_to_loads(page));
         self.foreseen = all;
     }
 
@@ -55,10 +91,15 @@ impl Patches {
                 _ => continue,
             };
             if !table.refused.contains_key(&at) {
-                // (If it cannot be, it is tried again when it is hot, by other ways.)
+                // (As above, by other ways.)
                 let _ = self.place(rest, at, start, pun, &maps);
             }
         }
         self.foreseen.clear();
     }
+}
+
+/// Do loads from this page fault, too?
+fn leads_to_loads(page: u64) -> bool {
+    g().page_map.entry(TargetAddr(page)).guard() == Some(Guard::NoAccess)
 }

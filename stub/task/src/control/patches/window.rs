@@ -27,6 +27,19 @@ impl Window {
         self.code.truncate(n);
     }
 
+    /// Reads a page of code, and what an instruction that begins in it may need.
+    pub(super) fn open_page(&mut self, page: u64) {
+        self.start = page;
+        self.code.resize((PAGE_SIZE + BEHIND) as usize, 0);
+        let n = text::read(page, &mut self.code);
+        self.code.truncate(n);
+    }
+
+    /// From its beginning on.
+    pub(super) fn code(&self) -> &[u8] {
+        &self.code
+    }
+
     /// The program goes on.
     pub(super) fn close(&mut self) {
         self.code.clear();

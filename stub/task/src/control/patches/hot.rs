@@ -1,0 +1,339 @@
+//! Which accesses were hot in earlier runs: kept by build ID in the user's cache folder, so that the next run need not learn
+//! it by some faults of each.
+//!
+//! ```text
+//! ~/.cache/ulpf/BUILD-ID.hot, little-endian:
+//!   8 bytes        "ulpfhot1"
+//!   8 bytes each   offset in the file as it is mapped (32 bits), length of the instruction (8), does it store (1), a hash of
+//!                  its bytes (23); ascending
+//! ```
+//! An entry is a hint. It counts where an access would be patched anyway some faults later, and the code has the bytes that it
+//! had: those of an instruction that has been there, in a file of that build ID. What is served with the first fault in a
+//! page of code are all of that page, for the world rests once for them.
+//!
+//! The stub reads and writes the files itself, by the names that the program sees: it has the program's rights and no others.
+//! Without a folder that is the user's alone there are no hints, and nobody misses them.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::errno::{EACCES, EFBIG, EIO};
+use linux_raw_sys::general as k;
+use ulpf_engine::patch::{Part, What};
+use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::boot::BOOT_LAUNCHED;
+use ulpf_lib::guard::maps::Snapshot;
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
+use ulpf_stub_handlers::global::boot_block;
+use ulpf_stub_handlers::{patches, warm};
+use ulpf_stub_tables::patches::Patch;
+
+use crate::control::functions::Object;
+use crate::control::text;
+
+const MAGIC: &[u8; 8] = b"ulpfhot1";
+/// Entries of a file.
+const MOST: usize = 1 << 17;
+const ENTRY: usize = 8;
+/// So many new ones are worth a file, or so many for each that was known.
+const WORTH: usize = 16;
+
+/// What is known of the files that the program consists of.
+#[derive(Default)]
+pub(super) struct Hot {
+    files: Vec<File>,
+}
+
+/// A file with code that has met watched pages.
+struct File {
+    start: u64,
+    end: u64,
+    bias: u64,
+    /// `None`: it has no build ID.
+    name: Option<String>,
+    /// Where accesses were hot that have no patch yet.
+    hints: BTreeMap<u64, Hint>,
+    /// How many were read.
+    had: usize,
+}
+
+/// What is known of an access beside its address.
+#[derive(Clone, Copy)]
+struct Hint(u32);
+
+impl Hint {
+    const LEN: u32 = 8;
+    const HASH: u32 = 9;
+
+    fn new(code: &[u8], stores: bool) -> Hint {
+        let len = code.len() as u32;
+        Hint(len | u32::from(stores) << Hint::LEN | hash(code) << Hint::HASH)
+    }
+
+    fn len(self) -> usize {
+        (self.0 & 0xff) as usize
+    }
+
+    fn stores(self) -> bool {
+        self.0 >> Hint::LEN & 1 != 0
+    }
+
+    /// Does the code there begin with the same instruction?
+    fn is(self, code: &[u8]) -> bool {
+        let own = code.get(..self.len()).filter(|own| !own.is_empty());
+        own.is_some_and(|own| hash(own) == self.0 >> Hint::HASH)
+    }
+}
+
+/// FNV-1a, in 23 bits.
+fn hash(code: &[u8]) -> u32 {
+    let hash = code.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash ^ hash >> 23 ^ hash >> 46) as u32 & 0x7f_ffff
+}
+
+impl Hot {
+    /// Is it kept at all? Not of a program that was attached to: it may be confined by filters that know nothing of these calls,
+    /// and the stub's task has them, too.
+    fn folder() -> Option<&'static [u8]> {
+        // SAFETY: written before the stub ran, and never changed.
+        let (flags, cache) = unsafe { ((*boot_block()).flags, &(*boot_block()).cache) };
+        if flags & BOOT_LAUNCHED == 0 {
+            return None;
+        }
+        let len = cache.iter().position(|byte| *byte == 0)?;
+        cache.get(..=len).filter(|_| len > 0)
+    }
+
+    /// The file that the code at `pc` is of is known from now on.
+    pub(super) fn look(&mut self, pc: u64, maps: &Snapshot) {
+        let known = |f: &File| (f.start..f.end).contains(&pc);
+        if self.files.iter().any(known) {
+            return;
+        }
+        let Some(folder) = Hot::folder() else {
+            return;
+        };
+        if !maps.at(pc).is_some_and(text::may_patch) {
+            return;
+        }
+        let Some(object) = Object::at(maps.index(pc), maps) else {
+            return;
+        };
+        let name = object.build_id().map(|id| {
+            let mut name = String::new();
+            for byte in id {
+                let _ = write!(name, "{byte:02x}");
+            }
+            name + ".hot\0"
+        });
+        let bytes = name.as_ref().and_then(|name| {
+            let folder = Folder::open(folder).ok()?;
+            folder.get(name.as_bytes()).ok()
+        });
+        let hints = bytes.map(|bytes| read(&bytes, &object)).unwrap_or_default();
+        for at in hints.keys() {
+            warm::hint(*at, true);
+        }
+        self.files.push(File {
+            start: object.start,
+            end: object.end,
+            bias: object.bias,
+            name,
+            had: hints.len(),
+            hints,
+        });
+        warm::KEPT.store(true, Relaxed);
+    }
+
+    /// Accesses in this page of code that were hot in an earlier run and whose code (from its beginning on) is the same; only
+    /// those that store, or all. They are hints no more.
+    pub(super) fn take(&mut self, page: u64, code: &[u8], loads: bool) -> Vec<u64> {
+        warm::hint(page, false);
+        let within = |f: &&mut File| (f.start..f.end).contains(&page);
+        let Some(file) = self.files.iter_mut().find(within) else {
+            return Vec::new();
+        };
+        let hints = file.hints.range(page..page + PAGE_SIZE);
+        let wanted = hints.filter(|(_, hint)| loads || hint.stores());
+        let wanted: Vec<(u64, Hint)> = wanted.map(|(at, hint)| (*at, *hint)).collect();
+        for (at, _) in &wanted {
+            file.hints.remove(at);
+        }
+        let same =
+            |at: u64, hint: Hint| code.get((at - page) as usize..).is_some_and(|c| hint.is(c));
+        let same = wanted.into_iter().filter(|(at, hint)| same(*at, *hint));
+        same.map(|(at, _)| at).collect()
+    }
+
+    /// Other code will lie there.
+    pub(super) fn forget(&mut self, start: u64, end: u64) {
+        self.files.retain(|f| f.end <= start || end <= f.start);
+    }
+
+    /// The program ends, or executes another one: writes down which accesses are hot. (What cannot be kept is learned again.)
+    pub(super) fn keep(&self) {
+        let folder = || Folder::open(Hot::folder()?).ok();
+        if !warm::KEPT.load(Relaxed) {
+            return;
+        }
+        let Some(folder) = folder() else { return };
+        for file in &self.files {
+            let Some(name) = &file.name else { continue };
+            let entries = file.entries();
+            let fewer = entries.len() + WORTH + file.had / 4 < file.had;
+            if entries.len() > file.had + WORTH + file.had / 16 || fewer {
+                let _ = folder.put(name, &entries);
+            }
+        }
+    }
+}
+
+impl File {
+    /// What it should be known for in the next run.
+    fn entries(&self) -> Vec<u64> {
+        let entry = |at: u64, hint: Hint| {
+            let offset = u32::try_from(at.wrapping_sub(self.bias)).ok()?;
+            Some(u64::from(offset) | u64::from(hint.0) << 32)
+        };
+        let mut all = BTreeMap::new();
+        all.extend(self.hints.iter().map(|(at, hint)| (*at, *hint)));
+        let table = patches::table();
+        for p in table
+            .within(self.start..self.end)
+            .filter(|p| p.is_in_place())
+        {
+            let looked_at = p.group.parts.iter().filter(|part| part.is_looked_at());
+            all.extend(looked_at.filter_map(|part| Some((part.at, hint_of(p, part)?))));
+        }
+        let entries = all.into_iter().filter_map(|(at, hint)| entry(at, hint));
+        entries.take(MOST).collect()
+    }
+}
+
+/// What is to be known of a part of this patch.
+fn hint_of(p: &Patch, part: &Part) -> Option<Hint> {
+    let code = p.group.bytes.get((part.at - p.start()) as usize..)?;
+    let stores = match part.what {
+        What::Repeated(_) => true,
+        _ => part.access()?.mem().kind.writes(),
+    };
+    Some(Hint::new(code.get(..part.len.into())?, stores))
+}
+
+/// The hints in a file's bytes. Whatever these are, no hint lies elsewhere than in that object.
+fn read(bytes: &[u8], object: &Object) -> BTreeMap<u64, Hint> {
+    let entries = bytes.strip_prefix(MAGIC).unwrap_or(&[]);
+    let entries = entries.chunks_exact(ENTRY).take(MOST);
+    let entries = entries.filter_map(|entry| {
+        let entry = u64::from_le_bytes(entry.try_into().ok()?);
+        let at = object.bias.checked_add(entry & u64::from(u32::MAX))?;
+        let within = (object.start..object.end).contains(&at);
+        within.then_some((at, Hint((entry >> 32) as u32)))
+    });
+    entries.collect()
+}
+
+/// A folder that belongs to the user alone.
+struct Folder(u64);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
+fn close(fd: u64) {
+    // SAFETY: a descriptor of our own.
+    let _ = unsafe { sys!(k::__NR_close, fd) };
+}
+
+/// What this is, if it is the user's, and nobody else may write to it.
+fn own(fd: u64) -> Result<k::stat, Errno> {
+    let mut stat = MaybeUninit::<k::stat>::uninit();
+    // SAFETY: fills all of `stat`, of which any pattern is valid.
+    let (stat, user) = unsafe {
+        sys!(k::__NR_fstat, fd, stat.as_mut_ptr())?;
+        (stat.assume_init(), sys!(k::__NR_geteuid)?)
+    };
+    let own = u64::from(stat.st_uid) == user && stat.st_mode & 0o022 == 0;
+    own.then_some(stat).ok_or(Errno(EACCES as i32))
+}
+
+impl Folder {
+    /// `path` ends with a NUL.
+    fn open(path: &[u8]) -> Result<Folder, Errno> {
+        let flags = k::O_RDONLY | k::O_DIRECTORY | k::O_NOFOLLOW | k::O_CLOEXEC;
+        // SAFETY: a NUL-terminated path; a descriptor of the stub's own table.
+        let fd = unsafe { sys!(k::__NR_openat, k::AT_FDCWD, path.as_ptr(), flags, 0) }?;
+        let folder = Folder(fd);
+        own(fd)?;
+        Ok(folder)
+    }
+
+    /// The bytes of a file. `name` ends with a NUL.
+    fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let flags = k::O_RDONLY | k::O_NOFOLLOW | k::O_NONBLOCK | k::O_CLOEXEC;
+        // SAFETY: as above.
+        let fd = unsafe { sys!(k::__NR_openat, self.0, name.as_ptr(), flags, 0) }?;
+        let bytes = contents(fd);
+        close(fd);
+        bytes
+    }
+
+    /// Whoever reads it meanwhile sees all of it or what was there before; of several who write it, one wins.
+    fn put(&self, name: &str, entries: &[u64]) -> Result<(), Errno> {
+        // SAFETY: asks for the number of this process.
+        let pid = unsafe { sys!(k::__NR_getpid) }?;
+        let new = format!(".{}.{pid}.new\0", name.trim_end_matches('\0'));
+        let flags = k::O_WRONLY | k::O_CREAT | k::O_EXCL | k::O_NOFOLLOW | k::O_CLOEXEC;
+        let mut bytes = MAGIC.to_vec();
+        for entry in entries {
+            bytes.extend_from_slice(&entry.to_le_bytes());
+        }
+        // SAFETY: NUL-terminated names; descriptors of the stub's own table; reads `bytes`.
+        unsafe {
+            // What an earlier process of that number has left.
+            let _ = sys!(k::__NR_unlinkat, self.0, new.as_ptr(), 0);
+            let fd = sys!(k::__NR_openat, self.0, new.as_ptr(), flags, 0o600)?;
+            let written = sys!(k::__NR_write, fd, bytes.as_ptr(), bytes.len());
+            close(fd);
+            let done = match written {
+                Ok(n) if n as usize == bytes.len() => sys!(
+                    k::__NR_renameat,
+                    self.0,
+                    new.as_ptr(),
+                    self.0,
+                    name.as_ptr()
+                ),
+                Ok(_) => Err(Errno(EIO as i32)),
+                Err(e) => Err(e),
+            };
+            if done.is_err() {
+                let _ = sys!(k::__NR_unlinkat, self.0, new.as_ptr(), 0);
+            }
+            done.map(drop)
+        }
+    }
+}
+
+fn contents(fd: u64) -> Result<Vec<u8>, Errno> {
+    let stat = own(fd)?;
+    let is_file = stat.st_mode & k::S_IFMT == k::S_IFREG;
+    let len = stat.st_size as usize;
+    if !is_file || len > MAGIC.len() + MOST * ENTRY {
+        return Err(Errno(EFBIG as i32));
+    }
+    let mut bytes = alloc::vec![0; len];
+    // SAFETY: fills `bytes` at most.
+    let read = unsafe { sys!(k::__NR_read, fd, bytes.as_mut_ptr(), len) }?;
+    bytes.truncate(read as usize);
+    Ok(bytes)
+}
