@@ -180,11 +180,10 @@ impl Hot {
 
     /// The program ends, or executes another one: writes down which accesses are hot. (What cannot be kept is learned again.)
     pub(super) fn keep(&self) {
-        let folder = || Folder::open(Hot::folder()?).ok();
-        if !warm::KEPT.load(Relaxed) {
+        let folder = Hot::folder().filter(|_| !self.files.is_empty());
+        let Some(folder) = folder.and_then(|path| Folder::open(path).ok()) else {
             return;
-        }
-        let Some(folder) = folder() else { return };
+        };
         for file in &self.files {
             let Some(name) = &file.name else { continue };
             let entries = file.entries();
