@@ -51,6 +51,8 @@ pub struct Classes {
     /// Pages whose class was looked up, that have a tally and that have none.
     with_tally: u64,
     without: u64,
+    /// Of how many every access is a hit of one watch.
+    covered: u64,
 }
 
 impl Classes {
@@ -202,7 +204,10 @@ impl Classes {
                     }
                 });
         }
-        let tally = whole_page(page).map_or(0, |id| self.tally(id, class));
+        let covers = covers(page);
+        self.covered += u64::from(covers.is_some());
+        let counts = covers.and_then(only_counts);
+        let tally = counts.map_or(0, |id| self.tally(id, class));
         match tally {
             0 => self.without += 1,
             _ => self.with_tally += 1,
@@ -347,7 +352,12 @@ impl Classes {
         distances.extend(left);
     }
 
-    /// Is every access to most pages a hit of one watch that only counts?
+    /// Is every access to most pages a hit of one watch?
+    pub fn are_mostly_covered(&self) -> bool {
+        self.covered > (self.with_tally + self.without) / 2
+    }
+
+    /// The same, and it only counts.
     pub fn are_mostly_whole(&self) -> bool {
         self.with_tally > self.without
     }
@@ -477,8 +487,8 @@ fn unset(pages: impl Iterator<Item = TargetAddr>) {
     }
 }
 
-/// Every access to the page is a hit of this watch, and is only counted.
-fn whole_page(page: TargetAddr) -> Option<WatchId> {
+/// Every access to the page is a hit of this watch.
+fn covers(page: TargetAddr) -> Option<WatchId> {
     let (mut all, mut whole) = (0, None);
     g().watchlist()
         .for_each_overlap(page, PAGE_SIZE, &mut |id, range, kind| {
@@ -488,7 +498,11 @@ fn whole_page(page: TargetAddr) -> Option<WatchId> {
                 whole = Some(id);
             }
         });
-    let id = whole.filter(|_| all == 1)?;
+    whole.filter(|_| all == 1)
+}
+
+/// The watch that counts the hits of this one, if they are only counted.
+fn only_counts(id: WatchId) -> Option<WatchId> {
     let a = g().attributes(id);
     // (At a hit of one that follows, somebody has to look who makes it.)
     let only_counts = !a.stop && !a.log && a.filter.is_none() && a.frozen.is_none();

@@ -21,7 +21,7 @@ const BYTES: usize = 64;
 impl Patches {
     /// Do all accesses to a heap count, most likely?
     fn are_looked_for(&self) -> bool {
-        entries::ON.load(Relaxed) || self.classes.are_mostly_whole()
+        entries::ON.load(Relaxed) || self.classes.are_mostly_covered()
     }
 
     /// Accesses in the same page of code as the one at `pc`, which has met `page`, that were hot in an earlier run.
