@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write;
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
+use ulpf_lib::hot::{Entry, MAGIC};
 
 pub const CODE: u64 = 0x40_0000;
 pub const CONTROL: u64 = 0x0f00_0000;
@@ -124,14 +125,15 @@ impl Program {
         control(&self.constants)
     }
 
+    pub fn segments(&self) -> Vec<(u64, u32, Vec<u8>)> {
+        vec![
+            (self.code_at, EXEC, self.code.clone()),
+            (self.control_at, DATA, self.control()),
+        ]
+    }
+
     pub fn elf(&self) -> Vec<u8> {
-        elf(
-            self.memory_seed,
-            &[
-                (self.code_at, EXEC, self.code.clone()),
-                (self.control_at, DATA, self.control()),
-            ],
-        )
+        elf(self.memory_seed, &self.segments())
     }
 
     /// The form in `cases/`.
@@ -229,6 +231,11 @@ pub const EXEC: u32 = 5;
 pub const DATA: u32 = 6;
 const READ: u32 = 4;
 
+const NOTE: u32 = 4;
+/// Where the build ID is in that page, and the note before it.
+const BUILD_ID: u64 = 1536;
+const GNU_NOTE: [u8; 16] = *b"\x04\0\0\0\x08\0\0\0\x03\0\0\0GNU\0";
+
 const GNU_EH_FRAME: u32 = 0x6474_e550;
 /// Where the unwind tables are in the page with the headers.
 const TABLES: u64 = 2048;
@@ -255,6 +262,28 @@ fn unwind_tables(at: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
+/// What tells the file from those of other code.
+fn build_id(parts: &[(u64, u32, Vec<u8>)]) -> u64 {
+    let code = parts.iter().filter(|p| p.1 == EXEC).flat_map(|p| &p.2);
+    code.fold(0, |id, byte| crate::generate::mix(id, u64::from(*byte) + 1))
+}
+
+/// What an earlier run might have kept for such a program (`ulpf_lib::hot`): all of its instructions, whether they access memory
+/// or not; and the file's name.
+pub fn hot(parts: &[(u64, u32, Vec<u8>)]) -> (String, Vec<u8>) {
+    let mut file = MAGIC.to_vec();
+    for (at, _, code) in parts.iter().filter(|p| p.1 == EXEC) {
+        for i in &mut iced_x86::Decoder::with_ip(64, code, *at, 0) {
+            let own = code.get((i.ip() - at) as usize..).unwrap_or(&[]);
+            let entry = Entry::new(i.ip() as u32, own.get(..i.len()).unwrap_or(&[]), true);
+            file.extend(entry.0.to_le_bytes());
+        }
+    }
+    let id = build_id(parts).to_le_bytes();
+    let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    (name + ".hot", file)
+}
+
 /// A static executable without sections; it starts at the beginning of its first part.
 pub fn elf(memory_seed: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
     let mut inside = contents(memory_seed, 1);
@@ -275,12 +304,13 @@ pub fn elf(memory_seed: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
     out.extend(64u64.to_le_bytes());
     out.extend(0u64.to_le_bytes());
     out.extend(0u32.to_le_bytes());
-    for half in [64u16, 56, segments.len() as u16 + 2, 64, 0, 0] {
+    for half in [64u16, 56, segments.len() as u16 + 3, 64, 0, 0] {
         out.extend(half.to_le_bytes());
     }
     for (kind, at, len) in [
         (1u32, 0, 4096u64),
         (GNU_EH_FRAME, TABLES, tables.len() as u64),
+        (NOTE, BUILD_ID, GNU_NOTE.len() as u64 + 8),
     ] {
         out.extend(kind.to_le_bytes());
         out.extend(READ.to_le_bytes());
@@ -298,6 +328,10 @@ pub fn elf(memory_seed: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
         }
         at += len.next_multiple_of(4096);
     }
+    assert!(out.len() <= BUILD_ID as usize);
+    out.resize(BUILD_ID as usize, 0);
+    out.extend(GNU_NOTE);
+    out.extend(build_id(parts).to_le_bytes());
     out.resize(TABLES as usize, 0);
     out.extend(tables);
     for (_, _, bytes) in &segments {

@@ -120,6 +120,8 @@ impl How<'_> {
         // Where the programs are that it executes.
         if let Some(folder) = program.parent() {
             command.current_dir(folder);
+            command.env("XDG_CACHE_HOME", folder);
+            command.env("ULPF_HOT_CACHE", "on");
         }
         command
     }

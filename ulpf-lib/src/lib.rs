@@ -17,6 +17,7 @@ pub mod device;
 pub mod eflags;
 pub mod filter;
 pub mod guard;
+pub mod hot;
 pub mod library_abi;
 pub mod mapping;
 pub mod number;

@@ -150,9 +150,14 @@ pub fn starter(count: u64, made: bool) -> Asm {
 impl Plan {
     pub fn new(judge: Judge, seed: u64) -> Plan {
         let mut rng = Rng(mix(seed, 0x7e57));
+        // As a heap that is watched as a whole.
+        let whole = mix(seed, 0x3401e) >> 8 & 7 == 0;
         let epochs = (0..2 + rng.below(4))
             .map(|e| {
-                let watches = watches(&mut rng);
+                let mut watches = watches(&mut rng);
+                if whole {
+                    watches = self::whole(seed, e);
+                }
                 let items = 4 + rng.below(40);
                 let rounds = match judge {
                     Judge::Unicorn => 1 + rng.below(1 + 6000 / items),
@@ -324,6 +329,20 @@ impl Plan {
         };
         (program, g.items)
     }
+}
+
+/// All of the arenas, but for what is there for accesses that stray.
+fn whole(seed: u64, epoch: u64) -> Vec<Watch> {
+    let kind = match mix(seed, 0x401e + epoch) >> 8 & 1 {
+        0 => WatchKind::Write,
+        _ => WatchKind::Access,
+    };
+    let watch = |arena| Watch {
+        addr: arena + 4096,
+        len: ARENA_LEN as u64 - 2 * 4096,
+        kind,
+    };
+    ARENAS.map(watch).to_vec()
 }
 
 /// A watch set: a few neighbourhoods, so that watches overlap and share pages.

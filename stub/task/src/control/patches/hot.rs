@@ -1,12 +1,6 @@
 //! Which accesses were hot in earlier runs: kept by build ID in the user's cache folder, so that the next run need not learn
-//! it by some faults of each.
+//! it by some faults of each (`ulpf_lib::hot`: what stands in a file).
 //!
-//! ```text
-//! ~/.cache/ulpf/BUILD-ID.hot, little-endian:
-//!   8 bytes        "ulpfhot1"
-//!   8 bytes each   offset in the file as it is mapped (32 bits), length of the instruction (8), does it store (1), a hash of
-//!                  its bytes (23); ascending
-//! ```
 //! An entry is a hint. It counts where an access would be patched anyway some faults later, and the code has the bytes that it
 //! had: those of an instruction that has been there, in a file of that build ID. What is served with the first fault in a
 //! page of code are all of that page, for the world rests once for them.
@@ -28,6 +22,7 @@ use ulpf_engine::patch::{Part, What};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::boot::BOOT_LAUNCHED;
 use ulpf_lib::guard::maps::Snapshot;
+use ulpf_lib::hot::{ENTRY, Entry, MAGIC, MOST};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_stub_handlers::global::boot_block;
@@ -37,10 +32,6 @@ use ulpf_stub_tables::patches::Patch;
 use crate::control::functions::Object;
 use crate::control::text;
 
-const MAGIC: &[u8; 8] = b"ulpfhot1";
-/// Entries of a file.
-const MOST: usize = 1 << 17;
-const ENTRY: usize = 8;
 /// So many new ones are worth a file, or so many for each that was known.
 const WORTH: usize = 16;
 
@@ -58,45 +49,9 @@ struct File {
     /// `None`: it has no build ID.
     name: Option<String>,
     /// Where accesses were hot that have no patch yet.
-    hints: BTreeMap<u64, Hint>,
+    hints: BTreeMap<u64, Entry>,
     /// How many were read.
     had: usize,
-}
-
-/// What is known of an access beside its address.
-#[derive(Clone, Copy)]
-struct Hint(u32);
-
-impl Hint {
-    const LEN: u32 = 8;
-    const HASH: u32 = 9;
-
-    fn new(code: &[u8], stores: bool) -> Hint {
-        let len = code.len() as u32;
-        Hint(len | u32::from(stores) << Hint::LEN | hash(code) << Hint::HASH)
-    }
-
-    fn len(self) -> usize {
-        (self.0 & 0xff) as usize
-    }
-
-    fn stores(self) -> bool {
-        self.0 >> Hint::LEN & 1 != 0
-    }
-
-    /// Does the code there begin with the same instruction?
-    fn is(self, code: &[u8]) -> bool {
-        let own = code.get(..self.len()).filter(|own| !own.is_empty());
-        own.is_some_and(|own| hash(own) == self.0 >> Hint::HASH)
-    }
-}
-
-/// FNV-1a, in 23 bits.
-fn hash(code: &[u8]) -> u32 {
-    let hash = code.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    (hash ^ hash >> 23 ^ hash >> 46) as u32 & 0x7f_ffff
 }
 
 impl Hot {
@@ -163,12 +118,12 @@ impl Hot {
         };
         let hints = file.hints.range(page..page + PAGE_SIZE);
         let wanted = hints.filter(|(_, hint)| loads || hint.stores());
-        let wanted: Vec<(u64, Hint)> = wanted.map(|(at, hint)| (*at, *hint)).collect();
+        let wanted: Vec<(u64, Entry)> = wanted.map(|(at, hint)| (*at, *hint)).collect();
         for (at, _) in &wanted {
             file.hints.remove(at);
         }
         let same =
-            |at: u64, hint: Hint| code.get((at - page) as usize..).is_some_and(|c| hint.is(c));
+            |at: u64, hint: Entry| code.get((at - page) as usize..).is_some_and(|c| hint.is(c));
         let same = wanted.into_iter().filter(|(at, hint)| same(*at, *hint));
         same.map(|(at, _)| at).collect()
     }
@@ -197,45 +152,40 @@ impl Hot {
 
 impl File {
     /// What it should be known for in the next run.
-    fn entries(&self) -> Vec<u64> {
-        let entry = |at: u64, hint: Hint| {
-            let offset = u32::try_from(at.wrapping_sub(self.bias)).ok()?;
-            Some(u64::from(offset) | u64::from(hint.0) << 32)
-        };
-        let mut all = BTreeMap::new();
-        all.extend(self.hints.iter().map(|(at, hint)| (*at, *hint)));
+    fn entries(&self) -> Vec<Entry> {
+        let mut all = self.hints.clone();
         let table = patches::table();
         for p in table
             .within(self.start..self.end)
             .filter(|p| p.is_in_place())
         {
             let looked_at = p.group.parts.iter().filter(|part| part.is_looked_at());
-            all.extend(looked_at.filter_map(|part| Some((part.at, hint_of(p, part)?))));
+            all.extend(looked_at.filter_map(|part| Some((part.at, self.entry(p, part)?))));
         }
-        let entries = all.into_iter().filter_map(|(at, hint)| entry(at, hint));
-        entries.take(MOST).collect()
+        all.into_values().take(MOST).collect()
+    }
+
+    /// What is to be known of a part of this patch.
+    fn entry(&self, p: &Patch, part: &Part) -> Option<Entry> {
+        let offset = u32::try_from(part.at.wrapping_sub(self.bias)).ok()?;
+        let code = p.group.bytes.get((part.at - p.start()) as usize..)?;
+        let stores = match part.what {
+            What::Repeated(_) => true,
+            _ => part.access()?.mem().kind.writes(),
+        };
+        Some(Entry::new(offset, code.get(..part.len.into())?, stores))
     }
 }
 
-/// What is to be known of a part of this patch.
-fn hint_of(p: &Patch, part: &Part) -> Option<Hint> {
-    let code = p.group.bytes.get((part.at - p.start()) as usize..)?;
-    let stores = match part.what {
-        What::Repeated(_) => true,
-        _ => part.access()?.mem().kind.writes(),
-    };
-    Some(Hint::new(code.get(..part.len.into())?, stores))
-}
-
 /// The hints in a file's bytes. Whatever these are, no hint lies elsewhere than in that object.
-fn read(bytes: &[u8], object: &Object) -> BTreeMap<u64, Hint> {
+fn read(bytes: &[u8], object: &Object) -> BTreeMap<u64, Entry> {
     let entries = bytes.strip_prefix(MAGIC).unwrap_or(&[]);
     let entries = entries.chunks_exact(ENTRY).take(MOST);
     let entries = entries.filter_map(|entry| {
-        let entry = u64::from_le_bytes(entry.try_into().ok()?);
-        let at = object.bias.checked_add(entry & u64::from(u32::MAX))?;
+        let entry = Entry(u64::from_le_bytes(entry.try_into().ok()?));
+        let at = object.bias.checked_add(entry.offset().into())?;
         let within = (object.start..object.end).contains(&at);
-        within.then_some((at, Hint((entry >> 32) as u32)))
+        within.then_some((at, entry))
     });
     entries.collect()
 }
@@ -288,14 +238,14 @@ impl Folder {
     }
 
     /// Whoever reads it meanwhile sees all of it or what was there before; of several who write it, one wins.
-    fn put(&self, name: &str, entries: &[u64]) -> Result<(), Errno> {
+    fn put(&self, name: &str, entries: &[Entry]) -> Result<(), Errno> {
         // SAFETY: asks for the number of this process.
         let pid = unsafe { sys!(k::__NR_getpid) }?;
         let new = format!(".{}.{pid}.new\0", name.trim_end_matches('\0'));
         let flags = k::O_WRONLY | k::O_CREAT | k::O_EXCL | k::O_NOFOLLOW | k::O_CLOEXEC;
         let mut bytes = MAGIC.to_vec();
         for entry in entries {
-            bytes.extend_from_slice(&entry.to_le_bytes());
+            bytes.extend_from_slice(&entry.0.to_le_bytes());
         }
         // SAFETY: NUL-terminated names; descriptors of the stub's own table; reads `bytes`.
         unsafe {
