@@ -21,6 +21,11 @@ pub fn folder() -> Option<PathBuf> {
     cache.is_absolute().then(|| cache.join("ulpf"))
 }
 
+/// Does the user want what this variable switches off?
+pub fn is_on(switch: &str) -> bool {
+    !matches!(std::env::var(switch).as_deref(), Ok("off" | "0" | "no"))
+}
+
 /// What the stubs in programs write there, each for the files that its program consists of.
 const HOT: &str = ".hot";
 const MOST_HOT: usize = 256;
@@ -28,13 +33,7 @@ const MOST_HOT: usize = 256;
 /// Where it is kept which accesses were hot, if the user does not mind, and nobody else has a say in it. There are not more and
 /// more files in it.
 pub fn hot_folder() -> Option<PathBuf> {
-    if matches!(
-        std::env::var("ULPF_HOT_CACHE").as_deref(),
-        Ok("off" | "0" | "no")
-    ) {
-        return None;
-    }
-    let path = folder()?;
+    let path = folder().filter(|_| is_on("ULPF_HOT_CACHE"))?;
     Folder::make(&path).ok()?.clear(HOT, MOST_HOT);
     Some(path)
 }
@@ -116,24 +115,25 @@ impl Folder {
     /// Of the files whose names end so, leaves those that were written last, and none of writers that have been stopped.
     pub fn clear(&self, suffix: &str, most: usize) {
         let all = fs::read_dir(self.path()).into_iter().flatten().flatten();
-        let mut kept: Vec<(SystemTime, PathBuf)> = Vec::new();
+        let written = |entry: &fs::DirEntry| entry.metadata().and_then(|m| m.modified());
+        let mut kept = Vec::new();
         for entry in all {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let Ok(written) = entry.metadata().and_then(|m| m.modified()) else {
-                continue;
-            };
             if name.ends_with(suffix) {
-                kept.push((written, entry.path()));
+                kept.push(entry);
             } else if name.contains(suffix) && name.ends_with(".new") {
-                let age = SystemTime::now().duration_since(written);
-                if age.is_ok_and(|age| age > Duration::from_secs(3600)) {
+                let age = written(&entry).map(|at| SystemTime::now().duration_since(at));
+                if age.is_ok_and(|age| age.is_ok_and(|age| age > Duration::from_secs(3600))) {
                     let _ = fs::remove_file(entry.path());
                 }
             }
         }
-        kept.sort();
-        for (_, old) in kept.iter().rev().skip(most) {
-            let _ = fs::remove_file(old);
+        // (As a rule there are fewer, and nobody asks when.)
+        if kept.len() > most {
+            kept.sort_by_cached_key(|entry| written(entry).ok());
+            for old in kept.iter().rev().skip(most) {
+                let _ = fs::remove_file(old.path());
+            }
         }
     }
 

@@ -25,7 +25,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use ulpf_host::cache::hot_folder;
 use ulpf_host::sys;
-use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, CACHE_LEN, PAD_LEN, PARK_SIGNAL};
+use ulpf_lib::boot::{
+    BOOT_LAUNCHED, BOOT_MAGIC, BOOT_VERSION, BootArgs, CACHE_LEN, PAD_LEN, PARK_SIGNAL,
+};
 use ulpf_lib::place;
 
 /// How many places are tried for the image.
@@ -123,9 +125,13 @@ fn without_rseq(
     threads.iter_mut().zip(saved).map(unregister).collect()
 }
 
-/// Where it is kept which accesses were hot, if the user does not mind.
-fn cache() -> [u8; CACHE_LEN] {
+/// Where it is kept which accesses were hot, if the user does not mind. Not of a program that is attached to: it may be confined by
+/// filters that know nothing of these calls, and the stub's task has them, too.
+fn cache(flags: u32) -> [u8; CACHE_LEN] {
     static FOLDER: OnceLock<[u8; CACHE_LEN]> = OnceLock::new();
+    if flags & BOOT_LAUNCHED == 0 {
+        return [0; CACHE_LEN];
+    }
     *FOLDER.get_or_init(|| {
         let mut told = [0; CACHE_LEN];
         let folder = hot_folder().unwrap_or_default();
@@ -205,7 +211,7 @@ fn start(
         held: 0,
         stays: 0,
         sequences: areas.first().copied().unwrap_or_default(),
-        cache: cache(),
+        cache: cache(flags),
     };
     if let Err(e) =
         fill(memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))

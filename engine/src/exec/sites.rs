@@ -157,7 +157,8 @@ impl Thunks {
 
     /// The site at `pc`, if there is one and these bytes begin with its instruction.
     pub fn known(&self, pc: u64, bytes: &[u8]) -> Option<&Site> {
-        let slots = (0..PROBES).map(|i| self.slot(hash(pc).wrapping_add(i)));
+        let first = hash(pc);
+        let slots = (0..PROBES).map(|i| self.slot(first.wrapping_add(i)));
         // SAFETY: published sites are never freed or changed.
         let mut sites = slots.map_while(|slot| unsafe { slot.load(Ordering::Acquire).as_ref() });
         sites.find(|site| site.is(pc, bytes))
@@ -165,9 +166,10 @@ impl Thunks {
 
     /// The site at `pc`, decoded now if this is its first fault. Give up to 15 readable bytes.
     pub fn site(&self, decoder: &Decoder, pc: u64, bytes: &[u8]) -> Result<&Site, SiteError> {
+        let first = hash(pc);
         let mut made: *mut Site = core::ptr::null_mut();
         for i in 0..PROBES {
-            let slot = self.slot(hash(pc).wrapping_add(i));
+            let slot = self.slot(first.wrapping_add(i));
             let mut found = slot.load(Ordering::Acquire);
             if found.is_null() {
                 if made.is_null() {

@@ -59,7 +59,7 @@ struct Aside {
 const MARKS: usize = 40;
 
 impl Trampoline {
-    /// How many bytes of code most have at most that are made from such a group.
+    /// Bytes that are enough for the code of nearly all that are made from such a group.
     pub fn length(group: &Group) -> usize {
         const LOOKED_AT: usize = 1100;
         const COPIED: usize = 24;

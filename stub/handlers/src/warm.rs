@@ -1,7 +1,8 @@
 //! Which sites are worth a patch: those that fault again and again.
 //!
 //! One that is hot asks for its patch, for which the world comes to rest. Those that have faulted twice wait in a ring
-//! and get theirs at the same time, for the rest takes longer than a patch.
+//! and get theirs at the same time, for the rest takes longer than a patch. In a page of code where accesses were hot in an
+//! earlier run, the first fault is enough (`control/patches/hot.rs` of the stub's task).
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 

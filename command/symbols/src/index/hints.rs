@@ -22,9 +22,9 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use ulpf_host::cache::Folder;
 #[cfg(not(test))]
 use ulpf_host::cache::folder;
+use ulpf_host::cache::{Folder, is_on};
 use ulpf_host::foreign::files::State;
 
 /// `off`: nothing is kept, nothing is read.
@@ -88,10 +88,7 @@ struct Kept {
 
 /// Where hints are kept, if the user does not mind.
 fn place() -> Option<PathBuf> {
-    match std::env::var(SWITCH).as_deref() {
-        Ok("off" | "0" | "no") => None,
-        _ => folder(),
-    }
+    folder().filter(|_| is_on(SWITCH))
 }
 
 impl Hints {

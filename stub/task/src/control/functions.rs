@@ -162,8 +162,7 @@ impl Object {
         /// Notes that are longer are not read to their end.
         const MOST: u64 = 1 << 12;
         const LONGEST: usize = 64;
-        let notes = self.notes.iter();
-        notes.into_iter().find_map(|(at, end)| {
+        self.notes.iter().find_map(|(at, end)| {
             let notes = block(*at, (end - at).min(MOST) as usize);
             let mut notes = notes.as_slice();
             loop {

@@ -43,9 +43,9 @@ const SOME: u64 = 128;
 
 /// The relocations of a file that name a symbol, or ask a function: where, of which kind and symbol, and what is added.
 pub fn relocations(object: &Object) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
-    let [plt, plt_len, all, all_len] = object.dynamic([DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ]);
+    let tags = [DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_RELACOUNT];
+    let [plt, plt_len, all, all_len, plain] = object.dynamic(tags);
     // The linker puts those first that only add where the file lies: half a million of them in a large library.
-    let [plain] = object.dynamic([DT_RELACOUNT]);
     let plain = plain.unwrap_or(0).min(all_len.unwrap_or(0) / ENTRY);
     let all = all.map(|at| at.wrapping_add(plain * ENTRY));
     let all_len = all_len.map(|len| len - plain * ENTRY);

@@ -1,5 +1,5 @@
-//! Patches of accesses that will be met soon: those behind a hot one through the same pointer. They need not fault a few times
-//! each, and the world rests already.
+//! Patches of accesses that will be met soon: those behind a hot one through the same pointer, and those that were hot in an
+//! earlier run (`hot.rs`). They need not fault a few times each, and the world rests already.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -91,7 +91,7 @@ impl Patches {
                 _ => continue,
             };
             if !table.refused.contains_key(&at) {
-                // (As above, by other ways.)
+                // (If it cannot be, it is tried again when it is hot, by other ways.)
                 let _ = self.place(rest, at, start, pun, &maps);
             }
         }

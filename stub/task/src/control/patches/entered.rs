@@ -159,7 +159,8 @@ impl Patches {
 /// The same, with its branches to what other patches in place look at, or have displaced, led to their bodies; and where those
 /// patches begin. `None`: there are no such branches.
 pub(super) fn linked(group: &Group, maps: &Snapshot) -> Option<(Group, Vec<u64>)> {
-    let mut links = Vec::new();
+    let mut linked = None;
+    let mut others = Vec::new();
     for (at, part) in group.parts.iter().enumerate() {
         let (What::If(_, to) | What::Jump(to)) = part.what else {
             continue;
@@ -172,19 +173,14 @@ pub(super) fn linked(group: &Group, maps: &Snapshot) -> Option<(Group, Vec<u64>)
             continue;
         };
         let is_needed = to < p.start() + JUMP as u64 || p.group.checks(to);
-        let offset = p.body.parts.get(n).filter(|_| is_needed);
-        links.extend(offset.map(|offset| (at, p.at + u64::from(*offset), p.start())));
-    }
-    if links.is_empty() {
-        return None;
-    }
-    let mut linked = group.clone();
-    for (at, body, _) in &links {
-        if let Some(What::If(_, to) | What::Jump(to)) =
-            linked.parts.get_mut(*at).map(|part| &mut part.what)
-        {
-            *to = *body;
+        if let Some(offset) = p.body.parts.get(n).filter(|_| is_needed) {
+            let linked: &mut Group = linked.get_or_insert_with(|| group.clone());
+            let part = linked.parts.get_mut(at).map(|part| &mut part.what);
+            if let Some(What::If(_, to) | What::Jump(to)) = part {
+                *to = p.at + u64::from(*offset);
+            }
+            others.push(p.start());
         }
     }
-    Some((linked, links.into_iter().map(|link| link.2).collect()))
+    linked.map(|linked| (linked, others))
 }

@@ -20,7 +20,6 @@ use linux_raw_sys::errno::{EACCES, EFBIG, EIO};
 use linux_raw_sys::general as k;
 use ulpf_engine::patch::{Part, What};
 use ulpf_lib::PAGE_SIZE;
-use ulpf_lib::boot::BOOT_LAUNCHED;
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::hot::{ENTRY, Entry, MAGIC, MOST};
 use ulpf_lib::sys;
@@ -55,14 +54,10 @@ struct File {
 }
 
 impl Hot {
-    /// Is it kept at all? Not of a program that was attached to: it may be confined by filters that know nothing of these calls,
-    /// and the stub's task has them, too.
+    /// Is it kept at all?
     fn folder() -> Option<&'static [u8]> {
         // SAFETY: written before the stub ran, and never changed.
-        let (flags, cache) = unsafe { ((*boot_block()).flags, &(*boot_block()).cache) };
-        if flags & BOOT_LAUNCHED == 0 {
-            return None;
-        }
+        let cache = unsafe { &(*boot_block()).cache };
         let len = cache.iter().position(|byte| *byte == 0)?;
         cache.get(..=len).filter(|_| len > 0)
     }
@@ -141,27 +136,37 @@ impl Hot {
         };
         for file in &self.files {
             let Some(name) = &file.name else { continue };
-            let entries = file.entries();
-            let fewer = entries.len() + WORTH + file.had / 4 < file.had;
-            if entries.len() > file.had + WORTH + file.had / 16 || fewer {
-                let _ = folder.put(name, &entries);
+            let (now, had) = (file.count(), file.had);
+            if now > had + WORTH + had / 16 || now + WORTH + had / 4 < had {
+                let _ = folder.put(name, &file.entries());
             }
         }
     }
 }
 
 impl File {
+    /// Its accesses that are hot.
+    fn hot(&self) -> impl Iterator<Item = (&'static Patch, &'static Part)> {
+        let patches = patches::table().within(self.start..self.end);
+        let there = patches.filter(|p| p.is_in_place());
+        there
+            .flat_map(|p| p.group.parts.iter().map(move |part| (p, part)))
+            .filter(|(_, part)| part.is_looked_at())
+    }
+
+    /// How many entries it should have.
+    fn count(&self) -> usize {
+        let others = self
+            .hot()
+            .filter(|(_, part)| !self.hints.contains_key(&part.at));
+        (self.hints.len() + others.count()).min(MOST)
+    }
+
     /// What it should be known for in the next run.
     fn entries(&self) -> Vec<Entry> {
         let mut all = self.hints.clone();
-        let table = patches::table();
-        for p in table
-            .within(self.start..self.end)
-            .filter(|p| p.is_in_place())
-        {
-            let looked_at = p.group.parts.iter().filter(|part| part.is_looked_at());
-            all.extend(looked_at.filter_map(|part| Some((part.at, self.entry(p, part)?))));
-        }
+        let hot = self.hot();
+        all.extend(hot.filter_map(|(p, part)| Some((part.at, self.entry(p, part)?))));
         all.into_values().take(MOST).collect()
     }
 
