@@ -163,22 +163,24 @@ impl Bench {
     pub fn ulpf_run(&self, how: &How, watches: &[String], run: Run) -> Result<(String, Value)> {
         let Run { program, arguments } = run;
         let mut command = self.ulpf_run_command(how, watches)?;
-        let log = self.programs.file("log.json");
-        let (status, said) = finish(command.arg(program).args(arguments), self.limit)?;
+        let (_, said) = finish(command.arg(program).args(arguments), self.limit)?;
         if how.log {
             return Ok((said, Value::Null));
         }
-        let text = fs::read_to_string(&log).unwrap_or_default();
+        let summary = self.summary(&said)?;
+        Ok((said, summary))
+    }
+
+    /// What the last [`Bench::ulpf_run_command`] has counted, which has printed that.
+    pub fn summary(&self, said: &str) -> Result<Value> {
+        let text = fs::read_to_string(self.programs.file("log.json")).unwrap_or_default();
         let last = text
             .lines()
             .last()
             .and_then(|l| serde_json::from_str::<Value>(l).ok());
         match last {
-            Some(summary) if summary["type"] == "summary" => Ok((said, summary)),
-            _ => bail!(
-                "ulpf run has counted nothing ({status}), and said:\n{}",
-                tail(&said)
-            ),
+            Some(summary) if summary["type"] == "summary" => Ok(summary),
+            _ => bail!("ulpf run has counted nothing, and said:\n{}", tail(said)),
         }
     }
 

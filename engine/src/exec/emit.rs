@@ -244,6 +244,25 @@ pub(crate) fn redirected(insn: &Insn, a: u8) -> Option<Code> {
     (!code.full).then_some(code)
 }
 
+const MOV: u8 = 0x89;
+
+/// The opcode of the store through the caches that stores what this one stores around them (`movnti`, `movntps`, `movntdq` …;
+/// [`MOV`] has no 0F before it). What a hit has stored is read at once, which would take as long as memory is far. The
+/// processor's order of stores becomes stronger thereby, never weaker (SDM vol. 1, 10.4.6.2). `None`: it is none of these.
+fn at_once(insn: &Insn) -> Option<u8> {
+    let l = &insn.layout;
+    let is_store = insn.mem.kind == AccessKind::Write && l.map == 1 && l.wrap != Wrap::Xop;
+    match (l.opcode, l.pp) {
+        _ if !is_store => None,
+        (0x2b, Pp::None | Pp::P66) => Some(0x29), // movaps, movapd; SSE4a's have no such
+        // (With a mask, or EVEX.W, that is another instruction.)
+        (0xe7, _) if l.wrap == Wrap::Evex && (l.w || l.aaa != 0) => None,
+        (0xe7, Pp::None | Pp::P66) => Some(0x7f), // movq, movdqa
+        (0xc3, Pp::None) if l.legacy() && !l.opsize16 => Some(MOV),
+        _ => None,
+    }
+}
+
 /// Copies the instruction with `[a]` for its memory operand.
 fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8>) -> Option<()> {
     let l = &insn.layout;
@@ -281,7 +300,14 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
             } else {
                 l.opcode_at + 1
             };
-            code.put(bytes.get(from..end as usize)?);
+            match at_once(insn) {
+                None => code.put(bytes.get(from..end as usize)?),
+                Some(MOV) => code.put(&[MOV]),
+                Some(opcode) => {
+                    code.put(bytes.get(from..l.opcode_at as usize)?);
+                    code.put(&[opcode]);
+                }
+            }
         }
         Wrap::Vex | Wrap::Xop => {
             let first = *bytes.get(wrap_at)?;
@@ -298,7 +324,7 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
                     with_vvvv(*bytes.get(wrap_at + 2)?, vvvv),
                 ]);
             }
-            code.put(&[l.opcode]);
+            code.put(&[at_once(insn).unwrap_or(l.opcode)]);
         }
         Wrap::Evex => {
             let mut p = *bytes.get(wrap_at + 1)?;
@@ -311,7 +337,7 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
                 with_vvvv(*bytes.get(wrap_at + 2)?, vvvv),
                 *bytes.get(wrap_at + 3)?,
             ]);
-            code.put(&[l.opcode]);
+            code.put(&[at_once(insn).unwrap_or(l.opcode)]);
         }
     }
     if l.modrm_at != 0 {

@@ -1,6 +1,7 @@
 //! What a trampoline does when some bit says that a watch may be near: hits of one watch that only counts, bits of
 //! neighbours, and hits that are accounted for elsewhere.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::mem::offset_of;
 
@@ -83,26 +84,10 @@ pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()
         return jump_back(w, back);
     }
     // Has it changed anything?
-    let mut changed = Vec::new();
-    if x.size <= 8 {
-        let same = compare(w, access, (x.a, x.b))?;
-        changed.push(w.asm.jmp());
-        w.asm.aim_short(same)?;
-    } else {
-        for at in (0..x.size).step_by(8) {
-            w.asm.peek(RCX, x.a, at as u8, 8);
-            w.asm.save(offset_of!(Area, old) + at as usize, RCX);
-        }
-        make_with_rcx(w, access, x.a)?;
-        for at in (0..x.size).step_by(8) {
-            w.asm.load(x.b, offset_of!(Area, old) + at as usize);
-            w.asm.peek(RCX, x.a, at as u8, 8);
-            w.asm.subtract_from_rcx(x.b);
-            let same = w.asm.jrcxz();
-            changed.push(w.asm.jmp());
-            w.asm.aim_short(same)?;
-        }
-    }
+    let same = compare(w, access, (x.a, x.b))?;
+    let mut changed = vec![w.asm.jmp()];
+    w.asm.aim_short(same)?;
+    compare_rest(w, access, (x.a, x.b), &mut changed)?;
     silent(w, x.b);
     let here = w.asm.here();
     for from in changed {
@@ -113,16 +98,45 @@ pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()
     jump_back(w, back)
 }
 
-/// Makes a counted store of up to 8 bytes. Returns a short branch that is taken if it has changed nothing.
+/// Makes a counted store. Returns a short branch that is taken if it has not changed its first eight bytes; of the others
+/// [`compare_rest`] tells.
 pub fn compare(w: &mut Writer, access: Access, (a, b): (u8, u8)) -> Option<usize> {
     let size = u32::from(access.mem().size);
-    w.asm.peek(b, a, 0, size);
+    if size <= 8 {
+        w.asm.peek(b, a, 0, size);
+    } else {
+        for at in (0..size).step_by(8) {
+            w.asm.peek(RCX, a, at as u8, 8);
+            w.asm.save(offset_of!(Area, old) + at as usize, RCX);
+        }
+    }
     make_with_rcx(w, access, a)?;
-    w.asm.peek(RCX, a, 0, size);
+    if size > 8 {
+        w.asm.load(b, offset_of!(Area, old));
+    }
+    w.asm.peek(RCX, a, 0, size.min(8));
     w.asm.subtract_from_rcx(b);
     let same = w.asm.jrcxz();
     w.mark(Phase::Compare);
     Some(same)
+}
+
+/// Of a store that has not changed its first eight bytes. Adds jumps that are taken if it has changed others.
+pub fn compare_rest(
+    w: &mut Writer,
+    access: Access,
+    (a, b): (u8, u8),
+    changed: &mut Vec<usize>,
+) -> Option<()> {
+    for at in (8..access.mem().size).step_by(8) {
+        w.asm.load(b, offset_of!(Area, old) + usize::from(at));
+        w.asm.peek(RCX, a, at as u8, 8);
+        w.asm.subtract_from_rcx(b);
+        let same = w.asm.jrcxz();
+        changed.push(w.asm.jmp());
+        w.asm.aim_short(same)?;
+    }
+    Some(())
 }
 
 /// Up to here it has been found out that a store has changed nothing, which is counted now.

@@ -13,7 +13,7 @@ use ulpf_lib::ring::Area;
 use super::asm::RCX;
 use super::implicit::{Access, Does, push_slot};
 use super::parts::Phase;
-use super::way::{Behind, begin, behind, distance};
+use super::way::{Behind, From, begin, behind, distance};
 use super::writer::{Target, Writer};
 use crate::access::Insn;
 use crate::access::layout::Wrap;
@@ -90,12 +90,6 @@ impl Value {
     }
 }
 
-/// Where a branch comes from.
-enum From {
-    Short(usize),
-    Long(usize),
-}
-
 /// As [`super::whole::count`], with the address register `a` and rcx.
 pub fn store(
     w: &mut Writer,
@@ -148,13 +142,7 @@ pub fn store(
     w.asm.load(a, offset_of!(Area, address));
     w.mark(Phase::Done);
     let behind = behind(w, access, end, target)?;
-    match none {
-        From::Short(from) => w.asm.aim_short(from)?,
-        From::Long(from) => {
-            let here = w.asm.here();
-            w.asm.aim(from, here)?;
-        }
-    }
+    none.aim(w)?;
     w.asm.load(RCX, offset_of!(Area, rcx));
     w.asm.load(a, offset_of!(Area, address));
     w.mark(Phase::Asked);

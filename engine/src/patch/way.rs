@@ -17,6 +17,25 @@ pub enum Behind {
     Body(usize),
 }
 
+/// A branch to be aimed later.
+pub enum From {
+    Short(usize),
+    Long(usize),
+}
+
+impl From {
+    /// It leads to what is written next.
+    pub fn aim(self, w: &mut Writer) -> Option<()> {
+        match self {
+            From::Short(from) => w.asm.aim_short(from),
+            From::Long(from) => {
+                let here = w.asm.here();
+                w.asm.aim(from, here)
+            }
+        }
+    }
+}
+
 /// What an access begins with whose address can be computed twice, so that two registers are enough: the page is asked, and the
 /// hit is counted. A short branch that is taken if there is no such watch. `None`: the address cannot be computed.
 pub fn begin(w: &mut Writer, access: Access, a: u8, target: Target) -> Option<usize> {

@@ -8,24 +8,24 @@
 //! Of an access that begins on such a page all bytes are watched by the same watch, at one distance to their alias, also
 //! where it goes over to the next page ([`Tables::whole`]).
 
+use alloc::vec::Vec;
 use core::mem::offset_of;
 
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::RCX;
-use super::hits::{compare, make, silent};
+use super::hits::{compare, compare_rest, make, silent};
 use super::implicit::Access;
 use super::parts::{FS, Phase};
 use super::value::{Value, store};
-use super::way::{Behind, begin, behind, distance, watch};
+use super::way::{Behind, From, begin, behind, distance, watch};
 use super::writer::{Target, Writer, keep, restore};
 
 /// May it be such an access?
 fn may_count(access: &Access) -> bool {
     let mem = access.mem();
-    let plain = access.mask().is_none() && mem.segment != FS;
-    plain && (mem.kind == AccessKind::Read || mem.size <= 8)
+    access.mask().is_none() && mem.segment != FS
 }
 
 /// `None`: there is none for such an access, and nothing was written. `end`: where the program goes on, if the body does
@@ -104,7 +104,10 @@ fn any(
     }
     w.asm.ecx(12);
     w.asm.shift(a);
-    let none = watch(w, mem.kind, b, target);
+    let mut none = From::Short(watch(w, mem.kind, b, target));
+    if mem.kind != AccessKind::Read && mem.size > 8 {
+        none = passed_by(w, none)?;
+    }
     w.asm.save(offset_of!(Area, tally), RCX);
     w.asm.save(target.idle_count, RCX);
     w.asm.count_at_rcx(offset_of!(Area, hits), b);
@@ -114,7 +117,7 @@ fn any(
     if mem.kind == AccessKind::Read {
         make(w, access, (a, b), Phase::Tallied)?;
         let behind = behind(w, access, end, target)?;
-        w.asm.aim_short(none)?;
+        none.aim(w)?;
         restore(w, a, b);
         w.mark(Phase::Saved);
         return Some(behind);
@@ -124,16 +127,27 @@ fn any(
     restore(w, a, b);
     w.mark(Phase::Rest);
     let behind = behind(w, access, end, target)?;
-    w.asm.aim_short(none)?;
+    none.aim(w)?;
     restore(w, a, b);
     w.mark(Phase::Saved);
-    let body = w.asm.jmp_short();
+    let body = w.asm.jmp();
     w.mark(Phase::Before);
     w.asm.aim_short(same)?;
+    let mut changed = Vec::new();
+    compare_rest(w, access, (a, b), &mut changed)?;
     silent(w, b);
-    let from = w.asm.jmp();
-    w.asm.aim(from, back)?;
+    changed.push(w.asm.jmp());
+    for from in changed {
+        w.asm.aim(from, back)?;
+    }
     w.mark(Phase::Rest);
-    w.asm.aim_short(body)?;
+    From::Long(body).aim(w)?;
     Some(behind)
+}
+
+/// A branch goes on from here by a longer jump, which nobody else meets.
+fn passed_by(w: &mut Writer, from: From) -> Option<From> {
+    w.asm.begin_nop();
+    from.aim(w)?;
+    Some(From::Long(w.asm.jmp()))
 }

@@ -3,7 +3,6 @@
 //! Whole runs, from the command to its end. What each takes is processor time, ulpf's own included (see `real`).
 
 use super::super::children::{finish, tail};
-use super::super::clock::Clock;
 use super::super::machine::find;
 use super::super::peak;
 use super::super::programs::missing;
@@ -12,13 +11,11 @@ use super::super::table::{Goal, Table, Unit, figure, some, times};
 use super::super::tools::Measured;
 use super::super::turns::Bench;
 use super::known::PROGRAMS;
-use super::redis::{self, Server};
+use super::redis;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc;
-use std::thread;
 
 const CASE: &str = "check";
 const OURS: &str = "ulpf check";
@@ -162,23 +159,8 @@ fn server(bench: &mut Bench, way: &str) -> Result<()> {
     let Some(program) = redis::program(bench) else {
         return Ok(());
     };
-    let ran: Result<Option<f64>> = thread::scope(|scope| {
-        // What this thread starts is not counted, for it is there before the clock.
-        let (begin, may_begin) = mpsc::channel::<Server>();
-        let loader = scope.spawn(move || -> Result<()> {
-            let server = may_begin.recv().context("there is no server")?;
-            server.load(40_000)?;
-            server.end()
-        });
-        let Ok(mut clock) = Clock::begin() else {
-            return Ok(None);
-        };
-        let server = Server::open(bench, command(bench, way, &program), "checked")?;
-        begin.send(server).context("nobody loads the server")?;
-        loader.join().ok().context("the loader has panicked")??;
-        clock.ms().map(Some)
-    });
-    let Some(ms) = ran? else {
+    let command = command(bench, way, &program);
+    let Some(ms) = redis::served(&bench.programs, command, 40_000)? else {
         bench.skip(REDIS, "the kernel counts no processor time here");
         return Ok(());
     };

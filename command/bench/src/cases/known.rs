@@ -65,6 +65,30 @@ console.log(h.size, s);";
 const SCHEME: &str = "(define h (make-hash-table)) (let loop ((i 0) (s 0)) (if (< i WORK) (let ((k (modulo (* i 7919) 1000))) \
 (hashv-set! h k (list i (hashv-ref h k 0))) (hashv-set! h k (vector i k)) (loop (+ i 1) (+ s (vector-ref (hashv-ref h k) 1)))) \
 (begin (display s) (newline))))";
+const FFMPEG: &[&str] = &[
+    "-nostdin",
+    "-v",
+    "error",
+    "-filter_threads",
+    "1",
+    "-f",
+    "lavfi",
+    "-i",
+    "testsrc=size=320x240:rate=25",
+    "-frames:v",
+    "WORK",
+    "-pix_fmt",
+    "yuv420p",
+    "-c:v",
+    "libx264",
+    "-preset",
+    "veryfast",
+    "-threads",
+    "1",
+    "-f",
+    "md5",
+    "-",
+];
 const JAVA: &str = "import java.util.*;
 public class Work { public static void main(String[] a) { int n = Integer.parseInt(a[0]); long s = 0;
   Map<String, List<int[]>> h = new HashMap<>();
@@ -81,6 +105,9 @@ func main() { n, _ := strconv.Atoi(os.Args[1]); var w sync.WaitGroup; sums := ma
   w.Wait(); fmt.Println(sums) }
 ";
 
+/// The one that serves others: its work is so many requests of each sort.
+pub const SERVER: &str = "redis";
+
 pub const PROGRAMS: &[Program] = &[
     program(
         "sqlite3",
@@ -89,6 +116,14 @@ pub const PROGRAMS: &[Program] = &[
         Kind::Compiled,
         150_000,
         &[":memory:", SQL],
+    ),
+    program(
+        SERVER,
+        "redis-benchmark",
+        "redis-tools",
+        Kind::Compiled,
+        40_000,
+        &[],
     ),
     program(
         "CPython",
@@ -154,6 +189,14 @@ pub const PROGRAMS: &[Program] = &[
         Kind::Compiled,
         8_000,
         &["-q", "-c", "-9", "--single-thread", "FOLDER/text.WORK"],
+    ),
+    program(
+        "ffmpeg",
+        "ffmpeg",
+        "ffmpeg",
+        Kind::Compiled,
+        300,
+        FFMPEG,
     ),
     program(
         "cc1",

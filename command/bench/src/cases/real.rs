@@ -5,17 +5,18 @@
 //! more than the shorter one, so that neither the start nor the first tenth of the work counts. What each takes is processor
 //! time, ulpf's own included, or (where the kernel does not count that) the time of the clock.
 
-use super::super::children::finish;
+use super::super::children::{finish, tail};
 use super::super::machine::find;
 use super::super::programs::missing;
-use super::super::readings::{CLOCK, Readings};
+use super::super::readings::{CLOCK, PROCESSOR, Readings};
 use super::super::table::{Goal, Table, Unit, some, times};
-use super::super::tools::{Counted, How, Run};
+use super::super::tools::{Counted, How};
 use super::super::turns::Bench;
 use super::heap::AUTO;
-use super::known::{Kind, PROGRAMS};
+use super::known::{Kind, PROGRAMS, Program, SERVER};
+use super::redis;
 use anyhow::{Result, ensure};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const CASE: &str = "real";
@@ -35,7 +36,7 @@ const FAULTED: &str = "%";
 
 pub fn run(bench: &mut Bench) -> Result<()> {
     let divide = if bench.quick { 100 } else { 1 };
-    let few = if bench.quick { 1 } else { PROGRAMS.len() };
+    let few = if bench.quick { 2 } else { PROGRAMS.len() };
     let valgrind = find("valgrind");
     if valgrind.is_none() {
         bench.skip(IDLE, "valgrind is not installed (apt install valgrind)");
@@ -45,26 +46,77 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             bench.skip(p.name, &why);
             continue;
         }
-        let lengths = [p.work / divide / 10, p.work / divide];
-        let runs = lengths.map(|work| p.prepare(&bench.programs.folder, work));
-        let [short, long] = match runs {
-            [Ok(short), Ok(long)] => [short, long],
-            [Err(why), _] | [_, Err(why)] => {
-                bench.skip(p.name, &format!("{why:#}"));
-                continue;
+        let mut works = Vec::new();
+        for (length, amount) in [("short", p.work / divide / 10), ("long", p.work / divide)] {
+            match Work::new(bench, p, amount) {
+                Ok(Some(work)) => works.push((length, work)),
+                Ok(None) => {} // it has said why
+                Err(why) => bench.skip(p.name, &format!("{why:#}")),
             }
-        };
+        }
+        if works.len() < 2 {
+            continue;
+        }
         for turn in 0..bench.turns {
-            for (length, (file, arguments)) in [("short", &short), ("long", &long)] {
+            for (length, work) in &works {
                 let valgrind = valgrind.as_deref();
                 // (To watch reads, too, takes long, and of those that generate code there is no limit for it.)
                 let reads = turn == 0 && p.kind == Kind::Compiled;
                 let ways = if reads { &WAYS[..] } else { &WAYS[..2] };
-                one(bench, p.name, (length, ways), (file, arguments), valgrind)?;
+                one(bench, p.name, (length, ways), work, valgrind)?;
             }
         }
     }
     Ok(())
+}
+
+/// What one of them does.
+enum Work {
+    Runs(PathBuf, Vec<String>),
+    /// So many requests of each sort.
+    Serves(PathBuf, u32),
+}
+
+impl Work {
+    fn new(bench: &mut Bench, p: &Program, amount: u32) -> Result<Option<Work>> {
+        if p.name == SERVER {
+            return Ok(redis::program(bench).map(|file| Work::Serves(file, amount.max(1))));
+        }
+        let (file, arguments) = p.prepare(&bench.programs.folder, amount)?;
+        Ok(Some(Work::Runs(file, arguments)))
+    }
+
+    fn file(&self) -> &Path {
+        let (Work::Runs(file, _) | Work::Serves(file, _)) = self;
+        file
+    }
+
+    /// Does it by this command, which runs the program. What was printed.
+    fn run(&self, bench: &Bench, mut command: Command) -> Result<String> {
+        match self {
+            Work::Runs(_, arguments) => {
+                let (status, said) = finish(command.args(arguments), bench.limit)?;
+                ensure!(status.success(), "it ended with {status}:\n{}", tail(&said));
+                Ok(said)
+            }
+            Work::Serves(_, requests) => {
+                redis::served(&bench.programs, command, *requests)?;
+                Ok(String::new())
+            }
+        }
+    }
+
+    /// The same, and what it takes is a reading.
+    fn cost(&self, bench: &mut Bench, variant: &str, command: Command) -> Result<String> {
+        let Work::Serves(_, requests) = self else {
+            return bench.cost(CASE, variant, |bench| self.run(bench, command));
+        };
+        match redis::served(&bench.programs, command, *requests)? {
+            Some(ms) => bench.reading(CASE, variant, PROCESSOR, ms),
+            None => bench.skip(SERVER, "the kernel counts no processor time here"),
+        }
+        Ok(String::new())
+    }
 }
 
 /// One length of work, in all ways.
@@ -72,67 +124,53 @@ fn one(
     bench: &mut Bench,
     name: &str,
     (length, ways): (&str, &[Way]),
-    (file, arguments): (&Path, &[String]),
+    work: &Work,
     valgrind: Option<&Path>,
 ) -> Result<()> {
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let how = How {
-        at_once: true,
-        ..AUTO
-    };
     let mut expected = None;
     for (way, watch) in ways {
         let variant = format!("{name}, {length}, {way}");
-        let (said, counted) = bench.cost(CASE, &variant, |bench| match watch {
-            None => {
-                let (_, said) = finish(Command::new(file).args(&arguments), bench.limit)?;
-                Ok((said, None))
-            }
-            Some(watch) => {
-                let run = Run {
-                    program: file,
-                    arguments: &arguments,
-                };
-                let (said, summary) = bench.ulpf_run(&how, &[(*watch).into()], run)?;
-                Ok((said, Some(Counted::of(&summary))))
-            }
-        })?;
-        if let Some(counted) = counted {
-            bench.reading(CASE, &variant, FAULTED, counted.share() * 100.0);
-        }
-        let expected = expected.get_or_insert_with(|| said.clone());
-        ensure!(
-            said == *expected,
-            "{name} printed something else under ulpf ({way})"
-        );
-        let watch = watch.filter(|_| length == "short");
-        let Some(watch) = watch else { continue };
-        let how = How { kept: true, ..how };
-        let run = Run {
-            program: file,
-            arguments: &arguments,
+        let Some(watch) = watch else {
+            expected = Some(work.cost(bench, &variant, Command::new(work.file()))?);
+            continue;
         };
+        let under_ulpf = |bench: &Bench, kept: bool| {
+            let how = How {
+                at_once: true,
+                kept,
+                ..AUTO
+            };
+            let mut command = bench.ulpf_run_command(&how, &[(*watch).into()])?;
+            command.arg(work.file());
+            anyhow::Ok(command)
+        };
+        let same = |said: &str, how: &str| {
+            ensure!(
+                Some(said) == expected.as_deref(),
+                "{name} printed something else under ulpf{how} ({way})"
+            );
+            Ok(())
+        };
+        let command = under_ulpf(bench, false)?;
+        let said = work.cost(bench, &variant, command)?;
+        same(&said, "")?;
+        let counted = Counted::of(&bench.summary(&said)?);
+        bench.reading(CASE, &variant, FAULTED, counted.share() * 100.0);
+        if length != "short" {
+            continue;
+        }
         // By that it is known which accesses are hot.
-        bench.ulpf_run(&how, &[watch.into()], run)?;
-        let (said, _) = bench.cost(CASE, &format!("{variant}, {AGAIN}"), |bench| {
-            bench.ulpf_run(&how, &[watch.into()], run)
-        })?;
-        ensure!(
-            said == *expected,
-            "{name} printed something else when it was run under ulpf once more ({way})"
-        );
+        work.run(bench, under_ulpf(bench, true)?)?;
+        let command = under_ulpf(bench, true)?;
+        let said = work.cost(bench, &format!("{variant}, {AGAIN}"), command)?;
+        same(&said, " when it was run once more")?;
     }
     if let Some(valgrind) = valgrind {
         let variant = format!("{name}, {length}, {IDLE}");
-        let said = bench.cost(CASE, &variant, |bench| {
-            let mut command = Command::new(valgrind);
-            command.args(["-q", "--tool=none"]).arg(file);
-            // (Java and others say things about it.)
-            let (status, _) = finish(command.args(&arguments), bench.limit)?;
-            ensure!(status.success(), "it ended with {status}");
-            Ok(())
-        });
-        if let Err(why) = said {
+        let mut command = Command::new(valgrind);
+        command.args(["-q", "--tool=none"]).arg(work.file());
+        // (Java and others print more under it.)
+        if let Err(why) = work.cost(bench, &variant, command) {
             bench.skip(&format!("{name} under {IDLE}"), &format!("{why:#}"));
         }
     }
@@ -237,7 +275,7 @@ pub fn tables(r: &Readings) -> Vec<Table> {
         CLOCK => "Times of the clock: the kernel counts no processor time here.",
         _ => "Processor time (task-clock) of all processes together, ulpf's and its task in the program included.",
     });
-    t.note("Steady state: what ten times the work takes more than the work, against the same of bare; the whole run is the longer one. Each program prints under ulpf what it prints without, or the case fails.");
+    t.note("Steady state: what ten times the work takes more than the work, against the same of bare; the whole run is the longer one. Each program prints under ulpf what it prints without, or the case fails. redis serves redis-benchmark, whose time does not count.");
     vec![t, short_runs(r)]
 }
 

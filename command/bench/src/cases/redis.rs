@@ -1,7 +1,9 @@
 //! redis-server: with an idle watch, and with its whole heap watched.
 
 use super::super::children::wait;
+use super::super::clock::Clock;
 use super::super::machine::find;
+use super::super::programs::Programs;
 use super::super::readings::Readings;
 use super::super::table::{Table, figure, some};
 use super::super::tools::{Counted, How, PATCHED};
@@ -11,6 +13,7 @@ use object::{Object, ObjectSection};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,7 +55,7 @@ impl Server {
         if command.get_program() != program.as_os_str() {
             command.arg(program);
         }
-        let mut server = Server::open(bench, command, name)?;
+        let mut server = Server::open(&bench.programs, command, name)?;
         if name != "bare" {
             server.pid = started(&bench.programs.file("log.json"))?;
         }
@@ -60,12 +63,12 @@ impl Server {
     }
 
     /// As that command runs it; its number is not known, if there is another one between.
-    pub fn open(bench: &Bench, mut command: Command, name: &str) -> Result<Server> {
-        let socket = bench.programs.file(name);
+    fn open(programs: &Programs, mut command: Command, name: &str) -> Result<Server> {
+        let socket = programs.file(name);
         let _ = fs::remove_file(&socket);
         command
             .args(["--port", "0", "--save", "", "--daemonize", "no", "--dir"])
-            .arg(&bench.programs.folder)
+            .arg(&programs.folder)
             .arg("--unixsocket")
             .arg(&socket)
             .stdin(Stdio::null())
@@ -87,7 +90,7 @@ impl Server {
         Ok(server)
     }
 
-    pub fn load(&self, count: u32) -> Result<String> {
+    fn load(&self, count: u32) -> Result<String> {
         let said = Command::new("redis-benchmark")
             .arg("-s")
             .arg(&self.socket)
@@ -102,7 +105,7 @@ impl Server {
         Ok(ns.context("no schedstat")? / 1e9)
     }
 
-    pub fn end(mut self) -> Result<()> {
+    fn end(mut self) -> Result<()> {
         let mut cli = Command::new("redis-cli");
         cli.arg("-s").arg(&self.socket).args(["shutdown", "nosave"]);
         cli.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
@@ -218,6 +221,27 @@ pub fn tables(r: &Readings) -> Vec<Table> {
     vec![t]
 }
 
+/// The processor time in ms of a server that `command` runs, from its start to its end, with so many requests of each sort:
+/// without that of who loads it. `None`: the kernel counts no such time here.
+pub fn served(programs: &Programs, command: Command, count: u32) -> Result<Option<f64>> {
+    thread::scope(|scope| {
+        // What this thread starts is not counted, for it is there before the clock.
+        let (begin, may_begin) = mpsc::channel::<Server>();
+        let loader = scope.spawn(move || -> Result<()> {
+            let server = may_begin.recv().context("there is no server")?;
+            server.load(count)?;
+            server.end()
+        });
+        let Ok(mut clock) = Clock::begin() else {
+            return Ok(None);
+        };
+        let server = Server::open(programs, command, "served")?;
+        begin.send(server).context("nobody loads the server")?;
+        loader.join().ok().context("the loader has panicked")??;
+        clock.ms().map(Some)
+    })
+}
+
 /// A few thousand requests with all of the heap watched: what was counted.
 pub fn heap(bench: &mut Bench) -> Result<Option<Counted>> {
     let Some(program) = program(bench) else {
@@ -232,7 +256,5 @@ pub fn heap(bench: &mut Bench) -> Result<Option<Counted>> {
     let server = Server::start(bench, command, &program, "heap")?;
     server.load(if bench.quick { 500 } else { 10_000 })?;
     server.end()?;
-    let text = fs::read_to_string(bench.programs.file("log.json"))?;
-    let summary = serde_json::from_str(text.lines().last().unwrap_or("")).context("no summary")?;
-    Ok(Some(Counted::of(&summary)))
+    Ok(Some(Counted::of(&bench.summary("")?)))
 }
