@@ -190,14 +190,7 @@ pub const PROGRAMS: &[Program] = &[
         8_000,
         &["-q", "-c", "-9", "--single-thread", "FOLDER/text.WORK"],
     ),
-    program(
-        "ffmpeg",
-        "ffmpeg",
-        "ffmpeg",
-        Kind::Compiled,
-        300,
-        FFMPEG,
-    ),
+    program("ffmpeg", "ffmpeg", "ffmpeg", Kind::Compiled, 300, FFMPEG),
     program(
         "cc1",
         "cc",
