@@ -1,7 +1,7 @@
 //! Flags of mappings that /proc/self/maps does not show: whether there may be any, and what of them can be known without
 //! /proc/self/smaps, for which the kernel walks all page tables.
 //!
-//! What a forked child gets of memory is known from smaps once; from then on the program's own calls tell it
+//! What a forked child gets of memory, and what is locked, is known from smaps once; from then on the program's own calls tell it
 //! ([`through`]), if whoever serves them has said that all of them will ([`told_of_calls`]). The table is
 //! [`super::inherited`]; here is what the program's threads say, in the order in which they do. Where that is not
 //! known, because two calls were made at the same time or one has failed halfway, smaps is read again.
@@ -17,15 +17,15 @@ use linux_raw_sys::general as k;
 
 static FLAGS: AtomicBool = AtomicBool::new(true);
 
-/// To be called before memory may get flags that /proc/self/maps does not show: a lock, a protection key, or such as
-/// [`through`] is not told of. (What has happened before we came is looked for by itself.)
+/// To be called before memory may get flags that /proc/self/maps does not show: a protection key, or such as [`through`] is not
+/// told of. (What has happened before we came is looked for by itself.)
 pub fn follow() {
     FLAGS.store(true, Ordering::SeqCst);
     lost();
 }
 
-/// As [`follow`], of another lot in forked children, inside [`through`].
-pub fn inherit() {
+/// As [`follow`], of what [`Change::by`] tells: a lock, or another lot in forked children. Inside [`through`].
+pub fn follow_told() {
     if !FLAGS.swap(true, Ordering::SeqCst) {
         lost();
     }
@@ -72,15 +72,17 @@ pub fn lost() {
     UNKNOWN.store(true, Ordering::SeqCst);
 }
 
-/// What a call has done to what forked children get.
+/// What a call has done to what /proc/self/maps does not show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Nothing.
     None,
-    /// What lies in `start..end` is new, or nothing: children get copies of it.
+    /// What lies in `start..end` is new, or nothing: children get copies of it, and it is not locked.
     Fresh(u64, u64),
     /// madvise(2) has given this advice about `start..end`.
     Advice(u64, u64, u32),
+    /// What lies in `start..end` is locked (mlock(2)), or no longer.
+    Locked(u64, u64, bool),
     /// What was in the first range is in the second one, as it was.
     Moved((u64, u64), (u64, u64)),
     /// One of which that is not known.
@@ -108,6 +110,10 @@ impl Change {
                 Change::Fresh(end(brk.min(now), 0), end(brk.max(now), 0))
             }
             k::__NR_madvise => Change::Advice(a[0], end(a[0], a[1]), a[2] as u32),
+            k::__NR_mlock | k::__NR_mlock2 | k::__NR_munlock => {
+                let locked = nr as u32 != k::__NR_munlock;
+                Change::Locked(a[0] & !4095, end(a[0], a[1]), locked)
+            }
             k::__NR_mremap => {
                 let old = (a[0], end(a[0], a[1].max(1)));
                 Change::Moved(old, (result as u64, end(result as u64, a[2])))
@@ -157,6 +163,7 @@ fn note(change: Change) {
         Change::Fresh(start, end) => [0, start, end, 0, 0],
         Change::Advice(start, end, advice) => [1, start, end, advice.into(), 0],
         Change::Moved(from, to) => [2, from.0, from.1, to.0, to.1],
+        Change::Locked(start, end, locked) => [3, start, end, locked.into(), 0],
     };
     match EVENTS.get(COUNT.fetch_add(1, Ordering::SeqCst)) {
         None => lost(),
@@ -198,6 +205,7 @@ pub(super) fn changes() -> Option<impl Iterator<Item = Change>> {
         match what {
             0 => Change::Fresh(a, b),
             1 => Change::Advice(a, b, c as u32),
+            3 => Change::Locked(a, b, c != 0),
             _ => Change::Moved((a, b), (c, d)),
         }
     }))

@@ -1,5 +1,5 @@
-//! What a forked child gets of the program's memory, as smaps has said once and the program's calls since
-//! ([`super::flags`]).
+//! What /proc/self/maps does not show of the program's memory, as smaps has said once and the program's calls since
+//! ([`super::flags`]): what a forked child gets of it, and whether it is locked.
 
 use linux_raw_sys::general as k;
 
@@ -13,8 +13,22 @@ use crate::place;
 #[allow(unsafe_code)]
 mod tests;
 
-/// Where it is anything but a copy: also of what has moved.
-pub struct Inherited(Runs<InChild>);
+/// What does not show of a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unshown {
+    pub in_child: InChild,
+    /// mlock(2)
+    pub locked: bool,
+}
+
+impl Unshown {
+    fn is_plain(self) -> bool {
+        self == Unshown::default()
+    }
+}
+
+/// Where there is anything: also of what has moved.
+pub struct Inherited(Runs<Unshown>);
 
 impl Inherited {
     pub const fn new() -> Inherited {
@@ -22,13 +36,13 @@ impl Inherited {
     }
 
     /// Puts into a snapshot what /proc/self/maps does not say. `still`: no call was being made before that was read.
-    /// `moved`: what is in the file that takes the place of moved memory, and what children get of it.
+    /// `moved`: what is in the file that takes the place of moved memory, and what does not show of it.
     pub fn complete(
         &mut self,
         snapshot: &mut Snapshot,
         still: Option<Still>,
         file: File,
-        moved: impl Iterator<Item = (u64, u64, InChild)>,
+        moved: impl Iterator<Item = (u64, u64, Unshown)>,
     ) {
         if !flags::any() {
             return;
@@ -46,7 +60,7 @@ impl Inherited {
         snapshot: &mut Snapshot,
         still: Option<Still>,
         file: File,
-        moved: impl Iterator<Item = (u64, u64, InChild)>,
+        moved: impl Iterator<Item = (u64, u64, Unshown)>,
     ) {
         self.0.clear();
         flags::forget();
@@ -55,23 +69,28 @@ impl Inherited {
         }
         let known = snapshot.resolve();
         for vma in &snapshot.vmas {
-            if vma.locked || vma.keyed {
+            if vma.keyed {
                 flags::lost(); // of these nobody tells
             }
-            let plain = vma.in_child == InChild::Copy;
-            if !plain && !is_of(vma, file) && !place::has(vma.start) {
-                self.0.insert(vma.start, vma.end, vma.in_child);
+            let unshown = Unshown {
+                in_child: vma.in_child,
+                locked: vma.locked,
+            };
+            if !unshown.is_plain() && !is_of(vma, file) && !place::has(vma.start) {
+                self.0.insert(vma.start, vma.end, unshown);
             }
         }
         // What has moved is a file to the kernel, which all children get.
-        for (start, end, in_child) in moved.filter(|m| m.2 != InChild::Copy) {
-            self.0.insert(start, end, in_child);
+        for (start, end, unshown) in moved.filter(|m| !m.2.is_plain()) {
+            self.0.insert(start, end, unshown);
         }
         if self.0.iter().next().is_some() {
             flags::found();
         }
-        if !known || !still.is_some_and(Still::lasts) {
+        if !known {
             flags::lost();
+        } else if !still.is_some_and(Still::lasts) {
+            flags::follow(); // a call may have changed it since
         }
     }
 
@@ -98,22 +117,28 @@ impl Inherited {
                 }
                 self.0.remove(to.0, to.1);
             }
-            Change::Advice(start, end, advice) => self.advise(start, end, advice),
+            Change::Advice(start, end, advice) => self.set(start, end, |unshown| {
+                unshown.in_child = advised(unshown.in_child, advice);
+            }),
+            Change::Locked(start, end, locked) => {
+                self.set(start, end, |unshown| unshown.locked = locked);
+            }
         }
         true
     }
 
-    fn advise(&mut self, start: u64, end: u64, advice: u32) {
+    fn set(&mut self, start: u64, end: u64, change: impl Fn(&mut Unshown)) {
         let mut at = start;
         while at < end {
-            let (stop, before) = match self.0.within(at, end).next() {
+            let (stop, mut unshown) = match self.0.within(at, end).next() {
                 Some((s, e, v)) if s <= at => (e, v),
-                Some((s, ..)) => (s, InChild::Copy),
-                None => (end, InChild::Copy),
+                Some((s, ..)) => (s, Unshown::default()),
+                None => (end, Unshown::default()),
             };
-            match advised(before, advice) {
-                InChild::Copy => self.0.remove(at, stop),
-                after => self.0.insert(at, stop, after),
+            change(&mut unshown);
+            match unshown.is_plain() {
+                true => self.0.remove(at, stop),
+                false => self.0.insert(at, stop, unshown),
             }
             at = stop;
         }
@@ -122,11 +147,12 @@ impl Inherited {
     /// `false`: a mapping has it in part, so it cannot be right (one that grows down, for example).
     fn put_into(&self, snapshot: &mut Snapshot, file: File) -> bool {
         for vma in snapshot.vmas.iter_mut().filter(|v| !is_of(v, file)) {
-            vma.in_child = match self.0.within(vma.start, vma.end).next() {
-                None => InChild::Copy,
+            let unshown = match self.0.within(vma.start, vma.end).next() {
+                None => Unshown::default(),
                 Some((s, e, v)) if (s, e) == (vma.start, vma.end) => v,
                 Some(_) => return false,
             };
+            (vma.in_child, vma.locked) = (unshown.in_child, unshown.locked);
         }
         true
     }

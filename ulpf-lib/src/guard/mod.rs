@@ -60,7 +60,7 @@ use crate::place;
 use crate::refusal::Refusal;
 use crate::sys::Errno;
 use crate::watch::AccessKind;
-use inherited::Inherited;
+use inherited::{Inherited, Unshown};
 use maps::{Snapshot, Vma, VmaKind};
 use os::InChild;
 use page_map::WINDOW_OVERLAP;
@@ -422,7 +422,11 @@ impl Guards {
                 (outer.put_right)(&mut snapshot);
             }
             self.know_its_kin(&mut snapshot);
-            let moved = self.moved.iter().map(|(s, e, m)| (s, e, m.in_child));
+            let unshown = |m: Moved| Unshown {
+                in_child: m.in_child,
+                locked: m.locked,
+            };
+            let moved = self.moved.iter().map(|(s, e, m)| (s, e, unshown(m)));
             self.inherited
                 .complete(&mut snapshot, still, self.identity, moved);
             self.snapshot = Some(snapshot);

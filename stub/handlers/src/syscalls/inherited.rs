@@ -18,7 +18,24 @@ pub fn through(nr: u64, a: &Args) -> i64 {
     flags::through(make, |result| Change::by(nr, a, result, before))
 }
 
-/// Makes a call of which it is not told what it changes: locks, advice about memory of some process.
+/// Makes a call that locks memory, or no longer.
+pub fn locks(nr: u64, a: &Args, make: impl FnOnce() -> i64) -> i64 {
+    let locks = match nr as u32 {
+        k::__NR_munlock => false,
+        k::__NR_mlock | k::__NR_mlock2 => true,
+        // All that there is.
+        _ => return untold(make),
+    };
+    let make = || {
+        if locks {
+            flags::follow_told();
+        }
+        make()
+    };
+    flags::through(make, |result| Change::by(nr, a, result, 0))
+}
+
+/// Makes a call of which it is not told what it changes: advice about memory of some process.
 pub fn untold(make: impl FnOnce() -> i64) -> i64 {
     let make = || {
         flags::follow();
@@ -29,7 +46,7 @@ pub fn untold(make: impl FnOnce() -> i64) -> i64 {
 
 fn begin(nr: u64, a: &Args) {
     match nr as u32 {
-        k::__NR_madvise if flags::is_inheritance(a[2] as u32) => flags::inherit(),
+        k::__NR_madvise if flags::is_inheritance(a[2] as u32) => flags::follow_told(),
         // A droppable mapping is wiped, too.
         k::__NR_mmap
             if a[3] as u32 & k::MAP_TYPE == k::MAP_DROPPABLE

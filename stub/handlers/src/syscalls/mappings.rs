@@ -133,7 +133,7 @@ pub fn lock_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         true => lock_whole(a),
         false => raw(nr, a),
     };
-    let result = inherited::untold(make);
+    let result = inherited::locks(nr, a, make);
     if result == 0 && end == USER_END {
         let future = nr as u32 == k::__NR_mlockall && a[0] & u64::from(k::MCL_FUTURE) != 0;
         flags::locks_follow(future);

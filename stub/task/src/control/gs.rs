@@ -16,37 +16,55 @@ const LONGEST: u64 = 64 << 20;
 
 /// The code that has been searched for WRGSBASE.
 #[derive(Default)]
-pub struct Searched(Vec<(u64, u64)>);
+pub struct Searched {
+    spans: Vec<(u64, u64)>,
+    begun: bool,
+    found: bool,
+}
 
 impl Searched {
     pub fn begun(&self) -> bool {
-        !self.0.is_empty()
+        self.begun
+    }
+
+    /// Is this code to be searched? Whoever hears so does that, and tells ([`Searched::note`]).
+    pub fn is_new(&mut self, vma: &Vma) -> bool {
+        let span = (vma.start, vma.end);
+        let new = !self.spans.contains(&span);
+        if new {
+            self.spans.push(span);
+        }
+        new
+    }
+
+    pub fn note(&mut self, found: bool) {
+        self.found |= found;
     }
 
     /// Searches what has come since. Whoever has such an instruction has gs ([`GS_TAKEN`]).
     pub fn look(&mut self) {
+        self.begun = true;
         let Ok(maps) = Snapshot::read() else { return };
         let code = |v: &&Vma| {
             let file = matches!(v.kind, VmaKind::File | VmaKind::OddFile);
             file && v.prot & PROT_EXEC != 0 && !place::has(v.start)
         };
         for vma in maps.vmas.iter().filter(code) {
-            let span = (vma.start, vma.end);
-            if self.0.contains(&span) {
-                continue;
+            if self.is_new(vma) && vma.end - vma.start <= LONGEST {
+                let found = text::any(vma, WRGSBASE, has_wrgsbase);
+                self.note(found);
             }
-            self.0.push(span);
-            if vma.end - vma.start <= LONGEST && text::any(vma, WRGSBASE, has_wrgsbase) {
-                GS_TAKEN.store(true, SeqCst);
-            }
+        }
+        if self.found {
+            GS_TAKEN.store(true, SeqCst);
         }
     }
 }
 
 /// Bytes of `wrgsbase` with a 64-bit register: F3 REX.W 0F AE /3.
-const WRGSBASE: usize = 5;
+pub const WRGSBASE: usize = 5;
 
-fn has_wrgsbase(code: &[u8]) -> bool {
+pub fn has_wrgsbase(code: &[u8]) -> bool {
     const CHUNK: usize = 32;
     let is = |b: &[u8]| {
         b[0] == 0xf3 && b[1] & 0xfe == 0x48 && b[2..4] == [0x0f, 0xae] && b[4] & 0xf8 == 0xd8

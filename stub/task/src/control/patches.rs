@@ -700,6 +700,10 @@ impl Patches {
         self.caves.forget(rest, 0, u64::MAX);
     }
 
+    pub fn searched_for_gs(&mut self) -> &mut gs::Searched {
+        &mut self.searched
+    }
+
     /// Does the program set gs itself? (`gs.rs`)
     pub fn search(&mut self) {
         if !self.searched.begun() {

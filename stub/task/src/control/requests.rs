@@ -239,8 +239,8 @@ impl Control {
             Request::Unwind { at } => {
                 unwind::load(self.world.rest(), (at != 0).then_some(at));
                 self.serve_allocators();
-                self.patches.code_has_come(self.world.rest());
                 self.sections_have_come();
+                self.patches.code_has_come(self.world.rest());
                 false
             }
             Request::GrowHeap { bytes } => {

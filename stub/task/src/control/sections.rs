@@ -16,7 +16,7 @@ use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::thread::Thread;
 use ulpf_stub_handlers::sections;
 
-use super::{Control, backend, text};
+use super::{Control, backend, gs, text};
 
 /// RSEQ_SIG of glibc and others.
 const C_LIBRARY: u32 = 0x5305_3053;
@@ -42,8 +42,9 @@ struct Code {
 }
 
 impl Sections {
-    /// Searches what has come since; the code in which there are sequences. `None`: more than can be remembered.
-    fn look(&mut self) -> Option<Vec<(u64, u64)>> {
+    /// Searches what has come since; the code in which there are sequences. `None`: more than can be remembered. What is read is
+    /// searched for what sets gs, too: to read it takes longest.
+    fn look(&mut self, gs: &mut gs::Searched) -> Option<Vec<(u64, u64)>> {
         let maps = Snapshot::read().ok()?;
         let mut new = Vec::new();
         let file =
@@ -61,8 +62,19 @@ impl Sections {
                 continue;
             }
             self.searched.push(code);
-            let has = |code: &[u8]| has_signature(code, self.signature);
-            if vma.end - vma.start > LONGEST || !text::any(vma, SIGNATURE, has) {
+            if vma.end - vma.start > LONGEST {
+                continue;
+            }
+            let asks = gs.is_new(vma);
+            let (mut has, mut sets_gs) = (false, false);
+            const { assert!(SIGNATURE == gs::WRGSBASE) };
+            text::each_piece(vma, SIGNATURE, |_, code| {
+                has = has || has_signature(code, self.signature);
+                sets_gs = sets_gs || asks && gs::has_wrgsbase(code);
+                has && (sets_gs || !asks)
+            });
+            gs.note(sets_gs);
+            if !has {
                 continue;
             }
             if !sections::remember_code(vma.start, vma.end) {
@@ -128,7 +140,7 @@ impl Control {
         if self.sections.signature == 0 {
             return true;
         }
-        let Some(new) = self.sections.look() else {
+        let Some(new) = self.sections.look(self.patches.searched_for_gs()) else {
             return false;
         };
         for (start, end) in new {

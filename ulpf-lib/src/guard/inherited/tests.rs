@@ -9,7 +9,7 @@ use crate::addr::PAGE_SIZE;
 /// Random calls on a few pages, told of as the stub does: what the table says is what smaps says, and most looks do without
 /// that one.
 #[test]
-fn what_children_get_is_known_by_the_calls() {
+fn what_does_not_show_is_known_by_the_calls() {
     const PAGES: u64 = 24;
     let at = anonymous(PAGES as usize + 8);
     let status = in_child(|| {
@@ -21,7 +21,7 @@ fn what_children_get_is_known_by_the_calls() {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
             (seed >> 33) % n
         };
-        let (mut known, mut flagged) = (0, 0);
+        let (mut known, mut flagged, mut locked) = (0, 0, 0);
         const ROUNDS: u64 = 600;
         for round in 0..ROUNDS {
             for _ in 0..random(3) + 1 {
@@ -46,8 +46,9 @@ fn what_children_get_is_known_by_the_calls() {
             let (said, is) = (here(said), here(is));
             assert_eq!(said, is, "round {round}");
             flagged += is.iter().filter(|v| v.in_child != InChild::Copy).count() as u64;
+            locked += is.iter().filter(|v| v.locked).count() as u64;
         }
-        assert!(flagged > ROUNDS, "{flagged}");
+        assert!(flagged > ROUNDS && locked > ROUNDS, "{flagged} {locked}");
         assert!((ROUNDS / 2..ROUNDS).contains(&known), "{known}");
         7
     });
@@ -66,7 +67,7 @@ fn told(random: &mut impl FnMut(u64) -> u64, start: u64, len: u64) {
         k::MADV_KEEPONFORK,
         k::MADV_DONTNEED,
     ][random(6) as usize];
-    let (nr, args) = match random(16) {
+    let (nr, args) = match random(20) {
         0 => (k::__NR_munmap, [start, len, 0, 0, 0, 0]),
         1..4 => (k::__NR_mmap, [start, len, 3, fixed, u64::MAX, 0]),
         4..8 => (k::__NR_mprotect, [start, len, 1 + 2 * random(2), 0, 0, 0]),
@@ -76,11 +77,20 @@ fn told(random: &mut impl FnMut(u64) -> u64, start: u64, len: u64) {
             let moves = u64::from(k::MREMAP_MAYMOVE);
             (k::__NR_mremap, [start, PAGE_SIZE, new, moves, 0, 0])
         }
+        9..12 => {
+            let nr = [k::__NR_mlock, k::__NR_mlock2, k::__NR_munlock][random(3) as usize];
+            (
+                nr,
+                [start + random(PAGE_SIZE), len - PAGE_SIZE + 1, 0, 0, 0, 0],
+            )
+        }
         _ => (k::__NR_madvise, [start, len, advice.into(), 0, 0, 0]),
     };
     let make = || {
-        if nr == k::__NR_madvise && flags::is_inheritance(advice) {
-            flags::inherit();
+        if matches!(nr, k::__NR_mlock | k::__NR_mlock2)
+            || nr == k::__NR_madvise && flags::is_inheritance(advice)
+        {
+            flags::follow_told();
         }
         // SAFETY: the test's own mappings, or where some were.
         unsafe {
