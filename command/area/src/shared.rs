@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use ulpf_host::sys;
 use ulpf_lib::ring::found::{FINDINGS_OFFSET, Findings};
@@ -47,20 +47,38 @@ pub struct Clocks {
     ns: u64,
 }
 
+/// CLOCK_MONOTONIC in nanoseconds.
+fn monotonic() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 impl Clocks {
-    /// Both clocks, read one right after the other.
+    /// Both clocks at the same moment: who is interrupted between the two reads them again.
     pub fn now() -> Clocks {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: `time` outlives the call.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-        let tsc = sys::tsc();
-        Clocks {
-            tsc,
-            ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
+        /// TSC ticks, some 10 µs.
+        const AT_ONCE: u64 = 30_000;
+        /// So often at most: the closest of them is taken.
+        const ATTEMPTS: usize = 100;
+        let mut closest = (u64::MAX, Clocks { tsc: 0, ns: 0 });
+        for _ in 0..ATTEMPTS {
+            let before = sys::tsc();
+            let ns = monotonic();
+            let took = sys::tsc().saturating_sub(before);
+            if took < closest.0 {
+                let tsc = before + took / 2;
+                closest = (took, Clocks { tsc, ns });
+            }
+            if took < AT_ONCE {
+                break;
+            }
         }
+        closest.1
     }
 
     /// Now, and how far both have come since; at least 2 ms, for precision.
@@ -75,17 +93,39 @@ impl Clocks {
     }
 }
 
+/// The clock of an area that begins now. The rate comes from the time since `since`; but all areas of this command after the
+/// first one go by that one's, so that hits of several processes are told in the order in which they happened.
+fn clock(since: Clocks) -> Clock {
+    static FIRST: OnceLock<Clock> = OnceLock::new();
+    /// In nanoseconds: so far the TSC is from CLOCK_MONOTONIC only where the machine has slept.
+    const ASTRAY: u64 = 1_000_000_000;
+    if let Some(first) = FIRST.get() {
+        let now = Clocks::now();
+        let base_ns = first.nanos(now.tsc);
+        if base_ns.abs_diff(now.ns) < ASTRAY {
+            return Clock {
+                base_tsc: now.tsc,
+                base_ns,
+                ..*first
+            };
+        }
+    }
+    let (now, tsc, ns) = since.rate();
+    let clock = Clock {
+        base_tsc: now.tsc,
+        base_ns: now.ns,
+        tsc_mult: ((u128::from(ns) << 32) / u128::from(tsc)) as u64,
+    };
+    let _ = FIRST.set(clock);
+    clock
+}
+
 impl SharedArea {
-    /// Maps the area and sets its clock: the rate comes from the time since `since`, which was taken
-    /// when the start of the program began, some milliseconds ago.
+    /// Maps the area and sets its clock ([`clock`]). `since` was taken when the start of the program began, some milliseconds
+    /// ago.
     pub fn map(file: File, pid: i32, since: Clocks) -> io::Result<SharedArea> {
         let mut mapping = Mapping::of(&file, libc::PROT_READ | libc::PROT_WRITE)?;
-        let (now, tsc, ns) = since.rate();
-        mapping.clock = Clock {
-            base_tsc: now.tsc,
-            base_ns: now.ns,
-            tsc_mult: ((u128::from(ns) << 32) / u128::from(tsc)) as u64,
-        };
+        mapping.clock = clock(since);
         let header = mapping.at.cast::<SharedHeader>().as_ptr();
         // SAFETY: inside our mapping; these fields are ours to write, before anybody reads them.
         unsafe {
@@ -396,5 +436,24 @@ impl Drop for Mapping {
         let _ = sys::check(
             unsafe { libc::munmap(self.at.as_ptr().cast(), SHARED_LEN as usize) } as i64,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_areas_of_a_command_have_one_clock() {
+        let first = clock(Clocks::now());
+        let second = clock(Clocks::now());
+        assert!(second.base_tsc > first.base_tsc);
+        for ticks in [0, 1_000_000, 1_000_000_000_000] {
+            let tsc = second.base_tsc + ticks;
+            assert!(first.nanos(tsc).abs_diff(second.nanos(tsc)) <= 1);
+        }
+        let (now, is) = (Clocks::now(), monotonic());
+        let said = second.nanos(now.tsc);
+        assert!(said.abs_diff(is) < 100_000_000, "{said} for {is}");
     }
 }
