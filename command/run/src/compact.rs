@@ -45,7 +45,7 @@ pub fn record(
         let mut recorder = Recorder::new(log, number, changes_only, tell);
         let drained = drain(&source, &flow, &mut recorder);
         let _ = sender.send(Event::Drained(life, drained));
-        let _ = sender.send(Event::NoMoreHits);
+        let _ = sender.send(Event::NoMoreHits(life));
     })
 }
 

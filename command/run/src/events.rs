@@ -19,8 +19,8 @@ pub enum Event {
     Code(usize, Vec<(u64, bool)>),
     /// A compact log has all that the ring had.
     Drained(usize, Drained),
-    /// The ring has been read to its end.
-    NoMoreHits,
+    /// The rings have been read to their end.
+    NoMoreHits(usize),
     /// It is time to look for what a check of the heap has found.
     Look,
     /// The process is stopped after its list of libraries has changed. Answer what to arm.

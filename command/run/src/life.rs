@@ -35,6 +35,8 @@ pub struct Life {
     pub damaged: bool,
     pub last_refresh: Option<Instant>,
     pub flow: Flow,
+    /// Its rings have been read to their end.
+    pub is_read: bool,
 }
 
 impl Life {
@@ -61,6 +63,7 @@ impl Life {
             damaged: false,
             last_refresh: None,
             flow: Flow::default(),
+            is_read: false,
         };
         for number in 0..life.watches.len() {
             life.know(number);

@@ -23,6 +23,7 @@ use super::options::Check;
 use super::output::Output;
 use super::watches::{self, Changes, Watch};
 use serde::Serialize;
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
@@ -35,6 +36,7 @@ use ulpf_lib::command::How;
 use ulpf_lib::ring::{Hit, hit_flags};
 use ulpf_say::{json, say};
 use ulpf_session::armed::Armed;
+use ulpf_session::drain::Drained;
 use ulpf_session::hit::entry::When;
 use ulpf_session::hit::log::{Look, Record};
 use ulpf_session::merge;
@@ -73,6 +75,10 @@ pub struct Log {
     run_child: RunChild,
     sender: Sender<Event>,
     events: Receiver<Event>,
+    /// What came while the log waited for something else, the oldest first.
+    waiting: VecDeque<Event>,
+    /// So many processes' rings have been read to their end.
+    read: usize,
     readers: Vec<std::thread::JoinHandle<()>>,
     /// What a compact log has been told of.
     types: stored::Writer,
@@ -104,6 +110,8 @@ impl Log {
             run_child,
             sender,
             events,
+            waiting: VecDeque::new(),
+            read: 0,
             readers: Vec::new(),
             types: stored::Writer::default(),
             found,
@@ -170,7 +178,7 @@ impl Log {
             merge::read(&source, &flow, |batch| {
                 sender.send(Event::Hits(number, batch)).is_ok()
             });
-            let _ = sender.send(Event::NoMoreHits);
+            let _ = sender.send(Event::NoMoreHits(number));
         }));
         number
     }
@@ -178,41 +186,15 @@ impl Log {
     /// Writes hits until all processes have ended and their rings are empty.
     pub fn follow(&mut self) {
         let mut text = String::with_capacity(2 * CHUNK);
-        let mut done = 0;
-        while done < self.lives.len() {
-            let event = match self.events.try_recv() {
-                Ok(event) => event,
-                Err(TryRecvError::Empty) => {
-                    // Nothing to do: let people see what there is.
-                    self.output.write(&mut text);
-                    match self.events.recv() {
-                        Ok(event) => event,
-                        Err(_) => break,
-                    }
-                }
-                Err(TryRecvError::Disconnected) => break,
+        while self.read < self.lives.len() {
+            let Some(event) = self.next(&mut text) else {
+                break;
             };
             match event {
-                Event::Hits(life, batch) => {
-                    for hit in &batch.hits {
-                        self.lose(life, hit.lost, &mut text);
-                        self.hit(life, hit, &mut text);
-                        if text.len() >= CHUNK {
-                            self.output.write(&mut text);
-                        }
-                    }
-                    self.lose(life, batch.lost, &mut text);
-                    self.damaged(life, batch.damaged, &mut text);
-                }
-                Event::Code(life, code) => {
-                    compact::name_code(&self.output, life, &mut self.lives[life], &code);
-                }
-                Event::Drained(life, drained) => {
-                    let lost = &mut self.lives[life].lost;
-                    *lost = lost.saturating_add(drained.lost);
-                    self.damaged(life, drained.damaged, &mut text);
-                }
-                Event::NoMoreHits => done += 1,
+                Event::Hits(life, batch) => self.hits(life, &batch, &mut text),
+                Event::Code(life, code) => self.code(life, &code),
+                Event::Drained(life, drained) => self.drained(life, &drained, &mut text),
+                Event::NoMoreHits(life) => self.no_more_hits(life),
                 Event::Look => self.look(),
                 Event::Libraries(life, reply) => {
                     let how = self.plan.how;
@@ -259,6 +241,69 @@ impl Log {
         for reader in self.readers.drain(..) {
             let _ = reader.join();
         }
+    }
+
+    /// What comes next. `None`: nobody tells anything any more.
+    fn next(&mut self, text: &mut String) -> Option<Event> {
+        if let Some(event) = self.waiting.pop_front() {
+            return Some(event);
+        }
+        match self.events.try_recv() {
+            Ok(event) => Some(event),
+            Err(TryRecvError::Empty) => {
+                // Nothing to do: let people see what there is.
+                self.output.write(text);
+                self.events.recv().ok()
+            }
+            Err(TryRecvError::Disconnected) => None,
+        }
+    }
+
+    fn hits(&mut self, life: usize, batch: &merge::Batch, text: &mut String) {
+        for hit in &batch.hits {
+            self.lose(life, hit.lost, text);
+            self.hit(life, hit, text);
+            if text.len() >= CHUNK {
+                self.output.write(text);
+            }
+        }
+        self.lose(life, batch.lost, text);
+        self.damaged(life, batch.damaged, text);
+    }
+
+    fn code(&mut self, life: usize, code: &[(u64, bool)]) {
+        compact::name_code(&self.output, life, &mut self.lives[life], code);
+    }
+
+    fn drained(&mut self, life: usize, drained: &Drained, text: &mut String) {
+        let lost = &mut self.lives[life].lost;
+        *lost = lost.saturating_add(drained.lost);
+        self.damaged(life, drained.damaged, text);
+    }
+
+    /// A process has executed another program: what it has done before stands before what it does then.
+    fn finish(&mut self, life: usize, text: &mut String) {
+        self.lives[life].finish();
+        let mut before = std::mem::take(&mut self.waiting);
+        while !self.lives[life].is_read {
+            let event = before.pop_front().or_else(|| self.events.recv().ok());
+            match event {
+                Some(Event::Hits(of, batch)) if of == life => self.hits(life, &batch, text),
+                Some(Event::Code(of, code)) if of == life => self.code(life, &code),
+                Some(Event::Drained(of, drained)) if of == life => {
+                    self.drained(life, &drained, text);
+                }
+                Some(Event::NoMoreHits(of)) if of == life => self.no_more_hits(life),
+                Some(other) => self.waiting.push_back(other),
+                None => return,
+            }
+        }
+        self.waiting.append(&mut before);
+    }
+
+    fn no_more_hits(&mut self, life: usize) {
+        self.lives[life].is_read = true;
+        self.read += 1;
     }
 
     /// What a check has found since.
@@ -352,10 +397,10 @@ impl Log {
             .as_ref()
             .filter(|_| self.plan.chosen.wants(pid))
             .and_then(|name| program.code(name).ok());
+        self.finish(again.before, text);
         let life = self.begin(pid, again.shared, program, Vec::new());
         (self.lives[life].parent, self.lives[life].after_exec) = (parent, true);
         self.tell_of_exec(pid, text);
-        self.lives[again.before].finish();
         let _ = again.reply.send((life, at.unwrap_or_default()));
     }
 
