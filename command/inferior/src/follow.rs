@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream as Channel;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use ulpf_host::foreign::numbers::{self, Process};
@@ -125,6 +126,22 @@ fn not_followed(why: &str) -> Followed<Injected> {
 
 fn over(how: Followed<Injected>) -> JoinHandle<Followed<Injected>> {
     tokio::spawn(async { how })
+}
+
+/// Of a program that is being killed one thread after the other is gone before it has ended itself: so much is waited for that.
+const ENDING: Duration = Duration::from_millis(500);
+
+/// It is not followed, because of `why`; or it was about to end.
+async fn unless_it_ends(process: Process, stub: Channel, why: String) -> Followed<Injected> {
+    let late = Instant::now() + ENDING;
+    while !process.has_ended() {
+        if Instant::now() > late {
+            let _ = io::Write::write(&mut &stub, &ulpf_rsp::frame(ALONE));
+            return not_followed(&why);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Followed::Ended
 }
 
 /// The exec under way, if there is one.
@@ -243,13 +260,7 @@ impl Follower {
         self.child = None;
         self.task = Some(match self.request(&text, &stub) {
             Ok(exec) => tokio::task::spawn_blocking(move || follow::exec(exec)),
-            Err(why) => {
-                let _ = io::Write::write(&mut &stub, &ulpf_rsp::frame(ALONE));
-                over(match self.process.has_ended() {
-                    true => Followed::Ended,
-                    false => not_followed(&why),
-                })
-            }
+            Err(why) => tokio::spawn(unless_it_ends(self.process.clone(), stub, why)),
         });
     }
 

@@ -1,6 +1,6 @@
 //! redis-server: with an idle watch, and with its whole heap watched.
 
-use super::super::children::wait;
+use super::super::children::{tail, wait};
 use super::super::clock::Clock;
 use super::super::machine::find;
 use super::super::programs::Programs;
@@ -8,7 +8,7 @@ use super::super::readings::Readings;
 use super::super::table::{Table, figure, some};
 use super::super::tools::{Counted, How, PATCHED};
 use super::super::turns::Bench;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,14 @@ impl Server {
             .arg(&self.socket)
             .args(["-n", &count.to_string(), "-t", "set,get", "-q", "--csv"])
             .output()?;
-        Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        ensure!(
+            said.status.success() && text.contains("GET"),
+            "redis-benchmark has ended with {}, and said:\n{}",
+            said.status,
+            tail(&String::from_utf8_lossy(&said.stderr))
+        );
+        Ok(text)
     }
 
     fn seconds(&self) -> Result<f64> {
