@@ -128,12 +128,17 @@ fn over(how: Followed<Injected>) -> JoinHandle<Followed<Injected>> {
     tokio::spawn(async { how })
 }
 
-/// Of a program that is being killed one thread after the other is gone before it has ended itself: so much is waited for that.
+/// Of a program that is being killed one thread after the other is gone before it has ended itself.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// It is not followed, because of `why`; or it was about to end.
-async fn unless_it_ends(process: Process, stub: Channel, why: String) -> Followed<Injected> {
-    let late = Instant::now() + ENDING;
+/// It is not followed, because of `why`; or it was about to end, for which so much is waited.
+async fn unless_it_ends(
+    process: Process,
+    stub: Channel,
+    why: String,
+    patience: Duration,
+) -> Followed<Injected> {
+    let late = Instant::now() + patience;
     while !process.has_ended() {
         if Instant::now() > late {
             let _ = io::Write::write(&mut &stub, &ulpf_rsp::frame(ALONE));
@@ -260,7 +265,14 @@ impl Follower {
         self.child = None;
         self.task = Some(match self.request(&text, &stub) {
             Ok(exec) => tokio::task::spawn_blocking(move || follow::exec(exec)),
-            Err(why) => tokio::spawn(unless_it_ends(self.process.clone(), stub, why)),
+            Err(why) => {
+                // (A child that is gone says nothing of its parent, which waits for our word.)
+                let patience = match self.child {
+                    None => ENDING,
+                    Some(_) => Duration::ZERO,
+                };
+                tokio::spawn(unless_it_ends(self.process.clone(), stub, why, patience))
+            }
         });
     }
 

@@ -249,7 +249,7 @@ const MOV: u8 = 0x89;
 /// The opcode of the store through the caches that stores what this one stores around them (`movnti`, `movntps`, `movntdq` …;
 /// [`MOV`] has no 0F before it). What a hit has stored is read at once, which would take as long as memory is far. The
 /// processor's order of stores becomes stronger thereby, never weaker (SDM vol. 1, 10.4.6.2). `None`: it is none of these.
-fn at_once(insn: &Insn) -> Option<u8> {
+fn through_caches(insn: &Insn) -> Option<u8> {
     let l = &insn.layout;
     let is_store = insn.mem.kind == AccessKind::Write && l.map == 1 && l.wrap != Wrap::Xop;
     match (l.opcode, l.pp) {
@@ -300,7 +300,7 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
             } else {
                 l.opcode_at + 1
             };
-            match at_once(insn) {
+            match through_caches(insn) {
                 None => code.put(bytes.get(from..end as usize)?),
                 Some(MOV) => code.put(&[MOV]),
                 Some(opcode) => {
@@ -324,7 +324,7 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
                     with_vvvv(*bytes.get(wrap_at + 2)?, vvvv),
                 ]);
             }
-            code.put(&[at_once(insn).unwrap_or(l.opcode)]);
+            code.put(&[through_caches(insn).unwrap_or(l.opcode)]);
         }
         Wrap::Evex => {
             let mut p = *bytes.get(wrap_at + 1)?;
@@ -337,7 +337,7 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
                 with_vvvv(*bytes.get(wrap_at + 2)?, vvvv),
                 *bytes.get(wrap_at + 3)?,
             ]);
-            code.put(&[at_once(insn).unwrap_or(l.opcode)]);
+            code.put(&[through_caches(insn).unwrap_or(l.opcode)]);
         }
     }
     if l.modrm_at != 0 {

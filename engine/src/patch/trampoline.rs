@@ -14,7 +14,7 @@ use super::original::{self, jump_to, plain};
 use super::parts::{Mark, Phase};
 use super::plan::{Group, Part, What, is_masked_move};
 use super::registers::{named, registers};
-use super::way::Behind;
+use super::way::{Behind, island};
 use super::whole;
 use super::writer::{Target, Writer, keep, restore};
 use crate::access::Insn;
@@ -469,22 +469,4 @@ fn islands(
     }
     w.part = before;
     Some(())
-}
-
-/// A jump to which short branches lead.
-fn island(
-    w: &mut Writer,
-    shorts: impl IntoIterator<Item = usize>,
-    passed: Option<Phase>,
-) -> Option<usize> {
-    if let Some(phase) = passed {
-        w.asm.begin_nop();
-        w.mark(phase);
-    }
-    for short in shorts {
-        w.asm.aim_short(short)?;
-    }
-    let from = w.asm.jmp();
-    w.mark(Phase::Saved);
-    Some(from)
 }

@@ -36,6 +36,24 @@ impl From {
     }
 }
 
+/// A jump to which short branches lead, where registers are in the area. `passed`: what holds for those who come there from before.
+pub fn island(
+    w: &mut Writer,
+    shorts: impl IntoIterator<Item = usize>,
+    passed: Option<Phase>,
+) -> Option<usize> {
+    if let Some(phase) = passed {
+        w.asm.begin_nop();
+        w.mark(phase);
+    }
+    for short in shorts {
+        w.asm.aim_short(short)?;
+    }
+    let from = w.asm.jmp();
+    w.mark(Phase::Saved);
+    Some(from)
+}
+
 /// What an access begins with whose address can be computed twice, so that two registers are enough: the page is asked, and the
 /// hit is counted. A short branch that is taken if there is no such watch. `None`: the address cannot be computed.
 pub fn begin(w: &mut Writer, access: Access, a: u8, target: Target) -> Option<usize> {

@@ -19,7 +19,7 @@ use super::hits::{compare, compare_rest, make, silent};
 use super::implicit::Access;
 use super::parts::{FS, Phase};
 use super::value::{Value, store};
-use super::way::{Behind, From, begin, behind, distance, watch};
+use super::way::{Behind, From, begin, behind, distance, island, watch};
 use super::writer::{Target, Writer, keep, restore};
 
 /// May it be such an access?
@@ -104,9 +104,10 @@ fn any(
     }
     w.asm.ecx(12);
     w.asm.shift(a);
-    let mut none = From::Short(watch(w, mem.kind, b, target));
+    let short = watch(w, mem.kind, b, target);
+    let mut none = From::Short(short);
     if mem.kind != AccessKind::Read && mem.size > 8 {
-        none = passed_by(w, none)?;
+        none = From::Long(island(w, [short], Some(Phase::Saved))?);
     }
     w.asm.save(offset_of!(Area, tally), RCX);
     w.asm.save(target.idle_count, RCX);
@@ -143,11 +144,4 @@ fn any(
     w.mark(Phase::Rest);
     From::Long(body).aim(w)?;
     Some(behind)
-}
-
-/// A branch goes on from here by a longer jump, which nobody else meets.
-fn passed_by(w: &mut Writer, from: From) -> Option<From> {
-    w.asm.begin_nop();
-    from.aim(w)?;
-    Some(From::Long(w.asm.jmp()))
 }
