@@ -180,8 +180,8 @@ fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
     Some(())
 }
 
-/// Is it one of the access's own? Adds a jump that is taken if so.
-pub fn closer(w: &mut Writer, x: &Near, hits: &mut Vec<usize>) -> Option<()> {
+/// Is it one of the access's own? Adds a jump that is taken if so. `surplus`: are all of the access's own set?
+pub fn closer(w: &mut Writer, x: &Near, surplus: bool, hits: &mut Vec<usize>) -> Option<()> {
     w.part = x.part;
     // Its bits may reach beyond 64 from the first one's byte on.
     if x.size == 64 {
@@ -203,6 +203,10 @@ pub fn closer(w: &mut Writer, x: &Near, hits: &mut Vec<usize>) -> Option<()> {
     asm.constant(x.b, x.bits);
     asm.r11_indexed(x.b);
     asm.shift_by(false, R11, R11, RCX);
+    let surplus = surplus && x.size > 1 && x.mask.is_none();
+    if surplus {
+        asm.not(R11);
+    }
     match x.mask {
         Some(mask) => {
             mask.bytes(asm, x.b);
@@ -215,11 +219,23 @@ pub fn closer(w: &mut Writer, x: &Near, hits: &mut Vec<usize>) -> Option<()> {
     }
     asm.load(R11, offset_of!(Area, r11));
     w.mark(Phase::Closer);
-    let clear = w.asm.jrcxz();
-    hits.push(w.asm.jmp());
-    w.asm.aim_short(clear)?;
-    let from = w.asm.jmp();
-    w.asm.aim(from, x.back)?;
+    let none = w.asm.jrcxz();
+    if surplus {
+        // (Bits are also set before a page whose neighbour lies elsewhere.)
+        if let Some(one_page) = on_one_page(&mut w.asm, (x.size, x.a, x.b)) {
+            hits.push(w.asm.jmp());
+            w.asm.aim_short(one_page)?;
+        }
+        let from = w.asm.jmp();
+        w.asm.aim(from, x.back)?;
+        w.asm.aim_short(none)?;
+        hits.push(w.asm.jmp());
+    } else {
+        hits.push(w.asm.jmp());
+        w.asm.aim_short(none)?;
+        let from = w.asm.jmp();
+        w.asm.aim(from, x.back)?;
+    }
     w.mark(Phase::Saved);
     Some(())
 }

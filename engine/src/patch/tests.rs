@@ -38,6 +38,8 @@ fn target(at: u64) -> Target {
         asking: None,
         leaving: 0x7ea1_2345_0040,
         ahead: false,
+        surplus: false,
+        heap: None,
         whole: false,
         counts: true,
         tables: Tables::default(),

@@ -5,7 +5,7 @@ use core::mem::offset_of;
 
 use ulpf_lib::ring::Area;
 
-use super::alias::alias;
+use super::alias::{alias, look_up};
 use super::asm::{Asm, RCX};
 use super::far;
 use super::hits::{Near, closer, hit, tally, whole_page};
@@ -53,6 +53,8 @@ struct Aside {
     b: u8,
     /// A jump to what follows, from where the access was counted before.
     counted: Option<usize>,
+    /// The page's class is still to be looked up; where the part goes on if it has one.
+    found: Option<usize>,
 }
 
 /// Marks of a part, as a rule.
@@ -176,6 +178,13 @@ impl Trampoline {
                 let here = w.asm.here();
                 w.asm.aim(from, here)?;
             }
+            let part = group.parts.get(x.part as usize)?;
+            if let Some(found) = x.found {
+                let not_ours = look_up(&mut w, part.access()?, (x.a, x.b), target);
+                let from = w.asm.jmp();
+                w.asm.aim(from, found)?;
+                w.asm.aim_short(not_ours)?;
+            }
             w.asm.count_in_ecx(target.idle_count);
             w.asm.ecx_from_ch();
             let on = w.asm.jrcxz();
@@ -188,7 +197,6 @@ impl Trampoline {
             w.asm.jump_through(offset_of!(Area, entry));
             w.mark(Phase::Before);
             w.asm.aim_short(on)?;
-            let part = group.parts.get(x.part as usize)?;
             if let What::Implicit(i) = &part.what {
                 if !original::implicit(&mut w, group, part, i, (x.a, x.b), target)? {
                     let from = w.asm.jmp();
@@ -242,9 +250,10 @@ impl Trampoline {
                     Some(count)
                 }
             };
+            let surplus = target.surplus && !access.mem().kind.writes();
             let mut hits = Vec::new();
             for x in &its {
-                closer(&mut w, x, &mut hits)?;
+                closer(&mut w, x, surplus, &mut hits)?;
             }
             let here = w.asm.here();
             for from in hits {
@@ -314,7 +323,7 @@ fn checked(
     near: &mut Vec<Near>,
 ) -> Option<Aside> {
     let part = w.part;
-    let not_ours = alias(w, access, (a, b), target)?;
+    let (not_ours, found) = alias(w, access, (a, b), target)?;
     let (mem, asm) = (access.mem(), &mut w.asm);
     let size = u32::from(mem.size);
     let mask = access.mask();
@@ -425,6 +434,7 @@ fn checked(
         a,
         b,
         counted: None,
+        found,
     })
 }
 

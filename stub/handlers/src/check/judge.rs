@@ -37,6 +37,16 @@ fn is_copier(pc: u64) -> bool {
     })
 }
 
+/// May all loads of this code be of more than is used, so that they are harmless ([`is_surplus`]) if some byte of them is
+/// open? Those of one byte are no such loads.
+pub fn takes_surplus(start: u64, end: u64) -> bool {
+    let copies = COPIERS.iter().any(|[from, to]| {
+        let (from, to) = (from.load(Relaxed), to.load(Relaxed));
+        from != 0 && from < end && start < to
+    });
+    !copies && [start, end - 1].into_iter().all(|pc| unwind::surplus(pc) != Surplus::None)
+}
+
 /// Is the instruction's access, which overlaps the arena, one that somebody should know of? The event to stop for.
 pub fn access(t: Current, gprs: &Gprs, c: &Cause) -> Option<Event> {
     // (Judged before it was made: `foresee`.)

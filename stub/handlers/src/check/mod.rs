@@ -63,6 +63,11 @@ pub static LEAKS: AtomicBool = AtomicBool::new(false);
 /// A debugger wants the program to stop at its errors.
 pub static STOPS: AtomicBool = AtomicBool::new(false);
 
+/// A heap is checked, and nobody but that looks: its bits are all that there are.
+pub fn has_no_debugger() -> bool {
+    entries::ON.load(Relaxed) && !STOPS.load(Relaxed)
+}
+
 /// A forked child, or a program that the debugger lets go, has the heap and nothing that watches it: its functions go on,
 /// and tell nothing.
 pub fn alone() {

@@ -159,23 +159,34 @@ fn change_bytes(addr: u64, len: u64, closed: bool) {
 
 /// The first byte of `[addr, addr + len)` that nobody may touch.
 pub fn first_closed(addr: u64, len: u64) -> Option<u64> {
-    let (mut at, end) = (addr, addr.saturating_add(len));
-    while at < end {
-        let byte = bits(at & !7)?;
-        // SAFETY: the bits of mapped memory of ours.
-        let bits = unsafe { *byte } >> (at & 7);
-        let next = (at | 7) + 1;
-        if bits != 0 {
-            let found = at + u64::from(bits.trailing_zeros());
-            // (It may be one behind the end.)
-            return (found < end).then_some(found);
-        }
-        at = next;
-    }
-    None
+    first(addr, len, 0)
 }
 
 /// The first byte of `[addr, addr + len)` that may be touched.
 pub fn first_open(addr: u64, len: u64) -> Option<u64> {
-    (addr..addr.saturating_add(len)).find(|at| first_closed(*at, 1).is_none())
+    first(addr, len, !0)
+}
+
+/// The first byte of `[addr, addr + len)` whose bit is not that of `other`. A byte that has no bit may be touched, and
+/// nobody looks behind it.
+fn first(addr: u64, len: u64, other: u8) -> Option<u64> {
+    let (mut at, end) = (addr, addr.saturating_add(len));
+    while at < end {
+        let Some(bits) = bits(at & !7) else {
+            return (other != 0).then_some(at);
+        };
+        let (start, stop) = (at & !7, end.min(end_of_window(at)));
+        while at < stop {
+            // SAFETY: the bits of mapped memory of ours; those of a window lie side by side.
+            let byte = unsafe { *bits.add(((at - start) / 8) as usize) };
+            let rest = (byte ^ other) >> (at & 7);
+            if rest != 0 {
+                let found = at + u64::from(rest.trailing_zeros());
+                // (It may be one behind the end.)
+                return (found < end).then_some(found);
+            }
+            at = (at | 7) + 1;
+        }
+    }
+    None
 }

@@ -14,7 +14,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::access::state::cpuid;
-use ulpf_engine::patch::{CLASS_READS, CLASS_WRITES, CLASSES, Tables, WHOLE_DISTANCES};
+use ulpf_engine::patch::{
+    CLASS_READS, CLASS_WRITES, CLASSES, IDLE_START, Tables, WHOLE_DISTANCES,
+};
 use ulpf_lib::guard::{PAGES, PageEntry};
 use ulpf_lib::pages::Guard;
 use ulpf_lib::place;
@@ -22,7 +24,7 @@ use ulpf_lib::ring::TALLIES;
 use ulpf_lib::staged::Changes;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
-use ulpf_stub_handlers::check::{regions, shadow};
+use ulpf_stub_handlers::check::{self, arena, regions, shadow};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::patches;
@@ -38,6 +40,8 @@ const VICTIMS: usize = 16;
 pub struct Classes {
     /// Distance to the alias and guard of each class; 0 is none. `None`: no page has it any more.
     classes: Vec<Option<(u64, Guard)>>,
+    /// See [`Classes::heap`].
+    heap: Option<u64>,
     /// Those that pages of a checked heap have, which are in no batch.
     pinned: BTreeSet<usize>,
     /// Where classes are next taken away from, if all of them are in use.
@@ -180,6 +184,15 @@ impl Classes {
             }
             self.pinned.insert(class.into());
             map.set_class(page, class);
+            if arena::has(page.0) && check::has_no_debugger() {
+                self.heap = self.heap.or(Some(distance));
+            }
+            self.in_heap(TargetAddr(page.0 - PAGE_SIZE));
+            self.in_heap(page);
+            return;
+        }
+        // A watch that the program has set itself: loads of more than they use would not meet it.
+        if check::has_no_debugger() {
             return;
         }
         let Tables { writes, reads, .. } = patches::table().tables;
@@ -222,6 +235,25 @@ impl Classes {
         map.set_class(page, class);
         self.whole(TargetAddr(page.0 - PAGE_SIZE));
         self.whole(page);
+    }
+
+    /// At which distance to its alias most of a checked heap lies. `None`: bodies do not ask for it.
+    pub fn heap(&self) -> Option<u64> {
+        self.heap
+    }
+
+    /// Is every access that begins on `page` one to that part of a checked heap, also if it ends on the next page?
+    fn in_heap(&self, page: TargetAddr) {
+        let map = &g().page_map;
+        let class = map.class(page);
+        let known = self.classes.get(usize::from(class).wrapping_sub(1));
+        let heap = self.heap.map(|distance| (distance, Guard::NoAccess));
+        if heap.is_some()
+            && known == Some(&heap)
+            && map.class(TargetAddr(page.0 + PAGE_SIZE)) == class
+        {
+            map.set_whole(page, IDLE_START as u8, IDLE_START as u8);
+        }
     }
 
     /// Is every access that begins on `page` a hit of one watch, also if it ends on the next page?

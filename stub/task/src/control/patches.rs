@@ -29,7 +29,7 @@ use super::generated::{self, Generated, May};
 use super::gs;
 use super::text;
 use hot::Hot;
-use ulpf_stub_handlers::check::{self, entries, far};
+use ulpf_stub_handlers::check::{self, far, judge};
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::rest::AtRest;
@@ -433,7 +433,9 @@ impl Patches {
         let mut known: Box<[Known]> = group.parts.iter().flat_map(Known::of).collect();
         let hit = known.as_ptr() as u64;
         let idle_count = self.made % IDLE_COUNTS;
-        let whole = self.classes.are_mostly_whole();
+        let heap = self.classes.heap();
+        let whole = heap.is_none() && self.classes.are_mostly_whole();
+        let surplus = check::has_no_debugger() && judge::takes_surplus(start, end);
         let target = |at| Target {
             at,
             idle_count: patches::idle_count_at(idle_count),
@@ -442,10 +444,12 @@ impl Patches {
             asks: hit + (ASKS * size_of::<Known>()) as u64,
             step: KNOWN as u64 * size_of::<Known>() as u64,
             ahead: check::STOPS.load(Relaxed),
+            surplus,
+            heap,
             asking: far::tables(),
             whole,
             // (Where only a heap is checked nobody asks how many accesses found nothing.)
-            counts: !entries::ON.load(Relaxed) || check::STOPS.load(Relaxed),
+            counts: !check::has_no_debugger(),
             tables: patches::table().tables,
         };
         let made = self.body(rest, &mut group, maps, target);
