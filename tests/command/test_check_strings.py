@@ -32,6 +32,16 @@ class Strings(unittest.TestCase):
             with self.subTest(without), mock.patch.dict(os.environ, GLIBC_TUNABLES=f"glibc.cpu.hwcaps={without}"):
                 self.nothing_is_found(program("heap_strings"))
 
+    def test_of_freed_memory(self):
+        """Loads that are patched by then, as those of strings in use, are errors if no byte of them may be read."""
+        for without in PROCESSORS:
+            with self.subTest(without), mock.patch.dict(os.environ, GLIBC_TUNABLES=f"glibc.cpu.hwcaps={without}"):
+                _, said, found, _ = check(program("heap_strings"), "freed", options=["--no-leaks"])
+                self.assertEqual(said, "done\n")
+                self.assertEqual({error["error"] for error in found}, {"freed"}, found)
+                made = [next(caller["line"] for caller in error["callers"] if caller.get("function") == "freed") for error in found]
+                self.assertEqual(len(set(made)), 5, found)
+
     @needs("musl-gcc")
     def test_of_musl(self):
         folder = tempfile.TemporaryDirectory(prefix="ulpf-strings-")

@@ -74,7 +74,23 @@ static void wide(size_t before, size_t length)
 	free(copy);
 }
 
-int main(void)
+/* The same functions on a block that has been freed. */
+static __attribute__((noinline)) void freed(void)
+{
+	char *block = malloc(4096), *text = block + 2000;
+	volatile char first[100] = "another one";
+
+	memset(block, 'a', 4000);
+	memset(block + 4000, 0, 96);
+	free(block);
+	sum += strlen(text);
+	sum += (size_t)memcmp(text, (char *)first, 40);
+	sum += (size_t)memchr(text, 'x', 40);
+	sum += (size_t)strcmp(text, (char *)first);
+	sum += wcslen((wchar_t *)text);
+}
+
+int main(int argc, char **argv)
 {
 	for (size_t before = 0; before < 96; before++)
 		for (size_t length = 0; length < 140; length += length < 70 ? 1 : 7)
@@ -82,6 +98,8 @@ int main(void)
 	for (size_t before = 0; before < 16; before++)
 		for (size_t length = 0; length < 70; length++)
 			wide(before, length);
+	if (argc > 1)
+		freed();
 	puts("done");
 	return sum == 1;
 }

@@ -180,7 +180,7 @@ fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
     Some(())
 }
 
-/// Is it one of the access's own? Adds a jump that is taken if so. `surplus`: are all of the access's own set?
+/// Is it one of the access's own? Adds a jump that is taken if so. `surplus`: are all of the access's own?
 pub fn closer(w: &mut Writer, x: &Near, surplus: bool, hits: &mut Vec<usize>) -> Option<()> {
     w.part = x.part;
     // Its bits may reach beyond 64 from the first one's byte on.

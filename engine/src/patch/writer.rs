@@ -30,8 +30,7 @@ pub struct Target {
     pub ahead: bool,
     /// Accesses with an index ask first whether they lead out of the block of their pointer.
     pub asking: Option<Blocks>,
-    /// Loads that nobody may make a byte of are hits, not those that some bytes of may be loaded: functions for strings
-    /// load more than they use.
+    /// A load is a hit only if all of its bits are set: functions for strings load more than they use.
     pub surplus: bool,
     /// Most accesses are of a checked heap, at this distance to its alias, and [`Tables::whole`] says which.
     pub heap: Option<u64>,
@@ -57,8 +56,9 @@ pub struct Tables {
     /// watch that only counts, in this place of [`Area::hits`]. Zero: it is not so.
     pub tallies: u64,
     /// A byte for each page number, for loads; then the same for stores. Every access that begins on the page is a hit of
-    /// one watch that only counts, in this place of [`Area::hits`], at this one's distance to the alias. Zero: that is not known. Where there is [`Target::heap`], the page and the next one are
-    /// of that instead: the byte is [`IDLE_START`](super::IDLE_START).
+    /// one watch that only counts, in this place of [`Area::hits`], at this one's distance to the alias. Zero: that is not known.
+    /// Where there is [`Target::heap`] it says instead that this page and the next one are of that, and is
+    /// [`IDLE_START`](super::IDLE_START).
     pub whole: u64,
     /// [`super::LOCKS`] locks, and what follows them.
     pub locks: u64,

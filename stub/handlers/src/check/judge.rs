@@ -44,7 +44,10 @@ pub fn takes_surplus(start: u64, end: u64) -> bool {
         let (from, to) = (from.load(Relaxed), to.load(Relaxed));
         from != 0 && from < end && start < to
     });
-    !copies && [start, end - 1].into_iter().all(|pc| unwind::surplus(pc) != Surplus::None)
+    !copies
+        && [start, end - 1]
+            .into_iter()
+            .all(|pc| unwind::surplus(pc) != Surplus::None)
 }
 
 /// Is the instruction's access, which overlaps the arena, one that somebody should know of? The event to stop for.

@@ -14,9 +14,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::access::state::cpuid;
-use ulpf_engine::patch::{
-    CLASS_READS, CLASS_WRITES, CLASSES, IDLE_START, Tables, WHOLE_DISTANCES,
-};
+use ulpf_engine::patch::{CLASS_READS, CLASS_WRITES, CLASSES, IDLE_START, Tables, WHOLE_DISTANCES};
 use ulpf_lib::guard::{PAGES, PageEntry};
 use ulpf_lib::pages::Guard;
 use ulpf_lib::place;
@@ -184,7 +182,7 @@ impl Classes {
             }
             self.pinned.insert(class.into());
             map.set_class(page, class);
-            if arena::has(page.0) && check::has_no_debugger() {
+            if arena::has(page.0) && !check::STOPS.load(Relaxed) {
                 self.heap = self.heap.or(Some(distance));
             }
             self.in_heap(TargetAddr(page.0 - PAGE_SIZE));
