@@ -71,6 +71,12 @@ class Check(unittest.TestCase):
                     self.assertEqual(error["freed_by"][0]["function"], word)
                 self.assertEqual((heap["errors"], heap["searched"]), (1, True))
 
+    def test_memory_of_large_blocks(self):
+        """What was freed is joined again: blocks of all sizes that come and go do not take more and more."""
+        status, said, found, _ = check(program("heap_large"), "30000", options=["--quarantine", "16M"])
+        self.assertEqual((status, found), (0, []))
+        self.assertLess(int(said), 200 << 10)
+
     def test_elements_of_containers(self):
         """Functions that are inlined in one another say what a block was allocated for, and where."""
         for name in "heap_elements", "heap_elements_optimised":

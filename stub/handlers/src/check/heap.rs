@@ -21,12 +21,11 @@ use super::arena::{
     ARENA, CARVED, EXHAUSTED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, START, arena, lock,
 };
 use super::blocks::{
-    EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, granule, has_records, link, offset, put,
-    set_granule, set_next,
+    EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, has_records, put, set_granule,
 };
-use super::shelf::{self, Taken, class};
+use super::shelf::{self, LARGE_SHELF, Taken, class};
 use super::twin::Twin;
-use super::{blocks, entries, quarantine, shadow, told_blocks};
+use super::{blocks, entries, large, quarantine, shadow, told_blocks};
 use crate::runtime::memory;
 use ulpf_stub_tables::patches::tsc;
 
@@ -35,10 +34,6 @@ const LARGEST: u64 = 16 << 10;
 const LARGE_GAP: u64 = PAGE_SIZE;
 /// A freed block of that size or more gives its memory back at once.
 const GIVEN_BACK: u64 = 1 << 20;
-/// The shelf that has the large blocks.
-const LARGE_SHELF: usize = 0;
-/// Free large blocks that are looked at for one that fits.
-const TRIES: usize = 256;
 
 /// Bytes of a gap at least; and at most, if each is a random number from there to here.
 static GAP: AtomicU64 = AtomicU64::new(16);
@@ -79,6 +74,7 @@ pub fn adopt(twin: Twin) {
     twin.take(&RANDOM);
     blocks::adopt(twin);
     shelf::adopt(twin);
+    large::adopt(twin);
     quarantine::adopt(twin);
 }
 
@@ -93,7 +89,7 @@ pub enum NoRoom {
 }
 
 /// Memory for granules that nobody has had.
-fn carve(granules: u64) -> Result<u64, NoRoom> {
+pub fn carve(granules: u64) -> Result<u64, NoRoom> {
     let _lock = lock();
     let at = CARVED.load(Relaxed);
     let end = at + granules * GRANULE;
@@ -150,59 +146,6 @@ fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
     Ok(fresh)
 }
 
-fn large(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
-    let granules = need.div_ceil(GRANULE);
-    // The first one that is large enough; what is left of it stays free.
-    let (mut before, mut at) = (0, shelf.large().load(Relaxed));
-    for _ in 0..TRIES {
-        if at == 0 {
-            break;
-        }
-        let (slot, next) = (offset(at), get(offset(at)).next);
-        let has = match granule(slot) {
-            Granule::Large(n) => n,
-            _ => 0,
-        };
-        if has >= granules {
-            let mut follows = next;
-            let takes = if has_records() { granules } else { has };
-            if has > takes {
-                let rest = slot + takes * GRANULE;
-                set_large(rest, has - takes);
-                put(
-                    rest,
-                    Slot {
-                        state: FREE,
-                        next,
-                        ..EMPTY
-                    },
-                );
-                follows = link(rest);
-            }
-            match before {
-                0 => shelf.large().store(follows, Relaxed),
-                _ => set_next(offset(before), follows),
-            }
-            set_large(slot, takes);
-            return Ok(slot);
-        }
-        (before, at) = (at, next);
-    }
-    if !has_records() {
-        return Err(NoRoom::Never);
-    }
-    let slot = carve(granules)?;
-    set_large(slot, granules);
-    Ok(slot)
-}
-
-fn set_large(slot: u64, granules: u64) {
-    set_granule(slot, Granule::Large(granules), LARGE_SHELF);
-    for n in 1..granules {
-        set_granule(slot + n * GRANULE, Granule::Behind(n), LARGE_SHELF);
-    }
-}
-
 /// Bytes behind the next block, at least.
 fn gap() -> u64 {
     let (least, most) = (GAP.load(Relaxed), GAP_MOST.load(Relaxed));
@@ -247,7 +190,7 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
         } else {
             need += LARGE_GAP;
             shelf = shelf::take(LARGE_SHELF);
-            large(&shelf, need)?
+            large::take(need)?
         };
         before = get(slot).state;
         let inside = (arena() + slot).next_multiple_of(align.max(16)) - (arena() + slot);
@@ -340,7 +283,7 @@ pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
 }
 
 /// Whole pages of a freed block go back to the system.
-fn give_back(addr: u64, len: u64) {
+pub fn give_back(addr: u64, len: u64) {
     let from = addr.next_multiple_of(PAGE_SIZE);
     let to = (addr + len) & !(PAGE_SIZE - 1);
     if from >= to {

@@ -40,6 +40,7 @@ pub mod hooks;
 pub mod judge;
 pub mod jumps;
 pub mod known;
+pub mod large;
 pub mod lines;
 pub mod news;
 pub mod old;

@@ -14,9 +14,12 @@ use super::arena::{self, GRANULE, Lock, Locked};
 use super::blocks::{FREE, Granule, Slot, get, granule, link, offset, owner, put, slot_of};
 use super::chain::Chain;
 use super::found::{count, findings};
+use super::large;
 use super::twin::Twin;
 
 const CLASSES: usize = 64;
+/// The one that has the large blocks.
+pub const LARGE_SHELF: usize = 0;
 
 /// By size of slots: the free ones, and where the next unused one is and its granule ends.
 pub struct Class {
@@ -49,8 +52,6 @@ static ALL: [Shelf; SHELVES] = [const {
         least: AtomicU64::new(0),
     }
 }; SHELVES];
-/// Free large blocks, under the lock of the first shelf.
-static LARGE: AtomicU32 = AtomicU32::new(0);
 /// A bit for each shelf that was ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
@@ -58,7 +59,6 @@ static USED: AtomicU32 = AtomicU32::new(0);
 pub fn adopt(twin: Twin) {
     // (At rest, when no lock is taken.)
     twin.take(&ALL);
-    twin.take(&LARGE);
     twin.take(&USED);
 }
 
@@ -117,11 +117,6 @@ impl Taken {
 
     pub fn class(&self, n: usize) -> Option<&'static Class> {
         self.shelf.classes.get(n)
-    }
-
-    /// The list of free large blocks, of which the first shelf has them all.
-    pub fn large(&self) -> &'static AtomicU32 {
-        &LARGE
     }
 
     pub fn freed(&self) -> &'static Chain {
@@ -186,22 +181,23 @@ impl Taken {
 
     /// A slot of this shelf may be used again.
     pub fn take_back(&self, slot: u64) {
-        let list = match granule(slot & !(GRANULE - 1)) {
-            Granule::Small(size) => self.class(class(size).0).map(|c| &c.free),
-            Granule::Large(_) => Some(self.large()),
-            _ => None,
-        };
-        if let Some(list) = list {
-            let next = list.swap(link(slot), Relaxed);
-            let state = FREE;
-            put(
-                slot,
-                Slot {
-                    state,
-                    next,
-                    ..get(slot)
-                },
-            );
+        match granule(slot & !(GRANULE - 1)) {
+            Granule::Small(size) => {
+                if let Some(class) = self.class(class(size).0) {
+                    let next = class.free.swap(link(slot), Relaxed);
+                    let state = FREE;
+                    put(
+                        slot,
+                        Slot {
+                            state,
+                            next,
+                            ..get(slot)
+                        },
+                    );
+                }
+            }
+            Granule::Large(n) => large::put_back(slot, n, get(slot)),
+            _ => {}
         }
     }
 }
