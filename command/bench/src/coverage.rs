@@ -193,6 +193,8 @@ fn tactic(
                 asks: 0,
                 asking: None,
                 step: 0,
+                surplus: false,
+                heap: None,
                 ahead: false,
                 counts: true,
                 whole: false,

@@ -11,29 +11,24 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use linux_raw_sys::general as k;
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::command::Gap;
 use ulpf_lib::ring::found::{Asked, By, Wrong};
-use ulpf_lib::sys;
 
-use super::arena::{
-    ARENA, CARVED, EXHAUSTED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, START, arena, lock,
-};
+use super::arena::{ARENA, GRANULE, GRANULES_AT, RECORDS_AT, START, arena};
 use super::blocks::{
     EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, has_records, put, set_granule,
 };
-use super::shelf::{self, LARGE_SHELF, Taken, class};
+use super::room::{GIVEN_BACK, NoRoom, carve, each_window, give_back};
+use super::shelf::{self, Taken, class};
 use super::twin::Twin;
-use super::{blocks, entries, large, quarantine, shadow, told_blocks};
+use super::{blocks, large, quarantine, shadow, told_blocks};
 use crate::runtime::memory;
 use ulpf_stub_tables::patches::tsc;
 
 const LARGEST: u64 = 16 << 10;
 /// Of a large block, the gap behind it at least.
 const LARGE_GAP: u64 = PAGE_SIZE;
-/// A freed block of that size or more gives its memory back at once.
-const GIVEN_BACK: u64 = 1 << 20;
 
 /// Bytes of a gap at least; and at most, if each is a random number from there to here.
 static GAP: AtomicU64 = AtomicU64::new(16);
@@ -79,51 +74,6 @@ pub fn adopt(twin: Twin) {
 }
 
 // ---- allocation ----------------------------------------------------------------------------------
-
-/// There is no memory for it.
-pub enum NoRoom {
-    /// As long as the arena has not grown by so many bytes.
-    Grow(u64),
-    /// Nor ever will be.
-    Never,
-}
-
-/// Memory for granules that nobody has had.
-pub fn carve(granules: u64) -> Result<u64, NoRoom> {
-    let _lock = lock();
-    let at = CARVED.load(Relaxed);
-    let end = at + granules * GRANULE;
-    if end > ARENA {
-        return Err(NoRoom::Never);
-    }
-    let mapped = MAPPED.load(Relaxed);
-    if end > mapped && !entries::asleep() {
-        return Err(match EXHAUSTED.load(Relaxed) {
-            true => NoRoom::Never,
-            false => NoRoom::Grow(end - mapped),
-        });
-    }
-    if end > mapped && !grow_alone(end - mapped) {
-        return Err(NoRoom::Never);
-    }
-    CARVED.store(end, Relaxed);
-    Ok(at)
-}
-
-/// In a forked child nobody watches: it takes memory itself.
-fn grow_alone(more: u64) -> bool {
-    let mapped = MAPPED.load(Relaxed);
-    let more = more.next_multiple_of(16 << 20).min(ARENA - mapped);
-    let prot = k::PROT_READ | k::PROT_WRITE;
-    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED | k::MAP_NORESERVE;
-    let at = arena() + mapped;
-    // SAFETY: address space that the heap has reserved.
-    let done = unsafe { sys!(k::__NR_mmap, at, more, prot, flags, -1i64, 0) }.is_ok();
-    if done {
-        MAPPED.store(mapped + more, Relaxed);
-    }
-    done
-}
 
 fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
     let (n, size) = class(need);
@@ -189,7 +139,7 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
             small(&shelf, need)?
         } else {
             need += LARGE_GAP;
-            shelf = shelf::take(LARGE_SHELF);
+            shelf = shelf::take(large::SHELF);
             large::take(need)?
         };
         before = get(slot).state;
@@ -224,16 +174,6 @@ fn clear(addr: u64, len: u64) {
     each_window(addr, len, |at, n| unsafe {
         core::ptr::write_bytes(shadow::reachable(at) as *mut u8, 0, n as usize)
     });
-}
-
-fn each_window(addr: u64, len: u64, mut f: impl FnMut(u64, u64)) {
-    let (mut at, end) = (addr, addr + len);
-    while at < end {
-        let window = (at - arena()) / shadow::WINDOW * shadow::WINDOW + shadow::WINDOW + arena();
-        let stop = end.min(window);
-        f(at, stop - at);
-        at = stop;
-    }
 }
 
 /// Copies from one block to another.
@@ -280,22 +220,4 @@ pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
         return Err(Wrong::Mismatch);
     }
     Ok(())
-}
-
-/// Whole pages of a freed block go back to the system.
-pub fn give_back(addr: u64, len: u64) {
-    let from = addr.next_multiple_of(PAGE_SIZE);
-    let to = (addr + len) & !(PAGE_SIZE - 1);
-    if from >= to {
-        return;
-    }
-    each_window(from, to - from, |at, n| {
-        let reachable = shadow::reachable(at);
-        let advice = match reachable == at {
-            true => k::MADV_DONTNEED,
-            false => k::MADV_REMOVE,
-        };
-        // SAFETY: memory of a block that has been freed.
-        let _ = unsafe { sys!(k::__NR_madvise, reachable, n, advice) };
-    });
 }

@@ -11,9 +11,11 @@ use super::arena::{ARENA, CARVED, GRANULE, arena};
 use super::blocks::{
     EMPTY, FREE, Granule, Slot, get, granule, has_records, link, offset, put, set_granule, set_next,
 };
-use super::heap::{self, NoRoom};
-use super::shelf::LARGE_SHELF;
+use super::room::{self, NoRoom};
 use super::twin::Twin;
+
+/// The shelf that has them.
+pub const SHELF: usize = 0;
 
 const SIZES: usize = (ARENA / GRANULE).ilog2() as usize + 1;
 /// Free blocks of the same power of two that are looked at for one that fits.
@@ -21,8 +23,6 @@ const TRIES: usize = 64;
 /// Neighbours are looked for when this share of all granules has become free since, and so many at least.
 const SHARE: u64 = 64;
 const LEAST: u64 = 16;
-/// Neighbours of so many bytes together give their memory back.
-const GIVEN_BACK: u64 = 1 << 20;
 
 struct Free {
     /// By power of two: the first one of a list.
@@ -58,7 +58,7 @@ pub fn take(need: u64) -> Result<u64, NoRoom> {
     if !has_records() {
         return Err(NoRoom::Never);
     }
-    let slot = heap::carve(granules)?;
+    let slot = room::carve(granules)?;
     set(slot, granules);
     Ok(slot)
 }
@@ -162,16 +162,16 @@ fn put_run((slot, n, granules): (u64, u64, u64)) {
     }
     if n > 1 {
         set(slot, granules);
-        if granules * GRANULE >= GIVEN_BACK {
-            heap::give_back(arena() + slot, granules * GRANULE);
+        if granules * GRANULE >= room::GIVEN_BACK {
+            room::give_back(arena() + slot, granules * GRANULE);
         }
     }
     put_back(slot, granules, get(slot));
 }
 
 fn set(slot: u64, granules: u64) {
-    set_granule(slot, Granule::Large(granules), LARGE_SHELF);
+    set_granule(slot, Granule::Large(granules), SHELF);
     for n in 1..granules {
-        set_granule(slot + n * GRANULE, Granule::Behind(n), LARGE_SHELF);
+        set_granule(slot + n * GRANULE, Granule::Behind(n), SHELF);
     }
 }

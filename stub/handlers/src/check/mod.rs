@@ -49,6 +49,7 @@ pub mod quarantine;
 pub mod regions;
 pub mod report;
 pub mod requests;
+pub mod room;
 pub mod serve;
 pub mod shadow;
 pub mod shelf;

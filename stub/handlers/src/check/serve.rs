@@ -7,6 +7,7 @@ use ulpf_lib::ring::found::{Asked, By, Wrong};
 
 use super::entries::{self, Function};
 use super::heap::{self, Origin};
+use super::room::NoRoom;
 use super::{arena, blocks, depot, known, news, old, overlaps, report, shadow};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
@@ -84,7 +85,7 @@ pub fn serve(
         let asked = asked(function, a);
         match heap::allocate(size, align, caller.origin(by, asked, noted), zeroed) {
             Ok(block) => Returns(block),
-            Err(heap::NoRoom::Grow(bytes)) => {
+            Err(NoRoom::Grow(bytes)) => {
                 // The call is begun anew, at malloc.
                 if by == By::NewArray
                     && let Some(t) = caller.thread
@@ -93,7 +94,7 @@ pub fn serve(
                 }
                 NeedsRoom(bytes)
             }
-            Err(heap::NoRoom::Never) => NONE,
+            Err(NoRoom::Never) => NONE,
         }
     };
     match function {
@@ -234,8 +235,8 @@ fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outco
     let by = By::Malloc;
     let new = match heap::allocate(size, 16, caller.origin(by, asked, noted), false) {
         Ok(new) => new,
-        Err(heap::NoRoom::Grow(bytes)) => return Outcome::NeedsRoom(bytes),
-        Err(heap::NoRoom::Never) => return Outcome::Returns(0),
+        Err(NoRoom::Grow(bytes)) => return Outcome::NeedsRoom(bytes),
+        Err(NoRoom::Never) => return Outcome::Returns(0),
     };
     heap::copy(block, new, old.size.min(size));
     if let Err(wrong) = free_any(block, By::Malloc, noted) {

@@ -18,8 +18,6 @@ use super::large;
 use super::twin::Twin;
 
 const CLASSES: usize = 64;
-/// The one that has the large blocks.
-pub const LARGE_SHELF: usize = 0;
 
 /// By size of slots: the free ones, and where the next unused one is and its granule ends.
 pub struct Class {
