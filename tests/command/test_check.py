@@ -77,6 +77,15 @@ class Check(unittest.TestCase):
         self.assertEqual((status, found), (0, []))
         self.assertLess(int(said), 200 << 10)
 
+    def test_more_than_there_is(self):
+        """Who asks for more than the heap can ever have gets nothing, and goes on; somebody is told."""
+        with tempfile.NamedTemporaryFile("r") as log:
+            run = [ULPF, "check", "--log", log.name, "--", program("heap_limit"), hex(1 << 35), "3"]
+            done = subprocess.run(run, capture_output=True, text=True, timeout=60 * PATIENCE)
+            said = log.read() + done.stderr
+        self.assertEqual((done.returncode, done.stdout), (0, "not so much\ndone\n"))
+        self.assertEqual(said.count("the checked heap cannot grow by"), 1, said)
+
     def test_elements_of_containers(self):
         """Functions that are inlined in one another say what a block was allocated for, and where."""
         for name in "heap_elements", "heap_elements_optimised":

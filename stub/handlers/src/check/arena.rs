@@ -1,6 +1,6 @@
 //! Where the checked heap is, and its locks.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
@@ -21,7 +21,8 @@ pub static GRANULES_AT: AtomicU64 = AtomicU64::new(0);
 /// So much of the arena is memory, and so much of that has been given to granules; in bytes.
 pub static MAPPED: AtomicU64 = AtomicU64::new(0);
 pub static CARVED: AtomicU64 = AtomicU64::new(GRANULE);
-pub static EXHAUSTED: AtomicBool = AtomicBool::new(false);
+/// It cannot grow by so many bytes, or by more.
+pub static REFUSED: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Its first byte; 0: there is none.
 #[inline]
@@ -41,9 +42,9 @@ pub fn mapped() -> u64 {
     MAPPED.load(Relaxed)
 }
 
-/// By the stub's task, at rest: it cannot grow any more.
-pub fn exhausted() {
-    EXHAUSTED.store(true, Relaxed);
+/// By the stub's task, at rest: it cannot grow by so many bytes. How many were too many before.
+pub fn refuse(bytes: u64) -> u64 {
+    REFUSED.fetch_min(bytes, Relaxed)
 }
 
 /// By the stub's task, at rest: so much is memory now.

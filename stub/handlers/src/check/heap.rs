@@ -131,41 +131,53 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
     let gap = gap().max((size / 16).next_multiple_of(16).min(512));
     let extra = if align > 16 { align } else { 0 };
     let mut need = rounded + gap + extra;
-    let (slot, before);
-    {
-        let shelf;
-        slot = if need <= LARGEST {
-            shelf = shelf::take(origin.thread as usize);
-            small(&shelf, need)?
-        } else {
-            need += LARGE_GAP;
-            shelf = shelf::take(large::SHELF);
-            large::take(need)?
-        };
-        before = get(slot).state;
-        let inside = (arena() + slot).next_multiple_of(align.max(16)) - (arena() + slot);
-        put(
-            slot,
-            Slot {
-                state: IN_USE,
-                by: origin.by as u8,
-                asked: origin.asked as u8,
-                inside: inside as u32,
-                size,
-                allocated: origin.noted,
-                ..EMPTY
-            },
-        );
-        let block = arena() + slot + inside;
-        memory::expect(shadow::reachable(block));
-        shadow::open(block, size);
-        shelf.allocated(size);
-        if before == 0 || !zeroed {
-            return Ok(block);
-        }
+    let is_small = need <= LARGEST;
+    if !is_small {
+        need += LARGE_GAP;
     }
-    let block = arena() + slot + u64::from(get(slot).inside);
-    clear(block, size);
+    let (shelf, slot) = loop {
+        let number = if is_small {
+            origin.thread as usize
+        } else {
+            large::SHELF
+        };
+        let shelf = shelf::take(number);
+        let slot = match is_small {
+            true => small(&shelf, need),
+            false => large::take(need),
+        };
+        match slot {
+            Ok(slot) => break (shelf, slot),
+            // (Rather than that the program gets no memory, uses of freed blocks are not found.)
+            Err(NoRoom::Never) => drop(shelf),
+            Err(grow) => return Err(grow),
+        }
+        if !quarantine::shorten(need) {
+            return Err(NoRoom::Never);
+        }
+    };
+    let before = get(slot).state;
+    let inside = (arena() + slot).next_multiple_of(align.max(16)) - (arena() + slot);
+    put(
+        slot,
+        Slot {
+            state: IN_USE,
+            by: origin.by as u8,
+            asked: origin.asked as u8,
+            inside: inside as u32,
+            size,
+            allocated: origin.noted,
+            ..EMPTY
+        },
+    );
+    let block = arena() + slot + inside;
+    memory::expect(shadow::reachable(block));
+    shadow::open(block, size);
+    shelf.allocated(size);
+    drop(shelf);
+    if before != 0 && zeroed {
+        clear(block, size);
+    }
     Ok(block)
 }
 

@@ -67,6 +67,25 @@ pub fn add(shelf: Taken, slot: u64, bytes: u64) {
     }
 }
 
+/// There is no memory for so many bytes: half of what waits is used again, and from now on no more is kept. `false`: that would
+/// not help.
+pub fn shorten(need: u64) -> bool {
+    const LEAST: u64 = 64 << 10;
+    let ended = {
+        let _lock = LOCK.lock();
+        let waiting = WAITING.bytes();
+        if waiting < need.max(LEAST) {
+            return false;
+        }
+        QUARANTINE.fetch_min(waiting / 2, Relaxed);
+        WAITING.take_until(waiting / 2)
+    };
+    if let Some(ended) = &ended {
+        release(ended);
+    }
+    ended.is_some()
+}
+
 /// These may be used again.
 fn release(chain: &Loose) {
     let mut shelf: Option<Taken> = None;

@@ -6,7 +6,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::sys;
 
-use super::arena::{ARENA, CARVED, EXHAUSTED, GRANULE, MAPPED, arena, lock};
+use super::arena::{ARENA, CARVED, GRANULE, MAPPED, REFUSED, arena, lock};
 use super::{entries, shadow};
 
 /// What is free gives its memory back if it is as large: a freed block at once, neighbours when they are joined.
@@ -25,17 +25,15 @@ pub fn carve(granules: u64) -> Result<u64, NoRoom> {
     let _lock = lock();
     let at = CARVED.load(Relaxed);
     let end = at + granules * GRANULE;
-    if end > ARENA {
-        return Err(NoRoom::Never);
-    }
-    let mapped = MAPPED.load(Relaxed);
-    if end > mapped && !entries::asleep() {
-        return Err(match EXHAUSTED.load(Relaxed) {
-            true => NoRoom::Never,
-            false => NoRoom::Grow(end - mapped),
+    let more = end.saturating_sub(MAPPED.load(Relaxed));
+    if more > 0 && !entries::asleep() {
+        // (Whoever is asked for more than there can be says so.)
+        return Err(match more < REFUSED.load(Relaxed) {
+            true => NoRoom::Grow(more),
+            false => NoRoom::Never,
         });
     }
-    if end > mapped && !grow_alone(end - mapped) {
+    if more > 0 && (end > ARENA || !grow_alone(more)) {
         return Err(NoRoom::Never);
     }
     CARVED.store(end, Relaxed);

@@ -510,18 +510,23 @@ impl Control {
     /// The arena gets so many bytes more, or there is no more.
     pub fn grow_heap(&mut self, bytes: u64) {
         let had = arena::mapped();
-        let wanted = (had / 2).clamp(LEAST_CHUNK, MOST_CHUNK).max(bytes);
-        let len = wanted.next_multiple_of(GRANULE).min(ARENA - had);
         let start = arena::arena() + had;
-        if len < bytes || !self.add_chunk(start, len) {
-            arena::exhausted();
-            self.warn(
-                "ulpf: the checked heap cannot grow any more: the program gets no more memory from it\n",
-            );
-            return;
+        let wanted = (had / 2).clamp(LEAST_CHUNK, MOST_CHUNK).max(bytes);
+        for wanted in [wanted, bytes] {
+            let len = wanted.next_multiple_of(GRANULE).min(ARENA - had);
+            if len >= bytes && self.add_chunk(start, len) {
+                arena::grown(had + len);
+                return self.serve_allocators();
+            }
         }
-        arena::grown(had + len);
-        self.serve_allocators();
+        let before = arena::refuse(bytes);
+        // (A program may ask for much, and be content with less.)
+        if bytes <= before / 2 {
+            self.warn(&alloc::format!(
+                "ulpf: the checked heap cannot grow by {bytes} bytes: from now on freed blocks are used again sooner where memory is \
+wanted, so that uses of them may not be found; where that is not enough, the program gets none\n"
+            ));
+        }
     }
 
     fn add_chunk(&mut self, start: u64, len: u64) -> bool {
