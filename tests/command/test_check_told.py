@@ -93,6 +93,18 @@ class Requests(unittest.TestCase):
                 found = {case([name.text for name in error.iterfind("stack/frame/fn")], expected) for error in ElementTree.parse(path).getroot().iterfind("error")}
                 self.assertEqual(found, names)
 
+    def test_what_is_lost_is_counted(self):
+        cases(self)
+        commands = [[ULPF, "check", "--no-leaks", program(TOLD), "leaks"]]
+        if find_tool("valgrind"):
+            commands.append(["valgrind", "-q", program(TOLD), "leaks"])
+        for command in commands:
+            with self.subTest(command[0]):
+                done = subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE)
+                self.assertEqual(done.stdout, "0 0 0 0 0 0 0 0\n420 90 70 0 6 1 1 0\n", done.stderr)
+                if command[0] == ULPF:
+                    self.assertEqual(done.stderr.count("the program asks what is lost by now: 3 blocks (120 bytes)"), 1, done.stderr)
+
     def test_suppressions(self):
         """Memcheck's own word for it, and ours, which is written."""
         cases(self)

@@ -1,6 +1,6 @@
 // What the program tells of its memory by Valgrind's client requests, each error beside a twin without it: `heap_told bad`,
 // `heap_told good` run all cases, `heap_told CASE` that one's error, and no arguments list them with the word of `ulpf check`;
-// `heap_told serve` runs those that it is told of, a line each; `heap_told signals` looks at what requests leave as it is.
+// `heap_told leaks` has counted what it loses; `heap_told serve` runs those that it is told of, a line each; `heap_told signals` looks at what requests leave as it is.
 // Without Valgrind's headers there are none.
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -309,6 +309,43 @@ static int serve(void)
 	return 0;
 }
 
+// ---- what is lost is counted ----
+static HIDDEN void lose(void)
+{
+	for (int n = 0; n < 3; n++) {
+		char **outer = malloc(40);
+		*outer = malloc(100);
+		sink += (long)outer & 1;
+	}
+}
+static HIDDEN void wipe(void)
+{
+	volatile char room[8192];
+	for (unsigned n = 0; n < sizeof room; n++)
+		room[n] = 0;
+}
+static int leaks(void)
+{
+	static char *kept, *inside;
+	unsigned long counts[2][8] = { 0 };
+	kept = malloc(70);
+	inside = malloc(90) + 10;
+	lose();
+	wipe();
+	for (int turn = 0; turn < 2; turn++) {
+		unsigned long *c = counts[turn];
+		VALGRIND_COUNT_LEAKS(c[0], c[1], c[2], c[3]);
+		VALGRIND_COUNT_LEAK_BLOCKS(c[4], c[5], c[6], c[7]);
+		if (turn == 0)
+			VALGRIND_DO_LEAK_CHECK;
+	}
+	for (int turn = 0; turn < 2; turn++)
+		for (int n = 0; n < 8; n++)
+			printf("%lu%c", counts[turn][n], n < 7 ? ' ' : '\n');
+	sink += *kept + *inside;
+	return 0;
+}
+
 int main(int count, char **words)
 {
 	if (count < 2) {
@@ -318,6 +355,8 @@ int main(int count, char **words)
 	}
 	if (strcmp(words[1], "serve") == 0)
 		return serve();
+	if (strcmp(words[1], "leaks") == 0)
+		return leaks();
 	if (strcmp(words[1], "signals") == 0 && among_signals() != 0)
 		return 1;
 	if (strcmp(words[1], "threads") == 0)

@@ -230,6 +230,10 @@ fn serve_request(t: Current, uc: &mut UContext, known: &Known) {
                 park::request(t, uc, Request::WatchTold { start, end });
                 asked = true;
             }
+            told::Outcome::NeedsCount => {
+                park::request(t, uc, Request::CountLeaks);
+                asked = true;
+            }
         }
     };
     if !stop(t, uc, known) {

@@ -1,7 +1,7 @@
 //! What the program tells of its memory by Valgrind's client requests: blocks of its own allocators, and what nobody may
 //! touch. What each request means is what memcheck makes of it.
 
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::addr::USER_END;
@@ -43,6 +43,9 @@ mod numbers {
     pub const DEFINED: u64 = MEMCHECK + 2;
     pub const IS_ADDRESSABLE: u64 = MEMCHECK + 4;
     pub const IS_DEFINED: u64 = MEMCHECK + 5;
+    pub const FIND_LEAKS: u64 = MEMCHECK + 6;
+    pub const COUNT_LEAKS: u64 = MEMCHECK + 7;
+    pub const COUNT_LEAK_BLOCKS: u64 = MEMCHECK + 12;
     const OURS: u64 = (b'U' as u64) << 24 | (b'L' as u64) << 16;
     /// (address, bytes): the first byte that nobody may touch, or 0.
     pub const POISONED: u64 = OURS;
@@ -54,6 +57,24 @@ pub enum Outcome {
     Returns(u64),
     /// The accesses to this memory have to be looked at first; nothing has been done.
     NeedsWatch(u64, u64),
+    /// What is lost has to be counted first; nothing has been done.
+    NeedsCount,
+}
+
+/// What the program has last asked to be looked for: blocks, and their bytes, that are lost, lost with these, perhaps lost, and
+/// reachable.
+pub static LEFT: [[AtomicU64; 2]; 4] = [const { [const { AtomicU64::new(0) }; 2] }; 4];
+
+/// As memcheck counts them: what is lost, perhaps lost, reachable, and hidden by suppressions, which nobody here knows of.
+fn left(what: usize) -> [u64; 4] {
+    let count = |of: &[AtomicU64; 2]| of.get(what).map_or(0, |n| n.load(Relaxed));
+    let [lost, with, perhaps, reachable] = &LEFT;
+    [
+        count(lost) + count(with),
+        count(perhaps),
+        count(reachable),
+        0,
+    ]
 }
 
 /// Who makes the request.
@@ -74,6 +95,7 @@ pub fn serve(t: Current, gprs: &Gprs, known: &Known, asked: bool) -> Outcome {
     // (They may be anything; what is behind them, of requests of two words, is.)
     let words = match request {
         numbers::MALLOCLIKE..=numbers::RESIZE => 4,
+        numbers::COUNT_LEAKS | numbers::COUNT_LEAK_BLOCKS => 4,
         numbers::NO_ACCESS..=numbers::IS_DEFINED | numbers::POISONED => 2,
         _ => 0,
     };
@@ -84,6 +106,9 @@ pub fn serve(t: Current, gprs: &Gprs, known: &Known, asked: bool) -> Outcome {
         && let Some((from, to)) = regions::unknown(at, at.saturating_add(len))
     {
         return Outcome::NeedsWatch(from, to);
+    }
+    if request == numbers::FIND_LEAKS && !asked {
+        return Outcome::NeedsCount;
     }
     let caller = Caller {
         t,
@@ -128,6 +153,12 @@ pub fn serve(t: Current, gprs: &Gprs, known: &Known, asked: bool) -> Outcome {
         numbers::POOL_EXISTS => {
             let _lock = arena::lock();
             return Returns(pool(a, false).is_some().into());
+        }
+        numbers::COUNT_LEAKS | numbers::COUNT_LEAK_BLOCKS => {
+            let what = usize::from(request == numbers::COUNT_LEAKS);
+            for (to, count) in [a, b, c, d].into_iter().zip(left(what)) {
+                memory::put(to, &count);
+            }
         }
         numbers::COUNT_ERRORS => {
             return Returns(findings().map_or(0, |f| f.errors.load(Relaxed)));

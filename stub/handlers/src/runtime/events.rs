@@ -262,6 +262,8 @@ pub enum Request {
     },
     /// The program ends: which blocks of the checked heap are left?
     FindLeaks,
+    /// The program wants to know what is lost by now.
+    CountLeaks,
     /// The program ends: which accesses were hot is kept for the next run.
     KeepHot,
 }

@@ -9,7 +9,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::PAGE_SIZE;
@@ -22,7 +22,7 @@ use ulpf_lib::place;
 use ulpf_lib::ring::found::{By, IN_MEMORY, Wrong};
 use ulpf_lib::sys;
 use ulpf_stub_handlers::check::blocks::{self, Block};
-use ulpf_stub_handlers::check::{arena, found, judge, regions, report, shadow, told_blocks};
+use ulpf_stub_handlers::check::{arena, found, judge, regions, report, shadow, told, told_blocks};
 use ulpf_stub_handlers::global::{g, machine};
 
 use super::{Control, parked, text};
@@ -145,6 +145,32 @@ impl Control {
         if self.mark_all() {
             tell(|_, wrong, blocks, bytes, example| report::left(wrong, blocks, bytes, example));
         }
+    }
+
+    /// The program asks meanwhile: it can have the sums, and they are told.
+    pub fn count_leaks(&mut self) {
+        if !self.mark_all() {
+            return;
+        }
+        told::LEFT
+            .iter()
+            .flatten()
+            .for_each(|n| n.store(0, Relaxed));
+        tell(|_, wrong, blocks, bytes, _| {
+            if let Some([all, all_bytes]) = wrong.left().and_then(|n| told::LEFT.get(n)) {
+                all.fetch_add(blocks, Relaxed);
+                all_bytes.fetch_add(bytes, Relaxed);
+            }
+        });
+        let sum = |of: &[AtomicU64; 2]| {
+            let [blocks, bytes] = of.each_ref().map(|n| n.load(Relaxed));
+            let s = if blocks == 1 { "" } else { "s" };
+            alloc::format!("{blocks} block{s} ({bytes} bytes)")
+        };
+        let [lost, with, perhaps, reachable] = told::LEFT.each_ref().map(sum);
+        self.warn(&alloc::format!(
+            "ulpf: the program asks what is lost by now: {lost}; with these, {with}; possibly, {perhaps}; still reachable, {reachable}\n"
+        ));
     }
 
     /// The same for a debugger that asks meanwhile: of so many places there is a report.

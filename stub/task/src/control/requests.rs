@@ -259,6 +259,10 @@ impl Control {
                 self.find_leaks();
                 false
             }
+            Request::CountLeaks => {
+                self.count_leaks();
+                false
+            }
             // Whatever is served is followed by what there is to tell.
             Request::Tell | Request::None | Request::End | Request::OpenEnd => false,
         }
