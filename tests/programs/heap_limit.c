@@ -1,6 +1,5 @@
 /*
  * Frees a large block and a small one at once, again and again; before that it asks for more than there is: heap_limit BYTES ROUNDS.
- * (Memory that ulpf looks at is that of a file, so a limit for files is one for the heap.)
  */
 #include <stdio.h>
 #include <stdlib.h>

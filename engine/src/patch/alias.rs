@@ -8,7 +8,8 @@ use super::parts::{CLASS_READS, CLASS_WRITES, FS, IDLE_START};
 use super::writer::{Target, Writer, keep};
 
 /// The three registers are in the area from here on, and `a` holds the alias of the access. A short branch that is taken if
-/// its page has none, when rcx is zero; and where [`look_up`] goes on, if that is still to be asked there.
+/// its page has none, when rcx is zero. With an offset behind it, the branch says only that the page is not of
+/// [`Target::heap`]: where it leads, [`look_up`] is still to be asked, and goes on at that offset.
 pub fn alias(
     w: &mut Writer,
     access: Access,

@@ -1,6 +1,6 @@
 //! What is known of the heap's memory: what each granule is for, and which block is in each slot.
 
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_lib::ring::found::{Asked, By, SHELVES};
 
@@ -262,6 +262,20 @@ pub fn next(addr: u64) -> Option<Block> {
         Some((slot, size)) => near(arena() + slot + size).or_else(|| near(granule)),
         None => near(granule),
     }
+}
+
+/// The slot, of which this is known, is free, and the first one of this list. Under the lock of its shelf.
+pub fn put_free(list: &AtomicU32, slot: u64, known: Slot) {
+    let next = list.swap(link(slot), Relaxed);
+    let state = FREE;
+    put(
+        slot,
+        Slot {
+            state,
+            next,
+            ..known
+        },
+    );
 }
 
 pub fn set_next(slot: u64, next: u32) {

@@ -30,21 +30,18 @@ pub fn add_copier((start, end): (u64, u64)) {
     }
 }
 
-fn is_copier(pc: u64) -> bool {
+/// Is some of this code in one of them?
+fn copies(start: u64, end: u64) -> bool {
     COPIERS.iter().any(|[from, to]| {
         let from = from.load(Relaxed);
-        from != 0 && from <= pc && pc < to.load(Relaxed)
+        from != 0 && from < end && start < to.load(Relaxed)
     })
 }
 
 /// May all loads of this code be of more than is used, so that they are harmless ([`is_surplus`]) if some byte of them is
 /// open? Those of one byte are no such loads.
 pub fn takes_surplus(start: u64, end: u64) -> bool {
-    let copies = COPIERS.iter().any(|[from, to]| {
-        let (from, to) = (from.load(Relaxed), to.load(Relaxed));
-        from != 0 && from < end && start < to
-    });
-    !copies
+    !copies(start, end)
         && [start, end - 1]
             .into_iter()
             .all(|pc| unwind::surplus(pc) != Surplus::None)
@@ -94,7 +91,7 @@ fn wrong_byte(c: &Cause) -> Option<u64> {
 /// A load of more than is used ([`is_surplus`]), also where a mask leaves only some bytes of it: with AVX-512 the end of
 /// one string masks what is compared of the other one.
 fn is_harmless(c: &Cause) -> bool {
-    if is_copier(c.pc) {
+    if copies(c.pc, c.pc + 1) {
         return false;
     }
     // What is left over is decoded, which costs more than the rest.

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::arena::{ARENA, CARVED, GRANULE, arena};
 use super::blocks::{
-    EMPTY, FREE, Granule, Slot, get, granule, has_records, link, offset, put, set_granule, set_next,
+    EMPTY, FREE, Granule, Slot, get, granule, has_records, offset, put_free, set_granule, set_next,
 };
 use super::room::{self, NoRoom};
 use super::twin::Twin;
@@ -66,16 +66,7 @@ pub fn take(need: u64) -> Result<u64, NoRoom> {
 /// The slot, of so many granules, may be used again. `known`: what is known of it.
 pub fn put_back(slot: u64, granules: u64, known: Slot) {
     let Some(list) = list(granules) else { return };
-    let next = list.swap(link(slot), Relaxed);
-    let state = FREE;
-    put(
-        slot,
-        Slot {
-            state,
-            next,
-            ..known
-        },
-    );
+    put_free(list, slot, known);
     ALL.granules.fetch_add(granules, Relaxed);
 }
 

@@ -1,7 +1,7 @@
 //! What is wrong, written down for the command: each error once for each place, with who made it, and the block that is
 //! nearest with who allocated and who freed it.
 
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
@@ -202,15 +202,19 @@ fn wake() {
     }
 }
 
+/// Adds blocks that are left, and their bytes, to the sums of those of which the same is to be said.
+pub fn add_left(sums: &[[AtomicU64; 2]; 4], wrong: Wrong, blocks: u64, bytes: u64) {
+    if let Some([all, all_bytes]) = wrong.left().and_then(|n| sums.get(n)) {
+        all.fetch_add(blocks, Relaxed);
+        all_bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
 /// Blocks that are left at the end, all of one place. By the stub's task, at rest.
 pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
     let Some(f) = findings() else { return };
     let Some(r) = f.reports.iter().find(|r| r.told.load(Relaxed) == 0) else {
-        if let Some([all, all_bytes]) = wrong.left().and_then(|n| f.left.get(n)) {
-            all.fetch_add(blocks, Relaxed);
-            all_bytes.fetch_add(bytes, Relaxed);
-        }
-        return;
+        return add_left(&f.left, wrong, blocks, bytes);
     };
     describe(r, wrong as u32, blocks, bytes);
     note_block(r, Some(example));

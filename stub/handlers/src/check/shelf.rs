@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use ulpf_lib::ring::found::{Counts, Findings, SHELVES};
 
 use super::arena::{self, GRANULE, Lock, Locked};
-use super::blocks::{FREE, Granule, Slot, get, granule, link, offset, owner, put, slot_of};
+use super::blocks::{Granule, get, granule, offset, owner, put_free, slot_of};
 use super::chain::Chain;
 use super::found::{count, findings};
 use super::large;
@@ -182,16 +182,7 @@ impl Taken {
         match granule(slot & !(GRANULE - 1)) {
             Granule::Small(size) => {
                 if let Some(class) = self.class(class(size).0) {
-                    let next = class.free.swap(link(slot), Relaxed);
-                    let state = FREE;
-                    put(
-                        slot,
-                        Slot {
-                            state,
-                            next,
-                            ..get(slot)
-                        },
-                    );
+                    put_free(&class.free, slot, get(slot));
                 }
             }
             Granule::Large(n) => large::put_back(slot, n, get(slot)),

@@ -512,7 +512,8 @@ impl Control {
         let had = arena::mapped();
         let start = arena::arena() + had;
         let wanted = (had / 2).clamp(LEAST_CHUNK, MOST_CHUNK).max(bytes);
-        for wanted in [wanted, bytes] {
+        let less = (bytes < wanted).then_some(bytes);
+        for wanted in [wanted].into_iter().chain(less) {
             let len = wanted.next_multiple_of(GRANULE).min(ARENA - had);
             if len >= bytes && self.add_chunk(start, len) {
                 arena::grown(had + len);
@@ -521,7 +522,7 @@ impl Control {
         }
         let before = arena::refuse(bytes);
         // (A program may ask for much, and be content with less.)
-        if bytes <= before / 2 {
+        if had > 0 && bytes <= before / 2 {
             self.warn(&alloc::format!(
                 "ulpf: the checked heap cannot grow by {bytes} bytes: from now on freed blocks are used again sooner where memory is \
 wanted, so that uses of them may not be found; where that is not enough, the program gets none\n"

@@ -157,10 +157,7 @@ impl Control {
             .flatten()
             .for_each(|n| n.store(0, Relaxed));
         tell(|_, wrong, blocks, bytes, _| {
-            if let Some([all, all_bytes]) = wrong.left().and_then(|n| told::LEFT.get(n)) {
-                all.fetch_add(blocks, Relaxed);
-                all_bytes.fetch_add(bytes, Relaxed);
-            }
+            report::add_left(&told::LEFT, wrong, blocks, bytes);
         });
         let sum = |of: &[AtomicU64; 2]| {
             let [blocks, bytes] = of.each_ref().map(|n| n.load(Relaxed));
