@@ -1,7 +1,8 @@
 # make            builds target/release/ulpf
 # make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
-# make check      formats, lints, some of the tests: in a minute or two where all is built (installs what is missing)
-# make test       everything that CI checks (installs what is missing)
+# make check      formats, lints, some of the tests: within a minute where all is built (installs what is missing)
+# make test       everything that CI checks: 20 minutes on two processors (installs what is missing)
+# make nightly    what takes longer: other kernels, packages, GDB's suite, programs of Debian's archive, coverage-guided fuzzing, the oldest Rust (as root)
 # make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
 # make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): COLLECTION=rr|libc-test|valgrind|ltp FROM=sources
 # make check-suite   Juliet's errors of the heap under ulpf check: FROM=folder-of-Juliet
@@ -41,18 +42,23 @@ PACKAGED_PACKAGES := musl-tools xz-utils
 PEER_PACKAGES  := valgrind libquantum-dev
 # The kernel module is built with the packaged headers, and booted in a simulator.
 KERNEL_PACKAGES := linux-headers-cloud-amd64 qemu-system-x86 sparse kmod
+# Build a kernel for debugging.
+DEBUG_PACKAGES := flex bison bc libelf-dev
 # Without these, some tests skip and say why.
 EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git dwz debuginfod nginx-light zsh fish man-db golang-go musl-tools libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 \
 	clang libc++-dev libc++abi-dev user-mode-linux
 
 build: need-build
-	$(CARGO) build --release
+	$(CARGO) build --release -p ulpf -p libulpf
 	@$(MAKE) -s -C ulpf-lib/c stage
 demo: need-demo build
 	@$(MAKE) -s -C examples bin/bank
 	@demo/run
 test: need-test
 	@tests/all
+nightly: need-test
+	@.ci/need $(SUITE_PACKAGES) $(PACKAGED_PACKAGES) $(DEBUG_PACKAGES)
+	@tests/all --nightly $(STEPS)
 check: need-check build examples
 	@$(MAKE) -s -C tests/programs
 	@tests/all --only format lint quick
@@ -67,7 +73,8 @@ peers: need-build build
 	@tests/peers $(or $(COLLECTION),rr) $(if $(FROM),--from $(FROM))
 SECONDS ?= 1800
 soak: need-test build
-	$(CARGO) run --release -q -p ulpf-oracle -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(CARGO) build --release -q -p ulpf -p ulpf-oracle
+	target/release/ulpf-oracle soak $(SECONDS) $(if $(SEED),--seed $(SEED))
 	ULPF_MUTATIONS=1000000 tests/run command.test_following.Places.test_many
 	@$(MAKE) -s -C tests/programs bin/heap_model bin/heap_model_new
 	tests/heap-model --accesses 10000000 $(if $(SEED),--seed $(SEED))
@@ -75,11 +82,12 @@ fuzz: SECONDS = 600
 fuzz: need-test
 	@fuzz/run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGET)
 bench: need-bench build
-	target/release/ulpf bench --write
+	@$(MAKE) -s -C ulpf-lib/c stage PROFILE=packaged
+	target/packaged/ulpf bench --write
 kernel-test: need-kernel need-check
 	@ULPF_KERNEL=$(KERNEL) tests/run kernel.
 kernel-debug: need-kernel need-check
-	@.ci/need flex bison bc libelf-dev
+	@.ci/need $(DEBUG_PACKAGES)
 	@.ci/kernel-debug
 	@ULPF_KERNEL=debug tests/run kernel.
 kernel-bench: need-kernel build
@@ -90,7 +98,7 @@ kernel-fuzz: need-kernel
 	@python3 tests/lib/vm.py --cpus 1 --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls
 sim: need-build
 	@.ci/need $(SIM_PACKAGES)
-	$(CARGO) build --release -p ulpf-sim-bridge
+	$(CARGO) build --release -p ulpf -p ulpf-sim-bridge
 examples: need-build
 	@$(MAKE) -s -C examples
 docs:
@@ -105,14 +113,14 @@ install:
 	if [ -x target/release/ulpf-sim ]; then install -D target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
 	target/release/ulpf pages $(DESTDIR)$(PREFIX)/share
 	@$(MAKE) -s -C ulpf-lib/c install PREFIX=$(PREFIX)
-# What is measured and tested is the profile `release`; `packaged` is the same, linked to be small, and with a C library
-# of its own, so that it runs whichever one the system has.
+# `release` is what is tested; `packaged` is the same, linked to be small and measured, and here with a C library of its
+# own, so that it runs whichever one the system has.
 STATIC := x86_64-unknown-linux-musl
 packaged: need-build
 	@.ci/need $(PACKAGED_PACKAGES)
 	@[ -d "$$(rustc --print target-libdir --target $(STATIC))" ] || rustup target add $(STATIC)
 	CC_x86_64_unknown_linux_musl=musl-gcc $(CARGO) build --profile packaged -p ulpf --target $(STATIC)
-	@$(MAKE) -s -C ulpf-lib/c stage
+	@$(MAKE) -s -C ulpf-lib/c stage PROFILE=packaged
 tarball: packaged
 	@packaging/build tarball debug
 ENGINE ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
@@ -146,4 +154,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo docs test gdb-suite check-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball image deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test
+.PHONY: build check demo docs test nightly gdb-suite check-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball image deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test

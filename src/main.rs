@@ -1,16 +1,7 @@
-//! The `ulpf` command: its command line, and the subcommands that are small. The others are crates in `command/`.
-//!
-#![doc = include_str!("../command/README.md")]
+//! The `ulpf` binary: the command line of [`ulpf_cli`], and the image of the stub. Only this crate contains the image, so
+//! a change of the stub compiles the stub, and links this binary.
 #![forbid(unsafe_code)]
 
-mod bridge;
-mod cli;
-mod doctor;
-mod gdb;
-mod last;
-mod pages;
-mod sim;
-
 fn main() {
-    std::process::exit(cli::main());
+    std::process::exit(ulpf_cli::main(ulpf_image::STUB));
 }

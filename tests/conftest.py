@@ -2,10 +2,15 @@
 
 Attributes of a test or of its class say how the test is run:
 
-    limit   seconds, times ULPF_TEST_PATIENCE; a test that exceeds them is stopped and fails (90 if nothing is said).
-            With pytest-xdist, tests with a long limit start first.
+    limit   seconds, times ULPF_TEST_PATIENCE; a test that exceeds them is stopped and fails (90 if nothing is said)
     idle    the test waits for most of its time: with pytest-xdist, such tests run one by one, beside the others
     alone   the test needs the machine for itself: with pytest-xdist, it runs when all others are done
+    night   why the test is a part of `make nightly` and not of `make test` (a text)
+    larger  by night the test runs a second time, with a larger workload (lib.env.LONG)
+    costs   why the test may take more than 20 seconds (a text)
+
+tests/costs.json has the seconds of each test that takes more than one (`tests/run --record`). With pytest-xdist, the
+longest test starts first.
 
 The whole text of a failed test is in target/failed-tests; what is shown is cut to its ends.
 """
@@ -41,6 +46,17 @@ def says(item, name, default):
     return getattr(item.function, name, getattr(item.cls, name, default))
 
 
+COSTS = os.path.join(os.path.dirname(os.path.realpath(__file__)), "costs.json")
+
+
+def costs():
+    """{test: seconds}, as recorded; a test that is not named takes less than a second."""
+    if not os.path.exists(COSTS):
+        return {}
+    with open(COSTS) as file:
+        return json.load(file)
+
+
 def limit(item):
     return says(item, "limit", 90) * PATIENCE
 
@@ -54,7 +70,9 @@ def worker(config):
 
 def pytest_addoption(parser):
     parser.addoption("--named", metavar="WORD", action="append", default=[],
-                     help="only tests with this in their names, such as gdb.test_watch or Watch.test_five (may be repeated)")
+                     help="only tests with this in their names, such as gdb.test_watch or Watch.test_five (may be repeated); "
+                          "by day and by night")
+    parser.addoption("--nightly", action="store_true", help="the tests of `make nightly`, and only those")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -65,11 +83,18 @@ def pytest_collection_modifyitems(config, items):
             (wanted if any(word in dotted(item.nodeid) for word in words) else others).append(item)
         config.hook.pytest_deselected(items=others)
         items[:] = wanted
+    elif all("::" not in argument for argument in config.args):
+        by_night = lambda item: bool(says(item, "night", None))
+        nightly = config.getoption("--nightly")
+        wanted = [item for item in items if (by_night(item) or says(item, "larger", False) if nightly else not by_night(item))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
+        items[:] = wanted
     for item in items:
         item.add_marker(pytest.mark.timeout(limit(item)))
     if worker(config):
         # A long test that starts last keeps one processor busy and all others idle.
-        items.sort(key=lambda item: -limit(item))
+        seconds = costs()
+        items.sort(key=lambda item: -seconds.get(dotted(item.nodeid), 0))
     if worker(config) == "gw0":
         kinds = {item.nodeid: kind for kind in ("idle", "alone") for item in items if says(item, kind, False)}
         with open(os.path.join(config.workerinput["shared"], "kinds"), "w") as file:

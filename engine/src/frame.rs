@@ -158,7 +158,9 @@ pub struct SigFrame {
 
 /// `fpstate` is longer than the legacy 512 bytes and says by how much (`FP_XSTATE_MAGIC1` of the kernel).
 pub const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
-const SW_RESERVED: usize = 464;
+/// Offset in an fpstate of the kernel's `struct _fpx_sw_bytes`: magic, length (4 bytes each), components (8), length of
+/// the XSAVE image (4).
+pub const SW_RESERVED: usize = 464;
 /// Size of an image without extended state (FXSAVE).
 pub const FXSAVE_LEN: usize = 512;
 

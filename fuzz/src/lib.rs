@@ -1,29 +1,53 @@
-//! What all targets have in common. A target is a file in `src/bin`; README.md says how they are run.
+//! Fuzz targets, and what drives them. README.md says how they are run.
 //!
 //! ```text
-//!   corpus/TARGET ─▶ libFuzzer ─ bytes ─▶ target! ─▶ memory::bounded ─▶ the code in question
-//!                        ▲                                                     │
-//!                        └───────────────── coverage, comparisons ◀────────────┘
+//!   corpus/TARGET ─▶ slice (changes from a fixed seed)  ─ bytes ─▶ memory::bounded ─▶ targets/TARGET.rs
+//!         └────────▶ libFuzzer (only with coverage)     ─ bytes ─▶        ▲                  │
+//!                        ▲                                                                   │
+//!                        └───────────────── coverage, comparisons ◀──────────────────────────┘
 //! ```
-//! An input fails if the code panics, runs for longer than `-timeout`, overflows a stack of 2 MiB (what a
-//! thread of the command has), or takes more memory than [`memory::MOST`].
+//! An input fails if the code panics, runs for too long, overflows a stack of 2 MiB (what a thread of the
+//! command has), or takes more memory than [`memory::MOST`].
 
+pub mod changes;
+pub mod corpus;
 pub mod memory;
-mod stack;
+pub mod slice;
+#[cfg(feature = "coverage")]
+pub mod stack;
+pub mod targets;
 
-pub use stack::catch_overflow;
+/// A function that reads outside bytes and asserts what must hold.
+pub struct Target {
+    pub name: &'static str,
+    /// Number of changed inputs in a plain test: about two seconds in a release build.
+    pub inputs: u64,
+    pub run: fn(&[u8]),
+}
 
-/// Defines a target: `target!(|data| …)`.
-#[macro_export]
-macro_rules! target {
-    (|$data:ident| $body:expr) => {
-        libfuzzer_sys::fuzz_target!(init: $crate::catch_overflow(), |bytes: &[u8]| {
-            $crate::memory::bounded(|| {
-                let $data = bytes;
-                $body
-            })
-        });
-    };
+include!(concat!(env!("OUT_DIR"), "/table.rs"));
+
+/// The target of this name.
+///
+/// # Panics
+/// There is none.
+pub const fn target(name: &str) -> &'static Target {
+    let mut n = 0;
+    while n < TARGETS.len() {
+        if same(TARGETS[n].name.as_bytes(), name.as_bytes()) {
+            return &TARGETS[n];
+        }
+        n += 1;
+    }
+    panic!("no fuzz target has this name")
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    let mut n = 0;
+    while n < a.len() && n < b.len() && a[n] == b[n] {
+        n += 1;
+    }
+    n == a.len() && n == b.len()
 }
 
 /// The lines of an input, for what has several parts.

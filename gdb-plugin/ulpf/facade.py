@@ -552,8 +552,38 @@ def is_c():
 
 
 def compile_condition(expression, as_c=True):
-    """What GDB prints of an expression's bytecode; C++, or the user's own language."""
-    return execute(("with language c++ -- " if as_c and not is_c() else "") + f"maint agent-eval {expression}")
+    """What GDB prints of an expression's bytecode; C++, or the user's own language.
+
+    GDB meets internal errors of its own where a value has more than 8 bytes (gen_fetch, ax-gdb.c) and where a member is
+    one of a virtual base. It would ask whether to end, and end. Here such an error is a gdb.error as any other.
+    """
+    with _living_through_internal_errors():
+        try:
+            return execute(("with language c++ -- " if as_c and not is_c() else "") + f"maint agent-eval {expression}")
+        except KeyboardInterrupt as e:
+            # That is how GDB ends the command after an internal error. (It calls Ctrl-C "Quit".)
+            if "aborted" not in str(e):
+                raise
+    raise gdb.error("GDB has no bytecode for a value of it: one of more than 8 bytes, or of a virtual base")
+
+
+@contextlib.contextmanager
+def _living_through_internal_errors():
+    """GDB asks nobody, and goes on, where it meets an error of its own."""
+    before = {}
+    for what, wanted in ("quit", "no"), ("corefile", "no"), ("backtrace", "off"):
+        try:
+            said = re.search(r'is "?(\w+)"?\.$', execute(f"maint show internal-error {what}").strip())
+            execute(f"maint set internal-error {what} {wanted}")
+        except gdb.error:
+            continue  # GDB 11 prints no backtrace
+        if said:
+            before[what] = said.group(1)
+    try:
+        yield
+    finally:
+        for what, was in before.items():
+            execute(f"maint set internal-error {what} {was}")
 
 
 def make_variable(name):

@@ -104,6 +104,8 @@ def _listing(expression, text):
 
 def _prepared(text, type):
     """The condition with what GDB would understand otherwise put so that it means the same at every hit."""
+    if "__int128" in text:
+        raise NotByGdb("bytecode computes with 64 bits")
     for name in _VARIABLE.findall(text):
         _variable(name)
     text = _VARIABLE.sub(lambda m: _typed(m.group(1), type), text)
@@ -127,6 +129,8 @@ def _typed(name, type):
     type = _element(type)
     if facade.is_float(type):
         raise NotByGdb("floating-point numbers")
+    if facade.is_integer(type) and type.sizeof > 8:
+        raise NotByGdb(f"{type} has more than 64 bits")
     if facade.is_pointer(type):
         return f"(({type}) {variable})" if facade.is_c() else variable
     if facade.is_struct(type) or type.sizeof not in _SIZES:

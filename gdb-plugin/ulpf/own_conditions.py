@@ -56,6 +56,13 @@ class Frame:
             code.add(value + _const(wanted) + _EQUAL + _NOT).passes()
 
 
+def _is_wide(type):
+    """Is it an integer that bytecode, which computes with 64 bits, cannot hold, or a pointer to one or an array of them?"""
+    while type.code in (gdb.TYPE_CODE_PTR, gdb.TYPE_CODE_ARRAY):
+        type = type.target().strip_typedefs()
+    return type.code in (gdb.TYPE_CODE_INT, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_BOOL) and type.sizeof > 8
+
+
 def _told_by(symbol):
     return symbol.name, symbol.symtab and symbol.symtab.fullname(), symbol.line
 
@@ -131,6 +138,8 @@ class Condition:
             raise NotCompiled(f"conditions in {language or 'this language'} are not compiled")
         if _CALL.search(re.sub(r"\bsizeof\s*\(", "", text)):
             raise NotCompiled("it may call a function")
+        if "__int128" in text:
+            raise NotCompiled("it computes with more than 64 bits")
         if len(_SHIFT.findall(text)) != len(_CONSTANT_SHIFT.findall(text)):
             raise NotCompiled("it shifts by a variable")
         self.symbols = {}
@@ -142,6 +151,8 @@ class Condition:
             if symbol is None:
                 raise NotCompiled(f"{name} is not known here")
             type = symbol.type.strip_typedefs() if symbol.type else None
+            if type is not None and _is_wide(type):
+                raise NotCompiled(f"{name} has more than 64 bits")
             if type is not None and type.code in (gdb.TYPE_CODE_REF, getattr(gdb, "TYPE_CODE_RVALUE_REF", -1)):
                 raise NotCompiled(f"{name} is a reference")
             if symbol.needs_frame:
@@ -166,7 +177,7 @@ class Condition:
             if here is None or _told_by(here) != _told_by(symbol):
                 raise NotCompiled(f"{name} means something else here")
         try:
-            self.listing = facade.execute(f"maint agent-eval {self.text}")
+            self.listing = facade.compile_condition(self.text, as_c=False)
             bytecode.assemble(self.listing, {})
         except bytecode.Unsupported as e:
             raise NotCompiled(f"GDB compiles it to {e}") from None

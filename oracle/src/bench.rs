@@ -11,15 +11,18 @@ use crate::ulpf::{How, Patching, Tasks};
 use crate::{registers, step, ulpf, unicorn};
 use anyhow::{Result, bail};
 use std::io::Write;
+use std::ops::AddAssign;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub struct Bench {
     pub ulpf: PathBuf,
-    /// Where the programs are written.
+    /// Where the programs are written: no other bench's.
     pub elf: PathBuf,
-    pub codes: Codes,
+    pub codes: Arc<Codes>,
 }
 
 #[derive(Default)]
@@ -27,7 +30,7 @@ pub struct Totals {
     pub programs: u64,
     instructions: u64,
     accesses: u64,
-    hits: u64,
+    pub hits: u64,
     pub differences: u64,
     /// Programs that no judge could follow (they fault).
     pub unjudged: u64,
@@ -48,6 +51,29 @@ pub struct Totals {
     pub patches: u64,
     /// Interruptions.
     pub moments: u64,
+    /// Single steps of the examples.
+    pub steps: u64,
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Totals) {
+        self.programs += other.programs;
+        self.instructions += other.instructions;
+        self.accesses += other.accesses;
+        self.hits += other.hits;
+        self.differences += other.differences;
+        self.unjudged += other.unjudged;
+        self.stepped += other.stepped;
+        self.threaded += other.threaded;
+        self.registers += other.registers;
+        self.filtering += other.filtering;
+        self.forking += other.forking;
+        self.making += other.making;
+        self.executing += other.executing;
+        self.patches += other.patches;
+        self.moments += other.moments;
+        self.steps += other.steps;
+    }
 }
 
 /// What is run.
@@ -336,7 +362,17 @@ impl Bench {
     }
 }
 
+/// What another worker starts while an executable is written has that file open for writing until its own execve, and
+/// nobody can execute it until then (ETXTBSY).
+static EXECUTABLES: Mutex<()> = Mutex::new(());
+
+pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    let _none_is_written = EXECUTABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    command.spawn()
+}
+
 fn write(path: &Path, elf: &[u8]) -> Result<()> {
+    let _none_starts = EXECUTABLES.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = std::fs::remove_file(path);
     let mut file = std::fs::OpenOptions::new()
         .create(true)
@@ -562,7 +598,7 @@ impl Bench {
 impl Totals {
     pub fn line(&self, time: Duration) -> String {
         format!(
-            "{} programs ({} of several threads, {} in debug registers, {} with filters, {} with children, {} that make code, {} that execute others), {} instructions, {} accesses compared, {} hits compared, \
+            "{} programs ({} of several threads, {} in debug registers, {} with filters, {} with children, {} that make code, {} that execute others), {} instructions, {} single steps of examples, {} accesses compared, {} hits compared, \
              {} differences; {} patches, {} interruptions ({} programs without a judge; {:.0} s, \
              {:.0} accesses/s)",
             self.programs,
@@ -573,6 +609,7 @@ impl Totals {
             self.making,
             self.executing,
             self.instructions,
+            self.steps,
             self.accesses,
             self.hits,
             self.differences,

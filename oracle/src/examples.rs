@@ -1,7 +1,7 @@
 //! Real programs: those of `examples/` and `tests/programs/`, with their C library, judged in single steps from `ready()` to
 //! their end, or as far as the steps go that are allowed.
 
-use crate::bench::{Bench, say_difference};
+use crate::bench::{Bench, Totals, say_difference};
 use crate::hits::{Access, Expected, Recorder, compare};
 use crate::program::Watch;
 use crate::ring::Ring;
@@ -14,11 +14,10 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mne
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 use ulpf_lib::{AccessKind, WatchKind};
 
-struct Example {
-    name: &'static str,
+pub struct Example {
+    pub name: &'static str,
     args: &'static [&'static str],
     /// Instructions that are stepped at most.
     steps: u64,
@@ -42,7 +41,7 @@ const fn example(
 }
 
 /// Those with one thread, whose memory does not depend on the time or on process numbers.
-const EXAMPLES: [Example; 19] = [
+pub static EXAMPLES: [Example; 19] = [
     example(
         "five",
         &[],
@@ -387,28 +386,28 @@ impl Stepper<'_> {
 }
 
 /// What to run, and the totals of it.
-pub fn run(bench: &Bench, only: Option<&str>) -> Result<bool> {
-    let start = Instant::now();
-    let (mut ok, mut hits, mut steps, mut placed) = (true, 0, 0, 0);
-    for e in EXAMPLES.iter().filter(|e| only.is_none_or(|o| o == e.name)) {
-        let program = path(e.name);
-        let title = format!("{} {}", e.name, e.args.join(" "));
-        let judged = e.judge(&program).with_context(|| title.clone())?;
+impl Example {
+    /// `false`: something is wrong, and has been told.
+    pub fn compare(&self, bench: &Bench, totals: &mut Totals) -> Result<bool> {
+        let program = path(self.name);
+        let title = format!("{} {}", self.name, self.args.join(" "));
+        let judged = self.judge(&program).with_context(|| title.clone())?;
         ensure!(
             judged.expected.epochs.iter().any(|e| !e.is_empty()),
             "{title}: nothing is hit"
         );
-        steps += judged.expected.instructions;
+        totals.steps += judged.expected.instructions;
+        let mut ok = true;
         for patching in ALL {
             let how = How {
                 ulpf: &bench.ulpf,
                 patching,
                 placement: "guard",
-                seed: steps,
+                seed: judged.expected.instructions,
                 tasks: Tasks::default(),
             };
-            let same = actual(&how, &program, e, &judged).map(|(mut actual, patches)| {
-                placed += patches;
+            let same = actual(&how, &program, self, &judged).map(|(mut actual, patches)| {
+                totals.patches += patches;
                 if judged.cut {
                     // What came later has no judge.
                     let most = judged.expected.epochs[0]
@@ -419,7 +418,7 @@ pub fn run(bench: &Bench, only: Option<&str>) -> Result<bool> {
                 compare(&judged.expected, &vec![actual])
             });
             match same {
-                Ok(Ok(n)) => hits += n,
+                Ok(Ok(n)) => totals.hits += n,
                 Ok(Err(d)) => {
                     println!("{title}, {patching:?}: differs");
                     say_difference(&d);
@@ -431,12 +430,8 @@ pub fn run(bench: &Bench, only: Option<&str>) -> Result<bool> {
                 }
             }
         }
+        Ok(ok)
     }
-    println!(
-        "examples: {steps} single steps, {hits} hits compared, {placed} patches ({:.0} s)",
-        start.elapsed().as_secs_f64()
-    );
-    Ok(ok)
 }
 
 type Hits = std::collections::BTreeMap<u32, Vec<crate::hits::Hit>>;

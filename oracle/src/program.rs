@@ -14,10 +14,11 @@
 
 use crate::generate::Windows;
 use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
-use ulpf_lib::hot::{Entry, MAGIC};
+use ulpf_lib::hot::{Entry, MAGIC, Page, code_hash};
 
 pub const CODE: u64 = 0x40_0000;
 pub const CONTROL: u64 = 0x0f00_0000;
@@ -272,12 +273,30 @@ fn build_id(parts: &[(u64, u32, Vec<u8>)]) -> u64 {
 /// or not; and the file's name.
 pub fn hot(parts: &[(u64, u32, Vec<u8>)]) -> (String, Vec<u8>) {
     let mut file = MAGIC.to_vec();
-    for (at, _, code) in parts.iter().filter(|p| p.1 == EXEC) {
+    let mut pages: BTreeMap<u64, Vec<Entry>> = BTreeMap::new();
+    let code = || parts.iter().filter(|p| p.1 == EXEC);
+    for (at, _, code) in code() {
         for i in &mut iced_x86::Decoder::with_ip(64, code, *at, 0) {
             let own = code.get((i.ip() - at) as usize..).unwrap_or(&[]);
             let entry = Entry::new(i.ip() as u32, own.get(..i.len()).unwrap_or(&[]), true);
-            file.extend(entry.0.to_le_bytes());
+            pages.entry(i.ip() & !4095).or_default().push(entry);
         }
+    }
+    for (page, entries) in pages {
+        // Behind the code of a part its page is empty.
+        let mut bytes = [0; 4096];
+        for (at, _, code) in code() {
+            for (n, byte) in (*at..).zip(code).filter(|(n, _)| n & !4095 == page) {
+                bytes[(n - page) as usize] = *byte;
+            }
+        }
+        let head = Page {
+            offset: page as u32,
+            entries: entries.len() as u32,
+            code: code_hash(&bytes),
+        };
+        file.extend(head.to_bytes());
+        file.extend(entries.iter().flat_map(|e| e.0.to_le_bytes()));
     }
     let id = build_id(parts).to_le_bytes();
     let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();

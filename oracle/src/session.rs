@@ -1,5 +1,6 @@
 //! A program under `ulpf server` on stdin and stdout: the protocol, as far as it is needed here.
 
+use crate::bench::spawn;
 use crate::program::Watch;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{HashMap, VecDeque};
@@ -38,12 +39,11 @@ impl Drop for Session {
 impl Session {
     /// `command` is `ulpf server`, but for what is always the same. The program rests at its beginning.
     pub fn start(command: &mut Command) -> Result<Session> {
-        let mut server = command
+        command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot start {command:?}"))?;
+            .stderr(Stdio::null());
+        let mut server = spawn(command).with_context(|| format!("cannot start {command:?}"))?;
         let mut s = Session {
             to: server.stdin.take().context("no stdin")?,
             from: server.stdout.take().context("no stdout")?,

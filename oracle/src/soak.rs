@@ -1,11 +1,13 @@
 //! What is run: a soak, the slice of `make test`, single programs and fixed cases.
 
 use crate::bench::{Bench, Kind, Totals};
-use crate::examples;
+use crate::examples::{EXAMPLES, Example};
 use crate::generate::{self, More};
 use crate::program::Judge;
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The kinds take turns.
@@ -79,29 +81,79 @@ fn registers_work(ulpf: &Path) -> bool {
         .any(|l| l.starts_with("ok") && l.contains("debug registers"))
 }
 
+/// All processors at work, each with a bench of its own: `told` hears the sum after each piece of work. `false`:
+/// something is wrong with one of them.
+fn share<W: Send>(
+    bench: &Bench,
+    work: impl Iterator<Item = W> + Send,
+    run: impl Fn(&Bench, W, &mut Totals) -> Result<bool> + Sync,
+    told: impl Fn(&Totals) + Sync,
+) -> Result<(bool, Totals)> {
+    let work = Mutex::new(work);
+    let all = Mutex::new((true, Totals::default()));
+    let worker = |n: usize| -> Result<()> {
+        let folder = bench.elf.with_file_name(n.to_string());
+        std::fs::create_dir_all(&folder)?;
+        let bench = Bench {
+            ulpf: bench.ulpf.clone(),
+            elf: folder.join("program"),
+            codes: bench.codes.clone(),
+        };
+        loop {
+            let Some(piece) = lock(&work).next() else {
+                return Ok(());
+            };
+            let mut totals = Totals::default();
+            let ok = run(&bench, piece, &mut totals)?;
+            let mut all = lock(&all);
+            all.0 &= ok;
+            all.1 += totals;
+            told(&all.1);
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..std::thread::available_parallelism().map_or(2, usize::from))
+            .map(|n| scope.spawn(move || worker(n)))
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|w| w.join().unwrap_or_else(|_| bail!("a worker has panicked")))
+    })?;
+    Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Bench {
     fn soak(&self, time: Duration, first: u64, only: Option<Kind>) -> Result<bool> {
         let start = Instant::now();
-        let mut totals = Totals::default();
-        let mut told = Instant::now();
+        let told = Mutex::new(Instant::now());
+        let enough = AtomicBool::new(false);
         let registers = registers_work(&self.ulpf);
-        let mut seed = first;
-        while start.elapsed() < time {
-            let kind = only.unwrap_or_else(|| kind(seed, registers));
-            self.one(kind, seed, &mut totals)?;
-            seed += 1;
+        let next = AtomicU64::new(first);
+        let seeds = std::iter::from_fn(|| {
+            let goes_on = start.elapsed() < time && !enough.load(Relaxed);
+            goes_on.then(|| next.fetch_add(1, Relaxed))
+        });
+        let run = |bench: &Bench, seed: u64, totals: &mut Totals| {
+            bench.one(only.unwrap_or_else(|| kind(seed, registers)), seed, totals)
+        };
+        let (ok, totals) = share(self, seeds, run, |totals| {
+            let mut told = lock(&told);
             if told.elapsed() > Duration::from_secs(30) {
-                told = Instant::now();
+                *told = Instant::now();
                 println!("{}", totals.line(start.elapsed()));
             }
-            if totals.differences >= 20 {
-                println!("enough differences");
-                break;
-            }
+            enough.store(totals.differences >= 20, Relaxed);
+        })?;
+        if enough.into_inner() {
+            println!("enough differences");
         }
-        println!("seeds {first} to {}", seed - 1);
+        println!("seeds {first} to {}", next.into_inner() - 1);
         println!("{}", totals.line(start.elapsed()));
-        Ok(totals.differences == 0)
+        Ok(ok)
     }
 }
 
@@ -131,14 +183,24 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
     let bench = Bench {
         ulpf,
         elf: scratch.join("program"),
-        codes: generate::codes(),
+        codes: Arc::new(generate::codes()),
     };
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["soak"] => bench.soak(Duration::from_secs(1800), seed.unwrap_or(1), only),
         ["soak", time] => bench.soak(Duration::from_secs(time.parse()?), seed.unwrap_or(1), only),
-        ["examples"] => examples::run(&bench, None),
-        ["examples", name] => examples::run(&bench, Some(name)),
+        ["examples", ref names @ ..] => {
+            let mut totals = Totals::default();
+            let start = Instant::now();
+            let mut ok = true;
+            for e in &EXAMPLES {
+                if names.is_empty() || names.contains(&e.name) {
+                    ok &= e.compare(&bench, &mut totals)?;
+                }
+            }
+            println!("{}", totals.line(start.elapsed()));
+            Ok(ok)
+        }
         ["slice"] => slice(&bench),
         ["case", ref files @ ..] => files
             .iter()
@@ -167,32 +229,40 @@ const LEAST_EXECUTING: u64 = 6;
 const LEAST_PATCHES: u64 = 100;
 const LEAST_MOMENTS: u64 = 30;
 
-/// The fixed cases, then a fixed set of programs.
+/// A piece of a slice.
+enum Piece {
+    Case(PathBuf),
+    Program(u64),
+    Example(&'static Example),
+}
+
+/// The fixed cases, a fixed set of programs, the examples.
 fn slice(bench: &Bench) -> Result<bool> {
-    let mut totals = Totals::default();
     let start = Instant::now();
-    let mut ok = true;
     let mut files: Vec<_> = std::fs::read_dir(cases())?
         .filter_map(|e| Some(e.ok()?.path()))
         .filter(|p| p.extension().is_some_and(|e| e == "case"))
         .collect();
     files.sort();
     let registers = registers_work(&bench.ulpf);
-    let runs = |f: &Path| {
-        let text = std::fs::read_to_string(f).unwrap_or_default();
-        registers || !text.lines().any(|l| l == "registers")
-    };
-    for f in files.iter().filter(|f| runs(f)) {
-        ok &= bench.case(f)?;
-    }
     if !registers {
         println!("no debug registers here (ulpf doctor says why): nothing is compared in them");
     }
-    for seed in 1..=SLICE {
-        ok &= bench.one(kind(seed, registers), seed, &mut totals)?;
-    }
+    let runs = |f: &PathBuf| {
+        let text = std::fs::read_to_string(f).unwrap_or_default();
+        registers || !text.lines().any(|l| l == "registers")
+    };
+    let pieces = (1..=SLICE)
+        .map(Piece::Program)
+        .chain(EXAMPLES.iter().map(Piece::Example))
+        .chain(files.into_iter().filter(runs).map(Piece::Case));
+    let run = |bench: &Bench, piece: Piece, totals: &mut Totals| match piece {
+        Piece::Case(file) => bench.case(&file),
+        Piece::Program(seed) => bench.one(kind(seed, registers), seed, totals),
+        Piece::Example(e) => e.compare(bench, totals),
+    };
+    let (mut ok, totals) = share(bench, pieces, run, |_| ())?;
     println!("{}", totals.line(start.elapsed()));
-    ok &= examples::run(bench, None)?;
     // A judge that does not work (where ptrace is forbidden, say) finds no difference.
     if totals.unjudged > MOST_UNJUDGED || totals.stepped < LEAST_STEPPED {
         println!(

@@ -201,7 +201,7 @@ fn ensure_explained(t: &Tracee, shadow: &Shadow) -> Result<()> {
 }
 
 /// The two makers define a few instructions differently.
-fn amd() -> bool {
+pub fn amd() -> bool {
     matches!(std::arch::x86_64::__cpuid(0).ecx, 0x444d_4163 | 0x656e_6975)
 }
 

@@ -1,5 +1,6 @@
 //! A program under ptrace.
 
+use crate::bench::spawn;
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::Register;
 use std::arch::x86_64::__cpuid_count;
@@ -111,7 +112,7 @@ impl Tracee {
                 Ok(())
             });
         }
-        let child = command.spawn().context("cannot start the program")?;
+        let child = spawn(command).context("cannot start the program")?;
         let t = Tracee {
             pid: child.id() as i32,
             child,

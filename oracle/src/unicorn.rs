@@ -11,7 +11,7 @@ use crate::hits::{Access, Expected, Recorder};
 use crate::kernel::{Kernel, Memory, Verdict};
 use crate::program::*;
 use anyhow::{Result, anyhow, bail};
-use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
+use iced_x86::{Code, Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
 use std::collections::HashMap;
 use std::rc::Rc;
 use ulpf_lib::{AccessKind, eflags};
@@ -29,6 +29,8 @@ struct Piece {
 /// What putting pieces together needs to know about an instruction.
 #[derive(Clone, Copy)]
 struct Nature {
+    /// `movsxd` with a 16-bit destination reads two bytes on Intel's processors; Unicorn reads four, as AMD's do.
+    half: bool,
     string: bool,
     /// One operand is read and written.
     modifies: bool,
@@ -80,6 +82,7 @@ fn nature(code: &[u8], pc: u64) -> Nature {
         .iter()
         .any(|m| matches!(m.access(), OpAccess::ReadWrite | OpAccess::ReadCondWrite));
     Nature {
+        half: i.code() == Code::Movsxd_r16_rm16 && !crate::step::amd(),
         string: i.is_string_instruction(),
         modifies,
     }
@@ -105,6 +108,8 @@ impl Machine {
         if arena_of(addr).is_none() && arena_of(addr + len - 1).is_none() {
             return;
         }
+        let half = len == 4 && !write && self.nature(self.pc).half;
+        let len = if half { 2 } else { len };
         self.stays(addr, len);
         let mut old = [0; 16];
         if let Some(now) = self.bytes(addr, len as usize) {

@@ -335,10 +335,8 @@ fn handlers_that_never_end() {
         let why = "times to 0x";
         assert!(run.status == 125 && run.err.contains(why), "{}", run.err);
     }
-    let start = std::time::Instant::now();
     let run = sim(&["--handler-limit=20000"], &p, &["spins"]);
     assert!(run.status == 125 && run.err.contains("after 20000 instructions"));
-    assert!(start.elapsed().as_secs() < 5);
 }
 
 /// execve, vfork (the parent waits and sees what is stored), posix_spawn.

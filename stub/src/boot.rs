@@ -13,13 +13,14 @@ use ulpf_lib::sys::Errno;
 
 use ulpf_lib::arena::map_anonymous;
 use ulpf_lib::guard::{Guards, flags};
+use ulpf_lib::sync::futex;
 use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
 use ulpf_stub_handlers::global::{self, Machine, g, machine};
 use ulpf_stub_handlers::ours::PAD;
 use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::rights::{MOST_GROUPS, Rights, supplementary};
 use ulpf_stub_handlers::runtime::asm::{ulpf_report, ulpf_spawn};
 use ulpf_stub_handlers::runtime::keys;
-use ulpf_stub_handlers::runtime::park::{futex_wait, futex_wake};
 use ulpf_stub_handlers::runtime::thread::{Current, State};
 use ulpf_stub_handlers::signals::{kernel, numbers::HIDDEN};
 use ulpf_stub_handlers::{engine, locks, syscalls};
@@ -59,13 +60,14 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     if a.magic != BOOT_MAGIC || a.version != BOOT_VERSION {
         return Err(Errno(-EINVAL as i32));
     }
-    let (hwcap2, min_sigstack) = auxiliary();
+    let [hwcap2, min_sigstack, random] = auxiliary();
     // SAFETY: nothing else runs yet.
     unsafe {
         global::init(Machine {
             image: (a.image_base, a.image_base + a.image_len),
             fsgsbase: hwcap2 & 2 != 0,
-            min_sigstack: min_sigstack.max(2048),
+            min_sigstack,
+            random,
         });
         ARGS.store(args, SeqCst);
         global::set_boot_block(args);
@@ -78,14 +80,6 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     if !g().threads.init() {
         return Err(Errno(-ENOMEM as i32));
     }
-    let page = place::map(
-        4096,
-        k::PROT_READ | k::PROT_WRITE,
-        k::MAP_SHARED | k::MAP_ANONYMOUS,
-        -1,
-        AfterFork::Both,
-    )?;
-    g().fork_word.store(page as *mut AtomicU32, Relaxed);
     // SAFETY: no handler of ours is there yet.
     unsafe { engine::init() }?;
     keys::init();
@@ -134,7 +128,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
         }
     }
     while READY.load(SeqCst) == 0 {
-        futex_wait(&READY, 0);
+        futex::wait(&READY, 0);
     }
     let r = READY.load(SeqCst) as i32;
     if r < 0 {
@@ -225,12 +219,14 @@ fn adopt_thread(area: [u64; 3]) -> Result<Current, Errno> {
         )?;
     }
     sys::check(syscalls::process::enable_dispatch())?;
+    let mut room = [0; MOST_GROUPS];
+    t.rights.put(&Rights::of_caller(supplementary(&mut room)));
     t.set_state(State::Running);
     Ok(t)
 }
 
 /// AT_HWCAP2 and AT_MINSIGSTKSZ of the program.
-fn auxiliary() -> (u64, u64) {
+fn auxiliary() -> [u64; 3] {
     let mut buf = [0u64; 128];
     // SAFETY: reads our own auxv into `buf`.
     unsafe {
@@ -241,7 +237,7 @@ fn auxiliary() -> (u64, u64) {
             k::O_RDONLY | k::O_CLOEXEC,
             0
         ) else {
-            return (0, 0);
+            return [0; 3];
         };
         let _ = sys!(k::__NR_read, fd, buf.as_mut_ptr(), size_of_val(&buf));
         let _ = sys!(k::__NR_close, fd);
@@ -251,15 +247,12 @@ fn auxiliary() -> (u64, u64) {
             .find(|c| c[0] == key)
             .map_or(0, |c| c[1])
     };
-    (
-        find(auxvec::AT_HWCAP2.into()),
-        find(auxvec::AT_MINSIGSTKSZ.into()),
-    )
+    [auxvec::AT_HWCAP2, auxvec::AT_MINSIGSTKSZ, auxvec::AT_RANDOM].map(|key| find(key.into()))
 }
 
 fn ready(r: i32) {
     READY.store(if r == 0 { 1 } else { r as u32 }, SeqCst);
-    futex_wake(&READY);
+    futex::wake_all(&READY);
 }
 
 extern "C" fn stub_task() -> ! {
@@ -267,18 +260,30 @@ extern "C" fn stub_task() -> ! {
     // SAFETY: a setting of this task's.
     let _ = unsafe { sys!(k::__NR_prctl, prctl::PR_SET_TSC, prctl::PR_TSC_ENABLE) };
     // SAFETY: written by `boot` before this task existed; nobody else writes it any more.
-    let args = unsafe { &mut *ARGS.load(SeqCst) };
+    let args = unsafe { &*ARGS.load(SeqCst) };
     match set_up(args) {
         Ok(control_fd) => {
             if control::run(control_fd, args.flags, || ready(0)) {
-                let left = control::left::list();
-                args.left = left.as_ptr() as u64;
-                args.left_len = left.len() as u64;
-                args.left_gate = control::left::gate();
+                end_after_detach();
             }
         }
         Err(e) => ready(-e.0),
     }
+    end()
+}
+
+/// Ends the stub's task after it has let go of the program: what it leaves there is listed for the command.
+fn end_after_detach() -> ! {
+    let left = control::left::list();
+    // SAFETY: as in `stub_task`, which does not go on.
+    let args = unsafe { &mut *ARGS.load(SeqCst) };
+    args.left = left.as_ptr() as u64;
+    args.left_len = left.len() as u64;
+    args.left_gate = control::left::gate();
+    end()
+}
+
+fn end() -> ! {
     // SAFETY: ends this task alone.
     unsafe {
         let _ = sys!(k::__NR_exit_group, 0);
@@ -293,6 +298,7 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
     // SAFETY: this task's own descriptor table and mappings.
     unsafe {
         g().stub_tid.store(sys!(k::__NR_getpid)? as i32, Relaxed);
+        control::rescue::prepare(crate::heap::free_lock, end_after_detach);
         let _ = sys!(k::__NR_prctl, prctl::PR_SET_NAME, c"ulpf-stub".as_ptr());
         // This task's descriptor table is a copy of the program's: keep the two, close the rest.
         let (control, shared) = (a.control_fd as u32, a.shared_fd as u32);
@@ -316,6 +322,9 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         place::not_dumped(at, SHARED_LEN);
         g().shared.store(at as *mut SharedHeader, Relaxed);
         sys!(k::__NR_close, shared)?;
+        ulpf_lib::kept::keep();
+        control::text::keep();
+        control::confine::begin();
         flags::told_of_calls();
         let mut guards = Guards::lazy(&g().page_map);
         let (base, end) = machine().image;

@@ -9,6 +9,11 @@ use ulpf_lib::arena::Arena;
 #[global_allocator]
 pub static ARENA: Arena = Arena::new();
 
+/// The stub's task has failed, perhaps in the middle of an allocation.
+pub fn free_lock() {
+    ARENA.free_lock();
+}
+
 /// malloc(3) for capstone.
 pub fn c_malloc(size: usize) -> *mut u8 {
     ARENA.c_malloc(size)

@@ -6,15 +6,20 @@
 //! (`boot`), the heap, and how either ends when it cannot go on.
 //!
 #![doc = include_str!("../README.md")]
-#![no_std]
+// The image is built with `panic = "abort"`. The lints check it in a profile that unwinds, which needs std.
+#![cfg_attr(panic = "abort", no_std)]
 extern crate alloc;
 
 mod boot;
 mod cshim;
 mod heap;
 
+#[cfg(panic = "abort")]
 use ulpf_stub_handlers::say::{fatal, write_stderr};
+#[cfg(panic = "abort")]
+use ulpf_stub_task::control::rescue;
 
+#[cfg(panic = "abort")]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo) -> ! {
     use core::fmt::Write;
@@ -26,5 +31,8 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
         }
     }
     let _ = writeln!(Err, "ulpf: {info}");
+    if rescue::is_task() {
+        rescue::leave();
+    }
     fatal("panic")
 }

@@ -9,7 +9,7 @@ from lib.run import Json
 class Callers(Case):
     def callers(self, *arguments, frames=16):
         """For each hit: the way to it, who called by the C library's unwinder, who called by ours."""
-        said = Json(["total"], "callers", *arguments, options=["--backtrace", str(frames)])
+        said = Json(["total"], "callers", *arguments, options=["--no-aslr", "--backtrace", str(frames)])
         self.assertEqual(said.status, 0, said.err)
         ways = [line.split() for line in said.out.splitlines()]
         self.code = next(int(way[1], 0) for way in ways if way[0] == "code")

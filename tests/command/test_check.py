@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from lib.env import PATIENCE, ULPF, bare, find_tool, ulpf_only
+from lib.env import PATIENCE, ROOT, ULPF, bare, find_tool, ulpf_only
 from lib.run import program
 
 # Each error of tests/programs/heap_errors.c, and what is said of it.
@@ -211,6 +211,81 @@ class Check(unittest.TestCase):
         self.assertIn("nothing is checked", notice["text"])
         done = subprocess.run([ULPF, "check", "/nowhere"], capture_output=True, text=True, timeout=60 * PATIENCE)
         self.assertEqual(done.returncode, 127)
+
+
+@ulpf_only
+class Life(unittest.TestCase):
+    """Correct programs end as they do alone, and are checked to their end."""
+
+    def test_calls_about_the_code_of_the_c_library(self):
+        for what in ("shmdt", "shmat", "mremap", "mprotect", "writable", "pkey_mprotect", "dontfork", "dofork", "dontneed", "populate",
+                     "mlock", "now", "future", "both"):
+            with self.subTest(what):
+                status, said, found, _ = check(program("heap_code"), what, options=("--no-leaks",))
+                self.assertEqual((status, said), (0, "fine\n"))
+                self.assertEqual([(error["error"], error["count"]) for error in found], [("outside", 1)])
+
+    def test_requests_that_no_heap_can_serve(self):
+        for compiler in ("gcc",), ("gcc", "-static"), ("musl-gcc",), ("musl-gcc", "-static"):
+            with self.subTest(compiler), tempfile.TemporaryDirectory() as folder:
+                if not find_tool(compiler[0]):
+                    self.skipTest(f"{compiler[0]} is not installed")
+                name = os.path.join(folder, "heap_errno")
+                source = os.path.join(ROOT, "tests", "programs", "heap_errno.c")
+                subprocess.run([*compiler, "-w", "-g", "-o", name, source], check=True)
+                alone = subprocess.run([name], stdout=subprocess.PIPE, text=True, check=True).stdout
+                status, said, found, _ = check(name, options=("--no-leaks",))
+                self.assertEqual((status, said, found), (0, alone, []))
+
+    def test_a_thread_of_real_time_priority(self):
+        """It waits for locks of threads that run only while it sleeps."""
+        status, said, found, _ = check(program("real_time"), "3000", options=("--no-leaks",))
+        if status == 77:
+            self.skipTest("real-time priorities need CAP_SYS_NICE")
+        self.assertEqual((status, said, found), (0, "done\n", []))
+
+    def test_a_program_that_executes_itself(self):
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(folder, "again")
+            subprocess.run(["gcc", "-g", "-x", "c", "-", "-o", name], text=True, check=True, input="""
+                #define _GNU_SOURCE
+                #include <fcntl.h>
+                #include <stdio.h>
+                #include <stdlib.h>
+                #include <unistd.h>
+                extern char **environ;
+                int main(int argc, char **argv)
+                {
+                    int times = atoi(argv[1]);
+                    free(malloc(10));
+                    if (times == 0) { volatile char *p = malloc(20); p[20] = 1; puts("fine"); return 4; }
+                    char *next[] = { "another name", times == 1 ? "0" : "1", 0 };
+                    if (times == 2) execv("/proc/self/exe", next);
+                    fexecve(open("/proc/self/exe", O_RDONLY | O_CLOEXEC), next, environ);
+                    return 9;
+                }""")
+            for times in "1", "2":
+                for options in ("--no-leaks",), ("--no-leaks", "--follow"):
+                    with self.subTest(times=times, options=options):
+                        status, said, found, _ = check(name, times, options=options)
+                        self.assertEqual((status, said, len(found)), (4, "fine\n", 1))
+
+    def test_a_table_that_looks_like_code_of_the_program(self):
+        """A library that is bound lazily: what stands in its table before it is relocated is an address of the executable's."""
+        with tempfile.TemporaryDirectory() as folder:
+            library, name = os.path.join(folder, "libtable.so"), os.path.join(folder, "table")
+            build = lambda *words, text: subprocess.run(["gcc", "-x", "c", "-", "-o", *words], input=text, text=True, check=True)
+            build(library, "-shared", "-fPIC", "-Wl,-z,lazy", text="""
+                #include <string.h>
+                static int x;
+                void *table[200000] = { [0 ... 199999] = &x };
+                void copy(char *to, const char *from, unsigned long n) { memcpy(to, from, n); }""")
+            build(name, "-no-pie", "-Wl,-z,lazy", "-x", "none", library, f"-Wl,-rpath,{folder}", text="""
+                #include <stdio.h>
+                void copy(char *, const char *, unsigned long);
+                __asm__(".text\\n.fill 3000000, 1, 0xcc\\n");
+                int main(void) { char a[20]; volatile unsigned long n = 6; copy(a, "hello", n); puts(a); return 0; }""")
+            self.assertEqual(check(name)[:3], (0, "hello\n", []))
 
 
 if __name__ == "__main__":

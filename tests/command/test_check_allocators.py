@@ -57,6 +57,24 @@ class Allocators(unittest.TestCase):
                             found.setdefault(plain(place["function"]), set()).add(error["error"])
                 self.assertEqual(found, {case: {word} for case, word in expected.items()})
 
+    def test_other_functions(self):
+        """An allocator's functions beside malloc find one that has begun, and blocks go from the ones to the others."""
+        there = {name: os.path.join(LIBRARIES, library) for name, library in ALLOCATORS.items()}
+        there = {name: library for name, library in there.items() if os.path.exists(library)}
+        if not there:
+            self.skipTest(f"none of {', '.join(ALLOCATORS)} is there")
+        for name, library in {"glibc": None, **there}.items():
+            with self.subTest(name):
+                environment = {**os.environ, **({"LD_PRELOAD": library} if library else {})}
+                way = [program("heap_other_ways")]
+                alone = subprocess.run(way, env=environment, capture_output=True, text=True, timeout=60 * PATIENCE)
+                self.assertEqual(alone.returncode, 0, alone)
+                done = subprocess.run([ULPF, "check", "--no-leaks", "--", *way], env=environment, stdin=subprocess.DEVNULL,
+                                      capture_output=True, text=True, timeout=60 * PATIENCE)
+                self.assertEqual((done.returncode, done.stdout), (0, alone.stdout), done.stderr)
+                if "waits for its own malloc" not in done.stderr:
+                    self.assertIn(" 0 errors", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

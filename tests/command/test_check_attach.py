@@ -12,7 +12,9 @@ import unittest
 import zlib
 
 from lib.env import PATIENCE, ULPF, find_tool, needs, ulpf_only
+from lib.rsp import wait_until
 from lib.run import program
+from lib.server import sleeps
 
 LIMIT = 60 * PATIENCE
 
@@ -83,6 +85,28 @@ class Server:
         out, _ = self.process.communicate("end\n", LIMIT)
         self.limit.cancel()
         return out, self.process.returncode
+
+
+def memory(pid):
+    """Of a program: what is mapped, as (start, end) that do not touch, and the code of its files."""
+    ranges, code = [], {}
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as mem:
+        for line in maps.read().splitlines():
+            place, rights, *_ = line.split()
+            start, end = (int(part, 16) for part in place.split("-"))
+            if "[" not in line:
+                if ranges and ranges[-1][1] == start:
+                    start = ranges.pop()[0]
+                ranges.append((start, end))
+            if "x" in rights and "/" in line and "memfd" not in line:
+                mem.seek(int(place.split("-")[0], 16))
+                code[line.split()[-1]] = zlib.crc32(mem.read(end - int(place.split("-")[0], 16)))
+    return ranges, code
+
+
+def differences(now, before):
+    """For a message: what is there more, and whose code has changed."""
+    return [tuple(map(hex, r)) for r in now[0] if r not in before[0]], [name for name in now[1] if now[1][name] != before[1].get(name)]
 
 
 def short(found):
@@ -162,6 +186,21 @@ class Attached(unittest.TestCase):
             for word in ("harmless", "threads", "harmless"):
                 server.order(word)
         self.assertEqual(server.end(), ("well\n", 0))
+
+    def test_nothing_is_left_without_blocks(self):
+        """A program that holds no block of ours has nothing of ours, whatever ends ulpf: its functions begin as they did."""
+        with subprocess.Popen(["sleep", "600"]) as sleeper:
+            try:
+                self.assertTrue(wait_until(lambda: sleeps(sleeper.pid)))
+                before = memory(sleeper.pid)
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+                    with self.subTest(number):
+                        checked = Checked(sleeper.pid)
+                        checked.process.send_signal(number)
+                        checked.end()
+                        self.assertTrue(wait_until(lambda: memory(sleeper.pid) == before, 5), differences(memory(sleeper.pid), before))
+            finally:
+                sleeper.kill()
 
     def test_as_often_as_there_is_room(self):
         """Each check leaves its blocks in the program: at last another one is refused, and the program goes on."""
@@ -299,7 +338,7 @@ class Attached(unittest.TestCase):
             try:
                 for _ in range(2):
                     checked = Checked(pid)
-                    time.sleep(2)
+                    time.sleep(2)  # The traffic is the load.
                     found, heap = checked.leave()
                     self.assertEqual(found, [])
                     self.assertGreater(heap["allocated"], 1000)

@@ -71,6 +71,14 @@ class Follow(unittest.TestCase):
         self.assertEqual(len(sums), 21)
         self.assertTrue(all(heap["allocated"] > 10_000 for heap in sums.values()), sums)
 
+    def test_of_cxx(self):
+        """What the C++ library has of the allocator is served there as well, and nothing is said of it."""
+        run = [ULPF, "check", "--follow", "--no-leaks", program("new_errors"), "forked"]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=60 * PATIENCE)
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertRegex(done.stderr, r"ulpf: #1 process \d+ \(new_errors\): free of 0x\w+, which was allocated by new\n")
+        self.assertNotIn("(ulpf: ", done.stderr)
+
     def test_programs_of_others(self):
         script = "for i in 1 2 3 4; do x=$(echo $i; exit 3); done; echo $x $?; ls / | sort | wc -l; (y=$(echo a); (echo $y))"
         expected = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout

@@ -105,6 +105,20 @@ class Filters(unittest.TestCase):
             self.assertEqual((status, out), (2, ""), err)
             self.assertRegex(err, why)
 
+    def test_values_of_more_than_64_bits(self):
+        """Refused, and not compared by a half of them."""
+        for spec, why in (("big if $new < 0", r"a __int128 has more than 64 bits"), ("big if $old == 5 || $new == 3", r"a __int128 has more"),
+                          ("row[1] if $new == 3", r"a (__int128|int128) has more"), ("step if big == 2", r"a __int128 has more"),
+                          ("boxed.wide if $new == 3", r"has more than 64 bits"), ("ratio if $new > 3", r"a long double has no value")):
+            status, out, err = run([spec], "wide")
+            self.assertEqual((status, out), (2, ""), (spec, err))
+            self.assertRegex(err, why)
+        said = Json(["big if ((long *) &big)[1] < 0 && *(long *) &big == -3"], "wide")
+        self.assertEqual(said.status, 0, said.err)
+        self.assertTrue(said.hits)
+        said = Json(["big", "ratio"], "wide")
+        self.assertGreaterEqual(len(said.hits), 40)
+
 
 @ulpf_only
 class Freeze(unittest.TestCase):

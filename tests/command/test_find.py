@@ -8,6 +8,7 @@ import time
 import unittest
 
 from lib.env import ULPF, ulpf_only
+from lib.rsp import wait_until
 from lib.run import program, ulpf
 
 
@@ -80,7 +81,7 @@ class Find(unittest.TestCase):
                 time.sleep(0.02)
             time.sleep(0.5)
             self.turn("-")
-            time.sleep(0.3)
+            wait_until(lambda: os.path.getsize(log.name) > 0, 20)
             watching.terminate()
             err = watching.communicate()[1]
         self.assertEqual(watching.returncode, 0, err)

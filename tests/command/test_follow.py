@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 from lib import schema
-from lib.env import PATIENCE, ULPF, example, ulpf_only
+from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
 from lib.rsp import wait_until
 from lib.run import Json, run, ulpf
 
@@ -31,6 +31,18 @@ class Follow(unittest.TestCase):
         self.assertEqual(of[child], [(n, n + 1) for n in range(1, 1001)])
         counts = {line["pid"]: line["watches"][0]["hits"] for line in said.lines if line["type"] == "summary"}
         self.assertEqual(counts, {parent: 2, child: 1000, forks[1]["pid"]: 0})
+
+    def test_the_first_process_of_a_container(self):
+        """It ends all others by kill(-1), and waits until /proc shows none: the stub's task is none of them."""
+        status, expected = bare(example("first_process"))
+        if status == 77:
+            self.skipTest("no namespaces here")
+        for watches in ["heap"], ["counter"]:
+            with self.subTest(watches):
+                said = Json(watches, "first_process", options=("--follow",))
+                self.assertEqual((said.status, said.out), (status, expected), said.err)
+                self.assertEqual([line for line in said.lines if line["type"] == "notice"], [])
+        self.assertEqual([hit["new"] for hit in said.hits], list(range(1, 101)))
 
     def test_in_words(self):
         status, out, err = run(["shared_count"], "children", options=("--follow",))

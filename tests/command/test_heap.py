@@ -46,7 +46,7 @@ class Heap(unittest.TestCase):
         """
         hits = []
         for options, most in ([], 25_000), (["--no-patch"], None):
-            done = subprocess.run([ULPF, "run", "-q", "-v", *options, "-w", "heap:rw", "--", example("calls")],
+            done = subprocess.run([ULPF, "run", "--no-aslr", "-q", "-v", *options, "-w", "heap:rw", "--", example("calls")],
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                   timeout=60 * PATIENCE)
             self.assertEqual((done.returncode, done.stdout), bare(example("calls")))
@@ -55,6 +55,29 @@ class Heap(unittest.TestCase):
             if most:
                 self.assertLess(faults, most)
         self.assertEqual(*hits)
+
+    def test_memory_is_changed_where_it_is(self):
+        """How often a thread waits for the stub's task: never where nothing changes, once for a change of what has moved."""
+        for command in ["run", "-q", "-w", "heap"], ["run", "-q", "-w", "heap:rw"], ["check", "--no-leaks"]:
+            with self.subTest(command=command):
+                done = subprocess.run([ULPF, *command, "--", example("changed_in_place"), "counts", "1000"], stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60 * PATIENCE)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                waits = {name: int(n) for name, n in (line.split() for line in done.stdout.splitlines())}
+                for name, most in ("same", 50), ("free", 50), ("protect", 1100), ("discard", 1100):
+                    self.assertLess(waits[name], most, waits)
+
+    def test_memory_that_is_changed_where_it_is(self):
+        """Results of the calls, contents and faults are those of the program alone."""
+        for seed in map(str, range(1, 7)):
+            expected = bare(example("changed_in_place"), "random", seed, "3000")
+            for command in ["run", "-q", "-w", "heap"], ["run", "-q", "-w", "heap:rw"], ["run", "-q", "--no-patch", "-w", "heap:rw"], \
+                    ["check", "--no-leaks"]:
+                with self.subTest(seed=seed, command=command):
+                    done = subprocess.run([ULPF, *command, "--", example("changed_in_place"), "random", seed, "3000"],
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                          timeout=60 * PATIENCE)
+                    self.assertEqual((done.returncode, done.stdout), expected, done.stderr[-2000:])
 
     def test_from_a_function_on(self):
         """Set later, the heap is what is mapped by then and what comes."""
@@ -117,7 +140,7 @@ class Heap(unittest.TestCase):
     def test_our_own_memory_stays_out_of_the_way(self):
         """What is mapped for the stub is neither heap nor the neighbour of what the program maps."""
         script = "print(open('/proc/self/maps').read())"
-        done = subprocess.run([ULPF, "run", "-q", "--no-summary", "-w", "environ", "--", "/usr/bin/python3", "-c", script],
+        done = subprocess.run([ULPF, "run", "--no-aslr", "-q", "--no-summary", "-w", "environ", "--", "/usr/bin/python3", "-c", script],
                               stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=60 * PATIENCE)
         maps = [(line.split("-")[0], line.split("/", 1)[-1]) for line in done.stdout.decode().splitlines() if "/" in line]
         self.assertTrue(any(start.startswith("7fff") and "libc.so" in name for start, name in maps), maps)

@@ -27,6 +27,22 @@ def states(pid):
             yield stat.read().rsplit(") ", 1)[1][0]
 
 
+def places(pid):
+    """Where its memory is."""
+    with open(f"/proc/{pid}/maps") as maps:
+        return [tuple(int(end, 16) for end in line.split()[0].split("-")) for line in maps]
+
+
+def joined(places):
+    """The same, without the borders between what touches."""
+    whole = []
+    for start, end in places:
+        if whole and whole[-1][1] == start:
+            start = whole.pop()[0]
+        whole.append((start, end))
+    return whole
+
+
 def ignored(*numbers):
     """For preexec_fn: as nohup and shells start what runs in the background."""
     def ignore():
@@ -103,22 +119,41 @@ class Leaving(Command):
         before = handlers(program.pid)
         for n in range(40):
             watcher = self.start("attach", "-q", "-w", "rounds", str(program.pid))
-            time.sleep(n * 0.001)
+            time.sleep(n * 0.001)  # Each time at another moment.
             watcher.send_signal([signal.SIGINT, signal.SIGTERM][n % 2])
             # Before it has begun it may just end.
             self.assertIn(watcher.wait(20 * PATIENCE), [0, -signal.SIGINT, -signal.SIGTERM], watcher.stderr.read())
             self.assertGoesOn(program, before)
 
+    def test_threads_that_fault(self):
+        """A fault of the program's own that has not been delivered when its thread is stopped is delivered, and nothing stays."""
+        program = subprocess.Popen([example("faulting")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        for clean in program.stdout.close, program.wait, program.kill:
+            self.addCleanup(clean)
+        self.assertEqual(program.stdout.readline(), b"ready\n")
+        for n in range(20):
+            watcher = self.start("attach", "-q", "-w", "heap", "-w", "counter", str(program.pid))
+            self.wait_for(watcher, "watch")
+            watcher.send_signal([signal.SIGINT, signal.SIGTERM][n % 2])
+            self.assertEqual(watcher.wait(20 * PATIENCE), 0, watcher.stderr.read())
+            self.assertNotIn(b"stays", watcher.stderr.read())
+        out, _ = program.communicate(timeout=20 * PATIENCE)
+        self.assertEqual((program.returncode, out), (0, b"wrong: 0\n"))
+
     def test_what_does_not_come_to_rest_is_left(self):
-        """The second Ctrl-C leaves at once; the program is let go when it can be."""
+        """The second Ctrl-C, more than a second after the first, leaves at once; the program is let go when it can be."""
         program = self.program(example("threads16"), "4000000000")
         watcher = self.start("attach", "-q", "-w", "stores", str(program.pid))
         self.wait_for(watcher, "watch")
+        # It goes on, so that nobody waits for an answer of its stub.
+        self.assertTrue(wait_until(lambda: "R" in states(program.pid)))
         os.kill(program.pid, signal.SIGSTOP)
         self.assertTrue(wait_until(lambda: set(states(program.pid)) == {"T"}))
         watcher.send_signal(signal.SIGINT)
+        # One that comes with it is the same request.
+        watcher.send_signal(signal.SIGINT)
         with self.assertRaises(subprocess.TimeoutExpired):
-            watcher.wait(1)
+            watcher.wait(2)
         watcher.send_signal(signal.SIGINT)
         self.assertEqual(watcher.wait(20 * PATIENCE), 0)
         self.assertIn(b"does not come to rest", watcher.stderr.read())
@@ -147,6 +182,40 @@ class Leaving(Command):
                     self.assertTrue(wait_until(lambda: handlers(program.pid) == before))
                 out, _ = program.communicate("now\n", timeout=20 * PATIENCE)
                 self.assertEqual((sorted(out.split("\n")[:-1]), program.returncode), (said, 0))
+
+    def test_threads_that_wait_for_an_io_uring(self):
+        """Rings that were made before, and waits for ever and for long: nothing of ours is in the program afterwards."""
+        program = self.program(example("uring_waits"))
+        if program.stdout.readline() != b"ready\n":
+            self.skipTest("no io_uring here")
+        before = places(program.pid)
+        for number in signal.SIGTERM, signal.SIGINT:
+            with self.subTest(number):
+                watcher = self.start("attach", "-w", "heap", str(program.pid))
+                self.wait_for(watcher, "hit", 3)
+                watcher.send_signal(number)
+                _, err = watcher.communicate(timeout=20 * PATIENCE)
+                self.assertEqual(watcher.returncode, 0, err)
+                self.assertNotIn(b"stays", err)
+                more = [place for place in places(program.pid) if not any(a <= place[0] and place[1] <= b for a, b in joined(before))]
+                self.assertEqual(more, [], err)
+                self.assertIsNone(program.poll())
+
+    def test_nothing_is_left_by_who_is_killed(self):
+        """SIGKILL of ulpf: somebody beside it takes the last of ours out of the program."""
+        program = self.spin()
+        before = handlers(program.pid)
+        maps = lambda: joined(places(program.pid))
+        mapped = maps()
+        for what in "heap:rw", "rounds":
+            with self.subTest(what):
+                watcher = self.start("attach", "-w", what, "-w", "rounds", str(program.pid))
+                self.wait_for(watcher, "hit", 3)
+                self.assertNotEqual(maps(), mapped)
+                watcher.kill()
+                watcher.wait()
+                self.assertGoesOn(program, before)
+                self.assertTrue(wait_until(lambda: maps() == mapped, 10), set(maps()) - set(mapped))
 
     def test_ignored_signals_stay_ignored(self):
         """nohup ulpf attach"""
@@ -182,7 +251,7 @@ class Killed(Command):
             run = self.start("run", "-q", "--no-summary", *words, **options)
             self.wait_for(run, "start")
             pid = self.lines(run)[0]["pid"]
-            time.sleep(0.1 * n / times)
+            time.sleep(0.1 * n / times)  # Each time at another moment.
             os.kill(pid, signal.SIGKILL)
             said = run.communicate(timeout=20 * PATIENCE)[1].decode()
             self.assertEqual(run.returncode, -signal.SIGKILL, said)
@@ -235,7 +304,8 @@ class Shortage(Command):
         run = self.start("run", "-f", "-w", "libc`environ", "--", "/bin/sh", "-c", "read line; (exit 3); echo $?", stdin=subprocess.PIPE)
         self.addCleanup(run.stdin.close)
         self.wait_for(run, "start")
-        time.sleep(0.5 * PATIENCE)  # until it reads
+        pid = self.lines(run)[0]["pid"]
+        self.assertTrue(wait_until(lambda: open(f"/proc/{pid}/syscall").read().startswith("0 "), 20))  # it reads
         self.exhaust(run, 0)
         out, said = run.communicate(b"\n", timeout=30 * PATIENCE)
         self.assertEqual((run.returncode, out), (0, b"3\n"), said)

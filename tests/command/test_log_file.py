@@ -7,11 +7,11 @@ import random
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 
 from lib import schema
 from lib.env import ULPF, example, ulpf_only
+from lib.rsp import wait_until
 from lib.run import run, ulpf
 
 # What differs from run to run.
@@ -53,7 +53,7 @@ class LogFile(unittest.TestCase):
         for what, options in ("types", []), ("copies", ["--backtrace", "2"]), ("copies", []), ("types", ["--changes-only"]):
             with self.subTest(what, options=options):
                 for name in "hits.ulpf", "hits.jsonl", "hits.csv", "hits.txt":
-                    self.record(TYPES, "record", what, options=options, log=name)
+                    self.record(TYPES, "record", what, options=[*options, "--no-aslr"], log=name)
                 expected = [json.loads(line) for line in open(self.path("hits.jsonl"))]
                 lines = self.lines()
                 schema.lines().check("run", lines)
@@ -147,10 +147,14 @@ class LogFile(unittest.TestCase):
             seen.add(len(some))
         self.assertIn(len(hits), seen)
 
+    def has_hits(self):
+        """More than ten, so far."""
+        return ulpf("log", self.path("hits.ulpf"), "--json")[1].count('"type":"hit"') > 10
+
     def test_a_killed_ulpf_leaves_what_it_had(self):
         command = [ULPF, "run", "--log", self.path("hits.ulpf"), "-w", "bank.transfers", example("bank"), "2", "500"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-            time.sleep(1.5)
+            self.assertTrue(wait_until(self.has_hits, 30))
             process.kill()
         found, out, err = ulpf("log", self.path("hits.ulpf"), "--json")
         self.assertEqual(found, 3, err)
@@ -162,7 +166,7 @@ class LogFile(unittest.TestCase):
     def test_it_is_read_while_it_is_written(self):
         command = [ULPF, "run", "--log", self.path("hits.ulpf"), "-w", "bank.transfers", example("bank"), "2", "500"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-            time.sleep(1.5)
+            self.assertTrue(wait_until(self.has_hits, 30))
             found, out, err = ulpf("log", self.path("hits.ulpf"), "--json")
             process.send_signal(signal.SIGTERM)
             process.wait(30)

@@ -33,15 +33,40 @@ class Run(unittest.TestCase):
         self.assertEqual((said.status, said.out), (0, "five: done\n"))
 
     def test_a_file_of_the_programs_name(self):
-        """What is here is meant if it may be executed."""
+        """A name without a slash is looked for in PATH only, as by a shell: no file here takes its place."""
         with tempfile.TemporaryDirectory() as folder:
-            here = os.path.join(folder, "true")
-            for mode, status in (0o644, 0), (0o755, 7):
-                with open(here, "w") as file:
+            def here(name):
+                path = os.path.join(folder, name)
+                with open(path, "w") as file:
                     file.write("#!/bin/sh\nexit 7\n")
-                os.chmod(here, mode)
-                done = subprocess.run([ULPF, "run", "-q", "-w", "heap", "true"], cwd=folder, capture_output=True, text=True, timeout=60 * PATIENCE)
-                self.assertEqual(done.returncode, status, done.stderr)
+                os.chmod(path, 0o755)
+
+            def status(command, *words):
+                done = subprocess.run([ULPF, command, *words], cwd=folder, capture_output=True, text=True, timeout=60 * PATIENCE)
+                return done.returncode, done.stderr
+            here("true")
+            here("only-here")
+            for command in ["run", "-q", "-w", "heap"], ["check", "--no-leaks"]:
+                self.assertEqual(status(*command, "true")[0], 0)
+                self.assertEqual(status(*command, "./true")[0], 7)
+                code, err = status(*command, "only-here")
+                self.assertEqual(code, 127)
+                self.assertIn("cannot run only-here: it is not in PATH. To run the file in the current folder, write ./only-here", err)
+            self.assertIn("write ./only-here", status("run", "only-here")[1])
+
+    def test_addresses_are_random_unless_asked_for(self):
+        """Also those of children that nobody watches."""
+        with open("/proc/self/personality") as file:
+            own = file.read()
+        for command in ["run", "-q", "-w", "heap"], ["check", "--no-leaks"]:
+            for words in ["cat", "/proc/self/personality"], ["sh", "-c", "cat /proc/self/personality; true"]:
+                for options, expected in ([], own), (["--aslr"], own), (["--no-aslr"], "00040000\n"):
+                    with self.subTest(command=command, words=words, options=options):
+                        status, out, err = ulpf(*command, *options, "--", *words)
+                        self.assertEqual((status, out), (0, expected), err)
+        addresses = [{hit["addr"] for hit in Json(["a"], "five", options=options).hits} for options in [()] * 3 + [("--no-aslr",)] * 2]
+        self.assertGreater(len(set.union(*addresses[:3])), 1)
+        self.assertEqual(addresses[3], addresses[4])
 
     def test_text_for_people(self):
         status, out, err = run(["a", "b"], "five")

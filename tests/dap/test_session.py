@@ -147,7 +147,7 @@ class Launch(DapCase):
         pid = dap.pid()
         dap.process.stdin.close()
         dap.process.wait(20)
-        self.assertTrue(wait_until(lambda: gone(pid), 5))
+        self.assertTrue(wait_until(lambda: gone(pid)))
 
     def test_the_adapter_is_told_to_end(self):
         dap = self.adapter()
@@ -155,7 +155,7 @@ class Launch(DapCase):
         pid = dap.pid()
         dap.process.send_signal(signal.SIGTERM)
         self.assertEqual(dap.process.wait(20), 128 + signal.SIGTERM)
-        self.assertTrue(wait_until(lambda: gone(pid), 5))
+        self.assertTrue(wait_until(lambda: gone(pid)))
 
     def test_a_terminal_of_the_clients(self):
         dap = self.adapter()
@@ -184,7 +184,7 @@ class Launch(DapCase):
         self.assertIn("gdb has ended", dap.outputs("important"))
         with self.assertRaises(Refused):
             dap.ask("evaluate", expression="1", context="repl")
-        self.assertTrue(wait_until(lambda: gone(pid), 10))
+        self.assertTrue(wait_until(lambda: gone(pid)))
         dap.disconnect()
 
     def test_gdb_ends_over_a_question(self):
@@ -260,7 +260,7 @@ class Attach(DapCase):
         self.assertIn("nanosleep", " ".join(frame["name"] for frame in dap.top()[:4]))
         dap.ask("continue", threadId=1)
         dap.disconnect()
-        time.sleep(0.2)
+        self.assertTrue(wait_until(lambda: sleeps(program.pid), 20))
         self.assertIsNone(program.poll())
         with self.assertRaisesRegex(AssertionError, r"\[\]"):
             stub_of(program.pid)

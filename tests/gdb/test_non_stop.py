@@ -52,7 +52,7 @@ class NonStopCase(Case):
 
     def assertRests(self, gdb, expression):
         before = gdb.value(expression)
-        time.sleep(0.1)
+        time.sleep(0.1)  # Nothing happens in it.
         self.assertEqual(gdb.value(expression), before)
 
     def finish(self, gdb):

@@ -1,10 +1,11 @@
 """Several programs on one connection: started, attached to, watched and ended one by one."""
 
 import subprocess
-import time
 
 from lib.cases import Case
 from lib.env import example
+from lib.rsp import wait_until
+from lib.server import peek
 
 
 class SeveralPrograms(Case):
@@ -81,5 +82,6 @@ class SeveralPrograms(Case):
         self.assertSays(gdb("continue"), r"watchpoint 2: rounds\n")
         gdb("delete")
         self.assertSays(gdb("detach"), r"detached")
-        time.sleep(0.1)
+        before = peek(program.pid, "spin", "rounds")
+        self.assertTrue(wait_until(lambda: peek(program.pid, "spin", "rounds") != before, 20))
         self.assertIsNone(program.poll())

@@ -23,7 +23,7 @@ class UnseenStops(Case):
         rsp("QPassSignals:e;17")
         for stop in range(1, self.STOPS + 1):
             rsp.raw(b"$vCont;c#a8")
-            time.sleep(0.01)
+            time.sleep(0.01)  # The program runs: that is the load.
             rsp.raw(b"\x03")
             self.assertEqual(self.stopped(rsp)[:3], b"T02")
             at_each(rsp, stop)

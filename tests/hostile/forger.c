@@ -1,5 +1,6 @@
 // A watched program that writes to the memory in which its hits are kept: a hit from the end of time, and then
-// goes on as if nothing had happened. With an argument it waits until somebody attaches.
+// goes on as if nothing had happened. With an argument it waits until somebody attaches; a second one is the number of a
+// process that it claims to be.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ int main(int argc, char **argv) {
     if (!area) return 3;
     for (long before = counter; argc > 1 && counter < before + 200; counter++) usleep(10000);
     counter++;
+    if (argc > 2) ((volatile uint32_t *)area)[8] = atoi(argv[2]);
     volatile uint64_t *head = (void *)(area + HEADS);
     for (int n = 0; n < 3; n++) {
         uint64_t at = head[0], count = head[1];

@@ -2,7 +2,9 @@
 // hostile neighbour would put there. The layout is that of ulpf-lib/src/ring.rs.
 //
 //   pretender BYTES KIND              random | full | moving | truncated | unsealed
+//   pretender BYTES claims PID        full, as the session of that process
 //   pretender BYTES sockets TEXT      as full, and a control socket that answers: endless | stars
+//   pretender BYTES sockets objects   the same, an area without watches
 //
 // BYTES is how long the area of a session is.
 #define _GNU_SOURCE
@@ -30,6 +32,7 @@
 #define FINDINGS (RINGS + 64 * (64ul << 16) + 960 * (64ul << 11) + (AREAS - 1024) * (64ul << 8))
 
 static unsigned long length;
+static uint32_t claimed;
 static uint64_t seed = 88172645463325252ul;
 
 static uint64_t any(void) {
@@ -64,7 +67,7 @@ static char *area_of(int fd) {
     uint64_t *header = (void *)area;
     header[1] = tsc();
     header[3] = 1ul << 31;
-    ((uint32_t *)area)[8] = getpid();
+    ((uint32_t *)area)[8] = claimed ? claimed : getpid();
     memcpy(area, "ulpfrin4", 8);
     return area;
 }
@@ -98,6 +101,9 @@ static void *sockets(void *text) {
     int control = socket(AF_UNIX, SOCK_STREAM, 0);
     if (bind(control, (void *)&name, offsetof(struct sockaddr_un, sun_path) + 1 + length) || listen(control, 9)) exit(3);
     static char stars[1500000], piece[1 << 16], question[4096];
+    // Texts of some bytes, each of which takes hundreds as a value.
+    static char objects[(16 << 20) - 100];
+    for (size_t n = 0; n + 9 <= sizeof objects; n += 9) memcpy(objects + n, "{\"a\":[]},", 9);
     memset(stars, '*', sizeof stars);
     memset(piece, 'x', sizeof piece);
     for (;;) {
@@ -105,6 +111,10 @@ static void *sockets(void *text) {
         if (read(with, question, sizeof question) <= 0) continue;
         if (!strcmp(text, "endless"))
             while (send(with, piece, sizeof piece, MSG_NOSIGNAL) > 0) {}
+        if (!strcmp(text, "objects")) {
+            int n = sizeof objects / 9 * 9;
+            dprintf(with, "{\"watches\":[%.*s{}]}\n", n, objects);
+        }
         dprintf(with, "{\"watches\":[{\"watch\":1,\"id\":1,\"kind\":\"w\",\"state\":\"armed\",\"spec\":\"%.*sx\"}]}\n", (int)sizeof stars, stars);
         close(with);
     }
@@ -116,11 +126,13 @@ int main(int argc, char **argv) {
     const char *kind = argv[2];
     prctl(PR_SET_NAME, "ulpf");
     signal(SIGPIPE, SIG_IGN);
+    if (!strcmp(kind, "claims")) claimed = atoi(argv[3]);
     int fd = memfd_create("ulpf-shared", MFD_ALLOW_SEALING);
     char *area = area_of(fd);
     int sealed = strcmp(kind, "truncated") && strcmp(kind, "unsealed");
     if (sealed) fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    if (strcmp(kind, "truncated")) fill(area, !strcmp(kind, "random"));
+    int empty = argc > 3 && !strcmp(argv[3], "objects");
+    if (strcmp(kind, "truncated") && !empty) fill(area, !strcmp(kind, "random"));
     pthread_t thread;
     if (!strcmp(kind, "sockets")) pthread_create(&thread, 0, sockets, argv[3]);
     printf("ready\n");

@@ -12,6 +12,7 @@ import unittest
 from lib.env import PATIENCE, ULPF, needs, ulpf_only
 from lib.rsp import Rsp, wait_until
 from lib.server import Server, sleeps
+from lib.together import failures
 from lib.users import ALICE, BOB, Place, as_root, becomes
 
 # A flood of hundreds of megabytes a second would show; an idle ulpf has a tenth of this.
@@ -25,7 +26,7 @@ class Victim:
 
     def __init__(self, **user):
         self.process = subprocess.Popen(["sleep", "600"], **user)
-        wait_until(lambda: sleeps(self.pid), 10)
+        wait_until(lambda: sleeps(self.pid))
         self._before = self._look()
         self.tracers = set()
         self._over = threading.Event()
@@ -188,68 +189,68 @@ class Hostile(unittest.TestCase):
         scene.close()
         return re.sub(rf"\b{target}\b", "TARGET", re.sub(rf"\b{number}\b", "VICTIM", ulpf.said()))
 
+    def side_by_side(self, check, cases):
+        said = failures(check, cases)
+        if said:
+            self.fail(said)
+
     def test_what_was_not_asked_for(self):
         """Nobody follows children: who reports one is no stub."""
-        for victim in 0, 1:
-            for what, says in [("fork", "it has forked a child"), ("vfork", "it has forked a child"),
-                               ("exec", "a process is about to execute a program"),
-                               ("strange", "no stub tells of")]:
-                with self.subTest(what, victim=victim):
-                    said = self.forged(what, victim=victim)
-                    self.assertRegex(said, rf"the stub of process TARGET says that .*{says}.*ulpf did not ask for that")
+        def check(what, says, victim):
+            said = self.forged(what, victim=victim)
+            self.assertRegex(said, rf"the stub of process TARGET says that .*{says}.*ulpf did not ask for that")
+        self.side_by_side(check, [(what, says, victim) for victim in (0, 1) for what, says in [
+            ("fork", "it has forked a child"), ("vfork", "it has forked a child"), ("exec", "a process is about to execute a program"),
+            ("strange", "no stub tells of")]])
 
     def test_a_stranger_as_a_child(self):
         """Where children are followed, the kernel says which they are."""
-        for victim in 0, 1:
-            for what in "fork", "exec":
-                with self.subTest(what, victim=victim):
-                    said = self.forged(what, "--follow", victim=victim)
-                    self.assertRegex(said, "process VICTIM is not a child of process TARGET")
-            with self.subTest("vfork", victim=victim):
-                said = self.forged("vfork", "--follow", victim=victim)
-                self.assertIn("ulpf did not ask for that", said)
+        def check(what, says, victim):
+            self.assertIn(says, self.forged(what, "--follow", victim=victim))
+        no_child = "process VICTIM is not a child of process TARGET"
+        self.side_by_side(check, [(what, says, victim) for victim in (0, 1) for what, says in [
+            ("fork", no_child), ("exec", no_child), ("vfork", "ulpf did not ask for that")]])
 
     def test_a_stranger_as_a_thread(self):
-        for victim in 0, 1:
-            with self.subTest(victim=victim):
-                self.forged("thread", victim=victim)
+        self.side_by_side(lambda victim: self.forged("thread", victim=victim), [(0,), (1,)])
 
     def test_a_program_that_was_started(self):
-        for what in "fork", "exec", "thread":
-            with self.subTest(what):
+        def check(what, step):
+            if what in ("fork", "exec", "thread"):
                 said = self.forged(what, "--follow", victim=0, run=True)
                 if what != "thread":
                     self.assertRegex(said, "process VICTIM is not a child of process TARGET")
-        for what, step in [("many", 4), ("notes", 0), ("silent", 4), ("close", 0)]:
-            with self.subTest(what, step=step):
+            else:
                 self.forged(what, step=step, run=True)
+        self.side_by_side(check, [("fork", 0), ("exec", 0), ("thread", 0), ("many", 4), ("notes", 0), ("silent", 4), ("close", 0)])
 
     def test_execs_without_end(self):
         self.assertIn("several threads execute programs at once", self.forged("spawn"))
 
     def test_floods(self):
+        # One by one: each keeps the processors busy.
         for what in "notes", "output", "garbage", "packet", "runs":
             for step in 0, 4:
                 with self.subTest(what, step=step):
                     self.assertIn("the program's stub says more than", self.forged(what, step=step, by_itself=30))
 
     def test_answers_that_are_none(self):
-        for what, says in [("many", "4294967295 watches instead of 1"), ("deep", "the stub answered"),
-                           ("nonsense", "the stub of process TARGET does not answer, so it is left as it is")]:
-            with self.subTest(what):
-                self.assertIn(says, self.forged(what, step=4))
+        self.side_by_side(lambda what, says: self.assertIn(says, self.forged(what, step=4)), [
+            ("many", "4294967295 watches instead of 1"), ("deep", "the stub answered"),
+            ("nonsense", "the stub of process TARGET does not answer, so it is left as it is")])
+    test_answers_that_are_none.idle = True
 
     def test_nonsense_and_endings_at_every_step(self):
-        for what in "nonsense", "truncated", "close", "die", "kill":
-            for step in range(7):
-                with self.subTest(what, step=step):
-                    self.forged(what, step=step)
+        self.side_by_side(lambda what, step: self.forged(what, step=step),
+                          [(what, step) for what in ("nonsense", "truncated", "close", "die", "kill") for step in range(7)])
+    test_nonsense_and_endings_at_every_step.costs = "35 programs of another user's, each with a stub and a command of its own"
 
     def test_silence_at_every_step(self):
         """Nobody answers, or nobody reads: whoever tells ulpf to leave is heard."""
-        for what, step in [("silent", 0), ("silent", 1), ("silent", 4), ("silent", 5), ("deaf", 0), ("deaf", 4)]:
-            with self.subTest(what, step=step):
-                self.forged(what, step=step)
+        self.side_by_side(lambda what, step: self.forged(what, step=step),
+                          [("silent", 0), ("silent", 1), ("silent", 4), ("silent", 5), ("deaf", 0), ("deaf", 4)])
+    test_silence_at_every_step.idle = True
+    test_silence_at_every_step.costs = "it waits until ulpf waits no longer"
 
     def forged_to_server(self, what, victim=0, wanted="fork-events+;vfork-events+;exec-events+"):
         scene = Scene(self)
@@ -274,35 +275,33 @@ class Hostile(unittest.TestCase):
         self.assertEqual(server.process.wait(PATIENT * PATIENCE), -signal.SIGTERM)
 
     def test_server_what_was_not_asked_for(self):
-        for what in "fork", "vfork", "strange":
-            with self.subTest(what):
-                scene, server, gdb = self.forged_to_server(what, wanted="exec-events+")
-                self.assertRegex(gdb.reply().decode(), "^E.*ulpf did not ask for that")
-                self.ends(server)
-                scene.close()
+        def check(what):
+            scene, server, gdb = self.forged_to_server(what, wanted="exec-events+")
+            self.assertRegex(gdb.reply().decode(), "^E.*ulpf did not ask for that")
+            self.ends(server)
+            scene.close()
+        self.side_by_side(check, [("fork",), ("vfork",), ("strange",)])
 
     def test_server_a_stranger_as_a_child(self):
         """What a debugger wants of it is refused; killing everybody does not kill strangers."""
-        for victim in 0, 1:
-            for what in "fork", "vfork":
-                for wish in "Hg", "vKill;", "k", "D;":
-                    with self.subTest(what, wish=wish, victim=victim):
-                        scene, server, gdb = self.forged_to_server(what, victim)
-                        pid = f"{scene.victims[victim].pid:x}"
-                        self.assertIn(f"fork:p{pid}", gdb.reply().decode())
-                        if wish == "Hg":
-                            gdb(f"Hgp{pid}.{pid}")
-                            self.assertIn(gdb("g"), (b"E01", b""))
-                        elif wish == "k":
-                            gdb.raw(b"$k#6b")
-                        else:
-                            gdb(f"{wish}{pid}")
-                        if wish != "k":
-                            self.ends(server)
-                        else:
-                            server.wait()
-                        self.assertIn("is not a child of process", server.said)
-                        scene.close()
+        def check(what, wish, victim):
+            scene, server, gdb = self.forged_to_server(what, victim)
+            pid = f"{scene.victims[victim].pid:x}"
+            self.assertIn(f"fork:p{pid}", gdb.reply().decode())
+            if wish == "Hg":
+                gdb(f"Hgp{pid}.{pid}")
+                self.assertIn(gdb("g"), (b"E01", b""))
+            elif wish == "k":
+                gdb.raw(b"$k#6b")
+            else:
+                gdb(f"{wish}{pid}")
+            if wish != "k":
+                self.ends(server)
+            else:
+                server.wait()
+            self.assertIn("is not a child of process", server.said)
+            scene.close()
+        self.side_by_side(check, [(what, wish, victim) for victim in (0, 1) for what in ("fork", "vfork") for wish in ("Hg", "vKill;", "k", "D;")])
 
     def test_server_floods(self):
         for what in "notes", "output", "garbage", "packet":
@@ -316,8 +315,9 @@ class Hostile(unittest.TestCase):
                 scene.close()
 
     def test_server_silence(self):
-        for what in "silent", "deaf":
-            with self.subTest(what):
-                scene, server, gdb = self.forged_to_server(what)
-                self.ends(server)
-                scene.close()
+        def check(what):
+            scene, server, _ = self.forged_to_server(what)
+            self.ends(server)
+            scene.close()
+        self.side_by_side(check, [("silent",), ("deaf",)])
+    test_server_silence.idle = True

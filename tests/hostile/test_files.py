@@ -5,8 +5,8 @@ import re
 import signal
 import struct
 import subprocess
+import tempfile
 import threading
-import time
 import unittest
 import zlib
 
@@ -38,8 +38,7 @@ def debug_link(name, crc=0):
     return name + bytes(-len(name) % 4) + struct.pack("<I", crc)
 
 
-@as_root
-class Named(unittest.TestCase):
+class Hers(unittest.TestCase):
     """A program of Alice's in a folder of hers; root attaches to it."""
 
     limit = 180
@@ -71,6 +70,11 @@ class Named(unittest.TestCase):
         self.addCleanup(target.kill)
         self.assertEqual(target.stdout.readline(), b"ready\n")
         return target
+
+
+@as_root
+class Named(Hers):
+    """What it names while it runs."""
 
     def attach(self, target, spec):
         """ulpf that watches, and what it says."""
@@ -112,6 +116,14 @@ class Named(unittest.TestCase):
             with open(f"/proc/{ulpf.pid}/status") as status:
                 return int(re.search(r"VmHWM:\s+(\d+)", status.read())[1]) >> 10
         except (FileNotFoundError, TypeError):
+            return 0
+
+    def ticks(self, ulpf):
+        """Its processor time so far, in hundredths of a second."""
+        try:
+            with open(f"/proc/{ulpf.pid}/stat") as stat:
+                return int(stat.read().rpartition(") ")[2].split()[11])
+        except FileNotFoundError:
             return 0
 
     def test_a_mapped_file_becomes_a_fifo(self):
@@ -201,9 +213,10 @@ class Named(unittest.TestCase):
             with self.subTest(number=number):
                 target = self.start()
                 ulpf = self.attach(target, "counter")
-                # The file has been read, and its entries are being looked at.
+                # The file has been read, and its entries are being looked at: it has used the processor since.
                 wait_until(lambda: self.memory(ulpf) > count >> 20)
-                time.sleep(0.5)
+                read = self.ticks(ulpf)
+                wait_until(lambda: ulpf.poll() is not None or self.ticks(ulpf) > read + 30)
                 if ulpf.poll() is not None:
                     self.skipTest("this machine is too fast for it")
                 self.ends(ulpf, number, 2)
@@ -236,6 +249,68 @@ class Named(unittest.TestCase):
         target = self.start()
         ulpf = self.attach(target, "counter")
         self.assertTrue(self.said(ulpf, "no variable|may not|cannot"), ulpf.said)
+
+
+@as_root
+class Afterwards(Hers):
+    """What `ulpf last` opens when a program of Alice's has ended that root has watched."""
+
+    def setUp(self):
+        super().setUp()
+        cache = tempfile.TemporaryDirectory(prefix="ulpf-last-")
+        self.addCleanup(cache.cleanup)
+        self.env = {**os.environ, "XDG_CACHE_HOME": cache.name}
+
+    def watched(self):
+        """The number of a process that was watched and has ended."""
+        target = self.start()
+        ulpf = subprocess.Popen([ULPF, "attach", "-w", "counter", str(target.pid)], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.env)
+        with ulpf:
+            self.addCleanup(ulpf.kill)
+            self.assertTrue(any(re.search(SEEN, line.decode()) for line in ulpf.stdout))
+            target.kill()
+            ulpf.stdout.read()
+        return target.pid
+
+    def last(self, what, pid):
+        done = subprocess.run([ULPF, "last", what, "--pid", str(pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, env=self.env, timeout=60 * PATIENCE)
+        return done.returncode, done.stdout.decode()
+
+    def test_its_names(self):
+        status, said = self.last("counter", self.watched())
+        self.assertEqual(status, 0, said)
+        self.assertRegex(said, r"counter: \d+ → \d+")
+
+    def test_a_file_of_roots_in_its_place(self):
+        with Place() as root:
+            secret = os.path.join(root.path, "secret")
+            source = os.path.join(root.path, "secret.c")
+            with open(source, "w") as text:
+                text.write("int hidden; int main(void) { return hidden; }")
+            subprocess.run(["gcc", "-g", "-o", secret, source], check=True)
+            os.chmod(secret, 0o600)
+            # Its owner can give the program the same time.
+            at = os.stat(secret)
+            os.utime(self.program, ns=(at.st_atime_ns, at.st_mtime_ns))
+            pid = self.watched()
+            os.unlink(self.program)
+            os.symlink(secret, self.program)
+            status, said = self.last("hidden", pid)
+            self.assertEqual(status, 2)
+            self.assertNotIn("cannot tell who", said)
+            # What Alice may read is read.
+            os.chmod(secret, 0o644)
+            self.assertIn("cannot tell who", self.last("hidden", pid)[1])
+
+    def test_a_fifo_in_its_place(self):
+        pid = self.watched()
+        at = os.stat(self.program)
+        os.unlink(self.program)
+        os.mkfifo(self.program, 0o666)
+        os.utime(self.program, ns=(at.st_atime_ns, at.st_mtime_ns))
+        self.assertEqual(self.last("counter", pid)[0], 2)
 
 
 class Specs(unittest.TestCase):

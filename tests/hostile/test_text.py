@@ -38,9 +38,10 @@ class Terminal:
         os.close(theirs)
         self.at, self.said = ours, b""
 
-    def read(self, seconds, until=None):
+    def read(self, seconds, until=None, since=0):
+        """For so long, or until its text from `since` on matches."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not (until and re.search(until, self.said)):
+        while time.monotonic() < end and not (until and re.search(until, self.said[since:])):
             if not select.select([self.at], [], [], 0.1)[0]:
                 if self.process.poll() is not None:
                     break
@@ -53,6 +54,11 @@ class Terminal:
                 break
             self.said += piece
         return self.said
+
+    def resize(self, lines, columns):
+        """All is drawn anew; otherwise only what has changed."""
+        fcntl.ioctl(self.at, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.process.send_signal(signal.SIGWINCH)
 
     def __enter__(self):
         return self
@@ -125,14 +131,16 @@ class Names(unittest.TestCase):
         try:
             control = f"@ulpf/{run.pid}\n"
             self.assertTrue(wait_until(lambda: control in open("/proc/net/unix").read(), 20))
-            time.sleep(1)
             with Terminal(ULPF, "last", "plain", "-n", "5", "--pid", str(run.pid)) as terminal:
                 self.clean(terminal.read(60), rb"\x1b]0;B\x07gram", rb"\x1b]0;AA\x07function")
             with Terminal(ULPF, "top", "--pid", str(run.pid)) as terminal:
-                for key, shows in ((b"1", rb"gram"), (b"2", rb"function"), (b"4", rb"thread"), (b"5", rb"source"), (b"\r", rb"where")):
+                terminal.read(20, until=rb"function")
+                for key, shows in ((b"2", rb"\[2 Sites"), (b"4", rb"\[4 Threads"), (b"5", rb"\[5 Hits"), (b"\r", rb"(?s)thread.*instructions")):
+                    before = len(terminal.said)
                     os.write(terminal.at, key)
-                    terminal.read(3)
-                    self.assertIn(shows, terminal.said)
+                    if key == b"\r":
+                        terminal.resize(40, 80)  # There one hit takes the whole screen.
+                    self.assertRegex(terminal.read(20, until=shows, since=before)[before:], shows)
                 self.clean(terminal.said, rb"\x1b]0;AA\x07function")
             plain = subprocess.run([ULPF, "top", "--plain", "--count", "3", "--interval", "0.3", "--pid", str(run.pid)],
                                    input=b"sites\nthreads\nhits\n", stdout=subprocess.PIPE, timeout=60, check=True)

@@ -9,7 +9,7 @@ import time
 from lib import vm
 from lib.bridge import Front
 from lib.cases import Case
-from lib.env import PATIENCE, ULPF, example, ulpf_only
+from lib.env import ULPF, example, ulpf_only
 from lib.guest import Guest
 from lib.plugin import LOADER
 from lib.rsp import Rsp, wait_until
@@ -23,7 +23,6 @@ class Bridged(Case):
     """Each has a machine of its own."""
 
     limit = 300
-    idle = True
 
     def setUp(self):
         super().setUp()
@@ -91,7 +90,7 @@ class Bridged(Case):
         rsp.no_ack()
         self.assertRegex(rsp("?"), rb"^T05thread:")
         rsp.raw(b"$vCont;c#a8")
-        time.sleep(1)
+        time.sleep(1)  # The program runs: that is the load.
         server.process.send_signal(signal.SIGKILL)
         server.wait()
         rsp.close()
@@ -115,11 +114,9 @@ class Bridged(Case):
         _, gdb = self.over(place, program="spin", stop="turn")
         gdb("delete")
         gdb.send("continue")
-        time.sleep(1)
-        begun = time.monotonic()
+        time.sleep(1)  # The program runs: that is the load.
         self.guest.pull_the_plug()
-        self.assertSays(gdb.answer(60), r"The connection to the back end is lost: ")
-        self.assertLess(time.monotonic() - begun, 30 * PATIENCE)
+        self.assertSays(gdb.answer(30), r"The connection to the back end is lost: ")
         self.assertSays(gdb("info threads"), r"No threads")
 
     def test_a_machine_that_dies(self):

@@ -1,5 +1,6 @@
 """Where things are, and what this machine has."""
 
+import fcntl
 import functools
 import os
 import shutil
@@ -9,6 +10,7 @@ import unittest
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 # Programs to try ulpf on, and those that only tests need. What is built lies in bin/ of each.
 PROGRAMS = [os.path.join(ROOT, "examples"), os.path.join(ROOT, "tests", "programs")]
+SOURCES = ".c", ".cc", ".rs"
 ULPF = os.environ.get("ULPF", os.path.join(ROOT, "target", "release", "ulpf"))
 
 # ULPF_SERVER=gdbserver runs the same tests against the real gdbserver: the judge of the tests
@@ -25,10 +27,33 @@ PATIENCE = float(os.environ.get("ULPF_TEST_PATIENCE", "1"))
 LONG = os.environ.get("ULPF_TEST_LONG") == "1"
 
 
+class NotBuilt(Exception):
+    """A program of the tests cannot be built here; says which command fails, and how."""
+
+
+@functools.cache
 def example(name):
-    """Path of a program, built from examples/ or tests/programs/."""
-    places = [os.path.join(folder, "bin", name) for folder in PROGRAMS]
-    return next((place for place in places if os.path.exists(place)), places[-1])
+    """Path of a program of examples/ or tests/programs/, which make builds if it is missing or older than its source."""
+    sources = [os.path.join(folder, name + end) for folder in PROGRAMS for end in SOURCES]
+    source = next((source for source in sources if os.path.exists(source)), None)
+    for place in (os.path.join(folder, "bin", name) for folder in PROGRAMS):
+        # (What another test builds just now may not be executed yet.)
+        if os.access(place, os.X_OK) and (source is None or os.path.getmtime(source) <= os.path.getmtime(place)):
+            return place
+    # What has no source of its name has a rule of its own in tests/programs.
+    folder = os.path.dirname(source) if source else PROGRAMS[-1]
+    build(folder, name)
+    return os.path.join(folder, "bin", name)
+
+
+def build(folder, name):
+    """Builds one program of a folder; other tests that need it wait for the same build."""
+    command = ["make", "-s", "-C", os.path.relpath(folder, ROOT), f"bin/{name}"]
+    with open(os.path.join(folder, "Makefile")) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise NotBuilt(f"`{' '.join(command)}` fails:\n{done.stdout}")
 
 
 def source_of(name):

@@ -12,13 +12,18 @@ def frame(body):
     return b"$" + body + b"#%02x" % (sum(body) & 0xFF)
 
 
+# No test means this time: it is longer than what the product itself waits for (10 s), on a busy machine.
+LIMIT = 30
+
+
 class Rsp:
     """`rsp("g")` sends a packet and returns the body of the reply."""
 
-    def __init__(self, target, seconds=10):
+    def __init__(self, target, seconds=LIMIT):
         family = socket.AF_UNIX if target.startswith("/") else socket.AF_INET
         self.socket = socket.socket(family)
-        self.socket.settimeout(seconds * PATIENCE)
+        self._limit = seconds * PATIENCE
+        self.socket.settimeout(self._limit)
         if family == socket.AF_UNIX:
             self.socket.connect(target)
         else:
@@ -80,7 +85,7 @@ class Rsp:
             if self._notifications or self.quiet(max(left, 0.001)) and left <= 0:
                 return bool(self._notifications)
 
-    def notification(self, seconds=10):
+    def notification(self, seconds=LIMIT):
         """Body of the next notification, or None."""
         return self._notifications.pop(0) if self.notified(seconds * PATIENCE) else None
 
@@ -128,9 +133,9 @@ class Rsp:
         except TimeoutError:
             return True
         finally:
-            self.socket.settimeout(10 * PATIENCE)
+            self.socket.settimeout(self._limit)
 
-    def closed(self, seconds=5):
+    def closed(self, seconds=LIMIT):
         """Does the server hang up within this time?"""
         self.socket.settimeout(seconds * PATIENCE)
         try:
@@ -146,7 +151,7 @@ class Rsp:
         self.socket.close()
 
 
-def wait_until(condition, seconds=10):
+def wait_until(condition, seconds=LIMIT):
     end = time.monotonic() + seconds * PATIENCE
     while not condition():
         if time.monotonic() > end:

@@ -19,10 +19,10 @@ class Server:
     """
 
     def __init__(self, *program, options=(), comm="127.0.0.1:0", stdin=subprocess.DEVNULL, env=None,
-                 cwd=None, wait=True, preexec=None, after=()):
+                 cwd=None, wait=True, preexec=None, after=(), server=SERVER):
         self.dir = tempfile.TemporaryDirectory(prefix="ulpf-test-")
         self.comm = comm.replace("@dir", self.dir.name)
-        self.command = [*SERVER, *options, self.comm, *after, *program]
+        self.command = [*server, *options, self.comm, *after, *program]
         self.stdout_path = os.path.join(self.dir.name, "stdout")
         self.port = None
         self.said = ""

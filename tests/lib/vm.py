@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -35,8 +36,12 @@ def unpacked(script, *words):
     """What a script of .ci says that it has unpacked: a kernel's version, the folder that modules are built in, its image."""
     if not shutil.which("qemu-system-x86_64"):
         raise Unavailable("qemu-system-x86_64 is not installed")
-    done = subprocess.run([os.path.join(ROOT, ".ci", script), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, timeout=7200)
+    os.makedirs(BUILD, exist_ok=True)
+    # One at a time: two that unpack into one folder take each other's files away.
+    with open(os.path.join(BUILD, f"lock-{script}"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run([os.path.join(ROOT, ".ci", script), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=7200)
     if done.returncode:
         raise Unavailable((done.stderr.strip() or f"{script} failed").splitlines()[-1])
     return done.stdout.split()
@@ -142,7 +147,9 @@ def initramfs(kernel, programs, files=()):
     def executable(name, source):
         with open(source, "rb") as file:
             return name, 0o100755, file.read()
-    path = os.path.join(BUILD, f"initramfs-{kernel.kind}-" + "-".join(programs)[:100])
+    # Of its own: another machine may boot meanwhile.
+    descriptor, path = tempfile.mkstemp(prefix=f"initramfs-{kernel.kind}-", dir=BUILD)
+    os.close(descriptor)
     # NAME@late is NAME, run in another way (kernel/tests/init.c).
     programs = {name.split("@")[0] for name in programs}
     given = {name for name, _, _ in files}
@@ -190,6 +197,7 @@ def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kerne
         if show:
             show(line)
     status = process.wait()
+    os.unlink(image)
     if status == 124:
         said.append(f"ulpf-vm: no end after {limit:.0f} s")
     return "\n".join(said)

@@ -27,11 +27,14 @@
 	CHECK(strlen(ulpf_error()) > 10, "no sentence"); } while (0)
 
 #define SKIP(...) do { printf("skip: " __VA_ARGS__); printf("\n"); exit(0); } while (0)
-/* The back end for this case, unless this machine has none. */
+/* In a case's first line, what it is about; test_backends.py gives each back end the cases that are about it. */
+/* What all back ends share; elsewhere it would only take long. */
+#define WITH_THE_USUAL_BACKEND() do { if (getenv("ULPF_BACKEND")) SKIP("with the usual back end"); } while (0)
+/* One back end, unless this machine has none. */
 #define NEED_BACKEND(name) do { \
 	if (getenv("ULPF_BACKEND") && strcmp(getenv("ULPF_BACKEND"), name)) SKIP("of the back end %s", name); \
 	if (ulpf_use_backend(name)) SKIP("%s", ulpf_error()); } while (0)
-/* The case is not one of this back end, if that was asked for. */
+/* All back ends but this one. */
 #define NOT_WITH(name) do { if (!strcmp(getenv("ULPF_BACKEND") ?: "", name)) SKIP("not with %s", name); } while (0)
 
 struct check { const char *name; void (*run)(void); };

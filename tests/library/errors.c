@@ -73,8 +73,7 @@ CASE(bad_input)
 
 CASE(bad_back_ends)
 {
-	if (getenv("ULPF_BACKEND"))
-		SKIP("the back end has been chosen");
+	WITH_THE_USUAL_BACKEND();
 	REFUSED(ulpf_use_backend(NULL), EINVAL);
 	REFUSED(ulpf_use_backend("telepathy"), EINVAL);
 	CHECK(strstr(ulpf_error(), "`signal`"), "%s", ulpf_error());

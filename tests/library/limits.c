@@ -2,9 +2,6 @@
 #include "checks.h"
 #include <sys/resource.h>
 
-/* They are about what all back ends share; elsewhere they only take long. */
-#define WITH_SIGNALS() do { if (getenv("ULPF_BACKEND")) SKIP("with the usual back end"); } while (0)
-
 static void limit(int which, rlim_t soft)
 {
 	struct rlimit now;
@@ -36,7 +33,7 @@ static void *begins(void *unused)
 /* Without address space; then with room for few threads' stacks. */
 CASE(no_room)
 {
-	WITH_SIGNALS();
+	WITH_THE_USUAL_BACKEND();
 	char *p = pages(1);
 	limit(RLIMIT_AS, mapped() + (60ul << 20));
 	REFUSED(insert_watchpoint(p, 8, ULPF_WRITE), ENOMEM);
@@ -94,7 +91,7 @@ static void *disturbs(void *thread)
  */
 CASE(sent_at_bad_moments)
 {
-	WITH_SIGNALS();
+	WITH_THE_USUAL_BACKEND();
 	place = pages(2);
 	struct sigaction action = { .sa_handler = in_between };
 	sigaction(SIGTRAP, &action, NULL);
@@ -115,7 +112,7 @@ CASE(sent_at_bad_moments)
 /* Somebody closes what is not his; no descriptors are left. */
 CASE(descriptors_gone)
 {
-	WITH_SIGNALS();
+	WITH_THE_USUAL_BACKEND();
 	char *p = pages(2);
 	OK(insert_watchpoint(p, 8, ULPF_WRITE));
 	limit(RLIMIT_NOFILE, 0);
@@ -140,7 +137,7 @@ CASE(descriptors_gone)
 
 CASE(too_many)
 {
-	WITH_SIGNALS();
+	WITH_THE_USUAL_BACKEND();
 	enum { MANY = 1 << 20 };
 	char *p = pages(1);
 	struct ulpf_watchpoint *all = calloc(MANY, sizeof *all);
@@ -157,7 +154,7 @@ CASE(too_many)
 
 CASE(no_such_machine)
 {
-	WITH_SIGNALS();
+	WITH_THE_USUAL_BACKEND();
 	if (access("/dev/ulpf", F_OK) == 0)
 		SKIP("this machine has the module");
 	REFUSED(ulpf_use_backend("device"), ENODEV);

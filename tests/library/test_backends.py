@@ -1,12 +1,13 @@
 """libulpf's cases with the back ends that this machine need not have: in one of its own, with our kernel module."""
 
 import os
+import re
 import subprocess
 import tempfile
 import unittest
 
 from lib import vm
-from library.test_library import CASES, CHECKS, HEADERS, LIBRARY, STATIC, WARNINGS, staged
+from library.test_library import ABOUT, CHECKS, HEADERS, LIBRARY, STATIC, WARNINGS, staged
 
 BACKENDS = ("protection-keys", "device")
 
@@ -27,8 +28,7 @@ def told():
 
 class Backends(unittest.TestCase):
     limit = 400
-    # They only wait for one of them.
-    idle = True
+    costs = "whichever of them comes first boots a simulated machine, which runs all of them"
 
     def test_the_kernel_does_not_complain(self):
         said = told()
@@ -36,11 +36,17 @@ class Backends(unittest.TestCase):
         self.assertTrue(vm.is_well(said), "the last lines say why")
 
 
+def about(line, backend):
+    """Is a case that begins with this line one of this back end?"""
+    kind, name = (re.match(r'(WITH_THE_USUAL_BACKEND|NEED_BACKEND|NOT_WITH)\("?([\w-]*)', line) or re.match("()()", line)).groups()
+    return {"WITH_THE_USUAL_BACKEND": False, "NEED_BACKEND": name == backend, "NOT_WITH": name != backend}.get(kind, True)
+
+
 for which in BACKENDS:
-    members = {f"test_{name}": vm.case(told, "library_" + which, name) for name in CASES}
+    members = {f"test_{name}": vm.case(told, "library_" + which, name) for name, line in ABOUT.items() if about(line, which)}
     title = which.title().replace("-", "")
     globals()[title] = type(title, (unittest.TestCase,),
-                            {"limit": Backends.limit, "idle": True, "__module__": __name__, **members})
+                            {"limit": Backends.limit, "costs": Backends.costs, "__module__": __name__, **members})
 
 
 if __name__ == "__main__":

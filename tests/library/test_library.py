@@ -16,7 +16,9 @@ STATIC = ["-lpthread", "-ldl", "-lm", "-lgcc_s"]
 HERE = os.path.dirname(os.path.abspath(__file__))
 # checks.c has main().
 CHECKS = [os.path.join(HERE, name) for name in sorted(os.listdir(HERE)) if name.endswith(".c")]
-CASES = re.findall(r"(?m)^CASE\((\w+)\)", "".join(open(source).read() for source in CHECKS))
+# {case: what it is about: a macro of checks.h}
+ABOUT = dict(re.findall(r"(?m)^CASE\((\w+)\)\n\{\n\s*(?:/\*.*\*/\s*)?(.*)", "".join(open(source).read() for source in CHECKS)))
+CASES = list(ABOUT)
 
 
 @functools.cache

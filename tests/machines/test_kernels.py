@@ -13,7 +13,7 @@ import unittest
 
 from kernel.test_backend import CASES, GDB_SESSIONS, ORACLE
 from lib import vm
-from lib.env import LONG, example, ulpf_only
+from lib.env import example, ulpf_only
 from lib.guest import Guest, InGuest, run_sessions
 
 TOOLS = ["/bin/bash", "/bin/sh", "/bin/sleep", "/usr/bin/perl"]
@@ -105,10 +105,9 @@ Plain.__test__ = False  # It runs in the guest only.
 
 
 @ulpf_only
-@unittest.skipUnless(LONG, "a dozen kernels in a simulator take an hour: tests/run --long")
 class Kernels(unittest.TestCase):
     limit = 900
-    idle = True
+    night = "a dozen kernels in a simulator take an hour"
 
     def boot(self, archive, suite, version, told=""):
         try:

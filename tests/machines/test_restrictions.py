@@ -89,8 +89,9 @@ class DockersFilter(unittest.TestCase):
         self.assertRegex(done.stdout, r"- +pidfd_getfd +not available: a container's seccomp filter is likely")
 
 
-READ_ONLY = """mount --bind / /mnt && mount -o remount,ro,bind /mnt && mount -t proc proc /mnt/proc &&
-mount --rbind /dev /mnt/dev && exec chroot /mnt "$@"
+# Each folder of the root may be a mount of its own (lib.users.open_root).
+READ_ONLY = """mount --rbind / /mnt && cut -d" " -f5 /proc/self/mountinfo | grep "^/mnt" | while read -r folder; do
+mount -o remount,ro,bind "$folder"; done && mount -t proc proc /mnt/proc && mount --rbind /dev /mnt/dev && exec chroot /mnt "$@"
 """
 WITHOUT_PROC = """umount -l /proc && exec "$@"
 """

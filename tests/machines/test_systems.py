@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 from lib.bare import DEBOOTSTRAP, bare, copy, inside, run
-from lib.env import LONG, ROOT, ulpf_only
+from lib.env import ROOT, ulpf_only
 
 NEEDED = ["ca-certificates", "gcc", "g++", "libc6-dev", "gdb", "python3", "perl", "sqlite3", "libc6-dbg"]
 # On a system that is older than DWARF 5, gdb reads what its own gcc writes.
@@ -43,11 +43,11 @@ HEAP = {
 
 
 @ulpf_only
-@unittest.skipUnless(LONG, "each bare system takes minutes: tests/run --long")
 @unittest.skipUnless(os.geteuid() == 0, "only root can make a system to try in")
 @unittest.skipUnless(DEBOOTSTRAP, "debootstrap is not installed")
 class Systems(unittest.TestCase):
     limit = 1800
+    night = "each bare system takes minutes"
     idle = True
 
     def within(self, root, *command):

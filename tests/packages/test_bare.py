@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 from lib.bare import DEBOOTSTRAP, bare, copy, inside, run
-from lib.env import LONG, ROOT, ULPF, ulpf_only
+from lib.env import ROOT, ULPF, ulpf_only
 
 BUILD = os.path.join(ROOT, "packaging", "build")
 # What the pages say that one needs, and what runs them.
@@ -34,11 +34,11 @@ for page in sys.argv[1:]:
 
 
 @ulpf_only
-@unittest.skipUnless(LONG, "a bare Debian takes minutes: tests/run --long")
 @unittest.skipUnless(os.geteuid() == 0, "only root can make a system to try in")
 @unittest.skipUnless(DEBOOTSTRAP, "debootstrap is not installed")
 class Bare(unittest.TestCase):
     limit = 1800
+    night = "a bare Debian takes minutes"
     # The pages' servers listen at the ports that they listen at on the machine itself (tests/command/test_book.py).
     alone = True
     idle = True

@@ -113,6 +113,7 @@ class Tarball(Case):
 
     def test_the_same_bytes_again(self):
         self.same_again()
+    test_the_same_bytes_again.night = "each package is built twice"
 
 
 @ulpf_only
@@ -200,6 +201,7 @@ class Deb(Case):
 
     def test_the_same_bytes_again(self):
         self.same_again()
+    test_the_same_bytes_again.night = "each package is built twice"
 
 
 @ulpf_only
@@ -242,6 +244,7 @@ class Dkms(Case):
 
     def test_the_same_bytes_again(self):
         self.same_again()
+    test_the_same_bytes_again.night = "each package is built twice"
 
 
 @ulpf_only
@@ -264,3 +267,4 @@ class Simulator(Case):
 
     def test_the_same_bytes_again(self):
         self.same_again()
+    test_the_same_bytes_again.night = "each package is built twice"

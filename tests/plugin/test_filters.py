@@ -83,6 +83,15 @@ class Clauses(PluginCase):
         gdb("up\nup")
         self.assertEqual(re.findall(r"\bi = (\d+)", gdb("info locals")), ["7"])
 
+    def test_values_that_bytecode_does_not_have(self):
+        gdb = self.begin("wide")
+        for watch in "big if $new < 0", "big if big == 2", "row[1] if $old == 2", "ratio if $new > 2", "step if pair.count == 70", \
+                "step if at->count == 70", "step if boxed.wide == 3", "step if (__int128) step == 4":
+            with self.subTest(watch=watch):
+                self.assertSays(gdb(f"ulpf watch {watch}"), r"^the condition .* cannot be used: .+; ")
+        gdb("ulpf watch big if *(long *) &big == 2")
+        self.assertSays(gdb("continue"), r"Old value = 3\n", r"New value = 2\n")
+
     def test_bad_conditions(self):
         gdb = self.begin()
         for condition in "nosuch == 3", "$new ==", "total +* 3":

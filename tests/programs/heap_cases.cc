@@ -59,6 +59,15 @@ CASE(cwe124_new_array, "outside") { int *p = new int[10]; p[bad ? -2 : 2] = 1; d
 // ---- 126: behind a block, read ----
 CASE(cwe126_one_char, "outside") { volatile char *p = (char *)calloc(10, 1); sink = p[bad ? 10 : 9]; free((void *)p); }
 CASE(cwe126_loop, "outside") { volatile int *p = (int *)calloc(6, sizeof *p); for (int i = 0; i < 6 + bad; i++) sink = p[i]; free((void *)p); }
+// As GCC inlines it.
+static __attribute__((noinline)) size_t length_by_words(const char *s)
+{
+	const volatile unsigned *p = (const volatile unsigned *)s;
+	for (unsigned word; word = *p, !((word - 0x01010101) & ~word & 0x80808080); )
+		p++;
+	return (const char *)p - s;
+}
+CASE(cwe126_strlen_by_words, "outside") { char *p = (char *)calloc(9, 1); memset(p, 'x', bad ? 9 : 8); p = (char *)realloc(p, bad ? 8 : 9); sink = length_by_words(p); free(p); }
 CASE(cwe126_memcpy, "outside") { char to[64], *p = (char *)calloc(32, 1); memcpy(to, p, bad ? 64 : 32); sink = to[0]; free(p); }
 CASE(cwe126_write, "outside")
 {

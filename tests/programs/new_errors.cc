@@ -3,10 +3,20 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <sys/wait.h>
+#include <unistd.h>
 
 int main(int, char **word)
 {
-    if (!strcmp(word[1], "free_of_new"))
+    if (!strcmp(word[1], "forked")) {
+        int *from_before = new int[10];
+        if (pid_t child = fork()) {
+            int status = -1;
+            return waitpid(child, &status, 0) == child ? WEXITSTATUS(status) : 1;
+        }
+        delete[] from_before;
+        free(new int);
+    } else if (!strcmp(word[1], "free_of_new"))
         free(new int);
     else if (!strcmp(word[1], "delete_of_malloc"))
         delete static_cast<char *>(malloc(3));

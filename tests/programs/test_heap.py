@@ -16,13 +16,14 @@ import tempfile
 import threading
 import unittest
 
-from lib.cpython import CPYTHON
+from lib.cpython import BY_DAY, CPYTHON
 from lib.env import LONG, PATIENCE, ULPF, find_tool, needs, ulpf_only
 from lib.rsp import wait_until
 
 
 class Watched(unittest.TestCase):
     limit = 900 if LONG else 300
+    larger = True
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ulpf-heap-")
@@ -63,10 +64,6 @@ class Watched(unittest.TestCase):
         self.assertEqual(summary["lost"], 0)
         self.assertGreater(summary["watches"][0]["hits"], at_least, summary)
         return bare
-
-
-def long_only(reason):
-    return unittest.skipUnless(LONG, f"{reason}: tests/run --long")
 
 
 @ulpf_only
@@ -123,9 +120,18 @@ def python_test(name):
 
 
 for module in CPYTHON:
-    setattr(Python, f"test_python_{module}", python_test(module))
+    method = python_test(module)
+    if module not in BY_DAY:
+        method.night = "six of these modules would take two minutes of a day's run"
+    setattr(Python, f"test_python_{module}", method)
 # Their own tests are about time.
 Python.test_python_test_signal.alone = Python.test_python_test_threading.alone = True
+
+
+def listens(path):
+    """Between bind(2) and listen(2) the socket is there, and refuses."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(path) == 0
 
 
 @ulpf_only
@@ -143,7 +149,7 @@ class Redis(Watched):
             with subprocess.Popen(self.command("heap:rw", *command) if watched else command, stdout=subprocess.DEVNULL,
                                   stderr=subprocess.PIPE, start_new_session=True) as server:
                 try:
-                    self.assertTrue(wait_until(lambda: os.path.exists(where), 60))
+                    self.assertTrue(wait_until(lambda: listens(where), 60))
                     run = subprocess.run([find_tool("redis-benchmark"), "-s", where, "-n", str(self.REQUESTS), "-c", "5", "-r", "100", "--csv"],
                                          stdout=subprocess.PIPE, timeout=(self.limit - 60) * PATIENCE)
                     names = re.findall(r'(?m)^"([^"]+)"', run.stdout.decode())

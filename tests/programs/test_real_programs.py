@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 
 from lib.cases import Case
-from lib.cpython import CPYTHON
-from lib.env import LONG, PATIENCE, ROOT, STAND_IN, bare, find_tool, needs
+from lib.cpython import BY_DAY, CPYTHON
+from lib.env import LONG, PATIENCE, ROOT, STAND_IN, bare, example, find_tool, needs
 from lib.rsp import wait_until
 
 IN_GDB = os.path.join(ROOT, "tests", "lib", "in_gdb.py")
@@ -16,6 +16,7 @@ MANY = 3 if STAND_IN else 400
 
 class Programs(Case):
     limit = 600 if LONG else 300
+    larger = True
 
     def under_watch(self, *program, stop, addresses, stdin=None, ignore=0, seconds=500, cwd=None, env=None):
         """Runs up to the `ignore`-th call of `stop`, sets MANY watches, runs to the end.
@@ -132,14 +133,14 @@ class Programs(Case):
         return [run.returncode, re.sub(r"[\d.]+ requests.*", "", run.stdout.decode().replace("\r", "\n")).count(": \n") > 0, said]
 
     def test_cpp_map_exceptions_threads(self):
-        expected = bare(os.path.join(ROOT, "examples/bin/cpp_map"))
-        got = self.to_the_end(*self.under_watch(os.path.join(ROOT, "examples/bin/cpp_map"), stop="ready",
+        expected = bare(example("cpp_map"))
+        got = self.to_the_end(*self.under_watch(example("cpp_map"), stop="ready",
                                                 addresses="(block for block, size in heap_blocks(32))"))
         self.assertEqual(got, expected)
 
     def test_rust(self):
-        expected = bare(os.path.join(ROOT, "examples/bin/rusty"))
-        server, gdb = self.under_watch(os.path.join(ROOT, "examples/bin/rusty"), stop="ready", addresses="words(*mapping('[heap]'), 64)")
+        expected = bare(example("rusty"))
+        server, gdb = self.under_watch(example("rusty"), stop="ready", addresses="words(*mapping('[heap]'), 64)")
         self.assertEqual(self.to_the_end(server, gdb), expected)
 
 
@@ -147,6 +148,8 @@ def python_test(module):
     def test(self):
         self.python(module)
     test.__name__ = f"test_python_{module}"
+    if module not in BY_DAY:
+        test.night = "one of these modules takes up to a minute"
     return test
 
 

@@ -19,6 +19,13 @@ class Sent(Case):
                                   timeout=60 * PATIENCE, text=True)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, expected, ""), spec)
 
+    def test_sizes_of_alternate_stacks(self):
+        """The kernel takes what is too small for the largest state, unless the program has asked for that."""
+        status, expected = bare(example("stack_sizes"))
+        for watch in "counter", "heap":
+            got, out, err = ulpf("run", "--quiet", "--no-summary", "--watch", watch, "--", example("stack_sizes"))
+            self.assertEqual((got, out), (status, expected), f"{watch}: {err}")
+
     def test_what_the_program_is_told_of_its_signals(self):
         """The stub answers in the kernel's place: a write of the call all the same."""
         for watch, name, least in ("old", "rt_sigprocmask", 11), ("stack", "sigaltstack", 1):

@@ -1,6 +1,7 @@
 """Children made in ways that need care: clone3 with all its flags, exec while signals strike."""
 
 import contextlib
+import errno
 import glob
 import os
 import subprocess
@@ -103,3 +104,33 @@ class Sparse(unittest.TestCase):
             for follow in [], ["--follow"]:
                 got, out, err = ulpf("run", "-q", "--no-summary", *follow, "-w", watch, "--", example("sparse"), gigabytes)
                 self.assertEqual((got, out), (status, expected), err)
+
+
+@ulpf_only
+class Limited(unittest.TestCase):
+    def test_a_fork_without_address_space_fails(self):
+        """Alone it would succeed; with ulpf there is no room for it, and its parent hears so."""
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(folder, "limited")
+            subprocess.run(["gcc", "-g", "-x", "c", "-", "-o", name], text=True, check=True, input="""
+                #include <errno.h>
+                #include <stdio.h>
+                #include <sys/resource.h>
+                #include <unistd.h>
+                int counter;
+                int main(void)
+                {
+                    struct rlimit limit = { 1 << 20, 1 << 20 };
+                    counter++;
+                    setrlimit(RLIMIT_AS, &limit);
+                    pid_t child = fork();
+                    if (child == 0) _exit(0);
+                    printf("%d %d\\n", child, child < 0 ? errno : 0);
+                    counter++;
+                    return 5;
+                }""")
+            for options in ["-w", "counter"], ["-w", "heap", "-w", "counter"], ["--follow", "-w", "counter"]:
+                with self.subTest(options):
+                    status, said, err = ulpf("run", "-q", *options, "--", name)
+                    self.assertEqual((status, said), (5, f"-1 {errno.ENOMEM}\n"), err)
+                    self.assertRegex(err, r"\n +2 .* counter\n")

@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 import unittest
 
-from lib.env import PATIENCE, ULPF, bare, example, needs, ulpf_only
-from lib.run import ulpf
+from lib.env import PATIENCE, ROOT, ULPF, bare, example, needs, ulpf_only
+from lib.run import Json, ulpf
 
 TRACED = "traceme", "traceme-exec", "seize", "seize-exec", "attach", "attach-works", "itself"
 VFORK = "vfork", "vfork-fails"
@@ -52,6 +52,30 @@ class Tracers(unittest.TestCase):
                     err = self.check(how, watches, "--follow")
                     self.assertIn("traces a child itself (ptrace), which is not followed into what it executes", err)
                     self.check(how, watches)
+
+    def test_a_task_that_stops_all_threads(self):
+        """It maps memory meanwhile, and stores to watched memory, and waits for nobody's rest."""
+        with tempfile.TemporaryDirectory() as folder:
+            # LeakSanitizer does so, too, at the end.
+            sanitized = os.path.join(folder, "sanitized")
+            source = os.path.join(ROOT, "tests", "programs", "own_tracer.c")
+            subprocess.run(["gcc", "-w", "-O1", "-g", "-pthread", "-fsanitize=address", source, "-o", sanitized], check=True)
+            for program in example("own_tracer"), sanitized:
+                status, expected = bare(program)
+                for watches in ["heap"], ["heap:rw", "counter"]:
+                    with self.subTest(program=os.path.basename(program), watches=watches):
+                        flags = [flag for watch in watches for flag in ("--watch", watch)]
+                        got, out, err = ulpf("run", "--quiet", "--no-summary", *flags, "--", program)
+                        self.assertEqual((got, out), (status, expected), err)
+
+    def test_what_such_a_task_has_mapped(self):
+        """It is watched as soon as the threads have been let go, whichever of them sees to that."""
+        for more in [], ["--no-patch"]:
+            with self.subTest(more=more):
+                said = Json(["heap"], "own_tracer", options=("--log-policy", "lossless", *more))
+                self.assertEqual(said.status, 0, said.err)
+                late = [hit for hit in said.hits if hit.get("function") == "marks" and hit["len"] == 1]
+                self.assertEqual([int(hit["new_bytes"], 16) for hit in late], list(range(1, 51)), said.err)
 
     def test_a_parent_that_its_child_looks_at(self):
         """As crash handlers do. It goes on to its own end."""

@@ -313,7 +313,7 @@ class Threads(Case):
         first = 0
         for _ in range(10):
             rsp.raw(frame("vCont;c"))
-            time.sleep(0.05)
+            time.sleep(0.05)  # The program runs: that is the load.
             rsp.raw(b"\x03")
             # Not SIGTRAP: that would be a step of the round before.
             self.assertRegex(rsp.reply(), rb"^T02")

@@ -1,9 +1,10 @@
 """tests/run and tests/conftest.py, with little tests of their own."""
 
 import functools
-import glob
+import importlib
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -69,16 +70,38 @@ class Leftovers(unittest.TestCase):
             print(left.pid, file=open(f"left-{left.pid}", "w"))
 '''
 
-SECOND_ATTEMPT = '''
+AGAIN = '''
 import os, unittest
 
 class Again(unittest.TestCase):
+    def turns(self):
+        with open("turns", "a+") as file:
+            file.write("turn ")
+            file.seek(0)
+            return len(file.read().split())
+
     def test_unsteady(self):
-        new = not os.path.exists("seen")
-        open("seen", "w").close()
-        self.assertFalse(new, "the first time")
+        self.assertNotEqual(self.turns(), 2, "the second time")
 
     def test_steady(self):
+        pass
+'''
+
+TIERS = '''
+import unittest
+
+class Day(unittest.TestCase):
+    def test_by_day(self):
+        pass
+
+    def test_by_day_and_night(self):
+        pass
+    test_by_day_and_night.larger = True
+
+class Night(unittest.TestCase):
+    night = "the reason"
+
+    def test_by_night(self):
         pass
 '''
 
@@ -96,25 +119,32 @@ class Order(unittest.TestCase):
         self.tell()
     {attributes and f"test_{name}.{attributes}"}
 ''' for name, attributes in [*((f"together_{n}", "") for n in range(6)), *((f"idle_{n}", "idle = True") for n in range(3)),
-                             *((f"alone_{n}", "alone = True") for n in range(3)), ("z_long", "limit = 100")])
+                             *((f"alone_{n}", "alone = True") for n in range(3)), ("z_long", "")])
 
 
 class Said:
-    """What tests/run said of a suite: its text, its exit status, the folder that it ran in."""
+    """What tests/run said of a suite: its text, its exit status, the files that it wrote {name: text}."""
 
-    def __init__(self, source, *options):
-        self.folder = tempfile.mkdtemp(prefix="ulpf-test-")
-        tests = os.path.join(self.folder, "tests")
+    def __init__(self, source, *options, costs=None):
+        with tempfile.TemporaryDirectory(prefix="ulpf-test-") as folder:
+            self.run(folder, source, options, costs)
+            written = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
+            self.files = {str(path.relative_to(folder)): path.read_text(errors="replace") for path in written}
+
+    def run(self, folder, source, options, costs):
+        tests = os.path.join(folder, "tests")
         os.makedirs(os.path.join(tests, "little"))
         for name in "pyproject.toml", "tests/run", "tests/conftest.py":
-            shutil.copy(os.path.join(ROOT, name), os.path.join(self.folder, name))
+            shutil.copy(os.path.join(ROOT, name), os.path.join(folder, name))
         os.symlink(os.path.join(ROOT, "tests", "lib"), os.path.join(tests, "lib"))
         with open(os.path.join(tests, "little", "test_little.py"), "w") as file:
             file.write(source)
         with open(os.path.join(tests, "little", "__init__.py"), "w"):
             pass
+        with open(os.path.join(tests, "costs.json"), "w") as file:
+            json.dump(costs or {}, file)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("ULPF_TEST_RUN", "PYTEST_"))}
-        done = subprocess.run([sys.executable, os.path.join(tests, "run"), *options], cwd=self.folder, env=env, timeout=60 * PATIENCE,
+        done = subprocess.run([sys.executable, os.path.join(tests, "run"), *options], cwd=folder, env=env, timeout=60 * PATIENCE,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.text, self.status = done.stdout, done.returncode
 
@@ -122,8 +152,7 @@ class Said:
         return [line for line in self.text.splitlines() if line.startswith(start)]
 
     def read(self, *names):
-        with open(os.path.join(self.folder, *names)) as file:
-            return file.read()
+        return self.files[os.path.join(*names)]
 
     @property
     def last(self):
@@ -136,9 +165,7 @@ class RunnerCase(unittest.TestCase):
     @classmethod
     @functools.cache
     def said(cls, *options):
-        said = Said(cls.SUITE, *options)
-        cls.addClassCleanup(shutil.rmtree, said.folder, ignore_errors=True)
-        return said
+        return Said(cls.SUITE, *options, costs=getattr(cls, "COSTS", None))
 
 
 class Verdicts(RunnerCase):
@@ -155,8 +182,6 @@ class Verdicts(RunnerCase):
         names = [line.rsplit("::", 1)[1] for line in said.lines("failed: tests/little/test_little.py::")]
         self.assertEqual(names, ["test_takes_too_long", "test_a_clean_up_fails", "test_a_failure_that_is_none", "test_a_part_fails",
                                  "test_dies", "test_fails"], said.text)
-        # Six failures are no accident.
-        self.assertNotIn("again:", said.text)
 
     def test_a_skip_says_why(self):
         self.assertRegex(self.all().text, r"SKIPPED \[1\] .*the reason")
@@ -180,7 +205,7 @@ class Verdicts(RunnerCase):
 
     def test_nothing_is_left_running(self):
         said = self.all()
-        left = [int(path.rsplit("-", 1)[1]) for path in glob.glob(os.path.join(said.folder, "left-*"))]
+        left = [int(name.removeprefix("left-")) for name in said.files if name.startswith("left-")]
         self.assertEqual(len(left), 2)
         for pid in left:
             self.assertFalse(os.path.exists(f"/proc/{pid}"), said.text)
@@ -213,22 +238,46 @@ class Verdicts(RunnerCase):
                                                     "little.test_little.Limits.test_takes_too_long\n", 0))
 
 
-class SecondAttempt(RunnerCase):
-    SUITE = SECOND_ATTEMPT
+class Again(RunnerCase):
+    SUITE = AGAIN
 
-    def test_it_is_named(self):
-        said = self.said()
-        self.assertEqual((said.last, said.status), ("2 passed, 0 failed, 0 skipped", 0), said.text)
-        self.assertEqual(len(said.lines("unsteady (passed only at the second attempt, to be looked into): "
-                                        "tests/little/test_little.py::Again::test_unsteady")), 1, said.text)
-
-    def test_none_for_some_tests_only(self):
-        said = Said(SECOND_ATTEMPT, "-j", "1", "Again")
+    def test_a_test_that_failed_once_has_failed(self):
+        said = Said(AGAIN, "-j", "1", "--again=3", "--beside=1", "Again")
         self.assertEqual((said.last, said.status), ("1 passed, 1 failed, 0 skipped", 1), said.text)
+        self.assertEqual(len(said.lines("passed  little.test_little.Again.test_unsteady")), 2, said.text)
+        self.assertEqual(said.lines("failed: "), ["failed: tests/little/test_little.py::Again::test_unsteady"])
+        self.assertIn("turn 3 of 3", said.text)
+
+    def test_nothing_is_tried_again_unasked(self):
+        said = Said(AGAIN.replace("NotEqual(self.turns(), 2", "NotEqual(self.turns(), 1"), "-j", "1")
+        self.assertEqual((said.last, said.status), ("1 passed, 1 failed, 0 skipped", 1), said.text)
+        self.assertEqual(said.read("turns"), "turn ")
+
+
+class Tiers(RunnerCase):
+    SUITE = TIERS
+
+    def ran(self, *options):
+        return sorted(line.split()[1].rsplit(".", 1)[1] for line in self.said("-j", "1", *options).lines("passed  "))
+
+    def test_by_day(self):
+        self.assertEqual(self.ran(), ["test_by_day", "test_by_day_and_night"])
+
+    def test_by_night(self):
+        self.assertEqual(self.ran("--nightly"), ["test_by_day_and_night", "test_by_night"])
+
+    def test_who_names_one_gets_it(self):
+        self.assertEqual(self.ran("Night"), ["test_by_night"])
+
+    def test_costs_are_recorded(self):
+        said = Said(TIERS.replace("pass", "__import__('time').sleep(1.2)", 1), "-j", "1", "--record",
+                    costs={"little.test_little.Day.test_by_day_and_night": 7, "other.test": 3})
+        self.assertEqual(json.loads(said.read("tests", "costs.json")), {"little.test_little.Day.test_by_day": 1, "other.test": 3})
 
 
 class Order(RunnerCase):
     SUITE = ORDER
+    COSTS = {"little.test_little.Order.test_z_long": 100}
 
     def intervals(self, said):
         return {name: (start, end) for name, start, end in map(json.loads, said.read("order").splitlines())}
@@ -254,11 +303,23 @@ class Order(RunnerCase):
         self.assertTrue(all(ran[f"test_alone_{n}"][0] >= last for n in range(3)), ran)
 
     def test_a_long_one_starts_first(self):
+        # Among the first of the four workers, whichever of them begins first.
         ran = self.intervals(self.said())
-        self.assertLessEqual(sorted(ran, key=lambda name: ran[name][0]).index("test_z_long"), 2)
+        self.assertLess(sorted(ran, key=lambda name: ran[name][0]).index("test_z_long"), 4)
 
     def test_one_worker(self):
         said = Said(ORDER, "-j", "1")
         self.assertEqual(said.last, "13 passed, 0 failed, 0 skipped", said.text)
         times = sorted(self.intervals(said).values())
         self.assertTrue(all(one[1] <= other[0] for one, other in zip(times, times[1:])))
+
+
+class Costs(unittest.TestCase):
+    def test_a_long_test_says_why_it_may(self):
+        with open(os.path.join(ROOT, "tests", "costs.json")) as file:
+            costs = json.load(file)
+        for test in (test for test, seconds in costs.items() if seconds > 20):
+            module, case, name = test.rsplit(".", 2)
+            case = getattr(importlib.import_module(module), case)
+            with self.subTest(test):
+                self.assertTrue(getattr(getattr(case, name), "costs", getattr(case, "costs", None)), "has no `costs`")

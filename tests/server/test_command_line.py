@@ -11,9 +11,10 @@ import tempfile
 import unittest
 
 from lib.cases import Case
-from lib.env import PATIENCE, SERVER, STAND_IN, ULPF, bare, example, ulpf_only
+from lib.env import PATIENCE, SERVER, STAND_IN, ULPF, NotBuilt, bare, example, ulpf_only
 from lib.gdb import GdbTimeout
 from lib.rsp import Rsp, wait_until
+from lib.users import no_other_users
 
 
 def alive(pid):
@@ -91,8 +92,10 @@ class Messages(Case):
 
     @ulpf_only
     def test_32_bit_program_is_refused(self):
-        if not os.path.exists(example("tiny32")):
-            self.skipTest("no 32-bit example: the assembler here has no i386")
+        try:
+            example("tiny32")
+        except NotBuilt as why:
+            self.skipTest(f"the assembler here has no i386: {why}")
         status, said = server("127.0.0.1:0", example("tiny32"))
         self.assertEqual(status, 1)
         self.assertRegex(said, r"32-bit")
@@ -101,8 +104,8 @@ class Messages(Case):
     def test_setuid_program_runs_as_the_caller(self):
         """An ordinary user may not control a program that runs as somebody else: as under any debugger,
         it runs without the other's rights."""
-        if os.getuid() != 0:
-            self.skipTest("needs root, to make a setuid program and become nobody")
+        if why := no_other_users():
+            self.skipTest(why)
         if subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "true"], stderr=subprocess.DEVNULL).returncode:
             self.skipTest("nobody may not read this system's libraries")
         with tempfile.TemporaryDirectory() as folder:

@@ -74,6 +74,7 @@ class BackEnds(Case):
         self.assertSays(said, r"No back end answers at .*: it has closed the connection\. Start it first")
         said = self.refused({"hello": [lambda f, a: None]})
         self.assertSays(said, r"Something is at .*, but it does not answer `hello`\. Start the back end there \(in a guest: `ulpf bridge`\)")
+    test_other_languages_and_versions.idle = True
 
     def test_the_end_of_a_line_that_was_for_somebody_else(self):
         """A port of virtio-serial has no connections: what is left of an earlier one is no reason to give up."""
@@ -97,11 +98,13 @@ class BackEnds(Case):
         self.assertIn("The back end answers again.", text)
         rsp.raw(b"\x03")
         self.assertRegex(rsp.reply(), rb"^T02thread:1;")
+    test_one_that_answers_no_more.idle = True
 
     def test_nobody_there(self):
         server = self.serve(options=["--backend", "bridge:127.0.0.1:1"], wait=False)
         self.assertEqual(server.wait(), 1)
         self.assertSays(server.said, r"No back end answers at 127.0.0.1:1: .*refused.* Start it first")
+    test_nobody_there.idle = True
 
     def test_a_refused_watch(self):
         why = {"what": "The watch cannot be set", "why": "nothing is mapped at 0x2000", "todo": ""}
@@ -116,6 +119,7 @@ class BackEnds(Case):
         self.assertRegex(rsp("m1000,4"), rb"^E.The back end has not answered `read` for 5 s")
         self.fake.say(id=late[0], reply="data", data="ffffffff")
         self.assertEqual(rsp("m1000,4"), b"00000000")
+    test_one_that_hangs.idle = True
 
     def test_one_that_does_not_stop(self):
         _, rsp = self.connect({"resume": [lambda f, a: f.say(id=a["id"], reply="done")]})
@@ -126,6 +130,7 @@ class BackEnds(Case):
         self.assertIn("has been told to stop and has not for 10 s", text)
         self.assertRegex(rsp.reply(), rb"^T02thread:1;")
         self.assertIn("interrupt", self.fake.ops())
+    test_one_that_does_not_stop.idle = True
 
     def test_one_that_dies(self):
         _, rsp = self.connect({"resume": [lambda f, a: (f.say(id=a["id"], reply="done"), f.close(), f.hang_up())]})
@@ -278,6 +283,7 @@ class FrontEnds(Case):
     def test_nobody_comes(self):
         sim = self.sim()
         self.assertEqual(sim.process.wait(30 * PATIENCE), 125)
+    test_nobody_comes.idle = True
 
     def test_a_program_that_cannot_be_loaded(self):
         front = self.front(self.sim("/bin/true"), hello=False)
@@ -288,7 +294,8 @@ class FrontEnds(Case):
         pid = server.program_pid
         rsp = Rsp(server.target)
         rsp.raw(b"$vCont;c#a8")
-        time.sleep(0.2)
+        time.sleep(0.2)  # The program runs: that is the load.
         server.process.kill()
         gone = lambda: subprocess.run(["kill", "-0", str(pid)], stderr=subprocess.DEVNULL).returncode != 0
         self.assertTrue(wait_until(gone, 30))
+    test_it_does_not_outlive_the_server.idle = True

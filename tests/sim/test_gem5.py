@@ -28,6 +28,8 @@ def run(program, *args, options=()):
 @ulpf_only
 @needs_gem5
 class Gem5(Machine, Case):
+    night = "gem5 takes an hour to build"
+
     OPTIONS = ["--backend", "gem5", "--gem5", GEM5 or ""]
 
     def test_a_hundred_watches(self):
@@ -63,6 +65,8 @@ class Gem5(Machine, Case):
 @needs_gem5
 @needs_sim
 class Models(unittest.TestCase):
+    night = "gem5 takes an hour to build"
+
     def test_same_hits_and_false_positives(self):
         """As many of each on both models, for real programs and for the thesis's patterns (BENCHMARKS.md has the table)."""
         done = subprocess.run([os.path.join(FOLDER, "compare.py"), GEM5, SIM], stdout=subprocess.PIPE, text=True,
@@ -76,6 +80,8 @@ class Models(unittest.TestCase):
 @needs_gem5
 class Upcalls(unittest.TestCase):
     """/dev/ulpf on gem5."""
+
+    night = "gem5 takes an hour to build"
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -179,7 +179,7 @@ class Watchdog(Case):
             return all(stored)
         self.assertTrue(wait_until(all_have_stored))
         os.kill(pid, signal.SIGSTOP)
-        self.assertTrue(wait_until(lambda: self.state(pid) == "T", 10))
+        self.assertTrue(wait_until(lambda: self.state(pid) == "T"))
         gdb.interrupt()
         return gdb, pid
 
@@ -195,7 +195,7 @@ class Watchdog(Case):
 
     def test_sigcont_in_time(self):
         gdb, pid = self.interrupted_while_stopped()
-        time.sleep(1)
+        time.sleep(1)  # A part of the ten seconds that are waited for it.
         os.kill(pid, signal.SIGCONT)
         self.assertSays(gdb.answer(30), r"SIGINT|Interrupt|stopped")
         self.assertSays(gdb("info threads"), r"Thread")

@@ -1,15 +1,15 @@
 //! A heap of our own inside the watched program: chunks from mmap, a free list for each size, which is a power of two or
 //! three fourths of one. What is larger than a mebibyte has a mapping of its own, and goes back to the system.
 //!
-//! The spin lock is held for a few dozen instructions at a time and never by a thread that waits for
+//! The lock is held for a few dozen instructions at a time and never by a thread that waits for
 //! somebody; callers see to it that no signal handler of the program runs meanwhile.
 #![allow(unsafe_code)]
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{null_mut, write_bytes};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::place;
+use crate::sync::lock::Lock;
 use crate::sys;
 use linux_raw_sys::general as k;
 
@@ -26,18 +26,18 @@ struct Lists {
 
 /// A heap; see the head of the module.
 pub struct Arena {
-    taken: AtomicBool,
+    lock: Lock,
     lists: core::cell::UnsafeCell<Lists>,
 }
 
-// SAFETY: `lists` is only touched while `taken` is held.
+// SAFETY: `lists` is only touched while `lock` is held.
 unsafe impl Sync for Arena {}
 
 impl Arena {
     /// An empty one: the first allocation takes memory from the system.
     pub const fn new() -> Arena {
         Arena {
-            taken: AtomicBool::new(false),
+            lock: Lock::open(),
             lists: core::cell::UnsafeCell::new(Lists {
                 free: [null_mut(); CLASSES],
                 next: null_mut(),
@@ -89,6 +89,7 @@ pub fn map_unlisted(len: usize) -> *mut u8 {
         };
         let Ok(at) = got else { break };
         if place::memory().contains(&at) || hint == HINTS {
+            place::note_outside(at, len as u64);
             return at as *mut u8;
         }
         // SAFETY: just mapped.
@@ -131,13 +132,14 @@ impl Class {
 
 impl Arena {
     fn with<R>(&self, f: impl FnOnce(&mut Lists) -> R) -> R {
-        while self.taken.swap(true, Ordering::Acquire) {
-            core::hint::spin_loop();
-        }
+        let _locked = self.lock.lock();
         // SAFETY: the lock is ours.
-        let r = f(unsafe { &mut *self.lists.get() });
-        self.taken.store(false, Ordering::Release);
-        r
+        f(unsafe { &mut *self.lists.get() })
+    }
+
+    /// Its holder has failed and will not give the lock back. One that is held by somebody else is given back meanwhile.
+    pub fn free_lock(&self) {
+        self.lock.free_if_stuck();
     }
 
     /// A block, and whether it is memory that nobody has had, so zero.

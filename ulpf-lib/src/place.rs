@@ -12,6 +12,9 @@
 //! watched page. The base follows from the bytes that the kernel gives to each program (AT_RANDOM), so that a
 //! stub and `libulpf` in one process agree on it.
 //!
+//! A program may have reserved these addresses before a stub comes (InnoDB reserves 8 TiB). Then the stub takes the
+//! middle of the widest stretch that is free ([`base_within`]).
+//!
 //! **The list.** Every mapping that is made with [`map`] or named to [`add`] is in a list, so that a forked
 //! child and a detach can take it away ([`each`]). What may be mapped by the thousand (records of threads,
 //! windows and tables of the guards) has lists of its own.
@@ -52,6 +55,15 @@ pub fn base_for(random: Option<[u8; 16]>) -> u64 {
         mixed ^= mixed >> 32;
     }
     LOWEST + mixed % BASES * GRAIN
+}
+
+/// Address space that [`all`] and what lies behind it take at most ([`map_sparse_behind`]).
+pub const WHOLE_LEN: u64 = IMAGE_LEN + MEMORY_LEN + (128 << 30);
+
+/// The base in the middle of `gap`, for a program whose addresses from [`base_for`] on are taken; `None`: there is no room.
+pub fn base_within(gap: Range<u64>) -> Option<u64> {
+    let room = (gap.end.saturating_sub(gap.start)).checked_sub(WHOLE_LEN)?;
+    Some((gap.start + room / 2) & !(GRAIN - 1))
 }
 
 /// Before the first mapping of ours in this process.
@@ -95,6 +107,30 @@ pub fn hint(len: u64) -> u64 {
     memory().start + if room > MEMORY_LEN - at { 0 } else { at }
 }
 
+// ---- outside of our place ------------------------------------------------------------------------
+
+const MOST_OUTSIDE: usize = 1024;
+
+static OUTSIDE: [Entry; MOST_OUTSIDE] = [const { Entry::new() }; MOST_OUTSIDE];
+
+/// Notes memory of ours that the kernel has put among the program's, because our place was full or taken: guards
+/// leave it alone. (Listed or not: this is another list.)
+pub fn note_outside(start: u64, len: u64) {
+    if !all().contains(&start) {
+        put(&OUTSIDE, start, len);
+    }
+}
+
+/// Takes what begins at `start` off the list of [`note_outside`].
+pub fn forget_outside(start: u64) {
+    take(&OUTSIDE, start);
+}
+
+/// What [`note_outside`] has noted: (start, length). Only while nobody else changes it.
+pub fn outside() -> impl Iterator<Item = (u64, u64)> {
+    entries(&OUTSIDE)
+}
+
 // ---- the list ------------------------------------------------------------------------------------
 
 const MOST: usize = 2048;
@@ -104,17 +140,19 @@ struct Entry {
     len: AtomicU64,
 }
 
-static LIST: [Entry; MOST] = [const {
-    Entry {
-        start: AtomicU64::new(0),
-        len: AtomicU64::new(0),
-    }
-}; MOST];
+static LIST: [Entry; MOST] = [const { Entry::new() }; MOST];
 
-/// Puts a mapping of ours on the list. (Of more than there is room for, the rest stays in forked children and
-/// after a detach, as private memory.)
-pub fn add(start: u64, len: u64) {
-    for entry in &LIST {
+impl Entry {
+    const fn new() -> Entry {
+        Entry {
+            start: AtomicU64::new(0),
+            len: AtomicU64::new(0),
+        }
+    }
+}
+
+fn put(list: &[Entry], start: u64, len: u64) {
+    for entry in list {
         if entry.start.load(Relaxed) == 0
             && entry
                 .start
@@ -127,9 +165,8 @@ pub fn add(start: u64, len: u64) {
     }
 }
 
-/// Takes what begins at `start` off the list.
-fn remove(start: u64) {
-    for entry in &LIST {
+fn take(list: &[Entry], start: u64) {
+    for entry in list {
         if entry.start.load(Relaxed) == start {
             entry.len.store(0, Relaxed);
             entry.start.store(0, Release);
@@ -138,11 +175,21 @@ fn remove(start: u64) {
     }
 }
 
-/// What is on the list: (start, length). Only while nobody else changes it.
-pub fn each() -> impl Iterator<Item = (u64, u64)> {
-    LIST.iter()
+fn entries(list: &'static [Entry]) -> impl Iterator<Item = (u64, u64)> {
+    list.iter()
         .map(|e| (e.start.load(Acquire), e.len.load(Acquire)))
         .filter(|&(start, len)| start != 0 && len != 0)
+}
+
+/// Puts a mapping of ours on the list. (Of more than there is room for, the rest stays in forked children and
+/// after a detach, as private memory.)
+pub fn add(start: u64, len: u64) {
+    put(&LIST, start, len);
+}
+
+/// What is on the list: (start, length). Only while nobody else changes it.
+pub fn each() -> impl Iterator<Item = (u64, u64)> {
+    entries(&LIST)
 }
 
 /// `addr` is in a mapping on the list.
@@ -176,6 +223,7 @@ fn map_at(
     // SAFETY: without MAP_FIXED no existing mapping is replaced.
     let at = unsafe { sys!(__NR_mmap, hint, len, prot, flags, fd, 0) }?;
     add(at, len);
+    note_outside(at, len);
     if who == AfterFork::Parent
         && let Err(e) = not_for_children(at, len)
     {
@@ -237,7 +285,8 @@ pub fn huge(at: u64, len: u64) {
 
 /// Takes a mapping away and off the list.
 pub fn unmap(at: u64, len: u64) {
-    remove(at);
+    take(&LIST, at);
+    forget_outside(at);
     // SAFETY: our own mapping, which nobody uses any more.
     let _ = unsafe { sys!(__NR_munmap, at, len) };
 }
@@ -314,6 +363,14 @@ mod tests {
         }
         assert!(seen.len() > 990, "{}", seen.len());
         assert_eq!(base_for(None), LOWEST);
+    }
+
+    #[test]
+    fn a_taken_place_is_left_for_the_middle_of_what_is_free() {
+        let base = base_within(0x5600_0000_0000..0x7700_0000_0000).unwrap();
+        assert!(base > 0x6500_0000_0000 && base + WHOLE_LEN < 0x6800_0000_0000);
+        assert_eq!(base % GRAIN, 0);
+        assert_eq!(base_within(0..WHOLE_LEN - 1), None);
     }
 
     #[test]

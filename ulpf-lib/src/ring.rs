@@ -9,7 +9,7 @@
 //! ```
 //!
 //! **A ring has one writer**, its thread, which never waits and shares no cache line with another one.
-//! `record` says what it writes, `reader` how it is read, `last` how one looks back. A number is used again when its thread has
+//! `record` says what it writes, `reader` how it is read, `room` how a writer waits for the reader, `last` how one looks back. `models/src/ring.rs` is their model. A number is used again when its thread has
 //! ended; the ring goes on then, and its records say which thread each is of. Nothing is taken out by
 //! reading: records stay until newer ones need the room, so that somebody can look back (`ulpf last`).
 
@@ -18,10 +18,12 @@ pub mod last;
 mod layout;
 mod reader;
 mod record;
+mod room;
 #[cfg(test)]
 mod tests;
 
 pub use found::SHARED_LEN;
 pub use layout::*;
-pub use reader::{Progress, Reader, Rings, Start};
+pub use reader::{Progress, Reader, Rings, Start, copy_slots};
 pub use record::{Entry, Hit, Ring, SystemCall};
+pub use room::Room;

@@ -5,6 +5,10 @@
 //! `__seccomp_filter`), on the classic BPF of `net/core/filter.c` as far as `seccomp_check_filter` lets it pass. The
 //! kernel has the same filter behind [`exempting`], which lets the stub's own calls pass.
 
+use alloc::vec;
+use alloc::vec::Vec;
+use core::mem::offset_of;
+
 /// One instruction: `struct sock_filter` of `<linux/filter.h>`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,6 +276,53 @@ pub const STRICT: [Instruction; 8] = {
     ]
 };
 
+/// A filter that lets calls of these numbers pass, and those of `first` whose first argument is as it says; what makes
+/// another call gets EPERM.
+pub fn only(numbers: &[u32], first: &[(u32, First)]) -> Vec<Instruction> {
+    let step = |code, jt: usize, jf: u8, k| Instruction {
+        code,
+        jt: jt as u8,
+        jf,
+        k,
+    };
+    let offset = |field: usize| field as u32;
+    // To the last two: the error, and to let pass.
+    let mut all = vec![
+        step(LD_ABS, 0, 0, offset(offset_of!(Data, arch))),
+        step(JEQ, 1, 0, X86_64),
+        step(RET, 0, 0, RET_ERRNO | linux_raw_sys::errno::EPERM),
+        step(LD_ABS, 0, 0, offset(offset_of!(Data, nr))),
+    ];
+    let tail = 4 * first.len() + 1;
+    for (n, nr) in numbers.iter().enumerate() {
+        all.push(step(JEQ, numbers.len() - 1 - n + tail, 0, *nr));
+    }
+    for (n, (nr, which)) in first.iter().enumerate() {
+        let rest = 4 * (first.len() - 1 - n);
+        all.push(step(JEQ, 0, 3, *nr));
+        all.push(step(LD_ABS, 0, 0, offset(offset_of!(Data, args))));
+        let (code, k) = match which {
+            First::Is(value) => (JEQ, *value),
+            First::Has(bits) => (JSET, *bits),
+        };
+        // (Its low half; no number has another one.)
+        all.push(step(code, rest + 2, 0, k));
+        all.push(step(RET, 0, 0, RET_ERRNO | linux_raw_sys::errno::EPERM));
+    }
+    all.push(step(RET, 0, 0, RET_ERRNO | linux_raw_sys::errno::EPERM));
+    all.push(step(RET, 0, 0, RET_ALLOW));
+    all
+}
+
+/// What the first argument must be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum First {
+    /// This value.
+    Is(u32),
+    /// A value with some of these bits.
+    Has(u32),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,6 +334,49 @@ mod tests {
             instruction_pointer,
             args: [1, 2, 3, 4, 5, 0xffff_ffff_0000_0001],
         }
+    }
+
+    #[test]
+    fn only_what_is_named_passes() {
+        let numbers: Vec<u32> = (0..70).map(|n| 3 * n).collect();
+        let program = only(
+            &numbers,
+            &[
+                (1, First::Is(1)),
+                (4, First::Has(6)),
+                (5, First::Is(1 << 31)),
+            ],
+        );
+        let said = |nr, first, arch| {
+            let mut data = Data {
+                arch,
+                ..data(nr, 0)
+            };
+            data.args[0] = first;
+            Verdict::of(run(&program, &data))
+        };
+        for nr in 0..400 {
+            let named = numbers.contains(&nr) || nr == 1;
+            let expected = if named {
+                Verdict::Allow
+            } else {
+                Verdict::Errno(1)
+            };
+            assert_eq!(said(nr, 1, X86_64), expected, "{nr}");
+            assert_eq!(said(nr, 1, I386), Verdict::Errno(1));
+        }
+        assert_eq!(said(1, 2, X86_64), Verdict::Errno(1));
+        for (first, may) in [
+            (0, false),
+            (1, false),
+            (2, true),
+            (4, true),
+            (6, true),
+            (7, true),
+        ] {
+            assert_eq!(said(4, first, X86_64) == Verdict::Allow, may, "{first}");
+        }
+        assert_eq!(said(5, 1 << 31, X86_64), Verdict::Allow);
     }
 
     #[test]

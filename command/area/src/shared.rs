@@ -11,8 +11,8 @@ use ulpf_host::sys;
 use ulpf_lib::ring::found::{FINDINGS_OFFSET, Findings};
 use ulpf_lib::ring::{
     AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Clock, Counters, Entry,
-    HEADS_OFFSET, Listed, Ring, RingHead, Rings, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS,
-    SharedHeader, WATCH_TABLE_OFFSET, ring_place,
+    HEADS_OFFSET, Listed, Ring, RingHead, Rings, Room, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS,
+    SharedHeader, WATCH_TABLE_OFFSET, copy_slots, ring_place,
 };
 
 /// The memory file's name; that of an area for a program on another machine begins with it.
@@ -339,13 +339,8 @@ impl SharedArea {
         let Some(head) = self.heads().get(ring) else {
             return;
         };
-        if head.read.swap(slot, Ordering::SeqCst) == slot {
-            return;
-        }
         let header = self.header();
-        if header.writer_waits.load(Ordering::SeqCst) != 0 {
-            header.writer_waits.store(0, Ordering::SeqCst);
-            header.room.fetch_add(1, Ordering::SeqCst);
+        if Room::of(header).make(&head.read, slot) {
             // SAFETY: a futex word that lives as long as the mapping.
             unsafe {
                 libc::syscall(
@@ -413,20 +408,10 @@ impl Rings for SharedArea {
         ring_place(ring as u64).1
     }
     fn head(&self, ring: usize) -> (u64, u64) {
-        self.heads().get(ring).map_or((0, 0), |h| {
-            let taken = h.taken.load(Ordering::Acquire);
-            (taken, h.records.load(Ordering::Relaxed))
-        })
+        self.heads().get(ring).map_or((0, 0), RingHead::progress)
     }
     fn copy(&self, ring: usize, slot: u64, to: &mut [u64]) -> bool {
-        let from = self.words(ring).get(slot as usize * SLOT_WORDS..);
-        let Some(from) = from.filter(|f| f.len() >= to.len()) else {
-            return false;
-        };
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = from.load(Ordering::Acquire);
-        }
-        true
+        copy_slots(self.words(ring), slot, to)
     }
 }
 

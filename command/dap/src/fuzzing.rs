@@ -1,4 +1,4 @@
-//! What fuzz/ needs of the debug adapter; compiled only there.
+//! Entry points of the debug adapter for the fuzz targets in fuzz/. Nothing else calls them.
 
 use super::protocol::*;
 use super::{mi, wire};

@@ -10,7 +10,7 @@ mod data;
 mod evaluate;
 mod exceptions;
 mod feed;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod fuzzing;
 mod info;
 mod launch;

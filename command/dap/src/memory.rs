@@ -47,7 +47,7 @@ impl Session {
         let mut bytes = Vec::new();
         for piece in answer.tuples("memory") {
             let begin = piece.address("begin").unwrap_or(at);
-            if begin != at + bytes.len() as u64 {
+            if begin != at.wrapping_add(bytes.len() as u64) {
                 break;
             }
             let digits = piece.text("contents").as_bytes();
@@ -79,7 +79,7 @@ impl Session {
         // A line of reasonable length at a time.
         for (n, piece) in bytes.chunks(4096).enumerate() {
             let digits = ulpf_rsp::to_hex(piece);
-            let to = at + (n * 4096) as u64;
+            let to = at.wrapping_add((n * 4096) as u64);
             if let Err(why) = self
                 .mi(&format!("-data-write-memory-bytes {to:#x} {digits}"))
                 .await

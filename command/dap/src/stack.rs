@@ -62,7 +62,7 @@ impl Session {
         let thread = asked.threadId;
         let first = asked.startFrame.max(0);
         let most = if asked.levels > 0 { asked.levels } else { 1000 };
-        let deep = first + most + AHEAD;
+        let deep = first.saturating_add(most).saturating_add(AHEAD);
         let depth = self
             .mi(&format!("-stack-info-depth --thread {thread} {deep}"))
             .await?
@@ -71,7 +71,7 @@ impl Session {
         if first >= depth {
             return Ok(json!({"stackFrames": [], "totalFrames": depth}));
         }
-        let last = (first + most).min(depth) - 1;
+        let last = first.saturating_add(most).min(depth) - 1;
         let answer = self
             .mi(&format!(
                 "-stack-list-frames --thread {thread} {first} {last}"

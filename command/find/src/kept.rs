@@ -5,6 +5,7 @@ use crate::value::Type;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use ulpf_area::kept;
+use ulpf_host::process;
 
 /// Places of one process.
 pub struct Found {
@@ -28,14 +29,7 @@ struct Head {
 }
 
 fn started(pid: i32) -> Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    let text = text.with_context(|| format!("there is no process {pid}"))?;
-    // Behind the name, which may be anything (proc_pid_stat(5)): the state is the third field, this the 22nd.
-    let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
-    let field = behind.split_ascii_whitespace().nth(19);
-    field
-        .and_then(|f| f.parse().ok())
-        .context("the kernel does not say when the process began")
+    process::started(pid).with_context(|| format!("there is no process {pid}"))
 }
 
 fn name(pid: i32) -> String {

@@ -107,10 +107,14 @@ fn find(args: &FindArgs) -> Result<usize> {
             if let Wanted::Text(text) = &wanted {
                 found.len = text.len();
             }
-            found.places = memory.narrow(&found.places, &wanted, found.ty, found.len);
+            found.places = memory.narrow(&found.places, &wanted, found.ty, found.len)?;
             (memory, found)
         }
     };
+    for region in memory.silent() {
+        let (name, start) = (Text(&region.name), region.start);
+        say!("{name} at {start:#x} is not searched: its file system does not answer");
+    }
     found.keep()?;
     let mut text = String::new();
     let places = count(found.places.len() as u64, "place");

@@ -1,10 +1,13 @@
-//! Looking through a process's memory.
+//! Looking through a process's memory. A process apart reads it (`ulpf_host::apart`): a file system of the target's may not
+//! answer, and whoever waits for it cannot be killed.
 
 use crate::value::{Type, Wanted};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use std::cell::RefCell;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io;
+use ulpf_host::apart::Apart;
 use ulpf_host::process;
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::{PROT_READ, PROT_WRITE};
@@ -36,10 +39,16 @@ pub const MOST_PLACES: usize = 1 << 24;
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
 
+/// Regions that do not answer; with more of them the search ends.
+const MOST_SILENT: usize = 4;
+
 /// A process's memory.
 pub struct Memory {
     file: File,
+    reader: RefCell<Option<Apart>>,
     pub regions: Vec<Region>,
+    /// Where regions begin whose file system has not answered.
+    silent: RefCell<Vec<u64>>,
 }
 
 impl Memory {
@@ -97,7 +106,19 @@ impl Memory {
                 });
             }
         }
-        Ok(Memory { file, regions })
+        Ok(Memory {
+            file,
+            reader: RefCell::default(),
+            regions,
+            silent: RefCell::default(),
+        })
+    }
+
+    /// Regions that could not be searched, because a file system does not answer.
+    pub fn silent(&self) -> impl Iterator<Item = &Region> {
+        let silent = self.silent.borrow().clone();
+        let regions = self.regions.iter();
+        regions.filter(move |r| silent.contains(&r.start))
     }
 
     /// How much there is to look through.
@@ -105,16 +126,33 @@ impl Memory {
         self.regions.iter().map(|r| r.end - r.start).sum()
     }
 
-    /// Fills the buffer as far as it can be read; how many bytes.
-    fn read(&self, at: u64, to: &mut [u8]) -> usize {
-        let mut done = 0;
-        while done < to.len() {
-            match self.file.read_at(&mut to[done..], at + done as u64) {
-                Ok(0) | Err(_) => break,
-                Ok(n) => done += n,
+    /// Fills the buffer as far as it can be read; how many bytes. Nothing is read of a region that has not answered once.
+    fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
+        let region = self.regions.iter().find(|r| (r.start..r.end).contains(&at));
+        let region = region.map_or(0, |r| r.start);
+        if self.silent.borrow().contains(&region) {
+            return Ok(0);
+        }
+        let mut reader = self.reader.borrow_mut();
+        let new = || Apart::new(&self.file).context("cannot start a process that reads the memory");
+        let mut apart = match reader.take() {
+            Some(apart) => apart,
+            None => new()?,
+        };
+        let read = apart.read_at(at, to);
+        match read {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                self.silent.borrow_mut().push(region);
+                if self.silent.borrow().len() > MOST_SILENT {
+                    bail!("the file systems of too many mapped files do not answer");
+                }
+                Ok(0)
+            }
+            read => {
+                *reader = Some(apart);
+                Ok(read?)
             }
         }
-        done
     }
 
     /// Calls `f` with pieces of all memory, each of which begins so many bytes before the end of the one before.
@@ -122,9 +160,9 @@ impl Memory {
         let mut buffer = vec![0; PIECE];
         for region in &self.regions {
             let mut at = region.start;
-            while at < region.end {
+            while at < region.end && !self.silent.borrow().contains(&region.start) {
                 let n = (region.end - at).min(PIECE as u64) as usize;
-                let read = self.read(at, &mut buffer[..n]);
+                let read = self.read(at, &mut buffer[..n])?;
                 f(at, &buffer[..read])?;
                 at = match read {
                     // A page that is not there (of a file that has become shorter).
@@ -185,7 +223,7 @@ impl Memory {
         wanted: &Wanted,
         ty: Type,
         text: usize,
-    ) -> Vec<(u64, u64)> {
+    ) -> Result<Vec<(u64, u64)>> {
         let size = if ty == Type::Str {
             text.max(1)
         } else {
@@ -200,7 +238,7 @@ impl Memory {
             let n = places[from..].iter().take_while(near).count();
             let last = places[from + n - 1].0;
             let len = (last - first) as usize + size;
-            let read = self.read(*first, &mut buffer[..len]);
+            let read = self.read(*first, &mut buffer[..len])?;
             for (at, before) in &places[from..from + n] {
                 let offset = (at - first) as usize;
                 let Some(now) = buffer[..read].get(offset..offset + size) else {
@@ -217,7 +255,7 @@ impl Memory {
             }
             from += n;
         }
-        left
+        Ok(left)
     }
 
     /// Where an address is: `prog+0x40a0`, `[heap]+0x2a0`.

@@ -188,6 +188,10 @@ fn add_static(own: &Rc<Module>, all: &mut Vec<HeapFunction>) {
     if !all.iter().any(|f| f.does.is_allocators()) {
         return;
     }
+    let errno = |name: &str| matches!(name, "__errno_location" | "___errno_location");
+    if let Some((_, range)) = symbols.iter().find(|(name, _)| errno(name)) {
+        all.push(function(Does::ErrnoLocation, range.clone()));
+    }
     for (prefix, does) in CXX {
         let some = symbols.iter().filter(|(name, _)| name.starts_with(prefix));
         all.extend(some.map(|(_, range)| function(does, range.clone())));

@@ -1,7 +1,9 @@
 //! The user's folder for what `ulpf` keeps between its runs: `$XDG_CACHE_HOME/ulpf`, or `~/.cache/ulpf`.
 //!
-//! Nothing is written to or read from a folder that anybody else may write to (under sudo the home may be another user's),
-//! and no link in it is followed. Files are the user's alone.
+//! Under sudo the home may be another user's, who could lead us anywhere by links. So the way to the folder goes through folders
+//! and links of the user's own and of root's alone ([`Way`]); a home that is somebody else's is replaced by the user's own.
+//! Nothing is written to or read from a folder that anybody else may write to, and no link in it is followed. Files are the
+//! user's alone.
 
 use crate::sys;
 use std::ffi::OsString;
@@ -9,7 +11,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -17,8 +19,29 @@ use std::time::{Duration, SystemTime};
 pub fn folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|v: &OsString| !v.is_empty());
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
+    let home = || own_home(set("HOME")?.into());
+    let cache = cache.or_else(|| Some(home()?.join(".cache")))?;
     cache.is_absolute().then(|| cache.join("ulpf"))
+}
+
+/// `named`, unless that is another user's and the system knows a home of our own.
+fn own_home(named: PathBuf) -> Option<PathBuf> {
+    let user = sys::user();
+    if fs::metadata(&named).map_or(true, |found| found.uid() == user) {
+        return Some(named);
+    }
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    Some(home_of(user, &users).unwrap_or(named))
+}
+
+/// What passwd(5) says of a user's home.
+fn home_of(user: u32, users: &str) -> Option<PathBuf> {
+    let home = users.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        let is_it = fields.next()?.parse() == Ok(user);
+        fields.nth(2).filter(|_| is_it)
+    });
+    home.map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
 /// Does the user want what this variable switches off?
@@ -38,6 +61,116 @@ pub fn hot_folder() -> Option<PathBuf> {
     Some(path)
 }
 
+/// A way from the root folder to another one, folder by folder, through nothing that another user could exchange meanwhile.
+struct Way {
+    /// Where we are (O_PATH).
+    at: File,
+    /// How many links were followed.
+    links: usize,
+    /// Who may own what lies on the way: this user and root.
+    owners: Vec<u32>,
+}
+
+impl Way {
+    /// As many links as the kernel follows.
+    const MOST_LINKS: usize = 40;
+
+    /// Opens the folder at an absolute path for reading. Folders that are not there are made, if `make` says so.
+    fn to(path: &Path, make: bool) -> io::Result<File> {
+        let mut owners = vec![sys::user(), 0];
+        // In a user namespace without root, root's folders belong to the overflow user (user_namespaces(7)).
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        if !map
+            .lines()
+            .any(|line| line.split_whitespace().next() == Some("0"))
+        {
+            owners.push(65534);
+        }
+        let at = Way::open(Path::new("/"))?;
+        let mut way = Way {
+            at,
+            links: 0,
+            owners,
+        };
+        let (name, before) = path
+            .file_name()
+            .zip(path.parent())
+            .ok_or(ErrorKind::InvalidInput)?;
+        way.follow(before, make)?;
+        // The folder itself is no link.
+        if fs::symlink_metadata(way.path().join(name)).is_ok_and(|found| found.is_symlink()) {
+            let why = format!("{} is a link", path.display());
+            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+        }
+        way.step(Path::new(name), path, make)?;
+        OpenOptions::new().read(true).open(way.path())
+    }
+
+    fn open(path: &Path) -> io::Result<File> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        OpenOptions::new().read(true).custom_flags(flags).open(path)
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}/.", self.at.as_raw_fd()).into()
+    }
+
+    fn follow(&mut self, path: &Path, make: bool) -> io::Result<()> {
+        for part in path.components() {
+            let name = match part {
+                Component::RootDir => {
+                    self.at = Way::open(Path::new("/"))?;
+                    continue;
+                }
+                Component::ParentDir => Path::new(".."),
+                Component::Normal(name) => Path::new(name),
+                Component::CurDir | Component::Prefix(_) => continue,
+            };
+            self.step(name, path, make)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, name: &Path, path: &Path, make: bool) -> io::Result<()> {
+        let of_others = || {
+            let (path, name) = (path.display(), name.display());
+            let why = format!(
+                "{path} leads through `{name}`, which belongs to another user or which others may exchange"
+            );
+            io::Error::new(ErrorKind::PermissionDenied, why)
+        };
+        let here = self.at.metadata()?;
+        // In a folder with the sticky bit nobody exchanges what is not theirs.
+        let exchangeable = here.mode() & 0o002 != 0 && here.mode() & 0o1000 == 0;
+        if exchangeable || !self.owners.contains(&here.uid()) {
+            return Err(of_others());
+        }
+        let next = self.path().join(name);
+        let found = match fs::symlink_metadata(&next) {
+            Err(e) if e.kind() == ErrorKind::NotFound && make => {
+                match DirBuilder::new().mode(0o700).create(&next) {
+                    Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+                    _ => fs::symlink_metadata(&next)?,
+                }
+            }
+            found => found?,
+        };
+        if !self.owners.contains(&found.uid()) {
+            return Err(of_others());
+        }
+        if found.is_symlink() {
+            self.links += 1;
+            if self.links > Way::MOST_LINKS {
+                return Err(io::Error::from_raw_os_error(libc::ELOOP));
+            }
+            // (The kernel gives no other link's text for that name: nobody else may exchange it.)
+            return self.follow(&fs::read_link(&next)?, make);
+        }
+        self.at = Way::open(&next)?;
+        Ok(())
+    }
+}
+
 /// The folder, open: whoever exchanges it by its name exchanges nothing for us.
 pub struct Folder(File);
 
@@ -45,10 +178,11 @@ impl Folder {
     /// # Errors
     /// There is none, or others have a say in it.
     pub fn open(path: &Path) -> io::Result<Folder> {
-        let folder = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
-            .open(path)?;
+        Folder::at(path, false)
+    }
+
+    fn at(path: &Path, make: bool) -> io::Result<Folder> {
+        let folder = Way::to(path, make)?;
         let found = folder.metadata()?;
         if found.uid() != sys::user() || found.mode() & 0o022 != 0 {
             let why = format!(
@@ -65,8 +199,7 @@ impl Folder {
     /// # Errors
     /// It cannot be made, or others have a say in it.
     pub fn make(path: &Path) -> io::Result<Folder> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        Folder::open(path)
+        Folder::at(path, true)
     }
 
     /// Puts a file into it that `write` writes. Whoever reads one of that name at this moment sees all of it or nothing,
@@ -139,5 +272,54 @@ impl Folder {
 
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn homes_in_passwd() {
+        let users = "root:x:0:0:root:/root:/bin/bash\nbad\nalice:x:1000:1000::/home/alice:/bin/sh\nb:x:7:7:::\n";
+        assert_eq!(home_of(0, users), Some("/root".into()));
+        assert_eq!(home_of(1000, users), Some("/home/alice".into()));
+        assert_eq!(home_of(7, users), None);
+        assert_eq!(home_of(8, users), None);
+    }
+
+    #[test]
+    fn the_way_leads_through_nothing_of_others() {
+        let top = std::env::temp_dir().join(format!("ulpf-cache-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&top);
+        fs::create_dir(&top).unwrap();
+        let made = top.join("a/b/ulpf");
+        assert!(Folder::open(&made).is_err());
+        Folder::make(&made).unwrap().put("x", |_| Ok(())).unwrap();
+        assert_eq!(fs::metadata(&made).unwrap().mode() & 0o777, 0o700);
+        // Links of one's own are followed.
+        symlink(top.join("a"), top.join("link")).unwrap();
+        assert!(
+            Folder::open(&top.join("link/b/ulpf"))
+                .unwrap()
+                .get("x", 1)
+                .is_ok()
+        );
+        symlink("loop", top.join("loop")).unwrap();
+        assert!(Folder::make(&top.join("loop/ulpf")).is_err());
+        // Whoever may write to a folder on the way may exchange the rest of it.
+        fs::set_permissions(top.join("a"), PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(Folder::open(&made).is_err());
+        fs::set_permissions(top.join("a"), PermissionsExt::from_mode(0o1777)).unwrap();
+        assert!(Folder::open(&made).is_ok());
+        if sys::is_root() {
+            std::os::unix::fs::lchown(top.join("link"), Some(54321), None).unwrap();
+            assert!(Folder::open(&top.join("link/b/ulpf")).is_err());
+            chown(top.join("a"), Some(54321), None).unwrap();
+            assert!(Folder::make(&made).is_err() && Folder::make(&top.join("a/new/ulpf")).is_err());
+            assert!(!top.join("a/new").exists());
+        }
+        fs::remove_dir_all(&top).unwrap();
     }
 }

@@ -5,11 +5,13 @@
 //!   process      what /proc says of a process         foreground   whose the terminal is
 //!   signals      numbers, names; those that we get    programs     of this machine, as a shell finds them
 //!   rights       those of one thread of ours          sys          system calls, each behind a safe function
-//!   cache        the folder for what we keep between runs
+//!   cache        the folder for what we keep between runs      apart   others' memory, read by a process apart
 //! ```
-//! What needs unsafe code is in [`sys`] and [`rights`].
+//! What needs unsafe code is in [`sys`], [`rights`] and [`apart`].
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+pub mod apart;
 pub mod cache;
 pub mod errno;
 pub mod foreground;

@@ -3,7 +3,7 @@
 use crate::foreign::files;
 use crate::{rights, sys};
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -13,6 +13,16 @@ use ulpf_lib::mapping::{Mapping, mappings};
 /// Fields of `/proc/PID/status`.
 pub struct Status(String);
 
+/// Signals that an instruction raises.
+pub const FAULTS: [i32; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+
 impl Status {
     /// Of a process, or of any thread by its number.
     pub fn of(pid: i32) -> io::Result<Status> {
@@ -20,6 +30,10 @@ impl Status {
         Ok(Status(
             String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status"))?).into_owned(),
         ))
+    }
+    /// Of this process.
+    pub fn of_self() -> io::Result<Status> {
+        Status::of(std::process::id() as i32)
     }
     /// Of a thread, if it is one of process `pid`.
     pub fn of_thread(pid: i32, tid: i32) -> io::Result<Status> {
@@ -49,9 +63,9 @@ impl Status {
     pub fn process(&self) -> Option<i32> {
         self.number("Tgid")
     }
-    /// The parent's number; 0 where that is outside of our container.
+    /// The parent's number; none where that is outside of our container, or the process is being reaped.
     pub fn parent(&self) -> Option<i32> {
-        self.number("PPid")
+        self.number("PPid").filter(|&p| p != 0)
     }
     /// Who traces it.
     pub fn tracer(&self) -> Option<i32> {
@@ -98,6 +112,15 @@ impl Status {
             Some(0) | None => 0,
             Some(_) => self.number("Seccomp_filters").unwrap_or(1).max(1),
         }
+    }
+    /// It gains no rights by what it executes (PR_SET_NO_NEW_PRIVS).
+    pub fn no_new_privileges(&self) -> bool {
+        self.field("NoNewPrivs") == Some("1")
+    }
+    /// A signal waits that an instruction of the thread's has raised.
+    pub fn has_fault(&self) -> bool {
+        let faults = FAULTS.iter().fold(0, |mask, n| mask | 1u64 << (n - 1));
+        self.mask("SigPnd") & !self.mask("SigBlk") & faults != 0
     }
     /// A signal waits that the thread does not block.
     pub fn has_deliverable_signal(&self) -> bool {
@@ -164,6 +187,95 @@ impl Rights {
             && (self.namespace != other.namespace
                 || !more(|r| r.permitted) && !more(|r| r.effective))
     }
+
+    /// [`may_trace`], of a thread and a process in a user namespace with these around it.
+    fn may_trace(&self, other: &Rights, outer: &[(PathBuf, u32)]) -> bool {
+        const SYS_PTRACE: u64 = 1 << 19;
+        let ids = |text: &str| -> Vec<u32> {
+            let words = text.split_whitespace();
+            words.filter_map(|id| id.parse().ok()).collect()
+        };
+        // Its real one is each of the other's.
+        let one = |own: &str, other: &str| match (ids(own).first(), ids(other).get(..3)) {
+            (Some(real), Some(others)) => others.iter().all(|id| id == real),
+            _ => false,
+        };
+        let same = self.namespace == other.namespace;
+        let peers = same
+            && one(&self.users, &other.users)
+            && one(&self.groups, &other.groups)
+            && other.permitted & !self.permitted == 0;
+        // Who made a namespace has all capabilities in it.
+        let user = ids(&self.users).get(1).copied();
+        let capable = self.effective & SYS_PTRACE != 0;
+        let around = |(space, owner): &(PathBuf, u32)| {
+            Some(space) == self.namespace.as_ref() && (capable || Some(*owner) == user)
+        };
+        peers || same && capable || outer.iter().any(around)
+    }
+
+    /// Has an exec given these to a process that had `before`? Its effective user and group were none of its own, or it
+    /// has capabilities that it had not.
+    pub fn exceed(&self, before: &Rights) -> bool {
+        let ids = |text: &str| -> Vec<u32> {
+            let words = text.split_whitespace();
+            words.filter_map(|id| id.parse().ok()).collect()
+        };
+        // Real, effective, saved, of the file system. A process may assume the first three.
+        let new = |now: &str, then: &str| match (ids(now).get(1), ids(then).get(..3)) {
+            (Some(effective), Some(own)) => !own.contains(effective),
+            _ => true,
+        };
+        new(&self.users, &before.users)
+            || new(&self.groups, &before.groups)
+            || self.permitted & !before.permitted != 0
+    }
+}
+
+/// Would the kernel let a thread of `tracer` trace `target`, as far as their credentials decide (ptrace(2), "Ptrace access
+/// mode checking")? A security module may still say no.
+pub fn may_trace(tracer: i32, target: i32) -> bool {
+    let Ok(its) = Rights::of(target) else {
+        return false;
+    };
+    let outer = outer_namespaces(target);
+    let threads = threads(tracer).unwrap_or_default();
+    let mut rights = threads.iter().filter_map(|tid| Rights::of(*tid).ok());
+    rights.any(|own| own.may_trace(&its, &outer))
+}
+
+/// The user namespaces around a process's own, the innermost first; and whose user made what is in it.
+fn outer_namespaces(pid: i32) -> Vec<(PathBuf, u32)> {
+    let mut found = Vec::new();
+    let own = fs::File::open(format!("/proc/{pid}/ns/user")).ok();
+    let mut inner = own.map(std::os::fd::OwnedFd::from);
+    while let Some(space) = inner.take() {
+        let (Ok(outer), Ok(owner)) = sys::outer_user_namespace(space.as_fd()) else {
+            break;
+        };
+        let Ok(meta) = fs::metadata(format!("/proc/self/fd/{}", outer.as_raw_fd())) else {
+            break;
+        };
+        found.push((format!("user:[{}]", meta.ino()).into(), owner));
+        inner = Some(outer);
+    }
+    found
+}
+
+/// What the kernel has told a 64-bit program by this entry of its auxiliary vector.
+pub fn auxiliary(pid: i32, entry: u64) -> io::Result<Option<u64>> {
+    let vector = fs::read(format!("/proc/{pid}/auxv"))?;
+    let (words, _) = vector.as_chunks::<8>();
+    let mut pairs = words.chunks_exact(2);
+    let found = pairs.find(|pair| u64::from_le_bytes(pair[0]) == entry);
+    Ok(found.map(|pair| u64::from_le_bytes(pair[1])))
+}
+
+/// The process has just executed a 64-bit program, before which it had these rights. Has it more now? The kernel says so
+/// by AT_SECURE, which also stands for a security module's word; its credentials are compared as well.
+pub fn has_gained_privileges(pid: i32, before: &Rights) -> io::Result<bool> {
+    let secure = auxiliary(pid, libc::AT_SECURE)?;
+    Ok(secure != Some(0) || Rights::of(pid)?.exceed(before))
 }
 
 /// What it was started as; nothing, if nobody knows.
@@ -184,6 +296,23 @@ pub fn is_alive(pid: i32) -> bool {
 /// The process is being written to a core file.
 pub fn dumps_core(pid: i32) -> bool {
     Status::of(pid).is_ok_and(|s| s.dumps_core())
+}
+
+/// When the process began, in ticks since the machine did. With its number it names one process.
+///
+/// # Errors
+/// It has ended, or the kernel does not say.
+pub fn started(pid: i32) -> io::Result<u64> {
+    let text = fs::read(format!("/proc/{pid}/stat"))?;
+    let text = String::from_utf8_lossy(&text);
+    // Behind the name, which may be anything (proc_pid_stat(5)): the state is the third field, this the 22nd.
+    let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
+    let field = behind.split_ascii_whitespace().nth(19);
+    let began = field.and_then(|f| f.parse().ok());
+    began.ok_or_else(|| {
+        let why = "the kernel does not say when the process began";
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    })
 }
 
 /// The threads of a process, in the order of their numbers.
@@ -322,7 +451,27 @@ fn name(pid: i32, file: &Path) -> io::Result<std::os::fd::OwnedFd> {
 }
 
 /// Device and number of a file.
-type FileId = (u64, u64);
+pub type FileId = (u64, u64);
+
+/// Has the process mapped this file? What it calls the file does not matter.
+///
+/// # Errors
+/// We may not see what it has mapped, or it has ended.
+pub fn maps_file(pid: i32, file: FileId) -> io::Result<bool> {
+    let (device, inode) = file;
+    let device = (libc::major(device), libc::minor(device));
+    let maps = fs::File::open(format!("/proc/{pid}/maps"))?;
+    let (mut maps, mut line) = (io::BufReader::new(maps), Vec::new());
+    // The first that fits is enough: a program may have mapped thousands of files.
+    while maps.read_until(b'\n', &mut line)? > 0 {
+        let mapping = Mapping::parse(line.trim_ascii_end());
+        if mapping.is_some_and(|m| (m.device, m.inode) == (device, inode)) {
+            return Ok(true);
+        }
+        line.clear();
+    }
+    Ok(false)
+}
 
 fn file_id(meta: &fs::Metadata) -> FileId {
     (meta.dev(), meta.ino())
@@ -370,8 +519,13 @@ pub fn would_gain_privileges(pid: i32, file: &Path) -> bool {
     let (Ok(meta), Ok(status)) = (file.metadata(), Status::of(pid)) else {
         return false;
     };
+    if status.no_new_privileges() {
+        return false;
+    }
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    changes_identity(&meta, &status) || sys::has_capabilities(link.as_ref())
+    // Nobody gains what is not in the bounding set.
+    let more = status.mask("CapBnd") & !status.mask("CapPrm") != 0;
+    changes_identity(&meta, &status) || more && sys::has_capabilities(link.as_ref())
 }
 
 /// The number that we know a thread by, from the one that its process knows it by in containers of that
@@ -426,6 +580,55 @@ pub fn ptrace_scope() -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn rights(user: u32, permitted: u64, namespace: &str) -> Rights {
+        let ids = format!("{user}\t{user}\t{user}\t{user}");
+        Rights {
+            users: ids.clone(),
+            groups: ids,
+            others: String::new(),
+            permitted,
+            effective: permitted,
+            namespace: Some(namespace.into()),
+            owner: user,
+        }
+    }
+
+    #[test]
+    fn whoever_has_fewer_rights_traces_nobody() {
+        let (ours, inner) = ("user:[1]", "user:[2]");
+        let outer = [(PathBuf::from(ours), 1000)];
+        let root = rights(0, u64::MAX, ours);
+        let user = rights(1000, 0, ours);
+        assert!(root.may_trace(&user, &[]) && user.may_trace(&rights(1000, 0, ours), &[]));
+        assert!(!user.may_trace(&root, &[]) && !user.may_trace(&rights(1001, 0, ours), &[]));
+        // One that keeps a capability, and one that is another user at heart.
+        assert!(!user.may_trace(&rights(1000, 1, ours), &[]));
+        let mut other = rights(1000, 0, ours);
+        other.users = "1000\t1000\t0\t1000".into();
+        assert!(!user.may_trace(&other, &[]));
+        // All capabilities of a namespace of its own are worth nothing outside; who made it has them inside.
+        let within = rights(1000, u64::MAX, inner);
+        assert!(!within.may_trace(&user, &[]) && !within.may_trace(&root, &[]));
+        assert!(user.may_trace(&within, &outer) && root.may_trace(&within, &outer));
+        assert!(!rights(1001, 0, ours).may_trace(&within, &outer));
+    }
+
+    #[test]
+    fn an_exec_gains_what_the_process_could_not_assume() {
+        let before = rights(1000, 2, "user:[1]");
+        assert!(!rights(1000, 2, "user:[1]").exceed(&before));
+        assert!(!rights(1000, 0, "user:[1]").exceed(&before));
+        assert!(rights(1000, 6, "user:[1]").exceed(&before));
+        let mut setuid = rights(1000, 2, "user:[1]");
+        setuid.users = "1000\t0\t0\t0".into();
+        assert!(setuid.exceed(&before));
+        // It has been this user before.
+        assert!(!before.exceed(&setuid) && !setuid.exceed(&setuid));
+        let mut setgid = rights(1000, 2, "user:[1]");
+        setgid.groups = "1000\t5\t5\t5".into();
+        assert!(setgid.exceed(&before));
+    }
 
     #[test]
     fn paths_are_the_programs_own() {

@@ -179,6 +179,12 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// The number of the calling thread.
+pub fn thread() -> i32 {
+    // SAFETY: asks for a number.
+    unsafe { libc::gettid() }
+}
+
 /// Reaps `pid` if it is a child of ours that has ended: its wait status.
 pub fn try_reap(pid: i32) -> io::Result<Option<i32>> {
     let mut status = 0;
@@ -371,6 +377,25 @@ pub fn same_memory(a: i32, b: i32) -> bool {
     const KCMP_VM: i32 = 1;
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
+}
+
+/// The user namespace around this one, and the user who made this one.
+pub fn outer_user_namespace(space: BorrowedFd<'_>) -> (io::Result<OwnedFd>, io::Result<u32>) {
+    // linux/nsfs.h
+    const NS_GET_PARENT: u64 = 0xb702;
+    const NS_GET_OWNER_UID: u64 = 0xb704;
+    let mut owner = 0u32;
+    // SAFETY: the first call takes no pointer, and its descriptor is new; the second one writes a number.
+    unsafe {
+        let outer = libc::ioctl(space.as_raw_fd(), NS_GET_PARENT as libc::Ioctl, 0);
+        let outer = check(outer.into()).map(|fd| OwnedFd::from_raw_fd(fd as i32));
+        let told = libc::ioctl(
+            space.as_raw_fd(),
+            NS_GET_OWNER_UID as libc::Ioctl,
+            &raw mut owner,
+        );
+        (outer, check(told.into()).map(|_| owner))
+    }
 }
 
 /// What a child of ours does.

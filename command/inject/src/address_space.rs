@@ -5,14 +5,43 @@ use crate::tracee::Memory;
 use std::fs;
 use std::ops::Range;
 use ulpf_host::foreign::files;
-use ulpf_lib::mapping::mappings;
+use ulpf_host::process;
+use ulpf_lib::guard::PROT_EXEC;
+use ulpf_lib::mapping::{Mapping, mappings};
+use ulpf_lib::place;
+
+/// Addresses of a program: above what 32 bits reach, and below the stack.
+const ANYWHERE: Range<u64> = 0x1_0000_0000..0x7f00_0000_0000;
+
+/// The base of the stub's place: `usual`, unless the program has more than half of the addresses there. Then it is one in the
+/// widest stretch of its address space in which nothing is mapped, far from what the kernel hands out next. Where an earlier
+/// stub has left its code, which no later one may take for the program's, the place stays.
+pub fn base(pid: i32, usual: u64) -> u64 {
+    let maps = files::maps(pid).unwrap_or_default();
+    base_in(&maps, usual)
+}
+
+fn base_in(maps: &[u8], usual: u64) -> u64 {
+    let [images, memory] = [place::of_images(usual), place::of_memory(usual)];
+    let free = |place: Range<u64>| {
+        let gap = gap_in(maps, place.clone());
+        gap.end - gap.start >= (place.end - place.start) / 2
+    };
+    let whole = images.start..memory.end;
+    let is_left = |m: &Mapping| m.prot & PROT_EXEC != 0 && whole.contains(&m.start);
+    if mappings(maps).any(|m| is_left(&m)) || free(images.clone()) && free(memory) {
+        return usual;
+    }
+    let gap = gap_in(maps, ANYWHERE);
+    place::base_within(gap).unwrap_or(usual)
+}
 
 /// Where the widest stretch of `place` begins in which nothing is mapped. What is there is libulpf's, as a
 /// rule, which goes on behind it: a margin is left for that.
 pub fn widest_gap(pid: i32, place: Range<u64>) -> u64 {
     const MARGIN: u64 = 16 << 30;
     let maps = files::maps(pid).unwrap_or_default();
-    let gap = gap_in(&maps, place.clone());
+    let gap = gap_in(&maps, place.clone()).start;
     gap + if gap != place.start { MARGIN } else { 0 }
 }
 
@@ -25,18 +54,13 @@ pub fn random_bytes(pid: i32, memory: &Memory) -> Option<[u8; 16]> {
     {
         return None;
     }
-    let auxv = fs::read(format!("/proc/{pid}/auxv")).ok()?;
-    let words = auxv
-        .chunks_exact(8)
-        .map(|w| w.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
-    let words: Vec<u64> = words.collect();
-    let at = words.chunks_exact(2).find(|w| w[0] == libc::AT_RANDOM)?[1];
+    let at = process::auxiliary(pid, libc::AT_RANDOM).ok()??;
     let mut bytes = [0; 16];
     memory.read(at, &mut bytes).ok()?;
     Some(bytes)
 }
 
-fn gap_in(maps: &[u8], place: Range<u64>) -> u64 {
+fn gap_in(maps: &[u8], place: Range<u64>) -> Range<u64> {
     let (mut best, mut free) = (place.start..place.start, place.start);
     let end = place.end..place.end;
     for mapping in mappings(maps).map(|m| m.start..m.end).chain([end]) {
@@ -46,7 +70,7 @@ fn gap_in(maps: &[u8], place: Range<u64>) -> u64 {
         }
         free = free.max(mapping.end);
     }
-    best.start
+    best
 }
 
 #[cfg(test)]
@@ -54,11 +78,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_reservation_over_the_usual_place_moves_it() {
+        let usual = place::base_for(None);
+        let with = |mapped: &str| {
+            let all = format!(
+                "555555554000-555555600000 r-xp 0 0:0 0\n{mapped} ---p 0 0:0 0\n7ffffffde000-7ffffffff000 rw-p 0 0:0 0\n"
+            );
+            base_in(all.as_bytes(), usual)
+        };
+        assert_eq!(with("7ffff7c00000-7ffff7fff000"), usual);
+        assert_eq!(with("7e8100000000-7e8100100000"), usual);
+        // Those of InnoDB.
+        let moved = with("77460c000000-7f4604000000");
+        assert!(
+            (0x2000_0000_0000..0x3000_0000_0000).contains(&moved),
+            "{moved:#x}"
+        );
+        // Of an earlier stub.
+        let left = "7e8000001000-7e8000002000 r-xp 0 0:0 0\n7e8100000000-7ea100000000";
+        assert_eq!(with(left), usual);
+        // The images alone.
+        assert_ne!(with("7e8000000000-7e8100000000"), usual);
+    }
+
+    #[test]
     fn gaps() {
         let place = 0x10_0000..0x20_0000;
         let gap = |mapped: &[&str]| {
             let lines = mapped.iter().map(|m| format!("{m} rw-p 0 0:0 0\n"));
-            gap_in(lines.collect::<String>().as_bytes(), place.clone())
+            gap_in(lines.collect::<String>().as_bytes(), place.clone()).start
         };
         assert_eq!(gap(&[]), 0x10_0000);
         assert_eq!(gap(&["1000-2000", "300000-301000"]), 0x10_0000);

@@ -5,13 +5,14 @@ use crate::image::stub_image;
 use crate::injected::{Injected, finish};
 use crate::refuse::{self, with_errno};
 use crate::settings::Settings;
-use crate::{load, sandbox, threads};
+use crate::{keeper, load, sandbox, threads};
 use ulpf_area::shared::Clocks;
 use ulpf_host::foreign::numbers::Process;
 
 /// Puts the stub into a running process and brings all its threads to rest there.
 pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
     let image = stub_image()?;
+    keeper::begin();
     let status = refuse::attaching(pid)?;
     let stopped_by_job_control = status.state() == 'T';
     let process = Process::open(pid).map_err(|e| StartError::Attach {
@@ -39,9 +40,7 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
             finish(process, loaded, since, false, settings, warnings)
         }
         Err(error) => {
-            for t in &threads {
-                let _ = t.detach(0);
-            }
+            threads::release(&threads);
             Err(error)
         }
     }

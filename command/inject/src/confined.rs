@@ -8,19 +8,24 @@
 //! ```
 //! The filters themselves the new stub gets from us (`BootArgs::filters`), for it runs them on the program's calls.
 //!
-//! What is read here of a process may be what the program has written there: it is bounded, and goes back to the
-//! same process only.
+//! The old stub's list is in the program's memory, so the program may have written it. It is bounded, and the kernel is
+//! asked ([`Confined::by_the_kernel`]): a filter that it does not have is given to no stub. Where the kernel shows no filters
+//! (ulpf is not root), their number is compared, and the list goes back to a program of the same rights only.
 #![forbid(unsafe_code)]
 
 use crate::error::StartError;
 use crate::gate::Gate;
 use crate::image::{Image, PAGE, SYSCALL, stub_image};
 use crate::remains::Remains;
+use crate::sandbox;
 use crate::tracee::{Memory, Tracee};
 use std::io;
 use std::mem::offset_of;
+use ulpf_host::process::Status;
 use ulpf_lib::boot::BootArgs;
-use ulpf_lib::seccomp::{Data, Instruction, Kept, PREFIX, Verdict, X86_64, run, strictest};
+use ulpf_lib::seccomp::{
+    Data, Instruction, Kept, PREFIX, Verdict, X86_64, exempting, run, strictest,
+};
 
 /// The kernel takes no more for one thread, each filter counted as four instructions more (MAX_INSNS_PER_PATH).
 const MOST_INSTRUCTIONS: usize = 32768;
@@ -75,6 +80,48 @@ impl Confined {
         let image = stub_image().map_err(io::Error::other)?;
         Ok((!filters.is_empty()).then_some(Confined {
             base: remains.args - image.args_offset,
+            filters,
+            image_stays: false,
+        }))
+    }
+
+    /// What the kernel says of the filters of a stopped thread, which `told` says by the old stub's word. Where `gains`, the
+    /// thread has more rights than that stub, and only the kernel is heard.
+    ///
+    /// # Errors
+    /// The kernel has fewer filters than were told, or does not show those of a thread that has gained rights.
+    pub fn by_the_kernel(
+        thread: &Tracee,
+        remains: Remains,
+        told: Option<Confined>,
+        gains: bool,
+    ) -> io::Result<Option<Confined>> {
+        let installed = Status::of(thread.tid)?.seccomp_filters() as usize;
+        if installed == 0 && told.is_none() {
+            return Ok(None);
+        }
+        let Some(shown) = sandbox::filters(thread) else {
+            let number = told.as_ref().map_or(0, |told| told.filters.len());
+            return match gains || number > installed {
+                true => Err(io::Error::from(io::ErrorKind::PermissionDenied)),
+                false => Ok(told),
+            };
+        };
+        let image = stub_image().map_err(io::Error::other)?;
+        let base = remains.args - image.args_offset;
+        let told = told.map(|told| told.filters).unwrap_or_default();
+        let nature = |program: &[Instruction]| {
+            let same = told.iter().find(|filter| filter.program == program);
+            same.map_or(0, Filter::nature)
+        };
+        let behind = |all: &Vec<Instruction>| {
+            let (prefix, program) = all.split_first_chunk::<PREFIX>()?;
+            let ours = is_exempting(prefix, base, base + image.len);
+            ours.then(|| Filter::new(prefix, program, nature(program)))
+        };
+        let filters: Vec<Filter> = shown.iter().filter_map(behind).collect();
+        Ok((!filters.is_empty()).then_some(Confined {
+            base,
             filters,
             image_stays: false,
         }))
@@ -162,6 +209,38 @@ impl Confined {
     }
 }
 
+impl Filter {
+    fn new(prefix: &[Instruction; PREFIX], program: &[Instruction], nature: u64) -> Filter {
+        let head = [0, program.len() as u64, nature];
+        let head = head.iter().flat_map(|word| word.to_le_bytes());
+        let code = prefix.iter().chain(program).flat_map(bytes_of);
+        Filter {
+            bytes: head.chain(code).collect(),
+            program: program.to_vec(),
+        }
+    }
+
+    /// [`Kept::nature`].
+    fn nature(&self) -> u64 {
+        let bytes = self.bytes.get(offset_of!(Kept, nature)..);
+        let bytes = bytes.and_then(<[u8]>::first_chunk);
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+/// Do these instructions let pass what comes from the image there ([`exempting`])? The address of the one call that is not
+/// let pass is the stub's business.
+fn is_exempting(prefix: &[Instruction; PREFIX], start: u64, end: u64) -> bool {
+    let judged = u64::from(prefix[1].k) << 32 | u64::from(prefix[3].k);
+    *prefix == exempting(start, end, judged)
+}
+
+fn bytes_of(instruction: &Instruction) -> [u8; INSTRUCTION] {
+    let &Instruction { code, jt, jf, k } = instruction;
+    let ([c0, c1], [k0, k1, k2, k3]) = (code.to_le_bytes(), k.to_le_bytes());
+    [c0, c1, jt, jf, k0, k1, k2, k3]
+}
+
 fn instruction(bytes: &[u8; INSTRUCTION]) -> Instruction {
     let [c0, c1, jt, jf, k @ ..] = *bytes;
     Instruction {
@@ -196,6 +275,7 @@ mod tests {
         let mut block = [0u64; size_of::<BootArgs>() / 8];
         block[offset_of!(BootArgs, leaving) / 8] = newest;
         let args = block.as_ptr() as u64;
+        crate::provide(ulpf_image::STUB);
         let image = stub_image().unwrap();
         // The base is a difference.
         let lowest = args >= image.args_offset;
@@ -224,6 +304,36 @@ mod tests {
         let confined = of(oldest.as_ptr() as u64).unwrap().unwrap();
         assert!(confined.permits(0x1000, libc::SYS_mmap, [0; 6]));
         assert!(of(0).unwrap().is_none());
+    }
+
+    #[test]
+    fn filters_of_the_kernel_are_kept_as_a_stub_keeps_them() {
+        let allow = Instruction {
+            code: RETURN,
+            jt: 0,
+            jf: 0,
+            k: ALLOW,
+        };
+        let (start, end) = (0x7e80_0000_0000, 0x7e80_0010_0000);
+        let prefix = exempting(start, end, start + 0x2002);
+        assert!(is_exempting(&prefix, start, end));
+        assert!(!is_exempting(&prefix, start + PAGE, end));
+        let mut others = prefix;
+        others[16] = Instruction {
+            k: 0x0005_0000,
+            ..allow
+        };
+        assert!(!is_exempting(&others, start, end));
+        let filter = Filter::new(&prefix, &[allow], Kept::HEARD);
+        assert_eq!(filter.nature(), Kept::HEARD);
+        let expected = kept(0, &[(RETURN, ALLOW)]);
+        assert_eq!(filter.bytes.len(), 8 * expected.len());
+        let instructions = 8 * 3 + 8 * PREFIX;
+        let own = expected.iter().flat_map(|word| word.to_le_bytes());
+        assert!(
+            own.skip(instructions)
+                .eq(filter.bytes[instructions..].iter().copied())
+        );
     }
 
     #[test]

@@ -58,6 +58,10 @@ pub enum StartError {
         "Its own seccomp filters let no memory be mapped (mmap) in the way in which ulpf has to begin there; a program in a sandbox is watched where it may map libraries."
     )]
     Confined,
+    #[error(
+        "{program} gains rights by its exec (set-user-ID, set-group-ID, capabilities), so it is not followed. --follow-setuid follows such programs, too."
+    )]
+    Privileged { program: String },
     /// gdbserver's words first.
     #[error("Cannot attach to process {pid}: {reason}")]
     Attach { pid: i32, reason: String },

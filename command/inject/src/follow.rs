@@ -1,6 +1,10 @@
 //! Following a program through exec: the stub dies with the image it lives in, so the command takes
 //! hold of the thread before, and puts a stub into the new image at its first instruction.
 //!
+//! A program that gains rights by its exec is not entered, unless the user asks for it: what the old program has left in
+//! its memory, or says through its stub, must not reach the new one. Its file is looked at before, and what has become of
+//! the process afterwards.
+//!
 //! A vfork child leaves the memory where the stub lives on; otherwise its exec is followed alike.
 //!
 //! The stub's side of the conversation is drawn in `stub/task/src/control/follow.rs`.
@@ -81,14 +85,20 @@ impl<S> Followed<S> {
 /// was taken hold of rests until the stub hears `vUlpfExec;over` from whoever has the outcome.
 pub fn exec(mut request: Exec) -> Followed<Injected> {
     let pid = request.process.pid;
-    if process::would_gain_privileges(pid, &request.file) && !sys::is_root() {
+    let as_root = sys::is_root();
+    if !(as_root && request.settings.follow_setuid)
+        && process::would_gain_privileges(pid, &request.file)
+    {
         let _ = request.tell("alone");
-        return request.not(format!(
-            "{} is a set-user-ID or set-group-ID program, or has capabilities, which the kernel would take away from it under our eyes; so it is not followed. Run ulpf as root to follow it.",
-            process::own_path(&request.file)
-        ));
+        let program = process::own_path(&request.file);
+        return request.not(match as_root {
+            true => StartError::Privileged { program }.to_string(),
+            false => format!(
+                "{program} is a set-user-ID or set-group-ID program, or has capabilities, which the kernel would take away from it under our eyes; so it is not followed. Run ulpf as root to follow it, with --follow-setuid."
+            ),
+        });
     }
-    let before = process::program_file(pid);
+    let program = process::program_file(pid);
     if request.same_only && !process::runs(pid, &request.file) {
         let _ = request.tell("alone");
         return Followed::Other;
@@ -120,7 +130,17 @@ pub fn exec(mut request: Exec) -> Followed<Injected> {
             ));
         }
     };
-    let since = Clocks::now();
+    let Ok(rights) = process::Rights::of(thread.tid) else {
+        thread.let_go();
+        let _ = request.tell("alone");
+        return request.not("what it may do cannot be read.".into());
+    };
+    let before = Before {
+        rights,
+        program,
+        confined,
+        since: Clocks::now(),
+    };
     if request.tell("go").is_err() {
         return Followed::Ended;
     }
@@ -134,12 +154,12 @@ pub fn exec(mut request: Exec) -> Followed<Injected> {
     }
     let leader = request.leader();
     // The stub may have named another file than the one that was executed.
-    if request.same_only && process::program_file(pid) != before {
+    if request.same_only && process::program_file(pid) != before.program {
         let _ = request.tell("over");
         leader.let_go();
         return Followed::Other;
     }
-    let result = request.inject(&leader, since, confined.as_ref());
+    let result = request.inject(&leader, before);
     result.unwrap_or_else(|error| {
         if !process::is_alive(pid) {
             return Followed::Ended;
@@ -227,7 +247,8 @@ fn return_from_fork(
             Stop::Event(libc::PTRACE_EVENT_STOP) if !released => {
                 child.waits_for_us(thread, image)?;
                 let pid = child.process.pid;
-                confined = Confined::of(pid, child.remains)?;
+                let told = Confined::of(pid, child.remains)?;
+                confined = Confined::by_the_kernel(thread, child.remains, told, false)?;
                 if let Some(confined) = &mut confined {
                     confined.keep_image(pid, child.remains)?;
                 }
@@ -247,6 +268,9 @@ fn return_from_fork(
         }
         if Instant::now() > end {
             return Err(late());
+        }
+        if !released {
+            thread.interrupt()?; // that stop has taken the first request with it
         }
         thread.cont_syscall(std::mem::take(&mut signal))?;
     }
@@ -305,6 +329,15 @@ impl Child {
     }
 }
 
+/// What is known of a thread right before its exec.
+struct Before {
+    rights: process::Rights,
+    program: Option<process::FileId>,
+    /// As its old stub has it.
+    confined: Option<Confined>,
+    since: Clocks,
+}
+
 enum Outcome {
     /// At PTRACE_EVENT_EXEC.
     Executed,
@@ -342,11 +375,11 @@ impl Exec {
         loop {
             match thread.poll() {
                 Ok(Some(Stop::Event(libc::PTRACE_EVENT_EXEC))) => return Outcome::Executed,
-                Ok(Some(Stop::Event(libc::PTRACE_EVENT_STOP))) if letting_go.is_some() => {
-                    let _ = thread.detach(0);
+                Ok(Some(Stop::Exited(_) | Stop::Killed(_))) => return Outcome::Ended,
+                Ok(Some(stop)) if letting_go.is_some() => {
+                    let _ = thread.detach(stop.signal());
                     return Outcome::Failed;
                 }
-                Ok(Some(Stop::Exited(_) | Stop::Killed(_))) => return Outcome::Ended,
                 Ok(Some(Stop::Signal(signal))) => drop(thread.cont(signal)),
                 Ok(Some(_)) => drop(thread.cont(0)),
                 Ok(None) => {}
@@ -369,8 +402,7 @@ impl Exec {
     fn inject(
         &mut self,
         leader: &Tracee,
-        since: Clocks,
-        confined: Option<&Confined>,
+        before: Before,
     ) -> Result<Followed<Injected>, StartError> {
         let step = |e| StartError::step("follow the program into what it executes", e);
         if !self.child {
@@ -388,6 +420,15 @@ impl Exec {
         }
         let pid = self.process.pid;
         refuse::class(pid)?;
+        let gains = process::has_gained_privileges(pid, &before.rights).map_err(step)?;
+        if gains && !self.settings.follow_setuid {
+            let program = refuse::program_name(pid);
+            return Err(StartError::Privileged { program });
+        }
+        // A program without these rights could have written all that was read in its memory.
+        let told = before.confined.filter(|_| !gains);
+        let confined = Confined::by_the_kernel(leader, self.remains, told, gains)
+            .map_err(|e| StartError::step("learn of its seccomp filters from the kernel", e))?;
         let mut warnings = Vec::new();
         if process::loses_privileges(pid) {
             warnings.push(format!(
@@ -397,12 +438,13 @@ impl Exec {
         }
         let launched = if self.launched { BOOT_LAUNCHED } else { 0 };
         let flags = launched | self.settings.boot_flags();
-        let loaded = load::load(pid, &mut [self.leader()], stub_image()?, flags, confined)?;
+        let threads = &mut [self.leader()];
+        let loaded = load::load(pid, threads, stub_image()?, flags, confined.as_ref())?;
         let process = self.process.clone();
         let injected = finish(
             process,
             loaded,
-            since,
+            before.since,
             self.launched,
             self.settings,
             warnings,

@@ -34,20 +34,25 @@ pub enum ImageError {
     Unusable(String),
 }
 
-/// The image that build.rs made.
-static STUB: &Aligned<[u8]> = &Aligned(*include_bytes!(env!("ULPF_STUB_IMAGE")));
+/// The file that [`provide`] was given.
+static FILE: OnceLock<&'static [u8]> = OnceLock::new();
 
-/// ELF headers are read in place.
-#[repr(C, align(16))]
-struct Aligned<T: ?Sized>(T);
+/// Names the file of the stub's image, an ELF shared object aligned to 16 bytes; the first call decides. (The file is not
+/// part of this crate, so that a change of the stub does not compile all that depends on it.)
+pub fn provide(file: &'static [u8]) {
+    FILE.get_or_init(|| file);
+}
 
 /// The stub, ready to be loaded.
 ///
 /// # Errors
-/// The file that was built in is no image of a stub.
+/// The file that was provided is no image of a stub, or none was.
 pub fn stub_image() -> Result<&'static Image, ImageError> {
     static IMAGE: OnceLock<Result<Image, ImageError>> = OnceLock::new();
-    let image = IMAGE.get_or_init(|| Image::parse(&STUB.0));
+    let image = IMAGE.get_or_init(|| match FILE.get() {
+        Some(file) => Image::parse(file),
+        None => Err(ImageError::Unusable("was not provided".into())),
+    });
     image.as_ref().map_err(Clone::clone)
 }
 

@@ -21,6 +21,8 @@ use ulpf_lib::boot::BOOT_LAUNCHED;
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub program: OsString,
+    /// A plain name means a file in the current folder before one in PATH, as gdb and gdbserver have it.
+    pub here: bool,
     pub args: Arguments,
     /// The whole environment.
     pub env: Vec<(OsString, OsString)>,
@@ -95,6 +97,7 @@ impl Launch {
     pub fn new(program: impl Into<OsString>, args: impl IntoIterator<Item = OsString>) -> Launch {
         Launch {
             program: program.into(),
+            here: true,
             args: Arguments::Words(args.into_iter().collect()),
             env: std::env::vars_os().collect(),
             cwd: None,
@@ -108,10 +111,29 @@ impl Launch {
         }
     }
 
+    /// The file that is meant by the program's name ([`here`](Launch::here)). What may not be executed is meant only if there
+    /// is nothing else.
+    pub fn file(&self) -> Option<PathBuf> {
+        let program = &self.program;
+        let plain = !program.as_bytes().contains(&b'/');
+        let path = std::env::var_os("PATH").filter(|_| plain);
+        let folders = path.iter().flat_map(std::env::split_paths);
+        let here = (self.here || !plain).then(PathBuf::new);
+        let files = here.into_iter().chain(folders).map(|f| f.join(program));
+        let files: Vec<PathBuf> = files.filter(|f| f.is_file()).collect();
+        let may_be_executed = |f: &&PathBuf| f.metadata().is_ok_and(|m| m.mode() & 0o111 != 0);
+        files
+            .iter()
+            .find(may_be_executed)
+            .or(files.first())
+            .cloned()
+    }
+
     /// The file to execute, if it is one here; else PATH decides.
     fn path(&self) -> OsString {
-        if !self.program.as_bytes().contains(&b'/')
-            && file(&self.program).is_some_and(|file| file == self.program)
+        if self.here
+            && !self.program.as_bytes().contains(&b'/')
+            && self.file().is_some_and(|file| file == self.program)
             && let Ok(here) = std::env::current_dir()
         {
             return here.join(&self.program).into_os_string();
@@ -276,24 +298,6 @@ fn run_to_entry(
         Stop::Syscall => Ok(()),
         stop => Err(ended(stop, report, spec)),
     }
-}
-
-/// The file that is meant by a program's name: a plain one means a file here, or in a folder of PATH. What may not be executed
-/// is meant only if there is nothing else.
-pub fn file(program: &OsStr) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").filter(|_| !program.as_bytes().contains(&b'/'));
-    let folders = path.iter().flat_map(std::env::split_paths);
-    let all = std::iter::once(PathBuf::new()).chain(folders);
-    let files: Vec<PathBuf> = all
-        .map(|f| f.join(program))
-        .filter(|f| f.is_file())
-        .collect();
-    let may_be_executed = |f: &&PathBuf| f.metadata().is_ok_and(|m| m.mode() & 0o111 != 0);
-    files
-        .iter()
-        .find(may_be_executed)
-        .or(files.first())
-        .cloned()
 }
 
 /// What a child reports more than its errno if it may not be traced.

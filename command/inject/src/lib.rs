@@ -6,7 +6,7 @@
 //!             load        image    address_space   the stub's image, written and started in a stopped process
 //!               │         gate      confined       where that process makes system calls for us; with filters of its own
 //!             tracee      threads                  one thread under ptrace; all threads of a process
-//!   remains                                        after a detach, what was ours is taken away
+//!   remains    keeper                              after a detach, what was ours is taken away; also when we were killed
 //!   client                                         requests to the stub, once it runs
 //! ```
 //! Work is done synchronously, on the calling thread, because ptrace binds a tracee to the thread that traces it; when
@@ -27,6 +27,8 @@ pub mod follow;
 mod gate;
 pub mod image;
 pub mod injected;
+pub mod keeper;
+pub mod kept;
 #[allow(unsafe_code)]
 pub mod launch;
 mod load;
@@ -42,7 +44,7 @@ mod tracee;
 
 pub use attach::attach;
 pub use error::{ExecError, StartError};
-pub use image::stub_image;
+pub use image::{provide, stub_image};
 pub use injected::Injected;
-pub use launch::{Arguments, Launch, Stdio, file, launch, quote};
+pub use launch::{Arguments, Launch, Stdio, launch, quote};
 pub use settings::Settings;

@@ -13,6 +13,7 @@ use crate::confined::Confined;
 use crate::error::StartError;
 use crate::gate::Gate;
 use crate::image::{Image, PAGE, align_up};
+use crate::keeper;
 use crate::remains::Remains;
 use crate::rseq;
 use crate::tracee::{Memory, Saved, Tracee};
@@ -167,7 +168,11 @@ fn start(
         .split_first_mut()
         .ok_or_else(|| step("find a thread", io::Error::from(io::ErrorKind::NotFound)))?;
     let random = address_space::random_bytes(pid, memory);
-    let place = place::base_for(random);
+    let place = match confined {
+        // It has just begun: nothing is there, and its filters may know the place.
+        Some(_) => place::base_for(random),
+        None => address_space::base(pid, place::base_for(random)),
+    };
     let images = place::of_images(place);
     let base = match confined {
         Some(confined) => confined.base,
@@ -262,6 +267,12 @@ fn start(
             &mut stub_pid,
         )
         .map_err(|e| step("read the stub's answer", e))?;
+    let stub_pid = i32::from_le_bytes(stub_pid);
+    let remains = Remains { args: args_addr };
+    // A program that `ulpf` has started ends with it.
+    if flags & BOOT_LAUNCHED == 0 {
+        keeper::note(pid, stub_pid, remains.args);
+    }
     for (t, area) in others.iter_mut().zip(areas.iter().skip(1)) {
         memory
             .write(
@@ -282,10 +293,10 @@ fn start(
         }
     }
     Ok(Loaded {
-        stub_pid: i32::from_le_bytes(stub_pid),
+        stub_pid,
         control: channel.control,
         shared: channel.shared,
-        remains: Remains { args: args_addr },
+        remains,
     })
 }
 

@@ -4,14 +4,15 @@
 use crate::error::StartError;
 use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use ulpf_host::errno::errno_text;
 use ulpf_host::{process, sys};
 
 /// Everything that can be refused before the process is touched.
 pub fn attaching(pid: i32) -> Result<process::Status, StartError> {
     let refuse = |reason: String| StartError::Attach { pid, reason };
-    let status = process::Status::of(pid)
-        .map_err(|_| refuse(with_errno(&io::Error::from_raw_os_error(libc::ESRCH))))?;
+    let status =
+        settled(pid).map_err(|_| refuse(with_errno(&io::Error::from_raw_os_error(libc::ESRCH))))?;
     if pid == std::process::id() as i32 {
         return Err(refuse("it is ulpf itself.".into()));
     }
@@ -20,7 +21,12 @@ pub fn attaching(pid: i32) -> Result<process::Status, StartError> {
             "{pid} is a thread of process {process}. Attach to {process}; all its threads come along."
         )));
     }
-    if status.state() == 'Z' || status.state() == 'X' {
+    if has_ended(&status) {
+        if has_others(pid) {
+            return Err(refuse(
+                "its first thread has ended, by which the kernel shows the memory of all.".into(),
+            ));
+        }
         return Err(refuse(
             "it has already ended and only waits for its parent to notice (a zombie).".into(),
         ));
@@ -49,6 +55,31 @@ pub fn attaching(pid: i32) -> Result<process::Status, StartError> {
         )));
     }
     Ok(status)
+}
+
+fn has_ended(status: &process::Status) -> bool {
+    matches!(status.state(), 'Z' | 'X')
+}
+
+/// Has it more threads than the first?
+fn has_others(pid: i32) -> bool {
+    process::threads(pid).is_ok_and(|tids| tids.len() > 1)
+}
+
+/// The first thread has ended for a moment where another one executes a program, and becomes the first.
+fn settled(pid: i32) -> io::Result<process::Status> {
+    const MOMENT: Duration = Duration::from_secs(1);
+    let end = Instant::now() + MOMENT;
+    loop {
+        let status = process::Status::of(pid)?;
+        if !has_ended(&status) || Instant::now() > end {
+            return Ok(status);
+        }
+        if !has_others(pid) {
+            return process::Status::of(pid); // one that has become the first meanwhile
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Path or number for messages about a process.

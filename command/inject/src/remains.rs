@@ -6,6 +6,7 @@
 
 use crate::gate::Gate;
 use crate::image::SYSCALL;
+use crate::keeper;
 use crate::threads;
 use crate::tracee::{Memory, Stop, Tracee};
 use std::io;
@@ -15,13 +16,15 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::{process, sys};
-use ulpf_lib::boot::{BootArgs, Left};
+use ulpf_lib::boot::{BOOT_MAGIC, BootArgs, Left};
 
 /// How long threads have to leave our code. It takes them microseconds, but for one that waits in a system call
 /// which nothing interrupts.
 const LIMIT: Duration = Duration::from_secs(2);
 /// How long one of them is left alone with a system call.
 const MOMENT: Duration = Duration::from_millis(2);
+/// How long one that executes something may take to have ended its other threads.
+const LIMIT_OF_EXEC: Duration = Duration::from_millis(500);
 /// How long a vfork child has to execute something.
 const LIMIT_OF_VFORK: Duration = Duration::from_millis(300);
 /// How long all the unmapping may take: some microseconds for each mapping.
@@ -48,17 +51,45 @@ impl Remains {
             return Err(io::Error::other("the stub's task does not end"));
         }
         wait_until_alone(process.pid)?;
+        self.take_away_now(process)?;
+        keeper::forget(process);
+        Ok(())
+    }
+
+    /// As [`Remains::take_away`]; the stub's task has ended, and the program is alone in its memory.
+    pub(crate) fn take_away_now(self, process: &Process) -> io::Result<()> {
         // When the thread that traces ends, the kernel lets go of those that have not come to a stop.
-        std::thread::scope(|scope| scope.spawn(|| self.trace(process)).join())
-            .unwrap_or_else(|_| Err(io::Error::other("the tracer has failed")))
+        let result = std::thread::scope(|scope| scope.spawn(|| self.trace(process)).join())
+            .unwrap_or_else(|_| Err(io::Error::other("the tracer has failed")));
+        // One that went on in our code may be about to execute a program, which ends the others first.
+        let end = Instant::now() + LIMIT_OF_EXEC;
+        while result.is_err() && self.are_there(process) {
+            if Instant::now() > end {
+                return result;
+            }
+            std::thread::sleep(MOMENT);
+        }
+        Ok(())
+    }
+
+    /// Has the stub let go of the program by itself, and listed what it leaves? (It has ended.)
+    pub fn are_listed(self, process: &Process) -> bool {
+        Memory::open(process.pid)
+            .and_then(|memory| self.field(&memory, offset_of!(BootArgs, left)))
+            .is_ok_and(|at| at != 0)
     }
 
     fn trace(self, process: &Process) -> io::Result<()> {
         let memory = Memory::open(process.pid)?;
         let mut threads = threads::stop_all(process).map_err(io::Error::other)?;
+        if !self.are_there(process) {
+            threads::release(&threads);
+            return Ok(());
+        }
         let held = self.args + offset_of!(BootArgs, held) as u64;
         let result = memory
             .write(held, &1u64.to_le_bytes())
+            .map_err(|e| failed("tell its threads that they are held", e))
             .and_then(|()| self.unmap_with(process.pid, &memory, &mut threads));
         for thread in &mut threads {
             thread.release_held(process.pid);
@@ -67,9 +98,19 @@ impl Remains {
         result
     }
 
+    /// Has the program our memory? One that it has executed meanwhile has nothing of ours.
+    fn are_there(self, process: &Process) -> bool {
+        Memory::open(process.pid)
+            .and_then(|memory| self.field(&memory, offset_of!(BootArgs, magic)))
+            .is_ok_and(|magic| magic == BOOT_MAGIC)
+    }
+
     fn unmap_with(self, pid: i32, memory: &Memory, threads: &mut [Tracee]) -> io::Result<()> {
-        let left = self.list(memory)?;
-        wait_until_out(threads, &left)?;
+        let left = self
+            .list(memory)
+            .map_err(|e| failed("read what the stub has listed", e))?;
+        wait_until_out(threads, &left)
+            .map_err(|e| failed("wait until no thread is in its code", e))?;
         for thread in threads.iter() {
             threads::rewind_system_call(pid, thread)?;
         }
@@ -78,7 +119,8 @@ impl Remains {
         };
         let saved = thread.save()?;
         let gate = match self.field(memory, offset_of!(BootArgs, left_gate))? {
-            0 => Gate::find(pid, memory, &saved)?,
+            0 => Gate::find(pid, memory, &saved)
+                .map_err(|e| failed("find a system call instruction", e))?,
             addr => Gate::at(addr),
         };
         let mut result = Ok(());
@@ -98,9 +140,10 @@ impl Remains {
                 }
             }
         }
-        gate.close(memory)?;
+        gate.close(memory)
+            .map_err(|e| failed("put the program's code back", e))?;
         thread.restore(&saved)?;
-        result
+        result.map_err(|e| failed("unmap its memory", e))
     }
 
     /// A word of the boot block.
@@ -123,6 +166,10 @@ impl Remains {
         }
         Ok(list)
     }
+}
+
+fn failed(step: &str, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("cannot {step}: {e}"))
 }
 
 fn word(memory: &Memory, at: u64) -> io::Result<u64> {
@@ -150,43 +197,47 @@ fn wait_until_alone(pid: i32) -> io::Result<()> {
 fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
     let deadline = Instant::now() + LIMIT;
     for thread in threads {
-        let mut signal = 0;
         // At its next stop for a system call it has not made that yet.
-        let mut enters = true;
-        while is_in(thread, left)? {
-            if Instant::now() > deadline {
-                return Err(io::Error::other(format!(
-                    "thread {} waits in a system call that ulpf makes for it",
-                    thread.tid
-                )));
+        let (mut signal, mut enters) = (0, true);
+        loop {
+            // (The kernel delivers a fault's signal only after the stop that is asked for.)
+            let busy = is_in(thread, left)? || signal == 0 && threads::has_fault(thread);
+            if !busy && signal == 0 {
+                break;
             }
             thread.cont_syscall(std::mem::take(&mut signal))?;
-            match thread.wait_until(Instant::now() + MOMENT)? {
-                Some(Stop::Syscall) if enters && !is_in(thread, left)? => {
+            match next_stop(thread, busy, deadline)? {
+                Stop::Syscall if enters && !is_in(thread, left)? => {
                     take_back_system_call(thread)?;
                     break;
                 }
-                Some(Stop::Syscall) => enters = !enters,
-                Some(Stop::Signal(number)) => signal = number,
-                Some(Stop::Event(_)) => {}
-                Some(Stop::Exited(_) | Stop::Killed(_)) => break,
-                None => {
-                    thread.interrupt()?;
-                    if !threads::settle(thread, deadline)? {
-                        break;
-                    }
-                    enters = true;
-                }
+                Stop::Syscall => enters = !enters,
+                Stop::Signal(number) => (signal, enters) = (number, true),
+                Stop::Event(_) => enters = true,
+                Stop::Exited(_) | Stop::Killed(_) => break,
             }
-        }
-        if signal != 0 {
-            // It has come with the thread out of our code already.
-            thread.cont_syscall(signal)?;
-            thread.interrupt()?;
-            threads::settle(thread, deadline)?;
         }
     }
     Ok(())
+}
+
+/// The next stop of a thread that has just gone on. A busy one has a moment until it is asked to stop; another goes no
+/// further than it must.
+fn next_stop(thread: &Tracee, busy: bool, deadline: Instant) -> io::Result<Stop> {
+    let late = || {
+        let tid = thread.tid;
+        io::Error::other(format!(
+            "thread {tid} waits in a system call that ulpf makes for it"
+        ))
+    };
+    if Instant::now() > deadline {
+        return Err(late());
+    }
+    if busy && let Some(stop) = thread.wait_until(Instant::now() + MOMENT)? {
+        return Ok(stop);
+    }
+    thread.interrupt()?;
+    thread.wait_until(deadline)?.ok_or_else(late)
 }
 
 /// A thread at the entry to a system call stands before it again.

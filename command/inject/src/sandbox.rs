@@ -119,8 +119,8 @@ pub fn permits(pid: i32, threads: &[Tracee]) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The thread's filters, the newest first. `None`: the kernel does not show them, or it is the strict mode.
-fn filters(thread: &Tracee) -> Option<Vec<Vec<Instruction>>> {
+/// The thread's filters, the oldest first. `None`: the kernel does not show them, or it is the strict mode.
+pub fn filters(thread: &Tracee) -> Option<Vec<Vec<Instruction>>> {
     let mut all = Vec::new();
     while let Some(filter) = thread.seccomp_filter(all.len()).ok()? {
         all.push(filter);
@@ -137,7 +137,7 @@ fn forbidden(filters: &[Vec<Instruction>]) -> Option<&'static str> {
             instruction_pointer: 0,
             args,
         };
-        Verdict::of(strictest(filters.iter().map(|f| run(f, &data)))) == Verdict::Allow
+        Verdict::of(strictest(filters.iter().rev().map(|f| run(f, &data)))) == Verdict::Allow
     };
     let (nr, _) = NEEDED.iter().find(|(nr, args)| !passes(*nr, *args))?;
     Some(syscalls::row(*nr as u64).map_or("a system call", |row| row.name))

@@ -8,13 +8,15 @@ use ulpf_lib::boot::{
     BOOT_BACKEND_KERNEL, BOOT_BACKEND_SIGNAL, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER,
 };
 
-/// What `--placement`, `--backend` and `--no-patch` say.
+/// What `--placement`, `--backend`, `--no-patch` and `--follow-setuid` say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     pub placement: Placement,
     pub backend: Backend,
     /// The program's code stays as it is (`--no-patch`).
     pub no_patch: bool,
+    /// It is followed into what gains rights when it is executed, too (`--follow-setuid`).
+    pub follow_setuid: bool,
 }
 
 impl Settings {
@@ -32,6 +34,7 @@ impl Settings {
             placement,
             backend,
             no_patch,
+            follow_setuid: false,
         })
     }
 
@@ -63,6 +66,7 @@ mod tests {
             placement: Placement::Guard,
             backend: Backend::Signal,
             no_patch: true,
+            ..Settings::default()
         };
         let all = BOOT_PLACE_GUARD | BOOT_BACKEND_SIGNAL | BOOT_NO_PATCH;
         assert_eq!(settings.boot_flags(), all);

@@ -6,18 +6,59 @@ use crate::refuse::{why_not, with_errno};
 use crate::tracee::{STOP_TIMEOUT, Stop, Tracee};
 use std::collections::HashSet;
 use std::io;
-use std::time::Instant;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 use ulpf_host::foreign::numbers::Process;
-use ulpf_host::process;
+use ulpf_host::{process, sys};
+
+/// How long a thread may take to stop until the others are looked at.
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// Seizes every thread, also those that are created meanwhile. Their new threads are found in the
 /// next round; a round without a new one ends it.
 pub fn stop_all(process: &Process) -> Result<Vec<Tracee>, StartError> {
+    let end = Instant::now() + STOP_TIMEOUT;
+    let (tell, stopped) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| reap(stopped));
+        let tell = tell; // its end is the other one's
+        loop {
+            if let Some(threads) = stop_all_until(process, end, &tell)? {
+                return Ok(threads);
+            }
+        }
+    })
+}
+
+/// A thread that executes a program ends all others, and waits until their tracer knows; PTRACE_SEIZE waits for it
+/// meanwhile. So another thread than the tracer sees to those that were stopped already.
+fn reap(stopped: mpsc::Receiver<i32>) {
+    let mut all = HashSet::new();
+    loop {
+        match stopped.recv_timeout(MOMENT) {
+            Ok(tid) => drop(all.insert(tid)),
+            Err(RecvTimeoutError::Timeout) => {
+                for tid in &all {
+                    if let Ok(Some(_)) = sys::ended(*tid) {
+                        let _ = sys::try_reap(*tid);
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// As [`stop_all`]. `None`: one has executed a program, and is the only thread there is now.
+fn stop_all_until(
+    process: &Process,
+    end: Instant,
+    stopped: &mpsc::Sender<i32>,
+) -> Result<Option<Vec<Tracee>>, StartError> {
     let pid = process.pid;
     let refuse = |reason: String| StartError::Attach { pid, reason };
     let mut threads: Vec<Tracee> = Vec::new();
     let mut known = HashSet::new();
-    let end = Instant::now() + STOP_TIMEOUT;
     loop {
         // Threads that make others and end could go on like that for ever.
         if Instant::now() > end {
@@ -34,12 +75,17 @@ pub fn stop_all(process: &Process) -> Result<Vec<Tracee>, StartError> {
         }
         for tid in new {
             known.insert(tid);
-            let tracee = match Tracee::seize(tid) {
+            let tracee = match seize(tid, pid) {
                 Ok(tracee) => tracee,
                 // Ended between the listing and now.
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => continue,
                 // A thread that is exiting, or a dead leader whose other threads live on.
                 Err(e) if e.raw_os_error() == Some(libc::EPERM) && is_dying(pid, tid) => continue,
+                Err(_) if is_ours(tid) => {
+                    Tracee::adopt(tid).let_go();
+                    threads.iter().for_each(Tracee::let_go);
+                    return Ok(None);
+                }
                 Err(e) => {
                     let why = why_not(pid, &e);
                     release(&threads);
@@ -53,9 +99,16 @@ pub fn stop_all(process: &Process) -> Result<Vec<Tracee>, StartError> {
                 known.remove(&tid);
                 continue;
             }
-            match settle(&tracee, end) {
-                Ok(true) => threads.push(tracee),
-                Ok(false) => {}
+            match settle_beside(&tracee, &threads, end) {
+                Ok(Settled::Stopped) => {
+                    threads.push(tracee);
+                    let _ = stopped.send(tid);
+                }
+                Ok(Settled::Ended) => {}
+                Ok(Settled::Executes) => {
+                    threads.iter().chain([&tracee]).for_each(Tracee::let_go);
+                    return Ok(None);
+                }
                 Err(e) => {
                     release(&threads);
                     tracee.let_go();
@@ -64,29 +117,96 @@ pub fn stop_all(process: &Process) -> Result<Vec<Tracee>, StartError> {
             }
         }
     }
-    if threads.is_empty() {
-        return Err(refuse(with_errno(&io::Error::from_raw_os_error(
-            libc::ESRCH,
-        ))));
+    if threads.iter().any(has_gone) {
+        threads.iter().for_each(Tracee::let_go);
+        return Ok(None);
     }
-    Ok(threads)
+    match threads.is_empty() {
+        true => Err(refuse(with_errno(&io::Error::from_raw_os_error(
+            libc::ESRCH,
+        )))),
+        false => Ok(Some(threads)),
+    }
 }
 
-/// Waits for the stop that PTRACE_INTERRUPT asked for, delivering signals that come first. False: the
-/// thread has ended instead.
-pub fn settle(tracee: &Tracee, end: Instant) -> io::Result<bool> {
+/// A thread that executes a program takes the number of the first one, which has ended: for a moment the kernel refuses
+/// that number.
+fn seize(tid: i32, pid: i32) -> io::Result<Tracee> {
+    const TRIES: u32 = 20;
+    let mut tries = 0;
     loop {
-        let late = || io::Error::from(io::ErrorKind::TimedOut);
-        match tracee.wait_until(end)?.ok_or_else(late)? {
-            Stop::Event(libc::PTRACE_EVENT_STOP) => return Ok(true),
-            Stop::Exited(_) | Stop::Killed(_) => return Ok(false),
-            Stop::Signal(signal) => tracee.cont(signal)?,
-            _ => tracee.cont(0)?,
+        match Tracee::seize(tid) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) && tries < TRIES => {
+                if is_dying(pid, tid) || is_ours(tid) {
+                    return Err(e);
+                }
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
         }
     }
 }
 
-fn release(threads: &[Tracee]) {
+/// One that was stopped has ended, or been replaced by one that executes a program.
+fn has_gone(thread: &Tracee) -> bool {
+    let is_stopped = |s: process::Status| s.state() == 't';
+    !matches!(thread.poll(), Ok(None)) || !process::Status::of(thread.tid).is_ok_and(is_stopped)
+}
+
+/// Do we trace this thread? It had another number, and has executed a program since.
+fn is_ours(tid: i32) -> bool {
+    process::Status::of(tid).is_ok_and(|s| s.tracer() == Some(sys::thread()))
+}
+
+enum Settled {
+    Stopped,
+    Ended,
+    Executes,
+}
+
+/// As [`settle`], while `others` are stopped, which end where it executes a program.
+fn settle_beside(tracee: &Tracee, others: &[Tracee], end: Instant) -> io::Result<Settled> {
+    loop {
+        match settle(tracee, end.min(Instant::now() + MOMENT)) {
+            Ok(true) => return Ok(Settled::Stopped),
+            Ok(false) => return Ok(Settled::Ended),
+            // It has the number of the first one now.
+            Err(e) if e.raw_os_error() == Some(libc::ECHILD) => return Ok(Settled::Executes),
+            Err(e) if e.kind() != io::ErrorKind::TimedOut || Instant::now() > end => return Err(e),
+            Err(_) => {}
+        }
+        if others.iter().any(has_gone) {
+            return Ok(Settled::Executes);
+        }
+    }
+}
+
+/// Waits for the stop that PTRACE_INTERRUPT asked for, delivering signals that come first. False: the
+/// thread has ended instead.
+///
+/// The kernel makes that stop before it delivers a signal that an instruction has raised. Such a signal is delivered,
+/// too: later it would come in the middle of a call that the thread makes for us.
+pub fn settle(tracee: &Tracee, end: Instant) -> io::Result<bool> {
+    loop {
+        let late = || io::Error::from(io::ErrorKind::TimedOut);
+        match tracee.wait_until(end)?.ok_or_else(late)? {
+            Stop::Event(libc::PTRACE_EVENT_STOP) if has_fault(tracee) => tracee.cont(0)?,
+            Stop::Event(libc::PTRACE_EVENT_STOP) => return Ok(true),
+            Stop::Exited(_) | Stop::Killed(_) => return Ok(false),
+            Stop::Signal(signal) => tracee.cont_to_stop(signal)?,
+            _ => tracee.cont_to_stop(0)?,
+        }
+    }
+}
+
+/// Has an instruction raised a signal that is not delivered yet?
+pub fn has_fault(tracee: &Tracee) -> bool {
+    process::Status::of(tracee.tid).is_ok_and(|s| s.has_fault())
+}
+
+/// Lets go of threads that have stopped.
+pub fn release(threads: &[Tracee]) {
     for t in threads {
         let _ = t.detach(0);
     }

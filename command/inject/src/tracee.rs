@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
+use ulpf_host::process::FAULTS;
 use ulpf_host::sys::{self, Backoff};
 use ulpf_lib::eflags;
 use ulpf_lib::seccomp::Instruction;
@@ -30,6 +31,16 @@ pub enum Stop {
     Event(i32),
     Exited(i32),
     Killed(i32),
+}
+
+impl Stop {
+    /// The signal that is about to be delivered, 0: none.
+    pub fn signal(self) -> i32 {
+        match self {
+            Stop::Signal(signal) => signal,
+            _ => 0,
+        }
+    }
 }
 
 /// What a thread has told rseq(2).
@@ -125,6 +136,13 @@ impl Tracee {
         ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0).map(drop)
     }
 
+    /// On from another stop to the one that [`Tracee::interrupt`] has asked for. Any stop takes that request with it
+    /// (`ptrace_stop` in Linux's kernel/signal.c), so it is made again.
+    pub fn cont_to_stop(&self, signal: i32) -> io::Result<()> {
+        self.interrupt()?;
+        self.cont(signal)
+    }
+
     pub fn set_options(&self, options: i32) -> io::Result<()> {
         ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options as usize).map(drop)
     }
@@ -192,12 +210,9 @@ impl Tracee {
             return; // it had stopped
         }
         let _ = self.interrupt();
-        let signal = match self.wait_until(Instant::now() + Duration::from_secs(1)) {
-            Ok(Some(Stop::Signal(signal))) => signal,
-            _ => 0,
-        };
+        let stop = self.wait_until(Instant::now() + Duration::from_secs(1));
         // One that does not stop stays ours until this thread ends.
-        let _ = self.detach(signal);
+        let _ = self.detach(stop.ok().flatten().map_or(0, Stop::signal));
     }
 
     pub fn regs(&self) -> io::Result<Registers> {
@@ -238,7 +253,7 @@ impl Tracee {
         }))
     }
 
-    /// A seccomp filter of the stopped thread, the last installed first. `None`: it has no more.
+    /// A seccomp filter of the stopped thread, the first installed first. `None`: it has no more.
     ///
     /// # Errors
     /// The kernel shows filters only to root, where it has no seccomp filter itself.
@@ -301,14 +316,7 @@ impl Tracee {
             }
             match stop {
                 // A fault of the code that we run is not something to wait through.
-                Stop::Signal(
-                    libc::SIGSEGV
-                    | libc::SIGBUS
-                    | libc::SIGILL
-                    | libc::SIGFPE
-                    | libc::SIGTRAP
-                    | libc::SIGSYS,
-                ) => return Ok(stop),
+                Stop::Signal(signal) if FAULTS.contains(&signal) => return Ok(stop),
                 Stop::Signal(_) if self.held.len() < MOST_HELD => self.held.push(self.siginfo()?),
                 Stop::Signal(_) => {
                     let why = format!("thread {} gets too many signals", self.tid);

@@ -26,7 +26,7 @@ pub use encode::Encoder;
 pub use file::{Item, LogFile};
 pub use format::{Head, What};
 pub use record::Recorder;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub use show::show_all;
 pub use show::{LogArgs, main};
 pub use words::Word;

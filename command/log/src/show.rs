@@ -192,11 +192,11 @@ fn show(args: &LogArgs) -> Result<i32> {
     })
 }
 
-/// Everything, to nowhere.
+/// Formats the whole log and drops the text. For the fuzz target `log_file`.
 ///
 /// # Errors
 /// The file cannot be read.
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn show_all(log: &mut LogFile, json: bool) -> Result<()> {
     let words = std::mem::take(&mut log.words);
     let look = if json { Look::Json } else { Look::Plain };

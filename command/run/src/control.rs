@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::process;
@@ -40,6 +40,8 @@ pub struct Control {
     pub(super) on_signal: OnSignal,
     /// We were told to leave, and have asked for a stop to do it at.
     pub(super) leaving: bool,
+    /// When we were told so first.
+    pub(super) told_at: Option<Instant>,
     /// What the process executed when we came.
     pub(super) executable: Option<PathBuf>,
     pub(super) follower: Follower,
@@ -79,8 +81,16 @@ const NOTICES: usize = 1 << 20;
 
 /// The stub's end is the program's, or exec's; if the program is still there so much later, it is not.
 const STUB_GONE: Duration = Duration::from_secs(2);
+/// A request to leave is a second one after so long.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) static FIRST_HAS_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// A signal asks us to leave; the first one came at `first`. timeout(1) sends one to its child and one to the child's group
+/// at once: these are one request.
+pub(super) fn is_second_request(first: &mut Option<Instant>) -> bool {
+    first.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
+}
 
 /// Where a program was brought to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,6 +135,7 @@ impl Control {
                 false => OnSignal::Leave,
             },
             leaving: false,
+            told_at: None,
             follower,
             unfollowed: None,
             follows_forks: false,
@@ -227,8 +238,8 @@ impl Control {
         self.waiting.clear();
         let result = match result {
             Ok(Some(ending)) => Ok(ending),
-            Ok(None) => Ok(self.ended().await),
-            Err(error) if self.has_ended(&error).await => Ok(self.ended().await),
+            Ok(None) => self.ended().await,
+            Err(error) if self.has_ended(&error).await => self.ended().await,
             Err(error) => Err(error),
         };
         if !self.is_child {
@@ -249,53 +260,81 @@ impl Control {
                 .is_ok()
     }
 
-    async fn ended(&mut self) -> Ending {
+    /// Waits for the program's end, after that of its stub.
+    ///
+    /// # Errors
+    /// The stub has ended alone, and the program was not started by us: it is not followed any more.
+    async fn ended(&mut self) -> Result<Ending> {
         // The control channel ends a moment before the process does; or the program has become
         // another one, and the stub went with the memory it lived in.
         let pid = self.pid;
         let unfollowed = self.unfollowed.take();
-        match self.another_program() {
-            _ if self.follower.has_failed() => {}
-            Some(program) if !self.is_child => say!(
+        if self.follower.has_failed() {
+            // It is what it was.
+        } else if let Some((program, why)) = unfollowed {
+            say!("process {pid} has executed {program} and runs on unwatched: {why}");
+        } else if let Some(program) = self.another_program()
+            && !self.is_child
+        {
+            say!(
                 "the program has executed {program}; its watches ended there. To watch that one, run it directly."
-            ),
-            Some(_) => {}
-            None => {
-                if let Some((program, why)) = unfollowed {
-                    say!("process {pid} has executed {program} and runs on unwatched: {why}");
-                }
-            }
+            );
         }
         let mut doubt = pin!(tokio::time::sleep(STUB_GONE));
         let mut told = false;
+        if !self.leaving && has_stub(pid) && self.is_left_alone().await {
+            let text = format!("ulpf has left process {pid}, which goes on without its watches");
+            if !self.launched {
+                bail!(text);
+            }
+            say!("{text}.");
+            told = true;
+        }
         loop {
             tokio::select! {
-                ending = self.exit.wait() => return ending,
-                () = &mut doubt, if !told && !self.leaving => {
+                ending = self.exit.wait() => return Ok(ending),
+                () = &mut doubt, if !told => {
+                    if self.leaving && !self.launched {
+                        return Ok(Ending::Unknown);
+                    }
                     // Up to Linux 5.15 a core dump, which may take its time, ends the stub first.
                     if process::dumps_core(pid) {
                         doubt.as_mut().reset(tokio::time::Instant::now() + STUB_GONE);
                         continue;
                     }
                     told = true;
-                    if has_stub(pid) {
-                        say!(
-                            "the watchpoint stub in process {pid} has ended unexpectedly, and the program cannot go on without it{}; please report this as a bug of ulpf.",
-                            if self.launched { ": it is killed" } else { ". Kill it and start it again" }
+                    if has_stub(pid) && !self.leaving {
+                        let lost = format!(
+                            "the watchpoint stub in process {pid} has ended unexpectedly, and the program cannot go on without it"
                         );
                         if !self.launched {
-                            return Ending::Unknown;
+                            bail!("{lost}. Kill it and start it again; please report this as a bug of ulpf.");
                         }
+                        say!("{lost}: it is killed; please report this as a bug of ulpf.");
                         self.kill();
                     }
                 }
                 number = self.signals.next() => match self.on_signal {
                     OnSignal::Forward => forward(&self.process, number),
-                    OnSignal::Leave => return Ending::Unknown,
+                    OnSignal::Leave => return Ok(Ending::Unknown),
                     OnSignal::Nothing => {}
                 },
             }
         }
+    }
+
+    /// The stub has let go of the program by itself: the last of it is taken away, as after a detach.
+    async fn is_left_alone(&mut self) -> bool {
+        let stream = self.client.stream();
+        // Its memory says so before its end of the channel is closed; a core dump of the program keeps both.
+        if process::dumps_core(self.pid) || !self.remains.are_listed(&self.process) {
+            return false;
+        }
+        if let Some(text) = ulpf_inferior::leave_nothing(&self.process, self.remains, stream).await
+        {
+            say!("{text}");
+        }
+        true
     }
 
     /// What the process executes now, if that is no longer what was watched.
@@ -521,13 +560,16 @@ impl Control {
             OnSignal::Forward => forward(&self.process, number),
             OnSignal::Nothing if !FIRST_HAS_ENDED.load(Ordering::Relaxed) => {}
             OnSignal::Leave | OnSignal::Nothing if self.leaving => {
-                say!(
-                    "process {} does not come to rest, so it is left as it is; its watches end as soon as it does.",
-                    self.pid
-                );
-                return Ok(false);
+                if is_second_request(&mut self.told_at) {
+                    say!(
+                        "process {} does not come to rest, so it is left as it is; its watches end as soon as it does.",
+                        self.pid
+                    );
+                    return Ok(false);
+                }
             }
             OnSignal::Leave | OnSignal::Nothing => {
+                is_second_request(&mut self.told_at);
                 self.leaving = true;
                 self.client.interrupt()?;
             }
@@ -542,15 +584,15 @@ impl Control {
     /// The program goes on without us; it rests now. (A stub that does not answer lets go of it when
     /// we have gone.)
     pub(super) async fn let_go(&mut self) {
-        // The signal that tells us to leave may have come while nobody listened (debug information was read).
-        let mut unheard = !std::mem::replace(&mut self.leaving, true);
+        self.leaving = true;
+        let told_at = &mut self.told_at;
         let mut enough = pin!(tokio::time::sleep(STUB_TIMEOUT));
         let detached = {
             let mut reply = pin!(self.client.request(b"D"));
             loop {
                 tokio::select! {
                     reply = &mut reply => break reply.is_ok_and(|r| r == b"OK"),
-                    _ = self.signals.next() => if !std::mem::take(&mut unheard) {
+                    _ = self.signals.next() => if is_second_request(told_at) {
                         break false;
                     },
                     () = &mut enough => break false,
@@ -606,7 +648,10 @@ impl Control {
     }
 
     /// How the program ended, once it has.
-    pub async fn ending(mut self) -> Ending {
+    ///
+    /// # Errors
+    /// As that of a run: its stub alone has ended.
+    pub async fn ending(mut self) -> Result<Ending> {
         self.ended().await
     }
 }

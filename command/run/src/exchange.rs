@@ -1,6 +1,6 @@
 //! What the stub is asked and told while its program rests: packets and their answers, monitor commands.
 
-use super::control::{Control, FIRST_HAS_ENDED, STUB_TIMEOUT, forward};
+use super::control::{Control, FIRST_HAS_ENDED, STUB_TIMEOUT, forward, is_second_request};
 use super::events::OnSignal;
 use super::watches::Changes;
 use anyhow::{Context, Result, bail, ensure};
@@ -75,6 +75,9 @@ impl Control {
                     if heeded {
                         told += 1;
                         self.leaving |= !forwards;
+                        if self.leaving && is_second_request(&mut self.told_at) {
+                            bail!("process {pid} does not come to rest, so it is left as it is; its watches end as soon as it does");
+                        }
                         enough.as_mut().reset(tokio::time::Instant::now() + STUB_TIMEOUT);
                     }
                 }

@@ -1,4 +1,4 @@
-//! What fuzz/ needs of `ulpf run`; compiled only there.
+//! Entry points of `ulpf run` for the fuzz targets in fuzz/. Nothing else calls them.
 #![forbid(unsafe_code)]
 
 use super::stops::{console, stop_of};

@@ -21,7 +21,7 @@ mod events;
 mod exchange;
 mod follow;
 mod frames;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod fuzzing;
 mod life;
 mod log;
@@ -44,9 +44,9 @@ use crash::Crash;
 use log::Log;
 use options::{Check, LogPolicy, WatchArgs};
 use output::Output;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IsTerminal, Read, stderr};
+use std::path::Path;
 use summary::Summary;
 use ulpf_inferior::{Ending, Inferior};
 use ulpf_inject::{Launch, StartError};
@@ -73,7 +73,8 @@ pub fn run(args: &RunArgs) -> i32 {
     let mut launch = Launch::new(program, rest.iter().cloned());
     launch.shell = false;
     launch.own_group = false;
-    launch.disable_randomization = !args.aslr;
+    launch.here = false;
+    launch.disable_randomization = args.no_aslr;
     main(&args.watching, Target::Launch(launch))
 }
 
@@ -92,6 +93,7 @@ pub fn check(args: &CheckArgs) -> i32 {
     run(&RunArgs {
         watching,
         aslr: args.aslr,
+        no_aslr: args.no_aslr,
         command: args.command.clone(),
     })
 }
@@ -162,13 +164,19 @@ fn cannot_run(program: &str, error: &std::io::Error, otherwise: i32) -> Ending {
     let why = error
         .raw_os_error()
         .map_or_else(|| error.to_string(), ulpf_host::errno::errno_text);
-    say!("cannot run {program}: {why}");
+    let plain = !program.contains('/') && error.kind() == std::io::ErrorKind::NotFound;
+    match plain && Path::new(program).is_file() {
+        true => say!(
+            "cannot run {program}: it is not in PATH. To run the file in the current folder, write ./{program}"
+        ),
+        false => say!("cannot run {program}: {why}"),
+    }
     Ending::Exited(exec_status(error, otherwise))
 }
 
 /// The path of a program that is a script.
-fn script(program: &OsStr) -> Option<String> {
-    let found = ulpf_inject::file(program)?;
+fn script(launch: &Launch) -> Option<String> {
+    let found = launch.file()?;
     let mut start = [0; 2];
     File::open(&found)
         .and_then(|mut file| file.read_exact(&mut start))
@@ -181,7 +189,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let specs = watches::specs(options)?;
     if specs.is_empty() && !options.held && options.check.is_none() {
         if let Target::Launch(launch) = &target
-            && ulpf_inject::file(&launch.program).is_none()
+            && launch.file().is_none()
         {
             let none = std::io::Error::from_raw_os_error(libc::ENOENT);
             let program = launch.program.to_string_lossy();
@@ -198,7 +206,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         .build()?;
     let launched = matches!(target, Target::Launch(_));
     let script = match &target {
-        Target::Launch(launch) => script(&launch.program),
+        Target::Launch(launch) => script(launch),
         Target::Attach(_) => None,
     };
     let settings = options.settings();
@@ -238,7 +246,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let (program, mut watches, changes) = match prepared {
         Ok(Ok(ready)) => ready,
         Ok(Err(Reached::Left)) => return Ok(Ending::Unknown),
-        Ok(Err(_)) => return Ok(runtime.block_on(ended_early(control))),
+        Ok(Err(_)) => return runtime.block_on(ended_early(control)),
         Err(error) => return runtime.block_on(not_begun(control, error)),
     };
     match runtime.block_on(control.change(&changes)) {
@@ -288,9 +296,9 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     });
     let mut log = Log::new(started.clock(), plan, output, &control.process, run_child);
     control.follows_forks = options.follow;
-    let checked = options.check.as_ref().filter(|check| check.follow);
-    control.heap = checked.map(|check| check.how);
-    if log.chooses() || checked.is_some() {
+    // Where it executes itself, its heap is checked again.
+    control.heap = options.check.as_ref().map(|check| check.how);
+    if log.chooses() || options.check.as_ref().is_some_and(|check| check.follow) {
         control.follow_any();
     }
     let first = log.begin(pid, shared, program, watches);
@@ -400,7 +408,7 @@ fn keep_sessions(log: &Log, ending: Option<&Ending>, verbose: bool) {
     }
 }
 
-async fn ended_early(control: Control) -> Ending {
+async fn ended_early(control: Control) -> Result<Ending> {
     say!("the program ended before the watches could be set");
     control.ending().await
 }
@@ -408,7 +416,7 @@ async fn ended_early(control: Control) -> Ending {
 /// The watches could not be set; perhaps because the program has ended meanwhile.
 async fn not_begun(mut control: Control, error: anyhow::Error) -> Result<Ending> {
     if control.has_ended(&error).await {
-        return Ok(ended_early(control).await);
+        return ended_early(control).await;
     }
     control.give_up().await;
     Err(error)

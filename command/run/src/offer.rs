@@ -3,7 +3,6 @@
 use super::Target;
 use std::path::Path;
 use std::rc::Rc;
-use ulpf_inject::file;
 use ulpf_say::say;
 use ulpf_session::words::count;
 use ulpf_symbols::{Global, Module, Program};
@@ -18,7 +17,7 @@ pub fn offer(target: &Target) {
     let told = ulpf_host::signals::Told::begin();
     let (module, start) = match target {
         Target::Launch(launch) => (
-            file(&launch.program).and_then(|path| of_file(&path)),
+            launch.file().and_then(|path| of_file(&path)),
             format!("ulpf run --watch WHAT {}", launch.program.to_string_lossy()),
         ),
         Target::Attach(pid) => (of_process(*pid), format!("ulpf attach --watch WHAT {pid}")),

@@ -68,9 +68,12 @@ pub struct RunArgs {
     #[command(flatten)]
     pub watching: WatchArgs,
 
-    /// Keep address space randomization on; otherwise addresses are the same in every run, as under
-    /// a debugger
-    #[arg(long)]
+    /// Turn address space randomization off, as debuggers do: addresses are the same in every run. Children inherit that
+    #[arg(long, overrides_with = "aslr")]
+    pub no_aslr: bool,
+
+    /// Leave address space randomization as it is (default)
+    #[arg(long, overrides_with = "no_aslr")]
     pub aslr: bool,
 
     /// The program and its arguments
@@ -150,6 +153,10 @@ pub struct WatchArgs {
     /// With --follow: watch all programs but those
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
+
+    /// Follow also into programs that gain rights when they are executed (set-user-ID, set-group-ID, capabilities); as root
+    #[arg(long)]
+    pub follow_setuid: bool,
 
     /// Go on with the other watches when some are refused
     #[arg(long)]
@@ -264,6 +271,10 @@ pub struct CheckArgs {
     #[arg(long)]
     pub follow: bool,
 
+    /// Follow also into programs that gain rights when they are executed (set-user-ID, set-group-ID, capabilities); as root
+    #[arg(long)]
+    pub follow_setuid: bool,
+
     /// FUNCTION of the program is its NAME (malloc, free, calloc, realloc ...), where it is not called that: a symbol, or
     /// FILE+0xADDRESS as the file has it; may be given several times
     #[arg(long, value_name = "NAME=FUNCTION", value_parser = Named::list)]
@@ -273,12 +284,16 @@ pub struct CheckArgs {
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Keep address space randomization on; otherwise addresses are the same in every run
-    #[arg(long)]
+    /// Turn address space randomization off: addresses are the same in every run. Children inherit that
+    #[arg(long, overrides_with = "aslr")]
+    pub no_aslr: bool,
+
+    /// Leave address space randomization as it is (default)
+    #[arg(long, overrides_with = "no_aslr")]
     pub aslr: bool,
 
     /// Check a process that runs already, until it ends or Ctrl-C: it goes on then
-    #[arg(long, value_name = "PID", conflicts_with_all = ["command", "aslr", "exit_on_first_error"])]
+    #[arg(long, value_name = "PID", conflicts_with_all = ["command", "aslr", "no_aslr", "exit_on_first_error"])]
     pub attach: Option<i32>,
 
     /// The program and its arguments
@@ -307,6 +322,7 @@ impl WatchArgs {
             placement: self.placement,
             backend: self.backend,
             no_patch: self.no_patch,
+            follow_setuid: self.follow_setuid,
         }
     }
 }
@@ -363,6 +379,7 @@ impl Check {
             quiet: true,
             no_summary: true,
             follow: args.follow,
+            follow_setuid: args.follow_setuid,
             verbose: args.verbose,
             check: Some(Check {
                 how: HeapCheck {

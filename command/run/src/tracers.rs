@@ -1,8 +1,8 @@
 //! Programs that trace others with ptrace(2), as debuggers and crash handlers do.
 //!
 //! A traced process stops for its tracer where nothing of ours may be seen, nor be waited for. So before one of the
-//! watched processes traces another one, we let go of that (`stub/handlers/src/syscalls/tracing.rs`). Each process has
-//! a task of its own: who learns of it asks the other one's task here.
+//! watched processes traces another one, we let go of that (`stub/handlers/src/syscalls/tracing.rs`), if it may trace it.
+//! Each process has a task of its own: who learns of it asks the other one's task here.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -85,6 +85,10 @@ pub async fn let_go(tracer: &Process, number: i32) {
     let Some(pid) = named(tracer, number) else {
         return;
     };
+    // The tracer's stub has told of it, in memory that the tracer shares: only one that may do it is believed.
+    if !process::may_trace(tracer.pid, pid) {
+        return;
+    }
     let (done, is_done) = oneshot::channel();
     let asked = watched()
         .get(&pid)

@@ -1,4 +1,4 @@
-//! What fuzz/ needs of the server; compiled only there.
+//! Entry points of the server for the fuzz targets in fuzz/. Nothing else calls them.
 #![forbid(unsafe_code)]
 
 use super::bridge;

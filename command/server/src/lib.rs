@@ -18,7 +18,7 @@ mod checked;
 mod client;
 mod common;
 mod filters;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod fuzzing;
 mod heap;
 mod host_io;
@@ -258,6 +258,7 @@ impl Server {
         };
         let spec = Launch {
             program: program.clone(),
+            here: true,
             args,
             env: self
                 .env

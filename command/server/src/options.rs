@@ -78,6 +78,9 @@ Other options:
                         With --check: as `ulpf check --help` says.
   --no-patch            Leave the program's code as it is: hot instructions and
                         system calls are not patched, and cost a signal each.
+  --follow-setuid       Follow PROG also into programs that gain rights when they
+                        are executed (set-user-ID, set-group-ID, capabilities).
+                        Only root can.
 
   --any-user            Let every user of this machine connect, not only your own
                         and root.
@@ -212,6 +215,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             "--debug" | "--event-loop-debug" => {}
             "--remote-debug" => o.remote_debug = true,
             "--no-patch" => o.settings.no_patch = true,
+            "--follow-setuid" => o.settings.follow_setuid = true,
             "--any-user" => o.any_user = true,
             "--allow-files" => o.allow_files = true,
             "--backend" => match args.next() {

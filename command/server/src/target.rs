@@ -246,11 +246,7 @@ impl Target {
                 ending = self.exit.wait(), if !self.follower.is_busy() => {
                     // What the stub said before the end comes first.
                     self.drain();
-                    if self.unfollowed.is_some() && !self.follower.has_failed() {
-                        let event = self.replaced();
-                        self.queue.push_back(event);
-                    }
-                    self.queue.push_back(Event::Ended(ending));
+                    self.has_ended(ending);
                     continue;
                 }
             };
@@ -300,7 +296,8 @@ impl Target {
             if let Ok(ending) =
                 tokio::time::timeout(Duration::from_millis(10), self.exit.wait()).await
             {
-                return Event::Ended(ending);
+                self.has_ended(ending);
+                return self.queue.pop_front().unwrap_or(Event::Ended(ending));
             }
         }
         self.lost = Some(format!(
@@ -308,6 +305,15 @@ impl Target {
             self.pid
         ));
         Event::StubLost
+    }
+
+    /// What it executed before its end is told first.
+    fn has_ended(&mut self, ending: Ending) {
+        if self.unfollowed.is_some() && !self.follower.has_failed() {
+            let event = self.replaced();
+            self.queue.push_back(event);
+        }
+        self.queue.push_back(Event::Ended(ending));
     }
 
     fn replaced(&mut self) -> Event {

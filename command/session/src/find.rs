@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use ulpf_area::sessions::{self, Watched, Whose};
+use ulpf_area::sessions::{self, Claim, Watched, Whose};
 use ulpf_host::foreign::text::Bytes;
 use ulpf_host::{process, sys};
 
@@ -12,6 +12,8 @@ use ulpf_host::{process, sys};
 /// be had, and what to do.
 pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
     let mut sessions = sessions::find(of, whose).context("cannot look at processes")?;
+    let claim = of.and_then(|pid| sessions.false_claim_of(pid));
+    let claim = claim.map(Claim::to_string);
     match (sessions.list.pop(), sessions.list.len()) {
         (Some(only), 0) => Ok(only),
         (Some(last), _) => {
@@ -20,6 +22,7 @@ pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
             let list = list.map(|s| format!("\n  {} ({})", s.pid, name(s.pid)));
             Err(Several(list.collect()).into())
         }
+        (None, _) if claim.is_some() => bail!(claim.unwrap_or_default()),
         (None, _) => match of {
             Some(pid) if sessions.forbidden && sys::is_root() => bail!(
                 "process {pid} belongs to another user; --all-users looks into other users' sessions, too"

@@ -5,9 +5,10 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::time::SystemTime;
 use ulpf_area::{SharedArea, kept};
+use ulpf_host::foreign::files;
 use ulpf_symbols::{Loaded, Program};
 
-/// What stands before the area.
+/// Header of a kept session, before the area.
 #[derive(Serialize, Deserialize)]
 struct Head {
     pid: i32,
@@ -15,7 +16,41 @@ struct Head {
     program: String,
     ending: String,
     boot: String,
+    /// Nothing the program names is opened without them.
+    #[serde(default)]
+    rights: Option<Rights>,
     objects: Vec<Object>,
+}
+
+/// [`files::Ended`] of the program's process.
+#[derive(Serialize, Deserialize)]
+struct Rights {
+    user: u32,
+    group: u32,
+    groups: Vec<u32>,
+    root: Option<(u64, u64)>,
+}
+
+impl From<files::Ended> for Rights {
+    fn from(of: files::Ended) -> Rights {
+        Rights {
+            user: of.user,
+            group: of.group,
+            groups: of.groups,
+            root: of.root,
+        }
+    }
+}
+
+impl From<Rights> for files::Ended {
+    fn from(of: Rights) -> files::Ended {
+        files::Ended {
+            user: of.user,
+            group: of.group,
+            groups: of.groups,
+            root: of.root,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -40,6 +75,7 @@ pub struct Kept {
     pub ending: String,
     pub ended: SystemTime,
     pub shared: SharedArea,
+    rights: Option<Rights>,
     objects: Vec<Object>,
 }
 
@@ -49,8 +85,9 @@ fn boot() -> String {
     id.unwrap_or_default().trim().to_string()
 }
 
-fn changed(loaded: &Loaded) -> Option<u64> {
-    let time = std::fs::metadata(&loaded.path).ok()?.modified().ok()?;
+/// When the file was changed last, as far as the program itself could see.
+fn changed(loaded: &Loaded, by: &files::Process) -> Option<u64> {
+    let time = by.look(&loaded.path).ok()?.modified().ok()?;
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     u64::try_from(since.as_nanos()).ok()
 }
@@ -58,7 +95,7 @@ fn changed(loaded: &Loaded) -> Option<u64> {
 /// Keeps the session of a program that has ended.
 pub fn keep(shared: &SharedArea, pid: i32, program: &Program, ending: String) -> io::Result<bool> {
     let object = |l: Loaded| Object {
-        changed: changed(&l),
+        changed: program.by().and_then(|by| changed(&l, by)),
         path: l.path.into_os_string().into_vec(),
         bias: l.bias,
         code: l.code,
@@ -72,6 +109,7 @@ pub fn keep(shared: &SharedArea, pid: i32, program: &Program, ending: String) ->
             .map_or(String::new(), |m| m.object.name().to_string()),
         ending,
         boot: boot(),
+        rights: program.by().map(|by| by.keep().into()),
         objects: program.loaded().into_iter().map(object).collect(),
     };
     kept::keep(shared, pid, &serde_json::to_vec(&head)?)
@@ -90,13 +128,18 @@ pub fn find(pid: Option<i32>) -> io::Result<Option<Kept>> {
         ending: head.ending,
         ended: found.ended,
         shared: found.shared,
+        rights: head.rights,
         objects: head.objects,
     }))
 }
 
 impl Kept {
-    /// What the program was made of; files that have changed since are left out.
+    /// What the program was made of. Files that have changed since are left out, and those that it could not open itself.
     pub fn program(&mut self) -> Program {
+        let by = self.rights.take();
+        let Some(by) = by.and_then(|by| files::Process::ended(by.into()).ok()) else {
+            return Program::default();
+        };
         let loaded = |o: Object| {
             let loaded = Loaded {
                 path: std::ffi::OsString::from_vec(o.path).into(),
@@ -104,9 +147,10 @@ impl Kept {
                 code: o.code,
                 is_executable: o.is_executable,
             };
-            (changed(&loaded) == o.changed).then_some(loaded)
+            (changed(&loaded, &by) == o.changed).then_some(loaded)
         };
         let objects = std::mem::take(&mut self.objects).into_iter();
-        Program::of_loaded(objects.filter_map(loaded).collect())
+        let loaded = objects.filter_map(loaded).collect();
+        Program::of_loaded(loaded, by)
     }
 }

@@ -1,9 +1,10 @@
 //! A program's memory, for resolving names, and the kernel's notes to the program.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use ulpf_host::apart::Apart;
 use ulpf_symbols::Memory;
 
 /// A process's memory, by `/proc/PID/mem`.
@@ -38,20 +39,27 @@ impl Memory for ProcessMemory {
     }
 }
 
-/// A running program's memory. Yama may keep us from it, so it is opened only if it is needed.
-pub struct LazyMemory(i32, OnceCell<Option<ProcessMemory>>);
+/// A running program's memory. Yama may keep us from it, so it is opened only if it is needed. A process apart reads it: where
+/// a file system of the program's does not answer, nothing can be read any more, and nobody hangs.
+pub struct LazyMemory(i32, OnceCell<Option<RefCell<Apart>>>);
 
 impl LazyMemory {
     /// Nothing is opened yet.
     pub fn of(pid: i32) -> LazyMemory {
         LazyMemory(pid, OnceCell::new())
     }
+
+    fn open(&self) -> Option<RefCell<Apart>> {
+        let memory = File::open(format!("/proc/{}/mem", self.0)).ok()?;
+        Some(RefCell::new(Apart::new(&memory).ok()?))
+    }
 }
 
 impl Memory for LazyMemory {
     fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
-        let memory = self.1.get_or_init(|| ProcessMemory::of(self.0, None).ok());
-        memory.as_ref().is_some_and(|m| m.read(addr, buf))
+        let memory = self.1.get_or_init(|| self.open()).as_ref();
+        let read = memory.map(|m| m.borrow_mut().read_at(addr, buf));
+        read.is_some_and(|n| n.is_ok_and(|n| n == buf.len()))
     }
     fn thread_pointer(&self) -> Option<u64> {
         None

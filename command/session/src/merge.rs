@@ -497,9 +497,11 @@ mod tests {
         for n in 1..SLOTS as u32 {
             fake.write(0, n.into(), n);
         }
-        let begun = Instant::now();
+        // The first look skips it.
+        let (mut waiting, mut reader) = (Waiting::default(), Reader::new(Start::First));
+        waiting.look(&mut reader, &fake, false);
+        assert_eq!(waiting.hits.len(), SLOTS - 1);
         assert_eq!(fake.read(), ((1..SLOTS as u32).collect(), 1));
-        assert!(begun.elapsed() < UNFINISHED);
     }
 
     /// Looks once, as long after the last time as that takes; the watches of what is handed on.
@@ -545,13 +547,12 @@ mod tests {
     fn a_ring_without_end_withholds_nothing_for_ever() {
         let fake = Fake::new(2, false);
         let (mut waiting, mut reader) = (Waiting::default(), Reader::new(Start::First));
-        let (mut seen, begun) = (Vec::new(), Instant::now());
+        let mut seen = Vec::new();
         fake.write(1, fake.now(), 7);
         // It has always more, and nothing of it is a record.
         while !seen.contains(&7) {
             fake.heads[0].taken.fetch_add(1 << 40, Ordering::Relaxed);
             seen.extend(look(&fake, &mut waiting, &mut reader));
-            assert!(begun.elapsed() < Duration::from_secs(60));
         }
         assert!(waiting.hits.is_empty());
         // An end comes, although the head goes on.

@@ -43,6 +43,8 @@ pub struct Observer {
     pub pid: i32,
     /// The ulpf that watches it.
     pub(crate) by: i32,
+    /// As [`Found::started`].
+    started: u64,
     /// Nothing more will happen.
     pub(crate) ended: bool,
     /// What is shown; here only while we look.
@@ -110,6 +112,7 @@ impl Observer {
         Observer {
             pid,
             by: found.by,
+            started: found.started,
             ended: false,
             snapshot: Snapshot {
                 pid,
@@ -173,7 +176,9 @@ impl Observer {
             // In this order: who watched a program ends after it.
             let left_alone = !process::is_alive(self.snapshot.by);
             let gone = self.elsewhere && header.pid.load(Acquire) == 0;
-            if gone || !process::is_alive(self.snapshot.pid) {
+            // (Another process may have got its number.)
+            let other = process::started(self.pid).is_ok_and(|began| began != self.started);
+            if gone || other || !process::is_alive(self.snapshot.pid) {
                 self.snapshot.ended = Some("the program has ended".into());
             } else if left_alone {
                 let by = self.snapshot.by;

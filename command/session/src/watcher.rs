@@ -10,14 +10,25 @@ use serde_json::Value;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use ulpf_area::sessions::{self, Watched, Whose};
+use ulpf_host::rights::thread_time;
 
 const FIND: Duration = Duration::from_secs(2);
 const LIST: Duration = Duration::from_secs(2);
 const SITES: Duration = Duration::from_secs(3);
 
-/// A look is followed by a rest of at least so many times its length: a hundredth of a core at most,
-/// however many watches there are.
-pub const REST: u32 = 100;
+/// How long to rest after a look: a hundredth of a processor at most is used, however many watches there are.
+#[derive(Default)]
+pub struct Pace(Duration);
+
+impl Pace {
+    const REST: u32 = 100;
+
+    /// `used`: the processor time of the look. Only what the look before has used as well counts: symbols are read once,
+    /// and nobody is to wait for a hundred times that.
+    pub fn rest(&mut self, used: Duration) -> Duration {
+        std::mem::replace(&mut self.0, used).min(used) * Pace::REST
+    }
+}
 
 /// What a thread that has asked an owner brings back, about a process.
 enum Answer {
@@ -61,6 +72,7 @@ pub struct Watcher {
     observers: Vec<Observer>,
     /// When sessions are looked for again.
     find: Instant,
+    pace: Pace,
     lists: Vec<Listed>,
     answers: (Sender<Answer>, Receiver<Answer>),
     sites_next: Instant,
@@ -90,6 +102,7 @@ impl Watcher {
             first: None,
             observers: Vec::new(),
             find: Instant::now(),
+            pace: Pace::default(),
             lists: Vec::new(),
             answers: channel(),
             sites_next: Instant::now(),
@@ -115,9 +128,10 @@ impl Watcher {
             self.observers.push(observer);
         }
         if !self.started && Instant::now() >= self.find {
-            let begun = Instant::now();
+            let begun = thread_time();
             messages.extend(self.find_sessions(snapshots));
-            self.find = Instant::now() + FIND.max(begun.elapsed() * REST * 2);
+            let rest = self.pace.rest(thread_time() - begun);
+            self.find = Instant::now() + FIND.max(rest * 2);
         }
         self.hear(snapshots, &mut messages);
         self.ask_for_lists();
@@ -175,7 +189,10 @@ impl Watcher {
             self.observers.retain(|l| !l.ended);
             snapshots.retain(|s| s.ended.is_none());
         }
+        let claim = self.only.iter().find_map(|pid| found.false_claim_of(*pid));
+        let claim = claim.map(|claim| format!("{claim}."));
         self.nothing = match (found.others.first(), found.foreign.first()) {
+            _ if claim.is_some() => claim.unwrap_or_default(),
             (Some(_), _) if !self.only.is_empty() && found.hides_some() => format!(
                 "No ulpf of yours watches process {}; --all-users looks into other users' sessions, too.",
                 self.only[0]
@@ -301,5 +318,20 @@ impl Watcher {
             let result = ask(by, pid, &what).map(|_| done);
             let _ = to.send(Answer::Done(pid, result));
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_once_is_not_rested_from() {
+        let ms = Duration::from_millis;
+        let mut pace = Pace::default();
+        let rests: Vec<_> = [200, 2, 3, 300, 400, 1]
+            .map(|used| pace.rest(ms(used)))
+            .to_vec();
+        assert_eq!(rests, [0, 200, 200, 300, 30_000, 100].map(ms));
     }
 }

@@ -1,4 +1,4 @@
-//! What fuzz/ needs of the symbols; compiled only there.
+//! Entry points of the symbols for the fuzz targets in fuzz/. Nothing else calls them.
 #![forbid(unsafe_code)]
 
 use crate::dwarf_types::Types;

@@ -33,7 +33,7 @@ mod fetch;
 mod filter;
 mod frames;
 mod functions;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod fuzzing;
 mod image;
 mod index;

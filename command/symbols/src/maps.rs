@@ -91,6 +91,11 @@ impl Program {
         }
     }
 
+    /// The process whose rights open what it names.
+    pub fn by(&self) -> Option<&files::Process> {
+        self.by.as_ref()
+    }
+
     /// What is loaded, for whoever asks when the program is no more.
     pub fn loaded(&self) -> Vec<Loaded> {
         let of = |m: &Rc<Module>| Loaded {
@@ -102,10 +107,12 @@ impl Program {
         self.modules.iter().map(of).collect()
     }
 
-    /// A program that has ended, as it was loaded. What cannot be read any more has no names.
-    pub fn of_loaded(loaded: Vec<Loaded>) -> Program {
+    /// A program that has ended, as it was loaded; `by` is what is known of its process. What cannot be read any more, or by
+    /// nobody with its rights, has no names.
+    pub fn of_loaded(loaded: Vec<Loaded>, by: files::Process) -> Program {
         let module = |of: Loaded| {
-            let object = Rc::new(ObjectFile::open(&of.path).ok()?);
+            let file = by.named(&of.path).ok()?;
+            let object = Rc::new(ObjectFile::mapped(&of.path, file, &by).ok()?);
             Some(Rc::new(Module {
                 types: Types::new(object.clone()),
                 object,
@@ -117,6 +124,7 @@ impl Program {
         let loaded = loaded.into_iter().take(MOST_MODULES);
         Program {
             modules: loaded.filter_map(module).collect(),
+            by: Some(by),
             ..Program::default()
         }
     }

@@ -82,7 +82,7 @@ impl ObjectFile {
         ObjectFile::of(path, Image::of_file(file), Source::Process(by.clone()))
     }
 
-    #[cfg(any(test, fuzzing))]
+    /// A file whose bytes are in memory, for tests and fuzz targets.
     pub fn parse(path: &Path, data: Vec<u8>) -> Result<ObjectFile, String> {
         ObjectFile::of(path, Image::of_bytes(data), Source::User)
     }

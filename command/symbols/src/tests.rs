@@ -779,11 +779,14 @@ fn instructions_have_lines() {
         .unwrap() as u32
         + 1;
     assert!((line..line + 3).contains(&place.line.unwrap()), "{place}");
-    let start = std::time::Instant::now();
-    for i in 0..2000 {
-        fixture.program.locate(main + i % 1000);
+    // Each address is looked up once.
+    for i in 0..1000 {
+        let first = fixture.program.locate(main + i);
+        assert!(std::rc::Rc::ptr_eq(
+            &first,
+            &fixture.program.locate(main + i)
+        ));
     }
-    assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
     assert_eq!(demangle("f"), "f");
     assert_eq!(demangle("_Z1fi"), "f(int)");
     let puts = fixture.program.function("puts").unwrap();

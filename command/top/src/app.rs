@@ -60,6 +60,8 @@ pub struct App {
     pub current: usize,
     pub view: View,
     pub tables: [Table; 6],
+    /// The hit that is selected: it may leave the feed before it is left.
+    kept: Option<Line>,
     /// Of the current session, if its heap is checked.
     pub heap: Option<Heap>,
     pub feed_filter: String,
@@ -93,6 +95,7 @@ impl App {
             current: 0,
             view: View::Watches,
             tables,
+            kept: None,
             heap: None,
             feed_filter: String::new(),
             paused: false,
@@ -116,6 +119,15 @@ impl App {
 
     pub fn table(&self) -> &Table {
         &self.tables[self.view as usize]
+    }
+
+    fn select(&mut self, key: Option<u64>) {
+        self.table_mut().selected = key;
+        if self.view == View::Hits {
+            let feed = self.session().map(|s| &s.feed);
+            let line = feed.and_then(|feed| feed.iter().find(|l| Some(l.number) == key));
+            self.kept = line.cloned();
+        }
     }
 
     fn table_mut(&mut self) -> &mut Table {
@@ -170,7 +182,7 @@ impl App {
         match self.view {
             View::Hits | View::Watches => {
                 let line = match self.tables[View::Hits as usize].selected {
-                    Some(key) => session.feed.iter().find(|l| l.number == key),
+                    Some(key) => self.kept.as_ref().filter(|l| l.number == key),
                     None => session.feed.back(),
                 };
                 Some(Subject::Hit(Box::new(line?.clone())))
@@ -194,10 +206,10 @@ impl App {
         let at = at.unwrap_or(if feed { last } else { 0 });
         let to = at.saturating_add_signed(by).min(last);
         let key = rows.get(to).map(|r| r.key);
-        self.table_mut().selected = match feed && to == last && by > 0 {
+        self.select(match feed && to == last && by > 0 {
             true => None,
             false => key,
-        };
+        });
     }
 
     fn selected_watch(&self) -> Option<Watch> {
@@ -214,6 +226,10 @@ impl App {
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Some(Action::Quit);
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('j') {
+            // An Enter that was typed before the terminal was ours.
+            return self.key(KeyEvent::from(KeyCode::Enter));
         }
         if self.prompt.is_some() {
             return self.typed(key);
@@ -291,6 +307,7 @@ impl App {
 
     fn forget(&mut self) {
         self.tables.iter_mut().for_each(|t| t.selected = None);
+        self.kept = None;
         self.details = None;
         self.details_open = false;
     }
@@ -311,7 +328,7 @@ impl App {
                 if self.view == View::Hits && self.table().selected.is_none() {
                     // It stays what it is while others come.
                     let last = self.rows().last().map(|r| r.key);
-                    self.table_mut().selected = last;
+                    self.select(last);
                 }
             }
             _ => {}
@@ -440,7 +457,7 @@ impl App {
                         // A second click opens.
                         match self.table().selected == Some(key) {
                             true => self.enter(),
-                            false => self.table_mut().selected = Some(key),
+                            false => self.select(Some(key)),
                         }
                     }
                     None => {}

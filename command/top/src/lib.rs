@@ -43,8 +43,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use theme::Theme;
 use ulpf_area::sessions::Whose;
+use ulpf_host::rights::thread_time;
 use ulpf_say::say;
-use ulpf_session::watcher::REST;
+use ulpf_session::watcher::Pace;
 use watcher::Watcher;
 
 const EXAMPLES: &str = "\
@@ -201,17 +202,18 @@ fn live(
     let mut app = App::new(Theme::of_environment());
     let every = Duration::from_secs_f64(args.interval);
     let mut next = Instant::now();
+    let mut pace = Pace::default();
     loop {
         if leave.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let now = Instant::now();
-        if now >= next {
+        if Instant::now() >= next {
+            let begun = thread_time();
             watcher.look(&mut app);
             if let Some(program) = &mut started {
                 tell_of(program, &mut app);
             }
-            next = Instant::now() + every.max(now.elapsed() * REST);
+            next = Instant::now() + every.max(pace.rest(thread_time() - begun));
         }
         watcher.look_at_heap(&mut app);
         watcher.details(&mut app);

@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use ulpf_host::foreign::text::{Text, lines};
+use ulpf_host::rights::thread_time;
 use ulpf_session::control_socket::Ask;
 use ulpf_session::hit::Line;
 use ulpf_session::snapshot::Snapshot;
-use ulpf_session::watcher::REST;
+use ulpf_session::watcher::Pace;
 use ulpf_session::words::Seconds;
 
 const COMMANDS: &str = "\
@@ -54,10 +55,11 @@ pub fn run(
     let (mut next, mut reports) = (Instant::now(), 0);
     let mut rest = Duration::ZERO;
     let mut heard = true;
+    let mut pace = Pace::default();
     loop {
-        let begun = Instant::now();
+        let begun = thread_time();
         watcher.look(&mut app);
-        let looked = begun.elapsed();
+        let used = thread_time() - begun;
         watcher.look_at_heap(&mut app);
         if let Some(program) = &mut started {
             super::tell_of(program, &mut app);
@@ -84,7 +86,7 @@ pub fn run(
         if leave.load(Ordering::Relaxed) || enough || ended && started.is_some() {
             return Ok(());
         }
-        let late = rest.max(looked * REST).max(look);
+        let late = rest.max(pace.rest(used)).max(look);
         rest = Duration::ZERO;
         let until = Instant::now() + late;
         while Instant::now() < until && !leave.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
 //! Whole screens, compared with those in `snapshots/` (`ULPF_BLESS=1 cargo test top` writes them anew:
 //! look at what has changed).
 
-use super::app::{Action, App, Prompt};
+use super::app::{Action, App, Prompt, Subject};
 use super::draw;
 use super::heap::{Found, Heap, Sums};
 use super::theme::Theme;
@@ -449,6 +449,15 @@ fn the_feed_and_its_filter() {
     assert_eq!(app.table().selected, Some(37));
     press(&mut app, "G");
     assert_eq!(app.table().selected, None);
+    // What is selected is still known when the feed has moved on.
+    press(&mut app, "\n");
+    assert_eq!(app.table().selected, Some(40));
+    app.sessions[0].feed.clear();
+    let kept = match app.subject() {
+        Some(Subject::Hit(line)) => line.number,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(kept, 40);
     // Enter on a watch shows its hits.
     press(&mut app, "1v\n");
     assert_eq!(
@@ -485,6 +494,10 @@ fn changes() {
     assert_eq!(press(&mut app, "d"), None);
     assert!(app.message.as_ref().is_some_and(|(_, bad)| *bad));
     assert_eq!(press(&mut app, "q"), Some(Action::Quit));
+    // Enter, typed before the terminal was in raw mode.
+    press(&mut app, "fnothing");
+    app.key(KeyEvent::new(KeyCode::Char('j'), KeyModifiers::CONTROL));
+    assert_eq!(app.feed_filter, "nothing");
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     press(&mut app, "a");
     assert_eq!(app.key(ctrl_c), Some(Action::Quit));

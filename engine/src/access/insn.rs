@@ -404,7 +404,7 @@ impl Insn {
                     }
                 }
             }
-            Class::Xsave | Class::Xsavec | Class::Xrstor => self.xsave_accesses(cpu, ea, out),
+            Class::Xsave | Class::Xsavec | Class::Xrstor => self.xsave_accesses(cpu, ea, None, out),
             Class::Movdir64b => {
                 out.push(ea, 64, Read);
                 out.push(self.trunc(cpu.gprs.get(self.layout.reg)), 64, Write);
@@ -503,22 +503,39 @@ impl Insn {
         base.wrapping_add(self.trunc(offset))
     }
 
+    /// Where an `xrstor` finds the header of its image; None for other instructions.
+    pub fn xrstor_header(&self, cpu: &Cpu) -> Option<u64> {
+        (self.class == Class::Xrstor).then(|| self.effective(cpu).wrapping_add(512))
+    }
+
+    /// As [`Insn::accesses`], for an `xrstor` of an image with this header, XSTATE_BV and XCOMP_BV (Intel SDM vol. 1,
+    /// 13.4.2): components in their initial state are not read, and in the compacted format lie one behind the other.
+    pub fn xrstor_accesses(&self, cpu: &Cpu, header: [u64; 2], out: &mut AccessList) {
+        self.xsave_accesses(cpu, self.effective(cpu), Some(header), out);
+    }
+
     /// The parts of an xsave area. What `xsaveopt` and `xsavec` leave out because it is unchanged
-    /// or initial is reported all the same. `xrstor` is reported for the standard format; the
-    /// compacted one lies within the same range.
-    fn xsave_accesses(&self, cpu: &Cpu, ea: u64, out: &mut AccessList) {
+    /// or initial is reported all the same. Without its `header`, an image that `xrstor` reads is taken for one in the
+    /// standard format, within which the compacted one lies.
+    fn xsave_accesses(&self, cpu: &Cpu, ea: u64, header: Option<[u64; 2]>, out: &mut AccessList) {
         let wanted = cpu.gprs.rdx << 32 | cpu.gprs.rax & 0xffff_ffff;
-        let parts = wanted & state::xcr0();
+        let [present, layout] = header.unwrap_or([!0, 0]);
+        let parts = wanted & state::xcr0() & present;
+        let mxcsr = wanted & (state::SSE | state::AVX) != 0;
         let kind = if self.class == Class::Xrstor {
             Read
         } else {
             Write
         };
-        let compact = self.class == Class::Xsavec;
+        // The components that have room in the compacted format.
+        let room = match self.class {
+            Class::Xsavec => Some(parts),
+            _ => (layout >> 63 != 0).then_some(layout),
+        };
         if parts & state::X87 != 0 {
             out.join(ea, 24, kind);
         }
-        if parts & (state::SSE | state::AVX) != 0 {
+        if mxcsr {
             out.join(ea.wrapping_add(24), 8, kind);
         }
         if parts & state::X87 != 0 {
@@ -535,20 +552,22 @@ impl Insn {
         out.join(ea.wrapping_add(512), header, header_kind);
         let mut at = 576;
         for i in 2..32 {
-            if parts & 1 << i == 0 {
-                continue;
-            }
             let Some((offset, size)) = state::component(i) else {
                 continue;
             };
-            if compact {
+            let mut place = offset;
+            if let Some(room) = room {
+                if room & 1 << i == 0 {
+                    continue;
+                }
                 if state::aligned_when_compacted(i) {
                     at = (at + 63) & !63;
                 }
-                out.join(ea.wrapping_add(at), size, kind);
+                place = at;
                 at += size;
-            } else {
-                out.join(ea.wrapping_add(offset), size, kind);
+            }
+            if parts & 1 << i != 0 {
+                out.join(ea.wrapping_add(place), size, kind);
             }
         }
     }

@@ -276,6 +276,65 @@ impl Layout {
         Some(l)
     }
 
+    /// How long the instruction is, by the length of its immediate operand: much faster than to decode it. `None`: where
+    /// processors differ, and for the rarest encodings.
+    pub fn length(&self) -> Option<usize> {
+        use Wrap::{Evex, Legacy, Vex};
+        // Operands of the size that prefix 66 chooses, of up to four bytes.
+        let sized = match self.opsize16 && !self.w {
+            true => 2,
+            false => 4,
+        };
+        // Branches with that prefix have two bytes on some processors, and four on others.
+        let branch = (!self.opsize16 || self.w).then_some(4);
+        let test = self.ext() < 2;
+        let immediate = match (self.wrap, self.map, self.opcode) {
+            (Legacy, 0, op) => match op {
+                0x00..=0x3f if op & 7 == 4 => 1,
+                0x00..=0x3f if op & 7 == 5 => sized,
+                0x68 | 0x69 | 0x81 | 0xa9 => sized,
+                0x6a | 0x6b | 0x70..=0x80 | 0x83 | 0xa8 | 0xb0..=0xb7 | 0xc0 | 0xc1 => 1,
+                0xa0..=0xa3 if self.addr32 => 4,
+                0xa0..=0xa3 => 8,
+                0xb8..=0xbf if self.w => 8,
+                0xb8..=0xbf => sized,
+                0xc2 | 0xca => 2,
+                0xc6 if self.modrm != 0xf8 => 1,
+                0xc7 if self.modrm != 0xf8 => sized,
+                0xc6 | 0xc7 => return None,
+                0xc8 => 3,
+                0xcd | 0xe0..=0xe7 | 0xeb => 1,
+                0xe8 | 0xe9 => branch?,
+                0xf6 if test => 1,
+                0xf7 if test => sized,
+                _ => 0,
+            },
+            (Legacy, 1, op) => match op {
+                0x80..=0x8f => branch?,
+                0x70..=0x73 | 0xa4 | 0xac | 0xba | 0xc2 | 0xc4..=0xc6 => 1,
+                0x78 => return None,
+                _ => 0,
+            },
+            (Vex | Evex, 1, op) => u8::from(matches!(op, 0x70..=0x73 | 0xc2 | 0xc4..=0xc6)),
+            (Legacy | Vex | Evex, 2, _) => 0,
+            (Legacy | Vex | Evex, 3, _) => 1,
+            _ => return None,
+        };
+        let length = usize::from(self.tail_at) + usize::from(immediate);
+        (length <= 15).then_some(length)
+    }
+
+    /// Does the processor go on behind the instruction, if it does not fault? (Calls return.)
+    pub fn goes_on(&self) -> bool {
+        let legacy = self.wrap == Wrap::Legacy;
+        !match (self.map, self.opcode) {
+            (0, 0xc2 | 0xc3 | 0xca | 0xcb | 0xcc | 0xcf | 0xe9 | 0xeb | 0xf4) => legacy,
+            (0, 0xff) => legacy && matches!(self.ext(), 4 | 5),
+            (1, 0x0b | 0xb9 | 0xff) => legacy,
+            _ => false,
+        }
+    }
+
     fn vex_tail(&mut self, p: u8) {
         self.w = p & 0x80 != 0;
         self.vvvv = !p >> 3 & 15;

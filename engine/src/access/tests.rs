@@ -203,6 +203,11 @@ fn compare(decoder: &Decoder, bytes: &[u8], rng: &mut Rng, tally: &mut Tally) {
             return;
         }
     };
+    let length = insn.layout.length();
+    if length.is_some_and(|n| n != iced.len()) {
+        let wrong = format!("{bytes:02x?} {iced}: {length:?} by its layout");
+        tally.wrong.entry(name.clone()).or_insert(wrong);
+    }
     if !decoder
         .capstone(SHAPE.pc, bytes)
         .is_some_and(|d| d.fits(&insn.layout))

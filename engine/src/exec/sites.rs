@@ -398,34 +398,17 @@ impl Thunks {
         frame.gprs = cpu.gprs;
         frame.flags = cpu.gprs.rflags & STATUS;
         frame.thunk = site.thunk;
+        let fixes_x87 = frame.save & state::X87 != 0 && cpu.xsave_len >= 24;
+        let before = if fixes_x87 { fdp(cpu) } else { 0 };
         // SAFETY: `cpu` and `frame` outlive the call; the thunk was emitted for this site.
         if unsafe { native::call(frame) } {
             cpu.gprs.rflags = cpu.gprs.rflags & !STATUS | frame.flags & STATUS;
-            if frame.save & state::X87 != 0 {
-                self.fix_x87(site, cpu, operand);
+            if fixes_x87 {
+                fix_x87(site, cpu, before, operand);
             }
             return Outcome::Done;
         }
         Outcome::Fault(translate(frame.fault, insn.pc, moved))
-    }
-
-    /// The x87 unit remembers the last instruction's address, operand address and opcode; here
-    /// that is the thunk's.
-    fn fix_x87(&self, site: &Site, cpu: &mut Cpu, operand: u64) {
-        if cpu.xsave_len < 24 {
-            return;
-        }
-        // SAFETY: the legacy area of the image: FOP at 6, FIP at 8, FDP at 16.
-        unsafe {
-            let fip = cpu.xsave.add(8).cast::<u64>();
-            if fip.read_unaligned() == site.thunk_insn {
-                let l = &site.insn.layout;
-                fip.write_unaligned(site.insn.pc);
-                cpu.xsave.add(16).cast::<u64>().write_unaligned(operand);
-                let fop = u16::from(l.opcode & 7) << 8 | u16::from(l.modrm);
-                cpu.xsave.add(6).cast::<u16>().write_unaligned(fop);
-            }
-        }
     }
 
     /// Gathers and scatters: elements are done in order, in runs that share one distance between
@@ -594,4 +577,35 @@ fn finish(cpu: &mut Cpu, outcome: Outcome) -> Outcome {
         cpu.gprs.rflags &= !RF;
     }
     outcome
+}
+
+/// Offsets in the legacy area of an XSAVE image: the x87 unit's last opcode, instruction and operand.
+const FOP: usize = 6;
+const FIP: usize = 8;
+const FDP: usize = 16;
+
+/// The address of the x87 unit's last operand.
+fn fdp(cpu: &Cpu) -> u64 {
+    // SAFETY: the image has 24 bytes at least.
+    unsafe { cpu.xsave.add(FDP).cast::<u64>().read_unaligned() }
+}
+
+/// The x87 unit remembers the last instruction's address, operand address and opcode; here that is the thunk's. Operand and
+/// opcode stay as they were (`before`) on processors that keep them for exceptions alone (FDP_EXCPTN_ONLY).
+fn fix_x87(site: &Site, cpu: &mut Cpu, before: u64, operand: u64) {
+    let updated = fdp(cpu) != before;
+    // SAFETY: the image has 24 bytes at least.
+    unsafe {
+        let fip = cpu.xsave.add(FIP).cast::<u64>();
+        if fip.read_unaligned() != site.thunk_insn {
+            return;
+        }
+        fip.write_unaligned(site.insn.pc);
+        if updated {
+            let l = &site.insn.layout;
+            cpu.xsave.add(FDP).cast::<u64>().write_unaligned(operand);
+            let fop = u16::from(l.opcode & 7) << 8 | u16::from(l.modrm);
+            cpu.xsave.add(FOP).cast::<u16>().write_unaligned(fop);
+        }
+    }
 }

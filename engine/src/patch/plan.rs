@@ -73,6 +73,11 @@ impl Part {
     /// See [`Group::spares_operands`].
     fn has_no_operand_to_read(&self, code: &[u8]) -> bool {
         const WORD: usize = 4;
+        let mut decoder = iced_x86::Decoder::with_ip(64, code, self.at, DecoderOptions::NONE);
+        let insn = decoder.decode();
+        if is_poll(&insn) {
+            return false;
+        }
         match &self.what {
             // Where a conditional jump leads, and where data lies, they know.
             What::If(..) => return true,
@@ -81,8 +86,6 @@ impl Part {
             What::Checked(insn) | What::Repeated(insn) => return insn.rip_relative_at().is_none(),
             _ => {}
         }
-        let mut decoder = iced_x86::Decoder::with_ip(64, code, self.at, DecoderOptions::NONE);
-        let insn = decoder.decode();
         let constants = decoder.get_constant_offsets(&insn);
         let displaced = constants.displacement_size() >= WORD;
         constants.immediate_size() < WORD && (!displaced || goes_on(self.at, code))
@@ -95,6 +98,14 @@ impl Part {
             _ => None,
         }
     }
+}
+
+/// Does the instruction read memory only to see whether that faults? HotSpot goes on behind such a poll at a safepoint, and
+/// reads its first bytes to know how long it is.
+fn is_poll(insn: &iced_x86::Instruction) -> bool {
+    insn.mnemonic() == iced_x86::Mnemonic::Test
+        && insn.op0_kind() == OpKind::Memory
+        && insn.op1_kind() == OpKind::Register
 }
 
 /// What becomes of a displaced instruction.
@@ -389,8 +400,9 @@ impl Group {
         }
     }
 
-    /// Does its jump leave alone what those who generate code read back: where calls and unconditional jumps lead, and
-    /// constants of four bytes and more that are no displacements, but those of the access itself? And does it end where they may have put anything?
+    /// Does its jump leave alone what code generators read back? That is where calls and unconditional jumps lead, polls, and
+    /// constants of four bytes and more; displacements are none, except the access's own. Nor may the jump cover bytes behind
+    /// an unconditional jump or a return, which can be anything.
     pub fn spares_operands(&self) -> bool {
         let start = self.start();
         let jump = match self.pun {

@@ -594,6 +594,13 @@ fn what_runtimes_read_of_their_code_is_no_jumps_place() {
         assert_eq!(group.spares_operands(), spared, "{behind:x?}");
         assert!(group.punned(Pun::Plain).unwrap().spares_operands());
     }
+    // A poll: a runtime that goes on behind it reads how long it is.
+    for poll in [&[0x41, 0x85, 0x02][..], &[0x85, 0x82, 0, 1, 0, 0]] {
+        let code = [poll, &[0x48, 0x83, 0xc7, 0x08]].concat();
+        let group = group(&code).unwrap();
+        assert!(!group.spares_operands());
+        assert!(!group.punned(Pun::Plain).unwrap().spares_operands());
+    }
 }
 
 #[test]

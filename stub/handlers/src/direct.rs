@@ -26,6 +26,7 @@ use crate::fault;
 use crate::global::g;
 use crate::hits;
 use crate::locks::{self, Held};
+use crate::log;
 use crate::masked::{self, Made};
 use crate::patches::{self, Idle};
 use crate::paths;
@@ -98,7 +99,11 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
         hits::count_false_positive(t, TargetAddr(addr));
     }
     match events.is_empty() {
-        true => held.give_back(),
+        true => {
+            held.give_back();
+            // The next body has the lock before it comes here.
+            log::make_room(t);
+        }
         false => locks::keep(t, held),
     }
     let i = t.own();

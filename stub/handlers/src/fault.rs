@@ -9,7 +9,7 @@
 
 use core::sync::atomic::Ordering::*;
 
-use ulpf_engine::access::AccessList;
+use ulpf_engine::access::{AccessList, Insn};
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{FaultInfo, Outcome};
 use ulpf_lib::eflags;
@@ -24,6 +24,7 @@ use crate::generated;
 use crate::global::g;
 use crate::hits::{count_false_positive, hits};
 use crate::locks::{self, Held};
+use crate::log;
 use crate::patches;
 use crate::paths;
 use crate::runs;
@@ -244,7 +245,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let own = park::steps_itself(t, uc);
     let mut cpu = cpu(t, uc);
     let mut list = AccessList::new();
-    site.insn.accesses(&cpu, &mut list);
+    accesses(&site.insn, &cpu, &mut list);
     let known = !list.overflowed() && site.insn.accesses_known();
     let wrong = foresee::stops_at(t, cpu.gprs, site, known.then_some(&list));
     if !wrong.is_empty() {
@@ -285,6 +286,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         .any(|a| g().watchlist().any_overlap(a.addr, a.len));
     let (mut saved, mut held) = (0, Held::NONE);
     if watched {
+        log::make_room(t);
         held = match locks::take(t, &list) {
             Some(held) => held,
             None => {
@@ -375,6 +377,18 @@ fn cpu(t: Current, uc: &mut UContext) -> Cpu<'_> {
     }
 }
 
+/// What the instruction touches. How much of an image `xrstor` reads, the image says.
+fn accesses(insn: &Insn, cpu: &Cpu, list: &mut AccessList) {
+    let mut header = [0; 16];
+    match insn.xrstor_header(cpu) {
+        Some(at) if memory::read(at, &mut header) == header.len() => {
+            let word = |from: usize| u64::from_le_bytes(core::array::from_fn(|i| header[from + i]));
+            insn.xrstor_accesses(cpu, [word(0), word(8)], list);
+        }
+        _ => insn.accesses(cpu, list),
+    }
+}
+
 /// An instruction that nobody can decode, or one more than we have room to remember.
 fn without_site(t: Current, uc: &mut UContext, code: &[u8], fault_at: TargetAddr) -> Step {
     let Some(insn) = engine::decode(uc.gprs.rip, code).filter(|i| i.accesses_known()) else {
@@ -382,7 +396,7 @@ fn without_site(t: Current, uc: &mut UContext, code: &[u8], fault_at: TargetAddr
     };
     let cpu = cpu(t, uc);
     let mut list = AccessList::new();
-    insn.accesses(&cpu, &mut list);
+    accesses(&insn, &cpu, &mut list);
     let probe = insn.probe(&cpu);
     let known = !list.overflowed();
     slow(t, uc, known.then_some(&list), fault_at, probe)

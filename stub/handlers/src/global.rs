@@ -46,8 +46,8 @@ pub struct Global {
     pub pass_signals: AtomicU64,
     /// Program break, as far as known (0: not).
     pub brk: AtomicU64,
-    /// Thread that is inside exec, or 0.
-    pub exec_pending: AtomicU32,
+    /// Threads of the program inside execve(2): their records may say Dead, but they come back if the call fails.
+    pub in_exec: AtomicU32,
     /// The thread that the stub's task is sending the park signal to.
     pub nudged: AtomicU32,
     /// What the command follows: `follows::` bits (see `control/follow.rs`).
@@ -57,7 +57,6 @@ pub struct Global {
     /// Who has forked waits, awake, until its child runs (`vUlpfForkHold`).
     pub fork_held: AtomicBool,
     pub shared: AtomicPtr<SharedHeader>,
-    pub fork_word: AtomicPtr<AtomicU32>,
     /// What the fault handler knows of each page.
     pub page_map: PageMap,
     /// Some page has moved; some watch is armed.
@@ -80,15 +79,14 @@ pub mod follows {
     pub const TRACED: u32 = 32;
 }
 
-/// In `Global::fork_go`: nobody is left who follows children.
-pub const EVERYBODY: u32 = u32::MAX;
-
 /// What boot finds out, once.
 pub struct Machine {
     /// [first byte, end) of our image: system calls from here are our own.
     pub image: (u64, u64),
     pub fsgsbase: bool,
     pub min_sigstack: u64,
+    /// AT_RANDOM: an address at the upper end of the first thread's stack.
+    pub random: u64,
 }
 
 static GLOBAL: Global = Global {
@@ -104,13 +102,12 @@ static GLOBAL: Global = Global {
     thread_events: AtomicBool::new(false),
     pass_signals: AtomicU64::new(0),
     brk: AtomicU64::new(0),
-    exec_pending: AtomicU32::new(0),
+    in_exec: AtomicU32::new(0),
     nudged: AtomicU32::new(0),
     follows: AtomicU32::new(0),
     exec_word: AtomicU32::new(0),
     fork_held: AtomicBool::new(false),
     shared: AtomicPtr::new(null_mut()),
-    fork_word: AtomicPtr::new(null_mut()),
     page_map: PageMap::new(),
     moved: AtomicBool::new(false),
     watching: AtomicBool::new(false),
@@ -147,6 +144,7 @@ static CELLS: Cells = Cells {
         image: (0, 0),
         fsgsbase: false,
         min_sigstack: 2048,
+        random: 0,
     }),
     tables: UnsafeCell::new(Tables::new()),
 };
@@ -290,21 +288,6 @@ impl Global {
         if let Some(h) = self.header() {
             h.syscalls.fetch_add(1, Relaxed);
         }
-    }
-    /// Word in a page that forked children share.
-    pub fn fork_done(&self) -> &'static AtomicU32 {
-        // SAFETY: mapped at boot for good.
-        unsafe { &*self.fork_word.load(Relaxed) }
-    }
-    /// Another word there: the number of the child that has just been forked, as its parent knows it.
-    pub fn fork_number(&self) -> &'static AtomicU32 {
-        // SAFETY: as above; the page has room for many words.
-        unsafe { &*self.fork_word.load(Relaxed).add(2) }
-    }
-    /// Another word there: the process id of the forked child that may go on, or [`EVERYBODY`].
-    pub fn fork_go(&self) -> &'static AtomicU32 {
-        // SAFETY: as above; the page has room for many words.
-        unsafe { &*self.fork_word.load(Relaxed).add(1) }
     }
     pub fn follows(&self, what: u32) -> bool {
         self.follows.load(SeqCst) & what != 0

@@ -35,6 +35,7 @@ pub mod ours;
 pub mod patches;
 pub mod paths;
 pub mod rest;
+pub mod rights;
 pub mod runs;
 pub mod runtime;
 pub mod say;

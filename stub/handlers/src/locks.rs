@@ -29,12 +29,15 @@ use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use crate::global::g;
 use crate::rest::AtRest;
+use crate::runtime::clock;
 use crate::runtime::thread::{Current, Thread};
 
 /// How often a handler looks whether a lock is free before it gives way.
 const LOOKS: u32 = 200;
-/// How often a thread gives way in a row.
+/// How often a thread gives way in a row before it looks at the clock.
 const PATIENCE: u32 = 20_000;
+/// Nanoseconds for which a thread gives way. Its owner may be without a processor for long, on a busy machine.
+const LONGEST: u64 = 2_000_000_000;
 /// How often a thread lets others run before it tells of what a system call has written, whoever has the lock.
 const TURNS: u32 = 1000;
 /// Accesses to more pages than this have all locks.
@@ -225,14 +228,20 @@ pub fn take(t: Current, list: &AccessList) -> Option<Held> {
     let waited = &t.own().waited;
     for _ in 0..LOOKS {
         if attempt(wanted) {
-            waited.set(0);
+            waited.set((0, 0));
             return Some(wanted);
         }
         core::hint::spin_loop();
     }
-    waited.set(waited.get() + 1);
-    if waited.get() > PATIENCE {
-        waited.set(0);
+    let (turns, since) = waited.get();
+    if since == 0 {
+        waited.set((1, clock::now()));
+    } else if turns < PATIENCE {
+        waited.set((turns + 1, since));
+    } else if clock::now().saturating_sub(since) < LONGEST {
+        waited.set((1, since));
+    } else {
+        waited.set((0, 0));
         // From now on nobody knows of these pages whose hit comes first.
         WRITTEN.store(1, SeqCst);
         wanted.writers().for_each(|n| {

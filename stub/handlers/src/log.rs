@@ -5,11 +5,10 @@
 
 use core::sync::atomic::Ordering::*;
 
-use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::WatchId;
-use ulpf_lib::ring::{Entry, MAX_FRAMES, MAX_VALUE, Ring, SharedHeader, hit_flags};
-use ulpf_lib::sys;
+use ulpf_lib::ring::{Entry, MAX_FRAMES, MAX_VALUE, Ring, Room, SharedHeader, hit_flags};
+use ulpf_lib::sync::futex;
 
 use crate::cause::Cause;
 use crate::global::g;
@@ -122,12 +121,27 @@ fn with_own_caller(t: Current, gprs: &Gprs, mut entry: Entry) {
     write(t, &Entry { frames, ..entry });
 }
 
+/// Where none is to be lost: waits for room for what one access makes, before it takes locks that others would wait for.
+pub fn make_room(t: Current) {
+    let Some(h) = g().header().filter(|h| h.lossless.load(Relaxed) != 0) else {
+        return;
+    };
+    if let Some(ring) = g().ring(t.index.load(Relaxed))
+        && !ring.has_room_for(AT_ONCE)
+    {
+        wait_for_room(h, &ring, AT_ONCE);
+    }
+}
+
+/// Hits of one access: watches of the same bytes. (An access that makes more waits in the middle.)
+const AT_ONCE: u64 = 32;
+
 fn write(t: Current, entry: &Entry) {
     let Some(h) = g().header() else { return };
     let index = t.index.load(Relaxed);
     let Some(ring) = g().ring(index) else { return };
     if h.lossless.load(Relaxed) != 0 && !ring.has_room() {
-        wait_for_room(h, &ring);
+        wait_for_room(h, &ring, 1);
     }
     if ring.is_new() {
         h.rings.fetch_max(index + 1, AcqRel);
@@ -143,10 +157,10 @@ fn write(t: Current, entry: &Entry) {
 /// lives, also while it cannot write; who sees the count stand still for [`DEAD`] takes the reader for dead, and
 /// nobody waits for it any more.
 #[cold]
-fn wait_for_room(h: &SharedHeader, ring: &Ring) {
+fn wait_for_room(h: &SharedHeader, ring: &Ring, records: u64) {
     let mut seen = h.lossless.load(Relaxed);
     let mut still = 0;
-    while !ring.has_room() {
+    while !ring.has_room_for(records) {
         let now = h.lossless.load(Relaxed);
         still = if now == seen { still + 1 } else { 0 };
         seen = now;
@@ -158,26 +172,12 @@ fn wait_for_room(h: &SharedHeader, ring: &Ring) {
             let _ = h.lossless.compare_exchange(now, 0, SeqCst, Relaxed);
             return;
         }
-        let word = h.room.load(SeqCst);
-        h.writer_waits.store(1, SeqCst);
-        if ring.has_room() {
+        let word = Room::of(h).announce();
+        if ring.has_room_for(records) {
             return;
         }
         // Somebody may have been woken just before.
-        let pause = k::__kernel_timespec {
-            tv_sec: 0,
-            tv_nsec: PAUSE,
-        };
-        // SAFETY: a word that the command raises (shared between processes), and a time that lives through the call.
-        let _ = unsafe {
-            sys!(
-                k::__NR_futex,
-                &h.room as *const _,
-                k::FUTEX_WAIT,
-                word,
-                &raw const pause
-            )
-        };
+        futex::wait_for(&h.room, word, PAUSE);
     }
 }
 
@@ -193,7 +193,6 @@ const DEAD: u32 = 3000;
 fn wake(h: &SharedHeader) {
     if h.reader_waits.swap(0, SeqCst) != 0 {
         h.wake.fetch_add(1, SeqCst);
-        // SAFETY: a word that the command waits on (shared between processes).
-        let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, k::FUTEX_WAKE, 1) };
+        futex::wake_one(&h.wake);
     }
 }

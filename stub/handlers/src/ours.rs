@@ -13,7 +13,7 @@
 //! as private memory. So it does where the heap is checked, whose blocks the child goes on to use (`check`), and where the child has filters and gets a stub of its own: from there alone the command can
 //! make what the filters forbid.
 //!
-//! **After a detach** (but of a program whose heap is checked) threads of the program may still be on their way out of our code,
+//! **After a detach** (but of a program that holds blocks of a checked heap, `check/left.rs`) threads of the program may still be on their way out of our code,
 //! which only a tracer can tell. So the command unmaps what `left` of the stub's task names (`command/inject/src/remains.rs`).
 
 use core::sync::atomic::{AtomicU64, Ordering::*};

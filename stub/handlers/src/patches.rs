@@ -490,10 +490,14 @@ pub fn taken(start: u64, end: u64) -> bool {
 /// shared, and nobody else runs the code.
 fn alone(t: Current) -> bool {
     let i = t.own();
+    let only = || g().threads.iter().nth(1).is_none();
+    // (Asked twice: a thread whose execve has failed is alive again before it is not counted any more.)
     t.tgid() == g().pid.load(Relaxed)
         && !t.stepping.load(Relaxed)
         && i.own_step.get().is_none()
-        && g().threads.iter().nth(1).is_none()
+        && only()
+        && g().in_exec.load(SeqCst) == 0
+        && only()
 }
 
 /// May this thread write the jump itself?

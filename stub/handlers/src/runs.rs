@@ -38,17 +38,103 @@ pub struct Run {
     pub beside: bool,
 }
 
+/// Which way a string instruction goes, by the direction flag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
+impl Way {
+    /// How many whole elements, the first of them at `addr`, lie on its page.
+    fn on_page(self, addr: u64, size: u64) -> u64 {
+        let left = left_of_page(addr);
+        match self {
+            Way::Up => left / size,
+            Way::Down if left < size => 0,
+            Way::Down => (PAGE_SIZE - left) / size + 1,
+        }
+    }
+
+    /// The lowest address of `n` elements, the first of them at `addr`.
+    fn lowest(self, addr: u64, n: u64, size: u64) -> u64 {
+        match self {
+            Way::Up => addr,
+            Way::Down => addr - (n - 1) * size,
+        }
+    }
+
+    /// As [`alone`], of `n` elements, the first of them at `addr`; `n` becomes smaller, but not below `least`.
+    fn alone(
+        self,
+        addr: u64,
+        n: &mut u64,
+        size: u64,
+        access: AccessKind,
+        least: u64,
+    ) -> Option<Option<WatchId>> {
+        if self == Way::Up {
+            return alone(addr, n, size, access);
+        }
+        // `alone` leaves elements out at the upper end, where these begin.
+        while *n >= least {
+            let mut same = *n;
+            match alone(self.lowest(addr, *n, size), &mut same, size, access) {
+                Some(seen) if same == *n => return Some(seen),
+                _ => *n /= 2,
+            }
+        }
+        None
+    }
+
+    /// What a copy by elements leaves at its destination, of which `new` has the source's bytes before the copy.
+    /// `behind` is how far the destination lies behind the source, seen in the direction of the copy. Where that is less
+    /// than the length, the copy repeats what it has stored. `false`: an element overlaps the one that it is stored to.
+    fn spread(self, new: &mut [u8], behind: u64, size: u64) -> bool {
+        if behind >= new.len() as u64 {
+            return true;
+        }
+        if behind < size {
+            return behind == 0;
+        }
+        // Twice as much each time: a multiple of `behind` is known.
+        let (mut known, len) = (behind as usize, new.len());
+        while known < len {
+            match self {
+                Way::Up => {
+                    let Some((from, to)) = new.split_at_mut_checked(known) else {
+                        return false;
+                    };
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                }
+                Way::Down => {
+                    let Some((to, from)) = new.split_at_mut_checked(len - known) else {
+                        return false;
+                    };
+                    let pairs = to.iter_mut().rev().zip(from.iter().rev());
+                    pairs.for_each(|(to, from)| *to = *from);
+                }
+            }
+            known *= 2;
+        }
+        true
+    }
+}
+
 /// Makes as many iterations as are alike, if they are `least` at least; `None`: none.
 pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Option<Run> {
     let copies = insn.class == Class::Movs;
     if !copies && insn.class != Class::Stos
         || insn.layout.addr32
-        || cpu.gprs.rflags & DF != 0
         || t.stepping.load(Relaxed)
         || t.own().own_step.get().is_some()
     {
         return None;
     }
+    let way = match cpu.gprs.rflags & DF {
+        0 => Way::Up,
+        _ => Way::Down,
+    };
     let (size, dest) = (insn.string_size(), insn.string_dest(cpu));
     let source = insn.string_source(cpu);
     let (page, seen) = (
@@ -65,12 +151,12 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         true => insn.string_count(cpu),
         false => 1,
     };
-    let mut n = count.min(left_of_page(dest) / size);
+    let mut n = count.min(way.on_page(dest, size));
     if copies {
-        n = n.min(left_of_page(source) / size);
+        n = n.min(way.on_page(source, size));
     }
     let mut of = |here: bool, at: u64, kind: AccessKind| match here && n >= least {
-        true => alone(at, &mut n, size, kind),
+        true => way.alone(at, &mut n, size, kind, least),
         false => Some(None),
     };
     let written = of(stores, dest, AccessKind::Write)?;
@@ -79,13 +165,19 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         return None;
     }
     let len = (n * size) as usize;
+    let to = way.lowest(dest, n, size);
     let (old, new) = (b.old.get_mut(..len)?, b.new.get_mut(..len)?);
     if copies {
-        let apart = source.abs_diff(dest) >= len as u64;
-        if !apart
-            || checked && shadow::first_closed(source, len as u64).is_some()
+        let from = way.lowest(source, n, size);
+        // (One that lies before the source has it read before it is written: that wraps to a large number.)
+        let behind = match way {
+            Way::Up => dest.wrapping_sub(source),
+            Way::Down => source.wrapping_sub(dest),
+        };
+        if checked && shadow::first_closed(from, len as u64).is_some()
             || seen.moved() && !seen.permits(AccessKind::Read)
-            || memory::read(source, new) != len
+            || memory::read(from, new) != len
+            || !way.spread(new, behind, size)
         {
             return None;
         }
@@ -99,11 +191,10 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         }
     }
     let lock = match written {
-        Some(_) => locks::take_page(dest)?,
+        Some(_) => locks::take_page(to)?,
         None => Held::NONE,
     };
-    let made =
-        (written.is_none() || memory::read(dest, old) == len) && memory::write(dest, new) == len;
+    let made = (written.is_none() || memory::read(to, old) == len) && memory::write(to, new) == len;
     lock.give_back();
     if !made {
         return None;
@@ -127,9 +218,13 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         count_false_positives(t, TargetAddr(at), n);
     }
     let r = &mut cpu.gprs;
-    r.rdi = r.rdi.wrapping_add(len as u64);
+    let step = match way {
+        Way::Up => len as u64,
+        Way::Down => (len as u64).wrapping_neg(),
+    };
+    r.rdi = r.rdi.wrapping_add(step);
     if copies {
-        r.rsi = r.rsi.wrapping_add(len as u64);
+        r.rsi = r.rsi.wrapping_add(step);
     }
     if insn.is_rep() {
         r.rcx -= n;

@@ -64,6 +64,12 @@ pub fn write_stderr(s: &str) {
 
 /// As [`fatal`], with the place and the address of a fault in our own code.
 pub fn fatal_fault(why: &str, pc: u64, addr: u64) -> ! {
+    fault(pc, addr);
+    fatal(why)
+}
+
+/// Says where our own code has faulted, and at which address.
+pub fn fault(pc: u64, addr: u64) {
     let hex = |v: u64, to: &mut [u8; 18]| {
         to[0] = b'0';
         to[1] = b'x';
@@ -88,5 +94,4 @@ pub fn fatal_fault(why: &str, pc: u64, addr: u64) -> ! {
     ] {
         write_stderr(core::str::from_utf8(s).unwrap_or_default());
     }
-    fatal(why)
 }

@@ -22,7 +22,7 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_lib::sys;
 
 use crate::runtime::asm::{gprs_asm, store_gprs};
-use crate::runtime::frame::{FP_XSTATE_MAGIC1, UContext, fpstate_len};
+use crate::runtime::frame::{FP_XSTATE_MAGIC1, SW_RESERVED, UContext, fpstate_len};
 use crate::runtime::thread::{BLOCK, Current, Thread};
 
 /// In `UContext::link`: nobody has written down the program's signal mask.
@@ -31,7 +31,6 @@ const UNMASKED: u64 = 2;
 const CONTEXT: usize = size_of::<UContext>().next_multiple_of(64);
 /// The header of an XSAVE image.
 const HEADER: usize = 512;
-const SW_RESERVED: usize = 464;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 
 /// Bytes for the vector state, a multiple of 64; 0: nothing is known of it.

@@ -3,8 +3,10 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use core::ffi::CStr;
+
 use linux_raw_sys::general as k;
-use ulpf_lib::sys;
+use ulpf_lib::{kept, sys};
 
 /// A whole file from /proc. `path` ends with a NUL.
 pub fn read_file(path: &str) -> Option<Vec<u8>> {
@@ -22,17 +24,7 @@ pub fn read_up_to(path: &str, most: usize) -> Option<Vec<u8>> {
 }
 
 fn read_by(path: &str, piece: usize, most: usize) -> Option<Vec<u8>> {
-    // SAFETY: a NUL-terminated path; a new descriptor of the stub's own table.
-    let fd = unsafe {
-        sys!(
-            k::__NR_openat,
-            k::AT_FDCWD,
-            path.as_ptr(),
-            k::O_RDONLY | k::O_CLOEXEC,
-            0
-        )
-    }
-    .ok()?;
+    let fd = kept::open(CStr::from_bytes_with_nul(path.as_bytes()).ok()?).ok()?;
     let mut all = Some(Vec::new());
     let mut buf = vec![0u8; piece];
     while let Some(read) = all.as_mut().filter(|all| all.len() < most) {

@@ -13,7 +13,10 @@ use capstone_sys as cs;
 use ulpf_lib::arena::Arena;
 use ulpf_lib::place;
 
+use crate::change;
+use crate::mask;
 use crate::shared::S;
+use crate::stacks::OwnBlock;
 
 static ARENA: Arena = Arena::new();
 
@@ -28,6 +31,20 @@ static GLOBAL: Switch = Switch(System);
 
 fn ours(p: *mut u8) -> bool {
     place::memory().contains(&(p as u64))
+}
+
+/// What a change has left is freed behind it: a signal whose handler changes watches would wait there for the arena's lock
+/// for ever. (Not on the program's stack, which may be guarded while no fault can be served.)
+fn undisturbed(free: impl Fn()) {
+    let own = (!S.is_changer()).then(OwnBlock::claim).flatten();
+    match own {
+        Some(own) => change::aside(own, || {
+            let mask = mask::set(mask::ALL);
+            free();
+            mask::set(mask);
+        }),
+        None => free(),
+    }
 }
 
 // SAFETY: each block goes back to where it came from.
@@ -77,7 +94,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Switch<A> {
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         if ours(p) {
             // SAFETY: from the arena, with this layout.
-            unsafe { ARENA.dealloc(p, layout) }
+            undisturbed(|| unsafe { ARENA.dealloc(p, layout) });
         } else {
             // SAFETY: from `self.0`, with this layout.
             unsafe { self.0.dealloc(p, layout) }

@@ -45,11 +45,13 @@ pub enum Does {
     MayReadStrings,
     /// No function: the unwind table (`.eh_frame`) of a file that has no header for it.
     UnwindTable,
+    /// Returns where the calling thread's errno is.
+    ErrnoLocation,
 }
 
 impl Does {
     /// All of them, by the words for them.
-    pub const ALL: [(&'static str, Does); 18] = [
+    pub const ALL: [(&'static str, Does); 19] = [
         ("malloc", Does::Malloc),
         ("calloc", Does::Calloc),
         ("realloc", Does::Realloc),
@@ -68,6 +70,7 @@ impl Does {
         ("reads-strings", Does::ReadsStrings),
         ("may-read-strings", Does::MayReadStrings),
         ("unwind-table", Does::UnwindTable),
+        ("errno-location", Does::ErrnoLocation),
     ];
 
     /// Its word.

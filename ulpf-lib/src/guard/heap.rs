@@ -56,10 +56,16 @@ impl Guards {
                 let heap = origin == Origin::Anonymous
                     && vma.prot & PROT_EXEC == 0
                     && end - start < LARGEST_HEAP
-                    && !self.is_ours(start)
+                    && !self.is_alias(start)
                     && !not.iter().any(|&a| vma.start <= a && a < vma.end);
-                if heap && start < end {
-                    push(&mut parts, start, end);
+                while heap && start < end {
+                    if let Some(stop) = self.end_of_ours(start) {
+                        start = stop;
+                        continue;
+                    }
+                    let stop = self.next_of_ours(start, end);
+                    push(&mut parts, start, stop);
+                    start = stop;
                 }
             }
         }
@@ -68,7 +74,7 @@ impl Guards {
 
     /// Is there memory of ours at `at`, which is not in our place?
     pub fn is_ours(&self, at: u64) -> bool {
-        self.excluded.get(at).is_some() || self.is_alias(at)
+        self.end_of_ours(at).is_some() || self.is_alias(at)
     }
 }
 

@@ -96,7 +96,11 @@ impl Moved {
     fn effective(self) -> u8 {
         match self.guard {
             None => self.prot,
-            Some(Guard::NoWrite) => self.prot & !PROT_WRITE,
+            // What may be written can be read, on x86.
+            Some(Guard::NoWrite) if self.prot & PROT_WRITE != 0 => {
+                self.prot & !PROT_WRITE | PROT_READ
+            }
+            Some(Guard::NoWrite) => self.prot,
             Some(Guard::NoAccess) => 0,
         }
     }
@@ -152,6 +156,8 @@ pub struct Guards {
     excluded: Runs<()>,
     /// Those of them that lie in address space that the program has reserved, until it uses it.
     lent: Runs<()>,
+    /// The same of memory that the kernel has put among the program's, at the moment of `snapshot`.
+    outside: Runs<()>,
     /// Tables of the page map.
     tables: Vec<(u64, u64)>,
     snapshot: Option<Snapshot>,
@@ -231,6 +237,7 @@ impl Guards {
             dups: BTreeMap::new(),
             excluded,
             lent: Runs::new(),
+            outside: Runs::new(),
             tables: Vec::new(),
             snapshot: None,
             inherited: Inherited::new(),
@@ -430,9 +437,35 @@ impl Guards {
             self.inherited
                 .complete(&mut snapshot, still, self.identity, moved);
             self.snapshot = Some(snapshot);
+            self.look_outside();
             self.mark_stack();
         }
         Ok(())
+    }
+
+    /// Notes memory of ours among the program's: the kernel may have joined both to one mapping.
+    fn look_outside(&mut self) {
+        self.outside.clear();
+        let place = place::all();
+        let tables = self.tables.iter().copied();
+        for (start, len) in place::outside().chain(tables) {
+            if !place.contains(&start) {
+                let end = (start + len).next_multiple_of(PAGE_SIZE);
+                self.outside.insert(start, end, ());
+            }
+        }
+    }
+
+    /// Where the next memory of ours from `at` on begins; `end` if there is none before it.
+    fn next_of_ours(&self, at: u64, end: u64) -> u64 {
+        let first = |runs: &Runs<()>| runs.within(at, end).next().map_or(end, |(s, ..)| s);
+        first(&self.excluded).min(first(&self.outside))
+    }
+
+    /// Up to where memory of ours goes on that holds `at`.
+    fn end_of_ours(&self, at: u64) -> Option<u64> {
+        let found = self.excluded.get(at).or_else(|| self.outside.get(at));
+        found.map(|(_, end, ())| end)
     }
 
     /// What lies in the kernel's own tmpfs, as our file does, is plain memory: memfds and System V segments without huge
@@ -509,14 +542,10 @@ impl Guards {
         if let Some((_, end, ())) = self.lent.get(at) {
             return (end.min(limit), Piece::Latent);
         }
-        if let Some((_, end, ())) = self.excluded.get(at) {
+        if let Some(end) = self.end_of_ours(at) {
             return (end.min(limit), Piece::No(Why::Ours));
         }
-        let mut limit = self
-            .excluded
-            .within(at, limit)
-            .next()
-            .map_or(limit, |(s, ..)| s);
+        let mut limit = self.next_of_ours(at, limit);
         limit = self
             .moved
             .within(at, limit)

@@ -12,6 +12,7 @@ use core::ffi::CStr;
 use linux_raw_sys::general::*;
 
 use super::flags;
+use crate::kept;
 use crate::place::{hint, not_dumped};
 use crate::sys;
 use crate::sys::Errno;
@@ -52,17 +53,7 @@ impl File {
     }
 
     pub fn open(path: &CStr) -> Result<File, Errno> {
-        // SAFETY: the path is a C string; open touches no memory of ours.
-        let fd = unsafe {
-            sys!(
-                __NR_openat,
-                AT_FDCWD as i64,
-                path.as_ptr(),
-                O_RDONLY | O_CLOEXEC,
-                0
-            )
-        }?;
-        Ok(File(fd as i32))
+        kept::open(path).map(File)
     }
 
     /// A new, empty memfd of `len` bytes, which nobody can execute as a program (whatever sysctl

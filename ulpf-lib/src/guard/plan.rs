@@ -94,7 +94,7 @@ impl Guards {
             }
             self.resolve_odd(run);
             let below = run.start.0.saturating_sub(PAGE_SIZE).max(done);
-            self.plan_bystanders(below, run.start.0, run.guard, &mut moves);
+            self.plan_bystanders((below, run.start.0), run, run.start.0, &mut moves);
             self.plan_run(*run, &mut moves, unarmed);
             done = run.end.0;
             let next = wanted.get(i + 1).map_or(USER_END, |r| r.start.0);
@@ -103,7 +103,7 @@ impl Guards {
             } else {
                 next.min(done + PAGE_SIZE)
             };
-            self.plan_bystanders(done, above, run.guard, &mut moves);
+            self.plan_bystanders((done, above), run, run.end.0 - PAGE_SIZE, &mut moves);
             done = done.max(above);
         }
         moves
@@ -151,12 +151,21 @@ impl Guards {
         }
     }
 
-    /// Pages that are moved without a guard, where that is possible.
-    fn plan_bystanders(&mut self, start: u64, end: u64, guard: Guard, moves: &mut Vec<Move>) {
+    /// Pages that are moved without a guard, where that is possible; `edge` is the guarded page of `run` beside them.
+    fn plan_bystanders(
+        &mut self,
+        (start, end): (u64, u64),
+        run: &PageRun,
+        edge: u64,
+        moves: &mut Vec<Move>,
+    ) {
+        // A file's pages would no longer show the file: beside other memory they stay, and accesses across take
+        // the slow way.
+        let of_file = self.origin(edge, run.guard) == Some(Origin::File);
         let mut at = start;
         while at < end {
             // A page that does not permit the access cannot be part of a straddling one.
-            let (stop, piece) = self.piece(at, end, guard);
+            let (stop, piece) = self.piece(at, end, run.guard);
             if let Piece::Movable {
                 prot,
                 origin,
@@ -164,6 +173,7 @@ impl Guards {
                 locked,
             } = piece
                 && prot & super::PROT_EXEC == 0
+                && (origin != Origin::File || of_file)
             {
                 let from = if self.growing_page(at) == Some(at) {
                     at + PAGE_SIZE
@@ -184,6 +194,14 @@ impl Guards {
                 );
             }
             at = stop;
+        }
+    }
+
+    fn origin(&self, at: u64, guard: Guard) -> Option<Origin> {
+        match self.piece(at, at + PAGE_SIZE, guard).1 {
+            Piece::Movable { origin, .. } => Some(origin),
+            Piece::Moved => self.moved.get(at).map(|m| m.2.origin),
+            _ => None,
         }
     }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::apply::CHUNK;
 use super::maps::Snapshot;
 use super::os::InChild;
-use super::page_map::{PROT_READ, PROT_WRITE, WINDOW_OVERLAP};
+use super::page_map::{PROT_EXEC, PROT_READ, PROT_WRITE, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr};
 use crate::refusal::Refusal;
@@ -190,6 +190,32 @@ impl Guards {
             }
         }
         self.drop_dups(from, to);
+    }
+
+    /// Can [`Guards::set_prot`] and [`Guards::discard`] do in `[addr, addr + len)` what the program's own call would do? So
+    /// it is where all of it is private anonymous memory that has moved, neither code nor locked.
+    pub fn can_change(&self, addr: TargetAddr, len: u64) -> bool {
+        let Ok((from, to)) = whole_pages(addr, len) else {
+            return false;
+        };
+        let mut at = from;
+        while at < to {
+            match self.moved.get(at) {
+                Some((_, end, m))
+                    if m.origin == Origin::Anonymous && !m.locked && m.prot & PROT_EXEC == 0 =>
+                {
+                    at = end;
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Have all pages of `[addr, addr + len)` that are moved this protection?
+    pub fn has_prot(&self, addr: TargetAddr, len: u64, prot: u8) -> bool {
+        let (from, to) = pages(addr, len);
+        self.moved.within(from, to).all(|(_, _, m)| m.prot == prot)
     }
 
     /// In the place of the program's madvise(MADV_DONTNEED) of whole pages: moved private pages read as

@@ -923,7 +923,7 @@ fn a_program_that_has_used_up_its_mappings() {
             // The allocator of this test must get by without new mappings.
             libc::mallopt(libc::M_MMAP_MAX, 0);
             libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
-            drop(vec![1u8; 24 << 20]);
+            drop(std::hint::black_box(vec![1u8; 24 << 20]));
             let len = (limit as usize + 10) * PAGE;
             let base = libc::mmap(
                 std::ptr::null_mut(),

@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::sync::Atomic;
+
 /// Changes with the layout.
 pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin4");
 /// Most callers of a record.
@@ -196,16 +198,24 @@ pub mod hit_flags {
     pub const INSIDE: u8 = 64;
 }
 
-/// The writing end of a ring.
+/// The writing end of a ring. `A` is another cell in models alone.
 #[repr(C, align(64))]
 #[derive(Default)]
-pub struct RingHead {
+pub struct RingHead<A = AtomicU64> {
     /// Slots handed out since the beginning.
-    pub taken: AtomicU64,
+    pub taken: A,
     /// Records begun since the beginning.
-    pub records: AtomicU64,
+    pub records: A,
     /// Slots that the reader has done with, where none may be lost ([`SharedHeader::lossless`]).
-    pub read: AtomicU64,
+    pub read: A,
+}
+
+impl<A: Atomic<u64>> RingHead<A> {
+    /// `taken` and `records`, as [`super::Rings::head`] has them.
+    pub fn progress(&self) -> (u64, u64) {
+        let taken = self.taken.load(Ordering::Acquire);
+        (taken, self.records.load(Ordering::Relaxed))
+    }
 }
 
 /// A watch as it was set, by its number; for whoever looks back. Written by the stub's task.

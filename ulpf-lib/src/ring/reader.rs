@@ -12,8 +12,11 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use core::sync::atomic::Ordering;
+
 use super::layout::{MAX_VALUE, SLOT_WORDS, hit_flags};
 use super::record::{Hit, MOST_SLOTS, SystemCall, VALUE_WORDS, What, mark, more_words};
+use crate::sync::Atomic;
 
 /// Where rings are: a mapping, another process's memory.
 pub trait Rings {
@@ -26,6 +29,18 @@ pub trait Rings {
     /// Copies whole slots, beginning at that one, which do not wrap. Words in ascending order, each
     /// after the one before it. `false`: not readable.
     fn copy(&self, ring: usize, slot: u64, to: &mut [u64]) -> bool;
+}
+
+/// Copies whole slots of a ring in memory, as [`Rings::copy`] has to.
+pub fn copy_slots<A: Atomic<u64>>(words: &[A], slot: u64, to: &mut [u64]) -> bool {
+    let from = words.get(slot as usize * SLOT_WORDS..);
+    let Some(from) = from.filter(|from| from.len() >= to.len()) else {
+        return false;
+    };
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = from.load(Ordering::Acquire);
+    }
+    true
 }
 
 /// Where a reader begins with a ring.

@@ -17,9 +17,10 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::{MAX_FRAMES, MAX_VALUE, RingHead, SLOT_WORDS, hit_flags};
+use crate::sync::Atomic;
 
 pub(super) const VALUE_WORDS: usize = MAX_VALUE / 8;
 const CALL_WORDS: usize = 8;
@@ -150,16 +151,16 @@ impl What {
     }
 }
 
-/// A thread's ring, for its thread.
-pub struct Ring<'a> {
-    head: &'a RingHead,
+/// A thread's ring, for its thread. `A` is another cell in models alone.
+pub struct Ring<'a, A = AtomicU64> {
+    head: &'a RingHead<A>,
     /// A power of two of slots.
-    words: &'a [AtomicU64],
+    words: &'a [A],
 }
 
-impl<'a> Ring<'a> {
+impl<'a, A: Atomic<u64>> Ring<'a, A> {
     /// The ring of a head; `words` are a power of two of slots, all of its [`super::ring_place`].
-    pub fn new(head: &'a RingHead, words: &'a [AtomicU64]) -> Ring<'a> {
+    pub fn new(head: &'a RingHead<A>, words: &'a [A]) -> Ring<'a, A> {
         Ring { head, words }
     }
 
@@ -171,10 +172,16 @@ impl<'a> Ring<'a> {
     /// Is there room for one more record before what the reader has not read?
     #[inline]
     pub fn has_room(&self) -> bool {
+        self.has_room_for(1)
+    }
+
+    /// The same for so many records, but no more than half of the ring.
+    pub fn has_room_for(&self, records: u64) -> bool {
         let taken = self.head.taken.load(Ordering::Relaxed);
         let read = self.head.read.load(Ordering::Acquire);
         let slots = (self.words.len() / SLOT_WORDS) as u64;
-        taken.wrapping_sub(read).saturating_add(MOST_SLOTS as u64) <= slots
+        let wanted = (records * MOST_SLOTS as u64).min((slots / 2).max(MOST_SLOTS as u64));
+        taken.wrapping_sub(read).saturating_add(wanted) <= slots
     }
 
     /// Writes one record. `now` is asked after the room has been taken: whoever finds the room not
@@ -201,7 +208,7 @@ impl<'a> Ring<'a> {
         let first = at as usize * SLOT_WORDS;
         self.put(first, 0);
         // Taken, then no record there, then the words of the new one: in this order.
-        fence(Ordering::Release);
+        A::fence(Ordering::Release);
         self.put(first + 1, now());
         self.put(first + 2, e.pc);
         self.put(first + 3, e.addr);

@@ -253,6 +253,8 @@ pub enum Special {
     Lock,
     /// The stub has a part in it, or answers it alone.
     Stub,
+    /// It changes what the program may.
+    Rights,
     /// futex(2): its arguments depend on the operation.
     Futex,
     /// It waits under the signal mask that the argument points to.

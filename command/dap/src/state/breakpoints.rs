@@ -71,9 +71,9 @@ pub fn hit_condition(text: Option<&str>) -> Result<Option<(&'static str, i64)>, 
     let (operator, number) = match operator {
         "" | "=" | "==" | "===" => ("==", number),
         ">=" => (">=", number),
-        ">" => (">=", number + 1),
+        ">" => (">=", number.saturating_add(1)),
         "<=" => ("<=", number),
-        "<" => ("<=", number - 1),
+        "<" => ("<=", number.saturating_sub(1)),
         "%" => ("%", number),
         _ => return Err(wrong()),
     };

@@ -32,7 +32,7 @@ impl Frames {
     }
 
     pub fn get(&self, number: i64) -> Option<(i64, i64)> {
-        let at = usize::try_from(number - self.first - 1).ok()?;
+        let at = usize::try_from(number.checked_sub(self.first + 1)?).ok()?;
         self.list.get(at).copied()
     }
 
@@ -42,6 +42,8 @@ impl Frames {
     }
 
     pub fn target_of(&self, number: i64) -> Option<u64> {
-        self.targets.get(usize::try_from(number - 1).ok()?).copied()
+        self.targets
+            .get(usize::try_from(number.checked_sub(1)?).ok()?)
+            .copied()
     }
 }

@@ -41,6 +41,7 @@ impl Sources {
     }
 
     pub fn get(&self, reference: i64) -> Option<&(String, Option<u64>)> {
-        self.missing.get(usize::try_from(reference - 1).ok()?)
+        self.missing
+            .get(usize::try_from(reference.checked_sub(1)?).ok()?)
     }
 }

@@ -48,8 +48,8 @@ impl Variables {
     }
 
     pub fn get(&self, reference: i64) -> Result<Container, String> {
-        let at = usize::try_from(reference - self.first - 1).ok();
-        let found = at.and_then(|at| self.list.get(at));
+        let at = reference.checked_sub(self.first + 1);
+        let found = at.and_then(|at| self.list.get(usize::try_from(at).ok()?));
         found
             .cloned()
             .ok_or("That variable is gone: the program has run since.".into())

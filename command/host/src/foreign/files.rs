@@ -191,6 +191,43 @@ impl Process {
         Ok(Process { pid, rights, root })
     }
 
+    /// What has to be kept of it, so that its names can be looked up later ([`Process::ended`]).
+    pub fn keep(&self) -> Ended {
+        let root = self.root.as_ref().and_then(|root| id(root).ok());
+        let Rights {
+            user,
+            group,
+            groups,
+        } = self.rights.clone();
+        Ended {
+            user,
+            group,
+            groups,
+            root,
+        }
+    }
+
+    /// A process that has ended long ago: names are looked up with the rights that it had.
+    ///
+    /// # Errors
+    /// It had another root folder than we have, so its names mean something else here.
+    pub fn ended(kept: Ended) -> io::Result<Process> {
+        let root: OwnedFd = named(Path::new("/"))?;
+        if kept.root != Some(id(&root)?) {
+            return Err(refused("the program had another root folder"));
+        }
+        Ok(Process {
+            // No process has this number.
+            pid: 0,
+            rights: Rights {
+                user: kept.user,
+                group: kept.group,
+                groups: kept.groups,
+            },
+            root: Some(Arc::new(root)),
+        })
+    }
+
     /// The program that the process runs.
     pub fn executable(&self) -> io::Result<Opened> {
         let link = format!("/proc/{}/exe", self.pid);
@@ -279,6 +316,21 @@ impl Process {
         let rights = self.rights.clone();
         apart(move || work(rights.assume()?))
     }
+}
+
+/// Rights and root folder of a process that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub user: u32,
+    pub group: u32,
+    pub groups: Vec<u32>,
+    /// Device and number of its root folder, if that was known.
+    pub root: Option<(u64, u64)>,
+}
+
+fn id(file: &OwnedFd) -> io::Result<(u64, u64)> {
+    let found = File::from(file.try_clone()?).metadata()?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// What a process has mapped: the text of its maps file, for [`ulpf_lib::mapping`]. The names in it are whatever the
@@ -560,6 +612,17 @@ mod tests {
             let opened = [process.named(path), process.installed(path)];
             let may = !root || path == &all;
             assert!(opened.iter().all(|o| o.is_ok() == may), "{opened:?}");
+        }
+        // And in another run of ulpf.
+        let kept = process.keep();
+        let later = Process::ended(kept.clone()).unwrap();
+        assert!(later.named(&all).is_ok() && later.named(&none).is_ok() != root);
+        for root in [None, Some((1, 1))] {
+            let other = Ended {
+                root,
+                ..kept.clone()
+            };
+            assert!(Process::ended(other).is_err());
         }
     }
 

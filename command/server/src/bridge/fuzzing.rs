@@ -1,4 +1,4 @@
-//! What fuzz/ needs of the bridge's front end; compiled only there.
+//! Entry points of the bridge's front end for the fuzz targets in fuzz/. Nothing else calls them.
 #![forbid(unsafe_code)]
 
 use super::backend::Started;

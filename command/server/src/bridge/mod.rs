@@ -11,7 +11,6 @@
 pub mod backend;
 pub mod device;
 mod front;
-#[cfg(fuzzing)]
 pub mod fuzzing;
 mod gem5;
 pub mod link;

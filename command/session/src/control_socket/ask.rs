@@ -7,13 +7,34 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use ulpf_host::{process, sys};
 
 /// A change needs the program to come to rest, which may take a while.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Nobody has so many watches that their list is longer.
-const LONGEST_ANSWER: usize = 16 << 20;
+
+/// How much is taken of an answer.
+#[derive(Clone, Copy)]
+struct Most {
+    /// Bytes that are read.
+    text: usize,
+    /// Bytes of memory that its values may take, as [`weight`] estimates them.
+    values: usize,
+}
+
+impl Most {
+    /// Nobody has so many watches that their list is longer.
+    const OWN: Most = Most {
+        text: 16 << 20,
+        values: 512 << 20,
+    };
+    /// Of another user's session: some thousand watches. There may be hundreds of such sessions.
+    const OF_OTHERS: Most = Most {
+        text: 1 << 20,
+        values: 32 << 20,
+    };
+}
 
 /// Asks the ulpf `by` about process `pid`. The error is a sentence for the user.
 pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
@@ -29,14 +50,18 @@ pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
     };
     let end = Instant::now() + TIMEOUT;
     let stream = connect(&name(by)).map_err(failed)?;
-    if !is_the_one(by, &stream) {
+    let Some(owner) = owner_of(by, &stream) else {
         return Err(format!(
             "somebody else answers in the place of ulpf ({by}); nothing was asked"
         ));
-    }
+    };
+    let most = match owner == sys::user() {
+        true => Most::OWN,
+        false => Most::OF_OTHERS,
+    };
     // Who is refused without having been heard (there are too many) finds the answer all the same.
     let sent = (&stream).write_all(ask.to_json(pid).as_bytes());
-    let line = match (read_line(&stream, end, LONGEST_ANSWER), sent) {
+    let line = match (read_line(&stream, end, most.text), sent) {
         (Ok(line), Ok(())) => line,
         (Ok(line), Err(_)) if !line.is_empty() => line,
         (_, Err(e)) | (Err(e), _) => return Err(failed(e)),
@@ -44,8 +69,8 @@ pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
     if line.is_empty() {
         return Err(format!("ulpf ({by}) has ended meanwhile"));
     }
-    let answer: Value =
-        serde_json::from_slice(&line).map_err(|e| format!("ulpf ({by}) answers strangely: {e}"))?;
+    let answer = parse(&line, most).map_err(|e| format!("ulpf ({by}) answers strangely: {e}"))?;
+    drop(line);
     match answer["refused"].as_str() {
         Some(why) => Err(why.to_string()),
         None => Ok(answer),
@@ -60,12 +85,54 @@ fn connect(name: &str) -> io::Result<UnixStream> {
     Ok(OwnedFd::from(socket).into())
 }
 
-/// Is the process that listens the ulpf that is meant? The number alone does not say so: who had it before
+/// The user of the process that listens, if it is the ulpf that is meant. The number alone does not say so: who had it before
 /// may have left a socket to somebody else.
-fn is_the_one(by: i32, stream: &UnixStream) -> bool {
-    let owner = process::Status::of(by).ok().and_then(|s| s.user());
-    let peer = sys::peer(stream).ok();
-    peer.is_some_and(|(user, process)| process == by && Some(user) == owner)
+fn owner_of(by: i32, stream: &UnixStream) -> Option<u32> {
+    let owner = process::Status::of(by).ok()?.user()?;
+    let peer = sys::peer(stream).ok()?;
+    (peer == (owner, by)).then_some(owner)
+}
+
+/// The values of an answer, one answer at a time. (Values nest 127 levels deep at most: that is serde_json's limit.)
+fn parse(line: &[u8], most: Most) -> Result<Value, String> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let values = weight(line);
+    if values > most.values {
+        let most = most.values;
+        return Err(format!(
+            "its values would take {values} bytes, and {most} is the most"
+        ));
+    }
+    let _one = ONE.lock();
+    serde_json::from_slice(line).map_err(|e| e.to_string())
+}
+
+/// About how many bytes of memory the values of this JSON take, at most. Known before any of it is taken.
+fn weight(json: &[u8]) -> usize {
+    /// An object has a node of a B-tree for up to eleven fields, at least half full; an array has room for four values.
+    const OBJECT: usize = 720;
+    const ARRAY: usize = 160;
+    /// One more field or value.
+    const VALUE: usize = 128;
+    /// A text, besides its bytes.
+    const TEXT: usize = 48;
+    let (mut weight, mut in_text, mut escaped) = (VALUE, false, false);
+    for byte in json {
+        weight += match byte {
+            _ if escaped => 1,
+            b'"' if in_text => 0,
+            b'"' => TEXT,
+            _ if in_text => 1,
+            b'{' => OBJECT,
+            b'[' => ARRAY,
+            b',' => VALUE,
+            _ => 0,
+        };
+        let in_escape = in_text && *byte == b'\\' && !escaped;
+        in_text ^= *byte == b'"' && !escaped;
+        escaped = in_escape;
+    }
+    weight
 }
 
 /// Up to the end of the line, which is left out, or of what is said. However slowly it comes, `end` holds.
@@ -109,6 +176,21 @@ mod tests {
     ) -> (UnixStream, std::thread::JoinHandle<T>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (ours, std::thread::spawn(move || said(theirs)))
+    }
+
+    #[test]
+    fn what_values_take_is_known_before() {
+        let refused = |text: &str| parse(text.as_bytes(), Most::OF_OTHERS).is_err();
+        let many = |one: &str, n: usize| format!("[{}{one}]", format!("{one},").repeat(n - 1));
+        for one in ["{}", "[[]]", r#"{"a":0}"#, r#"[{"":[]}]"#] {
+            assert!(refused(&many(one, (1 << 20) / (one.len() + 1))), "{one}");
+        }
+        assert!(refused(&format!("{}{}", "[".repeat(200), "]".repeat(200))));
+        // Some thousand watches, and texts with signs of all kinds.
+        let entry = r#"{"watch":12,"spec":"tab[3]","kind":"w","addr":94123456789,"len":8,"state":"armed","why":"","ids":[12],"past":[]}"#;
+        assert!(!refused(&many(entry, 8000)));
+        let text = format!(r#"["{}\"[[{{{{,"]"#, "{[,".repeat(300_000));
+        assert!(!refused(&text) && weight(text.as_bytes()) < (1 << 20));
     }
 
     #[test]

@@ -117,6 +117,10 @@ impl Compiler<'_> {
                 Kind::Described(t, _) if matches!(t.shape, Shape::Struct { .. }) => {
                     format!("a {} has no value: name a field", t.name)
                 }
+                Kind::Described(t, _) if matches!(t.shape, Shape::Int { .. }) => format!(
+                    "a {} has more than 64 bits, conditions compute with 64: name a half of it, as `*(long *)&NAME` or `((long *)&NAME)[1]`",
+                    t.name
+                ),
                 _ => format!("a {} has no value that could be used here", ty.name()),
             };
             return Err(Wrong::new(at, what));

@@ -473,6 +473,11 @@ fn watched_value(watched: &Watched, module: Option<Rc<Module>>) -> (condition::V
             let ty = Kind::Described(ty, module);
             (condition::Value { ty, bits: None }, size)
         }
+        // A condition computes with 64 bits, and is refused if it asks for such a value.
+        (false, _) if scalar => {
+            let ty = Kind::Described(ty, module);
+            (condition::Value { ty, bits: None }, whole)
+        }
         (false, _) => bare(whole),
     }
 }

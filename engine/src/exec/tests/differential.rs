@@ -173,6 +173,9 @@ pub fn aim(m: &Machine, bytes: &[u8], s: &mut State, rng: &mut Rng) -> bool {
         .all(|a| a.addr.0 >= m.base && a.addr.0 + a.len <= m.base + LEN as u64)
 }
 
+/// Flags that a comparison sets: OF, SF, ZF, AF, PF, CF.
+const STATUS: u64 = 0x8d5;
+
 /// What differs between two states, in words.
 pub fn difference(a: &State, b: &State) -> Option<String> {
     let mut out = String::new();
@@ -335,7 +338,14 @@ fn every_opcode(m: &Machine, seed: u64) {
                 }
                 run = once().unwrap();
             }
-            let ((signal, want, want_memory), (outcome, got, got_memory)) = run;
+            let ((signal, want, want_memory), (outcome, mut got, got_memory)) = run;
+            // Between two iterations of a repeated comparison older processors have the flags of the last one, those with
+            // fast short REP CMPS and SCAS the flags from before the instruction. Programs see them after the last one.
+            if outcome == Ok(Outcome::Repeat)
+                && (want.gprs.rflags ^ before.gprs.rflags) & STATUS == 0
+            {
+                got.gprs.rflags = want.gprs.rflags;
+            }
             let text = || {
                 format!(
                     "{bytes:02x?} {}",

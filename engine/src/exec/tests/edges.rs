@@ -29,6 +29,8 @@ fn excepted(class: Class, name: &str) -> bool {
         }
         // fxsave leaves the last 48 to 96 bytes alone.
         Class::Plain if name.starts_with("Fx") => true,
+        // What they touch is found out by comparing memory (AMX tiles; `Insn::accesses_known`).
+        Class::Unsupported => true,
         _ => false,
     }
 }

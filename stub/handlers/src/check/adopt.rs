@@ -10,6 +10,7 @@ use super::{
 };
 use crate::check::LEAKS;
 use crate::check::found::{count, findings};
+use ulpf_lib::{PAGE_SIZE, place};
 use ulpf_stub_tables::patches::Known;
 
 /// By the stub's task, at rest: the books are ours from now on. `false`: there are none.
@@ -31,6 +32,7 @@ pub fn books(twin: Twin) -> bool {
     twin.take(&lines::OWNERS_AT);
     twin.take(&lines::LINES_AT);
     twin.take(&entries::PASSES);
+    twin.take(&entries::OTHERS);
     arena::arena() != 0
 }
 
@@ -66,6 +68,14 @@ pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP])) {
                 // SAFETY: as above.
                 let own: Known = unsafe { twin.of(own).read() };
                 entries::pass(there.pc, own.back);
+                let page = own.back & !(PAGE_SIZE - 1);
+                if page != 0 && !place::has(page) {
+                    place::add(page, PAGE_SIZE);
+                }
+            }
+            if let Some(original) = entries::original(n) {
+                // SAFETY: as above.
+                entries::keep(there.pc, unsafe { twin.of(original).read() });
             }
             f(there.pc, code);
         }

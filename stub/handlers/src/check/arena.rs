@@ -1,9 +1,8 @@
 //! Where the checked heap is, and its locks.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use linux_raw_sys::general as k;
-use ulpf_lib::sys;
+use ulpf_lib::sync::lock::{Lock, Locked};
 
 /// Bytes of address space for blocks.
 pub const ARENA: u64 = 1 << ulpf_engine::patch::ARENA_BITS;
@@ -52,42 +51,17 @@ pub fn grown(to: u64) {
     MAPPED.store(to, Relaxed);
 }
 
-// ---- locks ---------------------------------------------------------------------------------------
-
-/// For what is shared by few, and kept for some tens of instructions; a thread in here is in our own code, so no signal of
-/// the program and no rest comes between.
-pub struct Lock(AtomicU32);
-
-/// It is the caller's alone, until this is dropped.
-pub struct Locked<'a>(&'a Lock);
-
-impl Lock {
-    pub const fn open() -> Lock {
-        Lock(AtomicU32::new(0))
+/// As it is before there is a heap.
+#[cfg(test)]
+pub fn reset() {
+    for word in [&START, &RECORDS_AT, &GRANULES_AT, &MAPPED] {
+        word.store(0, Relaxed);
     }
-
-    pub fn lock(&self) -> Locked<'_> {
-        const LOOKS: u32 = 100;
-        let mut looks = 0;
-        while self.0.swap(1, Acquire) != 0 {
-            while self.0.load(Relaxed) != 0 {
-                looks += 1;
-                if looks % LOOKS == 0 {
-                    // SAFETY: lets others run, of whom one has it.
-                    let _ = unsafe { sys!(k::__NR_sched_yield) };
-                }
-                core::hint::spin_loop();
-            }
-        }
-        Locked(self)
-    }
+    CARVED.store(GRANULE, Relaxed);
+    REFUSED.store(u64::MAX, Relaxed);
 }
 
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.0.0.store(0, Release);
-    }
-}
+// ---- the lock ------------------------------------------------------------------------------------
 
 /// Of what there is one of: room for granules, blocks that the program has told of, callers, reports. Whoever has a shelf's
 /// ([`super::shelf`]) may take it, not the other way round.

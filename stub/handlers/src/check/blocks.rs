@@ -53,7 +53,14 @@ pub fn adopt(twin: Twin) {
     twin.take(&GIVEN);
 }
 
+/// As it is before [`begin`].
+#[cfg(test)]
+pub fn reset() {
+    GIVEN.store(1, Relaxed);
+}
+
 /// What a granule is for: its word says this in the lowest two bits, and the rest above.
+#[cfg_attr(test, derive(Debug))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Granule {
     Unused,
@@ -257,10 +264,14 @@ pub fn at(addr: u64) -> Option<Block> {
 
 /// The block in the next slot behind the byte at `addr`.
 pub fn next(addr: u64) -> Option<Block> {
-    let granule = ((addr - arena()) / GRANULE + 1) * GRANULE + arena();
+    // (A large block's own granules do not come behind it.)
+    let granule_behind = |at: u64| (at / GRANULE + 1) * GRANULE + arena();
     match slot_of(addr) {
-        Some((slot, size)) => near(arena() + slot + size).or_else(|| near(granule)),
-        None => near(granule),
+        Some((slot, size)) => {
+            let end = slot + size;
+            near(arena() + end).or_else(|| near(granule_behind(end - 1)))
+        }
+        None => near(granule_behind(addr - arena())),
     }
 }
 
@@ -354,4 +365,136 @@ pub fn mark(addr: u64, mark: impl FnOnce(bool) -> u8) -> Option<Block> {
     }
     put(slot, Slot { mark, ..s });
     Some(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::arena;
+    use super::super::fixture::{Heap, origin};
+    use super::super::heap;
+    use super::*;
+
+    fn allocate(heap: &Heap, size: u64) -> u64 {
+        let from = origin(1, By::Malloc, 3);
+        heap.allocate(size, 16, from, false).expect("room")
+    }
+
+    fn granules() -> impl Strategy<Value = Granule> {
+        prop_oneof![
+            Just(Granule::Unused),
+            (32..=GRANULE / 4).prop_map(Granule::Small),
+            (1..=ARENA / GRANULE).prop_map(Granule::Large),
+            (1..=ARENA / GRANULE).prop_map(Granule::Behind),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn a_word_says_what_a_granule_is_for(what in granules(), first in 0..MOST, owner in 0..SHELVES as u64) {
+            let word = what.word() | first << RECORD | owner << OWNER;
+            prop_assert!(Granule::of(word) == what);
+            prop_assert_eq!(first_record(word), first);
+            prop_assert_eq!(word >> OWNER, owner);
+        }
+    }
+
+    #[test]
+    fn records_are_side_by_side_and_stay_where_they_are() {
+        let heap = Heap::new(1 << 20, 0);
+        heap.grow(8 * GRANULE);
+        set_granule(GRANULE, Granule::Small(1024), 2);
+        set_granule(2 * GRANULE, Granule::Large(2), 0);
+        set_granule(3 * GRANULE, Granule::Behind(1), 0);
+        let number = |at| (record(at) as u64 - RECORDS_AT.load(Relaxed)) / size_of::<Slot>() as u64;
+        assert_eq!(number(GRANULE), 1, "the first one is nobody's");
+        assert_eq!(number(GRANULE + 1023), 1);
+        assert_eq!(number(GRANULE + 63 * 1024), 64);
+        assert_eq!(number(2 * GRANULE), 65);
+        assert_eq!(owner(GRANULE), 2);
+        // A large block that is divided, and joined again, has the same record.
+        set_granule(3 * GRANULE, Granule::Large(1), 0);
+        set_granule(2 * GRANULE, Granule::Large(1), 0);
+        assert_eq!((number(2 * GRANULE), number(3 * GRANULE)), (65, 66));
+        set_granule(3 * GRANULE, Granule::Behind(1), 0);
+        set_granule(3 * GRANULE, Granule::Large(1), 0);
+        assert_eq!(number(3 * GRANULE), 66);
+    }
+
+    #[test]
+    fn records_have_an_end() {
+        let _heap = Heap::new(1 << 20, 0);
+        assert!(has_records());
+        GIVEN.store(MOST - GRANULE / SMALLEST, Relaxed);
+        assert!(!has_records());
+    }
+
+    #[test]
+    fn a_byte_belongs_to_the_slot_around_it() {
+        let heap = Heap::new(1 << 20, 0);
+        heap.grow(8 * GRANULE);
+        let start = arena::arena();
+        set_granule(GRANULE, Granule::Small(48), 0);
+        set_granule(2 * GRANULE, Granule::Large(2), 0);
+        set_granule(3 * GRANULE, Granule::Behind(1), 0);
+        let slot = |at| slot_of(start + at);
+        assert_eq!(slot(GRANULE - 1), None);
+        assert_eq!(slot(GRANULE + 47), Some((GRANULE, 48)));
+        assert_eq!(slot(GRANULE + 48), Some((GRANULE + 48, 48)));
+        // 65536 is 1365 times 48, and 16.
+        assert_eq!(slot(2 * GRANULE - 17), Some((2 * GRANULE - 64, 48)));
+        assert_eq!(slot(2 * GRANULE - 16), None);
+        assert_eq!(slot(4 * GRANULE - 1), Some((2 * GRANULE, 2 * GRANULE)));
+        assert_eq!(slot(4 * GRANULE), None);
+        assert_eq!(slot(8 * GRANULE), None);
+        assert_eq!(slot_of(start - 1), None);
+        assert_eq!(slot_of(start + ARENA), None);
+    }
+
+    #[test]
+    fn the_next_block_is_the_one_of_the_next_slot() {
+        let heap = Heap::new(1 << 20, 0);
+        let [a, b] = [allocate(&heap, 40), allocate(&heap, 40)];
+        let large = allocate(&heap, GRANULE);
+        assert_eq!(next(a).map(|n| n.start), Some(b));
+        assert_eq!(next(b).map(|n| n.start), Some(large));
+        assert_eq!(next(large).map(|n| n.start), None, "it is the last one");
+        assert_eq!(next(large + GRANULE).map(|n| n.start), None);
+        assert!(at(a).is_some_and(|b| b.has(a + 39) && !b.has(a + 40) && !b.has(a - 1)));
+        assert!(at(a + 1).is_none() && near(a + 1).is_some());
+    }
+
+    #[test]
+    fn a_mark_only_rises() {
+        let heap = Heap::new(1 << 20, 0);
+        let [a, empty] = [allocate(&heap, 40), allocate(&heap, 0)];
+        let marked = |addr, to| mark(addr, |begins| to + u8::from(begins)).map(|b| b.start);
+        assert_eq!(marked(a + 39, 1), Some(a));
+        assert_eq!(marked(a + 39, 1), None);
+        assert_eq!(marked(a, 1), Some(a));
+        assert_eq!(marked(a, 0), None);
+        assert_eq!(marked(a + 40, 5), None, "one behind it");
+        assert_eq!(marked(empty, 5), Some(empty));
+        let mut marks = Vec::new();
+        each(|b, mark| marks.push((b.start, mark)));
+        assert_eq!(marks, [(a, 2), (empty, 6)]);
+        unmark();
+        each(|_, mark| assert_eq!(mark, 0));
+        heap::free(a, By::Malloc, 0).unwrap();
+        assert_eq!(marked(a, 7), None, "it is freed");
+    }
+
+    #[test]
+    fn blocks_of_the_parent_are_inherited() {
+        let heap = Heap::new(1 << 20, 0);
+        let a = allocate(&heap, 40);
+        inherit();
+        let b = allocate(&heap, 40);
+        assert_eq!(
+            [a, b].map(|b| at(b).map(|b| b.inherited)),
+            [Some(true), Some(false)]
+        );
+    }
 }

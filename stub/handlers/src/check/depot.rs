@@ -36,6 +36,12 @@ pub fn adopt(twin: Twin) {
     twin.take(&NEXT);
 }
 
+/// As it is before [`begin`].
+#[cfg(test)]
+pub fn reset() {
+    AT.store(0, Relaxed);
+}
+
 /// Where it is.
 pub fn place() -> u64 {
     AT.load(Relaxed)
@@ -124,4 +130,76 @@ pub fn tell(number: u32, to: &Trace) {
         get(entry + 8),
         list.get(..list.len().min(MAX_FRAMES)).unwrap_or_default(),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::fixture::{Map, Statics};
+    use super::*;
+
+    fn told(number: u32) -> (u32, Vec<u64>) {
+        let trace = Trace::default();
+        tell(number, &trace);
+        (trace.thread.load(Relaxed), trace.callers().collect())
+    }
+
+    #[test]
+    fn without_memory_or_callers_nothing_is_noted() {
+        let _statics = Statics::take();
+        assert_eq!(note(1, &[2]), 0);
+        let map = Map::new(LEN);
+        begin(map.at);
+        assert_eq!(note(1, &[]), 0);
+        assert_ne!(note(1, &[2]), 0);
+    }
+
+    #[test]
+    fn where_there_is_no_room_nothing_is_noted() {
+        let _statics = Statics::take();
+        let map = Map::new(LEN);
+        begin(map.at);
+        NEXT.store(LEN - HEAD - 16, Relaxed);
+        assert_eq!(note(1, &[1, 2, 3]), 0);
+        let last = note(1, &[1, 2]);
+        assert_eq!(told(last), (1, vec![1, 2]));
+        assert_eq!(note(1, &[4]), 0);
+        assert_eq!(note(1, &[1, 2]), last);
+    }
+
+    #[test]
+    fn a_number_that_is_none_says_nothing() {
+        let _statics = Statics::take();
+        let map = Map::new(LEN);
+        begin(map.at);
+        let one = note(7, &[1, 2]);
+        assert_eq!(told(0), (0, vec![]));
+        assert_eq!(told(one + 1000), (0, vec![]));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn each_list_is_kept_once(all in vec((0u32..3, vec(0u64..4, 1..4)), 1..200)) {
+            let _statics = Statics::take();
+            let map = Map::new(LEN);
+            begin(map.at);
+            let mut known = HashMap::new();
+            for one in &all {
+                let number = note(one.0, &one.1);
+                prop_assert_eq!(*known.entry(one).or_insert(number), number);
+            }
+            let mut numbers: Vec<u32> = known.values().copied().collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            prop_assert_eq!(numbers.len(), known.len(), "two lists have one number");
+            for (one, number) in known {
+                prop_assert_eq!(&told(number), one);
+            }
+        }
+    }
 }

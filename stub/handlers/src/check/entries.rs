@@ -108,6 +108,24 @@ impl Function {
 /// the function itself, whose first instructions are elsewhere (`control/own_functions.rs` of the stub's task). Changes at rest.
 pub static PASSES: AtomicBool = AtomicBool::new(false);
 
+/// The functions are those of an allocator that gives blocks by other functions, too: calls that are about such a block go on to
+/// the function itself, as with [`PASSES`]. Changes at rest.
+pub static OTHERS: AtomicBool = AtomicBool::new(false);
+/// Such an allocator is to serve the next call for a block: its other functions expect that it has begun.
+static BEGINS: AtomicBool = AtomicBool::new(false);
+
+/// By the stub's task, at rest: the functions of such an allocator come here, and those for blocks that there are can go on.
+pub fn has_others() {
+    OTHERS.store(true, SeqCst);
+    BEGINS.store(true, SeqCst);
+}
+
+/// Is the allocator itself to serve this call for a block? Once.
+#[inline]
+pub fn begins_itself() -> bool {
+    BEGINS.load(Relaxed) && BEGINS.swap(false, Relaxed)
+}
+
 /// Functions of allocators that a program may have, of all its files together.
 pub const MOST: usize = 256;
 /// Bytes of an entry.
@@ -139,6 +157,15 @@ const NOBODY: Known = Known {
 static ulpf_check_known: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
 /// The same, for calls that go on to the program's own function: `back` is where that begins now; 0: nowhere.
 static PASSED: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
+/// What stood where each function's jump is.
+static ORIGINALS: Originals = Originals(UnsafeCell::new([[0; JUMP]; MOST]));
+
+#[repr(transparent)]
+struct Originals(UnsafeCell<[[u8; JUMP]; MOST]>);
+
+// SAFETY: written by the stub's task at rest.
+unsafe impl Sync for Originals {}
+
 /// Not 0: a forked child.
 #[unsafe(no_mangle)]
 static ulpf_check_asleep: AtomicU8 = AtomicU8::new(0);
@@ -203,10 +230,33 @@ pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<[u8; JUMP]> {
         call: function as u8,
         ..NOBODY
     };
-    let mut code = [0x49, 0xbb, 0, 0, 0, 0, 0, 0, 0, 0, 0x41, 0xff, 0xe3];
-    let to = entries() + (n * ENTRY) as u64;
-    code.get_mut(2..10)?.copy_from_slice(&to.to_le_bytes());
-    Some(code)
+    Some(jump(entries() + (n * ENTRY) as u64))
+}
+
+/// This is what stands at the function at `at`, which is to begin with its jump. By the stub's task, at rest.
+pub fn keep(at: u64, original: [u8; JUMP]) {
+    let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at));
+    // SAFETY: the world rests.
+    let place = n.and_then(|n| unsafe { (*ORIGINALS.0.get()).get_mut(n) });
+    if let Some(place) = place {
+        *place = original;
+    }
+}
+
+/// What stood where the jump of the function with this number in the table is.
+pub fn original(n: usize) -> Option<&'static [u8; JUMP]> {
+    // SAFETY: written at rest.
+    unsafe { &*ORIGINALS.0.get() }.get(n)
+}
+
+fn jump(to: u64) -> [u8; JUMP] {
+    let [a, b, c, d, e, f, g, h] = to.to_le_bytes();
+    [0x49, 0xbb, a, b, c, d, e, f, g, h, 0x41, 0xff, 0xe3]
+}
+
+/// The jump at the beginning of the function at `at`, if it comes here.
+pub fn jump_of(at: u64) -> Option<[u8; JUMP]> {
+    entry_of(at).map(jump)
 }
 
 /// The function that comes here begins at `moved` from now on, for calls that go on to it. By the stub's task, at rest.

@@ -26,7 +26,8 @@ use super::{blocks, large, quarantine, shadow, told_blocks};
 use crate::runtime::memory;
 use ulpf_stub_tables::patches::tsc;
 
-const LARGEST: u64 = 16 << 10;
+/// Slots of more bytes are large blocks.
+pub(super) const LARGEST: u64 = 16 << 10;
 /// Of a large block, the gap behind it at least.
 const LARGE_GAP: u64 = PAGE_SIZE;
 
@@ -75,7 +76,7 @@ pub fn adopt(twin: Twin) {
 
 // ---- allocation ----------------------------------------------------------------------------------
 
-fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
+pub(super) fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
     let (n, size) = class(need);
     let Some(class) = shelf.class(n) else {
         return Err(NoRoom::Never);
@@ -232,4 +233,342 @@ pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
         return Err(Wrong::Mismatch);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::super::chain::takes;
+    use super::super::fixture::{Heap, origin};
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Allocate {
+            size: u64,
+            align: u64,
+            thread: u32,
+            new: bool,
+            zeroed: bool,
+        },
+        Free(Index, bool),
+        /// A pointer to somewhere in a block, or in its gap.
+        FreeInside(Index, u64),
+        FreeTwice(Index),
+    }
+
+    fn size() -> impl Strategy<Value = u64> {
+        prop_oneof![0u64..64, 0u64..2000, 15_000u64..17_000, 0u64..300_000]
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let allocate = (size(), 0u32..14, 0u32..4, any::<bool>(), any::<bool>());
+        prop_oneof![
+            5 => allocate.prop_map(|(size, power, thread, new, zeroed)| Op::Allocate {
+                size,
+                align: 1 << power,
+                thread,
+                new,
+                zeroed
+            }),
+            4 => (any::<Index>(), any::<bool>()).prop_map(|(n, new)| Op::Free(n, new)),
+            1 => (any::<Index>(), 1u64..3000).prop_map(|(n, by)| Op::FreeInside(n, by)),
+            1 => any::<Index>().prop_map(Op::FreeTwice),
+        ]
+    }
+
+    fn by(new: bool) -> By {
+        if new { By::New } else { By::Malloc }
+    }
+
+    #[derive(Clone, Copy)]
+    struct Live {
+        size: u64,
+        new: bool,
+        noted: u32,
+        fill: u8,
+    }
+
+    /// A freed block, and what has been freed when.
+    #[derive(Clone, Copy)]
+    struct Dead {
+        size: u64,
+        /// Bytes that had been freed before it.
+        before: u64,
+    }
+
+    struct Model {
+        heap: Heap,
+        quarantine: u64,
+        live: BTreeMap<u64, Live>,
+        dead: BTreeMap<u64, Dead>,
+        /// As the quarantine counts it.
+        freed_bytes: u64,
+        allocated: u64,
+        freed: u64,
+    }
+
+    impl Model {
+        fn new(most: u64, quarantine: u64) -> Model {
+            Model {
+                heap: Heap::new(most, quarantine),
+                quarantine,
+                live: BTreeMap::new(),
+                dead: BTreeMap::new(),
+                freed_bytes: 0,
+                allocated: 0,
+                freed: 0,
+            }
+        }
+
+        fn allocate(&mut self, size: u64, align: u64, thread: u32, new: bool, zeroed: bool) {
+            self.allocated += 1;
+            let noted = self.allocated as u32;
+            let from = origin(thread, by(new), noted);
+            let at = self.heap.allocate(size, align, from, zeroed).expect("room");
+            assert_eq!(at % align.max(16), 0);
+            let (slot, slot_bytes) = blocks::slot_of(at).expect("its slot");
+            let slot = arena() + slot;
+            assert!(
+                slot <= at && at + size.max(1) + 16 <= slot + slot_bytes,
+                "no gap behind it"
+            );
+            // The slot is nobody else's.
+            let before = self.live.range(..slot + slot_bytes).next_back();
+            assert!(
+                before.is_none_or(|(start, b)| start + b.size + 16 <= slot),
+                "overlap"
+            );
+            self.is_quarantined_long_enough(slot, slot_bytes);
+            if zeroed {
+                assert!(
+                    self.heap.bytes(at, size).iter().all(|b| *b == 0),
+                    "not zeroed"
+                );
+            }
+            let fill = noted as u8 | 1;
+            self.heap.bytes(at, size).fill(fill);
+            let live = Live {
+                size,
+                new,
+                noted,
+                fill,
+            };
+            self.live.insert(at, live);
+        }
+
+        /// A freed block is in this slot: as many bytes as the quarantine has were freed since.
+        fn is_quarantined_long_enough(&mut self, slot: u64, bytes: u64) {
+            let end = slot + bytes;
+            let is_in = |d: &(&u64, &Dead)| *d.0 < end && d.0 + d.1.size.max(1) > slot;
+            let within: Vec<u64> = self.dead.iter().filter(is_in).map(|d| *d.0).collect();
+            for start in within {
+                let dead = self.dead.remove(&start).unwrap();
+                assert!(!self.is_quarantined(&dead), "used again too soon");
+            }
+        }
+
+        /// It must still be there: not enough bytes were freed after it.
+        fn is_quarantined(&self, dead: &Dead) -> bool {
+            self.freed_bytes - dead.before <= self.quarantine
+        }
+
+        fn pick(&self, which: Index) -> Option<u64> {
+            let all: Vec<u64> = self.live.keys().copied().collect();
+            (!all.is_empty()).then(|| *which.get(&all))
+        }
+
+        fn free(&mut self, at: u64, new: bool) {
+            let live = self.live.remove(&at).unwrap();
+            let slot_bytes = blocks::slot_of(at).unwrap().1;
+            let bytes = self.heap.bytes(at, live.size);
+            assert!(
+                bytes.iter().all(|b| *b == live.fill),
+                "somebody wrote to it"
+            );
+            let want = if new == live.new {
+                Ok(())
+            } else {
+                Err(Wrong::Mismatch)
+            };
+            assert_eq!(free(at, by(new), 99), want);
+            let dead = Dead {
+                size: live.size,
+                before: self.freed_bytes,
+            };
+            self.freed_bytes += takes(slot_bytes);
+            self.freed += 1;
+            self.dead.insert(at, dead);
+        }
+
+        fn step(&mut self, op: Op) {
+            match op {
+                Op::Allocate {
+                    size,
+                    align,
+                    thread,
+                    new,
+                    zeroed,
+                } => self.allocate(size, align, thread, new, zeroed),
+                Op::Free(which, new) => {
+                    if let Some(at) = self.pick(which) {
+                        self.free(at, new);
+                    }
+                }
+                Op::FreeInside(which, by) => {
+                    if let Some(at) = self.pick(which)
+                        && !self.live.contains_key(&(at + by))
+                        && !self.dead.contains_key(&(at + by))
+                    {
+                        assert_eq!(free(at + by, By::Malloc, 0), Err(Wrong::NoBlock));
+                    }
+                }
+                Op::FreeTwice(which) => {
+                    let all: Vec<u64> = self.dead.keys().copied().collect();
+                    if !all.is_empty() {
+                        let at = *which.get(&all);
+                        let wrong = free(at, By::Malloc, 0).expect_err("it is free");
+                        // (Later on it may have become a part of a larger free block.)
+                        let is_gone = !self.is_quarantined(&self.dead[&at]);
+                        assert!(wrong == Wrong::Twice || is_gone && wrong == Wrong::NoBlock);
+                    }
+                }
+            }
+        }
+
+        fn check(&self) {
+            let mut seen = 0;
+            blocks::each(|b, _| {
+                assert!(self.live.get(&b.start).is_some_and(|l| l.size == b.size));
+                seen += 1;
+            });
+            assert_eq!(seen, self.live.len());
+            for (&at, live) in &self.live {
+                let b = blocks::at(at).expect("a block");
+                assert_eq!((b.size, b.by, b.freed), (live.size, by(live.new), false));
+                assert_eq!(b.allocated_at, live.noted);
+                assert_eq!(
+                    blocks::near(at + live.size).map(|b| b.start),
+                    Some(at),
+                    "its gap"
+                );
+                assert_eq!(
+                    shadow::first_closed(at, live.size),
+                    None,
+                    "its bytes are open"
+                );
+                assert_eq!(
+                    shadow::first_open(at + live.size, 16),
+                    None,
+                    "its gap is closed"
+                );
+            }
+            for (&at, dead) in &self.dead {
+                if self.is_quarantined(dead) {
+                    let b = blocks::at(at).expect("a freed block");
+                    assert_eq!((b.size, b.freed, b.freed_at), (dead.size, true, 99));
+                }
+                assert_eq!(
+                    shadow::first_open(at, dead.size),
+                    None,
+                    "its bytes are closed"
+                );
+            }
+            let f = self.heap.findings();
+            assert_eq!((f.allocated(), f.freed()), (self.allocated, self.freed));
+            assert_eq!(f.bytes(), self.live.values().map(|l| l.size).sum::<u64>());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..Default::default() })]
+        #[test]
+        fn the_heap_is_a_map_of_blocks(quarantine in 0u64..400_000, ops in vec(op(), 1..200)) {
+            let mut model = Model::new(128 << 20, quarantine);
+            for op in ops {
+                model.step(op);
+            }
+            model.check();
+        }
+
+        #[test]
+        fn small_blocks_are_used_again_after_the_quarantine(
+            quarantine in 0u64..20_000,
+            sizes in vec((0u64..100, 0u32..3, any::<Index>()), 100..300),
+        ) {
+            let mut model = Model::new(16 << 20, quarantine);
+            for (size, thread, which) in sizes {
+                model.allocate(size, 1, thread, false, true);
+                if model.live.len() > 4 {
+                    let at = model.pick(which).unwrap();
+                    model.free(at, false);
+                }
+            }
+            model.check();
+        }
+    }
+
+    #[test]
+    fn too_much_is_refused_at_once() {
+        let heap = Heap::new(1 << 20, 0);
+        let from = origin(0, By::Malloc, 0);
+        for (size, align) in [(u64::MAX, 16), (ARENA + 1, 16), (1, ARENA * 2)] {
+            assert!(matches!(
+                allocate(size, align, from, false),
+                Err(NoRoom::Never)
+            ));
+        }
+        assert!(heap.allocate(ARENA, 16, from, false).is_none());
+        assert!(heap.allocate(100, 16, from, false).is_some());
+    }
+
+    #[test]
+    fn where_memory_ends_the_quarantine_is_used() {
+        let heap = Heap::new(4 << 20, 64 << 20);
+        let from = origin(0, By::Malloc, 0);
+        let size = 200 << 10;
+        for n in 0..100 {
+            let at = heap.allocate(size, 16, from, false);
+            let at = at.unwrap_or_else(|| panic!("no memory for block {n}"));
+            free(at, By::Malloc, 0).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_memory_of_a_large_freed_block_is_given_back() {
+        let mut heap = Heap::new(8 << 20, 64 << 20);
+        let from = origin(0, By::Malloc, 0);
+        let [large, less] = [GIVEN_BACK, GIVEN_BACK - 1]
+            .map(|size| heap.allocate(size, PAGE_SIZE, from, false).unwrap());
+        for (at, given_back) in [(large, true), (less, false)] {
+            heap.bytes(at, GIVEN_BACK - PAGE_SIZE).fill(5);
+            free(at, By::Malloc, 0).unwrap();
+            let bytes = heap.bytes(at, GIVEN_BACK - PAGE_SIZE);
+            assert!(bytes.iter().all(|b| (*b == 0) == given_back));
+        }
+    }
+
+    #[test]
+    fn a_gap_is_as_long_as_was_asked_for() {
+        let heap = Heap::new(4 << 20, 0);
+        let from = origin(0, By::Malloc, 0);
+        for (least, most) in [(64, 0), (32, 512)] {
+            GAP.store(least, Relaxed);
+            GAP_MOST.store(most, Relaxed);
+            let mut gaps = Vec::new();
+            for size in 1..200 {
+                let at = heap.allocate(size, 16, from, false).unwrap();
+                let (slot, bytes) = blocks::slot_of(at).unwrap();
+                gaps.push(arena() + slot + bytes - at - size);
+            }
+            assert!(gaps.iter().all(|gap| *gap >= least));
+            assert_eq!(gaps.iter().any(|gap| *gap > 400), most > 400);
+        }
+        GAP_MOST.store(0, Relaxed);
+    }
 }

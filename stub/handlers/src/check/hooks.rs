@@ -2,14 +2,16 @@
 
 use core::sync::atomic::Ordering::*;
 
+use linux_raw_sys::errno::ENOMEM;
 use ulpf_engine::cpu::Gprs;
 use ulpf_stub_tables::breakpoints::Breakpoint;
 use ulpf_stub_tables::patches::Known;
 
 use super::entries::{self, MOST, function, go_back, known, leave, way_back};
+use super::left;
 use super::old;
 use super::serve::{Outcome, serve};
-use super::{requests, told};
+use super::{errno, requests, told};
 use crate::breakpoints;
 use crate::direct_frame::Frame;
 use crate::fault;
@@ -41,9 +43,13 @@ extern "C" fn ulpf_check_alone(a: u64, b: u64, c: u64, known: &Known) -> u64 {
     {
         return block;
     }
-    match serve(function, None, None, [a, b, c]) {
+    let goes_on = entries::passed(known).is_some();
+    match serve((function, goes_on), None, None, [a, b, c]) {
         Outcome::Returns(value) => value,
-        Outcome::NeedsRoom(_) => 0,
+        Outcome::NeedsRoom(_) => {
+            errno::set(ENOMEM);
+            0
+        }
         Outcome::Passes => own().unwrap_or(0),
     }
 }
@@ -78,7 +84,7 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
         return;
     }
     match serve(
-        function,
+        (function, entries::passed(known).is_some()),
         Some(t),
         Some(gprs),
         [gprs.rdi, gprs.rsi, gprs.rdx],
@@ -187,6 +193,11 @@ pub fn stepped(t: Current, uc: &mut UContext) -> bool {
 
 /// The thread stands at the beginning of a function, and its call is made, in a signal's handler.
 fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
+    if left::LEFT.load(Relaxed) {
+        // The program's own function begins there again.
+        uc.gprs.rip = known.pc;
+        return;
+    }
     if requests::is_request(known) {
         return serve_request(t, uc, known);
     }
@@ -195,7 +206,8 @@ fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
     };
     loop {
         let args = [uc.gprs.rdi, uc.gprs.rsi, uc.gprs.rdx];
-        match serve(function, Some(t), Some(&uc.gprs), args) {
+        let goes_on = entries::passed(known).is_some();
+        match serve((function, goes_on), Some(t), Some(&uc.gprs), args) {
             Outcome::Returns(_) if function.goes_on() => uc.gprs.rip = known.back,
             Outcome::Returns(value) => {
                 uc.gprs.rax = value;

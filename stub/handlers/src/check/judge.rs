@@ -101,6 +101,7 @@ fn is_harmless(c: &Cause) -> bool {
             && unwind::surplus(c.pc) != Surplus::None
             && is_masked(c.pc)
         || is_one_of_four(c)
+        || is_search(c)
 }
 
 /// Vectors that functions for strings look at side by side, and the bytes of the widest.
@@ -131,10 +132,12 @@ fn is_surplus(c: &Cause) -> bool {
         return false;
     }
     let together = len * VECTORS;
+    // strstr compares an aligned vector with the first character, and the one that begins a byte before it with the second.
+    let beside = (addr + 1).is_multiple_of(len);
     match len {
         // It may be the last one.
         16.. if is_open(addr.saturating_sub(together - len), addr + len) => true,
-        16.. if aligned => is_open(addr, addr / together * together + together),
+        16.. if aligned || beside => is_open(addr, (addr + 1) / together * together + together),
         8 if surplus == Surplus::Words => is_open(addr.saturating_sub(len), addr + len),
         _ => is_open(addr, addr + len),
     }
@@ -152,6 +155,21 @@ fn is_one_of_four(c: &Cause) -> bool {
             let movzx = layout.map == 1 && layout.opcode == 0xb6;
             movzx && mem.index == NO_REG && (mem.disp - c.addr.0 as i64) % 4 == 0
         })
+}
+
+/// An aligned word of four, some of which may be read, that is asked for a zero byte by arithmetic: a strlen that the
+/// compiler has inlined (GCC's -minline-all-stringops and -Os), in any function.
+fn is_search(c: &Cause) -> bool {
+    /// So far behind the load stands the mask of the bytes' highest bits, with all that comes before it.
+    const NEAR: usize = 48;
+    const MASK: [u8; 4] = [0x80; 4];
+    let addr = c.addr.0;
+    c.len == 4
+        && addr.is_multiple_of(4)
+        && is_open(addr, addr + 4)
+        && patches::original(c.pc, &mut [0; NEAR])
+            .windows(MASK.len())
+            .any(|bytes| bytes == MASK)
 }
 
 /// Does a mask say which bytes of its operand the instruction touches?

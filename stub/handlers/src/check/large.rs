@@ -43,6 +43,12 @@ pub fn adopt(twin: Twin) {
     twin.take(&ALL);
 }
 
+/// As it is without any free block.
+#[cfg(test)]
+pub fn reset() {
+    super::twin::clear(&ALL);
+}
+
 /// The slot of a block that needs so many bytes, with its gap.
 pub fn take(need: u64) -> Result<u64, NoRoom> {
     let granules = need.div_ceil(GRANULE);
@@ -164,5 +170,170 @@ fn set(slot: u64, granules: u64) {
     set_granule(slot, Granule::Large(granules), SHELF);
     for n in 1..granules {
         set_granule(slot + n * GRANULE, Granule::Behind(n), SHELF);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::super::arena;
+    use super::super::fixture::Heap;
+    use super::*;
+
+    const MOST: u64 = 16 << 20;
+
+    fn take_some(heap: &Heap, granules: u64) -> u64 {
+        heap.retry(|| take(granules * GRANULE)).expect("room")
+    }
+
+    /// As the shelf does it.
+    fn free(slot: u64) {
+        put_back(slot, size(slot), get(slot));
+    }
+
+    fn carved() -> u64 {
+        CARVED.load(Relaxed) / GRANULE - 1
+    }
+
+    #[test]
+    fn what_is_left_of_a_larger_one_is_free() {
+        let heap = Heap::new(MOST, 0);
+        let first = take_some(&heap, 5);
+        take_some(&heap, 1);
+        free(first);
+        assert_eq!(take_some(&heap, 2), first);
+        assert_eq!(take_some(&heap, 3), first + 2 * GRANULE);
+        assert_eq!(carved(), 6);
+        assert_eq!((size(first), size(first + 2 * GRANULE)), (2, 3));
+    }
+
+    #[test]
+    fn neighbours_are_joined_and_their_memory_is_given_back() {
+        let mut heap = Heap::new(MOST, 0);
+        let all: Vec<u64> = (0..16).map(|_| take_some(&heap, 2)).collect();
+        for slot in &all {
+            heap.bytes(arena() + slot, 2 * GRANULE).fill(7);
+            free(*slot);
+        }
+        assert_eq!(take_some(&heap, 32), all[0]);
+        assert_eq!(carved(), 32);
+        let bytes = heap.bytes(arena() + all[0], 32 * GRANULE);
+        assert!(bytes.iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn one_in_use_keeps_its_neighbours_apart() {
+        let heap = Heap::new(MOST, 0);
+        let all: Vec<u64> = (0..21).map(|_| take_some(&heap, 2)).collect();
+        for (n, slot) in all.iter().enumerate() {
+            if n != 10 {
+                free(*slot);
+            }
+        }
+        let next = take_some(&heap, 21);
+        assert_eq!(next, GRANULE + 42 * GRANULE, "new memory");
+        let mut both = [take_some(&heap, 20), take_some(&heap, 20)];
+        both.sort_unstable();
+        assert_eq!(both, [all[0], all[11]]);
+        assert_eq!(get(all[10]).state, 0);
+    }
+
+    #[test]
+    fn without_memory_there_is_none() {
+        let heap = Heap::new(1 << 20, 0);
+        assert!(heap.retry(|| take(2 << 20)).is_none());
+        // Less than that may still be there.
+        assert!(heap.retry(|| take(256 << 10)).is_some());
+        assert_eq!(arena::mapped(), (256 << 10) + GRANULE);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Take(u64),
+        Free(Index),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (1..6 * GRANULE).prop_map(Op::Take),
+            any::<Index>().prop_map(Op::Free),
+        ]
+    }
+
+    fn check(live: &BTreeMap<u64, u64>) -> Result<(), TestCaseError> {
+        let mut behind = GRANULE;
+        for (&slot, &granules) in live {
+            prop_assert!(slot >= behind, "blocks overlap");
+            behind = slot + granules * GRANULE;
+            prop_assert!(granule(slot) == Granule::Large(granules));
+            for n in 1..granules {
+                prop_assert!(granule(slot + n * GRANULE) == Granule::Behind(n));
+            }
+        }
+        prop_assert!(behind <= CARVED.load(Relaxed));
+        let used: u64 = live.values().sum();
+        prop_assert_eq!(
+            used + ALL.granules.load(Relaxed),
+            carved(),
+            "granules got lost"
+        );
+        // What is in the lists is free, and where its size belongs.
+        let mut free = 0;
+        for (power, list) in ALL.lists.iter().enumerate() {
+            let mut at = list.load(Relaxed);
+            while at != 0 {
+                let slot = offset(at);
+                prop_assert_eq!(get(slot).state, FREE);
+                prop_assert!(!live.contains_key(&slot));
+                prop_assert_eq!(size(slot).ilog2() as usize, power);
+                free += size(slot);
+                at = get(slot).next;
+            }
+        }
+        prop_assert_eq!(free, ALL.granules.load(Relaxed));
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..Default::default() })]
+        #[test]
+        fn no_two_overlap_and_no_granule_is_lost(ops in vec(op(), 1..150)) {
+            let heap = Heap::new(64 << 20, 0);
+            let mut live = BTreeMap::new();
+            for op in ops {
+                match op {
+                    Op::Take(need) => {
+                        let slot = heap.retry(|| take(need)).expect("room");
+                        super::super::blocks::put(slot, Slot {
+                            state: super::super::blocks::IN_USE,
+                            ..EMPTY
+                        });
+                        prop_assert_eq!(size(slot), need.div_ceil(GRANULE));
+                        prop_assert!(live.insert(slot, size(slot)).is_none());
+                    }
+                    Op::Free(which) if !live.is_empty() => {
+                        let slot = *which.get(&live.keys().copied().collect::<Vec<_>>());
+                        live.remove(&slot);
+                        free(slot);
+                    }
+                    Op::Free(_) => {}
+                }
+                check(&live)?;
+            }
+            // With nothing in use, all of it is one block again.
+            for slot in live.into_keys() {
+                free(slot);
+            }
+            join();
+            check(&BTreeMap::new())?;
+            if carved() > 0 {
+                prop_assert_eq!(find(carved()), Some(GRANULE));
+            }
+        }
     }
 }

@@ -20,6 +20,13 @@ pub const LINES: u64 = ARENA / LINE * size_of::<u16>() as u64;
 pub static OWNERS_AT: AtomicU64 = AtomicU64::new(0);
 pub static LINES_AT: AtomicU64 = AtomicU64::new(0);
 
+/// As it is while nobody reads them.
+#[cfg(test)]
+pub fn reset() {
+    OWNERS_AT.store(0, Relaxed);
+    LINES_AT.store(0, Relaxed);
+}
+
 /// Slots of so many bytes share the granule from now on; or it is one of a large block that begins so many granules before. Under
 /// the lock of its shelf.
 pub fn settle(offset: u64, slots: Option<u64>, before: u64) {
@@ -48,5 +55,36 @@ pub fn settle(offset: u64, slots: Option<u64>, before: u64) {
                 .add(line as usize)
                 .write_volatile(slot as u16)
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::blocks::{Granule, set_granule};
+    use super::super::fixture::{Heap, Map};
+    use super::*;
+
+    #[test]
+    fn a_line_says_which_slot_it_is_in() {
+        let _heap = Heap::new(1 << 20, 0);
+        let (owners, lines) = (Map::new(OWNERS), Map::new(LINES));
+        OWNERS_AT.store(owners.at, Relaxed);
+        LINES_AT.store(lines.at, Relaxed);
+        let owner = |n: u64| {
+            // SAFETY: within the owners.
+            unsafe { *(owners.at as *const u32).add(n as usize) }
+        };
+        set_granule(2 * GRANULE, Granule::Small(48), 0);
+        assert_eq!(owner(2), 0);
+        for line in 0..GRANULE / LINE {
+            let at = 2 * GRANULE / LINE + line;
+            // SAFETY: within the lines.
+            let slot = unsafe { *(lines.at as *const u16).add(at as usize) };
+            assert_eq!(u64::from(slot), line / 3);
+        }
+        set_granule(5 * GRANULE, Granule::Large(3), 0);
+        set_granule(6 * GRANULE, Granule::Behind(1), 0);
+        set_granule(7 * GRANULE, Granule::Behind(2), 0);
+        assert_eq!([owner(5), owner(6), owner(7), owner(8)], [6, 6, 6, 0]);
     }
 }

@@ -32,7 +32,11 @@ pub mod chain;
 pub mod computed;
 pub mod depot;
 pub mod entries;
+pub mod errno;
 pub mod far;
+pub mod files;
+#[cfg(test)]
+mod fixture;
 pub mod foresee;
 pub mod found;
 pub mod heap;
@@ -41,6 +45,7 @@ pub mod judge;
 pub mod jumps;
 pub mod known;
 pub mod large;
+pub mod left;
 pub mod lines;
 pub mod news;
 pub mod old;
@@ -71,7 +76,7 @@ pub fn has_no_debugger() -> bool {
 }
 
 /// A forked child, or a program that the debugger lets go, has the heap and nothing that watches it: its functions go on,
-/// and tell nothing.
+/// and tell nothing. (One that ran before, and holds no block of ours, needs none of that: [`left`].)
 pub fn alone() {
     if entries::ON.load(Relaxed) {
         entries::fall_asleep();
@@ -79,6 +84,12 @@ pub fn alone() {
         shadow::forget();
         regions::forget();
     }
+}
+
+/// Does a program that we leave go on to allocate by what lies in our image, and in our memory? One that had no allocator before
+/// us does.
+pub fn stays() -> bool {
+    entries::ON.load(Relaxed) && !left::LEFT.load(Relaxed)
 }
 
 /// Does a child of a fork need what lies in our image, and in our memory?

@@ -89,6 +89,13 @@ pub fn close_all() {
     }
 }
 
+/// As it is before [`begin`].
+#[cfg(test)]
+pub fn reset() {
+    begin((0, 0), (0, 0), 0);
+    LOOKED.store(0, Relaxed);
+}
+
 // ---- what handlers ask ---------------------------------------------------------------------------
 
 fn blocks() -> &'static [OldBlock] {
@@ -155,6 +162,11 @@ pub fn free(addr: u64, noted: u32) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// Are there blocks that the program's allocator is still to get?
+pub fn waits() -> bool {
+    blocks().iter().any(|block| block.is(FREED))
+}
+
 /// When we have left: some of the blocks that the program has freed are given to its own function.
 pub fn give_back(free: impl Fn(u64, u64)) {
     /// So many are looked at.
@@ -173,5 +185,108 @@ pub fn give_back(free: impl Fn(u64, u64)) {
         {
             free(own, block.start);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::super::fixture::Statics;
+    use super::super::regions::add_region;
+    use super::*;
+
+    const END: u64 = 0x3000;
+
+    fn blocks_at(all: &[(u64, u64, u32)]) -> Vec<OldBlock> {
+        let block = |&(start, size, state): &(u64, u64, u32)| OldBlock {
+            start,
+            size,
+            state: state.into(),
+            freed: 0.into(),
+        };
+        all.iter().map(block).collect()
+    }
+
+    /// Three blocks, of which the allocator has one already.
+    fn three() -> (Vec<OldBlock>, Statics) {
+        let statics = Statics::take();
+        let all = blocks_at(&[
+            (0x1010, 0x18, IN_USE),
+            (0x1030, 0x20, FREED_BEFORE),
+            (0x2000, 0x100, IN_USE),
+        ]);
+        add_region((0x1000, END), 0, false);
+        begin((all.as_ptr() as u64, 3), (0x9000, 0x9100), 0x9040);
+        (all, statics)
+    }
+
+    #[test]
+    fn a_block_is_found_by_its_bytes() {
+        let _three = three();
+        let start = |of: Option<Block>| of.map(|b| b.start);
+        assert_eq!(start(at(0x1010)), Some(0x1010));
+        assert_eq!(start(at(0x1011)), None);
+        assert_eq!(start(near(0x1027)), Some(0x1010));
+        assert_eq!(start(near(0x100f)), None);
+        assert_eq!(start(near(END - 1)), Some(0x2000));
+        assert_eq!(start(near(END)), None);
+        assert_eq!(start(next(0x1010)), Some(0x1030));
+        assert_eq!(start(next(0)), Some(0x1010));
+        assert_eq!(start(next(0x2000)), None);
+        assert!(at(0x1030).is_some_and(|b| b.freed && b.inherited && b.size == 0x20));
+    }
+
+    #[test]
+    fn the_allocator_serves_what_it_had_and_what_nobody_knows() {
+        let (all, _statics) = three();
+        assert!(serves(0x1010) && serves(0x1011) && serves(0x20ff));
+        assert!(!serves(0x1030) && !serves(0x1031) && !serves(0x1028) && !serves(0x2100));
+        assert!(!serves(END) && !serves(0xfff));
+        assert_eq!(free(0x1010, 5), Ok(()));
+        assert!(serves(0x1010), "a second free is ours to tell of");
+        assert!(!serves(0x1011));
+        assert_eq!(all[0].block().freed_at, 5);
+    }
+
+    #[test]
+    fn a_block_is_freed_once() {
+        let _three = three();
+        assert_eq!(free(0x2000, 7), Ok(()));
+        assert_eq!(free(0x2000, 8), Err(Wrong::Twice));
+        assert_eq!(free(0x2001, 8), Err(Wrong::NoBlock));
+        assert_eq!(at(0x2000).map(|b| (b.freed, b.freed_at)), Some((true, 7)));
+    }
+
+    #[test]
+    fn what_was_freed_here_is_given_back_once() {
+        let (all, _statics) = three();
+        free(0x2000, 0).unwrap();
+        let given = RefCell::new(Vec::new());
+        for _ in 0..2 {
+            give_back(|own, block| given.borrow_mut().push((own, block)));
+        }
+        assert_eq!(given.into_inner(), [(0x9040, 0x2000)]);
+        assert!(all[2].is(GIVEN_BACK) && all[1].is(FREED_BEFORE) && all[0].is(IN_USE));
+    }
+
+    #[test]
+    fn only_blocks_in_use_are_open() {
+        let (_all, statics) = three();
+        let mut bits = vec![0u8; END as usize / 8];
+        statics.use_bits(bits.as_mut_ptr() as u64);
+        close_all();
+        let open = |at| shadow::first_closed(at, 1).is_none();
+        assert!(open(0x1010) && open(0x1027));
+        assert!(!open(0x1008) && !open(0x100f), "the word before a block");
+        assert!(!open(0x1028) && !open(0x1030) && !open(0x104f));
+        assert!(open(0x2000) && open(0x20ff) && !open(0x1fff));
+    }
+
+    #[test]
+    fn the_allocators_code_has_an_end() {
+        let _three = three();
+        assert!(is_allocators(0x9000) && is_allocators(0x90ff));
+        assert!(!is_allocators(0x9100) && !is_allocators(0x8fff));
     }
 }

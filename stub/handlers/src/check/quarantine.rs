@@ -8,8 +8,9 @@
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_lib::ring::found::SHELVES;
+use ulpf_lib::sync::lock::Lock;
 
-use super::arena::{Lock, arena};
+use super::arena::arena;
 use super::blocks::{expect, get, link, offset, owner};
 use super::chain::{Chain, Loose, takes};
 use super::found::findings;
@@ -35,6 +36,13 @@ pub fn begin(bytes: u64) {
 pub fn adopt(twin: Twin) {
     twin.take(&QUARANTINE);
     twin.take(&WAITING);
+}
+
+/// As it is before [`begin`].
+#[cfg(test)]
+pub fn reset() {
+    super::twin::clear(&WAITING);
+    QUARANTINE.store(64 << 20, Relaxed);
 }
 
 /// A slot of that shelf, of so many bytes, has been freed.
@@ -107,5 +115,98 @@ fn release(chain: &Loose) {
         let taken = same.unwrap_or_else(|| shelf::take(number));
         taken.take_back(slot);
         shelf = Some(taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ulpf_lib::ring::found::By;
+
+    use super::super::arena::GRANULE;
+    use super::super::blocks::{FREE, QUARANTINED};
+    use super::super::fixture::{Heap, origin};
+    use super::super::heap;
+    use super::*;
+
+    const SIZE: u64 = 1000;
+
+    fn slot(addr: u64) -> u64 {
+        addr - arena()
+    }
+
+    fn allocate(heap: &Heap, thread: u32) -> u64 {
+        let from = origin(thread, By::Malloc, 0);
+        heap.allocate(SIZE, 16, from, false).expect("room")
+    }
+
+    fn free_all(all: &[u64]) {
+        for at in all {
+            heap::free(*at, By::Malloc, 0).expect("a block");
+        }
+    }
+
+    fn states(all: &[u64]) -> Vec<u8> {
+        all.iter().map(|at| get(slot(*at)).state).collect()
+    }
+
+    #[test]
+    fn the_oldest_ones_are_used_again_first() {
+        let each = takes(shelf::class(SIZE + 64 + 8).1);
+        let heap = Heap::new(4 << 20, 10 * each);
+        let all: Vec<u64> = (0..40).map(|_| allocate(&heap, 1)).collect();
+        free_all(&all);
+        let states = states(&all);
+        let used = states.iter().filter(|s| **s == FREE).count();
+        // (With what other shelves might still have: seven times a kilobyte's share of it.)
+        assert!((25..=30).contains(&used), "{used}");
+        assert!(states[..used].iter().all(|s| *s == FREE));
+        assert!(states[used..].iter().all(|s| *s == QUARANTINED));
+        assert_eq!(
+            heap.findings().kept.load(Relaxed),
+            (40 - used as u64) * each
+        );
+    }
+
+    #[test]
+    fn a_shelf_keeps_some_before_it_hands_them_on() {
+        let heap = Heap::new(4 << 20, 64 << 20);
+        let all: Vec<u64> = (0..100).map(|_| allocate(&heap, 2)).collect();
+        free_all(&all[..40]);
+        assert_eq!(WAITING.bytes(), 0);
+        let freed = shelf::take(2).freed().bytes();
+        assert_eq!(freed % 40, 0);
+        free_all(&all[40..]);
+        let freed = freed / 40 * 100;
+        let own = shelf::take(2).freed().bytes();
+        assert!(own < MOST_FREED && WAITING.bytes() >= MOST_FREED);
+        assert_eq!(WAITING.bytes() + own, freed);
+    }
+
+    #[test]
+    fn where_memory_ends_half_is_used_again_and_less_is_kept() {
+        let heap = Heap::new(4 << 20, 64 << 20);
+        assert!(!shorten(1), "there is nothing");
+        let all: Vec<u64> = (0..400).map(|n| allocate(&heap, n % 2)).collect();
+        free_all(&all);
+        let waiting = WAITING.bytes();
+        assert!(!shorten(waiting + 1), "that would not be enough");
+        assert_eq!(WAITING.bytes(), waiting);
+        assert!(shorten(waiting));
+        assert!(WAITING.bytes() <= waiting / 2);
+        assert_eq!(QUARANTINE.load(Relaxed), waiting / 2);
+        let free = states(&all).iter().filter(|s| **s == FREE).count();
+        assert!((100..=200).contains(&free), "{free}");
+        // Each of them is its own shelf's again.
+        for at in &all {
+            if get(slot(*at)).state == FREE {
+                assert!((0..2).contains(&owner(slot(*at))));
+            }
+        }
+        let carved = super::super::arena::CARVED.load(Relaxed);
+        for n in 0..free as u32 {
+            allocate(&heap, n % 2);
+        }
+        let more = super::super::arena::CARVED.load(Relaxed) - carved;
+        assert!(more <= 2 * GRANULE, "they are used again");
     }
 }

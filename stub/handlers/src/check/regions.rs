@@ -124,6 +124,13 @@ pub fn forget() {
     settle(0);
 }
 
+/// As it is without any region.
+#[cfg(test)]
+pub fn reset() {
+    forget();
+    super::twin::clear(&REFUSED);
+}
+
 /// The regions that are heaps from before.
 pub fn old_regions() -> impl Iterator<Item = (u64, u64)> {
     (0..).map_while(get).filter(|r| !r.2).map(|r| r.0)
@@ -186,4 +193,115 @@ pub fn distance(addr: u64) -> Option<(u64, u64)> {
 /// Where the region begins that has this byte.
 pub fn start_of(addr: u64) -> Option<u64> {
     region(addr).map(|r| r.start.load(Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::fixture::Statics;
+    use super::*;
+
+    const UNITS: u64 = 64;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Add(u64, u64, bool),
+        Remove(u64, u64),
+        Refuse(u64, u64),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let range = (1..UNITS).prop_flat_map(|at| (Just(at), at + 1..=UNITS));
+        prop_oneof![
+            3 => (range.clone(), any::<bool>()).prop_map(|((a, b), told)| Op::Add(a, b, told)),
+            2 => range.clone().prop_map(|(a, b)| Op::Remove(a, b)),
+            1 => range.prop_map(|(a, b)| Op::Refuse(a, b)),
+        ]
+    }
+
+    /// Of a byte: the distance, and whether the program has told of it.
+    type Byte = Option<(u64, bool)>;
+
+    fn check(model: &[Byte], refused: &[(u64, u64)]) -> Result<(), TestCaseError> {
+        for (at, byte) in (0u64..).zip(model) {
+            prop_assert_eq!(has(at), byte.is_some(), "byte {}", at);
+            prop_assert_eq!(is_told(at), byte.is_some_and(|b| b.1));
+            prop_assert_eq!(distance(at).map(|d| d.0), byte.map(|b| b.0));
+            let known =
+                |n: u64| model[n as usize].is_some() || refused.iter().any(|r| r.0 <= n && n < r.1);
+            let first = (at..UNITS).find(|n| !known(*n));
+            prop_assert_eq!(unknown(at, UNITS), first.map(|n| (n, UNITS)));
+        }
+        let all: Vec<_> = regions().collect();
+        prop_assert!(all.iter().all(|r| r.0 < r.1));
+        prop_assert!(all.windows(2).all(|two| two[0].1 <= two[1].0), "{:?}", all);
+        let bytes = |of: &[(u64, u64)]| of.iter().map(|r| r.1 - r.0).sum::<u64>();
+        prop_assert_eq!(bytes(&all), model.iter().flatten().count() as u64);
+        let old: Vec<_> = old_regions().collect();
+        let is_old = |b: &&(u64, bool)| !b.1;
+        prop_assert_eq!(
+            bytes(&old),
+            model.iter().flatten().filter(is_old).count() as u64
+        );
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn regions_are_those_of_a_list_of_bytes(ops in vec(op(), 1..40)) {
+            let _statics = Statics::take();
+            let mut model: Vec<Byte> = vec![None; UNITS as usize + 2];
+            let mut refused: Vec<(u64, u64)> = Vec::new();
+            for (n, op) in (100u64..).zip(ops) {
+                match op {
+                    Op::Add(a, b, told) => {
+                        let part = &mut model[a as usize..b as usize];
+                        if part.iter().all(Option::is_none) {
+                            prop_assert!(add_region((a, b), n, told));
+                            part.fill(Some((n, told)));
+                        }
+                    }
+                    Op::Remove(a, b) => {
+                        remove_told(a, b);
+                        for byte in &mut model[a as usize..b as usize] {
+                            *byte = byte.filter(|b| !b.1);
+                        }
+                        refused.retain(|r| r.0 >= b || a >= r.1);
+                    }
+                    Op::Refuse(a, b) => {
+                        refuse((a, b));
+                        refused.push((a, b));
+                    }
+                }
+                check(&model, &refused)?;
+            }
+        }
+    }
+
+    #[test]
+    fn there_is_an_end_to_regions() {
+        let _statics = Statics::take();
+        for n in 0..MOST_REGIONS as u64 {
+            assert!(add_region((n * 2 + 2, n * 2 + 3), 0, true));
+        }
+        assert!(!add_region((1 << 20, 2 << 20), 0, true));
+        assert!(!has(1 << 20) && has(2));
+        remove_told(4, 5);
+        assert!(add_region((1 << 20, 2 << 20), 0, true));
+        assert_eq!(start_of((1 << 20) + 7), Some(1 << 20));
+    }
+
+    #[test]
+    fn more_refusals_than_there_is_room_for_are_forgotten() {
+        let _statics = Statics::take();
+        for n in 0..REFUSED.len() as u64 + 1 {
+            refuse((n * 2 + 1, n * 2 + 2));
+        }
+        let last = REFUSED.len() as u64 * 2 - 1;
+        assert_eq!(unknown(last, last + 1), None);
+        assert_eq!(unknown(last + 2, last + 3), Some((last + 2, last + 3)));
+    }
 }

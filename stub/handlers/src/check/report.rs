@@ -3,11 +3,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::MAX_FRAMES;
 use ulpf_lib::ring::found::{By, Report, Wrong};
-use ulpf_lib::sys;
+use ulpf_lib::sync::futex;
 
 use super::blocks::Block;
 use super::found::findings;
@@ -197,8 +196,7 @@ fn wake() {
     let Some(h) = g().header() else { return };
     if h.reader_waits.load(Relaxed) != 0 {
         h.wake.fetch_add(1, SeqCst);
-        // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
-        let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, k::FUTEX_WAKE, i32::MAX) };
+        futex::wake_all(&h.wake);
     }
 }
 

@@ -106,21 +106,42 @@ pub fn add(at: u64) -> Option<(u64, [u8; THUNK], [u8; JUMP])> {
     let [first, last] = &SPAN;
     first.fetch_min(at, Relaxed);
     last.fetch_max(after, Relaxed);
+    Some((thunk, code(thunk, after, record(n) as u64)?, jump(n)))
+}
+
+/// Requests in `[start, end)` are not there any more: those that are `gone`, by address and the jump that stood there. True:
+/// there were some.
+pub fn remove(start: u64, end: u64, gone: impl Fn(u64, &[u8]) -> bool) -> bool {
+    let mut any = false;
+    for n in 0..count() {
+        let Some(at) = known(n)
+            .map(|k| k.pc)
+            .filter(|at| (start..end).contains(at))
+        else {
+            continue;
+        };
+        if gone(at, &jump(n)) {
+            // SAFETY: as in `add`: a request that is nowhere.
+            unsafe { (*record(n)).pc = 0 };
+            any = true;
+        }
+    }
+    any
+}
+
+/// Calls `f` with where each request is.
+pub fn each(mut f: impl FnMut(u64)) {
+    all().for_each(|known| f(known.pc));
+}
+
+/// To the thunk of this number.
+fn jump(n: usize) -> [u8; JUMP] {
     let mut jump = [0; JUMP];
     let (head, to) = jump.split_at_mut(JUMPS.len());
     head.copy_from_slice(&JUMPS);
+    let thunk = CODE_AT.load(Relaxed) + (n * THUNK) as u64;
     to.copy_from_slice(&thunk.to_le_bytes());
-    Some((thunk, code(thunk, after, record(n) as u64)?, jump))
-}
-
-/// No requests are in `[start, end)` any more: that is mapped no more.
-pub fn remove(start: u64, end: u64) {
-    for n in 0..count() {
-        if known(n).is_some_and(|k| (start..end).contains(&k.pc)) {
-            // SAFETY: as in `add`: a request that is nowhere.
-            unsafe { (*record(n)).pc = 0 };
-        }
-    }
+    jump
 }
 
 /// Where a thread goes on that stands in the middle of a request about to become a jump: at its beginning, and how far rdi is

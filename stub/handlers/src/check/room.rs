@@ -83,3 +83,62 @@ pub fn each_window(addr: u64, len: u64, mut f: impl FnMut(u64, u64)) {
         at = stop;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::fixture::Heap;
+    use super::*;
+
+    #[test]
+    fn who_wants_more_than_is_mapped_says_how_much() {
+        let heap = Heap::new(1 << 20, 0);
+        // (The first granule is nobody's.)
+        assert!(matches!(carve(2), Err(NoRoom::Grow(n)) if n == 3 * GRANULE));
+        heap.grow(3 * GRANULE);
+        assert_eq!(carve(2).ok(), Some(GRANULE));
+        assert!(matches!(carve(1), Err(NoRoom::Grow(GRANULE))));
+    }
+
+    #[test]
+    fn what_was_refused_is_not_asked_for_again() {
+        let heap = Heap::new(1 << 20, 0);
+        assert!(heap.retry(|| carve(32)).is_none());
+        assert!(matches!(carve(32), Err(NoRoom::Never)));
+        assert!(matches!(carve(31), Err(NoRoom::Grow(_))));
+        assert_eq!(heap.retry(|| carve(2)), Some(GRANULE));
+    }
+
+    #[test]
+    fn only_whole_pages_are_given_back() {
+        let mut heap = Heap::new(1 << 20, 0);
+        let at = arena() + GRANULE;
+        heap.bytes(at, GRANULE).fill(1);
+        give_back(at + 100, 3 * PAGE_SIZE);
+        let bytes = heap.bytes(at, GRANULE);
+        let zero = bytes.iter().filter(|b| **b == 0).count();
+        assert_eq!(zero as u64, 2 * PAGE_SIZE);
+        let given = PAGE_SIZE as usize..3 * PAGE_SIZE as usize;
+        assert!(bytes[given].iter().all(|b| *b == 0));
+        heap.bytes(at, GRANULE).fill(1);
+        give_back(at + 1, PAGE_SIZE);
+        assert!(heap.bytes(at, GRANULE).iter().all(|b| *b == 1));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn pieces_are_side_by_side_and_in_one_window(at in 0..4 * shadow::WINDOW, len in 0..3 * shadow::WINDOW) {
+            let _heap = Heap::new(1 << 20, 0);
+            let mut next = at;
+            each_window(arena() + at, len, |piece, n| {
+                let piece = piece - arena();
+                assert_eq!(piece, next);
+                assert!(n > 0 && piece / shadow::WINDOW == (piece + n - 1) / shadow::WINDOW);
+                next = piece + n;
+            });
+            prop_assert_eq!(next, at + len);
+        }
+    }
+}

@@ -2,15 +2,17 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
+use linux_raw_sys::errno::{EINVAL, ENOMEM};
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::found::{Asked, By, Wrong};
 
 use super::entries::{self, Function};
 use super::heap::{self, Origin};
 use super::room::NoRoom;
-use super::{arena, blocks, depot, known, news, old, overlaps, report, shadow};
-use crate::runtime::memory;
+use super::{arena, blocks, depot, errno, files, known, news, old, overlaps, report, shadow};
+use crate::global::machine;
 use crate::runtime::thread::Current;
+use crate::runtime::{memory, park};
 use crate::stacks;
 
 /// Callers that are noted for each block. Written before `ON`.
@@ -57,15 +59,19 @@ impl Caller<'_> {
     }
 }
 
-/// Serves a call with these arguments. With a thread and its registers, what is wrong is reported.
+/// Serves a call with these arguments. With a thread and its registers, what is wrong is reported. `goes_on`: the call can go on
+/// as one of the program's own function.
 pub fn serve(
-    function: Function,
+    (function, goes_on): (Function, bool),
     thread: Option<Current>,
     gprs: Option<&Gprs>,
     [a, b, c]: [u64; 3],
 ) -> Outcome {
     use Outcome::{NeedsRoom, Passes, Returns};
-    if function.frees_or_asks() && a != 0 && is_theirs(a) {
+    if goes_on && function.frees_or_asks() && a != 0 && is_theirs(a, thread, gprs) {
+        return Passes;
+    }
+    if goes_on && function.allocates(a) && entries::begins_itself() {
         return Passes;
     }
     if function.frees_or_asks() && arena::has(a) {
@@ -78,8 +84,6 @@ pub fn serve(
         gprs,
         noted: 0,
     };
-    /// What no heap can have.
-    const NONE: Outcome = Returns(0);
     let allocate = |caller: &mut Caller, size: u64, align: u64, zeroed: bool| {
         let (noted, by) = caller.note();
         let asked = asked(function, a);
@@ -94,30 +98,33 @@ pub fn serve(
                 }
                 NeedsRoom(bytes)
             }
-            Err(NoRoom::Never) => NONE,
+            Err(NoRoom::Never) => fails(ENOMEM),
         }
     };
+    let aligned =
+        |caller: &mut Caller, size: u64, align: u64| match align.checked_next_power_of_two() {
+            Some(align) => allocate(caller, size, align, false),
+            None => fails(EINVAL),
+        };
     match function {
         Function::Malloc => allocate(&mut caller, a, 16, false),
         Function::Calloc => match a.checked_mul(b) {
             Some(size) => allocate(&mut caller, size, 16, true),
-            None => NONE,
+            None => fails(ENOMEM),
         },
-        Function::Memalign => allocate(&mut caller, b, a.next_power_of_two(), false),
-        Function::NewAligned => allocate(&mut caller, a, b.next_power_of_two(), false),
+        Function::Memalign => aligned(&mut caller, b, a),
+        Function::NewAligned => aligned(&mut caller, a, b),
         Function::Valloc => allocate(&mut caller, a, 4096, false),
         Function::Pvalloc => match a.max(1).checked_next_multiple_of(4096) {
             Some(size) => allocate(&mut caller, size, 4096, false),
-            None => NONE,
+            None => fails(ENOMEM),
         },
         Function::PosixMemalign => {
-            const EINVAL: u64 = 22;
-            const ENOMEM: u64 = 12;
             if !b.is_power_of_two() || b < 8 {
-                return Returns(EINVAL);
+                return Returns(EINVAL.into());
             }
             match allocate(&mut caller, c, b, false) {
-                Returns(0) => Returns(ENOMEM),
+                Returns(0) => Returns(ENOMEM.into()),
                 Returns(block) => {
                     memory::put(a, &block);
                     Returns(0)
@@ -130,13 +137,15 @@ pub fn serve(
                 Function::Realloc => Some(b),
                 _ => b.checked_mul(c),
             };
-            let Some(size) = size else { return NONE };
+            let Some(size) = size else {
+                return fails(ENOMEM);
+            };
             if a == 0 {
                 return allocate(&mut caller, size, 16, false);
             }
             if size == 0 {
                 free(&mut caller, a, By::Realloc);
-                return NONE;
+                return Returns(0);
             }
             reallocate(&mut caller, a, size, asked(function, a))
         }
@@ -176,9 +185,49 @@ pub fn serve(
     }
 }
 
-/// Is the block the program's own, from before the heap was checked?
-fn is_theirs(block: u64) -> bool {
-    entries::PASSES.load(Relaxed) && !arena::has(block) && !old::serves(block)
+/// There is no such block.
+fn fails(why: u32) -> Outcome {
+    errno::set(why);
+    Outcome::Returns(0)
+}
+
+/// Is the block the program's own: from before the heap was checked, or from another function of its allocator?
+fn is_theirs(block: u64, thread: Option<Current>, gprs: Option<&Gprs>) -> bool {
+    if arena::has(block) {
+        return false;
+    }
+    match entries::PASSES.load(Relaxed) {
+        true => !old::serves(block),
+        false => entries::OTHERS.load(Relaxed) && may_be_block(block, thread, gprs),
+    }
+}
+
+/// Can an allocator have given this address? No stack is its memory, and no file.
+fn may_be_block(addr: u64, thread: Option<Current>, gprs: Option<&Gprs>) -> bool {
+    let stack = thread.zip(gprs);
+    let on_stack = || stack.is_some_and(|(t, gprs)| is_on_stack(t, gprs, addr));
+    addr.is_multiple_of(8) && !files::has(addr) && !on_stack()
+}
+
+/// Is the address on the stack that the thread is on? An allocator may have what lies directly above a thread's.
+fn is_on_stack(t: Current, gprs: &Gprs, addr: u64) -> bool {
+    /// Below the stack pointer, and above it on a stack of which nothing is known.
+    const NEAR: u64 = 64 << 10;
+    /// The least distance between the first thread's stack and other memory (`mmap_base` in arch/x86/mm/mmap.c).
+    const GAP: u64 = 128 << 20;
+    /// Arguments and environment, at the most.
+    const ARGUMENTS: u64 = 6 << 20;
+    /// Where a C library makes a thread's stack, its own data are at the upper end.
+    const THREADS: u64 = 64 << 20;
+    let rsp = gprs.rsp;
+    let above = |end: u64, most: u64| end > rsp && end - rsp < most;
+    let (random, (data, _)) = (machine().random, park::bases(t));
+    let end = match t.tid() == t.tgid() {
+        _ if above(random, GAP) => random + ARGUMENTS,
+        false if above(data, THREADS) => data,
+        _ => rsp + NEAR,
+    };
+    (rsp.saturating_sub(NEAR)..end).contains(&addr)
 }
 
 /// What is noted of a block that this function allocates, given its first argument.
@@ -236,7 +285,7 @@ fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outco
     let new = match heap::allocate(size, 16, caller.origin(by, asked, noted), false) {
         Ok(new) => new,
         Err(NoRoom::Grow(bytes)) => return Outcome::NeedsRoom(bytes),
-        Err(NoRoom::Never) => return Outcome::Returns(0),
+        Err(NoRoom::Never) => return fails(ENOMEM),
     };
     heap::copy(block, new, old.size.min(size));
     if let Err(wrong) = free_any(block, By::Malloc, noted) {

@@ -190,3 +190,146 @@ fn first(addr: u64, len: u64, other: u8) -> Option<u64> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::fixture::Statics;
+    use super::*;
+
+    /// Bytes on both sides of the boundary between two windows.
+    const HALF: u64 = 256;
+    const ALL: u64 = 2 * HALF;
+    const ARENA_AT: u64 = 1 << 40;
+    const FROM: u64 = ARENA_AT + 3 * WINDOW - HALF;
+
+    /// Two windows of an arena whose aliases, and so whose bits, lie apart.
+    struct Bits {
+        // (Dropped first.)
+        _statics: Statics,
+        bits: Box<[u8]>,
+    }
+
+    impl Bits {
+        fn new() -> Bits {
+            let statics = Statics::take();
+            arena::START.store(ARENA_AT, Relaxed);
+            let mut bits = vec![0u8; 4 * (HALF / 8) as usize].into_boxed_slice();
+            // The table's address is that of the bits of address 0.
+            let table = bits.as_mut_ptr() as u64;
+            let alias = 1u64 << 30;
+            statics.use_bits(table - alias / 8);
+            // The second window's aliases come first, and between them is a gap.
+            assert!(settle(FROM, (alias + 2 * HALF).wrapping_sub(FROM)));
+            assert!(settle(FROM + HALF, alias.wrapping_sub(FROM + HALF)));
+            Bits {
+                _statics: statics,
+                bits,
+            }
+        }
+
+        fn is_closed(&self, n: u64) -> bool {
+            let at = match n < HALF {
+                true => n + 2 * HALF,
+                false => n - HALF,
+            };
+            self.bits[at as usize / 8] >> (at % 8) & 1 == 1
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Close(u64, u64),
+        Open(u64, u64),
+        CloseBytes(u64, u64),
+        OpenBytes(u64, u64),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let range = (0..ALL).prop_flat_map(|at| (Just(at), 0..=ALL - at));
+        let blocks = (0..ALL / 8).prop_flat_map(|at| (Just(at * 8), 0..=ALL - at * 8));
+        prop_oneof![
+            blocks.clone().prop_map(|(at, len)| Op::Close(at, len)),
+            blocks.prop_map(|(at, len)| Op::Open(at, len)),
+            range.clone().prop_map(|(at, len)| Op::CloseBytes(at, len)),
+            range.prop_map(|(at, len)| Op::OpenBytes(at, len)),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn the_bits_are_those_of_a_list_of_bytes(ops in vec(op(), 1..40), look in vec((0..ALL, 0..ALL), 20)) {
+            let bits = Bits::new();
+            let mut model = vec![false; ALL as usize];
+            for op in ops {
+                let mut set = |from: u64, to: u64, closed| model[from as usize..to as usize].fill(closed);
+                match op {
+                    Op::Close(at, len) => {
+                        close(FROM + at, len);
+                        set(at, (at + len).next_multiple_of(8), true);
+                    }
+                    Op::Open(at, len) => {
+                        open(FROM + at, len);
+                        set(at, (at + len).next_multiple_of(8), true);
+                        set(at, at + len, false);
+                    }
+                    Op::CloseBytes(at, len) => {
+                        close_bytes(FROM + at, len);
+                        set(at, at + len, true);
+                    }
+                    Op::OpenBytes(at, len) => {
+                        open_bytes(FROM + at, len);
+                        set(at, at + len, false);
+                    }
+                }
+                for n in 0..ALL {
+                    prop_assert_eq!(bits.is_closed(n), model[n as usize], "byte {}", n);
+                }
+            }
+            for (at, len) in look {
+                let len = len.min(ALL - at);
+                let find = |closed| (at..at + len).find(|n| model[*n as usize] == closed);
+                prop_assert_eq!(first_closed(FROM + at, len).map(|a| a - FROM), find(true));
+                prop_assert_eq!(first_open(FROM + at, len).map(|a| a - FROM), find(false));
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_keeps_its_distance() {
+        let _bits = Bits::new();
+        let before = reachable(FROM);
+        assert!(settle(FROM, before.wrapping_sub(FROM)));
+        assert!(!settle(FROM, 4096));
+        forget();
+        assert_eq!(reachable(FROM), FROM);
+        assert_eq!(bits(FROM), None);
+    }
+
+    #[test]
+    fn what_has_no_bits_may_be_touched() {
+        let _bits = Bits::new();
+        let none = ARENA_AT + 9 * WINDOW;
+        close(none, 64);
+        assert_eq!(first_closed(none, 64), None);
+        assert_eq!(first_open(none, 64), Some(none));
+        assert_eq!(first_closed(64, 64), None);
+    }
+
+    #[test]
+    fn a_range_is_checked_from_where_the_arena_or_a_region_begins() {
+        let _bits = Bits::new();
+        let (at, end) = (1 << 20, 1 << 21);
+        assert!(regions::add_region((at, end), 0, true));
+        assert_eq!(checked_from(at + 5, at + 9), at + 5);
+        assert_eq!(checked_from(at - 5, at + 9), at);
+        assert_eq!(checked_from(at - 5, at), at);
+        assert_eq!(checked_from(end, end + 9), end + 9);
+        assert_eq!(checked_from(ARENA_AT - 8, ARENA_AT + 8), ARENA_AT);
+        assert_eq!(checked_from(ARENA_AT - 8, ARENA_AT), ARENA_AT);
+        assert_eq!(checked_from(ARENA_AT + 8, ARENA_AT + 16), ARENA_AT + 8);
+    }
+}

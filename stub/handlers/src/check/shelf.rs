@@ -9,8 +9,9 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_lib::ring::found::{Counts, Findings, SHELVES};
+use ulpf_lib::sync::lock::{Lock, Locked};
 
-use super::arena::{self, GRANULE, Lock, Locked};
+use super::arena::{self, GRANULE};
 use super::blocks::{Granule, get, granule, offset, owner, put_free, slot_of};
 use super::chain::Chain;
 use super::found::{count, findings};
@@ -58,6 +59,13 @@ pub fn adopt(twin: Twin) {
     // (At rest, when no lock is taken.)
     twin.take(&ALL);
     twin.take(&USED);
+}
+
+/// As it is before any thread has used a shelf.
+#[cfg(test)]
+pub fn reset() {
+    super::twin::clear(&ALL);
+    super::twin::clear(&USED);
 }
 
 /// The number and the size of slots for so many bytes.
@@ -188,5 +196,89 @@ impl Taken {
             Granule::Large(n) => large::put_back(slot, n, get(slot)),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::Heap;
+    use super::super::heap;
+    use super::*;
+
+    #[test]
+    fn each_size_has_the_smallest_class_that_holds_it() {
+        let mut sizes: [u64; CLASSES] = [0; CLASSES];
+        let mut last = (0, 0);
+        for need in 1..=heap::LARGEST {
+            let (n, size) = class(need);
+            assert!(size >= need && size >= arena::SMALLEST && size % 16 == 0);
+            // At most one eighth is lost, beside the smallest ones.
+            assert!(need <= 128 || size - need < need / 8 + 1, "{need}: {size}");
+            assert!(need > 128 || size < need.max(arena::SMALLEST) + 16);
+            assert_eq!(class(size), (n, size));
+            assert!(sizes[n] == 0 || sizes[n] == size, "class {n}");
+            sizes[n] = size;
+            assert!((n, size) >= last && n <= last.0 + 1, "{need}");
+            last = (n, size);
+        }
+    }
+
+    #[test]
+    fn a_granule_is_divided_into_slots_that_lie_in_it() {
+        let heap = Heap::new(16 << 20, 0);
+        for need in [1, 33, 129, 200, 5000, heap::LARGEST] {
+            let shelf = take(3);
+            let size = class(need).1;
+            let slot = heap.retry(|| heap::small(&shelf, need)).unwrap();
+            assert_eq!(slot % GRANULE, 0, "the first one of its granule");
+            assert!(granule(slot) == Granule::Small(size));
+            for n in 1..GRANULE / size {
+                assert_eq!(heap::small(&shelf, need).ok(), Some(slot + n * size));
+            }
+            assert_eq!(owner(slot), 3);
+            drop(shelf);
+            let last = arena::arena() + slot + GRANULE / size * size;
+            let of = take_of(last - 1).map(|(shelf, slot, size)| (shelf.number(), slot, size));
+            assert_eq!(of, Some((3, last - size - arena::arena(), size)));
+            // What is left of the granule is no slot, nor is what nobody has carved yet.
+            assert_eq!(slot_of(last), None);
+        }
+    }
+
+    #[test]
+    fn numbers_beyond_the_last_shelf_begin_again() {
+        let _heap = Heap::new(1 << 20, 0);
+        assert_eq!(take(SHELVES + 2).number(), 2);
+    }
+
+    #[test]
+    fn a_slot_that_is_taken_back_is_the_next_one() {
+        let heap = Heap::new(1 << 20, 0);
+        let shelf = take(1);
+        let small = || heap.retry(|| heap::small(&shelf, 100)).unwrap();
+        let [a, b, c] = [small(), small(), small()];
+        for slot in [a, c] {
+            shelf.take_back(slot);
+            assert_eq!(get(slot).state, super::super::blocks::FREE);
+        }
+        assert_eq!([small(), small(), small()], [c, a, b + class(100).1 * 2]);
+    }
+
+    #[test]
+    fn the_most_bytes_are_seen_though_shelves_look_now_and_then() {
+        let heap = Heap::new(1 << 20, 0);
+        let f = heap.findings();
+        for _ in 0..100 {
+            take(0).allocated(1000);
+            take(5).allocated(500);
+        }
+        assert_eq!(f.bytes(), 150_000);
+        let most = f.most.load(Relaxed);
+        assert!((150_000 - 2 * 4096..=150_000).contains(&most), "{most}");
+        for _ in 0..100 {
+            take(5).released(500);
+        }
+        assert_eq!((f.bytes(), f.freed()), (100_000, 100));
+        assert_eq!(f.most.load(Relaxed), most);
     }
 }

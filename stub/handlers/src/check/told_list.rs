@@ -89,6 +89,15 @@ pub fn adopt(twin: Twin) {
     }
 }
 
+/// As it is before [`begin`].
+#[cfg(test)]
+pub fn reset() {
+    USED.store(FIRST, Relaxed);
+    FREE.store(0, Relaxed);
+    COUNT.store(0, Relaxed);
+    AT.store(0, Relaxed);
+}
+
 /// Where it is.
 pub fn place() -> u64 {
     AT.load(Relaxed)
@@ -223,4 +232,119 @@ pub fn remove(list: u32, n: u32) {
     change(n, |old| *old = EMPTY);
     set_ahead(n, 0, FREE.swap(n, Relaxed));
     COUNT.fetch_sub(1, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::collections::btree_map::Entry;
+    use std::ops::Bound::*;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::fixture::{Map, Statics};
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Add(u32, u64, u32),
+        Remove(u32, u64, u32),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let what = (BLOCKS..=POOLS, 1u64..40, 0u32..3);
+        prop_oneof![
+            3 => what.clone().prop_map(|(list, start, pool)| Op::Add(list, start, pool)),
+            2 => what.prop_map(|(list, start, pool)| Op::Remove(list, start, pool)),
+        ]
+    }
+
+    type Model = BTreeMap<(u64, u32), u32>;
+
+    fn check(list: u32, model: &Model) -> Result<(), TestCaseError> {
+        let mut n = from(list, 0);
+        for (&(start, pool), &number) in model {
+            prop_assert_eq!(n, number);
+            prop_assert_eq!((get(n).start, get(n).pool), (start, pool));
+            prop_assert_eq!(get(n).size, start * 3);
+            n = after(n);
+        }
+        prop_assert_eq!(n, 0, "the end");
+        for start in 0..41 {
+            let first = model.range((start, 0)..).next().map_or(0, |e| *e.1);
+            prop_assert_eq!(from(list, start), first);
+            let last = model.range((Unbounded, Excluded((start, 0)))).next_back();
+            prop_assert_eq!(before(list, start), last.map_or(0, |e| *e.1));
+            for pool in 0..3 {
+                let one = model.get(&(start, pool)).copied();
+                prop_assert_eq!(find(list, start, pool), one);
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn the_lists_are_sorted_maps(ops in vec(op(), 1..120)) {
+            let _statics = Statics::take();
+            let map = Map::new(LEN);
+            begin(map.at);
+            let mut models = [Model::new(), Model::new()];
+            let mut most = 0;
+            for op in ops {
+                match op {
+                    Op::Add(list, start, pool) => {
+                        let model = &mut models[list as usize];
+                        if let Entry::Vacant(place) = model.entry((start, pool)) {
+                            let n = add(list, start, pool);
+                            prop_assert!(n >= FIRST);
+                            change(n, |told| told.size = start * 3);
+                            place.insert(n);
+                        }
+                    }
+                    Op::Remove(list, start, pool) => {
+                        if let Some(n) = models[list as usize].remove(&(start, pool)) {
+                            remove(list, n);
+                        }
+                    }
+                }
+                let count: usize = models.iter().map(BTreeMap::len).sum();
+                most = most.max(count);
+                prop_assert_eq!(is_empty(), count == 0);
+                prop_assert_eq!(USED.load(Relaxed) as usize, FIRST as usize + most, "records are used again");
+                check(BLOCKS, &models[0])?;
+                check(POOLS, &models[1])?;
+            }
+        }
+    }
+
+    #[test]
+    fn one_in_four_has_another_level() {
+        let _statics = Statics::take();
+        let mut counts = [0u32; LEVELS + 1];
+        for _ in 0..1 << 16 {
+            counts[levels() as usize] += 1;
+        }
+        assert_eq!(counts[0], 0);
+        for (level, count) in counts.iter().enumerate().skip(1).take(4) {
+            let expected = 3 << (16 - 2 * level);
+            assert!(count.abs_diff(expected) < expected / 4, "{level}: {count}");
+        }
+    }
+
+    #[test]
+    fn there_is_an_end_to_records() {
+        let _statics = Statics::take();
+        let map = Map::new(LEN);
+        begin(map.at);
+        USED.store(MOST - 1, Relaxed);
+        assert_eq!(add(BLOCKS, 1, 0), MOST - 1);
+        assert_eq!(add(BLOCKS, 2, 0), 0);
+        remove(BLOCKS, MOST - 1);
+        assert_eq!(add(BLOCKS, 3, 0), MOST - 1);
+        assert_eq!(from(BLOCKS, 0), MOST - 1);
+        assert_eq!(get(MOST - 1).start, 3);
+    }
 }

@@ -1,5 +1,12 @@
 //! Another copy of our image, in the same memory.
 
+/// All bytes of the static are zero again.
+#[cfg(test)]
+pub fn clear<T>(ours: &'static T) {
+    // SAFETY: a static that consists of atomics, of which any pattern is valid; the fixture's owner alone uses it.
+    unsafe { (ours as *const T as *mut T).write_bytes(0, 1) };
+}
+
 /// Another image of ours, which nobody uses any more.
 #[derive(Clone, Copy)]
 pub struct Twin {

@@ -5,7 +5,7 @@ use core::mem::offset_of;
 
 use ulpf_stub_tables::stacks::Word;
 
-use super::frame::UContext;
+use super::frame::{SW_RESERVED, UContext};
 use super::thread::{BLOCK, Thread};
 use ulpf_engine::cpu::Gprs;
 
@@ -133,9 +133,11 @@ gprs_asm!(
     "mov [rsp-16], rax",
     "movzx eax, word ptr [rsp+{ss}]",
     "mov [rsp-8], rax",
+    // The components that the kernel has saved (`_fpx_sw_bytes.xfeatures`), and no others: XRSTOR touches the last byte
+    // of all that it is asked for, and a frame has no room for AMX tiles that the program has never asked for.
     "mov rcx, [rsp+{fpstate}]",
-    "mov eax, -1",
-    "mov edx, -1",
+    "mov eax, [rcx+{xfeatures}]",
+    "mov edx, [rcx+{xfeatures}+4]",
     "xrstor64 [rcx]",
     load_gprs!(),
     "mov rax, [rsp+{gprs}+{rax}]",
@@ -182,6 +184,7 @@ gprs_asm!(
     cs = const offset_of!(UContext, cs),
     ss = const offset_of!(UContext, ss),
     fpstate = const offset_of!(UContext, fpstate),
+    xfeatures = const SW_RESERVED + 8,
     rip = const offset_of!(UContext, gprs) + offset_of!(Gprs, rip),
     rsp = const offset_of!(UContext, gprs) + offset_of!(Gprs, rsp),
     rflags = const offset_of!(UContext, gprs) + offset_of!(Gprs, rflags),

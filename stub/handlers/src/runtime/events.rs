@@ -150,10 +150,29 @@ pub struct Foreseen {
     pub stopped: bool,
 }
 
+/// Beside credentials.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Confined {
+    Credentials,
+    /// Root and namespaces.
+    Place,
+    /// The same, and perhaps the user namespace.
+    Users,
+    /// A landlock domain.
+    Domain,
+    Limits,
+}
+
 /// What a program thread asks of the stub's task. `…Begin` parks all other threads until `End`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
     None,
+    /// What the thread may has changed (`Thread::rights`, and this); `groups`: so many supplementary groups.
+    Confined {
+        which: Confined,
+        groups: u64,
+        len: u32,
+    },
     /// Park the others; nothing else.
     ForkBegin,
     /// Code at this address, which a backtrace has come to, is not known; 0: a file has been mapped.
@@ -164,6 +183,12 @@ pub enum Request {
     ReleaseBegin {
         start: u64,
         end: u64,
+    },
+    /// Change moved memory where it is: another protection, or (`None`) no content. `Own::changed_in_place` has the answer.
+    ChangeInPlace {
+        start: u64,
+        end: u64,
+        prot: Option<u8>,
     },
     /// Open the guarded pages in `[start, end)` for one step.
     OpenBegin {

@@ -13,10 +13,12 @@ pub mod library_link;
 pub mod library_state;
 pub mod mapped;
 pub mod memory;
+pub mod owed;
 pub mod park;
 pub mod robust;
 pub mod sequences;
 pub mod thread;
+pub mod tracer;
 pub mod waiting;
 
 pub use ulpf_engine::frame;

@@ -1,9 +1,11 @@
 //! How a thread comes to rest and goes on.
 
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::eflags;
+use ulpf_lib::sync::futex;
+use ulpf_lib::sync::rest::{self, Futexes};
 use ulpf_lib::sys;
 use ulpf_lib::sys::uapi::arch::*;
 
@@ -11,29 +13,29 @@ use super::areas;
 use super::events::{Event, Request};
 use super::frame::{SigInfo, UContext};
 use super::memory;
+use super::owed;
 use super::thread::{Current, State, Thread};
+use super::tracer;
 use crate::global::{g, machine};
 use crate::runtime::events::Resume;
 use crate::signals::numbers::{SIG_DFL, SIG_IGN};
 use crate::signals::{delivery, kernel, leaving, masks};
 
-/// Not FUTEX_PRIVATE: since Linux 6.16 an address space gets a table of its own for those when its first thread is
-/// created, and who waits already is not found there any more. The kernel thinks of threads of one process only; the
-/// stub's task is another one in the same address space, and creates a thread while the program's wait.
-pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32) {
-    // SAFETY: a live word.
-    let _ = unsafe { sys!(k::__NR_futex, word as *const _, k::FUTEX_WAIT, seen, 0) };
-}
+/// Waiting and waking by futex(2), for the protocol of `ulpf_lib::sync::rest`.
+pub struct Futex;
 
-pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
-    // SAFETY: a live word.
-    let _ = unsafe { sys!(k::__NR_futex, word as *const _, k::FUTEX_WAKE, i32::MAX) };
+impl Futexes<AtomicU32> for Futex {
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        futex::wait(word, seen);
+    }
+    fn wake(&self, word: &AtomicU32) {
+        futex::wake_all(word);
+    }
 }
 
 /// Tells the stub's task that something has happened.
 pub fn notify() {
-    g().event.fetch_add(1, SeqCst);
-    futex_wake(&g().event);
+    rest::notify(&g().event, &Futex);
 }
 
 fn read_bases(t: Current) {
@@ -96,14 +98,11 @@ fn processor() -> i32 {
     }
 }
 
-fn wait_go(t: Current) {
-    while t.go.swap(0, SeqCst) == 0 {
-        futex_wait(&t.go, 0);
-    }
-}
-
 /// Rests until the stub's task lets the thread go on, then does what the debugger asked for.
 pub fn park(t: Current, uc: &mut UContext, event: Event) {
+    if t.has_left() {
+        return;
+    }
     masks::close(t, uc);
     let own = steps_itself(t, uc);
     let mut event = event;
@@ -114,9 +113,7 @@ pub fn park(t: Current, uc: &mut UContext, event: Event) {
         i.event.set(event);
         i.resume.set(Resume::Continue { signal: None });
         t.ctx.store(uc, Release);
-        t.set_state(State::Parked);
-        notify();
-        wait_go(t); // the waker has set Running
+        t.gate().rest(State::Parked, &g().event, &Futex);
         write_bases(t);
         follow_area(t);
         kernel::refresh_if_due(t);
@@ -223,15 +220,28 @@ pub fn set_tf(uc: &mut UContext, on: bool) {
     }
 }
 
-/// Hands `r` to the stub's task and waits until it is served.
+/// There is no task any more that serves requests: it has failed, and the threads go on without it.
+static UNATTENDED: AtomicBool = AtomicBool::new(false);
+
+/// No request is made from now on. Those that wait are answered by whoever calls this.
+pub fn unattended() {
+    UNATTENDED.store(true, SeqCst);
+}
+
+/// Hands `r` to the stub's task and waits until it is served. Returns at once where that task has failed, or let the thread
+/// go.
 pub fn request(t: Current, uc: &mut UContext, r: Request) {
+    if tracer::holds(t) && owed::put_off(t, r) {
+        return;
+    }
+    if UNATTENDED.load(SeqCst) || t.has_left() {
+        return;
+    }
     masks::close(t, uc);
     read_bases(t);
     t.own().request.set(r);
     t.ctx.store(uc, Release);
-    t.set_state(State::Requesting);
-    notify();
-    wait_go(t);
+    t.gate().rest(State::Requesting, &g().event, &Futex);
     follow_area(t);
 }
 
@@ -271,17 +281,8 @@ pub fn leave_syscall(t: Current, uc: &mut UContext) {
         t.untrap.store(false, Relaxed);
         set_tf(uc, false);
     }
-    if t.state
-        .compare_exchange(
-            State::InSyscall as u32,
-            State::Running as u32,
-            SeqCst,
-            SeqCst,
-        )
-        .is_err()
-        || g().world.load(SeqCst) != 0
-        || t.hold.load(SeqCst)
-    {
+    let stopped = !t.gate().may_run(State::InSyscall, &g().world);
+    if stopped && !tracer::holds(t) || t.hold.load(SeqCst) {
         park(t, uc, Event::None);
     }
 }

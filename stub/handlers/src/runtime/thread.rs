@@ -25,7 +25,10 @@ use core::sync::atomic::{
 use linux_raw_sys::errno::ESRCH;
 use linux_raw_sys::general as k;
 use ulpf_engine::exec::Site;
+use ulpf_lib::place;
 pub use ulpf_lib::ring::SystemCall as Call;
+use ulpf_lib::sync::rest::Gate;
+pub use ulpf_lib::sync::rest::State;
 use ulpf_lib::sys;
 
 use super::events::{Event, Events, Foreseen, Request, Resume, Tid};
@@ -35,30 +38,13 @@ use super::library_state::LibraryState;
 use super::mapped::{Locks, Mapped};
 use super::sequences::{Registered, Section};
 use super::waiting::Waiting;
+use crate::rights::Published;
 use crate::signals::actions::ActionTable;
 
 pub const BLOCK: usize = 256 << 10;
 pub const MAX_THREADS: usize = 1 << 15;
 /// Old values of one access, and what a system call needs beside the program's memory.
 pub const SCRATCH: usize = 48 << 10;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum State {
-    /// Slot not in use.
-    Free = 0,
-    /// Created, first instruction not yet reached.
-    Starting = 1,
-    Running = 2,
-    /// Inside a system call made for the program: touches no program memory in user mode and looks
-    /// at `world` before it goes on, so it counts as parked.
-    InSyscall = 3,
-    /// Waits on `go`; `ctx` is valid.
-    Parked = 4,
-    /// Waits on `go` until the stub's task has served `request`; counts as parked.
-    Requesting = 5,
-    Dead = 6,
-}
 
 #[repr(C)]
 pub struct Thread {
@@ -117,6 +103,8 @@ pub struct Thread {
     pub kin: AtomicBool,
     /// The program's seccomp filters.
     pub filters: Filters,
+    /// Its credentials after the last call that could change them.
+    pub rights: Published,
     /// Head of its list of robust locks (set_robust_list), or 0.
     pub robust: AtomicU64,
     /// What it has registered for restartable sequences ([`crate::sections`]).
@@ -147,6 +135,8 @@ pub struct Own {
     pub spawned: Cell<bool>,
     /// It is such a child, and has asked to be traced by its parent (`crate::syscalls::tracing`).
     pub traced: Cell<bool>,
+    /// A task beside the program's threads that traces one of them, or did (`super::tracer`).
+    pub traces: Cell<bool>,
     /// Signals that arrived while our own code ran.
     pub deferred: [Cell<SigInfo>; DEFERRED],
     pub deferred_len: Cell<usize>,
@@ -206,10 +196,12 @@ pub struct Own {
     pub visit: Cell<u64>,
     /// What a patch's body has come to is left to the fault's handler.
     pub unmade: Cell<bool>,
-    /// How often in a row it has not got a lock.
-    pub waited: Cell<u32>,
+    /// How often in a row it has not got a lock, and since when (CLOCK_MONOTONIC, nanoseconds; 0: it has not waited).
+    pub waited: Cell<(u32, u64)>,
     /// What a call has done to the mappings, for the stub's task.
     pub mapped: Cell<Mapped>,
+    /// The answer to [`Request::ChangeInPlace`].
+    pub changed_in_place: Cell<bool>,
     pub locks: Cell<Locks>,
     /// A seccomp filter in the kernel is to decide about the call in progress.
     pub judged: Cell<bool>,
@@ -342,14 +334,13 @@ impl Thread {
     }
 
     pub fn state(&self) -> State {
-        match self.state.load(SeqCst) {
-            1 => State::Starting,
-            2 => State::Running,
-            3 => State::InSyscall,
-            4 => State::Parked,
-            5 => State::Requesting,
-            6 => State::Dead,
-            _ => State::Free,
+        State::of(self.state.load(SeqCst))
+    }
+    /// The cells by which it comes to rest and goes on.
+    pub fn gate(&self) -> Gate<'_> {
+        Gate {
+            state: &self.state,
+            go: &self.go,
         }
     }
     pub fn set_state(&self, s: State) {
@@ -392,10 +383,11 @@ impl Thread {
     }
     /// Rests in a place where the debugger may look at it.
     pub fn rests(&self) -> bool {
-        matches!(
-            self.state(),
-            State::Parked | State::InSyscall | State::Requesting
-        )
+        self.state().rests()
+    }
+    /// A detach has let it go (`crate::signals::leaving`): what is left of its handler has nobody to wait for.
+    pub fn has_left(&self) -> bool {
+        self.leaving.load(SeqCst) && self.state() == State::Dead
     }
     /// Has the kernel finished with it? Between Dead and this it may still run on its block (and a
     /// thread inside exec(2), Dead for as long, may come back).
@@ -468,15 +460,19 @@ impl Registry {
             let Some(t) = (unsafe { slot.load(Acquire).as_ref() }) else {
                 continue;
             };
-            if t.state() == State::Dead
-                && gone(t)
-                && t.state
-                    .compare_exchange(State::Dead as u32, State::Free as u32, SeqCst, SeqCst)
-                    .is_ok()
-            {
+            // Claimed first, then looked at: another thread may have had the record meanwhile, and have ended.
+            let claim = |from: State, to: State| {
+                let state = &t.state;
+                state.compare_exchange(from as u32, to as u32, SeqCst, SeqCst)
+            };
+            if claim(State::Dead, State::Free).is_err() {
+                continue;
+            }
+            if gone(t) {
                 self.reset(t, actions);
                 return Some(t);
             }
+            t.set_state(State::Dead);
         }
         let raw = ulpf_lib::arena::map_unlisted(2 * BLOCK);
         if raw.is_null() {
@@ -491,14 +487,18 @@ impl Registry {
             }
             let _ = sys!(k::__NR_munmap, base + BLOCK, BLOCK - head);
         }
+        let next = |n| (n < MAX_THREADS).then_some(n + 1);
+        let Ok(at) = self.high.fetch_update(AcqRel, Acquire, next) else {
+            place::forget_outside(raw as u64);
+            // SAFETY: our own mapping, of which nobody knows yet.
+            let _ = unsafe { sys!(k::__NR_munmap, base, BLOCK) };
+            return None;
+        };
+        place::forget_outside(raw as u64);
+        place::note_outside(base as u64, BLOCK as u64);
         // SAFETY: zeroed memory is a valid Thread but for the enums, which `reset` writes.
         let t = unsafe { &*(base as *const Thread) };
         self.reset(t, actions);
-        let at = self.high.fetch_add(1, AcqRel);
-        if at >= MAX_THREADS {
-            self.high.store(MAX_THREADS, Release);
-            return None;
-        }
         t.index.store(at as u32, Relaxed);
         let p = self.slots.load(Acquire);
         // SAFETY: within the table.
@@ -561,6 +561,7 @@ impl Registry {
                 vfork_parent: Cell::new(0),
                 spawned: Cell::new(false),
                 traced: Cell::new(false),
+                traces: Cell::new(false),
                 deferred: [const { Cell::new(SigInfo::zeroed()) }; DEFERRED],
                 deferred_len: Cell::new(0),
                 waiting: Waiting::none(),
@@ -590,8 +591,9 @@ impl Registry {
                 hot: Cell::new(None),
                 visit: Cell::new(0),
                 unmade: Cell::new(false),
-                waited: Cell::new(0),
+                waited: Cell::new((0, 0)),
                 mapped: Cell::new(Mapped::default()),
+                changed_in_place: Cell::new(false),
                 locks: Cell::new(Locks::default()),
                 judged: Cell::new(false),
                 user_dispatch: Cell::new(None),

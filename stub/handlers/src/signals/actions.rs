@@ -3,6 +3,8 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
+use ulpf_lib::sync::lock::Lock;
+
 use super::numbers::{SIG_DFL, SIG_IGN};
 
 /// `struct sigaction` as the kernel takes it.
@@ -17,14 +19,14 @@ pub struct KernelAction {
 
 /// What the program has asked for, per signal. Shared by all threads; a vfork child has its own.
 pub struct ActionTable {
-    taken: AtomicBool,
+    lock: Lock,
     /// Given back to the kernel, or about to be: nobody serves them any more.
     pub left: AtomicBool,
     pub given: AtomicBool,
     slots: UnsafeCell<[KernelAction; 65]>,
 }
 
-// SAFETY: `slots` is touched with `taken` held; holders run with asynchronous signals blocked.
+// SAFETY: `slots` is touched with `lock` held; holders run with asynchronous signals blocked.
 unsafe impl Sync for ActionTable {}
 
 impl Default for ActionTable {
@@ -36,7 +38,7 @@ impl Default for ActionTable {
 impl ActionTable {
     pub const fn new() -> ActionTable {
         ActionTable {
-            taken: AtomicBool::new(false),
+            lock: Lock::open(),
             left: AtomicBool::new(false),
             given: AtomicBool::new(false),
             slots: UnsafeCell::new(
@@ -50,13 +52,9 @@ impl ActionTable {
         }
     }
     fn with<R>(&self, f: impl FnOnce(&mut [KernelAction; 65]) -> R) -> R {
-        while self.taken.swap(true, Acquire) {
-            core::hint::spin_loop();
-        }
+        let _locked = self.lock.lock();
         // SAFETY: the lock is ours.
-        let r = f(unsafe { &mut *self.slots.get() });
-        self.taken.store(false, Release);
-        r
+        f(unsafe { &mut *self.slots.get() })
     }
     pub fn get(&self, sig: i32) -> KernelAction {
         self.with(|s| s.get(sig as usize).copied().unwrap_or_default())
@@ -75,7 +73,7 @@ impl ActionTable {
     }
     /// Whoever held it is no more, or has stayed behind in another process.
     pub fn let_go(&self) {
-        self.taken.store(false, Release);
+        self.lock.let_go();
     }
     /// For another task than before.
     pub fn renew(&self) {

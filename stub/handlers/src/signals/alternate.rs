@@ -7,7 +7,11 @@ use crate::runtime::frame::*;
 use crate::runtime::frames::copy_frame;
 use crate::runtime::memory;
 use crate::runtime::thread::{Current, SCRATCH};
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
 use ulpf_lib::sys::failure::{EFAULT, EINVAL, ENOMEM, EPERM};
+
+const MINSIGSTKSZ: u64 = 2048;
 
 /// sigaltstack(2).
 pub fn sigaltstack(t: Current, uc: &UContext, new: u64, old: u64) -> i64 {
@@ -36,7 +40,7 @@ pub fn sigaltstack(t: Current, uc: &UContext, new: u64, old: u64) -> i64 {
                 size: 0,
             }),
             0 | SS_ONSTACK => {
-                if s.size < machine().min_sigstack {
+                if is_too_small(s.size) {
                     return ENOMEM;
                 }
                 i.alt.set(SigStack {
@@ -52,6 +56,20 @@ pub fn sigaltstack(t: Current, uc: &UContext, new: u64, old: u64) -> i64 {
         return EFAULT;
     }
     0
+}
+
+/// As the kernel has it (`sigaltstack_size_valid` in arch/x86/kernel/signal.c): room for the largest state is demanded
+/// only of a program that has asked for it.
+fn is_too_small(size: u64) -> bool {
+    const GET_PERMISSION: u64 = 0x1022; // ARCH_GET_XCOMP_PERM
+    const DYNAMIC: u64 = 1 << 18; // XTILEDATA
+    let mut permitted = 0u64;
+    size < MINSIGSTKSZ
+        || size < machine().min_sigstack && {
+            // SAFETY: the mask outlives the call.
+            let asked = unsafe { sys!(k::__NR_arch_prctl, GET_PERMISSION, &raw mut permitted) };
+            asked.is_ok() && permitted & DYNAMIC != 0
+        }
 }
 
 pub fn on_alt(alt: &SigStack, rsp: u64) -> bool {

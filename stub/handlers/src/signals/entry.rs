@@ -25,6 +25,7 @@ use crate::runtime::frame::*;
 use crate::runtime::keys;
 use crate::runtime::park::{self, park};
 use crate::runtime::thread::{Current, OwnStepKind};
+use crate::runtime::tracer;
 use crate::sections;
 use crate::syscalls::{self, legacy, rseq, sites, vsyscall};
 use crate::{breakpoints, check, direct, direct_frame, fault, generated, upcall};
@@ -123,10 +124,21 @@ extern "C" fn ulpf_on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     arrived(t, uc, info);
 }
 
+/// If the context is inside a patch's body or a slot, makes it that of the original code.
+///
+/// A thread in a system call is in neither. It counts as resting, so the tables that say where these are may change at
+/// this moment, and are not read.
+fn leave_bodies(t: Current, uc: &mut UContext) -> Option<sites::Left> {
+    if !t.gate().may_read_tables() {
+        return None;
+    }
+    patches::leave(t, uc);
+    sites::leave(uc)
+}
+
 /// A signal that no instruction of the program has caused.
 fn arrived(t: Current, uc: &mut UContext, info: &SigInfo) {
-    patches::leave(t, uc);
-    let left = sites::leave(uc);
+    let left = leave_bodies(t, uc);
     if ours(uc.gprs.rip) {
         if waiting::set_aside(t, info) {
             // The program knows nothing of it: a call that it has interrupted is made again.
@@ -152,8 +164,7 @@ extern "C" fn ulpf_on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
         return arrived(t, uc, info);
     }
     upcall::learn(uc);
-    patches::leave(t, uc);
-    let left = sites::leave(uc);
+    let left = leave_bodies(t, uc);
     if ours(uc.gprs.rip) {
         t.kicked.store(true, SeqCst);
         return interrupted_ourselves(t, uc, None);
@@ -161,7 +172,7 @@ extern "C" fn ulpf_on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
     if let Some(l) = left {
         l.rewind(uc);
     }
-    if g().world.load(SeqCst) != 0 {
+    if g().world.load(SeqCst) != 0 && !tracer::holds(t) {
         park(t, uc, Event::None);
     }
     rseq::again(t, uc);
@@ -320,12 +331,14 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
         if own.is_some() {
             fault::cancel_own_step(t, uc);
-        } else if let Some(stop) = g().breakpoint_at(at) {
+        } else if g().breakpoint_at(at).is_some() {
             uc.gprs.rip = at;
             let section = i.section.get();
             let abort = sections::interrupt(t, uc).flatten();
+            // The list may be another one after each place where the thread may park.
             fault::stop_for_met(t, uc);
-            generated::collector_at(t, uc, stop.collector);
+            let collector = g().breakpoint_at(at).and_then(|b| b.collector);
+            generated::collector_at(t, uc, collector);
             let Some(stop) = g().breakpoint_at(at) else {
                 return; // it was ours alone, and is needed no more
             };

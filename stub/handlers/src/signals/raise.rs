@@ -13,7 +13,8 @@ use crate::patches;
 use crate::runtime::events::Event;
 use crate::runtime::frame::{SigInfo, UContext};
 use crate::runtime::park::{self, park};
-use crate::runtime::thread::{Current, DEFERRED, State};
+use crate::runtime::thread::{Current, DEFERRED};
+use crate::runtime::tracer;
 use linux_raw_sys::general as k;
 
 const TRAP_TRACE: i32 = k::TRAP_TRACE as i32;
@@ -31,7 +32,7 @@ pub fn late(t: Current, uc: &mut UContext) {
     if t.own().deferred_len.get() > 0 {
         deliver_deferred(t, uc);
     }
-    if g().world.load(SeqCst) != 0 && t.state() == State::Running {
+    if t.gate().must_rest(&g().world) && !tracer::holds(t) {
         park(t, uc, Event::None);
     }
 }

@@ -12,6 +12,7 @@ use crate::runtime::asm::ulpf_blocking;
 use crate::runtime::frame::UContext;
 use crate::runtime::park::{enter_syscall, leave_syscall};
 use crate::runtime::thread::Current;
+use crate::runtime::tracer;
 use crate::signals::{numbers, raise};
 
 pub fn attempt(t: Current, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
@@ -39,7 +40,7 @@ pub fn blocking(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     // back (a call by hand), the system call is made again.
     uc.gprs.rip = uc.gprs.rip.wrapping_sub(2);
     enter_syscall(t, uc);
-    let result = if g().world.load(SeqCst) != 0 {
+    let result = if g().world.load(SeqCst) != 0 && !tracer::holds(t) {
         RESTART
     } else {
         // SAFETY: the program's own call.

@@ -14,6 +14,7 @@ use super::scratch::{Kept, Scratch};
 use super::vectors;
 use crate::global::g;
 use crate::locks::{self, Held};
+use crate::log;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Current};
@@ -214,6 +215,7 @@ pub fn after(t: Current, uc: &mut UContext, list: &List, call: &Call, s: &mut Sc
             if kind.writes() {
                 s.written(addr, len);
             }
+            log::make_room(t);
             let held = match kind.writes() {
                 true => locks::take_written(addr, len),
                 false => None,

@@ -3,6 +3,7 @@
 
 use linux_raw_sys::ioctl::*;
 use linux_raw_sys::prctl::*;
+use linux_raw_sys::ptrace::*;
 use linux_raw_sys::{general as k, net};
 use ulpf_lib::sys;
 use ulpf_lib::sys::uapi::{LDT_READ, LDT_READ_DEFAULT, SIOCETHTOOL, SIOCGSTAMPNS};
@@ -80,6 +81,7 @@ fn by_command(nr: u64, a: &Args) -> Memory {
             }
             _ => Memory::Addresses,
         },
+        k::__NR_ptrace => ptrace(a),
         k::__NR_shmctl => match a[1] as u32 & !IPC_64 {
             IPC_SET => Memory::One(b(2, In, Fixed(112))),
             IPC_STAT | IPC_INFO | SHM_STAT | SHM_INFO | SHM_STAT_ANY => Memory::One(b(2, Out, Fixed(112))),
@@ -104,6 +106,34 @@ fn by_command(nr: u64, a: &Args) -> Memory {
             Memory::One(b(1, if out { IovOut } else { IovIn }, Arg(2)))
         }
         _ => Memory::Open,
+    }
+}
+
+/// The sizes are those of user_regs_struct, user_fpregs_struct, siginfo, user_desc. PTRACE_GETREGSET and its counterpart
+/// have a vector (`super::tracing`).
+#[rustfmt::skip]
+fn ptrace(a: &Args) -> Memory {
+    let data = |dir, len| Memory::One(b(3, dir, len));
+    match a[0] as u32 {
+        PTRACE_PEEKTEXT | PTRACE_PEEKDATA | PTRACE_PEEKUSR | PTRACE_GETEVENTMSG => data(Out, Fixed(8)),
+        PTRACE_GETREGS => data(Out, Fixed(216)),
+        PTRACE_SETREGS => data(In, Fixed(216)),
+        PTRACE_GETFPREGS => data(Out, Fixed(512)),
+        PTRACE_SETFPREGS => data(In, Fixed(512)),
+        PTRACE_GETSIGINFO => data(Out, Fixed(128)),
+        PTRACE_SETSIGINFO => data(In, Fixed(128)),
+        PTRACE_GET_THREAD_AREA => data(Out, Fixed(16)),
+        PTRACE_SET_THREAD_AREA => data(In, Fixed(16)),
+        PTRACE_GETSIGMASK | PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG => data(Out, Arg(2)),
+        PTRACE_SETSIGMASK | PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG | PTRACE_SET_SYSCALL_INFO => data(In, Arg(2)),
+        PTRACE_GET_SYSCALL_INFO | PTRACE_GET_RSEQ_CONFIGURATION => data(OutRet, Arg(2)),
+        PTRACE_SECCOMP_GET_METADATA => data(InOut, Arg(2)),
+        // Instructions, of which there are 4,096 at most.
+        PTRACE_SECCOMP_GET_FILTER => data(OutRetTimes(8), Fixed(8 * 4096)),
+        PTRACE_ARCH_PRCTL if matches!(a[3], ARCH_GET_FS | ARCH_GET_GS) => Memory::One(b(2, Out, Fixed(8))),
+        // A structure says how many there are to be.
+        PTRACE_PEEKSIGINFO => Memory::Open,
+        _ => Memory::Addresses,
     }
 }
 

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
+use ulpf_lib::sync::futex;
 use ulpf_lib::sys;
 
 use super::call::Args;
@@ -56,7 +57,7 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     // Another image: the kernel forgets our handlers, but keeps what is blocked or ignored.
     let mask = masks::virtual_mask(t, uc);
     if in_program {
-        g().exec_pending.store(t.tid() as u32, SeqCst);
+        g().in_exec.fetch_add(1, SeqCst);
         park::notify();
     }
     // Nobody may send the park signal to what comes after a successful exec. (Who has asked runs
@@ -88,7 +89,7 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
     }
     if in_program {
-        g().exec_pending.store(0, SeqCst);
+        g().in_exec.fetch_sub(1, SeqCst);
     }
     if !followed && g().world.load(SeqCst) != 0 {
         park(t, uc, Event::None);
@@ -116,7 +117,7 @@ fn ask_to_be_followed(t: Current, uc: &mut UContext, path_at: u64, dir: i32) -> 
     let (path, len) = (text.as_ptr() as u64, len as u64);
     request(t, uc, Request::ExecBegin { path, len, dir });
     while g().exec_word.load(SeqCst) == 0 {
-        park::futex_wait(&g().exec_word, 0);
+        futex::wait(&g().exec_word, 0);
     }
     true
 }

@@ -13,7 +13,7 @@ use ulpf_lib::guard::flags;
 use ulpf_lib::seccomp::I386;
 
 use super::call::{Args, ENOSYS, Outcome};
-use super::{emulate, finish, seccomp, settle, user_dispatch};
+use super::{confined, emulate, finish, seccomp, settle, user_dispatch};
 use crate::global::g;
 use crate::runtime::events::Request;
 use crate::runtime::frame::{SigInfo, UContext};
@@ -137,6 +137,7 @@ fn make(t: Current, uc: &mut UContext, nr: u32, args: &Args) -> Outcome {
     if guarded {
         park::request(t, uc, Request::End);
     }
+    confined::legacy(t, uc, nr);
     Outcome::Value(result)
 }
 

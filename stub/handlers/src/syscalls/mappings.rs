@@ -9,7 +9,7 @@ use ulpf_lib::{AccessKind, TargetAddr};
 
 use super::call::{Args, raw};
 use super::scratch::Scratch;
-use super::{absent, buffers, inherited, sites, unguarded};
+use super::{absent, buffers, in_place, inherited, sites, unguarded};
 use crate::breakpoints;
 use crate::global::g;
 use crate::patches;
@@ -18,14 +18,19 @@ use crate::runtime::debug_registers;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
 use crate::runtime::mapped::{CHANGES, Locks, Mapped};
-use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
+use crate::runtime::{owed, park, tracer};
 use crate::unwind;
 use crate::uring::held;
 
 /// Calls that change mappings. What is ours in the range goes back to plain memory first, with all
-/// other threads at rest, and is guarded again afterwards as far as it is still there.
+/// other threads at rest, and is guarded again afterwards as far as it is still there. (Some calls do without:
+/// `in_place.rs`.)
 pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    if unmaps_later(t, nr, a) {
+        owed::unmap(a[0], a[1]);
+        return 0;
+    }
     let result = match affected(nr, a) {
         Some((start, end)) => {
             // What is replaced, or discarded, changes under its watches without any store.
@@ -45,17 +50,23 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             if let Some(request) = &request {
                 scratch.keep(request.answer().0, request.answer().1);
             }
-            held::before_release(t, uc, nr, start, end);
-            park::request(t, uc, Request::ReleaseBegin { start, end });
-            let r = match &request {
-                Some(request) => request.make(a),
-                None => inherited::through(nr, a),
+            let r = match in_place::serve(t, uc, nr, a, start, end) {
+                Some(r) => r,
+                None => {
+                    held::before_release(t, uc, nr, start, end);
+                    park::request(t, uc, Request::ReleaseBegin { start, end });
+                    let r = match &request {
+                        Some(request) => request.make(a),
+                        None => inherited::through(nr, a),
+                    };
+                    CHANGES.fetch_add(1, SeqCst);
+                    if r >= 0 {
+                        t.own().mapped.set(done(nr, a, r as u64));
+                    }
+                    park::request(t, uc, Request::End);
+                    r
+                }
             };
-            CHANGES.fetch_add(1, SeqCst);
-            if r >= 0 {
-                t.own().mapped.set(done(nr, a, r as u64));
-            }
-            park::request(t, uc, Request::End);
             let call = Call {
                 nr,
                 args: *a,
@@ -80,6 +91,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             CHANGES.fetch_add(1, SeqCst);
             if r >= 0 && (g().has_watches() || g().has_breakpoints()) {
                 let mapped = done(nr, a, r as u64);
+                owed::gone(mapped.gone);
                 let heap = matters(&mapped);
                 if heap || watch_in_new_memory(nr, a, r as u64) {
                     t.own().mapped.set(mapped);
@@ -96,6 +108,12 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         g().brk.store(result as u64, Relaxed);
     }
     result
+}
+
+/// Is it an munmap(2) of memory that is ours, by a task for which nobody comes to rest?
+fn unmaps_later(t: Current, nr: u64, a: &Args) -> bool {
+    let whole = a[0].is_multiple_of(4096) && a[1] > 0;
+    nr as u32 == k::__NR_munmap && whole && tracer::holds(t) && affected(nr, a).is_some()
 }
 
 fn done(nr: u64, a: &Args, result: u64) -> Mapped {

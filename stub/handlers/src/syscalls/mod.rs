@@ -13,9 +13,13 @@ mod busy;
 pub mod call;
 pub mod catch;
 mod commands;
+mod confined;
 mod ends;
+mod everybody;
 mod exec;
+pub mod fork_page;
 pub mod forked;
+mod in_place;
 mod inherited;
 mod io_uring;
 pub mod legacy;
@@ -24,6 +28,7 @@ mod mappings;
 mod masked;
 mod ordinary;
 pub mod process;
+pub mod put_off;
 mod rest;
 pub mod rseq;
 pub mod scratch;
@@ -155,6 +160,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     if rings::SOME.load(Relaxed) {
         completions::look(t, uc);
     }
+    put_off::serve(t, uc);
     match syscalls::row(nr).and_then(|row| row.special) {
         Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),
         Some(Special::MaskPair) => Value(with_mask_pair(t, uc, nr, a)),
@@ -164,8 +170,14 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         Some(Special::Mapping) => Value(memory_call(t, uc, nr, a)),
         Some(Special::Lock) => Value(lock_call(t, uc, nr, a)),
         Some(Special::Stub) => take_part(t, uc, nr, a),
+        Some(Special::Rights) => Value(confined::call(t, uc, nr, a)),
         None if nr as u32 == k::__NR_process_madvise => {
             Value(inherited::untold(|| ordinary(t, uc, nr, a)))
+        }
+        None if everybody::lists(nr) => Value(everybody::list(t, uc, nr, a)),
+        None if nr as u32 == k::__NR_kill && a[0] as i32 == -1 => {
+            let result = everybody::kill(t, a[1]);
+            Value(result.unwrap_or_else(|| ordinary(t, uc, nr, a)))
         }
         None if is_memory_call(nr, a) => Value(memory_call(t, uc, nr, a)),
         Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
@@ -255,6 +267,7 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         k::__NR_prctl if a[0] == PR_SET_SYSCALL_USER_DISPATCH.into() => {
             Value(user_dispatch::set(t, uc, a))
         }
+        k::__NR_prctl if confined::by_prctl(a[0]) => Value(confined::call(t, uc, nr, a)),
         _ => Value(ordinary(t, uc, nr, a)),
     }
 }
@@ -262,7 +275,7 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
 /// Is all that there is to it the kernel's, given reachable buffers?
 fn is_ordinary(nr: u64) -> bool {
     let special = syscalls::row(nr).and_then(|row| row.special);
-    matches!(special, None | Some(Special::Futex))
+    matches!(special, None | Some(Special::Futex | Special::Rights))
 }
 
 /// A call that is answered here: it reads the first of these and writes the second.

@@ -16,12 +16,12 @@ use ulpf_lib::{AccessKind, sys};
 use super::buffers;
 use super::call::{Args, Outcome, RESTART, raw};
 use super::ends::end_thread;
+use super::fork_page::ForkPage;
 use super::scratch::Scratch;
 use super::seccomp;
 use crate::breakpoints;
 use crate::check;
-use crate::global::{EVERYBODY, follows};
-use crate::global::{g, machine};
+use crate::global::{follows, g, machine};
 use crate::locks;
 use crate::ours;
 use crate::paths;
@@ -209,6 +209,7 @@ fn share(
     let i = t.own();
     ci.hidden.set(i.hidden.get());
     seccomp::inherit(child, &t);
+    child.rights.put(&t.rights.get());
     ci.alt.set(if flags & CLONE_VFORK != 0 {
         i.alt.get()
     } else {
@@ -323,18 +324,11 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
     enable_dispatch();
     let free = if debug_registers::active() || paths::of_threads() {
         request(t, uc, Request::Adopt);
-        true
+        g().world.load(SeqCst) == 0
     } else {
-        t.state
-            .compare_exchange(
-                State::Starting as u32,
-                State::Running as u32,
-                SeqCst,
-                SeqCst,
-            )
-            .is_ok()
+        t.gate().may_run(State::Starting, &g().world)
     };
-    if !free || g().world.load(SeqCst) != 0 {
+    if !free {
         park(t, uc, Event::None);
     }
     let parent = t.own().vfork_parent.get();
@@ -374,11 +368,13 @@ fn fork(
     if tidy {
         request(t, uc, Request::ForkBegin);
     }
-    let done = g().fork_done();
-    done.store(0, SeqCst);
-    if followed {
-        g().fork_number().store(0, SeqCst);
-    }
+    let page = match tidy.then(|| ForkPage::new(followed)).transpose() {
+        Ok(page) => page,
+        Err(e) => {
+            request(t, uc, Request::End);
+            return Outcome::Value(-i64::from(e.0));
+        }
+    };
     let mut args = *a;
     // Our code goes on where it is, also in the child, until that returns to the program.
     let stack = match nr as u32 {
@@ -437,14 +433,9 @@ fn fork(
     if result != 0 {
         sections::after_fork(t, withdrawn);
     }
-    if followed && result > 0 {
-        g().fork_number().store(result as u32, SeqCst);
-    }
     if result == 0 {
         in_child(t, uc, clear);
         sections::after_fork(t, withdrawn);
-        // Its number as its parent knows it: in a place of its own it is 1 to itself.
-        let number = if followed { own_number() } else { 0 };
         if stack != 0 {
             uc.gprs.rsp = stack;
         }
@@ -456,11 +447,10 @@ fn fork(
         if followed {
             seccomp::tell(&t);
         }
-        done.store(1, SeqCst);
-        // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
-        let _ = unsafe { sys!(k::__NR_futex, done as *const _, k::FUTEX_WAKE, i32::MAX) };
-        if followed {
-            wait_to_be_taken(parent, number);
+        if let Some(page) = page {
+            page.tell_done();
+            wait_to_be_taken(&page, parent);
+            page.leave();
         }
         uc.gprs.rax = 0;
         let stays = followed && seccomp::image_stays();
@@ -473,21 +463,12 @@ fn fork(
         let child = result as i32;
         t.own().report(Event::Forked { child });
     }
-    if tidy {
+    if let Some(page) = page {
+        page.not_for_others();
         if result > 0 {
             // The child copies what it still shares with us; it may also be killed meanwhile.
-            while done.load(SeqCst) == 0 {
-                let tick = [0u64, 20_000_000];
-                // SAFETY: a live word; waits at most 20 ms.
-                let _ = unsafe {
-                    sys!(
-                        k::__NR_futex,
-                        done as *const _,
-                        k::FUTEX_WAIT,
-                        0,
-                        tick.as_ptr()
-                    )
-                };
+            while !page.is_done() {
+                page.wait_until_done(20_000_000);
                 let mut info = [0u64; 16];
                 let look = k::WNOHANG | k::WNOWAIT | k::WEXITED | k::__WALL;
                 // SAFETY: only looks.
@@ -503,6 +484,10 @@ fn fork(
                 }
             }
         }
+        match followed && result > 0 {
+            true => page.keep(result as i32, || g().follows(follows::FORK)),
+            false => page.leave(),
+        }
         request(t, uc, Request::End);
     }
     if later && result > 0 {
@@ -514,53 +499,20 @@ fn fork(
 /// The forked child: waits until the command has decided about it, or until there is nobody left who
 /// could. When it is to be followed, the command watches it return from our handler. In a place of processes of its own
 /// (CLONE_NEWPID) it has no parent whose end it could see: then it waits for so long only.
-fn wait_to_be_taken(parent: u64, me: u32) {
-    const LONGEST: u64 = 10_000_000_000;
-    const TICK: u64 = 200_000_000;
-    let go = g().fork_go();
+fn wait_to_be_taken(page: &ForkPage, parent: u64) {
+    const LONGEST: i64 = 10_000_000_000;
+    const TICK: i64 = 200_000_000;
     let mut waited = 0;
-    loop {
+    while !page.may_go() {
         // SAFETY: asks who our parent is; another one when the one that forked has ended.
         match unsafe { sys!(k::__NR_getppid) } {
             Ok(0) if waited < LONGEST => {}
             Ok(now) if now == parent => {}
             _ => return,
         }
-        let seen = go.load(SeqCst);
-        if seen == EVERYBODY {
-            return;
-        }
-        if seen == me {
-            go.store(0, SeqCst);
-            return;
-        }
-        let tick = [0u64, TICK];
+        page.wait_to_go(TICK);
         waited += TICK;
-        // SAFETY: a live word in shared memory; waits at most 200 ms.
-        let _ = unsafe {
-            sys!(
-                k::__NR_futex,
-                go as *const _,
-                k::FUTEX_WAIT,
-                seen,
-                tick.as_ptr()
-            )
-        };
     }
-}
-
-/// The number by which its parent knows a forked child, which the parent is about to write down; 0: it has been killed.
-fn own_number() -> u32 {
-    let tick = [0u64, 1_000_000];
-    for _ in 0..2000 {
-        let number = g().fork_number().load(SeqCst);
-        if number != 0 {
-            return number;
-        }
-        // SAFETY: sleeps a millisecond.
-        let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
-    }
-    0
 }
 
 /// The forked child: takes everything of ours away. `clear`: and the program's signal handlers.

@@ -27,6 +27,7 @@ use ulpf_lib::sys::failure::{EINVAL, ENOMEM, ENOSYS};
 use ulpf_lib::{seccomp, sys};
 
 use super::call::{Args, Outcome, raw};
+use super::confined;
 use super::ends::end_thread;
 use super::ordinary::ordinary;
 use super::sites::{self, KNOWN, Numbers};
@@ -38,6 +39,7 @@ use crate::runtime::frame::{SigInfo, UContext};
 use crate::runtime::memory;
 use crate::runtime::park;
 use crate::runtime::thread::{Current, Thread};
+use crate::runtime::tracer;
 use crate::signals::actions::KernelAction;
 use crate::signals::delivery::default_action;
 use crate::signals::numbers::{SIGKILL, SIGSYS, bit};
@@ -123,10 +125,10 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
             Some(Outcome::Leave)
         }
         Verdict::Notify if !t.filters.each().any(Filter::is_heard) => Some(Outcome::Value(ENOSYS)),
-        Verdict::Trace if !traced() => Some(Outcome::Value(ENOSYS)),
+        Verdict::Trace if !tracer::is_traced() => Some(Outcome::Value(ENOSYS)),
         Verdict::Notify | Verdict::Trace if ours && super::is_ordinary(nr) => {
             t.own().judged.set(true);
-            let result = ordinary(t, uc, nr, a);
+            let result = confined::call(t, uc, nr, a);
             t.own().judged.set(false);
             Some(Outcome::Value(result))
         }
@@ -148,23 +150,6 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
             Some(Outcome::Leave)
         }
     }
-}
-
-/// May somebody trace the calling thread? Where /proc does not say, the kernel decides, though it sees other addresses.
-fn traced() -> bool {
-    const NOBODY: &[u8] = b"\nTracerPid:\t0\n";
-    let mut status = [0u8; 512];
-    let path = c"/proc/thread-self/status".as_ptr();
-    // SAFETY: a descriptor of our own, and room for what is read.
-    let read = unsafe {
-        sys!(k::__NR_openat, -100i64, path, k::O_RDONLY | k::O_CLOEXEC, 0).and_then(|fd| {
-            let read = sys!(k::__NR_read, fd, status.as_mut_ptr(), status.len());
-            let _ = sys!(k::__NR_close, fd);
-            read
-        })
-    };
-    let read = read.ok().and_then(|n| status.get(..n as usize));
-    !read.is_some_and(|text| text.windows(NOBODY.len()).any(|w| w == NOBODY))
 }
 
 fn has_others(t: &Thread) -> bool {

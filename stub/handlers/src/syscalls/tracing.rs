@@ -3,8 +3,10 @@
 //! ```text
 //!  PTRACE_TRACEME      the thread stops; the command lets go of its process, and the call is made there once more
 //!  PTRACE_ATTACH,      the thread stops; the command lets go of the process that it names, if that is watched;
-//!  PTRACE_SEIZE        then the call is made
+//!  PTRACE_SEIZE        then the call is made; one that the kernel refuses changes nothing
 //! ```
+//! A task beside the threads may trace them and share their memory (`crate::runtime::tracer`).
+//!
 //! A vfork child that wants to be traced has our memory, and its parent, which waits for it, cannot see it stop. So it
 //! is traced from its exec on, which nobody follows. Under a debugger a process cannot be traced once more. A program
 //! that was started by `ulpf run` has nobody who would trace it: it believes to be traced, as it would be by a shell.
@@ -13,16 +15,22 @@ use core::sync::atomic::{AtomicBool, Ordering::*};
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::prctl::{PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF};
-use linux_raw_sys::ptrace::{PTRACE_ATTACH, PTRACE_SEIZE, PTRACE_TRACEME};
+use linux_raw_sys::ptrace::*;
+use ulpf_lib::AccessKind;
 use ulpf_lib::sys;
+use ulpf_lib::sys::failure::{EIO, ESRCH};
 
 use super::call::{Args, EPERM, Outcome, RESTART, raw};
-use super::ordinary::ordinary;
+use super::ordinary::{ordinary, watches_kernel};
+use super::scratch::Scratch;
+use super::vectors::IoVec;
+use super::{buffers, put_off};
 use crate::global::{boot_block, follows, g};
 use crate::runtime::events::Event;
 use crate::runtime::frame::UContext;
+use crate::runtime::memory;
 use crate::runtime::park::{self, park};
-use crate::runtime::thread::Current;
+use crate::runtime::thread::{Call, Current};
 
 /// A vfork child is traced by the program, and not followed into what it executes.
 pub static UNFOLLOWED: AtomicBool = AtomicBool::new(false);
@@ -34,13 +42,89 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         PTRACE_TRACEME => trace_me(t, uc, nr, a),
         PTRACE_ATTACH | PTRACE_SEIZE if g().follows(follows::TRACES) && t.is_programs() => {
             let number = a[1] as i32;
-            if number > 0 {
+            if number > 0 && would_be_made(a) {
                 park(t, uc, Event::Traces { number });
             }
             Outcome::Value(ordinary(t, uc, nr, a))
         }
-        _ => Outcome::Value(ordinary(t, uc, nr, a)),
+        PTRACE_ATTACH | PTRACE_SEIZE => {
+            // Before the call: the thread may stop at once.
+            if !t.is_programs() && g().threads.find(a[1] as i32).is_some() {
+                t.own().traces.set(true);
+            }
+            Outcome::Value(ordinary(t, uc, nr, a))
+        }
+        PTRACE_GETREGSET => Outcome::Value(register_set(t, uc, nr, a, AccessKind::Write)),
+        PTRACE_SETREGSET => Outcome::Value(register_set(t, uc, nr, a, AccessKind::Read)),
+        _ => {
+            let result = ordinary(t, uc, nr, a);
+            // The last thread may have been let go.
+            put_off::serve(t, uc);
+            Outcome::Value(result)
+        }
     }
+}
+
+/// PTRACE_GETREGSET and PTRACE_SETREGSET: the last argument points to a vector, whose length the kernel writes back.
+fn register_set(t: Current, uc: &mut UContext, nr: u64, a: &Args, kind: AccessKind) -> i64 {
+    /// No register set is larger.
+    const MOST: u64 = 64 << 10;
+    let Some(vector) = memory::get::<IoVec>(a[3]).filter(|_| watches_kernel()) else {
+        return ordinary(t, uc, nr, a);
+    };
+    let length_at = a[3] + 8;
+    let len = vector.len.min(MOST);
+    let mut s = Scratch::new(t);
+    s.keep(length_at, 8);
+    if kind.writes() {
+        s.keep(vector.base, len);
+    }
+    let mut copy = IoVec {
+        base: s.place(vector.base, len, kind, false),
+        len: vector.len,
+    };
+    let mut given = *a;
+    given[3] = &raw mut copy as u64;
+    let result = raw(nr, &given);
+    if result != 0 {
+        return result;
+    }
+    let moved = copy.len.min(len);
+    if kind.writes() {
+        s.written(vector.base, moved);
+    }
+    memory::put(length_at, &copy.len);
+    let call = Call {
+        nr,
+        args: *a,
+        result,
+    };
+    for (at, len, kind) in [
+        (a[3], 16, AccessKind::Read),
+        (vector.base, moved, kind),
+        (length_at, 8, AccessKind::Write),
+    ] {
+        buffers::hit(t, uc, &call, at, len, kind, &s.kept);
+    }
+    result
+}
+
+/// Would the kernel begin to trace by this PTRACE_ATTACH or PTRACE_SEIZE? It may say no later still.
+fn would_be_made(a: &Args) -> bool {
+    let [request, number, address, options, ..] = *a;
+    // A thread cannot trace itself (EPERM), of which the kernel thinks when it has looked at the options (EIO).
+    let own = raw(k::__NR_gettid.into(), &[0; 6]) as u64;
+    let call = [request, own, address, options, 0, 0];
+    if request as u32 == PTRACE_SEIZE && raw(k::__NR_ptrace.into(), &call) == EIO {
+        return false;
+    }
+    // Who reads another process's memory needs the same rights; where nothing is mapped, these are looked at first.
+    let mut byte = 0u8;
+    let here = [&raw mut byte as u64, 1];
+    let there = [0u64, 1];
+    let call = [number, here.as_ptr() as u64, 1, there.as_ptr() as u64, 1, 0];
+    let read = raw(k::__NR_process_vm_readv.into(), &call);
+    read != EPERM && read != ESRCH
 }
 
 fn trace_me(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {

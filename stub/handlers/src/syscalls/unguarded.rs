@@ -17,6 +17,7 @@ use crate::runtime::mapped::CHANGES;
 use crate::runtime::memory;
 use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
+use crate::runtime::tracer;
 
 /// How much behind a pointer is looked at for what has changed.
 const REACH: u64 = 2 * PAGE_SIZE;
@@ -37,6 +38,10 @@ pub fn needed(memory: Memory, a: &Args) -> bool {
 
 /// Makes the call. It must not wait for another thread of the program.
 pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args) -> i64 {
+    if tracer::holds(t) {
+        // The others cannot rest. The kernel refuses what it cannot reach.
+        return raw(nr, given);
+    }
     park::request(
         t,
         uc,

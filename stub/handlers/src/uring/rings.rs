@@ -6,12 +6,12 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use linux_raw_sys::io_uring as u;
+use ulpf_lib::sync::lock::Lock;
 
 use super::flight::{Flight, Span};
 use super::identity::{self, unmap, view};
 use super::provided::Given;
 use super::registered::Registered;
-use crate::runtime::park;
 
 pub const RINGS: usize = 64;
 
@@ -358,20 +358,11 @@ static STATE: Guarded = Guarded(core::cell::UnsafeCell::new(State {
     registered: Registered::NONE,
     given: Given::NONE,
 }));
-/// 0: free; 1: somebody is in there; 2: others wait.
-static LOCK: AtomicU32 = AtomicU32::new(0);
+static LOCK: Lock = Lock::open();
 
 /// Runs `f` while no other thread does. `f` asks nothing of the stub's task: with the world at rest nobody is in there.
 pub fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
-    if LOCK.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
-        while LOCK.swap(2, Acquire) != 0 {
-            park::futex_wait(&LOCK, 2);
-        }
-    }
+    let _locked = LOCK.lock();
     // SAFETY: the lock is ours.
-    let result = f(unsafe { &mut *STATE.0.get() });
-    if LOCK.swap(0, Release) == 2 {
-        park::futex_wake(&LOCK);
-    }
-    result
+    f(unsafe { &mut *STATE.0.get() })
 }

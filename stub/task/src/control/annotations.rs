@@ -56,6 +56,15 @@ pub struct Annotations {
     watched: Vec<((u64, u64), WatchId)>,
 }
 
+impl Annotations {
+    /// Code and files at these addresses are not there any more.
+    pub(super) fn forget_files(&mut self, gone: impl Fn(&u64) -> bool) {
+        self.searched.retain(|at| !gone(at));
+        self.read.retain(|at| !gone(at));
+        self.slots.retain(|((at, _), _)| !gone(at));
+    }
+}
+
 /// Functions of AddressSanitizer, and where ours begin in the page that has them.
 const FUNCTIONS: [(&[u8], u64); 4] = [
     (b"__asan_poison_memory_region", 0),
@@ -263,7 +272,7 @@ impl Control {
             return false;
         };
         if text::write_raw(place, &thunk).is_err() {
-            requests::remove(at, end);
+            requests::remove(at, end, |_, _| true);
             return true;
         }
         for t in g().threads.iter() {
@@ -278,17 +287,12 @@ impl Control {
         true
     }
 
-    /// The mappings of `[start, end)` are about to change.
+    /// `[start, end)` is mapped no more.
     pub(super) fn forget_annotations(&mut self, start: u64, end: u64) {
-        let gone = |at: &u64| (start..end).contains(at);
-        requests::remove(start, end);
-        let all = &mut self.annotations;
-        all.searched.retain(|at| !gone(at));
-        all.read.retain(|at| !gone(at));
-        all.slots.retain(|((at, _), _)| !gone(at));
-        if arena::has(start) {
+        if start >= end || arena::has(start) {
             return;
         }
+        let all = &mut self.annotations;
         told_blocks::forget_all(start, end);
         regions::remove_told(start, end);
         let staged = &mut self.staged;

@@ -19,10 +19,12 @@ use ulpf_stub_handlers::check::entries::{self, Function};
 use ulpf_stub_handlers::check::found::findings;
 use ulpf_stub_handlers::check::heap::{self, Places};
 use ulpf_stub_handlers::check::lines::{self, LINES, OWNERS};
+use ulpf_stub_handlers::check::requests;
 use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
+use ulpf_stub_handlers::check::thunks;
 use ulpf_stub_handlers::check::twin::Twin;
-use ulpf_stub_handlers::check::{self, depot, far, judge, news, told_list};
+use ulpf_stub_handlers::check::{self, depot, errno, far, files, judge, left, news, told_list};
 use ulpf_stub_handlers::global::{boot_block, g, machine};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
@@ -33,7 +35,7 @@ use super::functions::{self, DT_STRTAB, Object, bytes};
 use super::own_functions::{self, OwnFunctions};
 use super::slots;
 use super::watches::{no_numbers, refusal};
-use super::{Control, text, unwind};
+use super::{Control, parked, text, unwind};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
 
@@ -63,6 +65,8 @@ pub struct Check {
     own: Vec<&'static [u8]>,
     /// Where the program's own functions begin now.
     own_functions: OwnFunctions,
+    /// The program's allocator is none that we can take the place of ([`UNKNOWN`]): nothing is checked.
+    pub(super) unknown: bool,
     /// Functions that the command has named tell `delete` from `free`.
     pub tells_kinds: bool,
 }
@@ -132,6 +136,15 @@ const OWN: [(&[u8], Function); 20] = [
     (b"_ZdaPvSt11align_val_tRKSt9nothrow_t", Function::Free),
 ];
 
+/// What jemalloc has beside these for blocks that there are. (Blocks that it gives by `mallocx` are its own.)
+const OTHERS: [(&[u8], Function); 5] = [
+    (b"dallocx", Function::Free),
+    (b"sdallocx", Function::Free),
+    (b"sallocx", Function::UsableSize),
+    (b"xallocx", Function::UsableSize),
+    (b"rallocx", Function::Realloc),
+];
+
 /// What goes on as what.
 const ARRAYS: [(&[u8], &[u8]); 2] = [
     (b"_Znam", b"_Znwm"),
@@ -142,6 +155,18 @@ const ARRAYS: [(&[u8], &[u8]); 2] = [
 const INSTANCE: &[u8] = b"_ZN15MallocExtension8instanceEv";
 const WAITS: &str = "ulpf: the heap is not checked: this tcmalloc (2.16 or later) waits for its own malloc to begin, so that \
                      nobody can take its place; check the program without it\n";
+
+/// Functions of allocators that have more ways in than malloc's, or books beside it, so that nobody can take their place; and
+/// what these are.
+const UNKNOWN: [(&[u8], &str); 7] = [
+    (b"__asan_init", "AddressSanitizer"),
+    (b"__tsan_init", "ThreadSanitizer"),
+    (b"__msan_init", "MemorySanitizer"),
+    (b"__hwasan_init", "HWAddressSanitizer"),
+    (b"__lsan_init", "LeakSanitizer"),
+    (b"__dfsan_init", "DataFlowSanitizer"),
+    (b"moz_arena_malloc", "Firefox (mozjemalloc)"),
+];
 
 /// Does it call its malloc until something has happened? (test rax, rax; je, backwards)
 fn waits_for_malloc((start, end): (u64, u64)) -> bool {
@@ -335,7 +360,7 @@ impl Control {
 
     /// The functions of files that have come since are served here, too.
     pub fn serve_allocators(&mut self) {
-        if !entries::ON.load(SeqCst) {
+        if !entries::ON.load(SeqCst) || self.check.unknown {
             return;
         }
         let Ok(maps) = Snapshot::read() else { return };
@@ -383,6 +408,9 @@ impl Control {
                 }
             }
         }
+        if entries::OTHERS.load(Relaxed) {
+            files::are(files_of(&maps));
+        }
         self.look_at_slots(&maps);
         self.serve_annotations(&maps);
     }
@@ -406,6 +434,15 @@ impl Control {
     fn serve_file(&mut self, object: &Object, tables: &Tables, maps: &Snapshot) {
         let runtime = object.is_runtime();
         let has = |name: &[u8]| tables.find(name).is_some();
+        if let Some((_, whose)) = UNKNOWN.iter().find(|(name, _)| has(name)) {
+            self.check.unknown = true;
+            self.warn(&alloc::format!(
+                "ulpf: the heap is not checked: the program's allocator is that of {whose}, whose place ulpf cannot take\n"
+            ));
+        }
+        if self.check.unknown {
+            return;
+        }
         let own = !runtime && has(b"malloc") && has(b"_Znwm");
         if own && tables.find(INSTANCE).is_some_and(waits_for_malloc) {
             self.warn(WAITS);
@@ -418,7 +455,13 @@ impl Control {
                 continue;
             };
             let name = core::str::from_utf8(name).unwrap_or_default();
-            self.replace(name, at, *function, maps);
+            self.replace(own, name, at, *function, maps);
+        }
+        if own && !entries::PASSES.load(Relaxed) {
+            self.serve_others(tables, maps);
+        }
+        if let Some((at, _)) = tables.find(b"__errno_location") {
+            errno::learn(at, &functions::block(at, errno::CODE));
         }
         for (name, by) in NEWS.iter().filter(|_| runtime) {
             if let Some(at) = tables.find(name) {
@@ -435,6 +478,7 @@ impl Control {
                 && room(array) >= entries::JUMP as u64
                 && let Some(code) = entries::add(array.0, Function::NewArray, Some(one.0))
             {
+                entries::keep(array.0, bytes(array.0).unwrap_or_default());
                 own_functions::send_threads(self.world.rest(), array.0, one.0);
                 let _ = text::write(self.world.rest(), array.0, &code);
             }
@@ -446,8 +490,57 @@ impl Control {
         }
     }
 
-    /// The function `[start, end)` is served here from now on.
-    pub fn replace(&mut self, name: &str, at: (u64, u64), function: Function, maps: &Snapshot) {
+    /// An allocator that has functions beside these: it has to have begun, and gets blocks that come from them.
+    fn serve_others(&mut self, tables: &Tables, maps: &Snapshot) {
+        let known = |name: &[u8]| {
+            let (at, _) = tables.find(name)?;
+            (0..entries::MOST).find(|n| entries::known(*n).is_some_and(|k| k.pc == at))
+        };
+        let own = |name: &[u8]| known(name).and_then(entries::own).map(|k| k.back);
+        let own = |name: &[u8]| own(name).filter(|at| *at != 0);
+        let (Some(_), Some(free), Some(realloc)) = (own(b"malloc"), own(b"free"), own(b"realloc"))
+        else {
+            return;
+        };
+        let size = own(b"malloc_usable_size");
+        for (name, function) in OTHERS {
+            if let Some(at) = tables.find(name) {
+                let name = core::str::from_utf8(name).unwrap_or_default();
+                self.replace(true, name, at, function, maps);
+            }
+        }
+        // Where the first instructions of one cannot be elsewhere, another one does the same.
+        let names = OTHERS.iter().chain(&FUNCTIONS).chain(&OWN);
+        for (name, function) in names {
+            let at = known(name).filter(|n| entries::own(*n).is_some_and(|k| k.back == 0));
+            let instead = match function {
+                Function::Free => Some(free),
+                Function::Realloc => Some(realloc),
+                Function::UsableSize => size,
+                _ => None,
+            };
+            if let (Some(known), Some(instead)) = (at.and_then(entries::known), instead) {
+                entries::pass(known.pc, instead);
+            }
+        }
+        entries::has_others();
+    }
+
+    /// The function `at` is served here from now on. Calls go on to the function itself if its first instructions can be
+    /// elsewhere, too: those of an allocator that `has_others` beside it, where that works; those of a program that ran
+    /// before, or the function is not served.
+    pub fn replace(
+        &mut self,
+        has_others: bool,
+        name: &str,
+        at: (u64, u64),
+        function: Function,
+        maps: &Snapshot,
+    ) {
+        // (A forked child's functions are served before its files are looked at.)
+        if entries::jump_of(at.0).is_some_and(|jump| bytes(at.0) == Some(jump)) {
+            return;
+        }
         let may = maps.at(at.0).is_some_and(text::may_patch);
         if !may || room(at) < entries::JUMP as u64 {
             // (One that only jumps to another one needs nothing.)
@@ -467,9 +560,10 @@ impl Control {
         self.patches.restore(rest, at.0, end);
         let known = entries::all().any(|served| served == at.0);
         let mut own = None;
-        if entries::PASSES.load(Relaxed) && !known {
+        let ran_before = entries::PASSES.load(Relaxed);
+        if (ran_before || has_others) && !known {
             own = self.check.own_functions.moved(rest, at, maps);
-            if own.is_none() {
+            if own.is_none() && ran_before {
                 let text = alloc::format!(
                     "ulpf: the program's {name} at {:#x} cannot be replaced: its first instructions cannot be \
                      elsewhere; blocks that it allocates are not checked\n",
@@ -478,7 +572,11 @@ impl Control {
                 return self.warn(&text);
             }
         }
+        let original = bytes(at.0).filter(|_| !known);
         if let Some(code) = entries::add(at.0, function, None) {
+            if let Some(original) = original {
+                entries::keep(at.0, original);
+            }
             if let Some((to, made)) = &own {
                 entries::pass(at.0, *to);
                 own_functions::move_threads(rest, at.0, (*to, made));
@@ -491,20 +589,85 @@ impl Control {
         }
     }
 
-    /// The mappings of `[start, end)` are about to change.
-    pub fn forget_allocators(&mut self, start: u64, end: u64) {
+    /// The program is left. If it had an allocator before us, and holds no block of ours, that serves it again
+    /// (`check/left.rs` of the handlers).
+    pub fn leave_heap(&mut self) {
+        if !entries::ON.load(SeqCst) || !entries::PASSES.load(SeqCst) {
+            return;
+        }
+        // (Blocks of ours are for our functions to free.)
+        if left::holds() {
+            return;
+        }
+        let rest = self.world.rest();
+        if let Ok(maps) = Snapshot::read() {
+            for start in &self.check.looked {
+                let object = Object::at(maps.index(*start), &maps).filter(|o| o.start == *start);
+                object.iter().for_each(|o| slots::restore(rest, o));
+            }
+        }
+        let mut requests = Vec::new();
+        requests::each(|at| requests.push(at));
+        for at in requests {
+            let _ = text::write_raw(at, &requests::REQUEST);
+        }
+        for n in 0..entries::MOST {
+            let (Some(known), Some(original)) = (entries::known(n), entries::original(n)) else {
+                break;
+            };
+            let stays = |f: Function| f.copies().is_some();
+            if known.pc == 0 || entries::function(known).is_none_or(stays) {
+                continue;
+            }
+            let _ = text::write(rest, known.pc, original);
+            // Who has made half of the jump has done nothing yet.
+            for t in g().threads.iter() {
+                if let Some(context) = parked::frame(t, rest)
+                    && (1..entries::JUMP as u64).contains(&context.gprs.rip.wrapping_sub(known.pc))
+                {
+                    context.gprs.rip = known.pc;
+                }
+            }
+        }
+        left::LEFT.store(true, SeqCst);
+    }
+
+    /// The mappings of `[start, end)` have changed, or their protection, or what a child gets of them; those of `gone` are no
+    /// more. What still begins with our jump is there as before: most calls about code leave it as it is.
+    pub fn forget_allocators(&mut self, start: u64, end: u64, gone: (u64, u64)) {
         if !entries::ON.load(SeqCst) {
             return;
         }
-        let gone = |at: &u64| (start..end).contains(at);
-        for at in entries::all().filter(gone).collect::<Vec<_>>() {
-            entries::remove(at);
+        let inside = |at: &u64| (start..end).contains(at);
+        let has = |at: u64, code: &[u8]| {
+            let mut there = [0; entries::JUMP + 1];
+            let there = there.get_mut(..code.len()).unwrap_or_default();
+            text::read_raw(at, there) == code.len() && there == code
+        };
+        let lost = |at: &u64| !entries::jump_of(*at).is_some_and(|code| has(*at, &code));
+        // (A thunk's entry is no function's: a call that says nothing of its range, as shmdt, takes none of ours away.)
+        let functions = entries::all().filter(|at| thunks::number(*at).is_none());
+        let lost: Vec<u64> = functions.filter(inside).filter(lost).collect();
+        lost.iter().for_each(|at| entries::remove(*at));
+        let any = requests::remove(start, end, |at, code| !has(at, code)) || !lost.is_empty();
+        let files = &self.check.looked;
+        if any || files.iter().any(inside) {
+            let maps = Snapshot::read().ok();
+            let there = |at: u64| maps.as_ref().is_none_or(|maps| maps.at(at).is_some());
+            // Files whose code is the file's again are looked through once more.
+            let file_of = |at: &u64| files.iter().copied().filter(|file| file <= at).max();
+            let anew: Vec<u64> = lost.iter().filter_map(file_of).collect();
+            let gone = |at: &u64| anew.contains(at) || inside(at) && (any || !there(*at));
+            self.check.looked.retain(|at| !gone(at));
+            self.check.unsettled.retain(|at| !gone(at));
+            self.check.unlooked.retain(|at| !gone(at));
+            self.check.chosen.retain(|(_, at)| !gone(at));
+            self.annotations.forget_files(gone);
         }
-        self.forget_annotations(start, end);
-        self.check.looked.retain(|at| !gone(at));
-        self.check.unsettled.retain(|at| !gone(at));
-        self.check.unlooked.retain(|at| !gone(at));
-        self.check.chosen.retain(|(_, at)| !gone(at));
+        self.forget_annotations(gone.0, gone.1);
+        if any {
+            self.serve_allocators();
+        }
     }
 
     /// The arena gets so many bytes more, or there is no more.
@@ -595,6 +758,17 @@ pub(super) fn watched_alias(at: u64) -> Option<AliasAddr> {
         .alias(TargetAddr(at))
         .filter(has_bits)
         .filter(|_| watched)
+}
+
+/// Where files are mapped, with their zeroed data.
+fn files_of(maps: &Snapshot) -> impl Iterator<Item = (u64, u64)> {
+    let mut known = 0;
+    maps.vmas.iter().enumerate().filter_map(move |(n, vma)| {
+        let code = vma.prot & PROT_EXEC != 0 && vma.start >= known;
+        let object = Object::at(n, maps).filter(|_| code)?;
+        known = object.end;
+        Some((object.start, object.end))
+    })
 }
 
 /// The dynamic loader's own functions are for itself, until there are others.

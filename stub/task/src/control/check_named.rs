@@ -5,12 +5,12 @@ use ulpf_lib::command::{Does, HeapFunction};
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::ring::found::By;
 use ulpf_stub_handlers::check::entries::{self, Function};
-use ulpf_stub_handlers::check::{judge, news};
+use ulpf_stub_handlers::check::{errno, judge, news};
 
 use super::Control;
 use super::entrances::{comes_to_served, jumps_to, room};
 use super::watches::refusal;
-use super::{text, unwind};
+use super::{functions, text, unwind};
 use crate::inferior::Refusal;
 
 fn no(why: &str, what_to_do: &str) -> Refusal {
@@ -61,10 +61,11 @@ impl Control {
                 Does::New | Does::NewArray => {}
                 Does::Copies => judge::add_copier(at),
                 Does::ReadsStrings | Does::MayReadStrings => self.reads_strings(one.does, at),
+                Does::ErrnoLocation => errno::learn(at.0, &functions::block(at.0, errno::CODE)),
                 Does::UnwindTable => unwind::add_table(self.world.rest(), at, &maps),
                 does => {
                     if let Some(function) = function(does) {
-                        self.replace(does.word(), at, function, &maps);
+                        self.replace(false, does.word(), at, function, &maps);
                     }
                 }
             }

@@ -154,6 +154,10 @@ impl Classes {
     }
 
     fn classify(&mut self, rest: &mut AtRest, page: TargetAddr) {
+        // Where the program wants no patches (a lock of all memory), their tables have gone.
+        if patches::table().tables.classes == 0 {
+            return;
+        }
         let map = &g().page_map;
         let entry = map.entry(page);
         let Some(guard) = entry.guard() else { return };
@@ -553,6 +557,26 @@ fn set(bits: &mut [u8], from: u64, to: u64) {
         } else {
             *byte |= 1 << (n % 8);
             n += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::set;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn bits_are_set_from_one_to_another(before in any::<[u8; 6]>(), from in 0u64..60, to in 0u64..60) {
+            let mut bits = before;
+            set(&mut bits, from, to);
+            for n in 0..48u64 {
+                let is = |of: &[u8]| of[n as usize / 8] >> (n % 8) & 1 == 1;
+                prop_assert_eq!(is(&bits), is(&before) || (from <= n && n < to), "bit {}", n);
+            }
         }
     }
 }

@@ -15,7 +15,7 @@
 //! The command offers this with `QUlpfFollow:exec`; without that nothing is asked.
 //!
 //! With `QUlpfFollow:…;fork` a forked child, from which everything of ours has been taken away, waits
-//! on a word that it shares with us until the command has taken hold of it or wants nothing of it.
+//! on a word of a page that it shares with us (`stub/handlers/src/syscalls/fork_page.rs`) until the command has taken hold of it or wants nothing of it.
 //! Its parent stops and reports it. With `vUlpfForkHold;1` it does not return from fork when it goes on, but is awake in our
 //! code until `vUlpfForkHold;0` (`stub/handlers/src/syscalls/forked.rs`). A vfork child reports itself before it runs; it has
 //! no memory of its own, so there is nothing to be put into it. With `vUlpfVfork;CHILD` it counts as one of our threads,
@@ -30,14 +30,11 @@ use core::sync::atomic::Ordering::*;
 use super::socket::send_all;
 use super::{Control, reader};
 use crate::gdb::packet;
-use linux_raw_sys::general as k;
-use ulpf_lib::sys;
-use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::global::{EVERYBODY, follows};
+use ulpf_lib::sync::futex;
+use ulpf_stub_handlers::global::{follows, g};
 use ulpf_stub_handlers::runtime::events::Request;
-use ulpf_stub_handlers::runtime::park::futex_wake;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
-use ulpf_stub_handlers::syscalls::seccomp;
+use ulpf_stub_handlers::syscalls::{fork_page, seccomp};
 
 /// Values of `Global::exec_word`.
 const FOLLOWED: u32 = 1;
@@ -75,22 +72,6 @@ pub fn set(what: &[u8]) {
     g().follows.store(bits, SeqCst);
 }
 
-/// Lets a forked child go on that waits for it.
-pub fn release_child(child: i32) {
-    let word = g().fork_go();
-    // Another one may not have taken note yet; one that was killed never will.
-    for _ in 0..2000 {
-        if word.load(SeqCst) == 0 {
-            break;
-        }
-        let tick = [0u64, 1_000_000];
-        // SAFETY: sleeps a millisecond.
-        let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
-    }
-    word.store(child as u32, SeqCst);
-    wake_children();
-}
-
 /// `vUlpfForkHold`: whoever has forked, and goes on now, is awake but does not return from fork.
 pub fn hold_fork(yes: bool) {
     g().fork_held.store(yes, SeqCst);
@@ -112,20 +93,7 @@ pub fn release_everybody() {
     for t in g().threads.iter().filter(|t| !t.is_programs()) {
         t.adopted.store(false, SeqCst);
     }
-    g().fork_go().store(EVERYBODY, SeqCst);
-    wake_children();
-}
-
-fn wake_children() {
-    // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
-    let _ = unsafe {
-        sys!(
-            k::__NR_futex,
-            g().fork_go() as *const _,
-            k::FUTEX_WAKE,
-            i32::MAX
-        )
-    };
+    fork_page::release_all();
 }
 
 impl Control {
@@ -193,7 +161,7 @@ impl Control {
             _ => return,
         };
         g().exec_word.store(word, SeqCst);
-        futex_wake(&g().exec_word);
+        futex::wake_all(&g().exec_word);
     }
 
     /// It has executed another program, or may have: only the command knows, which traces it. Until it

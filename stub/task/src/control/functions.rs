@@ -242,6 +242,30 @@ impl Object {
         let load = self.loads.iter().find(|l| l.0 <= start && start < l.1)?;
         Some((start, load.1))
     }
+
+    /// The function of this file that holds `pc`, `[start, end)`.
+    pub fn function(&self, pc: u64) -> Option<(u64, u64)> {
+        self.loads.iter().find(|l| l.0 <= pc && pc < l.1)?;
+        let table = self.unwind_header()?.0;
+        let entry = |n: u64| table.wrapping_add(12 + n * 8);
+        let (mut low, mut high) = (0, u64::from(u32_at(table.wrapping_add(8))?));
+        while low < high {
+            let middle = (low + high) / 2;
+            if relative(table, entry(middle))? <= pc {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let entry = entry(low.checked_sub(1)?);
+        let start = relative(table, entry)?;
+        let described = relative(table, entry.wrapping_add(4))?;
+        // Length, its own origin, the function's start relative to itself, its length.
+        let field = described.wrapping_add(8);
+        let same = relative(field, field)? == start;
+        let len = u64::from(u32_at(described.wrapping_add(12))?);
+        (same && pc - start < len && len <= LONGEST).then_some((start, start + len))
+    }
 }
 
 /// The first address of the function that holds `pc`.
@@ -253,25 +277,5 @@ pub fn start(pc: u64, maps: &Snapshot) -> Option<u64> {
 pub fn whole(pc: u64, maps: &Snapshot) -> Option<(u64, u64)> {
     let n = maps.index(pc);
     maps.vmas.get(n).filter(|v| v.start <= pc)?;
-    let object = Object::at(n, maps)?;
-    object.loads.iter().find(|l| l.0 <= pc && pc < l.1)?;
-    let table = object.unwind_header()?.0;
-    let entry = |n: u64| table.wrapping_add(12 + n * 8);
-    let (mut low, mut high) = (0, u64::from(u32_at(table.wrapping_add(8))?));
-    while low < high {
-        let middle = (low + high) / 2;
-        if relative(table, entry(middle))? <= pc {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    let entry = entry(low.checked_sub(1)?);
-    let start = relative(table, entry)?;
-    let described = relative(table, entry.wrapping_add(4))?;
-    // Length, its own origin, the function's start relative to itself, its length.
-    let field = described.wrapping_add(8);
-    let same = relative(field, field)? == start;
-    let len = u64::from(u32_at(described.wrapping_add(12))?);
-    (same && pc - start < len && len <= LONGEST).then_some((start, start + len))
+    Object::at(n, maps)?.function(pc)
 }

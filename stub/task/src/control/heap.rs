@@ -224,3 +224,45 @@ fn start_brk() -> Option<u64> {
         .ok()?;
     (start != 0).then_some(start & !4095)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UNITS: u64 = 48;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn stretches_are_those_of_a_list_of_bytes(
+            changes in vec((any::<bool>(), 0..UNITS, 0..UNITS), 1..40),
+            look in (0..UNITS, 0..UNITS),
+        ) {
+            let mut heap = Heap::default();
+            let mut model = [false; UNITS as usize];
+            for (comes, start, end) in changes {
+                match comes {
+                    true => heap.add((start, end)),
+                    false => heap.cut((start, end)),
+                }
+                if start < end {
+                    model[start as usize..end as usize].fill(comes);
+                }
+                let has = |n| heap.parts.iter().any(|p| p.0 <= n && n < p.1);
+                for n in 0..UNITS {
+                    prop_assert_eq!(has(n), model[n as usize], "byte {}", n);
+                }
+                // Those that touch after a cut have touched before.
+                prop_assert!(heap.parts.windows(2).all(|two| two[0].1 < two[1].0));
+                prop_assert!(heap.parts.iter().all(|p| p.0 < p.1));
+                prop_assert_eq!(heap.bytes(), model.iter().filter(|b| **b).count() as u64);
+            }
+            let (start, end) = (look.0.min(look.1), look.0.max(look.1));
+            let any = model[start as usize..end as usize].contains(&true);
+            prop_assert_eq!(start < end && heap.meets((start, end)), any);
+        }
+    }
+}

@@ -5,7 +5,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::command::looks;
-use ulpf_lib::ring::{Rings, SLOT_WORDS, SharedHeader, ring_place};
+use ulpf_lib::ring::{RingHead, Rings, SharedHeader, copy_slots, ring_place};
 
 use ulpf_stub_handlers::global::g;
 
@@ -20,21 +20,14 @@ impl Rings for Ours {
         ring_place(ring as u64).1
     }
     fn head(&self, ring: usize) -> (u64, u64) {
-        g().ring_heads().get(ring).map_or((0, 0), |h| {
-            let taken = h.taken.load(Acquire);
-            (taken, h.records.load(Relaxed))
-        })
+        g().ring_heads()
+            .get(ring)
+            .map_or((0, 0), RingHead::progress)
     }
     fn copy(&self, ring: usize, slot: u64, to: &mut [u64]) -> bool {
         let base = self.0 as *const _ as u64;
         let words = ulpf_stub_handlers::global::ring_words(base, ring as u32);
-        let Some(from) = words.and_then(|w| w.get(slot as usize * SLOT_WORDS..)) else {
-            return false;
-        };
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = from.load(Acquire);
-        }
-        true
+        words.is_some_and(|words| copy_slots(words, slot, to))
     }
 }
 

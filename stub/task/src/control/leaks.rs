@@ -20,12 +20,12 @@ use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::guard::{PROT_READ, PROT_WRITE};
 use ulpf_lib::place;
 use ulpf_lib::ring::found::{By, IN_MEMORY, Wrong};
-use ulpf_lib::sys;
+use ulpf_lib::{kept, sys};
 use ulpf_stub_handlers::check::blocks::{self, Block};
 use ulpf_stub_handlers::check::{arena, found, judge, regions, report, shadow, told, told_blocks};
 use ulpf_stub_handlers::global::{g, machine};
 
-use super::{Control, parked, text};
+use super::{Control, parked, reader, text};
 
 /// Marks of blocks: the higher one wins.
 const LOST: u8 = 1;
@@ -86,43 +86,146 @@ impl Search {
     /// And so on, until nothing new comes.
     fn follow(&mut self) {
         while let Some((block, level)) = self.ahead.pop() {
+            if reader::program_is_dead() {
+                return;
+            }
             self.inside(&block, level);
         }
     }
 }
 
 /// /proc/self/pagemap.
-struct Pages(u64);
+struct Pages {
+    fd: u64,
+    /// Linux before 6.7 does not know PAGEMAP_SCAN: there, a word for each page is read.
+    scans: bool,
+    words: Vec<u64>,
+}
+
+/// Pages whose words are read together: those of 128 MiB.
+const WORDS: usize = 32 << 10;
+/// Stretches that one scan may name.
+const STRETCHES: usize = 64;
+
+/// struct pm_scan_arg (include/uapi/linux/fs.h).
+#[repr(C)]
+#[derive(Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// struct page_region.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Stretch {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
 
 impl Pages {
     fn open() -> Option<Pages> {
-        let (path, flags) = (c"/proc/self/pagemap", k::O_RDONLY | k::O_CLOEXEC);
-        // SAFETY: opens a file, in the stub's own table.
-        let fd = unsafe { sys!(k::__NR_openat, k::AT_FDCWD, path.as_ptr(), flags, 0) };
-        fd.ok().map(Pages)
+        let fd = kept::open(c"/proc/self/pagemap").ok()?;
+        Some(Pages {
+            fd: fd as u64,
+            scans: true,
+            words: vec![0; WORDS],
+        })
     }
 
-    /// Has one of these pages content, from the page at `at` on? (`own`: some that is no file's.) If nobody knows, it may
-    /// have.
-    fn some(&self, at: u64, words: &mut [u64], own: bool) -> bool {
-        /// Present, or swapped out; and that of a file.
-        const CONTENT: u64 = 1 << 63 | 1 << 62;
-        const FILE: u64 = 1 << 61;
-        let len = size_of_val(words) as u64;
-        let from = at / PAGE_SIZE * 8;
-        // SAFETY: fills the words at most.
-        let read = unsafe { sys!(k::__NR_pread64, self.0, words.as_mut_ptr(), len, from) };
-        read != Ok(len)
-            || words
-                .iter()
-                .any(|w| w & CONTENT != 0 && !(own && w & FILE != 0))
+    /// Calls `f` with each stretch of `[from, to)` whose pages have content, and with those of which nobody knows. `own`:
+    /// content that is no file's. Ends early when the program has ended.
+    fn each(&mut self, from: u64, to: u64, own: bool, mut f: impl FnMut(u64, u64)) {
+        let mut at = from & !(PAGE_SIZE - 1);
+        let cut = |start: u64, end: u64| (start.max(from), end.min(to));
+        while at < to && !reader::program_is_dead() {
+            if self.scans {
+                let mut found = [Stretch::default(); STRETCHES];
+                match self.scan(at, to, own, &mut found) {
+                    Some((walked, count)) if walked > at => {
+                        for s in found.iter().take(count) {
+                            let (start, end) = cut(s.start, s.end);
+                            f(start, end);
+                        }
+                        at = walked;
+                    }
+                    _ => self.scans = false,
+                }
+                continue;
+            }
+            let pages = (to.next_multiple_of(PAGE_SIZE) - at) / PAGE_SIZE;
+            let pages = (pages as usize).min(WORDS);
+            let words = self.words.get_mut(..pages).unwrap_or_default();
+            if !read_words(self.fd, at, words) {
+                let (start, end) = cut(at, to);
+                return f(start, end);
+            }
+            let has = |word: &u64| word & CONTENT != 0 && !(own && word & FILE != 0);
+            for group in words.chunk_by(|a, b| has(a) == has(b)) {
+                let end = at + group.len() as u64 * PAGE_SIZE;
+                if group.first().is_some_and(has) {
+                    let (start, end) = cut(at, end);
+                    f(start, end);
+                }
+                at = end;
+            }
+        }
     }
+
+    /// PAGEMAP_SCAN: up to where it has looked, and how many stretches there are. `None`: it cannot.
+    fn scan(&self, from: u64, to: u64, own: bool, found: &mut [Stretch]) -> Option<(u64, usize)> {
+        /// `_IOWR('f', 16, struct pm_scan_arg)`
+        const PAGEMAP_SCAN: u32 = 0xc060_6610;
+        const IS_FILE: u64 = 1 << 2;
+        const PRESENT: u64 = 1 << 3;
+        const SWAPPED: u64 = 1 << 4;
+        let not_files = if own { IS_FILE } else { 0 };
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start: from,
+            end: to.next_multiple_of(PAGE_SIZE),
+            vec: found.as_mut_ptr() as u64,
+            vec_len: found.len() as u64,
+            category_inverted: not_files,
+            category_mask: not_files,
+            category_anyof_mask: PRESENT | SWAPPED,
+            return_mask: PRESENT | SWAPPED,
+            ..Scan::default()
+        };
+        // SAFETY: the kernel writes to the two, within their lengths.
+        let count = unsafe { sys!(k::__NR_ioctl, self.fd, PAGEMAP_SCAN, &raw mut scan) }.ok()?;
+        Some((scan.walk_end, count as usize))
+    }
+}
+
+/// Present, or swapped out; and that of a file.
+const CONTENT: u64 = 1 << 63 | 1 << 62;
+const FILE: u64 = 1 << 61;
+
+/// The words of the pages from `at` on. `false`: not all of them can be read.
+fn read_words(fd: u64, at: u64, words: &mut [u64]) -> bool {
+    let len = size_of_val(words) as u64;
+    let from = at / PAGE_SIZE * 8;
+    // SAFETY: fills the words at most.
+    let read = unsafe { sys!(k::__NR_pread64, fd, words.as_mut_ptr(), len, from) };
+    read == Ok(len)
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: our own descriptor.
-        let _ = unsafe { sys!(k::__NR_close, self.0) };
+        let _ = unsafe { sys!(k::__NR_close, self.fd) };
     }
 }
 
@@ -139,7 +242,7 @@ impl Control {
         let Some(findings) = found::findings() else {
             return;
         };
-        if findings.searched.swap(1, SeqCst) != 0 {
+        if findings.searched.swap(1, SeqCst) != 0 || self.check.unknown {
             return;
         }
         if self.mark_all() {
@@ -196,6 +299,9 @@ impl Control {
             return false;
         }
         search.follow();
+        if reader::program_is_dead() {
+            return false;
+        }
         let mut rest = Vec::new();
         each_block(|block, mark| {
             if mark == 0 {
@@ -233,7 +339,7 @@ impl Control {
         let Ok(maps) = Snapshot::read() else {
             return false;
         };
-        let map = Pages::open();
+        let mut map = Pages::open();
         let mut bytes = vec![0; PIECE];
         let mut look = |from: u64, to: u64, see: &mut dyn FnMut(Place, u64)| {
             let Some(piece) = bytes.get_mut(..(to - from) as usize) else {
@@ -256,7 +362,6 @@ impl Control {
             }
         }
         let image = machine().image;
-        let mut words = [0; PIECE / 4096];
         for vma in &maps.vmas {
             let ours = place::all().contains(&vma.start)
                 || place::has(vma.start)
@@ -280,16 +385,20 @@ impl Control {
             // Of a stack, what is in use.
             let within = |sp: &&u64| (vma.start..vma.end).contains(*sp);
             let begin = stacks.iter().filter(within).min();
-            let mut at = begin.map_or(vma.start, |sp| sp & !7);
-            while at < vma.end {
-                let stop = vma.end.min((at & !(PIECE as u64 - 1)) + PIECE as u64);
-                let pages = ((stop - 1) / 4096 - at / 4096 + 1) as usize;
-                let known = words.get_mut(..pages).unwrap_or_default();
-                let some = map.as_ref().is_none_or(|map| map.some(at, known, !data));
-                if some {
+            let begin = begin.map_or(vma.start, |sp| sp & !7);
+            let mut pieces = |mut at: u64, end: u64| {
+                while at < end && !reader::program_is_dead() {
+                    let stop = end.min((at & !(PIECE as u64 - 1)) + PIECE as u64);
                     look(at, stop, &mut see);
+                    at = stop;
                 }
-                at = stop;
+            };
+            match &mut map {
+                Some(map) => map.each(begin, vma.end, !data, pieces),
+                None => pieces(begin, vma.end),
+            }
+            if reader::program_is_dead() {
+                return false;
             }
         }
         true

@@ -3,33 +3,43 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
+use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::boot::Left;
-use ulpf_stub_handlers::check;
+use ulpf_stub_handlers::check::{self, arena, requests};
 use ulpf_stub_handlers::global::machine;
 use ulpf_stub_handlers::ours::each;
 use ulpf_stub_handlers::runtime::asm::ulpf_blocking_insn;
 use ulpf_stub_handlers::syscalls::seccomp;
 
-/// Every mapping of ours. For good: the list is one of them. None of a program whose blocks are ours: it goes on to use them, as a
-/// forked child does.
+/// The command unmaps one after the other, and the program waits.
+const MOST: usize = 1 << 16;
+
+/// Every mapping of ours that the program does not go on to use. For good: the list is one of them. None of a program that holds
+/// blocks of ours: it goes on to use them, as a forked child does.
 pub fn list() -> &'static [Left] {
-    if check::stays_in_child() {
+    if check::stays() {
         return &[];
     }
+    // Slots of the program's may lead to these functions of ours, and it may have read them. (0: there are none.)
+    let stays = requests::FUNCTIONS.load(Relaxed);
     // Its own mapping is made before the lists are read.
-    let mut all = Vec::with_capacity(1 << 16);
+    let mut all = Vec::with_capacity(MOST);
+    let mut add = |start: u64, end: u64| {
+        for (from, to) in [(start, end.min(stays)), (start.max(stays + PAGE_SIZE), end)] {
+            if from < to && all.len() < all.capacity() {
+                let len = to - from;
+                all.push(Left { start: from, len });
+            }
+        }
+    };
     if gate() == 0 {
         let (start, end) = machine().image;
-        all.push(Left {
-            start,
-            len: end - start,
-        });
+        add(start, end);
     }
-    each(|start, len| {
-        if all.len() < all.capacity() {
-            all.push(Left { start, len });
-        }
-    });
+    if arena::arena() != 0 {
+        add(arena::arena(), arena::arena() + arena::ARENA);
+    }
+    each(|start, len| add(start, start + len));
     all.leak()
 }
 

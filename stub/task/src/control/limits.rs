@@ -2,11 +2,12 @@
 
 use core::sync::atomic::AtomicBool;
 
+use ulpf_stub_handlers::runtime::owed;
 use ulpf_stub_handlers::syscalls::{legacy, seccomp, tracing};
 use ulpf_stub_handlers::uring::held;
 
 /// How many there are.
-pub const COUNT: usize = 7;
+pub const COUNT: usize = 8;
 
 /// What the handlers note, and what is said of it.
 pub static ALL: [(&AtomicBool, &str); COUNT] = [
@@ -42,6 +43,11 @@ pub static ALL: [(&AtomicBool, &str); COUNT] = [
     (
         &tracing::UNFOLLOWED,
         "ulpf: the program traces a child itself (ptrace), which is not followed into what it executes.\n",
+    ),
+    (
+        &owed::FULL,
+        "ulpf: a task that holds the program's threads by ptrace has mapped memory more than 256 times meanwhile: the \
+         rest of it is not watched.\n",
     ),
     (
         &seccomp::TOO_LONG,

@@ -14,6 +14,7 @@ mod classes;
 mod code_caves;
 mod collector;
 mod conditions;
+pub mod confine;
 mod disabled;
 mod entrances;
 mod filters;
@@ -46,6 +47,7 @@ mod reader;
 mod renew;
 mod replies;
 mod requests;
+pub mod rescue;
 mod seam;
 mod sections;
 mod sites;
@@ -125,12 +127,16 @@ pub struct Control {
     /// Since the holder went on alone.
     holding: Option<watchdog::Watchdog>,
     detached: bool,
+    /// This task may do what a thread of the program may not.
+    keeps_rights: bool,
     exec: follow::Exec,
     patches: patches::Patches,
     paths: paths::Paths,
     sections: sections::Sections,
     sites: sites::Sites,
 }
+
+const KEEPS_RIGHTS: &str = "ulpf: the program has given up rights, and ulpf's own task could not do the same: it leaves.\n";
 
 /// How long after a resume nobody listens to the server (a struct timespec): to wake the reader and to send it back to
 /// sleep takes longer than many a program needs until its next stop.
@@ -181,12 +187,14 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         disabled: disabled::Disabled::default(),
         holding: None,
         detached: false,
+        keeps_rights: false,
         exec: follow::Exec::None,
         sites: sites::Sites::new(),
         patches: patches::Patches::new(),
         paths: paths::Paths::default(),
         sections: sections::Sections::default(),
     };
+    rescue::of(&mut c);
     c.placement.wanted = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {
         BOOT_PLACE_GUARD => Placement::Guard,
         BOOT_PLACE_REGISTER => Placement::Register,
@@ -246,6 +254,12 @@ impl Control {
             }
             let stop_first = self.stop_comes_first();
             let more = !stop_first && self.serve();
+            if self.keeps_rights {
+                self.notices.push(KEEPS_RIGHTS.into());
+                self.tell(session);
+                self.detach();
+                return;
+            }
             self.tell(session);
             if self.waits_for_exec() {
                 let before = self.exec;
@@ -339,7 +353,7 @@ impl Control {
                     continue;
                 }
             }
-            let pause = g().exec_pending.load(SeqCst) != 0;
+            let pause = g().in_exec.load(SeqCst) != 0;
             if pause && self.exec_happened() {
                 return;
             }

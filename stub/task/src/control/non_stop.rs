@@ -184,7 +184,7 @@ impl Control {
     pub(super) fn nobody_runs(&self) -> bool {
         let mut all = g().threads.iter().peekable();
         self.holder.is_none()
-            && g().exec_pending.load(SeqCst) == 0
+            && g().in_exec.load(SeqCst) == 0
             && all.peek().is_some()
             && all.all(stays)
     }

@@ -6,7 +6,7 @@
 //! free+14: push rbx … ◀── jmp ── test rdi, rdi; je …; push rbp ◀── another one
 //!                                 └ what stood in the first bytes, in memory near it
 //! ```
-//! This memory stays when we leave, as all does that serves blocks.
+//! This memory stays when we leave, if the program holds blocks of ours.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_engine::patch::Prologue;
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
-use ulpf_lib::{PAGE_SIZE, TargetAddr, sys};
+use ulpf_lib::{PAGE_SIZE, TargetAddr, place, sys};
 use ulpf_stub_handlers::check::entries::JUMP;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
@@ -68,6 +68,7 @@ impl OwnFunctions {
             return Some(near.page + near.used);
         }
         let page = gaps(at, maps).into_iter().find_map(map)?;
+        place::add(page, PAGE_SIZE);
         rest.guards().exclude(TargetAddr(page), PAGE_SIZE);
         self.0.push(Near { page, used: 0 });
         Some(page)

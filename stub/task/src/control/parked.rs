@@ -54,8 +54,16 @@ impl<'a> Parked<'a> {
         self.own().call.get()
     }
 
+    pub fn mapped(&self) -> Mapped {
+        self.own().mapped.get()
+    }
+
     pub fn take_mapped(&self) -> Mapped {
         self.own().mapped.take()
+    }
+
+    pub fn set_changed_in_place(&self, yes: bool) {
+        self.own().changed_in_place.set(yes);
     }
 
     pub fn take_locks(&self) -> Locks {

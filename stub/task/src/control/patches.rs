@@ -29,7 +29,7 @@ use super::generated::{self, Generated, May};
 use super::gs;
 use super::text;
 use hot::Hot;
-use ulpf_stub_handlers::check::{self, far, judge};
+use ulpf_stub_handlers::check::{self, entries, far, judge};
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::rest::AtRest;
@@ -730,6 +730,20 @@ impl Patches {
     pub fn disable(&mut self, rest: &mut AtRest) {
         ENABLED.store(false, SeqCst);
         self.remove_all(rest);
+        // The bits of a checked heap say what may be accessed, to faults too.
+        if !entries::ON.load(SeqCst) {
+            self.drop_tables(rest);
+        }
+    }
+
+    /// The program is left alone.
+    pub fn leave(&mut self, rest: &mut AtRest) {
+        ENABLED.store(false, SeqCst);
+        self.remove_all(rest);
+        self.drop_tables(rest);
+    }
+
+    fn drop_tables(&mut self, rest: &mut AtRest) {
         self.classes.clear();
         rest.tables_mut().patches.distances.clear();
         patches::drop_tables(rest);

@@ -13,8 +13,8 @@ use core::sync::atomic::{AtomicI32, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::addr::PAGE_SIZE;
-use ulpf_lib::sys;
 use ulpf_lib::{TargetAddr, sys::Errno};
+use ulpf_lib::{kept, sys};
 use ulpf_stub_handlers::global::g;
 
 const THERE: u64 = 3 << 62;
@@ -28,18 +28,10 @@ fn pagemap() -> Result<u64, Errno> {
     if fd >= 0 {
         return Ok(fd as u64);
     }
-    // SAFETY: a descriptor of the stub's own table, which goes with the stub.
-    let fd = unsafe {
-        sys!(
-            k::__NR_openat,
-            k::AT_FDCWD,
-            c"/proc/self/pagemap".as_ptr(),
-            k::O_RDONLY | k::O_CLOEXEC,
-            0
-        )
-    }?;
-    PAGEMAP.store(fd as i32, Relaxed);
-    Ok(fd)
+    // It goes with the stub.
+    let fd = kept::open(c"/proc/self/pagemap")?;
+    PAGEMAP.store(fd, Relaxed);
+    Ok(fd as u64)
 }
 
 /// Is all of `[addr, addr + len)` private memory that is there?

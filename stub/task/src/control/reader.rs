@@ -1,18 +1,27 @@
 //! A second thread of the stub's task: waits on the control socket and on the program's pidfd, so
 //! that the main loop can wait on one futex word for everything.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use linux_raw_sys::general as k;
+use ulpf_lib::sync::lock::Lock;
 use ulpf_lib::sys;
 
 use linux_raw_sys::errno::ENOMEM;
 use linux_raw_sys::net::MSG_DONTWAIT;
+use ulpf_lib::sync::futex;
+use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::asm::ulpf_spawn;
-use ulpf_stub_handlers::runtime::park::{self, futex_wait, futex_wake};
+use ulpf_stub_handlers::runtime::park;
 
 const ROOM: usize = 256 << 10;
 const STACK: usize = 64 << 10;
+static STACK_TOP: AtomicU64 = AtomicU64::new(0);
+/// The thread's number.
+static READER: AtomicI32 = AtomicI32::new(0);
+/// It is to end ([`stop`]), and hears so by a descriptor.
+static ENDS: AtomicBool = AtomicBool::new(false);
+static WAKE: AtomicI32 = AtomicI32::new(-1);
 
 /// Single producer (the reader), single consumer (the main loop).
 struct Pipe {
@@ -36,7 +45,7 @@ static PIDFD: AtomicI32 = AtomicI32::new(-1);
 /// first moments after a resume, in which nearly all stops of a session come that has many of them.
 static LISTEN: AtomicU32 = AtomicU32::new(1);
 /// Held around every read, so that bytes stay in order.
-static READING: AtomicBool = AtomicBool::new(false);
+static READING: Lock = Lock::open();
 
 /// The command has closed its end.
 pub static CLOSED: AtomicBool = AtomicBool::new(false);
@@ -75,6 +84,38 @@ pub fn start(control: i32, pidfd: i32) -> Result<(), sys::Errno> {
     if stack.is_null() {
         return Err(sys::Errno(ENOMEM as i32));
     }
+    STACK_TOP.store(stack as u64 + STACK as u64, SeqCst);
+    // SAFETY: a descriptor of this task's.
+    let wake = unsafe { sys!(k::__NR_eventfd2, 0, k::O_CLOEXEC | k::O_NONBLOCK) }?;
+    WAKE.store(wake as i32, SeqCst);
+    again()
+}
+
+/// Ends the thread: what it may is not this task's.
+pub fn stop() {
+    let reader = READER.load(SeqCst);
+    ENDS.store(true, SeqCst);
+    // SAFETY: one's own descriptor, and a signal that only asks whether the thread is there.
+    unsafe {
+        loop {
+            futex::wake_all(&LISTEN);
+            let _ = sys!(k::__NR_write, WAKE.load(SeqCst), &1u64 as *const u64, 8);
+            if sys!(k::__NR_tgkill, g().stub_tid.load(Relaxed), reader, 0).is_err() {
+                break;
+            }
+            super::pause::sleep();
+        }
+        let mut told = 0u64;
+        let _ = sys!(k::__NR_read, WAKE.load(SeqCst), &raw mut told, 8);
+    }
+    ENDS.store(false, SeqCst);
+}
+
+/// The thread, with what this task may now.
+pub fn again() -> Result<(), sys::Errno> {
+    if STACK_TOP.load(SeqCst) == 0 {
+        return Ok(());
+    }
     // A thread of the stub's task.
     const FLAGS: u32 = k::CLONE_VM
         | k::CLONE_FS
@@ -82,9 +123,16 @@ pub fn start(control: i32, pidfd: i32) -> Result<(), sys::Errno> {
         | k::CLONE_SIGHAND
         | k::CLONE_THREAD
         | k::CLONE_SYSVSEM;
-    // SAFETY: a fresh stack and an entry that never returns.
-    let r = unsafe { ulpf_spawn(FLAGS.into(), stack as u64 + STACK as u64, work) };
-    sys::check(r).map(|_| ())
+    // SAFETY: a stack that nobody uses, and an entry that never returns.
+    let r = unsafe { ulpf_spawn(FLAGS.into(), STACK_TOP.load(SeqCst), work) };
+    sys::check(r).map(|tid| READER.store(tid as i32, SeqCst))
+}
+
+fn end_if_told() {
+    if ENDS.load(SeqCst) {
+        // SAFETY: ends this thread.
+        let _ = unsafe { sys!(k::__NR_exit, 0) };
+    }
 }
 
 extern "C" fn work() -> ! {
@@ -95,17 +143,32 @@ extern "C" fn work() -> ! {
             revents: 0,
         },
         PollFd {
-            fd: PIDFD.load(SeqCst),
+            fd: if DEAD.load(SeqCst) {
+                -1
+            } else {
+                PIDFD.load(SeqCst)
+            },
+            events: 1,
+            revents: 0,
+        },
+        PollFd {
+            fd: WAKE.load(SeqCst),
             events: 1,
             revents: 0,
         },
     ];
+    if CLOSED.load(SeqCst) {
+        fds[0].fd = -1;
+    }
     loop {
+        end_if_told();
         while LISTEN.load(SeqCst) == 0 {
-            futex_wait(&LISTEN, 0);
+            futex::wait(&LISTEN, 0);
+            end_if_told();
         }
-        // SAFETY: polls two descriptors of this task.
-        let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 2, -1i64) };
+        // SAFETY: polls three descriptors of this task.
+        let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 3, -1i64) };
+        end_if_told();
         if fds[1].revents != 0 {
             DEAD.store(true, SeqCst);
             fds[1].fd = -1;
@@ -169,12 +232,8 @@ unsafe fn receive_into(to: *mut u8, len: usize, flags: u32) -> Result<u64, sys::
 }
 
 fn exclusively<R>(f: impl FnOnce() -> R) -> R {
-    while READING.swap(true, SeqCst) {
-        core::hint::spin_loop();
-    }
-    let r = f();
-    READING.store(false, SeqCst);
-    r
+    let _locked = READING.lock();
+    f()
 }
 
 /// Who reads from now on: this thread (`true`) or the main loop.
@@ -184,7 +243,7 @@ pub fn listen(on: bool) {
     }
     exclusively(|| LISTEN.store(on as u32, SeqCst));
     if on {
-        futex_wake(&LISTEN);
+        futex::wake_all(&LISTEN);
     }
 }
 

@@ -137,6 +137,15 @@ impl Control {
                 self.release_memory(start, end);
                 true
             }
+            Request::ChangeInPlace { start, end, prot } => {
+                let changed = self.change_in_place(start, end, prot);
+                if let Some(t) = Parked::of(t) {
+                    t.set_changed_in_place(changed);
+                }
+                paths::changed();
+                self.retrace();
+                false
+            }
             Request::OpenBegin { start, end } => {
                 // What is about to be stepped must stand there itself.
                 if let Some(pc) = Parked::of(t).map(|t| t.pc()) {
@@ -159,6 +168,13 @@ impl Control {
                 true
             }
             Request::SectionBegin => true,
+            Request::Confined { which, groups, len } => {
+                // SAFETY: the thread keeps the list until its request is answered.
+                let groups =
+                    unsafe { core::slice::from_raw_parts(groups as *const u32, len as usize) };
+                self.confine(t, which, groups);
+                false
+            }
             Request::Plain { at } => {
                 self.patches.restore(self.world.rest(), at, at + 1);
                 false
@@ -272,7 +288,9 @@ impl Control {
     pub(super) fn finish(&mut self, t: Option<&Thread>, what: Request) {
         self.close_opened();
         match what {
-            Request::ReleaseBegin { .. } => {
+            Request::ReleaseBegin { start, end } => {
+                let mapped = t.and_then(Parked::of).map(|t| t.mapped());
+                self.forget_allocators(start, end, mapped.unwrap_or_default().gone);
                 if let Some(t) = t {
                     self.unmapped.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
                     self.follow_heap(t);

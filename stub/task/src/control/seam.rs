@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::eflags;
+use ulpf_lib::sync::futex;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
@@ -15,9 +16,10 @@ use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::paths;
 use ulpf_stub_handlers::runtime::events::Event;
 use ulpf_stub_handlers::runtime::frame::{UContext, fpstate_len};
-use ulpf_stub_handlers::runtime::park::{futex_wake, notify};
+use ulpf_stub_handlers::runtime::park::{Futex, notify};
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 use ulpf_stub_handlers::signals::{kernel, leaving};
+use ulpf_stub_handlers::syscalls::fork_page;
 use ulpf_stub_tables::breakpoints::Breakpoint;
 
 use super::parked::{self, Parked, has_met};
@@ -57,7 +59,7 @@ impl Control {
                 continue;
             };
             t.dirty.store(true, SeqCst);
-            world::pull_out(t);
+            let _ = world::pull_out(t);
             if let Some(c) = parked::frame(t, self.world.rest()) {
                 c.gprs = shown;
             }
@@ -438,7 +440,7 @@ impl Inferior for Control {
     }
 
     fn release_child(&mut self, child: Tid) {
-        follow::release_child(child);
+        fork_page::release(child);
     }
 
     fn hold_fork(&mut self, yes: bool) {
@@ -458,45 +460,23 @@ impl Inferior for Control {
             return;
         }
         // Requests first: their threads hold half-done work.
-        self.running = true;
-        g().threads.iter().for_each(|t| t.hold.store(false, SeqCst));
+        let asks = || g().threads.iter().any(|t| t.state() == State::Requesting);
         loop {
+            self.running = true;
+            g().threads.iter().for_each(|t| t.hold.store(false, SeqCst));
             self.serve();
-            if self.holder.is_none() && !g().threads.iter().any(|t| t.state() == State::Requesting)
-            {
-                break;
-            }
-            if reader::program_is_dead() {
+            let done = self.holder.is_none() && !asks();
+            if done && !self.world.stop(None) || reader::program_is_dead() {
                 return;
             }
-            pause::sleep();
-        }
-        if !self.world.stop(None) {
-            return;
-        }
-        self.settle_shadows();
-        for b in self.world.rest().tables_mut().breakpoints.drain() {
-            text::restore(&b);
-        }
-        check::alone();
-        self.drop_all_watches();
-        self.tell_at_once();
-        self.sites.remove_all(self.world.rest());
-        self.patches.disable(self.world.rest());
-        self.detached = true;
-        follow::release_everybody();
-        leaving::begin_leaving();
-        for t in g().threads.iter() {
-            t.leaving.store(true, SeqCst);
-            world::pull_out(t);
-        }
-        for t in g().threads.iter() {
-            if let Some(parked) = Parked::of(t) {
-                parked.set_event(Event::None);
+            // Some may have asked on their way to rest.
+            match done {
+                true if !asks() => break,
+                true => self.let_world_go(),
+                false => pause::sleep(),
             }
-            t.go.store(1, SeqCst);
-            futex_wake(&t.go);
         }
+        self.leave_at_rest();
     }
 
     fn kill(&mut self) {
@@ -511,4 +491,55 @@ impl Inferior for Control {
         }
         monitor::run(self, command, out)
     }
+}
+
+impl Control {
+    /// The last part of a detach: the program's threads rest, and go on without us.
+    fn leave_at_rest(&mut self) {
+        if !self.world.stop(None) {
+            return;
+        }
+        self.settle_shadows();
+        for b in self.world.rest().tables_mut().breakpoints.drain() {
+            text::restore(&b);
+        }
+        self.leave_heap();
+        check::alone();
+        self.drop_all_watches();
+        self.tell_at_once();
+        self.sites.remove_all(self.world.rest());
+        self.patches.leave(self.world.rest());
+        self.detached = true;
+        follow::release_everybody();
+        leaving::begin_leaving();
+        for t in g().threads.iter() {
+            t.leaving.store(true, SeqCst);
+            let _ = world::pull_out(t);
+        }
+        for t in g().threads.iter() {
+            if let Some(parked) = Parked::of(t) {
+                parked.set_event(Event::None);
+            }
+            t.go.store(1, SeqCst);
+            futex::wake_all(&t.go);
+        }
+    }
+
+    /// A detach that serves nobody any more: see [`super::rescue`].
+    pub(super) fn leave_unserved(&mut self) {
+        self.running = true;
+        self.holder = None;
+        g().threads.iter().for_each(|t| t.hold.store(false, SeqCst));
+        // Only at the end of their handlers do they leave; in the middle of one they would go on to the program with
+        // their system calls dispatched to us, and nobody there.
+        while self.world.stop(None) && let_requests_go() {}
+        self.leave_at_rest();
+    }
+}
+
+/// Unserved. `false`: there were none.
+fn let_requests_go() -> bool {
+    let asks = |t: &&Thread| t.state() == State::Requesting;
+    let all = g().threads.iter().filter(asks);
+    all.inspect(|t| t.gate().let_go(&Futex)).count() > 0
 }

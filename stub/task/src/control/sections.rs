@@ -165,8 +165,7 @@ impl Control {
                 .step_by(PAGE_SIZE as usize)
                 .all(|page| g.alias_of(page).is_some())
         };
-        if !moved(g()) {
-            self.pull_out_of_system_calls();
+        if !moved(g()) && self.pull_out_of_system_calls() {
             self.world
                 .rest()
                 .guards()

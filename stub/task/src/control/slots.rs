@@ -3,9 +3,11 @@
 
 use alloc::vec::Vec;
 
+use core::sync::atomic::Ordering::Relaxed;
 use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::Snapshot;
-use ulpf_stub_handlers::check::entries::Function;
+
+use ulpf_stub_handlers::check::entries::{self, Function};
 use ulpf_stub_handlers::check::{overlaps, thunks};
 use ulpf_stub_handlers::rest::AtRest;
 
@@ -71,10 +73,20 @@ pub fn relocations(object: &Object) -> impl Iterator<Item = (u64, u64, u64)> + '
 /// `MOST` bytes.
 pub fn named<const MOST: usize, T>(
     object: &Object,
+    known: impl FnMut(&[u8]) -> Option<T>,
+) -> Vec<(u64, T)> {
+    named_of::<MOST, T>(object, &[GLOB_DAT, JUMP_SLOT], known)
+}
+
+const GLOB_DAT: u64 = 6;
+const JUMP_SLOT: u64 = 7;
+
+/// As [`named`], of slots of these kinds.
+fn named_of<const MOST: usize, T>(
+    object: &Object,
+    kinds: &[u64],
     mut known: impl FnMut(&[u8]) -> Option<T>,
 ) -> Vec<(u64, T)> {
-    const GLOB_DAT: u64 = 6;
-    const JUMP_SLOT: u64 = 7;
     let [texts, symbols] = object.dynamic([DT_STRTAB, DT_SYMTAB]);
     let (Some(texts), Some(symbols)) = (texts, symbols) else {
         return Vec::new();
@@ -82,7 +94,7 @@ pub fn named<const MOST: usize, T>(
     let (texts, symbols) = (object.loaded(texts), object.loaded(symbols));
     let (mut found, mut pages) = (Vec::new(), Pages::default());
     for (offset, info, _) in relocations(object) {
-        if !matches!(info & 0xffff_ffff, GLOB_DAT | JUMP_SLOT) {
+        if !kinds.contains(&(info & 0xffff_ffff)) {
             continue;
         }
         let name = pages
@@ -97,6 +109,28 @@ pub fn named<const MOST: usize, T>(
     found
 }
 
+/// The file's slots for functions that copy. Of a program that we can leave, those for calls alone: from others it may have
+/// taken the function's address, by which it would still come to us.
+fn copies(object: &Object) -> Vec<(u64, (&'static [u8], Function))> {
+    let kinds: &[u64] = match entries::PASSES.load(Relaxed) {
+        true => &[JUMP_SLOT],
+        false => &[GLOB_DAT, JUMP_SLOT],
+    };
+    named_of::<LONGEST, _>(object, kinds, |name| {
+        COPIES.into_iter().find(|(known, _)| *known == name)
+    })
+}
+
+/// The file's slots for such functions lead there at once again.
+pub fn restore(rest: &mut AtRest, object: &Object) {
+    for (slot, _) in copies(object) {
+        let now = bytes::<8>(slot).map(u64::from_le_bytes);
+        if let Some(n) = now.and_then(thunks::number) {
+            let _ = text::write(rest, slot, &thunks::leads_to(n).to_le_bytes());
+        }
+    }
+}
+
 /// The file's slots for such functions lead to a look from now on. `chosen`: where the function of that name is that the C
 /// library has chosen. `false`: the file has not been relocated yet.
 pub fn look(
@@ -106,15 +140,19 @@ pub fn look(
     chosen: impl Fn(&[u8]) -> Option<u64>,
 ) -> bool {
     let mut complete = true;
-    let copies = named::<LONGEST, _>(object, |name| {
-        COPIES.into_iter().find(|(known, _)| *known == name)
-    });
+    let copies = copies(object);
     for (slot, (name, does)) in copies {
         let Some(now) = bytes::<8>(slot).map(u64::from_le_bytes) else {
             continue;
         };
         if let Some(n) = thunks::number(now) {
             complete &= !(object.start..object.end).contains(&thunks::leads_to(n));
+            continue;
+        }
+        // Not relocated yet: an address in the file, at which an executable may have code of its own.
+        let in_file = now.wrapping_add(object.bias);
+        if object.bias != 0 && (object.start..object.end).contains(&in_file) {
+            complete = false;
             continue;
         }
         let is_code = |at: u64| maps.at(at).is_some_and(|v| v.prot & PROT_EXEC != 0);

@@ -2,14 +2,14 @@
 //! are bypassed with /proc/self/mem, which answers to the address space, not to the page tables.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::errno::EFAULT;
 use linux_raw_sys::general as k;
 use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
-use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
+use ulpf_lib::{kept, sys};
 
 use ulpf_stub_handlers::check::{entries, requests};
 use ulpf_stub_handlers::global::g;
@@ -29,6 +29,11 @@ fn mem() -> Result<u64, Errno> {
     let fd = child::open_mem()?;
     MEM.store(fd as i32, Relaxed);
     Ok(fd)
+}
+
+/// Opened at once: later this task may be a user who may not.
+pub fn keep() {
+    let _ = mem();
 }
 
 /// Where the file has the byte at `addr`. Even the alias is not touched directly: a file behind it may have
@@ -85,7 +90,33 @@ pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
             _ => Err(Errno(EFAULT as i32)),
         }
     };
-    write().or_else(|error| with_permission(to, data.len(), write).unwrap_or(Err(error)))
+    let done =
+        write().or_else(|error| with_permission(to, data.len(), write).unwrap_or(Err(error)));
+    CHANGED.fetch_or(done.is_ok(), Relaxed);
+    done
+}
+
+/// Memory has been written that may be code, and that processors may have fetched.
+static CHANGED: AtomicBool = AtomicBool::new(false);
+
+/// Before threads go on that have rested: no processor executes code that it has fetched before the last [`write_raw`].
+///
+/// Cross-modifying code asks for a serializing instruction on the other processor (Intel SDM, volume 3, section 9.1.3).
+/// A parked thread returns through rt_sigreturn(2), by IRET as a rule, which is one. SYSRET is none, and the kernel
+/// takes it for a thread whose rcx and r11 are as a system call leaves them.
+pub fn serialize() {
+    const REGISTER: u32 =
+        k::membarrier_cmd::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+    const SYNC_CORE: u32 = k::membarrier_cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+    if !CHANGED.swap(false, Relaxed) {
+        return;
+    }
+    // SAFETY: touches no memory.
+    let ask = |what: u32| unsafe { sys!(k::__NR_membarrier, what, 0, 0) };
+    // (A process that has not registered is refused. Linux before 4.16 knows neither call.)
+    if ask(SYNC_CORE).is_err() && ask(REGISTER).is_ok() {
+        let _ = ask(SYNC_CORE);
+    }
 }
 
 /// Newer kernels can be built, or told (proc_mem.force_override=), to keep that file from changing what is read-only: its
@@ -121,11 +152,9 @@ fn protection(addr: u64) -> Option<u8> {
 fn ask_for(addr: u64) -> Option<u8> {
     /// _IOWR('f', 17, struct procmap_query) (linux/fs.h)
     const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<k::procmap_query>() as u64) << 16 | 0x6611;
-    let maps = c"/proc/self/maps".as_ptr();
-    // SAFETY: opens a file, asks for what fits in `query`, and closes the file.
+    let fd = kept::open(c"/proc/self/maps").ok()?;
+    // SAFETY: asks for what fits in `query`, and closes our own descriptor.
     unsafe {
-        let flags = k::O_RDONLY | k::O_CLOEXEC;
-        let fd = sys!(k::__NR_openat, -100i64, maps, flags, 0).ok()?;
         let mut query: k::procmap_query = core::mem::zeroed();
         query.size = size_of_val(&query) as u64;
         query.query_addr = addr;

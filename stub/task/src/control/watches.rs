@@ -4,7 +4,6 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
-use linux_raw_sys::general as k;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::{Control, watch_table};
@@ -41,6 +40,9 @@ pub enum Absent {
     /// The watch waits: a pointer that is NULL now, and that the debugger follows.
     Awaited,
 }
+
+const STAYS: &str = "ulpf: a thread is in a system call that cannot be interrupted, and the kernel may be writing to memory: \
+                     changes of watches take effect with the next one.\n";
 
 impl Control {
     /// What the debugger asks for with Z2, Z3, Z4.
@@ -168,8 +170,9 @@ impl Control {
         let placed = self.placement.placed();
         let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
         let wanted = self.spare_sequences(wanted);
-        if self.world.rest().guards().would_change(&wanted) {
-            self.pull_out_of_system_calls();
+        if self.world.rest().guards().would_change(&wanted) && !self.pull_out_of_system_calls() {
+            self.warn(STAYS);
+            return;
         }
         let unarmed = self.world.rest().guards().apply(wanted);
         for u in unarmed {
@@ -188,19 +191,17 @@ impl Control {
 
     /// Threads that rest in a system call: the kernel may be writing to memory that is about to be moved or
     /// given back, and what it writes meanwhile would be lost. So they come out first, and make the call again.
-    pub(super) fn pull_out_of_system_calls(&self) {
+    /// `false`: one cannot.
+    #[must_use]
+    pub(super) fn pull_out_of_system_calls(&self) -> bool {
         use ulpf_stub_handlers::runtime::thread::{State, Thread};
-        // The parent of a vfork child cannot, and the kernel uses nothing of it.
-        let vforks = |t: &Thread| {
-            let nr = t.orig_rax.load(Relaxed) as u32;
-            matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3)
-        };
         let waiting = || {
             let all = g().threads.iter();
-            all.filter(move |t| t.state() == State::InSyscall && !vforks(t))
+            all.filter(|t: &&Thread| t.state() == State::InSyscall)
         };
         waiting().for_each(super::world::send_park_signals);
-        waiting().for_each(super::world::pull_out);
+        let stay = waiting().filter(|t| !super::world::pull_out(t));
+        stay.count() == 0
     }
 
     /// Threads that rest in a system call may have handed the kernel addresses that are watched
@@ -222,17 +223,38 @@ impl Control {
         self.sites.forget(self.world.rest(), start, end);
         self.patches.forget(self.world.rest(), start, end);
         self.forget_code(start, end);
-        self.forget_allocators(start, end);
         if !g().touches(start, end) {
             return;
         }
-        self.pull_out_of_system_calls();
+        // (What is read into memory that another thread unmaps is lost without us, too.)
+        let _ = self.pull_out_of_system_calls();
         let guards = self.world.rest().guards();
         guards.resumed();
         if let Err(r) = guards.release(TargetAddr(start), end - start) {
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
             self.warn(&text);
         }
+    }
+
+    /// Gives moved memory another protection, or (`None`) takes its content away. `false`: that takes more than this, or is
+    /// done in part.
+    pub fn change_in_place(&mut self, start: u64, end: u64, prot: Option<u8>) -> bool {
+        let (at, len) = (TargetAddr(start), end - start);
+        // Another thread may have been first.
+        if !self.world.rest().guards().can_change(at, len) {
+            return false;
+        }
+        // What the kernel is about to write there it may not write under another protection.
+        if prot.is_some() && !self.pull_out_of_system_calls() {
+            return false;
+        }
+        let guards = self.world.rest().guards();
+        guards.resumed();
+        let done = match prot {
+            Some(prot) => guards.set_prot(at, len, prot),
+            None => guards.discard(at, len),
+        };
+        done.is_ok()
     }
 
     /// Opens (or closes again) the guarded pages of a range for one step or one system call.
@@ -242,9 +264,7 @@ impl Control {
     }
 
     pub fn drop_all_watches(&mut self) {
-        if g().guarded() {
-            self.pull_out_of_system_calls();
-        }
+        let reads_on = g().guarded() && !self.pull_out_of_system_calls();
         self.staged.remove_all();
         self.staged.commit();
         self.forget_paths();
@@ -253,8 +273,9 @@ impl Control {
         let rest = self.world.rest();
         rest.tables_mut().watches.list = self.staged.list() as *const _;
         rest.guards().resumed();
-        // Requests of io_uring in flight hold addresses in the alias: their memory stays as it is, without guards.
-        let stays = uring::held::in_use(0, ulpf_lib::addr::USER_END);
+        // Requests of io_uring in flight, and a call that cannot be interrupted, hold addresses in the alias: their memory
+        // stays as it is, without guards.
+        let stays = reads_on || uring::held::in_use(0, ulpf_lib::addr::USER_END);
         if stays {
             let _ = rest.guards().apply([]);
         } else if sections::has_area(0, ulpf_lib::addr::USER_END) {

@@ -4,15 +4,17 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
+use ulpf_lib::sync::rest;
 use ulpf_lib::sys;
 
 use ulpf_stub_handlers::rest::AtRest;
 
 use super::parked::Parked;
+use super::text;
 use super::watchdog::Watchdog;
 use crate::inferior::Resume;
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::runtime::park::{futex_wake, order_signal};
+use ulpf_stub_handlers::runtime::park::{Futex, order_signal};
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 /// The park signal, to one thread.
@@ -97,18 +99,17 @@ impl World {
     /// Whoever is not held may run from here on.
     pub fn goes_on(&mut self) {
         (self.rest, self.halted) = (None, false);
+        text::serialize();
         g().world.store(0, SeqCst);
     }
 }
 
 /// See [`World::stop`]. So many threads had to be told.
 fn stop(except: Option<&Thread>) -> Option<u64> {
-    g().world.store(1, SeqCst);
     let skip = |t: &Thread| except.is_some_and(|e| core::ptr::eq(e, t));
-    let (mut rounds, mut told) = (0u32, 0);
+    let mut told = 0;
     let mut watchdog = Watchdog::new();
-    loop {
-        let seen = g().event.load(SeqCst);
+    let look = |rounds: u32| {
         let mut pending = false;
         for t in g().threads.iter() {
             if skip(t) || t.rests() {
@@ -122,18 +123,18 @@ fn stop(except: Option<&Thread>) -> Option<u64> {
             }
         }
         if !pending {
-            return Some(told);
+            return Some(Some(told));
         }
         if g().threads.iter().next().is_none() || super::reader::program_is_dead() {
-            return None;
+            return Some(None);
         }
         if watchdog.expired() {
             let waiting = g().threads.iter().filter(|t| !skip(t) && !t.rests());
             super::watchdog::threads_run(waiting, except);
         }
-        super::pause::wait_a_little(seen);
-        rounds += 1;
-    }
+        None
+    };
+    rest::stop(&g().world, &g().event, look, super::pause::wait_a_little)
 }
 
 /// Lets one resting thread go on as `how` says.
@@ -143,9 +144,7 @@ pub fn release(t: &Thread, how: Resume) {
             if let Some(parked) = Parked::of(t) {
                 parked.set_resume(how);
             }
-            t.set_state(State::Running);
-            t.go.store(1, SeqCst);
-            futex_wake(&t.go);
+            t.gate().let_go(&Futex);
         }
         // Both step once they come out of what they are in.
         State::InSyscall | State::Requesting => {
@@ -171,30 +170,42 @@ pub fn release(t: &Thread, how: Resume) {
 
 /// Answers a request.
 pub fn answer(t: &Thread) {
-    t.set_state(State::Running);
-    t.go.store(1, SeqCst);
-    futex_wake(&t.go);
+    t.gate().let_go(&Futex);
 }
 
-/// Makes a thread that rests inside a system call come out of it and park.
-pub fn pull_out(t: &Thread) {
-    let mut rounds = 0;
+/// Makes a thread that rests inside a system call come out of it and park. `false`: the call cannot be interrupted (a large
+/// read, a dead disk), and the kernel may still write to what the program gave it.
+#[must_use]
+pub fn pull_out(t: &Thread) -> bool {
+    // The parent of a vfork child comes out when the child has gone, and the kernel writes nothing for it.
+    let nr = t.orig_rax.load(Relaxed) as u32;
+    if matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3) {
+        return true;
+    }
+    let begun = super::pause::clock();
+    let mut sent = 0;
     while t.state() == State::InSyscall {
         let seen = g().event.load(SeqCst);
-        if rounds % 10 == 0 {
+        let waited = super::pause::clock() - begun;
+        if waited >= sent {
+            sent = waited + BETWEEN_SIGNALS;
             send_park_signals(t);
             // Only SIGCONT moves it, or who traces it; the signals wait with it.
             if super::watchdog::is_stopped(t) {
-                return;
+                return true;
             }
         }
         if t.state() != State::InSyscall || super::reader::program_is_dead() {
-            return;
+            return true;
+        }
+        if waited > LONGEST_CALL {
+            return false;
         }
         super::pause::wait_a_little(seen);
-        rounds += 1;
-        if rounds > 100 {
-            return; // an uninterruptible call (vfork's wait, a dead disk)
-        }
     }
+    true
 }
+
+/// Milliseconds.
+const BETWEEN_SIGNALS: u64 = 100;
+const LONGEST_CALL: u64 = 10_000;

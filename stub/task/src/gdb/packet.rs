@@ -426,3 +426,176 @@ pub fn client_features(payload: &[u8]) -> ClientFeatures {
         small_floats: has(b"memory-tagging+"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn incoming(bytes: &[u8]) -> Vec<Incoming> {
+        let mut reader = FrameReader::default();
+        bytes.iter().filter_map(|b| reader.push(*b)).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn escaped_data_is_read_as_it_was(data in vec(any::<u8>(), 0..80), room in 0usize..120) {
+            let mut out = b"m".to_vec();
+            let took = push_escaped(&mut out, &data, room);
+            prop_assert!(out.len() <= 1 + room);
+            prop_assert!(took == data.len() || out.len() + 2 > 1 + room, "there was room");
+            prop_assert_eq!(unescape(&out[1..]), Some(data[..took].to_vec()));
+            prop_assert!(!out[1..].iter().any(|b| matches!(b, b'#' | b'$' | b'*')));
+            let framed = [b"+".as_slice(), &frame(&out), b"-\x03"].concat();
+            prop_assert_eq!(incoming(&framed), [Incoming::Packet(out), Incoming::Interrupt]);
+        }
+
+        #[test]
+        fn numbers_and_bytes_are_read_as_they_were(n in any::<u64>(), data in vec(any::<u8>(), 0..40)) {
+            let mut out = Vec::new();
+            push_num(&mut out, n);
+            prop_assert_eq!(&out, &format!("{n:x}").into_bytes());
+            prop_assert_eq!(hex_u64(&out), Some(n));
+            prop_assert_eq!(hex_u64(&out.to_ascii_uppercase()), Some(n));
+            out.clear();
+            push_hex(&mut out, &data);
+            prop_assert_eq!(unhex(&out), Some(data));
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_none() {
+        for bad in ["", "g", "-1", "10000000000000000", "0x1", "1 "] {
+            assert_eq!(hex_u64(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(hex_u64(b"0000000000000000000f"), Some(15));
+        assert_eq!(unhex(b"123"), None);
+        assert_eq!(unhex(b"1x"), None);
+        assert_eq!(unescape(b"a}"), None);
+    }
+
+    #[test]
+    fn a_frame_has_its_sum_and_ends_where_it_is_too_long() {
+        assert_eq!(frame(b"OK"), b"$OK#9a");
+        assert_eq!(notification(b"Stop:"), b"%Stop:#e0");
+        let long = [b"$".as_slice(), &[b'a'; PACKET_SIZE + 5], b"#00$b#62"].concat();
+        let got = incoming(&long);
+        assert_eq!(got[0], Incoming::Packet(vec![b'a'; PACKET_SIZE]));
+        assert_eq!(got[1], Incoming::Packet(b"b".to_vec()));
+        // (An interrupt in a frame is one of its bytes.)
+        assert_eq!(
+            incoming(b"$a\x03#00"),
+            [Incoming::Packet(b"a\x03".to_vec())]
+        );
+    }
+
+    #[test]
+    fn a_thread_is_named_by_process_and_number() {
+        let names = |s: &[u8], pid, tid| ThreadId::parse(s).map(|id| id.names(pid, tid));
+        assert_eq!(names(b"p1f.20", 0x1f, 0x20), Some(true));
+        assert_eq!(names(b"p1f.20", 0x1f, 0x21), Some(false));
+        assert_eq!(names(b"p1f.20", 0x1e, 0x20), Some(false));
+        assert_eq!(names(b"p1f", 0x1f, 7), Some(true));
+        assert_eq!(names(b"20", 3, 0x20), Some(true));
+        for all in [&b"-1"[..], b"0", b"p-1.-1", b"p0.0"] {
+            assert_eq!(names(all, 1, 2), Some(true));
+        }
+        for bad in [&b""[..], b"p", b"p1.", b"p.1", b"-2", b"p1.2.3"] {
+            assert_eq!(ThreadId::parse(bad), None);
+        }
+    }
+
+    #[test]
+    fn actions_come_in_their_order() {
+        let thread = |n| ThreadId {
+            pid: None,
+            tid: Id::Is(n),
+        };
+        let all = ThreadId::ALL;
+        let action = |go, thread| Action { go, thread };
+        assert_eq!(
+            vcont(b"vCont;s:a;C0b:b;r10,20:c;t;c").unwrap(),
+            [
+                action(Go::Step(None), thread(10)),
+                action(Go::Continue(Some(11)), thread(11)),
+                action(Go::Range(16, 32), thread(12)),
+                action(Go::Stop, all),
+                action(Go::Continue(None), all),
+            ]
+        );
+        for bad in [
+            &b"vCont"[..],
+            b"vCont;",
+            b"vCont;x",
+            b"vCont;C100",
+            b"vCont;C",
+            b"vCont;r1",
+            b"vCont;c:",
+        ] {
+            assert_eq!(vcont(bad), None);
+        }
+        assert_eq!(old_resume(b"S05"), Some(Go::Step(Some(5))));
+        assert_eq!(old_resume(b"c1234"), None);
+        assert_eq!(old_resume(b"t"), None);
+    }
+
+    #[test]
+    fn a_breakpoint_has_conditions_and_commands() {
+        let want = Breakpoint {
+            addr: 0x1000,
+            conditions: vec![vec![0x26, 0x27], vec![1]],
+            commands: true,
+        };
+        assert_eq!(breakpoint(b"1000,1;X2,2627X1,01;cmds:0"), Some(want));
+        for bad in [
+            &b"1000"[..],
+            b"1000,1;Y",
+            b"1000,1;X2,26",
+            b"1000,1;X1,0g",
+            b"1000,1;Xffffffffffffffff,00",
+        ] {
+            assert_eq!(breakpoint(bad), None);
+        }
+    }
+
+    #[test]
+    fn an_object_is_read_or_written_in_pieces() {
+        let read = xfer(b"qXfer:features:read:target.xml:1f,ffb").unwrap();
+        assert_eq!(
+            (read.object, read.annex, read.offset),
+            (&b"features"[..], &b"target.xml"[..], 31)
+        );
+        assert_eq!(read.body, XferBody::Read { len: 0xffb });
+        let write = xfer(b"qXfer:siginfo:write::2:a}]:c").unwrap();
+        assert_eq!((write.annex, write.offset), (&b""[..], 2));
+        assert_eq!(
+            write.body,
+            XferBody::Write {
+                data: b"a}:c".to_vec()
+            }
+        );
+        for bad in [
+            &b"qXfer:features:read:target.xml"[..],
+            b"qXfer:a:read:b:1",
+            b"qXfer:a:erase:b:1,2",
+            b"qXfer:a:write:b:1",
+        ] {
+            assert_eq!(xfer(bad), None);
+        }
+    }
+
+    #[test]
+    fn features_are_whole_words() {
+        let all =
+            b"qSupported:multiprocess+;swbreak+;xmlRegisters=arm,i386;no-resumed+;memory-tagging+";
+        let f = client_features(all);
+        assert!(f.multiprocess && f.swbreak && f.no_resumed && f.descriptions && f.small_floats);
+        let none = b"qSupported:multiprocess-;xswbreak+;xmlRegisters=i3866";
+        assert_eq!(client_features(none), ClientFeatures::default());
+        assert_eq!(number_list(b"e;10;;14"), Some(vec![14, 16, 20]));
+        assert_eq!(number_list(b"e;x"), None);
+    }
+}

@@ -214,3 +214,80 @@ fn full_tag_word(area: &[u8]) -> Option<u16> {
     }
     Some(word)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Header of an XSAVE image with these components in use; all else is what nobody has written.
+    fn image(in_use: u8) -> Vec<u8> {
+        let mut area = vec![0xaau8; 2048];
+        area[XSTATE_BV..XSTATE_BV + 8].fill(0);
+        area[XSTATE_BV] = in_use;
+        area
+    }
+
+    #[test]
+    fn a_component_that_is_not_in_use_is_as_at_the_beginning() {
+        let read = |area: &[u8], at, width, bit| {
+            let mut out = [1u8; 16];
+            read_image(area, at, width, bit, &mut out).map(|()| out)
+        };
+        let area = image(0);
+        assert_eq!(read(&area, 160, 16, component::SSE), Some([0; 16]));
+        assert_eq!(read(&area, 0, 2, component::X87).unwrap()[..2], INITIAL_FCW);
+        let mxcsr = read(&area, 24, 4, component::SSE).unwrap();
+        assert_eq!((&mxcsr[..4], &mxcsr[4..]), (&[0xaa; 4][..], &[0; 12][..]));
+        let area = image(1 << component::SSE);
+        assert_eq!(read(&area, 160, 16, component::SSE), Some([0xaa; 16]));
+        assert_eq!(read(&area, 2047, 2, component::SSE), None);
+        // FXSAVE has no header.
+        assert_eq!(
+            read(&area[..512], 160, 16, component::SSE),
+            Some([0xaa; 16])
+        );
+    }
+
+    #[test]
+    fn a_component_that_is_entered_is_empty_first() {
+        let mut area = image(1 << component::SSE);
+        enter(&mut area, component::SSE).unwrap();
+        assert_eq!(area, image(1 << component::SSE), "it was in use");
+        enter(&mut area, component::X87).unwrap();
+        assert_eq!(area[XSTATE_BV], 1 << component::SSE | 1 << component::X87);
+        assert_eq!(area[..2], INITIAL_FCW);
+        assert!(area[2..24].iter().all(|b| *b == 0));
+        assert!(
+            area[24..32].iter().all(|b| *b == 0xaa),
+            "MXCSR is not its own"
+        );
+        assert!(area[32..160].iter().all(|b| *b == 0));
+        assert!(area[160..416].iter().all(|b| *b == 0xaa));
+        let mut area = image(0);
+        enter(&mut area, component::SSE).unwrap();
+        assert!(area[160..416].iter().all(|b| *b == 0) && area[32..160].iter().all(|b| *b == 0xaa));
+    }
+
+    #[test]
+    fn tags_say_what_each_register_holds() {
+        let mut area = image(1 << component::X87);
+        let mut put = |st: usize, mantissa: u64, exponent: u16| {
+            let at = 32 + 16 * st;
+            area[at..at + 8].copy_from_slice(&mantissa.to_le_bytes());
+            area[at + 8..at + 10].copy_from_slice(&exponent.to_le_bytes());
+        };
+        put(0, 1 << 63, 0x3fff); // 1.0
+        put(1, 0, 0x8000); // -0.0
+        put(2, 1 << 63, 0x7fff); // an infinity
+        put(3, 1, 0); // a denormal
+        put(4, 1, 0x3fff); // an unnormal
+        // ST0 is the physical register 6; R0 to R3 are in use beside R6 and R7.
+        area[2..4].copy_from_slice(&(6u16 << 11).to_le_bytes());
+        area[4] = 0b1100_0111;
+        let tags = full_tag_word(&area).unwrap();
+        let tag = |physical: u16| tags >> (2 * physical) & 3;
+        assert_eq!([tag(6), tag(7), tag(0), tag(1), tag(2)], [0, 1, 2, 2, 2]);
+        assert_eq!([tag(3), tag(4), tag(5)], [3, 3, 3]);
+        assert_eq!(full_tag_word(&image(0)), Some(0xffff));
+    }
+}

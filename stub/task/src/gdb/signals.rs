@@ -42,3 +42,31 @@ pub fn from_gdb(gdb: u8) -> Option<i32> {
         n => TO_GDB.iter().position(|g| *g == n).map(|i| i as i32 + 1),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_signal_of_linux_comes_back() {
+        for linux in 1..=64 {
+            assert_eq!(from_gdb(to_gdb(linux)), Some(linux));
+        }
+        assert_eq!((to_gdb(0), to_gdb(65), to_gdb(-1)), (0, 143, 143));
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_protocol() {
+        // include/gdb/signals.def: SEGV, CHLD, USR1, SIG33, SIG63, SIG32, SIG64.
+        let linux = [11, 17, 10, 33, 63, 32, 64];
+        assert_eq!(linux.map(to_gdb), [11, 20, 30, 45, 75, 77, 78]);
+    }
+
+    #[test]
+    fn what_linux_has_not_is_none() {
+        // EMT, LOST and SIG65.
+        for gdb in [0, 7, 29, 79, EXC_BAD_ACCESS] {
+            assert_eq!(from_gdb(gdb), None, "{gdb}");
+        }
+    }
+}

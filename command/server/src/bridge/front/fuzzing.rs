@@ -1,4 +1,4 @@
-//! A front end whose back end is there already; compiled only for fuzz/.
+//! A front end that is connected to its back end, for the fuzz targets in fuzz/.
 
 use super::super::link::Place;
 use super::{BackEnd, Front, Started, Terminal};

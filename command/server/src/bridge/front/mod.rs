@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod commands;
-#[cfg(fuzzing)]
 pub mod fuzzing;
 mod look;
 mod points;

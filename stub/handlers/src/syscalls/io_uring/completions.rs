@@ -6,6 +6,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::syscalls::uring;
 
 use crate::locks::{self, Held};
+use crate::log;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Current};
@@ -48,6 +49,7 @@ fn report(t: Current, uc: &mut UContext, span: &Span, kept: u64) {
         args: [span.at, span.len, 0, 0, 0, 0],
         result: span.result as i64,
     };
+    log::make_room(t);
     let held = match span.kind.writes() {
         true => locks::take_written(span.at, len),
         false => None,

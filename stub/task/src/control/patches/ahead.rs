@@ -38,7 +38,7 @@ impl Patches {
         self.window.open_page(code);
         self.foreseen = self
             .hot
-            .take(code, self.window.code(), leads_to_loads(page));
+            .take(code, pc, self.window.code(), leads_to_loads(page));
         for at in self.foreseen.clone() {
             let refused = patches::table().refused.contains_key(&at);
             if !refused && !patches::is_patched(at) {

@@ -1,9 +1,11 @@
 //! Which accesses were hot in earlier runs: kept by build ID in the user's cache folder, so that the next run need not learn
 //! it by some faults of each (`ulpf_lib::hot`: what stands in a file).
 //!
-//! An entry is a hint. It counts where an access would be patched anyway some faults later, and the code has the bytes that it
-//! had: those of an instruction that has been there, in a file of that build ID. What is served with the first fault in a
-//! page of code are all of that page, for the world rests once for them.
+//! An entry is a hint, and may say anything. It counts where an access would be patched anyway some faults later, and:
+//! - its page of code has the bytes that it had, all of them: a build ID is what a file says of itself;
+//! - an instruction begins there, as all instructions since the beginning of its function show ([`Proof`]).
+//!
+//! What is served with the first fault in a page of code are all of that page, for the world rests once for them.
 //!
 //! The stub reads and writes the files itself, by the names that the program sees: it has the program's rights and no others.
 //! Without a folder that is the user's alone there are no hints, and nobody misses them.
@@ -18,17 +20,18 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::errno::{EACCES, EFBIG, EIO};
 use linux_raw_sys::general as k;
+use ulpf_engine::access::layout::Layout;
 use ulpf_engine::patch::{Part, What};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::maps::Snapshot;
-use ulpf_lib::hot::{ENTRY, Entry, MAGIC, MOST};
+use ulpf_lib::hot::{ENTRY, Entry, MAGIC, MOST, PAGE, Page, code_hash, pages};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_stub_handlers::global::boot_block;
-use ulpf_stub_handlers::{patches, warm};
+use ulpf_stub_handlers::{engine, patches, warm};
 use ulpf_stub_tables::patches::Patch;
 
-use crate::control::functions::Object;
+use crate::control::functions::{self, Object};
 use crate::control::text;
 
 /// So many new ones are worth a file, or so many for each that was known.
@@ -42,13 +45,13 @@ pub(super) struct Hot {
 
 /// A file with code that has met watched pages.
 struct File {
-    start: u64,
-    end: u64,
-    bias: u64,
+    object: Object,
     /// `None`: it has no build ID.
     name: Option<String>,
     /// Where accesses were hot that have no patch yet.
     hints: BTreeMap<u64, Entry>,
+    /// A hash of the code that each page of theirs had.
+    pages: BTreeMap<u64, u64>,
     /// How many were read.
     had: usize,
 }
@@ -64,7 +67,7 @@ impl Hot {
 
     /// The file that the code at `pc` is of is known from now on.
     pub(super) fn look(&mut self, pc: u64, maps: &Snapshot) {
-        let known = |f: &File| (f.start..f.end).contains(&pc);
+        let known = |f: &File| f.holds(pc);
         if self.files.iter().any(known) {
             return;
         }
@@ -88,27 +91,26 @@ impl Hot {
             let folder = Folder::open(folder).ok()?;
             folder.get(name.as_bytes()).ok()
         });
-        let hints = bytes.map(|bytes| read(&bytes, &object)).unwrap_or_default();
+        let read = bytes.map(|bytes| read(&bytes, &object));
+        let (hints, pages) = read.unwrap_or_default();
         for at in hints.keys() {
             warm::hint(*at, true);
         }
         self.files.push(File {
-            start: object.start,
-            end: object.end,
-            bias: object.bias,
+            object,
             name,
             had: hints.len(),
             hints,
+            pages,
         });
         warm::KEPT.store(true, Relaxed);
     }
 
     /// Accesses in this page of code that were hot in an earlier run and whose code (from its beginning on) is the same; only
-    /// those that store, or all. They are hints no more.
-    pub(super) fn take(&mut self, page: u64, code: &[u8], loads: bool) -> Vec<u64> {
+    /// those that store, or all. The instruction at `pc`, in this page, has been executed. They are hints no more.
+    pub(super) fn take(&mut self, page: u64, pc: u64, code: &[u8], loads: bool) -> Vec<u64> {
         warm::hint(page, false);
-        let within = |f: &&mut File| (f.start..f.end).contains(&page);
-        let Some(file) = self.files.iter_mut().find(within) else {
+        let Some(file) = self.files.iter_mut().find(|f| f.holds(page)) else {
             return Vec::new();
         };
         let hints = file.hints.range(page..page + PAGE_SIZE);
@@ -117,15 +119,21 @@ impl Hot {
         for (at, _) in &wanted {
             file.hints.remove(at);
         }
+        if file.pages.get(&page) != Some(&hash(code)) {
+            return Vec::new();
+        }
+        let mut proof = Proof::new(&file.object, pc, page + PAGE_SIZE);
         let same =
             |at: u64, hint: Entry| code.get((at - page) as usize..).is_some_and(|c| hint.is(c));
         let same = wanted.into_iter().filter(|(at, hint)| same(*at, *hint));
-        same.map(|(at, _)| at).collect()
+        let begins = same.filter(|(at, _)| proof.begins(*at));
+        begins.map(|(at, _)| at).collect()
     }
 
     /// Other code will lie there.
     pub(super) fn forget(&mut self, start: u64, end: u64) {
-        self.files.retain(|f| f.end <= start || end <= f.start);
+        self.files
+            .retain(|f| f.object.end <= start || end <= f.object.start);
     }
 
     /// The program ends, or executes another one: writes down which accesses are hot. (What cannot be kept is learned again.)
@@ -138,16 +146,25 @@ impl Hot {
             let Some(name) = &file.name else { continue };
             let (now, had) = (file.count(), file.had);
             if now > had + WORTH + had / 16 || now + WORTH + had / 4 < had {
-                let _ = folder.put(name, &file.entries());
+                let _ = folder.put(name, &file.to_bytes());
             }
         }
     }
 }
 
+/// Of a page of code, or of as much of it as there is.
+fn hash(code: &[u8]) -> u64 {
+    code_hash(code.get(..PAGE_SIZE as usize).unwrap_or(code))
+}
+
 impl File {
+    fn holds(&self, at: u64) -> bool {
+        (self.object.start..self.object.end).contains(&at)
+    }
+
     /// Its accesses that are hot.
     fn hot(&self) -> impl Iterator<Item = (&'static Patch, &'static Part)> {
-        let patches = patches::table().within(self.start..self.end);
+        let patches = patches::table().within(self.object.start..self.object.end);
         let there = patches.filter(|p| p.is_in_place());
         there
             .flat_map(|p| p.group.parts.iter().map(move |part| (p, part)))
@@ -162,17 +179,42 @@ impl File {
         (self.hints.len() + others.count()).min(MOST)
     }
 
-    /// What it should be known for in the next run.
-    fn entries(&self) -> Vec<Entry> {
+    /// What it should be known for in the next run, as it stands in a file.
+    fn to_bytes(&self) -> Vec<u8> {
         let mut all = self.hints.clone();
         let hot = self.hot();
         all.extend(hot.filter_map(|(p, part)| Some((part.at, self.entry(p, part)?))));
-        all.into_values().take(MOST).collect()
+        let mut by_page: BTreeMap<u64, Vec<Entry>> = BTreeMap::new();
+        for (at, entry) in all.into_iter().take(MOST) {
+            let page = at & !(PAGE_SIZE - 1);
+            by_page.entry(page).or_default().push(entry);
+        }
+        let mut bytes = MAGIC.to_vec();
+        for (page, mut entries) in by_page {
+            let code = hash(&functions::block(page, PAGE_SIZE as usize));
+            if self.pages.get(&page).is_some_and(|kept| *kept != code) {
+                // Of other code nothing is known but what was patched.
+                entries.retain(|e| !self.hints.values().any(|hint| hint == e));
+            }
+            let Ok(offset) = u32::try_from(page.wrapping_sub(self.object.bias)) else {
+                continue;
+            };
+            let head = Page {
+                offset,
+                entries: entries.len() as u32,
+                code,
+            };
+            bytes.extend_from_slice(&head.to_bytes());
+            for entry in entries {
+                bytes.extend_from_slice(&entry.0.to_le_bytes());
+            }
+        }
+        bytes
     }
 
     /// What is to be known of a part of this patch.
     fn entry(&self, p: &Patch, part: &Part) -> Option<Entry> {
-        let offset = u32::try_from(part.at.wrapping_sub(self.bias)).ok()?;
+        let offset = u32::try_from(part.at.wrapping_sub(self.object.bias)).ok()?;
         let code = p.group.bytes.get((part.at - p.start()) as usize..)?;
         let stores = match part.what {
             What::Repeated(_) => true,
@@ -182,17 +224,92 @@ impl File {
     }
 }
 
-/// The hints in a file's bytes. Whatever these are, no hint lies elsewhere than in that object.
-fn read(bytes: &[u8], object: &Object) -> BTreeMap<u64, Entry> {
-    let entries = bytes.strip_prefix(MAGIC).unwrap_or(&[]);
-    let entries = entries.chunks_exact(ENTRY).take(MOST);
-    let entries = entries.filter_map(|entry| {
-        let entry = Entry(u64::from_le_bytes(entry.try_into().ok()?));
-        let at = object.bias.checked_add(entry.offset().into())?;
-        let within = (object.start..object.end).contains(&at);
-        within.then_some((at, entry))
-    });
-    entries.collect()
+/// The hints in a file's bytes, and the hashes of their pages. Whatever these are, no hint lies elsewhere than in that object.
+fn read(bytes: &[u8], object: &Object) -> (BTreeMap<u64, Entry>, BTreeMap<u64, u64>) {
+    let (mut hints, mut hashes) = (BTreeMap::new(), BTreeMap::new());
+    let place = |offset: u32| {
+        let at = object.bias.checked_add(offset.into())?;
+        (object.start..object.end).contains(&at).then_some(at)
+    };
+    for (page, entries) in pages(bytes) {
+        let Some(start) = place(page.offset).filter(|at| at % PAGE_SIZE == 0) else {
+            continue;
+        };
+        hashes.insert(start, page.code);
+        let within = start..start + PAGE_SIZE;
+        let entries = entries.filter_map(|e| Some((place(e.offset())?, e)));
+        hints.extend(entries.filter(|(at, _)| within.contains(at)));
+    }
+    (hints, hashes)
+}
+
+/// Shows where instructions begin: each begins where the one before it ends, from the beginning of their function on, which
+/// unwind tables know. Where there are none, an instruction that has been executed is the first, and the last is one behind
+/// which nothing goes on.
+struct Proof<'a> {
+    object: &'a Object,
+    /// Where an instruction has been executed.
+    executed: u64,
+    /// Nothing behind it is asked for.
+    end: u64,
+    /// Of the function that was looked at last.
+    function: (u64, u64),
+    /// Its code; where that begins.
+    code: Vec<u8>,
+    start: u64,
+    /// The instruction that is known to begin there is the next to be looked at. `None`: none is.
+    next: Option<u64>,
+    /// It is known by unwind tables where its function begins.
+    whole: bool,
+}
+
+impl<'a> Proof<'a> {
+    fn new(object: &'a Object, executed: u64, end: u64) -> Proof<'a> {
+        Proof {
+            object,
+            executed,
+            end,
+            function: (0, 0),
+            code: Vec::new(),
+            start: 0,
+            next: None,
+            whole: false,
+        }
+    }
+
+    /// Asked with ascending addresses.
+    fn begins(&mut self, at: u64) -> bool {
+        if !(self.function.0..self.function.1).contains(&at) {
+            self.enter(at);
+        }
+        while let Some(next) = self.next.filter(|next| *next < at) {
+            self.next = self.behind(next);
+        }
+        self.next == Some(at)
+    }
+
+    /// Reads the function that holds `at`.
+    fn enter(&mut self, at: u64) {
+        let function = self.object.function(at);
+        self.whole = function.is_some();
+        self.function = function.unwrap_or((self.executed, self.end));
+        self.start = self.function.0;
+        let len = self.end.min(self.function.1).saturating_sub(self.start);
+        self.code = functions::block(self.start, len as usize);
+        self.next = (self.start <= at).then_some(self.start);
+    }
+
+    /// Where the instruction ends that begins at `at`, if another one begins there.
+    fn behind(&self, at: u64) -> Option<u64> {
+        let code = self.code.get((at - self.start) as usize..)?;
+        let code = code.get(..code.len().min(15))?;
+        let layout = Layout::parse(code)?;
+        let length = layout.length().or_else(|| {
+            let decoded = engine::decode(at, code)?;
+            Some(usize::from(decoded.len))
+        })?;
+        (self.whole || layout.goes_on()).then_some(at + length as u64)
+    }
 }
 
 /// A folder that belongs to the user alone.
@@ -243,15 +360,11 @@ impl Folder {
     }
 
     /// Whoever reads it meanwhile sees all of it or what was there before; of several who write it, one wins.
-    fn put(&self, name: &str, entries: &[Entry]) -> Result<(), Errno> {
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), Errno> {
         // SAFETY: asks for the number of this process.
         let pid = unsafe { sys!(k::__NR_getpid) }?;
         let new = format!(".{}.{pid}.new\0", name.trim_end_matches('\0'));
         let flags = k::O_WRONLY | k::O_CREAT | k::O_EXCL | k::O_NOFOLLOW | k::O_CLOEXEC;
-        let mut bytes = MAGIC.to_vec();
-        for entry in entries {
-            bytes.extend_from_slice(&entry.0.to_le_bytes());
-        }
         // SAFETY: NUL-terminated names; descriptors of the stub's own table; reads `bytes`.
         unsafe {
             // What an earlier process of that number has left.
@@ -282,7 +395,7 @@ fn contents(fd: u64) -> Result<Vec<u8>, Errno> {
     let stat = own(fd)?;
     let is_file = stat.st_mode & k::S_IFMT == k::S_IFREG;
     let len = stat.st_size as usize;
-    if !is_file || len > MAGIC.len() + MOST * ENTRY {
+    if !is_file || len > MAGIC.len() + MOST * (ENTRY + PAGE) {
         return Err(Errno(EFBIG as i32));
     }
     let mut bytes = alloc::vec![0; len];

@@ -158,3 +158,41 @@ fn write_siginfo(
     packet::push_num(&mut reply, data.len() as u64);
     Some(Served::Reply(reply))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn pieces_make_up_the_whole(data in vec(any::<u8>(), 0..300), len in 1u64..100) {
+            let mut got = Vec::<u8>::new();
+            loop {
+                let part = piece(&data, got.len() as u64, len);
+                let (lead, rest) = part.split_first().unwrap();
+                let bytes = packet::unescape(rest).unwrap();
+                prop_assert!(bytes.len() as u64 <= len);
+                got.extend(&bytes);
+                prop_assert_eq!(*lead == b'l', got.len() == data.len());
+                if *lead == b'l' {
+                    break;
+                }
+                prop_assert!(!bytes.is_empty());
+            }
+            prop_assert_eq!(got, data);
+        }
+    }
+
+    #[test]
+    fn a_piece_fits_into_a_packet_and_there_is_none_behind_the_end() {
+        let data = vec![b'}'; packet::PACKET_SIZE];
+        let part = piece(&data, 0, u64::MAX);
+        assert!(part.len() <= packet::PACKET_SIZE && part[0] == b'm');
+        assert_eq!(piece(b"abc", 3, 9), b"l");
+        assert_eq!(piece(b"abc", u64::MAX, 9), b"l");
+        assert_eq!(piece(b"abc", 1, u64::MAX), b"lbc");
+    }
+}

@@ -18,3 +18,16 @@ pub fn xml_text(s: &str) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attribute_holds_any_text() {
+        assert_eq!(
+            xml_text("<a b='\"'>&\n\u{e9}"),
+            "&lt;a b=&apos;&quot;&apos;&gt;&amp;?\u{e9}"
+        );
+    }
+}

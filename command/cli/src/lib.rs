@@ -1,0 +1,14 @@
+//! The command line of `ulpf`, and the subcommands that are small. The others are crates beside this one.
+//!
+#![doc = include_str!("../../README.md")]
+#![forbid(unsafe_code)]
+
+mod bridge;
+mod cli;
+mod doctor;
+mod gdb;
+mod last;
+mod pages;
+mod sim;
+
+pub use cli::main;

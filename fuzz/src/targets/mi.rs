@@ -1,0 +1,11 @@
+//! What GDB writes, and a program that shares its output: a line is a record.
+
+pub const INPUTS: u64 = 300_000;
+
+pub fn run(data: &[u8]) {
+    let lines = crate::lines(data);
+    for line in &lines {
+        ulpf_dap::fuzzing::mi_line(line);
+    }
+    ulpf_dap::fuzzing::text(&lines);
+}

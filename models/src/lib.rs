@@ -1,0 +1,27 @@
+//! Models of the protocols that threads speak without locks.
+//!
+//! loom runs each model through the interleavings of its threads, with few preemptions (one to three, by model), and
+//! through the values that a load may return. A model runs
+//! the product's code from `ulpf-lib`, which is generic over its atomic cells (`ulpf_lib::sync`):
+//!
+//! | model | code of the product |
+//! |---|---|
+//! | `ring` | `ulpf-lib/src/ring/{record,reader,room}.rs` |
+//! | `world` | `ulpf-lib/src/sync/rest.rs` |
+//! | `lock` | `ulpf-lib/src/sync/lock.rs` |
+//! | `patches` | `ulpf-lib/src/sync/rest.rs`; tables and code are mirrored |
+//!
+//! What stands around that code (signals, futexes, tables of code) is written here, and names what it mirrors. Each
+//! model says which changes of the product it was seen to fail for.
+#![deny(unsafe_code)]
+
+#[cfg(test)]
+mod lock;
+#[cfg(test)]
+mod patches;
+#[cfg(test)]
+mod ring;
+#[cfg(test)]
+mod words;
+#[cfg(test)]
+mod world;

@@ -1,0 +1,183 @@
+//! What a task puts off while it holds the program's threads by ptrace(2) (`super::tracer`).
+//!
+//! | asked for | meanwhile | later |
+//! |---|---|---|
+//! | to follow a new mapping | the memory is not watched | it is |
+//! | to unmap memory that is ours | it stays mapped, so that the kernel gives its addresses to nobody | it goes |
+//! | patches, unwind tables | without | those that new code needs |
+//!
+//! It is done in the order in which it was put off (`crate::syscalls::put_off`): by the task when it has let the last thread go,
+//! or by the next system call of the stub's on another thread. Whoever comes meanwhile waits until it is done.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+
+use super::events::Request;
+use super::mapped::Mapped;
+use super::thread::Current;
+use crate::global::g;
+
+/// Changes of mappings at once.
+const MOST: usize = 256;
+
+/// What a slot of the list holds. A writer takes a free slot, fills it and says what it is; a reader frees it.
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+const MAPPED: u32 = 2;
+const UNMAP: u32 = 3;
+
+struct Slot {
+    what: AtomicU32,
+    /// [`Mapped`], or the range to be unmapped as the first of its ranges.
+    ranges: [(AtomicU64, AtomicU64); 3],
+}
+
+impl Slot {
+    const fn free() -> Slot {
+        Slot {
+            what: AtomicU32::new(FREE),
+            ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 3],
+        }
+    }
+
+    fn mapped(&self) -> Mapped {
+        let [gone, come, only_if] = &self.ranges;
+        let range = |r: &(AtomicU64, AtomicU64)| (r.0.load(SeqCst), r.1.load(SeqCst));
+        Mapped {
+            gone: range(gone),
+            come: range(come),
+            only_if: range(only_if),
+        }
+    }
+}
+
+static SLOTS: [Slot; MOST] = [const { Slot::free() }; MOST];
+/// The thread that does what is owed, 0: none.
+static SERVED_BY: AtomicI32 = AtomicI32::new(0);
+/// Something is owed, and not all of it done.
+pub static SOME: AtomicBool = AtomicBool::new(false);
+/// The list was full: memory that was mapped meanwhile is not watched.
+pub static FULL: AtomicBool = AtomicBool::new(false);
+/// Code was mapped.
+static CODE: AtomicBool = AtomicBool::new(false);
+/// [`Request::SitesAnew`].
+static SITES: AtomicBool = AtomicBool::new(false);
+
+fn note(what: u32, m: Mapped) -> bool {
+    let free = SLOTS.iter().find(|slot| {
+        let taken = slot.what.compare_exchange(FREE, TAKEN, SeqCst, SeqCst);
+        taken.is_ok()
+    });
+    if let Some(slot) = free {
+        for (to, from) in slot.ranges.iter().zip([m.gone, m.come, m.only_if]) {
+            to.0.store(from.0, SeqCst);
+            to.1.store(from.1, SeqCst);
+        }
+        slot.what.store(what, SeqCst);
+        SOME.store(true, SeqCst);
+    }
+    free.is_some()
+}
+
+/// Puts a request off, or leaves it if the thread goes on without as well. `false`: it cannot.
+pub fn put_off(t: Current, r: Request) -> bool {
+    use Request::*;
+    let later = match r {
+        Rearm => {
+            if !note(MAPPED, t.own().mapped.get()) {
+                FULL.store(true, SeqCst);
+            }
+            return true;
+        }
+        Unwind { at: 0 } => &CODE,
+        SitesAnew => &SITES,
+        // Slower, or less closely; what there is to tell is told after the next request.
+        Unwind { .. }
+        | Patch { .. }
+        | PatchAccess { .. }
+        | Cool { .. }
+        | Reconsider { .. }
+        | Tell => return true,
+        _ => return false,
+    };
+    later.store(true, SeqCst);
+    SOME.store(true, SeqCst);
+    true
+}
+
+/// Memory was unmapped, or replaced: what is owed to it no longer is.
+pub fn gone(range: (u64, u64)) {
+    if !SOME.load(Relaxed) || range.0 >= range.1 {
+        return;
+    }
+    for slot in SLOTS.iter().filter(|s| s.what.load(SeqCst) == MAPPED) {
+        let come = slot.mapped().come;
+        if come.0 >= range.0 && come.1 <= range.1 {
+            let _ = slot.what.compare_exchange(MAPPED, FREE, SeqCst, SeqCst);
+        }
+    }
+}
+
+/// Memory of ours is to be unmapped later. What does not fit into the list stays mapped.
+pub fn unmap(start: u64, len: u64) {
+    let range = Mapped {
+        gone: (start, start.saturating_add(len)),
+        ..Mapped::default()
+    };
+    note(UNMAP, range);
+}
+
+/// Something that was put off.
+pub enum Owed {
+    /// A change of the mappings is to be followed.
+    Mapped(Mapped),
+    /// `[start, end)` is to be unmapped.
+    Unmap(u64, u64),
+}
+
+/// The calling thread does it. `false`: another one is at it.
+pub fn begin(t: Current) -> bool {
+    let by = SERVED_BY.load(SeqCst);
+    // (A forked child has its parent's word, but not that thread.)
+    let busy = by != 0 && by != t.tid() && g().threads.find(by).is_some();
+    let begin = || SERVED_BY.compare_exchange(by, t.tid(), SeqCst, SeqCst);
+    !busy && begin().is_ok()
+}
+
+/// After [`begin`]: all is done but what was put off meanwhile.
+pub fn end() {
+    SOME.store(false, SeqCst);
+    let left = SLOTS.iter().any(|slot| slot.what.load(SeqCst) != FREE);
+    if left || CODE.load(SeqCst) || SITES.load(SeqCst) {
+        SOME.store(true, SeqCst);
+    }
+    SERVED_BY.store(0, SeqCst);
+}
+
+/// Takes all changes of mappings off the list, in their order.
+pub fn take(mut f: impl FnMut(Owed)) {
+    for slot in &SLOTS {
+        let mapped = slot.mapped();
+        let what = slot.what.load(SeqCst);
+        let ours = |what| {
+            slot.what
+                .compare_exchange(what, FREE, SeqCst, SeqCst)
+                .is_ok()
+        };
+        match what {
+            MAPPED if ours(what) => f(Owed::Mapped(mapped)),
+            UNMAP if ours(what) => f(Owed::Unmap(mapped.gone.0, mapped.gone.1)),
+            _ => {}
+        }
+    }
+}
+
+/// The requests that were put off.
+pub fn requests() -> impl Iterator<Item = Request> {
+    let both = [
+        (&CODE, Request::Unwind { at: 0 }),
+        (&SITES, Request::SitesAnew),
+    ];
+    both.into_iter()
+        .filter(|(owed, _)| owed.swap(false, SeqCst))
+        .map(|(_, request)| request)
+}

@@ -1,0 +1,89 @@
+//! Calls that change memory of ours, and for which it can stay where it is.
+//!
+//! | call | served by |
+//! |---|---|
+//! | mprotect to the protection that it has | the thread: nothing changes |
+//! | madvise(MADV_FREE) | the thread: the content may stay, and does |
+//! | any other mprotect, madvise(MADV_DONTNEED) | the stub's task, at one rest, without copies |
+//!
+//! All else gives the memory back, makes the call, and moves it again (`mappings.rs`): copies, and two rests.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::TargetAddr;
+
+use super::call::Args;
+use super::sites;
+use crate::breakpoints;
+use crate::global::g;
+use crate::patches;
+use crate::runtime::debug_registers;
+use crate::runtime::events::Request;
+use crate::runtime::frame::UContext;
+use crate::runtime::mapped::CHANGES;
+use crate::runtime::park;
+use crate::runtime::thread::Current;
+use crate::unwind;
+use crate::uring::held;
+
+#[derive(Clone, Copy)]
+enum Change {
+    /// `PROT_*` bits without [`k::PROT_EXEC`].
+    Protect(u8),
+    Discard,
+    Free,
+}
+
+fn change(nr: u64, a: &Args) -> Option<Change> {
+    const DATA: u64 = (k::PROT_READ | k::PROT_WRITE) as u64;
+    match nr as u32 {
+        k::__NR_mprotect if a[2] & !DATA == 0 => Some(Change::Protect(a[2] as u8)),
+        k::__NR_madvise if a[2] == k::MADV_DONTNEED.into() => Some(Change::Discard),
+        k::__NR_madvise if a[2] == k::MADV_FREE.into() => Some(Change::Free),
+        _ => None,
+    }
+}
+
+/// Serves a call about `[start, end)`; its result. `None`: that takes more, and nothing is changed that the call itself
+/// would not change.
+pub fn serve(
+    t: Current,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    start: u64,
+    end: u64,
+) -> Option<i64> {
+    let change = change(nr, a)?;
+    if a[0] != start || !is_plain(start, end) {
+        return None;
+    }
+    let prot = match change {
+        Change::Free => return Some(0),
+        Change::Protect(prot) if has_prot(start, end, prot) => return Some(0),
+        Change::Protect(prot) => Some(prot),
+        Change::Discard => None,
+    };
+    t.own().changed_in_place.set(false);
+    park::request(t, uc, Request::ChangeInPlace { start, end, prot });
+    CHANGES.fetch_add(1, SeqCst);
+    t.own().changed_in_place.take().then_some(0)
+}
+
+fn has_prot(start: u64, end: u64, prot: u8) -> bool {
+    g().guards().has_prot(TargetAddr(start), end - start, prot)
+}
+
+/// Private anonymous memory, all of it moved, of which nobody but its watches knows anything.
+fn is_plain(start: u64, end: u64) -> bool {
+    start < end
+        && g().guarded()
+        && g().guards().can_change(TargetAddr(start), end - start)
+        && !debug_registers::any_in(start, end)
+        && !breakpoints::waits_in(start, end)
+        && !sites::touches(start, end)
+        && !patches::touches(start, end)
+        && !unwind::touches(start, end)
+        && !held::in_use(start, end)
+}

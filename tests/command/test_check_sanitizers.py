@@ -1,0 +1,52 @@
+"""`ulpf check` where it cannot take the allocator's place, and where memory is much larger than what is used of it."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+from lib.env import bare, find_tool, ulpf_only
+from lib.run import program, ulpf
+
+SOURCE = os.path.join(os.path.dirname(__file__), "..", "programs", "sanitized.c")
+
+
+@ulpf_only
+class Sanitizers(unittest.TestCase):
+    def built(self, *flags):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        out = os.path.join(folder.name, "sanitized")
+        done = subprocess.run([*flags, "-g", "-O1", "-pthread", "-o", out, SOURCE], stderr=subprocess.DEVNULL)
+        if done.returncode != 0 or bare(out)[0] != 7:
+            self.skipTest(f"{' '.join(flags)} makes no program that runs here")
+        return out
+
+    def is_as_alone(self, *flags):
+        status, out, err = ulpf("check", self.built(*flags))
+        self.assertEqual((status, out), (7, "done\n"), err)
+        self.assertEqual(err.count("the heap is not checked"), 1, err)
+        self.assertNotIn("no block begins", err)
+
+    def test_address(self):
+        self.is_as_alone("gcc", "-fsanitize=address")
+
+    def test_thread(self):
+        self.is_as_alone("gcc", "-fsanitize=thread")
+
+    def test_leak(self):
+        self.is_as_alone("gcc", "-fsanitize=leak")
+
+    def test_in_the_program_itself(self):
+        if not find_tool("clang"):
+            self.skipTest("there is no clang")
+        self.is_as_alone("clang", "-fsanitize=address")
+
+
+@ulpf_only
+class Sparse(unittest.TestCase):
+    def test_what_is_lost_beside_large_reservations(self):
+        status, out, err = ulpf("check", program("heap_sparse"))
+        self.assertEqual((status, out), (0, "done\n"), err)
+        self.assertIn("77 bytes", err)
+        self.assertNotIn("99 bytes", err)

@@ -1,0 +1,48 @@
+"""Random calls about memory around allocation (tests/programs/life.c), watched and checked, beside the same run alone: results,
+errors, faults, contents and the exit status are the same."""
+
+import subprocess
+
+from lib.cases import Case
+from lib.env import LONG, PATIENCE, ULPF, bare, example, ulpf_only
+
+WATCHED = ["run", "--quiet", "--no-summary"]
+WAYS = {
+    "check": ["check", "--no-leaks"],
+    "heap": [*WATCHED, "-w", "heap"],
+    "heap, read and written": [*WATCHED, "-w", "heap:rw"],
+    "area": [*WATCHED, "-w", "area"],
+    "area and heap": [*WATCHED, "-w", "area:rw", "-w", "heap"],
+    "two bytes": [*WATCHED, "-w", "area[9000]", "-w", "area[123456]:rw"],
+}
+
+
+@ulpf_only
+class Life(Case):
+    limit = 7200 if LONG else 120
+    larger = True
+    CALLS = 1000
+    SEEDS = 170 if LONG else 3
+
+    def compare(self, first, ways, *more, calls=CALLS):
+        for seed in range(first, first + self.SEEDS):
+            words = [example("life"), str(seed), str(calls), *more]
+            status, expected = bare(*words)
+            self.assertIn("\nend ", expected)
+            for way in ways:
+                done = subprocess.run([ULPF, *WAYS[way], "--", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True, timeout=60 * PATIENCE)
+                with self.subTest(seed=seed, way=way):
+                    self.assertMultiLineEqual(done.stdout, expected, done.stderr[-2000:])
+                    self.assertEqual(done.returncode, status, done.stderr[-2000:])
+
+    def test_heap(self):
+        """With mappings of a file beside watched memory."""
+        self.compare(1, ["check", "heap", "heap, read and written"])
+
+    def test_heap_of_threads(self):
+        self.compare(1001, ["check", "heap", "heap, read and written"], "3", calls=200)
+
+    def test_area(self):
+        """What the calls are about is watched itself."""
+        self.compare(2001, ["area", "area and heap", "two bytes"], "0", "plain")

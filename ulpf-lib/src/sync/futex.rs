@@ -1,0 +1,52 @@
+//! futex(2).
+//!
+//! Never FUTEX_PRIVATE: since Linux 6.16 an address space gets a table of its own for those when its first thread is
+//! created, and threads that wait already are not found there any more. The kernel thinks of threads of one process
+//! only; the stub's task is another one in the same address space, and creates a thread while the program's wait. Some
+//! words lie in memory that other processes share.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::AtomicU32;
+
+use linux_raw_sys::general::{__NR_futex, __kernel_timespec, FUTEX_WAIT, FUTEX_WAKE};
+
+use crate::sys;
+
+/// Waits until the word is woken, unless it holds another value than `seen`. May return early.
+pub fn wait(word: &AtomicU32, seen: u32) {
+    // SAFETY: a live word, and no time limit.
+    let _ = unsafe { sys!(__NR_futex, word as *const _, FUTEX_WAIT, seen, 0) };
+}
+
+/// As [`wait`], for `ns` nanoseconds at most (below a second).
+pub fn wait_for(word: &AtomicU32, seen: u32, ns: i64) {
+    let limit = __kernel_timespec {
+        tv_sec: 0,
+        tv_nsec: ns,
+    };
+    // SAFETY: a live word, and a time that lives through the call.
+    let _ = unsafe {
+        sys!(
+            __NR_futex,
+            word as *const _,
+            FUTEX_WAIT,
+            seen,
+            &raw const limit
+        )
+    };
+}
+
+/// Wakes one thread that waits for the word.
+pub fn wake_one(word: &AtomicU32) {
+    wake(word, 1);
+}
+
+/// Wakes all threads that wait for the word.
+pub fn wake_all(word: &AtomicU32) {
+    wake(word, i32::MAX);
+}
+
+fn wake(word: &AtomicU32, most: i32) {
+    // SAFETY: a live word.
+    let _ = unsafe { sys!(__NR_futex, word as *const _, FUTEX_WAKE, most) };
+}
