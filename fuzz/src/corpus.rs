@@ -19,10 +19,19 @@ pub fn inputs(target: &str) -> Vec<Vec<u8>> {
     inputs
 }
 
-/// The words of a target's dictionary, which has libFuzzer's format: `"word"` or `name="word"` in a line.
+/// The words of a target's dictionary, which has libFuzzer's format: `"word"` or `name="word"` in a line. It has the target's
+/// name, or is packets.dict, whose first line names its targets.
 pub fn words(target: &str) -> Vec<Vec<u8>> {
-    let path = Path::new(FUZZ).join("dictionaries").join(target);
-    let text = fs::read_to_string(path.with_extension("dict")).unwrap_or_default();
+    let read = |name: &str| {
+        let path = Path::new(FUZZ).join("dictionaries").join(name);
+        fs::read_to_string(path.with_extension("dict")).unwrap_or_default()
+    };
+    let packets = read("packets");
+    let first = packets.lines().next().unwrap_or_default();
+    let text = match first.split_whitespace().any(|word| word == target) {
+        true => packets,
+        false => read(target),
+    };
     let lines = text.lines().map(str::trim);
     let entries = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     entries

@@ -125,6 +125,22 @@ class Leaving(Command):
             self.assertIn(watcher.wait(20 * PATIENCE), [0, -signal.SIGINT, -signal.SIGTERM], watcher.stderr.read())
             self.assertGoesOn(program, before)
 
+    def test_a_program_that_executes_itself(self):
+        """Whatever becomes of it while ulpf comes and goes, it goes on."""
+        with tempfile.NamedTemporaryFile() as bytes_of:
+            program = subprocess.Popen([example("executes")], stdout=bytes_of)
+            for clean in program.wait, program.kill:
+                self.addCleanup(clean)
+            for n in range(30):
+                watcher = self.start("attach", "-q", "-w", "heap", str(program.pid))
+                time.sleep(0.02 + 0.005 * n)
+                watcher.send_signal(signal.SIGINT)
+                said = watcher.communicate(timeout=60 * PATIENCE)
+                self.assertIn(watcher.returncode, [0, -signal.SIGINT], said)
+                self.assertIsNone(program.poll())
+                before = os.stat(bytes_of.name).st_size
+                self.assertTrue(wait_until(lambda: os.stat(bytes_of.name).st_size > before + 3, 30 * PATIENCE), said)
+
     def test_threads_that_fault(self):
         """A fault of the program's own that has not been delivered when its thread is stopped is delivered, and nothing stays."""
         program = subprocess.Popen([example("faulting")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)

@@ -2,6 +2,7 @@
 whose stub fails."""
 
 import os
+import resource
 import signal
 import subprocess
 import unittest
@@ -57,6 +58,17 @@ class Overlaid(Attached):
 
     def test_reserved_but_for_some_of_it(self):
         self.ends_well("some")
+
+    def test_libraries_that_lie_there(self):
+        """With a stack limit of 1,000 GiB the kernel puts the dynamic loader, and what it loads, into these addresses."""
+        limit = 1000 << 30
+        if 0 <= resource.getrlimit(resource.RLIMIT_STACK)[1] < limit:
+            self.skipTest("this machine allows no stack limit of 1,000 GiB")
+        run = ["prlimit", f"--stack={limit}", ULPF, "check", "--no-leaks", "--exit-on-first-error", "--", program("heap_family"), "self"]
+        for _ in range(6):
+            done = subprocess.run(run, capture_output=True, text=True, timeout=60 * PATIENCE)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("write of 1 byte", done.stderr)
 
 
 @ulpf_only

@@ -140,20 +140,20 @@ class PatchedCalls(Case):
         gdb("tbreak patched")
         gdb("continue")
         self.assertIn("near jump", [how for _, how, _ in self.sites(gdb, 232)])
-        def waits_as_long():
-            process = subprocess.Popen(["/bin/sleep", "6"])
+        def waits(seconds):
+            process = subprocess.Popen(["/bin/sleep", str(seconds)])
             self.addCleanup(process.wait)
             self.addCleanup(process.kill)
             return process
-        whole = waits_as_long()
+        nearly_whole = waits(5)
         self.resume(gdb)
         time.sleep(3)  # half of the wait
         gdb.interrupt()
         self.assertSays(gdb.answer(), r"SIGINT", r"epoll_wait|__internal_syscall_cancel")
-        again = waits_as_long()
+        again = waits(6)
         self.resume(gdb)
         self.assertSays(gdb.answer(60), r"exited normally")
-        self.assertEqual(whole.poll(), 0, "it has waited less")
+        self.assertEqual(nearly_whole.poll(), 0, "it has waited less")
         self.assertIsNone(again.poll(), "it has waited from the beginning again")
         gdb.server.wait()
     test_a_stopped_wait_waits_out_its_rest.idle = True

@@ -1,10 +1,10 @@
 //! Where our own mappings lie in a program, and which they are.
 //!
 //! ```text
-//!  0x7e80…                     0x7ef0…
-//!  ┌──────────────┬───────┬──────────────────┬────────────┐
-//!  │              │ image │ memory           │            │  below what the kernel hands out,
-//!  └──────────────┴───────┴──────────────────┴────────────┘  where sanitizers accept mappings
+//!  0x7e80…                                      0x7ef0…
+//!  ┌──────────────┬───────┬────────┬────────┬────────┐
+//!  │              │ image │ memory │ behind │        │  below what the kernel hands out,
+//!  └──────────────┴───────┴────────┴────────┴────────┘  where sanitizers accept mappings
 //!                 ▲ base: random, unless the program's own addresses are not
 //! ```
 //! Away from the areas that the kernel hands out (top down below the stack, heap above the program), the
@@ -12,8 +12,10 @@
 //! watched page. The base follows from the bytes that the kernel gives to each program (AT_RANDOM), so that a
 //! stub and `libulpf` in one process agree on it.
 //!
-//! A program may have reserved these addresses before a stub comes (InnoDB reserves 8 TiB). Then the stub takes the
-//! middle of the widest stretch that is free ([`base_within`]).
+//! The kernel hands out addresses from 0x7efb… on, downwards, with a stack limit of 8 MiB and 28 random bits. A larger
+//! limit or more bits (vm.mmap_rnd_bits) let the program's files lie here, and a program may have reserved these addresses
+//! before a stub comes (InnoDB reserves 8 TiB). Then the stub takes the middle of the widest stretch that is free
+//! ([`base_within`]).
 //!
 //! **The list.** Every mapping that is made with [`map`] or named to [`add`] is in a list, so that a forked
 //! child and a detach can take it away ([`each`]). What may be mapped by the thousand (records of threads,
@@ -28,7 +30,7 @@ use linux_raw_sys::general::*;
 use crate::sys;
 use crate::sys::Errno;
 
-/// The lowest base, and the end of the highest place.
+/// The lowest base, and the end of the highest place with what lies behind it.
 const LOWEST: u64 = 0x7e80_0000_0000;
 const HIGHEST: u64 = 0x7ef0_0000_0000;
 /// Bytes for the stub's image, and behind it those for all other memory.
@@ -43,7 +45,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// The base for a program with these bytes at AT_RANDOM; `None`: its addresses are not random (personality(2),
 /// ADDR_NO_RANDOMIZE; vm.randomize_va_space).
 pub fn base_for(random: Option<[u8; 16]>) -> u64 {
-    const BASES: u64 = (HIGHEST - LOWEST - IMAGE_LEN - MEMORY_LEN) / GRAIN;
+    const BASES: u64 = (HIGHEST - LOWEST - WHOLE_LEN) / GRAIN;
     let Some(bytes) = random else { return LOWEST };
     // The C library makes its secrets of these bytes: 22 bits of a mixture of all give none of them away.
     let bytes = u128::from_le_bytes(bytes);
@@ -354,10 +356,7 @@ mod tests {
         let mut seen = alloc::collections::BTreeSet::new();
         for n in 0..1000u128 {
             let base = base_for(Some(n.to_le_bytes()));
-            assert!(
-                base >= LOWEST && of_memory(base).end <= HIGHEST,
-                "{base:#x}"
-            );
+            assert!(base >= LOWEST && base + WHOLE_LEN <= HIGHEST, "{base:#x}");
             assert_eq!(base % GRAIN, 0);
             seen.insert(base);
         }

@@ -12,10 +12,12 @@ use ulpf_lib::place;
 
 /// Addresses of a program: above what 32 bits reach, and below the stack.
 const ANYWHERE: Range<u64> = 0x1_0000_0000..0x7f00_0000_0000;
+/// So far below a file lies what the kernel maps next.
+const NEXT_FILES: u64 = 16 << 30;
 
-/// The base of the stub's place: `usual`, unless the program has more than half of the addresses there. Then it is one in the
-/// widest stretch of its address space in which nothing is mapped, far from what the kernel hands out next. Where an earlier
-/// stub has left its code, which no later one may take for the program's, the place stays.
+/// The base of the stub's place: `usual`, unless the program has more than half of the addresses there, or the kernel puts
+/// files there. Then it is one in the widest stretch of its address space in which nothing is mapped, far from what the kernel
+/// hands out next. Where an earlier stub has left its code, which no later one may take for the program's, the place stays.
 pub fn base(pid: i32, usual: u64) -> u64 {
     let maps = files::maps(pid).unwrap_or_default();
     base_in(&maps, usual)
@@ -27,9 +29,15 @@ fn base_in(maps: &[u8], usual: u64) -> u64 {
         let gap = gap_in(maps, place.clone());
         gap.end - gap.start >= (place.end - place.start) / 2
     };
-    let whole = images.start..memory.end;
-    let is_left = |m: &Mapping| m.prot & PROT_EXEC != 0 && whole.contains(&m.start);
-    if mappings(maps).any(|m| is_left(&m)) || free(images.clone()) && free(memory) {
+    let whole = usual..usual + place::WHOLE_LEN;
+    let is_file = |m: &Mapping| m.inode != 0 && !m.name.starts_with(b"/memfd:ulpf");
+    let is_left = |m: &Mapping| m.prot & PROT_EXEC != 0 && whole.contains(&m.start) && !is_file(m);
+    // The next file comes below those that are there.
+    let is_near =
+        |m: &Mapping| is_file(m) && whole.start < m.end && m.start < whole.end + NEXT_FILES;
+    if mappings(maps).any(|m| is_left(&m))
+        || !mappings(maps).any(|m| is_near(&m)) && free(images) && free(memory)
+    {
         return usual;
     }
     let gap = gap_in(maps, ANYWHERE);
@@ -93,6 +101,22 @@ mod tests {
         assert!(
             (0x2000_0000_0000..0x3000_0000_0000).contains(&moved),
             "{moved:#x}"
+        );
+        // Files: a stack limit of 1 TiB puts the dynamic loader there, or right above.
+        assert_ne!(
+            with("7e9000000000-7e9000001000 r--p 0 8:1 9 /lib/ld.so\n7e9000001000-7e9000003000"),
+            usual
+        );
+        assert_ne!(
+            with("7ed500000000-7ed500001000 r--p 0 8:1 9 /lib/ld.so\n7ed500001000-7ed500003000"),
+            usual
+        );
+        // Those of libulpf.
+        assert_eq!(
+            with(
+                "7e9000000000-7e9000001000 rw-s 0 0:1 9 /memfd:ulpf (deleted)\n7ff000001000-7ff000003000"
+            ),
+            usual
         );
         // Of an earlier stub.
         let left = "7e8000001000-7e8000002000 r-xp 0 0:0 0\n7e8100000000-7ea100000000";

@@ -35,6 +35,15 @@ pub struct Vma {
     pub keyed: bool,
 }
 
+impl Vma {
+    /// Memory of ours, or of an earlier stub's in our place: no file lies there but memory files, unless the program has run out
+    /// of other addresses.
+    pub fn is_ours(&self) -> bool {
+        let file = matches!(self.kind, VmaKind::File | VmaKind::OddFile);
+        place::has(self.start) || !file && place::all().contains(&self.start)
+    }
+}
+
 /// What a mapping shows, as far as guards must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmaKind {

@@ -64,7 +64,8 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     // alone, and nobody sends it anything.)
     if !followed {
         t.set_state(State::Dead);
-        while g().nudged.load(SeqCst) == t.tid() as u32 {
+        // (A thread that has executed has the number of the first one.)
+        while g().nudged.load(SeqCst) != 0 {
             // SAFETY: the signal is being sent; it comes before the call.
             let _ = unsafe { sys!(k::__NR_sched_yield) };
         }

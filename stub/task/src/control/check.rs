@@ -368,7 +368,7 @@ impl Control {
         let image = machine().image;
         for (n, vma) in maps.vmas.iter().enumerate() {
             // (A forked child still has its parent's stub.)
-            if vma.prot & PROT_EXEC == 0 || place::all().contains(&vma.start) {
+            if vma.prot & PROT_EXEC == 0 || vma.is_ours() {
                 continue;
             }
             let Some(object) = Object::at(n, &maps) else {

@@ -8,7 +8,6 @@ use alloc::vec::Vec;
 
 use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::Snapshot;
-use ulpf_lib::place;
 
 use super::allocator::Tables;
 use super::functions::Object;
@@ -51,7 +50,7 @@ impl Collector {
         for (n, vma) in maps.vmas.iter().enumerate() {
             let file = (vma.dev, vma.inode);
             let code = vma.prot & PROT_EXEC != 0 && vma.inode != 0;
-            if !code || files.contains(&file) || place::all().contains(&vma.start) {
+            if !code || files.contains(&file) || vma.is_ours() {
                 continue;
             }
             let tables = Object::at(n, &maps).and_then(|object| Tables::of(&object));

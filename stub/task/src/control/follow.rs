@@ -102,6 +102,11 @@ impl Control {
         // Here, for several may have asked at once: the word must not be an earlier one's.
         g().exec_word.store(0, SeqCst);
         seccomp::tell(t);
+        // (The command waits for the end of the detach, and hears nothing else.)
+        if self.leaving {
+            self.exec_is_on_its_own();
+            return;
+        }
         // SAFETY: the thread waits, and with it the string that it has measured.
         let path = unsafe { core::slice::from_raw_parts(path.0 as *const u8, path.1 as usize) };
         let mut text = b"UlpfExec:".to_vec();

@@ -18,7 +18,6 @@ use ulpf_lib::command::HeapAsk;
 use ulpf_lib::command::reply::Reply;
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::guard::{PROT_READ, PROT_WRITE};
-use ulpf_lib::place;
 use ulpf_lib::ring::found::{By, IN_MEMORY, Wrong};
 use ulpf_lib::{kept, sys};
 use ulpf_stub_handlers::check::blocks::{self, Block};
@@ -363,8 +362,7 @@ impl Control {
         }
         let image = machine().image;
         for vma in &maps.vmas {
-            let ours = place::all().contains(&vma.start)
-                || place::has(vma.start)
+            let ours = vma.is_ours()
                 || (image.0..image.1).contains(&vma.start)
                 || self.world.rest().guards().is_ours(vma.start);
             let data = vma.prot & PROT_READ != 0 && vma.prot & PROT_WRITE != 0;

@@ -63,7 +63,6 @@ mod watchdog;
 mod watches;
 mod world;
 
-use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -72,15 +71,13 @@ use linux_raw_sys::errno as k_errno;
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
-use ulpf_lib::mapping::mappings;
 use ulpf_lib::staged::StagedWatches;
 use ulpf_lib::sys;
 
-use crate::files;
 use crate::gdb::GdbSession;
 use crate::inferior::{Inferior, Refusal, Tid};
 use ulpf_lib::command::Placement;
-use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::robust;
@@ -126,6 +123,8 @@ pub struct Control {
     disabled: disabled::Disabled,
     /// Since the holder went on alone.
     holding: Option<watchdog::Watchdog>,
+    /// A detach has begun: nobody answers what the command is asked.
+    leaving: bool,
     detached: bool,
     /// This task may do what a thread of the program may not.
     keeps_rights: bool,
@@ -186,6 +185,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         out_of_band: out_of_band::OutOfBand::default(),
         disabled: disabled::Disabled::default(),
         holding: None,
+        leaving: false,
         detached: false,
         keeps_rights: false,
         exec: follow::Exec::None,
@@ -354,7 +354,7 @@ impl Control {
                 }
             }
             let pause = g().in_exec.load(SeqCst) != 0;
-            if pause && self.exec_happened() {
+            if pause && world::exec_happened() {
                 return;
             }
             if let (Some((t, what)), Some(dog)) = (self.holder, &mut self.holding)
@@ -422,7 +422,9 @@ impl Control {
     /// The program has ended, or is another one by now: who shares memory with it may wait for its locks.
     fn program_is_gone(&self) {
         for _ in 0..1000 {
-            if reader::program_is_dead() || self.exec == follow::Exec::Over || self.exec_happened()
+            if reader::program_is_dead()
+                || self.exec == follow::Exec::Over
+                || world::exec_happened()
             {
                 robust::exit_all(&text::read);
                 return;
@@ -443,17 +445,6 @@ impl Control {
             let mut out = |b: &[u8]| socket::send_all(fd, b);
             session.incoming(self, buf.get(..n).unwrap_or(&[]), &mut out);
         }
-    }
-
-    /// After a successful exec the process runs another image, and we are alone in the old one.
-    fn exec_happened(&self) -> bool {
-        let mut path = String::new();
-        use core::fmt::Write;
-        let _ = write!(path, "/proc/{}/maps\0", g().pid.load(Relaxed));
-        let Some(maps) = files::read_file(&path) else {
-            return false;
-        };
-        !maps.is_empty() && !mappings(&maps).any(|m| m.start == machine().image.0)
     }
 
     fn thread(&self, tid: Tid) -> Option<&'static Thread> {

@@ -459,6 +459,8 @@ impl Inferior for Control {
         if self.detached {
             return;
         }
+        self.leaving = true;
+        self.exec_is_on_its_own();
         // Requests first: their threads hold half-done work.
         let asks = || g().threads.iter().any(|t| t.state() == State::Requesting);
         loop {
@@ -466,7 +468,10 @@ impl Inferior for Control {
             g().threads.iter().for_each(|t| t.hold.store(false, SeqCst));
             self.serve();
             let done = self.holder.is_none() && !asks();
-            if done && !self.world.stop(None) || reader::program_is_dead() {
+            if done && !self.world.stop(None)
+                || reader::program_is_dead()
+                || self.waits_for_exec() && world::exec_happened()
+            {
                 return;
             }
             // Some may have asked on their way to rest.

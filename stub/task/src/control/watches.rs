@@ -199,7 +199,10 @@ impl Control {
             let all = g().threads.iter();
             all.filter(|t: &&Thread| t.state() == State::InSyscall)
         };
-        waiting().for_each(super::world::send_park_signals);
+        // (Who is not told now is told below.)
+        waiting().for_each(|t| {
+            let _ = super::world::send_park_signals(t);
+        });
         let stay = waiting().filter(|t| !super::world::pull_out(t));
         stay.count() == 0
     }
@@ -208,8 +211,12 @@ impl Control {
     /// now: they come out and make the call again.
     pub fn kick_system_calls(&self) {
         for t in g().threads.iter() {
-            if t.state() == ulpf_stub_handlers::runtime::thread::State::InSyscall {
-                super::world::send_park_signals(t);
+            // (Untold: one is in exec, which may fail.)
+            while t.state() == ulpf_stub_handlers::runtime::thread::State::InSyscall
+                && !super::world::send_park_signals(t)
+                && !super::world::exec_happened()
+            {
+                super::pause::sleep();
             }
         }
     }

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
+use ulpf_lib::mapping::mappings;
 use ulpf_lib::sync::rest;
 use ulpf_lib::sys;
 
@@ -13,16 +14,28 @@ use super::parked::Parked;
 use super::text;
 use super::watchdog::Watchdog;
 use crate::inferior::Resume;
-use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::runtime::park::{Futex, order_signal};
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
-/// The park signal, to one thread.
-pub fn send_park_signals(t: &Thread) {
+/// After a successful exec the process runs another image, and we are alone in the old one.
+pub fn exec_happened() -> bool {
+    use core::fmt::Write;
+    let mut path = alloc::string::String::new();
+    let _ = write!(path, "/proc/{}/maps\0", g().pid.load(Relaxed));
+    let Some(maps) = crate::files::read_file(&path) else {
+        return false;
+    };
+    !maps.is_empty() && !mappings(&maps).any(|m| m.start == machine().image.0)
+}
+
+/// The park signal, to one thread. `false`: one is in exec, after which another program has the process's number.
+pub fn send_park_signals(t: &Thread) -> bool {
     let (serial, tid) = (t.serial.load(SeqCst), t.tid());
     // Who is about to execute another program waits for us here (`syscalls::exec`).
     g().nudged.store(tid as u32, SeqCst);
-    if !matches!(t.state(), State::Dead | State::Free) {
+    let may = g().in_exec.load(SeqCst) == 0 || t.tgid() != g().pid.load(Relaxed);
+    if may && !matches!(t.state(), State::Dead | State::Free) {
         // SAFETY: a signal that only our handler sees.
         let sent = unsafe { sys!(k::__NR_tgkill, t.tgid(), tid, PARK_SIGNAL) };
         if sent == Err(sys::Errno(3)) {
@@ -30,6 +43,7 @@ pub fn send_park_signals(t: &Thread) {
         }
     }
     g().nudged.store(0, SeqCst);
+    may
 }
 
 /// A task of another process that shares our memory may have been killed: is it a zombie, or gone?
@@ -109,7 +123,10 @@ fn stop(except: Option<&Thread>) -> Option<u64> {
     let skip = |t: &Thread| except.is_some_and(|e| core::ptr::eq(e, t));
     let mut told = 0;
     let mut watchdog = Watchdog::new();
+    // Not all were told: one is in exec.
+    let mut untold = false;
     let look = |rounds: u32| {
+        let again = core::mem::take(&mut untold) || rounds.is_multiple_of(10);
         let mut pending = false;
         for t in g().threads.iter() {
             if skip(t) || t.rests() {
@@ -118,14 +135,17 @@ fn stop(except: Option<&Thread>) -> Option<u64> {
             pending = true;
             told += u64::from(rounds == 0);
             // Again every 100 ms: a signal is never lost, but a thread may have died.
-            if t.tid() != 0 && rounds.is_multiple_of(10) && !(rounds > 0 && died(t)) {
-                send_park_signals(t);
+            if t.tid() != 0 && again && !(rounds > 0 && died(t)) {
+                untold |= !send_park_signals(t);
             }
         }
         if !pending {
             return Some(Some(told));
         }
-        if g().threads.iter().next().is_none() || super::reader::program_is_dead() {
+        if g().threads.iter().next().is_none()
+            || super::reader::program_is_dead()
+            || untold && exec_happened()
+        {
             return Some(None);
         }
         if watchdog.expired() {
@@ -188,8 +208,11 @@ pub fn pull_out(t: &Thread) -> bool {
         let seen = g().event.load(SeqCst);
         let waited = super::pause::clock() - begun;
         if waited >= sent {
-            sent = waited + BETWEEN_SIGNALS;
-            send_park_signals(t);
+            if send_park_signals(t) {
+                sent = waited + BETWEEN_SIGNALS;
+            } else if exec_happened() {
+                return true;
+            }
             // Only SIGCONT moves it, or who traces it; the signals wait with it.
             if super::watchdog::is_stopped(t) {
                 return true;
