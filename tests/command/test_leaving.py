@@ -233,6 +233,24 @@ class Leaving(Command):
                 self.assertGoesOn(program, before)
                 self.assertTrue(wait_until(lambda: maps() == mapped, 10), set(maps()) - set(mapped))
 
+    def test_nothing_is_left_by_who_is_killed_on_its_way_in(self):
+        """SIGKILL of ulpf at any moment of its attach: it goes all the way in, and out again."""
+        program = self.spin()
+        before = handlers(program.pid)
+        maps = lambda: joined(places(program.pid))
+        mapped = maps()
+        for n in range(60):
+            watcher = self.start("attach", "-q", "-w", "heap", str(program.pid))
+            time.sleep(0.004 * n)  # Each time at another moment.
+            watcher.kill()
+            watcher.wait()
+            time.sleep(0.05)  # The way in may go on.
+            self.assertGoesOn(program, before)
+        self.assertTrue(wait_until(lambda: maps() == mapped, 10), set(maps()) - set(mapped))
+        time.sleep(1)
+        self.assertGoesOn(program, before)
+        self.assertEqual(maps(), mapped)
+
     def test_ignored_signals_stay_ignored(self):
         """nohup ulpf attach"""
         program = self.spin()

@@ -108,7 +108,7 @@ mod tests {
             usual
         );
         assert_ne!(
-            with("7ed500000000-7ed500001000 r--p 0 8:1 9 /lib/ld.so\n7ed500001000-7ed500003000"),
+            with("7ed400000000-7ed400001000 r--p 0 8:1 9 /lib/ld.so\n7ed400001000-7ed400003000"),
             usual
         );
         // Those of libulpf.

@@ -3,15 +3,15 @@
 use crate::error::StartError;
 use crate::image::stub_image;
 use crate::injected::{Injected, finish};
+use crate::load::{self, Loaded};
 use crate::refuse::{self, with_errno};
 use crate::settings::Settings;
-use crate::{keeper, load, sandbox, threads};
+use crate::{keeper, sandbox, threads};
 use ulpf_area::shared::Clocks;
 use ulpf_host::foreign::numbers::Process;
 
 /// Puts the stub into a running process and brings all its threads to rest there.
 pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
-    let image = stub_image()?;
     keeper::begin();
     let status = refuse::attaching(pid)?;
     let stopped_by_job_control = status.state() == 'T';
@@ -20,28 +20,33 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
         reason: with_errno(&e),
     })?;
     let since = Clocks::now();
-    let mut threads = threads::stop_all(&process)?;
+    let flags = settings.boot_flags();
+    // What the keeper cannot do is tried here, and said.
+    let loaded = match keeper::inject(&process, flags) {
+        Some(loaded) => loaded,
+        None => inject(&process, flags)?,
+    };
+    let mut warnings = Vec::new();
+    if stopped_by_job_control {
+        // Its threads can only come to rest in the stub when they run.
+        let _ = process.signal(libc::SIGCONT);
+        warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
+    }
+    finish(process, loaded, since, false, settings, warnings)
+}
+
+/// The stub, put into it by this process, which traces it meanwhile.
+pub(crate) fn inject(process: &Process, flags: u32) -> Result<Loaded, StartError> {
+    let image = stub_image()?;
+    let pid = process.pid;
+    let mut threads = threads::stop_all(process)?;
     let result = refuse::class(pid).and_then(|()| {
         sandbox::permits(pid, &threads)?;
         for t in &threads {
             threads::rewind_system_call(pid, t)
                 .map_err(|e| StartError::step("read the registers of the program", e))?;
         }
-        load::load(pid, &mut threads, image, settings.boot_flags(), None)
+        load::load(pid, &mut threads, image, flags, None)
     });
-    match result {
-        Ok(loaded) => {
-            let mut warnings = Vec::new();
-            if stopped_by_job_control {
-                // Its threads can only come to rest in the stub when they run.
-                let _ = process.signal(libc::SIGCONT);
-                warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
-            }
-            finish(process, loaded, since, false, settings, warnings)
-        }
-        Err(error) => {
-            threads::release(&threads);
-            Err(error)
-        }
-    }
+    result.inspect_err(|_| threads::release(&threads))
 }

@@ -1,6 +1,10 @@
-//! The keeper (`keeper`) knows which programs have a stub. When `ulpf` has ended, it takes the rest of the stub out of them.
+//! The keeper (`keeper`) puts stubs into running programs, and knows which have one. When `ulpf` has ended, it takes the rest
+//! of the stub out of them.
 #![forbid(unsafe_code)]
 
+use crate::attach;
+use crate::keeper;
+use crate::load::Loaded;
 use crate::remains::Remains;
 use std::io::BufRead;
 use std::time::Duration;
@@ -58,6 +62,24 @@ impl Kept {
     }
 }
 
+/// Of the words of a line: the number of a process, and the boot flags.
+fn inject(mut words: std::str::SplitAsciiWhitespace<'_>) -> Option<Loaded> {
+    let pid = words.next()?.parse().ok()?;
+    let flags = words.next()?.parse().ok()?;
+    attach::inject(&Process::open(pid).ok()?, flags).ok()
+}
+
+fn note(all: &mut Vec<Kept>, line: &str) {
+    all.retain(|kept| !kept.process.has_ended());
+    let mut words = line.split_ascii_whitespace();
+    let sign = words.next();
+    let pid = words.clone().next().and_then(|word| word.parse().ok());
+    all.retain(|kept| Some(kept.process.pid) != pid);
+    if sign == Some("+") {
+        all.extend(Kept::of(words));
+    }
+}
+
 /// The keeper: listens on standard input until `ulpf` ends. The exit status.
 pub fn main() -> i32 {
     /// How often it looks: at first, and in the long run.
@@ -65,15 +87,18 @@ pub fn main() -> i32 {
     const LATER: Duration = Duration::from_secs(1);
     // Executed by way of /proc, it would be called "exe" there.
     let _ = std::fs::write("/proc/self/comm", "ulpf-keeper");
+    keeper::is_here();
     let mut all: Vec<Kept> = Vec::new();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        all.retain(|kept| !kept.process.has_ended());
         let mut words = line.split_ascii_whitespace();
-        let sign = words.next();
-        let pid = words.clone().next().and_then(|word| word.parse().ok());
-        all.retain(|kept| Some(kept.process.pid) != pid);
-        if sign == Some("+") {
-            all.extend(Kept::of(words));
+        if words.next() == Some("inject") {
+            let loaded = inject(words);
+            // (To nobody: the stub finds its channel closed.)
+            let _ = keeper::send(std::io::stdin(), loaded);
+            let told = keeper::told_here();
+            told.iter().for_each(|line| note(&mut all, line));
+        } else {
+            note(&mut all, &line);
         }
     }
     let mut pause = SOON;

@@ -199,6 +199,8 @@ fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
     for thread in threads {
         // At its next stop for a system call it has not made that yet.
         let (mut signal, mut enters) = (0, true);
+        // (What is interrupted may begin to wait anew, so it gets more time each time.)
+        let mut pause = MOMENT;
         loop {
             // (The kernel delivers a fault's signal only after the stop that is asked for.)
             let busy = is_in(thread, left)? || signal == 0 && threads::has_fault(thread);
@@ -206,7 +208,7 @@ fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
                 break;
             }
             thread.cont_syscall(std::mem::take(&mut signal))?;
-            match next_stop(thread, busy, deadline)? {
+            match next_stop(thread, busy.then_some(pause), deadline)? {
                 Stop::Syscall if enters && !is_in(thread, left)? => {
                     take_back_system_call(thread)?;
                     break;
@@ -216,14 +218,15 @@ fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
                 Stop::Event(_) => enters = true,
                 Stop::Exited(_) | Stop::Killed(_) => break,
             }
+            pause = (pause * 2).min(LIMIT);
         }
     }
     Ok(())
 }
 
-/// The next stop of a thread that has just gone on. A busy one has a moment until it is asked to stop; another goes no
+/// The next stop of a thread that has just gone on. A busy one has so much time until it is asked to stop; another goes no
 /// further than it must.
-fn next_stop(thread: &Tracee, busy: bool, deadline: Instant) -> io::Result<Stop> {
+fn next_stop(thread: &Tracee, busy: Option<Duration>, deadline: Instant) -> io::Result<Stop> {
     let late = || {
         let tid = thread.tid;
         io::Error::other(format!(
@@ -233,7 +236,9 @@ fn next_stop(thread: &Tracee, busy: bool, deadline: Instant) -> io::Result<Stop>
     if Instant::now() > deadline {
         return Err(late());
     }
-    if busy && let Some(stop) = thread.wait_until(Instant::now() + MOMENT)? {
+    if let Some(pause) = busy
+        && let Some(stop) = thread.wait_until(deadline.min(Instant::now() + pause))?
+    {
         return Ok(stop);
     }
     thread.interrupt()?;
