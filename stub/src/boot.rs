@@ -261,7 +261,7 @@ extern "C" fn stub_task() -> ! {
     let _ = unsafe { sys!(k::__NR_prctl, prctl::PR_SET_TSC, prctl::PR_TSC_ENABLE) };
     // SAFETY: written by `boot` before this task existed; nobody else writes it any more.
     let args = unsafe { &*ARGS.load(SeqCst) };
-    match set_up(args) {
+    match set_up(args).and_then(|fd| control::listen(fd).map(|()| fd)) {
         Ok(control_fd) => {
             if control::run(control_fd, args.flags, || ready(0)) {
                 end_after_detach();

@@ -5,6 +5,7 @@ use crate::image::stub_image;
 use crate::injected::{Injected, finish};
 use crate::load::{self, Loaded};
 use crate::refuse::{self, with_errno};
+use crate::remains::Remains;
 use crate::settings::Settings;
 use crate::{keeper, sandbox, threads};
 use ulpf_area::shared::Clocks;
@@ -23,7 +24,12 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
     let flags = settings.boot_flags();
     // What the keeper cannot do is tried here, and said.
     let loaded = match keeper::inject(&process, flags) {
-        Some(loaded) => loaded,
+        Some(handed) => Loaded {
+            stub_pid: handed.stub_pid,
+            control: handed.control,
+            shared: handed.shared,
+            remains: Remains { args: handed.args },
+        },
         None => inject(&process, flags)?,
     };
     let mut warnings = Vec::new();

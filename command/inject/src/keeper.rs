@@ -15,12 +15,11 @@
 //! running program: whenever `ulpf` is killed, the stub is put in as a whole, finds nobody, and leaves.
 #![forbid(unsafe_code)]
 
-use crate::load::Loaded;
-use crate::remains::Remains;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -89,9 +88,18 @@ pub(crate) fn told_here() -> Vec<String> {
     }
 }
 
+/// What the keeper hands over of a stub that it has put into a program (`load::Loaded`).
+pub(crate) struct Handed {
+    pub stub_pid: i32,
+    /// Address of its boot block.
+    pub args: u64,
+    pub control: UnixStream,
+    pub shared: File,
+}
+
 /// The stub, put into a running program by the keeper. `None`: it could not, for a reason that whoever tries it here will
 /// find, or there is none.
-pub(crate) fn inject(process: &Process, flags: u32) -> Option<Loaded> {
+pub(crate) fn inject(process: &Process, flags: u32) -> Option<Handed> {
     let mut keeper = keeper();
     let Keeper::Listens(socket) = &mut *keeper else {
         return None;
@@ -102,7 +110,7 @@ pub(crate) fn inject(process: &Process, flags: u32) -> Option<Loaded> {
         .and_then(|()| receive(socket));
     match answer {
         // Another process may have its number where it has ended meanwhile.
-        Ok(loaded) => loaded.filter(|_| !process.has_ended()),
+        Ok(handed) => handed.filter(|_| !process.has_ended()),
         Err(_) => {
             *keeper = Keeper::Failed;
             None
@@ -110,17 +118,17 @@ pub(crate) fn inject(process: &Process, flags: u32) -> Option<Loaded> {
     }
 }
 
-/// What the keeper answers: the numbers of [`Loaded`], each of 8 bytes, with its descriptors. Nothing but one byte: it has
+/// What the keeper answers: the numbers of [`Handed`], each of 8 bytes, with its descriptors. Nothing but one byte: it has
 /// failed.
 const ANSWER: usize = 16;
 
-pub(crate) fn send(socket: impl AsFd, loaded: Option<Loaded>) -> io::Result<()> {
+pub(crate) fn send(socket: impl AsFd, handed: Option<Handed>) -> io::Result<()> {
     let mut bytes = Vec::new();
     let mut fds = Vec::new();
-    if let Some(loaded) = &loaded {
-        bytes.extend(i64::from(loaded.stub_pid).to_le_bytes());
-        bytes.extend(loaded.remains.args.to_le_bytes());
-        fds.extend([loaded.control.as_fd(), loaded.shared.as_fd()]);
+    if let Some(handed) = &handed {
+        bytes.extend(i64::from(handed.stub_pid).to_le_bytes());
+        bytes.extend(handed.args.to_le_bytes());
+        fds.extend([handed.control.as_fd(), handed.shared.as_fd()]);
     } else {
         bytes.push(0);
     }
@@ -136,7 +144,7 @@ pub(crate) fn send(socket: impl AsFd, loaded: Option<Loaded>) -> io::Result<()> 
     Ok(())
 }
 
-fn receive(socket: &UnixStream) -> io::Result<Option<Loaded>> {
+fn receive(socket: &UnixStream) -> io::Result<Option<Handed>> {
     let mut bytes = [0; ANSWER];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -161,11 +169,11 @@ fn receive(socket: &UnixStream) -> io::Result<Option<Loaded>> {
         number.copy_from_slice(&bytes[at..at + 8]);
         u64::from_le_bytes(number)
     };
-    Ok(Some(Loaded {
+    Ok(Some(Handed {
         stub_pid: number(0) as i32,
         control: channel.into(),
         shared: shared.into(),
-        remains: Remains { args: number(8) },
+        args: number(8),
     }))
 }
 

@@ -3,8 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::attach;
-use crate::keeper;
-use crate::load::Loaded;
+use crate::keeper::{self, Handed};
 use crate::remains::Remains;
 use std::io::BufRead;
 use std::time::Duration;
@@ -63,10 +62,16 @@ impl Kept {
 }
 
 /// Of the words of a line: the number of a process, and the boot flags.
-fn inject(mut words: std::str::SplitAsciiWhitespace<'_>) -> Option<Loaded> {
+fn inject(mut words: std::str::SplitAsciiWhitespace<'_>) -> Option<Handed> {
     let pid = words.next()?.parse().ok()?;
     let flags = words.next()?.parse().ok()?;
-    attach::inject(&Process::open(pid).ok()?, flags).ok()
+    let loaded = attach::inject(&Process::open(pid).ok()?, flags).ok()?;
+    Some(Handed {
+        stub_pid: loaded.stub_pid,
+        args: loaded.remains.args,
+        control: loaded.control,
+        shared: loaded.shared,
+    })
 }
 
 fn note(all: &mut Vec<Kept>, line: &str) {
@@ -92,9 +97,9 @@ pub fn main() -> i32 {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let mut words = line.split_ascii_whitespace();
         if words.next() == Some("inject") {
-            let loaded = inject(words);
+            let handed = inject(words);
             // (To nobody: the stub finds its channel closed.)
-            let _ = keeper::send(std::io::stdin(), loaded);
+            let _ = keeper::send(std::io::stdin(), handed);
             let told = keeper::told_here();
             told.iter().for_each(|line| note(&mut all, line));
         } else {

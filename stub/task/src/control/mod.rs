@@ -143,18 +143,20 @@ const UNHEARD: [u64; 2] = [0, 2_000_000];
 /// Somebody listens after so many events of the program's at the latest.
 const MOST_UNHEARD: u32 = 8;
 
+/// From now on the program's end is heard, and the command at the other end of `fd`.
+///
+/// # Errors
+/// ESRCH: the program has ended. Others: a descriptor or a thread cannot be had.
+pub fn listen(fd: i32) -> Result<(), sys::Errno> {
+    // SAFETY: a descriptor for the program's end.
+    let pidfd = unsafe { sys!(k::__NR_pidfd_open, g().pid.load(Relaxed), 0) }?;
+    reader::start(fd, pidfd as i32)
+}
+
 /// Runs until the program ends or is left alone (`true`).
 pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
     ulpf_stub_handlers::say::task_tells(notices::tell);
     let pid = g().pid.load(Relaxed);
-    // SAFETY: a descriptor for the program's end.
-    let pidfd = unsafe { sys!(k::__NR_pidfd_open, pid, 0) };
-    let started = pidfd.and_then(|p| reader::start(fd, p as i32));
-    if started.is_err() {
-        ulpf_stub_handlers::say::write_stderr(
-            "ulpf: cannot watch the program's end (pidfd_open)\n",
-        );
-    }
     g().debugger.store(true, SeqCst);
     ready();
     let mut c = Control {
