@@ -10,7 +10,6 @@ import unittest
 
 from . import schema
 from .env import GDB, PATIENCE, ULPF, example, source_of
-from .gdb import PLAIN
 
 
 class Refused(AssertionError):
@@ -182,7 +181,7 @@ class Adapter:
     def launch(self, program, *args, **more):
         """Up to `initialized`: the program rests at its first instruction."""
         path = program if "/" in program else example(program)
-        options = {"program": path, "args": list(args), "gdb": GDB, "gdbArgs": PLAIN, **more}
+        options = {"program": path, "args": list(args), "gdb": GDB, "gdbArgs": ["-nx"], **more}
         self.initialize()
         self.ask("launch", options, 60)
         self.event("initialized")

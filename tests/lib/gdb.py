@@ -22,10 +22,6 @@ set breakpoint pending on
 set max-completions 0
 """
 
-# No settings of a user's, and no debug information of libraries where that is installed (valgrind needs libc's): reading it
-# would take a third of all time.
-PLAIN = ["-nx", "-iex", "set debug-file-directory"]
-
 
 class GdbTimeout(AssertionError):
     pass
@@ -39,7 +35,7 @@ class Gdb:
         self._output = bytearray()
         self._count = 0
         self._eof = False
-        self.process = subprocess.Popen([GDB, *PLAIN, "-q", *args], stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([GDB, "-nx", "-q", *args], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         start_new_session=True, env={**os.environ, **(env or {}), "LC_ALL": "C.UTF-8"})
         self._changed = threading.Condition()
