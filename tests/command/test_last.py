@@ -163,7 +163,10 @@ class Last(unittest.TestCase):
         self.assertRegex(err, r"^ulpf: process \d+ is not watched by any ulpf; start it with `ulpf run`")
         dead = subprocess.Popen(["true"])
         dead.wait()
-        self.assertRegex(ulpf("last", "x", "--pid", str(dead.pid))[2], r"^ulpf: there is no process \d+")
+        for pid in dead.pid, 0:
+            status, _, err = ulpf("last", "x", "--pid", str(pid))
+            self.assertEqual(status, 2)
+            self.assertRegex(err, r"^ulpf: there is no process \d+")
 
     @as_root
     def test_somebody_else(self):

@@ -36,10 +36,11 @@ CASES = list(cases())
 WIDER = os.path.join(vm.BUILD, "wider")
 # Tools in the machine.
 TOOLS = ["/bin/sh", "/bin/true", "/bin/sleep", "/bin/chmod", "/sbin/rmmod", "/usr/bin/setpriv"]
-# What gdb says is checked there as here: the spine (whole by night, two and a half seconds each), and what is special
-# about this way in.
+# Of gdb's basic conversations, those that differ most from each other. Each takes two and a half seconds in the machine,
+# so the others run there by night only.
 SPINE = ["test_five_watches", "test_array", "test_condition", "test_local_in_a_recursion", "test_true_read_watch",
          "test_watch_set_during_the_run_and_deleted"]
+# gdb is to say there what it says here: in the basic conversations, and in those that are special for this back end.
 GDB_SESSIONS = {
     "Spine": (test_watch.Watch, None if LONG else SPINE),
     "KernelWrites": (test_kernel_writes.KernelWrites, [
