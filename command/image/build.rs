@@ -22,6 +22,11 @@ fn main() {
     }
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap());
     let root = here.join("../..");
+    // The profiles of the stub.
+    println!(
+        "cargo:rerun-if-changed={}",
+        root.join("Cargo.toml").display()
+    );
     for dir in ["stub", "engine", "ulpf-lib"] {
         watch(&root.join(dir));
     }

@@ -20,7 +20,7 @@ pub mod targets;
 /// A function that reads outside bytes and asserts what must hold.
 pub struct Target {
     pub name: &'static str,
-    /// Number of changed inputs in a plain test: about two seconds in a release build.
+    /// Number of changed inputs in a plain test: about a second in a release build.
     pub inputs: u64,
     pub run: fn(&[u8]),
 }

@@ -25,22 +25,22 @@ class Model(unittest.TestCase):
 
     def test_one_thread(self):
         for seed in 1, 2:
-            self.agree(example("heap_model"), seed, 1, accesses=200_000)
+            self.agree(example("heap_model"), seed, 1, accesses=100_000)
 
     def test_four_threads(self):
         for seed in 3, 4:
-            self.agree(example("heap_model"), seed, 4, accesses=200_000)
+            self.agree(example("heap_model"), seed, 4, accesses=100_000)
 
     def test_under_signals(self):
         for threads in 1, 4:
-            self.agree(example("heap_model"), 15, threads, accesses=300_000, signals=True)
+            self.agree(example("heap_model"), 15, threads, accesses=100_000, signals=True)
 
     def test_new_and_delete(self):
         for seed, threads in (5, 1), (6, 4):
-            self.agree(example("heap_model_new"), seed, threads, accesses=200_000)
+            self.agree(example("heap_model_new"), seed, threads, accesses=100_000)
 
     def test_blocks_that_are_used_again_soon(self):
-        self.agree(example("heap_model"), 7, 4, quarantine=MIB, accesses=300_000)
+        self.agree(example("heap_model"), 7, 4, quarantine=MIB, accesses=100_000)
 
     def test_a_larger_gap(self):
         self.agree(example("heap_model"), 8, 2, options=["--gap", "256"])

@@ -109,7 +109,7 @@ class OneSchema(PluginCase):
         watches = [watch for watch in TYPES if watch != "bits.high"] + ["text"]
         for what in "types", "copies":
             expected = Json(watches, "record", what).hits
-            gdb = self.begin("record", what)
+            gdb = self.begin("record", what, gdb_options={"libraries": True})
             for watch in watches:
                 gdb(f"ulpf watch {watch} log")
             self.assertSays(gdb("continue"), r"Temporary breakpoint")

@@ -6,8 +6,8 @@ from lib.env import bare, example, ulpf_only
 
 
 class StackCase(Case):
-    def stacks(self, *arguments, stop="ready"):
-        gdb = self.session("stacks", *arguments, stop=None)
+    def stacks(self, *arguments, stop="ready", **options):
+        gdb = self.session("stacks", *arguments, stop=None, **options)
         gdb("handle SIGUSR1 SIGUSR2 SIGALRM nostop noprint pass")
         gdb(f"tbreak {stop}")
         self.assertSays(gdb("continue"), r"Temporary breakpoint 1, ")
@@ -94,7 +94,7 @@ class Words(StackCase):
         self.assertAsBare(gdb)
 
     def test_step_and_finish_on_a_watched_stack(self):
-        gdb = self.stacks()
+        gdb = self.stacks(gdb_options={"libraries": True})
         gdb("watch -l *(long*)main_area")
         gdb("break called")
         self.assertSays(gdb("continue"), r"Breakpoint 3, called \(n=0\)")

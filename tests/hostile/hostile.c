@@ -287,6 +287,11 @@ static void forge(int target, int number) {
     } else if (is("silent"))
         while (receive())
             ;
+    else if (is("stays"))
+        while (receive()) {
+            if (!starts("D"))
+                answer_well(target);
+        }
     else if (is("deaf"))
         pause();
     else if (is("close"))

@@ -48,7 +48,7 @@ class Victim:
         return maps, status, os.listdir(f"/proc/{self.pid}/fd")
 
     def _watch(self):
-        while not self._over.wait(0.0005):
+        while not self._over.wait(0.002):
             tracer = re.search(r"TracerPid:\s+(\d+)", self._read("status"))
             if tracer and tracer.group(1) != "0":
                 self.tracers.add(tracer.group(1))
@@ -172,8 +172,10 @@ class Hostile(unittest.TestCase):
         subprocess.run(["cc", "-O1", "-g", "-Wall", "-Wno-format-truncation", "-no-pie", "-o", program, source], check=True)
         os.chmod(program, 0o755)
 
-    def forged(self, what, *options, step=0, victim=None, run=False, by_itself=1):
-        """What root's `ulpf attach` says when the stub's words are forged; or `ulpf run`, with a forger of root's."""
+    def forged(self, what, *options, step=0, victim=None, run=False, by_itself=1, status=None):
+        """What root's `ulpf attach` says when the stub's words are forged; or `ulpf run`, with a forger of root's.
+
+        `status`: with which status it ends, if not with any."""
         scene = Scene(self, user=0 if run else ALICE)
         number = 0 if victim is None else scene.victims[victim].pid
         options = ["--watch", "watched", "--log", "/dev/null", *options, *(["--at", "ready"] if step else [])]
@@ -186,6 +188,8 @@ class Hostile(unittest.TestCase):
             ulpf = Ulpf(self, "attach", *options, str(target))
         scene.forge(target, what, step, number)
         ulpf.must_end(by_itself)
+        if status is not None:
+            self.assertEqual(ulpf.process.returncode, status, ulpf.said())
         scene.close()
         return re.sub(rf"\b{target}\b", "TARGET", re.sub(rf"\b{number}\b", "VICTIM", ulpf.said()))
 
@@ -239,6 +243,9 @@ class Hostile(unittest.TestCase):
             ("many", "4294967295 watches instead of 1"), ("deep", "the stub answered"),
             ("nonsense", "the stub of process TARGET does not answer, so it is left as it is")])
     test_answers_that_are_none.idle = True
+
+    def test_a_stub_that_does_not_let_go(self):
+        self.assertIn("the stub of process TARGET does not answer, so it is left as it is", self.forged("stays", status=2))
 
     def test_nonsense_and_endings_at_every_step(self):
         self.side_by_side(lambda what, step: self.forged(what, step=step),

@@ -29,3 +29,4 @@ class Packaging(unittest.TestCase):
     def test_dkms_builds_installs_and_removes(self):
         """In a throw-away tree, by `make -C kernel dkms` and `dkms-remove`."""
         self.does("kernel-dkms")
+    test_dkms_builds_installs_and_removes.night = "the module is compiled once more, in a tree of its own"

@@ -10,6 +10,7 @@ import unittest
 
 from . import schema
 from .env import GDB, PATIENCE, ULPF, example, source_of
+from .gdb import WITHOUT_LIBRARIES
 
 
 class Refused(AssertionError):
@@ -181,7 +182,7 @@ class Adapter:
     def launch(self, program, *args, **more):
         """Up to `initialized`: the program rests at its first instruction."""
         path = program if "/" in program else example(program)
-        options = {"program": path, "args": list(args), "gdb": GDB, "gdbArgs": ["-nx"], **more}
+        options = {"program": path, "args": list(args), "gdb": GDB, "gdbArgs": ["-nx", *WITHOUT_LIBRARIES], **more}
         self.initialize()
         self.ask("launch", options, 60)
         self.event("initialized")

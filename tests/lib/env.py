@@ -23,6 +23,9 @@ GDB = os.environ.get("GDB", "/usr/bin/gdb")
 # Machines differ; a limit that is hit on a slow one says nothing. Raise all of them at once.
 PATIENCE = float(os.environ.get("ULPF_TEST_PATIENCE", "1"))
 
+# Go's standard library is compiled once for all tests.
+GO_CACHE = os.path.join(ROOT, "target", "go-cache")
+
 # tests/run --long: large workloads, whole test-suites.
 LONG = os.environ.get("ULPF_TEST_LONG") == "1"
 

@@ -23,19 +23,26 @@ set max-completions 0
 """
 
 
+# Valgrind brings libc's debug information, and reading it takes a third of the time of a conversation. (Most machines of
+# users do not have it.)
+WITHOUT_LIBRARIES = ["-iex", "set debug-file-directory"]
+
+
 class GdbTimeout(AssertionError):
     pass
 
 
 class Gdb:
-    """`gdb("continue")` returns what gdb printed until it was ready for the next command."""
+    """`gdb("continue")` returns what gdb printed until it was ready for the next command.
 
-    def __init__(self, *args, settings=SETTINGS, sysroot="/", env=None):
+    `libraries`: gdb reads what debug information is installed of them."""
+
+    def __init__(self, *args, settings=SETTINGS, sysroot="/", env=None, libraries=False):
         self.transcript = ""
         self._output = bytearray()
         self._count = 0
         self._eof = False
-        self.process = subprocess.Popen([GDB, "-nx", "-q", *args], stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([GDB, "-nx", "-q", *([] if libraries else WITHOUT_LIBRARIES), *args], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         start_new_session=True, env={**os.environ, **(env or {}), "LC_ALL": "C.UTF-8"})
         self._changed = threading.Condition()

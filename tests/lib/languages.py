@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 
-from .env import ROOT, find_tool
+from .env import GO_CACHE, ROOT, find_tool
 
 SOURCES = os.path.join(ROOT, "tests", "programs", "languages")
 
@@ -61,7 +61,7 @@ def binary(test, language):
         folder = tempfile.TemporaryDirectory(prefix="ulpf-languages-")
         here = os.path.join(folder.name, "sources")
         shutil.copytree(SOURCES, here)
-        environment = {**os.environ, "GOCACHE": os.path.join(folder.name, "cache"), **language.environment}
+        environment = {**os.environ, "GOCACHE": GO_CACHE, **language.environment}
         done = subprocess.run(language.build, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             test.skipTest(f"{language.build[0]} cannot build: {done.stdout[-200:]}")

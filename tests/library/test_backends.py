@@ -28,6 +28,7 @@ def told():
 
 class Backends(unittest.TestCase):
     limit = 400
+    night = "a simulated machine of its own for cases that the day runs with signals, and another one for the module"
     costs = "whichever of them comes first boots a simulated machine, which runs all of them"
 
     def test_the_kernel_does_not_complain(self):
@@ -46,7 +47,7 @@ for which in BACKENDS:
     members = {f"test_{name}": vm.case(told, "library_" + which, name) for name, line in ABOUT.items() if about(line, which)}
     title = which.title().replace("-", "")
     globals()[title] = type(title, (unittest.TestCase,),
-                            {"limit": Backends.limit, "costs": Backends.costs, "__module__": __name__, **members})
+                            {"limit": Backends.limit, "costs": Backends.costs, "night": Backends.night, "__module__": __name__, **members})
 
 
 if __name__ == "__main__":

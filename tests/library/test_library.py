@@ -28,6 +28,23 @@ def staged():
         subprocess.run(["make", "-s", "-C", os.path.join(ROOT, "ulpf-lib", "c"), "stage"], check=True)
 
 
+def compiled(folder, *sources, static=False):
+    """A program of C sources; the first one names it."""
+    program = os.path.join(folder, os.path.basename(sources[0]).split(".")[0])
+    with_library = ([os.path.join(LIBRARY, "libulpf.a"), *STATIC] if static else
+                    [f"-L{LIBRARY}", "-lulpf", f"-Wl,-rpath,{LIBRARY}"])
+    subprocess.run(["cc", "-g", "-O1", *WARNINGS, "-pthread", f"-I{HEADERS}", *(os.path.join(ROOT, source) for source in sources),
+                    "-o", program, *with_library], check=True)
+    return program
+
+
+@functools.cache
+def checks(static):
+    """The program with all cases, and its folder, which lasts as long."""
+    folder = tempfile.TemporaryDirectory()
+    return compiled(folder.name, *CHECKS, static=static), folder
+
+
 class Library(unittest.TestCase):
     def setUp(self):
         staged()
@@ -35,17 +52,11 @@ class Library(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def build(self, *sources, static=False, how=()):
-        """Of C sources; the first one names it."""
-        program = os.path.join(self.folder, os.path.basename(sources[0]).split(".")[0])
-        with_library = ([os.path.join(LIBRARY, "libulpf.a"), *STATIC] if static else
-                        [f"-L{LIBRARY}", "-lulpf", f"-Wl,-rpath,{LIBRARY}"])
-        subprocess.run(["cc", "-g", "-O1", *WARNINGS, "-pthread", f"-I{HEADERS}", *how,
-                        *(os.path.join(ROOT, source) for source in sources), "-o", program, *with_library], check=True)
-        return program
+    def build(self, *sources, **options):
+        return compiled(self.folder, *sources, **options)
 
-    def checks(self, **options):
-        return self.build(*CHECKS, **options)
+    def checks(self, static=False):
+        return checks(static)[0]
 
     def says(self, *command, status=0, **options):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -1,9 +1,11 @@
 """The packages that `make tarball` and `make deb` make: unpacked, or installed into a root of their own, and used."""
 
+import fcntl
 import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,6 +16,8 @@ from lib import console
 from lib.env import PATIENCE, ROOT, ULPF, needs, ulpf_only
 
 BUILD = os.path.join(ROOT, "packaging", "build")
+# What is made once in a run of the tests.
+MADE = os.path.join(ROOT, "target", "test-packages")
 README = os.path.join(ROOT, "README.md")
 LIBRARY = os.path.join(ROOT, "docs", "tutorial", "library.md")
 
@@ -37,14 +41,31 @@ class Case(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="ulpf-packages-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = folder.name
-        cls.made = cls.make("made")
+        cls.made = cls.made_once()
 
     @classmethod
-    def make(cls, name):
-        """File names and contents."""
-        out = os.path.join(cls.folder, name)
+    def made_once(cls):
+        """As `make`, by whichever worker comes first in this run of the tests."""
+        os.makedirs(MADE, exist_ok=True)
+        with open(os.path.join(MADE, f"{cls.what}.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            out = os.path.join(MADE, f"{cls.what}-{os.environ['ULPF_TEST_RUN']}")
+            if not os.path.exists(out):
+                for old in glob.glob(os.path.join(MADE, f"{cls.what}-*")):
+                    shutil.rmtree(old)
+                cls.make(out + ".new")
+                os.rename(out + ".new", out)
+        return cls.files(out)
+
+    @classmethod
+    def make(cls, out):
         run(sys.executable, BUILD, "--binary", ULPF, "--out", out, "-z1", cls.what, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"})
-        return {os.path.basename(path): path for path in glob.glob(f"{out}/*")}
+        return cls.files(out)
+
+    @staticmethod
+    def files(folder):
+        """Their names, and where they are."""
+        return {os.path.basename(path): path for path in glob.glob(f"{folder}/*")}
 
     def session(self, ulpf, examples, library):
         """What the README and the library's tutorial show, with what was unpacked here."""
@@ -56,7 +77,7 @@ class Case(unittest.TestCase):
                 self.assertGreater(console.try_page(page, examples, ulpf, library), 1)
 
     def same_again(self):
-        again = self.make("again")
+        again = self.make(os.path.join(self.folder, "again"))
         self.assertEqual(sorted(again), sorted(self.made))
         for name, path in again.items():
             with open(path, "rb") as new, open(self.made[name], "rb") as old:

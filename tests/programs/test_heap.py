@@ -17,7 +17,7 @@ import threading
 import unittest
 
 from lib.cpython import BY_DAY, CPYTHON
-from lib.env import LONG, PATIENCE, ULPF, find_tool, needs, ulpf_only
+from lib.env import GO_CACHE, LONG, PATIENCE, ULPF, find_tool, needs, ulpf_only
 from lib.rsp import wait_until
 
 
@@ -334,7 +334,7 @@ class Runtimes(Watched):
         with open(source, "w") as file:
             file.write(GO % (20000 if LONG else 300))
         program = os.path.join(self.folder, "main")
-        env = {**os.environ, "HOME": self.folder, "GOCACHE": os.path.join(self.folder, "cache"), "GOFLAGS": "-mod=mod", "GO111MODULE": "off",
+        env = {**os.environ, "HOME": self.folder, "GOCACHE": GO_CACHE, "GOFLAGS": "-mod=mod", "GO111MODULE": "off",
                "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
         built = subprocess.run([find_tool("go"), "build", "-o", program, source], env=env, stderr=subprocess.PIPE, timeout=self.limit * PATIENCE)
         if built.returncode:

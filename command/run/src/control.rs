@@ -213,7 +213,7 @@ impl Control {
             self.breakpoint(b'z', *addr).await?;
         }
         if self.leaving {
-            self.let_go().await;
+            self.let_go().await?;
             return Ok(Reached::Left);
         }
         Ok(Reached::There)
@@ -462,7 +462,7 @@ impl Control {
             let library_event = library_event.filter(|(addr, _)| pc == Some(*addr));
             let frame = pc.filter(|pc| self.frames.knows(*pc));
             if self.leaving && (signal <= INTERRUPT || library_event.is_some() || frame.is_some()) {
-                self.let_go().await;
+                self.let_go().await?;
                 return Ok(self.left());
             }
             self.serve(events).await?;
@@ -561,10 +561,7 @@ impl Control {
             OnSignal::Nothing if !FIRST_HAS_ENDED.load(Ordering::Relaxed) => {}
             OnSignal::Leave | OnSignal::Nothing if self.leaving => {
                 if is_second_request(&mut self.told_at) {
-                    say!(
-                        "process {} does not come to rest, so it is left as it is; its watches end as soon as it does.",
-                        self.pid
-                    );
+                    say!("{}", restless(self.pid));
                     return Ok(false);
                 }
             }
@@ -581,9 +578,11 @@ impl Control {
         let _ = self.process.signal(libc::SIGKILL);
     }
 
-    /// The program goes on without us; it rests now. (A stub that does not answer lets go of it when
-    /// we have gone.)
-    pub(super) async fn let_go(&mut self) {
+    /// The program goes on without us; it rests now.
+    ///
+    /// # Errors
+    /// The program lives and its stub does not answer: the stub lets go of it when we have gone.
+    pub(super) async fn let_go(&mut self) -> Result<()> {
         self.leaving = true;
         let told_at = &mut self.told_at;
         let mut enough = pin!(tokio::time::sleep(STUB_TIMEOUT));
@@ -607,6 +606,8 @@ impl Control {
             say!("{text}");
         }
         self.tracer = None;
+        ensure!(detached || !is_alive(self.pid), silent(self.pid));
+        Ok(())
     }
 
     /// We have let go of it. What we have started we wait for: its end is ours to tell.
@@ -642,8 +643,8 @@ impl Control {
         if self.launched {
             self.kill();
             self.exit.wait().await;
-        } else {
-            self.let_go().await;
+        } else if let Err(error) = self.let_go().await {
+            say!("{error}");
         }
     }
 
@@ -668,6 +669,18 @@ pub(super) fn forward(to: &Process, number: i32) {
 pub(super) fn executable(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
+
+/// What a user is told of a program that is left as it is.
+pub(super) fn restless(pid: i32) -> String {
+    format!("process {pid} does not come to rest, {LEFT}")
+}
+
+/// What a user is told of a program whose stub is left as it is.
+pub(super) fn silent(pid: i32) -> String {
+    format!("the stub of process {pid} does not answer, {LEFT}")
+}
+
+const LEFT: &str = "so it is left as it is; its watches end as soon as it does";
 
 /// Reading maps tells a living process from a dead one, whose memory is gone already.
 fn is_alive(pid: i32) -> bool {

@@ -1,6 +1,8 @@
 //! What the stub is asked and told while its program rests: packets and their answers, monitor commands.
 
-use super::control::{Control, FIRST_HAS_ENDED, STUB_TIMEOUT, forward, is_second_request};
+use super::control::{
+    Control, FIRST_HAS_ENDED, STUB_TIMEOUT, forward, is_second_request, restless, silent,
+};
 use super::events::OnSignal;
 use super::watches::Changes;
 use anyhow::{Context, Result, bail, ensure};
@@ -76,16 +78,14 @@ impl Control {
                         told += 1;
                         self.leaving |= !forwards;
                         if self.leaving && is_second_request(&mut self.told_at) {
-                            bail!("process {pid} does not come to rest, so it is left as it is; its watches end as soon as it does");
+                            bail!(restless(pid));
                         }
                         enough.as_mut().reset(tokio::time::Instant::now() + STUB_TIMEOUT);
                     }
                 }
                 answer = &mut exchange => return Ok(answer?),
                 _ = self.exit.wait() => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                () = &mut enough, if self.leaving || told > 1 => bail!(
-                    "the stub of process {pid} does not answer, so it is left as it is; its watches end as soon as it does"
-                ),
+                () = &mut enough, if self.leaving || told > 1 => bail!(silent(pid)),
             }
         }
     }

@@ -179,7 +179,9 @@ impl Control {
             "process {} is traced by its parent (ptrace), and not watched any more.",
             self.pid
         );
-        self.let_go().await;
+        if let Err(error) = self.let_go().await {
+            say!("{error}");
+        }
     }
 
     /// A vfork child has executed something, or tried to.

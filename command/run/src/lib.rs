@@ -465,7 +465,7 @@ async fn prepare(
     };
     if ulpf_host::signals::told_to_end() {
         if !launched {
-            control.let_go().await;
+            control.let_go().await?;
             return Ok(Err(Reached::Left));
         }
         bail!("told to end while debug information was being read; nothing was run");

@@ -2,7 +2,7 @@
 
 use ulpf_bridge::{Ask, Lines, Said, line};
 
-pub const INPUTS: u64 = 250_000;
+pub const INPUTS: u64 = 125_000;
 
 pub fn run(data: &[u8]) {
     let mut lines = Lines::default();

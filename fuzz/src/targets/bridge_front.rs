@@ -1,7 +1,7 @@
 //! The bridge's front end between a debugger and a back end, both strange: lines are packets, after an
 //! empty line they are the back end's answers.
 
-pub const INPUTS: u64 = 20_000;
+pub const INPUTS: u64 = 10_000;
 
 pub fn run(data: &[u8]) {
     let lines = crate::lines(data);
