@@ -51,7 +51,8 @@ EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git dwz debuginfod ng
 build: need-build
 	$(CARGO) build --release -p ulpf -p libulpf
 	@$(MAKE) -s -C ulpf-lib/c stage
-demo: need-demo build
+demo: need-demo need-build
+	$(CARGO) build --release -p ulpf
 	@$(MAKE) -s -C examples bin/bank
 	@demo/run
 test: need-test
@@ -83,7 +84,9 @@ fuzz: need-test
 	@fuzz/run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGET)
 bench: need-bench build
 	@$(MAKE) -s -C ulpf-lib/c stage PROFILE=packaged
-	target/packaged/ulpf bench --write
+	$(CARGO) build --profile packaged -p ulpf
+	$(CARGO) build --release -p ulpf-bench
+	target/release/ulpf-bench --ulpf target/packaged/ulpf --write
 kernel-test: need-kernel need-check
 	@ULPF_KERNEL=$(KERNEL) tests/run kernel.
 kernel-debug: need-kernel need-check

@@ -29,8 +29,7 @@ def linked(told, ours):
         if which not in seen:
             seen.add(which)
             left += needs[which]
-    # What lies in third-party/ is of others, too, with changes of ours.
-    others = [packages[which] for which in seen if packages[which]["source"] or "/third-party/" in packages[which]["manifest_path"]]
+    others = [packages[which] for which in seen if packages[which]["source"]]
     return sorted(others, key=lambda package: (package["name"], package["version"]))
 
 

@@ -1,4 +1,4 @@
-/* What the programs of `ulpf bench` share: where watches are set, the clock, and the line that is read. */
+/* What the programs of `ulpf-bench` share: where watches are set, the clock, and the line that is read. */
 #include <stdio.h>
 #include <time.h>
 #include <x86intrin.h>

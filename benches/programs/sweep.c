@@ -3,7 +3,7 @@
  *
  *   sweep PAGES ROUNDS SECONDS [STORES]     at most 256 pages; STORES: only so many of a round
  *
- * Prints the median round's and the first round's time for a store. `ulpf bench` disassembles fill()
+ * Prints the median round's and the first round's time for a store. `ulpf-bench` disassembles fill()
  * and refuses to go on when it is not that loop. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""`ulpf bench`: its machinery. What it measures is for quiet machines, not for tests."""
+"""`ulpf-bench`: its machinery. What it measures is for quiet machines, not for tests."""
 
 import csv
 import json
@@ -8,9 +8,10 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from lib.env import ROOT, needs, ulpf_only
-from lib.run import ulpf
+from lib.env import ROOT, ULPF, needs, ulpf_only
+from lib.run import command
 
+BENCH = os.path.join(ROOT, "target", "release", "ulpf-bench")
 COMPILER = ["cc", "as", "ld", "setarch"]
 
 
@@ -31,7 +32,7 @@ class Bench(unittest.TestCase):
                 os.symlink(shutil.which(tool), os.path.join(path, tool))
         made = os.path.join(self.folder, "tmp")
         os.makedirs(made, exist_ok=True)
-        said = ulpf("bench", *args, env={"PATH": path, "TMPDIR": made, **environment})
+        said = command(BENCH, "--ulpf", ULPF, *args, env={"PATH": path, "TMPDIR": made, **environment})
         self.assertEqual(os.listdir(made), [], "something was left behind")
         return said
 
@@ -109,7 +110,7 @@ class Bench(unittest.TestCase):
         self.assertGreater(float(libc[5].split()[0]), 90)
 
     def test_only_in_the_source_tree(self):
-        status, out, err = ulpf("bench", "--write", cwd=self.folder)
+        status, out, err = command(BENCH, "--write", cwd=self.folder)
         self.assertEqual((status, out), (2, ""))
         self.assertIn("--write belongs in ulpf's source tree", err)
 

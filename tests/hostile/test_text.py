@@ -16,7 +16,7 @@ import termios
 import time
 import unittest
 
-from lib.env import ROOT, ULPF, ulpf_only
+from lib.env import PATIENCE, ROOT, ULPF, ulpf_only
 from lib.rsp import wait_until
 
 HERE = os.path.join(ROOT, "tests", "hostile")
@@ -67,6 +67,28 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self.at)
+
+
+@ulpf_only
+class Mangled(unittest.TestCase):
+    def test_names_that_take_for_ever(self):
+        """They stay as they are, after a moment; names of many levels beside them are readable."""
+        readable = "_Z1f" + "1aI" * 25 + "i" + "E" * 25
+        explosive = ["_Zli1_DT" + "dl" * 40, "_ZL1a" + "L1a" * 60 + "NKS0_" + "S0_" * 30, "_ZcvDT" + "rs" * 40 + "ildl" * 40]
+        names = [*explosive, readable]
+        source = "long counter;\n" + "".join(
+            f'__attribute__((noinline)) void f{n}(void) __asm__("{name}");\nvoid f{n}(void) {{ counter++; }}\n'
+            for n, name in enumerate(names)) + "int main(void) { " + "".join(f"f{n}(); " for n in range(len(names))) + "}\n"
+        with tempfile.TemporaryDirectory() as folder:
+            program, log = os.path.join(folder, "names"), os.path.join(folder, "log.jsonl")
+            subprocess.run(["cc", "-O1", "-xc", "-", "-o", program], input=source.encode(), check=True)
+            done = subprocess.run([ULPF, "run", "-q", "-w", "*counter:8", "--log", log, program], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60 * PATIENCE)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            with open(log) as lines:
+                said = [line["function"] for line in map(json.loads, lines) if line["type"] == "hit"]
+        self.assertEqual(said[:-1], explosive)
+        self.assertEqual(said[-1].replace(" ", ""), "f(" + "a<" * 25 + "int" + ">" * 25 + ")")
 
 
 @ulpf_only

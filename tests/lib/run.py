@@ -15,9 +15,13 @@ def program(name):
     return name if "/" in name else example(name)
 
 
-def ulpf(*args, stdin=b"", seconds=60, **options):
+def ulpf(*args, **options):
     """Runs the command to its end: status, standard output, standard error."""
-    with subprocess.Popen([ULPF, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+    return command(ULPF, *args, **options)
+
+
+def command(*words, stdin=b"", seconds=60, **options):
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
         try:
             out, err = process.communicate(stdin, seconds * PATIENCE)
         except subprocess.TimeoutExpired as late:

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::path::Path;
 use ulpf_inject::{keeper, kept};
 use ulpf_server::options::{self, Parsed};
+use ulpf_symbols::demangle;
 
 const TO_TRY: &str = "\
 Three things to try:
@@ -62,8 +63,6 @@ enum Command {
     Doctor(crate::doctor::DoctorArgs),
     /// Write the manual pages and the completions of bash, zsh and fish to a folder
     Pages(crate::pages::PagesArgs),
-    /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
-    Bench(ulpf_bench::BenchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -91,6 +90,7 @@ struct GdbArgs {
 pub fn main(stub: &'static [u8]) -> i32 {
     ulpf_inject::provide(stub);
     keeper::enable();
+    demangle::enable();
     // What follows `server` is gdbserver's language, and ulpf-sim has its own; neither is clap's.
     let mut all = std::env::args_os();
     let name = all.next().unwrap_or_default();
@@ -101,6 +101,9 @@ pub fn main(stub: &'static [u8]) -> i32 {
     }
     if words.first().is_some_and(|word| word == keeper::WORD) {
         return kept::main();
+    }
+    if words.first().is_some_and(|word| word == demangle::WORD) {
+        return demangle::serve();
     }
     let is = |at: usize, word: &str| words.get(at).is_some_and(|w| w == word);
     if is(0, "server") || is(0, "help") && is(1, "server") {
@@ -126,7 +129,6 @@ pub fn main(stub: &'static [u8]) -> i32 {
         Command::Bridge(args) => run(crate::bridge::bridge(args)),
         Command::Doctor(args) => crate::doctor::doctor(&args),
         Command::Pages(args) => crate::pages::main(&args, Cli::command()),
-        Command::Bench(args) => ulpf_bench::bench(&args),
     }
 }
 

@@ -365,6 +365,27 @@ pub fn die_by(signal: i32) -> ! {
     }
 }
 
+/// The kernel ends this process after so much processor time of its own from now on (SIGVTALRM); zero: it does not any more.
+pub fn end_after(time: Duration) -> io::Result<()> {
+    let zero = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let timer = libc::itimerval {
+        it_interval: zero,
+        it_value: libc::timeval {
+            tv_sec: time.as_secs() as i64,
+            tv_usec: i64::from(time.subsec_micros()),
+        },
+    };
+    // SAFETY: the signal ends the process, whatever it inherited; the timer's setting outlives the call.
+    let result = unsafe {
+        libc::signal(libc::SIGVTALRM, libc::SIG_DFL);
+        libc::setitimer(libc::ITIMER_VIRTUAL, &timer, std::ptr::null_mut())
+    };
+    check(result.into()).map(drop)
+}
+
 /// Lets the runtime watch a descriptor for readability.
 pub fn watch_readable(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     // SAFETY: the AsyncFd owns the descriptor, so it stays open and the same while registered.

@@ -24,7 +24,7 @@ mod closest;
 mod condition;
 mod containers;
 mod debug;
-mod demangle;
+pub mod demangle;
 mod dwarf;
 mod dwarf_types;
 mod elf;

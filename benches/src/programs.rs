@@ -10,10 +10,7 @@ use std::{env, fs, io};
 
 macro_rules! source {
     ($name:literal) => {
-        (
-            $name,
-            include_str!(concat!("../../../benches/programs/", $name)),
-        )
+        ($name, include_str!(concat!("../programs/", $name)))
     };
 }
 
@@ -34,7 +31,7 @@ const SOURCES: &[(&str, &str)] = &[
     source!("plugin.py"),
     (
         "hotlocal.c",
-        include_str!("../../../tests/programs/hotlocal.c"),
+        include_str!("../../tests/programs/hotlocal.c"),
     ),
 ];
 

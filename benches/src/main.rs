@@ -1,4 +1,4 @@
-//! `ulpf bench`: what watching costs here, beside what others take and what they have published.
+//! `ulpf-bench`: what watching costs here, beside what others take and what they have published.
 //!
 //! ```text
 //!   programs (C, compiled now) ─▶ loops: is it one store a byte? ─▶ cases: A and B in turns ─▶ readings
@@ -29,7 +29,7 @@ mod turns;
 
 use anyhow::{Context, Result, bail};
 use cases::CASES;
-use clap::Args;
+use clap::Parser;
 use programs::Programs;
 use readings::Readings;
 use serde_json::json;
@@ -42,8 +42,14 @@ use turns::Bench;
 /// How long what is prepared may take.
 const SOON: Duration = Duration::from_secs(120);
 
-#[derive(Args, Clone, Debug)]
-pub struct BenchArgs {
+/// What watching costs here, beside what others take and what they have published
+#[derive(Parser, Clone, Debug)]
+#[command(name = "ulpf-bench", version)]
+struct BenchArgs {
+    /// The command that is measured; without this, the one beside this program
+    #[arg(long, value_name = "FILE")]
+    ulpf: Option<PathBuf>,
+
     /// Fewer turns, smaller cases: less than a minute
     #[arg(short, long)]
     quick: bool,
@@ -81,8 +87,18 @@ pub struct BenchArgs {
     verbose: bool,
 }
 
-/// `ulpf bench`: the exit status.
-pub fn bench(args: &BenchArgs) -> i32 {
+fn main() {
+    std::process::exit(bench(&BenchArgs::parse()));
+}
+
+/// The command beside this program.
+fn beside() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    Ok(own.with_file_name("ulpf"))
+}
+
+/// The exit status.
+fn bench(args: &BenchArgs) -> i32 {
     if args.list {
         let width = CASES.iter().map(|c| c.name.len()).max().unwrap_or(0);
         for case in CASES {
@@ -94,7 +110,7 @@ pub fn bench(args: &BenchArgs) -> i32 {
         Ok(true) => 0,
         Ok(false) => 1,
         Err(error) => {
-            eprintln!("ulpf bench: {error:#}");
+            eprintln!("ulpf-bench: {error:#}");
             2
         }
     }
@@ -104,7 +120,7 @@ pub fn bench(args: &BenchArgs) -> i32 {
 fn measure(args: &BenchArgs) -> Result<bool> {
     for name in &args.only {
         if !CASES.iter().any(|c| c.name == name) {
-            bail!("there is no case `{name}`; `ulpf bench --list` tells what there is");
+            bail!("there is no case `{name}`; `ulpf-bench --list` tells what there is");
         }
     }
     if args.write {
@@ -114,7 +130,7 @@ fn measure(args: &BenchArgs) -> Result<bool> {
         quick: args.quick,
         turns: args.turns.unwrap_or(if args.quick { 1 } else { 5 }),
         programs: Programs::new()?,
-        ulpf: std::env::current_exe().context("cannot find this command's own file")?,
+        ulpf: args.ulpf.clone().map_or_else(beside, Ok)?,
         limit: Duration::from_secs(600),
         readings: Readings::default(),
         absent: Vec::new(),
@@ -172,7 +188,7 @@ fn measure(args: &BenchArgs) -> Result<bool> {
         }
     }
     for problem in &problems {
-        eprintln!("ulpf bench: {problem}");
+        eprintln!("ulpf-bench: {problem}");
     }
     if args.write && failed.is_empty() {
         page::write(&bench, &machine, &tables, &charts)?;
