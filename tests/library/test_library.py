@@ -28,13 +28,13 @@ def staged():
         subprocess.run(["make", "-s", "-C", os.path.join(ROOT, "ulpf-lib", "c"), "stage"], check=True)
 
 
-def compiled(folder, *sources, static=False):
-    """A program of C sources; the first one names it."""
+def compiled(folder, *sources, static=False, how=()):
+    """A program of C sources; the first one names it. `how`: more of the compiler's options."""
     program = os.path.join(folder, os.path.basename(sources[0]).split(".")[0])
     with_library = ([os.path.join(LIBRARY, "libulpf.a"), *STATIC] if static else
                     [f"-L{LIBRARY}", "-lulpf", f"-Wl,-rpath,{LIBRARY}"])
-    subprocess.run(["cc", "-g", "-O1", *WARNINGS, "-pthread", f"-I{HEADERS}", *(os.path.join(ROOT, source) for source in sources),
-                    "-o", program, *with_library], check=True)
+    subprocess.run(["cc", "-g", "-O1", *WARNINGS, "-pthread", f"-I{HEADERS}", *how,
+                    *(os.path.join(ROOT, source) for source in sources), "-o", program, *with_library], check=True)
     return program
 
 
