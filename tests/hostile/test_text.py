@@ -82,7 +82,7 @@ class Mangled(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             program, log = os.path.join(folder, "names"), os.path.join(folder, "log.jsonl")
             subprocess.run(["cc", "-O1", "-xc", "-", "-o", program], input=source.encode(), check=True)
-            done = subprocess.run([ULPF, "run", "-q", "-w", "*counter:8", "--log", log, program], stdin=subprocess.DEVNULL,
+            done = subprocess.run([ULPF, "run", "--no-summary", "-w", "counter:8", "--log", log, program], stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60 * PATIENCE)
             self.assertEqual(done.returncode, 0, done.stdout)
             with open(log) as lines:

@@ -32,8 +32,8 @@ const STEPS_A_MICROSECOND: u64 = 100;
 /// Levels of a name that is parsed at once: four of five names in LLVM's and GNU's libraries have no more, and the worst one
 /// takes some milliseconds.
 const FEW_LEVELS: u32 = 24;
-/// Levels of any name; each uses less than a kilobyte of the stack.
-const MOST_LEVELS: u32 = 128;
+/// Levels of any name. A template argument within another one is four levels, and each uses a kilobyte or two of the stack.
+const MOST_LEVELS: u32 = 512;
 /// Processor time for a name of many levels. The slowest one of 135,000 in the libraries of a Debian took 4 ms.
 const MOST_TIME: Duration = Duration::from_millis(200);
 /// So many names may end their child; after that, names of many levels stay as they are.
@@ -98,7 +98,7 @@ fn cpp(name: &str, levels: u32) -> Result<Option<String>, TooDeep> {
         Err(_) => return Ok(None),
     };
     let mut text = Limited(String::new());
-    let options = DemangleOptions::default();
+    let options = DemangleOptions::default().recursion_limit(levels.max(96));
     let written = symbol.structured_demangle(&mut text, &options);
     Ok(written.ok().map(|()| text.0))
 }
