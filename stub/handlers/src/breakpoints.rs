@@ -14,7 +14,7 @@ use crate::runtime::thread::Current;
 /// Evaluates the conditions on the thread that has hit the breakpoint.
 pub fn wants_stop(b: &Breakpoint, t: Current, uc: &UContext) -> bool {
     if !b.debuggers || !t.is_debugged() {
-        return false; // ours, or a vfork child that nobody follows
+        return false; // ours, or a vfork child that is not followed
     }
     !g().debugger.load(Relaxed) || b.holds(&mut Machine { uc })
 }
@@ -33,10 +33,10 @@ impl agent::AgentContext for Machine<'_> {
     }
 }
 
-/// Is a breakpoint without memory in what a call has just mapped?
+/// True if a breakpoint whose memory was missing may lie in what a call has just mapped.
 pub fn waits_in(start: u64, end: u64) -> bool {
     let mut all = g().breakpoints().iter().filter(|b| b.hardware);
-    // It may have been there before, in what was unmapped.
+    // The breakpoint may have been there before, in memory that was unmapped.
     let waits = |b: &Breakpoint| !b.there || memory::get::<u8>(b.addr) != Some(INT3);
     all.any(|b| b.addr >= start && b.addr < end && waits(b))
 }

@@ -11,18 +11,18 @@ pub struct Cause<'a> {
     pub addr: TargetAddr,
     pub len: u64,
     pub kind: AccessKind,
-    /// What stood there before and what stands there now, if known.
+    /// The bytes before and after the access, if known.
     pub old: Option<&'a [u8]>,
     pub new: Option<&'a [u8]>,
-    /// The same, for a system call.
+    /// The same for a system call.
     pub kept: Option<&'a Kept>,
     pub syscall: Option<&'a Call>,
-    /// The locks of its pages were held while it was made (`crate::locks`).
+    /// The locks of its pages were held during the access (`crate::locks`).
     pub locked: bool,
 }
 
 impl Cause<'static> {
-    /// An access that is about to be made.
+    /// An access that has not been made yet.
     pub fn ahead(pc: u64, addr: TargetAddr, len: u64, kind: AccessKind) -> Cause<'static> {
         Cause {
             pc,

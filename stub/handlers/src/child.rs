@@ -1,4 +1,4 @@
-//! In a forked child: code of the program becomes what it was, and the last instructions of ours are written.
+//! In a forked child: restores the program's original code, and writes the last code of ours.
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
@@ -17,8 +17,8 @@ pub fn open_mem() -> Result<u64, Errno> {
     }
 }
 
-/// In a forked child, whose descriptor table lacks ours: the original bytes, by way of a descriptor of its
-/// own, or, where there is no /proc, with the page writable for the moment.
+/// In a forked child, whose descriptor table lacks ours: puts the original bytes back. It uses a descriptor of its own
+/// or, where there is no /proc, makes the page writable for the moment.
 pub fn put_back<'a>(list: impl Iterator<Item = (u64, &'a [u8])>) {
     with_mem_of_child(|fd| {
         for (to, bytes) in list {
@@ -54,7 +54,7 @@ fn put(fd: Result<u64, Errno>, to: u64, bytes: &[u8]) -> bool {
     }
 }
 
-/// In a forked child: writes to memory of its program that is executable. `false`: it cannot.
+/// In a forked child: writes to executable memory of its program. Returns `false` if that fails.
 pub fn write_in_child(to: u64, bytes: &[u8]) -> bool {
     with_mem_of_child(|fd| put(fd, to, bytes))
 }

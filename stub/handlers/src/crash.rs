@@ -1,5 +1,5 @@
-//! A signal is about to end the program: where it was is noted in the shared area, for whoever sees it die. Called in
-//! handlers: no allocation, no lock, nothing that can fail.
+//! A signal is about to end the program: notes the place in the shared area, for the command that sees it die. Called
+//! in handlers: no allocation, no lock, nothing that can fail.
 
 use core::sync::atomic::Ordering::*;
 
@@ -13,11 +13,11 @@ use crate::signals::kernel::{default_is_ignore, default_is_stop, is_default};
 use crate::signals::numbers::SIGSTOP;
 use crate::unwind;
 
-/// Its default action ends the program now. `address`: the one that could not be accessed.
+/// Notes a signal whose default action ends the program now. `address` is the one that could not be accessed.
 pub fn note(t: Current, gprs: &Gprs, sig: i32, pc: u64, address: Option<u64>) {
     let Some(h) = g().header() else { return };
     let crash = &h.crash;
-    // Two threads may die at the same time: the reader takes what is whole.
+    // Two threads may die at the same time: the reader checks that the record is whole.
     crash.signal.store(0, SeqCst);
     let mut frames = [0; MAX_FRAMES];
     let n = unwind::at_death(t, gprs, &mut frames);
@@ -35,7 +35,7 @@ pub fn note(t: Current, gprs: &Gprs, sig: i32, pc: u64, address: Option<u64>) {
     crash.signal.store(sig as u32, SeqCst);
 }
 
-/// The program is about to send a signal: to itself, as abort(3) does, and without a handler for it?
+/// Notes a system call by which the program sends itself a deadly signal, as abort(3) does.
 pub fn look_at_call(t: Current, gprs: &Gprs, nr: u64, a: &[u64; 6]) {
     let (to, sig) = match nr as u32 {
         k::__NR_tgkill => (a[1], a[2]),

@@ -1,4 +1,4 @@
-//! A hit inside a patch's body, accounted for without a signal.
+//! Accounts for a hit inside a trampoline without a signal.
 //!
 //! ```text
 //! body:  old value → area, the instruction on the alias ─▶ ulpf_direct: registers → frame on the block
@@ -6,10 +6,10 @@
 //!        back to the program  ◀──────────────────────────── ulpf_direct_tail: registers
 //!        int3: a stop is wanted, or a signal has struck ◀─┘
 //! ```
-//! The thread's block is free while the program runs, so its stack serves here too. From the first
-//! instruction of `ulpf_direct` on a signal finds the thread in our own image, and is put off as
-//! anywhere in it ([`signals`]); what it has left to do, and stops, need the program's whole state in a
-//! signal frame, and an `int3` makes one. The tail only reads its frame: interrupted, it begins anew.
+//! The thread's block is free while the program runs, so its stack serves here too. From the first instruction of
+//! `ulpf_direct`, the thread is in our own image. A signal is put off there, as anywhere in it ([`signals`]). The
+//! signal's remaining work, and a stop, need the program's whole state in a signal frame, and an `int3` makes one. The
+//! tail only reads its frame, so it can start again after an interruption.
 
 use core::sync::atomic::Ordering::*;
 
@@ -38,13 +38,13 @@ use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::signals::raise;
 
-/// Counts, logs and filters; what cannot be done here makes the tail raise its `int3`.
+/// Counts, logs and filters. For work that cannot be done here, the tail raises its `int3`.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     // SAFETY: the frame is on the thread's block.
     let t = unsafe { Current::get() };
     let Some(area) = area(t) else { return };
-    // SAFETY: a patch is not taken away while a thread is on its way through it.
+    // SAFETY: a patch is not removed while a thread is on its way through it.
     let known = unsafe { &*(area.hit.load(Relaxed) as *const Known) };
     if known.call != 0 {
         return check::hooks::called(t, known, frame);
@@ -78,10 +78,10 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     let Some(addr) = patches::behind_alias(alias) else {
         return held.give_back();
     };
-    // SAFETY: the body has put that many bytes there.
+    // SAFETY: the trampoline has put that many bytes there.
     let old = unsafe { core::slice::from_raw_parts((&raw const area.old).cast::<u8>(), size) };
-    // SAFETY: the access itself has been made there. (Another thread may write there meanwhile, as
-    // anywhere in the program.)
+    // SAFETY: the access itself has been made there. (As anywhere in the program, another thread may write there
+    // meanwhile.)
     let new = unsafe { core::slice::from_raw_parts(alias as *const u8, size) };
     let cause = Cause {
         pc: known.pc,
@@ -101,7 +101,7 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     match events.is_empty() {
         true => {
             held.give_back();
-            // The next body has the lock before it comes here.
+            // The next trampoline takes the lock before it comes here.
             log::make_room(t);
         }
         false => locks::keep(t, held),
@@ -114,17 +114,18 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     }
 }
 
-/// Most runs of a string instruction before signals get their turn.
+/// Limit of runs of a string instruction before signals get their turn.
 const MOST_RUNS: usize = 64;
 
-/// The tail goes on as this one of what is known of an instruction says.
+/// Sets the record of the instruction by which the tail continues.
 fn go_on(area: &Area, known: &'static Known, which: usize) {
     let at = &raw const *known as u64 + (which * size_of::<Known>()) as u64;
     area.hit.store(at, Relaxed);
 }
 
-/// A string instruction, a page at a time. The tail goes on behind it; at its beginning, if more is to be made; at its
-/// copy, if there is no guard; or raises its `int3` for what only a fault's handler can do.
+/// Performs a string instruction, a page at a time. The tail continues behind the instruction, or at its beginning if
+/// more iterations are left. It continues at a native copy if there is no guard, or raises its `int3` if only a fault
+/// handler can do the rest.
 fn make_runs(t: Current, area: &Area, known: &'static Known, frame: &mut Frame) {
     let go_on = |which| go_on(area, known, which);
     let Some(insn) = patches::repeated(known.pc) else {
@@ -148,8 +149,8 @@ fn make_runs(t: Current, area: &Area, known: &'static Known, frame: &mut Frame) 
         if insn.is_rep() && insn.string_count(&cpu) == 0 {
             break false;
         }
-        // SAFETY: the thread runs the program, so its handlers keep nothing there. (While one of them steps, there
-        // are no runs.)
+        // SAFETY: the thread runs the program, so its handlers keep nothing there. (There are no runs while a handler
+        // steps.)
         let buffers = unsafe { fault::run_buffers(t) };
         let Some(run) = runs::run(t, &mut cpu, insn, buffers, 1) else {
             break true;
@@ -182,7 +183,7 @@ fn make_runs(t: Current, area: &Area, known: &'static Known, frame: &mut Frame) 
     }
 }
 
-/// A masked store: the tail goes on as for a string instruction.
+/// Performs a masked store; the tail continues as for a string instruction.
 fn make_masked(t: Current, area: &Area, known: &'static Known, frame: &mut Frame, insn: &Insn) {
     let i = t.own();
     frame.gprs.rip = known.pc;
@@ -213,7 +214,7 @@ fn make_masked(t: Current, area: &Area, known: &'static Known, frame: &mut Frame
     }
 }
 
-/// Is this `int3` the tail's? Then what had to wait is done.
+/// Does the work that had to wait, if this `int3` is the tail's. Returns `false` if it is not.
 pub fn finish(t: Current, uc: &mut UContext) -> bool {
     if !is_trap(uc.gprs.rip.wrapping_sub(1)) {
         return false;

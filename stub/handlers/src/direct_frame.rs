@@ -1,4 +1,4 @@
-//! The way from a body to `direct.rs` and back: where registers are kept, and what an interrupted PC means there.
+//! The way from a trampoline to `direct.rs` and back: the frame of registers, and the meaning of an interrupted PC.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -24,7 +24,7 @@ pub struct Frame {
 
 const FRAME: usize = size_of::<Frame>();
 
-/// Where a thread's frame is.
+/// Address of the thread's frame.
 pub fn frame(t: Current) -> u64 {
     t.stack_top() - FRAME as u64
 }
@@ -47,7 +47,7 @@ gprs_asm!(
     "mov [rsp+{rflags}], rax",
     "test eax, {odd}",
     "jz 2f",
-    // Compiled code expects neither alignment checks nor a direction.
+    // Compiled code expects the alignment check and the direction flag to be off.
     "and rax, ~{odd}",
     "push rax",
     "popfq",
@@ -98,7 +98,7 @@ gprs_asm!(
     "movaps xmm14, [rsp+{vectors}+224]",
     "movaps xmm15, [rsp+{vectors}+240]",
     load_gprs!(),
-    // Flags: POPF costs as much as all the rest, and is needed only for the odd ones.
+    // POPF costs as much as all the rest, and only the odd flags need it.
     "mov rax, [rsp+{rflags}]",
     "test eax, {odd}",
     "jnz 4f",
@@ -123,8 +123,8 @@ gprs_asm!(
     ".globl ulpf_direct_attention",
     "ulpf_direct_attention:",
     "int3",
-    // The trap is known by the address behind it, where nothing else may begin: threads are
-    // interrupted at `ulpf_restorer`, too.
+    // The trap is recognised by the address behind it, where nothing else may begin: threads are interrupted at
+    // `ulpf_restorer`, too.
     "ud2",
     direct = const offset_of!(Area, direct),
     area_rsp = const offset_of!(Area, rsp),
@@ -148,12 +148,12 @@ unsafe extern "C" {
     fn ulpf_direct_attention();
 }
 
-/// For [`Area::entry`].
+/// The value of [`Area::entry`].
 pub fn entry() -> u64 {
     ulpf_direct as *const () as u64
 }
 
-/// A thread whose context is at the end of our way is in the program again.
+/// Puts a thread whose context is at the end of our way back into the program.
 pub fn leave(area: &Area, uc: &mut UContext) {
     let attention = ulpf_direct_attention as *const () as u64;
     if uc.gprs.rip == ulpf_direct_jump as *const () as u64 && area.back.load(Relaxed) != attention {
@@ -162,7 +162,7 @@ pub fn leave(area: &Area, uc: &mut UContext) {
     }
 }
 
-/// A signal has struck on our way, and is put off. `true`: it has.
+/// Notes that a signal has interrupted our way, and is put off. Returns `false` if it has not.
 pub fn interrupted(t: Current, uc: &mut UContext) -> bool {
     let Some(area) = area(t) else {
         return false;

@@ -1,4 +1,4 @@
-//! The engine of the handlers: what decodes an instruction of the program, and what performs it.
+//! The engine of the handlers: it decodes instructions of the program and performs them.
 
 use core::cell::UnsafeCell;
 
@@ -12,7 +12,7 @@ use crate::runtime::frame::{SigInfo, UContext};
 
 /// Bytes for generated code.
 const CODE: usize = 128 << 20;
-/// Instruction addresses that are remembered.
+/// Limit of instruction addresses that are remembered.
 const SITES: usize = 1 << 19;
 
 struct Engine {
@@ -22,7 +22,7 @@ struct Engine {
 
 struct Shared(UnsafeCell<Option<Engine>>);
 
-// SAFETY: written once, before anybody reads (`init`).
+// SAFETY: written once (`init`), before the first reader.
 unsafe impl Sync for Shared {}
 
 static ENGINE: Shared = Shared(UnsafeCell::new(None));
@@ -42,7 +42,7 @@ pub fn decoder() -> &'static Decoder {
     &engine().decoder
 }
 
-/// Maps the code arena and makes the engine.
+/// Maps the code arena and creates the engine.
 ///
 /// # Safety
 /// During boot, before any handler of ours.
@@ -69,13 +69,14 @@ pub unsafe fn init() -> Result<(), Errno> {
     Ok(())
 }
 
-/// A fault inside generated code or an accessor of the engine: it ends there, and the program gets it.
+/// Recovers from a fault in generated code or in an accessor of the engine: the code ends there, and the program gets
+/// the fault.
 pub fn recover(uc: &mut UContext, info: &SigInfo) -> bool {
     let what = FaultInfo::of(info, uc);
     engine().thunks.recover(&mut uc.gprs, what)
 }
 
-/// Decodes one instruction of the program, or says that there is none.
+/// Decodes one instruction of the program; `None` if the bytes are not one.
 pub fn decode(pc: u64, bytes: &[u8]) -> Option<Insn> {
     let known = engine().thunks.known(pc, bytes).map(|site| site.insn);
     known.or_else(|| engine().decoder.decode(pc, bytes).ok())
@@ -86,12 +87,12 @@ pub fn sites() -> impl Iterator<Item = &'static Site> {
     engine().thunks.all()
 }
 
-/// Does generated code of the engine lie here?
+/// True if the address is in the engine's generated code.
 pub fn is_thunk(pc: u64) -> bool {
     engine().thunks.contains(pc)
 }
 
-/// Code of the stub's own?
+/// True if the address is in the stub's own code.
 pub fn ours(rip: u64) -> bool {
     let (base, end) = machine().image;
     (rip >= base && rip < end) || is_thunk(rip)

@@ -1,5 +1,5 @@
-//! One fault on a guarded page: find out what the instruction touches, perform it through the alias,
-//! compare, count, log, and only if somebody wants it, stop.
+//! One fault on a guarded page: find out what the instruction touches, perform it through the alias, compare, count and
+//! log. The thread stops only if the debugger wants it.
 //!
 //! ```text
 //! fault ─▶ site (decoded once) ─▶ accesses ─▶ old values ─▶ perform ─▶ new values ─▶ hits ─▶ go on
@@ -44,7 +44,7 @@ const MAX_REPEATS: u32 = 1 << 16;
 /// Start of the saved access list in the scratch area; old values follow it.
 const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
 
-/// `false`: the fault is none of ours.
+/// Handles a fault. Returns `false` if it is not a fault on our guards.
 pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
     // Bits of the page-fault error code.
     const WRITE: u64 = 2;
@@ -105,7 +105,7 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
     true
 }
 
-/// An instruction on the way through a restartable sequence has been made.
+/// A step inside a restartable sequence has executed an instruction.
 fn section_stepped(t: Current, uc: &mut UContext) {
     if sections::stepped(t, uc) {
         stop_for_met(t, uc);
@@ -115,7 +115,7 @@ fn section_stepped(t: Current, uc: &mut UContext) {
     }
 }
 
-/// Rests for what a sequence has met that is over.
+/// Parks for the events of a sequence that has ended.
 pub fn stop_for_met(t: Current, uc: &mut UContext) {
     let met = t.own().pending.replace(Events::none());
     if !met.is_empty() {
@@ -123,14 +123,14 @@ pub fn stop_for_met(t: Current, uc: &mut UContext) {
     }
 }
 
-/// The program steps itself (`own`), and its instruction at `pc` has been performed, or has stopped it.
+/// The program steps itself (`own`), and the instruction at `pc` has been performed or has stopped it.
 fn own_step_is_over(t: Current, uc: &mut UContext, pc: u64, own: bool) {
     if own && t.own().own_step.get().is_none() && !t.leaving.load(Relaxed) && uc.gprs.rip != pc {
         raise::own_trap(t, uc);
     }
 }
 
-/// As [`handle`] for an access that a patch has left to us, by whatever way.
+/// As [`handle`], for an access that a patch has left to us.
 pub fn again(t: Current, uc: &mut UContext) {
     let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
     match repeat(t, uc, TargetAddr(0), own, false) {
@@ -150,11 +150,11 @@ pub fn again(t: Current, uc: &mut UContext) {
     }
 }
 
-/// Makes an access, and as many iterations of a string instruction as may be; `faulted` as for [`perform`].
+/// Performs an access, and as many iterations of a string instruction as allowed; `faulted` is as for [`perform`].
 fn repeat(t: Current, uc: &mut UContext, fault_at: TargetAddr, own: bool, faulted: bool) -> Step {
     let mut repeats = 0;
     loop {
-        // What follows the first iteration may lie on pages without guard.
+        // Later iterations may lie on pages without guard.
         let first = repeats == 0;
         let at = if first { fault_at } else { TargetAddr(0) };
         match perform(t, uc, at, faulted && first) {
@@ -174,7 +174,7 @@ fn raise_fault(t: Current, uc: &mut UContext, what: FaultInfo) {
     raise::raise(t, uc, what.signo, &what.siginfo());
 }
 
-/// Lets the stub's task place the watches of a page anew, if that is due, or patch a hot site.
+/// Asks the stub's task to place the watches of a page again, or to patch a hot site, if that is due.
 pub fn look_again(t: Current, uc: &mut UContext) {
     let page = t.own().reconsider.take();
     if page != 0 && t.own().own_step.get().is_none() {
@@ -209,7 +209,7 @@ pub fn look_again(t: Current, uc: &mut UContext) {
     }
 }
 
-/// For the summary: one more fault, and why its instruction has not spared it.
+/// Counts a fault for the summary, with the reason why its instruction is not patched.
 fn count_fault(why: Unpatched) {
     if let Some(n) = g().header().and_then(|h| h.unpatched.get(why as usize)) {
         n.fetch_add(1, Relaxed);
@@ -217,20 +217,20 @@ fn count_fault(why: Unpatched) {
 }
 
 enum Step {
-    /// The others rest now: the instruction is to be begun anew.
+    /// The other threads are parked now: the instruction starts again.
     Alone,
     Done,
     /// One iteration of a string instruction; more follow.
     Again,
-    /// Another thread is at it: the instruction is to be begun anew.
+    /// Another thread holds the locks: the instruction starts again.
     NotYet,
-    /// The thread has rested, or is on its slow way.
+    /// The thread has parked, or makes a slow step.
     Stopped,
     /// The program's own fault.
     Fault(FaultInfo),
 }
 
-/// Makes the access; `faulted`: for the first time since a fault.
+/// Performs the access. `faulted` is true for the first one after a fault.
 fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -> Step {
     let pc = uc.gprs.rip;
     let mut bytes = [0u8; 15];
@@ -280,7 +280,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         paths::settle(t, uc);
         return if run.more { Step::Again } else { Step::Done };
     }
-    // An empty list is right, too: `clflush` faults as a load does and touches nothing.
+    // An empty list is correct, too: `clflush` faults as a load does and touches nothing.
     let watched = list
         .iter()
         .any(|a| g().watchlist().any_overlap(a.addr, a.len));
@@ -292,7 +292,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
             None => {
                 paths::settle(t, uc);
                 if sections::active(t) {
-                    // Who has them waits for the world to go on.
+                    // The thread that holds the locks is stopped by us, so we must let the world continue.
                     cancel_own_step(t, uc);
                 }
                 return Step::NotYet;
@@ -332,7 +332,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
             } else {
                 events = report(t, uc, pc, &list, saved);
                 if sections::active(t) {
-                    // They are told of when the sequence is over.
+                    // They are reported when the sequence is over.
                     events.take_all().iter().for_each(|e| t.own().report(e));
                 }
                 match events.is_empty() {
@@ -347,7 +347,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
             }
             let again = matches!(done, Outcome::Repeat);
             if !again || !events.is_empty() {
-                // A step over a breakpoint on this very instruction has been made with it.
+                // A step over a breakpoint on this instruction is made by it, too.
                 match sections::active(t) {
                     true => sections::performed(t, uc),
                     false => cancel_own_step(t, uc),
@@ -377,7 +377,7 @@ fn cpu(t: Current, uc: &mut UContext) -> Cpu<'_> {
     }
 }
 
-/// What the instruction touches. How much of an image `xrstor` reads, the image says.
+/// Lists the accesses of the instruction. The header of its image says how much `xrstor` reads.
 fn accesses(insn: &Insn, cpu: &Cpu, list: &mut AccessList) {
     let mut header = [0; 16];
     match insn.xrstor_header(cpu) {
@@ -389,7 +389,7 @@ fn accesses(insn: &Insn, cpu: &Cpu, list: &mut AccessList) {
     }
 }
 
-/// An instruction that nobody can decode, or one more than we have room to remember.
+/// Performs an instruction that has no site: it cannot be decoded, or the table of sites is full.
 fn without_site(t: Current, uc: &mut UContext, code: &[u8], fault_at: TargetAddr) -> Step {
     let Some(insn) = engine::decode(uc.gprs.rip, code).filter(|i| i.accesses_known()) else {
         return slow(t, uc, None, fault_at, None);
@@ -402,7 +402,7 @@ fn without_site(t: Current, uc: &mut UContext, code: &[u8], fault_at: TargetAddr
     slow(t, uc, known.then_some(&list), fault_at, probe)
 }
 
-/// Which address of an access our guard is in the way of: the one that has faulted, if one has.
+/// The first address of the accesses that is guarded: `fault_at`, if the access has faulted.
 fn guarded(list: &AccessList, fault_at: TargetAddr) -> Option<TargetAddr> {
     if fault_at.0 != 0 {
         return Some(fault_at);
@@ -416,7 +416,7 @@ fn guarded(list: &AccessList, fault_at: TargetAddr) -> Option<TargetAddr> {
 }
 
 /// # Safety
-/// Nobody uses the thread's scratch area meanwhile.
+/// The thread's scratch area must not be in use otherwise.
 pub unsafe fn run_buffers<'a>(t: Current) -> runs::Buffers<'a> {
     const { assert!(OLD_AT + 2 * PAGE_SIZE as usize <= SCRATCH) };
     // SAFETY: two pages of the thread's scratch area, and the caller's duty.
@@ -429,8 +429,8 @@ pub unsafe fn run_buffers<'a>(t: Current) -> runs::Buffers<'a> {
     }
 }
 
-/// Copies what the accesses are about to change into the thread's scratch area; how many bytes of
-/// it are valid.
+/// Saves the bytes that the accesses are about to change in the thread's scratch area. Returns the number of bytes
+/// saved.
 fn save_old(t: Current, list: &AccessList) -> usize {
     let mut used = 0;
     let room = SCRATCH - OLD_AT;
@@ -447,9 +447,9 @@ fn save_old(t: Current, list: &AccessList) -> usize {
     used
 }
 
-/// Rests once for each event. The debugger compares only the watch that a stop names, so a store
-/// that meets several watches is several stops; those of its own watches come first, for it may take the others
-/// along (`monitor ulpf stop rest`).
+/// Parks once for each event. The debugger compares only the watch that a stop names, so a store that meets several
+/// watches makes several stops. The debugger's own watches come first, since it may report the others along with them
+/// (`monitor ulpf stop rest`).
 pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
     let pc = uc.gprs.rip;
     let mut within_call = false;
@@ -475,15 +475,15 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
         }
         within_call = matches!(event, Event::Forked { .. } | Event::VforkDone);
     }
-    // The kernel tells of these within the call, and a step from there ends where the call returns.
+    // The kernel reports these within the call, and a step from there ends where the call returns.
     if within_call && t.stepping.load(Relaxed) && uc.gprs.rip == pc {
         raise::step_done(t, uc);
     }
     locks::give_back_kept(&t);
 }
 
-/// Has the debugger looked at this watch already? GDB looks at all that have the byte of which a stop tells, LLDB at
-/// one of them. (What has been read GDB takes for written there, if that has changed.)
+/// True if the debugger has examined this watch already. GDB examines all watches with the byte that a stop names, LLDB
+/// one of them. (GDB takes a changed value for a write, even if the access was a read.)
 fn is_told(told: &Events, event: Event) -> bool {
     let Event::Watch { id, kind, .. } = event else {
         return false;
@@ -518,7 +518,7 @@ fn still_wanted(t: Current, event: Event) -> bool {
     wanted
 }
 
-/// Counts and logs the hits of one instruction; the events to stop for.
+/// Counts and logs the hits of one instruction; returns the events to stop for.
 fn report(t: Current, uc: &UContext, pc: u64, list: &AccessList, saved: usize) -> Events {
     let mut stops = Events::none();
     let mut used = 0;
@@ -549,7 +549,7 @@ fn report(t: Current, uc: &UContext, pc: u64, list: &AccessList, saved: usize) -
 
 // ---- one step by ourselves ---------------------------------------------------------------------
 
-/// The slow, exact way: everybody else parks, the pages are opened, the instruction is stepped.
+/// The slow, exact way: all other threads park, the pages are opened, the instruction is single-stepped.
 fn slow(
     t: Current,
     uc: &mut UContext,
@@ -571,14 +571,15 @@ fn slow(
             start = start.min(a.addr.0);
             end = end.max(a.addr.0.saturating_add(a.len));
         }
-        // Written twice, an operand would have lost its old value.
+        // The probed page opens, too. Otherwise the step would fault after its write, and repeat it: the old value would
+        // be lost.
         if let Some(p) = probe {
             start = start.min(p);
             end = end.max(p.saturating_add(8));
         }
         kept = *l;
     } else {
-        // Unknown accesses: all guarded pages open, and what changed is found by comparing.
+        // Unknown accesses: all guarded pages open, and changes are found by comparing.
         (start, end) = (0, ulpf_lib::addr::USER_END);
         let page = fault_at.page();
         g().watchlist()
@@ -589,18 +590,18 @@ fn slow(
             });
     }
     begin_own_step(t, uc, OwnStepKind::Slow, Request::OpenBegin { start, end });
-    // Now that nobody else writes:
+    // No other thread writes now.
     save_old(t, &kept);
     // SAFETY: the scratch area begins with room for the list.
     unsafe { (t.scratch() as *mut AccessList).write(kept) };
     Step::Stopped
 }
 
-/// Asks for a world in which this thread may make one step alone, and makes it.
+/// Stops the world, except for one step of this thread, and starts the step.
 pub fn begin_own_step(t: Current, uc: &mut UContext, kind: OwnStepKind, what: Request) {
     let tf = park::steps_itself(t, uc);
     request(t, uc, what);
-    // A step that meets another guarded page begins anew, with that page open as well.
+    // A step that meets another guarded page starts again, with that page open as well.
     let mask = t.own().own_step.get().map_or(uc.sigmask, |s| s.mask);
     t.own().own_step.set(Some(OwnStep {
         kind,
@@ -612,7 +613,7 @@ pub fn begin_own_step(t: Current, uc: &mut UContext, kind: OwnStepKind, what: Re
     park::set_tf(uc, true);
 }
 
-/// Takes our own step back: the mask and the trap flag are the program's and the debugger's again.
+/// Ends our own step: restores the program's signal mask, and the trap flag of program and debugger.
 fn take_own_step(t: Current, uc: &mut UContext) -> Option<OwnStep> {
     let step = t.own().own_step.take()?;
     uc.sigmask = step.mask;
@@ -620,7 +621,7 @@ fn take_own_step(t: Current, uc: &mut UContext) -> Option<OwnStep> {
     Some(step)
 }
 
-/// The step has been made.
+/// Completes a step of ours.
 pub fn end_own_step(t: Current, uc: &mut UContext) {
     let fired = debug_traps::drain(t);
     let Some(step) = take_own_step(t, uc) else {
@@ -652,7 +653,7 @@ pub fn end_own_step(t: Current, uc: &mut UContext) {
     if !events.is_empty() && step.kind == OwnStepKind::Slow {
         // SAFETY: as above.
         let list = unsafe { &*(t.scratch() as *const AccessList) };
-        // The others rest still, and hold none but for a stop of theirs.
+        // The other threads are still parked, and hold locks only for stops of their own.
         if let Some(held) = locks::take(t, list) {
             locks::keep(t, held);
         }
@@ -672,7 +673,7 @@ pub fn end_own_step(t: Current, uc: &mut UContext) {
     }
 }
 
-/// The stepped instruction has faulted for reasons of its own, or has been performed otherwise.
+/// The stepped instruction has faulted for reasons of its own, or has been performed in another way.
 pub fn cancel_own_step(t: Current, uc: &mut UContext) {
     if sections::abandon(t, uc) {
         stop_for_met(t, uc);

@@ -1,5 +1,5 @@
-//! Which hits of a watch matter is asked on the thread that made the access, without stopping it. Here is where a
-//! filter finds the thread's registers, memory and callers.
+//! Evaluates the filter of a watch on the thread that made the access, without stopping it. Gives filters the thread's
+//! registers, memory and callers.
 
 use ulpf_engine::agent;
 use ulpf_engine::cpu::Gprs;
@@ -16,7 +16,7 @@ pub fn passes(filter: &CountedFilter, t: Current, gprs: &Gprs, hit: &Candidate) 
     filter.passes(hit, &mut AtHit { t, gprs }, notify)
 }
 
-/// The thread that made the access, behind its instruction.
+/// The thread that made the access, after its instruction.
 struct AtHit<'a> {
     t: Current,
     gprs: &'a Gprs,
@@ -39,8 +39,8 @@ impl Program for AtHit<'_> {
         Some(park::bases(self.t).0)
     }
 
-    /// Where no unwind tables tell: the word on top of the stack is the return address of a function that has
-    /// pushed nothing (`memcpy`, a system call's wrapper), the word behind rbp that of one with a frame.
+    /// Without unwind tables, the word on top of the stack is the return address of a function that has pushed nothing
+    /// (`memcpy`, a wrapper of a system call). The word behind rbp is that of a function with a frame.
     fn callers(&mut self) -> [Option<u64>; 2] {
         let gprs = self.gprs;
         if let Some(at) = unwind::caller(self.t, gprs) {

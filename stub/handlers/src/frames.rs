@@ -1,8 +1,8 @@
-//! From a frame to its caller's, by what is remembered of the place where it is ([`rows`](ulpf_stub_tables::rows)): no
-//! tables are read, and the words of the stack come straight from there.
+//! Steps from a frame to its caller's by the row remembered for its place ([`rows`](ulpf_stub_tables::rows)). No tables
+//! are read, and the words of the stack are read directly.
 //!
-//! What is remembered is what framehop does at that place whatever stands in registers and memory: it is asked once with
-//! registers of which each result shows where it comes from ([`learn`]).
+//! A row is remembered if framehop's result at that place does not depend on the contents of registers and memory.
+//! To find out, [`learn`] calls framehop once with registers from whose values the origin of each result can be seen.
 
 use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{FrameAddress, Unwinder as _};
@@ -13,13 +13,13 @@ use ulpf_stub_tables::rows::{Row, Way};
 use crate::runtime::asm::ulpf_copy;
 use crate::runtime::{debug_registers, memory};
 
-/// What of a frame's registers matters.
+/// The registers of a frame that matter for unwinding.
 #[derive(Clone, Copy)]
 pub struct Frame {
     pub ip: u64,
     pub sp: u64,
     pub bp: u64,
-    /// The thread is there; it has not called from there.
+    /// The thread is at `ip` itself, rather than in a call from there.
     pub first: bool,
 }
 
@@ -36,10 +36,10 @@ impl Frame {
     }
 }
 
-/// Words of the stack, which are the program's memory.
+/// Reads words of the stack from the program's memory.
 pub struct Stack {
     page: u64,
-    /// From that page to where it can be read.
+    /// Distance from that page to where it can be read.
     away: u64,
     direct: bool,
 }
@@ -76,7 +76,7 @@ impl Stack {
     }
 }
 
-/// The caller's frame, by the tables.
+/// The caller's frame, by the unwind tables.
 pub fn by_tables(
     tables: &Unwinder,
     cache: &mut Cache,
@@ -95,7 +95,7 @@ pub fn by_tables(
     })
 }
 
-/// The caller's frame, by what is remembered; `None`: the tables have to say.
+/// The caller's frame, by the remembered row; `None` if the tables must be read.
 #[inline]
 pub fn by_row(row: Row, frame: Frame, stack: &mut Stack) -> Option<Frame> {
     let from = match row.way {
@@ -119,14 +119,14 @@ pub fn by_row(row: Row, frame: Frame, stack: &mut Stack) -> Option<Frame> {
     })
 }
 
-/// Registers that are far from each other, and what stands in a word of memory that nobody has.
+/// Registers that are far apart, and the value of every word of a memory that does not exist.
 const SP: u64 = 1 << 44;
 const BP: u64 = 1 << 45;
 const WORD: u64 = 1 << 46;
 
-/// What is to be remembered of the place where this frame is.
+/// The row to remember for the place of this frame.
 pub fn learn(tables: &Unwinder, cache: &mut Cache, frame: Frame, stack: &mut Stack) -> Row {
-    // Twice at most: then framehop has a rule for the place in its cache, if it is one that depends on nothing else.
+    // Two calls at most: then framehop has a rule for the place in its cache, if the rule depends on nothing else.
     let mut has_rule = || {
         let before = cache.stats().hits();
         by_tables(tables, cache, frame, stack);
@@ -147,7 +147,7 @@ pub fn learn(tables: &Unwinder, cache: &mut Cache, frame: Frame, stack: &mut Sta
     }
 }
 
-/// What has led from [`SP`] and [`BP`] to these.
+/// The row that leads from [`SP`] and [`BP`] to these.
 fn row(at: u64, sp: u64, bp: u64) -> Option<Row> {
     const FAR: u64 = 1 << 24;
     let (way, end) = match (sp.wrapping_sub(SP), sp.wrapping_sub(BP)) {

@@ -1,5 +1,6 @@
-//! Code that the program generates, and may write to: pages of it that have patches are closed for writing
-//! (`control/generated.rs`). Whoever writes there has the original code back first, and no guard in the way.
+//! Generated code of the program, which it may write to. Pages of it with patches are write-protected
+//! (`control/generated.rs`). Before the program's write, the page gets its original code back and the protection is
+//! removed.
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -19,18 +20,18 @@ use crate::runtime::thread::Current;
 use crate::signals::numbers;
 use crate::syscalls::call::Args;
 
-/// How far behind a pointer the kernel writes, as a rule; what is further away ends with EFAULT.
+/// Bytes behind a pointer that the kernel usually writes at most; a write farther away fails with EFAULT.
 pub const FAR: u64 = 1 << 20;
 
-/// Is a page of `[start, end)` closed?
+/// True if a page of `[start, end)` is write-protected by us.
 fn closed(start: u64, end: u64) -> bool {
     SOME.load(Relaxed) && tables().patches.closed(start, end).next().is_some()
 }
 
-/// Pages have been closed.
+/// Some page has been write-protected.
 pub static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// A store to `at` has faulted. `true`: because we have closed the page; it is open now.
+/// A store to `at` has faulted. Returns `true` if we had protected the page; it is writable now.
 pub fn written(t: Current, uc: &mut UContext, at: u64) -> bool {
     if !CLOSED.load(Relaxed) {
         return false;
@@ -40,15 +41,15 @@ pub fn written(t: Current, uc: &mut UContext, at: u64) -> bool {
     if closed == Some(true) {
         open(t, uc, at, at + 1);
     }
-    // Where it is open, somebody else has come first; and we may have forgotten it since the fault.
+    // Another thread may have opened the page first, and may even have made us forget it since the fault.
     closed.is_some() || is_writable(at)
 }
 
-/// May the program write to this byte? Asks the kernel to add nothing there.
+/// True if the program may write to this byte. Asks the kernel to add 0 to its word.
 fn is_writable(at: u64) -> bool {
     const ADD_NOTHING: u32 = k::FUTEX_OP_ADD << 28;
     let word = at & !3;
-    // SAFETY: what is there stays as it is. (Nobody waits on a word of code.)
+    // SAFETY: the word keeps its value. (No thread waits on a word of code.)
     let done = unsafe {
         sys!(
             k::__NR_futex,
@@ -63,13 +64,13 @@ fn is_writable(at: u64) -> bool {
     done.is_ok()
 }
 
-/// As [`written`], of a store that was made for the program.
+/// As [`written`], for a store that was made for the program.
 pub fn met(t: Current, uc: &mut UContext, what: &FaultInfo) -> bool {
     const WRITE: u64 = 2;
     what.signo == numbers::SIGSEGV && what.error & WRITE != 0 && written(t, uc, what.addr)
 }
 
-/// The kernel may be about to write to where an argument points.
+/// The kernel may be about to write to the target of an argument.
 pub fn passed(t: Current, uc: &mut UContext, a: &Args) {
     if !SOME.load(Relaxed) || tables().patches.written.is_empty() {
         return;
@@ -82,12 +83,12 @@ pub fn passed(t: Current, uc: &mut UContext, a: &Args) {
     }
 }
 
-/// A collector that moves generated code is about to begin, or has ended, on this thread.
+/// A collector that moves generated code begins or has ended on this thread.
 pub fn collector_at(t: Current, uc: &mut UContext, what: Option<Collector>) {
     match what {
         None => {}
         Some(Collector::Begins) => {
-            // Where it goes on: nothing of the function has been executed.
+            // The return address: nothing of the function has been executed.
             let back = memory::get::<u64>(uc.gprs.rsp).unwrap_or(0);
             request(t, uc, Request::CollectorBegins { back });
         }
@@ -103,7 +104,7 @@ fn open(t: Current, uc: &mut UContext, start: u64, end: u64) {
     request(t, uc, Request::CodeWritten { start, end });
 }
 
-/// In a forked child, whose code is as it was.
+/// In a forked child, whose code is restored: removes the write protection.
 pub fn open_in_child() {
     for (page, prot) in tables().patches.closed(0, u64::MAX) {
         // SAFETY: the protection that the program has given its page.

@@ -1,7 +1,7 @@
-//! The one structure that handlers and the stub's task share.
+//! The structure that handlers and the stub's task share.
 //!
-//! What is atomic may be written by anybody. Everything else is in [`Tables`], which the stub's task writes while
-//! all program threads rest (or before the first one runs), and handlers read without locks.
+//! Any thread may write the atomics. All other fields are in [`Tables`]. The stub's task writes these while all program
+//! threads are stopped (or before the first one runs), and handlers read them without locks.
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -28,38 +28,39 @@ use crate::signals::numbers::bit;
 pub struct Global {
     pub pid: AtomicI32,
     pub stub_tid: AtomicI32,
-    /// Nonzero: program threads have to rest.
+    /// Nonzero: program threads must park.
     pub world: AtomicU32,
-    /// Futex word of the stub's task: raised at everything that it should look at.
+    /// Futex word of the stub's task: raised at each event that the task must handle.
     pub event: AtomicU32,
     pub threads: Registry,
     pub actions: ActionTable,
-    /// A debugger wants to hear of signals and hits.
+    /// A debugger wants to be notified of signals and hits.
     pub debugger: AtomicBool,
-    /// Conditions of the debugger's own watches are decided here (`control/conditions.rs`); else it decides alone.
+    /// Conditions of the debugger's own watches are decided here (`control/conditions.rs`); otherwise the debugger
+    /// decides.
     pub decides: AtomicBool,
     /// LLDB decides about unchanged values itself.
     pub stop_at_silent: AtomicBool,
-    /// The debugger wants to hear of threads that begin and end.
+    /// The debugger wants to be notified of threads that begin and end.
     pub thread_events: AtomicBool,
     /// Signals that pass without a stop (bit n-1 = signal n).
     pub pass_signals: AtomicU64,
-    /// Program break, as far as known (0: not).
+    /// Program break, or 0 if it is not known.
     pub brk: AtomicU64,
-    /// Threads of the program inside execve(2): their records may say Dead, but they come back if the call fails.
+    /// Threads of the program inside execve(2): their records may say Dead, but they return if the call fails.
     pub in_exec: AtomicU32,
     /// The thread that the stub's task is sending the park signal to.
     pub nudged: AtomicU32,
-    /// What the command follows: `follows::` bits (see `control/follow.rs`).
+    /// The processes that the command follows: `follows::` bits (see `control/follow.rs`).
     pub follows: AtomicU32,
-    /// The command's word to the thread that waits to exec; 0: not given yet.
+    /// The command's answer to the thread that waits to exec, or 0 before it is given.
     pub exec_word: AtomicU32,
-    /// Who has forked waits, awake, until its child runs (`vUlpfForkHold`).
+    /// A thread that forks spins until its child runs (`vUlpfForkHold`).
     pub fork_held: AtomicBool,
     pub shared: AtomicPtr<SharedHeader>,
-    /// What the fault handler knows of each page.
+    /// The state of each page for the fault handler.
     pub page_map: PageMap,
-    /// Some page has moved; some watch is armed.
+    /// Some page has been moved; some watch is armed.
     pub moved: AtomicBool,
     pub watching: AtomicBool,
     /// The whole heap is watched: calls that change it matter.
@@ -71,15 +72,15 @@ pub mod follows {
     pub const EXEC: u32 = 1;
     pub const FORK: u32 = 2;
     pub const VFORK: u32 = 4;
-    /// What vfork children execute, without a word about the children themselves.
+    /// Programs that vfork children execute, without reports on the children themselves.
     pub const SPAWN: u32 = 8;
-    /// It is asked before the program traces anybody.
+    /// The command is asked before the program traces a process.
     pub const TRACES: u32 = 16;
-    /// It lets go of this process before its parent traces it.
+    /// The command lets go of this process before its parent traces it.
     pub const TRACED: u32 = 32;
 }
 
-/// What boot finds out, once.
+/// Facts about the machine and the process, found once at boot.
 pub struct Machine {
     /// [first byte, end) of our image: system calls from here are our own.
     pub image: (u64, u64),
@@ -126,7 +127,7 @@ pub fn boot_block() -> *mut BootArgs {
     BOOT.load(Relaxed)
 }
 
-/// Before anything else.
+/// Called before anything else.
 pub fn set_boot_block(args: *mut BootArgs) {
     BOOT.store(args, Relaxed);
 }
@@ -164,12 +165,12 @@ pub unsafe fn init(machine: Machine) {
 
 #[inline(always)]
 pub fn tables() -> &'static Tables {
-    // SAFETY: written only while nobody reads.
+    // SAFETY: written only while there are no readers.
     unsafe { &*CELLS.tables.get() }
 }
 
 /// # Safety
-/// The stub's task with the world at rest; or the only thread of a forked child; or boot.
+/// Called by the stub's task with the world stopped; or by the only thread of a forked child; or at boot.
 pub(crate) unsafe fn tables_mut() -> &'static mut Tables {
     // SAFETY: the caller's duty.
     unsafe { &mut *CELLS.tables.get() }
@@ -189,14 +190,14 @@ impl Global {
             .entry(TargetAddr(addr))
             .alias(TargetAddr(addr))
     }
-    /// Is any page of `[start, end)` ours?
+    /// True if a page of `[start, end)` is ours.
     pub fn touches(&self, start: u64, end: u64) -> bool {
         self.guarded()
             && self
                 .guards()
                 .touches(TargetAddr(start), end.saturating_sub(start))
     }
-    /// Is a guard wanted there that the program's own protection makes superfluous for now?
+    /// True if a guard is wanted there that is unnecessary for now, because of the program's own protection.
     pub fn wants(&self, nr: u64, start: u64, end: u64) -> bool {
         matches!(nr as u32, k::__NR_mprotect | k::__NR_pkey_mprotect)
             && self.has_watches()
@@ -219,7 +220,7 @@ impl Global {
     pub fn has_watches(&self) -> bool {
         self.watching.load(Relaxed) || self.heap_watched.load(Relaxed)
     }
-    /// By their addresses.
+    /// All breakpoints, sorted by address.
     pub fn breakpoints(&self) -> &[Breakpoint] {
         tables().breakpoints.as_slice()
     }
@@ -233,7 +234,7 @@ impl Global {
     pub fn wants_stop(&self, sig: i32) -> bool {
         self.debugger.load(Relaxed) && self.pass_signals.load(Relaxed) & bit(sig) == 0
     }
-    /// Is this watch one that the debugger's own table lacks?
+    /// True if the debugger's own table lacks this watch.
     pub fn is_out_of_band(&self, id: WatchId) -> bool {
         self.attributes(id).out_of_band
     }
@@ -249,7 +250,7 @@ impl Global {
             &*((base + COUNTERS_OFFSET + slot * size_of::<Counters>() as u64) as *const Counters)
         })
     }
-    /// The line of a watch in the shared table; none for the numbers that share a slot.
+    /// The line of a watch in the shared table; `None` for the numbers that share a slot.
     pub fn listed(&self, id: WatchId) -> Option<&'static Listed> {
         let base = self.shared.load(Relaxed) as u64;
         let slot = u64::from(id.0);
@@ -258,7 +259,7 @@ impl Global {
             &*((base + WATCH_TABLE_OFFSET + slot * size_of::<Listed>() as u64) as *const Listed)
         })
     }
-    /// The writing ends of all threads' rings.
+    /// The write positions of all threads' rings.
     pub fn ring_heads(&self) -> &'static [RingHead] {
         let base = self.shared.load(Relaxed) as u64;
         if base == 0 {
@@ -275,7 +276,7 @@ impl Global {
         let head = self.ring_heads().get(index as usize)?;
         Some(Ring::new(head, ring_words(base, index)?))
     }
-    /// What patches keep for each thread.
+    /// The per-thread areas of patches.
     pub fn areas(&self) -> &'static [Area] {
         let base = self.shared.load(Relaxed) as u64;
         if base == 0 {
@@ -294,7 +295,7 @@ impl Global {
     }
 }
 
-/// The words of the ring with that number: of the area that begins at `base`.
+/// The words of ring `index` in the shared area that begins at `base`.
 pub fn ring_words(base: u64, index: u32) -> Option<&'static [AtomicU64]> {
     let index = u64::from(index);
     let (at, slots) = ring_place(index);
@@ -306,11 +307,11 @@ pub fn ring_words(base: u64, index: u32) -> Option<&'static [AtomicU64]> {
 }
 
 impl Thread {
-    /// A thread of the program, not of a child that only shares its memory.
+    /// True for a thread of the program, rather than of a child that only shares its memory.
     pub fn is_programs(&self) -> bool {
         self.tgid() == g().pid.load(Relaxed)
     }
-    /// The debugger hears of what it meets.
+    /// True if events of this thread are reported to the debugger.
     pub fn is_debugged(&self) -> bool {
         self.is_programs() || self.adopted.load(Relaxed) || self.kin.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What becomes of an access to watched memory: counted, logged, and if somebody wants it, a stop.
+//! Processes an access to watched memory: counts it, logs it, and makes a stop if the debugger wants one.
 //!
 //! ```text
 //! a fault · a patch · a system call · a debug register ─▶ Cause ─▶ each watch that it overlaps
@@ -31,11 +31,11 @@ use crate::syscalls::scratch::Kept;
 use crate::unwind;
 use ulpf_stub_tables::attributes::Part;
 
-/// False positives of a page before its watches are considered for another place. What follows is up
-/// to the stub's task (`Counters::look_at`).
+/// False positives of a page before another placement of its watches is considered. Later thresholds are set by the
+/// stub's task (`Counters::look_at`).
 pub const FIRST_LOOK: u64 = 1024;
 
-/// Every watch that the access overlaps. `false`: none, of whatever kind.
+/// Processes every watch that the access overlaps. Returns `false` if it overlaps no watch of any kind.
 pub fn hits(t: Current, gprs: &Gprs, c: &Cause, stops: &mut Events) -> bool {
     let mut any = false;
     g().watchlist().for_each_overlap(
@@ -56,7 +56,7 @@ pub fn hits(t: Current, gprs: &Gprs, c: &Cause, stops: &mut Events) -> bool {
     any
 }
 
-/// A debug register has reported this one (see `debug_registers`).
+/// Processes a hit that a debug register has reported (see `debug_registers`).
 pub fn register_hit(
     t: Current,
     gprs: &Gprs,
@@ -88,7 +88,7 @@ fn hit(
     kind: WatchKind,
 ) -> Option<Event> {
     if g().attributes(id).part == Part::Checked {
-        // (An access over the edge of a chunk is judged once, as a whole.)
+        // (An access across the edge of a chunk is judged once, as a whole.)
         return match c.addr.0.wrapping_sub(range.start.0) < range.len {
             true => judge::access(t, gprs, c),
             false => None,
@@ -107,7 +107,7 @@ fn hit(
     let same = |o: &[u8]| new.map_or_else(|| unchanged(start, o), |n| n == o);
     let silent = c.kind.writes() && whole.is_some_and(same);
     let attributes = g().attributes(id);
-    // What has been given back to the allocator is not what it was, though a pointer still leads there.
+    // Memory given back to the allocator is not the watched object any more, though a pointer may still lead there.
     let given_back = attributes.part != Part::Whole
         && c.kind.writes()
         && c.syscall.is_none()
@@ -115,7 +115,7 @@ fn hit(
     if attributes.part == Part::Pointer {
         match silent && !given_back {
             false => paths::changed_at(range.start.0, given_back),
-            // The same address again, and another object.
+            // The same address again, but another object.
             true if paths::some_given_back() => paths::changed(),
             true => {}
         }
@@ -165,7 +165,7 @@ fn hit(
         let bytes = (id, start, len, inside);
         log::hit(t, gprs, c, bytes, old, silent, attributes);
     }
-    // (Also one that has left what was there: that may have been another thread's, undone in between.)
+    // (Also after a silent store: another thread may have undone a change in between.)
     if c.kind.writes()
         && let Some(value) = &attributes.frozen
     {
@@ -174,7 +174,7 @@ fn hit(
             memory::write(start, bytes);
         }
     }
-    // GDB resumes by itself when a written value has not changed; that stop is spared.
+    // GDB resumes by itself when a written value has not changed; that stop is omitted.
     let wanted = attributes.stop
         && g().debugger.load(Relaxed)
         && t.is_debugged()
@@ -193,7 +193,7 @@ fn hit(
     })
 }
 
-/// Does memory still hold `old`?
+/// True if memory still holds `old`.
 fn unchanged(addr: u64, old: &[u8]) -> bool {
     let mut buf = [0u8; 64];
     let mut at = addr;
@@ -209,7 +209,7 @@ fn unchanged(addr: u64, old: &[u8]) -> bool {
     true
 }
 
-/// So many hits of a watch that only counts.
+/// Counts hits of a watch that only counts.
 pub fn count(id: WatchId, hits: u64, silent: u64) {
     if let Some(n) = g().counters(id) {
         n.hits.fetch_add(hits, Relaxed);
@@ -221,11 +221,11 @@ pub fn count_false_positive(t: Current, at: TargetAddr) {
     count_false_positives(t, at, 1);
 }
 
-/// All on one page.
+/// Counts false positives, all on one page.
 pub fn count_false_positives(t: Current, at: TargetAddr, number: u64) {
     let Some(h) = g().header() else { return };
     h.false_positives.fetch_add(number, Relaxed);
-    // (A checked heap is watched where it is, whatever that costs.)
+    // (The placement of a checked heap is fixed, whatever its costs.)
     if regions::is_checked(at.0) {
         return;
     }
@@ -237,7 +237,7 @@ pub fn count_false_positives(t: Current, at: TargetAddr, number: u64) {
     }
 }
 
-/// Where the false positives of a page are counted: at its first watch.
+/// The counters for false positives of a page, which are those of its first watch.
 pub fn page_counters(page: TargetAddr) -> Option<&'static Counters> {
     let mut first = None;
     let look = &mut |id, _, _| {

@@ -1,16 +1,20 @@
-//! What of the stub runs on the program's own threads, inside signal handlers.
+//! The part of the stub that runs on the program's own threads, inside signal handlers.
 //!
-//! Rules (DESIGN.md section 8, rule 3): it allocates nothing, waits only at the points named `park` and `request`
-//! (and, where no record may be lost, for room in its own ring: [`log`]), takes no lock but those of pages ([`locks`],
-//! which it never waits for) and that of the program's rings ([`uring::rings::with`]: its holder waits for nobody but
-//! the kernel, at the submission of requests, and with the world at rest nobody holds it), formats nothing, never enters code of the program, and leaves errno alone (there is no
-//! errno here: system calls are raw). This crate does not name `alloc`, and knows nothing of the stub's task: what a
-//! thread needs of that, it asks for ([`runtime::events::Request`]), and what the task tells the handlers stands in
-//! [`global`].
+//! Rules (DESIGN.md section 8, rule 3):
+//! * It allocates nothing, formats nothing, and never enters code of the program.
+//! * It waits only at the points named `park` and `request`; and, if no record may be lost, for room in its own ring
+//!   ([`log`]).
+//! * It takes only two kinds of locks: those of pages ([`locks`]), for which it never waits, and that of the program's
+//!   rings ([`uring::rings::with`]). The holder of the latter waits only for the kernel, at the submission of requests,
+//!   and no thread holds it while the world is stopped.
+//! * It leaves errno alone: system calls are raw.
 //!
-//! Asynchronous signals are blocked throughout, except inside `asm::ulpf_blocking`, where a blocking call of the
-//! program runs under its own mask, and while a guarded access is served (`signals::masks::close` ends that). One that
-//! strikes there is noted, and dealt with on the way out (`Thread::attention`).
+//! This crate does not name `alloc`, and does not depend on the stub's task. A thread asks the task for services
+//! ([`runtime::events::Request`]), and the task publishes its state for the handlers in [`global`].
+//!
+//! Asynchronous signals are blocked throughout, with two exceptions. Inside `asm::ulpf_blocking`, a blocking call of
+//! the program runs under its own mask. A guarded access is served under the program's mask (until
+//! `signals::masks::close`). A signal that strikes there is noted, and handled on the way out (`Thread::attention`).
 #![cfg_attr(not(test), no_std)]
 
 pub mod breakpoints;

@@ -1,10 +1,11 @@
-//! A program that watches itself with `libulpf`, while we watch it (`ulpf_lib::library_abi` draws how).
+//! A program that watches itself with `libulpf`, while we watch it (`ulpf_lib::library_abi` has a drawing).
 //!
-//! - **Its faults** are no signals to the debugger: pages that the library guards are not written to by mistake. They
-//!   go to its handler at once, and a debugger's step goes on behind it.
-//! - **What it performs** in the program's stead, it tells. Counted and logged at once; a stop waits until the
-//!   thread is back in the program, where it has its PC behind the instruction, as it would without the library.
-//! - **Its own calls**, while it changes guards, move memory without changing what stands there: no hits.
+//! * **Its faults** are not reported to the debugger as signals: a fault on a page that the library guards is no error
+//!   of the program. They go to its handler at once, and a debugger's step continues behind it.
+//! * **Accesses that it performs** in the program's stead, it reports to us. They are counted and logged at once. A
+//!   stop waits until the thread is back in the program, where its PC is behind the instruction, as it would be without
+//!   the library.
+//! * **Its own calls**, while it changes guards, move memory without changing the contents: no hits.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
@@ -34,7 +35,7 @@ use crate::syscalls::call::Args;
 const SEGV_ACCERR: i32 = 2;
 const TRAP_TRACE: i32 = 2;
 
-/// Does the library work for itself on this thread?
+/// True if the library works for itself on this thread.
 pub fn at_work(t: Current) -> bool {
     abi_table().is_some_and(|d| {
         let changer = d.changer.load(SeqCst);
@@ -44,12 +45,12 @@ pub fn at_work(t: Current) -> bool {
 
 // ---- its faults ---------------------------------------------------------------------------------
 
-/// Whose signal is it?
+/// The receiver of a signal.
 pub enum Whose {
-    /// The program's, as ever.
+    /// The program, as without the library.
     Program,
     Library,
-    /// Nobody's: the instruction may run again.
+    /// Neither: the instruction may run again.
     Nobody,
 }
 
@@ -69,7 +70,7 @@ pub fn whose(t: Current, uc: &UContext, sig: i32, info: &SigInfo) -> Whose {
             if verdict == Fault::Guarded || table.changer.load(SeqCst) != 0 {
                 return Whose::Library;
             }
-            // It may have been the library's a moment ago. It lets such a one come once more, too.
+            // It may have been the library's fault a moment ago. The library, too, lets such a fault occur once more.
             let now = (uc.gprs.rip, info.addr(), table.generation.load(SeqCst));
             let strange = &t.own().library.strange;
             let times = match strange.get() {
@@ -81,7 +82,7 @@ pub fn whose(t: Current, uc: &UContext, sig: i32, info: &SigInfo) -> Whose {
                 0 => Whose::Nobody,
                 1 => Whose::Program,
                 2 => Whose::Library,
-                // It has had its handler, and the debugger its word: so it ends the program now.
+                // The library's handler and the debugger have had it: now it ends the program.
                 _ if kernel::is_default(t, SIGSEGV) => Whose::Library,
                 _ => {
                     strange.set((now.0, now.1, now.2, 1));
@@ -93,7 +94,7 @@ pub fn whose(t: Current, uc: &UContext, sig: i32, info: &SigInfo) -> Whose {
     }
 }
 
-/// The debugger's step that goes on behind the library's handler, unless it has ordered something else since.
+/// The debugger's step that continues behind the library's handler, unless the debugger has given another order since.
 fn across(t: Current) -> Option<(u64, u64)> {
     if t.ordered.load(Relaxed) {
         t.ordered.store(false, Relaxed);
@@ -102,7 +103,7 @@ fn across(t: Current) -> Option<(u64, u64)> {
     t.own().library.across.get()
 }
 
-/// Sends the thread into the library's handler, without a word to the debugger.
+/// Sends the thread into the library's handler, without a report to the debugger.
 pub fn deliver(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     let i = t.own();
     let pc = uc.gprs.rip;
@@ -122,8 +123,8 @@ pub fn deliver(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     }
 }
 
-/// A system call of the thread's is done; `returned`: from the handler with this frame. What waits for that is
-/// due now. `true`: the debugger's step goes on.
+/// A system call of the thread has returned; `returned`: from the handler with this frame. Does the work that waits for
+/// it. Returns `true` if the debugger's step continues.
 pub fn after_call(t: Current, uc: &mut UContext, returned: Option<u64>) -> bool {
     let i = t.own();
     while let Some(last) = i.library.waiting.get().checked_sub(1)
@@ -144,7 +145,7 @@ pub fn after_call(t: Current, uc: &mut UContext, returned: Option<u64>) -> bool 
         return false;
     }
     if at_work(t) {
-        // It makes a step, and hears of its end.
+        // The library makes a step, and is notified of its end.
         i.library.across.set(Some((0, from)));
         return false;
     }
@@ -160,7 +161,7 @@ pub fn after_call(t: Current, uc: &mut UContext, returned: Option<u64>) -> bool 
     yet_to_be_made
 }
 
-// ---- what it asks -------------------------------------------------------------------------------
+// ---- its requests -------------------------------------------------------------------------------
 
 /// prctl(CALL, …).
 pub fn call(t: Current, uc: &mut UContext, a: &Args) -> i64 {
@@ -256,7 +257,7 @@ fn runs(from: u64, to: u64, room: u64) -> i64 {
     n as i64
 }
 
-/// Is all of it readable? (And stays so: it is the library's own stack, or its own mapping.)
+/// True if all of it is readable. (It stays so: it is the library's own stack, or its own mapping.)
 fn readable(at: u64, len: u64) -> bool {
     let Some(end) = at.checked_add(len) else {
         return false;
@@ -303,7 +304,7 @@ fn told(t: Current, uc: &mut UContext, at: u64) -> i64 {
             continue;
         }
         let before = (before != 0 && readable(before, made.len)).then(|| {
-            // SAFETY: as just seen.
+            // SAFETY: just checked.
             unsafe { core::slice::from_raw_parts(before as *const u8, made.len as usize) }
         });
         let cause = Cause {

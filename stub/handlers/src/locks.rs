@@ -1,23 +1,24 @@
-//! Locks of guarded pages, so that the hits of one place form a chain: the old value of each is the new value of the
-//! one before, whatever the program's threads do at the same time.
+//! Locks of guarded pages. They order the hits of one place into a chain. The old value of each hit is the new value of
+//! the one before, whatever other threads do at the same time.
 //!
-//! Whoever makes an access that is a hit holds the lock of its page from before the old value is read until the hit
-//! is accounted for: bodies of patches (`engine/src/patch/hits.rs`) and [`crate::fault`]. If a debugger is to be
-//! told, the lock is kept until that has happened, and so no other store to the page comes between.
+//! A thread takes the lock of the page before it reads the old value, and holds it until the hit is accounted for. This
+//! holds in trampolines (`engine/src/patch/hits.rs`) and in [`crate::fault`]. If a stop is to be reported, the thread
+//! keeps the lock until then, and no other store to the page comes between.
 //!
-//! Nobody waits for a lock in a handler for long: who does not get one goes back to the instruction, which faults
-//! again, so that signals and the stub's task get at the thread meanwhile. One who has tried in vain for very long
-//! ([`PATIENCE`]) takes the lock away: its holder may not run because of the thread's own priority, or because a debugger
-//! holds it, or has been killed (a process that shares the program's memory), and then nobody else would give it back.
+//! No handler waits long for a lock. A thread that does not get it returns to its instruction, which faults again, so
+//! signals and the stub's task can reach the thread. After a very long time ([`PATIENCE`]) the thread takes the lock
+//! away from its holder. The holder may not run because of the thread's own priority, because a debugger holds it, or
+//! because it was killed (in a process that shares the program's memory). In these cases no thread would ever release
+//! the lock.
 //!
-//! A program of one thread takes none.
+//! A program with one thread takes no locks.
 //!
-//! **System calls** take no lock while they are made, for they may wait for ever. The pages under whose watched bytes one
-//! may be writing are noted ([`Writing`]), and a hit there says meanwhile that it may not be in the chain; so does the
-//! call's own, which is told with the lock held, and with which the chain goes on.
+//! **System calls** take no lock while they run, since they may block for ever. The pages whose watched bytes a call
+//! may write to are noted ([`Writing`]). Meanwhile a hit there is marked as possibly not in the chain. So is the call's
+//! own hit, which is reported with the lock held; the chain continues with it.
 //!
-//! Of some pages bodies never get the lock ([`reserve`]), and leave all hits there to the handler: it seems taken to
-//! them, and handlers have another one.
+//! Trampolines never get the locks of some pages ([`reserve`]), and leave all hits there to the handler. To trampolines
+//! these locks seem taken; handlers use an inner lock.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 
@@ -32,22 +33,22 @@ use crate::rest::AtRest;
 use crate::runtime::clock;
 use crate::runtime::thread::{Current, Thread};
 
-/// How often a handler looks whether a lock is free before it gives way.
+/// Tries of a handler for a lock before the thread gives way.
 const LOOKS: u32 = 200;
-/// How often a thread gives way in a row before it looks at the clock.
+/// Times in a row that a thread gives way before it reads the clock.
 const PATIENCE: u32 = 20_000;
-/// Nanoseconds for which a thread gives way. Its owner may be without a processor for long, on a busy machine.
+/// Nanoseconds for which a thread gives way. On a busy machine the owner may be without a processor for long.
 const LONGEST: u64 = 2_000_000_000;
-/// How often a thread lets others run before it tells of what a system call has written, whoever has the lock.
+/// Times that a thread yields before it reports a write of a system call without the lock.
 const TURNS: u32 = 1000;
-/// Accesses to more pages than this have all locks.
+/// An access to more pages than this takes all locks.
 const MOST_PAGES: usize = 2 * LOCKS;
 
 #[repr(C)]
 struct Lock {
-    /// Not 0: somebody holds it. Bodies exchange it.
+    /// Not 0: a thread holds it. Trampolines exchange it.
     held: AtomicU8,
-    /// Not 0: `held` is for show, and `inner` is the lock. Changes at rest.
+    /// Not 0: `held` is always set, and `inner` is the lock. Changes with the world stopped.
     reserved: AtomicU8,
     inner: AtomicU8,
     /// The thread that keeps it for a stop.
@@ -57,7 +58,7 @@ struct Lock {
 #[repr(C, align(64))]
 struct Locks {
     each: [Lock; LOCKS],
-    /// Not 0: the program has, or had, several threads.
+    /// Not 0: the program has had several threads.
     several: AtomicU8,
 }
 
@@ -93,22 +94,22 @@ impl Lock {
     }
 }
 
-/// By lock: how many system calls may be writing to watched bytes of its pages.
+/// For each lock: the system calls that may be writing to watched bytes of its pages.
 static WRITERS: [AtomicU32; LOCKS] = [const { AtomicU32::new(0) }; LOCKS];
-/// Not 0: some has been.
+/// Not 0: there has been such a call.
 static WRITTEN: AtomicU8 = AtomicU8::new(0);
 
-/// For [`ulpf_engine::patch::Tables::locks`].
+/// The value of [`ulpf_engine::patch::Tables::locks`].
 pub fn address() -> u64 {
     &raw const ALL as u64
 }
 
-/// Has the program, or had it, several threads?
+/// True if the program has had several threads.
 pub fn several() -> bool {
     ALL.several.load(SeqCst) != 0
 }
 
-/// The locks of these pages are the handlers' alone, and no others. A lock that is held stays so.
+/// Reserves the locks of these pages, and no others, for handlers. A lock that is held stays held.
 pub fn reserve(_: &mut AtRest, pages: impl Iterator<Item = u64>) {
     let mut wanted = Held::NONE;
     pages.for_each(|page| wanted.add(number(page)));
@@ -127,12 +128,12 @@ pub fn reserve(_: &mut AtRest, pages: impl Iterator<Item = u64>) {
     }
 }
 
-/// The program is about to have another thread.
+/// Called before the program creates another thread.
 pub fn threads_begin() {
     ALL.several.store(1, SeqCst);
 }
 
-/// In a forked child, which has one thread: nobody else will give anything back.
+/// Releases all locks in a forked child: it has one thread, and the other holders do not exist there.
 pub fn begin_anew() {
     ALL.several.store(0, SeqCst);
     for lock in &ALL.each {
@@ -158,7 +159,7 @@ impl Held {
         }
     }
 
-    /// The locks of all these bytes.
+    /// Adds the locks of all these bytes.
     fn add_bytes(&mut self, addr: u64, len: u64) {
         let end = addr.saturating_add(len);
         let mut page = TargetAddr(addr).page().0;
@@ -188,7 +189,7 @@ impl Held {
         })
     }
 
-    /// The lock of the page with this alias, which a body has taken.
+    /// The lock of the page with this alias, as taken by a trampoline.
     pub fn by_body(alias: u64) -> Held {
         let mut held = Held::NONE;
         if ALL.several.load(Relaxed) != 0 {
@@ -212,8 +213,8 @@ fn number(page: u64) -> usize {
     lock_of(g().alias_of(page).map_or(page, |alias| alias.0))
 }
 
-/// The locks for what is watched of these accesses. `None`: somebody has one of them; the thread is to try again, from
-/// its instruction on.
+/// Takes the locks for the watched pages of these accesses. Returns `None` if another thread holds one of them: then
+/// the thread must return to its instruction and try again.
 pub fn take(t: Current, list: &AccessList) -> Option<Held> {
     if ALL.several.load(Relaxed) == 0 {
         return Some(Held::NONE);
@@ -242,7 +243,7 @@ pub fn take(t: Current, list: &AccessList) -> Option<Held> {
         waited.set((1, since));
     } else {
         waited.set((0, 0));
-        // From now on nobody knows of these pages whose hit comes first.
+        // From now on the order of hits on these pages is not known.
         WRITTEN.store(1, SeqCst);
         wanted.writers().for_each(|n| {
             n.fetch_add(1, SeqCst);
@@ -252,7 +253,7 @@ pub fn take(t: Current, list: &AccessList) -> Option<Held> {
     None
 }
 
-/// All of them or none.
+/// Takes all of them or none.
 fn attempt(wanted: Held) -> bool {
     for (n, lock) in wanted.locks().enumerate() {
         if !lock.take() {
@@ -263,7 +264,7 @@ fn attempt(wanted: Held) -> bool {
     true
 }
 
-/// The lock of one page, for accesses that are made at once. `None`: somebody has it.
+/// Takes the lock of one page for accesses that follow at once. Returns `None` if another thread holds it.
 pub fn take_page(page: u64) -> Option<Held> {
     let mut held = Held::NONE;
     if ALL.several.load(Relaxed) != 0 {
@@ -272,13 +273,13 @@ pub fn take_page(page: u64) -> Option<Held> {
     attempt(held).then_some(held)
 }
 
-/// The pages that a system call may be writing to, under watched bytes.
+/// The pages with watched bytes that a system call may be writing to.
 pub struct Writing(Held);
 
 impl Writing {
     pub const NOTHING: Writing = Writing(Held::NONE);
 
-    /// These bytes, too; before anything of them is read or written.
+    /// Adds these bytes. Called before any of them is read or written.
     pub fn add(&mut self, addr: u64, len: u64) {
         if ALL.several.load(Relaxed) == 0 {
             return;
@@ -303,7 +304,7 @@ impl Drop for Writing {
     }
 }
 
-/// Is the old value of a hit of these bytes, whose locks are held, what the hit before has left?
+/// True if the old value of a hit of these bytes is the new value of the hit before. The caller holds their locks.
 pub fn in_chain(addr: u64, len: u64) -> bool {
     if WRITTEN.load(Relaxed) == 0 {
         return true;
@@ -313,8 +314,8 @@ pub fn in_chain(addr: u64, len: u64) -> bool {
     pages.writers().all(|n| n.load(SeqCst) == 0)
 }
 
-/// The locks of what a system call has written, to tell of it. `None`: somebody keeps one of them for long (a stop that is
-/// not reported yet); from then on no hit there is known to be in the chain.
+/// Takes the locks for the report of a system call's writes. Returns `None` if another thread keeps one of them for
+/// long (for a stop that is not reported yet). From then on, hits there are marked as possibly not in the chain.
 pub fn take_written(addr: u64, len: u64) -> Option<Held> {
     if ALL.several.load(Relaxed) == 0 {
         return Some(Held::NONE);
@@ -337,7 +338,7 @@ pub fn take_written(addr: u64, len: u64) -> Option<Held> {
     None
 }
 
-/// The thread is to stop for what it has met: its locks stay taken until that is reported.
+/// Keeps the locks of a thread that is about to stop, until the stop is reported.
 pub fn keep(t: Current, held: Held) {
     if ALL.several.load(Relaxed) == 0 {
         return;
@@ -348,7 +349,8 @@ pub fn keep(t: Current, held: Held) {
     t.keeps_locks.store(true, Release);
 }
 
-/// What a thread keeps is given back: by itself, or, as its stop is reported, by the stub's task.
+/// Releases the locks that a thread keeps. Called by the thread itself, or by the stub's task when the stop is
+/// reported.
 pub fn give_back_kept(t: &Thread) {
     if !t.keeps_locks.swap(false, AcqRel) {
         return;

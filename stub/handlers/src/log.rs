@@ -1,7 +1,7 @@
 //! Records of hits, in the ring of the thread that makes them (`ulpf_lib::ring`).
 //!
-//! Called in handlers, or from code that has saved what it must: no allocation, no lock, and no system
-//! call but to wake a reader who has seen nothing for a while.
+//! Called in handlers, or from code that has saved its registers: no allocation and no lock. The only system call wakes a
+//! reader that has found nothing for a while.
 
 use core::sync::atomic::Ordering::*;
 
@@ -18,8 +18,8 @@ use crate::runtime::thread::Current;
 use crate::unwind;
 use ulpf_stub_tables::attributes::Attributes;
 
-/// The bytes `[start, start + len)` of a watch were touched, and this was there before. `inside`: of a watch that
-/// moves, how many of its bytes are before them.
+/// Logs that the bytes `[start, start + len)` of a watch were touched, with their old value. For a watch that moves,
+/// `inside` is the number of its bytes before them.
 pub fn hit(
     t: Current,
     gprs: &Gprs,
@@ -46,7 +46,8 @@ pub fn hit(
     let known = c
         .new
         .and_then(|new| new.get((start - c.addr.0) as usize..)?.get(..n));
-    // Never copied whole: what was stored in words cannot be loaded in larger pieces at once.
+    // Never copied as a whole: bytes stored in words cannot be loaded in larger pieces at once (store forwarding
+    // fails).
     let (mut old_words, mut new_words) = ([0; WORDS], [0; WORDS]);
     match known {
         Some(new) => words(new, &mut new_words),
@@ -88,7 +89,7 @@ pub fn hit(
 
 const WORDS: usize = MAX_VALUE / 8;
 
-/// In memory order; what is behind the bytes stays as it is.
+/// In memory order; words behind the bytes are unchanged.
 fn words(bytes: &[u8], to: &mut [u64; WORDS]) {
     for (word, part) in to.iter_mut().zip(bytes.chunks(8)) {
         *word = match *part {
@@ -109,7 +110,7 @@ fn with_frames(t: Current, gprs: &Gprs, entry: Entry, most: usize) {
     write(t, &Entry { frames, ..entry });
 }
 
-/// `memcpy` has written: who has called it?
+/// Adds the caller of `memcpy`, which has written, to the record.
 #[inline(never)]
 fn with_own_caller(t: Current, gprs: &Gprs, mut entry: Entry) {
     let mut frames = [0; MAX_FRAMES];
@@ -121,7 +122,7 @@ fn with_own_caller(t: Current, gprs: &Gprs, mut entry: Entry) {
     write(t, &Entry { frames, ..entry });
 }
 
-/// Where none is to be lost: waits for room for what one access makes, before it takes locks that others would wait for.
+/// If no record may be lost: waits for room for the records of one access, before the thread takes locks.
 pub fn make_room(t: Current) {
     let Some(h) = g().header().filter(|h| h.lossless.load(Relaxed) != 0) else {
         return;
@@ -133,7 +134,7 @@ pub fn make_room(t: Current) {
     }
 }
 
-/// Hits of one access: watches of the same bytes. (An access that makes more waits in the middle.)
+/// Hits of one access: watches of the same bytes. (An access with more hits waits in the middle.)
 const AT_ONCE: u64 = 32;
 
 fn write(t: Current, entry: &Entry) {
@@ -153,9 +154,9 @@ fn write(t: Current, entry: &Entry) {
     }
 }
 
-/// None is to be lost: until the reader has made room, or is no more. The reader counts `lossless` up as long as it
-/// lives, also while it cannot write; who sees the count stand still for [`DEAD`] takes the reader for dead, and
-/// nobody waits for it any more.
+/// Waits until the reader has made room, if no record may be lost, or until the reader is dead. While it lives, the
+/// reader increments `lossless`, also while it cannot write. If the count stands still for [`DEAD`] looks, the thread
+/// takes the reader for dead, and no thread waits for it any more.
 #[cold]
 fn wait_for_room(h: &SharedHeader, ring: &Ring, records: u64) {
     let mut seen = h.lossless.load(Relaxed);
@@ -168,7 +169,7 @@ fn wait_for_room(h: &SharedHeader, ring: &Ring, records: u64) {
             return;
         }
         if still > DEAD {
-            // (The count may go on at this moment: then the reader has lost what comes, and says so.)
+            // (The count may move at this moment: then the reader loses the next records, and reports it.)
             let _ = h.lossless.compare_exchange(now, 0, SeqCst, Relaxed);
             return;
         }
@@ -176,19 +177,19 @@ fn wait_for_room(h: &SharedHeader, ring: &Ring, records: u64) {
         if ring.has_room_for(records) {
             return;
         }
-        // Somebody may have been woken just before.
+        // The reader may have made room just before.
         futex::wait_for(&h.room, word, PAUSE);
     }
 }
 
-/// Nanoseconds between two looks of who waits for room.
+/// Nanoseconds between two looks while a thread waits for room.
 const PAUSE: i64 = 1_000_000;
-/// So many looks without a sign of the reader's life: some seconds.
+/// Looks without a sign of life until the reader is taken for dead: some seconds.
 const DEAD: u32 = 3000;
 
-/// Not for each record: the reader goes on looking for a while when it is awake. One who has begun to
-/// wait in the very moment of the write is not seen; so the reader waits for limited time only, and
-/// nobody pays for a fence here.
+/// Wakes the reader. This is not needed for each record: a reader that is awake polls for a while. A reader that begins
+/// to wait in the very moment of the write is not seen. So the reader waits for limited time only, and writers need no
+/// fence.
 #[cold]
 fn wake(h: &SharedHeader) {
     if h.reader_waits.swap(0, SeqCst) != 0 {

@@ -1,6 +1,6 @@
-//! Stores with an opmask, which a patch's body leaves to `direct.rs`: `vmovdqu8 %zmm16,(%rdi){%k1}`, with which C
-//! libraries end fills and copies. What has to do with one watch that only counts is made here; whatever is more
-//! special goes the usual way (`fault::perform`).
+//! Stores with an opmask, which a trampoline leaves to `direct.rs`: `vmovdqu8 %zmm16,(%rdi){%k1}`, with which C
+//! libraries end fills and copies. A store that meets at most one watch, which only counts, is performed here. All
+//! other stores go the usual way (`fault::perform`).
 
 use ulpf_engine::access::Insn;
 use ulpf_engine::access::layout::Pp;
@@ -17,25 +17,25 @@ use crate::runs::alone;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 
-/// What has become of such a store.
+/// The outcome of such a store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Made {
-    /// It is made.
+    /// It has been performed.
     Yes,
-    /// It is to be executed: there is no guard.
+    /// It must be executed natively: there is no guard.
     Native,
-    /// It is for a fault's handler.
+    /// It must be performed by the fault handler.
     No,
 }
 
-/// Makes it, from what the body has left in `area`.
+/// Performs the store with the values that the trampoline has left in `area`.
 pub fn store(t: Current, cpu: &Cpu, insn: &Insn, area: &Area) -> Made {
     let (size, element) = (u64::from(insn.mem.size), insn.element());
     let at = insn.effective(cpu);
     let l = &insn.layout;
     let aligned = l.opcode == 0x29 || l.opcode == 0x7f && l.pp == Pp::P66;
     if aligned && !at.is_multiple_of(size) {
-        return Made::Native; // which it will not survive
+        return Made::Native; // it will fault
     }
     let lanes = (size / element).clamp(1, 64);
     let mask = area.value.load(Relaxed) & (u64::MAX >> (64 - lanes));
@@ -63,7 +63,7 @@ pub fn store(t: Current, cpu: &Cpu, insn: &Insn, area: &Area) -> Made {
     }
 }
 
-/// `len` of the bytes in `area`, `from` on, go to `dest`; all of it is on one guarded page.
+/// Copies `len` bytes of `area` from offset `from` on to `dest`; all of it is on one guarded page.
 fn make(t: Current, dest: u64, (from, len): (usize, usize), area: &Area) -> Option<()> {
     let mut whole = 1;
     let watch = alone(dest, &mut whole, len as u64, AccessKind::Write)?;

@@ -1,13 +1,13 @@
-//! Patched accesses, seen from the program's threads (what a patch is: `engine/src/patch`).
+//! Patched accesses, as the program's threads meet them (`engine/src/patch` defines a patch).
 //!
-//! A fault discovers a site; one that is hot is patched by the stub's task with the world at rest
-//! (`control/patches.rs`). Correctness never depends on a patch: hits are `direct.rs`'s, what a body cannot
-//! decide it leaves to `int3`, what it cannot reach faults, and the latter two end in `fault::again`, which
-//! does what a fault on the original instruction does.
+//! A fault discovers a site; the stub's task patches a hot one with the world stopped (`control/patches.rs`).
+//! Correctness never depends on a patch. Hits are accounted for by `direct.rs`. Cases that a trampoline cannot decide
+//! raise its `int3`, and accesses that it cannot reach fault. Both of these end in `fault::again`, which does the same
+//! as a fault on the original instruction.
 //!
-//! A thread inside a body counts as running. Whatever interrupts it, [`leave`] turns its registers into
-//! those of the original code, so nobody outside this file meets a PC in a body, no thread is in one
-//! while the world rests, and tables and bodies may change then.
+//! A thread inside a trampoline counts as running. When it is interrupted, [`leave`] changes its registers into those
+//! of the original code, so no code outside this file meets a PC in a trampoline. While the world is stopped no thread
+//! is in one, so tables and trampolines may change.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
@@ -43,14 +43,14 @@ pub fn table() -> &'static Table {
     &tables().patches
 }
 
-/// Takes the tables of pages away: no body is left that could look.
+/// Removes the tables of pages: no trampoline is left that could read them.
 pub fn drop_tables(rest: &mut AtRest) {
     let t = &mut rest.tables_mut().patches;
     let of = core::mem::take(&mut t.tables);
     if of.classes == 0 {
         return;
     }
-    // SAFETY: nobody looks any more.
+    // SAFETY: there are no readers any more.
     unsafe {
         g().page_map
             .use_classes(core::ptr::null_mut(), core::ptr::null_mut())
@@ -65,40 +65,40 @@ pub fn drop_tables(rest: &mut AtRest) {
     place::unmap(of.whole - PAGE_SIZE, WHOLE_LEN);
 }
 
-/// Bytes of a table with a byte for each page of our place.
+/// Bytes of a table with a byte for each page of the place's memory.
 pub const TALLIES_LEN: u64 = MEMORY_LEN / PAGE_SIZE;
-/// Bytes of the table of pages that are watched as a whole, and of the distances before it.
+/// Bytes of the table of pages that are watched as a whole, including the distances before it.
 pub const WHOLE_LEN: u64 = PAGE_SIZE + 2 * PAGES;
-/// Bytes of a table with a bit for each byte of our place.
+/// Bytes of a table with a bit for each byte of the place's memory.
 pub const BITS_LEN: u64 = MEMORY_LEN / 8 + PAGE_SIZE;
 
-/// Sites are looked for.
+/// Hot sites are looked for.
 pub static ENABLED: AtomicBool = AtomicBool::new(true);
-/// Accesses of a site to guarded pages that stop nobody, before it is patched.
+/// Accesses of a site to guarded pages, without a stop, before it is patched.
 pub static AFTER: AtomicU32 = AtomicU32::new(4);
 
 pub fn touches(start: u64, end: u64) -> bool {
     SOME.load(Relaxed) && table().touches(start, end)
 }
 
-/// Is the access of the instruction at `pc` looked at by a body?
+/// True if a trampoline checks the access of the instruction at `pc`.
 pub fn is_patched(pc: u64) -> bool {
     SOME.load(Relaxed) && table().at(pc).is_some_and(|p| p.group.checks(pc))
 }
 
-/// The patch in place that looks at the access of the instruction at `pc`, whose code is still there behind the jump: who
-/// jumps to it faults.
+/// The patch in place that checks the access of the instruction at `pc`, if the instruction's code is still there
+/// behind the jump. A jump to this code meets the guard and faults.
 fn before(pc: u64) -> Option<&'static Patch> {
     let looked_at = table().at(pc).filter(|p| p.group.checks(pc));
     looked_at.filter(|p| pc >= p.start() + JUMP as u64)
 }
 
-/// Has that happened often, and is it not known that it must be so?
+/// True if jumps to the instruction at `pc`, behind a patch, have often faulted, and this is not known to be unavoidable.
 pub fn is_entered_behind(pc: u64) -> bool {
     has_been_entered(pc, AFTER.load(Relaxed))
 }
 
-/// Has it happened at all?
+/// True if a jump to the instruction at `pc`, behind a patch, has ever faulted.
 pub fn may_be_entered_behind(pc: u64) -> bool {
     has_been_entered(pc, 1)
 }
@@ -108,9 +108,9 @@ fn has_been_entered(pc: u64, least: u32) -> bool {
     before(pc).is_some_and(often) && table().refused.get(&pc) != Some(&Unpatched::Entered)
 }
 
-/// A fault of the instruction at `pc`, on this page. Why its access has cost one.
+/// Notes a fault of the instruction at `pc` on this page. Returns the reason why its access caused a fault.
 pub fn has_faulted(pc: u64, page: TargetAddr) -> Unpatched {
-    // With a class a body would not have met the guard.
+    // The page has a class, so a trampoline would not have met the guard.
     if g().page_map.class(page) != 0
         && let Some(p) = before(pc)
     {
@@ -120,7 +120,7 @@ pub fn has_faulted(pc: u64, page: TargetAddr) -> Unpatched {
     why_not(pc)
 }
 
-/// Why an access of the instruction at `pc` costs a fault.
+/// The reason why an access of the instruction at `pc` faults.
 pub fn why_not(pc: u64) -> Unpatched {
     let table = table();
     match table.at(pc) {
@@ -138,7 +138,7 @@ pub fn why_not(pc: u64) -> Unpatched {
     }
 }
 
-/// Reads code as it is without patches: as much of it as can be read.
+/// Reads code without patches. Returns as much as can be read.
 pub fn original(addr: u64, to: &mut [u8]) -> &mut [u8] {
     let n = memory::look(addr, to);
     let code = to.get_mut(..n).unwrap_or(&mut []);
@@ -146,7 +146,7 @@ pub fn original(addr: u64, to: &mut [u8]) -> &mut [u8] {
     code
 }
 
-/// Puts the original bytes into what was read from `addr` on.
+/// Puts the original bytes into code that was read from `addr` on.
 pub fn hide(addr: u64, buf: &mut [u8]) {
     if !SOME.load(Relaxed) {
         return;
@@ -166,7 +166,7 @@ pub fn hide(addr: u64, buf: &mut [u8]) {
     }
 }
 
-/// Gives the calling thread its area, so that its bodies stop faulting. `false`: gs is the program's.
+/// Gives the calling thread its area, so that trampolines stop faulting on it. Returns `false` if the program uses gs.
 pub fn enable(t: Current) -> bool {
     let Some(a) = area(t) else { return true };
     let base = a as *const Area as u64;
@@ -186,7 +186,7 @@ pub fn enable(t: Current) -> bool {
     true
 }
 
-/// The address whose alias this is.
+/// The address whose alias is `alias`.
 pub fn behind_alias(alias: u64) -> Option<u64> {
     let addresses = table().distances.iter().map(|d| alias.wrapping_sub(*d));
     addresses
@@ -194,14 +194,14 @@ pub fn behind_alias(alias: u64) -> Option<u64> {
         .find(|a| g().alias_of(*a).is_some_and(|found| found.0 == alias))
 }
 
-// ---- interrupted inside a body -----------------------------------------------------------------
+// ---- interrupted inside a trampoline -------------------------------------------------------------
 
-/// A thread has been taken out of a body.
+/// The place where a thread has left a trampoline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Left {
-    /// It stands before an instruction whose access is looked at there.
+    /// At an instruction whose access the trampoline checks.
     Access,
-    /// Anywhere else.
+    /// At any other instruction.
     Elsewhere,
 }
 
@@ -209,7 +209,7 @@ fn register(gprs: &mut Gprs, n: u8) -> Option<&mut u64> {
     gprs.get_mut(n)
 }
 
-/// The three registers of a body are the program's again.
+/// Restores the program's values of the three registers that a trampoline uses.
 fn restore(area: &Area, uc: &mut UContext, a: u8, b: u8) -> Option<()> {
     *register(&mut uc.gprs, b)? = area.other.load(Relaxed);
     uc.gprs.rcx = area.rcx.load(Relaxed);
@@ -221,12 +221,12 @@ fn add(count: &AtomicU64, n: u64) {
     count.store(count.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
-/// What a body counts for at present.
+/// The counter that the trampoline uses at present.
 fn tally<'a>(area: &Area, counts: &'a [AtomicU64]) -> Option<&'a AtomicU64> {
     counts.get(area.tally.load(Relaxed) as usize)
 }
 
-/// Has the access that a body has just made left everything as it was?
+/// True if the access that a trampoline has just made left the value unchanged.
 fn unchanged(area: &Area, uc: &mut UContext, part: &Part, a: u8, b: u8) -> bool {
     let Some(access) = part.access() else {
         return false;
@@ -254,13 +254,13 @@ fn unchanged(area: &Area, uc: &mut UContext, part: &Part, a: u8, b: u8) -> bool 
     old.get(..size) == Some(now)
 }
 
-/// Are these the same, as far as the store of `part` goes, of 4 or 8 bytes?
+/// True if the values are equal, as far as the store of `part` goes, of 4 or 8 bytes.
 fn is_same(value: u64, old: u64, part: &Part) -> bool {
     let size = part.access().map_or(8, |access| access.mem().size);
     (value ^ old) << (64 - 8 * u32::from(size.clamp(1, 8))) == 0
 }
 
-/// If the context is inside a body, makes it that of the original code.
+/// Changes a context inside a trampoline into that of the original code. Returns `None` for other contexts.
 pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
     if entries::leave(uc) {
         return Some(Left::Elsewhere);
@@ -377,16 +377,16 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
     })
 }
 
-/// A thread at a place where an instruction was before a patch.
+/// A thread has jumped to where an instruction was before a patch.
 pub enum Landing {
-    /// It is on the way to the copy.
+    /// The thread continues at the copy.
     Copy,
-    /// It stands there. The patch at this address is to go before the thread may go on.
+    /// The thread is still there. The patch at this address must be removed before it continues.
     Often(u64),
 }
 
-/// Is the `int3` at `at` a body's, which wants its access looked at? Then the context is that of the original
-/// instruction.
+/// Handles the `int3` at `at` if it belongs to a trampoline: then the context becomes that of the original instruction,
+/// whose access must be performed.
 pub fn trap(t: Current, uc: &mut UContext, at: u64) -> bool {
     let ours = SOME.load(Relaxed) && table().body(at).is_some_and(|(p, o)| p.body.traps(o));
     if ours {
@@ -396,7 +396,7 @@ pub fn trap(t: Current, uc: &mut UContext, at: u64) -> bool {
     ours
 }
 
-/// A SIGTRAP that somebody has sent may have taken the place of an `int3`'s: then that is executed anew.
+/// Executes the `int3` of a trampoline again. A SIGTRAP sent by a process may have replaced its trap.
 pub fn untrap(uc: &mut UContext) {
     let at = uc.gprs.rip.wrapping_sub(1);
     let ours = SOME.load(Relaxed) && table().body(at).is_some_and(|(p, o)| p.body.traps(o));
@@ -405,21 +405,21 @@ pub fn untrap(uc: &mut UContext) {
     }
 }
 
-/// The copy of the instruction that was at `pc` before a patch, if that is no longer there.
+/// The copy of the instruction that was at `pc` before a patch, if the instruction is not there any more.
 fn copy_of(pc: u64) -> Option<(&'static Patch, u64)> {
     if !SOME.load(Relaxed) {
         return None;
     }
     let p = table().at(pc).filter(|p| p.start() != pc)?;
     let n = p.group.entered(pc)?;
-    // Behind the jump stands what always stood there.
+    // Behind the jump, the original code is unchanged.
     if pc >= p.start() + JUMP as u64 {
         return None;
     }
     Some((p, p.at + u64::from(*p.body.parts.get(n)?)))
 }
 
-/// Has the thread jumped to where an instruction was before a patch?
+/// Handles a jump of the thread to where an instruction was before a patch.
 pub fn landed(t: Current, uc: &mut UContext) -> Option<Landing> {
     let (p, copy) = copy_of(uc.gprs.rip)?;
     LANDINGS.fetch_add(1, Relaxed);
@@ -435,8 +435,8 @@ pub fn landed(t: Current, uc: &mut UContext) -> Option<Landing> {
     Some(Landing::Copy)
 }
 
-/// The last that a handler does: a thread that goes on behind a patched instruction need not land, and one that
-/// goes round in a small loop ([`visit`]) may do so in the body.
+/// The last action of a handler: a thread that continues behind a patched instruction is sent to the copy at once, so
+/// that it need not land. A thread in a small loop ([`visit`]) may enter the trampoline.
 pub fn skip(t: Current, uc: &mut UContext) {
     let visited = t.own().visit.take();
     if uc.gprs.rflags & eflags::TF != 0 {
@@ -453,15 +453,15 @@ pub fn skip(t: Current, uc: &mut UContext) {
     }
 }
 
-/// The patch of the access at `pc`, if its jump is out, but a loop may go on in its body.
+/// The patch of the access at `pc`, if its jump is removed, but a loop may run in its trampoline.
 fn loop_at(pc: u64) -> Option<&'static Patch> {
     let p = table().of(pc)?;
     let may = !p.is_in_place() && p.group.loops() && ENABLED.load(Relaxed);
     (may && !GS_TAKEN.load(Relaxed) && !taken(p.start(), p.end())).then_some(p)
 }
 
-/// The access at `pc` has met a guard again: the handler is to go on in the body, which needs no change of any
-/// code. `false`: its loop, if there is one, is too short for that.
+/// The access at `pc` has met a guard again: the handler should continue in the trampoline, which needs no code change.
+/// Returns `false` if there is no loop, or a loop that is too short for that.
 pub fn visit(t: Current, pc: u64) -> bool {
     let Some(p) = loop_at(pc).filter(|p| p.entries.load(Relaxed) < MOST_ENTRIES) else {
         return false;
@@ -474,9 +474,9 @@ pub fn visit(t: Current, pc: u64) -> bool {
     true
 }
 
-// ---- in and out --------------------------------------------------------------------------------
+// ---- switching patches on and off ----------------------------------------------------------------
 
-/// Does something that is no patch of an access stand in `[start, end)`?
+/// True if `[start, end)` contains a change of code that is not a patch of an access.
 pub fn taken(start: u64, end: u64) -> bool {
     sites::touches(start, end)
         || requests::touches(start, end)
@@ -486,12 +486,12 @@ pub fn taken(start: u64, end: u64) -> bool {
             .any(|b| b.addr >= start && b.addr < end)
 }
 
-/// The only thread of the program that there is: the stub's task waits for it before it touches what is
-/// shared, and nobody else runs the code.
+/// True if this is the only thread of the program. Then the stub's task waits for it before it changes shared state,
+/// and no other thread runs the code.
 fn alone(t: Current) -> bool {
     let i = t.own();
     let only = || g().threads.iter().nth(1).is_none();
-    // (Asked twice: a thread whose execve has failed is alive again before it is not counted any more.)
+    // (Asked twice: a thread whose execve has failed is alive again before it is removed from the count.)
     t.tgid() == g().pid.load(Relaxed)
         && !t.stepping.load(Relaxed)
         && i.own_step.get().is_none()
@@ -500,14 +500,14 @@ fn alone(t: Current) -> bool {
         && only()
 }
 
-/// May this thread write the jump itself?
+/// True if this thread may write the jump itself.
 fn may_switch(t: Current, p: &Patch) -> bool {
     let may = p.plain_code && !p.hopeless() && ENABLED.load(Relaxed) && !GS_TAKEN.load(Relaxed);
     may && alone(t)
 }
 
-/// Puts the patch of the instruction at `pc` back (or takes it out), without the stub's task. `false`: that
-/// has to do it.
+/// Writes the jump of the patch of the instruction at `pc` (or removes it) without the stub's task. Returns `false` if
+/// the task must do it.
 pub fn switch(t: Current, pc: u64, on: bool) -> bool {
     let Some(p) = table().of(pc) else {
         return false;
@@ -533,10 +533,10 @@ pub fn switch(t: Current, pc: u64, on: bool) -> bool {
     true
 }
 
-/// The system lets no code be written where it is executed.
+/// The system does not allow writing to code where it is executed.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// Writes code that this thread does not run at present, and nobody else. It is [`Patch::plain_code`].
+/// Writes code that no thread runs at present. It is [`Patch::plain_code`].
 fn overwrite(at: u64, bytes: &[u8]) -> bool {
     const READ_EXEC: u32 = k::PROT_READ | k::PROT_EXEC;
     let page = at & !(PAGE_SIZE - 1);
@@ -544,11 +544,11 @@ fn overwrite(at: u64, bytes: &[u8]) -> bool {
     if FORBIDDEN.load(Relaxed) {
         return false;
     }
-    // SAFETY: private file pages that may be read and executed (`control::patches` has made sure, and is told
-    // of every change), and are again. A system that forbids the first change leaves all as it is.
+    // SAFETY: private file pages that are readable and executable (`control::patches` has checked that, and follows
+    // every change), and are so again afterwards. If the system forbids the first change, nothing has changed.
     unsafe {
         if let Err(why) = sys!(k::__NR_mprotect, page, len, READ_EXEC | k::PROT_WRITE) {
-            // Too many mappings, for now.
+            // Too many mappings for now.
             FORBIDDEN.store(why != Errno(ENOMEM as i32), Relaxed);
             return false;
         }
@@ -558,15 +558,15 @@ fn overwrite(at: u64, bytes: &[u8]) -> bool {
     true
 }
 
-/// What becomes of a patch that has met no guard for [`IDLE_ROUND`] times.
+/// The fate of a patch that has met no guard for [`IDLE_ROUND`] times.
 pub enum Idle {
     Stays,
     Removed,
-    /// It is to go, by the stub's task.
+    /// The stub's task must remove it.
     ToRemove,
 }
 
-/// The body has met none at the instruction at `pc`.
+/// The trampoline has met no guard at the instruction at `pc`.
 pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
     let Some(p) = table().of(pc) else {
         return Idle::Stays;
@@ -592,7 +592,7 @@ pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
     }
 }
 
-/// The string instruction at `pc`, which a body has come to.
+/// The string instruction at `pc`, which a trampoline has reached.
 pub fn repeated(pc: u64) -> Option<&'static Insn> {
     let p = table().of(pc)?;
     match &p.group.parts.get(p.group.part(pc)?)?.what {
@@ -601,7 +601,8 @@ pub fn repeated(pc: u64) -> Option<&'static Insn> {
     }
 }
 
-/// As bodies count: the one at `pc` has met a guard, or none. `Some`: none for [`IDLE_ROUND`] times in a row.
+/// Counts as trampolines do: the one at `pc` has met a guard, or none. Returns `Some` after [`IDLE_ROUND`] times in a
+/// row without a guard.
 pub fn count_idle(t: Current, area: &Area, pc: u64, guarded: bool) -> Option<Idle> {
     let p = table().of(pc)?;
     let word = area.idle_count.get(p.idle_count)?;
@@ -622,7 +623,7 @@ pub fn idle_count_at(n: usize) -> usize {
 
 pub static LANDINGS: AtomicU64 = AtomicU64::new(0);
 
-/// In a forked child: the original bytes come back.
+/// Restores the original bytes in a forked child.
 pub fn remove_in_child(rest: &mut AtRest) {
     if SOME.load(Relaxed) {
         disable();
@@ -638,9 +639,9 @@ pub fn remove_in_child(rest: &mut AtRest) {
     drop_tables(rest);
 }
 
-/// A cave of ours becomes what the program had reserved: empty, and not accessible.
+/// Restores a cave of ours to the state in which the program had reserved it: empty, and not accessible.
 pub fn close_reserved(start: u64, len: u64) {
-    // SAFETY: nobody is in the cave, nor will be.
+    // SAFETY: no thread is in the cave, or will be.
     unsafe {
         let _ = sys!(k::__NR_madvise, start, len, k::MADV_DONTNEED);
         let _ = sys!(k::__NR_mprotect, start, len, k::PROT_NONE);

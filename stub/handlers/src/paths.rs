@@ -1,17 +1,17 @@
-//! Watches that follow pointers: what the program's threads do for them. `control/paths.rs` of the stub's task has the
+//! Watches that follow pointers: the part of the program's threads. `control/paths.rs` of the stub's task has the
 //! watches themselves.
 //!
 //! ```text
 //! a store to a pointer on the way
-//!   one thread:  the store ─▶ `Retrace` ─▶ the world rests: the watch is where the pointer leads now ─▶ go on
-//!   several:     `RetraceBegin` ─▶ the world rests ─▶ the store, alone ─▶ `End`: the watch has moved ─▶ all go on
+//!   one thread:  the store ─▶ `Retrace` ─▶ the world stops: the watch is where the pointer leads now ─▶ go on
+//!   several:     `RetraceBegin` ─▶ the world stops ─▶ the store, alone ─▶ `End`: the watch has moved ─▶ all go on
 //! ```
-//! Nobody has seen the pointer's new value before the watch is where it leads. So with several threads the store
-//! itself is made while the others rest. Trampolines cannot do that: of a page with such a pointer they never get the
-//! lock ([`crate::locks::reserve`]), and leave its hits to the fault's handler.
+//! No thread sees the pointer's new value before the watch has moved to its target. So with several threads, the store
+//! itself is made while the other threads are stopped. Trampolines cannot do that. They never get the lock of a page
+//! with such a pointer ([`crate::locks::reserve`]), and leave its hits to the fault handler.
 //!
-//! What the kernel writes into such a pointer (read(2), recv(2)) is seen when the call returns, before its thread goes
-//! on; a thread that uses the pointer while the call still runs is not waited for.
+//! When the kernel writes to such a pointer (read(2), recv(2)), the watch moves before the call returns to its thread.
+//! A thread that uses the pointer while the call still runs is not waited for.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -27,58 +27,60 @@ use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 
-/// Some watch follows pointers. Changes at rest.
+/// Some watch follows pointers. Changes with the world stopped.
 static SOME: AtomicBool = AtomicBool::new(false);
-/// Some of them follow threads. Changes at rest.
+/// Some of them follow threads. Changes with the world stopped.
 static OF_THREADS: AtomicBool = AtomicBool::new(false);
-/// A pointer has changed since the ways were gone last.
+/// A pointer has changed since the paths were last followed.
 static CHANGED: AtomicBool = AtomicBool::new(false);
-/// Some pointer on a way has been given back to the allocator. Changes at rest.
+/// Some pointer on a path has been given back to the allocator. Changes with the world stopped.
 static SOME_GIVEN_BACK: AtomicBool = AtomicBool::new(false);
-/// So many of which it is known where they are: the first of these. More than there are places: any may have.
+/// Number of changed pointers whose addresses are at the front of `WHERE`. If it is greater than the table, any pointer
+/// may have changed.
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
-/// Each with [`GIVEN_BACK`], if it was.
+/// Their addresses, with [`GIVEN_BACK`] if they were given back to the allocator.
 static WHERE: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
 
-/// Which pointers have changed.
+/// The pointers that have changed.
 pub struct Changed {
     at: [u64; WHERE.len()],
     known: usize,
 }
 
 impl Changed {
-    /// Where they are, some with [`GIVEN_BACK`]; `None`: any may have.
+    /// Their addresses, some with [`GIVEN_BACK`]; `None` if any pointer may have changed.
     pub fn pointers(&self) -> Option<&[u64]> {
         self.at.get(..self.known)
     }
 }
 
-/// Is there any watch that follows?
+/// True if there is a watch that follows pointers.
 pub fn some() -> bool {
     SOME.load(Relaxed)
 }
 
-/// Is there any that asks for each thread's own data? Whoever begins, ends or gets another pointer to its data tells so.
+/// True if some watch follows each thread's own data. Then a thread reports its beginning, its end, and a new pointer
+/// to its data.
 pub fn of_threads() -> bool {
     OF_THREADS.load(Relaxed)
 }
 
-/// So it is from now on.
+/// Sets whether some watch follows each thread's own data.
 pub fn set_of_threads(some: bool) {
     OF_THREADS.store(some, SeqCst);
 }
 
-/// Is some pointer on a way in an object that has been freed?
+/// True if some pointer on a path is in an object that has been freed.
 pub fn some_given_back() -> bool {
     SOME_GIVEN_BACK.load(Relaxed)
 }
 
-/// So it is from now on.
+/// Sets whether some pointer on a path is in a freed object.
 pub fn set_given_back(some: bool) {
     SOME_GIVEN_BACK.store(some, SeqCst);
 }
 
-/// Are there any?
+/// Sets whether there are watches that follow pointers.
 pub fn exist(some: bool) {
     SOME.store(some, SeqCst);
     if !some {
@@ -87,7 +89,7 @@ pub fn exist(some: bool) {
     }
 }
 
-/// A pointer has another value now, or the memory that it lies in.
+/// A pointer, or the memory that contains it, has changed.
 pub fn changed() {
     if SOME.load(Relaxed) {
         KNOWN.store(WHERE.len() + 1, SeqCst);
@@ -95,7 +97,7 @@ pub fn changed() {
     }
 }
 
-/// The pointer there has another value now, or has been given back to the allocator with the object that it is in.
+/// The pointer at `at` has changed, or has been given back to the allocator along with its object.
 pub fn changed_at(at: u64, given_back: bool) {
     let at = at | if given_back { GIVEN_BACK } else { 0 };
     let more = |n: usize| (n <= WHERE.len()).then_some(n + 1);
@@ -107,7 +109,7 @@ pub fn changed_at(at: u64, given_back: bool) {
     CHANGED.store(true, SeqCst);
 }
 
-/// Whoever is told so, with the world at rest, goes all ways again.
+/// Takes the changes. The caller must follow all paths again, with the world stopped.
 pub fn take_changed() -> Option<Changed> {
     if !CHANGED.swap(false, SeqCst) {
         return None;
@@ -117,12 +119,12 @@ pub fn take_changed() -> Option<Changed> {
     Some(Changed { at, known })
 }
 
-/// Has one changed that nobody has looked at yet?
+/// True if a pointer has changed and its path has not been followed yet.
 pub fn has_changed() -> bool {
     CHANGED.load(SeqCst)
 }
 
-/// Does an instruction write to a pointer, which others must not see before the watch has moved?
+/// True if an instruction writes to a pointer, and other threads must not see that before the watch has moved.
 pub fn asks_for_rest(t: Current, list: &AccessList) -> bool {
     SOME.load(Relaxed)
         && locks::several()
@@ -141,14 +143,14 @@ pub fn asks_for_rest(t: Current, list: &AccessList) -> bool {
         })
 }
 
-/// The others rest until [`settle`].
+/// Stops the other threads until [`settle`].
 pub fn begin(t: Current, uc: &mut UContext) {
     park::request(t, uc, Request::RetraceBegin);
     t.own().alone.set(true);
 }
 
-/// The access has been made, or will not be: the watches are where their pointers lead now before this thread goes on,
-/// and the others go on if they rest for it.
+/// Called when the access has been made, or will not be made. The watches move to the targets of their pointers before
+/// this thread continues; threads that are stopped for it continue, too.
 pub fn settle(t: Current, uc: &mut UContext) {
     if t.own().alone.take() {
         park::request(t, uc, Request::End);

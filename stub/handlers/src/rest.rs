@@ -5,16 +5,18 @@ use ulpf_stub_tables::Tables;
 
 use crate::global::{tables, tables_mut};
 
-/// The world rests: every thread of the program waits in our code, or in a system call after which it will, except the
-/// one that has asked for it, and that one waits too or runs alone between its `…Begin` and its `End`.
+/// Stop-the-world token. Every thread of the program waits in our code, or in a system call after which it will wait.
+/// The thread that has asked for the stop is an exception: it waits, too, or runs alone between its `…Begin` and its
+/// `End`.
 ///
-/// There is one at a time, and whoever has it lets nobody go. So what it lends for change is read by nobody else.
+/// There is one token at a time, and its owner lets no thread continue. So data that it lends for change have no other
+/// reader.
 pub struct AtRest(());
 
 impl AtRest {
     /// # Safety
-    /// The world rests, for as long as the token lives, and there is no other one. A forked child rests as well: it
-    /// has one thread, which is the caller.
+    /// The world must be stopped while the token lives, and there must be no other token. In a forked child the only
+    /// thread may claim it.
     pub unsafe fn claim() -> AtRest {
         AtRest(())
     }

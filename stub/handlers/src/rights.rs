@@ -1,5 +1,6 @@
-//! What the calling task may, as the kernel tells. The stub's task has credentials of its own: each thread writes its own
-//! down after each call that can change them, and that task follows (`control/confine.rs`) before the call returns.
+//! The credentials of the calling task, as the kernel reports them. The stub's task has credentials of its own. Each
+//! thread publishes its credentials after each call that can change them, and the stub's task adopts them
+//! (`control/confine.rs`) before the call returns.
 
 use core::mem::transmute;
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -38,12 +39,12 @@ pub struct Capabilities {
 }
 
 const WORDS: usize = size_of::<Rights>() / 8;
-/// More than any kernel has.
+/// More capabilities than any kernel has.
 const MOST_CAPABILITIES: u64 = 64;
 pub const CAP_SETGID: u32 = 6;
 pub const CAP_SETUID: u32 = 7;
 pub const CAP_SYS_CHROOT: u32 = 18;
-/// So many supplementary groups are handed on; who has more has none of them in the stub's task.
+/// Limit of supplementary groups that are handed on. The stub's task gets no groups if a thread has more.
 pub const MOST_GROUPS: usize = 1024;
 /// `_LINUX_CAPABILITY_VERSION_3`
 const VERSION: u32 = 0x2008_0522;
@@ -74,19 +75,19 @@ impl CapBlock {
     }
 }
 
-/// Supplementary groups of the calling task; `None`: more than there is room for.
+/// Supplementary groups of the calling task; `None` if there are too many.
 pub fn supplementary(room: &mut [u32; MOST_GROUPS]) -> Option<&[u32]> {
-    // SAFETY: the kernel writes at most so many numbers.
+    // SAFETY: the kernel writes at most `MOST_GROUPS` numbers.
     let n = unsafe { sys!(k::__NR_getgroups, room.len(), room.as_mut_ptr()) }.ok()?;
     room.get(..n as usize)
 }
 
 impl Rights {
-    /// Those of the calling task, whose supplementary groups these are.
+    /// Credentials of the calling task, which has these supplementary groups.
     pub fn of_caller(supplementary: Option<&[u32]>) -> Rights {
         let mut block = CapBlock::of(&Capabilities::none());
         let (mut users, mut groups) = ([0u32; 4], [0u32; 4]);
-        // SAFETY: each call fills what it is given; the last two change nothing (-1 is no user and no group).
+        // SAFETY: each call fills the words that it gets; the last two change nothing (-1 is no user and no group).
         unsafe {
             let [r, e, s, _] = users.each_mut().map(|id| &raw mut *id);
             let _ = sys!(k::__NR_getresuid, r, e, s);
@@ -98,11 +99,11 @@ impl Rights {
         }
         let [low, high] = block.halves;
         let whole = |n: usize| u64::from(low[n]) | u64::from(high[n]) << 32;
-        // Of each capability that there may be: does prctl(2) say 1?
+        // A bit for each capability for which prctl(2) returns 1.
         let told = |asked: &dyn Fn(u64) -> [u64; 3]| {
             (0..MOST_CAPABILITIES).fold(0, |all, n| {
                 let [option, a, b] = asked(n);
-                // SAFETY: asks.
+                // SAFETY: a query.
                 let told = unsafe { sys!(k::__NR_prctl, option, a, b, 0, 0) };
                 all | u64::from(told == Ok(1)) << n
             })
@@ -117,7 +118,7 @@ impl Rights {
                 bounding: told(&|n| [PR_CAPBSET_READ.into(), n, 0]),
                 ambient: told(&|n| [PR_CAP_AMBIENT.into(), PR_CAP_AMBIENT_IS_SET.into(), n]),
             },
-            // SAFETY: asks.
+            // SAFETY: a query.
             securebits: unsafe { sys!(k::__NR_prctl, PR_GET_SECUREBITS) }.unwrap_or(0),
             supplementary: match supplementary {
                 Some(list) => [list.len() as u64, digest(list)],
@@ -126,8 +127,8 @@ impl Rights {
         }
     }
 
-    /// Could whoever has `all` do by itself all that whoever has these can, and executes nothing? (So the bounding set, which
-    /// is another one in each user namespace, does not count.)
+    /// True if a task with `all` could acquire these credentials by itself, without executing a program. (So the
+    /// bounding set, which differs in each user namespace, does not matter.)
     pub fn within(&self, all: &Rights) -> bool {
         let (own, theirs) = (&self.capabilities, &all.capabilities);
         let can = |capability: u32| theirs.permitted >> capability & 1 != 0;
@@ -159,7 +160,7 @@ fn digest(list: &[u32]) -> u64 {
     fnv1a(list.iter().flat_map(|id| id.to_le_bytes()))
 }
 
-/// What a thread has written down of itself.
+/// The credentials that a thread has published.
 #[derive(Default)]
 pub struct Published([AtomicU64; WORDS]);
 
@@ -207,11 +208,11 @@ mod tests {
     fn who_may_no_more() {
         assert!(root().within(&root()) && user(5).within(&root()));
         assert!(!root().within(&user(5)) && !user(5).within(&user(6)));
-        // A saved user counts.
+        // A saved user ID counts.
         let mut saved = user(5);
         saved.users[2] = 0;
         assert!(!saved.within(&user(5)) && user(5).within(&saved));
-        // No groups are fewer than any, others are others.
+        // No group is a subset of any groups; other groups are different.
         let mut other = user(5);
         other.supplementary = [1, 8];
         assert!(!other.within(&user(5)));

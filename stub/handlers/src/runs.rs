@@ -1,9 +1,9 @@
-//! Many iterations of a `rep stos` or `rep movs` at once: `memset` and `memcpy` of watched memory. By a fault, or from
-//! a patch's body (`direct.rs`), which has single ones made here, too.
+//! Performs many iterations of a `rep stos` or `rep movs` at once: `memset` and `memcpy` of watched memory. Called at a
+//! fault, or from a trampoline (`direct.rs`), which also has single iterations performed here.
 //!
-//! One by one an iteration costs some 50 cycles, though no signal. A run is what no watch, or one that is
-//! only counted, sees all of, on one page: then hits and silent stores are numbers, and the bytes are
-//! copied. Whatever is more special goes the usual way (`fault::perform`), a step at a time.
+//! One by one, an iteration costs some 50 cycles, though no signal. A run is a part of one page that no watch sees, or
+//! that one watch that only counts sees as a whole. Then hits and silent stores are counted, and the bytes are copied.
+//! All other iterations go the usual way (`fault::perform`), one at a time.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -20,7 +20,7 @@ use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use ulpf_stub_tables::attributes::Part;
 
-/// Fewer are no gain in a fault's handler.
+/// Shorter runs gain nothing in a fault handler.
 pub const LEAST: u64 = 4;
 const MOST: usize = PAGE_SIZE as usize;
 
@@ -30,15 +30,15 @@ pub struct Buffers<'a> {
     pub new: &'a mut [u8; MOST],
 }
 
-/// What has been made at once.
+/// The result of a run.
 pub struct Run {
     /// Iterations are left.
     pub more: bool,
-    /// None of it was watched.
+    /// No byte of it was watched.
     pub beside: bool,
 }
 
-/// Which way a string instruction goes, by the direction flag.
+/// Direction of a string instruction, by the direction flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Up,
@@ -46,7 +46,7 @@ enum Way {
 }
 
 impl Way {
-    /// How many whole elements, the first of them at `addr`, lie on its page.
+    /// The number of whole elements on the page, if the first one is at `addr`.
     fn on_page(self, addr: u64, size: u64) -> u64 {
         let left = left_of_page(addr);
         match self {
@@ -64,7 +64,7 @@ impl Way {
         }
     }
 
-    /// As [`alone`], of `n` elements, the first of them at `addr`; `n` becomes smaller, but not below `least`.
+    /// As [`alone`], for `n` elements, the first of them at `addr`. Reduces `n`, but not below `least`.
     fn alone(
         self,
         addr: u64,
@@ -76,7 +76,7 @@ impl Way {
         if self == Way::Up {
             return alone(addr, n, size, access);
         }
-        // `alone` leaves elements out at the upper end, where these begin.
+        // `alone` omits elements at the upper end, where these begin.
         while *n >= least {
             let mut same = *n;
             match alone(self.lowest(addr, *n, size), &mut same, size, access) {
@@ -87,9 +87,10 @@ impl Way {
         None
     }
 
-    /// What a copy by elements leaves at its destination, of which `new` has the source's bytes before the copy.
-    /// `behind` is how far the destination lies behind the source, seen in the direction of the copy. Where that is less
-    /// than the length, the copy repeats what it has stored. `false`: an element overlaps the one that it is stored to.
+    /// Computes what a copy by elements leaves at its destination; `new` has the source's bytes before the copy.
+    /// `behind` is the distance of the destination behind the source, in the direction of the copy. If that is less
+    /// than the length, the copy repeats what it has stored. Returns `false` if an element overlaps the one that it is
+    /// stored to.
     fn spread(self, new: &mut [u8], behind: u64, size: u64) -> bool {
         if behind >= new.len() as u64 {
             return true;
@@ -97,7 +98,7 @@ impl Way {
         if behind < size {
             return behind == 0;
         }
-        // Twice as much each time: a multiple of `behind` is known.
+        // Doubled each time: the known bytes are a multiple of `behind`.
         let (mut known, len) = (behind as usize, new.len());
         while known < len {
             match self {
@@ -121,7 +122,7 @@ impl Way {
     }
 }
 
-/// Makes as many iterations as are alike, if they are `least` at least; `None`: none.
+/// Performs as many equal iterations as possible, if there are at least `least`; `None` if there are fewer.
 pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Option<Run> {
     let copies = insn.class == Class::Movs;
     if !copies && insn.class != Class::Stos
@@ -169,7 +170,7 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     let (old, new) = (b.old.get_mut(..len)?, b.new.get_mut(..len)?);
     if copies {
         let from = way.lowest(source, n, size);
-        // (One that lies before the source has it read before it is written: that wraps to a large number.)
+        // (A destination before the source is written after the source is read: the distance wraps to a large number.)
         let behind = match way {
             Way::Up => dest.wrapping_sub(source),
             Way::Down => source.wrapping_sub(dest),
@@ -213,7 +214,7 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     }
     let beside = written.is_none() && read.is_none();
     if beside {
-        // As one by one: an iteration is one, whatever it touches.
+        // Each iteration counts as one, whatever it touches, as it does one by one.
         let at = if stores { dest } else { source };
         count_false_positives(t, TargetAddr(at), n);
     }
@@ -242,7 +243,7 @@ fn fill<const SIZE: usize>(to: &mut [u8], element: [u8; SIZE]) {
     to.as_chunks_mut().0.fill(element);
 }
 
-/// How many elements are the same.
+/// The number of elements that are equal.
 fn same<const SIZE: usize>(old: &[u8], new: &[u8]) -> u64 {
     let (old, new) = (old.as_chunks::<SIZE>().0, new.as_chunks::<SIZE>().0);
     old.iter().zip(new).filter(|(old, new)| old == new).count() as u64
@@ -252,13 +253,13 @@ fn left_of_page(addr: u64) -> u64 {
     PAGE_SIZE - addr % PAGE_SIZE
 }
 
-/// Is the page of a checked heap, and of no other watch? (Then it has a class.)
+/// True if the page belongs to a checked heap, and to no other watch. (Then it has a class.)
 fn has_only_bits(addr: u64) -> bool {
     regions::is_checked(addr) && g().page_map.class(TargetAddr(addr)) != 0
 }
 
-/// The only watch that sees such an access to `addr`, if it is one that only counts, or `Some(None)`: none does.
-/// `n` becomes how many elements that is so for. `None`: it is more special than that.
+/// The only watch that sees such an access to `addr`, if it only counts, or `Some(None)` if no watch sees it. `n`
+/// becomes the number of elements for which that holds. `None` if the access needs more than a count.
 pub fn alone(addr: u64, n: &mut u64, size: u64, access: AccessKind) -> Option<Option<WatchId>> {
     let len = *n * size;
     if has_only_bits(addr) && addr % PAGE_SIZE + len <= PAGE_SIZE {
@@ -276,7 +277,7 @@ pub fn alone(addr: u64, n: &mut u64, size: u64, access: AccessKind) -> Option<Op
         }
         let a = g().attributes(id);
         if a.part == Part::Checked {
-            // What nobody may touch is told of one by one.
+            // Accesses to poisoned bytes are reported one by one.
             let open = shadow::first_closed(addr, end - addr).map_or(end, |closed| closed);
             special |= open - addr < size;
             end = end.min(open - (open - addr) % size);

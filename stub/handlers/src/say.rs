@@ -1,4 +1,4 @@
-//! What cannot be said otherwise: a few words on the program's standard error, and the end.
+//! Last resort: prints a few words on the program's standard error, and ends the program.
 
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -7,8 +7,7 @@ use ulpf_lib::sys;
 
 use crate::global::{g, machine};
 
-/// The stub cannot go on. Says so on the program's standard error and ends the program: going on
-/// would mean wrong answers.
+/// Ends the program after an internal error, with a message on its standard error: continuing would mean wrong answers.
 pub fn fatal(why: &str) -> ! {
     write_stderr("ulpf: internal error, the program cannot go on: ");
     write_stderr(why);
@@ -26,7 +25,7 @@ pub fn fatal(why: &str) -> ! {
     }
 }
 
-/// A forked child cannot go on; its parent can.
+/// Ends a forked child that cannot continue; its parent can.
 pub fn fatal_child(why: &str) -> ! {
     write_stderr("ulpf: ");
     write_stderr(why);
@@ -37,17 +36,17 @@ pub fn fatal_child(why: &str) -> ! {
     }
 }
 
-/// How the stub's task speaks, which has no standard error: `fn(&str)`, or null.
+/// Output of the stub's task, which has no standard error: `fn(&str)`, or null.
 static TASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The stub's task tells the command instead, from now on. `tell` allocates nothing.
+/// Sends messages of the stub's task to the command from now on. `tell` allocates nothing.
 pub fn task_tells(tell: fn(&str)) {
     TASK.store(tell as *mut (), Release);
 }
 
-/// The program's standard error; of the stub's task, the command.
+/// Writes to the program's standard error; from the stub's task, to the command.
 pub fn write_stderr(s: &str) {
-    // SAFETY: asks for a number.
+    // SAFETY: a query.
     let me = unsafe { sys!(k::__NR_getpid) };
     if me == Ok(g().stub_tid.load(Relaxed) as u64) {
         let tell = TASK.load(Acquire);
@@ -68,7 +67,7 @@ pub fn fatal_fault(why: &str, pc: u64, addr: u64) -> ! {
     fatal(why)
 }
 
-/// Says where our own code has faulted, and at which address.
+/// Prints the place of a fault in our own code, and its address.
 pub fn fault(pc: u64, addr: u64) {
     let hex = |v: u64, to: &mut [u8; 18]| {
         to[0] = b'0';

@@ -1,23 +1,23 @@
-//! Restartable sequences (rseq(2)): code that the kernel sends to an abort handler when the thread is preempted, migrated
-//! or interrupted by a signal on its way, so that it is atomic for all threads of one processor.
+//! Restartable sequences (rseq(2)). The kernel sends a thread in such code to an abort handler if it is preempted,
+//! migrated or interrupted by a signal. So the code is atomic with regard to all threads of one processor.
 //!
-//! The kernel writes into the area that a thread has registered, and reads the sequence's description, whenever the
-//! thread was preempted. So the area's page is moved when it is registered, and stays where it is then ([`stays`]): the
-//! kernel knows the area by its alias, whatever guard stands before it. Where it cannot be moved, it has no guard, and
+//! Whenever a thread was preempted, the kernel writes to the area that the thread has registered, and reads the
+//! sequence's description. So the area's page is moved when it is registered, and then stays where it is ([`stays`]):
+//! the kernel knows the area by its alias, whatever its guard. If the page cannot be moved, it has no guard, and
 //! watches there live in debug registers.
 //!
-//! A fault in a sequence is a signal: when our handler runs, the kernel has sent the thread to the abort handler, and
-//! nobody knows which instruction has faulted. Natively the sequence would be tried again, and fault again, for ever. So
-//! the second attempt is made where nothing can come between:
+//! A fault in a sequence is a signal. When our handler runs, the kernel has sent the thread to the abort handler, and
+//! the faulting instruction is not known. By itself the program would try the sequence again, and fault again, for
+//! ever. So the second attempt is made with nothing in between:
 //!
 //! ```text
 //! fault, ip at the abort handler
-//!   ─▶ `SectionBegin`: the world rests, nobody else is on this or any processor
+//!   ─▶ `SectionBegin`: the world is stopped, no other thread runs
 //!   ─▶ the kernel forgets the area, in which the numbers of processor and node stay
 //!   ─▶ single steps, from the abort handler into the sequence; what faults is served as everywhere
-//!   ─▶ the sequence has been left: registered again, the world goes on, stops are told of
+//!   ─▶ the sequence has been left: registered again, the world continues, stops are reported
 //! ```
-//! Whatever else than that happens on the way ends the attempt: the thread is then where the kernel would have sent it.
+//! Any other event ends the attempt: the thread is then where the kernel would have sent it.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
@@ -35,20 +35,21 @@ use crate::runtime::thread::{Current, OwnStep, OwnStepKind, Thread};
 use crate::signals::{masks, numbers};
 use crate::uring::held;
 
-/// struct rseq: where the numbers of the processor are (`cpu_id_start`, `cpu_id`), the sequence that the thread is in
-/// (`rseq_cs`), and the numbers that later kernels have added (`node_id`, `mm_cid`).
+/// Offsets in struct rseq: the numbers of the processor (`cpu_id_start`, `cpu_id`), the sequence that the thread is in
+/// (`rseq_cs`), and the numbers of later kernels (`node_id`, `mm_cid`).
 const PROCESSOR: u64 = 0;
 const CURRENT: u64 = 8;
 const LATER: u64 = 20;
-/// So many instructions at most until a sequence is left, and until it is entered.
+/// Limits of instructions until a sequence is left, and until it is entered.
 const MOST: u32 = 100_000;
 const MOST_BEFORE: u32 = 4_000;
 
-/// Code with sequences, which is not patched: what is displaced would not be restarted.
+/// Code with sequences, which is not patched: the kernel would not restart displaced code.
 static CODE: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
 
-/// There are sequences in `[start, end)`. `false`: there is no room to remember that. With the world at rest.
+/// Remembers that there are sequences in `[start, end)`. Returns `false` if the list is full. Called with the world
+/// stopped.
 pub fn remember_code(start: u64, end: u64) -> bool {
     let n = KNOWN.load(SeqCst);
     let Some([from, to]) = CODE.get(n) else {
@@ -60,7 +61,7 @@ pub fn remember_code(start: u64, end: u64) -> bool {
     true
 }
 
-/// Are there any in `[start, end)`?
+/// True if there are sequences in `[start, end)`.
 pub fn has_code(start: u64, end: u64) -> bool {
     let known = CODE.iter().take(KNOWN.load(SeqCst));
     known
@@ -68,29 +69,29 @@ pub fn has_code(start: u64, end: u64) -> bool {
         .any(|(from, to)| from < end && start < to)
 }
 
-/// Has any thread registered an area that meets `[start, end)`?
+/// True if a thread has registered an area that meets `[start, end)`.
 pub fn has_area(start: u64, end: u64) -> bool {
     g().threads.iter().any(|t| t.sequences.meets(start, end))
 }
 
-/// Memory that the kernel knows by its address, and that so is neither moved nor given back.
+/// True for memory that the kernel knows by its address, so that it is neither moved nor given back.
 pub fn stays(start: u64, end: u64) -> bool {
     held::in_use(start, end) || has_area(start, end)
 }
 
-/// Has the kernel aborted a sequence for this signal? A signature stands before an abort handler.
+/// True if the kernel has aborted a sequence for this signal. The signature precedes each abort handler.
 pub fn was_aborted(t: Current, uc: &UContext) -> bool {
     !t.sequences.is_empty()
         && memory::get::<u32>(uc.gprs.rip.wrapping_sub(4)) == Some(t.sequences.signature())
 }
 
-/// The thread makes one alone.
+/// True if the thread executes a sequence alone.
 pub fn active(t: Current) -> bool {
     t.own().section.get().is_some()
 }
 
-/// A sequence was aborted: the next attempt is made alone. `false`: not by a thread that is stepped, in which natively
-/// every step aborts it, too.
+/// Starts the next attempt of an aborted sequence, alone. Returns `false` for a thread that is single-stepped: without
+/// us, too, every step aborts its sequence.
 pub fn begin(t: Current, uc: &mut UContext) -> bool {
     let steps = t.stepping.load(Relaxed) || park::steps_itself(t, uc);
     if steps || t.own().own_step.get().is_some() {
@@ -107,8 +108,9 @@ pub fn begin(t: Current, uc: &mut UContext) -> bool {
     )
 }
 
-/// Is an instruction about to write to an area where the thread says which sequence it enters? While our handler makes it,
-/// the kernel finds the thread elsewhere, and would take that back; so what follows is made alone ([`enter`]).
+/// True if an instruction is about to write to the field in which the thread declares the sequence that it enters.
+/// While our handler performs the write, the kernel finds the thread elsewhere, and would clear the field. So the
+/// following code is executed alone ([`enter`]).
 pub fn enters(t: Current, list: &AccessList) -> bool {
     let at = t.sequences.at();
     let current = at + CURRENT;
@@ -120,14 +122,14 @@ pub fn enters(t: Current, list: &AccessList) -> bool {
         })
 }
 
-/// The instruction and the sequence behind it are made alone.
+/// Executes the instruction and the sequence behind it alone.
 pub fn enter(t: Current, uc: &mut UContext) {
     let section = Section {
         entered: true,
         ..Section::default()
     };
     if !go(t, uc, section) {
-        // The kernel knows nothing of it.
+        // The kernel does not know the area.
         t.sequences.set(0, 0, 0);
     }
 }
@@ -144,7 +146,7 @@ fn go(t: Current, uc: &mut UContext, section: Section) -> bool {
     true
 }
 
-/// The next instruction stands where it is to be stepped.
+/// Removes a patch of the next instruction, so that it can be stepped in place.
 fn plain(t: Current, uc: &mut UContext) {
     let at = uc.gprs.rip;
     if patches::touches(at, at + 1) {
@@ -152,7 +154,7 @@ fn plain(t: Current, uc: &mut UContext) {
     }
 }
 
-/// The next instruction is one step. `mask`: the program's.
+/// Prepares a single step of the next instruction. `mask` is the program's.
 fn hold(t: Current, uc: &mut UContext, mask: u64) {
     t.own().own_step.set(Some(OwnStep {
         kind: OwnStepKind::Section,
@@ -164,7 +166,7 @@ fn hold(t: Current, uc: &mut UContext, mask: u64) {
     park::set_tf(uc, true);
 }
 
-/// A step has been made, whose `OwnStep` is taken back; `slow`: with pages open.
+/// A step has been made, and its `OwnStep` is taken; a `slow` one had its pages open.
 pub fn made(t: Current, uc: &mut UContext, step: OwnStep, events: &Events) {
     events.iter().for_each(|e| t.own().report(e));
     if step.kind == OwnStepKind::Slow {
@@ -183,8 +185,8 @@ pub fn performed(t: Current, uc: &mut UContext) {
     }
 }
 
-/// An instruction has been made. What it has met is in `Own::pending`; `true`: the sequence is over, and that may be
-/// reported.
+/// An instruction has been executed; its events are in `Own::pending`. Returns `true` if the sequence is over, so that
+/// they may be reported.
 pub fn stepped(t: Current, uc: &mut UContext) -> bool {
     masks::close(t, uc);
     let (Some(mut section), Some(step)) = (t.own().section.get(), t.own().own_step.get()) else {
@@ -206,7 +208,7 @@ pub fn stepped(t: Current, uc: &mut UContext) -> bool {
     false
 }
 
-/// The attempt ends here, and in the abort handler if the thread is in the sequence. `false`: there was none.
+/// Ends the attempt; a thread in the sequence continues in the abort handler. Returns `false` if there was no attempt.
 pub fn abandon(t: Current, uc: &mut UContext) -> bool {
     let abort = interrupt(t, uc);
     match abort {
@@ -217,7 +219,7 @@ pub fn abandon(t: Current, uc: &mut UContext) -> bool {
     true
 }
 
-/// The attempt ends, and the thread is where it is. Where it has to go on, if in the sequence.
+/// Ends the attempt, and leaves the thread where it is. Returns the abort handler if the thread is in the sequence.
 pub fn interrupt(t: Current, uc: &mut UContext) -> Option<Option<u64>> {
     t.own().section.take()?;
     let inside = sequence(&t).filter(|s| s.has(uc.gprs.rip));
@@ -234,7 +236,7 @@ pub fn interrupt(t: Current, uc: &mut UContext) -> Option<Option<u64>> {
     Some(inside.map(|s| s.abort))
 }
 
-/// What has been met is to be told of before others change it again.
+/// Keeps the locks for the events: they must be reported before other threads change the memory again.
 fn keep_locks(t: Current) {
     let mut list = AccessList::new();
     for event in t.own().pending.get().iter() {
@@ -249,14 +251,15 @@ fn keep_locks(t: Current) {
     }
 }
 
-/// A system call on the way to the sequence may wait for others: the attempt goes on behind it.
+/// Ends the attempt for a system call on the way to the sequence, which may wait for other threads. The attempt
+/// continues after the call.
 pub fn pause(t: Current, uc: &mut UContext) -> Option<Section> {
     let section = t.own().section.get()?;
     let inside = interrupt(t, uc)?;
     (inside.is_none() && !section.entered).then_some(section)
 }
 
-/// It goes on, if the thread is where it went on from there.
+/// Continues the attempt, if the thread is where the call returned to.
 pub fn go_on(t: Current, uc: &mut UContext, section: Section, at: u64) {
     let steps = t.stepping.load(Relaxed) || park::steps_itself(t, uc);
     let same = uc.gprs.rip == at && !steps && !t.leaving.load(Relaxed);
@@ -265,7 +268,7 @@ pub fn go_on(t: Current, uc: &mut UContext, section: Section, at: u64) {
     }
 }
 
-/// The kernel forgets the area; what is written there stays.
+/// Unregisters the area with the kernel; the numbers in the area stay.
 fn withdraw(t: &Thread) -> bool {
     let numbers = Numbers::read(t);
     let done = t.sequences.withdraw() == 0;
@@ -277,19 +280,21 @@ fn withdraw(t: &Thread) -> bool {
 
 fn tell(t: &Thread, to: u64) {
     if t.sequences.tell(to) != 0 {
-        // Nobody can say what the number of the processor is from here on.
+        // From here on the number of the processor is not known.
         Numbers::NONE.write(t);
         t.sequences.set(0, 0, 0);
     }
 }
 
-/// Before a fork: the kernel would write the child's numbers to memory that it still shares with its parent.
+/// Called before a fork: the kernel would write the child's numbers to memory that the child still shares with its
+/// parent.
 pub fn before_fork(t: Current) -> bool {
     let known = t.sequences.known();
     known != 0 && known != t.sequences.at() && withdraw(&t)
 }
 
-/// After it, in the parent, or in the child, whose memory is its own. `withdrawn`: what [`before_fork`] has said.
+/// Called after a fork, in the parent, or in the child when its memory is its own. `withdrawn` is the result of
+/// [`before_fork`].
 pub fn after_fork(t: Current, withdrawn: bool) {
     if withdrawn {
         tell(&t, memory::reachable(t.sequences.at()));
@@ -309,14 +314,14 @@ impl Sequence {
     }
 }
 
-/// The one that the thread has said to be in.
+/// The sequence that the thread has declared.
 fn sequence(t: &Thread) -> Option<Sequence> {
     let at = memory::get::<u64>(t.sequences.at() + CURRENT).filter(|at| *at != 0)?;
     let [_, start, len, abort] = memory::get::<[u64; 4]>(at)?;
     Some(Sequence { start, len, abort })
 }
 
-/// What the kernel keeps in an area. Unregistering takes it away.
+/// The numbers that the kernel keeps in an area. Unregistering clears them.
 struct Numbers {
     processor: [u32; 2],
     current: u64,

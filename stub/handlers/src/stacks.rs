@@ -1,5 +1,5 @@
-//! Who calls, of calls that come from the same few places again and again: as a backtrace, without a walk where the thread's
-//! stack is one that was walked before ([`ulpf_stub_tables::stacks`]).
+//! Finds the callers of functions that are called again and again from the same few places. The result is that of a
+//! backtrace, without a walk if the thread's stack is one that was walked before ([`ulpf_stub_tables::stacks`]).
 
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::PAGE_SIZE;
@@ -15,10 +15,10 @@ use crate::runtime::{debug_registers, memory};
 use crate::unwind;
 use crate::walk::Walk;
 
-/// So many callers tell stacks apart.
+/// Callers that distinguish stacks.
 const LEVELS: usize = 3;
 
-/// The callers, innermost first, and the number that `note` has for them: of as many as `want`.
+/// The callers, innermost first, at most `want` of them, and the number that `note` returns for them.
 pub fn callers<R>(
     t: Current,
     gprs: &Gprs,
@@ -61,7 +61,7 @@ pub fn callers<R>(
     tell(number, list)
 }
 
-/// Made of where it begins, and of its innermost callers, as far as they are easily found.
+/// A key made of the stack's beginning and its innermost callers, as far as these are easily found.
 fn key(rows: &Rows, top: Top) -> u64 {
     let mut stack = frames::Stack::begin();
     let (mut key, mut place, mut sp) = (top.ip ^ top.sp << 20, Place::here(top.ip), top.sp);
@@ -79,14 +79,14 @@ fn key(rows: &Rows, top: Top) -> u64 {
     key
 }
 
-/// Does the stack that begins there have the same callers?
+/// True if the stack that begins there has the same callers.
 fn is_same(known: &Stack, gprs: &Gprs) -> bool {
     let words = known.words();
     let (from, span) = (known.top.sp, known.span);
     if debug_registers::active() || known.by_bp != 0 && known.bp != gprs.rbp {
         return false;
     }
-    // (Nobody reads what is guarded, if it can be helped.)
+    // (Guarded pages are not read, to avoid faults.)
     let mut page = from & !(PAGE_SIZE - 1);
     while page < from + span {
         if memory::reachable(page) != page {
@@ -94,6 +94,6 @@ fn is_same(known: &Stack, gprs: &Gprs) -> bool {
         }
         page += PAGE_SIZE;
     }
-    // SAFETY: reads; a fault ends it, and then some are left.
+    // SAFETY: reads only; a fault ends the comparison with words left.
     unsafe { ulpf_same(from, words.as_ptr(), words.len()) == 0 }
 }

@@ -1,15 +1,15 @@
-//! Return addresses for the log: by the unwind tables of the program's files, with framehop; in code that has
-//! none, along the frame pointers.
+//! Return addresses for the log: by the unwind tables of the program's files, with framehop; in code without tables,
+//! along the frame pointers.
 //!
 //! ```text
-//!   at rest (control/unwind.rs)          in a handler
+//!   stopped (control/unwind.rs)         in a handler
 //!   .eh_frame of each file, copied ─▶ framehop ─▶ frames
 //!   all executable mappings ────────▶ is this a return address at all?  ── no ──▶ the end of the backtrace
 //!                       ▲                                                └▶ ask, once a page: mappings may be new
 //!                       └─────────────────── Request::Unwind ◀──────────────┘
 //! ```
-//! What handlers read changes only while all of them rest. framehop allocates nothing while it unwinds; the
-//! caches that it needs for that are made beforehand, and whoever finds none free does without.
+//! Data that handlers read change only while all handlers are stopped. framehop allocates nothing while it unwinds. The
+//! caches that it needs for that are made beforehand; a thread that finds no free one uses frame pointers.
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -32,22 +32,22 @@ pub fn code() -> Option<&'static Code> {
     tables().code.as_deref()
 }
 
-/// What this thread unwinds with.
+/// The cache with which this thread unwinds.
 pub fn memory(t: Current) -> Option<TakenCache<'static>> {
     code()?.cache(t.index.load(Relaxed) as usize)
 }
 
-/// Are tables known of code in `[start, end)`, which is about to change? (Other code comes and goes without
-/// us: a JIT's, say.)
+/// True if there are tables for code in `[start, end)`, which is about to change. (Other code, such as a JIT's, comes
+/// and goes without us.)
 pub fn touches(start: u64, end: u64) -> bool {
     code().is_some_and(|c| c.touches(start, end))
 }
 
-/// A file's code has been mapped, and the rest of it may follow.
+/// A file's code has been mapped, and its other mappings may follow.
 static NEW_FILE: AtomicBool = AtomicBool::new(false);
 
-/// A call that changes mappings has been made. `true`: it is time to look for new files. The dynamic loader
-/// makes what it has relocated read-only last, before it runs any of it.
+/// Called after a call that changes mappings. Returns `true` if it is time to look for new files. As its last step,
+/// before it runs any of the code, the dynamic loader makes its relocated data read-only.
 pub fn is_loaded(nr: u64, args: &[u64; 6]) -> bool {
     const MAP_ANONYMOUS: u64 = 0x20;
     match nr as u32 {
@@ -63,7 +63,7 @@ pub fn is_loaded(nr: u64, args: &[u64; 6]) -> bool {
     }
 }
 
-/// Return addresses, innermost first, of the context that an access has left; how many.
+/// Finds the return addresses, innermost first, of the context that an access has left. Returns their number.
 pub fn backtrace(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
     let Some(code) = code() else { return 0 };
     match memory(t) {
@@ -76,7 +76,7 @@ pub fn backtrace(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usiz
     }
 }
 
-/// The same by tables alone, and what that depends on.
+/// The same by tables alone; `depends` records what the result depends on.
 pub fn walk(
     t: Current,
     code: &Code,
@@ -90,18 +90,18 @@ pub fn walk(
     found.n
 }
 
-/// Is the instruction in a library that every program has? Nobody knows before tables have been read.
+/// True if the instruction is in a library that every program has. `false` before tables have been read.
 pub fn is_runtime(pc: u64) -> bool {
     code().is_some_and(|c| c.is_runtime(pc))
 }
 
-/// Is it one that reads strings, or perhaps?
+/// Whether the instruction belongs to a function that over-reads strings.
 pub fn surplus(pc: u64) -> Surplus {
     code().map_or(Surplus::None, |c| c.surplus(pc))
 }
 
-/// From an access in such a library: return addresses up to that of the program's own call; how many. None at all if
-/// tables do not lead there: frame pointers, which these libraries do not keep, would lead anywhere.
+/// For an access in such a library: finds return addresses up to that of the program's own call. Returns their number.
+/// It is 0 if tables do not lead there: these libraries do not keep frame pointers.
 pub fn to_own_call(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize {
     let Some(code) = code() else { return 0 };
     let mut found = Found {
@@ -118,9 +118,9 @@ pub fn to_own_call(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize
     }
 }
 
-/// Does the program's allocator make this access? Then it keeps its books in memory that nobody uses.
+/// True if the program's allocator makes this access: it keeps its books in memory that is not allocated.
 pub fn is_allocators(t: Current, gprs: &Gprs, pc: u64) -> bool {
-    /// Its functions call each other, and are called by one of those with a name.
+    /// Its functions call each other, and are called by one that has a name.
     const DEPTH: usize = 6;
     let Some(code) = code().filter(|code| code.is_near_allocator(pc)) else {
         return false;
@@ -134,8 +134,8 @@ pub fn is_allocators(t: Current, gprs: &Gprs, pc: u64) -> bool {
     callers.any(|at| code.is_allocator(at.wrapping_sub(1)))
 }
 
-/// By the stub's task, at rest: is this context, or one of its innermost callers, where `is_there` says? `word` reads the
-/// program's memory.
+/// True if this context, or one of its innermost callers, is where `is_there` says. Called by the stub's task with the
+/// world stopped. `word` reads the program's memory.
 pub fn comes_from(
     gprs: &Gprs,
     word: impl Fn(u64) -> Option<u64>,
@@ -167,7 +167,8 @@ pub fn comes_from(
     false
 }
 
-/// Of a thread that dies: return addresses; how many. Where there is no code at all it has called what is none.
+/// Finds the return addresses of a thread that dies. Returns their number. A PC outside of code is taken for the target
+/// of a wrong call.
 pub fn at_death(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize {
     let Some(code) = code() else { return 0 };
     let back = memory::get::<u64>(gprs.rsp).filter(|at| code.is_code(*at));
@@ -186,7 +187,7 @@ pub fn at_death(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize {
     n + 1
 }
 
-/// Where the function that is executed was called, if tables tell.
+/// The return address of the function that is executed, if tables tell.
 pub fn caller(t: Current, gprs: &Gprs) -> Option<u64> {
     let code = code()?;
     if !code.touches(gprs.rip, gprs.rip + 1) {
@@ -202,7 +203,7 @@ struct Found<'a> {
     to: &'a mut [u64; MAX_FRAMES],
     n: usize,
     want: usize,
-    /// As far as the program's own code.
+    /// Stop at the program's own code.
     to_own: bool,
 }
 
@@ -218,7 +219,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Is this code? If it may be code that is not known yet, the thread asks later.
+    /// True if this is code. If it may be code that is not known yet, the thread asks later.
     fn knows(&self, at: u64) -> bool {
         let known = self.code.is_code(at);
         if !known && self.code.may_be_new(at) {
@@ -227,12 +228,12 @@ impl<'a> Found<'a> {
         known
     }
 
-    /// One more; `false`: it is none, or enough.
+    /// Adds an address. Returns `false` if it is not code, or if there are enough.
     fn add(&mut self, at: u64) -> bool {
         self.knows(at) && self.put(at)
     }
 
-    /// As [`Found::add`], of what is code.
+    /// As [`Found::add`], for an address that is code.
     #[inline]
     fn put(&mut self, at: u64) -> bool {
         if let Some(slot) = self.to.get_mut(self.n) {
@@ -280,7 +281,7 @@ fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory, mut depends: O
         frame = caller;
         known = memory.rows.find(place(&frame));
         if known.is_some() {
-            // Code, and no way back from a signal.
+            // Code, and not the return from a signal.
             if !found.put(frame.ip) {
                 return;
             }
@@ -305,14 +306,14 @@ fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory, mut depends: O
     }
 }
 
-/// Something else than what is remembered of places has a say.
+/// The result depends on more than the remembered rows.
 fn spoil(walk: &mut Option<&mut Walk>) {
     if let Some(walk) = walk {
         walk.is_whole = false;
     }
 }
 
-/// What is known of the place where the frame is, which is code, is kept if it is that of a file. (Other code comes and goes.)
+/// Learns the row of the frame's place, and remembers it if the place is in a file. (Other code comes and goes.)
 fn remember(code: &Code, memory: &mut Memory, frame: Frame, stack: &mut Stack) -> Row {
     let (place, at) = match frame.first {
         true => (Place::here(frame.ip), frame.ip),
@@ -326,7 +327,8 @@ fn remember(code: &Code, memory: &mut Memory, frame: Frame, stack: &mut Stack) -
     row
 }
 
-/// What a signal has interrupted, if `at` is where its handler returns to, with the stack pointer `sp`.
+/// The context that a signal has interrupted, if `at` is the return address of its handler, with the stack pointer
+/// `sp`.
 fn interrupted(at: u64, sp: u64) -> Option<Frame> {
     // mov $15,%rax; syscall
     const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];

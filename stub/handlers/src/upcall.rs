@@ -1,13 +1,13 @@
-//! A forbidden access that the kernel module has brought here without a signal (`/dev/ulpf`).
+//! A forbidden access that the kernel module reports here without a signal (`/dev/ulpf`).
 //!
 //! ```text
 //! program ─ forbidden access ─▶ ulpf_upcall: registers, vector state → the frame that a SIGSEGV would have
 //!                                  └▶ ulpf_upcall_made ─▶ entry::fault, as ever ─▶ ulpf_restorer ─▶ program
 //! ```
-//! So whatever a handler may do (rest, deliver signals, take its slow way) it can do here, and where it
-//! must it returns by rt_sigreturn(2) as from a signal. One thing a signal frame holds cannot be had
-//! without a system call: the program's signal mask. Nobody needs it unless a signal strikes, or signals
-//! are about to be blocked; whoever does that writes it down ([`mask_known`], [`interrupted`]).
+//! So a handler may do the same here as in a signal (park, deliver signals, take the slow way), and returns by
+//! rt_sigreturn(2) if it must. One part of a signal frame is not available without a system call: the program's signal
+//! mask. It is needed only if a signal strikes, or if signals are about to be blocked; the code of both cases writes it
+//! to the frame ([`mask_known`], [`interrupted`]).
 //!
 //! The module puts its frame where the kernel puts signal frames, on the thread's block.
 
@@ -25,7 +25,7 @@ use crate::runtime::asm::{gprs_asm, store_gprs};
 use crate::runtime::frame::{FP_XSTATE_MAGIC1, SW_RESERVED, UContext, fpstate_len};
 use crate::runtime::thread::{BLOCK, Current, Thread};
 
-/// In `UContext::link`: nobody has written down the program's signal mask.
+/// In `UContext::link`: the program's signal mask is missing in the frame.
 const UNMASKED: u64 = 2;
 /// Room for a context below the vector state, which is aligned to 64 bytes.
 const CONTEXT: usize = size_of::<UContext>().next_multiple_of(64);
@@ -33,12 +33,12 @@ const CONTEXT: usize = size_of::<UContext>().next_multiple_of(64);
 const HEADER: usize = 512;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 
-/// Bytes for the vector state, a multiple of 64; 0: nothing is known of it.
+/// Bytes for the vector state, a multiple of 64, or 0 if it is not known yet.
 static ROOM: AtomicU32 = AtomicU32::new(0);
-/// What the kernel writes beside the vector state in its own frames (`struct _fpx_sw_bytes`): the whole
-/// length, the components (low, high), and the image's length.
+/// Data that the kernel writes besides the vector state in its own frames (`struct _fpx_sw_bytes`): the total length,
+/// the components (low, high), and the image's length.
 static SOFTWARE: [AtomicU32; 4] = [const { AtomicU32::new(0) }; 4];
-/// Something has begun that our frames cannot hold: see [`no_more`].
+/// The program uses something that our frames cannot hold: see [`no_more`].
 static NO_MORE: AtomicBool = AtomicBool::new(false);
 
 gprs_asm!(
@@ -107,7 +107,7 @@ pub fn entry() -> Option<u64> {
     able.then_some(ulpf_upcall as *const () as u64)
 }
 
-/// Learns from a frame of the kernel's what ours must look like.
+/// Learns the layout of our frames from a frame of the kernel.
 pub fn learn(uc: &UContext) {
     if ROOM.load(Relaxed) != 0 {
         return;
@@ -123,12 +123,12 @@ pub fn learn(uc: &UContext) {
             unsafe { (uc.fpstate.add(SW_RESERVED + 4 + 4 * i) as *const u32).read_unaligned() };
         word.store(value, SeqCst);
     }
-    // All that XSAVE may write, also of what the kernel leaves out of its frames (AMX).
+    // The maximum that XSAVE may write, including components that the kernel leaves out of its frames (AMX).
     let most = cpuid(0xd, 0).ebx.max(image as u32);
     ROOM.store((most + 4).next_multiple_of(64), SeqCst);
 }
 
-/// Frames of ours would lose state from now on (AMX), or a return address (shadow stacks).
+/// Turns upcalls off: frames of ours would lose state (AMX), or a return address (shadow stacks).
 pub fn no_more() {
     NO_MORE.store(true, SeqCst);
 }
@@ -145,7 +145,7 @@ fn has_shadow_stack() -> bool {
 pub(crate) fn software_bytes(fpstate: *mut u8) {
     let word = |i: usize| SOFTWARE.get(i).map_or(0, |w| w.load(Relaxed));
     let image = word(3) as usize;
-    // SAFETY: the legacy area and the image's end lie in the room that `learn` has measured.
+    // SAFETY: the legacy area and the image's end are in the room that `learn` has measured.
     unsafe {
         let at = fpstate.add(SW_RESERVED) as *mut u32;
         at.write(FP_XSTATE_MAGIC1);
@@ -159,7 +159,7 @@ pub(crate) fn software_bytes(fpstate: *mut u8) {
     }
 }
 
-/// Our own code has met a guard (`ulpf_copy`): signals may be blocked by now, so the kernel is asked.
+/// Our own code has met a guard (`ulpf_copy`): signals may be blocked by now, so the mask is read from the kernel.
 #[cold]
 pub(crate) fn within_ourselves(t: Current, uc: &mut UContext, before: *mut UContext) {
     let noted = (uc.link & UNMASKED == 0).then_some(uc.sigmask);
@@ -175,14 +175,14 @@ pub(crate) fn within_ourselves(t: Current, uc: &mut UContext, before: *mut UCont
         )
     };
     mask_known(t, uc, mask);
-    // SAFETY: the frame of the upcall that has been interrupted, further up on this stack.
+    // SAFETY: the frame of the interrupted upcall, further up on this stack.
     match (noted, unsafe { before.as_mut() }) {
         (Some(mask), Some(outer)) => mask_known(t, outer, mask),
         _ => t.unmasked.store(before, Relaxed),
     }
 }
 
-/// The program's mask, for a frame that lacks it.
+/// Sets the program's mask in a frame that lacks it.
 pub fn mask_known(t: Current, uc: &mut UContext, mask: u64) {
     if uc.link & UNMASKED != 0 {
         uc.sigmask = mask;
@@ -191,7 +191,7 @@ pub fn mask_known(t: Current, uc: &mut UContext, mask: u64) {
     }
 }
 
-/// A signal has struck our own code while the program's mask was in force, and is put off.
+/// A signal has struck our own code under the program's mask, and is put off.
 pub fn interrupted(t: Current, rip: u64, mask: u64) {
     let (start, told) = (
         ulpf_upcall as *const () as u64,
@@ -202,14 +202,14 @@ pub fn interrupted(t: Current, rip: u64, mask: u64) {
         t.own().direct_mask.set(known.or(Some(mask)));
         return;
     }
-    // SAFETY: the frame of an upcall that is being handled: what stands here from earlier ones is
-    // cleared when a signal interrupts the program (`forget`).
+    // SAFETY: the frame of an upcall that is being handled. Frames of earlier upcalls are cleared when a signal
+    // interrupts the program (`forget`).
     if let Some(uc) = unsafe { t.unmasked.load(Relaxed).as_mut() } {
         mask_known(t, uc, mask);
     }
 }
 
-/// The program runs, so no upcall is being handled.
+/// Called when the program runs, so no upcall is being handled.
 pub fn forget(t: Current) {
     t.unmasked.store(null_mut(), Relaxed);
 }

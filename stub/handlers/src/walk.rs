@@ -1,4 +1,4 @@
-//! What a walk up the stack depends on: whoever finds the same again has the same callers ([`crate::stacks`]).
+//! Records what a walk up the stack depends on. A stack with the same values has the same callers ([`crate::stacks`]).
 
 use ulpf_lib::PAGE_SIZE;
 use ulpf_stub_tables::rows::{Row, Way};
@@ -6,14 +6,14 @@ use ulpf_stub_tables::stacks::{Stack, Top, Word};
 
 use crate::frames::Frame;
 
-/// A stack that goes over more pages is walked each time.
+/// A stack that covers more pages is walked each time.
 const MOST_PAGES: u64 = 8;
 
 pub struct Walk {
     pub stack: Stack,
-    /// By what is remembered of places alone, so that all that it depends on is known.
+    /// All steps used remembered rows, so that all dependencies are known.
     pub is_whole: bool,
-    /// Where rbp of the frame is from: how far from rsp; `None`: it is the register's.
+    /// The offset from rsp of the word that gave the frame's rbp; `None` if rbp is the register itself.
     bp_from: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Walk {
         }
     }
 
-    /// A step from `frame` to `caller`, by this row.
+    /// Records a step from `frame` to `caller`, by this row.
     pub fn step(&mut self, row: Row, frame: Frame, caller: Frame) {
         if !self.is_whole {
             return;

@@ -1,8 +1,8 @@
-//! Which sites are worth a patch: those that fault again and again.
+//! Selects sites that are worth a patch: those that fault again and again.
 //!
-//! One that is hot asks for its patch, for which the world comes to rest. Those that have faulted twice wait in a ring
-//! and get theirs at the same time, for the rest takes longer than a patch. In a page of code where accesses were hot in an
-//! earlier run, the first fault is enough (`control/patches/hot.rs` of the stub's task).
+//! A hot site requests its patch, for which the world is stopped. Sites that have faulted twice wait in a ring and are
+//! patched at the same time, since a stop takes longer than a patch. In a page of code with accesses that were hot in
+//! an earlier run, the first fault is enough (`control/patches/hot.rs` of the stub's task).
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
@@ -16,18 +16,18 @@ use crate::runtime::mapped::CHANGES;
 use crate::runtime::thread::Current;
 use crate::sections;
 
-/// What a site has to go through again that could not be patched, or whose page could not.
+/// Further faults before the next try, for a site that could not be patched, or whose page could not be prepared.
 pub const HOPELESS: i32 = 100_000;
-/// The same for one that has faulted although both are as they should be.
+/// The same for a site that has faulted although both are ready.
 pub const MISSED: i32 = 64;
 
-/// The same for one whose code was written to a moment ago.
+/// The same for a site whose code was written to a moment ago.
 const WRITTEN: i32 = 96;
 
-/// The same for one whose code, or what stands around it, may be another then.
+/// The same for a site whose code, or the code around it, may have changed by then.
 const OTHERWISE: i32 = 4096;
 
-/// What the site at `pc` has to go through again that has just been refused.
+/// Further faults before the next try, for the site at `pc` that has just been refused.
 pub fn after(pc: u64) -> i32 {
     let generated = || patches::table().code_pages(pc, pc + 1).next().is_some();
     match patches::why_not(pc) {
@@ -38,7 +38,7 @@ pub fn after(pc: u64) -> i32 {
 }
 
 const ROOM: usize = 64;
-/// So many that wait are worth a rest by themselves.
+/// Waiting sites that are worth a stop by themselves.
 const ENOUGH: u32 = 24;
 
 struct Waiting {
@@ -51,13 +51,15 @@ struct Waiting {
 /// A site that waits.
 pub struct Half {
     pub site: &'static Site,
-    /// A page that it has met, when that was (TSC), and after how many changes of the mappings.
+    /// A page that it has accessed, the time of the access (TSC), and the number of changes of the mappings at that
+    /// time.
     pub page: u64,
     pub since: u64,
     pub changes: u64,
 }
 
-/// Filled by threads, emptied by the stub's task at rest. Where one is overwritten it will be hot by itself.
+/// Filled by threads, emptied by the stub's task with the world stopped. A site whose entry is overwritten becomes hot
+/// by itself.
 static WAITING: [Waiting; ROOM] = [const {
     Waiting {
         site: AtomicPtr::new(core::ptr::null_mut()),
@@ -66,13 +68,14 @@ static WAITING: [Waiting; ROOM] = [const {
         changes: AtomicU64::new(0),
     }
 }; ROOM];
-/// How many have come since it was emptied.
+/// Sites that have come since the ring was emptied.
 static COME: AtomicU32 = AtomicU32::new(0);
 
-/// Pages of code with accesses that were hot in an earlier run, a bit for each. (Those that are so far apart share one.)
+/// Pages of code with accesses that were hot in an earlier run, a bit for each. (Pages that are this far apart share
+/// one.)
 static HINTED: [AtomicU64; HINTED_PAGES / 64] = [const { AtomicU64::new(0) }; HINTED_PAGES / 64];
 const HINTED_PAGES: usize = 1 << 16;
-/// It is kept for the next run which accesses were hot.
+/// Hot accesses are saved for the next run.
 pub static KEPT: AtomicBool = AtomicBool::new(false);
 
 fn hinted(pc: u64) -> Option<(&'static AtomicU64, u64)> {
@@ -80,7 +83,7 @@ fn hinted(pc: u64) -> Option<(&'static AtomicU64, u64)> {
     HINTED.get(page / 64).map(|word| (word, 1 << (page % 64)))
 }
 
-/// In the page of `pc` there are such accesses that have no patch yet, or there are none any more.
+/// Sets whether the page of `pc` has such accesses that are not patched yet.
 pub fn hint(pc: u64, some: bool) {
     if let Some((word, bit)) = hinted(pc) {
         match some {
@@ -90,12 +93,12 @@ pub fn hint(pc: u64, some: bool) {
     }
 }
 
-/// May there be some?
+/// True if the page of `pc` may have such accesses.
 pub fn is_hinted(pc: u64) -> bool {
     hinted(pc).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
-/// An access from this site that stops nobody: is it worth a patch?
+/// Counts an access from this site without a stop, and requests a patch if it is worth one.
 pub fn warm(t: Current, site: &'static Site, at: TargetAddr) {
     if !patches::ENABLED.load(Relaxed)
         || sections::active(t)
@@ -106,14 +109,14 @@ pub fn warm(t: Current, site: &'static Site, at: TargetAddr) {
     let after = patches::AFTER.load(Relaxed) as i32;
     let heat = site.heat.fetch_add(1, Relaxed);
     let waits = heat == after / 4 && after > 1;
-    // Where others were hot in an earlier run, the first one is enough.
+    // In a page with hints, the first access is enough.
     let known = heat == 0 && is_hinted(site.insn.pc);
     if heat >= after || known || waits && wait(site, at.page().0) {
         t.own().hot.set(Some((site, at.page().0)));
     }
 }
 
-/// `true`: enough of them wait.
+/// Adds a site to the ring. Returns `true` if enough sites wait.
 fn wait(site: &'static Site, page: u64) -> bool {
     let n = COME.fetch_add(1, Relaxed);
     if let Some(place) = WAITING.get(n as usize % ROOM) {
@@ -125,7 +128,7 @@ fn wait(site: &'static Site, page: u64) -> bool {
     n + 1 >= ENOUGH
 }
 
-/// Those that wait. The ring is empty then.
+/// Takes the waiting sites, and empties the ring.
 pub fn take() -> impl Iterator<Item = Half> {
     COME.store(0, Relaxed);
     WAITING.iter().filter_map(|w| {

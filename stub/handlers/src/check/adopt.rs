@@ -1,5 +1,6 @@
-//! A forked child's heap, in the stub that it has got: it is that of its parent's stub, whose image the child still has. Both
-//! images are the same, so each static of ours lies as far from its twin as the images are apart.
+//! Takes over a forked child's heap in the stub that the child gets. The heap belonged to the parent's stub, whose
+//! image is still mapped in the child. Both images are the same, so each static of ours lies as far from its twin as
+//! the images are apart.
 
 use core::sync::atomic::Ordering::*;
 
@@ -13,7 +14,8 @@ use crate::check::found::{count, findings};
 use ulpf_lib::{PAGE_SIZE, place};
 use ulpf_stub_tables::patches::Known;
 
-/// By the stub's task, at rest: the books are ours from now on. `false`: there are none.
+/// Takes over the books of the parent's stub. Returns `false` if the parent had no checked heap. Called by the stub's
+/// task with the world stopped.
 pub fn books(twin: Twin) -> bool {
     twin.take(&arena::START);
     twin.take(&arena::RECORDS_AT);
@@ -36,7 +38,7 @@ pub fn books(twin: Twin) -> bool {
     arena::arena() != 0
 }
 
-/// The program may touch its blocks, and nothing else; all of the arena is closed so far.
+/// Makes the program's blocks addressable. All of the arena is poisoned so far.
 pub fn open_blocks() {
     let f = findings();
     blocks::each(|block, _| {
@@ -53,11 +55,11 @@ pub fn open_blocks() {
     }
 }
 
-/// Calls `f` with each function that is served there: where it is, and the jump to us that it has to begin with.
+/// Calls `f` for each function that is served here, with its address and the jump to us that it must begin with.
 pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP])) {
     for n in 0..entries::MOST {
         let Some(ours) = entries::known(n) else { break };
-        // SAFETY: the same table of the other image, which nobody changes any more.
+        // SAFETY: the same table of the other image, which nothing changes any more.
         let there: Known = unsafe { twin.of(ours).read() };
         let on = Some(there.after).filter(|to| twin.ours(*to) != entries::way_back());
         if let (1.., Some(function)) = (there.pc, entries::function(&there))

@@ -1,4 +1,4 @@
-//! Where the checked heap is, and its locks.
+//! The address space of the checked heap, and the heap's common lock.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -6,52 +6,53 @@ use ulpf_lib::sync::lock::{Lock, Locked};
 
 /// Bytes of address space for blocks.
 pub const ARENA: u64 = 1 << ulpf_engine::patch::ARENA_BITS;
-/// Slots of one size share these bytes; large blocks have multiples of them.
+/// Bytes of a granule: slots of one size share it; large blocks have multiples of it.
 pub const GRANULE: u64 = 1 << ulpf_engine::patch::GRANULE_BITS;
-/// No slot is smaller.
+/// Bytes of the smallest slot.
 pub const SMALLEST: u64 = 32;
-/// Bytes for the words of granules.
+/// Bytes of the table that has a word for each granule.
 pub const GRANULES: u64 = ARENA / GRANULE * 8;
 
-/// Where everything is; written by the stub's task before anybody is served.
+/// Addresses of the arena and its tables. The stub's task writes them before the first call is served.
 pub static START: AtomicU64 = AtomicU64::new(0);
 pub static RECORDS_AT: AtomicU64 = AtomicU64::new(0);
 pub static GRANULES_AT: AtomicU64 = AtomicU64::new(0);
-/// So much of the arena is memory, and so much of that has been given to granules; in bytes.
+/// Bytes of the arena that are mapped memory, and bytes of those that have been given to granules.
 pub static MAPPED: AtomicU64 = AtomicU64::new(0);
 pub static CARVED: AtomicU64 = AtomicU64::new(GRANULE);
-/// It cannot grow by so many bytes, or by more.
+/// The smallest growth, in bytes, that has failed.
 pub static REFUSED: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Its first byte; 0: there is none.
+/// First byte of the arena, or 0 if no heap is checked.
 #[inline]
 pub fn arena() -> u64 {
     START.load(Relaxed)
 }
 
-/// Is the byte at `addr` in the arena?
+/// True if the byte at `addr` is in the arena.
 #[inline]
 pub fn has(addr: u64) -> bool {
     let start = arena();
     start != 0 && addr.wrapping_sub(start) < ARENA
 }
 
-/// So much of the arena is memory.
+/// Bytes of the arena that are mapped memory.
 pub fn mapped() -> u64 {
     MAPPED.load(Relaxed)
 }
 
-/// By the stub's task, at rest: it cannot grow by so many bytes. How many were too many before.
+/// Records that the arena cannot grow by `bytes`, and returns the limit known before. Called by the stub's task with
+/// the world stopped.
 pub fn refuse(bytes: u64) -> u64 {
     REFUSED.fetch_min(bytes, Relaxed)
 }
 
-/// By the stub's task, at rest: so much is memory now.
+/// Records that the arena is mapped up to `to` bytes. Called by the stub's task with the world stopped.
 pub fn grown(to: u64) {
     MAPPED.store(to, Relaxed);
 }
 
-/// As it is before there is a heap.
+/// Resets to the state before there is a heap.
 #[cfg(test)]
 pub fn reset() {
     for word in [&START, &RECORDS_AT, &GRANULES_AT, &MAPPED] {
@@ -63,8 +64,8 @@ pub fn reset() {
 
 // ---- the lock ------------------------------------------------------------------------------------
 
-/// Of what there is one of: room for granules, blocks that the program has told of, callers, reports. Whoever has a shelf's
-/// ([`super::shelf`]) may take it, not the other way round.
+/// Guards what all shelves share: room for granules, blocks of client requests, the depot of callers, reports. A thread
+/// that holds a shelf's lock ([`super::shelf`]) may take it, not the other way round.
 static LOCK: Lock = Lock::open();
 
 pub fn lock() -> Locked<'static> {

@@ -1,4 +1,4 @@
-//! What is known of the heap's memory: what each granule is for, and which block is in each slot.
+//! The books of the heap's memory: the use of each granule, and the block in each slot.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -9,38 +9,39 @@ use super::lines;
 use super::twin::Twin;
 use crate::runtime::memory;
 
-/// So many slots at most. (With more of them, which are of 128 bytes on average, the arena is not full yet; but address space
-/// of ours is scarce.)
+/// Limit of slots. (A heap of 128-byte slots, the average, would not fill the arena with that many; but our address
+/// space is scarce.)
 const MOST: u64 = 1 << 28;
 /// Bytes for the records of slots.
 pub const RECORDS: u64 = MOST * size_of::<Slot>() as u64;
-/// So many records have been given to granules; the first one is nobody's.
+/// Records that have been given to granules. Record 0 belongs to no slot.
 static GIVEN: AtomicU64 = AtomicU64::new(1);
 
-/// Are there records for another granule of whoever asks at present? To be asked, under the lock of a shelf, before there is one.
+/// True if records are left for one more granule of every shelf, since other threads may be asking now. The caller
+/// holds the lock of a shelf and asks before it takes a granule.
 pub fn has_records() -> bool {
     GIVEN.load(Relaxed) + GRANULE / SMALLEST * SHELVES as u64 <= MOST
 }
 
-/// What is known of a slot. All zero: it was never used.
+/// The record of a slot. A slot that was never used is all zero.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Slot {
     pub state: u8,
     pub by: u8,
-    /// Of a search for what is lost.
+    /// Mark of a leak search.
     pub mark: u8,
     pub asked: u8,
     /// From the slot to the block, in bytes.
     pub inside: u32,
-    /// Bytes that were asked for.
+    /// Bytes that the program asked for.
     pub size: u64,
-    /// Numbers of the depot.
+    /// Entries of the depot.
     pub allocated: u32,
     pub freed: u32,
-    /// The next one of a list, in units of 16 bytes from the beginning of the arena.
+    /// The next slot of a list, in units of 16 bytes from the beginning of the arena.
     pub next: u32,
-    /// Not 0: a forked child has it from its parent.
+    /// Not 0 if a forked child inherited the block from its parent.
     pub inherited: u32,
 }
 
@@ -48,27 +49,27 @@ pub const IN_USE: u8 = 1;
 pub const QUARANTINED: u8 = 2;
 pub const FREE: u8 = 3;
 
-/// A forked child: what its parent's stub knew is known here, too.
+/// Takes over the state of the parent's stub in a forked child.
 pub fn adopt(twin: Twin) {
     twin.take(&GIVEN);
 }
 
-/// As it is before [`begin`].
+/// Resets to the state before [`begin`].
 #[cfg(test)]
 pub fn reset() {
     GIVEN.store(1, Relaxed);
 }
 
-/// What a granule is for: its word says this in the lowest two bits, and the rest above.
+/// The use of a granule. The lowest two bits of its word hold the variant, the bits above hold the number.
 #[cfg_attr(test, derive(Debug))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Granule {
     Unused,
-    /// Slots of so many bytes.
+    /// Slots of this many bytes.
     Small(u64),
-    /// The first one of so many.
+    /// First granule of a large block, with the block's number of granules.
     Large(u64),
-    /// So many behind the first one.
+    /// A later granule of a large block, with its distance from the first one.
     Behind(u64),
 }
 
@@ -92,7 +93,7 @@ impl Granule {
     }
 }
 
-/// Where, in a granule's word, the number of its first slot's record is, 0 for none yet; and whose its slots are.
+/// Bit positions in a granule's word: the record number of its first slot (0 if it has none yet), and the owning shelf.
 const RECORD: u32 = 22;
 const OWNER: u32 = 56;
 const _: () = assert!(ARENA / GRANULE < 1 << (RECORD - 2) && MOST <= 1 << (OWNER - RECORD));
@@ -110,7 +111,8 @@ pub const EMPTY: Slot = Slot {
     inherited: 0,
 };
 
-/// The record of the slot at this offset of the arena. Those of a granule are side by side: what lies behind one is not theirs.
+/// The record of the slot at this offset of the arena. Records of a granule are side by side; the record behind the
+/// last one belongs to another granule.
 pub fn record(offset: u64) -> *mut Slot {
     let word = word(offset);
     let within = match Granule::of(word) {
@@ -122,7 +124,7 @@ pub fn record(offset: u64) -> *mut Slot {
     (RECORDS_AT.load(Relaxed) as *mut Slot).wrapping_add(number as usize)
 }
 
-/// The record of the slot at this offset is read soon.
+/// Prefetches the record of the slot at this offset.
 pub fn expect(offset: u64) {
     memory::expect(record(offset) as u64);
 }
@@ -154,13 +156,13 @@ pub fn granule(offset: u64) -> Granule {
     Granule::of(word(offset))
 }
 
-/// The number of the shelf whose its slots are: that never changes. Large blocks and what is unused are the first one's.
+/// The shelf that owns the slots there; it never changes. Large blocks and unused granules belong to the first shelf.
 pub fn owner(offset: u64) -> usize {
     (word(offset) >> OWNER) as usize
 }
 
 pub fn set_granule(offset: u64, what: Granule, owner: usize) {
-    // One that has records keeps them: it is one of a large block's, and so it will be.
+    // A granule that has records keeps them: it belongs to a large block, and always will.
     let first = match (first_record(word(offset)), what) {
         (0, Granule::Small(size)) => {
             GIVEN.fetch_add(GRANULE.checked_div(size).unwrap_or(1), Relaxed)
@@ -187,7 +189,7 @@ pub fn offset(link: u32) -> u64 {
     u64::from(link) * 16
 }
 
-/// The slot that holds the byte at `addr`: its offset, and its bytes.
+/// Offset and size in bytes of the slot that holds the byte at `addr`.
 pub fn slot_of(addr: u64) -> Option<(u64, u64)> {
     let at = addr.wrapping_sub(arena());
     if !has(addr) || at >= MAPPED.load(Relaxed) {
@@ -216,20 +218,20 @@ pub fn slot_of(addr: u64) -> Option<(u64, u64)> {
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     pub start: u64,
-    /// Bytes that were asked for.
+    /// Bytes that the program asked for.
     pub size: u64,
     pub by: By,
     pub asked: Asked,
     pub freed: bool,
-    /// A forked child has it from its parent.
+    /// A forked child inherited it from its parent.
     pub inherited: bool,
-    /// Numbers of the depot.
+    /// Entries of the depot.
     pub allocated_at: u32,
     pub freed_at: u32,
 }
 
 impl Block {
-    /// Is the byte at `addr` one of it?
+    /// True if the block contains the byte at `addr`.
     pub fn has(&self, addr: u64) -> bool {
         addr.wrapping_sub(self.start) < self.size
     }
@@ -252,7 +254,7 @@ pub fn block(slot: u64) -> Option<Block> {
     })
 }
 
-/// The block in whose slot the byte at `addr` is.
+/// The block in the slot that contains the byte at `addr`.
 pub fn near(addr: u64) -> Option<Block> {
     block(slot_of(addr)?.0)
 }
@@ -275,7 +277,8 @@ pub fn next(addr: u64) -> Option<Block> {
     }
 }
 
-/// The slot, of which this is known, is free, and the first one of this list. Under the lock of its shelf.
+/// Marks the slot with the record `known` as free and puts it at the head of `list`. The caller holds the lock of its
+/// shelf.
 pub fn put_free(list: &AtomicU32, slot: u64, known: Slot) {
     let next = list.swap(link(slot), Relaxed);
     let state = FREE;
@@ -293,7 +296,7 @@ pub fn set_next(slot: u64, next: u32) {
     put(slot, Slot { next, ..get(slot) });
 }
 
-/// All blocks that there are now are inherited.
+/// Marks all present blocks as inherited.
 pub fn inherit() {
     each(|block, _| {
         if let Some((slot, _)) = slot_of(block.start) {
@@ -308,9 +311,9 @@ pub fn inherit() {
     });
 }
 
-// ---- a search for what is lost -------------------------------------------------------------------
+// ---- leak search ---------------------------------------------------------------------------------
 
-/// Calls `f` with every block in use, and its mark. By the stub's task, at rest.
+/// Calls `f` with every block in use and its mark. Called by the stub's task with the world stopped.
 pub fn each(mut f: impl FnMut(Block, u8)) {
     each_slot(|slot, s| {
         if s.state == IN_USE
@@ -321,7 +324,7 @@ pub fn each(mut f: impl FnMut(Block, u8)) {
     });
 }
 
-/// No block is marked any more. By the stub's task, at rest.
+/// Clears the marks of all blocks. Called by the stub's task with the world stopped.
 pub fn unmark() {
     each_slot(|slot, s| {
         if s.mark != 0 {
@@ -349,8 +352,8 @@ fn each_slot(mut f: impl FnMut(u64, Slot)) {
     }
 }
 
-/// Marks the block in use that `addr` points into, if it has a lower mark; it is that then, and whether `addr` is its
-/// beginning.
+/// Marks the block in use that `addr` points into, if its present mark is lower, and returns it. The closure gets
+/// whether `addr` is the beginning of the block.
 pub fn mark(addr: u64, mark: impl FnOnce(bool) -> u8) -> Option<Block> {
     let (slot, _) = slot_of(addr)?;
     let s = get(slot);

@@ -1,18 +1,18 @@
-//! Freed slots, one behind the other.
+//! A queue of freed slots, linked through their records.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::arena::GRANULE;
 use super::blocks::{Granule, Slot, expect, get, granule, offset, set_next};
 
-/// Slots, the oldest first, each of which leads to the next one.
+/// Slots, the oldest first; each record names the next one.
 pub struct Chain {
     first: AtomicU32,
     last: AtomicU32,
     bytes: AtomicU64,
 }
 
-/// A chain that nobody else has.
+/// A chain that has been taken out and has one owner.
 pub struct Loose {
     pub first: u32,
     pub last: u32,
@@ -50,7 +50,8 @@ impl Chain {
         }
     }
 
-    /// The oldest ones, until no more than so many bytes are left. (The last one's `next` is not theirs.)
+    /// Takes the oldest slots until at most `left` bytes remain. (The `next` of the last slot taken does not belong to
+    /// the result.)
     pub fn take_until(&self, left: u64) -> Option<Loose> {
         let first = Some(self.first.load(Relaxed)).filter(|first| *first != 0)?;
         let (mut last, mut next, mut bytes) = (0, first, 0);
@@ -72,7 +73,7 @@ impl Chain {
     }
 }
 
-/// What a slot takes.
+/// Bytes that a slot counts for.
 fn bytes_of(slot: u64) -> u64 {
     let bytes = match granule(slot & !(GRANULE - 1)) {
         Granule::Small(size) => size,
@@ -82,7 +83,7 @@ fn bytes_of(slot: u64) -> u64 {
     takes(bytes)
 }
 
-/// What a freed slot of so many bytes takes: with its record, and a bit for each byte.
+/// Bytes that a freed slot of `bytes` counts for: with its record, and a bit for each byte.
 pub fn takes(bytes: u64) -> u64 {
     bytes + bytes / 8 + size_of::<Slot>() as u64
 }

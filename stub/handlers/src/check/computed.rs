@@ -1,5 +1,5 @@
-//! Code that is not optimised adds the index to the pointer first, and makes its access by the sum, a few instructions on. The
-//! pointer is where it came from, still:
+//! Finds the pointer of an access in code that is not optimised. Such code adds the index to the pointer first, and
+//! makes its access by the sum a few instructions later. The pointer may still be where it was loaded from:
 //!
 //! ```text
 //!   lea  0x0(,%rax,4),%rdx          lea  0x0(,%rax,4),%rdx
@@ -8,8 +8,8 @@
 //!   movl $0x1,(%rax)                mov  -0x18(%rbp),%eax
 //!                                   mov  %eax,(%rdx)
 //! ```
-//! or it is what is left of the sum without the index, if that register is as it was; or the base of a `lea` that made the sum.
-//! All that only where no jump leads past the sum (`jumps.rs`).
+//! Otherwise the sum minus the index is the pointer, if the index register is unchanged; or the base of the `lea` that
+//! made the sum. This holds only if no jump leads past the sum (`jumps.rs`).
 
 use ulpf_engine::access::{Insn, NO_REG};
 use ulpf_engine::cpu::Gprs;
@@ -17,35 +17,35 @@ use ulpf_engine::cpu::Gprs;
 use crate::runtime::memory;
 use crate::{engine, patches};
 
-/// So far back an addition is looked for.
+/// Bytes of code before the access that are searched for an addition.
 const BACK: usize = 32;
 const RSP: u8 = 4;
 const RBP: u8 = 5;
 
-/// How the address was made: in which register, by another one that holds the pointer or the index.
+/// How the address was made: the register of the sum, and the other register, which holds the pointer or the index.
 struct Sum {
     to: u8,
     by: u8,
-    /// `lea`, of which the pointer is the base: its index, and how often that is doubled.
+    /// For a `lea` whose base is the pointer: its index register, and the shift of the index.
     apart: Option<(u8, u8)>,
     len: usize,
 }
 
-/// What may be the pointer of an access, if the sum at `sum` was made for it.
+/// Candidates for the pointer of an access, if the sum at `sum` was made for it.
 #[derive(Default)]
 pub struct Pointers {
     pub all: [Option<u64>; 3],
     pub sum: u64,
 }
 
-/// Those of the access by `insn`, whose operand has no index.
+/// Candidates for the access by `insn`, whose operand has no index.
 pub fn pointers(insn: &Insn, gprs: &Gprs) -> Pointers {
     let mut code = [0u8; BACK];
     let from = insn.pc.wrapping_sub(BACK as u64);
     if patches::original(from, &mut code).len() != BACK {
         return Pointers::default();
     }
-    // The nearest sum that leads here by whole instructions.
+    // The nearest sum from which whole instructions lead here.
     for at in (0..=BACK - 3).rev() {
         let Some(sum) = sum(&code, at).filter(|s| s.to == insn.mem.base) else {
             continue;
@@ -77,7 +77,7 @@ pub fn pointers(insn: &Insn, gprs: &Gprs) -> Pointers {
     Pointers::default()
 }
 
-/// `add by,to`, or `lea (by,index,scale),to`, 64 bits, if it stands there.
+/// The 64-bit `add by,to` or `lea (by,index,scale),to` at `at`, if there is one.
 fn sum(code: &[u8; BACK], at: usize) -> Option<Sum> {
     let (&[rex, opcode, modrm], rest) = code.get(at..)?.split_first_chunk()?;
     let (reg, rm) = (modrm >> 3 & 7 | (rex & 4) << 1, modrm & 7 | (rex & 1) << 3);
@@ -89,7 +89,7 @@ fn sum(code: &[u8; BACK], at: usize) -> Option<Sum> {
             let index = sib >> 3 & 7 | (rex & 2) << 2;
             let base = sib & 7 | (rex & 1) << 3;
             if base & 7 == RBP || index == RSP {
-                return None; // there is none
+                return None; // no such register
             }
             (reg, base, Some((index, sib >> 6)))
         }
@@ -99,13 +99,14 @@ fn sum(code: &[u8; BACK], at: usize) -> Option<Sum> {
     (to != by).then_some(Sum { to, by, apart, len })
 }
 
-/// Which registers are as they were when the sum was made.
+/// Registers that still have the value from when the sum was made.
 struct Kept {
     by: bool,
     index: bool,
 }
 
-/// Do whole instructions stand from there to the end, none of which changes the sum? And what of the others?
+/// Returns the registers that are unchanged if whole instructions lead from `at` to the end and none of them changes
+/// the sum.
 fn stays(code: &[u8; BACK], at: usize, from: u64, sum: &Sum) -> Option<Kept> {
     let index = sum.apart.map_or(NO_REG, |(index, _)| index);
     let mut kept = Kept {
@@ -116,7 +117,7 @@ fn stays(code: &[u8; BACK], at: usize, from: u64, sum: &Sum) -> Option<Kept> {
     while at < BACK {
         let insn = engine::decode(from + at as u64, code.get(at..)?)?;
         let l = insn.layout;
-        // What is loaded, or moved from one register to another one.
+        // A load, or a move from one register to another one.
         let changed = match (l.map, l.opcode) {
             (0, 0x8b | 0x8d) | (1, 0xb6 | 0xb7 | 0xbe | 0xbf) => l.reg,
             (0, 0x89) if !l.has_mem() => l.rm,
@@ -133,7 +134,7 @@ fn stays(code: &[u8; BACK], at: usize, from: u64, sum: &Sum) -> Option<Kept> {
     (at == BACK).then_some(kept)
 }
 
-/// The load of a variable (of the frame, or a static one) that ends there: to which register, and what.
+/// The load of a variable (in the frame, or static) that ends at `end`: its register and the value.
 fn load(code: &[u8; BACK], end: usize, from: u64, gprs: &Gprs) -> Option<(u8, u64)> {
     for len in [4, 7] {
         let Some(bytes) = end.checked_sub(len).and_then(|at| code.get(at..end)) else {

@@ -1,9 +1,10 @@
-//! Who has allocated and freed: lists of return addresses, each kept once, by number.
+//! The stack depot: call stacks of allocations and frees, as lists of return addresses. Each list is kept once and has
+//! a number.
 //!
 //! ```text
 //! | heads: a u32 for each value of the hash | entry: next, frames, thread, hash, return addresses… | entry … |
 //! ```
-//! Written under the lock; an entry never changes, and is never taken away, so whoever looks for one needs none.
+//! Writers hold the lock. An entry never changes and is never removed, so readers need no lock.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -13,36 +14,36 @@ use ulpf_lib::ring::found::Trace;
 use super::arena;
 use super::twin::Twin;
 
-/// Bytes of address space for it.
+/// Bytes of address space for the depot.
 pub const LEN: u64 = 512 << 20;
 const HEADS: u64 = 1 << 17;
 /// An entry before its addresses: four words of four bytes.
 const HEAD: u64 = 16;
 
-/// Where it is; 0: there is none.
+/// Base address of the depot, or 0 if it is not mapped.
 static AT: AtomicU64 = AtomicU64::new(0);
-/// Where the next entry goes, in bytes from its beginning.
+/// Offset of the next entry from the base, in bytes.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Zeroed memory of [`LEN`] bytes is taken into use.
+/// Starts the depot in zeroed memory of [`LEN`] bytes.
 pub fn begin(at: u64) {
     NEXT.store(HEADS * 4, Relaxed);
     AT.store(at, Relaxed);
 }
 
-/// A forked child has its parent's.
+/// Takes over the parent's depot in a forked child.
 pub fn adopt(twin: Twin) {
     twin.take(&AT);
     twin.take(&NEXT);
 }
 
-/// As it is before [`begin`].
+/// Resets to the state before [`begin`].
 #[cfg(test)]
 pub fn reset() {
     AT.store(0, Relaxed);
 }
 
-/// Where it is.
+/// Base address of the depot, or 0.
 pub fn place() -> u64 {
     AT.load(Relaxed)
 }
@@ -70,14 +71,14 @@ fn hash(thread: u32, frames: &[u64]) -> u32 {
     (all ^ all >> 32) as u32
 }
 
-/// The frames of the entry with this number.
+/// The frames of this entry.
 fn frames<'a>(entry: u64) -> &'a [u64] {
     let n = get(entry + 4) as usize;
     // SAFETY: an entry of the depot, which never changes.
     unsafe { core::slice::from_raw_parts((AT.load(Relaxed) + entry + HEAD) as *const u64, n) }
 }
 
-/// The number of these; 0: there is no room.
+/// The number of this list, entered if it is new; 0 if the depot is full or not mapped.
 pub fn note(thread: u32, list: &[u64]) -> u32 {
     if AT.load(Relaxed) == 0 || list.is_empty() {
         return 0;
@@ -119,7 +120,7 @@ pub fn note(thread: u32, list: &[u64]) -> u32 {
     (entry / 8) as u32
 }
 
-/// What the number stands for.
+/// Copies the call stack with this number to `to`.
 pub fn tell(number: u32, to: &Trace) {
     let entry = u64::from(number) * 8;
     if AT.load(Relaxed) == 0 || entry < HEADS * 4 || entry >= NEXT.load(Relaxed) {

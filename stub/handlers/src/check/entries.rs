@@ -1,14 +1,15 @@
-//! How the program's calls of its allocator come here.
+//! How the program's calls of its allocator reach us.
 //!
 //! ```text
 //! malloc:  mov r11, entry n; jmp r11 ─▶ entry n: gs:[hit] = KNOWN[n]; jmp gs:[entry] ─▶ ulpf_direct ─▶ called()
 //!                                                                                            │
 //! the caller  ◀────────────── ret ◀──────────── ulpf_check_return ◀──── ulpf_direct_tail ◀───┘
 //! ```
-//! The first bytes of each function are a jump, for good; nobody executes what stood there. r11 belongs to nobody at the
-//! beginning of a function. Whoever is interrupted in an entry is at the beginning of the function again ([`leave`]), so
-//! nobody ever sees one. A thread without its area in gs faults there: it gets one, or, if gs is the program's, the
-//! call is served in the fault's handler.
+//! The first bytes of each function become a jump for good; its original first instructions are not executed any more.
+//! By the calling convention no value lives in r11 at the beginning of a function. A thread that is interrupted in an
+//! entry is put back to the beginning of the function ([`leave`]), so no context shows an entry. A thread without its
+//! area in gs faults in the entry. It gets its area there; or, if the program uses gs, the fault handler serves the
+//! call.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -23,63 +24,63 @@ use super::{requests, thunks};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 
-/// Blocks are served here. Changes at rest, once.
+/// The heap is served here. Changes once, with the world stopped.
 pub static ON: AtomicBool = AtomicBool::new(false);
-/// What one of the functions does.
+/// The functions that are served.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Function {
-    /// (size)
+    /// Arguments: (size)
     Malloc = 1,
-    /// (number, size)
+    /// Arguments: (number, size)
     Calloc,
-    /// (block, size)
+    /// Arguments: (block, size)
     Realloc,
-    /// (block, number, size)
+    /// Arguments: (block, number, size)
     Reallocarray,
-    /// (block)
+    /// Arguments: (block)
     Free,
-    /// (alignment, size)
+    /// Arguments: (alignment, size)
     Memalign,
-    /// (where the address goes, alignment, size)
+    /// Arguments: (where the address goes, alignment, size)
     PosixMemalign,
-    /// (size), at a page
+    /// Arguments: (size); the block begins at a page
     Valloc,
-    /// (size), whole pages
+    /// Arguments: (size); whole pages
     Pvalloc,
-    /// (block)
+    /// Arguments: (block)
     UsableSize,
-    /// (block), of `operator delete`
+    /// `operator delete`; arguments: (block)
     Delete,
-    /// (block), of `operator delete[]`
+    /// `operator delete[]`; arguments: (block)
     DeleteArray,
-    /// (size, …) of `operator new[]` that goes on as `operator new`
+    /// An `operator new[]` that continues as `operator new`; arguments: (size, …)
     NewArray,
-    /// (size, alignment), of an allocator's own `operator new`
+    /// An allocator's own `operator new`; arguments: (size, alignment)
     NewAligned,
-    /// (to, from, bytes): none of the allocator, as those below; it goes on as itself
+    /// Arguments: (to, from, bytes). This one and those below copy; the call continues in the original function.
     Memcpy,
     /// See above.
     Mempcpy,
-    /// (to, from)
+    /// Arguments: (to, from)
     Strcpy,
     /// See above.
     Stpcpy,
     /// See above.
     Strcat,
-    /// (to, from, at most)
+    /// Arguments: (to, from, at most)
     Strncpy,
     /// See above.
     Strncat,
 }
 
 impl Function {
-    /// Does the call go on as what has been called, or as another function?
+    /// True if the call continues, in the called function or in another one.
     pub fn goes_on(self) -> bool {
         self as u8 >= Function::Memcpy as u8 || self == Function::NewArray
     }
 
-    /// Does the call ask for a block, given its first argument, and is about none that there is?
+    /// True if the call, given its first argument, asks for a new block rather than being about an existing one.
     pub fn allocates(self, first: u64) -> bool {
         use Function::*;
         match self {
@@ -89,7 +90,7 @@ impl Function {
         }
     }
 
-    /// Is its first argument a block that there is?
+    /// True if the first argument is an existing block.
     pub fn frees_or_asks(self) -> bool {
         use Function::*;
         matches!(
@@ -98,47 +99,49 @@ impl Function {
         )
     }
 
-    /// Which of `ulpf_lib::ring::found::COPIES`.
+    /// Index in `ulpf_lib::ring::found::COPIES`.
     pub fn copies(self) -> Option<u32> {
         (self as u32).checked_sub(Function::Memcpy as u32)
     }
 }
 
-/// The functions were the program's before, and its blocks of that time still are: calls that are about such a block go on to
-/// the function itself, whose first instructions are elsewhere (`control/own_functions.rs` of the stub's task). Changes at rest.
+/// The functions served the program before we came, and blocks of that time are still in use. A call about such a block
+/// continues in the original function, whose first instructions have been moved (`control/own_functions.rs` of the
+/// stub's task). Changes with the world stopped.
 pub static PASSES: AtomicBool = AtomicBool::new(false);
 
-/// The functions are those of an allocator that gives blocks by other functions, too: calls that are about such a block go on to
-/// the function itself, as with [`PASSES`]. Changes at rest.
+/// The allocator also returns blocks from functions that are not served here. A call about such a block continues in
+/// the original function, as with [`PASSES`]. Changes with the world stopped.
 pub static OTHERS: AtomicBool = AtomicBool::new(false);
-/// Such an allocator is to serve the next call for a block: its other functions expect that it has begun.
+/// Such an allocator serves the next allocation itself: its other functions rely on its initialisation.
 static BEGINS: AtomicBool = AtomicBool::new(false);
 
-/// By the stub's task, at rest: the functions of such an allocator come here, and those for blocks that there are can go on.
+/// Records that functions of such an allocator come here, and that calls about its own blocks can continue. Called by
+/// the stub's task with the world stopped.
 pub fn has_others() {
     OTHERS.store(true, SeqCst);
     BEGINS.store(true, SeqCst);
 }
 
-/// Is the allocator itself to serve this call for a block? Once.
+/// True once, if the allocator itself must serve this call for a block.
 #[inline]
 pub fn begins_itself() -> bool {
     BEGINS.load(Relaxed) && BEGINS.swap(false, Relaxed)
 }
 
-/// Functions of allocators that a program may have, of all its files together.
+/// Limit of functions in all files of a program together.
 pub const MOST: usize = 256;
 /// Bytes of an entry.
 const ENTRY: usize = 64;
-/// Bytes of the jump, and of the first one of its two instructions.
+/// Bytes of the jump, and of the first of its two instructions.
 pub const JUMP: usize = 13;
 const STEP: usize = 10;
 
-/// What [`Area::hit`] points to.
+/// The table that [`Area::hit`] points into.
 #[repr(transparent)]
 pub struct Entries(UnsafeCell<[Known; MOST]>);
 
-// SAFETY: written by the stub's task at rest.
+// SAFETY: written by the stub's task with the world stopped.
 unsafe impl Sync for Entries {}
 
 const NOBODY: Known = Known {
@@ -155,18 +158,18 @@ const NOBODY: Known = Known {
 
 #[unsafe(no_mangle)]
 static ulpf_check_known: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
-/// The same, for calls that go on to the program's own function: `back` is where that begins now; 0: nowhere.
+/// The same for calls that continue in the program's own function. `back` is the new beginning of that function, or 0.
 static PASSED: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
-/// What stood where each function's jump is.
+/// Original bytes at the place of each jump.
 static ORIGINALS: Originals = Originals(UnsafeCell::new([[0; JUMP]; MOST]));
 
 #[repr(transparent)]
 struct Originals(UnsafeCell<[[u8; JUMP]; MOST]>);
 
-// SAFETY: written by the stub's task at rest.
+// SAFETY: written by the stub's task with the world stopped.
 unsafe impl Sync for Originals {}
 
-/// Not 0: a forked child.
+/// Not 0 in a forked child.
 #[unsafe(no_mangle)]
 static ulpf_check_asleep: AtomicU8 = AtomicU8::new(0);
 
@@ -213,15 +216,15 @@ pub fn way_back() -> u64 {
 }
 
 pub fn known(n: usize) -> Option<&'static Known> {
-    // SAFETY: written at rest.
+    // SAFETY: written with the world stopped.
     unsafe { &*ulpf_check_known.0.get() }.get(n)
 }
 
-/// One more function is to come here: the jump that its code begins with from now on. `on`: where it goes on instead of
-/// returning. By the stub's task, at rest.
+/// Adds the function at `at`, and returns the jump that its code must begin with. `on` is where the call continues
+/// instead of returning. Called by the stub's task with the world stopped.
 pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<[u8; JUMP]> {
     let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == 0 || k.pc == at))?;
-    // SAFETY: nobody executes an entry while the world rests.
+    // SAFETY: no thread executes an entry while the world is stopped.
     let slot = unsafe { (*ulpf_check_known.0.get()).get_mut(n)? };
     *slot = Known {
         pc: at,
@@ -233,19 +236,20 @@ pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<[u8; JUMP]> {
     Some(jump(entries() + (n * ENTRY) as u64))
 }
 
-/// This is what stands at the function at `at`, which is to begin with its jump. By the stub's task, at rest.
+/// Keeps the original bytes of the function at `at` before its jump is written. Called by the stub's task with the
+/// world stopped.
 pub fn keep(at: u64, original: [u8; JUMP]) {
     let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at));
-    // SAFETY: the world rests.
+    // SAFETY: the world is stopped.
     let place = n.and_then(|n| unsafe { (*ORIGINALS.0.get()).get_mut(n) });
     if let Some(place) = place {
         *place = original;
     }
 }
 
-/// What stood where the jump of the function with this number in the table is.
+/// Original bytes at the jump of function `n` of the table.
 pub fn original(n: usize) -> Option<&'static [u8; JUMP]> {
-    // SAFETY: written at rest.
+    // SAFETY: written with the world stopped.
     unsafe { &*ORIGINALS.0.get() }.get(n)
 }
 
@@ -254,17 +258,18 @@ fn jump(to: u64) -> [u8; JUMP] {
     [0x49, 0xbb, a, b, c, d, e, f, g, h, 0x41, 0xff, 0xe3]
 }
 
-/// The jump at the beginning of the function at `at`, if it comes here.
+/// The jump at the beginning of the function at `at`, if it is served.
 pub fn jump_of(at: u64) -> Option<[u8; JUMP]> {
     entry_of(at).map(jump)
 }
 
-/// The function that comes here begins at `moved` from now on, for calls that go on to it. By the stub's task, at rest.
+/// Sets the new beginning of the served function at `at`, for calls that continue in it. Called by the stub's task with
+/// the world stopped.
 pub fn pass(at: u64, moved: u64) {
     let Some(n) = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at)) else {
         return;
     };
-    // SAFETY: the world rests.
+    // SAFETY: the world is stopped.
     let passed = unsafe { (*PASSED.0.get()).get_mut(n) };
     if let (Some(passed), Some(known)) = (passed, known(n)) {
         *passed = Known {
@@ -275,25 +280,25 @@ pub fn pass(at: u64, moved: u64) {
     }
 }
 
-/// What the tail of a call is told that goes on to the program's own function.
+/// The record for the tail of a call that continues in the program's own function.
 pub fn passed(known: &Known) -> Option<&'static Known> {
     let offset = |of: &Entries| (known as *const Known as u64).wrapping_sub(of.0.get() as u64);
     let n = offset(&ulpf_check_known).min(offset(&PASSED)) as usize / size_of::<Known>();
     own(n).filter(|own| own.back != 0)
 }
 
-/// Of the function with this number in the table.
+/// The same by the function's number in the table.
 pub fn own(n: usize) -> Option<&'static Known> {
-    // SAFETY: written at rest.
+    // SAFETY: written with the world stopped.
     unsafe { &*PASSED.0.get() }.get(n)
 }
 
-/// The functions that come here, by their first bytes.
+/// Addresses of all functions that are served.
 pub fn all() -> impl Iterator<Item = u64> {
     (0..MOST).filter_map(|n| known(n).map(|k| k.pc).filter(|pc| *pc != 0))
 }
 
-/// The function in the middle of whose jump `addr` is: no instruction begins there.
+/// The function whose jump contains `addr` behind its first byte: no instruction begins there.
 pub fn around(addr: u64) -> Option<&'static Known> {
     let inside = |k: &&Known| k.pc != 0 && k.pc < addr && addr < k.pc + JUMP as u64;
     match ON.load(Relaxed) {
@@ -305,28 +310,28 @@ pub fn around(addr: u64) -> Option<&'static Known> {
     }
 }
 
-/// The function that a thread has made half of the jump of, in a step.
+/// The function of whose jump a thread has executed the first half, in a step.
 pub fn begun(pc: u64) -> Option<&'static Known> {
     around(pc)
         .filter(|k| k.pc + STEP as u64 == pc && !requests::is_request(k))
         .or_else(|| requests::stepped(pc))
 }
 
-/// What the function that begins at `at` does, if it comes here.
+/// The function that begins at `at`, if it is served.
 pub fn of(at: u64) -> Option<Function> {
     (0..MOST).find_map(|n| known(n).filter(|k| k.pc == at).and_then(function))
 }
 
-/// Where its entry is.
+/// Address of its entry.
 pub fn entry_of(at: u64) -> Option<u64> {
     let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at))?;
     Some(entries() + (n * ENTRY) as u64)
 }
 
-/// The function at `at` is mapped no more.
+/// Removes the function at `at`, whose code is unmapped.
 pub fn remove(at: u64) {
     for table in [&ulpf_check_known, &PASSED] {
-        // SAFETY: by the stub's task, at rest.
+        // SAFETY: the world is stopped.
         let slots = unsafe { &mut *table.0.get() };
         slots
             .iter_mut()
@@ -363,7 +368,7 @@ pub fn function(known: &Known) -> Option<Function> {
     ALL.into_iter().find(|f| *f as u8 == known.call)
 }
 
-/// A forked child serves itself.
+/// Makes the functions serve a forked child without the stub's task.
 pub fn fall_asleep() {
     ulpf_check_asleep.store(1, Relaxed);
 }
@@ -372,7 +377,7 @@ pub fn asleep() -> bool {
     ulpf_check_asleep.load(Relaxed) != 0
 }
 
-/// As `ret` does.
+/// Returns from the function, as `ret` does.
 pub fn go_back(uc: &mut UContext) {
     if let Some(to) = memory::get::<u64>(uc.gprs.rsp) {
         uc.gprs.rip = to;
@@ -380,7 +385,7 @@ pub fn go_back(uc: &mut UContext) {
     }
 }
 
-/// A thread that is interrupted on its way here, or back, is in its own code.
+/// Puts a thread that is interrupted on its way here, or back, into the program's own code.
 pub fn leave(uc: &mut UContext) -> bool {
     if !ON.load(Relaxed) {
         return false;

@@ -1,7 +1,7 @@
 //! The program's errno, for calls of its allocator that fail here.
 //!
-//! The C library tells where it is by a function of three instructions, `__errno_location`. The stub's task reads the
-//! function when the library is mapped; the word that the first form refers to is relocated later.
+//! A function of three instructions in the C library, `__errno_location`, returns its address. The stub's task reads
+//! the function when the library is mapped. The word that the first form refers to is relocated later.
 //! ```text
 //!  glibc          mov WORD(%rip),%rax    add %fs:0,%rax       ret
 //!  glibc, static  mov $OFFSET,%rax       add %fs:0,%rax       ret
@@ -23,7 +23,8 @@ static WORD: AtomicU64 = AtomicU64::new(0);
 /// That offset itself, or 0.
 static OFFSET: AtomicI64 = AtomicI64::new(0);
 
-/// Takes note of the function whose code this is, and which begins at `at`. By the stub's task, at rest.
+/// Reads the offset from the function with this code that begins at `at`. Called by the stub's task with the world
+/// stopped.
 pub fn learn(at: u64, code: &[u8]) {
     const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
     let (at, code) = match code.strip_prefix(ENDBR64) {
@@ -66,7 +67,7 @@ fn form(at: u64, code: &[u8]) -> Option<Form> {
     }
 }
 
-/// On a thread of the program: its errno.
+/// Sets errno of the calling thread of the program.
 pub fn set(error: u32) {
     let offset = match (WORD.load(Relaxed), OFFSET.load(Relaxed)) {
         (0, 0) => return,
@@ -79,7 +80,7 @@ pub fn set(error: u32) {
     }
 }
 
-/// Asks the kernel: the image itself uses nothing by way of fs.
+/// Asks the kernel: our image does not use fs.
 fn thread_pointer() -> u64 {
     const ARCH_GET_FS: u64 = 0x1003;
     let mut tp = 0u64;

@@ -1,17 +1,18 @@
-//! Does an access leap out of the block that its pointer leads to, over the gap, into another one? Both blocks are open, so
-//! no bit says anything. The operand does: the register that holds the pointer (RedFat, Duck, Yap, Roychoudhury, EuroSys 2022,
-//! tells blocks by the pointer, too; there the address itself says how large its block is, here the heap's books do).
+//! Finds out-of-block accesses: the pointer leads to one block, and the access goes over the redzone into another one.
+//! Both blocks are addressable, so the bits do not tell. The register that holds the pointer does. (RedFat, Duck, Yap,
+//! Roychoudhury, EuroSys 2022, also identifies blocks by the pointer. There the address itself says how large its block
+//! is; here the heap's books do.)
 //!
 //! ```text
 //!   mov %ecx,(%rax,%rdx,4)      | block A   | gap | block B |          error: the pointer is one to A
 //!              │     └────────────│── × 4 ──────────▶│
 //!              └─────────────────▶│
 //! ```
-//! Compilers also put into a register what never was a pointer: the distance from one array to another one, or an array's
-//! beginning less some index. So what is told without being asked for is what cannot well be that: the pointer leads to the very
-//! beginning of its block, and the index is multiplied. That costs nothing, and is looked at where an instruction
-//! faults, which are its first accesses until it is patched. With [`GUESSES`] any pointer into a block counts, and bodies of
-//! patches look, too (`engine/src/patch/far.rs`).
+//! Compilers also put values into registers that never were pointers: the distance between two arrays, or an array's
+//! beginning less some index. By default an access is reported only if it can hardly be one of those: the pointer leads
+//! to the very beginning of its block, and the index is multiplied. That costs nothing: it is checked when an
+//! instruction faults, so for its first accesses, until it is patched. With [`GUESSES`] any pointer into a block
+//! counts, and trampolines check, too (`engine/src/patch/far.rs`).
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -30,10 +31,10 @@ use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
 use crate::unwind;
 
-/// Guesses are told, too.
+/// Also reports accesses by pointers that may be a misreading.
 pub static GUESSES: AtomicBool = AtomicBool::new(false);
 
-/// What bodies of patches are to look up, if they look.
+/// The tables for the check in trampolines, if that check is on.
 pub fn tables() -> Option<Blocks> {
     (entries::ON.load(Relaxed) && GUESSES.load(Relaxed)).then(|| Blocks {
         heap: arena::arena(),
@@ -42,10 +43,11 @@ pub fn tables() -> Option<Blocks> {
     })
 }
 
-/// No gap is smaller.
+/// Bytes of the smallest redzone.
 const LEAST_GAP: u64 = 16;
 
-/// With [`GUESSES`]: so many faults of an instruction that has only the sum of its pointer and its index, until it is patched.
+/// With [`GUESSES`]: extra faults before an instruction is patched whose operand holds only the sum of pointer and
+/// index.
 const LATER: i32 = 2048;
 
 /// An access at `addr` by a pointer to another block.
@@ -55,7 +57,8 @@ struct Leap {
     other: Block,
 }
 
-/// The instruction at PC is about to make these accesses: is one of them such an error? And the event to stop for.
+/// Checks the accesses that the instruction at PC is about to make. Returns whether one is such an error, and the event
+/// to stop for.
 pub fn access(t: Current, gprs: &Gprs, site: &Site, list: &AccessList) -> (bool, Option<Event>) {
     let insn = &site.insn;
     if !entries::ON.load(Relaxed)
@@ -86,7 +89,7 @@ pub fn access(t: Current, gprs: &Gprs, site: &Site, list: &AccessList) -> (bool,
     }
 }
 
-/// A patch's body asks, before it makes its access: the registers are the program's.
+/// Checks an access for a trampoline that is about to make it. The registers are the program's.
 pub fn ask(t: Current, gprs: &Gprs, patched: &Known) {
     if let Some(mem) = &patched.operand
         && let Some(found) = leap(gprs, mem)
@@ -95,7 +98,7 @@ pub fn ask(t: Current, gprs: &Gprs, patched: &Known) {
     }
 }
 
-/// Bodies of patches do not look for pointers to which an index was added before.
+/// Delays the patch of an instruction whose pointer had its index added before: trampolines do not check these.
 fn wait(site: &Site, computed: bool) {
     let first = site.faults.load(Relaxed) <= 1 && site.heat.load(Relaxed) == 0;
     if computed && first && GUESSES.load(Relaxed) {
@@ -109,7 +112,7 @@ fn tell(
     found: &Leap,
     (pc, len, kind): (u64, u64, AccessKind),
 ) -> (bool, Option<Event>) {
-    // What C libraries have in a register no compiler has put there.
+    // Register values in C libraries come from hand-written code, not from a compiler.
     if unwind::surplus(pc) != Surplus::None || shadow::first_closed(found.addr, len).is_some() {
         return (false, None);
     }
@@ -140,7 +143,7 @@ fn leap(gprs: &Gprs, mem: &MemOp) -> Option<Leap> {
     if !scaled && !guesses {
         return None;
     }
-    // (An index that is not multiplied may stand in the base's place.)
+    // (The registers may be swapped: an index that is not multiplied may be encoded as the base.)
     let swapped = mem.index != NO_REG && !scaled && !arena::has(base);
     let pointer = match swapped {
         true => index(gprs, mem),
@@ -152,7 +155,8 @@ fn leap(gprs: &Gprs, mem: &MemOp) -> Option<Leap> {
     (scaled || !aside).then_some(found)
 }
 
-/// Does `pointer` lead into one block, and `addr` into another one? `start`: to its very beginning.
+/// The two blocks, if `pointer` leads into one and `addr` into another. With `start`, only a pointer to the very
+/// beginning counts.
 fn between(pointer: u64, addr: u64, start: bool) -> Option<Leap> {
     let near = addr.wrapping_sub(pointer).wrapping_add(LEAST_GAP) < 2 * LEAST_GAP;
     if near || !arena::has(addr) || !arena::has(pointer) {

@@ -1,14 +1,14 @@
-//! Where the program's files are mapped: data of theirs are no blocks of an allocator.
+//! Address ranges of the program's mapped files. Data in them are not blocks of an allocator.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-/// So many files are known. Of more, some addresses in their data may be taken for blocks.
+/// Limit of known files. With more of them, some addresses in their data may be taken for blocks.
 const MOST: usize = 512;
 
-/// `[start, end)` of each, with the zeroed data behind it.
+/// `[start, end)` of each file, including its zeroed data.
 static FILES: [[AtomicU64; 2]; MOST] = [const { [const { AtomicU64::new(0) }; 2] }; MOST];
 
-/// By the stub's task, at rest: these are all files.
+/// Sets the list of files. Called by the stub's task with the world stopped.
 pub fn are(all: impl Iterator<Item = (u64, u64)>) {
     let none = core::iter::repeat((0, 0));
     for ([start, end], (from, to)) in FILES.iter().zip(all.chain(none)) {
@@ -17,7 +17,7 @@ pub fn are(all: impl Iterator<Item = (u64, u64)>) {
     }
 }
 
-/// Is the byte at `addr` one of a file's?
+/// True if the byte at `addr` belongs to a file.
 pub fn has(addr: u64) -> bool {
     let files = FILES
         .iter()

@@ -1,11 +1,12 @@
-//! A checked heap in the test's own memory: what the stub's task does for the heap at the beginning, and when it grows.
+//! A checked heap in the test's own memory. It does the stub's task's part: at the start of the heap, and when it
+//! grows.
 //!
 //! ```text
 //! arena    | memory of a file ........ | address space only |       the program's addresses
 //! alias    | the same memory           |                            how the heap reaches it
 //! bits     | one for each byte of it   |                            closed where the arena has grown
 //! ```
-//! The heap is made of statics, so there is one fixture at a time. Dropping it puts all of them back.
+//! The heap is made of statics, so there is one fixture at a time. Dropping it resets all of them.
 
 use std::sync::atomic::Ordering::*;
 use std::sync::{Mutex, MutexGuard};
@@ -51,7 +52,7 @@ impl Drop for Map {
 
 static ONE: Mutex<()> = Mutex::new(());
 
-/// All statics of the heap are the test's, and as they are at the start of a program.
+/// Owns all statics of the heap for the test, in the state that they have at the start of a program.
 pub struct Statics(#[allow(dead_code)] MutexGuard<'static, ()>);
 
 impl Statics {
@@ -61,7 +62,7 @@ impl Statics {
         Statics(one)
     }
 
-    /// The table of bits from now on: of the address 0, in wrapping arithmetic.
+    /// Sets the table of bits: the address that address 0 has in it, in wrapping arithmetic.
     pub fn use_bits(&self, table: u64) {
         set_bits(table);
     }
@@ -74,7 +75,7 @@ impl Drop for Statics {
 }
 
 fn set_bits(table: u64) {
-    // SAFETY: whoever has `Statics` is the only one that uses the tables.
+    // SAFETY: only the owner of `Statics` uses the tables.
     unsafe { tables_mut() }.patches.tables.writes = table;
 }
 
@@ -94,7 +95,7 @@ fn reset() {
     told_list::reset();
 }
 
-/// Who asks for memory, as thread `thread`.
+/// An origin for a block that thread `thread` asks for.
 pub fn origin(thread: u32, by: By, noted: u32) -> Origin {
     let asked = Asked::Malloc;
     Origin {
@@ -107,7 +108,7 @@ pub fn origin(thread: u32, by: By, noted: u32) -> Origin {
 
 /// A heap that can grow to `most` bytes. (Fields are dropped in this order.)
 pub struct Heap {
-    /// Bytes that there can be.
+    /// Limit of the heap, in bytes.
     most: u64,
     bits: Map,
     alias: Map,
@@ -158,7 +159,7 @@ impl Heap {
         }
     }
 
-    /// What the stub's task does where the heap asks for so many bytes more.
+    /// Grows the heap by `more` bytes, as the stub's task does on request.
     pub fn grow(&self, more: u64) {
         let had = arena::mapped();
         let more = more.next_multiple_of(GRANULE);
@@ -167,12 +168,12 @@ impl Heap {
             return;
         }
         let bits = (self.bits.at + had / 8) as *mut u8;
-        // SAFETY: the bits of this memory, which nobody has yet.
+        // SAFETY: the bits of this memory, which is not in use yet.
         unsafe { bits.write_bytes(0xff, more as usize / 8) };
         arena::grown(had + more);
     }
 
-    /// The call again, after the heap has grown as it asked for; `None`: there is no memory.
+    /// Repeats the call after the heap has grown as asked; `None` if there is no memory.
     pub fn retry<T>(&self, mut call: impl FnMut() -> Result<T, NoRoom>) -> Option<T> {
         loop {
             match call() {
@@ -187,7 +188,7 @@ impl Heap {
         self.retry(|| heap::allocate(size, align, from, zeroed))
     }
 
-    /// The memory at an address of the arena, by its alias.
+    /// The memory at an address of the arena, through its alias.
     pub fn bytes(&mut self, addr: u64, len: u64) -> &mut [u8] {
         let at = addr - self.arena.at;
         assert!(at + len <= self.most);

@@ -1,11 +1,12 @@
-//! For a debugger: an access that is an error is judged before it is made, and the program stops there.
+//! With a debugger, an access is judged before it is made, and the program stops at the faulty instruction.
 //!
 //! ```text
 //! a fault · a patch's int3 ─▶ perform ─▶ stops_at ── an error that is new ─▶ a stop at the instruction
 //!                                │                                               │ the program goes on
 //!                                └──────── judged: made, and not judged again ◀──┘ perform, once more
 //! ```
-//! What is not known before (a system call's accesses, an instruction that cannot be decoded) is judged behind it.
+//! Accesses that are not known before (of system calls, and of instructions that cannot be decoded) are judged
+//! afterwards.
 
 use core::sync::atomic::Ordering::*;
 
@@ -19,7 +20,7 @@ use crate::runtime::events::{Events, Foreseen};
 use crate::runtime::thread::Current;
 use crate::sections;
 
-/// What to stop for before the instruction at PC makes these accesses; `None`: they are not known.
+/// The events to stop for before the instruction at PC makes these accesses; `None` if they are not known.
 pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>) -> Events {
     let mut events = Events::none();
     if !STOPS.load(Relaxed) {
@@ -32,7 +33,7 @@ pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>)
         i.foreseen.set(Foreseen { pc, stopped: false });
         return events;
     }
-    // (Who runs alone cannot rest.)
+    // (A thread that runs alone cannot park.)
     let Some(list) = list.filter(|_| !sections::active(t) && !i.alone.get()) else {
         return events;
     };

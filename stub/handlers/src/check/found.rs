@@ -1,4 +1,4 @@
-//! What is found, and counted, for the command.
+//! The findings and counters that the command reads.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -7,8 +7,8 @@ use ulpf_lib::ring::found::{FINDINGS_OFFSET, Findings};
 use super::entries;
 use crate::global::g;
 
-/// What is found, for the command. Nobody listens any more when we have left; then children are forked who have not even the
-/// memory for it.
+/// The findings in the shared area. `None` after a detach: the command does not read any more, and children forked then
+/// do not even have the memory.
 pub fn findings() -> Option<&'static Findings> {
     if entries::asleep() {
         return None;
@@ -18,7 +18,7 @@ pub fn findings() -> Option<&'static Findings> {
     (base != 0).then(|| unsafe { &*((base + FINDINGS_OFFSET) as *const Findings) })
 }
 
-/// A number that is counted up and down, under a lock.
+/// Adds `by` to a counter under a lock, and returns the sum.
 pub fn count(what: &AtomicU64, by: i64) -> u64 {
     let now = what.load(Relaxed).wrapping_add(by as u64);
     what.store(now, Relaxed);

@@ -1,13 +1,13 @@
-//! The checked heap itself: where blocks lie, and what is known of them.
+//! The checked heap itself: placement of blocks, and their records.
 //!
 //! ```text
-//! arena     | granule: slots of one size          | granule … | large block: several granules, and a gap |
-//! slot      | block (what was asked for) | gap |
+//! arena     | granule: slots of one size          | granule … | large block: several granules, redzone |
+//! slot      | block (bytes asked for) | redzone |
 //! granules  a word each: what it is for            known apart from the program's memory
-//! slots     a record each: size, state, who has allocated and freed
+//! slots     a record each: size, state, call stacks of malloc and free
 //! ```
-//! Each thread takes small blocks from a shelf of its own (`shelf.rs`), under the shelf's lock, held for some tens of
-//! instructions. A freed block goes through the quarantine (`quarantine.rs`) before its slot is used again.
+//! Each thread takes small blocks from a shelf of its own (`shelf.rs`), under the shelf's lock, which is held for some
+//! tens of instructions. A freed block passes the quarantine (`quarantine.rs`) before its slot is used again.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -26,31 +26,31 @@ use super::{blocks, large, quarantine, shadow, told_blocks};
 use crate::runtime::memory;
 use ulpf_stub_tables::patches::tsc;
 
-/// Slots of more bytes are large blocks.
+/// Bytes of the largest slot. Beyond it, blocks are large blocks.
 pub(super) const LARGEST: u64 = 16 << 10;
-/// Of a large block, the gap behind it at least.
+/// Least redzone behind a large block, in bytes.
 const LARGE_GAP: u64 = PAGE_SIZE;
 
-/// Bytes of a gap at least; and at most, if each is a random number from there to here.
+/// Least redzone, in bytes; and the greatest, if redzones are random, or else 0.
 static GAP: AtomicU64 = AtomicU64::new(16);
 static GAP_MOST: AtomicU64 = AtomicU64::new(0);
-/// What the next random gap is made of.
+/// State of the random generator for redzones.
 static RANDOM: AtomicU64 = AtomicU64::new(0);
 
-/// Where the heap's memory is.
+/// Memory of the heap.
 pub struct Places {
-    /// Of [`ARENA`] bytes of address space.
+    /// [`ARENA`] bytes of address space.
     pub arena: u64,
-    /// Zeroed, of [`RECORDS`] bytes.
+    /// Zeroed memory of [`RECORDS`] bytes.
     pub records: u64,
-    /// Zeroed, of [`GRANULES`] bytes.
+    /// Zeroed memory of [`GRANULES`] bytes.
     pub granules: u64,
-    /// Bytes of freed blocks that wait.
+    /// Size of the quarantine in bytes.
     pub quarantine: u64,
     pub gap: Gap,
 }
 
-/// By the stub's task, before anybody is served.
+/// Starts the heap. Called by the stub's task before the first call is served.
 pub fn begin(places: &Places) {
     RECORDS_AT.store(places.records, Relaxed);
     GRANULES_AT.store(places.granules, Relaxed);
@@ -63,7 +63,7 @@ pub fn begin(places: &Places) {
     START.store(places.arena, Relaxed);
 }
 
-/// A forked child: what its parent's stub knew is known here, too.
+/// Takes over the state of the parent's stub in a forked child.
 pub fn adopt(twin: Twin) {
     twin.take(&GAP);
     twin.take(&GAP_MOST);
@@ -97,13 +97,13 @@ pub(super) fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
     Ok(fresh)
 }
 
-/// Bytes behind the next block, at least.
+/// Least redzone behind the next block, in bytes.
 fn gap() -> u64 {
     let (least, most) = (GAP.load(Relaxed), GAP_MOST.load(Relaxed));
     if most <= least {
         return least;
     }
-    // (splitmix64: each number of the sequence gives another one that looks random.)
+    // (splitmix64: a counter whose values are mixed into random numbers.)
     let step = 0x9e37_79b9_7f4a_7c15;
     let mut n = RANDOM.fetch_add(step, Relaxed);
     n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -112,18 +112,18 @@ fn gap() -> u64 {
     least + (n ^ n >> 31).checked_rem(steps).unwrap_or(0) * 16
 }
 
-/// Who asks for a block.
+/// The origin of a request for a block.
 #[derive(Clone, Copy)]
 pub struct Origin {
-    /// The number of its thread, or whatever tells it from others.
+    /// The number of the thread, or another number that distinguishes it.
     pub thread: u32,
     pub by: By,
     pub asked: Asked,
-    /// The number of the callers in the depot.
+    /// Number of the call stack in the depot.
     pub noted: u32,
 }
 
-/// A block of so many bytes, aligned to `align`, a power of two.
+/// Allocates `size` bytes, aligned to `align`, a power of two.
 pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u64, NoRoom> {
     if size > ARENA || align > ARENA {
         return Err(NoRoom::Never);
@@ -149,7 +149,7 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
         };
         match slot {
             Ok(slot) => break (shelf, slot),
-            // (Rather than that the program gets no memory, uses of freed blocks are not found.)
+            // (Out of memory: rather reuse quarantined blocks, and miss accesses to them, than fail.)
             Err(NoRoom::Never) => drop(shelf),
             Err(grow) => return Err(grow),
         }
@@ -183,7 +183,7 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
 }
 
 fn clear(addr: u64, len: u64) {
-    // SAFETY: a block that nobody else knows yet; each window's alias is contiguous.
+    // SAFETY: a block that is not handed out yet; the alias of each window is contiguous.
     each_window(addr, len, |at, n| unsafe {
         core::ptr::write_bytes(shadow::reachable(at) as *mut u8, 0, n as usize)
     });
@@ -202,7 +202,7 @@ pub fn copy(from: u64, to: u64, len: u64) {
     }
 }
 
-/// Frees the block at `addr`, which a function of this kind was given.
+/// Frees the block at `addr`, which was passed to a function of this kind.
 pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
     let (shelf, slot, bytes) = shelf::take_of(addr).ok_or(Wrong::NoBlock)?;
     let s = get(slot);
@@ -228,7 +228,7 @@ pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
     }
     shelf.released(s.size);
     quarantine::add(shelf, slot, bytes);
-    // It is freed all the same.
+    // The block is freed even so.
     if By::of(s.by.into()) != by {
         return Err(Wrong::Mismatch);
     }
@@ -257,7 +257,7 @@ mod tests {
             zeroed: bool,
         },
         Free(Index, bool),
-        /// A pointer to somewhere in a block, or in its gap.
+        /// A pointer into a block, or into its redzone.
         FreeInside(Index, u64),
         FreeTwice(Index),
     }
@@ -294,7 +294,7 @@ mod tests {
         fill: u8,
     }
 
-    /// A freed block, and what has been freed when.
+    /// A freed block, and when it was freed.
     #[derive(Clone, Copy)]
     struct Dead {
         size: u64,
@@ -338,7 +338,7 @@ mod tests {
                 slot <= at && at + size.max(1) + 16 <= slot + slot_bytes,
                 "no gap behind it"
             );
-            // The slot is nobody else's.
+            // The slot belongs to this block alone.
             let before = self.live.range(..slot + slot_bytes).next_back();
             assert!(
                 before.is_none_or(|(start, b)| start + b.size + 16 <= slot),
@@ -362,7 +362,7 @@ mod tests {
             self.live.insert(at, live);
         }
 
-        /// A freed block is in this slot: as many bytes as the quarantine has were freed since.
+        /// A freed block was in this slot: check that as many bytes as the quarantine holds were freed since.
         fn is_quarantined_long_enough(&mut self, slot: u64, bytes: u64) {
             let end = slot + bytes;
             let is_in = |d: &(&u64, &Dead)| *d.0 < end && d.0 + d.1.size.max(1) > slot;
@@ -373,7 +373,7 @@ mod tests {
             }
         }
 
-        /// It must still be there: not enough bytes were freed after it.
+        /// True if the quarantine must still hold it: too few bytes were freed after it.
         fn is_quarantined(&self, dead: &Dead) -> bool {
             self.freed_bytes - dead.before <= self.quarantine
         }
@@ -433,7 +433,7 @@ mod tests {
                     if !all.is_empty() {
                         let at = *which.get(&all);
                         let wrong = free(at, By::Malloc, 0).expect_err("it is free");
-                        // (Later on it may have become a part of a larger free block.)
+                        // (Later it may have become a part of a larger free block.)
                         let is_gone = !self.is_quarantined(&self.dead[&at]);
                         assert!(wrong == Wrong::Twice || is_gone && wrong == Wrong::NoBlock);
                     }

@@ -1,4 +1,4 @@
-//! A call that has come by an entry ([`super::entries`]), and its end.
+//! Serves a call that came by an entry ([`super::entries`]), and ends it.
 
 use core::sync::atomic::Ordering::*;
 
@@ -24,14 +24,14 @@ use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::signals::raise;
 
-/// In a forked child, or when we have left, on the thread's own stack.
+/// Serves a call on the thread's own stack, in a forked child or after a detach.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_check_alone(a: u64, b: u64, c: u64, known: &Known) -> u64 {
     let Some(function) = function(known) else {
         return 0;
     };
     if function.goes_on() {
-        // (The function of the program's that this one would have gone on to.)
+        // (The program's function in which this call would have continued.)
         return call(known.back, [a, b, c]);
     }
     old::give_back(|free, block| {
@@ -54,9 +54,9 @@ extern "C" fn ulpf_check_alone(a: u64, b: u64, c: u64, known: &Known) -> u64 {
     }
 }
 
-/// The program's own function at `at`.
+/// Calls the program's own function at `at`.
 fn call(at: u64, [a, b, c]: [u64; 3]) -> u64 {
-    // SAFETY: where it begins now; it is called as the program has called it.
+    // SAFETY: the function's new beginning; it is called as the program has called it.
     let own: extern "C" fn(u64, u64, u64) -> u64 = unsafe { core::mem::transmute(at) };
     own(a, b, c)
 }
@@ -71,7 +71,7 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
         return told_of(t, known, gprs);
     }
     if known.back != way_back() {
-        // (Its tables tell who has called, a thunk's do not.)
+        // (The unwind tables of the function find the caller; a thunk has none.)
         gprs.rip = known.back;
     }
     let Some(function) = function(known) else {
@@ -106,7 +106,7 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
     }
 }
 
-/// A request has come.
+/// Serves a client request.
 fn told_of(t: Current, known: &Known, gprs: &mut Gprs) {
     let i = t.own();
     match breakpoint(known)
@@ -121,7 +121,7 @@ fn told_of(t: Current, known: &Known, gprs: &mut Gprs) {
     }
 }
 
-/// The rest of a call, in a signal frame: where the thread goes on.
+/// Ends a call in a signal frame: sets where the thread continues.
 pub fn finish(t: Current, uc: &mut UContext, known: &Known) {
     if t.own().unmade.take() {
         if breakpoint(known).is_none_or(|b| stop_at(t, uc, b)) {
@@ -132,7 +132,7 @@ pub fn finish(t: Current, uc: &mut UContext, known: &Known) {
     }
     let bytes = t.own().needs_room.take();
     if bytes != 0 {
-        // It is begun anew.
+        // The call starts again.
         uc.gprs.rip = known.pc;
         park::request(t, uc, Request::GrowHeap { bytes });
         return;
@@ -149,8 +149,8 @@ pub fn finish(t: Current, uc: &mut UContext, known: &Known) {
     }
 }
 
-/// Rests at the function's beginning for what is wrong with its call, as if that were still to be made. `false`: the
-/// debugger has taken the thread elsewhere.
+/// Parks at the function's beginning for errors of its call, as if the call were still to be made. Returns `false` if
+/// the debugger has moved the thread elsewhere.
 fn stop(t: Current, uc: &mut UContext, known: &Known) -> bool {
     let events = t.own().pending.replace(Events::none());
     if events.is_empty() {
@@ -161,7 +161,8 @@ fn stop(t: Current, uc: &mut UContext, known: &Known) -> bool {
     uc.gprs.rip == known.pc && !t.leaving.load(Relaxed)
 }
 
-/// A fault: is it that of an entry, because gs is not ours? Then the thread goes on at the function, or behind its call.
+/// Handles a fault in an entry that happens because gs is not ours. The thread continues at the function, or behind its
+/// call. Returns `false` for other faults.
 pub fn fault(t: Current, uc: &mut UContext) -> bool {
     if !leave(uc) {
         return false;
@@ -177,7 +178,7 @@ pub fn fault(t: Current, uc: &mut UContext) -> bool {
     true
 }
 
-/// A step has made the first half of the jump: the call is made in that step, as if it were one instruction.
+/// A step has executed the first half of the jump: the whole call is made in that step, as if it were one instruction.
 pub fn stepped(t: Current, uc: &mut UContext) -> bool {
     let Some(known) = entries::begun(uc.gprs.rip) else {
         return false;
@@ -191,7 +192,7 @@ pub fn stepped(t: Current, uc: &mut UContext) -> bool {
     true
 }
 
-/// The thread stands at the beginning of a function, and its call is made, in a signal's handler.
+/// Serves a call in a signal handler; the thread is at the beginning of a function.
 fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
     if left::LEFT.load(Relaxed) {
         // The program's own function begins there again.
@@ -232,7 +233,7 @@ fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
     }
 }
 
-/// As [`serve_here`], of a request.
+/// As [`serve_here`], for a client request.
 fn serve_request(t: Current, uc: &mut UContext, known: &Known) {
     let mut asked = false;
     let value = loop {
@@ -258,7 +259,7 @@ fn serve_request(t: Current, uc: &mut UContext, known: &Known) {
     }
 }
 
-/// A breakpoint in the middle of the function's jump, where none can be met: it is met at the function's beginning.
+/// A breakpoint inside the function's jump, where no thread can hit it: it is hit at the function's beginning.
 fn breakpoint(known: &Known) -> Option<&'static Breakpoint> {
     let jump = match requests::is_request(known) {
         true => requests::JUMP,
@@ -272,7 +273,7 @@ fn breakpoint(known: &Known) -> Option<&'static Breakpoint> {
     }
 }
 
-/// Rests for such a breakpoint before the call is made. `false`: the debugger has taken the thread elsewhere.
+/// Parks for such a breakpoint before the call is made. Returns `false` if the debugger has moved the thread elsewhere.
 fn stop_at(t: Current, uc: &mut UContext, b: &Breakpoint) -> bool {
     if !breakpoints::wants_stop(b, t, uc) {
         return true;

@@ -1,4 +1,4 @@
-//! Is this access to the arena an error?
+//! Decides whether an access to checked memory is an error.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -15,10 +15,10 @@ use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
 use crate::{engine, patches, unwind};
 
-/// Functions of C libraries that copy, and so read no byte but those that they are asked to, `[start, end)`.
+/// `[start, end)` of functions of C libraries that copy. They read no byte beyond what they are asked for.
 pub static COPIERS: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
 
-/// One more of them; by the stub's task, at rest.
+/// Adds one of these functions. Called by the stub's task with the world stopped.
 pub fn add_copier((start, end): (u64, u64)) {
     let known = |c: &&[AtomicU64; 2]| {
         let at = c[0].load(Relaxed);
@@ -30,7 +30,7 @@ pub fn add_copier((start, end): (u64, u64)) {
     }
 }
 
-/// Is some of this code in one of them?
+/// True if some of this code is in one of them.
 fn copies(start: u64, end: u64) -> bool {
     COPIERS.iter().any(|[from, to]| {
         let from = from.load(Relaxed);
@@ -38,8 +38,8 @@ fn copies(start: u64, end: u64) -> bool {
     })
 }
 
-/// May all loads of this code be of more than is used, so that they are harmless ([`is_surplus`]) if some byte of them is
-/// open? Those of one byte are no such loads.
+/// True if all loads of this code may be over-reads, which are harmless if some byte of them is addressable
+/// ([`is_surplus`]). Loads of one byte are not over-reads.
 pub fn takes_surplus(start: u64, end: u64) -> bool {
     !copies(start, end)
         && [start, end - 1]
@@ -47,9 +47,9 @@ pub fn takes_surplus(start: u64, end: u64) -> bool {
             .all(|pc| unwind::surplus(pc) != Surplus::None)
 }
 
-/// Is the instruction's access, which overlaps the arena, one that somebody should know of? The event to stop for.
+/// Reports the instruction's access, which overlaps checked memory, if it is an error. Returns the event to stop for.
 pub fn access(t: Current, gprs: &Gprs, c: &Cause) -> Option<Event> {
-    // (Judged before it was made: `foresee`.)
+    // (`foresee` judged it before it was made.)
     if c.syscall.is_none() && t.own().foreseen.get().pc == c.pc {
         return None;
     }
@@ -58,7 +58,7 @@ pub fn access(t: Current, gprs: &Gprs, c: &Cause) -> Option<Event> {
     report::access(t, gprs, c, wrong, closed, block)
 }
 
-/// As [`access`], and whether there is an error at all.
+/// As [`access`]; also returns whether there is an error at all.
 pub fn ahead(t: Current, gprs: &Gprs, c: &Cause) -> (bool, Option<Event>) {
     let Some(closed) = wrong_byte(c).filter(|at| !is_its_own(t, gprs, c, *at)) else {
         return (false, None);
@@ -67,7 +67,7 @@ pub fn ahead(t: Current, gprs: &Gprs, c: &Cause) -> (bool, Option<Event>) {
     (true, report::access(t, gprs, c, wrong, closed, block))
 }
 
-/// Does an allocator that has served the program before, or a function that it has called, use its own memory?
+/// True if an allocator that served the program before, or a function called by it, uses its own memory.
 fn is_its_own(t: Current, gprs: &Gprs, c: &Cause, closed: u64) -> bool {
     c.syscall.is_none()
         && entries::PASSES.load(Relaxed)
@@ -75,11 +75,11 @@ fn is_its_own(t: Current, gprs: &Gprs, c: &Cause, closed: u64) -> bool {
         && unwind::is_allocators(t, gprs, c.pc)
 }
 
-/// The first byte of an access that it should not touch.
+/// The first poisoned byte of an access, unless the access is harmless.
 fn wrong_byte(c: &Cause) -> Option<u64> {
     let start = shadow::checked_from(c.addr.0, c.addr.0 + c.len);
     let len = c.len.saturating_sub(start - c.addr.0);
-    // (Only its own books are there.)
+    // (It touches only its own books there.)
     if c.syscall.is_none() && old::is_allocators(c.pc) && !arena::has(start) {
         return None;
     }
@@ -88,13 +88,13 @@ fn wrong_byte(c: &Cause) -> Option<u64> {
     (!harmless).then_some(closed)
 }
 
-/// A load of more than is used ([`is_surplus`]), also where a mask leaves only some bytes of it: with AVX-512 the end of
-/// one string masks what is compared of the other one.
+/// True for an over-read ([`is_surplus`]), also if a mask selects only some of its bytes: with AVX-512 the end of one
+/// string masks the comparison of the other.
 fn is_harmless(c: &Cause) -> bool {
     if copies(c.pc, c.pc + 1) {
         return false;
     }
-    // What is left over is decoded, which costs more than the rest.
+    // Only the remaining cases are decoded, since decoding costs more than the other tests.
     is_surplus(c)
         || c.len < WIDEST
             && is_open(c.addr.0.saturating_sub(VECTORS * WIDEST), c.addr.0 + WIDEST)
@@ -104,20 +104,21 @@ fn is_harmless(c: &Cause) -> bool {
         || is_search(c)
 }
 
-/// Vectors that functions for strings look at side by side, and the bytes of the widest.
+/// Vectors that string functions examine side by side, and the bytes of the widest one.
 const VECTORS: u64 = 4;
 const WIDEST: u64 = 64;
 
-/// May any byte of `[from, to)` be read?
+/// True if some byte of `[from, to)` is addressable.
 fn is_open(from: u64, to: u64) -> bool {
     let from = shadow::checked_from(from, to);
     shadow::first_open(from, to.saturating_sub(from)).is_some()
 }
 
-/// An aligned word or vector, some of which may be read, crosses into no other page; and functions for strings look at up
-/// to four vectors side by side for an end that is in the part that may be read. They align one string, and then look at
-/// what stands before it, too; the other one of two, and the first vectors of each, lie anywhere. Older ones load a vector
-/// by its halves. The last bytes of a string may be loaded as a word of two, which holds the one behind them, too.
+/// True for the over-reads of string functions. An aligned word or vector with some addressable bytes crosses into no
+/// other page. String functions search up to four vectors side by side for an end in the addressable part. They align
+/// one string and also read the bytes before it; the other string, and the first vectors of each, may be unaligned.
+/// Older functions load a vector by halves. The last byte of a string may be loaded as a word of two bytes, with the
+/// byte behind it.
 fn is_surplus(c: &Cause) -> bool {
     let (addr, len) = (c.addr.0, c.len);
     if len < 2 {
@@ -143,8 +144,8 @@ fn is_surplus(c: &Cause) -> bool {
     }
 }
 
-/// A byte of an aligned word, some of which may be read, by its distance from the word: strspn and strcspn, where they are
-/// written in C, look at four bytes before they ask which one was the end.
+/// True for one byte of an aligned word of four with some addressable bytes before it. The C versions of strspn and
+/// strcspn examine four bytes before they ask which one was the end.
 fn is_one_of_four(c: &Cause) -> bool {
     let word = c.addr.0 & !3;
     c.len == 1
@@ -157,10 +158,10 @@ fn is_one_of_four(c: &Cause) -> bool {
         })
 }
 
-/// An aligned word of four, some of which may be read, that is asked for a zero byte by arithmetic: a strlen that the
-/// compiler has inlined (GCC's -minline-all-stringops and -Os), in any function.
+/// True for a load of an aligned, partly addressable word of four bytes that is tested for a zero byte by arithmetic.
+/// Compilers inline such a strlen in any function (GCC's -minline-all-stringops and -Os).
 fn is_search(c: &Cause) -> bool {
-    /// So far behind the load stands the mask of the bytes' highest bits, with all that comes before it.
+    /// Bytes of code behind the load within which the mask of the bytes' highest bits must appear.
     const NEAR: usize = 48;
     const MASK: [u8; 4] = [0x80; 4];
     let addr = c.addr.0;
@@ -172,18 +173,18 @@ fn is_search(c: &Cause) -> bool {
             .any(|bytes| bytes == MASK)
 }
 
-/// Does a mask say which bytes of its operand the instruction touches?
+/// True if a mask selects the bytes of its operand that the instruction touches.
 fn is_masked(pc: u64) -> bool {
     instruction(pc).is_some_and(|insn| insn.class == Class::MaskedEvex)
 }
 
-/// The program's own instruction there.
+/// The program's original instruction at `pc`.
 fn instruction(pc: u64) -> Option<Insn> {
     let mut bytes = [0u8; 15];
     engine::decode(pc, patches::original(pc, &mut bytes))
 }
 
-/// What the byte belongs to: a freed block that it was in, or the block that is nearest.
+/// The block that the byte belongs to: the freed block that contains it, or the nearest block.
 pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     let is_one = |b: &Block| b.size > 0 || b.allocated_at != 0;
     let here = known::near(at).filter(is_one);
@@ -193,7 +194,7 @@ pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     {
         return (Wrong::Freed, here);
     }
-    // What a block in use has that is closed, the program has closed itself; and so what is of no heap.
+    // Poisoned bytes inside a block in use, and in memory of no heap, were poisoned by client requests.
     let inside = here.filter(|b| !b.freed && b.has(at));
     if inside.is_some() || regions::is_told(at) {
         return told_blocks::judge(at, inside);
@@ -203,7 +204,7 @@ pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
         true => b.start - at,
         false => at - (b.start + b.size) + 1,
     };
-    // Where both are as near, what lies behind the one that is in use is more likely.
+    // At equal distance, an access behind the block in use is more likely.
     let nearest = match (here, next) {
         (Some(a), Some(b)) if distance(&b) < distance(&a) && (!b.freed || a.freed) => Some(b),
         (Some(a), Some(b)) if a.freed && !b.freed && distance(&b) <= 16 => Some(b),

@@ -1,17 +1,18 @@
-//! Does code come to an access by a jump over what stands before it? What a straight reading makes of the registers is not so
-//! then. Read are the direct jumps and branches of the code around: where a function is, nobody needs to know.
+//! Finds out whether a jump leads to an access over the instructions before it. A straight-line reading of the
+//! registers is wrong then. The direct jumps and branches of the surrounding code are read; the bounds of the function
+//! are not needed.
 
 use crate::{engine, patches};
 
-/// So far away a jump is looked for on each side, bytes. (Few functions are longer.)
+/// Bytes on each side that are searched for a jump. (Few functions are longer.)
 const REACH: u64 = 64 << 10;
 const PIECE: usize = 2048;
 /// `jcc rel32`
 const LONGEST: usize = 6;
-/// From anywhere, decoding comes to where instructions begin within so many bytes.
+/// Bytes within which decoding from an arbitrary byte meets the real instruction boundaries.
 const SETTLES: u64 = 64;
 
-/// Does a jump lead behind `from`, and not behind `to`?
+/// True if a jump leads behind `from`, and not behind `to`.
 pub fn come_between(from: u64, to: u64) -> bool {
     let lands = |target: u64| target > from && target <= to;
     let step = PIECE - LONGEST;
@@ -31,8 +32,8 @@ fn far_pieces(around: u64, step: usize) -> impl Iterator<Item = u64> {
     (first..around.saturating_add(REACH)).step_by(step)
 }
 
-/// The length of a jump with 32 bits that would stand there, and how far it leads from its end. At any byte: that others
-/// look like one and lead to just this place hardly happens.
+/// The length and displacement of a 32-bit jump at this byte. Any byte is tried: other bytes hardly ever look like a
+/// jump to just this range.
 fn far_jump(code: &[u8]) -> Option<(usize, i64)> {
     let (len, by) = match *code {
         [0xe9, a, b, c, d, ..] => (5, [a, b, c, d]),
@@ -42,8 +43,8 @@ fn far_jump(code: &[u8]) -> Option<(usize, i64)> {
     Some((len, i32::from_le_bytes(by).into()))
 }
 
-/// Does one with 8 bits, of the instructions from there on, lead there? They are read one by one: single bytes look like
-/// such a jump often.
+/// True if an 8-bit jump among the instructions from there on has such a target. They are decoded one by one, since
+/// single bytes often look like such a jump.
 fn near(from: u64, lands: &impl Fn(u64) -> bool) -> bool {
     let mut code = [0u8; 2 * (i8::MAX as usize + SETTLES as usize)];
     let code = patches::original(from, &mut code);

@@ -1,10 +1,10 @@
-//! Blocks of the arena, and those from before.
+//! Blocks of the arena, and blocks from before the heap was checked.
 
 use super::blocks::{self, Block};
 use super::regions::has;
 use super::{arena, old, regions};
 
-/// The block that the byte at `addr` belongs to, or is near to.
+/// The block that contains the byte at `addr`, or a near one.
 pub fn near(addr: u64) -> Option<Block> {
     match arena::has(addr) {
         true => blocks::near(addr),
@@ -21,7 +21,7 @@ pub fn at(addr: u64) -> Option<Block> {
     }
 }
 
-/// The next one behind the byte at `addr`.
+/// The next block behind the byte at `addr`.
 pub fn next(addr: u64) -> Option<Block> {
     match arena::has(addr) {
         true => blocks::next(addr),

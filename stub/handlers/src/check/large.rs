@@ -1,4 +1,4 @@
-//! Large blocks: whole granules, of which the free ones are joined again.
+//! Large blocks: whole granules. Free ones are joined again.
 //!
 //! ```text
 //! free blocks by size, as powers of two of granules ── none that is large enough ──▶ neighbours become one ──▶ new granules
@@ -14,20 +14,20 @@ use super::blocks::{
 use super::room::{self, NoRoom};
 use super::twin::Twin;
 
-/// The shelf that has them.
+/// The shelf that owns them.
 pub const SHELF: usize = 0;
 
 const SIZES: usize = (ARENA / GRANULE).ilog2() as usize + 1;
-/// Free blocks of the same power of two that are looked at for one that fits.
+/// Limit of free blocks of one power of two that are tried.
 const TRIES: usize = 64;
-/// Neighbours are looked for when this share of all granules has become free since, and so many at least.
+/// Neighbours are joined when this share of all granules has become free since the last time, and at least `LEAST`.
 const SHARE: u64 = 64;
 const LEAST: u64 = 16;
 
 struct Free {
-    /// By power of two: the first one of a list.
+    /// Heads of the lists, by power of two.
     lists: [AtomicU32; SIZES],
-    /// Granules in them; and how many there were at least since neighbours were looked for.
+    /// Granules in the lists; and the least number of them since the last join.
     granules: AtomicU64,
     joined: AtomicU64,
 }
@@ -38,18 +38,18 @@ static ALL: Free = Free {
     joined: AtomicU64::new(0),
 };
 
-/// A forked child: what its parent's stub knew is known here, too.
+/// Takes over the state of the parent's stub in a forked child.
 pub fn adopt(twin: Twin) {
     twin.take(&ALL);
 }
 
-/// As it is without any free block.
+/// Resets to the state without any free block.
 #[cfg(test)]
 pub fn reset() {
     super::twin::clear(&ALL);
 }
 
-/// The slot of a block that needs so many bytes, with its gap.
+/// A slot for a block of `need` bytes, including its redzone.
 pub fn take(need: u64) -> Result<u64, NoRoom> {
     let granules = need.div_ceil(GRANULE);
     if let Some(slot) = find(granules) {
@@ -69,7 +69,7 @@ pub fn take(need: u64) -> Result<u64, NoRoom> {
     Ok(slot)
 }
 
-/// The slot, of so many granules, may be used again. `known`: what is known of it.
+/// Puts back a free slot of `granules` granules, with its record `known`.
 pub fn put_back(slot: u64, granules: u64, known: Slot) {
     let Some(list) = list(granules) else { return };
     put_free(list, slot, known);
@@ -87,10 +87,10 @@ fn size(slot: u64) -> u64 {
     }
 }
 
-/// A free one that is large enough, without what is left of it.
+/// Takes a free slot that is large enough, and puts the rest back.
 fn find(granules: u64) -> Option<u64> {
     let own = granules.max(1).ilog2() as usize;
-    // (Those of greater powers are all large enough.)
+    // (All slots of greater powers are large enough.)
     for list in ALL.lists.get(own..).unwrap_or_default() {
         let (mut before, mut at) = (0, list.load(Relaxed));
         for _ in 0..TRIES {
@@ -126,14 +126,14 @@ fn is_worth_joining(granules: u64) -> bool {
     free >= granules && new >= (CARVED.load(Relaxed) / GRANULE / SHARE).max(LEAST)
 }
 
-/// Free blocks side by side become one.
+/// Joins free blocks that are side by side.
 fn join() {
     for list in &ALL.lists {
         list.store(0, Relaxed);
     }
     ALL.granules.store(0, Relaxed);
     let end = CARVED.load(Relaxed);
-    // The first one of those that are side by side, how many there are, and their granules.
+    // The current run of free blocks: the first one, their number, and their granules.
     let mut run = (0, 0, 0);
     let mut at = GRANULE;
     while at < end {
@@ -191,7 +191,7 @@ mod tests {
         heap.retry(|| take(granules * GRANULE)).expect("room")
     }
 
-    /// As the shelf does it.
+    /// Frees as the shelf does.
     fn free(slot: u64) {
         put_back(slot, size(slot), get(slot));
     }
@@ -247,7 +247,7 @@ mod tests {
     fn without_memory_there_is_none() {
         let heap = Heap::new(1 << 20, 0);
         assert!(heap.retry(|| take(2 << 20)).is_none());
-        // Less than that may still be there.
+        // A smaller block may still fit.
         assert!(heap.retry(|| take(256 << 10)).is_some());
         assert_eq!(arena::mapped(), (256 << 10) + GRANULE);
     }
@@ -282,7 +282,7 @@ mod tests {
             carved(),
             "granules got lost"
         );
-        // What is in the lists is free, and where its size belongs.
+        // Each slot in the lists is free, and in the list of its size.
         let mut free = 0;
         for (power, list) in ALL.lists.iter().enumerate() {
             let mut at = list.load(Relaxed);

@@ -1,5 +1,5 @@
-//! Which block a byte belongs to, in a form that bodies of patches can read in a few instructions (`engine/src/patch/far.rs`);
-//! only where they ask for it ([`super::far::GUESSES`]).
+//! Maps a byte to its block in a form that trampolines read in a few instructions (`engine/src/patch/far.rs`).
+//! Maintained only with [`super::far::GUESSES`].
 //!
 //! ```text
 //! owners   a word for each granule: 0 if slots share it, else the number of the large block's first one, plus 1
@@ -10,25 +10,25 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::arena::{ARENA, GRANULE};
 
-/// No slot begins elsewhere than at a multiple of that.
+/// Slots begin at multiples of this.
 const LINE: u64 = 16;
 /// Bytes of both tables.
 pub const OWNERS: u64 = ARENA / GRANULE * size_of::<u32>() as u64;
 pub const LINES: u64 = ARENA / LINE * size_of::<u16>() as u64;
 
-/// Where they are; 0: nobody reads them.
+/// Addresses of the tables, or 0 if trampolines do not use them.
 pub static OWNERS_AT: AtomicU64 = AtomicU64::new(0);
 pub static LINES_AT: AtomicU64 = AtomicU64::new(0);
 
-/// As it is while nobody reads them.
+/// Resets to the state without the tables.
 #[cfg(test)]
 pub fn reset() {
     OWNERS_AT.store(0, Relaxed);
     LINES_AT.store(0, Relaxed);
 }
 
-/// Slots of so many bytes share the granule from now on; or it is one of a large block that begins so many granules before. Under
-/// the lock of its shelf.
+/// Enters a granule in the tables: slots of this many bytes share it, or it belongs to a large block that begins
+/// `before` granules earlier. The caller holds the lock of its shelf.
 pub fn settle(offset: u64, slots: Option<u64>, before: u64) {
     let (owners, lines) = (OWNERS_AT.load(Relaxed), LINES_AT.load(Relaxed));
     if owners == 0 || lines == 0 {

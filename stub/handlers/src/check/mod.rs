@@ -1,5 +1,5 @@
-//! A checked heap (`ulpf check`): the program's malloc and free are served here, from memory in which every byte that
-//! nobody may touch is watched.
+//! A checked heap (`ulpf check`): the program's malloc and free are served here, from memory in which every poisoned
+//! byte is watched.
 //!
 //! ```text
 //!  malloc, free, operator delete …   their first bytes: a jump ─▶ hooks.rs ─▶ `direct` ─▶ called()
@@ -9,19 +9,20 @@
 //!                                                                             │
 //!  an access ─▶ a fault, or a trampoline: bits of the bytes ── set ──▶ hits.rs ─▶ judge.rs ─▶ report.rs
 //! ```
-//! The arena is one stretch of address space that grows by chunks; each is one watch for all accesses, of which the
-//! part is [`Part::Checked`](ulpf_stub_tables::attributes::Part): not its range decides what is a hit, but the bits
-//! with which trampolines of patches decide, too. A byte of the arena has a bit that says: nobody may touch this. So
-//! malloc and free change bits and nothing else, on the calling thread, without anybody's rest.
+//! The arena is one stretch of address space that grows by chunks. Each chunk is one watch for all accesses whose part
+//! is [`Part::Checked`](ulpf_stub_tables::attributes::Part): the range does not decide what is a hit. The bits do, by
+//! which trampolines decide, too. Each byte of the arena has a bit that is set if the byte is poisoned. So malloc and
+//! free change bits and nothing else, on the calling thread, without stopping other threads.
 //!
-//! What a program says itself, by Valgrind's client requests, comes the same way (`requests.rs`) and changes bits, too
-//! (`told.rs`, `told_blocks.rs`), also of other memory, which is watched from then on (`regions.rs`); blocks of its own allocators are in lists
-//! of their own (`told_list.rs`).
+//! Client requests of the program (Valgrind's) come the same way (`requests.rs`) and change bits, too (`told.rs`,
+//! `told_blocks.rs`). They may be about other memory, which is watched from then on (`regions.rs`). Blocks of the
+//! program's own allocators are in separate lists (`told_list.rs`).
 //!
-//! What is known of blocks lies apart from them (`blocks.rs`), where no stray store of the program leads by accident.
+//! The records of blocks are kept apart from the blocks (`blocks.rs`), where stray stores of the program are unlikely
+//! to hit.
 //!
-//! A forked child has everything here as a copy, but no guards: there the functions go on serving its blocks, on its own
-//! stack, and check nothing ([`alone`]); if it is followed, its own stub takes the books over (`adopt.rs`).
+//! A forked child has a copy of all this, but no guards. There the functions continue to serve its blocks, on its own
+//! stack, and check nothing ([`alone`]). If the child is followed, its own stub takes over the books (`adopt.rs`).
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -64,19 +65,19 @@ pub mod told_blocks;
 pub mod told_list;
 pub mod twin;
 
-/// Blocks that are left at the end are looked for.
+/// Blocks left at the end of the program are searched.
 pub static LEAKS: AtomicBool = AtomicBool::new(false);
 
 /// A debugger wants the program to stop at its errors.
 pub static STOPS: AtomicBool = AtomicBool::new(false);
 
-/// A heap is checked, and nobody but that looks: its bits are all that there are.
+/// True if a heap is checked and no debugger stops at its errors: then the bits alone decide.
 pub fn has_no_debugger() -> bool {
     entries::ON.load(Relaxed) && !STOPS.load(Relaxed)
 }
 
-/// A forked child, or a program that the debugger lets go, has the heap and nothing that watches it: its functions go on,
-/// and tell nothing. (One that ran before, and holds no block of ours, needs none of that: [`left`].)
+/// A forked child, or a program after a detach, has the heap and nothing that watches it. Its functions continue, and
+/// report nothing. (A program that ran before and holds no block of ours needs none of that: [`left`].)
 pub fn alone() {
     if entries::ON.load(Relaxed) {
         entries::fall_asleep();
@@ -86,13 +87,12 @@ pub fn alone() {
     }
 }
 
-/// Does a program that we leave go on to allocate by what lies in our image, and in our memory? One that had no allocator before
-/// us does.
+/// True if a program allocates from our image and memory after a detach. That is so if it had no allocator before us.
 pub fn stays() -> bool {
     entries::ON.load(Relaxed) && !left::LEFT.load(Relaxed)
 }
 
-/// Does a child of a fork need what lies in our image, and in our memory?
+/// True if a forked child needs our image and memory.
 pub fn stays_in_child() -> bool {
     entries::ON.load(Relaxed)
 }

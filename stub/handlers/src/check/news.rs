@@ -1,13 +1,13 @@
-//! By which kind of function memory is asked for.
+//! Allocation family of a block: malloc, new or new[].
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_lib::ring::found::By;
 
-/// `operator new` and `operator new[]`: where they are, and which.
+/// Ranges of `operator new` and `operator new[]`, and the kind of each.
 pub static NEWS: [[AtomicU64; 3]; 64] = [const { [const { AtomicU64::new(0) }; 3] }; 64];
 
-/// One more of them. By the stub's task, at rest.
+/// Adds one of them. Called by the stub's task with the world stopped.
 pub fn add_new((start, end): (u64, u64), by: By) {
     let free = |n: &&[AtomicU64; 3]| {
         let at = n[0].load(Relaxed);
@@ -20,7 +20,7 @@ pub fn add_new((start, end): (u64, u64), by: By) {
     }
 }
 
-/// By which kind of function memory is asked for, given who calls malloc.
+/// The allocation family, given the callers of malloc.
 pub fn by(callers: &[u64]) -> By {
     let of = |at: &u64| {
         let at = at.wrapping_sub(1);

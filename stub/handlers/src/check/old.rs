@@ -1,8 +1,8 @@
-//! Blocks that the program had before its heap was checked, where they are known (`control/glibc.rs` of the stub's task): watched
-//! as those of the arena are.
+//! Blocks that the program had before its heap was checked, where they are known (`control/glibc.rs` of the stub's
+//! task). They are watched as the blocks of the arena are.
 //!
-//! The program's allocator does not get them back as long as we are here, so it has no reason to touch its heap: what the
-//! program frees is closed, and given to it when we have left ([`give_back`]).
+//! The program's allocator does not get them back while we are attached, so it has no reason to touch its heap. A block
+//! that the program frees is poisoned, and is given to the allocator after a detach ([`give_back`]).
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -11,23 +11,23 @@ use super::regions::{has, old_regions};
 use super::shadow;
 use ulpf_lib::ring::found::{Asked, By, Wrong};
 
-/// A block. Its state and who has freed it change, nothing else.
+/// A block. Only its state and the call stack that freed it change.
 #[repr(C)]
 pub struct OldBlock {
     pub start: u64,
     /// Bytes that the program may use.
     pub size: u64,
     pub state: AtomicU32,
-    /// A number of the depot.
+    /// Entry of the depot.
     pub freed: AtomicU32,
 }
 
 pub const IN_USE: u32 = 0;
-/// The allocator has it already.
+/// The allocator has it back already.
 pub const FREED_BEFORE: u32 = 1;
-/// The allocator is to get it when we have left.
+/// The allocator gets it after a detach.
 pub const FREED: u32 = 2;
-/// And has.
+/// The allocator has got it after a detach.
 pub const GIVEN_BACK: u32 = 3;
 
 impl OldBlock {
@@ -49,18 +49,18 @@ impl OldBlock {
     }
 }
 
-/// The blocks, ascending: where they are, and how many.
+/// Address and number of the blocks, which are sorted by address.
 static BLOCKS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// The code of the allocator, `[start, end)`.
 static ALLOCATOR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Where the allocator's own free begins now.
+/// New beginning of the allocator's own free.
 static OWN_FREE: AtomicU64 = AtomicU64::new(0);
-/// The blocks before this one have been looked at by [`give_back`].
+/// Blocks before this index have been examined by [`give_back`].
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 
-// ---- by the stub's task, at rest -------------------------------------------------------------------
+// ---- by the stub's task, with the world stopped -------------------------------------------------
 
-/// These are the blocks; `at` is memory of ours.
+/// Sets the blocks; `at` is memory of ours.
 pub fn begin((at, blocks): (u64, u64), allocator: (u64, u64), free: u64) {
     OWN_FREE.store(free, Relaxed);
     let put = |words: &[AtomicU64; 2], values: [u64; 2]| {
@@ -73,14 +73,14 @@ pub fn begin((at, blocks): (u64, u64), allocator: (u64, u64), free: u64) {
     put(&ALLOCATOR, [allocator.0, allocator.1]);
 }
 
-/// All bytes that the program may not touch are closed; all of the region is open so far.
+/// Poisons all bytes that the program may not touch. All of the region is addressable so far.
 pub fn close_all() {
     for (start, end) in old_regions() {
         shadow::open(start, end - start);
         let from = index_behind(start);
         let within = blocks().iter().skip(from);
         for block in within.take_while(|b| b.start < end) {
-            // The word before it is its size, of which the allocator alone knows.
+            // The word before it is its size, which only the allocator uses.
             shadow::close(block.start - 8, 8);
             if !block.is(IN_USE) {
                 shadow::close(block.start, block.size);
@@ -89,14 +89,14 @@ pub fn close_all() {
     }
 }
 
-/// As it is before [`begin`].
+/// Resets to the state before [`begin`].
 #[cfg(test)]
 pub fn reset() {
     begin((0, 0), (0, 0), 0);
     LOOKED.store(0, Relaxed);
 }
 
-// ---- what handlers ask ---------------------------------------------------------------------------
+// ---- queries of handlers -------------------------------------------------------------------------
 
 fn blocks() -> &'static [OldBlock] {
     let [at, len] = &BLOCKS;
@@ -108,7 +108,7 @@ fn blocks() -> &'static [OldBlock] {
     }
 }
 
-/// The first block that begins behind this byte.
+/// Index of the first block that begins behind this byte.
 fn index_behind(addr: u64) -> usize {
     blocks().partition_point(|b| b.start <= addr)
 }
@@ -123,25 +123,25 @@ pub fn at(addr: u64) -> Option<Block> {
     find(addr).map(OldBlock::block)
 }
 
-/// The block that has this byte, or the last one before it.
+/// The block that contains this byte, or the last one before it.
 pub fn near(addr: u64) -> Option<Block> {
     let before = blocks().get(index_behind(addr).checked_sub(1)?);
     before.map(OldBlock::block).filter(|_| has(addr))
 }
 
-/// The next one behind this byte.
+/// The next block behind this byte.
 pub fn next(addr: u64) -> Option<Block> {
     blocks().get(index_behind(addr)).map(OldBlock::block)
 }
 
-/// Is it the allocator's own code?
+/// True if this is the allocator's own code.
 pub fn is_allocators(pc: u64) -> bool {
     let [start, end] = &ALLOCATOR;
     pc >= start.load(Relaxed) && pc < end.load(Relaxed)
 }
 
-/// Is a call about this address served by us? What is no known block, and in none, is the allocator's affair; and so is what it
-/// had already when we came: it gives up the cache of a thread that ends.
+/// True if a call about this address is served by us. The allocator itself handles addresses outside all known blocks.
+/// It also handles blocks that it had back before we came, for it frees the cache of a thread that ends.
 pub fn serves(addr: u64) -> bool {
     if blocks().is_empty() || !has(addr) {
         return false;
@@ -162,14 +162,14 @@ pub fn free(addr: u64, noted: u32) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Are there blocks that the program's allocator is still to get?
+/// True if freed blocks wait for the program's allocator.
 pub fn waits() -> bool {
     blocks().iter().any(|block| block.is(FREED))
 }
 
-/// When we have left: some of the blocks that the program has freed are given to its own function.
+/// After a detach: passes some of the blocks that the program has freed to its own free.
 pub fn give_back(free: impl Fn(u64, u64)) {
-    /// So many are looked at.
+    /// Blocks examined by one call.
     const FAR: u64 = 1024;
     let (all, own) = (blocks(), OWN_FREE.load(Relaxed));
     let from = LOOKED.load(Relaxed);
@@ -208,7 +208,7 @@ mod tests {
         all.iter().map(block).collect()
     }
 
-    /// Three blocks, of which the allocator has one already.
+    /// Three blocks; the allocator has one back already.
     fn three() -> (Vec<OldBlock>, Statics) {
         let statics = Statics::take();
         let all = blocks_at(&[

@@ -1,4 +1,4 @@
-//! The program's calls of functions that copy: do what they read and what they write overlap?
+//! Finds calls of copy functions whose source and destination overlap.
 //!
 //! ```text
 //! the caller ─▶ its file's slot for memcpy ─▶ thunk n ── far apart ──────────────────────▶ the C library's memcpy
@@ -9,11 +9,11 @@ use super::entries::{self, Function};
 use super::thunks::{self, FAR, HALF, Way};
 use crate::runtime::memory;
 
-/// The thunk for calls of the function at `to` that does this. By the stub's task, at rest.
+/// The thunk for calls of the function at `to`, which does this. Called by the stub's task with the world stopped.
 pub fn add(does: Function, to: u64) -> Option<u64> {
     let counts = matches!(does, Function::Memcpy | Function::Mempcpy);
     let from = if counts { 0 } else { HALF };
-    // (Each is for one function alone: who is interrupted in it, or comes by its entry, is known by it.)
+    // (Each thunk serves one function only: a thread that is interrupted in it, or comes by its entry, shows which.)
     let is_mine = |n: usize| entries::of(thunks::thunk(n)).is_some_and(|f| f == does);
     let fits = |n: &usize| match thunks::leads_to(*n) {
         0 => true,
@@ -29,12 +29,12 @@ pub fn add(does: Function, to: u64) -> Option<u64> {
     Some(thunk)
 }
 
-/// Bytes of the string at `at`, without its end.
+/// Length of the string at `at`, in bytes, without its end.
 fn length(at: u64) -> u64 {
     memory::strlen(at, FAR).map_or(FAR as u64, |n| n as u64)
 }
 
-/// What such a call reads and writes, if that overlaps: to where, from where, and how many bytes are read.
+/// The destination, the source and the bytes read of such a call, if what it reads overlaps what it writes.
 pub fn overlap(does: Function, [to, from, n]: [u64; 3]) -> Option<(u64, u64, u64)> {
     let (written, read) = match does {
         Function::Memcpy | Function::Mempcpy => (n, n),

@@ -1,9 +1,9 @@
-//! Freed blocks that are not used again before so many bytes have been freed after them.
+//! The quarantine: freed blocks are used again only after a number of bytes has been freed after them.
 //!
 //! ```text
 //! free ─▶ chain of the block's shelf ── some kilobytes ──▶ the quarantine, a chain of all ── too long ──▶ shelves
 //! ```
-//! So its end is no place where threads meet at each call.
+//! So threads do not contend for the end of the quarantine at each call.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -18,34 +18,34 @@ use super::shadow;
 use super::shelf::{self, Taken};
 use super::twin::Twin;
 
-/// At most so many bytes are in the chain of a shelf.
+/// Limit of bytes in the chain of a shelf.
 const MOST_FREED: u64 = 64 << 10;
 
-/// So many bytes freed blocks take that wait, at least: with their gaps and what is known of them ([`takes`]).
+/// Least bytes of freed blocks in quarantine, with their redzones and records ([`takes`]).
 static QUARANTINE: AtomicU64 = AtomicU64::new(64 << 20);
-/// Nobody who has it takes another one.
+/// A thread that holds it takes no other lock.
 static LOCK: Lock = Lock::open();
-/// All that wait, under the lock.
+/// All slots in quarantine; protected by the lock.
 static WAITING: Chain = Chain::empty();
 
 pub fn begin(bytes: u64) {
     QUARANTINE.store(bytes, Relaxed);
 }
 
-/// A forked child: what its parent's stub knew is known here, too.
+/// Takes over the state of the parent's stub in a forked child.
 pub fn adopt(twin: Twin) {
     twin.take(&QUARANTINE);
     twin.take(&WAITING);
 }
 
-/// As it is before [`begin`].
+/// Resets to the state before [`begin`].
 #[cfg(test)]
 pub fn reset() {
     super::twin::clear(&WAITING);
     QUARANTINE.store(64 << 20, Relaxed);
 }
 
-/// A slot of that shelf, of so many bytes, has been freed.
+/// Adds a freed slot of `bytes` bytes of that shelf.
 pub fn add(shelf: Taken, slot: u64, bytes: u64) {
     let quarantine = QUARANTINE.load(Relaxed);
     let enough = (quarantine / 1024).min(MOST_FREED);
@@ -63,7 +63,7 @@ pub fn add(shelf: Taken, slot: u64, bytes: u64) {
     let ended = {
         let _lock = LOCK.lock();
         WAITING.append(&chain);
-        // (Another shelf's may have been freed before, and come later.)
+        // (A chain of another shelf may have been freed earlier and come later.)
         let ended = WAITING.take_until(quarantine + enough * (SHELVES as u64 - 1));
         if let Some(f) = findings() {
             f.kept.store(WAITING.bytes(), Relaxed);
@@ -75,7 +75,7 @@ pub fn add(shelf: Taken, slot: u64, bytes: u64) {
     }
 }
 
-/// There is no memory for so many bytes: half of what waits is used again, and from now on no more is kept. `false`: that would
+/// Shortens the quarantine to half, for good, when there is no memory for `need` bytes. Returns `false` if that would
 /// not help.
 pub fn shorten(need: u64) -> bool {
     const LEAST: u64 = 64 << 10;
@@ -94,7 +94,7 @@ pub fn shorten(need: u64) -> bool {
     ended.is_some()
 }
 
-/// These may be used again.
+/// Makes these slots usable again.
 fn release(chain: &Loose) {
     let mut shelf: Option<Taken> = None;
     let mut at = chain.first;
@@ -110,7 +110,7 @@ fn release(chain: &Loose) {
         // Its bits change when it is allocated, most likely soon.
         shadow::expect(arena() + slot);
         let number = owner(slot);
-        // (No two are held at a time.)
+        // (One lock is held at a time.)
         let same = shelf.take().filter(|taken| taken.number() == number);
         let taken = same.unwrap_or_else(|| shelf::take(number));
         taken.take_back(slot);
@@ -157,7 +157,7 @@ mod tests {
         free_all(&all);
         let states = states(&all);
         let used = states.iter().filter(|s| **s == FREE).count();
-        // (With what other shelves might still have: seven times a kilobyte's share of it.)
+        // (Including what other shelves may still hold: seven times a kilobyte's share of it.)
         assert!((25..=30).contains(&used), "{used}");
         assert!(states[..used].iter().all(|s| *s == FREE));
         assert!(states[used..].iter().all(|s| *s == QUARANTINED));
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(QUARANTINE.load(Relaxed), waiting / 2);
         let free = states(&all).iter().filter(|s| **s == FREE).count();
         assert!((100..=200).contains(&free), "{free}");
-        // Each of them is its own shelf's again.
+        // Each slot went back to its own shelf.
         for at in &all {
             if get(slot(*at)).state == FREE {
                 assert!((0..2).contains(&owner(slot(*at))));

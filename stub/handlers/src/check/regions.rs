@@ -1,18 +1,18 @@
-//! Memory outside the arena whose bits say, too, whether anybody may touch it: heaps of the program from before (`old.rs`), and
-//! what the program tells of (`told.rs`).
+//! Memory outside the arena with bits of its own: heaps of the program from before (`old.rs`), and memory that client
+//! requests are about (`told.rs`).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 use super::arena;
 
-/// Is the byte in memory whose bits say that?
+/// True if the byte is in memory that has such bits.
 #[inline]
 pub fn is_checked(addr: u64) -> bool {
     arena::has(addr) || has(addr)
 }
 
-/// Memory that is watched: where it begins and ends, how far its alias is, and whether it is there because the program has
-/// told of it. (In the others all that no block has is the allocator's.)
+/// A watched region: its range, the distance to its alias, and whether client requests are the reason for it. (In other
+/// regions, bytes outside all blocks belong to the allocator.)
 struct Region {
     start: AtomicU64,
     end: AtomicU64,
@@ -31,14 +31,14 @@ static REGIONS: [Region; MOST_REGIONS] = [const {
     }
 }; MOST_REGIONS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// From the first one to the end of the last one.
+/// From the first region's start to the last one's end.
 static SPAN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Memory that the program has told of and that cannot be watched, `[start, end)`.
+/// Memory of client requests that cannot be watched, `[start, end)`.
 static REFUSED: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
 
-// ---- by the stub's task, at rest -------------------------------------------------------------------
+// ---- by the stub's task, with the world stopped -------------------------------------------------
 
-/// What is known of a region.
+/// Range, distance to the alias, and `told` of a region.
 type Known = ((u64, u64), u64, bool);
 
 fn get(n: usize) -> Option<Known> {
@@ -64,7 +64,7 @@ fn settle(count: usize) {
     last.store(count.checked_sub(1).map_or(0, |n| edge(n).1), Relaxed);
 }
 
-/// One more region, all of which is watched. `false`: there are too many.
+/// Adds a region, which is watched as a whole. Returns `false` if there are too many.
 pub fn add_region(range: (u64, u64), distance: u64, told: bool) -> bool {
     let count = COUNT.load(Relaxed);
     if count >= MOST_REGIONS {
@@ -80,7 +80,7 @@ pub fn add_region(range: (u64, u64), distance: u64, told: bool) -> bool {
     true
 }
 
-/// What the program has told of is there no more, as far as it is in `[start, end)`.
+/// Removes regions of client requests, as far as they are in `[start, end)`.
 pub fn remove_told(start: u64, end: u64) {
     for refused in &REFUSED {
         let [from, to] = refused;
@@ -110,7 +110,7 @@ pub fn remove_told(start: u64, end: u64) {
     }
 }
 
-/// This memory cannot be watched.
+/// Records that this memory cannot be watched.
 pub fn refuse((start, end): (u64, u64)) {
     let free = |r: &&[AtomicU64; 2]| r[1].load(Relaxed) == 0;
     if let Some([from, to]) = REFUSED.iter().find(free) {
@@ -119,12 +119,12 @@ pub fn refuse((start, end): (u64, u64)) {
     }
 }
 
-/// Nobody watches them any more.
+/// Forgets all regions; they are not watched any more.
 pub fn forget() {
     settle(0);
 }
 
-/// As it is without any region.
+/// Resets to the state without any region.
 #[cfg(test)]
 pub fn reset() {
     forget();
@@ -136,14 +136,14 @@ pub fn old_regions() -> impl Iterator<Item = (u64, u64)> {
     (0..).map_while(get).filter(|r| !r.2).map(|r| r.0)
 }
 
-/// The regions that are watched.
+/// All watched regions.
 pub fn regions() -> impl Iterator<Item = (u64, u64)> {
     (0..).map_while(get).map(|r| r.0)
 }
 
-// ---- what handlers ask ---------------------------------------------------------------------------
+// ---- queries of handlers -------------------------------------------------------------------------
 
-/// Is the byte in a region that is watched?
+/// True if the byte is in a watched region.
 #[inline]
 pub fn has(addr: u64) -> bool {
     let [first, last] = &SPAN;
@@ -157,12 +157,12 @@ fn region(addr: u64) -> Option<&'static Region> {
     (addr < before.end.load(Relaxed)).then_some(before)
 }
 
-/// Is it watched because the program has told of it?
+/// True if the byte is watched because of a client request.
 pub fn is_told(addr: u64) -> bool {
     !arena::has(addr) && region(addr).is_some_and(|r| r.told.load(Relaxed))
 }
 
-/// The rest of `[start, end)` from the first byte on that nobody watches, and might.
+/// The rest of `[start, end)` from the first byte on that is not watched, but might be.
 pub fn unknown(start: u64, end: u64) -> Option<(u64, u64)> {
     let refused = |at: u64| {
         let of = REFUSED
@@ -181,7 +181,7 @@ pub fn unknown(start: u64, end: u64) -> Option<(u64, u64)> {
     None
 }
 
-/// From an address of a region to its alias, and where that region ends.
+/// The distance from an address of a region to its alias, and the region's end.
 pub fn distance(addr: u64) -> Option<(u64, u64)> {
     let [first, last] = &SPAN;
     if addr >= last.load(Relaxed) || addr < first.load(Relaxed) {
@@ -190,7 +190,7 @@ pub fn distance(addr: u64) -> Option<(u64, u64)> {
     region(addr).map(|r| (r.distance.load(Relaxed), r.end.load(Relaxed)))
 }
 
-/// Where the region begins that has this byte.
+/// Start of the region that contains this byte.
 pub fn start_of(addr: u64) -> Option<u64> {
     region(addr).map(|r| r.start.load(Relaxed))
 }
@@ -221,7 +221,7 @@ mod tests {
         ]
     }
 
-    /// Of a byte: the distance, and whether the program has told of it.
+    /// For each byte: the distance, and whether a client request is the reason.
     type Byte = Option<(u64, bool)>;
 
     fn check(model: &[Byte], refused: &[(u64, u64)]) -> Result<(), TestCaseError> {

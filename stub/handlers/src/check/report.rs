@@ -1,5 +1,5 @@
-//! What is wrong, written down for the command: each error once for each place, with who made it, and the block that is
-//! nearest with who allocated and who freed it.
+//! Reports errors to the command. Each error is reported once for each place, with its call stack and the nearest
+//! block. Of the block, it tells the call stacks of allocation and free.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -17,10 +17,10 @@ use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
 use crate::unwind;
 
-/// So many callers have to be the same for it to be the same error.
+/// Callers that must be equal for two errors to be one.
 const SAME: usize = 4;
 
-/// What is told of it.
+/// The content of a report.
 struct Told {
     wrong: Wrong,
     pc: u64,
@@ -28,14 +28,14 @@ struct Told {
     len: u64,
     kind: u32,
     syscall: u32,
-    /// What is copied from where overlaps.
+    /// Source of a copy that overlaps its destination.
     from: u64,
     block: Option<Block>,
-    /// What the access lies in, if `block` is what its pointer leads to.
+    /// The block that contains the access, if `block` is the one that its pointer leads to.
     other: Option<Block>,
 }
 
-/// An access to what nobody may touch; the event to stop for.
+/// Reports an access to poisoned bytes. Returns the event to stop for.
 pub fn access(
     t: Current,
     gprs: &Gprs,
@@ -61,7 +61,7 @@ pub fn access(
     )
 }
 
-/// An access by a pointer to one block that lies in another one; the event to stop for.
+/// Reports an access by a pointer to one block that lies in another one. Returns the event to stop for.
 pub fn far(t: Current, gprs: &Gprs, c: &Cause, block: Block, other: Block) -> Option<Event> {
     write(
         t,
@@ -80,7 +80,7 @@ pub fn far(t: Current, gprs: &Gprs, c: &Cause, block: Block, other: Block) -> Op
     )
 }
 
-/// A function was to copy what overlaps: to, from, bytes. `which` of [`ulpf_lib::ring::found::COPIES`].
+/// Reports a copy whose operands overlap: to, from, bytes. `which` is an index in [`ulpf_lib::ring::found::COPIES`].
 pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, u64)) {
     write(
         t,
@@ -99,12 +99,12 @@ pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, 
     );
 }
 
-/// A function was given what it cannot free; the event to stop for.
+/// Reports a pointer that cannot be freed. Returns the event to stop for.
 pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) -> Option<Event> {
     given(t, gprs, wrong, addr, by, known::near(addr))
 }
 
-/// A request of the program's own is about what it cannot be about; the event to stop for.
+/// Reports a client request with arguments that do not fit. Returns the event to stop for.
 pub fn told(
     t: Current,
     gprs: &Gprs,
@@ -148,7 +148,7 @@ fn is_same(r: &Report, told: &Told, frames: &[u64]) -> bool {
         && callers.eq(frames.iter().copied().take(SAME))
 }
 
-/// The first one of its kind is one to stop for.
+/// Writes a report. The first one of its kind is an event to stop for.
 fn write(t: Current, gprs: &Gprs, told: &Told) -> Option<Event> {
     let f = findings().filter(|_| t.own().quiet.get() == 0)?;
     let mut frames = [0; MAX_FRAMES];
@@ -191,7 +191,7 @@ fn write(t: Current, gprs: &Gprs, told: &Told) -> Option<Event> {
     stops.then_some(Event::HeapError { report })
 }
 
-/// The command waits for news.
+/// Wakes the command, which waits for news.
 fn wake() {
     let Some(h) = g().header() else { return };
     if h.reader_waits.load(Relaxed) != 0 {
@@ -200,7 +200,7 @@ fn wake() {
     }
 }
 
-/// Adds blocks that are left, and their bytes, to the sums of those of which the same is to be said.
+/// Adds leaked blocks and their bytes to the sums of their kind.
 pub fn add_left(sums: &[[AtomicU64; 2]; 4], wrong: Wrong, blocks: u64, bytes: u64) {
     if let Some([all, all_bytes]) = wrong.left().and_then(|n| sums.get(n)) {
         all.fetch_add(blocks, Relaxed);
@@ -208,7 +208,7 @@ pub fn add_left(sums: &[[AtomicU64; 2]; 4], wrong: Wrong, blocks: u64, bytes: u6
     }
 }
 
-/// Blocks that are left at the end, all of one place. By the stub's task, at rest.
+/// Reports leaked blocks that have one call stack. Called by the stub's task with the world stopped.
 pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
     let Some(f) = findings() else { return };
     let Some(r) = f.reports.iter().find(|r| r.told.load(Relaxed) == 0) else {
@@ -219,8 +219,8 @@ pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
     r.told.store(1, Release);
 }
 
-/// An answer to a debugger's question, the one with this number, by the stub's task, at rest: about these blocks, of
-/// which `example` is one. `false`: there is no room for it.
+/// Answers question `number` of a debugger: it is about `count` blocks, of which `example` is one. Called by the stub's
+/// task with the world stopped. Returns `false` if the table is full.
 pub fn answer(number: usize, wrong: u32, count: u64, len: u64, example: Option<&Block>) -> bool {
     let Some(r) = findings().and_then(|f| f.asked.get(number)) else {
         return false;
@@ -230,7 +230,7 @@ pub fn answer(number: usize, wrong: u32, count: u64, len: u64, example: Option<&
     true
 }
 
-/// As [`answer`]: a pointer in memory at `at`, or in a register (see [`IN_MEMORY`]) of a thread.
+/// Answers as [`answer`] does: with a pointer in memory at `at`, or in a register (see [`IN_MEMORY`]) of a thread.
 pub fn pointer(
     number: usize,
     at: u64,

@@ -1,14 +1,14 @@
-//! Where the program tells a tool of its memory: Valgrind's client requests, which are the same 19 bytes everywhere and do
-//! nothing when nobody looks.
+//! Client requests, by which a program describes its memory to a tool. Valgrind defined them: the same 19 bytes
+//! everywhere, which have no effect when the program runs without the tool.
 //!
 //! ```text
 //! rol $3,%rdi; rol $13,%rdi; rol $61,%rdi; rol $51,%rdi; xchg %rbx,%rbx      rax: request and arguments; rdx: the result
 //! jmp *0(%rip); .quad thunk n; …      from now on
 //! thunk n: gs:[hit] = KNOWN[n]; jmp gs:[entry] ─▶ ulpf_direct ─▶ called() ─▶ told.rs
 //! ```
-//! A thunk changes flags and what lies below the red zone; both belong to nobody at a request. Whoever is interrupted in one
-//! is at its request again ([`leave`]). Thunks, and what is known of each, are in memory of ours that grows by nothing: there is
-//! room for [`MOST`].
+//! A thunk changes flags and the stack below the red zone; a request preserves neither. A thread that is interrupted in
+//! a thunk is put back to its request ([`leave`]). Thunks and their records are in memory of ours that does not grow:
+//! it has room for [`MOST`].
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -20,49 +20,49 @@ use ulpf_stub_tables::patches::Known;
 use super::twin::Twin;
 use crate::runtime::frame::UContext;
 
-/// What a request consists of.
+/// The instructions of a request.
 pub const REQUEST: [u8; 19] = [
     0x48, 0xc1, 0xc7, 0x03, 0x48, 0xc1, 0xc7, 0x0d, 0x48, 0xc1, 0xc7, 0x3d, 0x48, 0xc1, 0xc7, 0x33,
     0x48, 0x87, 0xdb,
 ];
-/// So much of it becomes a jump, which begins like this.
+/// Bytes of it that become a jump, and the beginning of the jump.
 pub const JUMP: usize = 14;
 const JUMPS: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
-/// So far its instructions rotate rdi, 64 bits and 64 more in all: by where they end.
+/// Bits by which its instructions have rotated rdi, by where they end. A whole request rotates by 128.
 const ROTATED: [(u64, u32); 4] = [(4, 3), (8, 16), (12, 77), (16, 128)];
 
-/// Requests of all files together.
+/// Limit of requests in all files together.
 pub const MOST: usize = 8192;
 const THUNK: usize = 128;
-/// Bytes of the thunks, and of what is known of requests.
+/// Bytes of the thunks, and of their records.
 pub const CODE: u64 = (MOST * THUNK) as u64;
 pub const TABLE: u64 = 4096 + (MOST * size_of::<Known>()) as u64;
 
 /// [`Known::call`] of a request.
 const CALL: u8 = 255;
 
-/// The thunks; 0: there are none. In the page behind them: nobody looks any more.
+/// Address of the thunks, or 0 before [`begin`]. The page behind them has the flag that turns requests off.
 static CODE_AT: AtomicU64 = AtomicU64::new(0);
 static TABLE_AT: AtomicU64 = AtomicU64::new(0);
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// Where the requests are, from the first one to the end of the last one.
+/// From the first request to the end of the last one.
 static SPAN: [AtomicU64; 2] = [AtomicU64::new(u64::MAX), AtomicU64::new(0)];
-/// Functions of ours that make requests for the program: see `control/annotations.rs` of the stub's task.
+/// Page with functions of ours that make requests for the program: see `control/annotations.rs` of the stub's task.
 pub static FUNCTIONS: AtomicU64 = AtomicU64::new(0);
 
 pub fn is_request(known: &Known) -> bool {
     known.call == CALL
 }
 
-/// Is it a request, or what we have made of one?
+/// True for a request, also if it has become our jump.
 pub fn is_at(code: &[u8]) -> bool {
     code.get(JUMP..) == REQUEST.get(JUMP..)
         && (code.starts_with(&JUMPS) || code.get(..JUMP) == REQUEST.get(..JUMP))
 }
 
-// ---- by the stub's task, at rest -------------------------------------------------------------------
+// ---- by the stub's task, with the world stopped -------------------------------------------------
 
-/// `code`: of [`CODE`] bytes; `table`: zeroed, of [`TABLE`].
+/// Sets the memory: `code` has [`CODE`] bytes, `table` has [`TABLE`] zeroed bytes.
 pub fn begin(code: u64, table: u64) {
     TABLE_AT.store(table, Relaxed);
     CODE_AT.store(code, Relaxed);
@@ -72,12 +72,12 @@ pub fn has_begun() -> bool {
     CODE_AT.load(Relaxed) != 0
 }
 
-/// A forked child makes the same requests.
+/// Takes over the parent's request functions in a forked child.
 pub fn adopt(twin: Twin) {
     twin.take(&FUNCTIONS);
 }
 
-/// One more request at `at`: where its thunk is to be, the thunk, and the jump. `None`: there are too many.
+/// Adds a request at `at`. Returns the address of its thunk, the thunk, and the jump; `None` if there are too many.
 pub fn add(at: u64) -> Option<(u64, [u8; THUNK], [u8; JUMP])> {
     let n = (0..count()).find(|n| known(*n).is_some_and(|k| k.pc == at || k.pc == 0));
     let n = n.unwrap_or(count());
@@ -88,7 +88,7 @@ pub fn add(at: u64) -> Option<(u64, [u8; THUNK], [u8; JUMP])> {
         at + REQUEST.len() as u64,
         CODE_AT.load(Relaxed) + (n * THUNK) as u64,
     );
-    // SAFETY: within the table; nobody uses the entry while the world rests.
+    // SAFETY: within the table; the entry is unused while the world is stopped.
     unsafe {
         record(n).write(Known {
             pc: at,
@@ -109,8 +109,8 @@ pub fn add(at: u64) -> Option<(u64, [u8; THUNK], [u8; JUMP])> {
     Some((thunk, code(thunk, after, record(n) as u64)?, jump(n)))
 }
 
-/// Requests in `[start, end)` are not there any more: those that are `gone`, by address and the jump that stood there. True:
-/// there were some.
+/// Removes the requests in `[start, end)` for which `gone` is true, given the address and the jump there. Returns
+/// `true` if there were any.
 pub fn remove(start: u64, end: u64, gone: impl Fn(u64, &[u8]) -> bool) -> bool {
     let mut any = false;
     for n in 0..count() {
@@ -129,12 +129,12 @@ pub fn remove(start: u64, end: u64, gone: impl Fn(u64, &[u8]) -> bool) -> bool {
     any
 }
 
-/// Calls `f` with where each request is.
+/// Calls `f` with the address of each request.
 pub fn each(mut f: impl FnMut(u64)) {
     all().for_each(|known| f(known.pc));
 }
 
-/// To the thunk of this number.
+/// The jump to thunk `n`.
 fn jump(n: usize) -> [u8; JUMP] {
     let mut jump = [0; JUMP];
     let (head, to) = jump.split_at_mut(JUMPS.len());
@@ -144,18 +144,18 @@ fn jump(n: usize) -> [u8; JUMP] {
     jump
 }
 
-/// Where a thread goes on that stands in the middle of a request about to become a jump: at its beginning, and how far rdi is
-/// turned there.
+/// A thread is inside a request that becomes a jump: it continues at the beginning. Returns the bits by which rdi is
+/// rotated there.
 pub fn begun(inside: u64) -> Option<u32> {
     let turned = ROTATED.iter().find(|(end, _)| *end == inside)?;
     Some(turned.1 % 64)
 }
 
-/// Where in a thunk what belongs there lies.
+/// Offsets in a thunk.
 const ASLEEP: usize = 44;
 const KNOWN_AT: usize = 112;
 const AFTER_AT: usize = 120;
-/// Behind which of its instructions the stack pointer is how much lower.
+/// Offsets in a thunk where the stack pointer is lower, and by how much.
 const LOWER: [(u64, u64); 3] = [(14, 128), (20, 136), (28, 128)];
 
 /// ```text
@@ -199,7 +199,7 @@ fn code(at: u64, after: u64, known: u64) -> Option<[u8; THUNK]> {
     Some(code)
 }
 
-/// A forked child, or a program that we leave: requests do nothing.
+/// Turns requests off, in a forked child or after a detach.
 pub fn fall_asleep() {
     let code = CODE_AT.load(Relaxed);
     if code != 0 {
@@ -208,7 +208,7 @@ pub fn fall_asleep() {
     }
 }
 
-// ---- what handlers ask ---------------------------------------------------------------------------
+// ---- queries of handlers -------------------------------------------------------------------------
 
 fn count() -> usize {
     COUNT.load(Relaxed) as usize
@@ -219,7 +219,7 @@ fn record(n: usize) -> *mut Known {
 }
 
 pub fn known(n: usize) -> Option<&'static Known> {
-    // SAFETY: within the table, written at rest.
+    // SAFETY: within the table, written with the world stopped.
     (n < count()).then(|| unsafe { &*record(n) })
 }
 
@@ -227,7 +227,7 @@ fn all() -> impl Iterator<Item = &'static Known> {
     (0..count()).filter_map(known).filter(|k| k.pc != 0)
 }
 
-/// Requests of which some byte is in `[start, end)`.
+/// Requests with some byte in `[start, end)`.
 fn within(start: u64, end: u64) -> impl Iterator<Item = &'static Known> {
     let [first, last] = &SPAN;
     let some = start < last.load(Relaxed) && first.load(Relaxed) < end;
@@ -244,12 +244,12 @@ pub fn at(at: u64) -> Option<&'static Known> {
     within(at, at + 1).find(|k| k.pc == at)
 }
 
-/// The request in the middle of whose jump `addr` is.
+/// The request whose jump contains `addr` behind its first byte.
 pub fn around(addr: u64) -> Option<&'static Known> {
     within(addr, addr + 1).find(|k| k.pc < addr && addr < k.pc + JUMP as u64)
 }
 
-/// Which thunk, and which byte of it.
+/// The request of the thunk that contains `rip`, and the offset in the thunk.
 fn thunk(rip: u64) -> Option<(&'static Known, u64)> {
     let code = CODE_AT.load(Relaxed);
     let inside = rip.wrapping_sub(code);
@@ -260,12 +260,12 @@ fn thunk(rip: u64) -> Option<(&'static Known, u64)> {
     Some((known, inside % THUNK as u64))
 }
 
-/// The request that a thread has made in a step, and nothing more.
+/// The request whose jump a thread has just executed in a step.
 pub fn stepped(rip: u64) -> Option<&'static Known> {
     thunk(rip).filter(|(_, byte)| *byte == 0).map(|(k, _)| k)
 }
 
-/// A thread that is interrupted on its way here is at its request.
+/// Puts a thread that is interrupted in a thunk back to its request.
 pub fn leave(uc: &mut UContext) -> bool {
     let Some((known, byte)) = thunk(uc.gprs.rip) else {
         return false;
@@ -276,7 +276,7 @@ pub fn leave(uc: &mut UContext) -> bool {
     true
 }
 
-/// Puts requests where our jumps are, in bytes of the program that somebody wants to see.
+/// Replaces our jumps by the requests in bytes of the program that are shown to a reader.
 pub fn hide(addr: u64, bytes: &mut [u8]) {
     let end = addr.saturating_add(bytes.len() as u64);
     for known in within(addr, end) {

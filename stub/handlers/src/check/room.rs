@@ -1,4 +1,4 @@
-//! Memory of the arena: what nobody has had, and what goes back to the system.
+//! Memory of the arena: fresh granules, and memory that goes back to the system.
 
 use core::sync::atomic::Ordering::*;
 
@@ -9,25 +9,26 @@ use ulpf_lib::sys;
 use super::arena::{ARENA, CARVED, GRANULE, MAPPED, REFUSED, arena, lock};
 use super::{entries, shadow};
 
-/// What is free gives its memory back if it is as large: a freed block at once, neighbours when they are joined.
+/// Least size, in bytes, of free memory that goes back to the system: of a freed block at once, of neighbours when they
+/// are joined.
 pub const GIVEN_BACK: u64 = 1 << 20;
 
-/// There is no memory for it.
+/// The arena has no memory for a request.
 pub enum NoRoom {
-    /// As long as the arena has not grown by so many bytes.
+    /// The arena must grow by this many bytes first.
     Grow(u64),
-    /// Nor ever will be.
+    /// It cannot grow.
     Never,
 }
 
-/// Memory for granules that nobody has had.
+/// Takes fresh granules that were never used.
 pub fn carve(granules: u64) -> Result<u64, NoRoom> {
     let _lock = lock();
     let at = CARVED.load(Relaxed);
     let end = at + granules * GRANULE;
     let more = end.saturating_sub(MAPPED.load(Relaxed));
     if more > 0 && !entries::asleep() {
-        // (Whoever is asked for more than there can be says so.)
+        // (The program gets an error if it asks for more than there can be.)
         return Err(match more < REFUSED.load(Relaxed) {
             true => NoRoom::Grow(more),
             false => NoRoom::Never,
@@ -40,7 +41,7 @@ pub fn carve(granules: u64) -> Result<u64, NoRoom> {
     Ok(at)
 }
 
-/// In a forked child nobody watches: it takes memory itself.
+/// Grows the arena in a forked child, where no stub's task does it.
 fn grow_alone(more: u64) -> bool {
     let mapped = MAPPED.load(Relaxed);
     let more = more.next_multiple_of(16 << 20).min(ARENA - mapped);
@@ -55,7 +56,7 @@ fn grow_alone(more: u64) -> bool {
     done
 }
 
-/// Whole pages of a freed block go back to the system.
+/// Gives whole pages of a freed block back to the system.
 pub fn give_back(addr: u64, len: u64) {
     let from = addr.next_multiple_of(PAGE_SIZE);
     let to = (addr + len) & !(PAGE_SIZE - 1);
@@ -73,7 +74,7 @@ pub fn give_back(addr: u64, len: u64) {
     });
 }
 
-/// Each window's alias is contiguous.
+/// Calls `f` with each part of a range whose alias is contiguous.
 pub fn each_window(addr: u64, len: u64, mut f: impl FnMut(u64, u64)) {
     let (mut at, end) = (addr, addr + len);
     while at < end {
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn who_wants_more_than_is_mapped_says_how_much() {
         let heap = Heap::new(1 << 20, 0);
-        // (The first granule is nobody's.)
+        // (The first granule is not used.)
         assert!(matches!(carve(2), Err(NoRoom::Grow(n)) if n == 3 * GRANULE));
         heap.grow(3 * GRANULE);
         assert_eq!(carve(2).ok(), Some(GRANULE));

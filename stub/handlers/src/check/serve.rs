@@ -1,4 +1,4 @@
-//! What the functions of an allocator do.
+//! The functions of an allocator, as they are served here.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -17,26 +17,26 @@ use crate::stacks;
 
 /// Callers that are noted for each block. Written before `ON`.
 pub static FRAMES: AtomicU32 = AtomicU32::new(8);
-/// What a call has come to.
+/// The result of a call.
 pub enum Outcome {
-    /// It returns this.
+    /// The call returns this value.
     Returns(u64),
-    /// The arena needs so many bytes more; nothing has been done.
+    /// The arena must grow by this many bytes; nothing has been done.
     NeedsRoom(u64),
-    /// It is about a block that is none of ours: the program's own function is to serve it ([`entries::PASSES`]).
+    /// The block is not ours: the program's own function serves the call ([`entries::PASSES`]).
     Passes,
 }
 
-/// Who calls, as far as that is to be noted.
+/// The caller, as far as it is noted.
 struct Caller<'a> {
-    /// `None`: nobody looks any more.
+    /// `None` in a forked child or after a detach.
     thread: Option<Current>,
     gprs: Option<&'a Gprs>,
     noted: u32,
 }
 
 impl Caller<'_> {
-    /// The number of its callers in the depot, and by which kind of function memory is asked for.
+    /// The number of its call stack in the depot, and the allocation family.
     fn note(&mut self) -> (u32, By) {
         let (Some(t), Some(gprs)) = (self.thread, self.gprs) else {
             return (0, By::Malloc);
@@ -47,8 +47,8 @@ impl Caller<'_> {
             (noted, news::by(frames))
         });
         self.noted = noted;
-        // Whatever is found among the callers: the next block is another call's. (The `operator new[]` that throws
-        // nothing calls the one that may, and is found itself.)
+        // Reset whatever the callers say: the next block belongs to another call. (The `operator new[]` that does not
+        // throw calls the one that may, and is found itself.)
         let array = t.own().asks_for_array.take();
         let by = if array && by == By::New {
             By::NewArray
@@ -59,8 +59,8 @@ impl Caller<'_> {
     }
 }
 
-/// Serves a call with these arguments. With a thread and its registers, what is wrong is reported. `goes_on`: the call can go on
-/// as one of the program's own function.
+/// Serves a call with these arguments. Errors are reported if the thread and its registers are given. `goes_on`: the
+/// call can continue in the program's own function.
 pub fn serve(
     (function, goes_on): (Function, bool),
     thread: Option<Current>,
@@ -90,7 +90,7 @@ pub fn serve(
         match heap::allocate(size, align, caller.origin(by, asked, noted), zeroed) {
             Ok(block) => Returns(block),
             Err(NoRoom::Grow(bytes)) => {
-                // The call is begun anew, at malloc.
+                // The call starts again, at malloc.
                 if by == By::NewArray
                     && let Some(t) = caller.thread
                 {
@@ -185,13 +185,13 @@ pub fn serve(
     }
 }
 
-/// There is no such block.
+/// Fails a call with this errno.
 fn fails(why: u32) -> Outcome {
     errno::set(why);
     Outcome::Returns(0)
 }
 
-/// Is the block the program's own: from before the heap was checked, or from another function of its allocator?
+/// True if the block is the program's own: from before the heap was checked, or from another function of its allocator.
 fn is_theirs(block: u64, thread: Option<Current>, gprs: Option<&Gprs>) -> bool {
     if arena::has(block) {
         return false;
@@ -202,22 +202,23 @@ fn is_theirs(block: u64, thread: Option<Current>, gprs: Option<&Gprs>) -> bool {
     }
 }
 
-/// Can an allocator have given this address? No stack is its memory, and no file.
+/// True if an allocator can have returned this address. No stack is its memory, and no file.
 fn may_be_block(addr: u64, thread: Option<Current>, gprs: Option<&Gprs>) -> bool {
     let stack = thread.zip(gprs);
     let on_stack = || stack.is_some_and(|(t, gprs)| is_on_stack(t, gprs, addr));
     addr.is_multiple_of(8) && !files::has(addr) && !on_stack()
 }
 
-/// Is the address on the stack that the thread is on? An allocator may have what lies directly above a thread's.
+/// True if the address is on the stack that the thread is on. Memory directly above a thread's stack may be an
+/// allocator's.
 fn is_on_stack(t: Current, gprs: &Gprs, addr: u64) -> bool {
-    /// Below the stack pointer, and above it on a stack of which nothing is known.
+    /// Below the stack pointer; also above it on an unknown stack.
     const NEAR: u64 = 64 << 10;
     /// The least distance between the first thread's stack and other memory (`mmap_base` in arch/x86/mm/mmap.c).
     const GAP: u64 = 128 << 20;
-    /// Arguments and environment, at the most.
+    /// Limit of arguments and environment.
     const ARGUMENTS: u64 = 6 << 20;
-    /// Where a C library makes a thread's stack, its own data are at the upper end.
+    /// Limit of a stack that a C library makes; the thread's data are at its upper end.
     const THREADS: u64 = 64 << 20;
     let rsp = gprs.rsp;
     let above = |end: u64, most: u64| end > rsp && end - rsp < most;
@@ -230,7 +231,7 @@ fn is_on_stack(t: Current, gprs: &Gprs, addr: u64) -> bool {
     (rsp.saturating_sub(NEAR)..end).contains(&addr)
 }
 
-/// What is noted of a block that this function allocates, given its first argument.
+/// The function that allocates a block, given its first argument.
 fn asked(function: Function, first: u64) -> Asked {
     match function {
         Function::Calloc => Asked::Calloc,
@@ -261,7 +262,7 @@ fn free(caller: &mut Caller, block: u64, by: By) {
     caller.report(wrong, block, by);
 }
 
-/// A block of the arena, or one from before.
+/// Frees a block of the arena, or one from before.
 fn free_any(block: u64, by: By, noted: u32) -> Result<(), Wrong> {
     match arena::has(block) || !entries::PASSES.load(Relaxed) {
         true => heap::free(block, by, noted),
@@ -269,7 +270,7 @@ fn free_any(block: u64, by: By, noted: u32) -> Result<(), Wrong> {
     }
 }
 
-/// Always another block: who keeps the old address is found.
+/// Moves the block always, so that uses of the old address are found.
 fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outcome {
     let Some(old) = known::at(block).filter(|old| !old.freed) else {
         let wrong = match known::at(block) {

@@ -1,5 +1,5 @@
-//! The bits of the arena: may nobody touch this byte? They are the bits of the patches' tables
-//! (`control/classes.rs` of the stub's task), in which stores and loads share one table while a heap is checked.
+//! The shadow of the checked heap: a bit for each byte, set if the byte is poisoned. These are the bits of the patches'
+//! tables (`control/classes.rs` of the stub's task), in which stores and loads share one table while a heap is checked.
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 
@@ -8,14 +8,14 @@ use super::regions;
 use crate::patches;
 use crate::runtime::memory;
 
-/// The arena's alias is looked up once for each of these.
+/// The alias of the arena is contiguous within each window of this size.
 pub const WINDOW: u64 = 1 << 30;
 
-/// By window of the arena: how far its alias is; 0: it has none.
+/// Distance of each window of the arena to its alias, or 0 if it has none.
 static DISTANCES: [AtomicU64; (ARENA / WINDOW) as usize] =
     [const { AtomicU64::new(0) }; (ARENA / WINDOW) as usize];
 
-/// From an address of the arena, or of what is watched of an older heap, to its alias; `None`: nobody watches it.
+/// Distance from an address of the arena or of another checked region to its alias; `None` if it is not watched.
 fn distance(addr: u64) -> Option<u64> {
     if !arena::has(addr) {
         return regions::distance(addr).map(|(distance, _)| distance);
@@ -25,7 +25,7 @@ fn distance(addr: u64) -> Option<u64> {
     (distance != 0).then_some(distance)
 }
 
-/// The distance of a window, from the stub's task. `false`: it was another one before.
+/// Sets the distance of a window for the stub's task. Returns `false` if it had another one before.
 pub fn settle(addr: u64, distance: u64) -> bool {
     let window = addr.wrapping_sub(arena()) / WINDOW;
     let Some(slot) = DISTANCES.get(window as usize) else {
@@ -35,31 +35,31 @@ pub fn settle(addr: u64, distance: u64) -> bool {
     before == 0 || before == distance
 }
 
-/// There are no aliases any more.
+/// Forgets all aliases.
 pub fn forget() {
     DISTANCES.iter().for_each(|d| d.store(0, Relaxed));
 }
 
-/// Where the bytes at `addr` can be touched.
+/// The address by which the bytes at `addr` can be accessed.
 pub fn reachable(addr: u64) -> u64 {
     distance(addr).map_or(addr, |d| addr.wrapping_add(d))
 }
 
-/// The byte that has the bit of `addr`, which is a multiple of eight.
+/// The shadow byte with the bits of `addr`, which is a multiple of eight.
 pub fn bits(addr: u64) -> Option<*mut u8> {
     let table = patches::table().tables.writes;
     let alias = addr.wrapping_add(distance(addr)?);
     (table != 0).then(|| table.wrapping_add(alias / 8) as *mut u8)
 }
 
-/// The bits of `addr` change soon.
+/// Prefetches the bits of `addr`.
 pub fn expect(addr: u64) {
     if let Some(bits) = bits(addr & !7) {
         memory::expect(bits as u64);
     }
 }
 
-/// So far an alias is as far away as here.
+/// The end of the range in which the distance is the same.
 fn end_of_window(at: u64) -> u64 {
     match arena::has(at) {
         true => (at - arena()) / WINDOW * WINDOW + WINDOW + arena(),
@@ -91,18 +91,16 @@ fn each(addr: u64, len: u64, mut f: impl FnMut(*mut u8, u64)) {
     }
 }
 
-/// Nobody may touch `[addr, addr + len)`, of which the beginning is a multiple of eight. The rest of the last eight bytes
-/// is taken along.
+/// Poisons `[addr, addr + len)`; `addr` is a multiple of eight. The rest of the last eight bytes is poisoned, too.
 pub fn close(addr: u64, len: u64) {
     each(addr, len, |bits, n| {
-        // SAFETY: the bits of mapped memory of ours; blocks are apart by more than eight bytes, so nobody else
+        // SAFETY: the bits of mapped memory of ours. Blocks are apart by more than eight bytes, so no other thread
         // writes to the same byte.
         unsafe { core::ptr::write_bytes(bits, 0xff, n.div_ceil(8) as usize) };
     });
 }
 
-/// The program may touch `[addr, addr + len)`, of which the beginning is a multiple of eight. The rest of the last eight
-/// bytes is closed.
+/// Makes `[addr, addr + len)` addressable; `addr` is a multiple of eight. The rest of the last eight bytes is poisoned.
 pub fn open(addr: u64, len: u64) {
     each(addr, len, |bits, n| {
         let (whole, rest) = ((n / 8) as usize, n % 8);
@@ -116,19 +114,19 @@ pub fn open(addr: u64, len: u64) {
     });
 }
 
-/// As [`close`], to the byte: who else has bits in the same byte of the table may change them meanwhile.
+/// As [`close`], but exact to the byte: other threads may change other bits of the same shadow byte meanwhile.
 pub fn close_bytes(addr: u64, len: u64) {
     change_bytes(addr, len, true);
 }
 
-/// As [`open`], to the byte.
+/// As [`open`], but exact to the byte.
 pub fn open_bytes(addr: u64, len: u64) {
     change_bytes(addr, len, false);
 }
 
 fn change_bytes(addr: u64, len: u64, closed: bool) {
     let (mut at, end) = (addr, addr.saturating_add(len));
-    // SAFETY: as in `close`; bytes that are shared with others are changed as a whole.
+    // SAFETY: as in `close`; shadow bytes that are shared with other threads are changed atomically.
     let shared = |at: u64, mask: u8| unsafe {
         let Some(byte) = bits(at & !7) else { return };
         match closed {
@@ -157,18 +155,18 @@ fn change_bytes(addr: u64, len: u64, closed: bool) {
     }
 }
 
-/// The first byte of `[addr, addr + len)` that nobody may touch.
+/// The first poisoned byte of `[addr, addr + len)`.
 pub fn first_closed(addr: u64, len: u64) -> Option<u64> {
     first(addr, len, 0)
 }
 
-/// The first byte of `[addr, addr + len)` that may be touched.
+/// The first addressable byte of `[addr, addr + len)`.
 pub fn first_open(addr: u64, len: u64) -> Option<u64> {
     first(addr, len, !0)
 }
 
-/// The first byte of `[addr, addr + len)` whose bit is not that of `other`. A byte that has no bit may be touched, and
-/// nobody looks behind it.
+/// The first byte of `[addr, addr + len)` whose bit is not that of `other`. A byte without a bit is addressable and
+/// ends the search.
 fn first(addr: u64, len: u64, other: u8) -> Option<u64> {
     let (mut at, end) = (addr, addr.saturating_add(len));
     while at < end {
@@ -177,7 +175,7 @@ fn first(addr: u64, len: u64, other: u8) -> Option<u64> {
         };
         let (start, stop) = (at & !7, end.min(end_of_window(at)));
         while at < stop {
-            // SAFETY: the bits of mapped memory of ours; those of a window lie side by side.
+            // SAFETY: the bits of mapped memory of ours; the bits of a window are contiguous.
             let byte = unsafe { *bits.add(((at - start) / 8) as usize) };
             let rest = (byte ^ other) >> (at & 7);
             if rest != 0 {

@@ -1,10 +1,12 @@
-//! Threads that allocate do not wait for each other: each has one of a few shelves, with free slots and granules of its own.
+//! Shards of the heap: each thread has one of a few shelves, with free slots and granules of its own, so threads need
+//! not wait for each other.
 //!
 //! ```text
 //! thread ─▶ shelf   free and unused slots by size, of granules that are this shelf's for good (`blocks::owner`)
 //!                   freed blocks of these, until they are enough for the quarantine (`quarantine.rs`)
 //! ```
-//! A block is changed under the lock of its own shelf, whoever frees it. The first shelf has all large blocks, too.
+//! A block is changed under the lock of its own shelf, also if another thread frees it. The first shelf also has all
+//! large blocks.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -20,7 +22,7 @@ use super::twin::Twin;
 
 const CLASSES: usize = 64;
 
-/// By size of slots: the free ones, and where the next unused one is and its granule ends.
+/// A size of slots: the list of free ones, the next unused one, and the end of its granule.
 pub struct Class {
     pub free: AtomicU32,
     pub fresh: AtomicU64,
@@ -31,9 +33,9 @@ pub struct Class {
 struct Shelf {
     lock: Lock,
     classes: [Class; CLASSES],
-    /// Freed blocks that are not in the quarantine yet.
+    /// Freed blocks that are not in quarantine yet.
     freed: Chain,
-    /// The fewest bytes in its blocks since the sum of all shelves was taken last.
+    /// The fewest bytes in its blocks since the sum of all shelves was last taken.
     least: AtomicU64,
 }
 
@@ -54,21 +56,21 @@ static ALL: [Shelf; SHELVES] = [const {
 /// A bit for each shelf that was ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
-/// A forked child: what its parent's stub knew is known here, too.
+/// Takes over the state of the parent's stub in a forked child.
 pub fn adopt(twin: Twin) {
-    // (At rest, when no lock is taken.)
+    // (The world is stopped, so no lock is held.)
     twin.take(&ALL);
     twin.take(&USED);
 }
 
-/// As it is before any thread has used a shelf.
+/// Resets to the state before any thread has used a shelf.
 #[cfg(test)]
 pub fn reset() {
     super::twin::clear(&ALL);
     super::twin::clear(&USED);
 }
 
-/// The number and the size of slots for so many bytes.
+/// The class and the slot size for `need` bytes.
 pub fn class(need: u64) -> (usize, u64) {
     let need = need.max(arena::SMALLEST);
     if need <= 128 {
@@ -84,14 +86,14 @@ pub fn class(need: u64) -> (usize, u64) {
     ((below + u64::from(power - 7) * 8 + n) as usize, size)
 }
 
-/// A shelf that is the caller's alone, until this is dropped.
+/// A locked shelf; dropping it releases the lock.
 pub struct Taken {
     number: usize,
     shelf: &'static Shelf,
     _locked: Locked<'static>,
 }
 
-/// The shelf with this number, or whichever it stands for.
+/// Locks the shelf with this number, modulo the number of shelves.
 pub fn take(number: usize) -> Taken {
     let number = number % SHELVES;
     let [first, ..] = &ALL;
@@ -103,12 +105,12 @@ pub fn take(number: usize) -> Taken {
     }
 }
 
-/// The shelf that has the byte at `addr`, with the slot and its bytes.
+/// Locks the shelf that owns the byte at `addr`. Also returns the slot and its size in bytes.
 pub fn take_of(addr: u64) -> Option<(Taken, u64, u64)> {
     loop {
         let number = owner(slot_of(addr)?.0);
         let taken = take(number);
-        // (It has become another's meanwhile, if nobody's slots were there.)
+        // (A granule without slots may have got another owner meanwhile.)
         let (slot, bytes) = slot_of(addr)?;
         if owner(slot) == number {
             return Some((taken, slot, bytes));
@@ -129,13 +131,13 @@ impl Taken {
         &self.shelf.freed
     }
 
-    /// What is counted of its blocks, if anybody looks.
+    /// The counters of this shelf, unless they are not read any more.
     fn counts(&self) -> Option<(&'static Findings, &'static Counts)> {
         let f = findings()?;
         Some((f, f.counts.get(self.number)?))
     }
 
-    /// Counts a block of so many bytes that is in use from now on.
+    /// Counts a new block of `size` bytes in use.
     pub fn allocated(&self, size: u64) {
         let Some((f, counts)) = self.counts() else {
             return;
@@ -149,7 +151,7 @@ impl Taken {
         }
     }
 
-    /// Or is not any more.
+    /// Counts a block of `size` bytes that is not in use any more.
     pub fn released(&self, size: u64) {
         if let Some((_, counts)) = self.counts() {
             count(&counts.freed, 1);
@@ -157,9 +159,9 @@ impl Taken {
         }
     }
 
-    /// The bytes in all blocks, after `size` more, with which this shelf has `own`. `None`: it has not many more than when it
-    /// had least since the last look. Who shares the heap with others looks only now and then: what they count is in their
-    /// caches.
+    /// The bytes in all blocks, after an allocation of `size` by which this shelf has `own`. `None` if the shelf has
+    /// grown by less than `STEP` since its low since the last look. With several shelves in use the sum is seldom
+    /// taken, since their counters are in the caches of other cores.
     fn look(&self, f: &Findings, own: u64, size: u64) -> Option<u64> {
         const STEP: u64 = 4096;
         let (bit, mut used) = (1 << self.number, USED.load(Relaxed));
@@ -176,7 +178,7 @@ impl Taken {
         looks.then(|| f.bytes())
     }
 
-    /// The first slot of a list of this shelf, which is in none any more.
+    /// Takes the first slot out of a list of this shelf.
     pub fn pop(&self, list: &AtomicU32) -> Option<u64> {
         let slot = Some(list.load(Relaxed))
             .filter(|link| *link != 0)
@@ -185,7 +187,7 @@ impl Taken {
         Some(slot)
     }
 
-    /// A slot of this shelf may be used again.
+    /// Makes a slot of this shelf usable again.
     pub fn take_back(&self, slot: u64) {
         match granule(slot & !(GRANULE - 1)) {
             Granule::Small(size) => {
@@ -212,7 +214,7 @@ mod tests {
         for need in 1..=heap::LARGEST {
             let (n, size) = class(need);
             assert!(size >= need && size >= arena::SMALLEST && size % 16 == 0);
-            // At most one eighth is lost, beside the smallest ones.
+            // At most one eighth is lost, except for the smallest sizes.
             assert!(need <= 128 || size - need < need / 8 + 1, "{need}: {size}");
             assert!(need > 128 || size < need.max(arena::SMALLEST) + 16);
             assert_eq!(class(size), (n, size));
@@ -240,7 +242,7 @@ mod tests {
             let last = arena::arena() + slot + GRANULE / size * size;
             let of = take_of(last - 1).map(|(shelf, slot, size)| (shelf.number(), slot, size));
             assert_eq!(of, Some((3, last - size - arena::arena(), size)));
-            // What is left of the granule is no slot, nor is what nobody has carved yet.
+            // The rest of the granule is no slot, nor is the memory beyond what has been carved.
             assert_eq!(slot_of(last), None);
         }
     }

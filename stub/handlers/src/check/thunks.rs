@@ -1,20 +1,20 @@
-//! What stands before the program's calls of functions that copy (`overlaps.rs`): far enough apart, they go on at once.
+//! Thunks before the program's calls of copy functions (`overlaps.rs`). Calls with operands far apart continue at once.
 //!
-//! A thunk changes r11 and flags, which belong to nobody at the beginning of a function; so whoever is interrupted in one is
-//! at its beginning again.
+//! A thunk changes r11 and flags, which hold no value at the beginning of a function. So a thread that is interrupted
+//! in a thunk is put back to its beginning.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 
-/// Thunks for functions that are told how many bytes, and for those of strings; of all files together.
+/// Limit of thunks in all files together: half of them for functions with a length, half for functions of strings.
 pub const MOST: usize = 64;
 pub const HALF: usize = MOST / 2;
 /// Bytes of a thunk.
 const THUNK: usize = 64;
-/// Strings that are farther apart are taken for shorter than that.
+/// Strings farther apart than this are assumed to be shorter.
 pub const FAR: usize = 64 << 10;
 
-/// Where a thunk leads: to the function, and to the look before it.
+/// Targets of a thunk: the function, and the check before it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Way {
@@ -25,7 +25,7 @@ pub struct Way {
 #[repr(transparent)]
 pub struct Ways(UnsafeCell<[Way; MOST]>);
 
-// SAFETY: written by the stub's task at rest.
+// SAFETY: written by the stub's task with the world stopped.
 unsafe impl Sync for Ways {}
 
 #[unsafe(no_mangle)]
@@ -88,27 +88,27 @@ fn thunks() -> u64 {
     ulpf_check_thunks as *const () as u64
 }
 
-/// Where thunk `n` begins.
+/// Address of thunk `n`.
 pub fn thunk(n: usize) -> u64 {
     thunks() + (n * THUNK) as u64
 }
 
-/// Which thunk it is in.
+/// The number of the thunk that contains `at`.
 pub fn number(at: u64) -> Option<usize> {
     let n = at.wrapping_sub(thunks()) as usize / THUNK;
     (n < MOST).then_some(n)
 }
 
-/// The function that thunk `n` leads to; 0: it is free.
+/// The function that thunk `n` leads to, or 0 if the thunk is free.
 pub fn leads_to(n: usize) -> u64 {
-    // SAFETY: written at rest.
+    // SAFETY: written with the world stopped.
     let ways = unsafe { &*ulpf_check_ways.0.get() };
     ways.get(n).map_or(0, |way| way.function)
 }
 
-/// By the stub's task, at rest.
+/// Sets the targets of thunk `n`. Called by the stub's task with the world stopped.
 pub fn lead(n: usize, to: Way) {
-    // SAFETY: nobody executes a thunk while the world rests.
+    // SAFETY: no thread executes a thunk while the world is stopped.
     let ways = unsafe { &mut *ulpf_check_ways.0.get() };
     if let Some(way) = ways.get_mut(n) {
         *way = to;

@@ -1,5 +1,5 @@
-//! What the program tells of its memory by Valgrind's client requests: blocks of its own allocators, and what nobody may
-//! touch. What each request means is what memcheck makes of it.
+//! Serves Valgrind's client requests: blocks of the program's own allocators, and memory that is poisoned. Each request
+//! means what memcheck defines.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -22,7 +22,7 @@ use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::unwind;
 
-/// The kinds of requests, as Valgrind numbers them, and ours.
+/// Numbers of the requests, as Valgrind defines them, and our own.
 mod numbers {
     pub const COUNT_ERRORS: u64 = 0x1201;
     pub const MALLOCLIKE: u64 = 0x1301;
@@ -47,25 +47,25 @@ mod numbers {
     pub const COUNT_LEAKS: u64 = MEMCHECK + 7;
     pub const COUNT_LEAK_BLOCKS: u64 = MEMCHECK + 12;
     const OURS: u64 = (b'U' as u64) << 24 | (b'L' as u64) << 16;
-    /// (address, bytes): the first byte that nobody may touch, or 0.
+    /// (address, bytes): returns the first poisoned byte, or 0.
     pub const POISONED: u64 = OURS;
 }
 
-/// What a request has come to.
+/// The result of a request.
 pub enum Outcome {
-    /// Its result.
+    /// The request returns this value.
     Returns(u64),
-    /// The accesses to this memory have to be looked at first; nothing has been done.
+    /// Accesses to this memory must be watched first; nothing has been done.
     NeedsWatch(u64, u64),
-    /// What is lost has to be counted first; nothing has been done.
+    /// A leak search must run first; nothing has been done.
     NeedsCount,
 }
 
-/// What the program has last asked to be looked for: blocks, and their bytes, that are lost, lost with these, perhaps lost, and
-/// reachable.
+/// Results of the last leak search that the program has asked for. For each kind (lost, lost with these, perhaps lost,
+/// reachable): blocks, and their bytes.
 pub static LEFT: [[AtomicU64; 2]; 4] = [const { [const { AtomicU64::new(0) }; 2] }; 4];
 
-/// As memcheck counts them: what is lost, perhaps lost, reachable, and hidden by suppressions, which nobody here knows of.
+/// The counts as memcheck returns them: lost, perhaps lost, reachable, and suppressed, of which we have none.
 fn left(what: usize) -> [u64; 4] {
     let count = |of: &[AtomicU64; 2]| of.get(what).map_or(0, |n| n.load(Relaxed));
     let [lost, with, perhaps, reachable] = &LEFT;
@@ -77,22 +77,22 @@ fn left(what: usize) -> [u64; 4] {
     ]
 }
 
-/// Who makes the request.
+/// The thread that makes the request.
 struct Caller<'a> {
     t: Current,
     gprs: &'a Gprs,
-    /// Behind it.
+    /// Address behind the request.
     after: u64,
 }
 
-/// Serves the request that these registers make. `asked`: what can be watched is watched.
+/// Serves the request that these registers make. `asked`: memory that can be watched is watched already.
 pub fn serve(t: Current, gprs: &Gprs, known: &Known, asked: bool) -> Outcome {
     use Outcome::Returns;
     let default = gprs.rdx;
     let Some([request, a, b, c, d, _]) = memory::get::<[u64; 6]>(gprs.rax) else {
         return Returns(default);
     };
-    // (They may be anything; what is behind them, of requests of two words, is.)
+    // (Words that a request does not use may hold anything.)
     let words = match request {
         numbers::MALLOCLIKE..=numbers::RESIZE => 4,
         numbers::COUNT_LEAKS | numbers::COUNT_LEAK_BLOCKS => 4,
@@ -175,11 +175,11 @@ pub fn serve(t: Current, gprs: &Gprs, known: &Known, asked: bool) -> Outcome {
     }
 }
 
-/// What a request closes: where, and how many bytes, as far as is known beforehand.
+/// The memory that a request poisons: address and bytes, as far as they are known beforehand.
 fn closes(request: u64, [a, b, c, d]: [u64; 4]) -> Option<(u64, u64)> {
     match request {
         numbers::NO_ACCESS => Some((a, b)),
-        // (What is freed was allocated before, and a pool's blocks are those that it will free.)
+        // (Freed memory was allocated before, and a pool's blocks are those that it will free.)
         numbers::MALLOCLIKE => Some((a.saturating_sub(c), b.saturating_add(2 * c.min(1 << 20)))),
         numbers::POOL_ALLOC => Some((b, c)),
         numbers::RESIZE => Some((a, b.max(c).saturating_add(d.min(1 << 20)))),
@@ -188,18 +188,18 @@ fn closes(request: u64, [a, b, c, d]: [u64; 4]) -> Option<(u64, u64)> {
     .filter(|(_, len)| *len > 0)
 }
 
-/// Nobody may touch these bytes.
+/// Poisons these bytes.
 fn close(at: u64, len: u64) {
     shadow::close_bytes(at, len);
 }
 
-/// The program may touch them: of the heap, what is of a block in use.
+/// Makes bytes addressable; in the heap, only those of a block in use.
 fn open(at: u64, len: u64) {
     let end = at.saturating_add(len);
     if !arena::has(at) {
         return shadow::open_bytes(at, len);
     }
-    // (Nobody frees it meanwhile.)
+    // (The lock keeps the block from being freed meanwhile.)
     let Some((_taken, slot, _)) = shelf::take_of(at) else {
         return;
     };
@@ -209,14 +209,14 @@ fn open(at: u64, len: u64) {
     }
 }
 
-/// The first byte of these that nobody may touch.
+/// The first poisoned byte of these.
 fn first_closed(at: u64, len: u64) -> Option<u64> {
     let from = shadow::checked_from(at, at.saturating_add(len));
     shadow::first_closed(from, len.saturating_sub(from - at))
 }
 
 impl Caller<'_> {
-    /// The registers of the program's own code: a function of ours has been called by it.
+    /// The registers of the program's own code, if it has called a function of ours that makes the request.
     fn gprs(&self) -> Gprs {
         let mut gprs = *self.gprs;
         let functions = requests::FUNCTIONS.load(Relaxed);
@@ -228,7 +228,7 @@ impl Caller<'_> {
         gprs
     }
 
-    /// The number of its callers in the depot, itself the first one.
+    /// The number of its call stack in the depot, with the request itself as the first frame.
     fn note(&self) -> u32 {
         let mut frames = [0; MAX_FRAMES];
         let want = (serve::FRAMES.load(Relaxed) as usize).clamp(1, MAX_FRAMES);
@@ -247,7 +247,7 @@ impl Caller<'_> {
     }
 
     fn report(&self, wrong: Wrong, addr: u64, block: Option<Block>) {
-        // (What it had before is not known.)
+        // (Requests made before we came are not known.)
         if entries::PASSES.load(Relaxed) {
             return;
         }
@@ -266,7 +266,7 @@ impl Caller<'_> {
         found
     }
 
-    /// The first byte that nobody may touch, of which there is a report then; 0: all may be.
+    /// Reports the first poisoned byte, and returns it; 0 if all bytes are addressable.
     fn check(&self, at: u64, len: u64) -> u64 {
         let Some(closed) = first_closed(at, len) else {
             return 0;
@@ -324,7 +324,7 @@ impl Caller<'_> {
             Some(block) if !block.freed => {}
             Some(block) => self.report(Wrong::Twice, at, Some(block)),
             None => {
-                // (Another kind of function has allocated it.)
+                // (A function of another kind has allocated it.)
                 let other = known::at(at).filter(|b| !b.freed);
                 match other {
                     Some(_) => self.report(Wrong::Mismatch, at, other),
@@ -358,7 +358,7 @@ impl Caller<'_> {
         if !is_pool(pool) {
             return;
         }
-        // (Its blocks outlive it, for who uses them.)
+        // (The blocks outlive the pool, since the program may still use them.)
         loop {
             let n = list::get(pool).next;
             if n == 0 {
@@ -373,7 +373,7 @@ impl Caller<'_> {
         list::remove(POOLS, pool);
     }
 
-    /// Only what is within `[at, at + len)` stays.
+    /// Keeps only blocks within `[at, at + len)`.
     fn trimmed(&self, pool: u32, at: u64, len: u64) {
         let noted = self.note();
         let end = at.saturating_add(len);

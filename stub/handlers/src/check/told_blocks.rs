@@ -1,4 +1,4 @@
-//! Blocks and pools of the program's own allocators, as far as it has told of them (`told.rs`): changed under
+//! Blocks and pools of the program's own allocators, as its client requests describe them (`told.rs`). Changed under
 //! [`arena::lock`].
 
 use ulpf_lib::ring::found::{Asked, By, Wrong};
@@ -7,7 +7,7 @@ use super::blocks::Block;
 use super::told_list::{self as list, BLOCKS, POOLS, Told};
 use super::{arena, shadow};
 
-/// The number of the pool that is known by this address. `make`: if there is none, there is one now.
+/// The number of the pool with this handle. `make` creates the pool if it does not exist.
 pub fn pool(handle: u64, make: bool) -> Option<u32> {
     match list::find(POOLS, handle, 0) {
         None if make => {
@@ -25,12 +25,12 @@ pub fn change_pool(handle: u64, f: impl FnOnce(&mut Told)) {
     }
 }
 
-/// Has nobody else ended this pool meanwhile?
+/// True if the pool still exists: another thread may have destroyed it meanwhile.
 pub fn is_pool(n: u32) -> bool {
     n == 0 || list::get(n).is_pool
 }
 
-/// The bytes on both sides of a block that nobody may touch when it is freed.
+/// The redzone on both sides of a block, in bytes, which is poisoned when the block is freed.
 fn gap(told: &Told) -> u64 {
     match told.pool {
         0 => told.gap.into(),
@@ -38,7 +38,7 @@ fn gap(told: &Told) -> u64 {
     }
 }
 
-/// A block of a pool is one of its list.
+/// Puts a block into the list of its pool.
 pub fn link(n: u32, pool: u32) {
     if pool == 0 {
         return;
@@ -51,7 +51,7 @@ pub fn link(n: u32, pool: u32) {
     list::change(pool, |told| told.next = n);
 }
 
-/// The block is known no more.
+/// Removes the block.
 pub fn forget(n: u32) {
     let told = list::get(n);
     if told.pool != 0 {
@@ -66,7 +66,8 @@ pub fn forget(n: u32) {
     list::remove(BLOCKS, n);
 }
 
-/// Calls `f` with each block that has a byte of `[start, end)`, or begins there. (Of those that begin before, the last one.)
+/// Calls `f` with each block that has a byte in `[start, end)`, or begins there. (Of blocks that begin before, with the
+/// last one.)
 pub fn each_within(start: u64, end: u64, mut f: impl FnMut(u32, &Told)) {
     let mut n = match list::before(BLOCKS, start) {
         0 => list::from(BLOCKS, start),
@@ -84,7 +85,7 @@ pub fn each_within(start: u64, end: u64, mut f: impl FnMut(u32, &Told)) {
     }
 }
 
-/// The memory `[start, end)` is another one from now on: what was told of it is forgotten.
+/// Forgets the blocks in `[start, end)`, whose memory has been replaced.
 pub fn forget_all(start: u64, end: u64) {
     if !list::is_empty() {
         let _lock = arena::lock();
@@ -96,7 +97,7 @@ pub fn forget_all(start: u64, end: u64) {
     }
 }
 
-/// The block is freed, with a gap of at least so many bytes on both sides.
+/// Frees the block, with a redzone of at least `least` bytes on both sides.
 pub fn free(n: u32, noted: u32, least: u64) {
     let told = list::get(n);
     let gap = gap(&told).max(least);
@@ -108,7 +109,7 @@ pub fn free(n: u32, noted: u32, least: u64) {
     shadow::close_bytes(from, told.start + told.size + gap - from);
 }
 
-/// What lies in a block of a pool that frees it along.
+/// Frees the blocks inside a block whose pool frees them along.
 pub fn free_inner(n: u32, noted: u32) {
     const ALONG: u32 = 1;
     let told = list::get(n);
@@ -124,12 +125,12 @@ pub fn free_inner(n: u32, noted: u32) {
     });
 }
 
-/// The block lies elsewhere from now on, in the same pool.
+/// Moves the block to a new place in the same pool.
 pub fn replace(n: u32, start: u64, size: u64) {
     rehouse(n, start, size, list::get(n).pool);
 }
 
-/// And in this pool.
+/// Moves the block to a new place, and into this pool.
 pub fn rehouse(n: u32, start: u64, size: u64, pool: u32) {
     let old = list::get(n);
     forget(n);
@@ -151,7 +152,7 @@ pub fn rehouse(n: u32, start: u64, size: u64, pool: u32) {
     link(new, pool);
 }
 
-/// The block is in no pool any more.
+/// Takes the block out of its pool.
 pub fn detach(n: u32) {
     let told = list::get(n);
     match list::find(BLOCKS, told.start, 0) {
@@ -160,7 +161,7 @@ pub fn detach(n: u32) {
     }
 }
 
-// ---- what others ask -----------------------------------------------------------------------------
+// ---- queries -------------------------------------------------------------------------------------
 
 pub fn block(told: &Told) -> Block {
     Block {
@@ -175,7 +176,7 @@ pub fn block(told: &Told) -> Block {
     }
 }
 
-/// How far it is from a byte: 0 inside.
+/// Distance from the block to the byte at `at`, or 0 inside.
 fn distance(told: &Told, at: u64) -> u64 {
     let end = told.start + told.size;
     match at {
@@ -185,9 +186,9 @@ fn distance(told: &Told, at: u64) -> u64 {
     }
 }
 
-/// The block that has the byte at `at`, or the nearest one, if that is near.
+/// The block that contains the byte at `at`, or the nearest block, if that is near.
 pub fn near(at: u64) -> Option<Block> {
-    /// Memcheck's.
+    /// As in memcheck.
     const LEAST: u64 = 16;
     if list::is_empty() {
         return None;
@@ -199,7 +200,8 @@ pub fn near(at: u64) -> Option<Block> {
     (distance(&nearest, at) <= gap(&nearest).max(LEAST)).then(|| block(&nearest))
 }
 
-/// What is wrong with an access to the closed byte at `at`, of this block that is in use, or of none; and what of.
+/// The error of an access to the poisoned byte at `at`, and its block. `outer` is the block in use that contains the
+/// byte, if any.
 pub fn judge(at: u64, outer: Option<Block>) -> (Wrong, Option<Block>) {
     match near(at) {
         Some(b) if b.freed && b.has(at) => (Wrong::Freed, Some(b)),
@@ -209,9 +211,9 @@ pub fn judge(at: u64, outer: Option<Block>) -> (Wrong, Option<Block>) {
     }
 }
 
-// ---- a search for what is lost: by the stub's task, at rest ----------------------------------------
+// ---- leak search: by the stub's task with the world stopped -----------------------------------------
 
-/// Calls `f` with every block in use, and its mark.
+/// Calls `f` with every block in use and its mark.
 pub fn each(mut f: impl FnMut(Block, u8)) {
     let mut n = if list::is_empty() {
         0
@@ -239,7 +241,7 @@ pub fn unmark() {
     }
 }
 
-/// Is there a block in use in `[start, end)`?
+/// True if there is a block in use in `[start, end)`.
 pub fn any_within(start: u64, end: u64) -> bool {
     let mut any = false;
     if !list::is_empty() {
@@ -275,7 +277,7 @@ pub fn mark(addr: u64, mark: impl FnOnce(bool) -> u8) -> Option<Block> {
     Some(block(&told))
 }
 
-/// All blocks that there are now are inherited.
+/// Marks all present blocks as inherited.
 pub fn inherit() {
     let mut n = if list::is_empty() {
         0

@@ -1,5 +1,5 @@
-//! Blocks and pools that the program has told of, by where they begin: two skip lists (W. Pugh, 1990) in memory of ours, of
-//! records that are referred to by number. Under [`super::arena::lock`], whoever comes.
+//! Blocks and pools of client requests, sorted by address: two skip lists (W. Pugh, 1990) in memory of ours. Their
+//! records have numbers. Each access holds [`super::arena::lock`].
 //!
 //! ```text
 //! records   | first of blocks | first of pools | record | record | …        0: none
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::twin::Twin;
 
-/// Of all records one in four has a second level, and so on.
+/// One in four records has a second level, one in four of those a third, and so on.
 const LEVELS: usize = 11;
 
 /// A block, or a pool.
@@ -19,24 +19,24 @@ const LEVELS: usize = 11;
 #[derive(Clone, Copy)]
 pub struct Told {
     pub start: u64,
-    /// Bytes; of a pool, those of the gap that it has on both sides of a block.
+    /// Bytes of a block; for a pool, bytes of the redzone on both sides of its blocks.
     pub size: u64,
-    /// Of a block, its pool; of two blocks that begin together, the lower one comes first.
+    /// For a block, its pool. Of two blocks with the same start, that of the lower pool comes first.
     pub pool: u32,
-    /// Of a pool, its first block; of a block, the next one of its pool, and the one before.
+    /// For a pool, its first block; for a block, the next and the previous one of its pool.
     pub next: u32,
     pub before: u32,
-    /// The gap of a block that is in no pool.
+    /// The redzone of a block that is in no pool.
     pub gap: u32,
-    /// Of a pool, as the program has made it.
+    /// For a pool, the flags that the program has given.
     pub flags: u32,
-    /// Numbers of the depot.
+    /// Entries of the depot.
     pub allocated: u32,
     pub freed: u32,
     pub is_freed: bool,
-    /// It is a pool.
+    /// The record is a pool.
     pub is_pool: bool,
-    /// Of a search for what is lost.
+    /// Mark of a leak search.
     pub mark: u8,
     pub inherited: bool,
     levels: u8,
@@ -61,18 +61,18 @@ const EMPTY: Told = Told {
     ahead: [0; LEVELS],
 };
 
-/// Records there is room for, and their bytes.
+/// Limit of records, and their bytes.
 const MOST: u32 = 1 << 21;
 pub const LEN: u64 = MOST as u64 * size_of::<Told>() as u64;
 
-/// Which of the lists.
+/// The two lists, by the number of their head.
 pub const BLOCKS: u32 = 0;
 pub const POOLS: u32 = 1;
 const FIRST: u32 = 2;
 
-/// Zeroed memory of [`LEN`] bytes; 0: there is none.
+/// Address of zeroed memory of [`LEN`] bytes, or 0 before [`begin`].
 static AT: AtomicU64 = AtomicU64::new(0);
-/// How many records have been used so far, the first one that is free again, and how many are in the lists.
+/// Records that have been used so far, the first free one, and the number of records in the lists.
 static USED: AtomicU32 = AtomicU32::new(FIRST);
 static FREE: AtomicU32 = AtomicU32::new(0);
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -89,7 +89,7 @@ pub fn adopt(twin: Twin) {
     }
 }
 
-/// As it is before [`begin`].
+/// Resets to the state before [`begin`].
 #[cfg(test)]
 pub fn reset() {
     USED.store(FIRST, Relaxed);
@@ -98,12 +98,12 @@ pub fn reset() {
     AT.store(0, Relaxed);
 }
 
-/// Where it is.
+/// Address of the records.
 pub fn place() -> u64 {
     AT.load(Relaxed)
 }
 
-/// There is neither a block nor a pool.
+/// True if there is neither a block nor a pool.
 pub fn is_empty() -> bool {
     COUNT.load(Relaxed) == 0
 }
@@ -112,13 +112,13 @@ fn record(n: u32) -> *mut Told {
     (AT.load(Relaxed) + u64::from(n) * size_of::<Told>() as u64) as *mut Told
 }
 
-/// The record with this number, which is one of a list.
+/// The record with this number, which is in a list.
 pub fn get(n: u32) -> Told {
     // SAFETY: within the records, of which all zero is one.
     unsafe { record(n.min(MOST - 1)).read() }
 }
 
-/// Changes what is known of it, but not where it begins.
+/// Changes the record, except for its start.
 pub fn change(n: u32, f: impl FnOnce(&mut Told)) {
     // SAFETY: as in `get`, and under the lock.
     f(unsafe { &mut *record(n.min(MOST - 1)) });
@@ -128,7 +128,7 @@ fn ahead(n: u32, level: usize) -> u32 {
     get(n).ahead.get(level).copied().unwrap_or(0)
 }
 
-/// By level, the last record before this place.
+/// The last record before this place, for each level.
 fn path(list: u32, (start, pool): (u64, u32)) -> [u32; LEVELS] {
     let mut path = [list; LEVELS];
     let mut at = list;
@@ -146,12 +146,12 @@ fn path(list: u32, (start, pool): (u64, u32)) -> [u32; LEVELS] {
     path
 }
 
-/// The first one that begins at `start` or behind it; 0: none.
+/// The first record that begins at or behind `start`, or 0.
 pub fn from(list: u32, start: u64) -> u32 {
     ahead(path(list, (start, 0))[0], 0)
 }
 
-/// The last one that begins before `end`; 0: none.
+/// The last record that begins before `end`, or 0.
 pub fn before(list: u32, end: u64) -> u32 {
     match path(list, (end, 0))[0] {
         n if n == list => 0,
@@ -159,12 +159,12 @@ pub fn before(list: u32, end: u64) -> u32 {
     }
 }
 
-/// The next one behind it.
+/// The next record, or 0.
 pub fn after(n: u32) -> u32 {
     ahead(n, 0)
 }
 
-/// The one that begins at `start`, of this pool.
+/// The record of this pool that begins at `start`.
 pub fn find(list: u32, start: u64, pool: u32) -> Option<u32> {
     let n = ahead(path(list, (start, pool))[0], 0);
     let told = get(n);
@@ -180,7 +180,7 @@ fn levels() -> u8 {
     (1 + (chance | 1 << 20).trailing_zeros() / 2) as u8
 }
 
-/// One more, which was not there; 0: there is no room.
+/// Adds a record that did not exist; returns 0 if there is no room.
 pub fn add(list: u32, start: u64, pool: u32) -> u32 {
     if AT.load(Relaxed) == 0 {
         return 0;
@@ -220,7 +220,7 @@ fn set_ahead(n: u32, level: usize, to: u32) {
     });
 }
 
-/// It is in the list no more.
+/// Takes the record out of its list.
 pub fn remove(list: u32, n: u32) {
     let told = get(n);
     let path = path(list, (told.start, told.pool));

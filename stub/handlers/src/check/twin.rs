@@ -1,16 +1,16 @@
-//! Another copy of our image, in the same memory.
+//! Another copy of our image in the same address space.
 
-/// All bytes of the static are zero again.
+/// Clears all bytes of the static.
 #[cfg(test)]
 pub fn clear<T>(ours: &'static T) {
     // SAFETY: a static that consists of atomics, of which any pattern is valid; the fixture's owner alone uses it.
     unsafe { (ours as *const T as *mut T).write_bytes(0, 1) };
 }
 
-/// Another image of ours, which nobody uses any more.
+/// Another image of ours, which is not in use any more.
 #[derive(Clone, Copy)]
 pub struct Twin {
-    /// From ours to that one.
+    /// Distance from our image to that one.
     pub away: u64,
 }
 
@@ -19,13 +19,13 @@ impl Twin {
         (ours as *const T as u64).wrapping_add(self.away) as *const T
     }
 
-    /// What `ours` is there, it is here, too.
+    /// Copies the value of the static `ours` from that image.
     pub fn take<T>(self, ours: &'static T) {
-        // SAFETY: both are statics that consist of atomics, of which any pattern is valid; the world rests.
+        // SAFETY: both are statics that consist of atomics, of which any pattern is valid; the world is stopped.
         unsafe { core::ptr::copy_nonoverlapping(self.of(ours), ours as *const T as *mut T, 1) };
     }
 
-    /// An address of that image, in ours.
+    /// Translates an address of that image into ours.
     pub fn ours(self, there: u64) -> u64 {
         there.wrapping_sub(self.away)
     }

@@ -1,4 +1,4 @@
-//! What bodies of patches keep for a thread; gs points to it while the thread runs.
+//! Per-thread data of trampolines; gs points to it while the thread runs.
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -11,17 +11,17 @@ use ulpf_lib::sys::uapi::arch::*;
 use super::thread::Current;
 use crate::global::{g, machine, tables};
 
-/// Anything is patched, or was: threads may have their area in gs.
+/// There are, or were, patches: threads may have their area in gs.
 pub static SOME: AtomicBool = AtomicBool::new(false);
 /// Some thread uses gs itself.
 pub static GS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// What bodies keep for this thread.
+/// The area of this thread.
 pub fn area(t: Current) -> Option<&'static Area> {
     g().areas().get(t.index.load(Relaxed) as usize)
 }
 
-/// The program's gs base, given what the CPU has.
+/// The program's gs base, given the base in the CPU.
 pub fn program_gs(t: Current, base: u64) -> u64 {
     match area(t) {
         Some(a) if base == a as *const Area as u64 => 0,
@@ -53,25 +53,25 @@ pub fn gs() -> u64 {
     base
 }
 
-/// From a page of this class to its alias, for stores.
+/// The distance from a page of this class to its alias, for stores.
 pub fn distance(class: u64) -> u64 {
     let classes = tables().patches.tables.classes;
     if classes == 0 {
         return 0;
     }
     let at = classes.wrapping_add_signed(CLASS_WRITES.into()) + (class & 0xff) * 8;
-    // SAFETY: the page before the classes.
+    // SAFETY: in the page before the classes.
     unsafe { *(at as *const u64) }
 }
 
-/// The calling task goes on without its (or its parent's) area.
+/// Removes the area (its own, or its parent's) from the gs of the calling task.
 pub fn disable() {
     if SOME.load(Relaxed) && is_area(gs()) {
         set_gs(0);
     }
 }
 
-/// Is this the base of some thread's area?
+/// True if this is the base of some thread's area.
 pub fn is_area(base: u64) -> bool {
     g().areas().as_ptr_range().contains(&(base as *const Area))
 }

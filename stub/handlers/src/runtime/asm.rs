@@ -9,7 +9,7 @@ use super::frame::{SW_RESERVED, UContext};
 use super::thread::{BLOCK, Thread};
 use ulpf_engine::cpu::Gprs;
 
-/// Bytes of a slot for a patched system-call site, and how many there are.
+/// Bytes of a slot for a patched system-call site, and the number of slots.
 pub const SLOT: usize = 512;
 pub const SLOTS: usize = 256;
 
@@ -17,7 +17,7 @@ pub const SLOTS: usize = 256;
 /// [`ulpf_restorer`] may return without the kernel.
 pub const RETURN_HERE: u64 = 1;
 
-/// `global_asm!` for what loads or saves all registers: their offsets in a [`Gprs`] by their names.
+/// `global_asm!` for code that loads or saves all registers: their offsets in a [`Gprs`] by their names.
 macro_rules! gprs_asm {
     ($($code:tt)*) => {
         global_asm!(
@@ -41,7 +41,8 @@ macro_rules! gprs_asm {
     };
 }
 
-/// The registers of the [`Gprs`] at rsp + `{gprs}`, but for rax and rcx, with which the last is done, and rsp.
+/// Loads the registers of the [`Gprs`] at rsp + `{gprs}`, except rsp, rax and rcx; the rest of the way out needs the
+/// latter two.
 macro_rules! load_gprs {
     () => {
         concat!(
@@ -62,7 +63,7 @@ macro_rules! load_gprs {
     };
 }
 
-/// All but rax, rcx, rdx and rsp, to the `Gprs` at `gprs` of the stack.
+/// Stores all registers except rax, rcx, rdx and rsp to the `Gprs` at `gprs` of the stack.
 macro_rules! store_gprs {
     () => {
         concat!(
@@ -82,7 +83,7 @@ macro_rules! store_gprs {
     };
 }
 
-/// Number and arguments of a system call, from the seven words at rbx.
+/// Loads number and arguments of a system call from the seven words at rbx.
 macro_rules! load_call {
     () => {
         concat!(
@@ -99,13 +100,12 @@ macro_rules! load_call {
 
 pub(crate) use {gprs_asm, load_gprs, store_gprs};
 
-// Return from a handler; rsp points to its ucontext. rt_sigreturn(2) costs a quarter of a whole
-// fault, and all that it does that user mode could not is to set the mask. So a handler that left the
-// mask alone returns by XRSTOR and IRET. A signal that strikes on the way is noted in
-// `Thread::attention`; from `ulpf_return` on its handler sends the thread back to there (all that is
-// done is done again), and then the note is seen.
+// Return from a handler; rsp points to its ucontext. rt_sigreturn(2) costs a quarter of a whole fault, and only to set
+// the mask does it need the kernel. So a handler that left the mask alone returns by XRSTOR and IRET. A signal on this
+// way is noted in `Thread::attention`. From `ulpf_return` on, its handler sends the thread back to there (everything
+// since is repeated), and then the note is seen.
 //
-// The frame of the IRET lies below the ucontext, within the red zone that signals leave alone.
+// The frame of the IRET is below the ucontext, within the red zone that signals leave alone.
 gprs_asm!(
     ".text",
     ".globl ulpf_restorer",
@@ -118,7 +118,7 @@ gprs_asm!(
     "and rax, -{block}",
     "cmp dword ptr [rax+{attention}], 0",
     "jne 5f",
-    // With a shadow stack (CET) the kernel has pushed a token that only it can take back.
+    // With a shadow stack (CET), only the kernel can take back the token that it has pushed.
     "xor eax, eax",
     "rdsspq rax",
     "test rax, rax",
@@ -133,8 +133,8 @@ gprs_asm!(
     "mov [rsp-16], rax",
     "movzx eax, word ptr [rsp+{ss}]",
     "mov [rsp-8], rax",
-    // The components that the kernel has saved (`_fpx_sw_bytes.xfeatures`), and no others: XRSTOR touches the last byte
-    // of all that it is asked for, and a frame has no room for AMX tiles that the program has never asked for.
+    // Only the components that the kernel has saved (`_fpx_sw_bytes.xfeatures`). XRSTOR touches the last byte of all
+    // requested components, and a frame has no room for AMX tiles that the program has never asked for.
     "mov rcx, [rsp+{fpstate}]",
     "mov eax, [rcx+{xfeatures}]",
     "mov edx, [rcx+{xfeatures}+4]",
@@ -146,7 +146,7 @@ gprs_asm!(
     ".globl ulpf_return_iret",
     "ulpf_return_iret:",
     "iretq",
-    // Something has come up meanwhile.
+    // A signal has arrived meanwhile.
     "5:",
     "mov rbx, rsp",
     "mov rdi, rsp",
@@ -161,8 +161,8 @@ gprs_asm!(
     "mov eax, 15",
     "syscall",
     "ud2",
-    // The program's alternate stack comes back. The kernel changes nothing while a thread is on the present one, and
-    // from Linux 6.12 on takes rt_sigreturn(2) for made on the handler's stack. So the frame goes aside.
+    // Restores the program's alternate stack. The kernel changes nothing while a thread is on the present one. From
+    // Linux 6.12 on it regards rt_sigreturn(2) as made on the handler's stack. So the frame is copied aside.
     "6:",
     "mov rdi, rsp",
     "and rsp, -16",
@@ -193,10 +193,10 @@ gprs_asm!(
 
 global_asm!(
     ".text",
-    // rdi = &[nr, a1 … a6], rsi = signal mask during the call or null, rdx = 1 if the program's seccomp filters in
-    // the kernel are to decide about the call (`syscalls/seccomp.rs`), else 0.
-    // A handler that finds PC in [start, insn] answers by sending it to `abort`: the call has not
-    // begun (or the kernel has rewound it), and must be made again after the signal.
+    // rdi = &[nr, a1 … a6], rsi = signal mask during the call or null, rdx = 1 if the program's seccomp filters in the
+    // kernel decide about the call (`syscalls/seccomp.rs`), else 0.
+    // A handler that finds PC in [start, insn] sends it to `abort`. The call has not begun then (or the kernel has
+    // rewound it), and must be made again after the signal.
     ".globl ulpf_blocking",
     "ulpf_blocking:",
     "push rbx",
@@ -232,8 +232,8 @@ global_asm!(
     "ulpf_judged:",
     "syscall",
     "jmp ulpf_blocking_end",
-    // clone or clone3 whose child starts on its own block:
-    // rdi = &[nr, a1 … a6], rsi = the child's Thread. The child's rsp is its copied ucontext.
+    // clone or clone3 whose child starts on its own block: rdi = &[nr, a1 … a6], rsi = the child's Thread. The child's
+    // rsp is its copied ucontext.
     ".globl ulpf_clone",
     "ulpf_clone:",
     "push rbx",
@@ -273,7 +273,7 @@ global_asm!(
     "ud2",
     "3:",
     "ret",
-    // The end of a forked child's stay in our code: rdi = ucontext to return to, rsi = top of the stack below it.
+    // Last code of ours in a forked child: rdi = ucontext to return to, rsi = top of the stack below it.
     ".globl ulpf_leave",
     "ulpf_leave:",
     "mov rbx, rdi",
@@ -283,7 +283,7 @@ global_asm!(
     "mov eax, 15",
     "syscall",
     "ud2",
-    // memcpy that gives up at a fault: rdi = to, rsi = from, rdx = length; rax = bytes not copied.
+    // memcpy that ends at a fault: rdi = to, rsi = from, rdx = length; rax = bytes not copied.
     ".globl ulpf_copy",
     "ulpf_copy:",
     "mov rcx, rdx",
@@ -303,8 +303,8 @@ global_asm!(
     "mov [rdi], eax",
     "xor eax, eax",
     "ret",
-    // Are these words of the stack what they were? rdi = rsp, rsi = an array of how far from there, and what; rdx = how
-    // many; rax = how many are left from the first one on that is not, or cannot be read.
+    // Compares words of the stack with expected values. rdi = rsp, rsi = an array of pairs (offset from rsp, value),
+    // rdx = number of pairs. Result: rax = number of pairs from the first one on that differs or cannot be read.
     ".globl ulpf_same",
     "ulpf_same:",
     "mov rcx, rdx",

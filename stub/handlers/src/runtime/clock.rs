@@ -1,4 +1,4 @@
-//! The time that waits are counted in.
+//! The clock by which waits are measured.
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::prctl::{PR_GET_TSC, PR_SET_TSC, PR_TSC_ENABLE};
@@ -14,8 +14,8 @@ pub fn now() -> u64 {
     t[0] * 1_000_000_000 + t[1]
 }
 
-/// A fault of our own code: has it read the time-stamp counter of a thread that may not (PR_SET_TSC of prctl(2))? The
-/// thread is let read it once.
+/// A fault of our own code: if the thread may not read the time-stamp counter (PR_SET_TSC of prctl(2)), lets it read
+/// the counter once. Returns `false` for other faults.
 pub fn forbidden(uc: &mut UContext, info: &SigInfo) -> bool {
     const RDTSC: [u8; 2] = [0x0f, 0x31];
     // SAFETY: our own code, which was about to be executed.
@@ -24,7 +24,7 @@ pub fn forbidden(uc: &mut UContext, info: &SigInfo) -> bool {
         return false;
     }
     let mut mode = 0u32;
-    // SAFETY: the thread's own setting, which is as before afterwards.
+    // SAFETY: the thread's own setting, which is restored afterwards.
     let ticks = unsafe {
         if sys!(k::__NR_prctl, PR_GET_TSC, &raw mut mode).is_err()
             || sys!(k::__NR_prctl, PR_SET_TSC, PR_TSC_ENABLE).is_err()

@@ -1,4 +1,4 @@
-//! Watches that live in the CPU's debug registers: what a program thread does when one matches.
+//! Watches that live in the CPU's debug registers, as a program thread handles their matches.
 //!
 //! `control/placement.rs` opens the perf events (in the stub's task; a breakpoint of ours never shows
 //! in the program's descriptor table). The kernel sends SIGTRAP after the instruction, but only one
@@ -10,28 +10,28 @@
 //!              └▶ SIGTRAP (TRAP_PERF, or TRAP_TRACE of a step) ─▶ drain ─▶ hits
 //! ```
 //!
-//! The trap comes after the store. The old value is the one that was seen last, so with several threads
-//! at the same bytes two changes may look like one, and a store that another one undid like none.
+//! The trap comes after the store. The old value is the last value seen. So with several threads at the same bytes, two
+//! changes may look like one, and a store that another thread has undone looks like none.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
-/// What x86 has.
+/// Debug registers of x86.
 pub const SLOTS: usize = 4;
 pub use ulpf_lib::perf::TRAP_PERF;
 /// `perf_event_attr.sig_data` of our events: the program may have perf events of its own.
 pub const COOKIE: u64 = u64::from_le_bytes(*b"ulpftrap");
-/// One debug register. Written by the stub's task while all threads rest, but for `last` and `hits`.
+/// One debug register. Written by the stub's task while all threads are stopped, but for `last` and `hits`.
 pub struct Slot {
-    /// 0: free.
+    /// Address of the watch, or 0 if the register is free.
     pub addr: AtomicU64,
     pub len: AtomicU32,
     pub id: AtomicU32,
     /// `WatchKind`.
     pub kind: AtomicU32,
     pub hits: AtomicU64,
-    /// The value that was seen last.
+    /// The last value seen.
     last: AtomicU64,
 }
 
@@ -47,14 +47,14 @@ pub static ALL: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Is any watch in a debug register?
+/// True if a watch is in a debug register.
 #[inline(always)]
 pub fn active() -> bool {
     ACTIVE.load(Relaxed)
 }
 
 impl Slot {
-    /// The watch that is here.
+    /// The watch in this register.
     pub fn watch(&self) -> Option<(WatchId, WatchRange, WatchKind)> {
         let start = TargetAddr(self.addr.load(Relaxed));
         let range = WatchRange::new(start, self.len.load(Relaxed) as u64)?;
@@ -65,7 +65,7 @@ impl Slot {
         };
         (start.0 != 0).then_some((WatchId(self.id.load(Relaxed)), range, kind))
     }
-    /// The present value becomes the one that the next trap compares with; the one before.
+    /// Reads the present value, with which the next trap compares. Returns the previous one.
     pub fn look(&self, read: impl Fn(u64, &mut [u8]) -> usize) -> u64 {
         let mut bytes = [0u8; 8];
         let len = self.len.load(Relaxed) as usize;
@@ -80,7 +80,8 @@ impl Slot {
     }
 }
 
-/// Names what is in the registers now (stub's task, world at rest). `read` reads the program's memory.
+/// Sets the watch in a register, or none. Called by the stub's task with the world stopped. `read` reads the program's
+/// memory.
 pub fn set(
     n: usize,
     watch: Option<(WatchId, WatchRange, WatchKind)>,
@@ -102,7 +103,7 @@ pub fn set(
     ACTIVE.store(any, SeqCst);
 }
 
-/// Would an access of ours match?
+/// True if an access of ours would match.
 #[inline]
 pub fn would_match(addr: u64, len: u64, write: bool) -> bool {
     active()
@@ -111,7 +112,7 @@ pub fn would_match(addr: u64, len: u64, write: bool) -> bool {
         })
 }
 
-/// Is a register used for memory in `[start, end)`?
+/// True if a register watches memory in `[start, end)`.
 pub fn any_in(start: u64, end: u64) -> bool {
     active()
         && ALL
@@ -119,21 +120,24 @@ pub fn any_in(start: u64, end: u64) -> bool {
             .any(|s| (start..end).contains(&s.addr.load(Relaxed)))
 }
 
-/// The debugger may have written anything (stub's task, world at rest).
+/// Reads all values again, since the debugger may have written to any. Called by the stub's task with the world
+/// stopped.
 pub fn look_all(read: impl Fn(u64, &mut [u8]) -> usize) {
     for s in ALL.iter().filter(|s| s.watch().is_some()) {
         s.look(&read);
     }
 }
 
-/// What one of them watches is new memory (stub's task, world at rest).
+/// Reads the value of this watch again, whose memory has been replaced. Called by the stub's task with the world
+/// stopped.
 pub fn look_at(id: WatchId, read: impl Fn(u64, &mut [u8]) -> usize) {
     for s in ALL.iter().filter(|s| s.watch().is_some_and(|w| w.0 == id)) {
         s.look(&read);
     }
 }
 
-/// Somebody else than an instruction of the program has written `[addr, addr + len)`.
+/// Reads the values of watches in `[addr, addr + len)` again after a write that was not made by an instruction of the
+/// program.
 pub fn written(addr: TargetAddr, len: u64, read: impl Fn(u64, &mut [u8]) -> usize) {
     for s in &ALL {
         if s.watch().is_some_and(|(_, r, _)| r.overlaps(addr, len)) {

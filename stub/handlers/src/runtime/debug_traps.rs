@@ -1,4 +1,4 @@
-//! What a program thread does when a debug register matches (`debug_registers` draws it).
+//! Handles matches of debug registers on a program thread (`debug_registers` has a drawing).
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -16,10 +16,10 @@ use crate::engine;
 use crate::global::g;
 use crate::hits;
 
-/// Hits of one register between two looks at whether it is the right place.
+/// Hits of one register after which its placement is considered again.
 const LOOK_EVERY: u64 = 64;
 
-/// Which registers have matched: the PC behind the instruction for each, or 0.
+/// The matches of an instruction: for each register the PC behind the instruction, or 0.
 #[derive(Clone, Copy, Default)]
 pub struct Fired([u64; SLOTS]);
 
@@ -29,7 +29,7 @@ impl Fired {
     }
 }
 
-/// `struct perf_event_mmap_page`, as far as we read it.
+/// The fields of `struct perf_event_mmap_page` that we read.
 mod page {
     pub const DATA_HEAD: u64 = 1024;
     pub const DATA_TAIL: u64 = 1032;
@@ -41,7 +41,7 @@ mod page {
     pub const SAMPLE_LEN: u64 = 24;
 }
 
-/// Takes what the kernel has written down for this thread.
+/// Takes the records that the kernel has written for this thread.
 pub fn drain(t: Current) -> Fired {
     let mut fired = Fired::default();
     let base = t.trap_ring.load(Relaxed);
@@ -70,7 +70,7 @@ pub fn drain(t: Current) -> Fired {
     fired
 }
 
-/// Our own code has touched watched bytes for the program. Who made it do so accounts for the access.
+/// Our own code has touched watched bytes for the program. The code that did so accounts for the access.
 pub fn our_own(fired: &Fired) {
     for (s, pc) in debug_registers::ALL.iter().zip(&fired.0) {
         if *pc != 0 {
@@ -90,8 +90,8 @@ impl Program for Ours {
     }
 }
 
-/// Counts and logs hits of the instruction that has just been executed; the events to stop for.
-/// `pc`: where that instruction was, if known. `seen`: accesses that are accounted for already.
+/// Counts and logs hits of the instruction that has just been executed. Returns the events to stop for. `pc` is the
+/// address of that instruction, if known; `seen` names accesses that are accounted for already.
 pub fn report(
     t: Current,
     uc: &mut UContext,

@@ -1,10 +1,10 @@
-//! What a thread has met, and what it asks of the stub's task.
+//! Events of a thread, and its requests to the stub's task.
 
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind};
 
 pub type Tid = i32;
 
-/// How one thread goes on.
+/// The way in which a thread continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// Stays parked while others run (scheduler locking).
@@ -45,12 +45,12 @@ pub enum Event {
         access: AccessKind,
     },
     Signal(i32),
-    /// An error of the checked heap, of which the findings have this report: what it is about has not happened yet, or
-    /// only just.
+    /// An error of the checked heap, described by this report of the findings. The faulty access has not happened yet,
+    /// or only just.
     HeapError {
         report: u32,
     },
-    /// The program is about to end, and its checked heap has been looked at.
+    /// The program is about to end, and its checked heap has been searched.
     HeapEnd,
     /// A system call that the debugger catches.
     Syscall {
@@ -67,12 +67,12 @@ pub enum Event {
     },
     /// The thread's vfork child has its own memory, or has ended.
     VforkDone,
-    /// The thread is about to take hold of this process or thread with ptrace(2); 0: it is about to ask its parent to
-    /// take hold of it.
+    /// The thread is about to trace this process or thread with ptrace(2); 0 if it is about to ask its parent to trace
+    /// it.
     Traces {
         number: i32,
     },
-    /// The program is about to end: what was decided here (`Global::decides`) is told before.
+    /// The program is about to end. Results that were decided here (`Global::decides`) are reported before.
     Ends,
     /// The thread is new and has not run yet (`Global::thread_events`).
     Created,
@@ -82,7 +82,7 @@ pub enum Event {
     },
 }
 
-/// What one instruction or system call is to be reported for, one stop after the other.
+/// The events of one instruction or system call, each of which makes a stop.
 #[derive(Clone, Copy)]
 pub struct Events {
     list: [Event; Events::MOST],
@@ -90,7 +90,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// More watches under one access than anybody looks at one by one; the rest is only counted.
+    /// Limit of events. Further watches of one access are only counted; no user examines that many one by one.
     const MOST: usize = 16;
 
     pub const fn none() -> Events {
@@ -108,24 +108,24 @@ impl Events {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Those that `first` names come before the others.
+    /// Puts the events for which `first` is true before the others.
     pub fn ordered(&self, first: impl Fn(&Event) -> bool) -> Events {
         let mut all = Events::none();
         self.iter().filter(&first).for_each(|e| all.push(e));
         self.iter().filter(|e| !first(e)).for_each(|e| all.push(e));
         all
     }
-    /// Takes all of them.
+    /// Takes all events.
     pub fn take_all(&mut self) -> Events {
         core::mem::replace(self, Events::none())
     }
-    /// Takes the first one.
+    /// Takes the first event.
     pub fn take_first(&mut self) -> Option<Event> {
         let first = self.iter().next()?;
         self.retain_after(1, |_| true);
         Some(first)
     }
-    /// Only those that `wanted` names stay.
+    /// Keeps only the events for which `wanted` is true.
     pub fn retain(&mut self, wanted: impl Fn(&Event) -> bool) {
         self.retain_after(0, wanted);
     }
@@ -142,19 +142,19 @@ impl Events {
     }
 }
 
-/// The last error of the checked heap that was judged before it was made: its instruction, and whether the thread has stopped
-/// there since.
+/// The last error of the checked heap that was judged before the access was made: its instruction, and whether the
+/// thread has stopped there since.
 #[derive(Clone, Copy, Default)]
 pub struct Foreseen {
     pub pc: u64,
     pub stopped: bool,
 }
 
-/// Beside credentials.
+/// Kinds of confinement, besides credentials.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Confined {
     Credentials,
-    /// Root and namespaces.
+    /// Root directory and namespaces.
     Place,
     /// The same, and perhaps the user namespace.
     Users,
@@ -163,28 +163,30 @@ pub enum Confined {
     Limits,
 }
 
-/// What a program thread asks of the stub's task. `…Begin` parks all other threads until `End`.
+/// Requests of a program thread to the stub's task. `…Begin` parks all other threads until `End`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
     None,
-    /// What the thread may has changed (`Thread::rights`, and this); `groups`: so many supplementary groups.
+    /// The thread's rights have changed (`Thread::rights`, and `which`); `groups` is the address of its supplementary
+    /// groups.
     Confined {
         which: Confined,
         groups: u64,
         len: u32,
     },
-    /// Park the others; nothing else.
+    /// Park the others only.
     ForkBegin,
-    /// Code at this address, which a backtrace has come to, is not known; 0: a file has been mapped.
+    /// A backtrace has reached unknown code at this address; 0: a file has been mapped.
     Unwind {
         at: u64,
     },
-    /// Give `[start, end)` back to plain private memory: a memory call is about to change it.
+    /// Move `[start, end)` back to plain private memory: a memory call is about to change it.
     ReleaseBegin {
         start: u64,
         end: u64,
     },
-    /// Change moved memory where it is: another protection, or (`None`) no content. `Own::changed_in_place` has the answer.
+    /// Change moved memory in place: its protection, or (`None`) its content to zeros. `Own::changed_in_place` has the
+    /// answer.
     ChangeInPlace {
         start: u64,
         end: u64,
@@ -195,46 +197,47 @@ pub enum Request {
         start: u64,
         end: u64,
     },
-    /// The same: memory there is about to be locked, or unlocked.
+    /// The same for memory that is about to be locked or unlocked.
     LocksBegin {
         start: u64,
         end: u64,
     },
-    /// Close again what [`Request::OpenBegin`] has opened since another `…Begin`.
+    /// Guard again the pages that [`Request::OpenBegin`] has opened since another `…Begin`.
     OpenEnd,
-    /// The thread registers an area for restartable sequences: is it to be served? (`Thread::sequences` has the answer.)
+    /// The thread registers an area for restartable sequences. Serve it if possible; `Thread::sequences` has the answer.
     Register {
         at: u64,
         len: u32,
         signature: u32,
     },
-    /// Park the others: the thread makes a restartable sequence.
+    /// Park the others: the thread executes a restartable sequence.
     SectionBegin,
-    /// No patch at `at`, where that thread is.
+    /// Remove the patch at `at`, where that thread is.
     Plain {
         at: u64,
     },
-    /// Take the breakpoint at `addr` out for one step.
+    /// Remove the breakpoint at `addr` for one step.
     StepOverBegin {
         addr: u64,
     },
-    /// Ask the command to follow this thread through exec of the file at `path`, a string that the
-    /// thread keeps. The word comes in `Global::exec_word`; `End` only if exec fails.
+    /// Ask the command to follow this thread through exec of the file at `path`, a string that the thread keeps. The
+    /// answer comes in `Global::exec_word`; `End` follows only if exec fails.
     ExecBegin {
         path: u64,
         len: u64,
         dir: i32,
     },
-    /// Somebody is about to write to generated code in `[start, end)`: no patches there, and its pages open.
+    /// The program or the kernel is about to write to generated code in `[start, end)`: remove patches there, and open
+    /// its pages.
     CodeWritten {
         start: u64,
         end: u64,
     },
-    /// A collector is about to move generated code, and will go on at `back` when it has.
+    /// A collector is about to move generated code. It returns to `back` when it has ended.
     CollectorBegins {
         back: u64,
     },
-    /// The collector that was to go on `at` this address does.
+    /// The collector that was expected to return to this address has ended.
     CollectorEnds {
         at: u64,
     },
@@ -243,52 +246,52 @@ pub enum Request {
         insn: u64,
     },
     End,
-    /// Guards have to be computed anew (memory appeared under a watch).
+    /// Compute guards again (memory appeared under a watch).
     Rearm,
     /// A new task needs its debug registers set before it runs, or watches on its own data.
     Adopt,
     /// The thread has another pointer to its own data.
     Moved,
-    /// The thread is about to end: its own data is what nobody watches any more.
+    /// The thread is about to end: remove watches on its own data.
     Leaves,
-    /// The instruction at `pc` is hot, and has met this page: patch it.
+    /// The instruction at `pc` is hot, and has accessed this page: patch it.
     PatchAccess {
         pc: u64,
         page: u64,
     },
-    /// The patch at `start` meets no guarded page any more.
+    /// The patch at `start` meets guarded pages no more.
     Cool {
         start: u64,
     },
-    /// Fewer system calls may be made by slots than before.
+    /// Slots may make fewer system calls than before.
     SitesAnew,
-    /// The program wants gs, or locks all its memory: no patches any more.
+    /// The program wants gs, or locks all its memory: remove all patches, for good.
     NoPatches,
-    /// The program begins something that our own signal frames cannot hold.
+    /// The program starts to use something that our own signal frames cannot hold.
     NoUpcalls,
-    /// The program has met a limit of ours: the user hears of it before the thread goes on.
+    /// The program has met a limit of ours: tell the user before the thread continues.
     Tell,
     /// A pointer has changed that a watch follows.
     Retrace,
-    /// The thread is about to change one: park the others.
+    /// The thread is about to change such a pointer: park the others.
     RetraceBegin,
-    /// The watches of this page may be better off in another place.
+    /// The watches of this page may need another placement.
     Reconsider {
         page: u64,
     },
-    /// The checked heap needs so many bytes more.
+    /// The checked heap must grow by this many bytes.
     GrowHeap {
         bytes: u64,
     },
-    /// The program tells that nobody may touch some of this memory.
+    /// A client request poisons some of this memory: watch it.
     WatchTold {
         start: u64,
         end: u64,
     },
-    /// The program ends: which blocks of the checked heap are left?
+    /// The program ends: find the leaked blocks of the checked heap.
     FindLeaks,
-    /// The program wants to know what is lost by now.
+    /// The program asks for a leak search.
     CountLeaks,
-    /// The program ends: which accesses were hot is kept for the next run.
+    /// The program ends: save the list of hot accesses for the next run.
     KeepHot,
 }

@@ -1,4 +1,4 @@
-//! The seccomp filters that the program has installed, for each thread (what is done with them: `crate::syscalls::seccomp`).
+//! The seccomp filters that each thread of the program has installed (`crate::syscalls::seccomp` applies them).
 
 use core::mem::offset_of;
 use core::ptr::null_mut;
@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 use ulpf_lib::arena;
 use ulpf_lib::seccomp::{Instruction, Kept, PREFIX};
 
-/// A filter, with its instructions behind it. For good: other threads may have it, too.
+/// A filter, followed by its instructions. It is never freed: other threads may have it, too.
 #[repr(C)]
 pub struct Filter {
-    /// The one that was installed before.
+    /// The filter that was installed before.
     parent: *const Filter,
     /// The program's own instructions.
     len: usize,
@@ -28,7 +28,7 @@ const _: () = assert!(
 );
 
 impl Filter {
-    /// One that nobody has yet.
+    /// A new filter, not yet installed, with room for its instructions.
     pub fn with_room(len: usize) -> Option<&'static mut Filter> {
         let filter = arena::map_anonymous(Self::size(len)).cast::<Filter>();
         // SAFETY: just mapped, with room for the filter and its instructions, for which zeros are valid.
@@ -37,18 +37,18 @@ impl Filter {
         Some(filter)
     }
 
-    /// Unmaps one that nobody has.
+    /// Unmaps a filter that is not installed.
     pub fn unmap(filter: &'static mut Filter) {
         let size = Self::size(filter.len);
         arena::unmap_anonymous((&raw mut *filter).cast(), size);
     }
 
-    /// It stands for the strict mode: whom it kills, SIGKILL does.
+    /// It represents the strict mode, in which SIGKILL ends the thread.
     pub fn is_strict(&self) -> bool {
         self.nature & Kept::STRICT != 0
     }
 
-    /// It was made with a listener.
+    /// It has a listener.
     pub fn is_heard(&self) -> bool {
         self.nature & Kept::HEARD != 0
     }
@@ -61,7 +61,7 @@ impl Filter {
         size_of::<Filter>() + (PREFIX + len) * size_of::<Instruction>()
     }
 
-    /// What the kernel has.
+    /// All instructions, as the kernel has them.
     pub fn all(&self) -> &[Instruction] {
         // SAFETY: `with_room` has made room for so many.
         unsafe { slice::from_raw_parts((self as *const Filter).add(1).cast(), PREFIX + self.len) }
@@ -72,7 +72,7 @@ impl Filter {
         self.all().get(PREFIX..).unwrap_or(&[])
     }
 
-    /// What stands before the program's own instructions, and these.
+    /// The instructions before the program's own ones, and these.
     pub fn parts_mut(&mut self) -> (&mut [Instruction], &mut [Instruction]) {
         let first = (self as *mut Filter).wrapping_add(1).cast();
         // SAFETY: as in `all`.
@@ -80,7 +80,8 @@ impl Filter {
     }
 }
 
-/// Those of a thread: written by itself, and by another one that gives it its own (SECCOMP_FILTER_FLAG_TSYNC).
+/// The filters of a thread. It writes them itself; another thread writes them to give it its own filters
+/// (SECCOMP_FILTER_FLAG_TSYNC).
 pub struct Filters(AtomicPtr<Filter>);
 
 impl Filters {
@@ -92,20 +93,20 @@ impl Filters {
         self.0.store(null_mut(), Release);
     }
 
-    /// Where the newest is.
+    /// Address of the newest filter.
     pub fn address(&self) -> u64 {
         self.0.load(Acquire) as u64
     }
 
-    /// The newest first.
+    /// All filters, the newest first.
     pub fn each(&self) -> impl Iterator<Item = &'static Filter> + use<> {
-        // SAFETY: filters that somebody has are never freed.
+        // SAFETY: filters that are installed are never freed.
         let first = unsafe { self.0.load(Acquire).as_ref() };
         // SAFETY: as above.
         core::iter::successors(first, |filter| unsafe { filter.parent.as_ref() })
     }
 
-    /// Gives the thread one more, that nobody has yet.
+    /// Gives the thread one more filter, which is not installed yet.
     pub fn push(&self, filter: &'static mut Filter) {
         filter.parent = self.0.load(Relaxed);
         self.0.store(filter, Release);

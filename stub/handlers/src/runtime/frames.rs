@@ -1,12 +1,12 @@
-//! Frames of handlers that go on elsewhere.
+//! Copies of handler frames, to return on another stack.
 
 use super::frame::{SigFrame, UContext, fpstate_len};
 
-/// Copies the handler's frame (context, siginfo, fpstate) to the top of another stack; `None`: it has more than
+/// Copies the handler's frame (context, siginfo, fpstate) to the top of another stack; `None` if it has more than
 /// `room` bytes.
 ///
 /// # Safety
-/// `uc` is a handler's own frame, and nobody uses the uppermost `room` bytes and 512 more of that stack.
+/// `uc` is a handler's own frame. The uppermost `room` bytes and 512 more of that stack are unused.
 pub unsafe fn copy_frame<'a>(uc: &UContext, stack_top: u64, room: u64) -> Option<&'a mut UContext> {
     let from = (uc as *const UContext as u64) - 8;
     // SAFETY: our own frame.

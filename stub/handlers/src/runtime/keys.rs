@@ -1,9 +1,10 @@
-//! Memory protection keys of the program (pkeys(7)): whose rights our code has.
+//! Memory protection keys of the program (pkeys(7)), and the rights of our code.
 //!
-//! PKRU, a register of each thread, says which keys' memory it may touch, in user mode and (through the kernel's copies)
-//! in system calls. The kernel begins each signal handler with a default that opens key 0 alone. A handler of ours makes
-//! the program's accesses and system calls, so it has the program's rights ([`begin`]); what looks at the program for
-//! somebody else (its code, the bytes of a hit) has all of them ([`with_all`]). Our own memory has key 0.
+//! PKRU, a register of each thread, selects the keys whose memory it may touch, in user mode and (through the kernel's
+//! copies) in system calls. The kernel starts each signal handler with a default that allows key 0 only. A handler of
+//! ours performs the program's accesses and system calls, so it takes the program's rights ([`begin`]). Code that reads
+//! the program for another purpose (its code, the bytes of a hit) has all rights ([`with_all`]). Our own memory has key
+//! 0.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -16,12 +17,12 @@ const COMPONENT: u32 = 9;
 /// The two bits of key 0.
 const OWN: u32 = 3;
 
-/// Where PKRU lies in an XSAVE image; 0: this machine has none.
+/// Offset of PKRU in an XSAVE image, or 0 if this machine does not have it.
 static AT: AtomicU32 = AtomicU32::new(0);
-/// What the kernel begins signal handlers with: at first what Linux does unless told otherwise (`init_pkru`).
+/// The PKRU with which the kernel starts signal handlers: at first Linux's default (`init_pkru`).
 static DEFAULT: AtomicU32 = AtomicU32::new(0x5555_5554);
 
-/// Before the first handler of ours, and once the engine knows the machine.
+/// Called before the first handler of ours, and once the engine knows the machine.
 pub fn init() {
     const OSPKE: u32 = 1 << 4;
     if cpuid(7, 0).ecx & OSPKE != 0 && xcr0() & 1 << COMPONENT != 0 {
@@ -34,7 +35,7 @@ fn any() -> bool {
     AT.load(Relaxed) != 0
 }
 
-/// PKRU. Only where there is one.
+/// Reads PKRU. Only on machines that have it.
 fn get() -> u32 {
     let pkru: u32;
     // SAFETY: RDPKRU, which exists where the system has turned keys on.
@@ -45,7 +46,7 @@ fn get() -> u32 {
     pkru
 }
 
-/// Only where there is one.
+/// Writes PKRU. Only on machines that have it.
 fn set(pkru: u32) {
     // SAFETY: WRPKRU, as for `get`. Accesses before and after it stay there: no `nomem`.
     unsafe {
@@ -54,13 +55,13 @@ fn set(pkru: u32) {
     }
 }
 
-/// The program's PKRU in its frame, if there is one.
+/// The program's PKRU in its frame, if present.
 fn of(uc: &UContext) -> Option<Pkru> {
     let at = AT.load(Relaxed) as usize;
     (at != 0 && uc.flags & UC_FP_XSTATE != 0 && !uc.fpstate.is_null()).then_some(Pkru(at))
 }
 
-/// A signal handler of ours begins: it takes the rights of what it has interrupted.
+/// Called when a signal handler of ours begins: takes the rights of the interrupted code.
 #[inline]
 pub fn begin(uc: &UContext) {
     if !any() {
@@ -76,8 +77,8 @@ pub fn begin(uc: &UContext) {
     }
 }
 
-/// Makes a system call of the program's, which may change the thread's rights (pkey_alloc(2), mprotect(2) that leaves
-/// execution alone): they are the program's from then on.
+/// Makes a system call of the program that may change the thread's rights (pkey_alloc(2), mprotect(2) to execute-only).
+/// From then on the program has these rights.
 #[inline]
 pub fn through<R>(uc: &mut UContext, call: impl FnOnce(&mut UContext) -> R) -> R {
     if !any() {
@@ -95,7 +96,8 @@ pub fn through<R>(uc: &mut UContext, call: impl FnOnce(&mut UContext) -> R) -> R
     result
 }
 
-/// Has somebody with all rights do what the thread's may not suffice for. `None`: they would.
+/// Runs `look` with all rights, for memory that the thread's rights may not allow. `None` if the thread has all rights
+/// already.
 pub fn with_all<R>(look: impl FnOnce() -> R) -> Option<R> {
     if !any() {
         return None;
@@ -110,7 +112,7 @@ pub fn with_all<R>(look: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-/// What the program's signal handlers begin with.
+/// The rights with which the program's signal handlers begin.
 pub fn for_handlers(uc: &UContext) -> Option<(Pkru, u32)> {
     of(uc).map(|pkru| (pkru, DEFAULT.load(Relaxed)))
 }

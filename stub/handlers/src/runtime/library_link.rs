@@ -1,4 +1,4 @@
-//! The library by which the program watches itself: whether it is there, and its pages (`ulpf_lib::library_abi`).
+//! The link to the library by which the program watches itself: its presence, and its pages (`ulpf_lib::library_abi`).
 
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -14,7 +14,7 @@ pub fn abi_table() -> Option<&'static AbiTable> {
     unsafe { TABLE.load(Acquire).as_ref() }
 }
 
-/// The program has this handler of SIGSEGV: is it the library's?
+/// Checks whether this handler of SIGSEGV, which the program has installed, is the library's.
 pub fn look(handler: u64) {
     const SIZE: u64 = size_of::<AbiHeader>() as u64;
     let Some(at) = handler.checked_sub(SIZE).filter(|_| handler > PAGE_SIZE) else {
@@ -35,7 +35,7 @@ pub fn look(handler: u64) {
     memory::put(table, &1u32);
 }
 
-/// We leave, or this is a forked child without us.
+/// Called at a detach, or in a forked child without us.
 pub fn left() {
     let table = TABLE.swap(core::ptr::null_mut(), AcqRel);
     if !table.is_null() {
@@ -43,12 +43,12 @@ pub fn left() {
     }
 }
 
-/// The program watches itself in a way that cannot see what we perform.
+/// True if the program watches itself in a way that cannot see the accesses that we perform.
 pub fn is_blind() -> bool {
     abi_table().is_some_and(|d| d.blind.load(Acquire) != 0)
 }
 
-/// Where the debugger may touch what the library guards.
+/// The address at which the debugger may access memory that the library guards.
 pub fn alias(addr: u64) -> Option<AliasAddr> {
     let page = abi_table()?.pages.entry(TargetAddr(addr));
     page.guard().and(page.alias(TargetAddr(addr)))

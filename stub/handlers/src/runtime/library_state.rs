@@ -1,4 +1,4 @@
-//! What a thread has to do with the library by which its program watches itself (`crate::library`).
+//! State of a thread with regard to the library by which its program watches itself (`crate::library`).
 
 use core::cell::Cell;
 
@@ -6,15 +6,15 @@ use ulpf_lib::ring::SystemCall as Call;
 
 use super::events::Events;
 
-/// What a thread has to do with the library.
+/// State of a thread with regard to the library.
 pub struct LibraryState {
-    /// Stops that wait until the library is left.
+    /// Stops that wait until the thread leaves the library.
     pub due: [Cell<Due>; LibraryState::MOST],
     pub waiting: Cell<usize>,
-    /// The debugger's step goes on when the handler with this frame returns (0: when the step is over that the
-    /// library makes), and where it began.
+    /// The frame of the handler whose return resumes the debugger's step (0: the end of the library's own step), and
+    /// the start of the step.
     pub across: Cell<Option<(u64, u64)>>,
-    /// A fault that the library does not know: PC, address, its changes so far; how often it has come.
+    /// A fault that the library does not handle: PC, address, number of the library's changes so far, and repetitions.
     pub strange: Cell<(u64, u64, u64, u8)>,
 }
 
@@ -27,7 +27,7 @@ pub struct Due {
 }
 
 impl LibraryState {
-    /// Handlers of the library's, one inside the other.
+    /// Handlers of the library, one inside the other.
     const MOST: usize = 4;
 
     pub const fn none() -> LibraryState {

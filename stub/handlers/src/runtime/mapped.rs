@@ -1,18 +1,18 @@
-//! What a system call has done to the program's mappings, as far as the heap is concerned (`control/heap.rs` of the
-//! stub's task follows it).
+//! Changes of the program's mappings by a system call, as far as they concern the heap (`control/heap.rs` of the stub's
+//! task follows them).
 
 use core::sync::atomic::AtomicU64;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::guard::LARGEST_HEAP;
 
-/// How often the program's system calls have changed its mappings, or may have.
+/// Counts system calls of the program that have changed its mappings, or may have.
 pub static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// What a system call has done to the program's mappings. Empty ranges: nothing.
+/// A change of the program's mappings by a system call. Unused ranges are empty.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mapped {
-    /// No heap any more.
+    /// Not heap any more.
     pub gone: (u64, u64),
     pub come: (u64, u64),
     /// `come` is heap only if `only_if` was.
@@ -20,7 +20,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Of a call that has succeeded; `brk`: the program break before it.
+    /// The change by a call that has succeeded; `brk` is the program break before it.
     pub fn by(nr: u64, a: &[u64; 6], result: u64, brk: u64) -> Mapped {
         const STACK: u64 = k::MAP_STACK as u64 | k::MAP_GROWSDOWN as u64;
         const EXEC: u64 = k::PROT_EXEC as u64;
@@ -36,7 +36,7 @@ impl Mapped {
                     && a[3] & (STACK | k::MAP_HUGETLB as u64) == 0
                     && a[2] & EXEC == 0
                     && new.1 - new.0 < LARGEST_HEAP;
-                // Put over something else: a loader's .bss, or a collector that takes what it had reserved.
+                // Mapped over other memory: a loader's .bss, or a collector that uses its reserved space.
                 let fixed = a[3] & k::MAP_FIXED as u64 != 0;
                 Mapped {
                     gone: new,
@@ -73,18 +73,18 @@ impl Mapped {
     }
 }
 
-/// What a call of the mlock(2) family has done to the memory that it was about.
+/// The effect of a call of the mlock(2) family on its memory.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Locks {
     #[default]
     Same,
     Locked,
     Unlocked,
-    /// All there is, ours too, and nothing filled, as it shall be.
+    /// All memory is locked, including ours. The call has not filled pages; `fill` says whether the program wants that.
     Whole {
         fill: bool,
     },
-    /// It has failed, maybe halfway.
+    /// The call has failed, maybe halfway.
     Unknown,
 }
 

@@ -1,5 +1,5 @@
-//! Reading and writing the program's memory from inside a handler: guards are bypassed through the
-//! alias, and an address that is not there ends the copy instead of the program.
+//! Reads and writes the program's memory from inside a handler. The alias bypasses guards, and an unmapped address ends
+//! the copy instead of the program.
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
@@ -9,12 +9,12 @@ use super::asm::ulpf_copy;
 use super::{debug_registers, keys};
 use crate::global::g;
 
-/// Largest piece at `addr` that lies in one page.
+/// The largest piece at `addr` within one page.
 fn piece(addr: u64, len: usize) -> usize {
     ((PAGE_SIZE - addr % PAGE_SIZE) as usize).min(len)
 }
 
-/// What is there is wanted soon: memory is slower than a few hundred instructions. (It need not be there.)
+/// Prefetches the byte at `at`: memory is slower than a few hundred instructions. (It need not be mapped.)
 #[inline]
 pub fn expect(at: u64) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -22,13 +22,13 @@ pub fn expect(at: u64) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at as *const i8) };
 }
 
-/// Where the byte at `addr` can be touched without a guard, by the kernel too.
+/// The address by which the byte at `addr` is accessible without a guard, also for the kernel.
 pub fn reachable(addr: u64) -> u64 {
     g().alias_of(addr).map_or(addr, |a| a.0)
 }
 
-/// Lets the kernel copy, whose accesses match no debug register of ours: reading the watched value in the
-/// handler of its trap would trap again. How many bytes were not copied.
+/// Lets the kernel copy, whose accesses do not match our debug registers: reading the watched value in the handler of
+/// its trap would trap again. Returns the number of bytes that were not copied.
 fn by_kernel(nr: u32, ours: u64, theirs: u64, n: usize) -> usize {
     let (ours, theirs) = ([ours, n as u64], [theirs, n as u64]);
     // SAFETY: our own process's memory on both sides; both vectors live until the call is done.
@@ -61,8 +61,7 @@ pub fn read(addr: u64, to: &mut [u8]) -> usize {
     done
 }
 
-/// As [`read`], for somebody who may see what the thread's protection keys forbid it (`keys.rs`): execute-only code,
-/// the bytes of a hit.
+/// As [`read`], but ignores the thread's protection keys (`keys.rs`): for execute-only code, and the bytes of a hit.
 pub fn look(addr: u64, to: &mut [u8]) -> usize {
     let n = read(addr, to);
     let rest = addr.wrapping_add(n as u64);

@@ -1,4 +1,4 @@
-//! Threads of the program, how they rest, and how their memory is reached.
+//! Threads of the program: their records, how they park, and access to their memory.
 
 pub mod areas;
 pub mod asm;

@@ -1,13 +1,14 @@
-//! What a task puts off while it holds the program's threads by ptrace(2) (`super::tracer`).
+//! Work that a task puts off while it holds the program's threads by ptrace(2) (`super::tracer`).
 //!
-//! | asked for | meanwhile | later |
+//! | request | meanwhile | later |
 //! |---|---|---|
 //! | to follow a new mapping | the memory is not watched | it is |
-//! | to unmap memory that is ours | it stays mapped, so that the kernel gives its addresses to nobody | it goes |
+//! | to unmap memory that is ours | it stays mapped, so that the kernel does not reuse its addresses | it goes |
 //! | patches, unwind tables | without | those that new code needs |
 //!
-//! It is done in the order in which it was put off (`crate::syscalls::put_off`): by the task when it has let the last thread go,
-//! or by the next system call of the stub's on another thread. Whoever comes meanwhile waits until it is done.
+//! The work is done in the order in which it was put off (`crate::syscalls::put_off`). The task does it when it has
+//! released the last thread; or the next system call of the stub on another thread does. Other threads that come
+//! meanwhile wait until it is done.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
@@ -16,10 +17,10 @@ use super::mapped::Mapped;
 use super::thread::Current;
 use crate::global::g;
 
-/// Changes of mappings at once.
+/// Limit of changes of mappings in the list.
 const MOST: usize = 256;
 
-/// What a slot of the list holds. A writer takes a free slot, fills it and says what it is; a reader frees it.
+/// States of a slot of the list. A writer takes a free slot, fills it and sets its kind; a reader frees it.
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const MAPPED: u32 = 2;
@@ -27,7 +28,7 @@ const UNMAP: u32 = 3;
 
 struct Slot {
     what: AtomicU32,
-    /// [`Mapped`], or the range to be unmapped as the first of its ranges.
+    /// The [`Mapped`]; or the range to unmap, as the first of its ranges.
     ranges: [(AtomicU64, AtomicU64); 3],
 }
 
@@ -51,9 +52,9 @@ impl Slot {
 }
 
 static SLOTS: [Slot; MOST] = [const { Slot::free() }; MOST];
-/// The thread that does what is owed, 0: none.
+/// The thread that does the work, or 0.
 static SERVED_BY: AtomicI32 = AtomicI32::new(0);
-/// Something is owed, and not all of it done.
+/// Some work has been put off and is not done.
 pub static SOME: AtomicBool = AtomicBool::new(false);
 /// The list was full: memory that was mapped meanwhile is not watched.
 pub static FULL: AtomicBool = AtomicBool::new(false);
@@ -78,7 +79,7 @@ fn note(what: u32, m: Mapped) -> bool {
     free.is_some()
 }
 
-/// Puts a request off, or leaves it if the thread goes on without as well. `false`: it cannot.
+/// Puts a request off, or drops it if the thread can continue without it. Returns `false` if neither is possible.
 pub fn put_off(t: Current, r: Request) -> bool {
     use Request::*;
     let later = match r {
@@ -90,7 +91,7 @@ pub fn put_off(t: Current, r: Request) -> bool {
         }
         Unwind { at: 0 } => &CODE,
         SitesAnew => &SITES,
-        // Slower, or less closely; what there is to tell is told after the next request.
+        // Without these, the program is slower or less closely watched; `Tell` is repeated with the next request.
         Unwind { .. }
         | Patch { .. }
         | PatchAccess { .. }
@@ -104,7 +105,7 @@ pub fn put_off(t: Current, r: Request) -> bool {
     true
 }
 
-/// Memory was unmapped, or replaced: what is owed to it no longer is.
+/// Memory was unmapped or replaced: drops the work on it.
 pub fn gone(range: (u64, u64)) {
     if !SOME.load(Relaxed) || range.0 >= range.1 {
         return;
@@ -117,7 +118,7 @@ pub fn gone(range: (u64, u64)) {
     }
 }
 
-/// Memory of ours is to be unmapped later. What does not fit into the list stays mapped.
+/// Puts off unmapping memory of ours. If the list is full, the memory stays mapped.
 pub fn unmap(start: u64, len: u64) {
     let range = Mapped {
         gone: (start, start.saturating_add(len)),
@@ -126,24 +127,24 @@ pub fn unmap(start: u64, len: u64) {
     note(UNMAP, range);
 }
 
-/// Something that was put off.
+/// Work that was put off.
 pub enum Owed {
-    /// A change of the mappings is to be followed.
+    /// A change of the mappings to follow.
     Mapped(Mapped),
-    /// `[start, end)` is to be unmapped.
+    /// `[start, end)` of memory to unmap.
     Unmap(u64, u64),
 }
 
-/// The calling thread does it. `false`: another one is at it.
+/// Starts the work on the calling thread. Returns `false` if another thread does it.
 pub fn begin(t: Current) -> bool {
     let by = SERVED_BY.load(SeqCst);
-    // (A forked child has its parent's word, but not that thread.)
+    // (A forked child has its parent's value, but not that thread.)
     let busy = by != 0 && by != t.tid() && g().threads.find(by).is_some();
     let begin = || SERVED_BY.compare_exchange(by, t.tid(), SeqCst, SeqCst);
     !busy && begin().is_ok()
 }
 
-/// After [`begin`]: all is done but what was put off meanwhile.
+/// Ends the work after [`begin`], except for work that was put off meanwhile.
 pub fn end() {
     SOME.store(false, SeqCst);
     let left = SLOTS.iter().any(|slot| slot.what.load(SeqCst) != FREE);
@@ -153,7 +154,7 @@ pub fn end() {
     SERVED_BY.store(0, SeqCst);
 }
 
-/// Takes all changes of mappings off the list, in their order.
+/// Takes all changes of mappings off the list, in order.
 pub fn take(mut f: impl FnMut(Owed)) {
     for slot in &SLOTS {
         let mapped = slot.mapped();
@@ -171,7 +172,7 @@ pub fn take(mut f: impl FnMut(Owed)) {
     }
 }
 
-/// The requests that were put off.
+/// Takes the requests that were put off.
 pub fn requests() -> impl Iterator<Item = Request> {
     let both = [
         (&CODE, Request::Unwind { at: 0 }),

@@ -1,4 +1,4 @@
-//! How a thread comes to rest and goes on.
+//! How a thread parks and continues.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
@@ -33,7 +33,7 @@ impl Futexes<AtomicU32> for Futex {
     }
 }
 
-/// Tells the stub's task that something has happened.
+/// Wakes the stub's task for an event.
 pub fn notify() {
     rest::notify(&g().event, &Futex);
 }
@@ -76,8 +76,8 @@ pub fn bases(t: Current) -> (u64, u64) {
     (t.fs_base.load(Relaxed), t.gs_base.load(Relaxed))
 }
 
-/// The processor that we run on, as Linux tells user space without a call (vDSO getcpu): the limit of a segment of its
-/// own holds the number in its lower 12 bits. -1: there is no such segment.
+/// The number of the current processor, or -1 if it is not known. User space finds it without a call (vDSO getcpu): the
+/// limit of a special segment has the number in its lower 12 bits.
 fn processor() -> i32 {
     const CPUNODE_SELECTOR: u32 = 15 << 3 | 3;
     let (limit, there): (u32, u8);
@@ -98,7 +98,7 @@ fn processor() -> i32 {
     }
 }
 
-/// Rests until the stub's task lets the thread go on, then does what the debugger asked for.
+/// Parks until the stub's task lets the thread continue, then applies the debugger's order.
 pub fn park(t: Current, uc: &mut UContext, event: Event) {
     if t.has_left() {
         return;
@@ -124,7 +124,7 @@ pub fn park(t: Current, uc: &mut UContext, event: Event) {
     }
 }
 
-/// Applies `Own::resume` to the context. `Some`: the thread has to rest again at once.
+/// Applies `Own::resume` to the context. Returns `Some` if the thread must park again at once.
 fn after_park(t: Current, uc: &mut UContext, own: bool) -> Option<Event> {
     let i = t.own();
     i.event.set(Event::None);
@@ -169,9 +169,9 @@ fn after_park(t: Current, uc: &mut UContext, own: bool) -> Option<Event> {
     None
 }
 
-/// Sends a signal in the debugger's name to a thread that is in a system call, which it interrupts as any other.
+/// Sends a signal in the debugger's name to a thread in a system call, and interrupts the call as any signal would.
 pub fn order_signal(t: &Thread, signo: i32) {
-    // One that is ignored never arrives, and the next of its number would be taken for it.
+    // An ignored signal never arrives, and the next one with its number would be mistaken for it.
     let ignored = match g().actions.get(signo).handler {
         SIG_IGN => true,
         SIG_DFL => kernel::default_is_ignore(signo),
@@ -185,7 +185,7 @@ pub fn order_signal(t: &Thread, signo: i32) {
     let _ = unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), signo) };
 }
 
-/// A signal that the debugger has made up, as kill(2) from within the program would send it (SI_USER).
+/// A signal that the debugger has made up, in the form of one sent by kill(2) from within the program (SI_USER).
 pub fn sent_by_debugger(t: Current, signo: i32) -> SigInfo {
     let mut info = SigInfo {
         signo,
@@ -196,7 +196,7 @@ pub fn sent_by_debugger(t: Current, signo: i32) -> SigInfo {
     info
 }
 
-/// The trap flag is the program's own.
+/// True if the trap flag is the program's own.
 pub fn steps_itself(t: Current, uc: &UContext) -> bool {
     let i = t.own();
     match i.own_step.get() {
@@ -205,7 +205,7 @@ pub fn steps_itself(t: Current, uc: &UContext) -> bool {
     }
 }
 
-/// The debugger's step is over.
+/// Ends the debugger's step.
 pub fn end_step(t: Current, uc: &mut UContext) {
     if t.stepping.swap(false, Relaxed) {
         set_tf(uc, false);
@@ -220,16 +220,16 @@ pub fn set_tf(uc: &mut UContext, on: bool) {
     }
 }
 
-/// There is no task any more that serves requests: it has failed, and the threads go on without it.
+/// No task serves requests any more: it has failed, and the threads continue without it.
 static UNATTENDED: AtomicBool = AtomicBool::new(false);
 
-/// No request is made from now on. Those that wait are answered by whoever calls this.
+/// Turns requests off. The caller answers those that wait.
 pub fn unattended() {
     UNATTENDED.store(true, SeqCst);
 }
 
-/// Hands `r` to the stub's task and waits until it is served. Returns at once where that task has failed, or let the thread
-/// go.
+/// Hands `r` to the stub's task and waits until it is served. Returns at once if that task has failed, or has released
+/// the thread.
 pub fn request(t: Current, uc: &mut UContext, r: Request) {
     if tracer::holds(t) && owed::put_off(t, r) {
         return;
@@ -245,8 +245,8 @@ pub fn request(t: Current, uc: &mut UContext, r: Request) {
     follow_area(t);
 }
 
-/// The kernel knows a thread's area for restartable sequences by its alias. Where the memory has been given back
-/// meanwhile, it has written to an empty page of our file so far.
+/// Registers a thread's area for restartable sequences again. The kernel knows the area by its alias. If the memory has
+/// been moved back meanwhile, the kernel has written to an unused page of our file so far.
 fn follow_area(t: Current) {
     let area = &t.sequences;
     let known = area.known();
@@ -258,15 +258,15 @@ fn follow_area(t: Current) {
     }
 }
 
-/// The program has met something that it would not meet without us. The user hears of it once, and before the thread
-/// goes on: that may end the program, or make another one of it.
+/// The program has met a limit that it would not meet without us. Informs the user once, and before the thread
+/// continues: the program may end then, or become another one.
 pub fn tell(t: Current, uc: &mut UContext, met: &AtomicBool) {
     if !met.swap(true, SeqCst) {
         request(t, uc, Request::Tell);
     }
 }
 
-/// The thread is about to make a system call of unknown length for the program.
+/// The thread is about to make a system call of the program that may block for ever.
 pub fn enter_syscall(t: Current, uc: &mut UContext) {
     kernel::refresh_if_due(t);
     read_bases(t);
@@ -274,7 +274,7 @@ pub fn enter_syscall(t: Current, uc: &mut UContext) {
     t.set_state(State::InSyscall);
 }
 
-/// Back from the call: rest if the world has been stopped meanwhile.
+/// The call has returned: parks if the world has been stopped meanwhile.
 pub fn leave_syscall(t: Current, uc: &mut UContext) {
     follow_area(t);
     if t.untrap.load(Relaxed) {

@@ -1,8 +1,7 @@
-//! Robust futexes (set_robust_list(2)): at a thread's end the kernel marks each lock that it holds, so that
-//! the next one who wants it gets EOWNERDEAD. On a guarded page the kernel cannot: it gives up there, and
-//! says nothing. So we do it as it would (exit_robust_list in kernel/futex/core.c): for a thread that exits,
-//! on that thread; for a process that ends or executes another program, however that came, in the stub's
-//! task, which has the memory still.
+//! Robust futexes (set_robust_list(2)). At a thread's end the kernel marks each lock that it holds, so that the next
+//! thread that takes it gets EOWNERDEAD. On a guarded page the kernel cannot: it gives up there silently. So we do its
+//! work (exit_robust_list in kernel/futex/core.c). For a thread that exits, that happens on the thread itself. For a
+//! process that ends or executes another program, in whatever way, the stub's task does it, which still has the memory.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -14,9 +13,9 @@ use super::thread::Current;
 use crate::global::g;
 use crate::syscalls::scratch::writable;
 
-/// struct robust_list_head: the first lock, how far its word is from there, the one that is being taken.
+/// struct robust_list_head: the first lock, the distance from there to its word, and the lock that is being taken.
 type Head = [u64; 3];
-/// As many as the kernel looks at.
+/// Limit of locks, as in the kernel.
 const LIMIT: u32 = 2048;
 const WAITERS: u32 = 1 << 31;
 const OWNER_DIED: u32 = 1 << 30;
@@ -29,18 +28,18 @@ fn word(read: Read, at: u64) -> Option<u64> {
     (read(at, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
 }
 
-/// The thread is about to end.
+/// Called when the thread is about to end.
 pub fn exit(t: Current) {
     if t.robust.load(Relaxed) == 0 || !g().guarded() {
         return;
     }
     let list = t.robust.load(Relaxed);
-    // SAFETY: the kernel need not look again.
+    // SAFETY: the kernel need not walk the list again.
     let _ = unsafe { sys!(k::__NR_set_robust_list, 0, size_of::<Head>()) };
     walk(list, t.tid() as u32, &|at, to| memory::read(at, to));
 }
 
-/// The program is gone; its memory is ours now. Only memory that it shares with others matters.
+/// Called when the program has ended; its memory is ours now. Only memory that it shares with other processes matters.
 pub fn exit_all(read: Read) {
     if !g().guarded() {
         return;
@@ -68,7 +67,7 @@ fn walk(list: u64, tid: u32, read: Read) {
         if at == list {
             break;
         }
-        // Before the lock is free for others, who may free its memory.
+        // Read before the lock is released: its next owner may free its memory.
         let next = word(read, at);
         if at != pending & !1 {
             died(at.wrapping_add(offset), tid, entry & 1 != 0, false, read);
@@ -98,10 +97,10 @@ fn died(at: u64, tid: u32, pi: bool, pending: bool, read: Read) {
         return;
     }
     let place = alias.map_or(at, |a| a.0);
-    // SAFETY: mapped and writable, as has just been seen.
+    // SAFETY: mapped and writable, as was just checked.
     let word = unsafe { &*(place as *const AtomicU32) };
     let wake = || {
-        // SAFETY: wakes one who waits for the word, in whatever process.
+        // SAFETY: wakes one waiter for the word, in whatever process.
         let _ = unsafe { sys!(k::__NR_futex, place, k::FUTEX_WAKE, 1) };
     };
     let mut value = word.load(SeqCst);

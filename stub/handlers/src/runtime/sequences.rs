@@ -1,4 +1,4 @@
-//! What a thread has registered for restartable sequences (rseq(2)).
+//! A thread's registration for restartable sequences (rseq(2)).
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -8,17 +8,17 @@ use ulpf_lib::sys;
 /// RSEQ_FLAG_UNREGISTER.
 pub const UNREGISTER: u64 = 1;
 
-/// A thread's area, as the program has registered it. The kernel knows it by its alias, if the page has one.
+/// A thread's area as the program has registered it. The kernel knows it by its alias, if the page has one.
 pub struct Registered {
     at: AtomicU64,
     len: AtomicU32,
     signature: AtomicU32,
-    /// Where the kernel knows it; 0: not at all, or not now.
+    /// The address by which the kernel knows it, or 0 if it is not registered now.
     known: AtomicU64,
 }
 
 impl Registered {
-    /// `at` 0: nothing. The kernel knows nothing of it yet.
+    /// Sets the area, or removes it if `at` is 0. It is not registered with the kernel yet.
     pub fn set(&self, at: u64, len: u32, signature: u32) {
         self.known.store(0, Relaxed);
         self.len.store(len, Relaxed);
@@ -26,12 +26,12 @@ impl Registered {
         self.at.store(at, SeqCst);
     }
 
-    /// Where the area is; 0: there is none.
+    /// Address of the area, or 0 if none is registered.
     pub fn at(&self) -> u64 {
         self.at.load(SeqCst)
     }
 
-    /// There is none.
+    /// True if no area is registered.
     pub fn is_empty(&self) -> bool {
         self.at() == 0
     }
@@ -40,18 +40,18 @@ impl Registered {
         self.signature.load(Relaxed)
     }
 
-    /// Where the kernel knows it; 0: nowhere now.
+    /// The address by which the kernel knows it, or 0 if it is not registered now.
     pub fn known(&self) -> u64 {
         self.known.load(Relaxed)
     }
 
-    /// Does it lie in `[start, end)`, as a whole or in part?
+    /// True if some of it is in `[start, end)`.
     pub fn meets(&self, start: u64, end: u64) -> bool {
         let at = self.at();
         at != 0 && at < end && start < at + u64::from(self.len.load(Relaxed))
     }
 
-    /// Registers the calling thread's with the kernel, at `to`. The kernel's answer.
+    /// Registers the calling thread's area with the kernel, at `to`. Returns the kernel's answer.
     pub fn tell(&self, to: u64) -> i64 {
         let result = self.call(to, 0);
         if result == 0 {
@@ -60,7 +60,7 @@ impl Registered {
         result
     }
 
-    /// The kernel forgets the calling thread's. The kernel's answer.
+    /// Unregisters the calling thread's area. Returns the kernel's answer.
     pub fn withdraw(&self) -> i64 {
         let result = self.call(self.known(), UNREGISTER);
         if result == 0 {
@@ -79,12 +79,12 @@ impl Registered {
     }
 }
 
-/// How far a thread is that makes a sequence alone.
+/// Progress of a thread that executes a sequence alone.
 #[derive(Clone, Copy, Default)]
 pub struct Section {
-    /// The abort handler of the sequence that it is to make.
+    /// The abort handler of the sequence that it must execute.
     pub abort: u64,
-    /// It has come into that.
+    /// The thread has entered the sequence.
     pub entered: bool,
     pub steps: u32,
 }

@@ -7,12 +7,12 @@
 //!                 │ scratch (old values)  │
 //! block + 0       └ Thread                ┘
 //! ```
-//! Blocks are aligned to their size, so a handler finds its record by masking rsp: no thread-local
-//! storage of the program's is touched and no system call is made.
+//! Blocks are aligned to their size, so a handler finds its record by masking rsp. This needs no thread-local storage
+//! of the program and no system call.
 //!
-//! Who writes what: what is atomic, anybody. [`Own`] belongs to the thread itself while it runs ([`Current`]), and to
-//! the stub's task while the thread waits for that (`State::Parked`, `State::Requesting`; `control/parked.rs`). A
-//! thread in a system call may come out of it at any moment, so of that the task has only what is atomic.
+//! **Ownership.** Any thread may write the atomics. [`Own`] belongs to the thread itself while it runs ([`Current`]),
+//! and to the stub's task while the thread waits for it (`State::Parked`, `State::Requesting`; `control/parked.rs`). A
+//! thread in a system call may return at any moment, so the task uses only its atomics.
 
 use core::cell::{Cell, UnsafeCell};
 use core::marker::PhantomData;
@@ -43,63 +43,62 @@ use crate::signals::actions::ActionTable;
 
 pub const BLOCK: usize = 256 << 10;
 pub const MAX_THREADS: usize = 1 << 15;
-/// Old values of one access, and what a system call needs beside the program's memory.
+/// Old values of one access, and working memory of a system call.
 pub const SCRATCH: usize = 48 << 10;
 
 #[repr(C)]
 pub struct Thread {
     pub state: AtomicU32,
-    /// Futex word: set to 1 to let a resting thread go on.
+    /// Futex word: set to 1 to let a parked thread continue.
     pub go: AtomicU32,
     pub tid: AtomicI32,
     /// Thread group; differs from the program's for vfork children.
     pub tgid: AtomicI32,
     pub serial: AtomicU64,
-    /// The frame of the handler that rests; valid while not Running.
+    /// The frame of the handler that is parked; valid while not Running.
     pub ctx: AtomicPtr<UContext>,
     /// A signal has struck while our own code ran, and may have left something to do.
     pub attention: AtomicU32,
-    /// A signal that the debugger sends to the thread, and does not want to be told of; 0: none.
+    /// A signal that the debugger sends to the thread, and of which it wants no report; 0 if none.
     pub ordered_signal: AtomicI32,
-    /// It gets the program's alternate stack back when its handler returns.
+    /// Its handler restores the program's alternate stack when it returns.
     pub gives_stack_back: AtomicBool,
     pub kicked: AtomicBool,
     /// The frame of the upcall that is being handled, as long as it lacks the program's signal mask
     /// (`crate::upcall`).
     pub unmasked: AtomicPtr<UContext>,
-    /// The debugger changed the registers of a thread that rests in a system call.
+    /// The debugger changed the registers of a thread that is stopped in a system call.
     pub dirty: AtomicBool,
-    /// Scheduler locking: rest after the present system call.
+    /// Scheduler locking: park after the present system call.
     pub hold: AtomicBool,
     /// Number of the record, of its ring and of its area for patches.
     pub index: AtomicU32,
-    /// Where the kernel writes down which debug registers have matched (`debug_registers`), or 0.
+    /// Ring to which the kernel writes the matches of debug registers (`debug_registers`), or 0.
     pub trap_ring: AtomicU64,
     /// System call in progress, else -1.
     pub orig_rax: AtomicI64,
     pub fs_base: AtomicU64,
-    /// The processor that a parked thread has run on last; -1: not known.
+    /// The processor on which a parked thread last ran, or -1 if it is not known.
     pub core: AtomicI32,
     pub gs_base: AtomicU64,
-    /// The debugger has changed the two.
+    /// The debugger has changed the two bases.
     pub bases_dirty: AtomicBool,
     /// The debugger's single step is under way.
     pub stepping: AtomicBool,
-    /// The step goes on inside of `[start, end)`.
+    /// The step continues inside of `[start, end)`.
     range: [AtomicU64; 2],
-    /// It was to step when it went into a system call, and is not any more: the trap flag in its frame is not the
-    /// program's.
+    /// A step was cancelled while the thread was in a system call: the trap flag in its frame is not the program's.
     pub untrap: AtomicBool,
-    /// The debugger has given another order: a step across the library's handlers is forgotten.
+    /// The debugger has given another order: a step across the library's handlers is dropped.
     pub ordered: AtomicBool,
-    /// The program is left alone.
+    /// We are detaching from the program.
     pub leaving: AtomicBool,
     /// It keeps locks of pages ([`crate::locks`]) until its stop is reported.
     pub keeps_locks: AtomicBool,
-    /// A vfork child that the debugger has taken: it is stopped and looked at like our own threads.
+    /// A vfork child that the debugger has taken: it is stopped and examined like our own threads.
     pub adopted: AtomicBool,
-    /// A process to the kernel, a thread to debuggers: it shares our memory and nobody else's wait (clone(2) with CLONE_VM
-    /// alone, as ptrace tells it: PTRACE_EVENT_CLONE).
+    /// A process for the kernel, a thread for debuggers: it shares our memory, and its parent does not wait for it
+    /// (clone(2) with CLONE_VM alone, which ptrace reports as PTRACE_EVENT_CLONE).
     pub kin: AtomicBool,
     /// The program's seccomp filters.
     pub filters: Filters,
@@ -107,14 +106,14 @@ pub struct Thread {
     pub rights: Published,
     /// Head of its list of robust locks (set_robust_list), or 0.
     pub robust: AtomicU64,
-    /// What it has registered for restartable sequences ([`crate::sections`]).
+    /// Its registration for restartable sequences ([`crate::sections`]).
     pub sequences: Registered,
     /// The signal actions of a task that does not share those of its parent.
     pub own_actions: ActionTable,
     own: UnsafeCell<Own>,
 }
 
-/// See the head of this file.
+/// The part with a single owner at a time (see the head of this file).
 pub struct Own {
     pub event: Cell<Event>,
     pub request: Cell<Request>,
@@ -129,13 +128,13 @@ pub struct Own {
     pub actions: Cell<&'static ActionTable>,
     /// Address that the kernel clears at exit (set_tid_address, CLONE_CHILD_CLEARTID).
     pub clear_tid: Cell<u64>,
-    /// A vfork child that is to report itself: the thread that has made it.
+    /// For a vfork child that must report itself: the thread that has created it.
     pub vfork_parent: Cell<Tid>,
     /// A vfork child whose exec the command may want to follow.
     pub spawned: Cell<bool>,
     /// It is such a child, and has asked to be traced by its parent (`crate::syscalls::tracing`).
     pub traced: Cell<bool>,
-    /// A task beside the program's threads that traces one of them, or did (`super::tracer`).
+    /// A task besides the program's threads that traces one of them, or did (`super::tracer`).
     pub traces: Cell<bool>,
     /// Signals that arrived while our own code ran.
     pub deferred: [Cell<SigInfo>; DEFERRED],
@@ -144,70 +143,71 @@ pub struct Own {
     pub waiting: Waiting,
     /// The command's park signal is still on its way.
     pub booting: Cell<bool>,
-    /// Our own single step (slow path, stepping over a breakpoint) is under way; signal mask to
-    /// restore after it.
+    /// Our own single step (slow path, stepping over a breakpoint) is under way, with the signal mask to restore after
+    /// it.
     pub own_step: Cell<Option<OwnStep>>,
-    /// It makes a restartable sequence alone ([`crate::sections`]).
+    /// It executes a restartable sequence alone ([`crate::sections`]).
     pub section: Cell<Option<Section>>,
-    /// It does so again when it has stepped over a breakpoint.
+    /// It resumes that after a step over a breakpoint.
     pub section_after: Cell<Option<Section>>,
     /// Address, length and signature of the area for such sequences that it had before we came.
     pub area_before: Cell<[u64; 3]>,
-    /// The others rest for its store to a pointer that a watch follows.
+    /// The others are stopped for its store to a pointer that a watch follows.
     pub alone: Cell<bool>,
     /// Our handler runs under the program's own mask (see [`crate::signals::masks::close`]).
     pub open: Cell<bool>,
     /// The program's signal mask, while signals wait for the end of `direct`, or for the frame of an upcall.
     pub direct_mask: Cell<Option<u64>>,
-    /// The mask of a call that waited under another one, for the handler of what has ended it.
+    /// The mask of a call that waited under another one, for the handler of the signal that ended it.
     pub waited_under: Cell<Option<u64>>,
-    /// When the call in progress was first made, if not just now (0).
+    /// The time when the call in progress was first made, or 0 if just now.
     pub begun: Cell<u64>,
-    /// A call on a socket whose wait may be limited: when it began (0: it is none), and whether it goes on
-    /// after we have interrupted it halfway.
+    /// For a call on a socket with a limited wait: its start (0 for other calls), and whether it continues after we
+    /// have interrupted it halfway.
     pub waits: Cell<(u64, bool)>,
-    /// What a slot has done of it.
+    /// Bytes of a call that a slot has transferred already.
     pub already: Cell<i64>,
     /// Hits by the kernel, to be reported when the system call is complete.
     pub pending: Cell<Events>,
-    /// What the same instruction is to be reported for after the present stop.
+    /// Further events of the same instruction, after the present stop.
     pub later: Cell<Events>,
     /// The system call that made the hit which is being reported.
     pub call: Cell<Option<Call>>,
-    /// Where a caught system call returns to that is to be made again, or 0.
+    /// The return address of a caught system call that must be made again, or 0.
     pub caught: Cell<u64>,
-    /// Page whose watches should be placed anew at the next opportunity, or 0.
+    /// Page whose watches should be placed again at the next opportunity, or 0.
     pub reconsider: Cell<u64>,
-    /// Code that a backtrace has come to and did not know; 0: none.
+    /// Unknown code that a backtrace has reached, or 0.
     pub new_code: Cell<u64>,
-    /// Not 0: the checked heap has no room for what it asks for; bytes.
+    /// Bytes by which the checked heap must grow, or 0.
     pub needs_room: Cell<u64>,
     /// It is on its way from `operator new[]` to `operator new`, in a checked heap.
     pub asks_for_array: Cell<bool>,
-    /// Not 0: the program wants to hear of no error of the checked heap.
+    /// Not 0: the program wants no reports on errors of the checked heap.
     pub quiet: Cell<u32>,
-    /// An error of the checked heap that was judged before it was made.
+    /// An error of the checked heap that was judged before the access was made.
     pub foreseen: Cell<Foreseen>,
-    /// Not 0: the patch there is to go.
+    /// Address of a patch that must be removed, or 0.
     pub cool: Cell<u64>,
-    /// A hot instruction and the page that it has met.
+    /// A hot instruction and the page that it has accessed.
     pub hot: Cell<Option<(&'static Site, u64)>>,
-    /// Not 0: the access there is one of a loop that is to go on in the body of a patch.
+    /// Address of an access whose loop should continue in the trampoline, or 0.
     pub visit: Cell<u64>,
-    /// What a patch's body has come to is left to the fault's handler.
+    /// The fault handler must perform the access that a trampoline has left.
     pub unmade: Cell<bool>,
-    /// How often in a row it has not got a lock, and since when (CLOCK_MONOTONIC, nanoseconds; 0: it has not waited).
+    /// Times in a row that it has not got a lock, and the start of the wait (CLOCK_MONOTONIC, nanoseconds; 0 if it does
+    /// not wait).
     pub waited: Cell<(u32, u64)>,
-    /// What a call has done to the mappings, for the stub's task.
+    /// Changes of the mappings by a call, for the stub's task.
     pub mapped: Cell<Mapped>,
     /// The answer to [`Request::ChangeInPlace`].
     pub changed_in_place: Cell<bool>,
     pub locks: Cell<Locks>,
-    /// A seccomp filter in the kernel is to decide about the call in progress.
+    /// A seccomp filter in the kernel decides about the call in progress.
     pub judged: Cell<bool>,
-    /// The program dispatches its calls itself: start and length of the code that is exempt, address of the selector.
+    /// The program uses syscall user dispatch itself: start and length of the exempt code, address of the selector.
     pub user_dispatch: Cell<Option<[u64; 3]>>,
-    /// With the library by which the program watches itself.
+    /// State with regard to the library by which the program watches itself.
     pub library: LibraryState,
 }
 
@@ -225,14 +225,14 @@ impl Own {
         }
     }
 
-    /// One more hit to report when the system call is complete.
+    /// Adds a hit to report when the system call is complete.
     pub fn report(&self, event: Event) {
         let mut all = self.pending.get();
         all.push(event);
         self.pending.set(all);
     }
 
-    /// Keeps a signal until our own code is left.
+    /// Keeps a signal until the thread leaves our own code.
     pub fn defer(&self, info: &SigInfo) {
         let n = self.deferred_len.get();
         if let Some(slot) = self.deferred.get(n) {
@@ -246,7 +246,7 @@ impl Own {
 pub enum OwnStepKind {
     Slow,
     OverBreakpoint,
-    /// One of many ([`crate::sections`]).
+    /// One of many steps ([`crate::sections`]).
     Section,
 }
 
@@ -261,7 +261,7 @@ pub struct OwnStep {
 
 pub const DEFERRED: usize = 8;
 
-// SAFETY: see "Who writes what" above.
+// SAFETY: see "Ownership" above.
 unsafe impl Sync for Thread {}
 
 /// The calling thread: the right to its own record. It cannot be given to another thread.
@@ -278,7 +278,7 @@ impl Deref for Current {
 
 impl Current {
     /// # Safety
-    /// In a handler, on the block of a thread.
+    /// The caller is in a handler, on the block of a thread.
     #[inline(always)]
     pub unsafe fn get() -> Current {
         let rsp: usize;
@@ -294,14 +294,14 @@ impl Current {
     }
 
     /// # Safety
-    /// The record is the calling thread's, or will be once that has been set up.
+    /// The record is the calling thread's, or will be once the record is set up.
     pub unsafe fn with(t: &'static Thread) -> Current {
         Current(t, PhantomData)
     }
 
     #[inline(always)]
     pub fn own(self) -> &'static Own {
-        // SAFETY: the thread runs, so this is its own alone.
+        // SAFETY: the thread runs, so only it uses this.
         unsafe { self.0.own() }
     }
 
@@ -311,11 +311,10 @@ impl Current {
 }
 
 impl Thread {
-    /// The part that only one side uses at a time (see the head of this file).
+    /// The part with a single owner at a time (see the head of this file).
     ///
     /// # Safety
-    /// The thread is the caller; or the caller is the stub's task, and the thread waits for it; or the record is one
-    /// that nobody uses yet.
+    /// The caller is the thread itself; or it is the stub's task, and the thread waits for it; or the record is unused.
     #[inline(always)]
     pub unsafe fn own(&self) -> &Own {
         // SAFETY: the caller's duty. All of it is cells, so that references may overlap.
@@ -336,7 +335,7 @@ impl Thread {
     pub fn state(&self) -> State {
         State::of(self.state.load(SeqCst))
     }
-    /// The cells by which it comes to rest and goes on.
+    /// The words by which it parks and continues.
     pub fn gate(&self) -> Gate<'_> {
         Gate {
             state: &self.state,
@@ -346,8 +345,8 @@ impl Thread {
     pub fn set_state(&self, s: State) {
         self.state.store(s as u32, SeqCst);
     }
-    /// Dead, unless it is so already: then the record may stand for another thread by now, which
-    /// `serial` tells.
+    /// Sets the state to Dead, unless it is Dead already: then the record may belong to another thread by now, as
+    /// `serial` shows.
     pub fn has_ended(&self, serial: u64) {
         let state = self.state.load(SeqCst);
         let alive = state != State::Dead as u32 && state != State::Free as u32;
@@ -371,7 +370,7 @@ impl Thread {
     pub fn scratch(&self) -> *mut u8 {
         (self.base() + size_of::<Thread>().next_multiple_of(4096)) as *mut u8
     }
-    /// What sigaltstack(2) is told about the block.
+    /// The block's stack, in the form for sigaltstack(2).
     pub fn our_stack(&self) -> SigStack {
         let low = self.scratch() as usize + SCRATCH;
         SigStack {
@@ -381,22 +380,22 @@ impl Thread {
             size: (self.base() + BLOCK - low) as u64,
         }
     }
-    /// Rests in a place where the debugger may look at it.
+    /// True if it is stopped in a place where the debugger may examine it.
     pub fn rests(&self) -> bool {
         self.state().rests()
     }
-    /// A detach has let it go (`crate::signals::leaving`): what is left of its handler has nobody to wait for.
+    /// True if a detach has released it (`crate::signals::leaving`): the rest of its handler must not wait.
     pub fn has_left(&self) -> bool {
         self.leaving.load(SeqCst) && self.state() == State::Dead
     }
-    /// Has the kernel finished with it? Between Dead and this it may still run on its block (and a
-    /// thread inside exec(2), Dead for as long, may come back).
+    /// True if the kernel has finished with it. Between Dead and this it may still run on its block. A thread inside
+    /// exec(2) is Dead meanwhile, and may come back.
     pub fn gone(&self) -> bool {
         self.state() == State::Dead && gone(self)
     }
 }
 
-/// All records. Slots are reused once their thread is gone for the kernel, too.
+/// All records. A slot is reused once the kernel, too, has finished with its thread.
 pub struct Registry {
     slots: AtomicPtr<AtomicPtr<Thread>>,
     high: AtomicUsize,
@@ -433,7 +432,7 @@ impl Registry {
         unsafe { core::slice::from_raw_parts(p, self.high.load(Acquire)) }
     }
 
-    /// Every record that stands for a live thread.
+    /// Every record of a live thread.
     pub fn iter(&self) -> impl Iterator<Item = &'static Thread> + '_ {
         self.slots().iter().filter_map(|s| {
             // SAFETY: records are never unmapped.
@@ -442,7 +441,7 @@ impl Registry {
         })
     }
 
-    /// Every record, also of threads that have ended.
+    /// Every record, also those of threads that have ended.
     pub fn every(&self) -> impl Iterator<Item = &'static Thread> + '_ {
         let all = self.slots().iter();
         // SAFETY: records are never unmapped.
@@ -453,14 +452,14 @@ impl Registry {
         self.iter().find(|t| t.tid() == tid)
     }
 
-    /// A fresh record in state `Starting`; `None` without memory. Callable in a handler.
+    /// A fresh record in state `Starting`; `None` if there is no memory. Callable in a handler.
     pub fn create(&self, actions: &'static ActionTable) -> Option<&'static Thread> {
         for slot in self.slots() {
             // SAFETY: records are never unmapped.
             let Some(t) = (unsafe { slot.load(Acquire).as_ref() }) else {
                 continue;
             };
-            // Claimed first, then looked at: another thread may have had the record meanwhile, and have ended.
+            // Claimed first, then checked: another thread may have used the record meanwhile, and ended.
             let claim = |from: State, to: State| {
                 let state = &t.state;
                 state.compare_exchange(from as u32, to as u32, SeqCst, SeqCst)
@@ -490,7 +489,7 @@ impl Registry {
         let next = |n| (n < MAX_THREADS).then_some(n + 1);
         let Ok(at) = self.high.fetch_update(AcqRel, Acquire, next) else {
             place::forget_outside(raw as u64);
-            // SAFETY: our own mapping, of which nobody knows yet.
+            // SAFETY: our own mapping, which is not in use yet.
             let _ = unsafe { sys!(k::__NR_munmap, base, BLOCK) };
             return None;
         };
@@ -506,7 +505,7 @@ impl Registry {
         Some(t)
     }
 
-    /// Makes a record in state `Free`, which nobody looks at, one in state `Starting`.
+    /// Changes a record in state `Free`, which is unused, to state `Starting`.
     fn reset(&self, t: &'static Thread, actions: &'static ActionTable) {
         t.tid.store(0, Relaxed);
         t.go.store(0, Relaxed);
@@ -541,7 +540,7 @@ impl Registry {
         }
         t.own_actions.renew();
         t.serial.store(self.serial.fetch_add(1, Relaxed), Relaxed);
-        // SAFETY: nobody else uses a record in state Free.
+        // SAFETY: a record in state Free has no other user.
         unsafe {
             t.own.get().write(Own {
                 event: Cell::new(Event::None),
@@ -604,9 +603,9 @@ impl Registry {
     }
 }
 
-/// Has the kernel finished with a thread whose record says Dead? (It runs on the block until then.)
+/// True if the kernel has finished with a thread whose record says Dead. (It runs on the block until then.)
 fn gone(t: &Thread) -> bool {
-    // SAFETY: signal 0 only asks. (A task that was never made has no number.)
+    // SAFETY: signal 0 only asks. (A task that was never created has no number.)
     t.tid() == 0
         || unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), 0) == Err(sys::Errno(ESRCH as i32)) }
 }

@@ -1,8 +1,8 @@
-//! Threads that are traced by ptrace(2), and by whom.
+//! Tracers of the program's threads by ptrace(2).
 //!
-//! A task beside the program's threads may share their memory and trace them, as LeakSanitizer's does. A thread that it has
-//! stopped in the middle of an instruction does not come to rest. So the tracer neither waits for a rest then
-//! ([`super::park::request`]) nor takes part in one: it would never let the thread go.
+//! A task besides the program's threads may share their memory and trace them, as LeakSanitizer's does. A thread that
+//! it has stopped in the middle of an instruction cannot park. So the tracer does not wait for the world to stop then
+//! ([`super::park::request`]), nor does it park itself: it would never release the thread.
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
@@ -12,27 +12,27 @@ use crate::global::g;
 
 const FIELD: &[u8] = b"\nTracerPid:\t";
 
-/// Does the task trace a thread that is not at rest?
+/// True if the task traces a thread that is not stopped.
 pub fn holds(t: Current) -> bool {
     if !t.own().traces.get() {
         return false;
     }
     let runs = g().threads.iter().filter(|other| !other.rests());
-    // Where /proc does not say, it may be so.
+    // Assumed if /proc does not tell.
     let by = |tid: i32| tracer(&Path::of(tid).0).is_none_or(|tracer| tracer == t.tid());
     runs.map(|other| other.tid())
         .any(|tid| tid != 0 && tid != t.tid() && by(tid))
 }
 
-/// Does somebody trace the calling thread? Where /proc does not say, it may be so.
+/// True if the calling thread is traced, also if /proc does not tell.
 pub fn is_traced() -> bool {
     tracer(b"/proc/thread-self/status\0").is_none_or(|tracer| tracer != 0)
 }
 
-/// The task that this status file of /proc names as the tracer, 0: none.
+/// The tracer that this status file of /proc names, or 0.
 fn tracer(path: &[u8]) -> Option<i32> {
     let mut status = [0u8; 512];
-    // SAFETY: a path that ends, a descriptor of our own, and room for what is read.
+    // SAFETY: a NUL-terminated path, a descriptor of our own, and room for the data.
     let read = unsafe {
         sys!(
             k::__NR_openat,
@@ -57,7 +57,7 @@ fn number(text: &[u8]) -> Option<i32> {
     Some(digits.fold(0, |n, b| n * 10 + i32::from(b - b'0')))
 }
 
-/// `/proc/TID/status`, with a NUL behind it.
+/// `/proc/TID/status`, with a final NUL.
 struct Path([u8; 32]);
 
 impl Path {

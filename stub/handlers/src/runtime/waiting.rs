@@ -1,6 +1,6 @@
-//! Signals that the program has blocked, though the kernel has not ([`crate::signals::numbers::HIDDEN`]): sent by somebody
-//! they wait here, per thread, until the program unblocks or fetches them. Those that an instruction causes
-//! never come here; blocked, they end the program.
+//! Signals that the program has blocked, but not the kernel ([`crate::signals::numbers::HIDDEN`]). If a process or
+//! thread sends them, they wait here, per thread, until the program unblocks or fetches them. Signals caused by an
+//! instruction never come here; if they are blocked, they end the program.
 
 use core::cell::Cell;
 

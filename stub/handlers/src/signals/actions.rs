@@ -1,4 +1,4 @@
-//! What the program has asked for, for each signal (rt_sigaction(2)).
+//! The program's actions for each signal (rt_sigaction(2)).
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering::*};
@@ -17,10 +17,10 @@ pub struct KernelAction {
     pub mask: u64,
 }
 
-/// What the program has asked for, per signal. Shared by all threads; a vfork child has its own.
+/// The program's actions, one per signal. Shared by all threads; a vfork child has its own.
 pub struct ActionTable {
     lock: Lock,
-    /// Given back to the kernel, or about to be: nobody serves them any more.
+    /// The actions are given back to the kernel, or about to be: our handlers do not serve them any more.
     pub left: AtomicBool,
     pub given: AtomicBool,
     slots: UnsafeCell<[KernelAction; 65]>,
@@ -71,17 +71,17 @@ impl ActionTable {
         self.with(|s| *s = all);
         self
     }
-    /// Whoever held it is no more, or has stayed behind in another process.
+    /// Breaks the lock: its holder has ended, or has stayed behind in another process.
     pub fn let_go(&self) {
         self.lock.let_go();
     }
-    /// For another task than before.
+    /// Prepares the table for another task.
     pub fn renew(&self) {
         self.let_go();
         self.left.store(false, Release);
         self.given.store(false, Release);
     }
-    /// As exec does, and CLONE_CLEAR_SIGHAND: what is ignored stays so, the rest is default.
+    /// As exec does, and CLONE_CLEAR_SIGHAND: ignored signals stay ignored, the others get the default action.
     pub fn clear_handlers(&self) {
         self.with(|all| {
             for a in all.iter_mut() {

@@ -58,8 +58,8 @@ pub fn sigaltstack(t: Current, uc: &UContext, new: u64, old: u64) -> i64 {
     0
 }
 
-/// As the kernel has it (`sigaltstack_size_valid` in arch/x86/kernel/signal.c): room for the largest state is demanded
-/// only of a program that has asked for it.
+/// The kernel's rule (`sigaltstack_size_valid` in arch/x86/kernel/signal.c): only a program that has asked for the
+/// largest state needs room for it.
 fn is_too_small(size: u64) -> bool {
     const GET_PERMISSION: u64 = 0x1022; // ARCH_GET_XCOMP_PERM
     const DYNAMIC: u64 = 1 << 18; // XTILEDATA
@@ -76,13 +76,13 @@ pub fn on_alt(alt: &SigStack, rsp: u64) -> bool {
     alt.flags & SS_AUTODISARM == 0 && rsp > alt.sp && rsp - alt.sp <= alt.size
 }
 
-/// When this handler returns, the thread has the program's alternate stack again instead of ours.
+/// When this handler returns, the program's alternate stack replaces ours.
 pub fn give_back(t: Current, uc: &mut UContext) {
     uc.stack = t.own().alternate();
     t.gives_stack_back.store(true, Relaxed);
 }
 
-/// Where a handler's frame stands that is no longer on the alternate stack: nobody uses the scratch area any more.
+/// Copies a handler's frame to the scratch area, which is unused then: the frame must not be on the alternate stack.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_aside(uc: &mut UContext) -> *const UContext {
     // SAFETY: handlers run on a thread's block.

@@ -1,4 +1,4 @@
-//! A signal reaches the program: its handler, on a frame that we build, or the default action.
+//! Delivers a signal to the program: to its handler, on a frame that we build, or by the default action.
 
 use linux_raw_sys::general as k;
 use ulpf_lib::eflags;
@@ -14,7 +14,7 @@ use crate::runtime::frame::*;
 use crate::runtime::thread::Current;
 use crate::runtime::{keys, memory};
 
-/// Does with signal `sig` what the program wants. `true`: the context now enters its handler.
+/// Applies the program's action for signal `sig`. Returns `true` if the context now enters its handler.
 pub fn deliver(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) -> bool {
     let a = actions(t).get(sig);
     match a.handler {
@@ -43,8 +43,8 @@ pub fn deliver(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) -> bool 
     }
 }
 
-/// There is no room for a handler's frame: SIGSEGV instead, which may have a stack of its own (the kernel's
-/// force_sigsegv). As [`deliver`].
+/// Raises SIGSEGV if there is no room for a handler's frame; its handler may have a stack of its own (the kernel's
+/// force_sigsegv). Returns as [`deliver`] does.
 fn no_stack(t: Current, uc: &mut UContext, sig: i32) -> bool {
     let info = SigInfo {
         signo: SIGSEGV,
@@ -156,7 +156,7 @@ fn push_frame(t: Current, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
     true
 }
 
-/// The default action: the real thing, done by the kernel.
+/// Applies the default action; the kernel does it.
 pub fn default_action(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     if default_is_ignore(sig) {
         return;
@@ -172,7 +172,7 @@ pub fn default_action(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     let _ = raw_sigaction(sig, &dfl);
     let synchronous = info.by_kernel() && matches!(sig, SIGSEGV | SIGBUS | 4 | 8);
     if synchronous {
-        // The instruction faults once more, and the kernel ends the program with the true cause.
+        // The instruction faults again, and the kernel ends the program with the true cause.
         uc.sigmask &= !bit(sig);
         return;
     }

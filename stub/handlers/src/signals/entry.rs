@@ -1,4 +1,4 @@
-//! Where the kernel enters: the handlers of all signals, and a forbidden access that came without one.
+//! Entry points from the kernel: the handlers of all signals, and of forbidden accesses that come without one.
 
 use core::sync::atomic::Ordering::*;
 
@@ -30,7 +30,7 @@ use crate::sections;
 use crate::syscalls::{self, legacy, rseq, sites, vsyscall};
 use crate::{breakpoints, check, direct, direct_frame, fault, generated, upcall};
 
-/// Does what signals that struck during a handler have left to do; called before it returns.
+/// Does the remaining work of signals that struck during a handler; called before it returns.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_late(uc: &mut UContext) {
     // SAFETY: handlers run on a thread's block.
@@ -39,7 +39,7 @@ extern "C" fn ulpf_late(uc: &mut UContext) {
     late(t, uc);
 }
 
-/// A handler begins with the program's alignment-check flag, which our code was not written for.
+/// A handler starts with the program's alignment-check flag; our code is not written for it.
 #[inline(always)]
 fn clear_ac() {
     // SAFETY: the flag only concerns our own accesses; the program's is in its frame.
@@ -58,14 +58,14 @@ fn clear_ac() {
     };
 }
 
-/// A handler of a signal begins.
+/// The beginning of each signal handler.
 #[inline(always)]
 fn begin(uc: &UContext) {
     clear_ac();
     keys::begin(uc);
 }
 
-/// Whose handler begins here.
+/// The thread whose handler begins here.
 #[inline(always)]
 fn interrupted_thread(uc: &UContext) -> Current {
     // SAFETY: handlers run on a thread's block.
@@ -84,7 +84,7 @@ fn interrupted_ourselves(t: Current, uc: &mut UContext, info: Option<&SigInfo>) 
     t.attention.store(1, SeqCst);
     let direct = direct_frame::interrupted(t, uc);
     if let Some(info) = info {
-        // No program blocks it: else the kernel has put this frame on top of another handler's.
+        // No program blocks this signal: if it is blocked, the kernel has put this frame on top of another handler's.
         let open = uc.sigmask & bit(PARK_SIGNAL) == 0;
         if direct && open && i.direct_mask.get().is_none() {
             i.direct_mask.set(Some(uc.sigmask));
@@ -124,10 +124,10 @@ extern "C" fn ulpf_on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     arrived(t, uc, info);
 }
 
-/// If the context is inside a patch's body or a slot, makes it that of the original code.
+/// Changes a context inside a trampoline or a slot into that of the original code.
 ///
-/// A thread in a system call is in neither. It counts as resting, so the tables that say where these are may change at
-/// this moment, and are not read.
+/// A thread in a system call is in neither. It counts as stopped, so the tables that locate these may change at this
+/// moment, and are not read.
 fn leave_bodies(t: Current, uc: &mut UContext) -> Option<sites::Left> {
     if !t.gate().may_read_tables() {
         return None;
@@ -136,12 +136,12 @@ fn leave_bodies(t: Current, uc: &mut UContext) -> Option<sites::Left> {
     sites::leave(uc)
 }
 
-/// A signal that no instruction of the program has caused.
+/// Handles a signal that no instruction of the program has caused.
 fn arrived(t: Current, uc: &mut UContext, info: &SigInfo) {
     let left = leave_bodies(t, uc);
     if ours(uc.gprs.rip) {
         if waiting::set_aside(t, info) {
-            // The program knows nothing of it: a call that it has interrupted is made again.
+            // The program does not see it: a call that it has interrupted is made again.
             t.kicked.store(true, SeqCst);
             return interrupted_ourselves(t, uc, None);
         }
@@ -151,7 +151,7 @@ fn arrived(t: Current, uc: &mut UContext, info: &SigInfo) {
         raise(t, uc, info.signo, info);
     }
     if let Some(l) = left {
-        l.rewind(uc); // nobody has handled the signal
+        l.rewind(uc); // the signal has not been handled
         l.again(t, uc);
     }
 }
@@ -192,13 +192,13 @@ extern "C" fn ulpf_on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
     fault(t, sig, info, uc);
 }
 
-/// A fault of this thread, which came by a signal or by an upcall.
+/// Handles a fault of this thread, which came by a signal or by an upcall.
 pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
     if check::hooks::fault(t, uc) || ours(uc.gprs.rip) && clock::forbidden(uc, info) {
         return;
     }
     sites::leave(uc);
-    // A privileged instruction at a place where another one was.
+    // A privileged instruction: the thread has jumped to where another instruction was before a patch.
     let landing = if sig == SIGSEGV && info.code == SI_KERNEL {
         patches::landed(t, uc)
     } else {
@@ -287,13 +287,13 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             fault::again(t, uc);
             return patches::skip(t, uc);
         }
-        // The program's own, which a body has a copy of.
+        // The program's own `int3`, of which a trampoline has a copy.
         patches::leave(t, uc);
     } else if patches::leave(t, uc) == Some(Left::Access)
         && info.code == TRAP_TRACE
         && (t.stepping.load(Relaxed) || park::steps_itself(t, uc) || sections::active(t))
     {
-        // The step has only made the jump.
+        // The step has executed only the jump.
         return fault::again(t, uc);
     }
     if info.code == TRAP_PERF && info.data[1] == COOKIE {
@@ -312,21 +312,21 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         return;
     }
     if ours(uc.gprs.rip) {
-        // A step into our code can only be the restorer after a handler; it is over by itself.
+        // A step into our code can only be at the restorer after a handler; it ends by itself.
         park::set_tf(uc, false);
         return;
     }
     if info.code == SI_KERNEL {
         let aborted = g().has_breakpoints() && sections::was_aborted(t, uc);
         if aborted && sections::begin(t, uc) {
-            return; // which breakpoint that is shows in the next attempt
+            return; // the next attempt shows which breakpoint that is
         }
         let at = uc.gprs.rip.wrapping_sub(1);
         let step = i.own_step.get().filter(|s| s.pc == at);
         let own = step.filter(|s| s.kind != OwnStepKind::Section);
         if own.is_some_and(|s| s.kind == OwnStepKind::OverBreakpoint) {
-            // The breakpoint stands on an int3 of the program's own (a permanent breakpoint), which has done its work
-            // (as gdbserver's linux-low.cc, wait_1).
+            // The breakpoint is on an int3 of the program itself (a permanent breakpoint), which has been executed (as
+            // in gdbserver's linux-low.cc, wait_1).
             return own_step_made(t, uc);
         }
         if own.is_some() {
@@ -335,12 +335,12 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             uc.gprs.rip = at;
             let section = i.section.get();
             let abort = sections::interrupt(t, uc).flatten();
-            // The list may be another one after each place where the thread may park.
+            // The list of breakpoints may change wherever the thread may park.
             fault::stop_for_met(t, uc);
             let collector = g().breakpoint_at(at).and_then(|b| b.collector);
             generated::collector_at(t, uc, collector);
             let Some(stop) = g().breakpoint_at(at) else {
-                return; // it was ours alone, and is needed no more
+                return; // it was only ours, and is not needed any more
             };
             let wanted = breakpoints::wants_stop(stop, t, uc);
             if wanted {
@@ -348,7 +348,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
                 park(t, uc, Event::Breakpoint);
             }
             if let Some(abort) = abort.filter(|_| uc.gprs.rip == at) {
-                // A sequence that is interrupted is aborted.
+                // An interrupted sequence is aborted.
                 uc.gprs.rip = abort;
             } else if !wanted {
                 i.section_after.set(section);
@@ -363,7 +363,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
     }
     if info.code == SI_KERNEL && sections::active(t) {
-        // The program's own.
+        // The program's own trap.
         fault::cancel_own_step(t, uc);
     } else if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == 1 {
         if i.own_step.get().is_some() {
@@ -382,7 +382,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     raise(t, uc, sig, info);
 }
 
-/// One instruction of the debugger's step is done: is that all?
+/// One instruction of the debugger's step is done: checks whether the step is complete.
 fn stepped(t: Current, uc: &mut UContext) {
     let (start, end) = t.range();
     if uc.gprs.rip >= start && uc.gprs.rip < end && g().world.load(SeqCst) == 0 {
@@ -392,7 +392,7 @@ fn stepped(t: Current, uc: &mut UContext) {
     }
 }
 
-/// The thread has made its own step; what struck before it is due now.
+/// The thread has made its own step; handles signals that struck before.
 fn own_step_made(t: Current, uc: &mut UContext) {
     fault::end_own_step(t, uc);
     if t.attention.load(SeqCst) != 0 {
@@ -400,8 +400,8 @@ fn own_step_made(t: Current, uc: &mut UContext) {
     }
 }
 
-/// Debug registers have matched. If the instruction was a step, the kernel sends one SIGTRAP for both:
-/// the step's since Linux 6.x, theirs before.
+/// Debug registers have matched. If the instruction was stepped, the kernel sends one SIGTRAP for both: the step's
+/// since Linux 6.x, the registers' before.
 fn on_match(t: Current, uc: &mut UContext) {
     if t.own().own_step.get().is_some() {
         return own_step_made(t, uc);
@@ -415,7 +415,7 @@ fn on_match(t: Current, uc: &mut UContext) {
     }
 }
 
-/// Reports what debug registers have seen of the last instruction. `true`: the thread has rested for it.
+/// Reports matches of debug registers by the last instruction. Returns `true` if the thread has parked for them.
 fn matched(t: Current, uc: &mut UContext) -> bool {
     let fired = debug_traps::drain(t);
     if !fired.any() {
@@ -455,8 +455,7 @@ extern "C" fn ulpf_on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
 
 // ---- without a signal -----------------------------------------------------------------------------
 
-/// Completes the frame, and handles the fault. `before`: the frame of an upcall that this one may have
-/// interrupted.
+/// Completes the frame, and handles the fault. `before` is the frame of an upcall that this one may have interrupted.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_upcall_made(uc: &mut UContext, frame: &Frame, before: *mut UContext) {
     // Bits of the page-fault error code: in user mode, by a store, by a fetch.

@@ -1,4 +1,4 @@
-//! Which actions the kernel has: our handlers, or the program's own where we need not know.
+//! The actions that the kernel gets: our handlers, or the program's own if we need not see the signal.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
@@ -22,7 +22,7 @@ pub fn actions(t: Current) -> &'static ActionTable {
     t.own().actions.get()
 }
 
-/// Does the program leave it to the kernel?
+/// True if the program uses the kernel's default action.
 pub fn is_default(t: Current, sig: i32) -> bool {
     actions(t).get(sig).handler == SIG_DFL
 }
@@ -39,14 +39,15 @@ pub fn default_is_stop(sig: i32) -> bool {
     matches!(sig, 20..=22) // SIGTSTP, SIGTTIN, SIGTTOU
 }
 
-/// A tracer hears of signals also where the program ignores them, and so does a debugger that wants to. Not of those that
-/// the kernel forces upon who ignores them, nor of a terminal's to background processes: before it sends these it asks
-/// whether they are ignored. The C library sends itself 32 and 33, and debuggers pass them on unheard.
+/// True if a debugger is notified of the signal although the program ignores it, as a tracer is. It is not notified of
+/// signals that the kernel forces even if they are ignored. Nor of those of a terminal to background processes: the
+/// kernel does not send these if they are ignored. The C library sends itself 32 and 33, and debuggers pass them on
+/// silently.
 fn is_heard(sig: i32) -> bool {
     g().wants_stop(sig) && !matches!(sig, SIGILL | SIGFPE | SIGTTIN | SIGTTOU | 32 | 33)
 }
 
-/// What the kernel is to have for `sig`, given what the program wants.
+/// The action that the kernel gets for `sig`, given the program's action.
 fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
     if sig == SIGKILL || sig == SIGSTOP {
         return None;
@@ -59,7 +60,7 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
         _ => match want.handler {
             SIG_IGN if !is_heard(sig) => return Some(*want),
             SIG_DFL if default_is_ignore(sig) && !is_heard(sig) => return Some(*want),
-            // (What an instruction has caused is to be noted before it ends the program, see `crash`.)
+            // (Signals caused by an instruction are noted before they end the program, see `crash`.)
             SIG_DFL
                 if g().pass_signals.load(Relaxed) & bit(sig) != 0
                     && !matches!(sig, SIGILL | SIGFPE) =>
@@ -74,12 +75,12 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
         _ => want.flags & SA_RESTART,
     };
     let restart = if sig == PARK_SIGNAL { 0 } else { restart };
-    // Children of a program that ignores SIGCHLD leave nothing to be waited for.
+    // Children of a program that ignores SIGCHLD do not become zombies.
     let alone = match (sig, want.handler) {
         (SIGCHLD, SIG_IGN) => SA_NOCLDWAIT,
         _ => 0,
     };
-    // The program's memory may fault once more while one fault is served.
+    // An access to the program's memory may fault again while a fault is served.
     let nested = if matches!(sig, SIGSEGV | SIGBUS) {
         SA_NODEFER
     } else {
@@ -124,12 +125,12 @@ pub fn take_over() {
     library_link::look(g().actions.get(SIGSEGV).handler);
 }
 
-/// Installs what the kernel is to have; again whenever the debugger's pass set changes.
+/// Installs the kernel's actions; called again whenever the debugger's pass set changes.
 pub fn refresh() {
     install(&g().actions, |_| true);
 }
 
-/// Installs what the kernel is to have for those actions of `table` that are `meant`.
+/// Installs the kernel's actions for those actions of `table` that are `meant`.
 fn install(table: &ActionTable, meant: impl Fn(&KernelAction) -> bool) {
     for sig in 1..=64 {
         let want = table.get(sig);
@@ -141,17 +142,17 @@ fn install(table: &ActionTable, meant: impl Fn(&KernelAction) -> bool) {
     }
 }
 
-/// The pass set has changed: the next program thread that goes on does what [`refresh`] does.
+/// The pass set has changed: the next program thread that continues calls [`refresh`].
 pub static REFRESH: AtomicBool = AtomicBool::new(false);
 
 /// Threads that are in [`refresh_if_due`].
 pub static REFRESHING: AtomicU32 = AtomicU32::new(0);
 
-/// Called by a thread that goes on. (A vfork child has dispositions of its own, for as long as it lives.)
+/// Called by a thread that continues. (A vfork child has dispositions of its own while it lives.)
 pub fn refresh_if_due(t: Current) {
     if REFRESH.load(SeqCst) && t.tgid() == g().pid.load(Relaxed) {
         REFRESHING.fetch_add(1, SeqCst);
-        // Another thread may be giving the program its own actions back at this moment.
+        // Another thread may be giving the program its own actions back just now.
         if !actions(t).left.load(SeqCst) && REFRESH.swap(false, SeqCst) {
             refresh();
         }
@@ -159,7 +160,7 @@ pub fn refresh_if_due(t: Current) {
     }
 }
 
-/// Before another program is executed: it inherits what this one ignores, but no handler.
+/// Called before exec: the new program inherits ignored signals, but no handler.
 pub fn ignore_again(t: Current) {
     for sig in 1..=64 {
         let a = actions(t).get(sig);
@@ -169,12 +170,12 @@ pub fn ignore_again(t: Current) {
     }
 }
 
-/// The other program was not executed.
+/// Called when exec has failed.
 pub fn hear_again(t: Current) {
     install(actions(t), |want| want.handler == SIG_IGN);
 }
 
-/// In a forked child, which begins without handlers if `clear`.
+/// Called in a forked child, which starts without handlers if `clear`.
 pub fn take_away(t: Current, clear: bool) {
     actions(t).let_go();
     if clear {

@@ -1,4 +1,4 @@
-//! The program is left alone: each of its threads goes back to it, and knows nothing of us.
+//! Detach: each thread of the program returns to it, without anything of ours.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -17,7 +17,7 @@ use crate::runtime::frame::{SigInfo, UContext};
 use crate::runtime::library_link;
 use crate::runtime::thread::{Current, State, Thread};
 
-/// Makes the frame of a resting handler return to a program that knows nothing of us.
+/// Makes the frame of a parked handler return to the program without anything of ours.
 pub fn leave(t: Current, uc: &mut UContext) {
     let table = actions(t);
     if !table.left.swap(true, SeqCst) {
@@ -29,14 +29,14 @@ pub fn leave(t: Current, uc: &mut UContext) {
         give_back(t, false);
         table.given.store(true, SeqCst);
     }
-    // Whoever is back in the program before that is done would be served by us once more, and rest for ever.
+    // A thread that returned to the program before that would be served by us once more, and park for ever.
     while !table.given.load(SeqCst) {
         // SAFETY: no pointers.
         let _ = unsafe { sys!(k::__NR_sched_yield) };
     }
     drop_park_signals(t);
     let i = t.own();
-    // SAFETY: switches this thread's dispatch off; the rest of the way out makes only our own calls.
+    // SAFETY: turns this thread's dispatch off; the rest of the way out makes only our own calls.
     let _ = unsafe {
         sys!(
             k::__NR_prctl,
@@ -50,7 +50,7 @@ pub fn leave(t: Current, uc: &mut UContext) {
     waiting::hand_over(t);
     areas::disable();
     if i.clear_tid.get() != 0 {
-        // The kernel may know the word by its alias, which is gone.
+        // The kernel may know the word by its alias, which is unmapped.
         // SAFETY: names the word that the program has named.
         let _ = unsafe { sys!(k::__NR_set_tid_address, i.clear_tid.get()) };
     }
@@ -64,7 +64,7 @@ pub fn leave(t: Current, uc: &mut UContext) {
     t.set_state(State::Dead);
 }
 
-/// Threads that have yet to leave: after that nobody is sent a park signal any more.
+/// Threads that have yet to leave. After the last one, no park signal is sent any more.
 static LEAVING: AtomicU32 = AtomicU32::new(0);
 
 fn shares_actions(t: &Thread) -> bool {
@@ -73,14 +73,14 @@ fn shares_actions(t: &Thread) -> bool {
     t.is_programs() && core::ptr::eq(own.actions.get(), &g().actions)
 }
 
-/// All threads are about to leave.
+/// Called before all threads leave.
 pub fn begin_leaving() {
     let all = g().threads.iter().filter(|t| shares_actions(t)).count();
     LEAVING.store(all as u32, SeqCst);
 }
 
-/// One that has come to rest by itself may still have a park signal before it, which its handlers have
-/// blocked. The program's own of that number stay.
+/// A thread that has parked by itself may still have a pending park signal, which its handlers have blocked. Drops it,
+/// and keeps signals of the program with that number.
 fn drop_park_signals(t: Current) {
     const MOST: usize = 16;
     let set = bit(PARK_SIGNAL);
@@ -104,7 +104,7 @@ fn drop_park_signals(t: Current) {
         kept += usize::from(!park_is_ours(t, info));
     }
     for info in others.iter().take(kept) {
-        // SAFETY: what this thread has just taken goes back to it.
+        // SAFETY: sends back a signal that this thread has just taken.
         let _ = unsafe {
             sys!(
                 k::__NR_rt_tgsigqueueinfo,
@@ -117,9 +117,9 @@ fn drop_park_signals(t: Current) {
     }
 }
 
-/// Is this the stub's park signal, or the command's, and not one of the program's own of that number?
+/// True if this is the park signal of the stub or the command, rather than a signal of the program with that number.
 pub fn park_is_ours(t: Current, info: &SigInfo) -> bool {
-    // From another namespace the sender has no number.
+    // A sender in another namespace has no number.
     info.code == k::SI_TKILL && [g().stub_tid.load(Relaxed), 0].contains(&info.sender())
         || t.own().booting.take()
 }

@@ -1,4 +1,4 @@
-//! Signal masks: what the program believes, and what is blocked while our handlers run.
+//! Signal masks: the program's view of its mask, and the signals blocked while our handlers run.
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
@@ -10,7 +10,7 @@ use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::upcall;
 
-/// The mask as the program believes it to be.
+/// The mask in the program's view.
 pub fn virtual_mask(t: Current, uc: &UContext) -> u64 {
     (uc.sigmask & !HIDDEN) | t.own().hidden.get()
 }
@@ -45,7 +45,7 @@ pub fn sigprocmask(t: Current, uc: &mut UContext, how: u64, set: u64, old: u64, 
     0
 }
 
-/// After a successful rt_sigpending(2): what waits here waits, too.
+/// After a successful rt_sigpending(2): adds the signals that wait here.
 pub fn pending(t: Current, set: u64) {
     let waiting = t.own().waiting.set();
     if let Some(seen) = memory::get::<u64>(set).filter(|_| waiting != 0) {
@@ -53,8 +53,8 @@ pub fn pending(t: Current, set: u64) {
     }
 }
 
-/// Blocks asynchronous signals for the rest of a handler that has run under the program's mask so
-/// far: it is about to wait, or to change what the program believes about signals.
+/// Blocks asynchronous signals for the rest of a handler that has run under the program's mask so far. It is about to
+/// wait, or to change the program's view of signals.
 pub fn close(t: Current, uc: &mut UContext) {
     if t.own().open.replace(false) {
         block(t, uc);
@@ -77,7 +77,7 @@ pub fn block(t: Current, uc: &mut UContext) {
     upcall::mask_known(t, uc, old);
 }
 
-/// As [`block`], and unblocks the rest: after a call that was made under another mask.
+/// As [`block`], and unblocks all other signals: after a call that was made under another mask.
 pub fn only_ours() {
     // SAFETY: the mask of our handlers.
     let _ = unsafe {

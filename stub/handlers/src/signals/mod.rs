@@ -1,10 +1,9 @@
-//! The program's signals. The kernel only ever sees our handlers, on our stacks; what the program
-//! asked for (actions, masks, alternate stacks) is kept here and honoured by building its signal
-//! frames ourselves.
+//! The program's signals. The kernel sees only our handlers, on our stacks. The program's settings (actions, masks,
+//! alternate stacks) are kept here; we build its signal frames ourselves.
 //!
-//! SIGSEGV, SIGBUS, SIGTRAP, SIGSYS and the park signal are never blocked in the kernel: a guarded
-//! access, a breakpoint or a dispatched system call may come at any time, and a blocked synchronous
-//! signal would kill the program. What the program believes about them is in `Own::hidden`.
+//! SIGSEGV, SIGBUS, SIGTRAP, SIGSYS and the park signal are never blocked in the kernel. A guarded access, a breakpoint
+//! or a dispatched system call may come at any time, and a blocked synchronous signal would kill the program.
+//! `Own::hidden` has the ones that the program believes to have blocked.
 //!
 //! ```text
 //! kernel ─▶ entry ─▶ guarded access, system call, breakpoint, debug register: fault, syscalls, direct

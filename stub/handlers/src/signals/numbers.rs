@@ -25,7 +25,7 @@ pub const HIDDEN: u64 = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGTRAP) | bit(SIGSYS) 
 /// Blocked while our handlers run: everything that is not synchronous.
 pub const HANDLER_MASK: u64 =
     !(bit(SIGSEGV) | bit(SIGBUS) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGILL) | bit(SIGFPE));
-/// Cannot be blocked by anybody.
+/// Signals that cannot be blocked.
 pub const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
 
 pub const SA_NOCLDSTOP: u64 = k::SA_NOCLDSTOP as u64;

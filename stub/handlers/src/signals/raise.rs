@@ -1,4 +1,5 @@
-//! A signal is due on a thread: the library by which the program watches itself, the debugger, or the program.
+//! Raises a signal on a thread: for the library by which the program watches itself, for the debugger, or for the
+//! program.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
@@ -22,12 +23,12 @@ const TRAP_TRACE: i32 = k::TRAP_TRACE as i32;
 /// As [`ulpf_late`], in a handler that has blocked signals.
 pub fn late(t: Current, uc: &mut UContext) {
     if t.own().own_step.get().is_some() {
-        // The world rests for its step, so it must not rest itself, and the frame is not the
-        // program's: `own_step_made` comes back here.
+        // The world is stopped for its step, so it must not park itself, and the frame is not the program's:
+        // `own_step_made` comes back here.
         return;
     }
     t.attention.store(0, SeqCst);
-    // On the way to a copy: it lands once more.
+    // A thread on the way to a copy lands again.
     patches::leave(t, uc);
     if t.own().deferred_len.get() > 0 {
         deliver_deferred(t, uc);
@@ -37,7 +38,7 @@ pub fn late(t: Current, uc: &mut UContext) {
     }
 }
 
-/// A signal is due on this thread: the debugger first, if it wants to know, then the program.
+/// Raises a signal on this thread: for the debugger first, if it wants to be notified, then for the program.
 pub fn raise(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     close(t, uc);
     match library::whose(t, uc, sig, info) {
@@ -46,8 +47,8 @@ pub fn raise(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
         Whose::Nobody => return,
     }
     let i = t.own();
-    // In the middle of a step the debugger wants to know of every signal: it decides whether the step goes on behind
-    // the handler (as gdbserver's linux-low.cc, wait_1).
+    // In the middle of a step the debugger wants every signal: it decides whether the step continues behind the handler
+    // (as in gdbserver's linux-low.cc, wait_1).
     let within_step = t.stepping.load(Relaxed);
     let ordered = t
         .ordered_signal
@@ -55,8 +56,8 @@ pub fn raise(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
         .is_ok();
     let made_up = park::sent_by_debugger(t, sig);
     let info = if ordered { &made_up } else { info };
-    // A breakpoint where nothing can be executed (where a called function returns to, on the stack): GDB knows such a
-    // signal for it, whatever else it wants to hear of.
+    // A breakpoint where no code can be executed (the return address of a called function, on the stack): GDB
+    // recognises it by this signal, whatever other signals it wants.
     let breakpoint = info.by_kernel()
         && sig == SIGSEGV
         && info.addr() == uc.gprs.rip
@@ -79,7 +80,7 @@ pub fn raise(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     }
 }
 
-/// Something has arrived while our own code ran, and the program has no handler for any of it.
+/// True if signals have arrived while our own code ran, and the program has no handler for any of them.
 pub fn none_is_handled(t: Current) -> bool {
     let i = t.own();
     let n = i.deferred_len.get().min(DEFERRED);
@@ -88,19 +89,19 @@ pub fn none_is_handled(t: Current) -> bool {
     n > 0 && arrived.all(|info| matches!(of(info), SIG_DFL | SIG_IGN))
 }
 
-/// Delivers what arrived while our own code ran.
+/// Delivers signals that arrived while our own code ran.
 pub fn deliver_deferred(t: Current, uc: &mut UContext) {
     let i = t.own();
     let n = i.deferred_len.get().min(DEFERRED);
     i.deferred_len.set(0);
-    // Raising one may take others.
+    // Raising one signal may take others.
     let batch = i.deferred.each_ref().map(|info| info.get());
     for info in batch.iter().take(n) {
         raise(t, uc, info.signo, info);
     }
 }
 
-/// Delivers what the program has unblocked meanwhile.
+/// Delivers signals that the program has unblocked meanwhile.
 pub fn deliver_waiting(t: Current, uc: &mut UContext) {
     while !t.leaving.load(Relaxed) {
         let Some(info) = t.own().waiting.take(!t.own().hidden.get()) else {
@@ -110,7 +111,7 @@ pub fn deliver_waiting(t: Current, uc: &mut UContext) {
     }
 }
 
-/// A program that steps itself has made an instruction, which we have performed.
+/// We have performed an instruction of a program that steps itself: raises its trap.
 pub fn own_trap(t: Current, uc: &mut UContext) {
     let mut info = SigInfo {
         signo: SIGTRAP,
@@ -121,7 +122,7 @@ pub fn own_trap(t: Current, uc: &mut UContext) {
     raise(t, uc, SIGTRAP, &info);
 }
 
-/// The debugger's step has been made.
+/// Reports the end of the debugger's step.
 pub fn step_done(t: Current, uc: &mut UContext) {
     park::end_step(t, uc);
     park(t, uc, Event::Stepped);

@@ -1,4 +1,4 @@
-//! The way back from the program's handlers (rt_sigreturn(2)).
+//! The return from the program's handlers (rt_sigreturn(2)).
 
 use super::masks::set_virtual_mask;
 use super::numbers::SIGSEGV;
@@ -21,7 +21,7 @@ pub fn sigreturn(t: Current, uc: &mut UContext) {
         return;
     };
     uc.gprs = theirs.gprs;
-    // Only user-changeable flags, as the kernel does (FIX_EFLAGS), and interrupts stay on.
+    // Only flags that user mode may change, as in the kernel (FIX_EFLAGS); interrupts stay on.
     const FIX: u64 = eflags::USER & !eflags::ID;
     uc.gprs.rflags = (theirs.gprs.rflags & FIX) | eflags::INITIAL;
     set_virtual_mask(t, uc, theirs.sigmask);

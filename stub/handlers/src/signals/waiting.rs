@@ -1,5 +1,5 @@
-//! Signals that the program has blocked, though the kernel has not ([`HIDDEN`]): how they are kept, and when they
-//! are due (`runtime/waiting.rs` is where they wait).
+//! Signals that the program has blocked, but not the kernel ([`HIDDEN`]): when they are kept, and when they are
+//! delivered (`runtime/waiting.rs` stores them).
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
@@ -8,7 +8,7 @@ use super::numbers::{HIDDEN, bit};
 use crate::runtime::frame::SigInfo;
 use crate::runtime::thread::Current;
 
-/// Keeps a signal for later, if the program has it blocked.
+/// Keeps a signal for later, if the program has blocked it.
 pub fn set_aside(t: Current, info: &SigInfo) -> bool {
     let i = t.own();
     let blocked = i.hidden_meanwhile.get().unwrap_or(i.hidden.get());
@@ -19,7 +19,7 @@ pub fn set_aside(t: Current, info: &SigInfo) -> bool {
     aside
 }
 
-/// A call begins that waits with these signals blocked instead: what of the others has waited for it interrupts it.
+/// A call begins that waits with these signals blocked instead: a waiting signal that is not among them interrupts it.
 pub fn interrupt(t: Current, mask: u64) {
     let i = t.own();
     if let Some(info) = i.waiting.take(!mask) {
@@ -27,7 +27,7 @@ pub fn interrupt(t: Current, mask: u64) {
     }
 }
 
-/// The kernel is to keep them from here on (the program is left alone, or becomes another): blocks and queues them.
+/// Hands the signals over to the kernel (at a detach, or before exec): blocks and queues them.
 pub fn hand_over(t: Current) {
     let i = t.own();
     if i.waiting.is_empty() {

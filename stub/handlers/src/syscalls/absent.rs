@@ -1,5 +1,5 @@
-//! Memory of which userfaultfd(2) tells who touches it while nothing is there, or that it takes away. Moved memory is always
-//! there, and is no memory of the program's alone. So it goes back to its place first, and is no heap from then on.
+//! Memory with a userfaultfd(2), which reports accesses to missing pages, or moves pages away. Moved memory is never
+//! missing, and is not private to the program. So it goes back to its place first, and is no heap from then on.
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::ioctl::UFFDIO_REGISTER;
@@ -11,7 +11,7 @@ use crate::runtime::memory;
 /// `_IOWR(0xAA, 5, struct uffdio_move)`, since Linux 6.8.
 const UFFDIO_MOVE: u32 = 0xc028_aa05;
 
-/// What such an ioctl leads to: words, of which the kernel writes the last.
+/// The words that such an ioctl points to; the kernel writes the last one.
 ///
 /// ```text
 ///   UFFDIO_REGISTER   start  len     mode  answer
@@ -24,7 +24,7 @@ pub struct Request {
     start: usize,
 }
 
-/// `None`: it is another call.
+/// `None` if it is another call.
 pub fn request(nr: u64, a: &Args) -> Option<Request> {
     if nr as u32 != k::__NR_ioctl {
         return None;
@@ -53,23 +53,23 @@ impl Request {
         (start & !4095, start.saturating_add(len).min(USER_END))
     }
 
-    /// What the kernel reads: address and length.
+    /// The words that the kernel reads: address and length.
     pub fn question(&self) -> (u64, u64) {
         (self.at, (self.count - 1) * 8)
     }
 
-    /// What it writes.
+    /// The word that the kernel writes: address and length.
     pub fn answer(&self) -> (u64, u64) {
         (self.at + (self.count - 1) * 8, 8)
     }
 
-    /// Makes the call with a copy: the program's words may be guarded.
+    /// Makes the call with a copy, since the program's words may be guarded.
     pub fn make(&self, a: &Args) -> i64 {
         let mut copy = self.words;
         let mut args = *a;
         args[2] = copy.as_mut_ptr() as u64;
         let r = raw(k::__NR_ioctl.into(), &args);
-        // An error may come with an answer.
+        // The kernel may write an answer along with an error.
         if let Some(answer) = copy.get(self.count as usize - 1) {
             memory::put(self.answer().0, answer);
         }

@@ -1,4 +1,4 @@
-//! What a slot has left undone when a signal came.
+//! Completes a call of a slot that a signal has interrupted.
 
 use core::sync::atomic::Ordering::*;
 
@@ -8,8 +8,8 @@ use crate::runtime::frame::UContext;
 use crate::runtime::thread::Current;
 
 impl Left {
-    /// Makes the call again, by dispatch, which knows how to wait only for the rest of the time and
-    /// need not be interrupted for another stop; unless the context has gone elsewhere meanwhile.
+    /// Makes the call again, by dispatch, unless the context has gone elsewhere meanwhile. Dispatch can wait for the
+    /// rest of the time only, and another stop need not interrupt it.
     pub fn again(&self, t: Current, uc: &mut UContext) {
         if self.interrupted
             && uc.gprs.rip == self.insn

@@ -24,7 +24,7 @@ pub fn attempt(t: Current, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
     }
 }
 
-/// Nothing but we made the call end: it is made again.
+/// True if only we made the call end: it is made again.
 pub fn interrupted_by_us(t: Current, result: i64) -> bool {
     !t.leaving.load(Relaxed)
         && t.own().deferred_len.get() == 0
@@ -36,8 +36,8 @@ pub fn interrupted_by_us(t: Current, result: i64) -> bool {
 pub fn blocking(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let mask = uc.sigmask & !numbers::HIDDEN;
     let args = [nr, a[0], a[1], a[2], a[3], a[4], a[5]];
-    // The debugger sees the thread at the instruction itself: if it sends the thread elsewhere and
-    // back (a call by hand), the system call is made again.
+    // The debugger sees the thread at the instruction itself. If it sends the thread elsewhere and back (a call by
+    // hand), the system call is made again.
     uc.gprs.rip = uc.gprs.rip.wrapping_sub(2);
     enter_syscall(t, uc);
     let result = if g().world.load(SeqCst) != 0 && !tracer::holds(t) {
@@ -77,8 +77,8 @@ pub fn blocking(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     result
 }
 
-/// The call was ended by signals for which the program has no handler: the debugger hears of them, and unless they end the
-/// program the kernel would let the call go on.
+/// Ends a call that was interrupted by signals for which the program has no handler. The debugger is notified of them.
+/// Unless they end the program, the kernel would let the call continue.
 #[inline(never)]
 fn end_without_handler(t: Current, uc: &mut UContext) -> i64 {
     let place = |uc: &UContext| (uc.gprs.rip, uc.gprs.rsp, uc.gprs.rax);
@@ -87,7 +87,7 @@ fn end_without_handler(t: Current, uc: &mut UContext) -> i64 {
     let shown = place(uc);
     raise::deliver_deferred(t, uc);
     if place(uc) != shown {
-        return ABANDONED; // the debugger has sent it elsewhere, or a handler with another signal
+        return ABANDONED; // the debugger has moved the thread, or a handler with another signal has
     }
     uc.gprs.rax = rax;
     t.kicked.store(true, SeqCst);

@@ -1,6 +1,5 @@
-//! Buffers of system calls that lie in guarded memory: redirected to the alias before the call, and
-//! looked at for hits after it (the kernel's own accesses raise no fault once they go through the
-//! alias, so the call's row tells what was touched).
+//! Buffers of system calls in guarded memory: redirected to the alias before the call, and checked for hits after it.
+//! The kernel's own accesses raise no fault through the alias, so the call's row tells which memory was touched.
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys::failure::EINPROGRESS;
@@ -22,7 +21,7 @@ use crate::{hits, library};
 
 const PATH_MAX: usize = 4096;
 
-/// The length of a buffer before the call; 0 where it is negative, which the kernel refuses.
+/// The length of a buffer before the call; 0 if it is negative, which the kernel refuses.
 pub fn length(a: &Args, addr: u64, len: Len) -> u64 {
     let arg = |n: u8| a.get(n as usize).copied().unwrap_or(0);
     match len {
@@ -38,7 +37,7 @@ pub fn length(a: &Args, addr: u64, len: Len) -> u64 {
     }
 }
 
-/// What futex(2) is to do, without what says how.
+/// The operation of a futex(2), without its flags.
 fn futex_operation(a: &Args) -> u32 {
     a[1] as u32 & k::FUTEX_CMD_MASK as u32
 }
@@ -65,11 +64,11 @@ fn futex_may_have_timeout(operation: u32) -> bool {
     )
 }
 
-/// Rewrites pointer arguments that lead to guarded memory. `a`: what the program has passed; `to`: what
-/// the kernel will get; `ours` marks arguments that already point to our memory.
+/// Rewrites pointer arguments that lead to guarded memory. `a` is what the program has passed; `to` is what the kernel
+/// will get; `ours` marks arguments that already point to our memory.
 pub fn redirect(nr: u64, list: &List, a: &Args, to: &mut Args, ours: u32, s: &mut Scratch) {
     if nr == k::__NR_futex as u64 {
-        // Waiters and wakers must agree: both words move as soon as their pages have moved.
+        // Waiters and wakers must agree on the address: both words use the alias once their pages have moved.
         let operation = futex_operation(a);
         to[0] = word(a[0]);
         if futex_has_two_words(operation) {
@@ -116,7 +115,7 @@ pub fn redirect(nr: u64, list: &List, a: &Args, to: &mut Args, ours: u32, s: &mu
     }
 }
 
-/// Everything that a call touches: before it (`result` is `None`) at most, after it in fact.
+/// Lists the memory that a call touches: at most, before it (`result` is `None`); exactly, after it.
 pub fn spans(
     nr: u64,
     list: &List,
@@ -171,7 +170,7 @@ pub fn spans(
     }
 }
 
-/// What a call has touched although it failed.
+/// Lists the memory that a call has touched although it failed.
 fn after_an_error(nr: u64, a: &Args, result: i64, f: &mut dyn FnMut(u64, u64, AccessKind)) {
     let mut span = |n: u8, len, kind| {
         if let Some(&addr) = a.get(n as usize).filter(|p| **p != 0) {
@@ -192,7 +191,7 @@ fn after_an_error(nr: u64, a: &Args, result: i64, f: &mut dyn FnMut(u64, u64, Ac
     }
 }
 
-/// Saves the old contents of what a call may write and somebody watches.
+/// Saves the old contents of watched memory that a call may write.
 pub fn before(nr: u64, list: &List, a: &Args, s: &mut Scratch) {
     spans(nr, list, a, None, 0, &mut |addr, len, kind| {
         if kind.writes() {
@@ -201,7 +200,7 @@ pub fn before(nr: u64, list: &List, a: &Args, s: &mut Scratch) {
     });
 }
 
-/// Puts copies back and reports what the kernel wrote and read.
+/// Copies results back, and reports the kernel's writes and reads.
 pub fn after(t: Current, uc: &mut UContext, list: &List, call: &Call, s: &mut Scratch) {
     vectors::give_back(list, call, s);
     let room = s.room_before;

@@ -1,4 +1,4 @@
-//! Which system-call sites become worth a patch.
+//! Selects system-call sites that are worth a patch.
 
 use core::sync::atomic::Ordering::*;
 
@@ -11,7 +11,7 @@ use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 
-/// Dispatch has served a call; the context is complete. Has its site become worth a patch?
+/// Dispatch has served a call, and the context is complete. Requests a patch of its site if it has become worth one.
 pub fn note(t: Current, uc: &mut UContext, insn: u64, nr: u64) {
     if nr >= KNOWN as u64 || !ENABLED.load(Relaxed) {
         return;

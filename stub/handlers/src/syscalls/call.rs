@@ -1,11 +1,11 @@
-//! A system call of the program: its arguments, its errors, what becomes of it.
+//! A system call of the program: its arguments, errors and outcome.
 
 use ulpf_lib::sys;
 
 use crate::runtime::frame::UContext;
 
 pub use ulpf_lib::sys::failure::{EFAULT, EINTR, EINVAL, ENOSYS, EPERM};
-/// The call has not happened and is to be made again (after a signal handler, if one is due).
+/// The call has not happened and must be made again (after a signal handler, if one is due).
 pub const RESTART: i64 = -512;
 /// The debugger has sent the thread elsewhere: leave the context alone.
 pub const ABANDONED: i64 = -513;
@@ -16,7 +16,7 @@ pub fn arguments(uc: &UContext) -> Args {
     [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9]
 }
 
-/// What has become of a call.
+/// The outcome of a call.
 pub enum Outcome {
     /// rax for the program.
     Value(i64),

@@ -1,4 +1,4 @@
-//! `catch syscall`: threads rest before and after the calls that the debugger wants to see.
+//! `catch syscall`: threads park before and after the calls that the debugger catches.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -10,15 +10,15 @@ use crate::runtime::thread::Current;
 use ulpf_lib::sys::failure::ENOSYS;
 const NUMBERS: usize = 512;
 
-/// Some call is to be caught.
+/// Some calls are caught.
 static SOME: AtomicBool = AtomicBool::new(false);
-/// All are to be caught, also those beyond the table.
+/// All calls are caught, including those beyond the table.
 static ALL: AtomicBool = AtomicBool::new(false);
-/// Numbers beyond the table, which no kernel knows.
+/// Caught numbers beyond the table, which no kernel has.
 static BEYOND: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 static WANTED: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
-/// What the debugger wants, with the world at rest: none, all, or some.
+/// Sets the calls that the debugger catches: none, all, or some. Called with the world stopped.
 pub fn set(on: bool, numbers: &[u64]) {
     for (n, word) in WANTED.iter().enumerate() {
         let bit = |nr: &u64| {
@@ -57,14 +57,14 @@ pub fn wanted(t: Current, nr: u64) -> bool {
         && t.is_debugged()
 }
 
-/// Before a call. `false`: it is not to be made (now).
+/// Parks before a caught call. Returns `false` if the call must not be made (now).
 pub fn enter(t: Current, uc: &mut UContext, nr: u64) -> bool {
     let i = t.own();
     let after = uc.gprs.rip;
     if !wanted(t, nr) || i.caught.take() == after {
         return true; // a call that is made again has been seen
     }
-    // As the kernel shows it at this point.
+    // The value that the kernel shows at this point.
     uc.gprs.rax = ENOSYS as u64;
     crate::runtime::park::end_step(t, uc);
     park(t, uc, Event::Syscall { nr, entry: true });
@@ -74,14 +74,14 @@ pub fn enter(t: Current, uc: &mut UContext, nr: u64) -> bool {
         uc.gprs.rax = nr;
         return false;
     }
-    // Sent elsewhere, the thread leaves the call behind.
+    // A thread that was moved does not make the call.
     uc.gprs.rip == after
 }
 
-/// After a call, `again`: which will be made once more, without another stop.
+/// Parks after a caught call; `again` if it will be made once more, without another stop.
 pub fn leave(t: Current, after: u64, nr: u64, again: bool) {
     let i = t.own();
-    // GDB takes its catchpoints away until it has been told that the vfork child is done: it is asked again then
+    // GDB removes its catchpoints until it is notified that the vfork child is done: the thread checks again then
     // (`fault::stop_for`).
     let asked_again = i.pending.get().iter().any(|e| e == Event::VforkDone);
     if wanted(t, nr) || asked_again {

@@ -1,5 +1,5 @@
-//! Which memory a system call touches: its row says so, or one of its arguments, a command (ioctl, fcntl,
-//! prctl and the like).
+//! The memory that a system call touches, by its row or by an argument that is a command (ioctl, fcntl, prctl and the
+//! like).
 
 use linux_raw_sys::ioctl::*;
 use linux_raw_sys::prctl::*;
@@ -13,25 +13,25 @@ use ulpf_lib::syscalls::row::{self, Buf, Dir, Dir::*, Len, Len::*};
 
 use super::call::Args;
 
-/// What is known of a call's memory.
+/// The memory of a call.
 #[derive(Clone, Copy)]
 pub enum Memory {
     /// These buffers and nothing else.
     Buffers(&'static [Buf]),
     One(Buf),
-    /// Its arguments are addresses as such: they must reach the kernel unchanged.
+    /// Its arguments are plain addresses, which must reach the kernel unchanged.
     Addresses,
-    /// Pointers to pointers, sizes that only the kernel knows, or a call without a row. Such calls do not
-    /// block: they are made with all guards lifted and everybody else at rest.
+    /// Pointers to pointers, sizes that only the kernel knows, or a call without a row. Such calls do not block: they
+    /// are made with all guards lifted and all other threads stopped.
     Open,
-    /// The same, but the kernel keeps to itself what it cannot write: guards are lifted whatever the arguments are.
+    /// The same, but the kernel does not report a failed write: guards are lifted whatever the arguments are.
     Everywhere,
 }
 
 /// `<linux/in.h>`, `<linux/in6.h>`
 const SOL_IP: u32 = 0;
 const SOL_IPV6: u32 = 41;
-/// IPT_BASE_CTL and its like for IPv6, ARP and bridges (`<linux/netfilter*/*_tables.h>`) are the first of many.
+/// IPT_BASE_CTL and its counterparts for IPv6, ARP and bridges (`<linux/netfilter*/*_tables.h>`) are the first of many.
 const NETFILTER: u32 = 64;
 
 const fn b(arg: u8, dir: Dir, len: Len) -> Buf {
@@ -94,7 +94,7 @@ fn by_command(nr: u64, a: &Args) -> Memory {
         // A filter is a structure with a pointer to the program.
         k::__NR_setsockopt => match (a[1] as u32, a[2] as u32) {
             (net::SOL_SOCKET, net::SO_ATTACH_FILTER | net::SO_ATTACH_REUSEPORT_CBPF) => Memory::Open,
-            // Tables of netfilter lead to counters, which the kernel writes and does not tell when it cannot.
+            // Tables of netfilter lead to counters, to which the kernel writes without reporting a failure.
             (SOL_IP | SOL_IPV6, NETFILTER..) => Memory::Everywhere,
             _ => Memory::One(b(3, In, Arg(4))),
         },
@@ -131,13 +131,13 @@ fn ptrace(a: &Args) -> Memory {
         // Instructions, of which there are 4,096 at most.
         PTRACE_SECCOMP_GET_FILTER => data(OutRetTimes(8), Fixed(8 * 4096)),
         PTRACE_ARCH_PRCTL if matches!(a[3], ARCH_GET_FS | ARCH_GET_GS) => Memory::One(b(2, Out, Fixed(8))),
-        // A structure says how many there are to be.
+        // The number of entries is in a structure.
         PTRACE_PEEKSIGINFO => Memory::Open,
         _ => Memory::Addresses,
     }
 }
 
-/// By _IOC_DIR and _IOC_SIZE where the number has them, else by name.
+/// By _IOC_DIR and _IOC_SIZE if the number has them, otherwise by name.
 #[rustfmt::skip]
 fn ioctl(request: u32) -> Memory {
     let dir = request >> k::_IOC_DIRSHIFT;
@@ -162,8 +162,8 @@ fn ioctl(request: u32) -> Memory {
         SIOCGIFCONF | SIOCETHTOOL => Memory::Open,
         // struct ifreq
         SIOCGIFNAME..SIOCETHTOOL => one(InOut, 40),
-        // A number of the new sort; its direction is not always true. What it points to may hold pointers:
-        // EFAULT opens the pages.
+        // A number in the new format; its direction is not always true. The structure may hold pointers: then the call
+        // fails with EFAULT, and the pages are opened.
         _ if size > 0 && dir != 0 => one(InOut, size),
         _ => Memory::Open,
     }

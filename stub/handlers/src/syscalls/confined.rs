@@ -1,4 +1,5 @@
-//! Calls that change what the program may: made as ever, and then the stub's task follows, before they return.
+//! Calls that change the program's rights. They are made as usual; the stub's task adopts the change before they
+//! return.
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::prctl::{PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_SET_KEEPCAPS, PR_SET_SECUREBITS};
@@ -24,7 +25,7 @@ pub fn by_prctl(option: u64) -> bool {
     OPTIONS.iter().any(|o| u64::from(*o) == option)
 }
 
-/// A call that the kernel makes as it is, and after which somebody may have to follow.
+/// Makes such a call in the usual way, and lets the stub's task follow if necessary.
 pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let result = ordinary(t, uc, nr, a);
     let special = syscalls::row(nr).and_then(|row| row.special);
@@ -48,7 +49,7 @@ fn which(nr: u64, a: &Args) -> Confined {
     }
 }
 
-/// After a call of 32-bit programs, by its own number (`syscall_32.tbl`).
+/// Called after a call in the 32-bit ABI, with its own number (`syscall_32.tbl`).
 pub fn legacy(t: Current, uc: &mut UContext, nr: u32) {
     let which = match nr {
         310 | 346 => Confined::Users,
@@ -60,7 +61,7 @@ pub fn legacy(t: Current, uc: &mut UContext, nr: u32) {
 }
 
 fn follow(t: Current, uc: &mut UContext, which: Confined) {
-    // A vfork child shares no more than memory, and its parent waits.
+    // A vfork child shares only memory, and its parent waits.
     if !t.is_programs() {
         return;
     }

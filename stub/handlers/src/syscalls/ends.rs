@@ -1,4 +1,4 @@
-//! The end of a thread, as far as it is ours.
+//! The end of a thread: our part of it.
 
 use core::sync::atomic::Ordering::*;
 
@@ -10,11 +10,11 @@ use crate::runtime::park;
 use crate::runtime::robust;
 use crate::runtime::thread::{Current, State};
 
-/// What is ours to do before the kernel ends the thread.
+/// Cleans up before the kernel ends the thread.
 pub fn end_thread(t: Current) {
     let clear = t.own().clear_tid.get();
     if clear != 0 {
-        // The kernel clears the word and wakes the joiner: through the alias, if its page has one now.
+        // The kernel clears the word and wakes the joiner through the alias, if its page has one now.
         // SAFETY: registers an address of the program's own choice, or the alias of that memory.
         let _ = unsafe { sys!(k::__NR_set_tid_address, reachable(clear)) };
     }

@@ -1,6 +1,6 @@
-//! Calls that see all processes: the stub's own task is one of them, which the program does not meet.
+//! Calls that see all processes: they must not see the stub's own task.
 //!
-//! A first process of a container waits until it is alone, or ends all others; the task ends only after it.
+//! The first process of a container may wait until it is alone, or end all others; the task ends only after it.
 
 use core::sync::atomic::Ordering::*;
 
@@ -21,15 +21,15 @@ use crate::runtime::thread::{Call, Current};
 const PROC_SUPER_MAGIC: i64 = 0x9fa0;
 /// `<linux/proc_fs.h>`
 const PROC_ROOT_INO: u64 = 1;
-/// Of a list that is read at once.
+/// Bytes of a list that are read at once.
 const MOST: u64 = 32 << 10;
 
-/// Does the call read a folder? That may be the root of a procfs.
+/// True if the call reads a folder, which may be the root of a procfs.
 pub fn lists(nr: u64) -> bool {
     matches!(nr as u32, k::__NR_getdents | k::__NR_getdents64)
 }
 
-/// getdents(2) and getdents64(2): the root of a procfs lists all processes but the stub's task.
+/// getdents(2) and getdents64(2): the root of a procfs lists all processes except the stub's task.
 pub fn list(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if !lists_processes(a[0]) {
         return ordinary(t, uc, nr, a);
@@ -47,7 +47,7 @@ pub fn list(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         // SAFETY: room for `len` bytes.
         let entries = unsafe { core::slice::from_raw_parts_mut(room as *mut u8, read as usize) };
         let left = leave_out(entries, name_at(nr), g().stub_tid.load(Relaxed) as u64);
-        // Nothing at all would be the end of the list.
+        // An empty result would be the end of the list.
         if left > 0 {
             break left;
         }
@@ -67,7 +67,7 @@ pub fn list(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     call.result
 }
 
-/// kill(2) of all processes. `None`: where /proc does not tell which there are, the kernel's way.
+/// kill(2) of all processes. `None` if /proc does not list them: then the kernel makes the call.
 pub fn kill(t: Current, signal: u64) -> Option<i64> {
     let root = Root::open()?;
     let mut s = Scratch::new(t);
@@ -86,7 +86,7 @@ pub fn kill(t: Current, signal: u64) -> Option<i64> {
             if number <= 1 || number == own || number == stub {
                 continue;
             }
-            // As kill_something_info of the kernel counts.
+            // Counted as in the kernel's kill_something_info.
             match raw(k::__NR_kill.into(), &[number, signal, 0, 0, 0, 0]) {
                 ESRCH => {}
                 EPERM => count += 1,
@@ -97,13 +97,13 @@ pub fn kill(t: Current, signal: u64) -> Option<i64> {
     Some(if count == 0 { ESRCH } else { result })
 }
 
-/// The root of /proc, if that is of the program's own namespace.
+/// The root of /proc, if it belongs to the program's own namespace.
 struct Root(u64);
 
 impl Root {
     fn open() -> Option<Root> {
         let flags = k::O_RDONLY | k::O_CLOEXEC | k::O_DIRECTORY;
-        // SAFETY: a path that ends.
+        // SAFETY: a NUL-terminated path.
         let fd = unsafe { sys!(k::__NR_openat, -100i64, c"/proc".as_ptr(), flags, 0) };
         let root = Root(fd.ok()?);
         lists_processes(root.0).then_some(root)
@@ -117,7 +117,7 @@ impl Drop for Root {
     }
 }
 
-/// Is this the root of a procfs that gives processes the numbers that the program knows them by?
+/// True if this is the root of a procfs with the process numbers of the program's own namespace.
 fn lists_processes(fd: u64) -> bool {
     let mut system = core::mem::MaybeUninit::<k::statfs>::zeroed();
     let mut file = core::mem::MaybeUninit::<k::stat>::zeroed();
@@ -131,10 +131,10 @@ fn lists_processes(fd: u64) -> bool {
     of_proc && is_root && knows_us(fd)
 }
 
-/// Its link `self` is our number.
+/// True if its link `self` is our number.
 fn knows_us(fd: u64) -> bool {
     let mut name = [0u8; 16];
-    // SAFETY: a path that ends, and room for what is read.
+    // SAFETY: a NUL-terminated path, and room for the result.
     let read = unsafe {
         sys!(
             k::__NR_readlinkat,
@@ -148,7 +148,7 @@ fn knows_us(fd: u64) -> bool {
     read.is_ok() && number(&name) == Some(own)
 }
 
-/// Where the name stands in struct linux_dirent and struct linux_dirent64. The record's length is before it: at 16.
+/// Offset of the name in struct linux_dirent and struct linux_dirent64. The record's length is before it, at 16.
 fn name_at(nr: u64) -> usize {
     if nr as u32 == k::__NR_getdents {
         18
@@ -157,7 +157,7 @@ fn name_at(nr: u64) -> usize {
     }
 }
 
-/// A name that is a number.
+/// The number, if the name is one.
 fn number(name: &[u8]) -> Option<u64> {
     let digits = name.iter().take_while(|b| **b != 0);
     let mut value = None;
@@ -185,7 +185,7 @@ fn numbers(mut entries: &[u8], name_at: usize) -> impl Iterator<Item = u64> + '_
     .flatten()
 }
 
-/// Takes the record with this number for a name out; how much is left.
+/// Removes the record whose name is this number. Returns the bytes left.
 fn leave_out(entries: &mut [u8], name_at: usize, which: u64) -> usize {
     let mut at = 0;
     while let Some(len) = entries.get(at..).and_then(first) {

@@ -1,4 +1,4 @@
-//! Exec: the program becomes another one, and this image goes with the old one.
+//! Exec: another program replaces this one, and this image.
 
 use core::sync::atomic::Ordering::*;
 
@@ -24,7 +24,7 @@ use crate::signals::waiting;
 const AT_FDCWD: i32 = -100;
 
 pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    // The kernel reads path, arguments and environment; with guards about, it gets a copy.
+    // The kernel reads path, arguments and environment; if there are guards, it gets a copy.
     let mut args = *a;
     let (path_at, argv_at, envp_at) = if nr as u32 == k::__NR_execveat {
         (1, 2, 3)
@@ -54,19 +54,19 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let traced = tracing::from_exec(t, uc);
     let dir = if path_at == 1 { a[0] as i32 } else { AT_FDCWD };
     let followed = wanted && !traced && ask_to_be_followed(t, uc, args[path_at], dir);
-    // Another image: the kernel forgets our handlers, but keeps what is blocked or ignored.
+    // The kernel forgets our handlers for the new image, but keeps blocked and ignored signals.
     let mask = masks::virtual_mask(t, uc);
     if in_program {
         g().in_exec.fetch_add(1, SeqCst);
         park::notify();
     }
-    // Nobody may send the park signal to what comes after a successful exec. (Who has asked runs
-    // alone, and nobody sends it anything.)
+    // No park signal may reach the new program after a successful exec. (A thread that has asked to be followed runs
+    // alone, and gets no signal.)
     if !followed {
         t.set_state(State::Dead);
-        // (A thread that has executed has the number of the first one.)
+        // (After exec, the thread has the number of the first thread.)
         while g().nudged.load(SeqCst) != 0 {
-            // SAFETY: the signal is being sent; it comes before the call.
+            // SAFETY: the signal is being sent; it arrives before the call.
             let _ = unsafe { sys!(k::__NR_sched_yield) };
         }
     }
@@ -74,8 +74,8 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     kernel::ignore_again(t);
     let traced = traced && tracing::begin(dir, args[path_at]);
     let call = [nr, args[0], args[1], args[2], args[3], args[4], args[5]];
-    // The new program inherits the mask. A signal that comes after it is set, but before the call, makes
-    // this one fail (RESTART), is delivered, and the call is made again.
+    // The new program inherits the mask. A signal that comes after the mask is set, but before the call, makes the call
+    // fail (RESTART). It is delivered, and the call is made again.
     // SAFETY: the program's own call.
     let r = unsafe { ulpf_blocking(&call, &mask, 0) };
     if traced {
@@ -102,8 +102,8 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     r
 }
 
-/// Lets the command take hold of this thread before it becomes another program; the other threads
-/// rest from here on. False: there is no such path.
+/// Lets the command take this thread before it becomes another program; the other threads are stopped from here on.
+/// Returns `false` if there is no such path.
 fn ask_to_be_followed(t: Current, uc: &mut UContext, path_at: u64, dir: i32) -> bool {
     let mut path = [0u8; 4096];
     let Some(len) = memory::strlen(path_at, path.len()) else {

@@ -1,4 +1,4 @@
-//! The page that a forked child shares with its parent until it goes on.
+//! A page that a forked child shares with its parent until the child runs.
 //!
 //! ```text
 //!  thread                        child
@@ -9,10 +9,10 @@
 //!  ⋮   release(child) ─────────▶ goes on
 //! ```
 //! Each fork has a new page, and no later child inherits it (MADV_DONTFORK). So a child that has given up its rights
-//! can answer for itself alone: never for a sibling, nor hold up its parent's next fork.
+//! can answer only for itself. It can neither answer for a sibling nor delay its parent's next fork.
 //!
-//! **Who writes what.** The child stores `done`; the parent's process stores `go`. A slot of `HELD` belongs to the
-//! thread that forks until [`ForkPage::keep`], and then to the stub's task.
+//! **Ownership.** The child stores `done`; the parent's process stores `go`. A slot of `HELD` belongs to the thread
+//! that forks until [`ForkPage::keep`], and then to the stub's task.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
@@ -28,17 +28,17 @@ const LEN: u64 = 4096;
 struct Words {
     /// 1: the child has memory of its own.
     done: AtomicU32,
-    /// 1: the child may go on.
+    /// 1: the child may continue.
     go: AtomicU32,
 }
 
-/// Children that may wait at once; of more, the last ones are not followed.
+/// Limit of children that wait at once; further ones are not followed.
 const MOST: usize = 512;
 
 struct Held {
     /// Address of the page, or 0.
     page: AtomicU64,
-    /// The child as its parent knows it; 0: the fork is under way.
+    /// The child's number in its parent's namespace, or 0 while the fork is under way.
     child: AtomicI32,
 }
 
@@ -56,10 +56,10 @@ pub struct ForkPage {
 }
 
 impl ForkPage {
-    /// A page for one fork, while no other thread forks.
+    /// Maps a page for one fork, while no other thread forks.
     ///
     /// # Errors
-    /// mmap(2)'s.
+    /// The error of mmap(2).
     pub fn new(followed: bool) -> Result<ForkPage, Errno> {
         let (prot, flags) = (
             k::PROT_READ | k::PROT_WRITE,
@@ -78,11 +78,11 @@ impl ForkPage {
     }
 
     fn words(&self) -> &Words {
-        // SAFETY: mapped until `keep` or `leave`, which consume this; all of it is atomic.
+        // SAFETY: mapped until `keep` or `leave`, which consume this; all words are atomic.
         unsafe { &*(self.at as *const Words) }
     }
 
-    /// In the parent, after fork(2): later children do not have this page.
+    /// In the parent, after fork(2): later children do not get this page.
     pub fn not_for_others(&self) {
         let _ = place::not_for_children(self.at, LEN);
     }
@@ -96,23 +96,24 @@ impl ForkPage {
         futex::wait_for(&self.words().done, 0, ns);
     }
 
-    /// In the child: its memory is its own.
+    /// In the child: reports that its memory is its own.
     pub fn tell_done(&self) {
         self.words().done.store(1, SeqCst);
         futex::wake_all(&self.words().done);
     }
 
-    /// In the child: it may go on.
+    /// In the child: true if it may continue.
     pub fn may_go(&self) -> bool {
         self.words().go.load(SeqCst) != 0
     }
 
-    /// In the child: waits until it may go on, or for `ns` nanoseconds at most.
+    /// In the child: waits until it may continue, or for `ns` nanoseconds at most.
     pub fn wait_to_go(&self, ns: i64) {
         futex::wait_for(&self.words().go, 0, ns);
     }
 
-    /// In the parent: the child waits until it is released by this number. `follows`: asked once that is known.
+    /// In the parent: keeps the page until the child is released by this number. `follows` is called once the number is
+    /// known.
     pub fn keep(self, child: i32, follows: impl FnOnce() -> bool) {
         if let Some(slot) = self.slot {
             slot.child.store(child, SeqCst);
@@ -124,7 +125,7 @@ impl ForkPage {
         self.leave();
     }
 
-    /// It is not needed any more, in this process.
+    /// Unmaps the page in this process.
     pub fn leave(self) {
         if let Some(slot) = self.slot {
             slot.page.store(0, SeqCst);
@@ -133,7 +134,7 @@ impl ForkPage {
     }
 }
 
-/// Only the thread that forks takes a slot, and one forks at a time.
+/// Only the thread that forks takes a slot, and one thread forks at a time.
 fn free_slot() -> Option<&'static Held> {
     let free = || HELD.iter().find(|h| h.page.load(SeqCst) == 0);
     free().or_else(|| {
@@ -142,7 +143,7 @@ fn free_slot() -> Option<&'static Held> {
     })
 }
 
-/// Children that were killed while they waited are never released.
+/// Frees the slot of a child that was killed while it waited, since it is never released.
 fn forget_dead(held: &Held) {
     let child = held.child.load(SeqCst);
     // SAFETY: signal 0 only asks.
@@ -151,7 +152,7 @@ fn forget_dead(held: &Held) {
     }
 }
 
-/// Lets this child go on, if it waits.
+/// Lets this child continue, if it waits.
 pub fn release(child: i32) {
     let own = |h: &&Held| h.child.load(SeqCst) == child;
     let Some(held) = HELD.iter().find(own) else {
@@ -170,7 +171,7 @@ pub fn release(child: i32) {
     held.page.store(0, SeqCst);
 }
 
-/// Lets all children go on. The pages of forks that are under way stay mapped.
+/// Lets all children continue. The pages of forks under way stay mapped.
 pub fn release_all() {
     for held in &HELD {
         match (held.child.load(SeqCst), held.page.load(SeqCst)) {

@@ -1,4 +1,4 @@
-//! The thread that has forked, when its child is followed.
+//! The thread that has forked, while its child is followed.
 
 use core::sync::atomic::Ordering::*;
 
@@ -9,11 +9,11 @@ use crate::global::g;
 use crate::runtime::clock;
 use crate::runtime::thread::Current;
 
-/// The command says much earlier that the child runs, if it still is there.
+/// The command reports much earlier that the child runs, if the command still exists.
 const LONGEST: u64 = 5_000_000_000;
 
-/// Goes on when the child runs, and does not sleep meanwhile: either may look whether the other sleeps (/proc/PID/stat), and
-/// take that for the call that it is to wake it from. The child runs while we are here, and we run before it does.
+/// Spins until the child runs. It must not sleep: either process may check whether the other sleeps (/proc/PID/stat),
+/// and take that for the call from which it must wake it. The child runs while we are here, and we run before it does.
 pub fn until_it_runs(t: Current) {
     let begun = clock::now();
     while g().fork_held.load(SeqCst)

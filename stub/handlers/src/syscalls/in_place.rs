@@ -1,12 +1,12 @@
-//! Calls that change memory of ours, and for which it can stay where it is.
+//! Calls that change memory of ours without moving it.
 //!
 //! | call | served by |
 //! |---|---|
 //! | mprotect to the protection that it has | the thread: nothing changes |
 //! | madvise(MADV_FREE) | the thread: the content may stay, and does |
-//! | any other mprotect, madvise(MADV_DONTNEED) | the stub's task, at one rest, without copies |
+//! | any other mprotect, madvise(MADV_DONTNEED) | the stub's task, with one stop, without copies |
 //!
-//! All else gives the memory back, makes the call, and moves it again (`mappings.rs`): copies, and two rests.
+//! All other calls give the memory back, make the call, and move it again (`mappings.rs`): with copies, and two stops.
 
 use core::sync::atomic::Ordering::*;
 
@@ -45,8 +45,8 @@ fn change(nr: u64, a: &Args) -> Option<Change> {
     }
 }
 
-/// Serves a call about `[start, end)`; its result. `None`: that takes more, and nothing is changed that the call itself
-/// would not change.
+/// Serves a call about `[start, end)`, and returns its result. `None` if that needs more; then nothing has changed
+/// beyond what the call itself would change.
 pub fn serve(
     t: Current,
     uc: &mut UContext,
@@ -75,7 +75,7 @@ fn has_prot(start: u64, end: u64, prot: u8) -> bool {
     g().guards().has_prot(TargetAddr(start), end - start, prot)
 }
 
-/// Private anonymous memory, all of it moved, of which nobody but its watches knows anything.
+/// True for private anonymous memory, all of it moved, that only watches refer to.
 fn is_plain(start: u64, end: u64) -> bool {
     start < end
         && g().guarded()

@@ -1,4 +1,4 @@
-//! What calls that change mappings do to what /proc/self/maps does not show of them ([`ulpf_lib::guard::flags`]).
+//! Effects of calls on properties of mappings that /proc/self/maps does not show ([`ulpf_lib::guard::flags`]).
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -8,7 +8,7 @@ use ulpf_lib::guard::flags::{self, Change};
 use super::call::{Args, raw};
 use crate::global::g;
 
-/// Makes such a call.
+/// Makes a call that changes mappings.
 pub fn through(nr: u64, a: &Args) -> i64 {
     let before = g().brk.load(Relaxed);
     let make = || {
@@ -18,12 +18,12 @@ pub fn through(nr: u64, a: &Args) -> i64 {
     flags::through(make, |result| Change::by(nr, a, result, before))
 }
 
-/// Makes a call that locks memory, or no longer.
+/// Makes a call that locks or unlocks memory.
 pub fn locks(nr: u64, a: &Args, make: impl FnOnce() -> i64) -> i64 {
     let locks = match nr as u32 {
         k::__NR_munlock => false,
         k::__NR_mlock | k::__NR_mlock2 => true,
-        // All that there is.
+        // All memory.
         _ => return untold(make),
     };
     let make = || {
@@ -35,7 +35,7 @@ pub fn locks(nr: u64, a: &Args, make: impl FnOnce() -> i64) -> i64 {
     flags::through(make, |result| Change::by(nr, a, result, 0))
 }
 
-/// Makes a call of which it is not told what it changes: advice about memory of some process.
+/// Makes a call whose changes are not known: advice about memory of some process.
 pub fn untold(make: impl FnOnce() -> i64) -> i64 {
     let make = || {
         flags::follow();

@@ -1,8 +1,8 @@
 //! `int 0x80`: the system calls of 32-bit programs, made by 64-bit code.
 //!
-//! Their numbers are others, and their arguments have 32 bits. A call that means the same to both, with the same
-//! structures, is made as the 64-bit one. Another one the kernel makes as it is, with all guards lifted, unless it
-//! would change what only we may change: memory, threads, signals. Then it fails (ENOSYS), and the user is told.
+//! They have other numbers and 32-bit arguments. A call with the same meaning and structures in both ABIs is made as
+//! the 64-bit one. The kernel makes other calls unchanged, with all guards lifted. A call that would change what only
+//! we may change (memory, threads, signals) fails with ENOSYS, and the user is informed.
 
 use core::arch::asm;
 use core::sync::atomic::AtomicBool;
@@ -23,12 +23,12 @@ use crate::runtime::thread::Current;
 /// A call was not made.
 pub static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Has the program made a call of 32-bit programs? (`si_arch` of the signal.)
+/// True if the program has made a 32-bit call. (`si_arch` of the signal.)
 pub fn is_meant(info: &SigInfo) -> bool {
     (info.data[1] >> 32) as u32 == I386
 }
 
-/// Calls that mean the same to both: the number of 32-bit programs (`syscall_32.tbl`), and ours.
+/// Calls with the same meaning: the 32-bit number (`syscall_32.tbl`), and the 64-bit one.
 const SAME: [(u32, u32); 62] = [
     (1, k::__NR_exit),
     (2, k::__NR_fork),
@@ -94,9 +94,9 @@ const SAME: [(u32, u32); 62] = [
     (355, k::__NR_getrandom),
 ];
 
-/// Calls that change memory, threads or signals in a way of their own, and those that wait for a child or a signal: execve,
-/// brk, signal, sigaction, sigsuspend, mmap, sigreturn, clone, sigprocmask, mremap, the rt_ ones, sigaltstack, vfork, mmap2,
-/// robust lists, execveat, rseq, clone3, …
+/// Calls that are refused: they change memory, threads or signals in a way of their own, or wait for a child or a
+/// signal. They are execve, brk, signal, sigaction, sigsuspend, mmap, sigreturn, clone, sigprocmask, mremap, the rt_
+/// ones, sigaltstack, vfork, mmap2, robust lists, execveat, rseq, clone3, …
 const REFUSED_CALLS: [u32; 29] = [
     7, 11, 45, 48, 67, 68, 69, 72, 73, 90, 114, 119, 120, 123, 126, 163, 173, 174, 175, 176, 177,
     178, 179, 186, 190, 192, 311, 358, 435,

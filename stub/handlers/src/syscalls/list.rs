@@ -5,7 +5,7 @@ use ulpf_lib::syscalls::row::{Buf, Dir, Len};
 use super::commands::Memory;
 use crate::global::g;
 
-/// A call's own list of buffers.
+/// The list of buffers of a call.
 pub struct List {
     one: [Buf; 1],
     fixed: Option<&'static [Buf]>,
@@ -38,7 +38,7 @@ impl List {
     }
 }
 
-/// A futex word: where the kernel finds it.
+/// The address by which the kernel knows a futex word.
 pub fn word(addr: u64) -> u64 {
     g().alias_of(addr).map_or(addr, |a| a.0)
 }

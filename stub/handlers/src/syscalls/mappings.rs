@@ -23,9 +23,8 @@ use crate::runtime::{owed, park, tracer};
 use crate::unwind;
 use crate::uring::held;
 
-/// Calls that change mappings. What is ours in the range goes back to plain memory first, with all
-/// other threads at rest, and is guarded again afterwards as far as it is still there. (Some calls do without:
-/// `in_place.rs`.)
+/// Makes a call that changes mappings. Memory of ours in the range goes back to plain memory first, with all other
+/// threads stopped. Afterwards it is guarded again as far as it still exists. (Some calls need less: `in_place.rs`.)
 pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if unmaps_later(t, nr, a) {
         owed::unmap(a[0], a[1]);
@@ -33,7 +32,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     }
     let result = match affected(nr, a) {
         Some((start, end)) => {
-            // What is replaced, or discarded, changes under its watches without any store.
+            // Memory that is replaced or discarded changes under its watches without any store.
             let replaced = match nr as u32 {
                 k::__NR_mmap => Some((start, end)),
                 k::__NR_madvise if discards(a[2] as u32) => Some((start, end)),
@@ -73,7 +72,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
                 result: r,
             };
             if r < 0 {
-                // madvise does what it can, up to memory that is locked or not there.
+                // madvise changes what it can, up to memory that is locked or not mapped.
                 unguarded::report(t, uc, &call, &scratch);
             } else if let Some(request) = request {
                 let ((asked, n), (answer, m)) = (request.question(), request.answer());
@@ -110,7 +109,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     result
 }
 
-/// Is it an munmap(2) of memory that is ours, by a task for which nobody comes to rest?
+/// True for an munmap(2) of memory that is ours by a task for which the world cannot be stopped.
 fn unmaps_later(t: Current, nr: u64, a: &Args) -> bool {
     let whole = a[0].is_multiple_of(4096) && a[1] > 0;
     nr as u32 == k::__NR_munmap && whole && tracer::holds(t) && affected(nr, a).is_some()
@@ -126,14 +125,14 @@ fn done(nr: u64, a: &Args, result: u64) -> Mapped {
     }
 }
 
-/// Does an ioctl change what lies at an address, and is that ours?
+/// True if an ioctl changes memory at an address, and that memory is ours.
 pub fn is_memory_call(nr: u64, a: &Args) -> bool {
     nr as u32 == k::__NR_ioctl && affected(nr, a).is_some()
 }
 
-/// mlock(2) and its like: memory that is ours keeps what they say when it is moved or given back.
+/// mlock(2) and the like: memory of ours keeps these locks when it is moved or given back.
 pub fn lock_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    // Our tables have room for all that could be watched.
+    // The size of our tables suffices for all memory that could be watched.
     if nr as u32 == k::__NR_mlockall && areas::SOME.load(Relaxed) {
         park::request(t, uc, Request::NoPatches);
     }
@@ -144,7 +143,7 @@ pub fn lock_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let current = nr as u32 == k::__NR_mlockall && a[0] & u64::from(k::MCL_CURRENT) != 0;
     let moved = start < end && (current || g().touches(start, end));
     if moved {
-        // The kernel faults the pages in, so they have to be accessible.
+        // The kernel faults the pages in, so they must be accessible.
         park::request(t, uc, Request::LocksBegin { start, end });
     }
     let make = || match current {
@@ -163,7 +162,7 @@ pub fn lock_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     result
 }
 
-/// mlockall(2) without filling anything: our memory is sparse, and larger than the machine's.
+/// mlockall(2) without filling pages: our memory is sparse, and larger than the machine's.
 fn lock_whole(a: &Args) -> i64 {
     const ONFAULT: u64 = k::MCL_ONFAULT as u64;
     const FUTURE: u64 = k::MCL_FUTURE as u64;
@@ -171,14 +170,14 @@ fn lock_whole(a: &Args) -> i64 {
     let with = |flags: u64| raw(nr, &[flags, 0, 0, 0, 0, 0]);
     let result = with(a[0] | ONFAULT);
     if result == 0 && a[0] & FUTURE != 0 && a[0] & ONFAULT == 0 {
-        return with(FUTURE); // what is to come is filled
+        return with(FUTURE); // later mappings are filled
     }
     result
 }
 
 const MREMAP_FIXED: u64 = k::MREMAP_FIXED as u64;
 
-/// Advice of madvise(2) that discards content at once.
+/// True for advice of madvise(2) that discards content at once.
 fn discards(advice: u32) -> bool {
     matches!(
         advice,
@@ -186,7 +185,7 @@ fn discards(advice: u32) -> bool {
     )
 }
 
-/// Advice that changes content or inheritance, or that says what may be accessed; the rest is about speed.
+/// True for advice that changes content, inheritance or protection; the rest affects only speed.
 fn changes(advice: u32) -> bool {
     let content = discards(advice) || advice == k::MADV_FREE;
     let inheritance = matches!(
@@ -203,7 +202,7 @@ fn changes(advice: u32) -> bool {
     content || inheritance || access
 }
 
-/// The memory whose mapping a call is about to change, if it is any of ours.
+/// The memory whose mapping a call is about to change, if some of it is ours.
 pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
     let span = |start: u64, len: u64| {
         (
@@ -237,7 +236,7 @@ pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
             let end = g().brk.load(Relaxed);
             match a[0] {
                 0 => return None,
-                // It keeps a page from what is above.
+                // The break must stay a page away from mappings above it.
                 new if new >= end => {
                     span(end.next_multiple_of(4096), (new - end).saturating_add(8192))
                 }
@@ -259,14 +258,14 @@ pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
     .then_some(range)
 }
 
-/// Does what a call has done to the mappings concern a watched heap?
+/// True if a call's change of the mappings concerns a watched heap.
 pub fn matters(m: &Mapped) -> bool {
     let old = |r: (u64, u64)| r.0 < r.1 && g().watchlist().any_overlap(TargetAddr(r.0), r.1 - r.0);
     g().heap_watched.load(Relaxed)
         && (old(m.gone) || m.come.0 < m.come.1 && (m.only_if.0 == m.only_if.1 || old(m.only_if)))
 }
 
-/// Does memory that a call has just made accessible lie under a watch, or a breakpoint that waits for code?
+/// True if memory that a call has just made accessible is under a watch, or under a breakpoint that waits for code.
 pub fn watch_in_new_memory(nr: u64, a: &Args, result: u64) -> bool {
     let Some((start, len)) = new_memory(nr, a, result) else {
         return false;
@@ -278,12 +277,12 @@ pub fn watch_in_new_memory(nr: u64, a: &Args, result: u64) -> bool {
                 .any_overlap(TargetAddr(start), len.min(USER_END - start.min(USER_END))))
 }
 
-/// Where a call that worked has made memory accessible: address and length.
+/// The memory that a successful call has made accessible: address and length.
 fn new_memory(nr: u64, a: &Args, result: u64) -> Option<(u64, u64)> {
     let (start, len) = match nr as u32 {
         k::__NR_mmap => (result, a[1]),
         k::__NR_mprotect | k::__NR_pkey_mprotect => (a[0], a[1]),
-        k::__NR_shmat => (result, USER_END), // the segment knows how long it is
+        k::__NR_shmat => (result, USER_END), // only the kernel has the length of the segment
         k::__NR_mremap => (result, a[2]),
         k::__NR_brk => {
             let before = g().brk.load(Relaxed);

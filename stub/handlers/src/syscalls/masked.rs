@@ -11,7 +11,7 @@ use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::signals::{numbers, waiting};
 
-/// A call that takes a temporary signal mask as argument `at`: ours must stay deliverable.
+/// Makes a call that takes a temporary signal mask as argument `at`: our signals must stay deliverable.
 pub fn with_mask(
     t: Current,
     uc: &mut UContext,
@@ -53,7 +53,7 @@ pub fn with_mask_pair(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     waits(t, uc, nr, a, &given, 1 << 5, m)
 }
 
-/// Makes a call that waits under another mask, which is ours as far as the kernel does not see it. As [`call`].
+/// Makes a call that waits under another mask; we keep the part that the kernel does not get. As [`call`].
 pub fn waits(
     t: Current,
     uc: &mut UContext,
@@ -70,15 +70,15 @@ pub fn waits(
         _ => interrupted(t, uc, nr, a, given, ours, mask),
     };
     i.hidden_meanwhile.set(None);
-    // Its handler runs under that mask, and returns to the program's own (the kernel's set_restore_sigmask).
+    // The handler runs under that mask, and returns to the program's own (the kernel's set_restore_sigmask).
     if result == EINTR {
         i.waited_under.set(Some(mask));
     }
     result
 }
 
-/// A call that does not wait, for a signal is due under its mask: what is ready comes before the signal, which then
-/// goes on waiting.
+/// Makes a call without waiting, since a signal is due under its mask. A ready descriptor is returned before the
+/// signal, which then continues to wait.
 fn interrupted(
     t: Current,
     uc: &mut UContext,
@@ -99,7 +99,7 @@ fn interrupted(
         };
         let ours = ours | u32::from(!millis) << n;
         let ready = call(t, uc, nr, &at_once(a), &at_once(given), ours);
-        // Of these calls, only epoll does not look for signals if it was not to wait.
+        // Of these calls, only epoll does not check for signals if it does not wait.
         let epoll = matches!(nr as u32, k::__NR_epoll_pwait | k::__NR_epoll_pwait2);
         if ready != 0 || epoll && a.get(n).is_some_and(|v| is_zero(*v, millis)) {
             return ready;
@@ -116,11 +116,11 @@ fn is_zero(timeout: u64, millis: bool) -> bool {
     }
 }
 
-/// Waiting for signals, or a descriptor for them: the park signal stays ours.
+/// Waits for signals, or creates a descriptor for them: the park signal stays ours.
 pub fn with_signal_set(t: Current, uc: &mut UContext, nr: u64, a: &Args, at: usize) -> i64 {
     let mut given = *a;
     let Some(m) = a.get(at).and_then(|p| memory::get::<u64>(*p)) else {
-        return call(t, uc, nr, a, a, 0); // the kernel says what is wrong
+        return call(t, uc, nr, a, a, 0); // the kernel reports the error
     };
     if nr == k::__NR_rt_sigtimedwait as u64
         && let Some(info) = t.own().waiting.take(m)

@@ -1,9 +1,8 @@
-//! The program's system calls. Syscall user dispatch sends each of them here as a SIGSYS; most are
-//! made on the program's behalf with their buffers redirected to the alias, some are answered here.
+//! The program's system calls. Syscall user dispatch sends each of them here as a SIGSYS. Most are made on the
+//! program's behalf with their buffers redirected to the alias, some are answered here.
 //!
-//! A call of unknown length is made inside `asm::ulpf_blocking`, under the program's own signal
-//! mask and in state `InSyscall`, so that signals interrupt it as always and so that a stop of the
-//! world need not interrupt it at all.
+//! A call that may block is made inside `asm::ulpf_blocking`, under the program's own signal mask and in state
+//! `InSyscall`. So signals interrupt it as without us, and a stop of the world need not interrupt it at all.
 
 mod absent;
 mod again;
@@ -85,7 +84,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
         .get()
         .is_some_and(|s| s.kind == OwnStepKind::OverBreakpoint)
     {
-        // The breakpoint stood on this `syscall` instruction, which has now been fetched.
+        // The breakpoint was on this `syscall` instruction, which has now been fetched.
         crate::fault::end_own_step(t, uc);
     }
     let alone = sections::pause(t, uc);
@@ -110,7 +109,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
         };
         let again = matches!(result, Outcome::Value(RESTART));
         finish(uc, nr, result);
-        // What the kernel has written may be a pointer that a watch follows.
+        // The kernel may have written to a pointer that a watch follows.
         paths::settle(t, uc);
         catch::leave(t, insn + 2, nr, again);
     }
@@ -123,8 +122,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
     }
 }
 
-/// A call is done: what has come meanwhile is delivered, and what it is to be reported for is. `still`: the debugger's step
-/// goes on.
+/// Completes a call: delivers signals that came meanwhile, and reports events. `still`: the debugger's step continues.
 fn settle(t: Current, uc: &mut UContext, still: bool) {
     let i = t.own();
     if i.deferred_len.get() > 0 {
@@ -156,7 +154,7 @@ fn finish(uc: &mut UContext, nr: u64, outcome: Outcome) {
 
 fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     use Outcome::Value;
-    // A program learns of completions from memory, without a call: every call is the occasion to tell of them.
+    // A program reads completions from memory, without a call, so every call is an occasion to report their hits.
     if rings::SOME.load(Relaxed) {
         completions::look(t, uc);
     }
@@ -184,7 +182,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     }
 }
 
-/// A call of which the stub has to know, or that it answers.
+/// Makes a call that the stub must follow, or answers it.
 fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     use Outcome::Value;
     match nr as u32 {
@@ -217,12 +215,12 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             park::request(t, uc, Request::Moved);
             Value(result)
         }
-        // More vector state than our own frames have room for, or return addresses that they lack.
+        // This needs more vector state than our own frames have room for, or return addresses that they lack.
         k::__NR_arch_prctl if matches!(a[0], ARCH_REQ_XCOMP_PERM | ARCH_SHSTK_ENABLE) => {
             park::request(t, uc, Request::NoUpcalls);
             Value(ordinary(t, uc, nr, a))
         }
-        // With ports, the bytes that we count on to trap would not.
+        // With access to ports, the bytes that we use as traps would not trap.
         k::__NR_iopl | k::__NR_ioperm if areas::SOME.load(Relaxed) => {
             park::request(t, uc, Request::NoPatches);
             Value(ordinary(t, uc, nr, a))
@@ -241,7 +239,7 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             if check::STOPS.load(Relaxed) && t.is_programs() && t.is_debugged() {
                 park::park(t, uc, Event::HeapEnd);
             }
-            // SAFETY: ends the program, as asked.
+            // SAFETY: ends the program, as requested.
             let _ = unsafe { sys!(nr, a[0]) };
             Outcome::Leave
         }
@@ -272,13 +270,13 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     }
 }
 
-/// Is all that there is to it the kernel's, given reachable buffers?
+/// True if only the kernel is concerned, given reachable buffers.
 fn is_ordinary(nr: u64) -> bool {
     let special = syscalls::row(nr).and_then(|row| row.special);
     matches!(special, None | Some(Special::Futex | Special::Rights))
 }
 
-/// A call that is answered here: it reads the first of these and writes the second.
+/// Answers a call here: it reads the first of these ranges and writes the second.
 fn ours(
     t: Current,
     uc: &mut UContext,

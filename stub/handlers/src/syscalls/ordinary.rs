@@ -1,4 +1,4 @@
-//! A call that is made for the program: with guarded buffers redirected, and again if nobody but we ended it.
+//! Makes a call for the program: with guarded buffers redirected, and again if only we ended it.
 
 use core::sync::atomic::Ordering::*;
 
@@ -20,7 +20,7 @@ use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
 use crate::uring::held;
 
-/// The program limits how long calls wait on a socket: slots leave these calls to the stub.
+/// The program limits the wait of calls on a socket: slots leave these calls to the stub.
 fn limits_time(t: Current, uc: &mut UContext) {
     if !timed::TIMED.swap(true, SeqCst) && sites::SOME.load(SeqCst) {
         park::request(t, uc, Request::SitesAnew);
@@ -46,7 +46,7 @@ pub fn ordinary(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     done
 }
 
-/// What we have interrupted halfway goes on, as it would have without us.
+/// Makes the rest of a call that we have interrupted halfway, as the kernel would have without us.
 #[inline(never)]
 pub fn go_on(t: Current, uc: &mut UContext, nr: u64, a: &Args, begun: u64, mut done: i64) -> i64 {
     let mut room = rest::Room::new();
@@ -63,8 +63,8 @@ pub fn go_on(t: Current, uc: &mut UContext, nr: u64, a: &Args, begun: u64, mut d
     done
 }
 
-/// Makes the call with guarded buffers redirected. `a`: what the program has passed; `given`: the same,
-/// with the arguments marked in `ours` pointing to our memory.
+/// Makes the call with guarded buffers redirected. `a` is what the program has passed; `given` is the same, with the
+/// arguments marked in `ours` pointing to our memory.
 pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut ours: u32) -> i64 {
     let mut timeout = timeout::Timeout::of(nr, a);
     let mut again = false;
@@ -93,7 +93,7 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut 
             }
         }
         generated::passed(t, uc, a);
-        // Rechecked for every attempt: watches come and go while a call waits.
+        // Checked again for every attempt: watches come and go while a call waits.
         if !watches_kernel() {
             t.kicked.store(false, SeqCst);
             let mut made = nr;
@@ -162,7 +162,7 @@ pub fn finished(
     }
 }
 
-/// Must the kernel's own accesses be looked at?
+/// True if the kernel's own accesses must be checked.
 pub fn watches_kernel() -> bool {
     g().guarded() || debug_registers::active()
 }

@@ -1,10 +1,10 @@
-//! Threads and processes that the program makes, and its ends.
+//! Threads and processes that the program creates, and how they end.
 //!
-//! - A new task that shares memory (thread, vfork child) starts on its own block: a copy of the
-//!   parent's signal frame with rax = 0, which the child loads with rt_sigreturn after it has set
-//!   up dispatch and alternate stack. No program stack is touched.
-//! - A forked child gets everything of ours taken away before it runs an instruction: private
-//!   memory instead of shared, the program's signal actions, the original code bytes.
+//! * A new task that shares memory (thread, vfork child) starts on its own block, with a copy of the parent's signal
+//!   frame with rax = 0. The child sets up dispatch and alternate stack, and loads the frame with rt_sigreturn. No
+//!   program stack is touched.
+//! * A forked child loses everything of ours before it runs an instruction of the program. It gets private memory
+//!   instead of shared, the program's signal actions, and the original code bytes.
 
 use core::sync::atomic::Ordering::*;
 
@@ -49,10 +49,10 @@ const CLONE_PIDFD: u64 = k::CLONE_PIDFD as u64;
 const CLONE_UNTRACED: u64 = k::CLONE_UNTRACED as u64;
 const CSIGNAL: u64 = k::CSIGNAL as u64;
 const CLONE_PARENT_SETTID: u64 = k::CLONE_PARENT_SETTID as u64;
-/// clone3 only: the child begins without handlers, the program's and ours.
+/// clone3 only: the child starts without handlers, neither the program's nor ours.
 const CLONE_CLEAR_SIGHAND: u64 = k::CLONE_CLEAR_SIGHAND;
 
-/// `struct clone_args`, as far as any kernel knows it (CLONE_ARGS_SIZE_VER2).
+/// `struct clone_args`, as far as it is defined (CLONE_ARGS_SIZE_VER2).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct CloneArgs {
@@ -73,7 +73,7 @@ impl CloneArgs {
     const LEAST: usize = 64;
     const MOST: usize = size_of::<CloneArgs>();
 
-    /// The block of a clone3 and its size, or the error that the kernel would give (copy_clone_args_from_user).
+    /// The arguments of a clone3 and their size, or the error that the kernel would return (copy_clone_args_from_user).
     fn read(at: u64, size: u64) -> Result<(CloneArgs, usize), i64> {
         let mut v = CloneArgs::default();
         if size > 4096 {
@@ -88,7 +88,7 @@ impl CloneArgs {
         if memory::read(at, bytes) != len {
             return Err(EFAULT);
         }
-        // What no kernel knows yet must be zero.
+        // Fields beyond the defined ones must be zero.
         for n in len as u64..size {
             match memory::get::<u8>(at + n) {
                 Some(0) => {}
@@ -99,7 +99,7 @@ impl CloneArgs {
         Ok((v, len))
     }
 
-    /// The kernel's own stores fail, silently or not, on guarded pages.
+    /// Redirects pointers: the kernel's own stores fail, silently or not, on guarded pages.
     fn redirect(&mut self) {
         for word in [
             &mut self.pidfd,
@@ -130,7 +130,7 @@ pub fn clone(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     if clear && flags & CLONE_SIGHAND != 0 {
         return Outcome::Value(EINVAL);
     }
-    // It would take our handlers away, too: what the program asks for is done with its own.
+    // The kernel would remove our handlers, too: the request is applied to the program's own.
     v3.flags &= !CLONE_CLEAR_SIGHAND;
     let (pidfd_at, parent_tid_at) = match nr as u32 {
         k::__NR_clone3 => (v3.pidfd, v3.parent_tid),
@@ -162,7 +162,7 @@ pub fn clone(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     outcome
 }
 
-/// A thread or a vfork child.
+/// Creates a thread or a vfork child.
 fn share(
     t: Current,
     uc: &mut UContext,
@@ -204,7 +204,7 @@ fn share(
     park::set_tf(child_uc, false);
     child_uc.gprs.rcx = uc.gprs.rip;
     child_uc.gprs.r11 = uc.gprs.rflags;
-    // SAFETY: nobody uses the record yet.
+    // SAFETY: the record is not in use yet.
     let ci = unsafe { child.own() };
     let i = t.own();
     ci.hidden.set(i.hidden.get());
@@ -229,7 +229,7 @@ fn share(
         k::__NR_clone3 => v3.exit_signal,
         _ => flags & CSIGNAL,
     };
-    // As the kernel chooses between its events fork, vfork, clone and none (kernel_clone).
+    // Chosen as in the kernel (kernel_clone) between the events fork, vfork, clone and none.
     let is_kin = flags & (CLONE_VFORK | CLONE_THREAD | CLONE_UNTRACED) == 0
         && exit_signal != k::SIGCHLD.into();
     child.kin.store(is_kin && t.is_debugged(), Relaxed);
@@ -251,7 +251,7 @@ fn share(
         Relaxed,
     );
     let stack = child_uc as *mut UContext as u64;
-    // What the kernel is to clear at the thread's end is named again there (`exit_thread`).
+    // `exit_thread` names the word again that the kernel must clear at the thread's end.
     let result = if nr as u32 == k::__NR_clone3 {
         let mut v = v3;
         v.stack = child.base() as u64;
@@ -289,7 +289,7 @@ fn make(
     if flags & CLONE_VFORK != 0 {
         enter_syscall(t, uc);
         if g().world.load(SeqCst) != 0 {
-            // First, for who stops the world waits for a thread that starts.
+            // This comes first: a stop of the world waits for a thread that starts.
             child.has_ended(serial);
             leave_syscall(t, uc);
             return RESTART;
@@ -307,7 +307,7 @@ fn make(
 /// First code of a new task that shares our memory (called by `asm::ulpf_clone`).
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
-    // SAFETY: the record that was made for this thread.
+    // SAFETY: the record that was created for this thread.
     let t = unsafe { Current::with(t) };
     areas::disable();
     // SAFETY: set-up of the calling thread.
@@ -339,12 +339,12 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
     }
 }
 
-/// The debugger wants to hear of the thread's beginning and end.
+/// True if the debugger wants to be notified of the thread's beginning and end.
 fn tells_of_itself(t: Current) -> bool {
     g().thread_events.load(SeqCst) && g().debugger.load(Relaxed) && t.is_debugged()
 }
 
-/// Sends all system calls of the calling thread here, except our own.
+/// Dispatches all system calls of the calling thread to us, except our own.
 pub fn enable_dispatch() -> i64 {
     let (base, end) = machine().image;
     let (what, on) = (
@@ -376,7 +376,7 @@ fn fork(
         }
     };
     let mut args = *a;
-    // Our code goes on where it is, also in the child, until that returns to the program.
+    // Our code continues where it is, also in the child, until it returns to the program.
     let stack = match nr as u32 {
         k::__NR_clone3 if v3.stack != 0 && v3.stack_size != 0 => {
             let end = v3.stack.wrapping_add(v3.stack_size);
@@ -403,7 +403,7 @@ fn fork(
         k::__NR_clone | k::__NR_clone3 => *flags,
         _ => 0,
     };
-    // Nor is the child to find its number where only its parent is told of it.
+    // Nor may the child find its number where CLONE_PARENT_SETTID stores it for the parent.
     let parent_tid_at = match nr as u32 {
         k::__NR_clone3 => v3.parent_tid,
         _ => args[2],
@@ -412,7 +412,7 @@ fn fork(
     let mut parent_tid = 0i32;
     match nr as u32 {
         k::__NR_clone3 => {
-            // At the end of the child's life, it has its own memory at the program's own address.
+            // At its end, the child has its own memory at the program's own address.
             let child_tid = v3.child_tid;
             v3.redirect();
             v3.child_tid = child_tid;
@@ -426,7 +426,7 @@ fn fork(
         k::__NR_clone => args[2] = reachable(a[2]),
         _ => {}
     }
-    // SAFETY: asks for our number, by which the child will know us.
+    // SAFETY: asks for our number, by which the child will recognise us.
     let parent = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0);
     let withdrawn = sections::before_fork(t);
     let result = raw(nr, &args);
@@ -466,15 +466,15 @@ fn fork(
     if let Some(page) = page {
         page.not_for_others();
         if result > 0 {
-            // The child copies what it still shares with us; it may also be killed meanwhile.
+            // The child copies the memory that it still shares with us; it may also be killed meanwhile.
             while !page.is_done() {
                 page.wait_until_done(20_000_000);
                 let mut info = [0u64; 16];
                 let look = k::WNOHANG | k::WNOWAIT | k::WEXITED | k::__WALL;
-                // SAFETY: only looks.
+                // SAFETY: a query.
                 let dead =
                     unsafe { sys!(k::__NR_waitid, k::P_PID, result, info.as_mut_ptr(), look, 0) };
-                // Not our child, but our sibling, if made with CLONE_PARENT.
+                // A child made with CLONE_PARENT is not our child, but our sibling.
                 let gone = dead.is_err() && {
                     // SAFETY: signal 0 only asks.
                     unsafe { sys!(k::__NR_kill, result, 0) }.is_err()
@@ -496,15 +496,15 @@ fn fork(
     Outcome::Value(result)
 }
 
-/// The forked child: waits until the command has decided about it, or until there is nobody left who
-/// could. When it is to be followed, the command watches it return from our handler. In a place of processes of its own
-/// (CLONE_NEWPID) it has no parent whose end it could see: then it waits for so long only.
+/// In the forked child: waits until the command has decided about it, or until its parent has ended. If it is followed,
+/// the command watches it return from our handler. In a new PID namespace (CLONE_NEWPID) it cannot see the end of its
+/// parent: then it waits for a limited time.
 fn wait_to_be_taken(page: &ForkPage, parent: u64) {
     const LONGEST: i64 = 10_000_000_000;
     const TICK: i64 = 200_000_000;
     let mut waited = 0;
     while !page.may_go() {
-        // SAFETY: asks who our parent is; another one when the one that forked has ended.
+        // SAFETY: asks for our parent's number, which changes when the process that forked has ended.
         match unsafe { sys!(k::__NR_getppid) } {
             Ok(0) if waited < LONGEST => {}
             Ok(now) if now == parent => {}
@@ -515,10 +515,10 @@ fn wait_to_be_taken(page: &ForkPage, parent: u64) {
     }
 }
 
-/// The forked child: takes everything of ours away. `clear`: and the program's signal handlers.
+/// In the forked child: removes everything of ours. `clear`: and the program's signal handlers.
 fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     check::alone();
-    // Of the shared area the child has nothing, nor of generated code.
+    // The child has neither the shared area nor generated code.
     areas::disable();
     g().shared.store(core::ptr::null_mut(), Relaxed);
     // SAFETY: the child has one thread, and it is this one.
@@ -530,7 +530,7 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     crate::patches::remove_in_child(&mut rest);
     locks::begin_anew();
     breakpoints::remove_in_child();
-    // Nobody is there to be stopped for (by a system call that is caught).
+    // No debugger can stop the child (by a system call that is caught).
     g().debugger.store(false, SeqCst);
     library_link::left();
     kernel::take_away(t, clear);

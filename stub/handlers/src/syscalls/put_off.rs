@@ -1,4 +1,4 @@
-//! Does what a task has put off while it held the program's threads by ptrace(2) (`crate::runtime::owed`).
+//! Does the work that a task has put off while it held the program's threads by ptrace(2) (`crate::runtime::owed`).
 
 use core::sync::atomic::Ordering::*;
 
@@ -12,7 +12,7 @@ use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::runtime::tracer;
 
-/// All of it, unless there is nothing, or the thread still holds others.
+/// Does all of it, unless there is nothing, or the thread still holds others.
 pub fn serve(t: Current, uc: &mut UContext) {
     while owed::SOME.load(Relaxed) && !tracer::holds(t) {
         if owed::begin(t) {

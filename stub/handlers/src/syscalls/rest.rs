@@ -1,4 +1,4 @@
-//! What is left of a call that we have interrupted halfway: it goes on, as it would have without us.
+//! Computes the rest of a call that we have interrupted halfway: it continues, as it would have without us.
 
 use core::mem::MaybeUninit;
 
@@ -10,7 +10,7 @@ use super::call::Args;
 use super::vectors::{IOV_MAX, IoVec, MsgHdr};
 use crate::runtime::memory;
 
-/// Room for the structures that the rest is described with.
+/// Room for the structures that describe the rest.
 pub struct Room {
     vectors: [MaybeUninit<IoVec>; IOV_MAX as usize],
     message: MaybeUninit<MsgHdr>,
@@ -24,7 +24,7 @@ impl Room {
         }
     }
 
-    /// The vectors without their first `done` bytes: where they are, and how many.
+    /// Copies the vectors without their first `done` bytes. Returns their address and number.
     fn vectors(&mut self, at: u64, count: u64, done: u64) -> Option<(u64, u64)> {
         let (mut n, mut skip) = (0, done);
         for i in 0..count.min(IOV_MAX) {
@@ -42,8 +42,8 @@ impl Room {
     }
 }
 
-/// How a call of which a part has been made goes on: behind that part of the file. -1 is the file's own
-/// position, which has moved.
+/// Moves the file position of a call behind the part that has been transferred. -1 is the file's own position, which
+/// has moved already.
 fn advance(row: &Row, args: &mut Args, done: u64) {
     if let Some(position) = row.position.and_then(|n| args.get_mut(n as usize))
         && *position as i64 != -1
@@ -52,8 +52,7 @@ fn advance(row: &Row, args: &mut Args, done: u64) {
     }
 }
 
-/// The rest of a call that ends early only when something is wrong, or when it is interrupted, and whose
-/// buffer is in one piece.
+/// The rest of a call whose buffer is in one piece. For calls that end early only after an error or an interruption.
 pub fn of_one_piece(nr: u64, a: &Args, done: i64) -> Option<Args> {
     let row = syscalls::row(nr)?;
     if let Whole::IfWaitAll(flags) = row.whole?
@@ -75,7 +74,7 @@ pub fn of_one_piece(nr: u64, a: &Args, done: i64) -> Option<Args> {
     Some(rest)
 }
 
-/// The same of all such calls. The answer may point into `room`.
+/// As [`of_one_piece`], for all such calls. The answer may point into `room`.
 pub fn of(nr: u64, a: &Args, done: i64, room: &mut Room) -> Option<Args> {
     let row = syscalls::row(nr)?;
     row.whole?;
@@ -89,7 +88,7 @@ pub fn of(nr: u64, a: &Args, done: i64, room: &mut Room) -> Option<Args> {
         Dir::MsgIn => {
             let mut message = memory::get::<MsgHdr>(a[1])?;
             (message.iov, message.iovlen) = room.vectors(message.iov, message.iovlen, n)?;
-            // What goes with the bytes (descriptors, …) has gone with the first.
+            // Control data (descriptors, …) were transferred with the first byte.
             (message.control, message.controllen) = (0, 0);
             rest[1] = room.message.write(message) as *const MsgHdr as u64;
         }

@@ -1,5 +1,5 @@
-//! rseq(2). A program that has restartable sequences is served ([`crate::sections`]). All others go without, as on an
-//! older kernel; glibc and others know how: then nothing keeps a watch from the page of a thread's own data.
+//! rseq(2). A program with restartable sequences is served ([`crate::sections`]). Other programs go without, as on an
+//! older kernel, which glibc and others support: then the page of a thread's own data can be watched.
 
 use core::sync::atomic::Ordering::*;
 
@@ -15,13 +15,13 @@ use crate::runtime::park::request;
 use crate::runtime::sequences::UNREGISTER;
 use crate::runtime::thread::Current;
 
-/// cpu_id_start 0, cpu_id -1: no number of a CPU is known.
+/// cpu_id_start 0, cpu_id -1: the number of the CPU is not known.
 const NO_CPU: [u8; 8] = [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
 /// Answers a thread's rseq(2).
 pub fn restartable_sequences(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let area = &t.sequences;
-    // The kernel refuses a second area, and none.
+    // The kernel refuses a second area, and a null address.
     if a[0] == 0 || a[2] & UNREGISTER != 0 || !area.is_empty() {
         let mut args = *a;
         if a[0] != 0 && a[0] == area.at() {
@@ -42,7 +42,7 @@ pub fn restartable_sequences(t: Current, uc: &mut UContext, nr: u64, a: &Args) -
     }
     let result = match a[2] {
         0 => area.tell(memory::reachable(at)),
-        _ => raw(nr, a), // flags that nobody knows
+        _ => raw(nr, a), // undefined flags
     };
     if result != 0 {
         area.set(0, 0, 0);
@@ -50,7 +50,7 @@ pub fn restartable_sequences(t: Current, uc: &mut UContext, nr: u64, a: &Args) -
     result
 }
 
-/// The thread had an area before we came, which the command has unregistered: the same once more, if it is served.
+/// Registers the area again that the thread had before we came, and that the command has unregistered, if it is served.
 pub fn again(t: Current, uc: &mut UContext) {
     let [at, len, signature] = t.own().area_before.take();
     if at == 0 || t.leaving.load(Relaxed) {
@@ -64,13 +64,13 @@ pub fn again(t: Current, uc: &mut UContext) {
     }
 }
 
-/// The C library ends the program when a thread cannot register whose creator could: one that was on its way while
-/// somebody attached (`command/inject/src/rseq.rs` has unregistered its creator since). Such a thread asks first of
-/// all, before it has a list of robust locks (glibc, nptl/pthread_create.c, `start_thread`); its area then says that
-/// there is no number of a CPU, and the answer is that all is well.
+/// The C library ends the program if a thread cannot register although its creator could. That happens to a thread that
+/// starts while the command attaches (`command/inject/src/rseq.rs` has unregistered its creator since). Such a thread
+/// registers before it has a list of robust locks (glibc, nptl/pthread_create.c, `start_thread`). For it, the area gets
+/// the value for an unknown CPU, and the call returns success.
 fn refuse(area: u64) -> i64 {
     let (mut head, mut len) = (0u64, 0u64);
-    // SAFETY: of the calling thread; the kernel writes to the two variables.
+    // SAFETY: a query about the calling thread; the kernel writes to the two variables.
     let asked = unsafe { sys!(k::__NR_get_robust_list, 0, &raw mut head, &raw mut len) };
     if asked.is_err() || head != 0 {
         return ENOSYS;

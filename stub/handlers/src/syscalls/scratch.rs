@@ -1,5 +1,5 @@
-//! What one system call needs beside the program's own memory: copies of structures with pointers in
-//! them, copies of buffers that are not in one piece, old values of watched bytes.
+//! Working memory of one system call: copies of structures with pointers, copies of buffers that are not in one piece,
+//! and old values of watched bytes.
 
 use linux_raw_sys::errno::EFAULT;
 use linux_raw_sys::general as k;
@@ -14,28 +14,28 @@ use crate::runtime::thread::{Current, SCRATCH};
 /// Old values of watched output buffers are kept in the second half of the thread's scratch area.
 const OLD_ROOM: usize = SCRATCH / 2;
 const ROOM: u64 = (SCRATCH - OLD_ROOM) as u64;
-/// More than this is not copied: the kernel gets the original. It moves no more in one call (MAX_RW_COUNT), and refuses the
-/// negative lengths (-1 of 32 bits) that this would be.
+/// Longer buffers are not copied: the kernel gets the original. It moves no more in one call (MAX_RW_COUNT), and
+/// refuses negative lengths (-1 of 32 bits), which would be longer.
 const MOST_BOUNCED: u64 = 0x7fff_f000;
 
 /// Old values of the watched parts of a call's output.
 pub struct Kept {
     old: *const u8,
     used: usize,
-    /// Address, length, where in `old`.
+    /// Address, length, and offset in `old`.
     parts: [(u64, u64, usize); 48],
     len: usize,
 }
 
 impl Kept {
-    /// What stood in `[addr, addr + len)`: all of it, or its first bytes.
+    /// The old bytes of `[addr, addr + len)`, or the first ones of them.
     pub fn get(&self, addr: u64, len: u64) -> Option<&[u8]> {
         let (at, n, offset) = *self
             .parts
             .iter()
             .take(self.len)
             .filter(|p| addr >= p.0 && addr < p.0 + p.1)
-            // Vectors may overlap: the part that reaches furthest.
+            // Vectors may overlap: takes the part that reaches furthest.
             .max_by_key(|p| p.0 + p.1)?;
         let skip = addr - at;
         // SAFETY: recorded by `keep`, within the scratch area.
@@ -51,7 +51,7 @@ impl Kept {
         self.parts.iter().take(self.len).map(|p| (p.0, p.1))
     }
 
-    /// Nothing, for one call.
+    /// An empty list for one call.
     pub const fn nothing(old: *const u8) -> Kept {
         Kept {
             old,
@@ -61,13 +61,13 @@ impl Kept {
         }
     }
 
-    /// The size of a mapping for old values that outlive a call: this, and the bytes behind it.
+    /// The size of a mapping for old values that outlive a call: the `Kept`, and the bytes behind it.
     pub const APART: usize = 1 << 16;
 
-    /// Keeps what is watched in `[at, at + len)`, as far as there is room.
+    /// Saves the watched bytes of `[at, at + len)`, as far as there is room.
     ///
     /// # Safety
-    /// `mapping` has [`Kept::APART`] bytes, zeros before the first use, and nobody else uses it.
+    /// `mapping` has [`Kept::APART`] bytes, zeros before the first use, and has no other user.
     pub unsafe fn extend_apart(mapping: u64, at: u64, len: u64) {
         const HEAD: usize = size_of::<Kept>();
         // SAFETY: see above; zeros are a `Kept` without parts.
@@ -76,7 +76,8 @@ impl Kept {
         kept.keep(at, len, Kept::APART - HEAD, &mut |_, _| {});
     }
 
-    /// Saves what stands under watches in `[addr, addr + len)`; `room`: bytes behind `old`; `f` hears of each part.
+    /// Saves the watched bytes of `[addr, addr + len)`. `room` is the number of bytes behind `old`; `f` is called for
+    /// each part.
     fn keep(&mut self, addr: u64, len: u64, room: usize, f: &mut dyn FnMut(u64, u64)) {
         let end = addr.saturating_add(len);
         g().watchlist()
@@ -106,23 +107,23 @@ impl Kept {
 
 /// Lives for one attempt of one call.
 pub struct Scratch {
-    /// Where room is left: first in the thread's scratch area, then in mappings of our own.
+    /// The free part: first of the thread's scratch area, then of mappings of our own.
     free: u64,
     end: u64,
     pub kept: Kept,
-    /// Our own mappings, to be taken away at the end.
+    /// Our own mappings, which are unmapped at the end.
     maps: [(u64, u64); 24],
     maps_len: usize,
-    /// Buffers that the kernel gets a copy of: address, copy, length.
+    /// Buffers of which the kernel gets a copy: address, copy, length.
     bounced: [(u64, u64, u64); 16],
     bounced_len: usize,
-    /// Copied msghdrs or mmsghdrs: the program's, ours.
+    /// Copied msghdrs or mmsghdrs: address of the program's, address of ours.
     pub messages: (u64, u64),
-    /// The socklen_t of the call before it was made.
+    /// The socklen_t before the call.
     pub room_before: u64,
-    /// How many vectors a copied array has.
+    /// The number of vectors in a copied array.
     pub vector_count: Option<u64>,
-    /// Another call does the same with a vector.
+    /// Another call that does the same with a vector.
     pub instead: Option<u64>,
     /// Watched bytes that the kernel may be writing to.
     writing: Writing,
@@ -180,7 +181,7 @@ impl Scratch {
         Some(self.free - n)
     }
 
-    /// A copy of `n` bytes of the program's; `None` when they are not all readable.
+    /// A copy of `n` bytes of the program; `None` if not all are readable.
     pub fn copy(&mut self, addr: u64, n: u64) -> Option<u64> {
         let to = self.room(n)?;
         // SAFETY: room for `n` bytes.
@@ -188,8 +189,8 @@ impl Scratch {
         (memory::read(addr, bytes) == bytes.len()).then_some(to)
     }
 
-    /// Where the kernel may touch `[addr, addr + len)` in the program's stead: there, in the alias, or,
-    /// for a buffer of which only a part has moved, in a copy. `all`: the kernel writes all of it.
+    /// The address by which the kernel may access `[addr, addr + len)` in the program's stead: the same one, the alias,
+    /// or a copy if only a part of the buffer has moved. `all`: the kernel writes all of it.
     pub fn place(&mut self, addr: u64, len: u64, access: AccessKind, all: bool) -> u64 {
         if addr == 0 || len == 0 {
             return addr;
@@ -208,8 +209,8 @@ impl Scratch {
         }
     }
 
-    /// A copy of a buffer that is not in one piece, page for page: where the program's page may not
-    /// be touched, the copy may not either, so that the kernel stops at the same byte.
+    /// A copy of a buffer that is not in one piece, page for page. A page of the copy is accessible only if the
+    /// program's page is, so that the kernel stops at the same byte.
     fn bounce(&mut self, addr: u64, len: u64, access: AccessKind, fill: bool) -> Option<u64> {
         if self.bounced_len == self.bounced.len() || len > MOST_BOUNCED {
             return None;
@@ -245,7 +246,7 @@ impl Scratch {
         Some(copy + (addr - first))
     }
 
-    /// The kernel has written `[addr, addr + len)`: what went into a copy goes where it belongs.
+    /// The kernel has written `[addr, addr + len)`: copies results from copies of ours to the program.
     pub fn written(&self, addr: u64, len: u64) {
         for (from, copy, size) in self.bounced.iter().take(self.bounced_len) {
             let (start, end) = (addr.max(*from), addr.saturating_add(len).min(from + size));
@@ -262,7 +263,7 @@ impl Scratch {
         }
     }
 
-    /// Saves what stands under watches in `[addr, addr + len)`.
+    /// Saves the watched bytes of `[addr, addr + len)`.
     pub fn keep(&mut self, addr: u64, len: u64) {
         if addr == 0 || len == 0 || !g().has_watches() {
             return;
@@ -273,13 +274,13 @@ impl Scratch {
     }
 }
 
-/// May the program write to this page, which is none of ours? The kernel tries, with a futex operation
-/// that adds zero to the page's first word and compares it with what it is not.
+/// True if the program may write to this page, which is not ours. The kernel tries, with a futex operation that adds
+/// zero to the page's first word and compares it with a different value.
 pub fn writable(page: u64) -> bool {
     const ADD: u64 = (k::FUTEX_OP_ADD as u64) << 28;
     let nobody = 0u32;
     let other = u64::from(memory::get::<u32>(page) == Some(0));
-    // SAFETY: the word keeps its value, and nobody waits on `nobody`.
+    // SAFETY: the word keeps its value, and no thread waits on `nobody`.
     let result = unsafe {
         sys!(
             k::__NR_futex,

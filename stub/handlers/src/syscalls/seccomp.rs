@@ -1,18 +1,18 @@
 //! seccomp(2): the program's filters see its calls as the program makes them.
 //!
-//! What the stub makes on the program's behalf comes from other code, with other pointers, and the stub has calls of
-//! its own that no filter of the program's knows. So the kernel gets each filter behind a few instructions that let our
-//! image's calls pass ([`ulpf_lib::seccomp::exempting`]), and the filters are run here, on the call as it was made
-//! ([`judge`]). What only the kernel can do (tell a supervisor or a tracer, end a thread) it does at one `syscall`
-//! instruction that is not let pass: [`ulpf_judged`]. There it sees that instruction's address, and where memory has
-//! moved, another buffer's; so where nobody is there to be told, it is not asked.
+//! The stub makes the program's calls from other code, with other pointers, and makes calls of its own that the
+//! program's filters do not expect. So the kernel gets each filter behind a few instructions that let our image's calls
+//! pass ([`ulpf_lib::seccomp::exempting`]). The filters are run here, on the call as it was made ([`judge`]). Some
+//! verdicts only the kernel can execute: notify a supervisor or a tracer, end a thread. For these, one `syscall`
+//! instruction is not exempt: [`ulpf_judged`]. There the filter sees that instruction's address and, if memory has
+//! moved, another buffer's. So the kernel is not asked if there is neither a supervisor nor a tracer.
 //!
-//! The kernel's filters stay what they are in forked children, after exec and after a detach; there the addresses of our
-//! image pass, where nothing of ours lies any more. A child or program that is followed gets its stub at the same
-//! addresses, and with it the filters: the command finds them where [`tell`] says, and [`adopt`] takes them there.
+//! In forked children, after exec and after a detach, the kernel's filters are unchanged: the addresses of our image
+//! pass, although nothing of ours is there any more. A child or program that is followed gets its stub at the same
+//! addresses, and with it the filters. The command finds them by [`tell`], and [`adopt`] installs them.
 //!
-//! Slots of patched call sites ask nobody. So they make only calls that every filter lets pass by their number alone
-//! ([`passes`]); when there is a new filter, they are made anew.
+//! Slots of patched call sites do not run filters. So they make only calls that every filter lets pass by their number
+//! alone ([`passes`]). When there is a new filter, the slots are generated again.
 
 use core::ptr::null;
 use core::slice;
@@ -45,19 +45,19 @@ use crate::signals::delivery::default_action;
 use crate::signals::numbers::{SIGKILL, SIGSYS, bit};
 use crate::signals::{kernel, masks, raise};
 
-/// Any thread has a filter.
+/// Some thread has a filter.
 pub static SOME: AtomicBool = AtomicBool::new(false);
-/// Numbers that a filter of some thread does not let pass whatever the arguments are.
+/// Numbers that a filter of some thread does not let pass for all arguments.
 static LOOKED_AT: Numbers = [const { AtomicU64::new(0) }; KNOWN / 64];
-/// A supervisor would have to decide about a call that only we can make: it was made.
+/// A supervisor should decide about a call that only we can make: it was made.
 pub static UNSUPERVISED: AtomicBool = AtomicBool::new(false);
-/// A filter is longer than the kernel takes behind [`seccomp::exempting`].
+/// A filter is too long for the kernel behind [`seccomp::exempting`].
 pub static TOO_LONG: AtomicBool = AtomicBool::new(false);
 
-/// No address of the program's.
+/// An address that the program cannot have.
 const UNREADABLE: u64 = u64::MAX << 12;
 
-/// A filter of `len` instructions, which `write` writes.
+/// Creates a filter of `len` instructions, which `write` writes.
 fn make(len: usize, write: impl FnOnce(&mut [Instruction]) -> bool) -> Option<&'static mut Filter> {
     let filter = Filter::with_room(len)?;
     let (prefix, own) = filter.parts_mut();
@@ -70,22 +70,22 @@ fn make(len: usize, write: impl FnOnce(&mut [Instruction]) -> bool) -> Option<&'
     Some(filter)
 }
 
-/// The address that a filter sees of a call that is not let pass.
+/// The address that a filter sees for a call that is not exempt.
 fn judged() -> u64 {
     ulpf_judged as *const () as u64 + 2
 }
 
-/// Has the thread a filter?
+/// True if the thread has a filter.
 pub fn filtered(t: &Thread) -> bool {
     !t.filters.is_empty()
 }
 
-/// Would a call of `t` from `ip` (the address behind the instruction) be made?
+/// True if the filters allow a call of `t` from `ip` (the address behind the instruction).
 pub fn permits(t: &Thread, nr: u64, ip: u64, a: &Args) -> bool {
     decide(t, nr, ip, X86_64, a).0 == Verdict::Allow
 }
 
-/// What the filters say, and whether the strict mode says it.
+/// The filters' verdict, and whether it is that of the strict mode.
 fn decide(t: &Thread, nr: u64, ip: u64, arch: u32, a: &Args) -> (Verdict, bool) {
     let data = Data {
         nr: nr as i32,
@@ -101,12 +101,12 @@ fn decide(t: &Thread, nr: u64, ip: u64, arch: u32, a: &Args) -> (Verdict, bool) 
     (Verdict::of(seccomp::strictest(values)), strict)
 }
 
-/// The thread's filters decide about a call of the program: what becomes of it, if it is not to be made as ever.
+/// Runs the thread's filters on a call of the program. Returns the outcome if the call must not be made as usual.
 pub fn judge(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Option<Outcome> {
     judge_as(t, uc, nr, X86_64, a)
 }
 
-/// As [`judge`], of a call of this architecture.
+/// As [`judge`], for a call of this architecture.
 pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> Option<Outcome> {
     if !filtered(&t) {
         return None;
@@ -116,7 +116,7 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
     match verdict {
         Verdict::Allow => None,
         Verdict::Errno(errno) => {
-            // No outcome: any number may be asked for, also those by which we tell each other something.
+            // Not an outcome: the filter may return any number, also those that we use among ourselves.
             uc.gprs.rax = (-i64::from(errno)) as u64;
             Some(Outcome::Leave)
         }
@@ -141,7 +141,7 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
             if ours {
                 by_kernel(nr, a);
             }
-            // SAFETY: the kernel has not ended it, so it ends itself.
+            // SAFETY: the kernel has not ended the thread, so it ends itself.
             let _ = unsafe { sys!(k::__NR_exit, SIGSYS) };
             Some(Outcome::Leave)
         }
@@ -157,15 +157,15 @@ fn has_others(t: &Thread) -> bool {
     g().threads.iter().filter(of_process).count() > 1
 }
 
-/// The kernel decides about the call as it was made, and makes it.
+/// Lets the kernel decide about the call as it was made, and make it.
 fn by_kernel(nr: u64, a: &Args) {
     let [a0, a1, a2, a3, a4, a5] = *a;
-    // SAFETY: a call that a filter of the program's forbids.
+    // SAFETY: a call that a filter of the program forbids.
     let _ = unsafe { ulpf_blocking(&[nr, a0, a1, a2, a3, a4, a5], null(), 1) };
 }
 
-/// The program's SIGSYS, with this code and error, instead of a call. As `force_sig_seccomp` of the kernel: who blocks or
-/// ignores the signal is ended by it.
+/// Raises the program's SIGSYS, with this code and error, instead of a call. As in the kernel's `force_sig_seccomp`,
+/// the signal ends a program that blocks or ignores it.
 pub fn trap(t: Current, uc: &mut UContext, nr: u64, arch: u32, (code, errno): (i32, i32)) {
     let blocked = masks::virtual_mask(t, uc) & bit(SIGSYS) != 0;
     if blocked {
@@ -183,7 +183,7 @@ pub fn trap(t: Current, uc: &mut UContext, nr: u64, arch: u32, (code, errno): (i
     raise::raise(t, uc, SIGSYS, &info);
 }
 
-/// The filter ends the process, which has made this call.
+/// Ends the process for a filter, after this call.
 fn kill(t: Current, uc: &mut UContext, call: Option<(u64, &Args)>, strict: bool) {
     if g().decides.load(Relaxed) {
         park::park(t, uc, crate::runtime::events::Event::Ends);
@@ -197,7 +197,7 @@ fn kill(t: Current, uc: &mut UContext, call: Option<(u64, &Args)>, strict: bool)
     if let Some((nr, a)) = call {
         by_kernel(nr, a);
     }
-    // The kernel's filter has let pass what this one does not (it has seen another address): the same end.
+    // The kernel's filter has let the call pass (it has seen another address): the process ends here in the same way.
     default_action(t, uc, SIGSYS, &SigInfo::zeroed());
 }
 
@@ -221,7 +221,7 @@ pub fn set_by_prctl(t: Current, uc: &mut UContext, a: &Args) -> i64 {
 
 fn strict(t: Current, uc: &mut UContext) -> i64 {
     if filtered(&t) {
-        return EINVAL; // another mode already
+        return EINVAL; // already in another mode
     }
     let copy = |to: &mut [Instruction]| {
         to.copy_from_slice(&STRICT);
@@ -231,7 +231,7 @@ fn strict(t: Current, uc: &mut UContext) -> i64 {
         return ENOMEM;
     };
     filter.set_nature(Kept::STRICT);
-    // A filter needs a privilege or no_new_privs, the strict mode neither: without, it is kept here alone.
+    // A filter needs a privilege or no_new_privs, the strict mode neither: without them, it is kept only here.
     let _ = give_to_kernel(filter, 0);
     t.filters.push(filter);
     begin(t, uc);
@@ -269,13 +269,13 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
             false => refused(flags, len, instructions),
         };
     };
-    // No thread begins or ends while it is given to all of them.
+    // No thread begins or ends while all threads get the filter.
     let all = flags & p::SECCOMP_FILTER_FLAG_TSYNC != 0;
     if all {
         park::request(t, uc, Request::ForkBegin);
     }
     let result = give_to_kernel(filter, flags);
-    // With TSYNC alone, a positive result names a thread that cannot have it.
+    // With TSYNC alone, a positive result names a thread that cannot have the filter.
     let installed = result == 0 || result > 0 && flags & p::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0;
     if !installed {
         Filter::unmap(filter);
@@ -300,15 +300,15 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
     result
 }
 
-/// Installs the filter, with what stands before it.
+/// Installs the filter, including the instructions before it.
 fn give_to_kernel(filter: &Filter, flags: u32) -> i64 {
     let all = filter.all();
     let program = [all.len() as u64, all.as_ptr() as u64];
     set_filter(flags, program.as_ptr() as u64)
 }
 
-/// The kernel says what is wrong with a filter of this length. It does not look at the program's, which another thread
-/// may have put right meanwhile: installed as it is, that one would forbid what the stub needs.
+/// Lets the kernel report the error of a filter of this length. The kernel does not read the program's filter, which
+/// another thread may have corrected meanwhile: installed unchanged, it would forbid calls that the stub needs.
 fn refused(flags: u32, len: usize, instructions: u64) -> i64 {
     let at = if instructions == 0 { 0 } else { UNREADABLE };
     let program = [len as u64, at];
@@ -323,12 +323,12 @@ fn set_filter(flags: u32, at: u64) -> i64 {
     )
 }
 
-/// Does every filter let calls of this number pass?
+/// True if every filter lets calls of this number pass.
 pub fn passes(nr: u64) -> bool {
     !sites::has(&LOOKED_AT, nr)
 }
 
-/// A thread has a new filter: from now on its calls are looked at here.
+/// A thread has a new filter: from now on its calls are checked here.
 fn begin(t: Current, uc: &mut UContext) {
     let Some(filter) = t.filters.each().next() else {
         return;
@@ -337,7 +337,7 @@ fn begin(t: Current, uc: &mut UContext) {
     no_slots(t, uc);
 }
 
-/// No call is to be made without a look at it.
+/// Has all calls checked here.
 pub fn look_at_all(t: Current, uc: &mut UContext) {
     for word in &LOOKED_AT {
         word.store(u64::MAX, SeqCst);
@@ -345,7 +345,7 @@ pub fn look_at_all(t: Current, uc: &mut UContext) {
     no_slots(t, uc);
 }
 
-/// Slots leave to us what they may not make any more.
+/// Stops slots from making calls that must be checked here.
 fn no_slots(t: Current, uc: &mut UContext) {
     if sites::SOME.load(SeqCst) {
         park::request(t, uc, Request::SitesAnew);
@@ -359,7 +359,8 @@ fn look_at(filter: &Filter) {
     }
 }
 
-/// The program's only thread, as this stub begins: the filters that it has from before ([`BootArgs::filters`]).
+/// Takes over the filters that the program's only thread has from before ([`BootArgs::filters`]), when this stub
+/// begins.
 pub fn adopt(t: &Thread, a: &BootArgs) -> Result<(), Errno> {
     let (mut at, end) = (a.filters, a.filters + a.filters_len);
     while at < end {
@@ -382,19 +383,19 @@ pub fn adopt(t: &Thread, a: &BootArgs) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The command is to find the filters of `t` ([`BootArgs::leaving`]).
+/// Tells the command the address of the filters of `t` ([`BootArgs::leaving`]).
 pub fn tell(t: &Thread) {
-    // SAFETY: the block is there as long as the image, and nobody else writes this field.
+    // SAFETY: the block exists as long as the image, and this field has no other writer.
     unsafe { (&raw mut (*boot_block()).leaving).write_volatile(t.filters.address()) };
 }
 
-/// The command wants this image to stay in the forked child ([`BootArgs::stays`]).
+/// True if the command wants this image to stay in the forked child ([`BootArgs::stays`]).
 pub fn image_stays() -> bool {
-    // SAFETY: the block is there as long as the image.
+    // SAFETY: the block exists as long as the image.
     unsafe { (&raw const (*boot_block()).stays).read_volatile() != 0 }
 }
 
-/// A thread as it begins: those of its parent.
+/// Gives a new thread the filters of its parent.
 pub fn inherit(child: &Thread, parent: &Thread) {
     child.filters.become_those_of(&parent.filters);
 }

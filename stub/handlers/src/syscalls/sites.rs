@@ -1,15 +1,13 @@
-//! Patched system-call sites, seen from the program's threads.
+//! Patched system-call sites, as the program's threads meet them.
 //!
-//! SIGSYS discovers a site ([`note`]); one that is busy is patched by the stub's task with the world
-//! at rest (`control/sites.rs`), so that its calls reach a slot of `sites_code.rs` with a jump. A
-//! slot makes the calls that need nothing of us under the program's own mask and sends all others
-//! to dispatch. Correctness never depends on a patch.
+//! SIGSYS discovers a site ([`note`]). The stub's task patches a busy one with the world stopped (`control/sites.rs`),
+//! so that its calls reach a slot of `sites_code.rs` with a jump. A slot makes the calls that need no help of ours
+//! under the program's own mask, and sends all others to dispatch. Correctness never depends on a patch.
 //!
-//! A thread inside a slot counts as running: a stop interrupts it like any other code. Whatever
-//! interrupts it, [`leave`] turns its registers into those of the original code at that point, so
-//! nobody outside this file meets a PC in a slot or a trampoline. A call that our park signal has
-//! interrupted is made again. So no thread is ever in a slot while the world rests, and slots,
-//! trampolines and tables may change then.
+//! A thread inside a slot counts as running: a stop interrupts it like any other code. When it is interrupted,
+//! [`leave`] changes its registers into those of the original code at that point. So no code outside this file meets a
+//! PC in a slot or a trampoline. A call that our park signal has interrupted is made again. So no thread is in a slot
+//! while the world is stopped, and slots, trampolines and tables may change then.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
@@ -28,28 +26,28 @@ use crate::runtime::clock;
 use crate::runtime::frame::UContext;
 /// Pages with trampolines.
 pub const NEAR_PAGES: usize = 64;
-/// Bytes of the slow way of one site whose own `syscall` is gone.
+/// Bytes of the slow way of a site whose own `syscall` is displaced.
 pub const SLOW: u64 = 16;
 
 pub const XOR_EAX: [u8; 2] = [0x31, 0xc0];
-/// How the code at a site begins that has lost the instruction before its `syscall`.
+/// First byte of a site that has lost the instruction before its `syscall`.
 pub const JUMP: u8 = 0xe9;
 
-/// A patched site. Written by the stub's task while the world rests.
+/// A patched site. Written by the stub's task with the world stopped.
 #[derive(Clone, Copy)]
 pub struct Site {
     pub in_place: bool,
-    /// First byte that was changed, how many, and what stood there.
+    /// Address, length and original contents of the changed bytes.
     pub start: u64,
     pub len: u8,
     pub original: [u8; 8],
     pub patched: [u8; 8],
-    /// End of what must not change while the patch is there (the bytes that complete a punned jump).
+    /// End of the bytes that must not change while the patch is there (those that complete a punned jump).
     pub end: u64,
     /// The `syscall` instruction.
     pub insn: u64,
     pub trampoline: u64,
-    /// The instruction before it loads this number, and is part of the patch.
+    /// The number that the instruction before it loads, which is part of the patch.
     pub mov: Option<u32>,
     /// Another instruction before it is part of the patch.
     pub first: bool,
@@ -77,28 +75,28 @@ impl Site {
     pub fn next(&self) -> u64 {
         self.insn + 2
     }
-    /// The instruction before `syscall` that the slot begins with.
+    /// The instruction before `syscall` with which the slot begins.
     pub fn first(&self) -> &[u8] {
         let len = if self.first { self.len as usize } else { 0 };
         self.original.get(..len).unwrap_or(&[])
     }
-    /// Is the `syscall` still there?
+    /// True if the `syscall` is still there.
     pub fn keeps_syscall(&self) -> bool {
         self.mov.is_some() || self.first
     }
 }
 
-/// What the stub's task may change while the world rests.
+/// The tables that the stub's task may change with the world stopped.
 pub struct Table {
     pub sites: [Site; SLOTS],
-    /// Addresses of pages with trampolines, 0: none.
+    /// Addresses of pages with trampolines, or 0.
     pub near: [u64; NEAR_PAGES],
-    /// Where the slow ways are, once there are any.
+    /// Address of the slow ways, or 0.
     pub slow: u64,
 }
 
 struct Shared(UnsafeCell<Table>);
-// SAFETY: written only while all program threads rest.
+// SAFETY: written only while all program threads are stopped.
 unsafe impl Sync for Shared {}
 
 static TABLE: Shared = Shared(UnsafeCell::new(Table {
@@ -119,21 +117,21 @@ impl AtRest {
     }
 }
 
-/// Anything is patched.
+/// There are patches.
 pub static SOME: AtomicBool = AtomicBool::new(false);
-/// Sites are looked for.
+/// Busy sites are looked for.
 pub static ENABLED: AtomicBool = AtomicBool::new(true);
-/// A site is patched when it has cost so many signals.
+/// A site is patched when it has caused this many signals.
 pub static AFTER: AtomicU32 = AtomicU32::new(32);
 
 pub fn slots_base() -> u64 {
     ulpf_slots as *const () as u64
 }
 
-// ---- which memory is ours ----------------------------------------------------------------------
+// ---- pages of ours -----------------------------------------------------------------------------
 
-/// For each page number (by its low 16 bits): is a page of ours among it and those that follow? May
-/// say yes too often, never no.
+/// For each page number (by its low 16 bits): 1 if it or one of the pages after it may be ours. May have false
+/// positives, but no false negatives.
 pub struct Filter {
     pub near: [AtomicU8; 1 << 16],
     pub wide: [AtomicU8; 1 << 16],
@@ -144,7 +142,7 @@ pub static FILTER: Filter = Filter {
     wide: [const { AtomicU8::new(0) }; 1 << 16],
 };
 
-/// Shifts of the two tables, and over how many units a buffer that the checks let pass reaches.
+/// Shifts of the two tables, and the reach in units of a buffer that the checks let pass.
 const NEAR: (u32, u64) = (12, 16);
 const WIDE: (u32, u64) = (16, 13);
 
@@ -153,11 +151,11 @@ impl Filter {
     pub fn add(&self, start: u64, end: u64) {
         self.mark(start, end, 1);
     }
-    /// Takes back what [`Filter::add`] has marked, and with it other marks that fell together with these.
+    /// Clears the marks of [`Filter::add`], and other marks at the same places.
     pub fn clear(&self, start: u64, end: u64) {
         self.mark(start, end, 0);
     }
-    /// Writes no more than it has to: the tables are large, and pages of them that nobody writes take no memory.
+    /// Writes only changes: the tables are large, and their untouched pages take no memory.
     fn mark(&self, start: u64, end: u64, mark: u8) {
         for (table, (shift, reach)) in [(&self.near, NEAR), (&self.wide, WIDE)] {
             let (first, last) = (start >> shift, (end - 1) >> shift);
@@ -175,19 +173,19 @@ impl Filter {
 // ---- discovery ---------------------------------------------------------------------------------
 
 const SEEN: usize = 1024;
-/// Numbers that can be told apart: all that have a class.
+/// Numbers that are distinguished: all that have a class.
 pub const KNOWN: usize = NUMBERS.next_multiple_of(64);
 pub type Numbers = [AtomicU64; KNOWN / 64];
 
-/// A `syscall` instruction that dispatch has met.
+/// A `syscall` instruction that dispatch has served.
 pub struct Seen {
     pub insn: AtomicU64,
     pub count: AtomicU32,
     /// All calls from here that dispatch has served.
     pub signals: AtomicU32,
-    /// It stays as it is.
+    /// It must not be patched.
     pub refused: AtomicBool,
-    /// Numbers it was used with, and those of them that its slot makes, or will never make.
+    /// Numbers it was used with; and those of them that its slot makes, or will never make.
     pub met: Numbers,
     pub done: Numbers,
 }
@@ -240,9 +238,9 @@ pub fn seen(insn: u64) -> Option<&'static Seen> {
 pub struct Left {
     pub nr: u16,
     pub insn: u64,
-    /// The call says EINTR because of the signal that has just come, and may be made again.
+    /// The call returned EINTR because of the signal that has just come, and may be made again.
     pub interrupted: bool,
-    /// It had just been made with these arguments when the signal came: its result. (Perhaps not all is done.)
+    /// The result and arguments of a call that had just been made when the signal came. (It may be partial.)
     pub result: Option<(i64, [u64; 6])>,
     /// When a call with a time-out began (CLOCK_MONOTONIC), or 0.
     pub begun: u64,
@@ -259,8 +257,8 @@ impl Left {
         }
     }
 
-    /// A signal that the program does not handle has interrupted the call: the context goes back before
-    /// it, for as long as the thread may have to rest.
+    /// A signal that the program does not handle has interrupted the call: moves the context back before the call, as
+    /// long as the thread may have to park.
     pub fn rewind(&self, uc: &mut UContext) {
         if self.interrupted && uc.gprs.rip == self.insn + 2 && uc.gprs.rax == EINTR as u64 {
             uc.gprs.rip = self.insn;
@@ -269,7 +267,7 @@ impl Left {
     }
 }
 
-/// The register's upper half goes; what it said, as a time.
+/// Clears the register's upper half, and returns the time that it held.
 fn unstamp(uc: &mut UContext, r: Option<Reg>) -> u64 {
     let Some(reg) = r.map(|r| argument_mut(uc, r)) else {
         return 0;
@@ -278,7 +276,7 @@ fn unstamp(uc: &mut UContext, r: Option<Reg>) -> u64 {
     *reg &= 0xffff_ffff;
     // SAFETY: reads the time-stamp counter.
     let now = (unsafe { core::arch::x86_64::_rdtsc() } >> sites_code::STAMP_SHIFT) as u32;
-    // Rather one unit too little: no wait is to end early.
+    // One unit too little, so that no wait ends early.
     let ticks = (now.wrapping_sub(then) as u64).saturating_sub(1) << sites_code::STAMP_SHIFT;
     let mult = g().header().map_or(0, |h| h.tsc_mult);
     let nanos = ((ticks as u128 * mult as u128) >> 32) as u64;
@@ -301,8 +299,8 @@ fn arguments(uc: &UContext) -> [u64; 6] {
     [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9]
 }
 
-/// The futex word of a call is the program's again (rdi has its `alias`, or not), and the class of its page no
-/// longer with the operation.
+/// Restores the registers of a futex call: rdi may have the `alias` of its word, and rsi has the class of its page in
+/// the upper half.
 fn original_word(uc: &mut UContext, alias: bool) {
     let class = uc.gprs.rsi >> 32;
     uc.gprs.rsi &= 0xffff_ffff;
@@ -311,7 +309,7 @@ fn original_word(uc: &mut UContext, alias: bool) {
     }
 }
 
-/// If the context is inside a slot or a trampoline, makes it that of the original code.
+/// Changes a context inside a slot or a trampoline into that of the original code.
 pub fn leave(uc: &mut UContext) -> Option<Left> {
     if !SOME.load(Relaxed) {
         return None;
@@ -371,7 +369,7 @@ fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
     left
 }
 
-/// The dispatched `syscall` of a site that has lost its own.
+/// Handles a context at the dispatched `syscall` of a site whose own one is displaced.
 fn leave_slow(uc: &mut UContext) -> Option<Left> {
     let slow = table().slow;
     let at = uc.gprs.rip.wrapping_sub(slow);
@@ -395,18 +393,18 @@ fn at_trampoline(rip: u64) -> Option<&'static Site> {
     t.sites.iter().find(|s| s.in_place && s.trampoline == rip)
 }
 
-/// What a single step over the patched instruction comes to.
+/// The result of a single step over the patched instruction.
 pub enum Stepped {
     No,
-    /// The instruction that loads the number has been carried out.
+    /// The instruction that loads the number has been executed.
     Mov,
-    /// The `syscall` has to be dispatched now: the context is as behind it.
+    /// The `syscall` must be dispatched now: the context is the one behind it.
     Syscall,
-    /// The instruction before the `syscall` is due, at the beginning of the slot.
+    /// The instruction before the `syscall` is next, at the beginning of the slot.
     First,
 }
 
-/// The trap flag has stopped a thread at a trampoline: one original instruction is due.
+/// The trap flag has stopped a thread at a trampoline: executes one original instruction.
 pub fn step(uc: &mut UContext) -> Stepped {
     if !SOME.load(Relaxed) {
         return Stepped::No;
@@ -437,7 +435,7 @@ pub fn step(uc: &mut UContext) -> Stepped {
     }
 }
 
-/// Puts the original instructions into what was read from `addr` on.
+/// Puts the original instructions into code that was read from `addr` on.
 pub fn hide(addr: u64, buf: &mut [u8]) {
     if !SOME.load(Relaxed) {
         return;
@@ -451,7 +449,7 @@ pub fn hide(addr: u64, buf: &mut [u8]) {
     }
 }
 
-/// Does `[start, end)` hold patched code or trampolines?
+/// True if `[start, end)` contains patched code or trampolines.
 pub fn touches(start: u64, end: u64) -> bool {
     SOME.load(Relaxed)
         && (table()
@@ -464,7 +462,7 @@ pub fn touches(start: u64, end: u64) -> bool {
                 .any(|&p| p != 0 && p < end && start < p + 4096))
 }
 
-/// In a forked child: the original bytes come back.
+/// Restores the original bytes in a forked child.
 pub fn remove_in_child() {
     if SOME.swap(false, SeqCst) {
         ENABLED.store(false, SeqCst);

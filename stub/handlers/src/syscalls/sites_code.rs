@@ -1,5 +1,5 @@
-//! The code of a patched system-call site: which calls may be made without us, what has to be true
-//! of their arguments, and the instructions that check it.
+//! The code of a patched system-call site: the calls that it makes without us, and the instructions that check their
+//! arguments.
 //!
 //! ```text
 //!   site (in the program)        near trampoline          slot (in our image)
@@ -10,10 +10,12 @@
 //!   next instruction ◀─────────────────────────────────── mov rcx, next    phase After
 //!                                                         jmp rcx
 //! ```
-//! The slot uses what a `syscall` destroys anyway, rcx and r11, and nothing else: no stack, no flags,
-//! no thread-local storage. (Where another instruction than that `mov` stands before the `syscall`, the slot begins
-//! with it; a fault that it has is that of the original.) So it is complete at every instruction: a handler that interrupts it
-//! needs only PC to know which state of the *original* code it stands for (`Phase`).
+//! The slot uses only registers that a `syscall` destroys anyway, rcx and r11: no stack, no flags, no thread-local
+//! storage. So the state is complete at every instruction. A handler that interrupts the slot needs only PC to determine
+//! the corresponding state of the *original* code (`Phase`).
+//!
+//! If the instruction before the `syscall` is not that `mov`, the slot begins with it. A fault there counts as a fault of
+//! the original instruction.
 
 use ulpf_engine::patch::CLASS_WRITES;
 use ulpf_lib::syscalls;
@@ -21,10 +23,10 @@ use ulpf_lib::syscalls::row::{ARGUMENTS, Blocks, Len, Special, Unit};
 
 pub use crate::runtime::asm::{SLOT, SLOTS};
 
-/// Most system-call numbers that one site (libc's `syscall`, Go's) may have code for.
+/// Limit of system-call numbers for which one site (libc's `syscall`, Go's) may have code.
 pub const MAX_NUMBERS: usize = 8;
 pub const MAX_MARKS: usize = 56;
-/// Most checks of one call.
+/// Limit of checks for one call.
 const MAX_CHECKS: usize = 6;
 
 /// Registers by their number in an instruction.
@@ -39,7 +41,7 @@ pub enum Reg {
     R10 = 10,
 }
 
-/// What must hold of an argument for the call to need nothing of us.
+/// A condition on an argument, without which the call needs us.
 #[derive(Clone, Copy)]
 enum Check {
     /// No page of ours in the 64 KiB from this address on.
@@ -56,13 +58,12 @@ enum Check {
 
 pub struct Class {
     checks: [Option<Check>; MAX_CHECKS],
-    /// The argument with a relative time-out, an int. The slot keeps the time at which it called in the
-    /// upper half, which the kernel does not look at: should we interrupt the call, what is left of
-    /// its time can be told.
+    /// The argument with a relative time-out, an int. The slot keeps the time of its call in the upper half, which the
+    /// kernel ignores. So if we interrupt the call, the rest of the time is known.
     timeout: Option<Reg>,
-    /// Interrupted, it may be made again as if nothing had happened.
+    /// After an interruption it may simply be made again.
     pub restart: bool,
-    /// rdi is a futex word, by whose address threads find each other: a page of ours has it at its alias
+    /// rdi is a futex word, by whose address threads find each other: if its page is ours, the kernel gets its alias
     /// (`buffers::word`).
     word: bool,
 }
@@ -80,13 +81,13 @@ impl Class {
     }
 }
 
-/// The register with an argument.
+/// The register of an argument.
 fn register(arg: u8) -> Option<Reg> {
     [Rdi, Rsi, Rdx, R10, R8, R9].get(arg as usize).copied()
 }
 
-/// The calls that a slot makes by itself, by the table of calls. Left to dispatch: what changes mappings,
-/// threads, signals; what has pointers within pointers; sleeps.
+/// The calls that a slot makes by itself, by the table of calls. Left to dispatch are calls that change mappings,
+/// threads or signals, calls with pointers to pointers, and sleeps.
 pub fn class(nr: u64) -> Option<Class> {
     let row = syscalls::row(nr)?;
     let slot = row.slot?;
@@ -133,31 +134,30 @@ pub fn class(nr: u64) -> Option<Class> {
     Some(class)
 }
 
-/// May a slot make the call now?
+/// True if a slot may make the call now.
 pub fn may_serve(nr: u64) -> bool {
     syscalls::row(nr).is_some_and(|row| row.slot.is_some())
         && !super::timed::may_wait(nr)
         && !crate::uring::held::may_close(nr)
 }
 
-/// Which state of the original code an instruction of a slot stands for.
+/// The state of the original code that corresponds to an instruction of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Nothing has happened: at the first patched byte.
     Mov,
     /// At the `syscall` instruction.
     Before,
-    /// The same; the register has a time in its upper half. (rax is not always the number: the kernel
-    /// may have prepared restart_syscall(2), which a handler makes impossible.)
+    /// The same; the register has a time in its upper half. (rax is not always the number: the kernel may have prepared
+    /// restart_syscall(2), which a handler makes impossible.)
     Call { nr: u16, stamped: Option<Reg> },
     /// The same, with rax lost and rdx in r11.
     Lost { nr: u16 },
-    /// The same; the upper half of rsi has the class of the page that rdi points to, whose alias that
-    /// may be already.
+    /// The same; the upper half of rsi has the class of the page of the word, whose alias rdi may already have.
     Word { alias: bool },
     /// Behind such a call.
     AfterWord { nr: u16, alias: bool },
-    /// Behind the `syscall` instruction; `just`: nothing has been carried out since.
+    /// Behind the `syscall` instruction; `just`: no further instruction has been executed.
     After {
         nr: u16,
         stamped: Option<Reg>,
@@ -165,32 +165,32 @@ pub enum Phase {
     },
 }
 
-/// The time in a register's upper half counts TSC ticks shifted so far: about half a millisecond.
+/// Shift of the TSC in a register's upper half: one unit is about half a millisecond.
 pub const STAMP_SHIFT: u8 = 20;
 
-/// Instructions that begin before `end`, and after the mark before, are in `phase`.
+/// Instructions that begin before `end`, and after the previous mark, are in `phase`.
 #[derive(Clone, Copy)]
 pub struct Mark {
     pub end: u16,
     pub phase: Phase,
 }
 
-/// What a slot's code depends on.
+/// The input for a slot's code.
 pub struct Plan<'a> {
-    /// The `syscall` instruction of the slow way, and what follows the original one.
+    /// The `syscall` instruction of the slow way, and the instruction behind the original one.
     pub slow: u64,
     pub next: u64,
     /// The constant of the instruction before `syscall` that the patch has replaced.
     pub mov: Option<u32>,
     /// It is `xor eax, eax`.
     pub xor: bool,
-    /// Another instruction before `syscall` that the patch has replaced: it is carried out as it is.
+    /// Another instruction before `syscall` that the patch has displaced: it is executed unchanged.
     pub first: &'a [u8],
     pub numbers: &'a [u16],
     /// Tables of pages that are ours, see `sites::Filter`.
     pub near: u64,
     pub wide: u64,
-    /// Where the address of the page classes is (`patches::Tables`); 0 there: there are none.
+    /// Address of the word with the address of the page classes (`patches::Tables`); the word is 0 without classes.
     pub classes: u64,
     /// The processor has rorx and shrx.
     pub bmi2: bool,
@@ -201,7 +201,7 @@ pub struct Code {
     len: usize,
     pub marks: [Mark; MAX_MARKS],
     marks_len: usize,
-    /// Where the displacement of a jump to the slow way stands.
+    /// Places of the displacements of jumps to the slow way.
     to_slow: [u16; 64],
     to_slow_len: usize,
     full: bool,
@@ -222,7 +222,7 @@ impl Code {
             None => self.full = true,
         }
     }
-    /// Everything since the last mark was in `phase`.
+    /// Marks all code since the last mark as `phase`.
     fn mark(&mut self, phase: Phase) {
         match self.marks.get_mut(self.marks_len) {
             Some(m) => {
@@ -245,7 +245,7 @@ impl Code {
             None => self.full = true,
         }
     }
-    /// Goes on if rcx is zero.
+    /// Continues if rcx is zero.
     fn require(&mut self) {
         self.emit(&[0xe3, 0x05]); // jrcxz over the jump
         self.jump_slow();
@@ -269,7 +269,7 @@ impl Code {
             by,
         ]);
     }
-    /// Puts the time into the upper half of a register, which is zero. rcx, r11 and flags as ever.
+    /// Puts the time into the upper half of a register, which is zero. Uses rcx and r11; flags stay.
     fn stamp(&mut self, r: Reg, nr: u16) {
         self.emit(&[0x49, 0x89, 0xd3]); // mov r11, rdx
         self.emit(&[0x0f, 0x31]); // rdtsc
@@ -292,7 +292,7 @@ impl Code {
         ]);
         self.mark(Phase::Lost { nr });
     }
-    /// Takes it out again: mov of the lower half.
+    /// Removes it: mov of the lower half.
     fn unstamp(&mut self, r: Reg) {
         let (high, low) = (r as u8 >= 8, r as u8 & 7);
         if high {
@@ -340,7 +340,7 @@ impl Code {
         self.emit(&[0x48, 0x8b, 0x09]); // mov rcx, [rcx]
     }
 
-    /// The call with its word at the alias, if it is on a page of ours; else goes on.
+    /// Makes the call with the alias of its word if that is on a page of ours; otherwise continues.
     fn call_with_alias(&mut self, nr: u16, p: &Plan) {
         self.look_up(Rdi, 12, p.near);
         self.emit(&[0xe3, 0x02, 0xeb, 0x05]); // jrcxz over a jump over…
@@ -377,7 +377,7 @@ impl Code {
         self.back(nr, Phase::AfterWord { nr, alias: false }, p);
         self.near(from);
     }
-    /// To the original code, from `phase`.
+    /// Returns to the original code, from `phase`.
     fn back(&mut self, nr: u16, phase: Phase, p: &Plan) {
         self.mov_rcx(p.next);
         self.mark(phase);
@@ -388,7 +388,7 @@ impl Code {
             just: false,
         });
     }
-    /// The near jump that ends at `from` leads here.
+    /// Sets the target of the near jump that ends at `from` to here.
     fn near(&mut self, from: usize) {
         let distance = ((self.len - from) as u32).to_le_bytes();
         match self.bytes.get_mut(from - 4..from) {
@@ -396,7 +396,7 @@ impl Code {
             _ => self.full = true,
         }
     }
-    /// The short jump that ends at `from` leads here.
+    /// Sets the target of the short jump that ends at `from` to here.
     fn short(&mut self, from: usize) {
         match (i8::try_from(self.len - from), self.bytes.get_mut(from - 1)) {
             (Ok(distance), Some(d)) => *d = distance as u8,
@@ -404,7 +404,7 @@ impl Code {
         }
     }
 
-    /// The checks, the call and the way back, with rax = nr.
+    /// The checks, the call and the return, with rax = nr.
     fn call(&mut self, nr: u16, class: &Class, p: &Plan) {
         for c in class.checks.iter().flatten() {
             self.check(*c, p);
@@ -419,7 +419,7 @@ impl Code {
         if let Some(r) = class.timeout {
             self.stamp(r, nr);
         }
-        // The mark's end is where the next instruction begins: at `syscall` nothing has happened yet.
+        // The mark ends where the next instruction begins: at `syscall` nothing has happened yet.
         self.emit(&[0x0f, 0x05]);
         self.mark(Phase::Call {
             nr,
@@ -434,7 +434,7 @@ impl Code {
         self.back(nr, after(None, false), p);
     }
 
-    /// `None`: it does not fit, or no number is of a kind that needs nothing of us.
+    /// Generates the code of a slot; `None` if it does not fit, or if all numbers need us.
     pub fn generate(p: &Plan) -> Option<Code> {
         let mut c = Code {
             bytes: [0xcc; SLOT],

@@ -1,9 +1,9 @@
-//! Time-outs of sockets (SO_RCVTIMEO, SO_SNDTIMEO). A call that we have interrupted would wait for the
-//! whole time anew. So it waits for what is left with ppoll(2), and is then made without waiting. The
-//! option itself stays as it is: others may share the socket.
+//! Time-outs of sockets (SO_RCVTIMEO, SO_SNDTIMEO). A call that we have interrupted would wait for the whole time
+//! again. So it waits for the rest with ppoll(2), and is then made without waiting. The option itself stays unchanged:
+//! other processes may share the socket.
 //!
-//! All this begins when the program sets such an option. From then on a slot makes no call that may wait
-//! on a socket, for it keeps no time.
+//! All this applies once the program sets such an option. From then on a slot makes no call that may wait on a socket,
+//! since it does not measure time.
 
 use core::sync::atomic::Ordering::*;
 
@@ -24,7 +24,7 @@ const POLLOUT: u64 = k::POLLOUT as u64;
 const MSG_DONTWAIT: u64 = net::MSG_DONTWAIT as u64;
 const MSG_WAITALL: u64 = net::MSG_WAITALL as u64;
 
-/// Does this setsockopt(2) limit a wait? (The last two: 64-bit times of 32-bit programs.)
+/// True if this setsockopt(2) limits a wait. (The last two are 64-bit times of 32-bit programs.)
 pub fn limits(a: &Args) -> bool {
     let time = matches!(
         a[2] as u32,
@@ -33,11 +33,11 @@ pub fn limits(a: &Args) -> bool {
     a[1] as u32 == net::SOL_SOCKET && time
 }
 
-/// How a call goes on that we have interrupted.
+/// How to continue a call that we have interrupted.
 pub enum Again {
-    /// As if for the first time: no limit.
+    /// As the first time: there is no limit.
     Plain,
-    /// Its socket is ready, or somebody else was faster.
+    /// Its socket is ready, or another thread was faster.
     WithoutWaiting,
     /// We have interrupted this wait, too.
     Wait,
@@ -82,14 +82,14 @@ pub fn wait(t: Current, uc: &mut UContext, nr: u64, a: &Args, begun: u64) -> Aga
         r if interrupted_by_us(t, r) => Again::Wait,
         0 if nr as u32 == k::__NR_connect => Again::Over(EINPROGRESS),
         0 => Again::Over(EAGAIN),
-        // A signal: the call has begun, and none with a limit is made again.
+        // A signal: the call has begun, and calls with a limit are not restarted.
         RESTART if !t.leaving.load(Relaxed) => Again::Over(EINTR),
         r if r < 0 => Again::Over(r),
         _ => Again::WithoutWaiting,
     }
 }
 
-/// Makes a call one that does not wait, where there is such a one. `false`: there is none.
+/// Replaces a call by one that does not wait. Returns `false` if there is no such call.
 pub fn without_waiting(nr: &mut u64, args: &mut Args) -> bool {
     match *nr as u32 {
         k::__NR_read | k::__NR_write if args[2] > 0 => {

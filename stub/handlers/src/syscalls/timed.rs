@@ -1,4 +1,4 @@
-//! Which calls may wait on a socket for a limited time only (SO_RCVTIMEO, SO_SNDTIMEO).
+//! Calls that may wait on a socket for a limited time only (SO_RCVTIMEO, SO_SNDTIMEO).
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -14,7 +14,7 @@ const SO_SNDTIMEO: u64 = net::SO_SNDTIMEO as u64;
 /// The program has set such an option.
 pub static TIMED: AtomicBool = AtomicBool::new(false);
 
-/// The option that limits how long a call waits.
+/// The option that limits the wait of a call.
 pub fn option(nr: u64) -> Option<u64> {
     Some(match syscalls::row(nr)?.socket? {
         Socket::Receives => SO_RCVTIMEO,
@@ -22,12 +22,12 @@ pub fn option(nr: u64) -> Option<u64> {
     })
 }
 
-/// May a call wait on a socket for a limited time?
+/// True if a call may wait on a socket for a limited time.
 pub fn may_wait(nr: u64) -> bool {
     TIMED.load(Relaxed) && option(nr).is_some()
 }
 
-/// When a call began that may have to be made again, or 0.
+/// The start of a call that may have to be made again, or 0.
 pub fn begin(nr: u64) -> u64 {
     if may_wait(nr) { now() } else { 0 }
 }

@@ -1,6 +1,6 @@
-//! Relative time-outs of calls that we interrupt ourselves: the second attempt waits only for the
-//! rest, so that a stop of the world or a new watch never stretches a sleep. What the kernel says of the
-//! rest goes to our memory first: the program must not see it when the interruption was ours.
+//! Relative time-outs of calls that we interrupt ourselves. The second attempt waits only for the rest, so that a stop
+//! of the world or a new watch never lengthens a sleep. The kernel writes the rest to our memory first: the program
+//! must not see it if the interruption was ours.
 
 use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::{self, Left, Unit};
@@ -10,12 +10,12 @@ use crate::runtime::clock::now;
 use crate::runtime::memory;
 
 pub struct Timeout {
-    /// What the call's row says of it.
+    /// The time-out in the call's row.
     known: row::Timeout,
     total_ns: u64,
     pub begun: u64,
     rest: [u64; 2],
-    /// Argument for the rest of a sleep that a signal ends, and where the kernel puts it.
+    /// Argument for the rest of a sleep that a signal ends, and the kernel's result for it.
     unslept_at: Option<usize>,
     unslept: [u64; 2],
 }
@@ -51,8 +51,8 @@ impl Timeout {
         })
     }
 
-    /// The kernel has put what is left into our copy; the program finds it in its own. `again`: the
-    /// time-out was ours, too. `false`: there is no such memory.
+    /// Copies the rest from our memory to the program's. `again`: the time-out was ours, too. Returns `false` if the
+    /// program has no such memory.
     pub fn give_back(&self, a: &Args, again: bool, result: i64) -> bool {
         if again
             && self.known.left != Left::Unchanged
@@ -70,7 +70,7 @@ impl Timeout {
         }
     }
 
-    /// Rewrites arguments for an attempt, the first or another; answers which are ours now.
+    /// Rewrites arguments for an attempt, the first or another. Returns which of them are ours now.
     pub fn prepare(&mut self, a: &mut Args, again: bool) -> u32 {
         let mut ours = if again { self.shorten(a) } else { 0 };
         if let Some(n) = self.unslept_at

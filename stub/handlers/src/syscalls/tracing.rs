@@ -1,15 +1,15 @@
-//! ptrace(2) among the processes of the program: who is traced by another one of them reports what it would report
-//! without us, for nothing of ours is in it any more by then.
+//! ptrace(2) among the processes of the program. A process that is traced by another one of them reports the same as
+//! without us: by then, nothing of ours is in it.
 //! ```text
 //!  PTRACE_TRACEME      the thread stops; the command lets go of its process, and the call is made there once more
 //!  PTRACE_ATTACH,      the thread stops; the command lets go of the process that it names, if that is watched;
 //!  PTRACE_SEIZE        then the call is made; one that the kernel refuses changes nothing
 //! ```
-//! A task beside the threads may trace them and share their memory (`crate::runtime::tracer`).
+//! A task besides the threads may trace them and share their memory (`crate::runtime::tracer`).
 //!
 //! A vfork child that wants to be traced has our memory, and its parent, which waits for it, cannot see it stop. So it
-//! is traced from its exec on, which nobody follows. Under a debugger a process cannot be traced once more. A program
-//! that was started by `ulpf run` has nobody who would trace it: it believes to be traced, as it would be by a shell.
+//! is traced from its exec on, which is not followed. A process that a debugger traces cannot be traced a second time.
+//! A program that was started by `ulpf run` has no tracer. Its call returns success, as it does under a shell.
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -58,7 +58,7 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         PTRACE_SETREGSET => Outcome::Value(register_set(t, uc, nr, a, AccessKind::Read)),
         _ => {
             let result = ordinary(t, uc, nr, a);
-            // The last thread may have been let go.
+            // The last thread may have been released.
             put_off::serve(t, uc);
             Outcome::Value(result)
         }
@@ -67,7 +67,7 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
 
 /// PTRACE_GETREGSET and PTRACE_SETREGSET: the last argument points to a vector, whose length the kernel writes back.
 fn register_set(t: Current, uc: &mut UContext, nr: u64, a: &Args, kind: AccessKind) -> i64 {
-    /// No register set is larger.
+    /// Bytes of the largest register set.
     const MOST: u64 = 64 << 10;
     let Some(vector) = memory::get::<IoVec>(a[3]).filter(|_| watches_kernel()) else {
         return ordinary(t, uc, nr, a);
@@ -109,16 +109,17 @@ fn register_set(t: Current, uc: &mut UContext, nr: u64, a: &Args, kind: AccessKi
     result
 }
 
-/// Would the kernel begin to trace by this PTRACE_ATTACH or PTRACE_SEIZE? It may say no later still.
+/// True if the kernel would start to trace by this PTRACE_ATTACH or PTRACE_SEIZE. It may still refuse later.
 fn would_be_made(a: &Args) -> bool {
     let [request, number, address, options, ..] = *a;
-    // A thread cannot trace itself (EPERM), of which the kernel thinks when it has looked at the options (EIO).
+    // A thread cannot trace itself (EPERM), which the kernel checks after the options (EIO).
     let own = raw(k::__NR_gettid.into(), &[0; 6]) as u64;
     let call = [request, own, address, options, 0, 0];
     if request as u32 == PTRACE_SEIZE && raw(k::__NR_ptrace.into(), &call) == EIO {
         return false;
     }
-    // Who reads another process's memory needs the same rights; where nothing is mapped, these are looked at first.
+    // Reading another process's memory needs the same rights, and the kernel checks them before the address, which is
+    // unmapped.
     let mut byte = 0u8;
     let here = [&raw mut byte as u64, 1];
     let there = [0u64, 1];
@@ -147,11 +148,11 @@ fn trace_me(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     Outcome::Value(if believes { 0 } else { EPERM })
 }
 
-/// The command traces the thread out of our code, which nobody else must do meanwhile.
+/// Waits until the command traces the thread out of our code; no other process may trace it meanwhile.
 fn wait_to_be_held() {
-    // SAFETY: the block is there as long as the image.
+    // SAFETY: the block exists as long as the image.
     let held = || unsafe { (&raw const (*boot_block()).held).read_volatile() != 0 };
-    // A command that has gone never comes.
+    // Limited, since the command may have ended.
     for _ in 0..2000 {
         if held() {
             return;
@@ -162,7 +163,7 @@ fn wait_to_be_held() {
     }
 }
 
-/// Is the vfork child to be traced from its exec on, which it is about to make?
+/// True if the vfork child must be traced from its exec on, which it is about to make.
 pub fn from_exec(t: Current, uc: &mut UContext) -> bool {
     let traced = t.own().traced.get();
     if traced && g().follows(follows::SPAWN) {
@@ -171,8 +172,8 @@ pub fn from_exec(t: Current, uc: &mut UContext) -> bool {
     traced
 }
 
-/// Right before its exec, of this file: one that fails would leave it under its tracer's eyes in the middle of our
-/// signals, which its parent cannot answer. `false`: it fails.
+/// Starts tracing right before the exec of this file. If the exec failed, the child would be traced in the middle of
+/// our signals, which its parent cannot handle. Returns `false` if the exec will fail.
 pub fn begin(dir: i32, path_at: u64) -> bool {
     if !is_program(dir, path_at) {
         return false;
@@ -184,7 +185,7 @@ pub fn begin(dir: i32, path_at: u64) -> bool {
     true
 }
 
-/// May the file be executed, and does it begin as programs and scripts do? (Who cannot read it does not know.)
+/// True if the file is executable, and begins as programs and scripts do. (Assumed if it is not readable.)
 fn is_program(dir: i32, path_at: u64) -> bool {
     const X_OK: u64 = 1;
     // SAFETY: the program's own path, or a copy of it.
@@ -203,7 +204,8 @@ fn is_program(dir: i32, path_at: u64) -> bool {
     read.is_ok() && (magic == *b"\x7fELF" || magic.starts_with(b"#!"))
 }
 
-/// That has failed. It goes on under its tracer's eyes, to whom each signal of ours would be told.
+/// The exec has failed. The child continues without dispatch, since each signal of ours would be reported to its
+/// tracer.
 pub fn exec_has_failed() {
     // SAFETY: switches this thread's dispatch off.
     let _ = unsafe {

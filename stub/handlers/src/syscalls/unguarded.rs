@@ -1,6 +1,5 @@
-//! The last resort of exactness: a call whose memory nobody can list (pointers behind pointers, a call
-//! without a row) is made with all guards lifted and everybody else at rest. What it has
-//! written is found by comparing.
+//! The last resort of exactness: a call whose memory cannot be listed (pointers behind pointers, a call without a row).
+//! It is made with all guards lifted and all other threads stopped. Its writes are found by comparing.
 
 use core::sync::atomic::Ordering::SeqCst;
 
@@ -19,15 +18,15 @@ use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
 use crate::runtime::tracer;
 
-/// How much behind a pointer is looked at for what has changed.
+/// Bytes behind a pointer that are compared.
 const REACH: u64 = 2 * PAGE_SIZE;
 
 fn pointers(a: &Args) -> impl Iterator<Item = u64> + '_ {
     a.iter().copied().filter(|p| g().alias_of(*p).is_some())
 }
 
-/// Does a call of this sort point into our pages? (A first attempt that ends with EFAULT comes here,
-/// too, so pointers that lie deeper are no worry.)
+/// True if a call of this sort points into our pages. (A first attempt that ends with EFAULT comes here, too, so deeper
+/// pointers are covered.)
 pub fn needed(memory: Memory, a: &Args) -> bool {
     match memory {
         Memory::Everywhere => g().guarded(),
@@ -39,7 +38,7 @@ pub fn needed(memory: Memory, a: &Args) -> bool {
 /// Makes the call. It must not wait for another thread of the program.
 pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args) -> i64 {
     if tracer::holds(t) {
-        // The others cannot rest. The kernel refuses what it cannot reach.
+        // The other threads cannot be stopped. The kernel refuses inaccessible memory.
         return raw(nr, given);
     }
     park::request(
@@ -51,7 +50,7 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args) -> i
         },
     );
     let mut s = Scratch::new(t);
-    // What an ioctl or the like leads to is rarely far away; what is further off is not compared.
+    // Memory that an ioctl or the like leads to is rarely far away; memory beyond the reach is not compared.
     for p in pointers(a) {
         s.keep(p & !(PAGE_SIZE - 1), REACH);
     }
@@ -67,7 +66,7 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args) -> i
     result
 }
 
-/// Each stretch that is another now than it was is a hit.
+/// Reports each stretch that has changed as a hit.
 pub fn report(t: Current, uc: &UContext, call: &Call, s: &Scratch) {
     for (addr, len) in s.kept.parts() {
         // From the first byte that differs to the last.

@@ -1,5 +1,5 @@
-//! Structures with pointers in them: iovec, msghdr, mmsghdr, futex_waitv. The kernel gets a copy whose
-//! pointers lead around the guards.
+//! Structures with pointers: iovec, msghdr, mmsghdr, futex_waitv. The kernel gets a copy whose pointers lead around the
+//! guards.
 
 use linux_raw_sys::general as k;
 use ulpf_lib::syscalls;
@@ -42,7 +42,7 @@ pub struct MsgHdr {
 }
 
 impl MsgHdr {
-    /// One that sends vectors to somebody.
+    /// A header that sends vectors to an address.
     pub const fn of_vectors(name: (u64, u64), iov: u64, iovlen: u64) -> MsgHdr {
         MsgHdr {
             name: name.0,
@@ -56,7 +56,7 @@ impl MsgHdr {
         }
     }
 
-    /// Its pointers, and how many vectors there are, into one of the program's.
+    /// Writes its pointers, and the number of vectors, to a header of the program.
     pub fn put_pointers(&self, to: u64) {
         memory::put(to, &self.name);
         memory::put(to + 16, &self.iov);
@@ -72,11 +72,11 @@ fn access(dir: Dir) -> AccessKind {
     }
 }
 
-/// An array of `count` vectors whose parts in moved memory are replaced by the alias, cut where one
-/// ends; and how many there are now.
+/// An array of `count` vectors whose parts in moved memory are replaced by the alias, cut at the borders of that
+/// memory; and the new number of vectors.
 fn redirected(at: u64, count: u64, kind: AccessKind, s: &mut Scratch) -> Option<(u64, u64)> {
     if count == 0 || count > IOV_MAX {
-        return None; // nothing, or an error that the kernel knows best
+        return None; // nothing, or an error that the kernel reports
     }
     let get = |i: u64| memory::get::<IoVec>(at.wrapping_add(i * 16));
     let mut total = 0;
@@ -103,7 +103,7 @@ fn redirected(at: u64, count: u64, kind: AccessKind, s: &mut Scratch) -> Option<
     Some((to as u64, n))
 }
 
-/// As [`cut`], where a guard is in the way; else it stays as it is.
+/// As [`cut`] if a guard is in the way; otherwise the vector is unchanged.
 fn pieces(v: IoVec, kind: AccessKind, mut f: Option<&mut dyn FnMut(IoVec)>) -> u64 {
     let mut one = |v: IoVec| {
         if let Some(f) = &mut f {
@@ -118,8 +118,8 @@ fn pieces(v: IoVec, kind: AccessKind, mut f: Option<&mut dyn FnMut(IoVec)>) -> u
     cut(v, kind, &mut one)
 }
 
-/// Cuts a buffer where moved memory begins and ends, which goes by the alias even where no guard stands now; the number
-/// of parts.
+/// Cuts a buffer at the borders of moved memory, which is accessed by the alias even if it has no guard now. Returns
+/// the number of parts.
 pub fn cut(v: IoVec, kind: AccessKind, f: &mut dyn FnMut(IoVec)) -> u64 {
     let whole = v.base.checked_add(v.len);
     let Some(end) = whole.filter(|&end| v.len != 0 && g().touches(v.base, end)) else {
@@ -129,7 +129,7 @@ pub fn cut(v: IoVec, kind: AccessKind, f: &mut dyn FnMut(IoVec)) -> u64 {
     let map = &g().page_map;
     let place = |at: u64| {
         let entry = map.entry(TargetAddr(at));
-        // What the program may not touch the kernel gets by its own address, and refuses.
+        // Memory that the program may not access keeps its own address, and the kernel refuses it.
         match entry.alias(TargetAddr(at)).filter(|_| entry.permits(kind)) {
             Some(alias) => alias.0,
             None => at,
@@ -154,7 +154,7 @@ pub fn cut(v: IoVec, kind: AccessKind, f: &mut dyn FnMut(IoVec)) -> u64 {
     n
 }
 
-/// The second and third argument of readv and the like. The count changes with the array.
+/// Redirects the second and third argument of readv and the like. The count changes with the array.
 pub fn redirect(at: u64, count: u64, dir: Dir, s: &mut Scratch) -> Option<u64> {
     let (to, n) = redirected(at, count, access(dir), s)?;
     s.vector_count = Some(n);
@@ -175,7 +175,7 @@ pub fn remote(nr: u64, a: &Args, to: &mut Args, s: &mut Scratch) {
     }
 }
 
-/// A large buffer of which only a part has moved is read or written as a vector instead.
+/// Reads or writes a large buffer of which only a part has moved as a vector instead.
 pub fn split_large(nr: u64, a: &Args, to: &mut Args, s: &mut Scratch) -> bool {
     let Some((row, vector)) = syscalls::row(nr).and_then(|row| Some((row, row.vectored?))) else {
         return false;
@@ -218,7 +218,7 @@ fn each(at: u64, len: u64, dir: Dir) -> impl Iterator<Item = u64> {
     (0..count).map(move |i| at.wrapping_add(i * size))
 }
 
-/// One msghdr, or an array of mmsghdr.
+/// Copies one msghdr, or an array of mmsghdr.
 pub fn messages(at: u64, len: u64, dir: Dir, s: &mut Scratch) -> Option<u64> {
     let count = each(at, len, dir).count() as u64;
     let size = if count == 1 && matches!(dir, Dir::MsgIn | Dir::MsgOut) {
@@ -242,7 +242,7 @@ pub fn messages(at: u64, len: u64, dir: Dir, s: &mut Scratch) -> Option<u64> {
     Some(to)
 }
 
-/// What the kernel has put into our copies of messages goes into the program's.
+/// Copies the kernel's results from our copies of messages to the program's.
 pub fn give_back(list: &List, call: &Call, s: &Scratch) {
     let (at, copy) = s.messages;
     if at == 0 || call.result < 0 {
@@ -270,7 +270,7 @@ pub fn give_back(list: &List, call: &Call, s: &Scratch) {
     }
 }
 
-/// The buffers behind an array of vectors; `done`: bytes that were moved.
+/// The buffers behind an array of vectors; `done` is the number of bytes transferred.
 pub fn spans(
     at: u64,
     count: u64,
@@ -330,7 +330,7 @@ pub fn message_spans(
     }
 }
 
-/// futex_waitv: value, address, flags. Words go by the rule of `word`.
+/// futex_waitv: value, address, flags. Words are redirected as by `word`.
 pub fn waiters(at: u64, len: u64, s: &mut Scratch) -> Option<u64> {
     let count = (len / WAITER).min(128);
     let to = s.copy(at, count * WAITER)?;

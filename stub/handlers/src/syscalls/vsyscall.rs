@@ -1,5 +1,5 @@
-//! The vsyscall page: who calls one of its three addresses has the call made by the kernel, which ends the program if
-//! it cannot write the result or read the stack. On guarded pages it cannot; then the call is made here.
+//! The vsyscall page. The kernel itself makes a call to one of its three addresses, and ends the program if it cannot
+//! write the result or read the stack. On guarded pages it cannot; then the call is made here.
 
 use linux_raw_sys::general as k;
 
@@ -18,7 +18,8 @@ const CALLS: [(u64, u32); 3] = [
     (PAGE + 0x800, k::__NR_getcpu),
 ];
 
-/// The kernel has not made the call at the PC (`emulate_vsyscall` in `arch/x86/entry/vsyscall`). True: it is made.
+/// The kernel has not made the call at the PC (`emulate_vsyscall` in `arch/x86/entry/vsyscall`). Returns `true` if it
+/// is made here.
 pub fn serve(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
     let at = |(addr, _): &&(u64, u32)| *addr == uc.gprs.rip;
     let Some((_, nr)) = CALLS.iter().find(at) else {

@@ -1,14 +1,14 @@
 //! Requests in flight, and the memory that they hold.
 //!
 //! A request is noted before the kernel gets it, and forgotten at its completion. Completions carry the program's own
-//! number, which may be that of several requests: these are forgotten together, when all have completed.
+//! number, which several requests may share: these are forgotten together, when all have completed.
 //!
 //! ```text
 //!  buckets[number] ─▶ first span ─chain─▶ first span of another request, an older one
 //!                        │ next
 //!                     second span …            queue of those that have completed: by `chain`, too
 //! ```
-//! All under the lock of `rings::with`. A link is an index plus one, 0 where there is none.
+//! All of it is protected by the lock of `rings::with`. A link is an index plus one, or 0 at the end of a list.
 
 use core::ptr::null_mut;
 
@@ -21,14 +21,14 @@ use super::skipped::Skipped;
 use super::span::{GIVEN, key};
 pub use super::span::{Moves, Span};
 
-/// How many spans there may be.
+/// Limit of spans.
 const SPANS: usize = 1 << 16;
 const BUCKETS: usize = 1 << 12;
 
 pub struct Flight {
     spans: *mut Span,
     buckets: *mut u32,
-    /// How many have ever been used; those of them that are free.
+    /// The number of spans that have ever been used; the first free one of them.
     used: u32,
     free: u32,
     /// The request that is being noted: its first and its last span.
@@ -36,7 +36,7 @@ pub struct Flight {
     /// The requests that have completed: the first and the last one.
     done: (u32, u32),
     last: u32,
-    /// How many spans are in use.
+    /// The number of spans in use.
     live: usize,
     skipped: Skipped,
 }
@@ -57,7 +57,7 @@ impl Flight {
         skipped: Skipped::NONE,
     };
 
-    /// Makes room, once.
+    /// Maps the tables, once.
     pub fn begin(&mut self) -> bool {
         if self.spans.is_null() {
             let size = SPANS * size_of::<Span>() + BUCKETS * size_of::<u32>();
@@ -69,13 +69,14 @@ impl Flight {
 
     fn at(&mut self, link: u32) -> Option<&mut Span> {
         let n = link.checked_sub(1).filter(|n| *n < self.used)?;
-        // SAFETY: below those that were written.
+        // SAFETY: an index below `used` has been written.
         Some(unsafe { &mut *self.spans.add(n as usize) })
     }
 
     fn bucket(&mut self, ring: u8, user_data: u64) -> &mut u32 {
         let mixed = (user_data ^ u64::from(ring) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // SAFETY: the uppermost bits of the product, as many as there are buckets. There is a span, so there is room.
+        // SAFETY: the uppermost bits of the product, less than the number of buckets. There is a span, so the tables
+        // are mapped.
         unsafe { &mut *self.buckets.add((mixed >> 52) as usize) }
     }
 
@@ -84,7 +85,7 @@ impl Flight {
         self.last
     }
 
-    /// Is there room for so many spans?
+    /// True if there is room for this many spans.
     pub fn room(&self, many: u64) -> bool {
         (SPANS - self.live) as u64 >= many
     }
@@ -93,7 +94,7 @@ impl Flight {
         self.last
     }
 
-    /// One more span of the request that is being noted.
+    /// Adds a span to the request that is being noted.
     pub fn add(&mut self, span: Span) -> bool {
         let link = match self.free {
             0 if self.spans.is_null() || self.used as usize == SPANS => return false,
@@ -107,7 +108,7 @@ impl Flight {
             }
         };
         self.live += 1;
-        // SAFETY: within the room.
+        // SAFETY: within the table.
         unsafe { self.spans.add(link as usize - 1).write(span) };
         let (first, last) = self.new;
         if let Some(last) = self.at(last) {
@@ -122,7 +123,7 @@ impl Flight {
         self.at(self.new.0)
     }
 
-    /// How many bytes it may move.
+    /// Limit of the bytes that it transfers.
     pub fn bytes(&mut self) -> u64 {
         let first = self.new.0;
         Walk(self, first)
@@ -131,14 +132,14 @@ impl Flight {
             .sum()
     }
 
-    /// The request that was being noted is not.
+    /// Drops the request that was being noted.
     pub fn abandon(&mut self) {
         let (first, _) = core::mem::take(&mut self.new);
         self.free(first);
     }
 
-    /// The request is noted: its number can complete. What is watched where it may write is kept. Its place, for the
-    /// next one of its chain.
+    /// Ends noting a request: from now on its number can complete. Keeps the old values of watched memory that it may
+    /// write. Returns its first span, for the next request of its chain.
     pub fn noted(&mut self) -> u32 {
         let (first, _) = core::mem::take(&mut self.new);
         let mut walk = Walk(self, first);
@@ -205,7 +206,7 @@ impl Flight {
         }
     }
 
-    /// The requests of which this is true, while they have not completed.
+    /// Calls `f` for the requests in flight for which `which` is true.
     fn each(&mut self, which: impl Fn(&Span) -> bool, f: impl Fn(&mut Flight, u32)) {
         for link in 1..=self.used {
             if self.at(link).is_some_and(|s| s.waits() && which(s)) {
@@ -221,7 +222,7 @@ impl Flight {
         });
     }
 
-    /// The kernel has not taken these requests: so many from this one on.
+    /// Forgets `many` requests from `first` on, which the kernel has not taken.
     pub fn forget_requests(&mut self, first: u32, many: u32) {
         if many > 0 {
             self.forget(|s| s.request.wrapping_sub(first) < many);
@@ -232,12 +233,12 @@ impl Flight {
         self.forget(|s| s.ring & !GIVEN == ring);
     }
 
-    /// A ring has no buffers of a group any more.
+    /// Forgets the buffers of a group of a ring.
     pub fn forget_group(&mut self, ring: u8, group: u16) {
         self.forget(|s| s.ring == GIVEN | ring && s.user_data >> 16 == u64::from(group));
     }
 
-    /// The requests with this number: the oldest one, how many there are.
+    /// The requests with this number: the oldest one, and their number.
     fn numbered(&mut self, ring: u8, user_data: u64) -> (u32, u32) {
         let (mut link, mut oldest, mut all) = (*self.bucket(ring, user_data), 0, 0);
         while let Some(span) = self.at(link) {
@@ -249,7 +250,7 @@ impl Flight {
         (oldest, all)
     }
 
-    /// A completion.
+    /// Handles a completion.
     pub fn complete(&mut self, ring: u8, user_data: u64, result: i32, flags: u32) {
         if self.spans.is_null() {
             return;
@@ -270,7 +271,7 @@ impl Flight {
             }
             return;
         }
-        // Of a send that did not copy this says only that its memory is the program's again.
+        // For a zero-copy send this reports only that its memory is the program's again.
         let result = match self.at(oldest) {
             Some(span) if flags & u::IORING_CQE_F_NOTIF != 0 => span.result,
             _ => result,
@@ -286,7 +287,7 @@ impl Flight {
         }
     }
 
-    /// A request has taken a buffer that the ring had been given.
+    /// A request has taken a buffer that was given to the ring.
     fn filled(&mut self, ring: u8, key: u64, opcode: u8, result: i32) {
         let (buffer, _) = self.numbered(GIVEN | ring, key);
         if let Some(span) = self.at(buffer) {
@@ -299,7 +300,7 @@ impl Flight {
     fn given(&mut self, span: &Span, result: i32) {
         let ring = GIVEN | span.ring;
         if span.opcode == IORING_OP_MSG_RING as u8 && result < 0 {
-            // Nothing comes to the other ring.
+            // The other ring gets no message.
             let request = span.request;
             self.forget(|s| s.request == request && s.opcode == u8::MAX);
         }
@@ -332,7 +333,7 @@ impl Flight {
         oldest.map(|(_, link)| link)
     }
 
-    /// A request has completed, and with it those of its chain whose completions are skipped.
+    /// Ends a request that has completed, along with those of its chain whose completions are skipped.
     fn ends(&mut self, link: u32, result: i32) {
         let Some(&mut span) = self.at(link) else {
             return;
@@ -349,7 +350,7 @@ impl Flight {
             }
             before = earlier.before;
         }
-        // It has failed, so that those behind it are not done: nothing is said of them.
+        // It has failed, so the requests behind it are cancelled without a completion.
         let mut after = span.after;
         while span.skips
             && let Some(later) = self.partner(after)
@@ -359,14 +360,14 @@ impl Flight {
         }
     }
 
-    /// Another one of the chain, if it is in flight.
+    /// Another request of the chain, if it is in flight.
     fn partner(&mut self, (link, request): (u32, u32)) -> Option<Span> {
         self.at(link)
             .filter(|s| s.waits() && s.request == request)
             .copied()
     }
 
-    /// The next one of a chain follows.
+    /// Links a request with the next one of its chain.
     pub fn follows(&mut self, before: u32, next: u32) {
         let after = self.at(next).map_or(0, |s| s.request);
         let Some(span) = self.at(before) else { return };
@@ -387,7 +388,7 @@ impl Flight {
         self.completed(first);
     }
 
-    /// Somebody has completed, or not: what it has done is seen by what has changed.
+    /// Ends a request that may or may not have completed: its writes are found by comparing.
     fn ends_somehow(&mut self, first: u32) {
         let mut link = first;
         while let Some(span) = self.at(link) {
@@ -409,19 +410,20 @@ impl Flight {
         self.done = (if first == 0 { link } else { first }, link);
     }
 
-    /// A request whose completion is skipped is old.
+    /// Ends a request whose completion is skipped when it is old.
     fn expire(&mut self, link: u32, request: u32) {
         if self.partner((link, request)).is_some() {
             self.ends_somehow(link);
         }
     }
 
-    /// All requests of a ring have completed.
+    /// Ends all requests of a ring.
     pub fn ring_done(&mut self, ring: u8) {
         self.each(|s| s.ring == ring, |flight, link| flight.ends_somehow(link));
     }
 
-    /// Takes a span of a completed request out: with its request's old values, and whether it is the last.
+    /// Takes out a span of a completed request. Also returns the request's old values, and whether the span is its last
+    /// one.
     pub fn take_done(&mut self) -> Option<(Span, u64, bool)> {
         let first = self.done.0;
         let span = *self.at(first)?;
@@ -443,7 +445,7 @@ impl Flight {
         Some((span, span.kept, next == 0))
     }
 
-    /// May a request in flight touch `[start, end)`?
+    /// True if a request in flight may touch `[start, end)`.
     pub fn meets(&mut self, start: u64, end: u64) -> bool {
         let meets = |s: &Span| {
             s.live && !s.copied && !s.done && s.at < end && start < s.at.saturating_add(s.len)

@@ -1,4 +1,4 @@
-//! What other calls have to know of rings: which may close one, which memory has to stay where it is.
+//! Queries of other calls about rings: which calls may close one, and which memory must not move.
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -10,14 +10,14 @@ use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 
-/// The program has asked for something that is not served.
+/// The program has asked for an operation that is not served.
 pub static REFUSED: AtomicBool = AtomicBool::new(false);
 /// The program uses a ring that is not known here.
 pub static UNKNOWN: AtomicBool = AtomicBool::new(false);
 /// Memory that requests hold has been taken away from them.
 pub static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// A call that can close a ring, once there is one, is not left to slots.
+/// True if the call can close a ring, and there is one: then it is not left to slots.
 pub fn may_close(nr: u64) -> bool {
     rings::SOME.load(Relaxed) && closes(nr)
 }
@@ -36,7 +36,7 @@ pub fn closed(nr: u64) {
     }
 }
 
-/// May a request in flight touch `[start, end)`? With the world at rest, or in a handler.
+/// True if a request in flight may touch `[start, end)`. Called with the world stopped, or in a handler.
 pub fn in_use(start: u64, end: u64) -> bool {
     rings::SOME.load(Relaxed)
         && with(|state| {
@@ -45,7 +45,7 @@ pub fn in_use(start: u64, end: u64) -> bool {
         })
 }
 
-/// The mapping of memory changes. What the program does there natively would not disturb requests in flight.
+/// The mapping of memory changes. Without us, requests in flight would not be disturbed by the program's change.
 pub fn before_release(t: Current, uc: &mut UContext, nr: u64, start: u64, end: u64) {
     let gone = matches!(nr as u32, k::__NR_munmap | k::__NR_mmap | k::__NR_shmdt);
     if !gone && rings::SOME.load(Relaxed) && g().touches(start, end) && in_use(start, end) {

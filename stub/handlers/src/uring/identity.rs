@@ -1,6 +1,6 @@
-//! Which file does a descriptor lead to? The inode says so, but not on older kernels (5.11 to 5.15 among them), where all
-//! rings, and other files without a name, have the same one. There a ring is known by a number of ours, which is written
-//! where its memory has padding, and read through another mapping of it.
+//! The identity of a descriptor's file. The inode identifies it, except on older kernels (5.11 to 5.15 among them):
+//! there all rings, and other files without a name, share one inode. On these a ring is known by a number of ours,
+//! which is written to padding in its memory, and read through another mapping of it.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -8,18 +8,18 @@ use linux_raw_sys::general as k;
 use linux_raw_sys::io_uring as u;
 use ulpf_lib::sys;
 
-/// The inode that several files have; [`UNASKED`]; or [`NONE`].
+/// The inode that several files share; [`UNASKED`]; or [`NONE`].
 static SHARED: AtomicU64 = AtomicU64::new(UNASKED);
 const UNASKED: u64 = u64::MAX;
 const NONE: u64 = 0;
-/// Numbers of ours, which are no inodes.
+/// Bit of numbers of ours, which inodes do not have.
 const OURS: u64 = 1 << 63;
 static LAST: AtomicU64 = AtomicU64::new(OURS);
-/// Behind a ring's head, which has a cache line of its own (struct io_uring).
+/// Offset of padding behind a ring's head, which has a cache line of its own (struct io_uring).
 const PADDING: u64 = 8;
 const CACHE_LINE: u32 = 64;
 
-/// Makes a ring known, whose memory is mapped at `sq`; its identity from now on.
+/// Gives an identity to a ring whose memory is mapped at `sq`, and returns it.
 pub fn give(fd: i32, p: &u::io_uring_params, sq: u64) -> Option<u64> {
     if SHARED.load(Relaxed) == UNASKED {
         SHARED.store(shared().unwrap_or(NONE), Relaxed);
@@ -38,7 +38,7 @@ pub fn give(fd: i32, p: &u::io_uring_params, sq: u64) -> Option<u64> {
     Some(number)
 }
 
-/// The identity of what a descriptor leads to; `None`: nothing, or a file that has none of its own.
+/// The identity of a descriptor's file; `None` if there is no file, or none of its own identity.
 pub fn of(fd: i32) -> Option<u64> {
     let ino = inode(fd)?;
     if ino != SHARED.load(Relaxed) {
@@ -53,7 +53,7 @@ pub fn of(fd: i32) -> Option<u64> {
 
 const PAGE: u64 = 4096;
 
-/// The inode of a file without a name that is no ring.
+/// The inode of a file that has no name and is not a ring.
 fn shared() -> Option<u64> {
     // SAFETY: a fresh descriptor, which is closed again.
     unsafe {
@@ -72,7 +72,7 @@ fn inode(fd: i32) -> Option<u64> {
     Some(stat.st_ino as u64)
 }
 
-/// Maps a ring's memory, which a forked child does not get.
+/// Maps a ring's memory, which a forked child does not inherit.
 pub fn view(fd: i32, len: u64, offset: u64) -> Option<u64> {
     let (prot, how) = (
         k::PROT_READ | k::PROT_WRITE,

@@ -1,11 +1,11 @@
-//! Old values of watched bytes that a request may write to, for as long as it is in flight.
+//! Old values of watched bytes that a request may write to, kept while it is in flight.
 
 use ulpf_lib::TargetAddr;
 
 use crate::global::g;
 use crate::syscalls::scratch::Kept;
 
-/// In a mapping of its own; 0 where nothing is watched.
+/// Saves old values in a new mapping; 0 if no byte is watched.
 pub fn keep(spans: &mut dyn Iterator<Item = (u64, u64)>) -> u64 {
     let mut kept = 0;
     for (at, len) in spans {
@@ -28,7 +28,7 @@ pub fn free(kept: u64) {
     ulpf_lib::arena::unmap_anonymous(kept as *mut u8, Kept::APART);
 }
 
-/// Is any of it watched?
+/// True if some byte of it is watched.
 pub fn watched(at: u64, len: u64) -> bool {
     len != 0 && at.checked_add(len).is_some() && g().watchlist().any_overlap(TargetAddr(at), len)
 }

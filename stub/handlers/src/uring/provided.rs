@@ -1,9 +1,11 @@
-//! Buffers that the program gives to a ring, of which each request takes one when it has something to write to it: by a
-//! request (IORING_OP_PROVIDE_BUFFERS) or in a ring of descriptors (IORING_REGISTER_PBUF_RING). Each is noted as a
-//! request of its own would be, `GIVEN` beside its ring, by its group and number: it is in flight until a completion names it.
+//! Buffers that the program gives to a ring. A request takes one when it has data to write to it. The program gives
+//! them by a request (IORING_OP_PROVIDE_BUFFERS) or in a ring of descriptors (IORING_REGISTER_PBUF_RING). Each buffer
+//! is noted like a request, with `GIVEN` in its ring's number, by its group and number. It is in flight until a
+//! completion names it.
 //!
 //! A ring of descriptors is in the program's memory, and the program fills it without a call. The kernel gets one of
-//! ours, which is filled from it, with the addresses of the alias, whenever a thread enters the kernel for the ring.
+//! ours. Whenever a thread enters the kernel for the ring, ours is filled from the program's, with the addresses of the
+//! alias.
 
 use core::sync::atomic::{AtomicU16, Ordering::*};
 
@@ -14,9 +16,9 @@ use super::span::{GIVEN, key};
 use crate::runtime::memory;
 use crate::syscalls::vectors::{IoVec, cut};
 
-/// How many rings of descriptors there may be.
+/// Limit of rings of descriptors.
 const MOST: usize = 256;
-/// Where the program's tail is, in the first descriptor.
+/// Offset of the program's tail, in the first descriptor.
 const TAIL: u64 = 14;
 
 /// struct io_uring_buf
@@ -29,7 +31,7 @@ struct Descriptor {
     _tail: u16,
 }
 
-/// Notes one: `false` if there is no room.
+/// Notes a buffer. Returns `false` if there is no room.
 pub fn note(flight: &mut Flight, ring: u8, request: u32, key: u64, at: u64, len: u64) -> bool {
     let added = flight.add(Span {
         at,
@@ -49,9 +51,9 @@ pub fn note(flight: &mut Flight, ring: u8, request: u32, key: u64, at: u64, len:
 pub struct Descriptors {
     pub ring: u8,
     pub group: u16,
-    /// Zero: none.
+    /// Entries of the ring, or 0 if this slot is free.
     pub entries: u32,
-    /// How far they have been handed on.
+    /// Position up to which they have been handed on.
     tail: u16,
     theirs: u64,
     ours: u64,
@@ -76,7 +78,7 @@ impl Given {
         free.map(|free| *free = d).is_some()
     }
 
-    /// The ones of a ring, or one of them.
+    /// Removes the descriptors of a ring, or those of one group.
     pub fn remove(&mut self, ring: u8, group: Option<u16>) {
         let which = |d: &&mut Descriptors| {
             d.entries != 0 && d.ring == ring && group.is_none_or(|group| d.group == group)
@@ -87,7 +89,7 @@ impl Given {
         });
     }
 
-    /// Hands on what the program has added to the descriptors of a ring.
+    /// Hands on the descriptors that the program has added to a ring.
     pub fn hand_on(&mut self, flight: &mut Flight, ring: u8) {
         let its = self
             .0
@@ -98,7 +100,7 @@ impl Given {
 }
 
 impl Descriptors {
-    /// A ring of ours beside that of the program.
+    /// Creates a ring of ours besides that of the program.
     pub fn new(ring: u8, group: u16, entries: u32, theirs: u64) -> Option<Descriptors> {
         let d = Descriptors {
             ring,
@@ -145,9 +147,9 @@ impl Descriptors {
             if !note(flight, self.ring, request, number, d.addr, part.len) {
                 break;
             }
-            // Of one that is not in one piece the first is offered.
+            // If a buffer is not in one piece, its first piece is offered.
             (d.addr, d.len) = (part.base, part.len as u32);
-            // SAFETY: within our ring; the tail, which stands in the first one, is written below.
+            // SAFETY: within our ring; the tail, in the first descriptor, is written below.
             unsafe {
                 let to = (self.ours + offset) as *mut u64;
                 to.write_volatile(d.addr);

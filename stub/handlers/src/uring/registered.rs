@@ -1,18 +1,18 @@
-//! Rings that a thread has registered with itself (IORING_REGISTER_RING_FDS): it names them by a number that is no
-//! descriptor, and the kernel keeps them until the thread takes that back or ends.
+//! Rings that a thread has registered with itself (IORING_REGISTER_RING_FDS). The thread names them by a number that is
+//! not a descriptor, and the kernel keeps them until the thread unregisters them or ends.
 
 use linux_raw_sys::errno::ESRCH;
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
-/// More are not noted, so that their threads are refused.
+/// Limit of registered rings; further registrations are refused.
 pub const MOST: usize = 256;
 
 #[derive(Clone, Copy)]
 struct One {
     tid: i32,
     number: u32,
-    /// Zero: none.
+    /// Identity of the ring, or 0 if this slot is free.
     ring: u64,
 }
 
@@ -33,7 +33,7 @@ impl Registered {
             .map(|one| one.ring)
     }
 
-    /// Is there room for so many?
+    /// True if there is room for this many.
     pub fn room(&mut self, many: u64) -> bool {
         self.0
             .iter_mut()
@@ -54,7 +54,7 @@ impl Registered {
         self.0.iter_mut().filter(here).for_each(|one| one.ring = 0);
     }
 
-    /// Does a thread keep the ring?
+    /// True if a thread keeps the ring.
     pub fn keeps(&mut self, ring: u64) -> bool {
         let mut its = self.0.iter_mut().filter(|one| one.ring == ring);
         its.any(|one| {
@@ -65,9 +65,9 @@ impl Registered {
 }
 
 impl One {
-    /// Nothing is left of what a thread has registered that has ended.
+    /// Frees the slot of a thread that has ended.
     fn bury(&mut self) {
-        // SAFETY: no signal, only the question whether the thread is there.
+        // SAFETY: no signal, only a check that the thread exists.
         let gone =
             unsafe { sys!(k::__NR_getpid).and_then(|pid| sys!(k::__NR_tgkill, pid, self.tid, 0)) };
         if gone == Err(sys::Errno(ESRCH as i32)) {

@@ -1,7 +1,7 @@
-//! The rings of the program: what io_uring_setup(2) has made, and our own view of their memory.
+//! The rings of the program, created by io_uring_setup(2), and our own view of their memory.
 //!
-//! A ring is known by its file ([`identity`]), so that descriptors may be duplicated, closed and used again. Our view
-//! would keep a ring alive whose last descriptor is gone: [`bury`] looks after every call that can close one.
+//! A ring is known by its file ([`identity`]), so descriptors may be duplicated, closed and used again. Our view would
+//! keep a ring alive after its last descriptor: [`bury`] checks after every call that can close one.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
@@ -18,7 +18,7 @@ pub const RINGS: usize = 64;
 /// There has been a ring: calls that may close it come to the stub.
 pub static SOME: AtomicBool = AtomicBool::new(false);
 
-/// A registered buffer: where the program has it, its length, where the kernel has been told it is.
+/// A registered buffer: the program's address, the length, and the address that the kernel has got.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Fixed {
@@ -29,13 +29,13 @@ pub struct Fixed {
 
 #[derive(Clone, Copy)]
 pub struct Ring {
-    /// What tells it from other files ([`identity`]). Zero: none.
+    /// Identity of the ring's file ([`identity`]), or 0 if this slot is free.
     pub identity: u64,
     pub fd: i32,
     pub flags: u32,
-    /// The program has asked for a thread that polls it; there is none.
+    /// The program has asked for a thread that polls it, but the ring has no such thread.
     pub polled: bool,
-    /// A wait may be given the time at which it ends.
+    /// The kernel accepts an absolute end time for a wait.
     pub until: bool,
     sq: u64,
     sq_len: u64,
@@ -45,9 +45,9 @@ pub struct Ring {
     cq_entries: u32,
     sq_off: [u32; 3],
     cq_off: [u32; 2],
-    /// How far its completions have been looked at.
+    /// Position up to which its completions have been read.
     pub seen: u32,
-    /// Completions have been missed, or requests not been noted: all of it may be in flight.
+    /// Completions have been missed, or requests have not been noted: all memory may be in flight.
     pub lost: bool,
     /// A request completes more than once, or silently: completions cannot be counted.
     pub many: bool,
@@ -79,7 +79,7 @@ impl Ring {
         fixed_len: 0,
     };
 
-    /// Maps what the kernel shares with the program.
+    /// Maps the memory that the kernel shares with the program.
     pub fn new(fd: i32, p: &u::io_uring_params) -> Option<Ring> {
         let big = if p.flags & u::IORING_SETUP_CQE32 != 0 {
             32
@@ -122,7 +122,8 @@ impl Ring {
         })
     }
 
-    /// Says that the thread that polls it sleeps. The kernel, which knows of none, leaves that as it is.
+    /// Marks its polling thread as asleep. The kernel's ring has no such thread, so the kernel leaves the flag
+    /// unchanged.
     pub fn polls(&mut self, p: &u::io_uring_params) {
         self.polled = true;
         self.word(p.sq_off.flags)
@@ -142,7 +143,7 @@ impl Ring {
     pub fn completed(&self) -> u32 {
         self.word(self.cq_off[0]).load(Acquire)
     }
-    /// Where the request at this position of the submission queue stands; `None` where the kernel drops it.
+    /// Address of the request at this position of the submission queue; `None` if the kernel drops it.
     pub fn sqe(&self, position: u32) -> Option<u64> {
         let at = position & (self.entries - 1);
         let n = match self.flags & u::IORING_SETUP_NO_SQARRAY != 0 {
@@ -177,7 +178,7 @@ impl Ring {
             )
         }
     }
-    /// How many completions can be looked at together.
+    /// The number of completions that can be read at once.
     pub fn window(&self) -> u32 {
         self.cq_entries
     }
@@ -193,7 +194,7 @@ impl Ring {
         }
         (self.fixed, self.fixed_len) = (core::ptr::null_mut(), 0);
     }
-    /// It has found no room in the table.
+    /// Drops a ring for which there was no room in the table.
     pub fn give_up(mut self) {
         self.end();
     }
@@ -205,7 +206,7 @@ impl Ring {
     }
 }
 
-/// All that is known of rings, and of requests in flight.
+/// The state of rings, and of requests in flight.
 pub struct State {
     pub rings: [Ring; RINGS],
     pub flight: Flight,
@@ -223,7 +224,7 @@ impl State {
         Some(n)
     }
 
-    /// The ring that a thread names by a number of its own.
+    /// The ring that a thread names by a registered number.
     pub fn registered(&mut self, tid: i32, number: u32) -> Option<usize> {
         let file = self.registered.find(tid, number)?;
         self.rings.iter().position(|r| r.identity == file)
@@ -239,7 +240,7 @@ impl State {
         }
     }
 
-    /// Rings that no descriptor of the program leads to any more end, and what was in flight in them with them.
+    /// Removes rings that no descriptor of the program leads to any more, along with their requests in flight.
     pub fn bury(&mut self) {
         for n in 0..RINGS {
             let Some(ring) = self.rings.get_mut(n).filter(|r| r.identity != 0) else {
@@ -262,14 +263,14 @@ impl State {
 }
 
 impl State {
-    /// What happens to a request of the ring is not known any more.
+    /// Records that the fate of a request of the ring is not known.
     pub fn lose(&mut self, n: usize) {
         if let Some(ring) = self.rings.get_mut(n) {
             ring.lost = true;
         }
     }
 
-    /// May a request in flight, or one to come, touch a stretch that the kernel has got?
+    /// True if a request in flight, or a later one, may touch memory that the kernel has got.
     pub fn holds(&mut self, start: u64, end: u64) -> bool {
         let held = |r: &Ring| {
             (0..r.fixed_len)
@@ -281,7 +282,7 @@ impl State {
             || self.flight.meets(start, end)
     }
 
-    /// A completion with this number is posted to a ring, by a request to another one.
+    /// Notes a completion with this number that a request to another ring posts to a ring.
     pub fn posts(&mut self, fd: i32, request: u32, number: u64) {
         let Some(n) = self.find(fd) else { return };
         if self
@@ -295,7 +296,7 @@ impl State {
         }
     }
 
-    /// Looks at the completions that have come, and hands on the buffers that the program has given.
+    /// Reads new completions, and hands on the buffers that the program has given.
     pub fn exchange(&mut self) {
         self.mark();
         for (n, _) in self
@@ -308,7 +309,7 @@ impl State {
         }
     }
 
-    /// Looks at the completions that have come.
+    /// Reads new completions.
     pub fn mark(&mut self) {
         for n in 0..RINGS {
             let Some(ring) = self.rings.get(n).copied().filter(|r| r.identity != 0) else {
@@ -326,7 +327,7 @@ impl State {
                 self.flight.complete(n as u8, user_data, result, flags);
                 seen = seen.wrapping_add(1);
             }
-            // As many as were submitted: none is in flight.
+            // As many as were submitted: no request is in flight.
             if lost && !ring.many && ring.submitted == done {
                 lost = false;
                 self.flight.ring_done(n as u8);
@@ -338,7 +339,7 @@ impl State {
     }
 }
 
-/// Has the program asked for a thread that polls the ring?
+/// True if the program has asked for a thread that polls the ring.
 pub fn polled(n: usize) -> bool {
     with(|state| state.rings.get(n).is_some_and(|r| r.polled))
 }
@@ -360,7 +361,8 @@ static STATE: Guarded = Guarded(core::cell::UnsafeCell::new(State {
 }));
 static LOCK: Lock = Lock::open();
 
-/// Runs `f` while no other thread does. `f` asks nothing of the stub's task: with the world at rest nobody is in there.
+/// Runs `f` under the lock. `f` makes no request to the stub's task: while the world is stopped, no thread holds the
+/// lock.
 pub fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
     let _locked = LOCK.lock();
     // SAFETY: the lock is ours.

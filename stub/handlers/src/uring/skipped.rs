@@ -1,12 +1,12 @@
-//! Requests whose completion is not told when they succeed (IOSQE_CQE_SKIP_SUCCESS). One that is linked to another is
-//! known to have ended when that one has. Of any other nothing is heard: it is taken as in flight until so many later
-//! ones of its sort have been submitted.
+//! Requests that post no completion when they succeed (IOSQE_CQE_SKIP_SUCCESS). A request that is linked to another one
+//! has ended when that one has. Any other request is assumed to be in flight until `MOST` later ones of its kind have
+//! been submitted.
 
-/// So many.
+/// Later requests until one is assumed to have ended.
 const MOST: usize = 1024;
 
 pub struct Skipped {
-    /// Where the request is noted, and its number.
+    /// Span and number of the request.
     of: [(u32, u32); MOST],
     next: usize,
 }
@@ -17,7 +17,7 @@ impl Skipped {
         next: 0,
     };
 
-    /// The one that is too old now.
+    /// Adds a request. Returns the one that is too old now.
     pub fn push(&mut self, link: u32, request: u32) -> Option<(u32, u32)> {
         let slot = self.of.get_mut(self.next)?;
         let old = core::mem::replace(slot, (link, request));

@@ -2,42 +2,42 @@
 
 use ulpf_lib::AccessKind;
 
-/// Beside the number of a ring: a buffer that it has been given.
+/// Bit in the number of a ring, for a buffer that was given to it.
 pub const GIVEN: u8 = 1 << 7;
 
-/// A buffer of a group, as the number of a completion.
+/// The number under which a buffer of a group is noted.
 pub fn key(group: u16, number: u16) -> u64 {
     u64::from(group) << 16 | u64::from(number)
 }
 
-/// How much of a span a request touches, by its result.
+/// The part of a span that a request touches, by its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Moves {
-    /// All of it when it succeeds.
+    /// All of it, if the request succeeds.
     Whole,
-    /// As many bytes as the result says, in the order of the spans.
+    /// As many bytes as the result, in the order of the spans.
     Result,
-    /// So many bytes for each that the result counts.
+    /// This many bytes for each unit of the result.
     Times(u16),
 }
 
-/// In the order of a request's spans; what is said of the request stands in its first.
+/// A span; spans are in the request's order. The first one has the fields of the request.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Span {
     pub at: u64,
     pub len: u64,
     pub user_data: u64,
-    /// Old values of what is watched in the request.
+    /// Old values of watched bytes of the request.
     pub kept: u64,
     pub request: u32,
     /// The next span of the request.
     pub next: u32,
-    /// The next request of the list that this one is in; of one that is free, the next that is.
+    /// The next request of the list that this one is in; for a free span, the next free one.
     pub chain: u32,
-    /// How many requests with this number have completed, while others have not.
+    /// The number of completed requests with this number, while others with it have not completed.
     pub ended: u32,
-    /// The requests before and behind it that are linked with it: where they are, their numbers.
+    /// The linked requests before and behind it: span and number.
     pub before: (u32, u32),
     pub after: (u32, u32),
     pub result: i32,
@@ -46,27 +46,27 @@ pub struct Span {
     pub ring: u8,
     pub opcode: u8,
     pub moves: Moves,
-    /// The kernel has made a copy: nothing is held.
+    /// The kernel has made a copy: no memory is held.
     pub copied: bool,
     pub kind: AccessKind,
     pub live: bool,
-    /// The first of its request.
+    /// The first span of its request.
     pub first: bool,
     /// Completed, and not reported yet.
     pub done: bool,
-    /// How much was touched is known.
+    /// The exact number of touched bytes is known.
     pub known: bool,
-    /// Only its failure is told (IOSQE_CQE_SKIP_SUCCESS).
+    /// Only its failure posts a completion (IOSQE_CQE_SKIP_SUCCESS).
     pub skips: bool,
-    /// If it succeeds, all of it is touched: otherwise what is linked to it would not be done. The result, then.
+    /// If it succeeds, it transfers everything, since a short transfer would break its chain. `all` is its result then.
     pub whole: bool,
     pub all: i32,
-    /// How much was touched, if anything.
+    /// The number of touched bytes, if any.
     pub touched: Option<u64>,
 }
 
 impl Span {
-    /// Of a request without any.
+    /// A span for a request without memory.
     pub fn without_memory(ring: u8, request: u32, user_data: u64) -> Span {
         Span {
             at: 0,
@@ -97,12 +97,12 @@ impl Span {
         }
     }
 
-    /// The first span of a request in flight.
+    /// True for the first span of a request in flight.
     pub fn waits(&self) -> bool {
         self.live && self.first && !self.done
     }
 
-    /// Its request has this result, of which so many bytes are left for this and the following spans.
+    /// Sets the result of its request; `left` bytes of it remain for this span and the following ones.
     pub fn ends(&mut self, result: i32, left: &mut u64) {
         (self.done, self.result) = (true, result);
         let n = match self.moves {

@@ -1,4 +1,4 @@
-//! What completions have written and read: hits.
+//! Hits of completed requests, by the kernel's writes and reads.
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -18,10 +18,10 @@ use crate::uring::rings::{State, with};
 
 static LOOKING: AtomicBool = AtomicBool::new(false);
 
-/// What has completed since somebody last looked: hits of what the kernel has written and read.
+/// Reports the hits of requests that have completed since the last look.
 pub fn look(t: Current, uc: &mut UContext) {
     with(State::exchange);
-    // One thread at a time: old values of a request belong to all its spans.
+    // One thread at a time: the old values of a request are shared by all its spans.
     if LOOKING.swap(true, Acquire) {
         return;
     }

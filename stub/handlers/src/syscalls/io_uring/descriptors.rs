@@ -32,13 +32,13 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args, ring: usize) -
         return EFAULT;
     };
     if r.flags != 0 {
-        // Memory of the kernel's, or buffers that are taken piece by piece.
+        // Memory of the kernel, or buffers that are taken piece by piece.
         park::tell(t, uc, &REFUSED);
         return EINVAL;
     }
     let fits = r.entries.is_power_of_two() && r.entries < 1 << 16 && a[3] as u32 == 1;
     if !fits || r.addr == 0 || r.addr % 4096 != 0 {
-        return made(t, uc, nr, a, &r); // the kernel says what is wrong
+        return made(t, uc, nr, a, &r); // the kernel reports the error
     }
     let end = r.addr.saturating_add(u64::from(r.entries) * 16);
     let there = |at: u64| memory::get::<u64>(at).is_some();
@@ -58,7 +58,7 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args, ring: usize) -
         return result;
     }
     if !with(|state| state.given.add(d)) {
-        // IORING_UNREGISTER_PBUF_RING follows in the list.
+        // IORING_UNREGISTER_PBUF_RING is the next number.
         raw(nr, &[a[0], a[1] + 1, &raw const given as u64, 1, 0, 0]);
         d.give_up();
         return ENOMEM;

@@ -1,4 +1,4 @@
-//! io_uring_enter(2): requests are handed to the kernel, completions waited for.
+//! io_uring_enter(2): hands requests to the kernel, and waits for completions.
 
 use linux_raw_sys::io_uring as u;
 use ulpf_lib::sys::failure::{EBADF, EINVAL, EOPNOTSUPP};
@@ -22,7 +22,7 @@ const ENTER: u64 = (u::IORING_ENTER_GETEVENTS
     | u::IORING_ENTER_ABS_TIMER
     | u::IORING_ENTER_NO_IOWAIT) as u64;
 
-/// The ring that is meant by a descriptor, or by the number of one that the thread has registered.
+/// The ring of a descriptor, or of a number that the thread has registered.
 pub fn find(t: Current, which: u64, registered: bool) -> Option<usize> {
     with(|state| match registered {
         true => state.registered(t.tid(), which as u32),

@@ -12,7 +12,7 @@ use crate::uring::span::key;
 const RECV_MULTISHOT: u16 = 2;
 
 impl Sqe {
-    /// IORING_OP_PROVIDE_BUFFERS: a buffer that is given, where it is, its length.
+    /// The `n`th buffer of IORING_OP_PROVIDE_BUFFERS: key, address, length.
     pub fn given(&self, n: u32) -> (u64, u64, u64) {
         let number = (self.off as u16).wrapping_add(n as u16);
         let at = self.addr + u64::from(n) * u64::from(self.len);
@@ -21,13 +21,13 @@ impl Sqe {
 }
 
 impl Rewriter<'_> {
-    /// Buffers that requests to come may take.
+    /// Notes the buffers that later requests may take.
     pub fn gives_buffers(&mut self) -> Result<(), No> {
         let (many, len) = (self.sqe.fd as u32, u64::from(self.sqe.len));
         let total = u64::from(many) * len;
         let wrong = many == 0 || many > 1 << 16 || self.sqe.off > u16::MAX.into();
         if wrong || len == 0 || self.sqe.addr.checked_add(total).is_none() {
-            return Ok(()); // the kernel says what is wrong
+            return Ok(()); // the kernel reports the error
         }
         if !self.flight.room(u64::from(many) + 1) {
             self.full = true;
@@ -65,10 +65,10 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// The header of a receive into a buffer that is taken: with its vector, of which only the length counts.
+    /// The header of a receive into a provided buffer: with its vector, of which only the length counts.
     fn recvmsg_into(&mut self) -> Result<(), No> {
         if self.many {
-            // What is received besides goes into the buffer, too; the header is read once.
+            // The buffer also gets the name and control data; the header is read once.
             let Some(mut m) = memory::get::<MsgHdr>(self.sqe.addr) else {
                 return Ok(());
             };

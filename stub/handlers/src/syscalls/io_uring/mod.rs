@@ -1,4 +1,4 @@
-//! The three calls of io_uring; `crate::uring` says how it works.
+//! The three calls of io_uring; `crate::uring` describes the method.
 
 pub mod completions;
 mod descriptors;

@@ -1,9 +1,9 @@
-//! What the requests of io_uring point to: each address in guarded or moved memory becomes that of the alias, in the
-//! request that the kernel gets, and every stretch of memory is noted.
+//! Rewrites the addresses in requests of io_uring. Each address in guarded or moved memory becomes that of the alias,
+//! in the request that the kernel gets, and every stretch of memory is noted.
 //!
-//! What the kernel copies when it takes a request (paths, times, names of sockets, vectors: IORING_FEAT_SUBMIT_STABLE)
-//! may stand in a copy of ours. Data, and what is written at the completion, may not: if that is not in one piece, it
-//! becomes a vector, or the request fails as on a kernel that does not know it.
+//! Memory that the kernel copies when it takes a request (paths, times, names of sockets, vectors:
+//! IORING_FEAT_SUBMIT_STABLE) may be replaced by a copy of ours. Data, and memory written at the completion, may not.
+//! If such memory is not in one piece, it becomes a vector, or the request fails as on a kernel that does not have it.
 
 use linux_raw_sys::io_uring::io_uring_op::*;
 use ulpf_lib::AccessKind::{self, Read, ReadWrite, Write};
@@ -36,8 +36,8 @@ pub struct Sqe {
     pub pad: u64,
 }
 
-/// The program's msghdr, which the kernel writes to at the completion: its pointers are changed in place, and put
-/// back when the kernel has taken the request.
+/// The program's msghdr, to which the kernel writes at the completion. Its pointers are changed in place, and restored
+/// when the kernel has taken the request.
 #[derive(Clone, Copy)]
 pub struct Message {
     pub at: u64,
@@ -58,13 +58,13 @@ pub struct Rewriter<'a> {
     pub message: Option<Message>,
     /// It completes more than once.
     pub many: bool,
-    /// There was no room for it, or for its note.
+    /// There was no room for it, or for its spans.
     pub full: bool,
     /// The group of buffers that it takes from, or gives to.
     pub group: Option<u16>,
-    /// How many it gives.
+    /// The number of buffers that it gives.
     pub gives: u32,
-    /// It posts a completion to this ring, with its number there.
+    /// The ring to which it posts a completion, and the number there.
     pub posts: Option<(i32, u64)>,
 }
 
@@ -82,28 +82,28 @@ const MSG_NOSIGNAL: u32 = 0x4000;
 const PATH_MAX: usize = 4096;
 const SOCKADDR: u64 = 128;
 
-/// Where all of a stretch is for the kernel, if it is in one piece.
+/// The kernel's address of a stretch, if that is in one piece.
 pub fn in_one_piece(at: u64, len: u64, kind: AccessKind) -> Option<u64> {
     let mut to = at;
     let n = cut(IoVec { base: at, len }, kind, &mut |part| to = part.base);
     (n == 1).then_some(to)
 }
 
-/// How many vectors the kernel gets for this one.
+/// The number of vectors that replace this one for the kernel.
 fn pieces(v: IoVec, kind: AccessKind) -> u64 {
     cut(v, kind, &mut |_| {})
 }
 
-/// Vectors of what the kernel gets.
+/// Vectors for the kernel.
 pub struct Vectors {
     to: *mut IoVec,
     n: u64,
 }
 
 impl Vectors {
-    /// One that is in one piece.
+    /// Adds a vector that is in one piece.
     pub fn push(&mut self, v: IoVec) {
-        // SAFETY: there is room for all.
+        // SAFETY: there is room for all vectors.
         unsafe { self.to.add(self.n as usize).write(v) };
         self.n += 1;
     }
@@ -112,7 +112,7 @@ impl Vectors {
         cut(v, kind, &mut |part| self.push(part));
     }
 
-    /// Their address, and how many there are.
+    /// Address and number of the vectors.
     pub fn done(self) -> (u64, u64) {
         (self.to as u64, self.n)
     }
@@ -159,7 +159,7 @@ impl Rewriter<'_> {
         if added { Ok(()) } else { Err(No) }
     }
 
-    /// What the kernel holds until the completion.
+    /// Notes memory that the kernel holds until the completion.
     pub fn hold(&mut self, at: u64, len: u64, kind: AccessKind) -> Result<u64, No> {
         if at == 0 {
             return Ok(0);
@@ -169,7 +169,7 @@ impl Rewriter<'_> {
         Ok(to)
     }
 
-    /// What the kernel copies when it takes the request.
+    /// Notes memory that the kernel copies when it takes the request.
     pub fn copied(&mut self, at: u64, len: u64) -> Result<u64, No> {
         if at == 0 || len == 0 {
             return Ok(at);
@@ -178,7 +178,7 @@ impl Rewriter<'_> {
         if let Some(to) = in_one_piece(at, len, Read) {
             return Ok(to);
         }
-        // Not readable: the kernel says so.
+        // Not readable: the kernel reports the error.
         Ok(self.s.copy(at, len).unwrap_or(at))
     }
 
@@ -189,10 +189,10 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Vectors for the kernel.
+    /// Makes vectors for the kernel.
     fn vectors(&mut self, at: u64, count: u64, kind: AccessKind) -> Result<(u64, u64), No> {
         if count == 0 || count > IOV_MAX {
-            return Ok((at, count)); // the kernel says what is wrong
+            return Ok((at, count)); // the kernel reports the error
         }
         self.add(at, count * 16, Read, Moves::Whole, true)?;
         let vector = |i: u64| memory::get::<IoVec>(at.wrapping_add(i * 16));
@@ -204,7 +204,7 @@ impl Rewriter<'_> {
             n += pieces(v, kind);
         }
         let mut vectors = self.vectors_for(n)?;
-        // Another thread may be changing them: no more than there is room for.
+        // Another thread may be changing them: uses no more than there is room for.
         for v in (0..count).filter_map(vector) {
             if v.len > 0 {
                 self.note(v.base, v.len, kind, Moves::Result)?;
@@ -217,7 +217,7 @@ impl Rewriter<'_> {
         Ok(vectors.done())
     }
 
-    /// A buffer: in one piece, or as a vector by another operation. `true`: it has become one.
+    /// A buffer in one piece, or the vectors that replace it in another operation.
     fn data(&mut self, kind: AccessKind) -> Result<Option<(u64, u64)>, No> {
         let (at, len) = (self.sqe.addr, self.sqe.len as u64);
         if len == 0 {
@@ -265,12 +265,12 @@ impl Rewriter<'_> {
             self.note(at, len, kind, Moves::Result)?;
             self.sqe.addr = b.given + (at - b.at);
         } else if b.given != b.at {
-            self.sqe.addr = 0; // outside: EFAULT, as it would be
+            self.sqe.addr = 0; // outside of the buffer: EFAULT, as without us
         }
         Ok(())
     }
 
-    /// send and recv become sendmsg and recvmsg where their buffer is not in one piece.
+    /// send and recv become sendmsg and recvmsg if their buffer is not in one piece.
     pub fn socket(&mut self, kind: AccessKind, with_message: u8) -> Result<(), No> {
         if self.sqe.ioprio & !(POLL_FIRST | ZC_REPORTS) != 0 {
             return Err(No);
@@ -346,7 +346,7 @@ impl Rewriter<'_> {
         })
     }
 
-    /// The header of a receive, which the kernel writes to, too; `vector`: what becomes of what it leads to.
+    /// The header of a receive, to which the kernel writes, too; `vector` rewrites the vector.
     pub fn receive(
         &mut self,
         vector: impl FnOnce(&mut Self, &mut MsgHdr) -> Result<(), No>,
@@ -366,7 +366,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// Changes the request.
+    /// Rewrites the request.
     pub fn rewrite(&mut self) -> Result<(), No> {
         if self.sqe.flags & BUFFER_SELECT != 0 {
             self.takes_buffer()?;
@@ -465,7 +465,7 @@ impl Rewriter<'_> {
         self.noted()
     }
 
-    /// Of a request without memory there is a note, too: it shares its number with others, perhaps.
+    /// A request without memory is noted, too, since others may have the same number.
     fn noted(&mut self) -> Result<(), No> {
         match self.first {
             true => self.add(0, 0, Read, Moves::Whole, true),
@@ -474,7 +474,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// Operations that point nowhere.
+/// Operations without pointers.
 fn without_memory(code: u32) -> bool {
     const ALL: &[linux_raw_sys::io_uring::io_uring_op] = &[
         IORING_OP_NOP,
@@ -496,7 +496,7 @@ fn without_memory(code: u32) -> bool {
     ALL.iter().any(|op| *op as u32 == code)
 }
 
-/// Is the operation one of those that are served?
+/// True if the operation is served.
 pub fn is_served(code: u8) -> bool {
     use linux_raw_sys::io_uring::io_uring_op as op;
     const WITH: &[op] = &[

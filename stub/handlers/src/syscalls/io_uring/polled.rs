@@ -1,6 +1,7 @@
-//! Rings with a polling thread (IORING_SETUP_SQPOLL). A thread of the kernel would take requests as the program has
-//! written them, so there is none: the ring says all the time that its thread sleeps (IORING_SQ_NEED_WAKEUP, which
-//! nobody but that thread touches), the program calls to wake it, and the call hands over all requests that are there.
+//! Rings with a polling thread (IORING_SETUP_SQPOLL). A thread of the kernel would take the program's requests
+//! unchanged, so these rings have none. Instead the ring always claims that its thread sleeps (IORING_SQ_NEED_WAKEUP,
+//! which only that thread would change). So the program calls the kernel to wake it, and the call hands over all
+//! requests.
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::io_uring as u;
@@ -16,13 +17,14 @@ use crate::syscalls::call::{ABANDONED, Args, raw};
 use crate::uring::held::REFUSED;
 use crate::uring::rings::with;
 
-/// What the kernel's ring has not: its completions come by themselves, and every thread may wake the one that polls.
+/// Flags that the kernel's ring does not get: its completions come by themselves, and every thread may wake the polling
+/// one.
 const WITHOUT: u32 = u::IORING_SETUP_SQPOLL
     | u::IORING_SETUP_SQ_AFF
     | u::IORING_SETUP_IOPOLL
     | u::IORING_SETUP_SINGLE_ISSUER;
 
-/// What the kernel says to such a ring, and the parameters of the one that it gets instead.
+/// The kernel's verdict on such a ring, and the parameters of the ring that replaces it.
 pub fn instead(entries: u64, p: &u::io_uring_params) -> Result<u::io_uring_params, i64> {
     let mut given = *p;
     if !attaches(p) {
@@ -32,7 +34,7 @@ pub fn instead(entries: u64, p: &u::io_uring_params) -> Result<u::io_uring_param
     Ok(given)
 }
 
-/// The thread of another such ring is wanted.
+/// True if the program asks for the thread of another such ring.
 fn attaches(p: &u::io_uring_params) -> bool {
     let polled = |fd| {
         with(|state| {
@@ -44,7 +46,7 @@ fn attaches(p: &u::io_uring_params) -> bool {
     p.flags & u::IORING_SETUP_ATTACH_WQ != 0 && polled(p.wq_fd as i32)
 }
 
-/// The kernel checks flags, processor and rights itself: a ring for a moment.
+/// Creates the ring for a moment, so that the kernel checks flags, processor and rights.
 fn tried(entries: u64, mut p: u::io_uring_params) -> Result<(), i64> {
     let fd = raw(
         k::__NR_io_uring_setup as u64,
@@ -57,8 +59,8 @@ fn tried(entries: u64, mut p: u::io_uring_params) -> Result<(), i64> {
     Ok(())
 }
 
-/// All requests that are there, as the thread would take them: a request that fails does not keep those behind it.
-/// `how`: is it named by a descriptor, or as one that is registered?
+/// Takes all requests, as the thread would: a request that fails does not keep back those behind it. `how` has the flag
+/// for a registered ring, in the form of io_uring_enter(2).
 pub fn take(t: Current, uc: &mut UContext, fd: u64, how: u64, ring: usize) -> i64 {
     let a = [fd, u64::from(u32::MAX), 0, how, 0, 0];
     let heads = || {
@@ -82,7 +84,7 @@ pub fn take(t: Current, uc: &mut UContext, fd: u64, how: u64, ring: usize) -> i6
     }
 }
 
-/// io_uring_enter(2): the thread is woken, the caller's number comes back to it whatever becomes of the requests.
+/// io_uring_enter(2) wakes the thread. It returns the caller's number, whatever becomes of the requests.
 pub fn enter(t: Current, uc: &mut UContext, nr: u64, a: &Args, ring: usize) -> i64 {
     if take(t, uc, a[0], a[3], ring) == EBADFD {
         return EBADFD; // not enabled yet

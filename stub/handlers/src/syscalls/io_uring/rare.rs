@@ -1,4 +1,4 @@
-//! Requests of rarer sorts: sends that do not copy, messages to other rings, advice, extended attributes.
+//! Rarer requests: zero-copy sends, messages to other rings, advice, extended attributes.
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::io_uring::io_uring_op::*;
@@ -76,7 +76,7 @@ impl Rewriter<'_> {
     ) -> Result<(u64, u64), No> {
         let buffer = self.ring.fixed(u32::from(self.sqe.buf));
         let Some(b) = buffer.filter(|_| count > 0 && count <= IOV_MAX) else {
-            return Ok((at, count)); // the kernel says what is wrong
+            return Ok((at, count)); // the kernel reports the error
         };
         self.add(at, count * 16, Read, Moves::Whole, true)?;
         let mut vectors = self.vectors_for(count)?;
@@ -91,7 +91,7 @@ impl Rewriter<'_> {
             }
             let base = match inside {
                 true => b.given + (v.base - b.at),
-                false if b.given != b.at => 0, // EFAULT, as it would be
+                false if b.given != b.at => 0, // EFAULT, as without us
                 false => v.base,
             };
             vectors.push(IoVec { base, len: v.len });
@@ -99,7 +99,7 @@ impl Rewriter<'_> {
         Ok(vectors.done())
     }
 
-    /// What changes nothing that a guard stands on.
+    /// Advice that does not affect guards.
     fn advice(&mut self) -> Result<(), No> {
         let (start, len) = (self.sqe.addr, u64::from(self.sqe.len));
         match self.sqe.how {
@@ -119,7 +119,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// An extended attribute: its name, its value, of a descriptor or a path.
+    /// An extended attribute: name and value, of a descriptor or a path.
     fn attribute(&mut self, written: bool) -> Result<(), No> {
         let sqe = *self.sqe;
         let len = u64::from(sqe.len);
@@ -136,7 +136,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// As much is written as the result says.
+    /// A buffer of which the kernel writes as many bytes as the result says.
     fn result_of(&mut self, at: u64, len: u64) -> Result<u64, No> {
         let to = in_one_piece(at, len, Write).ok_or(No)?;
         self.note(at, len, Write, Moves::Result)?;

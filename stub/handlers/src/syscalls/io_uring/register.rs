@@ -62,7 +62,7 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
         return result;
     }
-    // How much is read, and how much of it is written.
+    // The bytes that are read, and those of them that are written.
     let (len, written) = if is(IORING_REGISTER_FILES) {
         (count * 4, 0)
     } else if is(IORING_REGISTER_EVENTFD) || is(IORING_REGISTER_EVENTFD_ASYNC) {
@@ -114,7 +114,7 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         at if len == 0 || len > MOST => Some(at),
         at => in_one_piece(at, len, Read).or_else(|| s.copy(at, len)),
     };
-    // SAFETY: the copy has so many words.
+    // SAFETY: the copy has that many words.
     let words = unsafe { core::slice::from_raw_parts_mut(copy as *mut u64, (len / 8) as usize) };
     if is(IORING_REGISTER_FILES_UPDATE)
         && let [_, fds] = words
@@ -157,7 +157,7 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
     }
     if is(IORING_REGISTER_RING_FDS) || is(IORING_UNREGISTER_RING_FDS) {
-        // SAFETY: as many of them as the kernel has gone through.
+        // SAFETY: the kernel has processed that many of them.
         let rings =
             unsafe { core::slice::from_raw_parts(copy as *const [u64; 2], result as usize) };
         note(t, rings, is(IORING_REGISTER_RING_FDS));
@@ -179,7 +179,7 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     result
 }
 
-/// Rings that the thread has registered, or does not have any more: number and descriptor of each.
+/// Notes rings that the thread has registered, or has unregistered: number and descriptor of each.
 fn note(t: Current, rings: &[[u64; 2]], registered: bool) {
     with(|state| {
         for &[number, fd] in rings {
@@ -202,7 +202,7 @@ fn register_buffers(
 ) -> i64 {
     let count = a[3] as u32 as u64;
     if count == 0 || count > MOST_BUFFERS {
-        return call(t, uc, nr, a, a, 0); // the kernel says what is wrong
+        return call(t, uc, nr, a, a, 0); // the kernel reports the error
     }
     let Some(copy) = s.copy(a[2], count * 16) else {
         return EFAULT;

@@ -1,4 +1,4 @@
-//! io_uring_setup(2): a ring is made, and known from then on.
+//! io_uring_setup(2): creates a ring, which is known from then on.
 
 use core::sync::atomic::Ordering::*;
 
@@ -34,10 +34,10 @@ const SETUP: u32 = u::IORING_SETUP_IOPOLL
     | u::IORING_SETUP_SINGLE_ISSUER
     | u::IORING_SETUP_DEFER_TASKRUN
     | u::IORING_SETUP_NO_SQARRAY;
-/// Without these, a kernel is too old.
+/// Features that are required; kernels without them are too old.
 const NEEDED: u32 =
     u::IORING_FEAT_SINGLE_MMAP | u::IORING_FEAT_NODROP | u::IORING_FEAT_SUBMIT_STABLE;
-/// Receives of many buffers: not for the program.
+/// Receives into many buffers are not offered to the program.
 const HIDDEN: u32 = u::IORING_FEAT_RECVSEND_BUNDLE;
 const PARAMS: u64 = size_of::<u::io_uring_params>() as u64;
 

@@ -1,4 +1,4 @@
-//! Requests become those that the kernel can do beside guards, are handed to it, and become the program's again.
+//! Rewrites requests for the kernel, hands them over, and restores the program's requests.
 
 use linux_raw_sys::io_uring::io_uring_op::*;
 use ulpf_lib::sys::failure::{EAGAIN, EINVAL, ENOMEM};
@@ -16,7 +16,7 @@ const IO_LINK: u8 = 1 << 2;
 const IO_HARDLINK: u8 = 1 << 3;
 const CQE_SKIP: u8 = 1 << 6;
 
-/// A request that has been changed.
+/// A request that has been rewritten.
 #[derive(Clone, Copy)]
 struct Changed {
     at: u64,
@@ -24,7 +24,7 @@ struct Changed {
     message: Option<Message>,
 }
 
-/// What is being handed over.
+/// The requests that are being handed over.
 struct Batch<'a> {
     state: &'a mut State,
     s: &'a mut Scratch,
@@ -32,15 +32,15 @@ struct Batch<'a> {
     number: u8,
     changed: *mut Changed,
     count: usize,
-    /// There was one that is not served.
+    /// There was a request that is not served.
     refused: bool,
-    /// The request before is linked with the next one: where it is noted.
+    /// The span of the previous request, if it is linked with the next one.
     before: Option<u32>,
-    /// How many requests had been changed before the present chain.
+    /// The number of rewritten requests before the present chain.
     chain: usize,
 }
 
-/// Hands requests to the kernel; and whether there was one that is not served.
+/// Hands requests to the kernel. Also returns whether there was one that is not served.
 pub fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
     let mut s = Scratch::new(t);
     with(|state| {
@@ -87,8 +87,8 @@ pub fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
 }
 
 impl Batch<'_> {
-    /// Changes so many requests, or as many as there is room for: `None` if that is none at all. A chain stays whole: the
-    /// kernel gets what is before it, and the program hands over the rest later.
+    /// Rewrites `many` requests, or as many as there is room for; `None` if there is no room for any. A chain stays
+    /// whole: the kernel gets the requests before it, and the program hands over the rest later.
     fn fill(&mut self, head: u32, many: u32) -> Option<u32> {
         let mut start = 0;
         for i in 0..many {
@@ -107,7 +107,7 @@ impl Batch<'_> {
         Some(many)
     }
 
-    /// Changes one request and notes it; `false`: there is no room.
+    /// Rewrites one request and notes it; returns `false` if there is no room.
     fn change(&mut self, at: u64, request: u32) -> bool {
         // SAFETY: a request in our view of the ring.
         let was = unsafe { (at as *const Sqe).read_volatile() };
@@ -131,7 +131,7 @@ impl Batch<'_> {
         let served = rewriter.rewrite().is_ok();
         let (message, many, full) = (rewriter.message, rewriter.many, rewriter.full);
         let (group, gives, posts) = (rewriter.group, rewriter.gives, rewriter.posts);
-        // SAFETY: room for all.
+        // SAFETY: there is room for all.
         unsafe {
             let changed = Changed { at, was, message };
             self.changed.add(self.count).write(changed);
@@ -186,11 +186,11 @@ impl Batch<'_> {
         }
     }
 
-    /// The requests from this one on are the program's again.
+    /// Restores the program's requests from this one on.
     fn put_back(&mut self, from: usize) {
         while self.count > from {
             self.count -= 1;
-            // SAFETY: so many were written; a request in our view.
+            // SAFETY: written before; a request in our view.
             unsafe {
                 let c = *self.changed.add(self.count);
                 (c.at as *mut Sqe).write_volatile(c.was);
@@ -202,7 +202,7 @@ impl Batch<'_> {
     }
 }
 
-/// Does less than all, done, break a chain?
+/// True if a partial transfer breaks a chain.
 fn moves_all(opcode: u8) -> bool {
     const ALL: &[linux_raw_sys::io_uring::io_uring_op] = &[
         IORING_OP_READ,

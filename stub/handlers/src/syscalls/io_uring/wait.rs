@@ -18,7 +18,7 @@ pub const GETEVENTS: u64 = u::IORING_ENTER_GETEVENTS as u64;
 const EXT_ARG: u64 = u::IORING_ENTER_EXT_ARG as u64;
 const ABS_TIMER: u64 = u::IORING_ENTER_ABS_TIMER as u64;
 
-/// Waits for completions of a ring, and looks at them.
+/// Waits for completions of a ring, and reports their hits.
 pub fn wait_in(t: Current, uc: &mut UContext, nr: u64, a: &Args, ring: usize) -> i64 {
     let rest = [a[0], 0, a[2], a[3], a[4], a[5]];
     let until = with(|state| state.rings.get(ring).is_some_and(|r| r.until));
@@ -27,8 +27,8 @@ pub fn wait_in(t: Current, uc: &mut UContext, nr: u64, a: &Args, ring: usize) ->
     result
 }
 
-/// The waiting half of the call, with the signal mask and the time that the program gives it. `until`: the kernel takes
-/// the time at which it ends.
+/// The waiting half of the call, with the program's signal mask and time. `until`: the kernel accepts an absolute end
+/// time.
 pub fn wait(t: Current, uc: &mut UContext, nr: u64, a: &Args, until: bool) -> i64 {
     if a[3] & EXT_ARG == 0 {
         return with_mask(t, uc, nr, a, 4, None);
@@ -36,7 +36,7 @@ pub fn wait(t: Current, uc: &mut UContext, nr: u64, a: &Args, until: bool) -> i6
     // struct io_uring_getevents_arg: mask, its size and the shortest wait, time.
     let Some([mask_at, sizes, time_at]) = memory::get::<[u64; 3]>(a[4]).filter(|_| a[5] == 24)
     else {
-        return call(t, uc, nr, a, a, 0); // the kernel says what is wrong
+        return call(t, uc, nr, a, a, 0); // the kernel reports the error
     };
     let mut given = *a;
     let mut arg = [mask_at, sizes, time_at];
@@ -47,7 +47,7 @@ pub fn wait(t: Current, uc: &mut UContext, nr: u64, a: &Args, until: bool) -> i6
             None => return EFAULT,
         };
         if until && a[3] & ABS_TIMER == 0 && time[0] >= 0 && (0..NANOS).contains(&time[1]) {
-            // Made again after an interruption of ours, it ends when it would have ended.
+            // Made again after an interruption of ours, the call still ends at the same time.
             let end = clock::now() as i64 + time[1];
             time = [time[0].saturating_add(end / NANOS), end % NANOS];
             given[3] |= ABS_TIMER;
