@@ -1,8 +1,8 @@
 //! Models of the protocols that threads speak without locks.
 //!
 //! loom runs each model through the interleavings of its threads, with few preemptions (one to three, by model), and
-//! through the values that a load may return. A model runs
-//! the product's code from `ulpf-lib`, which is generic over its atomic cells (`ulpf_lib::sync`):
+//! through the values that a load may return. A model runs the product's code from `ulpf-lib`, which is generic over
+//! its atomic cells (`ulpf_lib::sync`):
 //!
 //! | model | code of the product |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `lock` | `ulpf-lib/src/sync/lock.rs` |
 //! | `patches` | `ulpf-lib/src/sync/rest.rs`; tables and code are mirrored |
 //!
-//! What stands around that code (signals, futexes, tables of code) is written here, and names what it mirrors. Each
-//! model says which changes of the product it was seen to fail for.
+//! The surroundings of that code (signals, futexes, tables of code) are modelled here, and each model names the code it
+//! mirrors. Each model also lists the changes of the product that made it fail.
 #![deny(unsafe_code)]
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The lock of code without a C library: `ulpf-lib/src/sync/lock.rs`.
 //!
-//! Seen to fail: `unlock` with `Relaxed`; `lock` that sleeps after it has stored 1 instead of 2; `unlock` that wakes
-//! nobody.
+//! Seen to fail: `unlock` with `Relaxed`; `lock` that sleeps after it has stored 1 instead of 2; `unlock` without a
+//! wake.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -13,7 +13,7 @@ use crate::words::{Futex, Table, Word32, check};
 struct Shared {
     word: Word32,
     futex: Futex,
-    /// What the lock protects.
+    /// Data that the lock protects.
     sum: Table,
 }
 

@@ -1,4 +1,5 @@
-//! Patches: code, bodies and their table change while the world rests, and a running thread uses them without locks.
+//! Patches: code, trampolines and their table change while the world is stopped, and a running thread uses them without
+//! locks.
 //!
 //! The stop is the product's (`ulpf-lib/src/sync/rest.rs`). The rest mirrors `Patches::put` and `Patches::remove`
 //! (`stub/task/src/control/patches.rs`), `patches::leave` (`stub/handlers/src/patches.rs`) and `ulpf_on_park`
@@ -11,13 +12,13 @@ use ulpf_lib::sync::rest::State;
 use crate::words::{Table, check};
 use crate::world::World;
 
-/// One patch. 1: there.
+/// One patch. 1: in place.
 struct Patch {
     /// The jump over the access.
     jump: Table,
-    /// The code where it leads.
+    /// The code that the jump leads to.
     body: Table,
-    /// The row of the table by which a thread inside the body finds its way out.
+    /// The row of the table by which a thread inside the trampoline finds its way out.
     row: Table,
 }
 
@@ -37,15 +38,15 @@ impl Patch {
         self.row.write(1);
     }
 
-    /// `Patches::remove`. The body's cave is free afterwards.
+    /// `Patches::remove`. The trampoline's cave is free afterwards.
     fn remove(&self) {
         self.row.write(0);
         self.jump.write(0);
         self.body.write(0);
     }
 
-    /// Executes the access once, by the body if the jump is there. A park signal may strike in the middle of the body:
-    /// the thread leaves it before it rests, and makes the access again.
+    /// Executes the access once, by the trampoline if the jump is there. A park signal may arrive in the middle of the
+    /// trampoline: the thread leaves it before it stops, and makes the access again.
     fn access(&self, world: &World, n: usize) {
         while self.jump.read() == 1 {
             assert_eq!(self.body.read(), 1, "the jump leads to a free cave");
@@ -81,7 +82,7 @@ fn run(there: u32, change: fn(&Patch)) {
     });
 }
 
-/// A patch comes while a thread executes the access.
+/// A patch is placed while a thread executes the access.
 ///
 /// Fails if the task does not stop the world, and if `Gate::let_go` writes `go` relaxed.
 #[test]
@@ -89,10 +90,10 @@ fn a_patch_that_comes_is_whole() {
     run(0, Patch::put);
 }
 
-/// A patch goes while a thread may be inside its body.
+/// A patch is removed while a thread may be inside its trampoline.
 ///
-/// Fails if the task does not stop the world, if the thread rests before it leaves the body, and if it goes on inside the
-/// body after its rest.
+/// Fails if the task does not stop the world, if the thread stops before it leaves the trampoline, and if it continues
+/// inside the trampoline after its stop.
 #[test]
 fn nobody_is_in_the_body_of_a_patch_that_goes() {
     run(1, Patch::remove);

@@ -128,7 +128,7 @@ impl Rings for Memory {
     }
 }
 
-/// What a reader has seen of a ring so far.
+/// A reader's position in a ring.
 struct Seen {
     reader: Reader,
     /// The number of the record that would come next, if none is lost.
@@ -143,7 +143,7 @@ impl Seen {
         }
     }
 
-    /// Reads what is there. Each record is whole, and says how many before it were lost.
+    /// Reads all records that are available. Each record is whole, and contains how many before it were lost.
     fn read(&mut self, memory: &Memory) -> Progress {
         let next = &mut self.next;
         self.reader.read(memory, 0, usize::MAX, |hit: Hit| {
@@ -158,8 +158,8 @@ impl Seen {
 
 /// A ring of two slots goes round while it is read: no record is torn, and each is seen or counted as lost.
 ///
-/// Fails without the fence of `Ring::write`, with a relaxed stamp, with `taken` stored after the words, without the
-/// second look at the head in `Reader::read`, and with relaxed loads in `copy_slots`.
+/// Fails without the fence of `Ring::write`, with a relaxed stamp, or with `taken` stored after the words. Also fails
+/// without the second look at the head in `Reader::read`, and with relaxed loads in `copy_slots`.
 #[test]
 fn records_that_are_overwritten_while_they_are_read_are_whole_or_lost() {
     const RECORDS: u64 = 3;
@@ -181,11 +181,11 @@ fn records_that_are_overwritten_while_they_are_read_are_whole_or_lost() {
     });
 }
 
-/// Where none may be lost, a writer without room waits until the reader has made some, and is always woken.
+/// Where no record may be lost, a writer without room waits until the reader has made some, and is always woken.
 ///
 /// Mirrors `wait_for_room` (`stub/handlers/src/log.rs`) and `SharedArea::has_read` without their time limits. Fails
-/// without the second `has_room`, with a relaxed `writer_waits` in `Room::announce`, with a relaxed `read` in `Room::make`,
-/// and if `Room::make` does not raise `room`.
+/// without the second `has_room`, with a relaxed `writer_waits` in `Room::announce`, and with a relaxed `read` in
+/// `Room::make`. Fails if `Room::make` does not raise `room`.
 #[test]
 fn a_writer_without_room_waits_and_is_woken() {
     // One more than what has room unread in the smallest ring.
@@ -221,7 +221,7 @@ fn a_writer_without_room_waits_and_is_woken() {
             writer_waits: Word32::new(0),
             futex: Futex::new(),
         });
-        // No room is left before anybody else looks.
+        // The ring is full before any other thread looks.
         (0..RECORDS - 1).for_each(|n| shared.memory.write(n));
         let writer = {
             let shared = shared.clone();

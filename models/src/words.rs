@@ -9,7 +9,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread::{self, ThreadId};
 use ulpf_lib::sync::Atomic;
 
-/// A cell of loom's.
+/// An atomic cell of loom.
 ///
 /// loom takes a `SeqCst` access for `AcqRel`, and would report failures that no machine has. So these cells do what
 /// x86-64 does: a `SeqCst` store or exchange is followed by a full fence, a `SeqCst` load is a plain one.
@@ -17,7 +17,7 @@ use ulpf_lib::sync::Atomic;
 /// loom does not order a plain store behind an exchange that has not read it, though there is no other order. So a
 /// `SeqCst` store is an exchange, as on x86-64.
 ///
-/// loom remembers the last access to a cell only, and tries a store before a load of another thread only if that load
+/// loom remembers only the last access to a cell. It tries a store before a load of another thread only if that load
 /// was the last access. A load by the storing thread itself would hide the other one. So a thread that was the last to
 /// write a cell reads it without loom.
 pub struct Cell<A, T> {
@@ -157,7 +157,8 @@ impl Futex {
     }
 }
 
-/// What one side changes while no other one reads: loom reports two accesses of which none is known to come first.
+/// A value that one side changes while no other side reads. loom reports two accesses that are not ordered by
+/// happens-before.
 pub struct Table(UnsafeCell<u32>);
 
 // SAFETY: loom ends the model at the first access that is not ordered.
@@ -169,18 +170,18 @@ impl Table {
         Table(UnsafeCell::new(value))
     }
     pub fn read(&self) -> u32 {
-        // SAFETY: loom has just checked that nobody writes.
+        // SAFETY: loom has just checked that no thread writes.
         #[allow(unsafe_code)]
         self.0.with(|value| unsafe { *value })
     }
     pub fn write(&self, value: u32) {
-        // SAFETY: loom has just checked that nobody else is there.
+        // SAFETY: loom has just checked that no other thread reads or writes.
         #[allow(unsafe_code)]
         self.0.with_mut(|at| unsafe { *at = value });
     }
 }
 
-/// Runs a model through all interleavings with at most so many preemptions.
+/// Runs a model through all interleavings with at most `preemptions` preemptions.
 pub fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut all = loom::model::Builder::new();
     all.preemption_bound = Some(preemptions);

@@ -1,7 +1,7 @@
 //! Parking and stop-the-world: the program's threads and the stub's task.
 //!
-//! Resting, going on, leaving a system call and stopping are the product's (`ulpf-lib/src/sync/rest.rs`). The handlers
-//! and the task's loop around them are written here. A signal strikes a thread of the model at points that it names.
+//! Stopping, going on and leaving a system call are the product's code (`ulpf-lib/src/sync/rest.rs`). The handlers and
+//! the task's loop around them are modelled here. A signal arrives at points that the model's thread names.
 
 use std::sync::atomic::Ordering::*;
 
@@ -12,7 +12,7 @@ use ulpf_lib::sync::rest::{self, Futexes, Gate, State};
 
 use crate::words::{Futex, Table, Word32, check};
 
-/// `Thread` (`stub/handlers/src/runtime/thread.rs`), as far as it takes part.
+/// The fields of `Thread` (`stub/handlers/src/runtime/thread.rs`) that the protocol uses.
 pub struct Thread {
     state: Word32,
     go: Word32,
@@ -25,9 +25,9 @@ pub struct World {
     world: Word32,
     event: Word32,
     event_futex: Futex,
-    /// By number; what the registry has.
+    /// By number, as in the registry.
     pub threads: Vec<Thread>,
-    /// What the task changes at rest and handlers read without locks.
+    /// A table that the task changes while the world is stopped and handlers read without locks.
     pub table: Table,
 }
 
@@ -80,12 +80,12 @@ impl World {
         self.gate(n).rest(State::Parked, &self.event, self);
     }
 
-    /// Does a park signal strike here?
+    /// Returns whether a park signal arrives here.
     pub fn is_struck(&self, n: usize) -> bool {
         self.threads[n].signal.swap(0, SeqCst) != 0
     }
 
-    /// `ulpf_on_park` (`signals/entry.rs`) in the program's code. `true`: the thread has rested.
+    /// `ulpf_on_park` (`signals/entry.rs`) in the program's code. `true`: the thread has stopped.
     pub fn on_park(&self, n: usize) -> bool {
         let stopped = self.world.load(SeqCst) != 0;
         if stopped {
@@ -94,7 +94,7 @@ impl World {
         stopped
     }
 
-    /// The program's code, where a park signal may strike.
+    /// The program's code, where a park signal may arrive.
     fn runs(&self, n: usize) {
         if self.is_struck(n) {
             self.on_park(n);
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// `late` (`signals/raise.rs`). `true`: the thread has rested.
+    /// `late` (`signals/raise.rs`). `true`: the thread has stopped.
     fn late(&self, n: usize, attention: &mut bool) -> bool {
         *attention = false;
         let must = self.gate(n).must_rest(&self.world);
@@ -156,8 +156,8 @@ impl World {
         rest::stop(&self.world, &self.event, look, pause);
     }
 
-    /// `World::goes_on`, and the task's loop afterwards, which lets go who has parked for a stop that is over
-    /// (`control/requests.rs`), until all threads have ended.
+    /// `World::goes_on`, then the task's loop, until all threads have ended. The loop releases threads that have parked
+    /// for a stop that is over (`control/requests.rs`).
     pub fn go_on(&self) {
         self.world.store(0, SeqCst);
         loop {
@@ -179,12 +179,12 @@ impl World {
     }
 }
 
-/// The task changes a table at rest that a running thread reads, also one that comes out of a system call. No access
-/// meets another one, and no wake-up is lost.
+/// The task changes a table while the world is stopped. A running thread reads it, also one that returns from a system
+/// call. No two accesses race, and no wake-up is lost.
 ///
-/// Fails if `stop` sets `world` relaxed, or reads `event` behind its look; if `Gate::may_run` does not read `world`,
-/// reads it before it changes the state, or changes that relaxed; if `Gate::let_go` writes `go` relaxed, or before the
-/// state; and if `notify` or `Gate::let_go` does not wake.
+/// Fails if `stop` sets `world` relaxed, or reads `event` after its look. Fails if `Gate::may_run` does not read
+/// `world`, reads it before it changes the state, or changes the state relaxed. Fails if `Gate::let_go` writes `go`
+/// relaxed, or before the state. Fails if `notify` or `Gate::let_go` does not wake.
 #[test]
 fn nobody_reads_what_the_task_changes_at_rest() {
     check(3, || {
@@ -244,11 +244,11 @@ fn a_thread_that_is_created_during_a_stop_parks_first() {
     });
 }
 
-/// A park signal that strikes our own code is noted in `Thread::attention` and dealt with on the way out.
+/// A park signal that arrives in our own code is noted in `Thread::attention` and served on the way out.
 ///
-/// Mirrors `interrupted_ourselves`, `ulpf_late` and the end of `fault` and `ulpf_return` (`runtime/asm.rs`). Fails if the
-/// note is cleared behind the look at `world`, without that look, and if a signal on the way out does not send the
-/// thread back.
+/// Mirrors `interrupted_ourselves`, `ulpf_late` and the end of `fault` and `ulpf_return` (`runtime/asm.rs`). Fails if
+/// the note is cleared after the look at `world`, or without that look. Fails if a signal on the way out does not send
+/// the thread back.
 #[test]
 fn a_note_of_a_park_signal_is_not_lost() {
     check(3, || {
@@ -285,10 +285,10 @@ fn a_note_of_a_park_signal_is_not_lost() {
     });
 }
 
-/// A signal that strikes inside a system call, where the thread counts as resting, does not read tables.
+/// A signal that arrives inside a system call, where the thread counts as stopped, does not read tables.
 ///
-/// Mirrors `arrived` and `ulpf_on_park` (`signals/entry.rs`). Fails without `Gate::may_read_tables`: that was so, and a
-/// handler searched tables of patches while the task changed them.
+/// Mirrors `arrived` and `ulpf_on_park` (`signals/entry.rs`). Fails without `Gate::may_read_tables`: that was a real
+/// bug, in which a handler searched tables of patches while the task changed them.
 #[test]
 fn a_signal_inside_a_system_call_reads_no_table() {
     check(2, || {
@@ -297,7 +297,7 @@ fn a_signal_inside_a_system_call_reads_no_table() {
             let world = world.clone();
             thread::spawn(move || {
                 world.enter_syscall(0);
-                // One of the program's: it needs no word of the task.
+                // One of the program's signals, which needs no permission of the task.
                 if world.gate(0).may_read_tables() {
                     world.table.read();
                 }

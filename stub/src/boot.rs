@@ -103,7 +103,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
         )
     }?;
     STACK.store(stack as u64, Relaxed);
-    // Two steps, so that the stub's task is nobody's child: the program must not find it with wait(2).
+    // Two steps, so that the stub's task is not a child of the program: the program must not find it with wait(2).
     let orphan = !inherits_orphans();
     let (top, begin): (_, extern "C" fn() -> !) = match orphan {
         true => (64 * 1024, first_step),
@@ -144,9 +144,9 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     syscalls::seccomp::adopt(&t, a)
 }
 
-/// Would the program become the parent of the stub's task, as of all orphans? So it is when it is the first process of a place
-/// of its own (a container), or has asked for it. Then that task is its child at once: one without a signal at its end, which
-/// wait(2) passes over without __WCLONE or __WALL, and which does not keep it from seeing that it has no child.
+/// Returns whether the program would become the parent of orphans, and so of the stub's task. It does if it is the
+/// first process of a container, or has made itself a subreaper. Then the task is made its child at once, without an
+/// exit signal: wait(2) skips such a child without __WCLONE or __WALL, and still reports that there is no child.
 fn inherits_orphans() -> bool {
     let mut subreaper = 0i32;
     // SAFETY: asks for a number and a flag.
@@ -259,7 +259,7 @@ extern "C" fn stub_task() -> ! {
     // The task reads the time-stamp counter, whatever the thread may that it was made by.
     // SAFETY: a setting of this task's.
     let _ = unsafe { sys!(k::__NR_prctl, prctl::PR_SET_TSC, prctl::PR_TSC_ENABLE) };
-    // SAFETY: written by `boot` before this task existed; nobody else writes it any more.
+    // SAFETY: `boot` wrote it before this task existed; nothing writes it any more.
     let args = unsafe { &*ARGS.load(SeqCst) };
     match set_up(args).and_then(|fd| control::listen(fd).map(|()| fd)) {
         Ok(control_fd) => {
@@ -272,7 +272,7 @@ extern "C" fn stub_task() -> ! {
     end()
 }
 
-/// Ends the stub's task after it has let go of the program: what it leaves there is listed for the command.
+/// Ends the stub's task after a detach. The mappings that it leaves are listed for the command.
 fn end_after_detach() -> ! {
     let left = control::left::list();
     // SAFETY: as in `stub_task`, which does not go on.
@@ -293,7 +293,7 @@ fn end() -> ! {
     }
 }
 
-/// Keeps the two descriptors that the command has made and drops everything else of the program's.
+/// Keeps the two descriptors that the command has made, and drops everything else of the program's.
 fn set_up(a: &BootArgs) -> Result<i32, Errno> {
     // SAFETY: this task's own descriptor table and mappings.
     unsafe {

@@ -1,5 +1,5 @@
-//! The handful of C symbols that capstone and compiler-generated code ask for. The stub links
-//! against no libc; these are its own, and nothing of the program's is ever called.
+//! C symbols that capstone and compiler-generated code need. The stub links against no libc. It defines these symbols
+//! itself and never calls the program's code.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -167,7 +167,7 @@ extern "C" fn free(p: *mut u8) {
     heap::c_free(p);
 }
 
-/// Capstone prints operand text with it; nobody reads that text here, so it stays empty.
+/// Capstone formats operand text with it. The stub never reads that text, so it stays empty.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn vsnprintf(
     s: *mut c_char,

@@ -1,4 +1,4 @@
-//! An [`Inferior`] of two threads and one page that notes what it is asked.
+//! An [`Inferior`] of two threads and one page that records its calls.
 
 use crate::inferior::*;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ pub struct Recorder {
     pub siginfo: [u8; 128],
     /// All threads are parked.
     pub steady: bool,
-    /// Nobody else has mapped the page.
+    /// The page is mapped by this process only.
     pub private: bool,
 }
 

@@ -25,7 +25,7 @@ struct Thread {
     siginfo: Option<[u8; 128]>,
     how: Resume,
     running: bool,
-    /// Stopped with this wait status, not yet looked at.
+    /// Stopped with this wait status, which was not examined yet.
     pending: Option<i32>,
 }
 

@@ -1,4 +1,4 @@
-//! What the real server does for the stub, for one client: acks, no-ack mode, exit replies.
+//! The server's part of the protocol, for one client: acks, no-ack mode, exit replies.
 
 use crate::gdb::{Event, GdbSession};
 use crate::inferior::Inferior;

@@ -1,4 +1,4 @@
-//! Questions that are answered at a stop without being asked.
+//! Questions that are answered at a stop in advance.
 
 use ulpf_lib::{TargetAddr, WatchKind};
 use ulpf_stub_host_tests::fake::{PAGE, Recorder, TIDS};
@@ -11,7 +11,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// It is about to run, and the stub knows what will be asked.
+    /// The program is about to run, and the stub knows the questions.
     fn told(questions: &str) -> Talk {
         let mut t = Talk {
             session: GdbSession::new(TIDS[0]),
@@ -30,7 +30,7 @@ impl Talk {
         self.session.incoming(&mut self.inf, &frame, out);
         all
     }
-    /// What is written at a stop, write by write.
+    /// The output of a stop, one string for each write.
     fn stop(&mut self) -> Vec<String> {
         let mut all = Vec::new();
         let reason = StopReason::Watch {
@@ -63,7 +63,7 @@ fn answers_come_with_the_stop() {
         rest.contains("0:#"),
         "what cannot be read is not answered: {rest}"
     );
-    // The list holds until there is another one.
+    // The list is valid until another one is set.
     t.send("vCont;c");
     assert!(t.stop()[0].contains("%UlpfAhead:0;4:2a00"));
     t.send("vUlpfAhead;");
@@ -116,7 +116,7 @@ fn only_questions_are_answered() {
     assert_eq!(t.inf.memory[0], 0xa5);
 }
 
-/// A watch that GDB cannot hold is told of if GDB does not read it: then it has to ask.
+/// The stop reply of a watch that GDB cannot hold depends on whether GDB reads the watch, so GDB has to ask.
 #[test]
 fn a_hit_of_a_large_watch_is_not_answered() {
     let mut t = Talk::told(&format!("m{PAGE:x},2"));

@@ -1,5 +1,4 @@
-//! A stranger's bytes: no panic, bounded answers, and the session goes on. `PROPTEST_CASES=1000000`
-//! makes a long run of it.
+//! Hostile bytes: no panic, bounded answers, and the session goes on. `PROPTEST_CASES=1000000` makes a long run of it.
 
 use proptest::prelude::*;
 use ulpf_stub_host_tests::fake::Recorder;
@@ -82,7 +81,7 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     ];
     (proptest::sample::select(STARTS), tail).prop_map(|(start, tail)| {
         let mut p = start.as_bytes().to_vec();
-        // What the server passes on: frames, so no bare '#'.
+        // The server passes on frames, so there is no bare '#'.
         p.extend(tail.into_iter().filter(|b| *b != b'#'));
         p
     })

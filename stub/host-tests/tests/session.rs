@@ -276,7 +276,7 @@ fn resuming() {
         .contains(";watch:1234;")
     );
     assert!(t.say("?").contains("watch:1234"));
-    // An error of the heap: a signal that nobody here can have, and that passes nothing when it is passed on.
+    // A heap error has a signal that the program cannot get; passing it on delivers no signal.
     assert!(t.send(b"vCont;c").is_empty());
     let stop = t.stop(100, StopReason::HeapError { report: 31 });
     assert!(stop.starts_with("T91thread:p64.64;"), "{stop}");

@@ -1,7 +1,7 @@
-//! What is to be done at a hit, for each watch. Of a million watches most want the same: so equal attributes
-//! are kept once, and a watch has a number of four bytes.
+//! Attributes of each watch: the actions at a hit. Most of a million watches have the same attributes. Equal attributes
+//! are therefore stored once, and a watch stores a number of four bytes.
 //!
-//! Written by the stub's task while the world rests, read by handlers without locks.
+//! The stub's task writes this table while the world is stopped; handlers read it without locks.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,34 +16,34 @@ pub struct Attributes {
     pub stop: bool,
     /// Not in the debugger's own table (`control/out_of_band.rs`).
     pub out_of_band: bool,
-    /// Write a record to the ring.
+    /// Writes a record to the ring.
     pub log: bool,
     pub backtrace: u8,
     pub placement: Placement,
-    /// Counted and reported as this watch.
+    /// Hits are counted and reported as hits of this watch.
     pub group: Option<WatchId>,
     pub part: Part,
-    /// Which hits matter; `None`: all.
+    /// Selects the hits that matter; `None`: all.
     pub filter: Option<Arc<CountedFilter>>,
-    /// What its bytes keep being: a store that changes them is undone.
+    /// Value that its bytes keep: a store that changes them is undone.
     pub frozen: Option<Arc<[u8]>>,
 }
 
-/// Which part of a watch that follows pointers it is.
+/// Role of this range in a watch that follows pointers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Part {
     /// It is a watch by itself.
     #[default]
     Whole,
-    /// A pointer on the way: nobody hears of a store to it, but it makes the watch look where its way leads now.
+    /// A pointer on the path. A store to it is not reported, but makes the watch resolve its path again.
     Pointer,
-    /// The bytes at the end of the way.
+    /// The bytes at the end of the path.
     End,
-    /// Memory of a checked heap: its bits say what is a hit.
+    /// Memory of a checked heap, whose bits decide what is a hit.
     Checked,
 }
 
-/// Where the user wants a watch to be.
+/// The placement that the user wants.
 use ulpf_lib::command::Placement;
 
 impl Attributes {
@@ -59,12 +59,13 @@ impl Attributes {
         frozen: None,
     };
 
-    /// Equal ones may be kept once: a filter counts for itself, and frozen bytes are those of one watch.
+    /// Returns whether equal attributes may be stored once: a filter counts for itself, and frozen bytes belong to one
+    /// watch.
     fn may_be_shared(&self) -> bool {
         self.filter.is_none() && self.frozen.is_none()
     }
 
-    /// All but what is never shared.
+    /// All attributes of an entry that may be shared.
     fn plain(&self) -> (bool, bool, bool, u8, Placement, Option<WatchId>, Part) {
         (
             self.stop,
@@ -85,10 +86,10 @@ struct Shared {
 
 pub struct Table {
     kept: Vec<Shared>,
-    /// Places in `kept` of those without a filter, and those that nobody uses.
+    /// Indices into `kept` of entries without a filter, and of unused entries.
     plain: Vec<u32>,
     free: Vec<u32>,
-    /// By watch number: place in `kept` plus one; zero: nothing has been said.
+    /// By watch number: index into `kept` plus one; zero: no attributes set.
     of: Vec<u32>,
 }
 
@@ -130,7 +131,7 @@ impl Table {
         self.leave(before);
     }
 
-    /// Where such attributes are kept from now on, for one more watch; plus one.
+    /// Returns the index in `kept`, plus one, of an entry equal to `a`, and counts one more watch there.
     fn place(&mut self, a: Attributes) -> u32 {
         let same = |at: &u32| {
             let kept = self.kept.get(*at as usize);
@@ -175,13 +176,13 @@ impl Table {
         }
     }
 
-    /// Each of them once, however many watches have it.
+    /// Each entry once, however many watches use it.
     pub fn all(&self) -> impl Iterator<Item = &Attributes> {
         let used = self.kept.iter().filter(|s| s.watches > 0);
         used.map(|s| &s.attributes)
     }
 
-    /// Of every watch that something has been said of, those that have ended too.
+    /// Attributes of every watch that ever had some, ended ones included.
     pub fn iter(&self) -> impl Iterator<Item = (WatchId, &Attributes)> {
         let ids = (0..self.of.len() as u32).map(WatchId);
         ids.map(|id| (id, self.get(id)))

@@ -1,7 +1,7 @@
 //! Breakpoints: int3 in the program's code.
 //!
-//! The memory under one may be replaced without the debugger's knowledge: a library is unloaded, and another one mapped
-//! in its place. What stands there then is not ours, and is neither hidden nor put back.
+//! The memory under one may be replaced without the debugger's knowledge: a library is unloaded, and another one is
+//! mapped in its place. The byte found there then is not our int3, so it is neither hidden nor restored.
 
 use alloc::vec::Vec;
 
@@ -14,20 +14,20 @@ pub const INT3: u8 = 0xcc;
 
 pub struct Breakpoint {
     pub addr: u64,
-    /// The byte that stands there for the program.
+    /// The byte that the program sees there.
     pub original: u8,
-    /// The int3 has been put there. Not for a hardware breakpoint where no memory is: that waits for code.
+    /// The int3 is in memory. A hardware breakpoint where no memory is mapped has none and waits for code.
     pub there: bool,
     /// A hardware breakpoint to the debugger, which may be anywhere.
     pub hardware: bool,
     pub conditions: Vec<AgentExpr>,
     /// The debugger has set it.
     pub debuggers: bool,
-    /// We have (too): a collector that moves generated code begins there, or has ended.
+    /// Set (also) by ulpf: a collector that moves generated code begins here, or has ended.
     pub collector: Option<Collector>,
 }
 
-/// What a collector that moves generated code is about to do, or has done.
+/// Phase of a collector that moves generated code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Collector {
     Begins,
@@ -35,14 +35,14 @@ pub enum Collector {
 }
 
 impl Breakpoint {
-    /// Without conditions, or one of them is nonzero or cannot be evaluated.
+    /// Returns whether it has no conditions, or one of them is nonzero or cannot be evaluated.
     pub fn holds(&self, context: &mut impl AgentContext) -> bool {
         let mut all = self.conditions.iter();
         self.conditions.is_empty() || all.any(|c| agent::eval(c, context) != Ok(0))
     }
 }
 
-/// By their addresses.
+/// Ordered by address.
 #[derive(Default)]
 pub struct List(Vec<Breakpoint>);
 
@@ -69,13 +69,13 @@ impl List {
         self.0.iter_mut()
     }
 
-    /// Those in `[start, end)`.
+    /// The breakpoints in `[start, end)`.
     pub fn within_mut(&mut self, start: u64, end: u64) -> impl Iterator<Item = &mut Breakpoint> {
         let inside = move |b: &&mut Breakpoint| b.addr >= start && b.addr < end;
         self.0.iter_mut().filter(inside)
     }
 
-    /// Another breakpoint; there must be none at its address.
+    /// Inserts a breakpoint; there must be none at its address.
     pub fn insert(&mut self, b: Breakpoint) {
         let at = self.0.partition_point(|other| other.addr < b.addr);
         self.0.insert(at, b);

@@ -1,17 +1,17 @@
-//! Which cells of some room are in use: a row of free ones is found without a look at what is full.
+//! Bitmap of used cells. A row of free cells is found without scanning full ones.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Rows of so many lengths are told apart: what is longer than the last one is looked for from there.
+/// Row lengths below this have a search start each; longer rows share the last one.
 const ROWS: usize = 257;
 
 pub struct Cells {
     count: u64,
-    /// A bit for each.
+    /// A bit for each cell.
     used: Vec<u64>,
-    /// Before the cell of this number there is no row of so many free ones. (Large programs have a hundred thousand bodies of
-    /// patches: whoever began at the front for each would look at all of them each time.)
+    /// No row of this many free cells begins before the cell of this number. (Large programs have a hundred thousand
+    /// trampolines: a search from the front for each would scan all of them every time.)
     dense: [u64; ROWS],
 }
 
@@ -25,7 +25,8 @@ impl Cells {
         }
     }
 
-    /// The first row of at least so many free cells, all of it; of [`ROWS`] or more the first that may be one.
+    /// The first row of at least `cells` free cells, at its full length. For [`ROWS`] or more, the first row that may
+    /// be long enough.
     pub fn first(&mut self, cells: u64) -> Option<Range<u64>> {
         let least = cells.min(ROWS as u64 - 1);
         let dense = *self.dense.get(least as usize)?;
@@ -37,7 +38,7 @@ impl Cells {
         row
     }
 
-    /// The first row of at least so many free cells from cell `n` on.
+    /// The first row of at least `cells` free cells from cell `n` on.
     pub fn row(&self, mut n: u64, cells: u64) -> Option<Range<u64>> {
         loop {
             let first = self.is(n, false)?;
@@ -48,10 +49,10 @@ impl Cells {
         }
     }
 
-    /// They are used, or free again.
+    /// Marks cells as used or free.
     pub fn set(&mut self, cells: Range<u64>, used: bool) {
         if !used {
-            // The row may have begun before them, by less than it was too short.
+            // The row may begin before them, by less than the length that it lacked.
             for (length, dense) in (0..).zip(&mut self.dense) {
                 *dense = (*dense).min(cells.start.saturating_sub(length));
             }
@@ -85,7 +86,7 @@ impl Cells {
 mod tests {
     use super::*;
 
-    /// Each row as a look at every cell finds it.
+    /// The row that a scan of every cell finds.
     fn looked_for(used: &[bool], cells: u64) -> Option<Range<u64>> {
         let mut n = 0;
         while n < used.len() {

@@ -1,5 +1,5 @@
-//! What is known of the program's code, for backtraces: where it is, and how it unwinds. The stub's task fills it in;
-//! framehop allocates nothing while it unwinds, for the caches that it needs are made beforehand.
+//! Data about the program's code for backtraces: where it is, and how it unwinds. The stub's task fills it in. framehop
+//! allocates nothing while it unwinds, because its caches are made beforehand.
 
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -16,12 +16,12 @@ use crate::stacks::Stacks;
 pub type Unwinder = UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
 pub type Cache = CacheX86_64<MustNotAllocateDuringUnwind>;
 
-/// So many threads unwind at the same time.
+/// Number of threads that can unwind at the same time.
 const CACHES: usize = 16;
-/// Pages of unknown code that are remembered, so that nobody asks for them again.
+/// Number of pages without known code that are remembered, so that threads do not ask for them again.
 const MOST_UNKNOWN: usize = 1024;
 
-/// A file whose tables are known.
+/// A file whose tables are loaded.
 pub struct File {
     /// Its number in the tables: the address of its first mapping.
     pub start: u64,
@@ -39,39 +39,39 @@ impl File {
     }
 }
 
-/// Loads of more than is used, as functions for strings make them.
+/// Over-reads of string functions: loads of more bytes than are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Surplus {
     None,
-    /// By vectors; words are partly used at least.
+    /// Over-reads by vectors; a word is used at least in part.
     Vectors,
-    /// Words, too, may be loaded for nothing.
+    /// Words, too, may be over-read entirely.
     Words,
 }
 
 pub struct Code {
     pub tables: Unwinder,
-    /// Whose tables these are.
+    /// Files whose unwind tables are in `tables`.
     pub files: Vec<File>,
-    /// What is executable, `[start, end)`, ascending.
+    /// Executable ranges, `[start, end)`, ascending.
     pub executable: Vec<(u64, u64)>,
-    /// Numbers of pages that were asked for and are none of it, ascending.
+    /// Numbers of pages that a thread asked for and that contain no executable code, ascending.
     pub unknown: Vec<u64>,
-    /// Functions of a program itself that read strings, `[start, end)`, by words and vectors, or perhaps by vectors;
+    /// Functions of the program itself that read strings, `[start, end)`: by words and vectors, or perhaps by vectors;
     /// see [`Code::sort`].
     pub strings: Vec<(u64, u64)>,
     pub vectors: Vec<(u64, u64)>,
-    /// The code of libraries that every program has, `[start, end)`; see [`Code::sort`].
+    /// The code of runtime libraries that every program of a language has, `[start, end)`; see [`Code::sort`].
     runtime: Vec<(u64, u64)>,
-    /// The functions of allocators, `[start, end)`, and the code of the files that have some; see [`Code::sort`].
+    /// The functions of allocators, `[start, end)`, and the code of the files that contain them; see [`Code::sort`].
     allocator: Vec<(u64, u64)>,
     with_allocator: Vec<(u64, u64)>,
     caches: Vec<Slot>,
-    /// Grows with each change of all that.
+    /// Incremented at each change of the above.
     generation: u64,
 }
 
-/// What an unwinding thread needs for itself.
+/// Memory for one unwinding thread.
 pub struct Memory {
     pub cache: Cache,
     pub rows: Rows,
@@ -141,7 +141,7 @@ impl Code {
         }
     }
 
-    /// Are tables known of code in `[start, end)`?
+    /// Returns whether tables of code in `[start, end)` are known.
     pub fn touches(&self, start: u64, end: u64) -> bool {
         self.files.iter().any(|f| f.meets(start, end))
     }
@@ -162,25 +162,25 @@ impl Code {
         self.vectors.sort_unstable();
     }
 
-    /// Is it in a function of an allocator?
+    /// Returns whether `at` is in a function of an allocator.
     pub fn is_allocator(&self, at: u64) -> bool {
         let n = self.allocator.partition_point(|r| r.1 <= at);
         self.allocator.get(n).is_some_and(|r| r.0 <= at)
     }
 
-    /// Is it in a file that has an allocator?
+    /// Returns whether `at` is in a file that contains an allocator.
     pub fn is_near_allocator(&self, at: u64) -> bool {
         let n = self.with_allocator.partition_point(|r| r.1 <= at);
         self.with_allocator.get(n).is_some_and(|r| r.0 <= at)
     }
 
-    /// Is it in a library that every program of its language has (`ulpf_lib::runtime_library`)?
+    /// Returns whether `at` is in a library that every program of its language has (`ulpf_lib::runtime_library`).
     pub fn is_runtime(&self, at: u64) -> bool {
         let n = self.runtime.partition_point(|r| r.1 <= at);
         self.runtime.get(n).is_some_and(|r| r.0 <= at)
     }
 
-    /// How far do its loads go beyond what it uses?
+    /// How far loads at `at` may over-read.
     pub fn surplus(&self, at: u64) -> Surplus {
         let is_in = |ranges: &[(u64, u64)]| {
             let n = ranges.partition_point(|r| r.1 <= at);
@@ -195,13 +195,13 @@ impl Code {
         }
     }
 
-    /// Can it be a return address, or one of an instruction?
+    /// Returns whether `at` can be a return address, or the address of an instruction.
     pub fn is_code(&self, at: u64) -> bool {
         let n = self.executable.partition_point(|r| r.1 < at);
         self.executable.get(n).is_some_and(|r| r.0 <= at)
     }
 
-    /// May mappings be new that are not known here?
+    /// Returns whether there may be new mappings that are not known here.
     pub fn may_be_new(&self, at: u64) -> bool {
         let page = at / PAGE_SIZE;
         self.unknown.len() < MOST_UNKNOWN && self.unknown.binary_search(&page).is_err()

@@ -1,37 +1,37 @@
-//! Which hits of a watch matter (`ulpf_lib::filter`), and what its filter counts.
+//! Filter of a watch (`ulpf_lib::filter`) with its counters.
 //!
-//! A condition that cannot be evaluated counts as true: the user is told why, once for each filter.
+//! A condition that cannot be evaluated counts as true; the reason is reported to the user once for each filter.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use ulpf_engine::agent::AgentError;
 use ulpf_lib::filter::{Candidate, Filter, Program};
 
-/// In `CountedFilter::failed`: the user knows.
+/// In `CountedFilter::failed`: the failure has been reported to the user.
 const TOLD: u64 = u64::MAX;
 
-/// Some filter has failed since the stub's task has looked.
+/// Some filter has failed since the stub's task last looked.
 pub static FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Made and replaced by the stub's task while all threads rest; they write the counters only.
+/// The stub's task makes and replaces it while all threads are stopped; handlers write the counters only.
 pub struct CountedFilter {
     pub filter: Filter,
-    /// Of the watch that it is for.
+    /// [`Filter::unit_of`] its watch.
     pub unit: u64,
     passed: AtomicU64,
-    /// The first condition that could not be evaluated (`AgentError::pack`), and for which instruction.
+    /// The first condition that could not be evaluated (`AgentError::pack`), and its instruction.
     failed: AtomicU64,
     failed_at: AtomicU64,
-    /// The debugger's own condition, and what it has to hear of it.
+    /// For the debugger's own condition: state that the debugger does not know yet.
     debuggers: Option<Unsettled>,
 }
 
-/// What the debugger would have done at hits that it has not heard of.
+/// Effects of rejected hits that the debugger does not know about.
 #[derive(Default)]
 struct Unsettled {
-    /// It would know another value.
+    /// A rejected hit has left another value than the debugger knows.
     changed: AtomicBool,
-    /// So many hits that `skip` has rejected are told.
+    /// Number of hits rejected by `skip` that have been reported.
     told: AtomicU64,
 }
 
@@ -60,7 +60,7 @@ impl CountedFilter {
         self.debuggers.is_some()
     }
 
-    /// A rejected hit has left another value.
+    /// Notes that a rejected hit has left another value.
     #[inline]
     pub fn changed_unseen(&self) {
         if let Some(of) = &self.debuggers
@@ -75,13 +75,13 @@ impl CountedFilter {
         skipped.saturating_sub(of.told.load(Relaxed))
     }
 
-    /// Has it rejected hits that the debugger would have taken note of?
+    /// Returns whether it has rejected hits that the debugger would have noticed.
     pub fn is_unsettled(&self) -> bool {
         let of = self.debuggers.as_ref();
         of.is_some_and(|of| of.changed.load(Relaxed) || self.skipped(of) > 0)
     }
 
-    /// The debugger hears of it now; how many hits `skip` has rejected since it did the last time.
+    /// Marks the rejected hits as reported. Returns how many hits `skip` has rejected since the last call.
     pub fn settle(&self) -> u64 {
         let Some(of) = &self.debuggers else { return 0 };
         of.changed.store(false, Relaxed);
@@ -90,7 +90,7 @@ impl CountedFilter {
         skipped
     }
 
-    /// Does the hit matter? `failed` is called when the user has to be told.
+    /// Returns whether the hit matters. Calls `failed` when an evaluation error should be reported to the user.
     #[inline]
     pub fn passes(
         &self,
@@ -115,7 +115,7 @@ impl CountedFilter {
         verdict.passes
     }
 
-    /// `true`: for the first time.
+    /// Records an evaluation error. Returns `true` for the first one.
     #[cold]
     fn fail(&self, e: AgentError, pc: u64) -> bool {
         let first = self.failed.load(Relaxed) == 0
@@ -130,13 +130,13 @@ impl CountedFilter {
         first
     }
 
-    /// What went wrong first, and where; once.
+    /// The first evaluation error and its instruction; returned once.
     pub fn take_failure(&self) -> Option<(AgentError, u64)> {
         let error = AgentError::unpack(self.failed.load(Acquire))?;
         (self.failed.swap(TOLD, AcqRel) != TOLD).then(|| (error, self.failed_at.load(Relaxed)))
     }
 
-    /// Goes on counting where `before` was.
+    /// Continues counting from the count of `before`.
     pub fn goes_on(&self, before: &CountedFilter) {
         self.passed.store(before.passed.load(Relaxed), Relaxed);
     }

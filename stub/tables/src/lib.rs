@@ -1,8 +1,9 @@
-//! What the stub's task writes while all threads of the program rest, and what their handlers read without locks.
+//! Tables that the stub's task writes while all threads of the program are stopped, and that their handlers read
+//! without locks.
 //!
-//! The task makes these tables, and so they allocate. Handlers have them as `&Tables` only: whatever changes a table
-//! takes `&mut`, which the task alone can get (`ulpf_stub_handlers::rest`), and what a handler calls here allocates
-//! nothing.
+//! The task makes these tables, so they allocate. Handlers have them as `&Tables` only. Each function that changes a
+//! table takes `&mut`, which the task alone can get (`ulpf_stub_handlers::rest`). The functions that handlers call
+//! allocate nothing.
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
@@ -29,7 +30,7 @@ pub struct Tables {
     pub guards: Option<Box<Guards>>,
     pub watches: Watches,
     pub patches: patches::Table,
-    /// `None` until somebody wants to know callers.
+    /// `None` until callers are first needed.
     pub code: Option<Box<code::Code>>,
 }
 
@@ -37,12 +38,12 @@ pub struct Watches {
     /// The list in force; owned by the stub's task, which keeps it for as long as it lives.
     pub list: *const Watchlist,
     pub attributes: attributes::Table,
-    /// By number, of parts of watches that follow: so many bytes of its watch are before it.
+    /// By watch number, for parts of watches that follow pointers: offset of the part in its watch, in bytes.
     before: Vec<u64>,
 }
 
 impl Watches {
-    /// So many bytes of the watch that follows are before this part of it.
+    /// Offset of this part in the watch that follows pointers, in bytes.
     pub fn before(&self, part: WatchId) -> u64 {
         self.before.get(part.0 as usize).copied().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Patched accesses: where they are, what their bodies have been made from (what a patch is: `engine/src/patch`).
+//! Patched accesses: their addresses, and the parameters of their trampolines (for patches, see `engine/src/patch`).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -13,33 +13,34 @@ use ulpf_lib::{AccessKind, PAGE_SIZE};
 
 use crate::patience::{By, Patience};
 
-/// What is known of a patched instruction beforehand; [`Area::hit`] points to one.
+/// Precomputed facts about a patched instruction; [`Area::hit`] points to one.
 #[repr(C)]
 pub struct Known {
     pub pc: u64,
-    /// Where the program goes on, and the body. 0: where [`Area::target`] says.
+    /// Address where the program continues, and address where the trampoline continues. 0: the address in
+    /// [`Area::target`].
     pub after: u64,
     pub back: u64,
     pub size: u64,
     pub kind: AccessKind,
-    /// Not of a hit: no guard has been met for a while (`Target::leaving`), and nothing executed.
+    /// Not a hit: the patch has met no guard for a while (`Target::leaving`), and nothing was executed.
     pub leaving: bool,
-    /// A string instruction, which nobody has executed.
+    /// A string instruction, which has not been executed.
     pub repeats: bool,
-    /// Not 0: no access, but a call of the program's allocator, which is served in its place; which function.
+    /// Not 0: no access, but a call of the program's allocator, which is served in its place; the function's number.
     pub call: u8,
-    /// Asks, before its access is made, whether that leads out of the block of this operand's pointer.
+    /// For an access that asks first: the operand whose pointer's block the access may leave.
     pub operand: Option<MemOp>,
 }
 
-/// For each part of a patch: of a hit, of leaving when the patch stays, and when it has gone; of a string instruction
-/// that is executed as it is; and of an access that asks where its pointer leads.
+/// Number of entries for each part of a patch: a hit; leaving while the patch stays; leaving after it was removed.
+/// Also: a natively executed string instruction; an access that checks for an out-of-block access.
 pub const KNOWN: usize = 5;
-/// Which of them says that the body begins anew.
+/// Index of the entry that restarts the trampoline.
 pub const AGAIN: usize = 1;
-/// Which of them is of a string instruction that is executed as it is.
+/// Index of the entry of a string instruction that is executed natively.
 pub const NATIVE: usize = 3;
-/// Which of them asks.
+/// Index of the entry that asks.
 pub const ASKS: usize = 4;
 
 impl Known {
@@ -73,7 +74,7 @@ impl Known {
         ]
     }
 
-    /// Where the program goes on.
+    /// Address where the program continues.
     pub fn after(&self, area: &Area) -> u64 {
         match self.after {
             0 => area.target.load(Relaxed),
@@ -82,43 +83,43 @@ impl Known {
     }
 }
 
-/// A patch. One that has not paid is kept, so that it can be put back quickly.
+/// A patch. A patch that did not pay off is kept, so that it can be put back quickly.
 pub struct Patch {
-    /// The jump is there.
+    /// The jump is in the code.
     pub in_place: AtomicBool,
     pub group: Group,
     pub jump: [u8; JUMP],
-    /// The code may be read and executed, and nothing else: what its protection is after a change of the jump
-    /// by the program's thread.
+    /// The code is readable and executable, and nothing else. The program's thread restores this protection after it
+    /// has changed the jump.
     pub plain_code: bool,
     pub at: u64,
-    /// What its body consists of, without the bytes, which are there.
+    /// Layout of its trampoline, without the bytes, which are in place.
     pub body: Trampoline,
-    /// How many they are.
+    /// Length of the trampoline in bytes.
     pub len: u64,
-    /// What a hit of each part is told, and who has met no guard there for a while ([`Known::of`]); the body
-    /// has their address.
+    /// [`Known::of`] for each part. The trampoline contains their addresses; a hit and a thread that has met no guard
+    /// for a while report them.
     pub known: Box<[Known]>,
-    /// Which of [`ulpf_lib::ring::Area::idle_count`].
+    /// Index into [`ulpf_lib::ring::Area::idle_count`].
     pub idle_count: usize,
-    /// For how long it may meet no guard.
+    /// Limit for accesses without a guard.
     pub patience: Patience,
-    /// TSC when it has gone.
+    /// TSC when it was removed.
     pub gone_at: AtomicU64,
-    /// How often somebody has jumped into its middle.
+    /// Number of jumps into the middle of the jump.
     pub landings: AtomicU32,
-    /// How often somebody has jumped to what is behind its jump, and looked at by it.
+    /// Number of jumps to the instructions behind the jump that the patch checks.
     pub entered: AtomicU32,
-    /// How often somebody has gone from a fault to the body since the jump was there, or since a thread has
-    /// met no guard there for a while.
+    /// Number of times that a thread went from a fault to the trampoline, since the jump was placed or since a thread
+    /// met no guard here for a while.
     pub entries: AtomicU32,
-    /// How often the stub's task has put it back.
+    /// Number of times that the stub's task has put it back.
     pub returns: AtomicU32,
 }
 
-/// Visits that are not worth their faults, before the jump is put in.
+/// Number of visits that are not worth their faults, before the jump is placed.
 pub const MOST_ENTRIES: u32 = 4;
-/// Of a loop that has had its jump back as often as this, visits are not.
+/// A loop whose jump was put back this often gets no more visits.
 const MOST_RETURNS: u32 = 2;
 
 impl Patch {
@@ -131,19 +132,19 @@ impl Patch {
     pub fn is_in_place(&self) -> bool {
         self.in_place.load(Relaxed)
     }
-    /// Its middle is where a loop goes, most likely: the signals cost more than it saves.
+    /// A loop most likely jumps to the middle of the patch, so the signals cost more than the patch saves.
     pub fn hopeless(&self) -> bool {
         self.landings.load(Relaxed) >= MOST_LANDINGS
     }
 
-    /// The jump is out. (Whoever calls has written the code.)
+    /// Notes that the jump was removed. (The caller has written the code.)
     pub fn has_gone(&self) {
         self.in_place.store(false, Relaxed);
         self.gone_at.store(tsc(), Relaxed);
         REMOVED.fetch_add(1, Relaxed);
     }
 
-    /// The jump is in again.
+    /// Notes that the jump was put back.
     pub fn is_back(&self, header: Option<&SharedHeader>, by: By) {
         if let Some(h) = header {
             self.learn(by, h);
@@ -156,7 +157,7 @@ impl Patch {
         PLACED.fetch_add(1, Relaxed);
     }
 
-    /// Who takes it out, and puts it back; `alone`: a thread may.
+    /// How the patch is taken out and put back; `alone`: a thread may do it itself.
     pub fn by(&self, alone: bool) -> By {
         // A loop needs no jump to come back, unless it is too short.
         let visited = self.group.loops() && self.returns.load(Relaxed) < MOST_RETURNS;
@@ -167,7 +168,7 @@ impl Patch {
         }
     }
 
-    /// It has met no guard for so many times in a row, and nobody needs it.
+    /// Returns whether the patch has met no guard for enough times in a row, so that it is not needed.
     pub fn is_idle(&self, misses: u64, by: By, header: Option<&SharedHeader>) -> bool {
         if misses <= IDLE_ROUND.into() {
             self.patience.begins(tsc());
@@ -182,7 +183,7 @@ impl Patch {
         ends
     }
 
-    /// Somebody needs the body again.
+    /// Adjusts the patience, since the trampoline is needed again.
     pub fn learn(&self, by: By, h: &SharedHeader) {
         let gone_at = h.nanos(self.gone_at.load(Relaxed));
         self.patience
@@ -200,23 +201,23 @@ pub fn tsc() -> u64 {
 
 const MOST_LANDINGS: u32 = 64;
 
-/// Written by the stub's task while the world rests. (`in_place` also by the only thread that there is.)
+/// The stub's task writes it while the world is stopped. (The only thread of a program also writes `in_place`.)
 pub struct Table {
     /// By their start; no two of them overlap.
     pub list: BTreeMap<u64, Box<Patch>>,
-    /// From the address of a body to the start of its patch.
+    /// From the address of a trampoline to the start of its patch.
     pub bodies: BTreeMap<u64, u64>,
-    /// Stretches where bodies are.
+    /// Ranges that contain trampolines.
     pub caves: Vec<(u64, u64)>,
-    /// Those of them that lie in address space that the program has reserved.
+    /// The ranges of `caves` in address space that the program has reserved.
     pub reserved: Vec<(u64, u64)>,
-    /// What bodies look up; all zero: not yet mapped.
+    /// Tables that trampolines look up; all zero: not yet mapped.
     pub tables: Tables,
-    /// From pages to their aliases: those of all classes.
+    /// From pages to the distances of their aliases, for all classes.
     pub distances: Vec<u64>,
-    /// Sites that were tried, and why they were not patched.
+    /// Sites that could not be patched, and why.
     pub refused: BTreeMap<u64, Unpatched>,
-    /// Pages of generated code that have been closed for writing since their mapping has changed.
+    /// Pages of generated code that were write-protected since their mapping last changed.
     pub written: BTreeMap<u64, CodePage>,
 }
 
@@ -225,9 +226,9 @@ pub struct Table {
 pub struct CodePage {
     /// The program's own protection, which permits writing.
     pub prot: u8,
-    /// It is closed for writing at present: it has patches.
+    /// It is write-protected at present, because it has patches.
     pub closed: bool,
-    /// When it was closed (TSC).
+    /// When it was write-protected (TSC).
     pub since: u64,
 }
 
@@ -262,7 +263,7 @@ impl Table {
     pub fn before(&self, end: u64) -> Option<&Patch> {
         self.list.range(..end).next_back().map(|(_, p)| &**p)
     }
-    /// Those that begin in `starts`.
+    /// The patches that begin in `starts`.
     pub fn within(&self, starts: Range<u64>) -> impl DoubleEndedIterator<Item = &Patch> {
         self.list.range(starts).map(|(_, p)| &**p)
     }
@@ -271,12 +272,12 @@ impl Table {
         let p = self.before(pc.saturating_add(1))?;
         (p.is_in_place() && pc < p.end()).then_some(p)
     }
-    /// The patch that looks at the access of the instruction at `pc`, in place or not.
+    /// The patch that checks the access of the instruction at `pc`, in place or not.
     pub fn of(&self, pc: u64) -> Option<&Patch> {
         let p = self.before(pc.saturating_add(1))?;
         p.group.checks(pc).then_some(p)
     }
-    /// The patch whose body covers `pc`, and where in it.
+    /// The patch whose trampoline covers `pc`, and the offset in it.
     pub fn body(&self, pc: u64) -> Option<(&Patch, u16)> {
         if !self.caves.iter().any(|r| pc >= r.0 && pc < r.1) {
             return None;
@@ -291,7 +292,7 @@ impl Table {
         let meeting = overlapping(&self.list, start..end, |_, p| p.end());
         meeting.map(|(at, _)| *at).collect()
     }
-    /// The starts of those whose bodies do.
+    /// The starts of the patches whose trampolines meet `[start, end)`.
     pub fn with_bodies(&self, start: u64, end: u64) -> Vec<u64> {
         let body = |of: &u64| self.list.get(of).map_or(0, |p| p.len);
         let meeting = overlapping(&self.bodies, start..end, |at, of| at + body(of));
@@ -303,13 +304,13 @@ impl Table {
         let all = self.written.range(first..end.max(first));
         all.map(|(at, page)| (*at, *page))
     }
-    /// Those of them that are closed.
+    /// The pages of [`Table::code_pages`] that are write-protected.
     pub fn closed(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u8)> + '_ {
         let all = self.code_pages(start, end).filter(|(_, page)| page.closed);
         all.map(|(at, page)| (at, page.prot))
     }
 
-    /// Does anything patched, a body, or a page that was closed meet `[start, end)`?
+    /// Returns whether a patch, a trampoline, or a page that was write-protected meets `[start, end)`.
     pub fn touches(&self, start: u64, end: u64) -> bool {
         self.before(end).is_some_and(|p| start < p.end())
             || self.code_pages(start, end).next().is_some()
@@ -317,7 +318,7 @@ impl Table {
     }
 }
 
-/// What meets a range, of what lies one behind the other by where it begins.
+/// The entries that meet a range, among entries that are ordered by start and do not overlap.
 fn overlapping<V>(
     all: &BTreeMap<u64, V>,
     Range { start, end }: Range<u64>,

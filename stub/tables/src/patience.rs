@@ -1,35 +1,36 @@
-//! For how long a patch may meet no guard before it goes.
+//! How long a patch may meet no guard before it is removed.
 //!
-//! It goes when its misses have cost what its way out and back will, so that at most twice as much is lost as by
-//! whoever knows the future. What that is depends: the only thread of a program writes the jump itself, while of
-//! several all have to rest, for many times longer ([`rest_took`]).
+//! It is removed when its misses have cost as much as its removal and return will. So it loses at most twice as much as
+//! an optimal decision with knowledge of the future. That cost depends on the program. The only thread of a program
+//! writes the jump itself; several threads all have to stop, which takes many times longer ([`rest_took`]).
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::patch::IDLE_ROUND;
 
-/// Bounds of [`Patience::times`] are [`IDLE_ROUND`] and this.
+/// Upper bound of [`Patience::times`]; the lower bound is [`IDLE_ROUND`].
 const MOST: u32 = 1 << 16;
-/// What it begins with.
+/// Initial [`Patience::times`] of a patch.
 pub static PATIENCE: AtomicU32 = AtomicU32::new(WORTH as u32);
-/// [`Patience::times`] at first: so many are worth what a patch costs that goes and comes back.
+/// Default of [`PATIENCE`]: this many misses are worth the cost of removing a patch and putting it back.
 const WORTH: u64 = 1 << 12;
-/// Nanoseconds that it takes a thread to take a patch out and to put it back, about.
+/// Approximate nanoseconds for a thread to remove a patch and put it back.
 const SWITCH: u64 = 6_000;
-/// The same of leaving a body, and coming back by a fault.
+/// Approximate nanoseconds to leave a trampoline and come back by a fault.
 const VISIT: u64 = 2_500;
-/// An access to a page without guard, in a body, with its part of what asks whether it is enough.
+/// Nanoseconds of an access to an unguarded page in a trampoline, including its share of the test for idleness.
 const MISS: u64 = 3;
-/// Of a thousand nanoseconds misses take no more than this, for all that can be said.
+/// Upper bound of the misses' share, in nanoseconds of a thousand, whatever was measured.
 const MOST_SHARE: u64 = 750;
-/// What a rest is taken to cost each thread before one was measured.
+/// Assumed nanoseconds that a stop costs each thread, before one was measured.
 const REST_OF_ONE: u64 = 30_000;
 
-/// Nanoseconds of all threads that a rest takes, as a rule: written by the stub's task. 0: nobody knows.
+/// Typical nanoseconds of a stop, summed over all threads; written by the stub's task. 0: not measured yet.
 static REST: AtomicU64 = AtomicU64::new(0);
 
-/// All threads have rested for this long; so many were on their way before, the one that asked with them. Who waits for
-/// a processor that others have waits longer, and that says little: it is more that counts for little.
+/// Notes that all threads were stopped for `nanos`; `threads` of them were running before, the requesting one included.
+/// A thread that waits for a busy processor waits longer, which says little about the cost. So larger values weigh
+/// less.
 pub fn rest_took(nanos: u64, threads: u64) {
     let took = nanos * threads;
     let before = match REST.load(Relaxed) {
@@ -45,19 +46,19 @@ pub fn rest_took(nanos: u64, threads: u64) {
     );
 }
 
-/// Who takes a patch out, and puts it back.
+/// How a patch is taken out and put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// The only thread that there is.
+    /// The only thread of the program does it.
     Thread,
-    /// The stub's task, while all rest.
+    /// The stub's task does it, while all threads are stopped.
     Task,
-    /// Nobody: a thread leaves the body and comes back by a fault.
+    /// The jump stays out: a thread leaves the trampoline and comes back by a fault.
     Visit,
 }
 
 impl By {
-    /// What it costs.
+    /// Its cost.
     fn nanos(self) -> u64 {
         match self {
             By::Thread => SWITCH,
@@ -67,13 +68,13 @@ impl By {
     }
 }
 
-/// A patch's.
+/// Patience of one patch.
 pub struct Patience {
     /// Accesses to pages without guard, in a row, that are worth [`SWITCH`].
     times: AtomicU32,
-    /// So many of a thousand nanoseconds its misses took, before it went.
+    /// The misses' share before the patch was removed, in nanoseconds of a thousand.
     share: AtomicU32,
-    /// When the row began (TSC); of whichever thread was last.
+    /// When the row of misses began (TSC), for the thread that was last.
     since: AtomicU64,
 }
 
@@ -88,7 +89,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// A row of misses begins.
+    /// Notes that a row of misses begins.
     pub fn begins(&self, tsc: u64) {
         self.since.store(tsc, Relaxed);
     }
@@ -96,7 +97,7 @@ impl Patience {
         self.since.load(Relaxed)
     }
 
-    /// Are so many misses in a row enough?
+    /// Returns whether this many misses in a row are enough.
     pub fn ends(&self, misses: u64, by: By) -> bool {
         let times = u64::from(self.times.load(Relaxed));
         match by {
@@ -105,7 +106,7 @@ impl Patience {
         }
     }
 
-    /// It goes after so many misses in so many nanoseconds.
+    /// Notes that the patch is removed after `misses` in `nanos`.
     pub fn has_ended(&self, misses: u64, nanos: u64) {
         // A single round says nothing of the time between its misses.
         if misses > IDLE_ROUND.into() {
@@ -114,10 +115,10 @@ impl Patience {
         }
     }
 
-    /// Somebody needs the body again, so many nanoseconds later. Had it gone too soon, given what that costs, it stays
-    /// for longer; had it been worth it, it goes sooner.
+    /// Notes that the trampoline is needed again, after `away` nanoseconds. If it was removed too soon for that cost,
+    /// it stays longer next time; if the removal paid off, it is removed sooner.
     pub fn learn(&self, away: u64, by: By) {
-        // What takes a nanosecond without them took so much longer with them.
+        // Code that takes a nanosecond without the misses took this much longer with them.
         let share = u64::from(self.share.load(Relaxed));
         let saved = away.saturating_mul(share) / (1000 - share);
         let (cost, times) = (by.nanos(), self.times.load(Relaxed));
@@ -136,7 +137,7 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// So many misses in a row are enough, and no less.
+    /// This many misses in a row are enough, and one less is not.
     fn assert_ends(p: &Patience, misses: u64, by: By) {
         assert!(p.ends(misses, by) && !p.ends(misses - 1, by));
     }
@@ -150,7 +151,7 @@ mod tests {
         }
         // 606 µs, at 3 ns.
         assert!(p.ends(202_000, By::Task) && !p.ends(195_000, By::Task));
-        // One that took a millisecond longer is no rule.
+        // A stop that took a millisecond longer hardly changes the estimate.
         rest_took(1_000_000, 3);
         assert!(p.ends(220_000, By::Task));
         assert_ends(&p, WORTH, By::Visit);

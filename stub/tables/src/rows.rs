@@ -1,22 +1,22 @@
 //! How places of code unwind, remembered in a form that takes a few instructions to follow.
 //!
-//! Of most places the tables say no more than: the frame ends so many bytes behind rsp, or rbp; rbp of the caller stands
-//! so far below that end; and the return address stands right below it. That is all a row is. What is more complicated is
-//! asked of the tables each time.
+//! For most places the tables only say three things. The frame ends a number of bytes above rsp or rbp. The caller's
+//! rbp is stored a number of bytes below that end. The return address is right below the end. A row holds just that.
+//! Anything more complicated is looked up in the tables each time.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// So many places are remembered.
+/// Number of places that are remembered.
 const ROWS: usize = 16384;
 
-/// By what a frame's end is found.
+/// How to find the end of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Way {
     Rsp = 1,
     Rbp,
-    /// Nobody has called it.
+    /// The outermost frame, which has no caller.
     End,
     /// The tables have to be asked.
     Tables,
@@ -25,9 +25,9 @@ pub enum Way {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     pub way: Way,
-    /// How far its end is, in bytes.
+    /// Distance of its end, in bytes.
     pub end: u32,
-    /// How far below its end the caller's rbp stands, in bytes; 0: rbp is the caller's.
+    /// How far below its end the caller's rbp is stored, in bytes; 0: rbp holds the caller's.
     pub rbp: u16,
 }
 
@@ -58,17 +58,17 @@ impl Row {
     }
 }
 
-/// A place: the address to look for in tables, and whether it is where the thread is, or has called.
+/// A place: the address to look for in tables, and whether it is a thread's instruction or a return address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place(u64);
 
 impl Place {
-    /// The thread is there.
+    /// The place of a thread's present instruction.
     pub fn here(ip: u64) -> Place {
         Place(ip | 1 << 63)
     }
 
-    /// A call returns there.
+    /// The place of a call that returns to `at`.
     pub fn caller(at: u64) -> Place {
         Place(at.wrapping_sub(1))
     }
@@ -79,9 +79,9 @@ impl Place {
 }
 
 pub struct Rows {
-    /// A place, and the row's word. (Zero memory takes no time to make, and none at all as long as nobody uses it.)
+    /// A place, and the row's word. (Zeroed memory costs nothing to make, and no page until it is used.)
     all: Vec<[u64; 2]>,
-    /// Of which state of the tables they are.
+    /// Generation of the tables that the rows come from.
     generation: u64,
 }
 
@@ -99,7 +99,7 @@ impl Rows {
         }
     }
 
-    /// What is remembered of an older state of the tables is forgotten.
+    /// Forgets rows of an older generation of the tables.
     pub fn settle(&mut self, generation: u64) {
         if self.generation != generation {
             self.generation = generation;

@@ -1,21 +1,21 @@
-//! Stacks that were walked before: what each depended on, so that a thread that stands there again has the same callers
-//! without a walk.
+//! Stacks that were walked before, each with what it depends on. A thread that has the same stack again gets the same
+//! callers without a walk.
 //!
-//! Which callers a walk finds depends on where the thread is, its stack pointer, sometimes rbp, and the words that the walk
-//! has read to go on: the return addresses, and rbp of callers that have a frame pointer. If all these are the same, so are
-//! the callers.
+//! The result of a walk depends on the thread's place in the code, its stack pointer, sometimes rbp, and the words that
+//! the walk has read. These words are the return addresses, and rbp of callers with a frame pointer. If all of them are
+//! the same, so are the callers.
 
 use alloc::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use alloc::boxed::Box;
 
-/// So many stacks are remembered.
+/// Number of stacks that are remembered.
 const STACKS: usize = 256;
-/// Of a stack with more callers nothing is remembered.
+/// Stacks with more callers are not remembered.
 pub const MOST_CALLERS: usize = 8;
-/// Nor of one whose walk depended on more words.
+/// Stacks whose walk depended on more words are not remembered either.
 const MOST_WORDS: usize = 12;
 
-/// A word of the stack: how far it is from rsp, and what stands there.
+/// A word of the stack: its distance from rsp, and its value.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Word {
@@ -37,10 +37,10 @@ pub struct Top {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Stack {
     pub top: Top,
-    /// Does it depend on rbp? And what that was.
+    /// Nonzero if it depends on rbp, and the value of rbp then.
     pub by_bp: u64,
     pub bp: u64,
-    /// What its callers are known by elsewhere.
+    /// Number under which these callers were noted.
     pub number: u64,
     /// Bytes from rsp to the end of the last word.
     pub span: u64,
@@ -58,7 +58,7 @@ impl Stack {
         }
     }
 
-    /// The walk has read this word. `false`: there is no room.
+    /// Notes that the walk has read this word. `false`: there is no room.
     pub fn depends_on(&mut self, word: Word) -> bool {
         let slot = self.read.get_mut(self.words as usize);
         self.words += 1;
@@ -66,7 +66,7 @@ impl Stack {
         slot.map(|slot| *slot = word).is_some()
     }
 
-    /// These are its callers. `false`: there are too many.
+    /// Sets its callers. `false`: there are too many.
     pub fn has(&mut self, callers: &[u64]) -> bool {
         self.callers = callers.len() as u64;
         let to = self.list.get_mut(..callers.len());
@@ -84,9 +84,9 @@ impl Stack {
 
 pub struct Stacks {
     all: Box<[Stack; STACKS]>,
-    /// Keys that were asked for last: what is met only once is not worth its memory.
+    /// Keys that were asked for last: a stack that is met only once is not worth its memory.
     met: [u64; STACKS],
-    /// Of which state of the tables they are.
+    /// Generation of the tables that the stacks come from.
     generation: u64,
 }
 
@@ -99,7 +99,7 @@ impl Default for Stacks {
 impl Stacks {
     pub fn new() -> Stacks {
         let layout = Layout::new::<[Stack; STACKS]>();
-        // SAFETY: integers. (Zero memory takes no time to make, and none at all as long as nobody uses it.)
+        // SAFETY: integers. (Zeroed memory costs nothing to make, and no page until it is used.)
         let all = unsafe {
             let at = alloc_zeroed(layout) as *mut [Stack; STACKS];
             if at.is_null() {
@@ -122,13 +122,13 @@ impl Stacks {
         }
     }
 
-    /// The one that has this place; `key` is made of its top and some of its words.
+    /// The slot for this place; `key` is made of its top and some of its words.
     #[inline]
     pub fn slot(&mut self, key: u64) -> Option<&mut Stack> {
         self.all.get_mut(number(key))
     }
 
-    /// Is it the second time in a row that this key comes to its place?
+    /// Returns whether it is the second time in a row that this key comes to its place.
     pub fn met(&mut self, key: u64) -> bool {
         let slot = self.met.get_mut(number(key));
         slot.is_some_and(|slot| core::mem::replace(slot, key) == key)

@@ -13,7 +13,7 @@ pub fn read_file(path: &str) -> Option<Vec<u8>> {
     read_up_to(path, usize::MAX)
 }
 
-/// The beginning of a file from /proc that says all it has at once (`stat`, `comm`). `path` ends with a NUL.
+/// The beginning of a file from /proc that returns all its content at once (`stat`, `comm`). `path` ends with a NUL.
 pub fn read_short(path: &str) -> Option<Vec<u8>> {
     read_by(path, 1 << 10, 1)
 }

@@ -1,10 +1,10 @@
-//! What the protocol layer (`gdb/`) needs of the running program; `control/` provides it.
+//! The protocol layer's (`gdb/`) interface to the running program; `control/` provides it.
 //!
-//! All-stop: between a reported [`Stop`] and the next [`Inferior::resume`] every thread of the
-//! program is parked, and only then may the other methods be called. Non-stop
-//! ([`Inferior::set_non_stop`]): a reported [`Stop`] is that of one thread, the others run, and the
-//! methods may be called at any time; what needs all threads at rest stops them for a moment.
-//! Everything here runs on the stub's own task, which may allocate (own arena) but never calls libc.
+//! All-stop: between a reported [`Stop`] and the next [`Inferior::resume`] every thread of the program is parked, and
+//! only then may the other methods be called. Non-stop ([`Inferior::set_non_stop`]): a reported [`Stop`] is that of one
+//! thread, while the others run. Then the methods may be called at any time; a method that needs all threads stopped
+//! stops them for a moment. Everything here runs on the stub's own task, which may allocate (own arena) but never calls
+//! libc.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -63,7 +63,7 @@ pub enum StopReason {
     Halted,
     /// Non-stop: the thread is new (`QThreadEvents`).
     Created,
-    /// Non-stop: the thread ends, and does not wait for anybody (`QThreadEvents`).
+    /// Non-stop: the thread ends, and does not wait for the debugger (`QThreadEvents`).
     Exits {
         status: i32,
     },
@@ -76,13 +76,13 @@ pub trait Inferior {
     /// All live program threads, oldest first.
     fn threads(&self) -> Vec<Tid>;
 
-    /// General registers, original PC even when the thread rests inside stub code.
+    /// General registers, with the original PC even when the thread is stopped inside stub code.
     fn gprs(&mut self, tid: Tid) -> Option<&mut Gprs>;
     /// Standard-format XSAVE image of the thread (see `ulpf_engine::cpu::Cpu::xsave`).
     fn xsave(&mut self, tid: Tid) -> Option<&mut [u8]>;
     fn fs_gs_base(&self, tid: Tid) -> Option<(u64, u64)>;
     fn set_fs_gs_base(&mut self, tid: Tid, fs: u64, gs: u64) -> Result<(), Errno>;
-    /// System call number while the thread rests in a system call, else -1 (GDB's orig_rax).
+    /// System call number while the thread is stopped in a system call, else -1 (GDB's orig_rax).
     fn orig_rax(&self, tid: Tid) -> i64;
     /// siginfo_t (128 bytes) of the signal that stopped the thread.
     fn siginfo(&mut self, tid: Tid) -> Option<&mut [u8; 128]>;
@@ -99,12 +99,12 @@ pub trait Inferior {
     fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize;
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno>;
 
-    /// While the program rests, nobody but the debugger changes its registers, threads and private memory: each of its
-    /// threads is parked, none is in a system call.
+    /// Returns whether each of the program's threads is parked, and none is in a system call. Then only the debugger
+    /// changes its registers, threads and private memory while it is stopped.
     fn is_steady(&self) -> bool {
         false
     }
-    /// Is `[addr, addr + len)` memory that no other process has mapped?
+    /// Returns whether no other process has mapped `[addr, addr + len)`.
     fn is_private(&mut self, _addr: TargetAddr, _len: u64) -> bool {
         false
     }
@@ -128,8 +128,8 @@ pub trait Inferior {
     fn renew_breakpoint(&mut self, _addr: TargetAddr) {}
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool;
 
-    /// Stages a watch; guards follow at the next resume, in one go, and only where the set differs
-    /// from what is armed (GDB removes and inserts every watch at every stop).
+    /// Stages a watch. Guards follow at the next resume, all at once, and only where the set differs from what is
+    /// armed. (GDB removes and inserts every watch at every stop.)
     fn insert_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal>;
     fn remove_watch(&mut self, range: WatchRange, kind: WatchKind) -> bool;
 
@@ -153,33 +153,33 @@ pub trait Inferior {
     /// Non-stop: stopped threads go on as `how` says; the others, and those that it does not name, are left as they
     /// are.
     fn resume_some(&mut self, _how: &dyn Fn(Tid) -> Option<Resume>) {}
-    /// Non-stop: running threads stop; those that have. A thread that has met something is left out: its own
-    /// [`Stop`] follows.
+    /// Non-stop: stops running threads, and returns those that have stopped. A thread that has an event is left out:
+    /// its own [`Stop`] follows.
     fn stop_some(&mut self, _which: &dyn Fn(Tid) -> bool) -> Vec<Tid> {
         Vec::new()
     }
-    /// Non-stop: this stop has been reported to nobody, and is to be reported again.
+    /// Non-stop: this stop has not reached a debugger, and is to be reported again.
     fn report_again(&mut self, _stop: Stop) {}
     /// Threads that begin and end are reported ([`StopReason::Created`], [`StopReason::Exits`]).
     fn set_thread_events(&mut self, _on: bool) {}
-    /// A thread runs alone, and nobody else may go on, or stop, before it is done.
+    /// A thread runs alone; no other thread may go on, or stop, before it is done.
     fn is_busy(&self) -> bool {
         false
     }
 
-    /// What the command offers to follow: a list of `exec`, `fork`, `vfork`.
+    /// Sets the events that the command offers to follow: a list of `exec`, `fork`, `vfork`.
     fn follow(&mut self, _what: &[u8]) {}
     /// A forked child that waits may go on.
     fn release_child(&mut self, _child: Tid) {}
-    /// Who has forked is not to return from it yet when it goes on, or may (`vUlpfForkHold`).
+    /// Sets whether a thread that has forked returns from fork when it goes on (`vUlpfForkHold`).
     fn hold_fork(&mut self, _yes: bool) {}
-    /// A vfork child, at rest, is to count among the threads, or no longer. `false`: there is no such child.
+    /// Counts a stopped vfork child among the threads, or no longer. `false`: there is no such child.
     fn adopt_child(&mut self, _child: Tid, _yes: bool) -> bool {
         false
     }
-    /// The command's word to a thread that waits to exec (`vUlpfExec;…`).
+    /// Passes the command's message to a thread that waits to exec (`vUlpfExec;…`).
     fn exec_word(&mut self, _word: &[u8]) {}
-    /// Takes everything of ours away and lets the program go on.
+    /// Removes everything of ours and lets the program go on.
     fn detach(&mut self);
     /// Kills the program (SIGKILL).
     fn kill(&mut self);

@@ -33,7 +33,7 @@ const FUNCTION: u8 = 2;
 const CHOOSER: u8 = 10;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
-/// So many symbols of one bucket are looked at, so many of them in one reading.
+/// Most symbols of one bucket that are examined, and how many of them one read covers.
 const MOST: usize = 1000;
 const SOME: usize = 8;
 const LONGEST: usize = 64;
@@ -51,18 +51,18 @@ pub struct Tables {
     texts: u64,
     symbols: u64,
     bias: u64,
-    /// How many buckets there are, and where.
+    /// Number of buckets, and their address.
     buckets: (u32, u64),
     /// The number of the first symbol that has a hash.
     first: u32,
 }
 
 impl Tables {
-    /// `None`: it has none, or none with a hash table.
+    /// `None`: the file has no dynamic symbols, or no hash table for them.
     pub fn of(object: &Object) -> Option<Tables> {
         let [texts, symbols, hashes] = object.dynamic([DT_STRTAB, DT_SYMTAB, DT_GNU_HASH]);
         let hashes = object.loaded(hashes?);
-        // How many buckets, the number of the first symbol, how many words of eight bytes before the buckets.
+        // Number of buckets, index of the first hashed symbol, and number of eight-byte words before the buckets.
         let head: [u8; 16] = bytes(hashes)?;
         let words = u64::from(u32_of(&head, 8)?);
         let buckets = hashes.wrapping_add(16 + words * 8);
@@ -80,7 +80,7 @@ impl Tables {
         self.look_up(name, FUNCTION)
     }
 
-    /// Where the function is that chooses the one of that name (STT_GNU_IFUNC).
+    /// Address of the resolver that chooses the function of that name (STT_GNU_IFUNC).
     pub fn chooser(&self, name: &[u8]) -> Option<u64> {
         Some(self.look_up(name, CHOOSER)?.0)
     }
@@ -111,7 +111,7 @@ impl Tables {
         None
     }
 
-    /// Where a function is, if it has this name.
+    /// The address of a function, if it has this name.
     fn symbol(&self, n: u32, name: &[u8], kind: u8) -> Option<(u64, u64)> {
         let at = self.symbols.wrapping_add(u64::from(n) * 24);
         let symbol: [u8; 24] = bytes(at)?;

@@ -1,11 +1,11 @@
-//! Where the program's files tell of their memory: Valgrind's client requests in their code, and their references to
-//! functions of AddressSanitizer that nothing else has (weak ones, which are 0 then).
+//! Descriptions of memory in the program's files: Valgrind's client requests in their code, and their references to
+//! functions of AddressSanitizer that no file defines (weak ones, which are 0 then).
 //!
 //! ```text
 //! code   rol $3,%rdi; … ; xchg %rbx,%rbx      becomes a jump      (check/requests.rs of the handlers)
 //! slot   __asan_poison_memory_region: 0       leads to a function of ours, which makes such a request
 //! ```
-//! And the memory is watched that they tell of, where it is not of the heap.
+//! Memory outside the heap that these requests describe is watched.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -27,37 +27,38 @@ use super::slots;
 use super::{Control, parked, text};
 use crate::files::read_file;
 
-/// A stretch of memory of no more bytes than this is watched as a whole; of a longer one, so much around what is told.
+/// Memory of up to this many bytes is watched as a whole. Of a larger mapping, only `AROUND` bytes on each side of the
+/// described range are watched.
 const WHOLE: u64 = 64 << 20;
 const AROUND: u64 = 16 << 20;
-/// So far a stack may grow.
+/// A stack may grow by this many bytes.
 const GROWS: u64 = 64 << 20;
 const NOT_WATCHED: &str = "ulpf: the program tells of memory in which accesses cannot be looked at (a stack, memory that it \
                            shares, or one with a file behind it); what it says of such memory is left alone\n";
 const TOO_MANY: &str =
     "ulpf: the program has too many places that tell of its memory; some are left alone\n";
 
-/// Where a slot is, and where what belongs there begins in the page of our functions.
+/// Address of a slot, and offset of its function in the page of our functions.
 type Slot = (u64, u64);
 
 #[derive(Default)]
 pub struct Annotations {
-    /// Code that was looked through, by where it begins.
+    /// Code that was searched, by its start addresses.
     searched: Vec<u64>,
     /// Files of which the relocations were read.
     read: Vec<u64>,
-    /// And those that refer to functions of AddressSanitizer, with their slots.
+    /// Files that refer to functions of AddressSanitizer, with their slots.
     slots: Vec<((u64, u64), Vec<Slot>)>,
     /// Some file has these functions.
     defined: bool,
-    /// It is said that some of the memory cannot be watched.
+    /// The user knows that some of the memory cannot be watched.
     said: bool,
-    /// Watched memory of which the program has told.
+    /// Watched memory that the program has described.
     watched: Vec<((u64, u64), WatchId)>,
 }
 
 impl Annotations {
-    /// Code and files at these addresses are not there any more.
+    /// Forgets code and files at addresses that are no longer mapped.
     pub(super) fn forget_files(&mut self, gone: impl Fn(&u64) -> bool) {
         self.searched.retain(|at| !gone(at));
         self.read.retain(|at| !gone(at));
@@ -98,13 +99,14 @@ fn function(request: u32, one: bool) -> Vec<u8> {
     code
 }
 
-/// Memory of ours becomes code.
+/// Makes memory of ours executable.
 fn executable(at: u64, len: u64) -> bool {
     // SAFETY: what is written there comes by another way (`text::write_raw`).
     unsafe { sys!(k::__NR_mprotect, at, len, PROT_READ | PROT_EXEC) }.is_ok()
 }
 
-/// Is there one in these bytes of a file, where none is a jump yet? (As Boyer, Moore and Horspool do.)
+/// Returns whether these bytes of a file contain a request, where none is a jump yet. (Uses the search of Boyer, Moore
+/// and Horspool.)
 fn has_request(code: &[u8]) -> bool {
     let last = REQUEST.len() - 1;
     let mut at = last;
@@ -112,7 +114,7 @@ fn has_request(code: &[u8]) -> bool {
         if *byte == 0xdb && code.get(at - last..=at) == Some(&REQUEST) {
             return true;
         }
-        // How far before the end it stands in a request.
+        // Distance of this byte from the end of a request.
         at += match byte {
             0x87 => 1,
             0x48 => 2,
@@ -128,7 +130,7 @@ fn has_request(code: &[u8]) -> bool {
     false
 }
 
-/// Where requests are in this code, from `from` on.
+/// Addresses of the requests in this code, from `from` on.
 fn requests_in(from: u64, code: &[u8]) -> Vec<u64> {
     let last = REQUEST.len() - 1;
     let mut found = Vec::new();
@@ -151,8 +153,8 @@ fn requests_in(from: u64, code: &[u8]) -> Vec<u64> {
     found
 }
 
-/// Has the file that this code is from a request? It is read itself, which leaves the program's memory as it is. `None`: nobody
-/// knows.
+/// Returns whether this code contains a request in its file. The file itself is read, which leaves the program's memory
+/// as it is. `None`: the file cannot be read.
 fn in_file(vma: &Vma) -> Option<bool> {
     let text = read_file("/proc/self/maps\0")?;
     let mapping = mappings(&text).find(|m| m.start == vma.start)?;
@@ -169,7 +171,7 @@ fn in_file(vma: &Vma) -> Option<bool> {
     found
 }
 
-/// Has this file, if it is the one with that inode, a request in these bytes?
+/// Returns whether this file, if it has that inode, contains a request in these bytes.
 fn requests_of(fd: u64, inode: u64, mut at: u64, end: u64) -> Option<bool> {
     const PIECE: usize = 256 << 10;
     let mut stat = core::mem::MaybeUninit::<k::stat>::uninit();
@@ -201,7 +203,7 @@ fn requests_of(fd: u64, inode: u64, mut at: u64, end: u64) -> Option<bool> {
 }
 
 impl Control {
-    /// What files tell that have come since.
+    /// Serves the client requests of code and files that were mapped since the last call.
     pub(super) fn serve_annotations(&mut self, maps: &Snapshot) {
         let image = machine().image;
         for vma in &maps.vmas {
@@ -232,7 +234,7 @@ impl Control {
         self.fill_slots(maps);
     }
 
-    /// There is room for them. `false`: there is none.
+    /// Maps the code and table for client requests. Returns `false` if there is no memory for them.
     fn begin_annotations(&mut self) -> bool {
         if requests::has_begun() {
             return true;
@@ -262,7 +264,7 @@ impl Control {
         true
     }
 
-    /// The request at `at` comes to us from now on. `false`: there are too many.
+    /// Serves the request at `at` from now on. `false`: there are too many.
     fn serve_request(&mut self, at: u64) -> bool {
         let rest = self.world.rest();
         let end = at + REQUEST.len() as u64;
@@ -287,7 +289,7 @@ impl Control {
         true
     }
 
-    /// `[start, end)` is mapped no more.
+    /// Forgets `[start, end)`, which is no longer mapped.
     pub(super) fn forget_annotations(&mut self, start: u64, end: u64) {
         if start >= end || arena::has(start) {
             return;
@@ -312,7 +314,7 @@ impl Control {
 
     // ---- functions of AddressSanitizer -----------------------------------------------------------
 
-    /// Slots that lead nowhere, or back into their file, of files that have such slots.
+    /// Fills slots that lead nowhere, or back into their file, of files that have such slots.
     fn fill_slots(&mut self, maps: &Snapshot) {
         for start in self.check.looked.clone() {
             if self.annotations.read.contains(&start) {
@@ -322,7 +324,7 @@ impl Control {
             let Some(object) = object else { continue };
             let all = &mut self.annotations;
             all.read.push(start);
-            // Somebody has them: the program is built with AddressSanitizer.
+            // A file defines these functions: the program is built with AddressSanitizer.
             let tables = Tables::of(&object);
             all.defined |= tables.is_some_and(|t| t.find(FUNCTIONS[0].0).is_some());
             let slots = asan_slots(&object);
@@ -352,7 +354,7 @@ impl Control {
         }
     }
 
-    /// Where our own functions are.
+    /// Address of our own functions.
     fn functions(&mut self) -> Option<u64> {
         let known = requests::FUNCTIONS.load(Relaxed);
         if !self.begin_annotations() {
@@ -390,7 +392,7 @@ impl Control {
 
     // ---- memory outside the heap -----------------------------------------------------------------
 
-    /// The program tells that nobody may touch some of `[start, end)`: it is watched, as far as that can be.
+    /// The program poisons part of `[start, end)`. Watches that memory as far as possible.
     pub(super) fn watch_told(&mut self, start: u64, end: u64) {
         let Ok(maps) = Snapshot::read() else { return };
         let mut refused = Vec::new();
@@ -423,7 +425,7 @@ impl Control {
             self.warn(NOT_WATCHED);
         }
         refused.into_iter().for_each(regions::refuse);
-        // (What is not mapped now may be later.)
+        // (Memory that is not mapped now may be mapped later.)
         let mut at = start;
         while let Some((from, to)) = regions::unknown(at, end) {
             let next = maps.vmas.iter().find(|v| v.start > from);
@@ -433,7 +435,7 @@ impl Control {
         }
     }
 
-    /// What of a mapping is ours, or a stack, ascending. (Mappings that touch are one.)
+    /// Ranges of a mapping that belong to ulpf or to a stack, ascending. (Adjacent mappings count as one.)
     fn taken(&mut self, vma: &Vma) -> Vec<(u64, u64)> {
         let mut taken: Vec<(u64, u64)> = place::each().map(|(at, len)| (at, at + len)).collect();
         taken.push(machine().image);
@@ -491,8 +493,8 @@ impl Control {
     }
 }
 
-/// The last pages beside a file's that cannot be written to: what touches watched memory may be moved along, and would be no
-/// file's any more. (Who attaches later looks for the beginnings of files.)
+/// Pages of an anonymous mapping that touch a read-only file mapping. Memory beside watched memory may be moved with
+/// it, and a moved page would no longer belong to its file. (A later attach looks for the starts of files.)
 fn edges(vma: &Vma, maps: &Snapshot) -> Vec<(u64, u64)> {
     let is_fixed = |v: &&Vma| v.kind == VmaKind::File && v.prot & PROT_WRITE == 0;
     let mut edges = Vec::new();
@@ -513,7 +515,7 @@ fn may_be_watched(vma: &Vma) -> bool {
     memory && !vma.shared && vma.prot & data == data
 }
 
-/// What of a stretch is not watched yet.
+/// The parts of a range that are not watched yet.
 fn unwatched(part: (u64, u64)) -> Vec<(u64, u64)> {
     match arena::has(part.0) {
         true => Vec::new(),
@@ -521,7 +523,7 @@ fn unwatched(part: (u64, u64)) -> Vec<(u64, u64)> {
     }
 }
 
-/// What these, which are ascending, leave of a stretch.
+/// The parts of a range outside `watched`, which is ascending.
 fn unwatched_of(
     (start, end): (u64, u64),
     watched: impl Iterator<Item = (u64, u64)>,
@@ -540,7 +542,7 @@ fn unwatched_of(
     free
 }
 
-/// Is what such names begin with among the names of a file?
+/// Returns whether the file's names contain the beginning of such names.
 fn has_text(at: u64, len: u64) -> bool {
     const BEGIN: &[u8] = b"__asan_";
     const MOST: u64 = 64 << 20;

@@ -1,4 +1,4 @@
-//! What guards are made of: mprotect and signals, or the kernel module; chosen, asked for, told.
+//! The guard mechanism, mprotect and signals or the kernel module: its selection, its setup, and its reply.
 
 use core::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::replies::refused;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::upcall;
 
-/// As the user wants it; nothing is opened before the first watch.
+/// Selects the backend that the user wants; nothing is opened before the first watch.
 pub fn choose(flags: u32, rest: &mut AtRest) {
     if flags & BOOT_BACKEND_SIGNAL != 0 {
         return;
@@ -27,13 +27,13 @@ pub fn choose(flags: u32, rest: &mut AtRest) {
     unsafe { rest.guards().use_device(how) };
 }
 
-/// Forbidden accesses are signals from now on; the guards stay.
+/// Forbidden accesses raise signals from now on; the guards stay.
 pub fn no_upcalls(rest: &mut AtRest) {
     upcall::no_more();
     rest.guards().no_handler();
 }
 
-/// `monitor ulpf backend`: which one, and why, as JSON.
+/// `monitor ulpf backend`: the backend and the reason for it, as JSON.
 pub fn tell(rest: &mut AtRest, out: &mut dyn Write) {
     let guards = rest.guards();
     if let Err(r) = guards.prepare() {

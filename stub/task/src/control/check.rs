@@ -1,4 +1,4 @@
-//! A checked heap, on the stub's task: its beginning, the functions that it takes the place of, and its growth
+//! A checked heap, on the stub's task: its beginning, the functions that it replaces, and its growth
 //! (`stub/handlers/src/check` has the rest).
 
 use alloc::vec::Vec;
@@ -39,35 +39,35 @@ use super::{Control, parked, text, unwind};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
 
-/// The arena grows by so much at least.
+/// The arena grows by at least this many bytes.
 const LEAST_CHUNK: u64 = 4 << 20;
-/// So many places below our own are tried for the blocks.
+/// Number of addresses below our own place that are tried for the blocks.
 const MOST_HINTS: u64 = 8;
-/// And by no more than this, unless somebody needs more.
+/// The arena grows by at most this many bytes, unless one block needs more.
 const MOST_CHUNK: u64 = 256 << 20;
 
-/// A name, and the function that it stands for.
+/// A name, and the address of the function chosen for it.
 type Chosen = (&'static [u8], u64);
 
 #[derive(Default)]
 pub struct Check {
-    /// All chunks are this watch.
+    /// The watch that all chunks belong to.
     pub id: Option<WatchId>,
-    /// Files that were looked through, by where they begin.
+    /// Files that were examined, by their start addresses.
     pub(super) looked: Vec<u64>,
-    /// Of these it is not known yet where they copy.
+    /// Files whose copy functions are not chosen yet.
     unsettled: Vec<u64>,
-    /// Of these not all slots for functions that copy are ours yet.
+    /// Files of which some slots for copy functions do not lead to ours yet.
     unlooked: Vec<u64>,
-    /// What the C library has chosen to copy with.
+    /// Functions that the C library has chosen for copying.
     chosen: Vec<Chosen>,
-    /// Of these functions the program has its own.
+    /// Copy functions that the program defines itself.
     own: Vec<&'static [u8]>,
-    /// Where the program's own functions begin now.
+    /// The present beginnings of the program's own functions.
     own_functions: OwnFunctions,
-    /// The program's allocator is none that we can take the place of ([`UNKNOWN`]): nothing is checked.
+    /// The program's allocator cannot be replaced ([`UNKNOWN`]): nothing is checked.
     pub(super) unknown: bool,
-    /// Functions that the command has named tell `delete` from `free`.
+    /// Functions that the command has named distinguish `delete` from `free`.
     pub tells_kinds: bool,
 }
 
@@ -86,7 +86,7 @@ const FUNCTIONS: [(&[u8], Function); 12] = [
     (b"malloc_usable_size", Function::UsableSize),
 ];
 
-/// Of the C++ library alone: a program's own mean something else.
+/// Functions of the C++ library alone: a program's own may have another meaning.
 const DELETES: [(&[u8], Function); 10] = [
     (b"_ZdlPv", Function::Delete),
     (b"_ZdlPvm", Function::Delete),
@@ -111,8 +111,8 @@ const NEWS: [(&[u8], By); 8] = [
     (b"_ZnamSt11align_val_tRKSt9nothrow_t", By::NewArray),
 ];
 
-/// What an allocator's library (jemalloc, tcmalloc, mimalloc) has beside malloc. Many of these are one function by several
-/// names, so nobody can tell there by which kind a block is asked for, or freed.
+/// Functions of an allocator's library (jemalloc, tcmalloc, mimalloc) besides malloc. Many of these are one function
+/// under several names, so the allocation family of an allocation or a free is unknown there.
 const OWN: [(&[u8], Function); 20] = [
     (b"_Znwm", Function::Malloc),
     (b"_ZnwmRKSt9nothrow_t", Function::Malloc),
@@ -136,7 +136,7 @@ const OWN: [(&[u8], Function); 20] = [
     (b"_ZdaPvSt11align_val_tRKSt9nothrow_t", Function::Free),
 ];
 
-/// What jemalloc has beside these for blocks that there are. (Blocks that it gives by `mallocx` are its own.)
+/// Further functions of jemalloc for existing blocks. (Blocks from `mallocx` stay jemalloc's own.)
 const OTHERS: [(&[u8], Function); 5] = [
     (b"dallocx", Function::Free),
     (b"sdallocx", Function::Free),
@@ -145,19 +145,19 @@ const OTHERS: [(&[u8], Function); 5] = [
     (b"rallocx", Function::Realloc),
 ];
 
-/// What goes on as what.
+/// Array functions, and the function that each may only jump to.
 const ARRAYS: [(&[u8], &[u8]); 2] = [
     (b"_Znam", b"_Znwm"),
     (b"_ZnamSt11align_val_t", b"_ZnwmSt11align_val_t"),
 ];
 
-/// tcmalloc's face to the program.
+/// tcmalloc's interface to the program.
 const INSTANCE: &[u8] = b"_ZN15MallocExtension8instanceEv";
 const WAITS: &str = "ulpf: the heap is not checked: this tcmalloc (2.16 or later) waits for its own malloc to begin, so that \
                      nobody can take its place; check the program without it\n";
 
-/// Functions of allocators that have more ways in than malloc's, or books beside it, so that nobody can take their place; and
-/// what these are.
+/// Functions that identify allocators with more entry points than malloc's, or with further records of their blocks,
+/// and the allocators' names. Such an allocator cannot be replaced.
 const UNKNOWN: [(&[u8], &str); 7] = [
     (b"__asan_init", "AddressSanitizer"),
     (b"__tsan_init", "ThreadSanitizer"),
@@ -168,7 +168,7 @@ const UNKNOWN: [(&[u8], &str); 7] = [
     (b"moz_arena_malloc", "Firefox (mozjemalloc)"),
 ];
 
-/// Does it call its malloc until something has happened? (test rax, rax; je, backwards)
+/// Returns whether the function calls its malloc until something has happened. (test rax, rax; je, backwards)
 fn waits_for_malloc((start, end): (u64, u64)) -> bool {
     let code: Option<[u8; 64]> = bytes(start);
     let len = end.saturating_sub(start) as usize;
@@ -179,7 +179,7 @@ fn waits_for_malloc((start, end): (u64, u64)) -> bool {
     })
 }
 
-/// They read what they copy, and no byte more.
+/// Functions that read the bytes that they copy, and no others.
 const COPIERS: [&[u8]; 6] = [
     b"memcpy",
     b"memmove",
@@ -197,7 +197,7 @@ pub fn no(why: &str, what_to_do: &str) -> Refusal {
     )
 }
 
-/// What is known of the heap, and who has allocated: where, and how long.
+/// Records about the heap and about the threads that allocate: address and length.
 fn books() -> impl Iterator<Item = (u64, u64)> {
     let records = arena::RECORDS_AT.load(SeqCst);
     let granules = arena::GRANULES_AT.load(SeqCst);
@@ -214,13 +214,13 @@ fn books() -> impl Iterator<Item = (u64, u64)> {
 
 const NO_ROOM: &str = "raise the limit of its address space (ulimit -v)";
 
-/// Zeroed memory of ours, which forked children have, too.
+/// Zeroed memory of ours, which forked children inherit.
 pub fn memory(len: u64) -> Result<u64, Refusal> {
     place::map_sparse(len).map_err(|_| no("there is no address space for its books", NO_ROOM))
 }
 
-/// So far jumps of the program's libraries reach, and more: what is right below these stays free for bodies of patches, of which
-/// some have one place only (instruction punning).
+/// More than the reach of jumps from the program's libraries. The memory right below these stays free for trampolines,
+/// some of which have only one possible place (instruction punning).
 const REACH: u64 = 4 << 30;
 
 /// Address space for the blocks, at a multiple of [`WINDOW`], away from our own place, in which nothing can be watched.
@@ -254,7 +254,7 @@ fn reserve() -> Result<u64, Refusal> {
 }
 
 impl Control {
-    /// From now on the program's blocks come from us.
+    /// From now on we serve the program's allocations.
     pub fn check_heap(&mut self, how: &HeapCheck) -> Result<(), Refusal> {
         if self.check.id.is_some() {
             self.look_for_old_blocks();
@@ -352,19 +352,19 @@ impl Control {
         Ok(())
     }
 
-    /// Nobody guards the heap's own books.
+    /// Excludes the heap's own records from guards.
     fn exclude_books(&mut self) {
         let guards = self.world.rest().guards();
         books().for_each(|(at, len)| guards.exclude(TargetAddr(at), len));
     }
 
-    /// The functions of files that have come since are served here, too.
+    /// Serves the allocation functions of files that were mapped since the last call.
     pub fn serve_allocators(&mut self) {
         if !entries::ON.load(SeqCst) || self.check.unknown {
             return;
         }
         let Ok(maps) = Snapshot::read() else { return };
-        // (Ours has such functions, too, for itself.)
+        // (Our image has such functions, too, for itself.)
         let image = machine().image;
         for (n, vma) in maps.vmas.iter().enumerate() {
             // (A forked child still has its parent's stub.)
@@ -392,7 +392,7 @@ impl Control {
                         let own = slots::COPIES.iter().filter(|(name, _)| has(name).is_some());
                         self.check.own.extend(own.map(|(name, _)| *name));
                     }
-                    // (What such libraries do themselves is nobody's concern. A debugger would find itself in a thunk.)
+                    // (Copies inside such libraries are not checked. A debugger would stop inside a thunk.)
                     if !object.is_runtime() && !check::STOPS.load(SeqCst) {
                         self.check.unlooked.push(start);
                     }
@@ -415,7 +415,7 @@ impl Control {
         self.serve_annotations(&maps);
     }
 
-    /// Files that have been relocated since call functions that copy by way of us.
+    /// Calls of copy functions in files that have been relocated since go through us.
     fn look_at_slots(&mut self, maps: &Snapshot) {
         let (chosen, own) = (&self.check.chosen, &self.check.own);
         let find = |name: &[u8]| {
@@ -472,7 +472,7 @@ impl Control {
             let (Some(array), Some(one)) = (tables.find(array), tables.find(one)) else {
                 continue;
             };
-            // Who only jumps on leaves no trace among the callers.
+            // A function that only jumps on leaves no frame among the callers.
             let jumps = bytes(array.0).is_some_and(is_jump);
             if jumps
                 && room(array) >= entries::JUMP as u64
@@ -509,7 +509,7 @@ impl Control {
                 self.replace(true, name, at, function, maps);
             }
         }
-        // Where the first instructions of one cannot be elsewhere, another one does the same.
+        // Where the first instructions of one cannot be relocated, another one does the same.
         let names = OTHERS.iter().chain(&FUNCTIONS).chain(&OWN);
         for (name, function) in names {
             let at = known(name).filter(|n| entries::own(*n).is_some_and(|k| k.back == 0));
@@ -526,9 +526,9 @@ impl Control {
         entries::has_others();
     }
 
-    /// The function `at` is served here from now on. Calls go on to the function itself if its first instructions can be
-    /// elsewhere, too: those of an allocator that `has_others` beside it, where that works; those of a program that ran
-    /// before, or the function is not served.
+    /// Replaces the function at `at`: calls are served here from now on. They can be passed on to the function itself
+    /// if its first instructions can be relocated. For an allocator that `has_others` besides it, that is optional. In
+    /// a program that ran before, a function that cannot be relocated is not served.
     pub fn replace(
         &mut self,
         has_others: bool,
@@ -537,7 +537,7 @@ impl Control {
         function: Function,
         maps: &Snapshot,
     ) {
-        // (A forked child's functions are served before its files are looked at.)
+        // (A forked child's functions are served before its files are examined.)
         if entries::jump_of(at.0).is_some_and(|jump| bytes(at.0) == Some(jump)) {
             return;
         }
@@ -589,13 +589,13 @@ impl Control {
         }
     }
 
-    /// The program is left. If it had an allocator before us, and holds no block of ours, that serves it again
+    /// Leaves the program. If it had an allocator before us, and holds no block of ours, that allocator serves it again
     /// (`check/left.rs` of the handlers).
     pub fn leave_heap(&mut self) {
         if !entries::ON.load(SeqCst) || !entries::PASSES.load(SeqCst) {
             return;
         }
-        // (Blocks of ours are for our functions to free.)
+        // (Only our functions can free blocks of ours.)
         if left::holds() {
             return;
         }
@@ -620,7 +620,7 @@ impl Control {
                 continue;
             }
             let _ = text::write(rest, known.pc, original);
-            // Who has made half of the jump has done nothing yet.
+            // A thread in the middle of the jump has had no effect yet.
             for t in g().threads.iter() {
                 if let Some(context) = parked::frame(t, rest)
                     && (1..entries::JUMP as u64).contains(&context.gprs.rip.wrapping_sub(known.pc))
@@ -632,8 +632,9 @@ impl Control {
         left::LEFT.store(true, SeqCst);
     }
 
-    /// The mappings of `[start, end)` have changed, or their protection, or what a child gets of them; those of `gone` are no
-    /// more. What still begins with our jump is there as before: most calls about code leave it as it is.
+    /// The mappings of `[start, end)` have changed: their addresses, their protection, or what a child inherits. Those
+    /// of `gone` no longer exist. A function that still begins with our jump is kept: most calls about code leave it as
+    /// it is.
     pub fn forget_allocators(&mut self, start: u64, end: u64, gone: (u64, u64)) {
         if !entries::ON.load(SeqCst) {
             return;
@@ -645,7 +646,8 @@ impl Control {
             text::read_raw(at, there) == code.len() && there == code
         };
         let lost = |at: &u64| !entries::jump_of(*at).is_some_and(|code| has(*at, &code));
-        // (A thunk's entry is no function's: a call that says nothing of its range, as shmdt, takes none of ours away.)
+        // (A thunk's entry is not a function's: a call without a known range, such as shmdt, removes none of our
+        // thunks.)
         let functions = entries::all().filter(|at| thunks::number(*at).is_none());
         let lost: Vec<u64> = functions.filter(inside).filter(lost).collect();
         lost.iter().for_each(|at| entries::remove(*at));
@@ -670,7 +672,7 @@ impl Control {
         }
     }
 
-    /// The arena gets so many bytes more, or there is no more.
+    /// Grows the arena by at least `bytes`, or notes that it cannot grow by that.
     pub fn grow_heap(&mut self, bytes: u64) {
         let had = arena::mapped();
         let start = arena::arena() + had;
@@ -701,7 +703,7 @@ wanted, so that uses of them may not be found; where that is not enough, the pro
         mapped.is_ok() && self.watch_chunk(start, len)
     }
 
-    /// All accesses to this memory are looked at from now on. `None`: it cannot be watched.
+    /// Checks all accesses to this memory from now on. `None`: it cannot be watched.
     pub(super) fn watch_checked(&mut self, start: u64, len: u64) -> Option<WatchId> {
         let range = WatchRange::new(TargetAddr(start), len);
         let id = range.and_then(|r| self.staged.insert_new(r, WatchKind::Access))?;
@@ -718,7 +720,7 @@ wanted, so that uses of them may not be found; where that is not enough, the pro
         Some(id)
     }
 
-    /// All of this memory is watched from now on, and closed.
+    /// Watches all of this memory from now on, and closes it.
     fn watch_chunk(&mut self, start: u64, len: u64) -> bool {
         if self.watch_checked(start, len).is_none() {
             return false;
@@ -736,7 +738,7 @@ wanted, so that uses of them may not be found; where that is not enough, the pro
                 return false;
             }
             if let Some(bits) = shadow::bits(at) {
-                // (What is around are bits of ours, too.)
+                // (The surrounding memory holds bits of ours, too.)
                 place::huge(bits as u64 - place::HUGE, (stop - at) / 8 + 2 * place::HUGE);
             }
             shadow::close(at, stop - at);
@@ -748,8 +750,8 @@ wanted, so that uses of them may not be found; where that is not enough, the pro
     }
 }
 
-/// The alias of memory at which accesses are looked at. `None`: there is none, or it has no bits, which are of our place (where
-/// no room was left in it).
+/// The alias of memory in which accesses are checked. `None`: it has no alias, or no bits. Only aliases in our own
+/// place have bits, and that place may have been full.
 pub(super) fn watched_alias(at: u64) -> Option<AliasAddr> {
     let entry = g().page_map.entry(TargetAddr(at));
     let watched = entry.guards(AccessKind::Read);
@@ -760,7 +762,7 @@ pub(super) fn watched_alias(at: u64) -> Option<AliasAddr> {
         .filter(|_| watched)
 }
 
-/// Where files are mapped, with their zeroed data.
+/// Address ranges of mapped files, with their zeroed data.
 fn files_of(maps: &Snapshot) -> impl Iterator<Item = (u64, u64)> {
     let mut known = 0;
     maps.vmas.iter().enumerate().filter_map(move |(n, vma)| {
@@ -782,8 +784,8 @@ fn is_loader(object: &Object) -> bool {
     at.and_then(bytes::<8>) == Some(*NAME)
 }
 
-/// Which functions a library has chosen to copy with (STT_GNU_IFUNC, R_X86_64_IRELATIVE): names and addresses. `None`: it
-/// is not known yet.
+/// The functions that a library has chosen for copying (STT_GNU_IFUNC, R_X86_64_IRELATIVE): names and addresses.
+/// `None`: not known yet.
 fn settle(object: &Object, tables: &Tables, maps: &Snapshot) -> Option<Vec<Chosen>> {
     const IRELATIVE: u64 = 37;
     let names = COPIERS

@@ -21,7 +21,7 @@ fn no(why: &str, what_to_do: &str) -> Refusal {
     )
 }
 
-/// What of the allocator it is.
+/// The allocator function for this role.
 fn function(does: Does) -> Option<Function> {
     Some(match does {
         Does::Malloc => Function::Malloc,
@@ -41,7 +41,7 @@ fn function(does: Does) -> Option<Function> {
 }
 
 impl Control {
-    /// From now on these functions are served here, too, or known for what they do.
+    /// From now on these functions are served here, too, or known for their effect.
     pub fn serve_functions(&mut self, all: &[HeapFunction]) -> Result<(), Refusal> {
         if !entries::ON.load(core::sync::atomic::Ordering::SeqCst) {
             return Err(no("nothing is checked yet", "say ulpf heap-check before"));
@@ -51,7 +51,7 @@ impl Control {
         for one in all {
             let at = (one.start, one.start.saturating_add(one.len));
             match one.does {
-                // (A program's own means something else.)
+                // (A program's own may have another meaning.)
                 Does::Delete | Does::DeleteArray if !comes_to_served(one.start) => {}
                 Does::New if self.check.tells_kinds => news::add_new(at, By::New),
                 Does::NewArray if self.check.tells_kinds => {

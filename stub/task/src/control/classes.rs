@@ -1,13 +1,13 @@
-//! What bodies of patches know of pages.
+//! Tables about pages that trampolines look up.
 //!
 //! ```text
-//! page classes   a byte for each page of user memory: which distance to the alias, for which accesses
+//! page classes   a byte for each page of user memory: distance to the alias, and the accesses it is valid for
 //! bits           a bit for each byte of our place: does a store (a load) there concern a watch?
-//! tallies        a byte for each page of our place: all of it is seen by one watch that only counts, here
-//! whole          a byte for each page of user memory: the same of it and of the page behind, for loads and for stores
+//! tallies        a byte for each page of our place: the one watch, which only counts, that covers all of the page
+//! whole          a byte for each page of user memory: the same for it and the next page, for loads and for stores
 //! ```
-//! Pages get their class when a hot site meets them. They lose it when their mapping changes, or that of the page before
-//! ([`ulpf_lib::PageMap`] sees to that), and when what is watched there does.
+//! Pages get their class when a hot site meets them. They lose it when their mapping or that of the page before changes
+//! ([`ulpf_lib::PageMap`] ensures that), and when the watches there change.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -29,31 +29,32 @@ use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_tables::attributes::Part;
 
-/// Bytes of pages that are looked at together.
+/// Size of a batch of pages that are processed together, in bytes.
 const BATCH: u64 = 64 * PAGE_SIZE;
-/// So many classes are taken away at once.
+/// Number of classes that are taken away at once.
 const VICTIMS: usize = 16;
 
 #[derive(Default)]
 pub struct Classes {
-    /// Distance to the alias and guard of each class; 0 is none. `None`: no page has it any more.
+    /// Distance to the alias, and guard, of each class from class 1 on; class 0 means no class. `None`: no page has the
+    /// class any more.
     classes: Vec<Option<(u64, Guard)>>,
     /// See [`Classes::heap`].
     heap: Option<u64>,
-    /// Those that pages of a checked heap have, which are in no batch.
+    /// Classes of pages of a checked heap, which are in no batch.
     pinned: BTreeSet<usize>,
-    /// Where classes are next taken away from, if all of them are in use.
+    /// Where classes are taken away next, if all are in use.
     victim: usize,
-    /// Where pages were looked at together, so that some may have a class.
+    /// Batches that were processed, so that some of their pages may have a class.
     batches: BTreeSet<u64>,
-    /// The one that gets its classes at present.
+    /// The batch that gets its classes at present.
     batch: u64,
-    /// Watches that bodies count for themselves, and the class of their pages, by tally.
+    /// Watches that trampolines count themselves, and the class of their pages, by tally.
     tallied: Vec<(WatchId, u8)>,
-    /// Pages whose class was looked up, that have a tally and that have none.
+    /// Number of pages whose class was looked up: with a tally, and without one.
     with_tally: u64,
     without: u64,
-    /// Of how many every access is a hit of one watch.
+    /// Number of them on which every access is a hit of one watch.
     covered: u64,
 }
 
@@ -63,7 +64,7 @@ impl Classes {
         pages.filter(|p| g().page_map.class(*p) != 0).count()
     }
 
-    /// No alias is where it was.
+    /// Every alias may have moved.
     pub fn clear(&mut self) {
         self.classes.clear();
         self.pinned.clear();
@@ -86,7 +87,7 @@ impl Classes {
         true
     }
 
-    /// Maps the tables, once. `false`: that cannot be.
+    /// Maps the tables, once. `false`: they cannot be mapped.
     pub fn prepare(&mut self, rest: &mut AtRest) -> bool {
         if rest.tables().patches.tables.classes != 0 {
             return true;
@@ -106,7 +107,7 @@ impl Classes {
         let mut all = [0; 5];
         for (n, (len, map)) in maps.into_iter().enumerate() {
             let (Ok(at), Some(slot)) = (map(len), all.get_mut(n)) else {
-                // RLIMIT_AS, most likely: faults will do.
+                // Probably RLIMIT_AS: the program works with faults alone.
                 for (at, (len, _)) in all.into_iter().zip(maps).take(n) {
                     place::unmap(at, len);
                     rest.guards().include(TargetAddr(at), len);
@@ -154,7 +155,7 @@ impl Classes {
     }
 
     fn classify(&mut self, rest: &mut AtRest, page: TargetAddr) {
-        // Where the program wants no patches (a lock of all memory), their tables have gone.
+        // Where the program wants no patches (a lock of all memory), their tables are gone.
         if patches::table().tables.classes == 0 {
             return;
         }
@@ -176,7 +177,7 @@ impl Classes {
             return;
         };
         if regions::is_checked(page.0) {
-            // Its bits say at any time what they have to, and nothing of other watches.
+            // Its bits always hold what they must, and nothing of other watches.
             if has_watch(page) || has_watch(TargetAddr(page.0 - PAGE_SIZE)) {
                 return;
             }
@@ -193,14 +194,14 @@ impl Classes {
             self.in_heap(page);
             return;
         }
-        // A watch that the program has set itself: loads of more than they use would not meet it.
+        // A watch that the program has set itself: over-reads would not be its hits.
         if check::has_no_debugger() {
             return;
         }
         let Tables { writes, reads, .. } = patches::table().tables;
         let shared = writes == reads;
         for (bits, kind) in [(writes, AccessKind::Write), (reads, AccessKind::Read)] {
-            // SAFETY: the bits of one page of our place; nobody reads them while the world rests.
+            // SAFETY: the bits of one page of our place; no thread reads them while the world is stopped.
             let bits = unsafe {
                 core::slice::from_raw_parts_mut(
                     (bits + alias / 8) as *mut u8,
@@ -227,7 +228,7 @@ impl Classes {
             0 => self.without += 1,
             _ => self.with_tally += 1,
         }
-        // SAFETY: a page of our place; nobody looks while the world rests.
+        // SAFETY: a page of our place; no thread reads it while the world is stopped.
         unsafe { *tally_of(alias) = tally };
         self.edge(page, alias, entry);
         let next = TargetAddr(page.0 + PAGE_SIZE);
@@ -239,12 +240,13 @@ impl Classes {
         self.whole(page);
     }
 
-    /// At which distance to its alias most of a checked heap lies. `None`: bodies do not ask for it.
+    /// Distance to the alias of most of a checked heap. `None`: trampolines do not use it.
     pub fn heap(&self) -> Option<u64> {
         self.heap
     }
 
-    /// Is every access that begins on `page` one to that part of a checked heap, also if it ends on the next page?
+    /// Notes whether every access that begins on `page` is to that part of a checked heap, even if it ends on the next
+    /// page.
     fn in_heap(&self, page: TargetAddr) {
         let map = &g().page_map;
         let class = map.class(page);
@@ -258,7 +260,7 @@ impl Classes {
         }
     }
 
-    /// Is every access that begins on `page` a hit of one watch, also if it ends on the next page?
+    /// Notes whether every access that begins on `page` is a hit of one watch, even if it ends on the next page.
     fn whole(&self, page: TargetAddr) {
         let map = &g().page_map;
         let next = TargetAddr(page.0 + PAGE_SIZE);
@@ -325,7 +327,7 @@ impl Classes {
                 0
             },
         );
-        // (Those of memory that had it before, of which there is none any more.)
+        // (Tallies of memory that had this class before, which no longer exists.)
         self.aim_tallies(n as u8);
         Some(n as u8)
     }
@@ -343,8 +345,9 @@ impl Classes {
         free(&self.classes).map(|n| n + 1)
     }
 
-    /// All classes are taken: those of memory that has gone are free again (collectors map and unmap their heaps in small
-    /// pieces, each with an alias of its own). If there are none, some pages lose theirs, and get one at their next fault.
+    /// All classes are taken. Classes of memory that was unmapped become free again (collectors map and unmap their
+    /// heaps in small pieces, each with an alias of its own). If no class is free then, some pages lose theirs, and get
+    /// one at their next fault.
     fn take_classes(&mut self, rest: &mut AtRest) {
         let map = &g().page_map;
         let mut used = [false; CLASSES];
@@ -386,18 +389,18 @@ impl Classes {
         distances.extend(left);
     }
 
-    /// Is every access to most pages a hit of one watch?
+    /// Returns whether every access to most pages is a hit of one watch.
     pub fn are_mostly_covered(&self) -> bool {
         self.covered > (self.with_tally + self.without) / 2
     }
 
-    /// The same, and it only counts.
+    /// The same for a watch that only counts.
     pub fn are_mostly_whole(&self) -> bool {
         self.with_tally > self.without
     }
 
-    /// Where bodies count for a watch on pages of this class (or of another one, if there is no place left for this one); 0:
-    /// nowhere.
+    /// The tally where trampolines count for a watch on pages of this class. If no tally is free, one of another class
+    /// of the watch is used; 0: that does not exist either.
     fn tally(&mut self, id: WatchId, class: u8) -> u8 {
         let mut known = self.tallied.iter().position(|t| *t == (id, class));
         if known.is_none() && self.tallied.len() + 1 >= TALLIES {
@@ -431,13 +434,13 @@ impl Classes {
         }
     }
 
-    /// These watches have changed: of the pages that show it nothing is known any more.
+    /// These watches have changed: forgets what is known of their pages.
     pub fn forget(&mut self, changes: &Changes) {
         let counts = |w: &(WatchId, WatchRange, WatchKind)| self.tallied.iter().any(|t| t.0 == w.0);
         if changes.removed.iter().any(counts) {
             return self.declassify();
         }
-        // The heap's stretches: whoever has changed what is to be done at their hits has said so.
+        // Ranges of the heap. (A change of their attributes is announced by `declassify`.)
         let stretch_of = |id| {
             let a = g().attributes(id);
             let stretch = a.part == Part::Whole && a.filter.is_none() && a.frozen.is_none();
@@ -456,7 +459,7 @@ impl Classes {
         }
     }
 
-    /// What is to be done at hits has changed: nothing is known of any page.
+    /// Forgets all that is known of pages, because attributes of watches have changed.
     pub fn declassify(&mut self) {
         for batch in core::mem::take(&mut self.batches) {
             let known = pages(batch, batch + BATCH);
@@ -483,7 +486,7 @@ impl Classes {
     }
 }
 
-/// Is there a watch on this page of a checked heap, beside the heap's own?
+/// Returns whether this page of a checked heap has a watch besides the heap's own.
 fn has_watch(page: TargetAddr) -> bool {
     let mut any = false;
     g().watchlist()
@@ -498,7 +501,7 @@ fn tally_of(alias: u64) -> *mut u8 {
     (patches::table().tables.tallies + alias / PAGE_SIZE) as *mut u8
 }
 
-/// Does some watch see loads on this page?
+/// Returns whether some watch covers loads on this page.
 fn sees_reads(page: TargetAddr) -> bool {
     let mut any = false;
     g().watchlist()
@@ -512,7 +515,7 @@ fn pages(start: u64, end: u64) -> impl Iterator<Item = TargetAddr> {
     (start..end).step_by(PAGE_SIZE as usize).map(TargetAddr)
 }
 
-/// Their accesses fault, until a hot site meets them again.
+/// Takes the classes of these pages away: accesses fault until a hot site meets the pages again.
 fn unset(pages: impl Iterator<Item = TargetAddr>) {
     for page in pages {
         if g().page_map.class(page) != 0 {
@@ -538,7 +541,7 @@ fn covers(page: TargetAddr) -> Option<WatchId> {
 /// The watch that counts the hits of this one, if they are only counted.
 fn only_counts(id: WatchId) -> Option<WatchId> {
     let a = g().attributes(id);
-    // (At a hit of one that follows, somebody has to look who makes it.)
+    // (A hit of a watch that follows pointers needs the handler, which looks at the storing thread.)
     let only_counts = !a.stop && !a.log && a.filter.is_none() && a.frozen.is_none();
     let only_counts = only_counts && a.part == Part::Whole;
     only_counts.then(|| a.group.unwrap_or(id))

@@ -1,10 +1,10 @@
-//! Where the trampolines of patches lie: memory within reach of a jump from the program's code, at places
-//! where the jump's bytes come out right (see `engine/src/patch`).
+//! Where the trampolines of patches lie: memory within reach of a jump from the program's code, at places that the
+//! jump's bytes can encode (see `engine/src/patch`).
 //!
-//! A cave is in nobody's way: where the program break or the stack will grow, the cave is taken only if
-//! there is no other, as far away as it gets, and given back before the break arrives
-//! (`syscalls::affected`). The same of address space that the program has reserved (V8's code and, at its end, the
-//! copy of its built-in functions): a stretch in the middle, which is closed again before the program uses it.
+//! A cave does not obstruct the program. Where the program break or the stack will grow, a cave is used only if there
+//! is no other place, as far away as possible. It is given back before the break arrives (`syscalls::affected`). The
+//! program may also have reserved address space, as V8 does for its code and, at its end, the copy of its built-in
+//! functions. Such a cave is a range in the middle, which is closed again before the program uses it.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -37,7 +37,7 @@ const FROM_BREAK: u64 = 1 << 30;
 /// The same where there is no other place: the jump's bytes may leave no choice.
 const NEAR_BREAK: u64 = 16 << 20;
 const LAST: u64 = 8;
-/// Within what the program has reserved, and how large that is at least.
+/// Placement within reserved address space, and its least size.
 const RESERVED: u64 = 7;
 const LEAST_RESERVED: u64 = 256 << 20;
 
@@ -47,7 +47,7 @@ struct CodeCave {
     start: u64,
     len: u64,
     cells: Cells,
-    /// It lies in what the program has reserved.
+    /// It lies in address space that the program has reserved.
     reserved: bool,
 }
 
@@ -60,7 +60,7 @@ impl CodeCaves {
         self.0.len()
     }
 
-    /// A free place for a body of `size` bytes that a jump of this group can lead to.
+    /// A free place for a trampoline of `size` bytes that a jump of this group can reach.
     pub fn find(
         &mut self,
         rest: &mut AtRest,
@@ -88,7 +88,7 @@ impl CodeCaves {
         None
     }
 
-    /// The same in the caves that there are.
+    /// The same in existing caves.
     pub fn find_there(&mut self, group: &Group, size: u64) -> Option<u64> {
         self.0.iter_mut().find_map(|c| c.find(group, size))
     }
@@ -180,7 +180,7 @@ impl CodeCaves {
         true
     }
 
-    /// The bytes `[at, at + size)` of a cave are in use, or no longer.
+    /// Marks the bytes `[at, at + size)` of a cave as used, or as free.
     pub fn take(&mut self, at: u64, size: u64, take: bool) {
         let Some(cave) = self.0.iter_mut().find(|r| r.range().contains(&at)) else {
             return;
@@ -190,7 +190,7 @@ impl CodeCaves {
         cave.cells.set(first..end, take);
     }
 
-    /// Gives the caves in `[start, end)` back: which they were.
+    /// Gives back the caves in `[start, end)`, and returns which they were.
     pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) -> Vec<Range<u64>> {
         let (gone, stay) = core::mem::take(&mut self.0)
             .into_iter()
@@ -200,7 +200,7 @@ impl CodeCaves {
         for cave in &gone {
             match cave.reserved {
                 true => patches::close_reserved(cave.start, cave.len),
-                // SAFETY: our own mapping, with the world at rest; nobody is in it.
+                // SAFETY: our own mapping, with the world stopped; no thread executes in it.
                 false => drop(unsafe { sys!(k::__NR_munmap, cave.start, cave.len) }),
             }
             rest.guards().include(TargetAddr(cave.start), cave.len);
@@ -217,7 +217,7 @@ impl CodeCave {
         self.start..self.start + self.len
     }
 
-    /// A place for a body.
+    /// A place for a trampoline.
     fn find(&mut self, group: &Group, size: u64) -> Option<u64> {
         let cells = size.div_ceil(CELL);
         let mut row = self.cells.first(cells)?;
@@ -232,13 +232,13 @@ impl CodeCave {
     }
 }
 
-/// Where a body may begin, from `at` on. Behind an instruction of one byte the jump's lowest byte is one of few: then it
-/// may have to begin within a cell.
+/// The next possible start of a trampoline, from `at` on. Behind an instruction of one byte the jump's lowest byte has
+/// few possible values. Then the trampoline may have to begin within a cell.
 fn next(group: &Group, at: u64) -> Option<u64> {
     group.next(at, CELL).or_else(|| group.next(at, 1))
 }
 
-/// What of address space that the program has reserved may become a cave: allocators begin at an end of it.
+/// The part of reserved address space that may become a cave: allocators begin at an end of it.
 fn middle(vma: &Vma) -> Option<Range<u64>> {
     let len = vma.end - vma.start;
     let reserved = vma.kind == VmaKind::Anonymous && vma.prot == 0 && !vma.shared;
@@ -246,7 +246,7 @@ fn middle(vma: &Vma) -> Option<Range<u64>> {
     (reserved && len >= LEAST_RESERVED).then_some(start..vma.end - ASIDE)
 }
 
-/// Maps a cave where nothing is.
+/// Maps a cave at an unmapped address.
 fn map(start: u64, len: u64) -> bool {
     let prot = k::PROT_READ | k::PROT_EXEC;
     let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE | k::MAP_NORESERVE;
@@ -261,8 +261,8 @@ fn map(start: u64, len: u64) -> bool {
     got == start
 }
 
-/// Makes a cave of what the program has reserved, if it still is, and nobody is about to change that. The mapping keeps
-/// what else the kernel knows of it.
+/// Makes a cave of reserved address space, if it is still reserved and no thread is about to change it. The mapping
+/// keeps its other attributes in the kernel.
 fn open(start: u64, len: u64) -> bool {
     let changes = |t: &Thread| {
         let nr = t.orig_rax.load(Relaxed) as u32;
@@ -275,11 +275,11 @@ fn open(start: u64, len: u64) -> bool {
         return false;
     }
     let prot = k::PROT_READ | k::PROT_EXEC;
-    // SAFETY: nothing is there, and whoever uses it says so first.
+    // SAFETY: nothing is mapped there, and the program's calls that would use it are seen first.
     unsafe { sys!(k::__NR_mprotect, start, len, prot) }.is_ok()
 }
 
-/// Calls that may change what is reserved.
+/// Calls that may change reserved address space.
 const CALLS: [u32; 6] = [
     k::__NR_mmap,
     k::__NR_munmap,

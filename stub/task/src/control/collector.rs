@@ -1,8 +1,9 @@
-//! Collectors that move generated code: V8's copies it, and would copy our jumps. A breakpoint of ours stands where it
-//! begins; then all patches of generated code go, and there are none until it has ended.
+//! Collectors that move generated code: V8's copies it, and would copy our jumps. We set a breakpoint at the
+//! collector's first instruction. When it is hit, all patches of generated code are removed, and none are placed until
+//! the collector has ended.
 //!
-//! The function is found by its name in the dynamic symbols of the file (node has it, which serves add-ons). Code of a
-//! V8 that does not name it is not patched.
+//! The function is found by its name in the dynamic symbols of the file (node has it, for add-ons). Code of a V8 that
+//! does not name it is not patched.
 
 use alloc::vec::Vec;
 
@@ -16,22 +17,22 @@ use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_tables::breakpoints::{self, Breakpoint};
 
-/// v8::internal::MarkCompactCollector::CollectGarbage(): only there code is moved.
+/// v8::internal::MarkCompactCollector::CollectGarbage(): code is moved only there.
 const NAME: &[u8] = b"_ZN2v88internal20MarkCompactCollector14CollectGarbageEv";
-/// How much of a thread's stack may lie between there and wherever the thread is.
+/// Most bytes of a thread's stack between that function and the thread's present frame.
 const DEEP: usize = 256 << 10;
 
 #[derive(Default)]
 pub struct Collector {
     begins: Vec<u64>,
-    /// Where those that are at work will go on.
+    /// Return addresses of the collections in progress.
     back: Vec<u64>,
-    /// One was not seen to the end, or not from the beginning.
+    /// One collection was not seen to its end, or not from its beginning.
     lost: bool,
 }
 
 impl Collector {
-    /// Is there one, and is it known when it works?
+    /// Returns whether there is a collector whose work can be noticed.
     pub fn is_known(&self) -> bool {
         !self.begins.is_empty() && !self.lost
     }
@@ -40,7 +41,7 @@ impl Collector {
         !self.back.is_empty()
     }
 
-    /// Where collectors begin that are not known yet, and at work nowhere.
+    /// Addresses of collectors that are not known yet, and that are at work in no thread.
     pub fn find(&self, rest: &mut AtRest) -> Vec<u64> {
         let Ok(maps) = Snapshot::read() else {
             return Vec::new();
@@ -72,13 +73,13 @@ impl Collector {
         }
     }
 
-    /// One begins that will go on at `back`.
+    /// A collection begins that will return to `back`.
     pub fn begins(&mut self, rest: &mut AtRest, back: u64) {
         self.lost |= !plant(rest, back, breakpoints::Collector::Ends);
         self.back.push(back);
     }
 
-    /// One goes on there.
+    /// A collection has returned to `at`.
     pub fn ends(&mut self, rest: &mut AtRest, at: u64) {
         if let Some(n) = self.back.iter().position(|back| *back == at) {
             self.back.swap_remove(n);
@@ -118,7 +119,7 @@ fn plant(rest: &mut AtRest, at: u64, what: breakpoints::Collector) -> bool {
     true
 }
 
-/// May a thread be in this function, or in what it has called?
+/// Returns whether a thread may be in this function, or in a function that it has called.
 fn is_inside((start, end): (u64, u64), rest: &mut AtRest) -> bool {
     // (Where it ends another one begins, whose address may be anywhere.)
     let within = |at: u64| start < at && at < end;

@@ -1,9 +1,9 @@
 //! Conditions, threads and ignore counts of the debugger's own watches, decided on the thread that made the access.
 //!
-//! GDB's plugin compiles them and says `ulpf condition`. GDB does not know: it decides again at each hit that it
-//! hears of. So a condition here may let pass what GDB rejects, and never the other way round, which the plugin
-//! answers for. Beside that, GDB has to know what it would have learned at the hits that it does not hear of: the
-//! watch's value, with which it compares the next one, and how far its ignore count has come. So before a stop:
+//! GDB's plugin compiles them and sends `ulpf condition`. GDB does not know this: it decides again at each hit that is
+//! reported. So a condition here may pass a hit that GDB rejects, but never the other way round; the plugin guarantees
+//! that. GDB must also learn what it would have learned at the hits that are not reported. That is the watch's value,
+//! with which it compares the next one, and the progress of its ignore count. So before a stop:
 //!
 //! ```text
 //! a hit that passes ─▶ the plugin's byte is hit (`out_of_band`) ─▶ `ulpf settle`: which watches, how many hits
@@ -11,10 +11,11 @@
 //!                      hit, until the program goes on               and lets the program go on
 //!                  ─▶ now nothing is unsettled: the hit itself is reported, and no instruction was made meanwhile
 //! ```
-//! The same way the plugin is asked to look (`look`) before the program goes on, when GDB may have moved its watches.
+//! The plugin is asked to look (`look`) in the same way before the program goes on, when GDB may have moved its
+//! watches.
 //!
-//! A debugger that steps would take the plugin's stop for the end of its step. So while a thread steps GDB decides
-//! alone (`Global::decides`).
+//! A debugger that steps would take the plugin's stop for the end of its step. So GDB alone decides while a thread
+//! steps (`Global::decides`).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -39,17 +40,18 @@ use crate::inferior::{Inferior, Stop, StopReason};
 #[derive(Default)]
 pub struct Conditions {
     list: Vec<Condition>,
-    /// The stack pointer of the innermost function with a local that the debugger watches; 0: there is none.
+    /// The stack pointer of the innermost function with a local that the debugger watches; 0 if there is no such
+    /// function.
     pub locals: u64,
-    /// The debugger's watches may not be those any more for which the conditions were made.
+    /// The debugger's watches may differ from those for which the conditions were made.
     look: bool,
-    /// The plugin has been asked to look, and has not done so yet.
+    /// The plugin must look and has not done so yet.
     asked: bool,
     /// A stop that only the plugin sees is due.
     due: bool,
-    /// The present one.
+    /// The present round.
     round: Option<Round>,
-    /// Settled without one.
+    /// Watches settled without a round.
     at_stop: Vec<Settled>,
 }
 
@@ -63,7 +65,7 @@ struct Condition {
 #[derive(Default)]
 struct Round {
     settled: Vec<Settled>,
-    /// Bytes as they were before the hit that comes next.
+    /// Bytes as they were before the next hit.
     before: Vec<(u64, Vec<u8>)>,
     /// Registers as they are shown.
     shown: Option<(Tid, Gprs)>,
@@ -80,20 +82,20 @@ impl Conditions {
         Some(found.filter.clone())
     }
 
-    /// The debugger has set or taken away a watch.
+    /// The debugger has set or removed a watch.
     pub fn watches_changed(&mut self) {
         self.look = true;
     }
 
-    /// The debugger has heard of a hit of a watch of its own. If that has no condition here, what the debugger watches
-    /// may depend on it: `*p`, where `p` has been hit.
+    /// The debugger has learned of a hit of a watch of its own. If that watch has no condition here, the debugger's
+    /// watches may depend on it: `*p`, where `p` was hit.
     fn reported(&mut self, id: WatchId) {
         let attributes = g().attributes(id);
         let decided = attributes.filter.as_ref().is_some_and(|f| f.is_debuggers());
         self.look |= !attributes.out_of_band && !decided;
     }
 
-    /// The bytes at `addr` as they are to be seen.
+    /// Applies to `buf` the bytes at `addr` as they are to be shown.
     pub fn overlay(&self, addr: u64, buf: &mut [u8]) {
         for (at, bytes) in self.round.iter().flat_map(|r| &r.before).rev() {
             let end = (at + bytes.len() as u64).min(addr.saturating_add(buf.len() as u64));
@@ -106,7 +108,7 @@ impl Conditions {
         }
     }
 
-    /// Is memory shown otherwise than it is?
+    /// Returns whether memory is shown other than it is.
     pub fn shows(&self) -> bool {
         self.round.is_some()
     }
@@ -119,8 +121,8 @@ impl Conditions {
 }
 
 impl Control {
-    /// What decides about the debugger's own watches of exactly these bytes and this kind, now and later; the
-    /// default: nothing.
+    /// Sets the condition for the debugger's own watches of exactly these bytes and this kind, now and later. The
+    /// default filter removes it.
     pub fn set_condition(
         &mut self,
         range: WatchRange,
@@ -172,11 +174,11 @@ impl Control {
         let plugin = self.out_of_band.understood;
         let c = &mut self.conditions;
         if !c.list.is_empty() && (!plugin || core::mem::take(&mut c.asked)) {
-            // Nobody keeps the debugger in step.
+            // The plugin does not keep the debugger up to date.
             self.drop_conditions();
         }
         let c = &mut self.conditions;
-        // (Where one thread stops alone, the others change what would have to be settled.)
+        // (Where one thread stops alone, the others change the state that would have to be settled.)
         let decides = !c.list.is_empty() && !steps && !self.non_stop;
         g().decides.store(decides, SeqCst);
         if !decides || !c.look {
@@ -187,7 +189,7 @@ impl Control {
         false
     }
 
-    /// Nothing is shown otherwise than it is any more. `true`: an interruption is still to be reported.
+    /// Ends showing other memory and registers. `true`: an interruption is still to be reported.
     pub(super) fn end_round(&mut self) -> bool {
         let round = self.conditions.round.take();
         round.is_some_and(|r| r.interrupted)
@@ -202,11 +204,12 @@ impl Control {
         Some(self.begin_round(tid, Round::default()))
     }
 
-    /// Before `event` of a thread is reported: the plugin's stop, if there is something to settle.
+    /// Before `event` of a thread is reported: the plugin's stop, if there are hits to settle.
     pub(super) fn settles(&mut self, t: &Thread, parked: Parked, event: Event) -> Option<Stop> {
         let before_it = match event {
             Event::Watch { .. } | Event::Signal(_) | Event::HeapError { .. } | Event::Ends => true,
-            // GDB has a breakpoint where a function returns to whose locals it watches, and takes these away there.
+            // GDB has a breakpoint at the return of a function whose locals it watches, and removes these watches
+            // there.
             Event::Breakpoint => !self.has_returned(t),
             _ => false,
         };
@@ -238,7 +241,7 @@ impl Control {
         Some(self.begin_round(tid, round))
     }
 
-    /// What `ulpf settle` answers; also at a stop of the debugger's, before it steps.
+    /// Writes the answer to `ulpf settle`, which is also sent at a debugger's stop before it steps.
     pub fn settle(&mut self, out: &mut dyn Write) {
         let at_stop = self.thread(self.current).filter(|_| !self.running);
         if self.conditions.round.is_none()
@@ -260,14 +263,14 @@ impl Control {
         self.conditions.reported(id);
     }
 
-    /// What the debugger has to make up for before a stop of this thread.
+    /// Effects that the debugger has to learn before a stop of this thread.
     fn unsettled(&mut self, of: Option<&Thread>) -> Option<Round> {
         let any = self.conditions.list.iter().any(|c| c.filter.is_unsettled());
         if !any || !self.out_of_band.understood {
             return None;
         }
         self.world.stop(None);
-        // Another thread's hit that has not been reported: what was there before it is not known to us.
+        // Another thread's hit that was not reported: the bytes before it are not known to us.
         let others = g()
             .threads
             .iter()
@@ -314,7 +317,7 @@ impl Control {
         }
     }
 
-    /// The other watches that the instruction of the present stop has hit: the debugger's user hears of them now.
+    /// The other watches that the instruction of the present stop has hit, for the debugger's user.
     pub fn take_rest(&mut self, out: &mut dyn Write) {
         let Some(t) = self.thread(self.current) else {
             return;
@@ -333,7 +336,7 @@ impl Control {
     }
 }
 
-/// Does an order step?
+/// Returns whether a resume action steps.
 pub fn steps(how: Resume) -> bool {
     matches!(how, Resume::Step { .. } | Resume::RangeStep { .. })
 }

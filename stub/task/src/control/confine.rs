@@ -1,11 +1,11 @@
-//! The stub's task may at no moment do more than any thread of the program: where a thread gives up a right, or gets
-//! another root, other namespaces or a landlock domain, this task does so before the thread's call returns. Afterwards
-//! what it may is compared with what each thread may; if it is more, the session ends.
+//! The stub's task may at no moment have more rights than any thread of the program. A thread may give up a right, or
+//! get another root, other namespaces or a landlock domain. Then this task does the same before the thread's call
+//! returns. Afterwards the task's rights are compared with each thread's; if it has more, the session ends.
 //!
-//! What cannot be copied is given up whole: in a landlock domain of the program's, or where its root cannot be reached,
-//! this task opens no file any more (what it reads of its own memory is open from before: `ulpf_lib::kept`). Limits are
-//! followed but for those of memory, files, tasks and processor time: these bound our own work (the reader is made anew), not
-//! what anybody may do.
+//! Rights that cannot be copied are given up completely. In a landlock domain of the program's, or where its root
+//! cannot be reached, this task opens no more files. (The files that it reads about its own memory are open from
+//! before: `ulpf_lib::kept`.) Limits are followed, except those of memory, files, tasks and processor time. These would
+//! bound our own work (the reader is started again), not rights.
 
 use core::mem::size_of_val;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
@@ -49,7 +49,7 @@ const LIMITS: [u32; 9] = [
     k::RLIMIT_RTTIME,
 ];
 
-/// All that this task ever asks of the kernel.
+/// All system calls that this task makes.
 const CALLS: [u32; 83] = [
     k::__NR_read,
     k::__NR_write,
@@ -136,8 +136,8 @@ const CALLS: [u32; 83] = [
     k::__NR_landlock_restrict_self,
 ];
 
-/// At this task's beginning: it executes nothing, makes no process, no socket and no mount, and reaches into no other
-/// process's memory, whoever it is. Somebody who made it run what is not ours would have no more.
+/// Restricts this task at its start. Whatever its credentials, it executes no program, makes no process, socket or
+/// mount, and accesses no other process's memory. An attack that ran code in it would gain no more.
 pub fn begin() {
     keep_proc();
     let me = g().stub_tid.load(Relaxed) as u32;
@@ -159,9 +159,9 @@ pub fn begin() {
 }
 
 impl Control {
-    /// `t` may less now, or something else, and waits.
+    /// `t` has fewer or other rights now, and waits.
     pub(super) fn confine(&mut self, t: &Thread, which: Confined, groups: &[u32]) {
-        // The reader has credentials of its own; it begins anew with ours.
+        // The reader has credentials of its own; a new one gets ours.
         reader::stop();
         let followed = match which {
             Confined::Credentials => Ok(()),
@@ -196,7 +196,7 @@ fn own() -> Rights {
     Rights::of_caller(supplementary(&mut room))
 }
 
-/// Becomes what has these rights, step by step as long as each may still be made; what has not worked shows afterwards.
+/// Takes on these rights, step by step as long as each step is permitted; the caller detects steps that failed.
 fn adopt(wanted: &Rights, groups: &[u32]) {
     let before = own();
     let (had, caps) = (&before.capabilities, &wanted.capabilities);
@@ -213,7 +213,7 @@ fn adopt(wanted: &Rights, groups: &[u32]) {
         let others = before.supplementary != wanted.supplementary;
         let anew = others || before.users != wanted.users || before.groups != wanted.groups;
         if anew {
-            // Of what the thread has just given up, this task has still need.
+            // This task still needs the rights that the thread has just given up.
             let _ = sys!(k::__NR_prctl, p::PR_SET_KEEPCAPS, 1);
             raise(had, CAP_SETGID);
             if others {
@@ -246,7 +246,7 @@ fn set(caps: &Capabilities) {
     let _ = unsafe { sys!(k::__NR_capset, block.header(), block.data()) };
 }
 
-/// What is permitted is made effective.
+/// Makes a permitted capability effective.
 fn raise(had: &Capabilities, capability: u32) {
     if had.permitted >> capability & 1 != 0 && had.effective >> capability & 1 == 0 {
         set(&Capabilities {
@@ -273,8 +273,9 @@ fn open(folder: i32, path: &str, flags: u32) -> Result<Fd, Errno> {
     unsafe { sys!(k::__NR_openat, folder, path.as_ptr(), flags, 0) }.map(Fd)
 }
 
-/// The folder /proc from this task's beginning: a root that the program has since may have none. Whoever may change roots
-/// is kept by none; who may not any more is not to find a way out by it ([`let_go_of_proc`]).
+/// Descriptor of /proc from this task's start: a root that the program has set since may have none. A task that may
+/// change roots is not bound by one. A task that no longer may must not escape through this descriptor
+/// ([`let_go_of_proc`]).
 static PROC: AtomicI32 = AtomicI32::new(-1);
 
 fn keep_proc() {
@@ -307,7 +308,7 @@ fn let_go_of_proc(own: &Rights) {
     }
 }
 
-/// Which file it is, and on which mount.
+/// Identity of the file, and of its mount.
 fn identity(fd: &Fd) -> Result<[u64; 3], Errno> {
     const AT_EMPTY_PATH: u32 = 0x1000;
     const MNT_ID: u32 = 0x1000;
@@ -328,7 +329,7 @@ fn identity(fd: &Fd) -> Result<[u64; 3], Errno> {
     }
 }
 
-/// Goes where the thread is.
+/// Moves to the thread's root and namespaces.
 fn place(t: &Thread) -> Result<(), Errno> {
     let proc = proc()?;
     let open = |path: &str, flags| open(proc.0 as i32, path, flags);
@@ -358,7 +359,7 @@ fn place(t: &Thread) -> Result<(), Errno> {
         unsafe { sys!(k::__NR_setns, fd.0, *kind) }?;
     }
     if identity(&root)? != identity(&open("/\0", k::O_PATH | k::O_DIRECTORY)?)? {
-        // SAFETY: root and folder of this task, which shares them with nobody.
+        // SAFETY: root and folder of this task, which it shares with no other task.
         unsafe {
             sys!(k::__NR_fchdir, root.0)?;
             sys!(k::__NR_chroot, c".".as_ptr())?;
@@ -368,9 +369,9 @@ fn place(t: &Thread) -> Result<(), Errno> {
     unsafe { sys!(k::__NR_chdir, c"/".as_ptr()) }.map(drop)
 }
 
-/// From now on this task opens no file, makes no connection and traces nobody.
+/// From now on this task opens no file, makes no connection and traces no process.
 fn shut() -> Result<(), Errno> {
-    // (The kernel takes sixteen domains, one in another; the first one is enough.)
+    // (The kernel allows sixteen nested domains; the first one is enough.)
     static SHUT: AtomicBool = AtomicBool::new(false);
     if SHUT.load(Relaxed) {
         return Ok(());
@@ -399,7 +400,7 @@ fn shut() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Those of the program, as far as they are followed.
+/// Takes over the program's limits, as far as they are followed.
 fn limits() {
     let pid = g().pid.load(Relaxed);
     for which in LIMITS {

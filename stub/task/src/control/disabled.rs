@@ -1,5 +1,5 @@
-//! Watches that are switched off: out of the list, so that they cost nothing, and kept in mind with their
-//! numbers, counters and filters, so that whoever has set them knows them again.
+//! Watches that are switched off: removed from the list, so that they cost nothing. Their numbers, counters and filters
+//! are kept for when they are switched on again.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -29,7 +29,7 @@ impl Disabled {
         self.0.iter().position(|w| w.0 == id)
     }
 
-    /// Nobody will switch it on any more. `None`: it is not off.
+    /// Forgets a watch that will not be switched on again. `None`: it is not off.
     pub fn forget(&mut self, id: WatchId) -> Option<(WatchRange, WatchKind)> {
         let at = self.find(id)?;
         let (_, range, kind) = self.0.swap_remove(at);
@@ -102,7 +102,7 @@ impl Control {
         Ok(())
     }
 
-    /// What the debugger has in its own table it takes away and puts back as it likes.
+    /// Refuses the debugger's own watches, which it removes and inserts as it likes.
     fn own(&self, id: WatchId) -> Result<(), Refusal> {
         match self.staged.holds(id) && !g().is_out_of_band(id) {
             true => Err(refusal(

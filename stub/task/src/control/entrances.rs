@@ -1,14 +1,14 @@
-//! What stands at the beginning of functions that others are to take the place of.
+//! The first instructions of functions that are to be replaced.
 
 use ulpf_stub_handlers::check::entries;
 
 use super::functions::bytes;
 use super::text;
 
-/// So many jumps on the way are followed.
+/// Number of jumps that are followed.
 const JUMPS: usize = 4;
 
-/// Is it a jump, behind the instruction that marks where one may lead (endbr64)?
+/// Returns whether it is a jump, behind the instruction that marks a branch target (endbr64).
 pub fn is_jump(code: [u8; 12]) -> bool {
     let code = code
         .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
@@ -35,7 +35,7 @@ pub fn room((start, end): (u64, u64)) -> u64 {
     }
 }
 
-/// Where a function goes that does nothing but jump there.
+/// The target of a function that only jumps.
 pub fn jumps_to(at: u64) -> Option<u64> {
     let code: [u8; 9] = bytes(at)?;
     let (code, behind) = match code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]) {
@@ -46,7 +46,7 @@ pub fn jumps_to(at: u64) -> Option<u64> {
     Some(behind.wrapping_add_signed(i32::from_le_bytes(far).into()))
 }
 
-/// Does a function come to one that is served, by nothing but jumps?
+/// Returns whether a function leads, by jumps only, to one that is served.
 pub fn comes_to_served(at: u64) -> bool {
     let mut next = Some(at);
     for _ in 0..JUMPS {

@@ -1,4 +1,4 @@
-//! Filters of watches as the monitor commands describe them, and what becomes of them.
+//! Filters of watches as the monitor commands describe them, and reports of their failures.
 
 use alloc::format;
 use alloc::string::String;
@@ -62,8 +62,8 @@ impl Control {
         self.set_attributes(id, a);
     }
 
-    /// Changes the filter of a watch; `keep`: the new one counts on from the old one. `Ok(false)`: there is no
-    /// such watch.
+    /// Changes the filter of a watch. With `keep`, the new filter continues the old one's count. `Ok(false)`: no such
+    /// watch.
     pub fn filter_watch(
         &mut self,
         id: WatchId,
@@ -88,8 +88,8 @@ impl Control {
         Ok(true)
     }
 
-    /// The same for all watches of exactly these bytes, also for those that the debugger sets later;
-    /// which it is now.
+    /// Changes the filter of all watches of exactly these bytes, also of those that the debugger sets later. Returns
+    /// those that exist now.
     pub fn filter_range(
         &mut self,
         range: WatchRange,
@@ -119,7 +119,7 @@ impl Control {
         Ok(same)
     }
 
-    /// Tells of conditions that could not be evaluated.
+    /// Reports conditions that could not be evaluated.
     pub fn tell_failures(&mut self) {
         if !FAILED.swap(false, SeqCst) {
             return;
@@ -128,7 +128,7 @@ impl Control {
         let failures: Vec<_> = all
             .filter_map(|(id, a)| {
                 let filter = a.filter.as_ref()?;
-                // GDB evaluates its own again, and says so itself.
+                // GDB evaluates its own condition again, and reports the error itself.
                 let (error, pc) = filter.take_failure().filter(|_| !filter.is_debuggers())?;
                 Some((a.group.unwrap_or(id), error, pc))
             })

@@ -1,5 +1,5 @@
-//! Exec, as far as the stub's task has a part in it. The command follows the program into its new
-//! image; this one, and the stub in it, end there.
+//! The stub task's part in exec. The command follows the program into its new image; the old image ends, and the stub
+//! with it.
 //!
 //! ```text
 //!   thread                stub's task                    command
@@ -12,18 +12,18 @@
 //!     … failed: End ────▶ %UlpfExecFailed ─────────────▶ lets go of the thread
 //!   goes on ◀──────────── ◀───────────── vUlpfExec;over
 //! ```
-//! The command offers this with `QUlpfFollow:exec`; without that nothing is asked.
+//! The command offers this with `QUlpfFollow:exec`; otherwise nothing is asked.
 //!
-//! With `QUlpfFollow:…;fork` a forked child, from which everything of ours has been taken away, waits
-//! on a word of a page that it shares with us (`stub/handlers/src/syscalls/fork_page.rs`) until the command has taken hold of it or wants nothing of it.
-//! Its parent stops and reports it. With `vUlpfForkHold;1` it does not return from fork when it goes on, but is awake in our
-//! code until `vUlpfForkHold;0` (`stub/handlers/src/syscalls/forked.rs`). A vfork child reports itself before it runs; it has
-//! no memory of its own, so there is nothing to be put into it. With `vUlpfVfork;CHILD` it counts as one of our threads,
-//! until it executes something: then the exchange above is its own (`%UlpfExec:…;CHILD`), the last word
-//! comes when it has gone, and we stay. With `QUlpfFollow:…;spawn` that is so for every vfork child.
+//! With `QUlpfFollow:…;fork` a forked child, from which everything of ours was removed, waits on a word of a page that
+//! it shares with us (`stub/handlers/src/syscalls/fork_page.rs`). It waits until the command has seized it or does not
+//! want it. Its parent stops and reports it. With `vUlpfForkHold;1` the parent does not return from fork when it goes
+//! on, but runs in our code until `vUlpfForkHold;0` (`stub/handlers/src/syscalls/forked.rs`). A vfork child reports
+//! itself before it runs; it has no memory of its own, so nothing is loaded into it. With `vUlpfVfork;CHILD` it counts
+//! as one of our threads until it executes a program. Then it has the above exchange itself (`%UlpfExec:…;CHILD`), the
+//! last message comes when it has gone, and the stub stays. With `QUlpfFollow:…;spawn` every vfork child does so.
 //!
-//! With `QUlpfFollow:…;traces;traced` a thread stops before the program takes hold of a process with ptrace(2), or is
-//! taken hold of (`stub/handlers/src/syscalls/tracing.rs`).
+//! With `QUlpfFollow:…;traces;traced` a thread stops before the program seizes a process with ptrace(2), or is seized
+//! (`stub/handlers/src/syscalls/tracing.rs`).
 
 use core::sync::atomic::Ordering::*;
 
@@ -40,7 +40,7 @@ use ulpf_stub_handlers::syscalls::{fork_page, seccomp};
 const FOLLOWED: u32 = 1;
 const ALONE: u32 = 2;
 
-/// Where the exchange stands; nothing while no thread is about to exec.
+/// State of the exchange; nothing while no thread is about to exec.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Exec {
     #[default]
@@ -50,7 +50,7 @@ pub enum Exec {
     Followed,
     /// The command has left the thread alone, or has let go of it again.
     Alone,
-    /// It has failed; the command has been told.
+    /// It has failed, and the command knows.
     Failed,
     /// The process runs another image.
     Over,
@@ -72,12 +72,12 @@ pub fn set(what: &[u8]) {
     g().follows.store(bits, SeqCst);
 }
 
-/// `vUlpfForkHold`: whoever has forked, and goes on now, is awake but does not return from fork.
+/// `vUlpfForkHold`: a thread that has forked and now goes on runs, but does not return from fork.
 pub fn hold_fork(yes: bool) {
     g().fork_held.store(yes, SeqCst);
 }
 
-/// A vfork child that rests.
+/// Marks a stopped vfork child as adopted, or not.
 pub fn adopt_child(child: i32, yes: bool) -> bool {
     let found = g().threads.find(child).filter(|t| !t.is_programs());
     if let Some(t) = found {
@@ -86,7 +86,7 @@ pub fn adopt_child(child: i32, yes: bool) -> bool {
     found.is_some()
 }
 
-/// Nobody follows children any more.
+/// Ends following: no child waits for the command any more.
 pub fn release_everybody() {
     g().follows.store(0, SeqCst);
     hold_fork(false);
@@ -102,7 +102,7 @@ impl Control {
         // Here, for several may have asked at once: the word must not be an earlier one's.
         g().exec_word.store(0, SeqCst);
         seccomp::tell(t);
-        // (The command waits for the end of the detach, and hears nothing else.)
+        // (The command waits for the end of the detach, and reads nothing else.)
         if self.leaving {
             self.exec_is_on_its_own();
             return;
@@ -122,7 +122,7 @@ impl Control {
         self.notify_command(&text);
     }
 
-    /// The thread is back: exec has failed. True once nobody traces it any more.
+    /// The thread is back: exec has failed. Returns true once no tracer holds it any more.
     pub(super) fn exec_settled(&mut self) -> bool {
         match self.exec {
             Exec::Followed => {
@@ -151,7 +151,7 @@ impl Control {
         self.tell_thread();
     }
 
-    /// Nobody is there to ask any more.
+    /// The command is gone, so that it cannot be asked.
     pub(super) fn exec_is_on_its_own(&mut self) {
         if self.exec == Exec::Asked {
             self.exec = Exec::Alone;
@@ -169,8 +169,8 @@ impl Control {
         futex::wake_all(&g().exec_word);
     }
 
-    /// It has executed another program, or may have: only the command knows, which traces it. Until it
-    /// has said so, its parent does not go on.
+    /// Returns whether a vfork child has executed another program, or may have: only the command knows, which traces
+    /// it. The child's parent does not go on before the command has confirmed it.
     pub(super) fn child_is_leaving(&self, t: &Thread) -> bool {
         self.exec == Exec::Followed
             && !t.is_programs()
@@ -178,7 +178,7 @@ impl Control {
             && !reader::CLOSED.load(SeqCst)
     }
 
-    /// `vUlpfExec;over`: a vfork child is gone from our memory. `false`: the program itself is.
+    /// `vUlpfExec;over`: a vfork child has left our memory. `false`: the program itself has.
     pub(super) fn child_has_left(&mut self) -> bool {
         match self.holder {
             Some((t, _)) if !t.is_programs() => {

@@ -10,9 +10,9 @@ use ulpf_lib::guard::maps::Snapshot;
 
 use super::text;
 
-/// The tag of the addresses of the texts.
+/// The tag of the address of the string table.
 pub const DT_STRTAB: u64 = 5;
-/// Longer ones are not looked at.
+/// Longer functions are not examined.
 const LONGEST: u64 = 1 << 20;
 
 pub fn bytes<const N: usize>(at: u64) -> Option<[u8; N]> {
@@ -24,7 +24,7 @@ pub fn u32_at(at: u64) -> Option<u32> {
     bytes(at).map(u32::from_le_bytes)
 }
 
-/// What is there, of `len` bytes: in one reading, since each is a system call.
+/// Up to `len` bytes at `at`, in one read, since each is a system call.
 pub fn block(at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let known = text::read(at, &mut bytes);
@@ -32,7 +32,7 @@ pub fn block(at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Pages of the program that were read before: who reads a few bytes here and there makes a system call for each page.
+/// Pages of the program that were read before. Without it, each small read would be a system call.
 #[derive(Default)]
 pub struct Pages(BTreeMap<u64, Vec<u8>>);
 
@@ -58,7 +58,7 @@ impl Pages {
     }
 }
 
-/// The number that stands in `bytes` at `at`.
+/// The number at offset `at` of `bytes`.
 pub fn u32_of(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..)?.first_chunk();
     field.copied().map(u32::from_le_bytes)
@@ -69,7 +69,7 @@ pub fn u64_of(bytes: &[u8], at: usize) -> Option<u64> {
     field.copied().map(u64::from_le_bytes)
 }
 
-/// `at` and the signed number that stands there.
+/// `base` plus the signed 32-bit number at `at`.
 fn relative(base: u64, at: u64) -> Option<u64> {
     Some(base.wrapping_add_signed(i64::from(u32_at(at)? as i32)))
 }
@@ -81,7 +81,7 @@ pub struct Object {
     pub end: u64,
     /// Address in memory less address in the file.
     pub bias: u64,
-    /// What of the file is mapped where, `[start, end)`.
+    /// Address ranges where the file is mapped, `[start, end)`.
     loads: Vec<(u64, u64)>,
     /// `.eh_frame_hdr`.
     unwind: Option<(u64, u64)>,
@@ -92,7 +92,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// The one that the mapping with this number in `maps` belongs to.
+    /// The file that the mapping with this number in `maps` belongs to.
     pub fn at(mut n: usize, maps: &Snapshot) -> Option<Object> {
         const PT_LOAD: u32 = 1;
         const PT_DYNAMIC: u32 = 2;
@@ -154,7 +154,7 @@ impl Object {
         })
     }
 
-    /// What tells the file from others of its name.
+    /// The build ID, which distinguishes the file from others of its name.
     pub fn build_id(&self) -> Option<Vec<u8>> {
         const NT_GNU_BUILD_ID: u32 = 3;
         const OWNER: &[u8] = b"GNU\0";
@@ -179,7 +179,7 @@ impl Object {
         })
     }
 
-    /// What its dynamic section says of these tags.
+    /// Values of these tags in its dynamic section.
     pub fn dynamic<const N: usize>(&self, tags: [u64; N]) -> [Option<u64>; N] {
         /// Longer sections are not read to their end.
         const MOST: u64 = 1 << 16;
@@ -210,7 +210,7 @@ impl Object {
         }
     }
 
-    /// Is it a library that every program of its language has, by the name that it is linked by?
+    /// Returns whether it is a library that every program of its language has, by the name that it is linked by.
     pub fn is_runtime(&self) -> bool {
         const DT_SONAME: u64 = 14;
         /// Longer names are not theirs.
@@ -235,7 +235,7 @@ impl Object {
             .filter(|u| u.0 < u.1 && bytes(u.0) == Some([1, 0x1b, 0x03, 0x3b]))
     }
 
-    /// Where what it points to begins, and the end of what is mapped there.
+    /// Start of the data that it points to, and the end of its mapping.
     pub fn frames(&self) -> Option<(u64, u64)> {
         let field = self.unwind_header()?.0.wrapping_add(4);
         let start = relative(field, field)?;

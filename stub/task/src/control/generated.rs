@@ -1,13 +1,13 @@
-//! Code that the program generates: which of it may be patched, and which pages are closed for writing meanwhile.
+//! Generated code of the program: which of it may be patched, and which pages are write-protected meanwhile.
 //!
-//! A patch in memory that the program can write to lasts until somebody does: its page is closed before the jump is
-//! there, and the first store finds the original code (`stub/handlers/src/generated.rs`). What is switched between
-//! writable and executable is seen at the call (`syscalls/mappings.rs`).
+//! A patch in memory that the program can write to lasts until the program writes there. The page is write-protected
+//! before the jump is placed, and the first store finds the original code (`stub/handlers/src/generated.rs`). Memory
+//! that is switched between writable and executable is handled at the call (`syscalls/mappings.rs`).
 //!
-//! **Who reads.** Nobody can be kept from reading what may be executed. Runtimes read their own code: targets of
-//! calls and jumps, constants that a collector has to know, and, where a collector moves code, all of it (V8). So only
-//! code of runtimes is patched of which it is known that they do not move code they have run, or when they do
-//! (`collector.rs`); and no jump is put over what they do read (`Group::spares_operands`).
+//! **Readers.** Executable memory cannot be protected from reads. Runtimes read their own code: targets of calls and
+//! jumps, constants that a collector has to know, and all of it where a collector moves code (V8). So patches are
+//! limited to runtimes that are known not to move code that has run, or whose moves are seen (`collector.rs`). And no
+//! jump overwrites operands that a runtime reads (`Group::spares_operands`).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -34,11 +34,12 @@ use ulpf_stub_tables::patches::{CodePage, tsc};
 
 /// Files of the runtimes whose code may be patched: HotSpot, Guile, LuaJIT.
 const RUNTIMES: [&[u8]; 4] = [b"/libjvm.so", b"/libguile-", b"/libluajit-", b"/luajit"];
-/// How long, in nanoseconds, a page stays open that was written to after it was patched: that doubles each time, up to
-/// the last. (More is written in a moment, mostly; and all patches of the page have to be paid for again.)
+/// How long, in nanoseconds, a page stays open that was written to after it was patched. The time doubles with each
+/// such write, up to the last. (Usually more is written in a moment, and all patches of the page have to be paid for
+/// again.)
 const OPEN_FOR: u64 = 250_000;
 const MOST_DOUBLED: u32 = 10;
-/// Each page that is closed is a mapping more.
+/// Each closed page is one more mapping.
 const MOST_CLOSED: usize = 4096;
 
 /// A page that was written to when it had patches.
@@ -49,7 +50,7 @@ struct Written {
     again: u64,
 }
 
-/// May it be patched?
+/// Whether generated code may be patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum May {
     Yes,
@@ -60,7 +61,7 @@ pub enum May {
 #[derive(Default)]
 pub struct Generated {
     written: BTreeMap<u64, Written>,
-    /// Is one of the runtimes there? Asked after so many changes of the mappings.
+    /// Whether one of the runtimes is loaded, and the number of mapping changes at which this was determined.
     known: Option<(u64, bool)>,
     pub collector: Collector,
 }
@@ -73,14 +74,14 @@ fn pages(start: u64, end: u64) -> impl Iterator<Item = u64> {
     (start & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE as usize)
 }
 
-/// Has the program made this code itself?
+/// Returns whether the program has generated this code itself.
 pub fn is_generated(vma: &Vma) -> bool {
     const CODE: u8 = PROT_READ | PROT_EXEC;
     vma.kind == VmaKind::Anonymous && !vma.shared && vma.prot & CODE == CODE
 }
 
 impl Generated {
-    /// May generated code in `[start, end)` be patched?
+    /// Whether generated code in `[start, end)` may be patched.
     pub fn may_patch(&self, start: u64, end: u64) -> May {
         let again = |page| self.written.get(&page).map_or(0, |w| w.again);
         match pages(start, end).map(again).max() {
@@ -92,7 +93,8 @@ impl Generated {
         }
     }
 
-    /// Is what faulted there, when `half` says, still the same code? Else nobody knows where its instructions begin.
+    /// Returns whether the code that faulted at the time of `half` is unchanged. If not, the starts of its instructions
+    /// are unknown.
     pub fn is_same(&self, vma: &Vma, half: &Half) -> bool {
         let pc = half.site.insn.pc;
         if half.changes != CHANGES.load(SeqCst) {
@@ -101,7 +103,7 @@ impl Generated {
         let mut known = patches::table().code_pages(pc, pc + u64::from(half.site.insn.len));
         match vma.prot & PROT_WRITE {
             0 => known.all(|(_, page)| page.closed && page.since < half.since),
-            // As it was before we closed it: or it is not closed.
+            // As it was before we write-protected it: or it is not protected.
             _ => {
                 let (mut any, mut all) = (false, true);
                 known.for_each(|(_, page)| {
@@ -117,9 +119,10 @@ impl Generated {
         self.known.is_some_and(|known| known.1) || self.collector.is_known()
     }
 
-    /// Looks for runtimes, if much has been mapped since. Where collectors that move code begin: they are to be planted.
+    /// Looks for runtimes, if much was mapped since. Returns the addresses where collectors that move code begin, for
+    /// breakpoints.
     pub fn look(&mut self, rest: &mut AtRest) -> Vec<u64> {
-        /// The mappings are not looked at for each change of theirs.
+        /// Number of mapping changes between two looks at the mappings.
         const OFTEN: u64 = 64;
         let now = CHANGES.load(SeqCst);
         if let Some((at, known)) = self.known
@@ -138,7 +141,7 @@ impl Generated {
         self.known = None;
     }
 
-    /// Somebody is about to read there: nothing is known of the page.
+    /// The pages are about to be read: forgets what is known of them.
     pub fn read(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         open(rest, start, end);
     }
@@ -169,7 +172,7 @@ impl Generated {
         true
     }
 
-    /// Somebody is about to write there. (The patches of these pages have gone.)
+    /// The pages are about to be written. (Their patches have been removed.)
     pub fn written(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         for page in open(rest, start, end) {
             let times = self.written.get(&page).map_or(0, |w| w.times);
@@ -179,7 +182,7 @@ impl Generated {
         }
     }
 
-    /// Other watches need these pages: nothing is patched there any more.
+    /// Other watches need these pages: they are not patched any more.
     pub fn give_up(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         for page in open(rest, start, end) {
             let never = Written {
@@ -199,7 +202,7 @@ impl Generated {
     }
 }
 
-/// Is a thread in a system call that may be writing there?
+/// Returns whether a thread is in a system call that may be writing there.
 pub fn in_use(rest: &mut AtRest, start: u64, end: u64) -> bool {
     let start = start & !(PAGE_SIZE - 1);
     let calls = |t: &&Thread| t.state() == State::InSyscall;
@@ -213,7 +216,7 @@ pub fn in_use(rest: &mut AtRest, start: u64, end: u64) -> bool {
     })
 }
 
-/// Opens the pages of `[start, end)` that are closed: which they were.
+/// Opens the pages of `[start, end)` that are closed, and returns them.
 fn open(rest: &mut AtRest, start: u64, end: u64) -> Vec<u64> {
     let patches = &mut rest.tables_mut().patches;
     let all: Vec<_> = patches.closed(start, end).collect();

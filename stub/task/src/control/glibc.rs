@@ -1,15 +1,16 @@
-//! The blocks that a program has already when the heap begins to be checked, where its allocator is glibc's (ptmalloc, 2.27 and
-//! later): found by walking its arenas, chunk by chunk.
+//! The blocks that a program has when heap checking begins, for glibc's allocator (ptmalloc, 2.27 and later). They are
+//! found by a walk of its arenas, chunk by chunk.
 //!
 //! ```text
-//! libc's data    main_arena: bins[n] of which the empty ones point to themselves: so it is found, without symbols
+//! libc's data    main_arena: found without symbols by its empty bins[n], which point to themselves
 //!   .next ─▶ other arenas, each at the beginning of its first heap (64 MiB, aligned); .top ─▶ the last heap ─▶ .prev …
 //!
 //! chunk    │ prev_size │ size | flags │ what malloc returned … │ size | flags │ …
 //!            ▲ belongs to the chunk before while that is in use     ▲ bit 0: the chunk before is in use
 //! ```
-//! Freed chunks that say they are in use are in the lists of the arena's fastbins, or in a thread's tcache: a structure that is a
-//! chunk itself, of a size of its own, and is known by what it says. All is read, and believed only where it fits together.
+//! Some freed chunks are marked in use: those in the arena's fastbins, and those in a thread's tcache. A tcache is
+//! itself a chunk, of a certain size, and is recognized by its content. All data is read, and accepted only if it is
+//! consistent.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -84,16 +85,16 @@ impl Reader {
     }
 }
 
-/// What is known of the heap.
+/// Result of a walk of the heap.
 #[derive(Default)]
 pub struct Walked {
     /// Ascending.
     pub blocks: Vec<OldBlock>,
-    /// Memory in which all that no block has is the allocator's, `[start, end)`: whole pages.
+    /// Memory, `[start, end)` in whole pages, in which all bytes outside blocks are the allocator's.
     pub regions: Vec<(u64, u64)>,
 }
 
-/// A stretch of chunks: the first one, and where they end: the top, or a heap's end.
+/// A range of chunks: the first one, and their end: the top chunk, or a heap's end.
 struct Chunks {
     first: u64,
     top: u64,
@@ -138,7 +139,7 @@ fn main_arena(r: &mut Reader, (start, end): (u64, u64)) -> Option<u64> {
     (start..=last).step_by(16).find(|at| is_arena(r, *at))
 }
 
-/// Do its bins, and what is in them, lead to each other and to themselves?
+/// Returns whether its bins and their chunks point to each other and to themselves.
 fn is_arena(r: &mut Reader, at: u64) -> bool {
     let mut empty = 0;
     for n in 0..NBINS {
@@ -152,7 +153,7 @@ fn is_arena(r: &mut Reader, at: u64) -> bool {
                 if r.word(forward + 24) == Some(bin) && r.word(back + 16) == Some(bin) => {}
             _ => return false,
         }
-        // (Most of memory is none.)
+        // (Most memory is not an arena.)
         if n == 40 && empty == 0 {
             return false;
         }
@@ -165,7 +166,7 @@ fn main_chunks(r: &mut Reader, main: u64) -> Result<Vec<Chunks>, Old> {
     let flags = (r.word(main).ok_or(Old::Damaged)? >> 32) as u32;
     const _: () = assert!(FLAGS == 4);
     let top = r.word(main + TOP).ok_or(Old::Damaged)?;
-    // (Nothing has been allocated from it.)
+    // (Nothing was allocated from it.)
     if top == main + TOP {
         return Ok(Vec::new());
     }
@@ -177,7 +178,7 @@ fn main_chunks(r: &mut Reader, main: u64) -> Result<Vec<Chunks>, Old> {
     Ok(alloc::vec![Chunks { first, top, end }])
 }
 
-/// Where the memory begins that ends at the program break.
+/// Start of the memory that ends at the program break.
 fn start_brk() -> Option<u64> {
     /// Behind the name, which is in brackets.
     const FIELD: usize = 44;
@@ -223,7 +224,7 @@ fn chunks(r: &mut Reader, stretch: &Chunks, walked: &mut Walked) -> Option<()> {
     while at < stretch.top {
         let size = r.word(at + 8)?;
         let len = size & !FLAG_BITS;
-        // What closes a heap that is full.
+        // Fencepost chunks at the end of a full heap.
         if len < SMALLEST && stretch.top == stretch.end && stretch.end - at <= 64 {
             break;
         }
@@ -236,7 +237,7 @@ fn chunks(r: &mut Reader, stretch: &Chunks, walked: &mut Walked) -> Option<()> {
         let in_use = r.word(next + 8)? & PREV_INUSE != 0;
         blocks.push(OldBlock {
             start: at + 16,
-            // (The first word of the next chunk is its, too, as long as it is in use.)
+            // (The first word of the next chunk belongs to it, too, as long as it is in use.)
             size: len - 8,
             state: if in_use { IN_USE } else { FREED_BEFORE }.into(),
             freed: 0.into(),
@@ -254,12 +255,12 @@ fn chunks(r: &mut Reader, stretch: &Chunks, walked: &mut Walked) -> Option<()> {
     Some(())
 }
 
-/// A pointer of such a list, as it is where it is (2.32 and later), or as it was before.
+/// A pointer of such a list: decoded (2.32 and later), and as it is.
 fn revealed(at: u64, word: u64) -> [u64; 2] {
     [word ^ at >> 12, word]
 }
 
-/// Those of an arena: chunks, each with the next one where a block begins.
+/// The fastbins of an arena: chunks, each with the next one where a block begins.
 fn fastbins(r: &mut Reader, arena: u64, free: &mut BTreeSet<u64>) -> Option<()> {
     for n in 0..FASTBINS_LEN {
         let mut chunk = r.word(arena + FASTBINS + n * 8)?;
@@ -282,7 +283,7 @@ fn fastbins(r: &mut Reader, arena: u64, free: &mut BTreeSet<u64>) -> Option<()> 
     Some(())
 }
 
-/// Those of all threads, as far as they are found.
+/// The tcaches of all threads, as far as they are found.
 fn tcaches(r: &mut Reader, walked: &Walked, free: &mut BTreeSet<u64>) {
     let candidates = walked
         .blocks
@@ -295,7 +296,7 @@ fn tcaches(r: &mut Reader, walked: &Walked, free: &mut BTreeSet<u64>) {
     }
 }
 
-/// Of the structure at `at`; `None`: it is none.
+/// The blocks in the tcache at `at`; `None` if it is not a tcache.
 fn tcache(r: &mut Reader, at: u64, walked: &Walked) -> Option<Vec<u64>> {
     let mut all = Vec::new();
     for n in 0..TCACHE_BINS {
@@ -318,7 +319,7 @@ fn tcache(r: &mut Reader, at: u64, walked: &Walked) -> Option<Vec<u64>> {
     Some(all)
 }
 
-/// What is written to of a file that is mapped at `[start, end)`: stretches.
+/// Writable ranges of a file that is mapped at `[start, end)`.
 pub fn data_of((start, end): (u64, u64), maps: &Snapshot) -> Vec<(u64, u64)> {
     let writable = |v: &&Vma| v.prot & PROT_READ != 0 && v.prot & PROT_WRITE != 0;
     let within = |v: &&Vma| start <= v.start && v.end <= end;

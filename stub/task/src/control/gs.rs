@@ -1,5 +1,5 @@
-//! Programs that set the base of gs by an instruction: bodies of patches keep what they need there, and would write to the
-//! program's memory. (arch_prctl(2) we see.)
+//! Programs that set the base of gs by an instruction. Trampolines keep their data there, and would write to the
+//! program's memory. (arch_prctl(2) is seen.)
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -27,7 +27,8 @@ impl Searched {
         self.begun
     }
 
-    /// Is this code to be searched? Whoever hears so does that, and tells ([`Searched::note`]).
+    /// Returns whether this code was not searched yet. The caller then searches it and reports the result
+    /// ([`Searched::note`]).
     pub fn is_new(&mut self, vma: &Vma) -> bool {
         let span = (vma.start, vma.end);
         let new = !self.spans.contains(&span);
@@ -41,7 +42,8 @@ impl Searched {
         self.found |= found;
     }
 
-    /// Searches what has come since. Whoever has such an instruction has gs ([`GS_TAKEN`]).
+    /// Searches code that was mapped since the last call. A program that contains such an instruction uses gs itself
+    /// ([`GS_TAKEN`]).
     pub fn look(&mut self) {
         self.begun = true;
         let Ok(maps) = Snapshot::read() else { return };

@@ -50,7 +50,7 @@ impl Heap {
         self.watches.iter().map(|w| (w.id, w.kind))
     }
 
-    /// Is it one of the watches that follow the heap, whose coming and going is no news?
+    /// Returns whether it is one of the watches that follow the heap, whose changes are not reported.
     pub fn has_member(&self, id: WatchId) -> bool {
         let mut members = self.watches.iter().flat_map(|w| &w.members);
         members.any(|m| m.1 == id)
@@ -125,7 +125,7 @@ impl Control {
         Ok((id, self.heap.bytes()))
     }
 
-    /// `false`: there is no such watch on the heap.
+    /// Removes a watch on the heap. `false`: no such watch.
     pub fn unwatch_heap(&mut self, id: WatchId) -> bool {
         let Some(at) = self.heap.watches.iter().position(|w| w.id == id) else {
             return false;
@@ -163,7 +163,8 @@ impl Control {
         self.commit_watches();
     }
 
-    /// Makes the watches in the list those of the heap's stretches; `anew`: what is to be done at their hits has changed.
+    /// Makes the watches in the list those of the heap's stretches. With `anew`, attributes for their hits have
+    /// changed.
     fn spread_heap_watches(&mut self, anew: bool) {
         for n in 0..self.heap.watches.len() {
             let Some(w) = self.heap.watches.get_mut(n) else {
@@ -210,8 +211,8 @@ impl Control {
     }
 }
 
-/// Where the kernel lets the program break begin (proc_pid_stat(5), field 47). The stub's task shares
-/// the program's memory, so its own entry says it.
+/// Where the kernel lets the program break begin (proc_pid_stat(5), field 47). The stub's task shares the program's
+/// memory, so its own entry has the value.
 fn start_brk() -> Option<u64> {
     let stat = crate::files::read_file("/proc/self/stat\0")?;
     let text = core::str::from_utf8(&stat).ok()?;
@@ -255,7 +256,7 @@ mod tests {
                 for n in 0..UNITS {
                     prop_assert_eq!(has(n), model[n as usize], "byte {}", n);
                 }
-                // Those that touch after a cut have touched before.
+                // A cut does not make parts that touch.
                 prop_assert!(heap.parts.windows(2).all(|two| two[0].1 < two[1].0));
                 prop_assert!(heap.parts.iter().all(|p| p.0 < p.1));
                 prop_assert_eq!(heap.bytes(), model.iter().filter(|b| **b).count() as u64);

@@ -16,10 +16,10 @@ use ulpf_stub_handlers::runtime::thread::Thread;
 use super::perf::{self, Ring};
 use super::text;
 
-/// Where watches are (see `placement.rs`).
+/// Placement of watches (see `placement.rs`).
 #[derive(Default)]
 pub struct Placer {
-    /// Where watches go that do not say it themselves.
+    /// Placement of watches that do not specify one.
     pub wanted: Placement,
     pub held: [Option<Held>; SLOTS],
     /// Watches that the user wants in a register, there or not.
@@ -30,7 +30,7 @@ pub struct Placer {
     pub unavailable: Option<Errno>,
     pub raised_files: bool,
     pub moves: u64,
-    /// How often the places of a page's watches were thought over.
+    /// Number of times that the placement of a page's watches was reconsidered.
     pub looks: u64,
 }
 
@@ -39,15 +39,15 @@ pub struct Held {
     pub id: WatchId,
     pub range: WatchRange,
     pub kind: WatchKind,
-    /// When the register was last looked at, and its hits then.
+    /// Time of the last look at the register, and its hits then.
     pub since: u64,
     pub hits: u64,
 }
 
-/// What a program thread has of ours in the kernel.
+/// Kernel resources of ours for one program thread.
 pub struct Task {
     pub thread: &'static Thread,
-    /// Of the thread; its record is used again once it is gone.
+    /// Serial number of the thread; its record is used again once it is gone.
     pub serial: u64,
     pub tid: i32,
     pub ring: Ring,
@@ -69,7 +69,7 @@ pub fn now() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Can a debug register hold it?
+/// Returns whether a debug register can hold it.
 pub fn fits(range: WatchRange, kind: WatchKind) -> bool {
     matches!(range.len, 1 | 2 | 4 | 8)
         && range.start.0.is_multiple_of(range.len)
@@ -129,7 +129,7 @@ impl Placer {
         Ok(())
     }
 
-    /// Lets go of threads that are no more.
+    /// Releases threads that no longer exist.
     pub fn sweep(&mut self) {
         self.tasks
             .retain(|k| k.thread.serial.load(Relaxed) == k.serial && !k.thread.gone());
@@ -170,7 +170,7 @@ impl Placer {
             {
                 match perf::breakpoint(task.tid, range, kind, Some(&task.ring)) {
                     Ok(new) => *fd = new,
-                    // It ends before it runs again.
+                    // The thread ends before it runs again.
                     Err(Errno(3)) => {}
                     Err(e) => result = Err(e),
                 }

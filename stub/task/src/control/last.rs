@@ -1,5 +1,5 @@
-//! `monitor ulpf last ADDR [LEN] [N]`: who has written these bytes, out of the threads' rings; one JSON
-//! line, for a debugger's command. (`ulpf last` reads the rings itself.)
+//! `monitor ulpf last ADDR [LEN] [N]`: the last writers of these bytes, from the threads' rings, as one JSON line for a
+//! debugger's command. (`ulpf last` reads the rings itself.)
 
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;

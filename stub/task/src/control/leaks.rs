@@ -1,10 +1,10 @@
-//! What is left of a checked heap at the program's end: which blocks nothing leads to any more.
+//! Leaks of a checked heap at the program's end: blocks that nothing points to any more.
 //!
 //! ```text
 //! registers, stacks, data ──▶ blocks ──▶ blocks …          reachable; perhaps lost, where only the inside is pointed to
 //!                             blocks that are left ──▶ …   lost; lost with the one that led there
 //! ```
-//! As Valgrind's memcheck does: every aligned word may be a pointer, whatever it was meant to be.
+//! As in Valgrind's memcheck, every aligned word may be a pointer, whatever its type.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -32,14 +32,14 @@ const LOST_WITH: u8 = 2;
 const PERHAPS: u8 = 3;
 const REACHED: u8 = 4;
 
-/// Bytes that are looked at together.
+/// Bytes that are examined together.
 const PIECE: usize = 64 << 10;
 /// The kernel lets the stack's last bytes below the stack pointer be used.
 const RED_ZONE: u64 = 128;
 
 #[derive(Default)]
 struct Search {
-    /// Blocks that are marked, and whose words are to be looked at.
+    /// Blocks that are marked, and whose words are still to be examined.
     ahead: Vec<(Block, u8)>,
 }
 
@@ -66,7 +66,7 @@ impl Search {
         }
     }
 
-    /// What the words of `block` lead to.
+    /// Follows the words of `block`.
     fn inside(&mut self, block: &Block, level: u8) {
         let from = block.start.next_multiple_of(8);
         let mut at = from;
@@ -74,7 +74,7 @@ impl Search {
             let word = match arena::has(at) || regions::is_told(at) {
                 // SAFETY: watched memory, by its alias, which is always mapped.
                 true => unsafe { (shadow::reachable(at) as *const u64).read_volatile() },
-                // (Whatever the program has told of it.)
+                // (Even where the program has poisoned it.)
                 false => text::word(at).unwrap_or(0),
             };
             self.word(word, level);
@@ -82,7 +82,7 @@ impl Search {
         }
     }
 
-    /// And so on, until nothing new comes.
+    /// Follows blocks until no new one is found.
     fn follow(&mut self) {
         while let Some((block, level)) = self.ahead.pop() {
             if reader::program_is_dead() {
@@ -101,7 +101,7 @@ struct Pages {
     words: Vec<u64>,
 }
 
-/// Pages whose words are read together: those of 128 MiB.
+/// Number of pages whose words are read together: those of 128 MiB.
 const WORDS: usize = 32 << 10;
 /// Stretches that one scan may name.
 const STRETCHES: usize = 64;
@@ -143,8 +143,8 @@ impl Pages {
         })
     }
 
-    /// Calls `f` with each stretch of `[from, to)` whose pages have content, and with those of which nobody knows. `own`:
-    /// content that is no file's. Ends early when the program has ended.
+    /// Calls `f` with each stretch of `[from, to)` whose pages have content, and with stretches whose state is unknown.
+    /// With `own`, content of files is left out. Ends early when the program has ended.
     fn each(&mut self, from: u64, to: u64, own: bool, mut f: impl FnMut(u64, u64)) {
         let mut at = from & !(PAGE_SIZE - 1);
         let cut = |start: u64, end: u64| (start.max(from), end.min(to));
@@ -236,7 +236,7 @@ enum Place {
 }
 
 impl Control {
-    /// The program ends: what is left is told.
+    /// Reports the leaks at the program's end.
     pub fn find_leaks(&mut self) {
         let Some(findings) = found::findings() else {
             return;
@@ -249,7 +249,7 @@ impl Control {
         }
     }
 
-    /// The program asks meanwhile: it can have the sums, and they are told.
+    /// Serves a client request for leaks: reports them, and stores the sums for the program.
     pub fn count_leaks(&mut self) {
         if !self.mark_all() {
             return;
@@ -272,7 +272,7 @@ impl Control {
         ));
     }
 
-    /// The same for a debugger that asks meanwhile: of so many places there is a report.
+    /// The same for a debugger's request during the run. Returns the number of places reported.
     fn leaks_now(&mut self) -> usize {
         let mut told = 0;
         if self.mark_all() {
@@ -289,7 +289,7 @@ impl Control {
         told
     }
 
-    /// Marks each block with how it is reached. `false`: nobody knows.
+    /// Marks each block with how it is reached. `false`: the search failed.
     fn mark_all(&mut self) -> bool {
         blocks::unmark();
         told_blocks::unmark();
@@ -308,7 +308,7 @@ impl Control {
             }
         });
         for block in rest {
-            // (One of those before may have led there.)
+            // (A block before it may have led there.)
             let marked = match block.by {
                 By::Told => told_blocks::mark(block.start, |_| LOST),
                 _ => blocks::mark(block.start, |_| LOST),
@@ -321,7 +321,8 @@ impl Control {
         true
     }
 
-    /// Calls `see` with every word of the program's outside its heap: registers, stacks, data. `false`: nobody knows them.
+    /// Calls `see` with every word of the program outside its heap: registers, stacks, data. `false`: they cannot be
+    /// read.
     fn each_word(&mut self, mut see: impl FnMut(Place, u64)) -> bool {
         let mut stacks = Vec::new();
         for t in g().threads.iter() {
@@ -366,7 +367,7 @@ impl Control {
                 || (image.0..image.1).contains(&vma.start)
                 || self.world.rest().guards().is_ours(vma.start);
             let data = vma.prot & PROT_READ != 0 && vma.prot & PROT_WRITE != 0;
-            // What was relocated, and written, before it became read-only (RELRO).
+            // Data that was relocated before it became read-only (RELRO).
             let was_data = vma.prot == PROT_READ && vma.kind == VmaKind::File && !vma.shared;
             let memory = matches!(
                 vma.kind,
@@ -402,9 +403,9 @@ impl Control {
         true
     }
 
-    // ---- what a debugger asks --------------------------------------------------------------------
+    // ---- requests of a debugger --------------------------------------------------------------------
 
-    /// So many reports answer it.
+    /// Answers with reports, and returns their number.
     pub fn ask_heap(&mut self, what: HeapAsk) -> Result<Reply, Refusal> {
         let no = |what: &str, why: &str, then: &str| Err(Refusal::new(what, why, then));
         if arena::arena() == 0 {
@@ -421,7 +422,7 @@ impl Control {
             HeapAsk::Block(at) | HeapAsk::Pointers(at) => {
                 let (wrong, block) = match told_blocks::near(at).filter(|b| b.has(at)) {
                     Some(block) => (Wrong::Outside, Some(block)),
-                    // (Those from before, too.)
+                    // (Old blocks, too.)
                     None if arena::has(at) || regions::has(at) => judge::nearest(at),
                     None => (Wrong::Outside, None),
                 };
@@ -450,7 +451,7 @@ impl Control {
         Ok(Reply::HeapAsked(told as u32))
     }
 
-    /// Who points into the block: one report each, the first one is the block's own.
+    /// Reports the pointers into the block: the first report is the block's own, then one for each pointer.
     fn pointers_to(&mut self, block: &Block) -> usize {
         let mut told = usize::from(report::answer(0, 0, 1, 0, Some(block)));
         let range = block.start..block.start + block.size.max(1);
@@ -479,13 +480,13 @@ impl Control {
     }
 }
 
-/// Blocks of the program's own allocator lie in it, and stand for it.
+/// It contains blocks of the program's own allocator, which are counted in its place.
 fn is_divided(block: &Block) -> bool {
     told_blocks::any_within(block.start, block.start + block.size)
 }
 
-/// Calls `f` with every block in use, and its mark: those that the program has told of, and all others but those in which
-/// they lie.
+/// Calls `f` with every block in use and its mark: blocks that the program has described, and all others except those
+/// that contain them.
 fn each_block(mut f: impl FnMut(Block, u8)) {
     told_blocks::each(&mut f);
     blocks::each(|block, mark| {
@@ -495,12 +496,12 @@ fn each_block(mut f: impl FnMut(Block, u8)) {
     });
 }
 
-/// Calls `f` for each place where blocks were allocated: its number, what is to be said of its blocks, how many these are, their
+/// Calls `f` for each place where blocks were allocated: its number, the verdict on its blocks, their count, their
 /// bytes, and one of them.
 fn tell(mut f: impl FnMut(usize, Wrong, u64, u64, &Block)) {
     let mut places: BTreeMap<(u8, u32), (u64, u64, Block)> = BTreeMap::new();
     each_block(|block, mark| {
-        // What a forked child has from its parent is told of that.
+        // Blocks that a forked child inherited are reported by its parent.
         if block.inherited {
             return;
         }

@@ -1,4 +1,5 @@
-//! After a detach: what of ours is left in the program, for the command to unmap (`command/inject/src/remains.rs`).
+//! The mappings of ours that stay in the program after a detach, for the command to unmap
+//! (`command/inject/src/remains.rs`).
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -11,18 +12,18 @@ use ulpf_stub_handlers::ours::each;
 use ulpf_stub_handlers::runtime::asm::ulpf_blocking_insn;
 use ulpf_stub_handlers::syscalls::seccomp;
 
-/// The command unmaps one after the other, and the program waits.
+/// The command unmaps them one by one while the program waits.
 const MOST: usize = 1 << 16;
 
-/// Every mapping of ours that the program does not go on to use. For good: the list is one of them. None of a program that holds
-/// blocks of ours: it goes on to use them, as a forked child does.
+/// Every mapping of ours that the program does not go on to use. The result is leaked: the list is one of them. It is
+/// empty for a program that holds blocks of ours: it goes on to use the mappings, as a forked child does.
 pub fn list() -> &'static [Left] {
     if check::stays() {
         return &[];
     }
-    // Slots of the program's may lead to these functions of ours, and it may have read them. (0: there are none.)
+    // Slots of the program may lead to these functions of ours, and it may have read them. (0: no such functions.)
     let stays = requests::FUNCTIONS.load(Relaxed);
-    // Its own mapping is made before the lists are read.
+    // The list's own mapping is made before the lists of mappings are read.
     let mut all = Vec::with_capacity(MOST);
     let mut add = |start: u64, end: u64| {
         for (from, to) in [(start, end.min(stays)), (start.max(stays + PAGE_SIZE), end)] {

@@ -1,4 +1,4 @@
-//! What a program has met that it would not have met without us: the user is told once.
+//! Restrictions that a program met only because of ulpf; each is reported to the user once.
 
 use core::sync::atomic::AtomicBool;
 
@@ -6,10 +6,10 @@ use ulpf_stub_handlers::runtime::owed;
 use ulpf_stub_handlers::syscalls::{legacy, seccomp, tracing};
 use ulpf_stub_handlers::uring::held;
 
-/// How many there are.
+/// Number of restrictions.
 pub const COUNT: usize = 8;
 
-/// What the handlers note, and what is said of it.
+/// Flags that the handlers set, and the message for each.
 pub static ALL: [(&AtomicBool, &str); COUNT] = [
     (
         &held::REFUSED,

@@ -1,9 +1,9 @@
 //! The stub's own task: its main loop, run control, and what handlers cannot do themselves.
 //!
-//! Everything that changes shared structures (watches, guards, breakpoints) happens here, with all
-//! program threads at rest. A program thread that needs such a change (fork, munmap of guarded
-//! memory, a step with an open page) asks with a `Request`: the loop parks the others, prepares,
-//! lets that one thread go on alone, and cleans up at its `Request::End`.
+//! Everything that changes shared structures (watches, guards, breakpoints) happens here, with all program threads
+//! stopped. A program thread that needs such a change (fork, munmap of guarded memory, a step with an open page) asks
+//! with a `Request`. The loop parks the others, prepares, lets that one thread go on alone, and cleans up at its
+//! `Request::End`.
 
 mod allocator;
 mod annotations;
@@ -97,15 +97,15 @@ pub struct Control {
     nobody_told: bool,
     /// Thread that the last stop was about.
     current: Tid,
-    /// Its number in the table: those behind it are asked first for the next one.
+    /// Its index in the table: the threads behind it are asked first for the next stop.
     turn: u32,
     /// That of the thread whose request was served last.
     served: u32,
     /// The program thread that runs alone after a `…Begin`.
     holder: Option<(&'static Thread, Request)>,
-    /// Pages that the holder has asked for since, because its step met another guarded page.
+    /// Pages that the holder has requested since, because its step met another guarded page.
     opened_since: Vec<(u64, u64)>,
-    /// Registers shown for threads that rest in a system call: (thread, as they are, as shown).
+    /// Registers shown for threads that are stopped in a system call: (thread, as they are, as shown).
     shadows: Vec<(Tid, Gprs, Gprs)>,
     last_refusal: Option<Refusal>,
     notices: notices::Notices,
@@ -115,7 +115,7 @@ pub struct Control {
     told: [bool; limits::COUNT],
     heap: heap::Heap,
     check: check::Check,
-    /// What the program tells of its memory.
+    /// The program's own descriptions of its memory.
     annotations: annotations::Annotations,
     filters: filters::ByRange,
     conditions: conditions::Conditions,
@@ -123,10 +123,10 @@ pub struct Control {
     disabled: disabled::Disabled,
     /// Since the holder went on alone.
     holding: Option<watchdog::Watchdog>,
-    /// A detach has begun: nobody answers what the command is asked.
+    /// A detach has begun: requests to the command get no answer.
     leaving: bool,
     detached: bool,
-    /// This task may do what a thread of the program may not.
+    /// This task has rights that a thread of the program does not have.
     keeps_rights: bool,
     exec: follow::Exec,
     patches: patches::Patches,
@@ -137,13 +137,13 @@ pub struct Control {
 
 const KEEPS_RIGHTS: &str = "ulpf: the program has given up rights, and ulpf's own task could not do the same: it leaves.\n";
 
-/// How long after a resume nobody listens to the server (a struct timespec): to wake the reader and to send it back to
-/// sleep takes longer than many a program needs until its next stop.
+/// Time after a resume in which no thread reads from the server (a struct timespec). To wake the reader and to send it
+/// back to sleep takes longer than many a program needs until its next stop.
 const UNHEARD: [u64; 2] = [0, 2_000_000];
-/// Somebody listens after so many events of the program's at the latest.
+/// The server is read after this many events of the program at the latest.
 const MOST_UNHEARD: u32 = 8;
 
-/// From now on the program's end is heard, and the command at the other end of `fd`.
+/// From now on this task notices the program's end, and reads the command at the other end of `fd`.
 ///
 /// # Errors
 /// ESRCH: the program has ended. Others: a descriptor or a thread cannot be had.
@@ -292,7 +292,7 @@ impl Control {
                     }
                 }
                 self.end_pause();
-                // Stopped: only the debugger can say something now.
+                // Stopped: only packets of the debugger can arrive now.
                 if !self.running {
                     reader::listen(false);
                     unheard = 0;
@@ -330,7 +330,7 @@ impl Control {
                     }
                     self.world.stop(None);
                     let stop = self.choose(stop);
-                    // Nobody's store comes between the hit and its report any more.
+                    // No other thread's store comes between the hit and its report.
                     let of = g().threads.iter().find(|t| t.tid() == stop.tid);
                     of.into_iter().for_each(locks::give_back_kept);
                     self.tell(session);
@@ -398,7 +398,7 @@ impl Control {
         }
     }
 
-    /// Console lines, while the debugger waits for a stop.
+    /// Sends pending console output, while the debugger waits for a stop.
     fn tell(&mut self, session: &mut GdbSession) {
         if self.running {
             self.note_limits();
@@ -421,7 +421,7 @@ impl Control {
         }
     }
 
-    /// The program has ended, or is another one by now: who shares memory with it may wait for its locks.
+    /// The program has ended, or has executed another one: processes that share its memory may wait for its locks.
     fn program_is_gone(&self) {
         for _ in 0..1000 {
             if reader::program_is_dead()
@@ -435,8 +435,8 @@ impl Control {
         }
     }
 
-    /// While a thread waits to exec the program runs, for the debugger, and only a few packets may
-    /// come; among them the command's word.
+    /// While a thread waits to exec, the program runs from the debugger's point of view, and only a few packets may
+    /// come. The command's reply is among them.
     fn hear(&mut self, session: &mut GdbSession, buf: &mut [u8]) {
         loop {
             let n = reader::take(buf);

@@ -1,4 +1,4 @@
-//! `monitor …`: what the remote protocol has no packet for; `ulpf_lib::command` has its words. Answers to
+//! `monitor …`: commands that the remote protocol has no packet for; `ulpf_lib::command` has their syntax. Answers to
 //! `ulpf …` commands are JSON lines, for our own tools; the rest is text for people.
 
 use alloc::sync::Arc;
@@ -182,7 +182,7 @@ fn help(out: &mut dyn Write) {
     let _ = out.write_str(filters::HELP);
 }
 
-/// Of a watch that the debugger's own table lacks.
+/// Attributes of a watch that the debugger's own table lacks.
 fn attributes(c: &Control, how: How) -> Attributes {
     Attributes {
         stop: how.stop,
@@ -220,7 +220,7 @@ fn watch(c: &mut Control, arm: Arm) -> Result<Reply, Refusal> {
     Ok(Reply::Watch(id.0))
 }
 
-/// What the bytes of a watch are now, to be kept so.
+/// The present bytes of a watch, which it then keeps.
 fn frozen(what: &What, kind: WatchKind) -> Result<Arc<[u8]>, Refusal> {
     const MOST: u64 = 1 << 20;
     let no = |why: &str| Err(Refusal::new("ulpf watch", why, "leave `freeze` out"));

@@ -8,10 +8,9 @@
 //!                          rests, while the debugger changes something
 //! ```
 //! A stopped thread is *held*, as under scheduler locking in all-stop mode: it is parked, or in a system call after
-//! which it will be, and what it meets waits until it is let go. Everybody else runs, and the main loop hears the
-//! debugger as it always does while the program runs. Whatever needs the world at rest stops it by [`World::rest`],
-//! and it goes on once all packets that have come together are served. Reading memory, and the registers of a parked
-//! thread, needs no rest.
+//! which it will be. Its events wait until it is released. All other threads run, and the main loop serves the debugger
+//! as it always does while the program runs. Code that needs the world stopped calls [`World::rest`]. The world goes on
+//! once all packets that came together are served. Reading memory, and the registers of a parked thread, needs no stop.
 //!
 //! [`World::rest`]: super::world::World::rest
 
@@ -30,8 +29,8 @@ use super::{Control, pause, socket, world};
 use crate::gdb::GdbSession;
 use crate::inferior::{Stop, StopReason};
 
-/// A vfork child that is none of the debugger's threads goes on together with the thread that has made it; `None`: with
-/// nobody.
+/// The thread with which `t` goes on: itself, or for a vfork child that is not one of the debugger's threads the thread
+/// that made it. `None`: no thread.
 fn leads(t: &Thread) -> Option<Tid> {
     match t.is_debugged() {
         true => Some(t.tid()),
@@ -41,8 +40,8 @@ fn leads(t: &Thread) -> Option<Tid> {
     }
 }
 
-/// It is held, and nothing is on its way to it. The parent of a vfork child hears of that one's end, however it is
-/// held: it waits in its call, or has come out of that and is parked before it tells.
+/// Returns whether it is held and nothing can still arrive for it. The parent of a vfork child is notified of the
+/// child's end even while it is held. It waits in its call, or has returned from it and is parked before it reports.
 fn stays(t: &Thread) -> bool {
     let nr = t.orig_rax.load(Relaxed) as u32;
     let vforks = matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3);
@@ -63,7 +62,7 @@ impl Control {
         (self.non_stop, self.running, self.interrupt) = (false, false, false);
     }
 
-    /// A thread that is held and just coming out of a system call is between two states for a moment.
+    /// A held thread that is just leaving a system call is between two states for a moment.
     fn comes_to_rest(t: &Thread) {
         let mut rounds = 0;
         while t.state() == State::Running && rounds < 1000 {
@@ -87,7 +86,7 @@ impl Control {
             };
             chosen.push((t, how));
         }
-        // What the debugger has changed comes into force before anybody runs.
+        // The debugger's changes take effect before any thread runs.
         let rested = self.world.rests();
         if rested {
             self.commit_watches();
@@ -98,7 +97,7 @@ impl Control {
             t.ordered.store(true, SeqCst);
             t.hold.store(false, SeqCst);
             self.nobody_told = false;
-            // What it has met already is reported first.
+            // An event that it has already met is reported first.
             if !has_met(t) {
                 world::release(t, how);
             }
@@ -147,7 +146,7 @@ impl Control {
         let t = self.thread(stop.tid);
         if let Some(t) = t {
             t.hold.store(!exits, SeqCst);
-            // The others go on, with its page as well.
+            // The others go on, and may use its page as well.
             locks::give_back_kept(t);
         }
         if let StopReason::Forked { child, vfork: true } = stop.reason
@@ -168,7 +167,7 @@ impl Control {
         }
     }
 
-    /// If packets have stopped the world, what they have changed comes into force, and it goes on.
+    /// If packets have stopped the world, makes their changes effective and lets it go on.
     pub(super) fn end_pause(&mut self) {
         if !self.world.was_halted() {
             return;
@@ -180,7 +179,7 @@ impl Control {
         self.let_world_go();
     }
 
-    /// Every thread that there is stays where it is: nothing will happen any more.
+    /// Returns whether every existing thread stays where it is, so that nothing will happen any more.
     pub(super) fn nobody_runs(&self) -> bool {
         let mut all = g().threads.iter().peekable();
         self.holder.is_none()
@@ -189,7 +188,7 @@ impl Control {
             && all.all(stays)
     }
 
-    /// Threads that were resumed have ended, and those that are left were not.
+    /// Returns whether threads that were resumed have ended, and the remaining ones were not resumed.
     pub(super) fn none_is_left(&mut self) -> bool {
         let none = self.running && !self.nobody_told && self.nobody_runs();
         self.nobody_told |= none;

@@ -1,5 +1,5 @@
-//! What the user is told beside the protocol's own words: console lines, which the debugger shows at
-//! once while it waits for a stop, and which otherwise wait for the next resume.
+//! Messages for the user besides the protocol's own replies, as console output. The debugger shows them at once while
+//! it waits for a stop; otherwise they wait for the next resume.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ impl Notices {
         self.waiting.push(text);
     }
 
-    /// The stop that `event` on `t` makes: says so if the kernel made the access.
+    /// Explains the stop that `event` on `t` makes, if the kernel made the access.
     pub fn explain(&mut self, t: Parked, event: Event) {
         self.last_call = None;
         let (Event::Watch { addr, access, .. }, Some(call)) = (event, t.call()) else {
@@ -43,14 +43,14 @@ impl Notices {
         self.push(text);
     }
 
-    /// Everything that has not been said yet.
+    /// All messages that were not sent yet.
     pub fn take(&mut self) -> Vec<String> {
         core::mem::take(&mut self.waiting)
     }
 }
 
-/// At once: whoever waits for a stop, or for the answer to a request, takes console lines. Allocates nothing, for
-/// it may be the last word of this task.
+/// Sends `text` at once: a client that waits for a stop or for a reply accepts console output. Allocates nothing,
+/// because it may be this task's last message.
 pub fn tell(text: &str) {
     const MOST: usize = 400;
     const DIGITS: &[u8; 16] = b"0123456789abcdef";

@@ -21,14 +21,14 @@ use super::functions::Object;
 use super::glibc::{self, Walked};
 use super::{Control, parked, pause, reader, text};
 
-/// The allocator's code is around its functions: what these call stands before them.
+/// The allocator's code surrounds its functions: most of the functions that they call are before them.
 const BEFORE: u64 = 16 << 10;
 const BEHIND: u64 = 4 << 10;
-/// So often threads get the time to leave it.
+/// Number of times that threads get the time to leave it.
 const TRIES: usize = 100;
 
 impl Control {
-    /// If the program has run before, and nothing is known of its blocks so far.
+    /// Searches for blocks from before, if the program has run before and nothing is known of its blocks.
     pub fn look_for_old_blocks(&mut self) {
         let Some(f) = findings().filter(|_| entries::PASSES.load(Relaxed)) else {
             return;
@@ -49,7 +49,7 @@ impl Control {
         }
     }
 
-    /// Threads leave the allocator, into which none comes any more for a new block. `false`: the program has died.
+    /// Lets threads leave the allocator, which they no longer enter for a new block. `false`: the program has died.
     fn goes_on_a_moment(&mut self) -> bool {
         self.world.rest().guards().resumed();
         self.running = true;
@@ -96,7 +96,7 @@ impl Control {
         if watched.len() > MOST_REGIONS {
             return Err(Old::Unwatched);
         }
-        // SAFETY: memory for so many.
+        // SAFETY: memory for that many.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 walked.blocks.as_ptr(),
@@ -127,7 +127,7 @@ impl Control {
         Ok(())
     }
 
-    /// All of this memory is watched: parts of it, and how far their aliases are. `None`: it cannot be.
+    /// Watches all of this memory. Returns its parts, and the distances of their aliases. `None`: it cannot be watched.
     fn watch_region(&mut self, (start, end): (u64, u64)) -> Option<Vec<(u64, u64, u64)>> {
         self.watch_checked(start, end - start)?;
         let parts = parts_of((start, end));
@@ -136,7 +136,7 @@ impl Control {
     }
 }
 
-/// Parts of watched memory, and how far their aliases are; what of it is not watched is in none.
+/// Parts of watched memory, and the distances of their aliases. Memory that is not watched is in no part.
 pub(super) fn parts_of((start, end): (u64, u64)) -> Vec<(u64, u64, u64)> {
     let mut parts: Vec<(u64, u64, u64)> = Vec::new();
     for page in (start..end).step_by(PAGE_SIZE as usize) {

@@ -19,8 +19,8 @@ use ulpf_stub_handlers::runtime::thread::Thread;
 /// Not canonical: never a program's.
 pub const PLACE: TargetAddr = TargetAddr(0x756c_7066_0000_0000);
 
-/// Slots at the end of a ring in which the last instruction's records are: more watches than one stop tells
-/// of, each with a long record.
+/// Slots at the end of a ring that hold the last instruction's records. One stop reports fewer watches than this, each
+/// with a long record.
 const TAIL: u64 = 512;
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ pub fn is_place(range: WatchRange) -> bool {
 }
 
 impl OutOfBand {
-    /// What the debugger is told of a hit.
+    /// The stop reason that the debugger gets for a hit.
     pub fn reason(
         &mut self,
         t: &Thread,
@@ -55,7 +55,7 @@ impl OutOfBand {
         }
     }
 
-    /// The last stop was none of theirs.
+    /// The last stop was not a hit of such a watch.
     pub fn forget(&mut self) {
         self.last = None;
     }
@@ -67,7 +67,7 @@ impl OutOfBand {
     }
 }
 
-/// A hit of this thread, which rests because of it.
+/// Reports a hit of this thread, which is stopped because of it.
 pub fn tell(t: &Thread, id: WatchId, addr: TargetAddr, out: &mut dyn Write) {
     let told = of((id, t.index.load(Relaxed), t.tid() as u32, addr));
     let _ = writeln!(out, "{}", Stop(Some(told)));
@@ -90,13 +90,13 @@ fn of((id, ring, tid, addr): (WatchId, u32, u32, TargetAddr)) -> Record {
     }
 }
 
-/// What a thread that rests because of a hit has written of it.
+/// The ring record of the hit that a thread is stopped for.
 pub fn record(t: &Thread, id: WatchId, addr: TargetAddr) -> Option<Hit> {
     let ring = t.index.load(Relaxed) as usize;
     last_record(&Ours(g().header()?), ring, id, addr)
 }
 
-/// The youngest record of a ring that tells of this hit.
+/// The latest record of this hit in a ring.
 fn last_record(rings: &Ours, ring: usize, id: WatchId, addr: TargetAddr) -> Option<Hit> {
     let mut found = None;
     let mut reader = Reader::new(Start::Tail(TAIL));

@@ -1,12 +1,12 @@
-//! The beginnings of the program's own functions, where a running program's heap is checked: calls about blocks that it had
-//! before go on there (`check/entries.rs` of the handlers).
+//! The beginnings of the program's own functions, where a running program's heap is checked. Calls about blocks that it
+//! had before continue there (`check/entries.rs` of the handlers).
 //!
 //! ```text
 //! free:    mov r11, entry; jmp r11 ─▶ entry ─▶ called ── a block of ours ──▶ served, ret
 //! free+14: push rbx … ◀── jmp ── test rdi, rdi; je …; push rbp ◀── another one
 //!                                 └ what stood in the first bytes, in memory near it
 //! ```
-//! This memory stays when we leave, if the program holds blocks of ours.
+//! This memory stays after a detach, if the program holds blocks of ours.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -23,11 +23,11 @@ use super::{parked, text};
 
 /// Bytes for one beginning.
 const ROOM: u64 = 160;
-/// How far an instruction's operand reaches, less a little.
+/// Reach of an instruction's operand, less a little.
 const REACH: u64 = (1 << 31) - (1 << 25);
-/// What grows keeps that distance.
+/// Distance that is kept from memory that grows.
 const ASIDE: u64 = 64 << 20;
-/// Most bytes of a function that are looked through for branches into its beginning.
+/// Most bytes of a function that are searched for branches into its beginning.
 const LONGEST: u64 = 16 << 10;
 
 /// A page for beginnings, and how much of it is in use.
@@ -40,8 +40,8 @@ struct Near {
 pub struct OwnFunctions(Vec<Near>);
 
 impl OwnFunctions {
-    /// The first instructions of the function at `[start, end)` are elsewhere, too; where, and which they are. `None`: they
-    /// cannot be.
+    /// Copies the first instructions of the function at `[start, end)`. Returns where the copy is, and the
+    /// instructions. `None`: they cannot be relocated.
     pub fn moved(
         &mut self,
         rest: &mut AtRest,
@@ -107,7 +107,7 @@ fn map(page: u64) -> Option<u64> {
     Some(page)
 }
 
-/// Threads that stand in the middle of a function that only jumps to `to` are to go on there.
+/// Moves threads that are in the middle of a function that only jumps to `to` on to `to`.
 pub fn send_threads(rest: &mut AtRest, start: u64, to: u64) {
     for t in g().threads.iter() {
         if let Some(context) = parked::frame(t, rest)
@@ -118,7 +118,7 @@ pub fn send_threads(rest: &mut AtRest, start: u64, to: u64) {
     }
 }
 
-/// Threads that stand in what is about to become a jump are to go on where that is now.
+/// Moves threads that are inside the bytes that become a jump to the relocated copy of these instructions.
 pub fn move_threads(rest: &mut AtRest, start: u64, (to, made): (u64, &Prologue)) {
     for t in g().threads.iter() {
         let Some(context) = parked::frame(t, rest) else {

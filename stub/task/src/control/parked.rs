@@ -1,4 +1,4 @@
-//! A thread that waits: what of its record and its frame is the task's for as long.
+//! A waiting thread: the task owns parts of its record and frame while it waits.
 
 use core::sync::atomic::Ordering::*;
 
@@ -10,7 +10,7 @@ use ulpf_stub_handlers::runtime::mapped::{Locks, Mapped};
 use ulpf_stub_handlers::runtime::park;
 use ulpf_stub_handlers::runtime::thread::{Call, Own, State, Thread};
 
-/// A thread that goes on when the task says so, not before: parked, or with a request.
+/// A thread that goes on only when the task lets it: parked, or with a request.
 #[derive(Clone, Copy)]
 pub struct Parked<'a>(&'a Thread);
 
@@ -32,7 +32,7 @@ impl<'a> Parked<'a> {
         self.own().event.set(event);
     }
 
-    /// What the same instruction is to be reported for after the present stop.
+    /// Further events of the same instruction, to be reported after the present stop.
     pub fn later(&self) -> Events {
         self.own().later.get()
     }
@@ -75,7 +75,7 @@ impl<'a> Parked<'a> {
         self.own().vfork_parent.get()
     }
 
-    /// Its frame, whatever the others do.
+    /// Its frame, whatever the other threads do.
     pub fn frame(&mut self) -> Option<&'a mut UContext> {
         // SAFETY: on the thread's own block. It is parked, and goes on only if this task, which has the frame now,
         // lets it.
@@ -88,10 +88,10 @@ impl<'a> Parked<'a> {
         unsafe { &mut *self.own().info.as_ptr().cast() }
     }
 
-    /// It does not step any more.
+    /// Ends its single-stepping.
     pub fn untrap(&self) {
         let context = self.0.ctx.load(Acquire);
-        // SAFETY: as in `pc`; nobody else uses the frame.
+        // SAFETY: as in `pc`; no other thread uses the frame.
         if let Some(c) = unsafe { context.as_mut() } {
             park::set_tf(c, false);
         }
@@ -104,7 +104,7 @@ impl<'a> Parked<'a> {
     }
 }
 
-/// What a parked thread has met; of any other, nothing.
+/// The event of a parked thread; `Event::None` for any other thread.
 pub fn event(t: &Thread) -> Event {
     match t.state() {
         State::Parked => Parked(t).event(),
@@ -112,16 +112,16 @@ pub fn event(t: &Thread) -> Event {
     }
 }
 
-/// The frame of a thread that rests. One in a system call does not touch it before it has come to rest elsewhere.
+/// The frame of a stopped thread. A thread in a system call does not touch it before it has stopped elsewhere.
 pub fn frame<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut UContext> {
     if !t.rests() {
         return None;
     }
-    // SAFETY: on the thread's own block, and nobody goes on while the token is lent.
+    // SAFETY: on the thread's own block, and no thread goes on while the token is lent.
     unsafe { t.ctx.load(Acquire).as_mut() }
 }
 
-/// siginfo_t of the signal that a thread which rests has stopped for.
+/// siginfo_t of the signal that a stopped thread has stopped for.
 pub fn siginfo<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut [u8; 128]> {
     if !t.rests() {
         return None;
@@ -130,18 +130,18 @@ pub fn siginfo<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut [u8; 128]> {
     Some(unsafe { &mut *t.own().info.as_ptr().cast() })
 }
 
-/// What a thread waits for.
+/// The request that a thread waits for.
 pub fn asked(t: &Thread) -> Option<Request> {
     let parked = Parked::of(t).filter(|_| t.state() == State::Requesting);
     parked.map(|t| t.request())
 }
 
-/// It rests for something, which is to be reported now.
+/// It has an event, which is to be reported now.
 pub fn has_met(t: &Thread) -> bool {
     !t.hold.load(SeqCst) && event(t) != Event::None
 }
 
-/// A thread parked in the middle of a debugger's step goes on stepping.
+/// A thread parked in the middle of a debugger's step continues to step.
 pub fn resume_again(t: &Thread) -> Resume {
     if !t.stepping.load(Relaxed) {
         return Resume::Continue { signal: None };

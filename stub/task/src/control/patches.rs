@@ -1,6 +1,6 @@
-//! Patching accesses, on the stub's task with the world at rest (see `patches.rs`).
+//! Patching accesses, on the stub's task with the world stopped (see `patches.rs`).
 //!
-//! `classes.rs` is what bodies know of pages, `code_caves.rs` where they lie.
+//! `classes.rs` has the tables about pages that trampolines use, `code_caves.rs` the places of trampolines.
 
 mod ahead;
 mod entered;
@@ -41,31 +41,31 @@ use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PLACED, Patch, REMOVED};
 use ulpf_stub_tables::patience::{By, Patience};
 use window::Window;
 
-/// How far a patch goes to take others with it.
+/// Largest distance, in bytes, from the access to patches that its patch replaces.
 const FURTHEST: u64 = 24;
-/// So many bytes before an instruction may be prefixes of it that others jump past.
+/// Number of bytes before an instruction that may be prefixes of it, which other code jumps past.
 const PREFIX: u64 = 3;
 
 pub struct Patches {
     caves: CodeCaves,
     generated: Generated,
     pub classes: Classes,
-    /// How many bodies there have been.
+    /// Number of trampolines made so far.
     made: usize,
     pub refused: u64,
     failed: bool,
     searched: gs::Searched,
-    /// What was mapped after so many changes.
+    /// The mappings, and the number of changes after which they were read.
     maps: Option<(u64, Arc<Snapshot>)>,
-    /// Accesses behind which another one is hot that is jumped to: their jumps are not to reach there.
+    /// Accesses followed by a hot access that is a jump target: their jumps must not reach it.
     jumped_over: BTreeSet<u64>,
-    /// What a patch has looked at that is being divided.
+    /// Accesses that the patch being divided has checked.
     recalled: Vec<u64>,
-    /// Accesses that will be met soon, as it seems, ascending: a patch of what is before them looks at them, too.
+    /// Accesses that will probably be met soon, ascending: a patch of the code before them checks them, too.
     foreseen: Vec<u64>,
-    /// Where a patch begins, and one whose body leads to its body (`entered.rs`).
+    /// Start of a patch, and start of a patch whose trampoline leads into that one's (`entered.rs`).
     linked: BTreeSet<(u64, u64)>,
-    /// The code around what is being patched.
+    /// The code around the present patch.
     window: Window,
     hot: Hot,
 }
@@ -90,8 +90,8 @@ impl Patches {
         }
     }
 
-    /// The program's mappings: to read them takes longer than all else for a patch. (Where a cave is to lie, the kernel
-    /// has the last word.)
+    /// The program's mappings. Reading them takes longer than the rest of making a patch. (The kernel finally decides
+    /// where a cave may be.)
     fn maps(&mut self) -> Result<Arc<Snapshot>, Unpatched> {
         let changes = CHANGES.load(SeqCst);
         if let Some((_, maps)) = self.maps.as_ref().filter(|m| m.0 == changes) {
@@ -122,7 +122,7 @@ impl Patches {
         if patches::is_entered_behind(pc) {
             self.split(rest, pc);
         }
-        // The world rests already.
+        // The world is stopped already.
         for half in warm::take() {
             let warm::Half { site, page, .. } = half;
             if !self.is_same(&half) {
@@ -135,7 +135,7 @@ impl Patches {
         }
     }
 
-    /// Is what has faulted a while ago still there?
+    /// Returns whether the code that faulted a while ago is still there.
     fn is_same(&mut self, half: &warm::Half) -> bool {
         let maps = self.maps();
         let vma = maps.as_ref().ok().and_then(|m| m.at(half.site.insn.pc));
@@ -160,7 +160,7 @@ impl Patches {
         self.window.close();
         let refused = &mut rest.tables_mut().patches.refused;
         match done {
-            // That a loop begins behind it stays true.
+            // A loop still begins behind it.
             Ok(()) if refused.get(&pc) == Some(&Unpatched::Landings) => {}
             Ok(()) => {
                 refused.remove(&pc);
@@ -172,12 +172,12 @@ impl Patches {
         }
     }
 
-    /// Whatever patch looks at the access of the instruction at `pc`.
+    /// Makes the patch that checks the access of the instruction at `pc`.
     fn make(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
         use Unpatched::{Landings, Room, Successor, Taken};
         let table = patches::table();
         match (table.at(pc), table.of(pc)) {
-            // It is jumped to, and hot itself: that its bytes are as they were is no help.
+            // It is a jump target, and hot itself: its unchanged bytes do not help.
             (Some(p), _) if p.group.pun().is_some() && pc < p.start() + JUMP as u64 => {
                 let start = p.start();
                 self.jumped_over.insert(start);
@@ -210,8 +210,8 @@ impl Patches {
 
     // ---- code ------------------------------------------------------------------------------------
 
-    /// What a patch of the access at `pc` is to displace that begins at `from` and goes on to `last`, at least.
-    /// It looks at what those that it replaces have looked at, too.
+    /// The code that a patch of the access at `pc` displaces, from `from` at least to `last`. The patch also checks the
+    /// accesses that the patches it replaces have checked.
     fn group(
         &self,
         pc: u64,
@@ -230,7 +230,7 @@ impl Patches {
         {
             return Err(Code);
         }
-        // (With what may stand before it in one reading, since each is a system call.)
+        // (One read includes a possible prefix, since each is a system call.)
         let lead = if from == pc && pc - PREFIX >= vma.start {
             PREFIX
         } else {
@@ -246,7 +246,7 @@ impl Patches {
         let own = code.get((pc - from) as usize..).ok_or(Code)?;
         let own = own.get(..own.len().min(15)).ok_or(Code)?;
         let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(Unpatched::Instruction)?;
-        // Some come by way of the prefix, others jump past it.
+        // Some branches lead to the prefix, others past it.
         if let (&[a, b, c], [d, ..]) = (before, own)
             && (skipped(&[a, b, c, *d]) || skipped(&[a, b, c]))
         {
@@ -288,9 +288,9 @@ impl Patches {
         }
     }
 
-    /// A patch of the access at `pc` that displaces what stands before, not what stands behind, where that
-    /// cannot move or loops jump to it. What stands before, the function's own beginning tells, which the
-    /// unwind tables know.
+    /// A patch of the access at `pc` that displaces the code before it. It is for accesses where the code behind cannot
+    /// move, or where loops jump to it. The instructions before the access are decoded from the beginning of the
+    /// function, which the unwind tables know.
     fn patch_before(
         &mut self,
         rest: &mut AtRest,
@@ -319,7 +319,7 @@ impl Patches {
         Err(why)
     }
 
-    /// A patch that leaves the bytes behind the access as they are, since somebody jumps there.
+    /// A patch that leaves the bytes behind the access unchanged, since other code jumps there.
     fn patch_punned(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
         let maps = self.maps()?;
         let mut done = Err(Unpatched::Room);
@@ -334,8 +334,8 @@ impl Patches {
         self.place(rest, pc, pc, None, &maps)
     }
 
-    /// As [`Patches::patch`]; behind what goes elsewhere another function may begin, and behind a call that has not the
-    /// bytes of a jump each return would land in its middle.
+    /// As [`Patches::patch`]. Behind an instruction that does not continue there, another function may begin. Behind a
+    /// call that is shorter than a jump, each return would land in the jump's middle.
     fn patch_at(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
         let mut code = [0; 15];
         let n = self.window.read(pc, &mut code);
@@ -350,8 +350,8 @@ impl Patches {
         }
     }
 
-    /// What a patch of the access at `pc` displaces, its jump at `from`, and with it what would be lost of those that it
-    /// meets, as long as that is not far away.
+    /// The code that a patch of the access at `pc` displaces, with its jump at `from`. Includes the accesses that near
+    /// patches would otherwise lose.
     fn with_neighbours(&self, pc: u64, from: u64, maps: &Snapshot) -> Result<Group, Unpatched> {
         let mut group = self.group(pc, (from, pc), maps)?;
         let mut stretch = (from, pc);
@@ -376,7 +376,7 @@ impl Patches {
         Ok(group)
     }
 
-    /// The same with a jump that leaves what stands behind. Other patches are not to be lost by it.
+    /// The same with a jump that leaves the code behind it unchanged. It must not remove other patches.
     fn alone(&self, pc: u64, from: u64, pun: Pun, maps: &Snapshot) -> Result<Group, Unpatched> {
         let last = pc.max(from + pun.jump_len() as u64 - 1);
         let group = self.group(pc, (from, last), maps)?.punned(pun);
@@ -403,7 +403,7 @@ impl Patches {
         self.put(rest, group, maps)
     }
 
-    /// A patch that displaces this.
+    /// Puts a patch that displaces this code.
     fn put(
         &mut self,
         rest: &mut AtRest,
@@ -448,7 +448,7 @@ impl Patches {
             heap,
             asking: far::tables(),
             whole,
-            // (Where only a heap is checked nobody asks how many accesses found nothing.)
+            // (Where only a heap is checked, false positives are not counted.)
             counts: !check::has_no_debugger(),
             tables: patches::table().tables,
         };
@@ -462,7 +462,7 @@ impl Patches {
         let (at, mut body) = made.ok_or(Room)?;
         let jump = group.jump(at).ok_or(Room)?;
         let size = takes(&body);
-        // Those whose place it takes, and with them what they look at.
+        // The patches that it replaces, and with them the accesses that they check.
         while let Some(p) = patches::table().before(end).filter(|p| start < p.end()) {
             self.remove(rest, p.start());
         }
@@ -490,7 +490,7 @@ impl Patches {
             self.caves.take(at, size, false);
             return Err(Code);
         }
-        // There are tens of thousands in large programs: of each is kept what it needs.
+        // Large programs have tens of thousands of patches: each keeps only what it needs.
         let len = mem::take(&mut body.code).len() as u64;
         body.shrink();
         group.shrink();
@@ -520,7 +520,7 @@ impl Patches {
         Ok(())
     }
 
-    /// The body of a patch that displaces this, and where there is room for it.
+    /// The trampoline of a patch that displaces this, and a place with room for it.
     fn body(
         &mut self,
         rest: &mut AtRest,
@@ -528,7 +528,7 @@ impl Patches {
         maps: &Snapshot,
         target: impl Fn(u64) -> Target,
     ) -> Option<(u64, Trampoline)> {
-        // As a rule there is room for more than it takes, and it is made only once.
+        // Usually there is room for more than it takes, and it is made only once.
         let most = Trampoline::length(group) as u64 + 1;
         if let Some(at) = self.caves.find_there(group, most) {
             let body = Trampoline::new(group, target(at))?;
@@ -569,9 +569,9 @@ impl Patches {
         self.unlink(rest, &p);
     }
 
-    /// The patch of the instruction at `pc` has not paid: the original code is back, for now or for good.
+    /// The patch of the instruction at `pc` has not paid off: restores the original code, for now or for good.
     pub fn cool(&mut self, rest: &mut AtRest, pc: u64) {
-        // Its jump may stand before the access.
+        // Its jump may be before the access.
         let table = patches::table();
         let there = table.list.get(&pc).map(|p| &**p);
         let found = there.or_else(|| table.of(pc));
@@ -598,7 +598,7 @@ impl Patches {
         Ok(())
     }
 
-    /// Somebody is about to change or to plant something in `[start, end)`: the original code is back.
+    /// The code in `[start, end)` is about to be changed, or something planted there: restores the original code.
     pub fn restore(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         if !patches::touches(start, end) {
             return;
@@ -631,12 +631,12 @@ impl Patches {
         }
     }
 
-    /// Somebody is about to write to generated code.
+    /// Generated code is about to be written.
     pub fn code_written(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         self.open_code(rest, (start, end), Generated::written);
     }
 
-    /// Of generated code that a collector moves, patches are placed only where it is known when that happens.
+    /// In generated code that a collector moves, patches are placed only where collections can be noticed.
     fn look_for_runtimes(&mut self, rest: &mut AtRest) {
         for at in self.generated.look(rest) {
             self.restore(rest, at, at + 1);
@@ -680,7 +680,7 @@ impl Patches {
         }
     }
 
-    /// What stands in `[start, end)` will be another code.
+    /// Forgets results about `[start, end)`, which will contain other code.
     fn clear_code(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         let codes = start..end.max(start);
         let refused = &mut rest.tables_mut().patches.refused;
@@ -697,7 +697,7 @@ impl Patches {
 
     pub fn remove_all(&mut self, rest: &mut AtRest) {
         self.remove_where(rest, |_| true);
-        // Closed pages are open then, which is no change of the program's.
+        // Closed pages are opened now, which is not a change by the program.
         self.maps = None;
         self.generated.forget(rest, 0, u64::MAX);
         self.classes.declassify();
@@ -708,7 +708,7 @@ impl Patches {
         &mut self.searched
     }
 
-    /// Does the program set gs itself? (`gs.rs`)
+    /// Searches for instructions of the program that set gs. (`gs.rs`)
     pub fn search(&mut self) {
         if !self.searched.begun() {
             self.searched.look();
@@ -726,11 +726,11 @@ impl Patches {
         }
     }
 
-    /// For good, or until somebody asks for it again.
+    /// Switches patches off, for good or until they are switched on again.
     pub fn disable(&mut self, rest: &mut AtRest) {
         ENABLED.store(false, SeqCst);
         self.remove_all(rest);
-        // The bits of a checked heap say what may be accessed, to faults too.
+        // The bits of a checked heap say what is addressable, to faults too.
         if !entries::ON.load(SeqCst) {
             self.drop_tables(rest);
         }
@@ -754,7 +754,7 @@ impl Patches {
         let table = patches::table();
         let there = || table.list.values().filter(|p| p.is_in_place());
         let short = there().filter(|p| p.group.is_relocated());
-        // What stands before the access has moved.
+        // Patches that have displaced code before the access.
         let preceded = there().filter(|p| !p.group.checks(p.start()));
         let answer = Patching::Counts(PatchCounts {
             enabled: ENABLED.load(Relaxed),
@@ -773,12 +773,12 @@ impl Patches {
     }
 }
 
-/// So many bytes of a cave.
+/// Number of bytes of a cave that a trampoline takes.
 fn takes(body: &Trampoline) -> u64 {
     body.code.len() as u64 + 1
 }
 
-/// Where what leads straight to `pc` begins, as known instructions tell, for code without unwind tables; none of the code
+/// Start of the straight-line code that leads to `pc`, from known instructions, for code without unwind tables; not
 /// before `lowest`.
 fn stretch_before(pc: u64, lowest: u64) -> Option<u64> {
     const FURTHEST: u64 = 512;
@@ -790,13 +790,13 @@ fn stretch_before(pc: u64, lowest: u64) -> Option<u64> {
     whole.then(|| stretch(start, &code, near)).flatten()
 }
 
-/// May what stands behind it be executed next?
+/// Returns whether the instruction behind it may be executed next.
 fn goes_on_behind(insn: &Insn) -> bool {
     use Class::{Call, CallMem, JmpMem, Ret};
     !matches!(insn.class, Call | CallMem | JmpMem | Ret)
 }
 
-/// For `monitor ulpf patch sites`: the instructions with the most faults, and what is the matter.
+/// For `monitor ulpf patch sites`: the instructions with the most faults, and the state of each.
 pub fn sites(most: usize, out: &mut dyn Write) {
     let mut all: Vec<_> = ulpf_stub_handlers::engine::sites().collect();
     all.sort_by_key(|s| core::cmp::Reverse(s.faults.load(Relaxed)));

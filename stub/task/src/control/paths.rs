@@ -5,20 +5,21 @@
 //! in the watchlist:   a part `Pointer`          a part `Pointer`           a part `End`
 //! 0x4040@list,8,4     the pointer at 0x4040 ─▶ a node, its link ─▶ a node, its link …
 //! in the watchlist:   a part `Pointer`          `End`,  `Pointer`   `End`,  `Pointer`
-//! 0x1149@frames,-20   20 bytes below the caller's frame, in each frame of the function that whoever stopped the program
-//! in the watchlist:   `End`, `End` …            at its first instruction has told of
-//! 0x0@threads,-4      4 bytes below each thread's pointer to its own data (its fs base); threads tell when they begin
-//! in the watchlist:   `End`, `End` …            and when they are about to end
+//! 0x1149@frames,-20   20 bytes below the caller's frame, in each reported frame of the function.
+//! in the watchlist:   `End`, `End` …            The debugger reports a frame at the function's first instruction.
+//! 0x0@threads,-4      4 bytes below each thread's pointer to its own data (its fs base); threads report their
+//! in the watchlist:   `End`, `End` …            beginning and their end
 //! ```
-//! Each pointer on the way, and whatever else decides where it leads, is watched for stores, of which nobody hears. When
-//! one has changed, the way is gone again here, with the world at rest, before the thread that changed it goes on, and with
-//! several threads before any other sees the new value (`stub/handlers/src/paths.rs`). What has not changed is not read
-//! again, and parts that stay keep their numbers. Where a pointer is NULL, or points to no memory, the way ends:
-//! what is before it is still watched, and so it is gone on when that changes. So it is when mappings change.
+//! Each pointer on the path, and every other word that decides where it leads, is watched for stores that are not
+//! reported. When one changes, the path is resolved again here, with the world stopped, before the thread that changed
+//! it goes on. With several threads, that is before any other thread sees the new value (`stub/handlers/src/paths.rs`).
+//! Unchanged words are not read again, and parts that stay keep their numbers. Where a pointer is NULL, or points to
+//! unmapped memory, the path ends. The pointers before that are still watched, so the path is resolved again when they
+//! change. The same happens when mappings change.
 //!
-//! Pointers live on guarded pages, for a debug register tells of a store when it has been made; the bytes at the end
-//! live where any watch may. The numbers of parts are used again and again, and what a watch counts and reports is its
-//! own number's, which no part has.
+//! Pointers are always watched by guarded pages, because a debug register reports a store only after it was made. The
+//! bytes at the end may be watched in either way. Numbers of parts are reused. A watch counts and reports under its own
+//! number, which no part has.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -39,7 +40,7 @@ use ulpf_stub_handlers::runtime::thread::Thread;
 use ulpf_stub_tables::attributes::{Attributes, Part};
 use ulpf_stub_tables::filter::CountedFilter;
 
-/// One watch that follows.
+/// One watch that follows pointers.
 struct Along {
     id: WatchId,
     path: Path,
@@ -47,26 +48,26 @@ struct Along {
     kind: WatchKind,
     attributes: Attributes,
     off: bool,
-    /// Its user has been told that it is set.
+    /// The user knows that it is set.
     set: bool,
-    /// Where its way leads, as far as it can be watched, and the numbers of its parts.
+    /// The resolved path, as far as it can be watched, and the numbers of its parts.
     trace: Trace,
     words: Vec<WatchId>,
     runs: Vec<WatchId>,
-    /// What the user has been told last of a place that cannot be watched.
+    /// The last message to the user about a place that cannot be watched.
     told: String,
 }
 
 #[derive(Default)]
 pub struct Paths {
     all: Vec<Along>,
-    /// Numbers of parts that are no more; those that `leave` are so from the next commit on.
+    /// Numbers of ended parts; those in `leave` join `spare` at the next commit.
     spare: Vec<WatchId>,
     leave: Vec<WatchId>,
 }
 
 impl Along {
-    /// The first byte of the first place; 0: there is none.
+    /// The first byte of the first place, or 0 if there is no place.
     fn start(&self) -> u64 {
         self.trace.runs.first().map_or(0, |run| run.range.start.0)
     }
@@ -85,7 +86,7 @@ impl Paths {
         self.find(id).is_some_and(|w| w.off)
     }
 
-    /// Those that are exactly there now.
+    /// Watches that are at exactly `range` now.
     pub fn at(&self, range: WatchRange) -> Vec<WatchId> {
         let is = |run: &Run| run.range == range;
         let there = self.all.iter().filter(|w| w.trace.runs.iter().any(is));
@@ -108,14 +109,14 @@ impl Paths {
         })
     }
 
-    /// The pages of all pointers on the way.
+    /// The pages of all pointers on the path.
     pub fn pages(&self) -> impl Iterator<Item = u64> + '_ {
         let words = self.all.iter().flat_map(|w| &w.trace.words);
         let ranges = words.map(|word| word.range);
         ranges.flat_map(|r| [r.start.page().0, TargetAddr(r.end().0 - 1).page().0])
     }
 
-    /// What has left the watchlist, has left.
+    /// After a commit: the parts in `leave` are out of the watchlist.
     pub fn committed(&mut self) {
         self.spare.append(&mut self.leave);
     }
@@ -187,7 +188,7 @@ impl Control {
         Ok(id)
     }
 
-    /// Takes one away; where it was. `None`: there is none with this number.
+    /// Removes a watch, and returns where it was. `None`: no watch has this number.
     pub fn unwatch_path(&mut self, id: WatchId) -> Option<(u64, u64)> {
         let at = self.paths.all.iter().position(|w| w.id == id)?;
         let mut watch = self.paths.all.remove(at);
@@ -198,7 +199,7 @@ impl Control {
         Some((start, watch.len))
     }
 
-    /// All of them: what they were made of is gone already.
+    /// Removes all of them; their parts are already gone.
     pub fn forget_paths(&mut self) {
         let all = core::mem::take(&mut self.paths);
         all.all.iter().for_each(|w| watch_table::ended(w.id));
@@ -210,7 +211,7 @@ impl Control {
         paths::set_of_threads(self.paths.all.iter().any(|w| w.path.is_of_threads()));
     }
 
-    /// A thread has begun, or is about to end: watches on each thread's own data are where that is from now on.
+    /// A thread has begun, or is about to end: moves the watches on each thread's own data.
     pub fn follow_threads(&mut self, leaves: Option<&Thread>) {
         if !paths::of_threads() {
             return;
@@ -248,8 +249,8 @@ impl Control {
         self.paths.all.insert(at, watch);
     }
 
-    /// The function whose locals a watch follows has been entered, or has returned. False: no watch has this number
-    /// that follows such ones, or the frame is none of its.
+    /// The function whose locals a watch follows was entered or has returned. `false`: no watch with this number
+    /// follows frames, or the frame is not one of its function's.
     pub fn frame_of_path(&mut self, id: WatchId, at: u64, begins: bool) -> bool {
         let follows = |w: &Along| w.id == id && w.path.function().is_some();
         let Some(n) = self.paths.all.iter().position(follows) else {
@@ -287,7 +288,7 @@ impl Control {
         }
     }
 
-    /// If a pointer has changed, the watches are where it leads from the next commit on.
+    /// If a pointer has changed, resolves its paths again; the watches move at the next commit.
     pub fn trace_paths(&mut self) {
         let Some(changed) = paths::take_changed() else {
             return;
@@ -333,7 +334,7 @@ impl Control {
         }
     }
 
-    /// Goes the way of one; why it cannot be watched to its end.
+    /// Resolves the path of one watch. Returns why it cannot be watched to its end.
     fn trace_path(&mut self, w: &mut Along, changed: Option<&[u64]>) -> Option<Refusal> {
         let mut now = w.path.trace(w.len, &w.trace, changed, number_at);
         if now == w.trace {
@@ -356,7 +357,7 @@ impl Control {
             was.runs.iter().map(|run| run.range),
             now.runs.iter().map(|run| run.range),
         );
-        // What is left goes first, so that its numbers and registers are there for what comes.
+        // Parts that end go first, so that their numbers and registers are free for new ones.
         for id in gone(&words, &same_words).chain(gone(&runs, &same_runs)) {
             self.let_part_go(id);
         }
@@ -368,7 +369,7 @@ impl Control {
         refused
     }
 
-    /// The words on the way; those that have been there keep their part.
+    /// The words on the path; words that were there before keep their part.
     fn add_words(
         &mut self,
         w: &mut Along,
@@ -404,7 +405,7 @@ impl Control {
         refused
     }
 
-    /// The bytes at the end. Where a word on the way is `refused`, none come any more.
+    /// The bytes at the end. After a `refused` word on the path, no more are added.
     fn add_runs(
         &mut self,
         w: &mut Along,
@@ -439,7 +440,7 @@ impl Control {
 
     fn add_end(&mut self, w: &Along, range: WatchRange) -> Result<WatchId, Refusal> {
         let mut a = part(w.id, Part::End, w.attributes.clone());
-        // What was set in a register goes on without one where it has come to what a register cannot hold.
+        // A watch that was set in a register continues without one where its bytes no longer fit a register.
         if w.set
             && a.placement == Placement::Register
             && self.check_register(range, w.kind).is_err()
@@ -482,7 +483,7 @@ impl Control {
     }
 }
 
-/// Where the threads have their own data; without the one that is about to end. They rest.
+/// Addresses of the threads' own data, without the thread that is about to end. The threads are stopped.
 fn pointers_of_threads(leaves: Option<&Thread>) -> Vec<u64> {
     let mut pointers: Vec<u64> = Vec::new();
     for t in g().threads.iter().filter(|t| t.is_programs() && t.rests()) {
@@ -495,7 +496,7 @@ fn pointers_of_threads(leaves: Option<&Thread>) -> Vec<u64> {
     pointers
 }
 
-/// What a part of this watch does at a hit.
+/// Attributes of a part of this watch.
 fn part(of: WatchId, part: Part, a: Attributes) -> Attributes {
     Attributes {
         group: Some(of),
@@ -522,12 +523,12 @@ fn too_many(path: &Path) -> Refusal {
     )
 }
 
-/// Which of those that were there before is each of those that are there now? Most stand in the same order.
+/// For each present range, the index of the same range before. Most ranges keep their order.
 fn same(
     was: impl Iterator<Item = WatchRange>,
     now: impl Iterator<Item = WatchRange>,
 ) -> Vec<Option<usize>> {
-    /// So far those that are gone are passed over.
+    /// Number of vanished ranges that are skipped.
     const AHEAD: usize = 4;
     let key = |r: WatchRange| (r.start.0, r.len);
     let was: Vec<_> = was.map(key).collect();
@@ -559,7 +560,7 @@ fn same(
     found
 }
 
-/// Those that are not there any more.
+/// Parts that no longer exist.
 fn gone(ids: &[WatchId], same: &[Option<usize>]) -> impl Iterator<Item = WatchId> {
     let mut stay = alloc::vec![false; ids.len()];
     for n in same.iter().flatten() {

@@ -12,7 +12,7 @@ use ulpf_lib::{WatchKind, WatchRange};
 use ulpf_lib::sys::uapi::PERF_EVENT_IOC_SET_OUTPUT;
 use ulpf_stub_handlers::runtime::debug_registers::COOKIE;
 
-/// A page that describes the ring, and one of records.
+/// A page that describes the ring, and a page of records.
 const RING_LEN: u64 = 2 << 12;
 
 pub fn close(fd: i32) {
@@ -38,7 +38,7 @@ pub fn breakpoint(
     Ok(fd)
 }
 
-/// Where the matches of one task are written down.
+/// Ring buffer for the breakpoint hits of one task.
 pub struct Ring {
     fd: i32,
     pub addr: u64,
@@ -46,10 +46,10 @@ pub struct Ring {
 
 impl Ring {
     pub fn new(tid: i32) -> Result<Ring, Errno> {
-        // A mapping keeps its event alive; so it is that of an event that does nothing.
+        // A mapping keeps its event alive, so it belongs to an event that does nothing.
         let fd = Event::ring().open(tid)?;
         let prot = k::PROT_READ | k::PROT_WRITE;
-        // The kernel gives such a ring to no child.
+        // The kernel passes such a ring to no child.
         let at = place::map(
             RING_LEN,
             prot,

@@ -1,8 +1,8 @@
 //! Where a watch lives: on a guarded page, or in one of the four debug registers.
 //!
-//! A guard costs a fault for every access to the page, a register a trap for every hit, and a trap costs
-//! more. So guards are the rule, and a register pays for a small watch that is seldom hit on a page that
-//! is always used: a local variable, the head of an arena.
+//! A guard costs a fault for every access to the page. A register costs a trap for every hit, and a trap costs more
+//! than a fault. So guards are the rule. A register pays off for a small watch that is seldom hit, on a page in
+//! constant use: a local variable, the head of an arena.
 //!
 //! ```text
 //!            false positives of a page: 1024, 2048, 4096, …
@@ -12,10 +12,9 @@
 //!   guard ◀────────────────────────────────────────────────── register
 //!         TRAP × hits ≥ 1/8 of the time: a trial of 1024 false positives
 //! ```
-//! How many faults a guard would cost cannot be seen while there is none. So a register that is hit often
-//! goes on trial; if it comes back, the next trial is after twice as many hits.
-//! What the user forces stays where it was put. Everything here runs on the stub's task with the world
-//! at rest.
+//! The number of faults that a guard would cost is unknown while there is no guard. So a watch whose register is hit
+//! often gets a guard on trial; if it returns to a register, the next trial comes after twice as many hits. A placement
+//! that the user forces does not change. Everything here runs on the stub's task with the world stopped.
 
 use alloc::format;
 use alloc::string::String;
@@ -50,7 +49,7 @@ const WORTH: f64 = 1.0 / 8.0;
 const TRIAL: u64 = 128;
 
 impl Control {
-    /// Can a watch that the user wants in a debug register be put there?
+    /// Returns whether a watch that the user wants in a debug register can be put there.
     pub fn check_register(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
         let what = format!(
             "no debug register for {} bytes at {}",
@@ -131,7 +130,7 @@ impl Control {
             let Some((range, kind)) = self.staged.list().get(*id) else {
                 continue;
             };
-            // What we have put there ourselves gives way.
+            // A watch that was put there without the user's request gives way.
             if self.placement.free() == 0 {
                 let ours = self
                     .placement
@@ -164,7 +163,7 @@ impl Control {
         })
     }
 
-    /// Puts the watches of a page that can have no guard into registers, for good: all, or none (`false`).
+    /// Puts the watches of a page that cannot be guarded into registers, for good: all, or none (`false`).
     pub fn leave_page(&mut self, page: u64) -> bool {
         let Some(here) = self.watches_on(page) else {
             return false;
@@ -210,10 +209,10 @@ impl Control {
         }
     }
 
-    /// The program has met a page often, or a register: is each of its watches where it belongs?
+    /// A page has had many false positives, or a register many hits: reconsiders the placement of its watches.
     pub fn reconsider(&mut self, page: u64) {
         self.placement.looks += 1;
-        // The longer a page stays as it is, the rarer it is looked at: each look stops the world.
+        // The longer a page stays as it is, the more rarely it is examined: each time stops the world.
         if let Some(n) = page_counters(TargetAddr(page)) {
             n.look_at
                 .store(2 * n.false_positives.load(Relaxed), Relaxed);
@@ -287,7 +286,7 @@ impl Control {
                         self.placement.release(n);
                     }
                 }
-                // Registers that others use may become free; the rest is for good.
+                // Registers that other programs use may become free; other errors are permanent.
                 if e.0 as u32 != linux_raw_sys::errno::ENOSPC {
                     self.placement.unavailable = Some(e);
                 }

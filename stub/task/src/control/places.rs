@@ -1,7 +1,7 @@
-//! `ulpf watches KIND … at PLACE …`: many watches of which the same is wanted.
+//! `ulpf watches KIND … at PLACE …`: many watches with the same attributes.
 //!
-//! The answer goes through them in order, a line for each stretch: `{"watches":[FIRST,COUNT]}` for so many
-//! consecutive numbers, or why one was refused.
+//! The answer goes through them in order, a line for each stretch: `{"watches":[FIRST,COUNT]}` for COUNT consecutive
+//! numbers, or why one was refused.
 
 use alloc::string::String;
 use core::fmt::Write;
@@ -85,7 +85,7 @@ impl Control {
         a: &Attributes,
     ) -> Result<WatchId, Refusal> {
         let id = self.stage(range, kind, a.placement, Absent::Refused)?;
-        // It may be one that was taken away since the program ran, with what was said about it then.
+        // It may be a watch that was removed since the program ran, with its attributes of then.
         let was = ulpf_stub_handlers::global::g().attributes(id);
         let (placement, group) = (was.placement, was.group);
         let a = Attributes {

@@ -1,13 +1,13 @@
-//! Which memory is the program's alone: what no other process can change while the program rests.
+//! Private memory of the program, which no other process can change while the program is stopped.
 //!
-//! Of memory that we have moved the page map knows it. Of other memory the kernel says it, page by page, in
+//! For memory that we have moved, the page map knows it. For other memory the kernel reports it, page by page, in
 //! /proc/self/pagemap (Documentation/admin-guide/mm/pagemap.rst):
 //!
 //! ```text
 //!  63        62        61               …
 //!  present   swapped   of a file, or shared anonymous memory
 //! ```
-//! A private page of a file that nobody has written to is the file's own, and so not private.
+//! A private page of a file that was not written to is the file's own page, and so not private.
 
 use core::sync::atomic::{AtomicI32, Ordering::*};
 
@@ -34,7 +34,7 @@ fn pagemap() -> Result<u64, Errno> {
     Ok(fd as u64)
 }
 
-/// Is all of `[addr, addr + len)` private memory that is there?
+/// Returns whether all of `[addr, addr + len)` is private memory that is present.
 pub fn is_private(addr: u64, len: u64) -> bool {
     let Some(end) = addr.checked_add(len) else {
         return false;

@@ -19,7 +19,7 @@ const STACK: usize = 64 << 10;
 static STACK_TOP: AtomicU64 = AtomicU64::new(0);
 /// The thread's number.
 static READER: AtomicI32 = AtomicI32::new(0);
-/// It is to end ([`stop`]), and hears so by a descriptor.
+/// The thread is to end ([`stop`]); a descriptor wakes it.
 static ENDS: AtomicBool = AtomicBool::new(false);
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 
@@ -40,9 +40,9 @@ static PIPE: Pipe = Pipe {
 };
 pub static CONTROL: AtomicI32 = AtomicI32::new(-1);
 static PIDFD: AtomicI32 = AtomicI32::new(-1);
-/// 1 while the program runs: then this thread reads the socket. While it is stopped the main loop
-/// does so itself, which spares two context switches for each of a debugger's many packets; and so does nobody for the
-/// first moments after a resume, in which nearly all stops of a session come that has many of them.
+/// 1 while the program runs: then this thread reads the socket. While the program is stopped the main loop reads it,
+/// which saves two context switches for each of a debugger's many packets. For the first moments after a resume neither
+/// reads: in a session with many stops, nearly all of them come then.
 static LISTEN: AtomicU32 = AtomicU32::new(1);
 /// Held around every read, so that bytes stay in order.
 static READING: Lock = Lock::open();
@@ -50,7 +50,7 @@ static READING: Lock = Lock::open();
 /// The command has closed its end.
 pub static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// For waits, while which nobody may be listening.
+/// Returns whether the program has died; for waits during which no thread may be listening.
 pub fn program_is_dead() -> bool {
     if !DEAD.load(SeqCst) && LISTEN.load(SeqCst) == 0 {
         let mut fds = [PollFd {
@@ -91,7 +91,7 @@ pub fn start(control: i32, pidfd: i32) -> Result<(), sys::Errno> {
     again()
 }
 
-/// Ends the thread: what it may is not this task's.
+/// Ends the thread, whose rights differ from this task's.
 pub fn stop() {
     let reader = READER.load(SeqCst);
     ENDS.store(true, SeqCst);
@@ -111,7 +111,7 @@ pub fn stop() {
     ENDS.store(false, SeqCst);
 }
 
-/// The thread, with what this task may now.
+/// Starts the thread, with this task's present rights.
 pub fn again() -> Result<(), sys::Errno> {
     if STACK_TOP.load(SeqCst) == 0 {
         return Ok(());
@@ -123,7 +123,7 @@ pub fn again() -> Result<(), sys::Errno> {
         | k::CLONE_SIGHAND
         | k::CLONE_THREAD
         | k::CLONE_SYSVSEM;
-    // SAFETY: a stack that nobody uses, and an entry that never returns.
+    // SAFETY: a stack that no thread uses, and an entry that never returns.
     let r = unsafe { ulpf_spawn(FLAGS.into(), STACK_TOP.load(SeqCst), work) };
     sys::check(r).map(|tid| READER.store(tid as i32, SeqCst))
 }
@@ -191,7 +191,7 @@ extern "C" fn work() -> ! {
                 // SAFETY: free room of the pipe.
                 let got =
                     unsafe { receive_into((PIPE.bytes.get() as *mut u8).add(at), n, MSG_DONTWAIT) };
-                // Before anybody else may read what comes behind it.
+                // Before another thread may read the bytes behind these.
                 if let Ok(n) = got {
                     PIPE.written.store(written + n as usize, SeqCst);
                 }
@@ -236,7 +236,7 @@ fn exclusively<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Who reads from now on: this thread (`true`) or the main loop.
+/// Selects the reader from now on: this thread (`true`) or the main loop.
 pub fn listen(on: bool) {
     if LISTEN.load(SeqCst) == on as u32 {
         return;
@@ -251,8 +251,8 @@ pub fn listens() -> bool {
     LISTEN.load(SeqCst) == 1
 }
 
-/// For the main loop, while it is the one to read: waits for bytes for at most a tenth of a second.
-/// `None`: nothing has come, or the other end is closed ([`CLOSED`]).
+/// For the main loop, while it reads the socket: waits for bytes for at most a tenth of a second. `None`: no bytes
+/// came, or the other end is closed ([`CLOSED`]).
 pub fn receive(to: &mut [u8]) -> Option<usize> {
     let mut fds = [CONTROL.load(Relaxed), PIDFD.load(Relaxed)].map(|fd| PollFd {
         fd,
@@ -276,7 +276,7 @@ pub fn receive(to: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// Moves what has arrived into `to`; the number of bytes.
+/// Moves the bytes that have arrived into `to`, and returns their number.
 pub fn take(to: &mut [u8]) -> usize {
     let (written, taken) = (PIPE.written.load(SeqCst), PIPE.taken.load(Relaxed));
     let at = taken % ROOM;

@@ -1,4 +1,4 @@
-//! What program threads ask for: the others come to rest, what was asked is done, and the world goes on.
+//! Requests of program threads: the other threads stop, the request is served, and the world goes on.
 
 use core::sync::atomic::Ordering::*;
 
@@ -17,8 +17,8 @@ use ulpf_stub_handlers::paths;
 use ulpf_stub_tables::patience;
 
 impl Control {
-    /// Serves what program threads have asked for, up to the end of one that has run alone: where threads ask without
-    /// end, the debugger is heard between them, and stops are told of. True: there may be more.
+    /// Serves the requests of program threads, up to the end of one that has run alone. Where threads make requests
+    /// without end, the debugger is served and stops are reported between them. Returns true if there may be more.
     pub(super) fn serve(&mut self) -> bool {
         loop {
             if let Some((t, what)) = self.holder {
@@ -57,13 +57,13 @@ impl Control {
                     world::answer(t);
                     return false;
                 } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
-                    // The world rests for it already; its `End` closes these, too.
+                    // The world is stopped for it already; its `End` closes these, too.
                     self.open_pages(start, end, true);
                     self.opened_since.push((start, end));
                     world::answer(t);
                     return false;
                 } else if let Some(other) = asked(t).filter(|_| what == Request::SectionBegin) {
-                    // One of many instructions asks for something that needs no `End`.
+                    // One of many instructions makes a request that needs no `End`.
                     self.begin(t, other);
                     world::answer(t);
                     return false;
@@ -74,7 +74,7 @@ impl Control {
             if !self.running {
                 return false;
             }
-            // A held thread waits with its request: served, it would run on.
+            // A held thread waits with its request: if it were served, the thread would run on.
             let asks = |t: &&Thread| t.state() == State::Requesting && !t.hold.load(SeqCst);
             let Some(t) = behind(self.served).find(asks) else {
                 return false;
@@ -111,7 +111,7 @@ impl Control {
         }
     }
 
-    /// Before a thread goes on, for it may end the program, and then nobody listens any more.
+    /// Sends messages before a thread goes on: it may end the program, and then no client listens any more.
     pub(super) fn tell_at_once(&mut self) {
         if self.running {
             self.note_limits();
@@ -121,7 +121,7 @@ impl Control {
         }
     }
 
-    /// The world is at rest but for `t`. `true`: `t` goes on alone until its `End`.
+    /// The world is stopped but for `t`. `true`: `t` goes on alone until its `End`.
     pub(super) fn begin(&mut self, t: &'static Thread, what: Request) -> bool {
         match what {
             Request::ExecBegin { path, len, dir } => {
@@ -147,7 +147,7 @@ impl Control {
                 false
             }
             Request::OpenBegin { start, end } => {
-                // What is about to be stepped must stand there itself.
+                // The instruction to be stepped must be in place itself.
                 if let Some(pc) = Parked::of(t).map(|t| t.pc()) {
                     self.patches.restore(self.world.rest(), pc, pc + 1);
                 }
@@ -162,7 +162,7 @@ impl Control {
             Request::StepOverBegin { addr } => {
                 let list = &mut self.world.rest().tables_mut().breakpoints;
                 if let Some(b) = list.at_mut(addr) {
-                    // Where the memory is another now, nothing is taken out, nor put back at the end.
+                    // If other memory is mapped there now, no byte is restored, nor the int3 put back at the end.
                     b.there = text::restore(b);
                 }
                 true
@@ -279,7 +279,7 @@ impl Control {
                 self.count_leaks();
                 false
             }
-            // Whatever is served is followed by what there is to tell.
+            // Every request is followed by the messages that are pending.
             Request::Tell | Request::None | Request::End | Request::OpenEnd => false,
         }
     }
@@ -335,13 +335,13 @@ impl Control {
             Locks::Same => {}
             Locks::Locked => guards.set_locks(at, len, true),
             Locks::Unlocked => guards.set_locks(at, len, false),
-            // Where nobody can say, they are as before.
+            // On failure they stay as they were.
             Locks::Whole { fill } => drop(guards.lock_whole(fill)),
             Locks::Unknown => drop(guards.look_at_locks(at, len)),
         }
     }
 
-    /// After an internal stop: whoever the debugger does not hold goes on.
+    /// Ends an internal stop: threads that the debugger does not hold go on.
     pub(super) fn let_world_go(&mut self) {
         if !self.running {
             return;

@@ -1,8 +1,9 @@
-//! The stub's task has failed: a fault in its own code, a signal that somebody has sent to it, or a panic. The program
-//! is left, as at a detach: its threads go on without watches, and the command says so.
+//! The stub's task has failed: a fault in its own code, a signal that a process has sent to it, or a panic. The program
+//! is left, as at a detach: its threads go on without watches, and the command reports it.
 //!
-//! Whatever the task was about to do is lost, its stack with it. Requests that threads wait for are not served, and none
-//! is made any more ([`park::unattended`]). A second failure on this way ends the program: its memory may be anywhere.
+//! The task's unfinished work is lost, and its stack with it. Requests that threads wait for are not served, and
+//! threads make no more ([`park::unattended`]). A second failure during this ends the program: its memory may be
+//! anywhere.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
@@ -23,7 +24,7 @@ use ulpf_stub_handlers::signals::numbers::{SIGBUS, SIGFPE, SIGILL, SIGSEGV};
 const STACK: usize = 1 << 20;
 const FAULTS: [i32; 4] = [SIGSEGV, SIGBUS, SIGILL, SIGFPE];
 
-/// What the image does before and after ([`prepare`]).
+/// Functions of the image to call before and after ([`prepare`]).
 static UNLOCK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static END: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static CONTROL: AtomicPtr<Control> = AtomicPtr::new(core::ptr::null_mut());
@@ -87,7 +88,7 @@ unsafe extern "C" fn failed(_signal: i32, info: *const SigInfo, context: *const 
     if !is_task() || BEGUN.load(SeqCst) {
         fatal_fault("the stub's own task has failed", pc, addr);
     }
-    // A code of zero or below: somebody has sent it.
+    // A code of zero or below: a process has sent it.
     match info.code > 0 {
         true => {
             fault(pc, addr);
@@ -100,14 +101,14 @@ unsafe extern "C" fn failed(_signal: i32, info: *const SigInfo, context: *const 
     leave()
 }
 
-/// After a failure of the calling task, of which the user has been told.
+/// After a failure of the calling task, which was reported to the user.
 pub fn leave() -> ! {
     let control = CONTROL.load(SeqCst);
     let (unlock, end) = (UNLOCK.load(SeqCst), END.load(SeqCst));
     if BEGUN.swap(true, SeqCst) || control.is_null() || unlock.is_null() || end.is_null() {
         fatal("the stub's own task has failed");
     }
-    // SAFETY: `prepare` has put both there; what was done with the session before never goes on.
+    // SAFETY: `prepare` has put both there; the code that used the session before never continues.
     let control = unsafe {
         core::mem::transmute::<*mut (), fn()>(unlock)();
         &mut *control

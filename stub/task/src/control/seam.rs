@@ -1,4 +1,4 @@
-//! What the protocol layer asks of the program ([`Inferior`]).
+//! Implements the protocol layer's interface to the program ([`Inferior`]).
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -31,13 +31,13 @@ use crate::files;
 use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Stop, Tid};
 
 impl Control {
-    /// The frame of a thread, which rests.
+    /// The frame of a thread, which is stopped.
     fn frame(&mut self, tid: Tid) -> Option<(&'static Thread, &mut UContext)> {
         let t = self.thread(tid)?;
         if self.non_stop && !t.rests() {
             self.world.rest();
         }
-        // A thread that leaves a system call while the world rests is between two states for a moment.
+        // A thread that leaves a system call while the world is stopped is between two states for a moment.
         let mut rounds = 0;
         while !t.rests() && rounds < 1000 {
             pause::sleep();
@@ -49,7 +49,7 @@ impl Control {
         Some((t, parked::frame(t, self.world.rest())?))
     }
 
-    /// Writes changed registers of threads that rest in a system call.
+    /// Writes changed registers of threads that are stopped in a system call.
     pub(super) fn settle_shadows(&mut self) {
         for (tid, was, shown) in core::mem::take(&mut self.shadows) {
             if was == shown {
@@ -66,17 +66,17 @@ impl Control {
         }
     }
 
-    /// Drops what `t` has met, was not told of, and is of no interest now that it goes on as `how` says.
+    /// Drops an event of `t` that was not reported and does not matter now that it goes on as `how` says.
     pub(super) fn forget_stale(&self, t: &'static Thread, how: Resume) {
         let Some(parked) = Parked::of(t) else {
             return;
         };
         let stale = match parked::event(t) {
-            // A breakpoint that is gone by now was never there: LLDB takes it out to step a thread over it that has
+            // A breakpoint that is gone by now counts as never set: LLDB removes it to step a thread over it that has
             // just arrived at it.
             Event::Breakpoint => g().breakpoint_at(parked.pc()).is_none(),
-            // It was stepped, and another thread's stop was told of first. Now nobody asks any more, or for a step over
-            // a range which this one was a part of.
+            // It was stepped, and another thread's stop was reported first. The step is no longer wanted, or is part of
+            // the range that is stepped over now.
             Event::Stepped => match how {
                 Resume::Continue { .. } => true,
                 Resume::RangeStep { start, end } => (start.0..end.0).contains(&parked.pc()),
@@ -130,7 +130,7 @@ impl Inferior for Control {
 
     fn xsave(&mut self, tid: Tid) -> Option<&mut [u8]> {
         let (_, c) = self.frame(tid)?;
-        // SAFETY: the signal frame's image; the thread rests.
+        // SAFETY: the signal frame's image; the thread is stopped.
         unsafe {
             let (_, len) = fpstate_len(c.fpstate);
             (len > 0).then(|| core::slice::from_raw_parts_mut(c.fpstate, len))
@@ -299,7 +299,7 @@ impl Inferior for Control {
         }
         self.conditions.watches_changed();
         if self.non_stop {
-            // In force when it goes on.
+            // Effective when it goes on.
             self.world.rest();
         }
         self.stage_watch(range, kind)
@@ -323,7 +323,7 @@ impl Inferior for Control {
         if self.non_stop {
             self.world.rest();
         }
-        // A patched site would make the call without a word.
+        // A patched site would make the call unnoticed.
         match (on, catch::active()) {
             (true, false) => {
                 self.patched_before = sites::ENABLED.load(SeqCst);
@@ -337,8 +337,8 @@ impl Inferior for Control {
 
     fn set_pass_signals(&mut self, mask: u64) {
         if g().pass_signals.swap(mask, SeqCst) != mask {
-            // Dispositions belong to the program's task: a resting thread of it does the calls, one that
-            // waits in a system call when it makes that again.
+            // Dispositions belong to the program's task. A stopped thread of it makes the calls; a thread that waits in
+            // a system call makes them when it makes that call again.
             kernel::REFRESH.store(true, SeqCst);
             self.kick_system_calls();
         }
@@ -358,7 +358,8 @@ impl Inferior for Control {
         for t in g().threads.iter() {
             t.ordered.store(true, SeqCst);
         }
-        // A vfork child of nobody's interest goes on; what its parent has not reported yet waits with it.
+        // A vfork child that is not debugged goes on; an event that its parent has not reported yet waits with the
+        // parent.
         let how = |t: &Thread| match parked::event(t) {
             _ if t.is_debugged() => action(t.tid()),
             Event::Vforked { parent } if action(parent) == Resume::Hold => Resume::Hold,
@@ -368,14 +369,14 @@ impl Inferior for Control {
         for t in g().threads.iter() {
             let how = how(t);
             self.forget_stale(t, how);
-            // What there was to settle before the program's end is settled.
+            // Everything that had to be settled before the program's end is settled.
             if parked::event(t) == Event::Ends
                 && let Some(parked) = Parked::of(t)
             {
                 parked.set_event(Event::None);
             }
             t.hold.store(how == Resume::Hold, SeqCst);
-            // Whom nobody debugs has nothing to report (see `find_stop`) but that it is there.
+            // A thread that is not debugged reports nothing (see `find_stop`) but its existence.
             let reports = t.is_debugged() || matches!(parked::event(t), Event::Vforked { .. });
             pending |= reports && has_met(t);
         }
@@ -391,7 +392,7 @@ impl Inferior for Control {
         self.world.goes_on();
         for t in g().threads.iter() {
             let how = how(t);
-            // One that was let go a moment ago may have met something already.
+            // A thread that was released a moment ago may have an event already.
             if how != Resume::Hold && !has_met(t) {
                 world::release(t, how);
             }
@@ -474,7 +475,7 @@ impl Inferior for Control {
             {
                 return;
             }
-            // Some may have asked on their way to rest.
+            // Some threads may have made a request on their way to the stop.
             match done {
                 true if !asks() => break,
                 true => self.let_world_go(),
@@ -491,7 +492,7 @@ impl Inferior for Control {
 
     fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool {
         if self.non_stop {
-            // Whatever it changes, nobody is in the middle of it.
+            // No thread is in the middle of the state that it changes.
             self.world.rest();
         }
         monitor::run(self, command, out)
@@ -499,7 +500,7 @@ impl Inferior for Control {
 }
 
 impl Control {
-    /// The last part of a detach: the program's threads rest, and go on without us.
+    /// The last part of a detach: the program's stopped threads go on without us.
     fn leave_at_rest(&mut self) {
         if !self.world.stop(None) {
             return;
@@ -530,19 +531,19 @@ impl Control {
         }
     }
 
-    /// A detach that serves nobody any more: see [`super::rescue`].
+    /// A detach that serves no more requests: see [`super::rescue`].
     pub(super) fn leave_unserved(&mut self) {
         self.running = true;
         self.holder = None;
         g().threads.iter().for_each(|t| t.hold.store(false, SeqCst));
-        // Only at the end of their handlers do they leave; in the middle of one they would go on to the program with
-        // their system calls dispatched to us, and nobody there.
+        // Threads leave only at the end of their handlers. In the middle of one, they would return to the program with
+        // their system calls still dispatched to us, and no handler there.
         while self.world.stop(None) && let_requests_go() {}
         self.leave_at_rest();
     }
 }
 
-/// Unserved. `false`: there were none.
+/// Lets requesting threads go on unserved. Returns `false` if no thread was requesting.
 fn let_requests_go() -> bool {
     let asks = |t: &&Thread| t.state() == State::Requesting;
     let all = g().threads.iter().filter(asks);

@@ -1,9 +1,9 @@
-//! Restartable sequences (rseq(2), `ulpf_stub_handlers::sections`): whether a program is served, and what has to be as it
-//! is meanwhile.
+//! Restartable sequences (rseq(2), `ulpf_stub_handlers::sections`): whether a program is served, and which memory must
+//! not change meanwhile.
 //!
-//! The C library asks for every thread of every program. It is served where there are sequences: code that holds the
-//! signature other than as an operand of a `mov` (with which the C library calls rseq(2)). No other program has any use
-//! for it. Whoever asks with a signature of its own means it.
+//! The C library registers every thread of every program. The registration is served only in programs with sequences:
+//! code that contains the signature other than as an operand of a `mov` (with which the C library calls rseq(2)). No
+//! other program needs it. A program that registers a signature of its own is always served.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ use super::{Control, backend, gs, text};
 
 /// RSEQ_SIG of glibc and others.
 const C_LIBRARY: u32 = 0x5305_3053;
-/// Bytes of a signature and of what stands before it, one of which is looked at.
+/// Bytes of a signature and the byte before it, which is checked, too.
 const SIGNATURE: usize = 5;
 /// Larger mappings of code are not searched.
 const LONGEST: u64 = 64 << 20;
@@ -30,7 +30,7 @@ pub struct Sections {
     signature: u32,
     /// Code that has been searched.
     searched: Vec<Code>,
-    /// Data of files that have sequences: these are described there (`struct rseq_cs`).
+    /// Data of files that have sequences, which are described there (`struct rseq_cs`).
     data: Vec<(u64, u64)>,
     some: bool,
 }
@@ -42,8 +42,8 @@ struct Code {
 }
 
 impl Sections {
-    /// Searches what has come since; the code in which there are sequences. `None`: more than can be remembered. What is read is
-    /// searched for what sets gs, too: to read it takes longest.
+    /// Searches code that was mapped since the last call, and returns the code that contains sequences. `None`: more
+    /// than can be remembered. The code is also searched for instructions that set gs, because reading takes longest.
     fn look(&mut self, gs: &mut gs::Searched) -> Option<Vec<(u64, u64)>> {
         let maps = Snapshot::read().ok()?;
         let mut new = Vec::new();
@@ -100,7 +100,7 @@ impl Sections {
 }
 
 impl Control {
-    /// A thread asks for rseq(2). Its record says whether it is served.
+    /// A thread registers with rseq(2). Its record says whether it is served.
     pub(super) fn register_sequences(
         &mut self,
         t: &'static Thread,
@@ -125,7 +125,7 @@ impl Control {
         if len == 0 || end > ulpf_lib::addr::USER_END {
             return;
         }
-        // Where others are registered this one has to be, too: its sequences would never come to an end.
+        // Where other threads are registered this one has to be, too: its sequences would never end.
         let possible = self.can_read() && (self.moves((at, end)) || self.can_leave((at, end)));
         if !possible && !others {
             return;
@@ -135,7 +135,7 @@ impl Control {
         self.apply_guards();
     }
 
-    /// Code has come: none of it is patched that has sequences. `false`: there is more of it than can be remembered.
+    /// Code was mapped: code with sequences is not patched. `false`: there is more of it than can be remembered.
     pub(super) fn sections_have_come(&mut self) -> bool {
         if self.sections.signature == 0 {
             return true;
@@ -150,14 +150,14 @@ impl Control {
         true
     }
 
-    /// No guards are in the way of the kernel when it reads descriptions of sequences.
+    /// Returns whether no wanted guard keeps the kernel from reading descriptions of sequences.
     fn can_read(&mut self) -> bool {
         let placed = self.placement.placed();
         let mut wanted = self.staged.list().pages_without(&placed);
         !wanted.any(|run| self.sections.describes(&run))
     }
 
-    /// The pages of an area are moved: the kernel is told of their alias.
+    /// Moves the pages of an area; the kernel then uses their alias.
     fn moves(&mut self, (at, end): (u64, u64)) -> bool {
         let (from, to) = pages(at, end);
         let moved = |g: &ulpf_stub_handlers::global::Global| {
@@ -174,7 +174,8 @@ impl Control {
         moved(g())
     }
 
-    /// No guards are wanted where an area is that has not moved, or their watches move to debug registers.
+    /// Returns whether an area that has not moved needs no guards. Moves watches to debug registers for that, if
+    /// possible.
     fn can_leave(&mut self, (at, end): (u64, u64)) -> bool {
         let (from, to) = pages(at, end);
         let placed = self.placement.placed();
@@ -186,7 +187,7 @@ impl Control {
         })
     }
 
-    /// Can there be no guard for a watch, because the kernel knows the memory?
+    /// Returns whether a guard is impossible for a watch, because the kernel accesses the memory.
     pub(super) fn has_sequences(&mut self, range: WatchRange, kind: WatchKind) -> bool {
         let (from, to) = pages(range.start.0, range.end().0);
         let reads = kind != WatchKind::Write;
@@ -194,7 +195,7 @@ impl Control {
             || reads && somebody() && self.describes_any(from, to)
     }
 
-    /// Guards against reading do not keep the kernel from descriptions of sequences.
+    /// Keeps descriptions of sequences free of read guards, which would stop the kernel.
     pub(super) fn spare_sequences(&mut self, wanted: Vec<PageRun>) -> Vec<PageRun> {
         if !wanted.iter().any(|run| self.sections.describes(run)) || !somebody() {
             return wanted;
@@ -233,7 +234,7 @@ impl Control {
         left
     }
 
-    /// Are sequences described in these pages?
+    /// Returns whether sequences are described in these pages.
     fn describes_any(&self, start: u64, end: u64) -> bool {
         let met = self
             .sections
@@ -245,7 +246,7 @@ impl Control {
     }
 }
 
-/// Is any thread registered?
+/// Returns whether any thread is registered.
 fn somebody() -> bool {
     g().threads.iter().any(|t| !t.sequences.is_empty())
 }
@@ -254,7 +255,7 @@ fn pages(start: u64, end: u64) -> (u64, u64) {
     (start & !(PAGE_SIZE - 1), end.next_multiple_of(PAGE_SIZE))
 }
 
-/// `struct rseq_cs`: version 0 and flags, start, length, abort handler, before which the signature stands.
+/// `struct rseq_cs`: version 0 and flags, start, length, and abort handler, which the signature precedes.
 fn describes(start: u64, end: u64, signature: u32) -> bool {
     const DESCRIPTION: usize = 32;
     const LONGEST_SEQUENCE: u64 = 1 << 20;
@@ -284,13 +285,13 @@ fn describes(start: u64, end: u64, signature: u32) -> bool {
     })
 }
 
-/// Does the signature stand in this code, other than as what a `mov` loads into a register?
+/// Returns whether the signature is in this code, other than as the operand that a `mov` loads into a register.
 fn has_signature(code: &[u8], signature: u32) -> bool {
     const CHUNK: usize = 64;
     const MOV: core::ops::RangeInclusive<u8> = 0xb8..=0xbf;
     let [first, second, third, fourth] = signature.to_le_bytes();
     let is = |b: &[u8]| b[1..] == [first, second, third, fourth] && !MOV.contains(&b[0]);
-    // Two bytes of it are looked for in a way that compilers make vectors of.
+    // Two of its bytes are searched in a form that compilers vectorize.
     code.chunks(CHUNK).enumerate().any(|(n, chunk)| {
         let pairs = chunk.iter().zip(code.iter().skip(n * CHUNK + 1));
         let may = pairs.fold(false, |found, (&a, &b)| {

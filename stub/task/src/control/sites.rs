@@ -1,4 +1,4 @@
-//! Patching system-call sites, on the stub's task with the world at rest (see `syscalls/sites.rs`).
+//! Patching system-call sites, on the stub's task with the world stopped (see `syscalls/sites.rs`).
 //!
 //! A `syscall` has two bytes, a jump five. Two ways to make room, neither of which changes a byte
 //! that another branch could land in the middle of:
@@ -36,19 +36,19 @@ use ulpf_stub_handlers::syscalls::sites_code::{Code, MAX_NUMBERS, Plan, SLOT, SL
 
 const LOOK_BACK: u64 = 48;
 
-/// What the stub's task alone knows.
+/// State that only the stub's task uses.
 pub struct Sites {
     trampolines: Trampolines,
     bmi2: bool,
     pub refused: u64,
-    /// What is marked in the filter, [`merged`].
+    /// Ranges that are marked in the filter, [`merged`].
     marked: Vec<(u64, u64)>,
 }
 
 /// Why a site is not patched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Not {
-    /// It may work another time.
+    /// It may work at another time.
     Now,
     Ever,
 }
@@ -140,7 +140,7 @@ impl Sites {
     ) -> Result<(), Not> {
         let table = rest.sites();
         let site = table.sites.get_mut(index).ok_or(Not::Ever)?;
-        // Whatever comes of it, it is not tried again for these.
+        // Whatever the result, it is not tried again for these.
         met.iter().for_each(|&nr| sites::put(&s.done, nr as u64));
         if site.mov.is_some() {
             return Ok(());
@@ -322,7 +322,7 @@ impl Sites {
         }
     }
 
-    /// Somebody is about to change or to plant something in `[start, end)`: the original code is back.
+    /// The code in `[start, end)` is about to be changed, or something planted there: restores the original code.
     pub fn restore(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         if !sites::touches(start, end) {
             return;
@@ -340,7 +340,7 @@ impl Sites {
         }
     }
 
-    /// The mappings of `[start, end)` are about to change. What was known of code there is void.
+    /// The mappings of `[start, end)` are about to change. Forgets what is known of code there.
     pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
         self.restore(rest, start, end);
         for s in &SEEN_SITES {
@@ -400,7 +400,7 @@ impl Sites {
 }
 
 impl Control {
-    /// Which memory is ours has changed: the slots have to know.
+    /// Updates the filter of the slots after a change of watched, moved or write-protected pages.
     pub fn refresh_filter(&mut self) {
         let moved = self.world.rest().guards().moved_runs();
         let pages = self.staged.list().pages();
@@ -418,7 +418,7 @@ impl Control {
                 FILTER.add(start, end);
             }
         } else {
-            // A heap that grows by thousands of mappings is not marked anew for each.
+            // A heap that grows by thousands of mappings is not marked again for each.
             for (start, end) in without(now, &before) {
                 FILTER.add(start, end);
             }
@@ -447,7 +447,7 @@ fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// What of `ranges` is not in `others`; both [`merged`].
+/// The parts of `ranges` outside `others`; both [`merged`].
 fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut left = Vec::new();
     let mut others = others.iter().copied().peekable();
@@ -481,7 +481,7 @@ enum Shape {
     Punned { prefix: bool },
 }
 
-/// One way to patch a site; `start` counts in the bytes around it.
+/// One way to patch a site; `start` is an offset into the bytes around it.
 struct Way {
     start: usize,
     len: u8,
@@ -496,7 +496,7 @@ fn write_jump(site: &Site) -> Result<(), sys::Errno> {
     )
 }
 
-/// `syscall`, outside the image and so dispatched; then the way to the next instruction.
+/// `syscall`, outside the image and so dispatched; then a jump to the next instruction.
 fn slow_way(rest: &mut AtRest, index: usize, next: u64) -> Result<u64, Not> {
     let table = rest.sites();
     if table.slow == 0 {
@@ -515,7 +515,7 @@ fn slow_way(rest: &mut AtRest, index: usize, next: u64) -> Result<u64, Not> {
     Ok(at)
 }
 
-/// Nothing of ours stands in `[start, end)`: breakpoints, other patches, moved pages.
+/// Returns whether `[start, end)` is free of breakpoints, other patches and moved pages.
 fn free(start: u64, end: u64) -> bool {
     !sites::touches(start, end)
         && !ulpf_stub_handlers::patches::touches(start, end)
@@ -545,11 +545,11 @@ fn number_before(bytes: &[u8], at: usize, base: u64) -> Option<(u8, u32)> {
     (nr < KNOWN as u32 && begins_instruction(bytes, at - size, base)).then_some((size as u8, nr))
 }
 
-/// Of an instruction that makes room for a jump, and is carried out elsewhere as it is.
+/// Length of an instruction that makes room for a jump, and is executed elsewhere unchanged.
 const WHOLE: usize = 5;
 
-/// Does such an instruction end at `at`? It is one of those by which the C library's cancellable calls (since glibc 2.41)
-/// load the number, or keep a register: all of them go through two `syscall` instructions.
+/// Returns whether such an instruction ends at `at`. It is one of those by which the C library's cancellable calls
+/// (since glibc 2.41) load the number, or keep a register: all of them go through two `syscall` instructions.
 fn whole_before(bytes: &[u8], at: usize, base: u64) -> bool {
     let is = |code: &[u8]| {
         let start = at.checked_sub(WHOLE);
@@ -560,7 +560,7 @@ fn whole_before(bytes: &[u8], at: usize, base: u64) -> bool {
         && begins_instruction(bytes, at - WHOLE, base)
 }
 
-/// Do linear decodings that start further back agree that an instruction begins at `at`?
+/// Returns whether linear decodings that start further back agree that an instruction begins at `at`.
 fn begins_instruction(bytes: &[u8], at: usize, base: u64) -> bool {
     if at > 0 && bytes.get(at - 1).is_some_and(|b| (0x40..0x50).contains(b)) {
         return false; // perhaps a REX prefix

@@ -1,5 +1,5 @@
-//! The slots by which a file's code reaches functions of other files (R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT): those for
-//! functions that copy lead to a look at the arguments first (`stub/handlers/src/check/overlaps.rs`).
+//! The slots by which a file's code reaches functions of other files (R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT). Slots of
+//! functions that copy lead to a check of the arguments first (`stub/handlers/src/check/overlaps.rs`).
 
 use alloc::vec::Vec;
 
@@ -40,14 +40,14 @@ const DT_RELASZ: u64 = 8;
 const DT_JMPREL: u64 = 23;
 const DT_RELACOUNT: u64 = 0x6fff_fff9;
 const ENTRY: u64 = 24;
-/// So many relocations are read at once.
+/// Number of relocations that are read at once.
 const SOME: u64 = 128;
 
-/// The relocations of a file that name a symbol, or ask a function: where, of which kind and symbol, and what is added.
+/// The relocations of a file that name a symbol or call a resolver: address, kind and symbol, and addend.
 pub fn relocations(object: &Object) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
     let tags = [DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_RELACOUNT];
     let [plt, plt_len, all, all_len, plain] = object.dynamic(tags);
-    // The linker puts those first that only add where the file lies: half a million of them in a large library.
+    // The linker puts relocations first that only add the load address: half a million of them in a large library.
     let plain = plain.unwrap_or(0).min(all_len.unwrap_or(0) / ENTRY);
     let all = all.map(|at| at.wrapping_add(plain * ENTRY));
     let all_len = all_len.map(|len| len - plain * ENTRY);
@@ -69,7 +69,7 @@ pub fn relocations(object: &Object) -> impl Iterator<Item = (u64, u64, u64)> + '
     })
 }
 
-/// The file's slots for functions that `known` knows by their names: where they are, and what it says. Names have fewer than
+/// The file's slots for functions whose names `known` knows: their addresses, and its results. Names have fewer than
 /// `MOST` bytes.
 pub fn named<const MOST: usize, T>(
     object: &Object,
@@ -109,8 +109,8 @@ fn named_of<const MOST: usize, T>(
     found
 }
 
-/// The file's slots for functions that copy. Of a program that we can leave, those for calls alone: from others it may have
-/// taken the function's address, by which it would still come to us.
+/// The file's slots for functions that copy. In a program that we can leave, only slots for calls: from others it may
+/// have taken the function's address, through which it would still reach us.
 fn copies(object: &Object) -> Vec<(u64, (&'static [u8], Function))> {
     let kinds: &[u64] = match entries::PASSES.load(Relaxed) {
         true => &[JUMP_SLOT],
@@ -121,7 +121,7 @@ fn copies(object: &Object) -> Vec<(u64, (&'static [u8], Function))> {
     })
 }
 
-/// The file's slots for such functions lead there at once again.
+/// The file's slots for such functions lead straight to them again.
 pub fn restore(rest: &mut AtRest, object: &Object) {
     for (slot, _) in copies(object) {
         let now = bytes::<8>(slot).map(u64::from_le_bytes);
@@ -131,8 +131,8 @@ pub fn restore(rest: &mut AtRest, object: &Object) {
     }
 }
 
-/// The file's slots for such functions lead to a look from now on. `chosen`: where the function of that name is that the C
-/// library has chosen. `false`: the file has not been relocated yet.
+/// Redirects the file's slots for such functions to a check of their arguments. `chosen` returns the address of the
+/// function of that name that the C library has chosen. `false`: the file was not relocated yet.
 pub fn look(
     rest: &mut AtRest,
     object: &Object,
@@ -160,8 +160,8 @@ pub fn look(
             complete = false;
             continue;
         }
-        // What is bound at its first call leads back into its file until then. If nobody knows where it will lead, the loader
-        // takes our thunk away at that call, and there is one again when somebody looks next.
+        // A slot that is bound at its first call leads back into its file until then. If its target is unknown, the
+        // loader overwrites our thunk at that call. The next search places one again.
         let unbound = (object.start..object.end).contains(&now);
         let known = if unbound { chosen(name) } else { Some(now) };
         complete &= known.is_some();

@@ -1,4 +1,4 @@
-//! Which thread has something to report.
+//! Selects the thread whose event is reported.
 
 use core::sync::atomic::Ordering::*;
 
@@ -10,7 +10,7 @@ use super::parked::{self, Parked, asked, has_met, resume_again};
 use super::{Control, world};
 use crate::inferior::{Inferior, Stop, StopReason, Tid};
 
-/// Its next instruction is a breakpoint that stops it in any case, or it has met that already.
+/// Returns whether its next instruction is a breakpoint that stops it in any case, or it has met that already.
 fn is_about_to_meet(t: &Thread) -> bool {
     let Some(parked) = Parked::of(t).filter(|_| t.state() == State::Parked) else {
         return false;
@@ -21,7 +21,7 @@ fn is_about_to_meet(t: &Thread) -> bool {
         && matches!(parked.event(), Event::None | Event::Breakpoint)
 }
 
-/// All threads, those behind this place in their table first: so each has its turn.
+/// All threads, those behind this index in their table first, so that each has its turn.
 pub(super) fn behind(place: u32) -> impl Iterator<Item = &'static Thread> {
     let is_next = move |t: &&'static Thread| t.index.load(Relaxed) > place;
     let all = g().threads.iter();
@@ -30,7 +30,7 @@ pub(super) fn behind(place: u32) -> impl Iterator<Item = &'static Thread> {
 }
 
 impl Control {
-    /// A thread wants to exec, which ends all others, and one of these still has something to report.
+    /// A thread wants to exec, which ends all others, and one of these still has an event to report.
     pub(super) fn stop_comes_first(&self) -> bool {
         let execs = |t: &Thread| matches!(asked(t), Some(Request::ExecBegin { .. }));
         self.running
@@ -39,9 +39,9 @@ impl Control {
             && g().threads.iter().any(|t| t.is_debugged() && has_met(t))
     }
 
-    /// Several threads stand at breakpoints, and one of them was let go first: it is told of alone, and stops the others
-    /// before their next instruction. Each of them has its turn (as gdbserver chooses one by chance), and the hit of the
-    /// one that was first is told of later, if the breakpoint is still there. The world rests.
+    /// Several threads are at breakpoints, and one of them was released first: it is reported alone, and stops the
+    /// others before their next instruction. Each of them has its turn (gdbserver chooses one by chance). The hit of
+    /// the first one is reported later, if the breakpoint is still there. The world is stopped.
     pub(super) fn choose(&mut self, first: Stop) -> Stop {
         let mut stop = first;
         if first.reason == StopReason::Breakpoint
@@ -67,12 +67,12 @@ impl Control {
         }
     }
 
-    /// Which thread has something to report?
+    /// The thread whose event is reported next, with the reason.
     pub(super) fn find_stop(&mut self) -> Option<Stop> {
         let steps = |t: &&'static Thread| parked::event(t) == Event::Stepped;
-        // The thread that the debugger steps comes first, so that it is not led elsewhere.
+        // The thread that the debugger steps comes first, so that the debugger stays with it.
         for t in g().threads.iter().filter(steps).chain(behind(self.turn)) {
-            // What a held thread has met is reported once the debugger lets it go.
+            // An event of a held thread is reported once the debugger releases the thread.
             if t.state() != State::Parked || t.hold.load(SeqCst) {
                 continue;
             }
@@ -86,7 +86,7 @@ impl Control {
                 return Some(stop);
             }
             let reason = match event {
-                // It came out of a system call and saw the world rest, a moment before everybody was let go.
+                // It returned from a system call and saw the world stopped, a moment before all threads were released.
                 Event::None if g().world.load(SeqCst) == 0 => {
                     let how = resume_again(t);
                     world::release(t, how);
@@ -116,7 +116,7 @@ impl Control {
                     child,
                     vfork: false,
                 },
-                // Its parent's to report, once that is let go.
+                // Its parent reports it, once the parent is released.
                 Event::Vforked { parent } if self.is_held(parent) => {
                     t.hold.store(true, SeqCst);
                     continue;
@@ -133,7 +133,7 @@ impl Control {
                 }
                 Event::VforkDone => StopReason::VforkDone,
                 Event::Traces { number } => StopReason::Traces { number },
-                // What there was to settle is settled.
+                // Everything that had to be settled is settled.
                 Event::Ends => {
                     parked.set_event(Event::None);
                     if g().world.load(SeqCst) == 0 {
@@ -182,7 +182,7 @@ impl Control {
         self.due()
     }
 
-    /// One for a stop that is no thread's own: preferably the one of the last stop.
+    /// A thread for a stop without one of its own: preferably that of the last stop.
     pub(super) fn any_thread(&self) -> Option<Tid> {
         let all = self.threads();
         all.iter()

@@ -1,5 +1,5 @@
-//! Bytes of the program that the debugger sees and changes: guards, breakpoints, patches and page protections
-//! are bypassed with /proc/self/mem, which answers to the address space, not to the page tables.
+//! Bytes of the program that the debugger sees and changes. /proc/self/mem bypasses guards, breakpoints, patches and
+//! page protections, because it accesses the address space, not the page tables.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
@@ -31,13 +31,13 @@ fn mem() -> Result<u64, Errno> {
     Ok(fd)
 }
 
-/// Opened at once: later this task may be a user who may not.
+/// Opened at the start: later this task may lack the permission.
 pub fn keep() {
     let _ = mem();
 }
 
-/// Where the file has the byte at `addr`. Even the alias is not touched directly: a file behind it may have
-/// become too short, or have been opened for reading only, and a signal would end this task.
+/// Offset in the file of the byte at `addr`. Even the alias is not touched directly: a file behind it may have become
+/// too short, or be open for reading only, and a signal would end this task.
 fn at(addr: u64) -> u64 {
     let alias = g().alias_of(addr).or_else(|| library_link::alias(addr));
     alias.map_or(addr, |a| a.0)
@@ -51,7 +51,8 @@ pub(super) fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
         as usize
 }
 
-/// Does any part of this code have what is looked for, `longest` bytes at most? It is read piece by piece.
+/// Returns whether any part of this code matches `has`, for patterns of at most `longest` bytes. It is read piece by
+/// piece.
 pub(super) fn any(vma: &Vma, longest: usize, has: impl Fn(&[u8]) -> bool) -> bool {
     let mut found = false;
     each_piece(vma, longest, |_, piece| {
@@ -61,8 +62,8 @@ pub(super) fn any(vma: &Vma, longest: usize, has: impl Fn(&[u8]) -> bool) -> boo
     found
 }
 
-/// Reads this code piece by piece, until `stop` has seen enough: where a piece is, and its bytes. What is `longest` bytes long
-/// at most is as a whole in one of them.
+/// Reads this code piece by piece, until `stop` returns true; it gets each piece's address and bytes. Any pattern of up
+/// to `longest` bytes is complete in one of the pieces.
 pub(super) fn each_piece(vma: &Vma, longest: usize, mut stop: impl FnMut(u64, &[u8]) -> bool) {
     let mut buf = alloc::vec![0u8; 1 << 16];
     let mut at = vma.start;
@@ -72,7 +73,7 @@ pub(super) fn each_piece(vma: &Vma, longest: usize, mut stop: impl FnMut(u64, &[
         if buf.get(..got).is_some_and(|piece| stop(at, piece)) {
             return;
         }
-        // What lies across two pieces is found in the next one.
+        // A pattern that crosses two pieces is found in the next one.
         if got < longest {
             return;
         }
@@ -80,7 +81,7 @@ pub(super) fn each_piece(vma: &Vma, longest: usize, mut stop: impl FnMut(u64, &[
     }
 }
 
-/// All of it, or nothing. Callers stay within a page, or where nothing has an alias.
+/// Writes all of it, or nothing. Callers stay within a page, or where no page has an alias.
 pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
     let (fd, to) = (mem()?, at(addr));
     let write = || {
@@ -96,14 +97,14 @@ pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
     done
 }
 
-/// Memory has been written that may be code, and that processors may have fetched.
+/// Memory was written that may be code, and that processors may have fetched.
 static CHANGED: AtomicBool = AtomicBool::new(false);
 
-/// Before threads go on that have rested: no processor executes code that it has fetched before the last [`write_raw`].
+/// Call it before stopped threads go on: no processor then executes code that it fetched before the last [`write_raw`].
 ///
-/// Cross-modifying code asks for a serializing instruction on the other processor (Intel SDM, volume 3, section 9.1.3).
-/// A parked thread returns through rt_sigreturn(2), by IRET as a rule, which is one. SYSRET is none, and the kernel
-/// takes it for a thread whose rcx and r11 are as a system call leaves them.
+/// Cross-modifying code requires a serializing instruction on the other processor (Intel SDM, volume 3, section 9.1.3).
+/// A parked thread returns through rt_sigreturn(2), usually by IRET, which is serializing. SYSRET is not, and the
+/// kernel uses it for a thread whose rcx and r11 are as a system call leaves them.
 pub fn serialize() {
     const REGISTER: u32 =
         k::membarrier_cmd::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
@@ -119,8 +120,9 @@ pub fn serialize() {
     }
 }
 
-/// Newer kernels can be built, or told (proc_mem.force_override=), to keep that file from changing what is read-only: its
-/// pages are made writable for the moment. (The program rests.) `None`: it is not the protection that is in the way.
+/// Newer kernels can be built or configured (proc_mem.force_override=) to keep that file from changing read-only
+/// memory: its pages are made writable for the moment. (The program is stopped.) `None`: the protection is not the
+/// reason.
 fn with_permission<R>(addr: u64, len: usize, write: impl FnOnce() -> R) -> Option<R> {
     let protect = |page: u64, prot: u8| {
         // SAFETY: the code stays readable, and executable if it was.
@@ -144,7 +146,7 @@ fn with_permission<R>(addr: u64, len: usize, write: impl FnOnce() -> R) -> Optio
     result
 }
 
-/// How memory is protected: the kernel is asked for that mapping alone (Linux 6.11), or for all of them.
+/// Protection of the memory at `addr`: from a query of that mapping alone (Linux 6.11), or from all mappings.
 fn protection(addr: u64) -> Option<u8> {
     ask_for(addr).or_else(|| Snapshot::read().ok()?.at(addr).map(|vma| vma.prot))
 }
@@ -165,7 +167,8 @@ fn ask_for(addr: u64) -> Option<u8> {
     }
 }
 
-/// Is this code that may be patched? Never memory that others see, or that the program may write meanwhile.
+/// Returns whether this is code that may be patched: never memory that other processes see, or that the program may
+/// write meanwhile.
 pub fn may_patch(vma: &Vma) -> bool {
     let kept = !vma.shared && vma.prot & PROT_WRITE == 0 && vma.prot & PROT_EXEC != 0;
     kept && match vma.kind {
@@ -175,13 +178,14 @@ pub fn may_patch(vma: &Vma) -> bool {
     }
 }
 
-/// Is this the code that the kernel gives every program? Written to, it becomes the program's own.
+/// Returns whether this is the code that the kernel gives every program. When written to, it becomes the program's own.
 pub fn is_vdso(vma: &Vma) -> bool {
     const CODE: u8 = PROT_READ | PROT_EXEC;
     vma.kind == VmaKind::Kernel && !vma.shared && vma.prot == CODE
 }
 
-/// Is this file none of huge pages? To ask takes a while, so the answers are kept: below, a one says yes.
+/// Returns whether this file does not consist of huge pages. The query takes a while, so answers are kept: below, a one
+/// says yes.
 fn is_plain(vma: &Vma) -> bool {
     static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
     let file = (vma.dev << 40 ^ vma.inode) << 1;
@@ -307,14 +311,14 @@ pub fn plant_waiting(rest: &mut AtRest) {
     };
     for b in list.iter_mut().filter(waits) {
         let is_code = maps.at(b.addr).is_some_and(|v| v.prot & PROT_EXEC != 0);
-        // What cannot be written to goes on waiting.
+        // A breakpoint that cannot be written keeps waiting.
         if is_code && plant_again(b).is_err() {
             b.there = false;
         }
     }
 }
 
-/// Puts an int3 at `addr`; the byte that stood there.
+/// Puts an int3 at `addr`, and returns the byte that was there.
 pub fn plant(addr: u64) -> Result<u8, Errno> {
     let mut old = [0u8];
     if read_raw(addr, &mut old) != 1 {
@@ -324,7 +328,7 @@ pub fn plant(addr: u64) -> Result<u8, Errno> {
     Ok(old[0])
 }
 
-/// Takes the int3 out, if it is still there. `false`: the memory is another.
+/// Takes the int3 out, if it is still there. `false`: other memory is mapped there.
 pub fn restore(b: &Breakpoint) -> bool {
     b.there && is_planted(b.addr) && write_raw(b.addr, &[b.original]).is_ok()
 }

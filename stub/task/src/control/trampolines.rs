@@ -1,7 +1,6 @@
 //! Pages within reach of patched code, with the trampolines that lead from there to the slots.
 //!
-//! They lie where nothing of the program's is, nor will be by itself: not where the program break or
-//! the stack grow.
+//! They are where the program has no memory and gets none by itself: not where the program break or the stack grows.
 
 use alloc::vec::Vec;
 
@@ -189,7 +188,7 @@ impl Trampolines {
         self.free_cell(trampoline + LEN - 1);
     }
 
-    /// Nothing leads to any of them any more.
+    /// No code leads to any of them any more.
     pub fn unmap(&mut self, rest: &mut AtRest) {
         for p in rest.sites().near.iter_mut() {
             let page = core::mem::take(p);
@@ -217,7 +216,8 @@ pub fn jump(start: u64, to: u64) -> [u8; 8] {
     bytes
 }
 
-/// A page where a mapping of ours is in nobody's way: not where the break or a stack will grow.
+/// Returns whether a mapping of ours at `page` does not obstruct the program: neither the break nor a stack will grow
+/// there.
 pub fn quiet(page: u64, maps: &Snapshot) -> bool {
     const ROOM: u64 = 64 << 20;
     let brk = g().brk.load(Relaxed);

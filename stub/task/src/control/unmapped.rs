@@ -1,4 +1,4 @@
-//! Watches whose memory goes away, and comes back: they stay, and the user is told.
+//! Watches whose memory is unmapped, and mapped again: they stay, and the user gets a message.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -13,7 +13,7 @@ use super::{Control, text};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::debug_registers;
 
-/// So many watches are named at once; the rest is counted.
+/// Number of watches that one message names; the rest is counted.
 const NAMED: usize = 8;
 
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub struct Unmapped {
 }
 
 impl Unmapped {
-    /// A new watch whose memory is not there yet: nobody has lost anything.
+    /// Notes a new watch whose memory is not mapped yet, so that it is not reported as lost.
     pub fn awaits(&mut self, id: WatchId, range: WatchRange) {
         mark([(&id.0, &range)].into_iter(), 1);
         self.gone.insert(id.0, range);
@@ -32,7 +32,7 @@ impl Unmapped {
 }
 
 impl Control {
-    /// After guards were applied: which watches have lost their memory, which have it again?
+    /// After guards were applied: finds watches that have lost their memory, or have it again.
     pub fn note_unmapped(&mut self) {
         let mut gone = BTreeMap::new();
         for (start, end) in g().guards().unmapped() {
@@ -66,7 +66,7 @@ impl Control {
             call,
             "it waits for it to return",
         );
-        // A watch that was deleted meanwhile is no news.
+        // A watch that was deleted meanwhile is not reported.
         let list = self.staged.list();
         let back = was.iter().filter(|(id, range)| {
             !now.contains_key(id) && list.any_overlap(range.start, range.len)
@@ -88,7 +88,7 @@ impl Control {
     }
 }
 
-/// Has the program any memory there?
+/// Returns whether the program has any memory there.
 fn mapped(addr: TargetAddr) -> bool {
     let mut there = [0u8];
     // SAFETY: asks about one page.

@@ -25,7 +25,7 @@ use ulpf_stub_tables::code::{Code, File};
 const MOST: u64 = 256 << 20;
 
 impl Control {
-    /// Before the program goes on: some watch wants to know callers, and nothing is known yet.
+    /// Before the program goes on: loads tables if some watch needs callers and no table is loaded.
     pub fn prepare_backtraces(&mut self) {
         let by_caller =
             |a: &Attributes| a.filter.as_ref().is_some_and(|f| f.filter.caller.is_some());
@@ -34,9 +34,9 @@ impl Control {
             all.any(|a| a.backtrace > 0 || by_caller(a))
         };
         let rest = self.world.rest();
-        // (A debugger's watch stops: whoever stops there sees who has called.)
+        // (A debugger's watch stops, and the user sees the callers at the stop.)
         let named = || g().watches().attributes.all().any(|a| a.log && !a.stop);
-        // (What the allocator stores is no hit of a watch that follows.)
+        // (A store by the allocator is not a hit of a watch that follows pointers.)
         let follows = ulpf_stub_handlers::paths::some();
         if rest.tables().code.is_none() && (wanted() || named() || follows) {
             load(rest, None);
@@ -61,8 +61,7 @@ impl Control {
     }
 }
 
-/// Reads what is mapped: at first, when a file has been mapped since, or when a thread has met code at
-/// `missed` that is not known.
+/// Reads the mapped code: at first, when a file was mapped since, or when a thread has met unknown code at `missed`.
 pub fn load(rest: &mut AtRest, missed: Option<u64>) {
     let Ok(maps) = Snapshot::read() else { return };
     let code = rest
@@ -96,12 +95,12 @@ pub fn load(rest: &mut AtRest, missed: Option<u64>) {
     if let Some(page) = missed.map(|at| at / PAGE_SIZE)
         && let Err(n) = code.unknown.binary_search(&page)
     {
-        // If it is code after all, it is found before anybody asks.
+        // If it is code after all, it is in `executable` now, which is searched first.
         code.unknown.insert(n, page);
     }
 }
 
-/// The unwind table `[start, end)` is that of a file without a header for it.
+/// The unwind table `[start, end)` belongs to a file without a header for it.
 pub fn add_table(rest: &mut AtRest, (start, end): (u64, u64), maps: &Snapshot) {
     let at = maps.index(start);
     let Some(object) = Object::at(at, maps) else {

@@ -1,5 +1,5 @@
-//! The list of all watches that there have been, in the shared area: for whoever looks back at hits, and
-//! has to say what was watched, and since when (`ulpf last`).
+//! The list of all watches that ever existed, in the shared area. Tools that look back at hits read from it what was
+//! watched, and since when (`ulpf last`).
 
 use core::sync::atomic::Ordering::*;
 
@@ -12,7 +12,7 @@ use ulpf_stub_tables::attributes::{Attributes, Part};
 
 /// These watches take effect, or have ended.
 pub fn changed(changes: &Changes) {
-    // A watch that follows has one line, whatever it is made of at present (see `moved`).
+    // A watch that follows pointers has one line, whatever its present parts are (see `moved`).
     let whole = |id: &WatchId| g().attributes(*id).part == Part::Whole;
     for (id, ..) in changes.removed.iter().filter(|(id, ..)| whole(id)) {
         if let Some(line) = g().listed(*id) {
@@ -35,13 +35,13 @@ pub fn changed(changes: &Changes) {
     }
 }
 
-/// A watch that follows is here from now on; `None`: nowhere.
+/// A watch that follows pointers is at `to` from now on; `None`: nowhere.
 pub fn moved(id: WatchId, len: u64, kind: WatchKind, to: Option<WatchRange>) {
     let (Some(line), Some(h)) = (g().listed(id), g().header()) else {
         return;
     };
     let ends = |bits: u32| kind as u32 | bits | listed::FOLLOWS | self::bits(g().attributes(id));
-    // Whoever reads the line meanwhile finds a watch that has just been set, or none.
+    // A concurrent reader of the line finds a watch that has just been set, or none.
     line.what.store(ends(listed::ENDED), Release);
     // SAFETY: reads the time-stamp counter.
     line.since
@@ -56,14 +56,14 @@ pub fn moved(id: WatchId, len: u64, kind: WatchKind, to: Option<WatchRange>) {
     }
 }
 
-/// A watch that follows is switched off.
+/// A watch that follows pointers is switched off.
 pub fn off(id: WatchId) {
     if let Some(line) = g().listed(id) {
         line.what.fetch_or(listed::ENDED | listed::OFF, Release);
     }
 }
 
-/// A watch that follows has been taken away.
+/// A watch that follows pointers was removed.
 pub fn ended(id: WatchId) {
     if let Some(line) = g().listed(id) {
         line.what.fetch_or(listed::ENDED, Release);
@@ -80,7 +80,7 @@ fn bits(a: &Attributes) -> u32 {
         }
 }
 
-/// A watch takes effect no more and can be switched on again. It may not have been listed yet.
+/// A watch is no longer in effect and can be switched on again. It may not be listed yet.
 pub fn switched_off(id: WatchId, range: WatchRange, kind: WatchKind) {
     let (Some(line), Some(h)) = (g().listed(id), g().header()) else {
         return;

@@ -1,5 +1,5 @@
-//! Says who holds what when a wait for the program's threads takes long: the thread, what it is doing
-//! for us, and what the kernel says of it. The wait goes on; the user can act.
+//! Reports the cause when a wait for the program's threads takes long: the thread, its work for us, and its state in
+//! the kernel. The wait goes on; the user can act.
 
 use alloc::string::String;
 use core::fmt::Write;
@@ -12,10 +12,10 @@ use crate::files::read_file;
 use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
-/// Threads come to rest within microseconds; what takes this long needs somebody's help.
+/// Threads stop within microseconds; a wait of this many nanoseconds needs the user's help.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
-/// One wait. Tells at most once.
+/// One wait. Reports at most once.
 pub struct Watchdog {
     since: u64,
     told: bool,
@@ -29,7 +29,7 @@ impl Watchdog {
         }
     }
 
-    /// Is it time to say what is waited for?
+    /// Returns whether it is time to report the cause of the wait.
     pub fn expired(&mut self) -> bool {
         let late = !self.told && now().saturating_sub(self.since) > PATIENCE_NS;
         self.told |= late;
@@ -85,7 +85,7 @@ fn purpose(what: Request) -> &'static str {
     }
 }
 
-/// The line of /proc of a thread; empty: there is none.
+/// The stat line of a thread from /proc, or an empty string.
 fn stat_of(t: &Thread) -> String {
     let mut path = String::new();
     let _ = write!(path, "/proc/{}/task/{}/stat\0", t.tgid(), t.tid());
@@ -93,7 +93,7 @@ fn stat_of(t: &Thread) -> String {
     String::from_utf8_lossy(&stat).into_owned()
 }
 
-/// Its name, and what follows that, from the thread's state on.
+/// Its name, and the rest from the thread's state on.
 fn name_and_rest(stat: &str) -> (&str, &str) {
     match (stat.find('('), stat.rfind(") ")) {
         (Some(from), Some(to)) if from < to => (
@@ -104,7 +104,7 @@ fn name_and_rest(stat: &str) -> (&str, &str) {
     }
 }
 
-/// Has a signal stopped the thread, or its tracer?
+/// Returns whether a signal or its tracer has stopped the thread.
 pub fn is_stopped(t: &Thread) -> bool {
     let stat = stat_of(t);
     let (_, rest) = name_and_rest(&stat);

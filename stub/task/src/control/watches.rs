@@ -32,7 +32,7 @@ pub fn no_numbers() -> Refusal {
     )
 }
 
-/// What becomes of a watch where no memory is mapped.
+/// Treatment of a watch where no memory is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absent {
     /// The address is probably wrong.
@@ -45,7 +45,7 @@ const STAYS: &str = "ulpf: a thread is in a system call that cannot be interrupt
                      changes of watches take effect with the next one.\n";
 
 impl Control {
-    /// What the debugger asks for with Z2, Z3, Z4.
+    /// Stages a watch for the debugger's Z2, Z3 or Z4.
     pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
         let id = self.stage(range, kind, self.placement.wanted, Absent::Awaited)?;
         let was = g().attributes(id).clone();
@@ -75,9 +75,9 @@ impl Control {
         placement: Placement,
         absent: Absent,
     ) -> Result<WatchId, Refusal> {
-        // What is switched off waits for whoever has set it.
+        // A watch that is switched off is not reused: its owner may switch it on again.
         let off = &self.disabled;
-        // And a part of another watch is nobody's.
+        // Nor is a part of another watch.
         let whole = |id| !off.has(id) && g().attributes(id).group.is_none();
         if let Some(id) = self.staged.restore_one(range, kind, whole) {
             return Ok(id);
@@ -102,7 +102,7 @@ impl Control {
         Ok(id)
     }
 
-    /// Can it be armed? `true`: once its memory is mapped.
+    /// Checks whether it can be armed. `true`: once its memory is mapped.
     pub fn check(
         &mut self,
         range: WatchRange,
@@ -138,7 +138,7 @@ impl Control {
         self.set_first_attributes(id, a);
     }
 
-    /// The same for one that takes effect with the next commit: no page knows of it.
+    /// The same for a watch that takes effect with the next commit: it is on no page yet.
     pub fn set_first_attributes(&mut self, id: WatchId, a: Attributes) {
         let watches = &mut self.world.rest().tables_mut().watches;
         watches.attributes.set(id, a);
@@ -189,9 +189,9 @@ impl Control {
         self.note_unmapped();
     }
 
-    /// Threads that rest in a system call: the kernel may be writing to memory that is about to be moved or
-    /// given back, and what it writes meanwhile would be lost. So they come out first, and make the call again.
-    /// `false`: one cannot.
+    /// Pulls stopped threads out of their system calls. The kernel may be writing to memory that is about to be moved
+    /// or given back, and these writes would be lost. The threads make their calls again. `false`: one cannot be pulled
+    /// out.
     #[must_use]
     pub(super) fn pull_out_of_system_calls(&self) -> bool {
         use ulpf_stub_handlers::runtime::thread::{State, Thread};
@@ -199,7 +199,7 @@ impl Control {
             let all = g().threads.iter();
             all.filter(|t: &&Thread| t.state() == State::InSyscall)
         };
-        // (Who is not told now is told below.)
+        // (A thread that gets no signal now gets one below.)
         waiting().for_each(|t| {
             let _ = super::world::send_park_signals(t);
         });
@@ -207,11 +207,11 @@ impl Control {
         stay.count() == 0
     }
 
-    /// Threads that rest in a system call may have handed the kernel addresses that are watched
-    /// now: they come out and make the call again.
+    /// Threads that are stopped in a system call may have passed the kernel addresses that are watched now: they come
+    /// out and make the call again.
     pub fn kick_system_calls(&self) {
         for t in g().threads.iter() {
-            // (Untold: one is in exec, which may fail.)
+            // (No signal was sent: one is in exec, which may fail.)
             while t.state() == ulpf_stub_handlers::runtime::thread::State::InSyscall
                 && !super::world::send_park_signals(t)
                 && !super::world::exec_happened()
@@ -221,7 +221,7 @@ impl Control {
         }
     }
 
-    /// What the debugger cannot be told in a reply.
+    /// Queues a warning for the user that no reply can carry.
     pub fn warn(&mut self, text: &str) {
         self.notices.push(text.into());
     }
@@ -233,7 +233,7 @@ impl Control {
         if !g().touches(start, end) {
             return;
         }
-        // (What is read into memory that another thread unmaps is lost without us, too.)
+        // (Bytes that are read into memory that another thread unmaps are lost without us, too.)
         let _ = self.pull_out_of_system_calls();
         let guards = self.world.rest().guards();
         guards.resumed();
@@ -243,15 +243,15 @@ impl Control {
         }
     }
 
-    /// Gives moved memory another protection, or (`None`) takes its content away. `false`: that takes more than this, or is
-    /// done in part.
+    /// Changes the protection of moved memory, or (`None`) discards its content. `false`: that needs more than this, or
+    /// is done in part.
     pub fn change_in_place(&mut self, start: u64, end: u64, prot: Option<u8>) -> bool {
         let (at, len) = (TargetAddr(start), end - start);
         // Another thread may have been first.
         if !self.world.rest().guards().can_change(at, len) {
             return false;
         }
-        // What the kernel is about to write there it may not write under another protection.
+        // Pending writes by the kernel may not be permitted under the new protection.
         if prot.is_some() && !self.pull_out_of_system_calls() {
             return false;
         }

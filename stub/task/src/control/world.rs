@@ -29,10 +29,10 @@ pub fn exec_happened() -> bool {
     !maps.is_empty() && !mappings(&maps).any(|m| m.start == machine().image.0)
 }
 
-/// The park signal, to one thread. `false`: one is in exec, after which another program has the process's number.
+/// Sends the park signal to one thread. `false`: one is in exec, after which another program has the process's number.
 pub fn send_park_signals(t: &Thread) -> bool {
     let (serial, tid) = (t.serial.load(SeqCst), t.tid());
-    // Who is about to execute another program waits for us here (`syscalls::exec`).
+    // A thread that is about to execute another program waits for us here (`syscalls::exec`).
     g().nudged.store(tid as u32, SeqCst);
     let may = g().in_exec.load(SeqCst) == 0 || t.tgid() != g().pid.load(Relaxed);
     if may && !matches!(t.state(), State::Dead | State::Free) {
@@ -46,7 +46,7 @@ pub fn send_park_signals(t: &Thread) -> bool {
     may
 }
 
-/// A task of another process that shares our memory may have been killed: is it a zombie, or gone?
+/// Returns whether a task of another process that shares our memory is a zombie, or gone: it may have been killed.
 pub fn died(t: &Thread) -> bool {
     use core::fmt::Write;
     let serial = t.serial.load(SeqCst);
@@ -67,50 +67,51 @@ pub fn died(t: &Thread) -> bool {
     dead
 }
 
-/// Has the word while the world rests.
+/// Owns the stop-the-world token.
 #[derive(Default)]
 pub struct World {
     rest: Option<AtRest>,
     /// It was stopped by [`World::rest`] alone.
     halted: bool,
-    /// How many threads had to be told when it was stopped.
+    /// Number of threads that had to be signalled when it was stopped.
     pub told: u64,
 }
 
 impl World {
-    /// Waits until every thread but `except` rests. Threads that start meanwhile rest at once.
-    /// `false`: the program has died.
+    /// Waits until every thread but `except` is stopped. Threads that start meanwhile stop at once. `false`: the
+    /// program has died.
     pub fn stop(&mut self, except: Option<&Thread>) -> bool {
         let told = stop(except);
         self.told = told.unwrap_or(0);
         let stopped = told.is_some();
         if stopped && self.rest.is_none() {
-            // SAFETY: as just seen; there is no other one, for `World` keeps it.
+            // SAFETY: as just seen; there is no other token, since `World` keeps it.
             self.rest = Some(unsafe { AtRest::claim() });
         }
         stopped
     }
 
-    /// For whoever changes what handlers read. Nearly always the world rests already: a debugger speaks while it does.
+    /// Returns the token, which is needed to change what handlers read. Stops the world unless it is stopped, which it
+    /// nearly always is: a debugger sends packets at a stop.
     pub fn rest(&mut self) -> &mut AtRest {
         if self.rest.is_none() {
             self.halted = stop(None).is_some();
         }
-        // SAFETY: it rests, or the program has died, and nobody reads any more.
+        // SAFETY: the world is stopped, or the program has died, and no thread reads any more.
         self.rest.get_or_insert_with(|| unsafe { AtRest::claim() })
     }
 
-    /// It rests, and has not been let go.
+    /// Returns whether it is stopped.
     pub fn rests(&self) -> bool {
         self.rest.is_some()
     }
 
-    /// Nobody but [`World::rest`] has stopped it since this was asked last.
+    /// Returns whether [`World::rest`] has stopped it since the last call of this function, and nothing else has.
     pub fn was_halted(&mut self) -> bool {
         core::mem::take(&mut self.halted)
     }
 
-    /// Whoever is not held may run from here on.
+    /// Ends the stop: threads that are not held may run from here on.
     pub fn goes_on(&mut self) {
         (self.rest, self.halted) = (None, false);
         text::serialize();
@@ -118,12 +119,12 @@ impl World {
     }
 }
 
-/// See [`World::stop`]. So many threads had to be told.
+/// See [`World::stop`]. Returns the number of threads that had to be signalled.
 fn stop(except: Option<&Thread>) -> Option<u64> {
     let skip = |t: &Thread| except.is_some_and(|e| core::ptr::eq(e, t));
     let mut told = 0;
     let mut watchdog = Watchdog::new();
-    // Not all were told: one is in exec.
+    // Not all were signalled: one is in exec.
     let mut untold = false;
     let look = |rounds: u32| {
         let again = core::mem::take(&mut untold) || rounds.is_multiple_of(10);
@@ -157,7 +158,7 @@ fn stop(except: Option<&Thread>) -> Option<u64> {
     rest::stop(&g().world, &g().event, look, super::pause::wait_a_little)
 }
 
-/// Lets one resting thread go on as `how` says.
+/// Lets one stopped thread go on as `how` says.
 pub fn release(t: &Thread, how: Resume) {
     match t.state() {
         State::Parked => {
@@ -166,7 +167,7 @@ pub fn release(t: &Thread, how: Resume) {
             }
             t.gate().let_go(&Futex);
         }
-        // Both step once they come out of what they are in.
+        // Both step once they have left the call or the request.
         State::InSyscall | State::Requesting => {
             if let Some(signal) = how.signal() {
                 order_signal(t, signal);
@@ -177,7 +178,7 @@ pub fn release(t: &Thread, how: Resume) {
                 _ => (0, 0),
             });
             let stepped = t.stepping.swap(step, SeqCst);
-            // It was to step, and goes on instead: the flag would be taken for the program's own.
+            // It was to step, and continues instead: the flag would be taken for the program's own.
             let untrap = stepped && !step;
             match Parked::of(t).filter(|_| untrap) {
                 Some(parked) => parked.untrap(),
@@ -193,11 +194,11 @@ pub fn answer(t: &Thread) {
     t.gate().let_go(&Futex);
 }
 
-/// Makes a thread that rests inside a system call come out of it and park. `false`: the call cannot be interrupted (a large
-/// read, a dead disk), and the kernel may still write to what the program gave it.
+/// Makes a thread that is stopped inside a system call return from it and park. `false`: the call cannot be interrupted
+/// (a large read, a dead disk), and the kernel may still write to the memory that the program passed to it.
 #[must_use]
 pub fn pull_out(t: &Thread) -> bool {
-    // The parent of a vfork child comes out when the child has gone, and the kernel writes nothing for it.
+    // The parent of a vfork child returns when the child has gone, and the kernel writes nothing for it.
     let nr = t.orig_rax.load(Relaxed) as u32;
     if matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3) {
         return true;
@@ -213,7 +214,7 @@ pub fn pull_out(t: &Thread) -> bool {
             } else if exec_happened() {
                 return true;
             }
-            // Only SIGCONT moves it, or who traces it; the signals wait with it.
+            // Only SIGCONT or its tracer continues it; the signals wait until then.
             if super::watchdog::is_stopped(t) {
                 return true;
             }

@@ -1,11 +1,12 @@
-//! Answers in advance. The server says what the debugger has asked at the last stop (`vUlpfAhead;QUESTION;…`); at the
-//! next one that is answered without being asked, and GDB has its answers from the server
-//! (`command/server/src/ahead.rs`): a hop less for each.
+//! Answers in advance. The server sends the questions that the debugger asked at the last stop
+//! (`vUlpfAhead;QUESTION;…`). At the next stop the stub answers them unasked, and GDB gets its answers from the server
+//! (`command/server/src/ahead.rs`). That saves a hop for each.
 //!
 //! ```text
 //! %UlpfAhead:NUMBER;LENGTH:ANSWER LENGTH:ANSWER …#xx      NUMBER: which question the first answer is to
 //! ```
-//! Answered is only what stays as it is until somebody says something else to the stub. An answer of length 0 is none.
+//! A question is answered only if its answer stays valid until another packet is sent to the stub. Length 0 means no
+//! answer.
 
 use super::beside::{memory, xfer};
 use super::{GdbSession, packet};
@@ -13,7 +14,7 @@ use crate::inferior::Inferior;
 use alloc::vec::Vec;
 use ulpf_lib::TargetAddr;
 
-/// Answered together with the stop. What the debugger asks first is among them; the rest may come behind it.
+/// Number of answers that go with the stop. The debugger's first questions are among them; the rest may follow.
 const AT_ONCE: usize = 8;
 /// Answers that go out in one notification.
 const TOGETHER: usize = 512;
@@ -24,14 +25,14 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// `vUlpfAhead;` is behind us.
+    /// Sets the questions from the list behind `vUlpfAhead;`.
     pub fn set(&mut self, list: &[u8]) {
         let all = list.split(|b| *b == b';').filter(|q| !q.is_empty());
         self.questions = all.map(<[u8]>::to_vec).collect();
     }
 }
 
-/// Adds answers to what is told of a stop; what cannot be had at once is sent behind it.
+/// Adds answers to a stop reply; answers that are not available at once are sent after it.
 pub fn answer(
     session: &mut GdbSession,
     inf: &mut dyn Inferior,

@@ -1,5 +1,4 @@
-//! What gdbstub's answers lack: features served beside it, the rest of a stop reply, the words of a
-//! refusal.
+//! Completes gdbstub's answers: features served beside it, the rest of a stop reply, the text of a refusal.
 
 use super::{Client, packet, procfs};
 use crate::inferior::{Inferior, Refusal, Stop, StopReason, Tid};
@@ -116,7 +115,7 @@ pub fn stop_reply(
             // LLDB makes its own "watchpoint" out of the watch: pair.
             StopReason::Watch { .. } | StopReason::Forked { .. } | StopReason::Traces { .. } => b"",
             StopReason::VforkDone => b"reason:vforkdone;",
-            // (The server tells it what the error is.)
+            // (The server gives LLDB the description of the error.)
             StopReason::HeapError { .. } => b"reason:exception;",
             StopReason::Signal(_)
             | StopReason::HeapEnd

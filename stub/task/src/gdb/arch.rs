@@ -120,7 +120,7 @@ unsafe fn xcr0() -> u64 {
 }
 
 impl Layout {
-    /// What a client can be told of, or else knows: the registers that every x86-64 has.
+    /// The registers that a client accepts in a description, or else knows: those of every x86-64.
     pub fn for_client(client: ClientFeatures) -> Layout {
         let machine = match client.descriptions {
             true => Components::of_this_machine(),

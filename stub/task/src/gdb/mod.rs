@@ -6,11 +6,11 @@
 //!   server ◀──────────── frame ◀─────────┴── amend.rs ◀──────────────────┘
 //! ```
 //!
-//! gdbstub keeps the session's state (stopped, running), negotiates features, serves registers,
-//! thread lists, and reports stops. The seam has two sides:
-//! - `beside/`: packets that gdbstub does not have or serves too narrowly are answered before
-//!   gdbstub sees them, one file per group, each with its reason;
-//! - `amend.rs`: gdbstub's answers that need more (the feature list, stop replies).
+//! gdbstub keeps the session's state (stopped, running), negotiates features, serves registers and thread lists, and
+//! reports stops. The seam has two sides.
+//! - `beside/` answers packets that gdbstub does not have or serves too narrowly, before gdbstub sees them. There is
+//!   one file per group, each with its reason.
+//! - `amend.rs` completes gdbstub's answers that need more (the feature list, stop replies).
 //!
 //! Between server and stub there are no acknowledgements; checksums were verified by the server.
 //! Contents may still be hostile: a packet that gdbstub cannot parse ends gdbstub's session, so it
@@ -41,10 +41,10 @@ use packet::{ClientFeatures, FrameReader, Incoming};
 use target::Debuggee;
 use ulpf_lib::WatchKind;
 
-/// What the main loop should know after it has fed the session.
+/// State of the session, for the main loop after it has fed the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Stopped; the debugger has the word.
+    /// Stopped; the debugger is in control.
     Stopped,
     /// The program was resumed, or goes on running; report its next stop with `stopped`.
     Running,
@@ -71,7 +71,7 @@ impl Connection for Capture {
     }
 }
 
-/// At the end of a stop reply: nothing but `vUlpfHalt` has led to it.
+/// At the end of a stop reply: only `vUlpfHalt` has caused the stop.
 const HALTED: &[u8] = b"ulpfhalt:;";
 
 type Machine = GdbStubStateMachine<'static, Debuggee, Capture>;
@@ -84,10 +84,10 @@ pub struct GdbSession {
     debuggee: Debuggee,
     client: Client,
     event: Event,
-    /// An interrupt request that no stop has answered yet. GDB counts on its answer: the program may
-    /// have stopped just before for a reason that GDB handles without the user. LLDB does not.
+    /// An interrupt request that no stop has answered yet. GDB expects its answer: the program may have stopped just
+    /// before for a reason that GDB handles without the user. LLDB does not.
     interrupt_due: bool,
-    /// The server has asked for a stop that is no business of the debugger's.
+    /// The server has requested a stop that the debugger does not see.
     halting: bool,
     /// Thread of `Hg` and of the last stop.
     thread: Tid,
@@ -101,7 +101,7 @@ pub struct GdbSession {
     non_stop: non_stop::NonStop,
 }
 
-/// What we have learned about who is at the other end.
+/// Known properties of the client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Client {
     features: ClientFeatures,
@@ -109,7 +109,7 @@ pub struct Client {
     /// LLDB asked for `threads:` in stop replies.
     threads_in_stop: bool,
     error_strings: bool,
-    /// LLDB up to 19 has found `x` by trying, and expects nothing before the bytes.
+    /// LLDB up to 19 has found `x` by trying, and expects no `b` before the bytes.
     bare_reads: bool,
 }
 
@@ -282,7 +282,7 @@ impl GdbSession {
         let mut expedited = Vec::new();
         for number in [arch::RBP, arch::RSP, arch::RIP] {
             let mut value = [0; 8];
-            // Without them a stop is still to be told of.
+            // A stop is reported even without them.
             if registers::read(inf, stop.tid, arch::Place::Gpr(number), &mut value).is_some() {
                 expedited.push((arch::RegisterNumber(number), value));
             }
@@ -300,7 +300,7 @@ impl GdbSession {
         raw
     }
 
-    /// Why a thread has stopped, as the debugger has been told.
+    /// Why a thread has stopped, as reported to the debugger.
     fn reason_of(&self, tid: Tid) -> Option<StopReason> {
         match self.is_non_stop() {
             true => self.non_stop.reason_of(tid),
@@ -311,7 +311,7 @@ impl GdbSession {
         }
     }
 
-    /// No thread is left that was resumed; those that stay parked are all that there is.
+    /// No resumed thread is left; only parked threads exist.
     pub fn no_resumed(&mut self, inf: &mut dyn Inferior, out: &mut dyn FnMut(&[u8])) {
         if self.is_non_stop() {
             if self.client.features.no_resumed {

@@ -8,11 +8,11 @@
 //!   vUlpfStops ── %Stop…OK  the stops of all threads that are stopped, once more (for `?`)
 //!   vUlpfSeen;TID           the debugger has taken note of the thread's stop; no reply
 //! ```
-//! The debugger takes one notification at a time and asks for the next one (`vStopped`): the queue is the server's, who
-//! may have several programs and knows of their ends. An action for a thread whose stop the debugger has not seen yet
-//! was meant for a thread that runs, and is void (as in gdbserver, linux-low.cc, `in_queued_stop_replies`).
+//! The debugger takes one notification at a time and asks for the next one (`vStopped`). The server keeps the queue,
+//! because it may serve several programs and notices their ends. An action for a thread whose stop the debugger has not
+//! seen yet was meant for a running thread, and is void (as in gdbserver, linux-low.cc, `in_queued_stop_replies`).
 //!
-//! gdbstub knows all-stop only: it serves registers and the list of threads, and hears of no resume and no stop.
+//! gdbstub supports all-stop only: it serves registers and the list of threads, and gets no resume and no stop.
 
 use super::packet::{self, Action, Go, Id};
 use super::{Event, GdbSession, amend, arch, registers, signals};
@@ -129,7 +129,7 @@ impl GdbSession {
         out(&self.notice(inf, stop));
     }
 
-    /// Threads that are to stop by name and are no more: a debugger that follows their ends waits for one.
+    /// Threads that should stop by name and no longer exist: a debugger that follows their ends waits for one.
     pub(super) fn those_gone(
         &self,
         inf: &mut dyn Inferior,
@@ -186,7 +186,7 @@ impl GdbSession {
         packet::push_hex(&mut text, &[number_of(stop.reason)]);
         for number in [arch::RBP, arch::RSP, arch::RIP] {
             let mut value = [0; 8];
-            // Without them a stop is still to be told of.
+            // A stop is reported even without them.
             if registers::read(inf, stop.tid, arch::Place::Gpr(number), &mut value).is_some() {
                 packet::push_hex(&mut text, &[number as u8]);
                 text.push(b':');
@@ -225,7 +225,7 @@ fn number_of(reason: StopReason) -> u8 {
     }
 }
 
-/// Linux numbering; 0 where there is none.
+/// Linux numbering; 0 for a reason without a signal.
 fn signal_of(reason: StopReason) -> i32 {
     const SIGINT: i32 = k::SIGINT as i32;
     const SIGTRAP: i32 = k::SIGTRAP as i32;

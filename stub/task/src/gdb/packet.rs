@@ -67,7 +67,7 @@ pub fn frame(payload: &[u8]) -> Vec<u8> {
     framed(b'$', payload)
 }
 
-/// `%payload#xx`: what nobody has asked for.
+/// `%payload#xx`: a message without a request.
 pub fn notification(payload: &[u8]) -> Vec<u8> {
     framed(b'%', payload)
 }
@@ -216,7 +216,7 @@ impl ThreadId {
         }
     }
 
-    /// Does it name this thread? (`0`, any, does.)
+    /// Returns whether it names this thread. (`0`, any, does.)
     pub fn names(self, pid: i32, tid: i32) -> bool {
         let is = |id, n: i32| match id {
             Id::All | Id::Any => true,
@@ -226,7 +226,7 @@ impl ThreadId {
     }
 }
 
-/// What one action of `vCont` does; signals in the client's numbering.
+/// One action of `vCont`; signals in the client's numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Go {
     Continue(Option<u8>),
@@ -388,17 +388,17 @@ pub fn number_list(s: &[u8]) -> Option<Vec<u64>> {
         .collect()
 }
 
-/// What the client says in `qSupported:FEATURE;…` that matters to us.
+/// Relevant features of the client's `qSupported:FEATURE;…`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientFeatures {
     pub multiprocess: bool,
     pub swbreak: bool,
-    /// It takes `N`: no thread that was resumed is left.
+    /// It accepts `N`: no resumed thread is left.
     pub no_resumed: bool,
-    /// It can take a description of our registers; others expect those that every x86-64 has.
+    /// It accepts a description of our registers; other clients expect those of every x86-64.
     pub descriptions: bool,
-    /// It knows the types of 16-bit floating point. GDB does since version 11 (`ieee_half` since 9), the first one that also
-    /// speaks of memory tags; to an older one a description with a type that it does not know is none at all.
+    /// It knows the types of 16-bit floating point. GDB does since version 11 (`ieee_half` since 9), the first one that
+    /// also announces memory tags. An older GDB rejects a whole description that contains an unknown type.
     pub small_floats: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What the kernel tells about the program in `/proc/PID`; the stub's task shares the program's
-//! memory but has a process of its own, so `/proc/self` would be the wrong one.
+//! Information of the kernel about the program in `/proc/PID`. The stub's task shares the program's memory but has a
+//! process of its own, so `/proc/self` would be the wrong one.
 
 use crate::files;
 use crate::inferior::Inferior;

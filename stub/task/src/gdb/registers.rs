@@ -219,7 +219,7 @@ fn full_tag_word(area: &[u8]) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// Header of an XSAVE image with these components in use; all else is what nobody has written.
+    /// Header of an XSAVE image with these components in use; all other bytes are uninitialized.
     fn image(in_use: u8) -> Vec<u8> {
         let mut area = vec![0xaau8; 2048];
         area[XSTATE_BV..XSTATE_BV + 8].fill(0);

@@ -9,10 +9,10 @@ const TO_GDB: [u8; 31] = [
     20, 19, 17, 18, 21, 22, 16, 24, 25, 26, 27, 28, 23, 32, 12, // CHLD … SYS
 ];
 
-/// "Some other signal" of the protocol. Linux has one that the protocol has no name for: whoever passes "some other" on,
-/// or wants not to hear of it, means that one.
+/// "Some other signal" of the protocol. Linux has one signal that the protocol has no name for: a client that passes
+/// "some other" on, or ignores it, means that one.
 const GDB_UNKNOWN: u8 = 143;
-/// "Could not access memory": Darwin's, and so none that a program here could have. A debugger that passes it on passes
+/// "Could not access memory": a signal of Darwin, so no program here can have it. A debugger that passes it on passes
 /// nothing.
 pub const EXC_BAD_ACCESS: u8 = 145;
 const SIGSTKFLT: i32 = 16;

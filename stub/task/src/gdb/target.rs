@@ -34,14 +34,14 @@ const EINVAL: u8 = errno::EINVAL as u8;
 const ENOSYS: u8 = errno::ENOSYS as u8;
 const ESRCH: u8 = errno::ESRCH as u8;
 
-/// What lives as long as the session, plus the program for the time of one call.
+/// State for the whole session, plus the program for the time of one call.
 pub struct Debuggee {
     pub pid: i32,
     pub layout: Layout,
     /// Why the last watch was refused, if it was refused here and the program does not know of it
     /// (`monitor ulpf why`).
     pub refusal: Option<Refusal>,
-    /// What the next resume does with each thread, from `vCont` (see `beside/resume.rs`).
+    /// Actions of the next resume for the threads, from `vCont` (see `beside/resume.rs`).
     pub actions: Vec<Action>,
     /// Set by [`Debuggee::lend`] only; gdbstub fixes the type of its target for the whole session,
     /// so a borrow of the program cannot be part of it.
@@ -90,8 +90,8 @@ impl Debuggee {
         Some((inf, &self.layout))
     }
 
-    /// How the program goes on: the first action that names a thread counts, a thread that none
-    /// names stays parked.
+    /// How the program goes on: the first action that names a thread applies, and a thread that no action names stays
+    /// parked.
     pub fn resume_with(&self, inf: &mut dyn Inferior, actions: &[Action]) {
         let pid = self.pid;
         inf.resume(&|tid| {

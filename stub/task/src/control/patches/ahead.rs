@@ -1,5 +1,5 @@
-//! Patches of accesses that will be met soon: those behind a hot one through the same pointer, and those that were hot in an
-//! earlier run (`hot.rs`). They need not fault a few times each, and the world rests already.
+//! Patches of accesses that will be met soon: accesses behind a hot one through the same pointer, and accesses that
+//! were hot in an earlier run (`hot.rs`). They need not fault a few times each, and the world is stopped already.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -15,11 +15,11 @@ use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::warm;
 
-/// So many bytes behind an access are looked at.
+/// Number of bytes behind an access that are examined.
 const BYTES: usize = 64;
 
 impl Patches {
-    /// Do all accesses to a heap count, most likely?
+    /// Returns whether all accesses to a heap probably count.
     fn are_looked_for(&self) -> bool {
         entries::ON.load(Relaxed) || self.classes.are_mostly_covered()
     }
@@ -50,12 +50,12 @@ impl Patches {
         self.window.close();
     }
 
-    /// Which accesses were hot is kept for the next run.
+    /// Keeps the hot accesses for the next run.
     pub fn keep(&self) {
         self.hot.keep();
     }
 
-    /// Where all of a heap is watched, or checked: what the access at `pc`, which has met `page`, has behind it.
+    /// Where all of a heap is watched or checked: finds further accesses behind the one at `pc`, which has met `page`.
     pub(super) fn foresee(&mut self, pc: u64, page: u64) {
         self.foreseen.clear();
         if !self.are_looked_for() {
@@ -74,7 +74,7 @@ impl Patches {
         self.foreseen = all;
     }
 
-    /// They get their patches, if the one before them has one (`worth`), and they can without more ado.
+    /// Patches them, if the access before them has a patch (`worth`), and no further work is needed.
     pub(super) fn make_foreseen(&mut self, rest: &mut AtRest, worth: bool) {
         let all = match worth {
             true => self.foreseen.clone(),
@@ -91,7 +91,7 @@ impl Patches {
                 _ => continue,
             };
             if !table.refused.contains_key(&at) {
-                // (If it cannot be, it is tried again when it is hot, by other ways.)
+                // (If that fails, it is tried again when it is hot, in other ways.)
                 let _ = self.place(rest, at, start, pun, &maps);
             }
         }
@@ -99,7 +99,7 @@ impl Patches {
     }
 }
 
-/// Do loads from this page fault, too?
+/// Returns whether loads from this page fault, too.
 fn leads_to_loads(page: u64) -> bool {
     g().page_map.entry(TargetAddr(page)).guard() == Some(Guard::NoAccess)
 }

@@ -1,5 +1,5 @@
-//! Accesses that are looked at by a patch whose jump stands before them, and that somebody comes to by another way: code
-//! that is jumped to behind the jump is still there, and faults.
+//! Accesses that are checked by a patch whose jump is before them, and that the program also reaches by a branch. The
+//! code behind the jump is still in place, and faults when it is reached by a branch.
 //!
 //! ```text
 //!   je 1f ─▶ patched, too: its body has the branch ──┐
@@ -7,8 +7,8 @@
 //!   mov %si,(%rdi)  ─▶  e9 …  ─▶  body: mov %si,(%rdi)│
 //! 1: mov %cl,(%rdi)                     mov %cl,(%rdi) ◀┘
 //! ```
-//! Where there is no room for a second jump, the branches that lead there are found in their function, and a body that has
-//! one of them leads to the copy in the other body. So that one goes when the other one does.
+//! Where there is no room for a second jump, the branches to the access are searched in their function and patched. The
+//! trampoline of such a branch leads to the copy in the other trampoline. So it is removed together with the other one.
 
 use alloc::vec::Vec;
 
@@ -24,12 +24,12 @@ use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::sections;
 use ulpf_stub_tables::patches::Patch;
 
-/// In longer functions nobody looks for branches.
+/// Longer functions are not searched for branches.
 const LONGEST: u64 = 1 << 16;
 
 impl Patches {
-    /// The access at `pc` is looked at by a patch whose jump stands before it, and somebody comes to it by another way:
-    /// it gets a patch of its own, or whoever leads there is patched.
+    /// The access at `pc` is checked by a patch whose jump is before it, and the program also reaches it by a branch.
+    /// It gets a patch of its own, or the branches to it are patched.
     pub(super) fn split(&mut self, rest: &mut AtRest, pc: u64) {
         let Some(p) = patches::table().at(pc) else {
             return;
@@ -43,7 +43,8 @@ impl Patches {
             _ => self.patch_at(rest, pc),
         };
         let own = own.or_else(|_| self.patch_punned(rest, pc));
-        // Who comes from before still does; without a patch of its own all is as it was.
+        // Code before the access still reaches the trampoline. Without a patch of its own, the previous patch is
+        // restored.
         let mut looked_at = self.recalled.iter().rev();
         let last = looked_at.find(|at| own.is_err() || **at < pc).copied();
         if let (Some(last), Ok(maps)) = (last, self.maps()) {
@@ -59,7 +60,7 @@ impl Patches {
         }
     }
 
-    /// Who jumps to the access at `pc` is to come to the body that looks at it.
+    /// Patches the branches to the access at `pc`, so that they lead to the trampoline that checks it.
     fn link(&mut self, rest: &mut AtRest, pc: u64) {
         let whole = self.maps().ok().and_then(|m| functions::whole(pc, &m));
         let Some((start, end)) = whole.filter(|w| w.1 - w.0 <= LONGEST) else {
@@ -69,7 +70,7 @@ impl Patches {
         for branch in leading_to(pc, start, &code) {
             let Ok(maps) = self.maps() else { return };
             if let Some(p) = patches::table().at(branch.at) {
-                // It leads there when it is made anew.
+                // A new trampoline of that patch leads there.
                 let (start, pun) = (p.start(), p.group.pun());
                 let last = p.group.parts.iter().rfind(|x| x.is_looked_at());
                 if let Some(last) = last.map(|x| x.at).filter(|_| !p.group.checks(pc)) {
@@ -102,7 +103,7 @@ impl Patches {
         if !may || g().alias_of(at).is_some() || text::read(from, code) != code.len() {
             return Err(Code);
         }
-        // What it jumps past is a prefix.
+        // The branch skips a `lock` prefix.
         let branch = code.get((at - from) as usize..).unwrap_or(&[]);
         if branch.get(..3).is_none_or(skipped) {
             return Err(Successor);
@@ -117,12 +118,12 @@ impl Patches {
         let mut there = table.within(near).filter(met);
         let group = match (there.next(), there.next()) {
             (None, _) => group,
-            // It goes as far as the branch, then.
+            // Then it goes as far as the branch.
             (Some(p), None) if p.start() < at && p.group.pun().is_none() => {
                 let mut parts = p.group.parts.iter();
                 let last = parts.rfind(|x| x.is_looked_at()).ok_or(Taken)?;
                 let group = self.group(last.at, (p.start(), at), maps)?;
-                // Others are not to be lost by it.
+                // It must not remove others.
                 let mut more = table.within(p.start() + 1..group.end());
                 if more.any(Patch::is_in_place) {
                     return Err(Taken);
@@ -134,7 +135,7 @@ impl Patches {
         self.put(rest, group, maps)
     }
 
-    /// This patch has gone: those go, too, whose bodies lead to its body.
+    /// After the removal of `gone`: removes the patches whose trampolines lead into its trampoline.
     pub(super) fn unlink(&mut self, rest: &mut AtRest, gone: &Patch) {
         let pairs = self
             .linked
@@ -145,7 +146,7 @@ impl Patches {
             self.remove(rest, pair.1);
         }
         if !pairs.is_empty() {
-            // Once it is there again, they are to be, too.
+            // Once the patch is back, its branches are to be patched again, too.
             let refused = &mut rest.tables_mut().patches.refused;
             for part in &gone.group.parts {
                 if refused.get(&part.at) == Some(&Unpatched::Entered) {
@@ -156,8 +157,8 @@ impl Patches {
     }
 }
 
-/// The same, with its branches to what other patches in place look at, or have displaced, led to their bodies; and where those
-/// patches begin. `None`: there are no such branches.
+/// The same group, with its branches redirected to the trampolines of other patches in place that check or have
+/// displaced their targets. Also returns the starts of those patches. `None`: there are no such branches.
 pub(super) fn linked(group: &Group, maps: &Snapshot) -> Option<(Group, Vec<u64>)> {
     let mut linked = None;
     let mut others = Vec::new();

@@ -1,14 +1,15 @@
-//! Which accesses were hot in earlier runs: kept by build ID in the user's cache folder, so that the next run need not learn
-//! it by some faults of each (`ulpf_lib::hot`: what stands in a file).
+//! Accesses that were hot in earlier runs. They are kept by build ID in the user's cache folder. So the next run does
+//! not have to learn each by several faults. (The format of a file is in `ulpf_lib::hot`.)
 //!
-//! An entry is a hint, and may say anything. It counts where an access would be patched anyway some faults later, and:
-//! - its page of code has the bytes that it had, all of them: a build ID is what a file says of itself;
-//! - an instruction begins there, as all instructions since the beginning of its function show ([`Proof`]).
+//! An entry is a hint, and may be wrong. It is used only where the access would be patched anyway after some more
+//! faults, and under two conditions:
+//! - Its page of code has exactly the bytes that it had. A build ID is only the file's own claim.
+//! - An instruction begins there, as all instructions since the beginning of its function show ([`Proof`]).
 //!
-//! What is served with the first fault in a page of code are all of that page, for the world rests once for them.
+//! The first fault in a page of code serves all entries of that page, since the world stops once for all of them.
 //!
-//! The stub reads and writes the files itself, by the names that the program sees: it has the program's rights and no others.
-//! Without a folder that is the user's alone there are no hints, and nobody misses them.
+//! The stub reads and writes the files itself, by the names that the program sees: it has the program's rights and no
+//! others. Without a folder that belongs to the user alone there are no hints, which is not an error.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -34,10 +35,10 @@ use ulpf_stub_tables::patches::Patch;
 use crate::control::functions::{self, Object};
 use crate::control::text;
 
-/// So many new ones are worth a file, or so many for each that was known.
+/// A file is written for more new entries than this, plus one for this many known entries.
 const WORTH: usize = 16;
 
-/// What is known of the files that the program consists of.
+/// The files of the program that are known.
 #[derive(Default)]
 pub(super) struct Hot {
     files: Vec<File>,
@@ -48,16 +49,16 @@ struct File {
     object: Object,
     /// `None`: it has no build ID.
     name: Option<String>,
-    /// Where accesses were hot that have no patch yet.
+    /// Hot accesses that have no patch yet, by address.
     hints: BTreeMap<u64, Entry>,
-    /// A hash of the code that each page of theirs had.
+    /// A hash of the code in each of their pages.
     pages: BTreeMap<u64, u64>,
-    /// How many were read.
+    /// Number of entries that were read.
     had: usize,
 }
 
 impl Hot {
-    /// Is it kept at all?
+    /// The folder, or `None` if hot accesses are not kept.
     fn folder() -> Option<&'static [u8]> {
         // SAFETY: written before the stub ran, and never changed.
         let cache = unsafe { &(*boot_block()).cache };
@@ -65,7 +66,7 @@ impl Hot {
         cache.get(..=len).filter(|_| len > 0)
     }
 
-    /// The file that the code at `pc` is of is known from now on.
+    /// Remembers the file of the code at `pc`.
     pub(super) fn look(&mut self, pc: u64, maps: &Snapshot) {
         let known = |f: &File| f.holds(pc);
         if self.files.iter().any(known) {
@@ -106,8 +107,9 @@ impl Hot {
         warm::KEPT.store(true, Relaxed);
     }
 
-    /// Accesses in this page of code that were hot in an earlier run and whose code (from its beginning on) is the same; only
-    /// those that store, or all. The instruction at `pc`, in this page, has been executed. They are hints no more.
+    /// Accesses in this page of code that were hot in an earlier run and whose code (from its beginning on) is the
+    /// same: only stores, or all. The instruction at `pc`, in this page, has been executed. Removes the accesses from
+    /// the hints.
     pub(super) fn take(&mut self, page: u64, pc: u64, code: &[u8], loads: bool) -> Vec<u64> {
         warm::hint(page, false);
         let Some(file) = self.files.iter_mut().find(|f| f.holds(page)) else {
@@ -130,13 +132,14 @@ impl Hot {
         begins.map(|(at, _)| at).collect()
     }
 
-    /// Other code will lie there.
+    /// Forgets code that will be replaced.
     pub(super) fn forget(&mut self, start: u64, end: u64) {
         self.files
             .retain(|f| f.object.end <= start || end <= f.object.start);
     }
 
-    /// The program ends, or executes another one: writes down which accesses are hot. (What cannot be kept is learned again.)
+    /// The program ends, or executes another one: writes down which accesses are hot. (The next run learns the rest
+    /// again.)
     pub(super) fn keep(&self) {
         let folder = Hot::folder().filter(|_| !self.files.is_empty());
         let Some(folder) = folder.and_then(|path| Folder::open(path).ok()) else {
@@ -152,7 +155,7 @@ impl Hot {
     }
 }
 
-/// Of a page of code, or of as much of it as there is.
+/// Hash of a page of code, or of the part of it that exists.
 fn hash(code: &[u8]) -> u64 {
     code_hash(code.get(..PAGE_SIZE as usize).unwrap_or(code))
 }
@@ -171,7 +174,7 @@ impl File {
             .filter(|(_, part)| part.is_looked_at())
     }
 
-    /// How many entries it should have.
+    /// Number of entries that its file should have.
     fn count(&self) -> usize {
         let others = self
             .hot()
@@ -179,7 +182,7 @@ impl File {
         (self.hints.len() + others.count()).min(MOST)
     }
 
-    /// What it should be known for in the next run, as it stands in a file.
+    /// Contents of its file for the next run.
     fn to_bytes(&self) -> Vec<u8> {
         let mut all = self.hints.clone();
         let hot = self.hot();
@@ -193,7 +196,7 @@ impl File {
         for (page, mut entries) in by_page {
             let code = hash(&functions::block(page, PAGE_SIZE as usize));
             if self.pages.get(&page).is_some_and(|kept| *kept != code) {
-                // Of other code nothing is known but what was patched.
+                // Of replaced code, only patched accesses are known.
                 entries.retain(|e| !self.hints.values().any(|hint| hint == e));
             }
             let Ok(offset) = u32::try_from(page.wrapping_sub(self.object.bias)) else {
@@ -212,7 +215,7 @@ impl File {
         bytes
     }
 
-    /// What is to be known of a part of this patch.
+    /// The entry for a part of this patch.
     fn entry(&self, p: &Patch, part: &Part) -> Option<Entry> {
         let offset = u32::try_from(part.at.wrapping_sub(self.object.bias)).ok()?;
         let code = p.group.bytes.get((part.at - p.start()) as usize..)?;
@@ -224,7 +227,7 @@ impl File {
     }
 }
 
-/// The hints in a file's bytes, and the hashes of their pages. Whatever these are, no hint lies elsewhere than in that object.
+/// The hints in a file's bytes, and the hashes of their pages. Whatever the bytes are, each hint is inside that object.
 fn read(bytes: &[u8], object: &Object) -> (BTreeMap<u64, Entry>, BTreeMap<u64, u64>) {
     let (mut hints, mut hashes) = (BTreeMap::new(), BTreeMap::new());
     let place = |offset: u32| {
@@ -243,23 +246,23 @@ fn read(bytes: &[u8], object: &Object) -> (BTreeMap<u64, Entry>, BTreeMap<u64, u
     (hints, hashes)
 }
 
-/// Shows where instructions begin: each begins where the one before it ends, from the beginning of their function on, which
-/// unwind tables know. Where there are none, an instruction that has been executed is the first, and the last is one behind
-/// which nothing goes on.
+/// Shows where instructions begin: each begins where the one before it ends, from the beginning of their function on,
+/// which unwind tables know. Without tables, the first is an instruction that was executed, and the last is one behind
+/// which execution does not continue.
 struct Proof<'a> {
     object: &'a Object,
     /// Where an instruction has been executed.
     executed: u64,
-    /// Nothing behind it is asked for.
+    /// Instructions from here on are not needed.
     end: u64,
-    /// Of the function that was looked at last.
+    /// Range of the function that was examined last.
     function: (u64, u64),
-    /// Its code; where that begins.
+    /// Its code, and the address where that begins.
     code: Vec<u8>,
     start: u64,
-    /// The instruction that is known to begin there is the next to be looked at. `None`: none is.
+    /// The next instruction to be examined, whose beginning is known. `None`: there is nothing more to examine.
     next: Option<u64>,
-    /// It is known by unwind tables where its function begins.
+    /// The beginning of its function is known from unwind tables.
     whole: bool,
 }
 
@@ -299,7 +302,7 @@ impl<'a> Proof<'a> {
         self.next = (self.start <= at).then_some(self.start);
     }
 
-    /// Where the instruction ends that begins at `at`, if another one begins there.
+    /// The end of the instruction at `at`, if another one begins there.
     fn behind(&self, at: u64) -> Option<u64> {
         let code = self.code.get((at - self.start) as usize..)?;
         let code = code.get(..code.len().min(15))?;
@@ -326,7 +329,7 @@ fn close(fd: u64) {
     let _ = unsafe { sys!(k::__NR_close, fd) };
 }
 
-/// What this is, if it is the user's, and nobody else may write to it.
+/// Status of the file or folder, if the user owns it and no other user may write to it.
 fn own(fd: u64) -> Result<k::stat, Errno> {
     let mut stat = MaybeUninit::<k::stat>::uninit();
     // SAFETY: fills all of `stat`, of which any pattern is valid.
@@ -359,7 +362,8 @@ impl Folder {
         bytes
     }
 
-    /// Whoever reads it meanwhile sees all of it or what was there before; of several who write it, one wins.
+    /// Replaces the file. A concurrent reader sees the whole new contents or the old ones; of several writers, one
+    /// wins.
     fn put(&self, name: &str, bytes: &[u8]) -> Result<(), Errno> {
         // SAFETY: asks for the number of this process.
         let pid = unsafe { sys!(k::__NR_getpid) }?;
@@ -367,7 +371,7 @@ impl Folder {
         let flags = k::O_WRONLY | k::O_CREAT | k::O_EXCL | k::O_NOFOLLOW | k::O_CLOEXEC;
         // SAFETY: NUL-terminated names; descriptors of the stub's own table; reads `bytes`.
         unsafe {
-            // What an earlier process of that number has left.
+            // An earlier process with this number may have left it.
             let _ = sys!(k::__NR_unlinkat, self.0, new.as_ptr(), 0);
             let fd = sys!(k::__NR_openat, self.0, new.as_ptr(), flags, 0o600)?;
             let written = sys!(k::__NR_write, fd, bytes.as_ptr(), bytes.len());

@@ -1,4 +1,4 @@
-//! The code around what is being patched: read once, since each reading is a system call, and a patch looks at it several times.
+//! The code around a patch: read once, since each read is a system call, and a patch looks at it several times.
 
 use alloc::vec::Vec;
 
@@ -6,11 +6,11 @@ use ulpf_lib::PAGE_SIZE;
 
 use crate::control::text;
 
-/// So many bytes before an access, and behind it.
+/// Number of bytes before an access that are read, and behind it.
 const BEFORE: u64 = 160;
 const BEHIND: u64 = 256;
 
-/// What code there is, without patches and breakpoints. It stays as it is while the program rests.
+/// The code around an access, without patches and breakpoints. It does not change while the program is stopped.
 #[derive(Default)]
 pub(super) struct Window {
     start: u64,
@@ -18,7 +18,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Reads what is around `pc`.
+    /// Reads the code around `pc`.
     pub(super) fn open(&mut self, pc: u64) {
         // (Another page may not be readable.)
         self.start = pc.saturating_sub(BEFORE).max(pc & !(PAGE_SIZE - 1));
@@ -27,7 +27,7 @@ impl Window {
         self.code.truncate(n);
     }
 
-    /// Reads a page of code, and what an instruction that begins in it may need.
+    /// Reads a page of code, and the bytes behind it that an instruction in it may need.
     pub(super) fn open_page(&mut self, page: u64) {
         self.start = page;
         self.code.resize((PAGE_SIZE + BEHIND) as usize, 0);
@@ -35,7 +35,7 @@ impl Window {
         self.code.truncate(n);
     }
 
-    /// From its beginning on.
+    /// The code from its beginning on.
     pub(super) fn code(&self) -> &[u8] {
         &self.code
     }

@@ -34,7 +34,7 @@ pub fn words<const N: usize>(inf: &mut dyn Inferior, at: u64) -> Option<[u64; N]
     Some(all)
 }
 
-/// Elf64_Phdr, what is asked for of it. Sizes and addresses in bytes, as linked.
+/// The fields of Elf64_Phdr that are used. Sizes and addresses in bytes, as linked.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     pub kind: u32,
@@ -43,7 +43,7 @@ pub struct Header {
     pub align: u64,
 }
 
-/// Program headers, and what to add to the addresses in them.
+/// Program headers, and the load bias of the addresses in them.
 pub struct Headers {
     pub base: u64,
     pub all: Vec<Header>,
@@ -67,7 +67,7 @@ impl Headers {
         Some(Headers { base, all })
     }
 
-    /// Those of a library whose ELF header is mapped at `base`.
+    /// The headers of a library whose ELF header is mapped at `base`.
     pub fn of_library(inf: &mut dyn Inferior, base: u64) -> Option<Headers> {
         const MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
         // Elf64_Ehdr: e_phoff at 32, e_phnum at 56.

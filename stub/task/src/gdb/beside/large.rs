@@ -1,9 +1,8 @@
 //! Watched objects that GDB cannot hold.
 //!
-//! GDB reads no value larger than `max-value-size` (64 KiB unless changed). It inserts a watch on
-//! such an object all the same, but has nothing to compare at a hit, and goes on without a word.
-//! What tells: GDB reads the value of a watch at every hit; a resume without that read means that
-//! it could not.
+//! GDB reads no value larger than `max-value-size` (64 KiB unless changed). It inserts a watch on such an object all
+//! the same, but has nothing to compare at a hit, and silently goes on. The stub detects that: GDB reads the value of a
+//! watch at every hit, so a resume without that read means that it could not.
 
 use crate::gdb::packet;
 use alloc::format;
@@ -12,14 +11,14 @@ use ulpf_lib::{TargetAddr, WatchRange};
 
 /// GDB's default.
 const MAX_VALUE_SIZE: u64 = 64 << 10;
-/// More such watches than anybody sets; the rest goes unexplained.
+/// More such watches than users set; further ones go unexplained.
 const MAX_WATCHES: usize = 256;
 
 #[derive(Default)]
 pub struct LargeWatches {
-    /// Ranges above the default limit, and whether the user has been told about each.
+    /// Ranges above the default limit, and whether the user knows about each.
     seen: Vec<(WatchRange, bool)>,
-    /// The last stop was a hit here, and nobody has read the value yet.
+    /// The last stop was a hit here, and the debugger has not read the value yet.
     unread: Option<(WatchRange, TargetAddr)>,
 }
 
@@ -39,7 +38,7 @@ impl LargeWatches {
         self.unread = range.map(|(r, _)| (*r, addr));
     }
 
-    /// Somebody has to see what the debugger reads.
+    /// Returns whether the debugger's reads have to be watched.
     pub fn waits(&self) -> bool {
         self.unread.is_some()
     }

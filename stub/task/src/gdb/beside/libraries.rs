@@ -20,8 +20,9 @@ const MAX_LIBRARIES: usize = 10_000;
 const MAX_NAMESPACES: usize = 64;
 const MAX_NAME: usize = 4096;
 
-/// The list as XML. `annex`: empty, or `start=LM;prev=LM[;lmid=DEBUG]` to go on from a known entry. `None`: the program that
-/// the kernel has started has no DT_DEBUG, as the dynamic linker itself (`ld.so PROGRAM`): GDB finds the list by symbols then.
+/// The list as XML. `annex`: empty, or `start=LM;prev=LM[;lmid=DEBUG]` to continue from a known entry. `None`: the
+/// program that the kernel has started has no DT_DEBUG, as with the dynamic linker itself (`ld.so PROGRAM`). GDB then
+/// finds the list by symbols.
 pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Option<Vec<u8>> {
     let mut x = String::from("<library-list-svr4 version=\"1.0\"");
     let mut entries = String::new();
@@ -170,13 +171,14 @@ pub fn r_debug_location(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
 /// A `link_map`: the program itself or a shared object.
 pub struct LinkMap {
     pub at: u64,
-    /// What to add to its addresses.
+    /// Load bias, which is added to its addresses.
     pub base: u64,
     /// Its dynamic section.
     pub dynamic: u64,
 }
 
-/// Those of the first namespace, the program first; none of a static program, or before the dynamic linker has run.
+/// The link maps of the first namespace, the program first. Empty for a static program, or before the dynamic linker
+/// has run.
 pub fn link_maps(inf: &mut dyn Inferior, pid: i32) -> Vec<LinkMap> {
     let mut all = Vec::new();
     let debug = r_debug(inf, pid).filter(|at| *at != 0);

@@ -31,7 +31,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
             }
             None => Served::error(),
         },
-        // Any number: LLDB stops asking for more than it is told.
+        // Any large number: LLDB sets no more watches than this.
         b"qWatchpointSupportInfo:" | b"qWatchpointSupportInfo" => Served::text("num:65536;"),
         b"qMemoryRegionInfo:" => Served::Ok,
         _ => match payload.strip_prefix(b"qMemoryRegionInfo:") {

@@ -37,7 +37,7 @@ fn read_hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
     hex(inf, rest).map(Served::Reply)
 }
 
-/// What stands at `ADDR,LEN`.
+/// The bytes at `ADDR,LEN`, in hexadecimal.
 pub fn hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Vec<u8>> {
     let data = read(inf, rest, packet::PACKET_SIZE / 2)?;
     let mut reply = Vec::new();
@@ -45,8 +45,8 @@ pub fn hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Vec<u8>> {
     Some(reply)
 }
 
-/// `x`: the bytes as they are, escaped, behind a `b` (`binary-upload`, GDB 16). Older than that is LLDB's `x`, without
-/// the `b`; `x0,0` is how it asks for the packet.
+/// `x`: the bytes unencoded but escaped, behind a `b` (`binary-upload`, GDB 16). LLDB's older `x` has no `b`; LLDB
+/// probes for the packet with `x0,0`.
 fn read_binary(session: &mut GdbSession, inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
     if packet::addr_len(rest)? == (0, 0) {
         session.client.bare_reads = true;

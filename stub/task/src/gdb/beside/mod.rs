@@ -27,11 +27,11 @@ pub enum Served {
     Output(String),
     /// Notifications and the answer, as they are sent.
     Frames(Vec<u8>),
-    /// Done, and the protocol wants no answer (now).
+    /// Done; the protocol requires no answer (now).
     Silent,
     /// gdbstub's.
     Pass,
-    /// gdbstub's, in another form.
+    /// A packet for gdbstub, in another form.
     PassAs(Vec<u8>),
 }
 
@@ -53,7 +53,7 @@ impl Served {
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
     if session.event != Event::Stopped && !queries::allowed_while_running(payload) {
-        // All-stop: nothing but an interrupt is due now, and `Inferior` must not be asked.
+        // All-stop: only an interrupt is valid now, and `Inferior` must not be called.
         return Served::Reply(b"E.the program is running".to_vec());
     }
     if let Some(served) = non_stop::serve(session, inf, payload) {

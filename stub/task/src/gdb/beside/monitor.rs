@@ -1,4 +1,5 @@
-//! `monitor …` (qRcmd). gdbstub has it, but is fed byte by byte: lists of a million watches come this way.
+//! `monitor …` (qRcmd). gdbstub supports it, but takes input byte by byte, and lists of a million watches come this
+//! way.
 
 use super::Served;
 use crate::gdb::{GdbSession, packet};

@@ -1,5 +1,5 @@
-//! `Z z`: breakpoints and watches. gdbstub cuts conditions off, has no place for the words of a
-//! refusal, and takes over a microsecond for a packet, of which GDB sends two per watch and stop.
+//! `Z z`: breakpoints and watches. gdbstub cuts conditions off, and cannot carry the text of a refusal. It also takes
+//! over a microsecond for a packet, and GDB sends two packets per watch and stop.
 //!
 //! ```text
 //! Z0,ADDR,KIND[;CONDITIONS]   software breakpoint      Z2,ADDR,LEN   write watch
@@ -21,7 +21,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         // A hardware breakpoint is an int3, too, but may be set where no memory is.
         b'0' | b'1' if insert => insert_breakpoint(inf, rest, *kind == b'1'),
         b'0' | b'1' => packet::addr_len(rest).map(|(addr, _)| {
-            // As in gdbserver, removing what is not there is no error.
+            // As in gdbserver, removing a breakpoint that does not exist is no error.
             inf.remove_breakpoint(TargetAddr(addr));
             Ok(())
         }),

@@ -8,7 +8,7 @@ use crate::inferior::{Inferior, StopReason, Tid};
 use alloc::vec::Vec;
 use linux_raw_sys::general as k;
 
-/// What a client may send before the stop that it waits for.
+/// Packets that a client may send before the stop that it waits for.
 pub fn allowed_while_running(payload: &[u8]) -> bool {
     matches!(payload, b"k" | b"vCtrlC")
         || payload.starts_with(b"vKill")
@@ -110,7 +110,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
             inf.follow(rest);
             Served::Ok
         }
-        // Without a reply for whoever cannot wait for one.
+        // `vUlpfForkGo` has no reply, for a client that cannot wait for one.
         b"vUlpfFork" | b"vUlpfForkGo" => {
             let child = packet::hex_u64(rest).and_then(|n| Tid::try_from(n).ok());
             if let Some(child) = child {
@@ -133,7 +133,8 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
             let child = packet::hex_u64(child).and_then(|n| Tid::try_from(n).ok());
             Served::ok_or_error(child.is_some_and(|child| inf.adopt_child(child, yes)))
         }
-        // As an interrupt, but for a stop that nobody asked for: one that it crosses is as good.
+        // Like an interrupt, but for a stop that the user did not request: any other stop that comes first serves as
+        // well.
         b"vUlpfHalt" => {
             if session.event == Event::Running {
                 session.halting = true;

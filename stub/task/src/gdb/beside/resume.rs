@@ -1,6 +1,6 @@
-//! `vCont` and the old resume packets. gdbstub refuses to step all threads, drops the signal of an
-//! action for all threads and has no per-process actions, so the actions are read here; gdbstub
-//! gets a plain `vCont;c` to know that the program runs.
+//! `vCont` and the old resume packets. gdbstub refuses to step all threads, drops the signal of an action for all
+//! threads, and has no per-process actions. So the actions are read here; gdbstub gets a plain `vCont;c` to know that
+//! the program runs.
 
 use super::{Served, non_stop};
 use crate::gdb::packet::{self, Action, Go, ThreadId};

@@ -4,9 +4,10 @@
 //! ```text
 //! fs base ─▶ thread control block ─ +8 ─▶ DTV: an entry for each module with thread-locals ─▶ its block
 //! ```
-//! Which entry is a module's is the C library's affair. glibc tells debuggers by numbers in its dynamic symbols
-//! (`_thread_db_*`: nptl_db/structs.def, which libthread_db reads). musl numbers the modules that have thread-locals
-//! in the order of its list. The program itself is the first module, and its block ends at the thread control block.
+//! The C library decides which entry belongs to a module. glibc publishes it to debuggers as numbers in its dynamic
+//! symbols, `_thread_db_*` (nptl_db/structs.def, which libthread_db reads). In musl, a module with
+//! thread-locals has its number from the order of the list. The program itself is the first module. Its block ends at the thread control
+//! block.
 
 use super::image::{self, Headers, PT_TLS, word, words};
 use super::libraries;
@@ -71,7 +72,7 @@ fn programs_block(inf: &mut dyn Inferior, pid: i32, fs: u64) -> Result<u64, NoAd
     Ok(fs.wrapping_sub(tls.memsz.wrapping_add(gap)))
 }
 
-/// What glibc says of itself.
+/// Layout that glibc publishes about itself.
 struct Glibc {
     /// Offsets within `link_map`.
     number: u64,

@@ -67,7 +67,7 @@ fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) 
     }
 }
 
-/// The thread's own signal, or what the kernel would have sent a tracer for a stop of ours.
+/// The thread's own signal, or the one that the kernel would have sent a tracer for a stop of ours.
 fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
     const SIGINT: i32 = k::SIGINT as i32;
     const SIGTRAP: i32 = k::SIGTRAP as i32;
