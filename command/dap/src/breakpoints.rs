@@ -1,7 +1,7 @@
-//! Breakpoints in code: at lines, functions, instructions. Each is one of GDB's, and has its number.
+//! Breakpoints in code: at lines, functions, instructions. Each is a breakpoint of GDB and has its number.
 //!
-//! GDB knows conditions and ignore counts; other hit conditions are made of these at every stop, and a log
-//! message is put together here.
+//! GDB supports conditions and ignore counts. The adapter evaluates other hit conditions at every stop, and formats log
+//! messages.
 
 use super::mi::parse::{Fields, quote};
 use super::protocol::{
@@ -67,7 +67,7 @@ impl Session {
             .await
     }
 
-    /// Makes a group's breakpoints what the client wants; the program rests meanwhile.
+    /// Changes a group's breakpoints to those that the client wants, while the program is stopped.
     async fn set_wanted(
         &mut self,
         kind: Kind,
@@ -147,7 +147,7 @@ impl Session {
         Ok(number)
     }
 
-    /// A breakpoint was hit: does anybody want to hear of it?
+    /// Decides whether a hit breakpoint stops the program.
     pub async fn judge(&mut self, number: i64) -> Verdict {
         let Some(one) = self.breakpoints.set.get_mut(&number) else {
             return Verdict::Stop;
@@ -171,7 +171,7 @@ impl Session {
         Verdict::GoOn
     }
 
-    /// Hit counts begin anew with another run.
+    /// Resets the hit counts for a new run.
     pub async fn count_anew(&mut self) {
         let counted: Vec<(i64, i64)> = self
             .breakpoints
@@ -188,7 +188,7 @@ impl Session {
         }
     }
 
-    /// A log message with the values of what stands in braces.
+    /// A log message with the values of its expressions in braces.
     async fn interpolate(&mut self, message: &str) -> String {
         let (mut text, mut rest) = (String::new(), message);
         while let Some(at) = rest.find('{') {
@@ -207,7 +207,7 @@ impl Session {
         text + rest
     }
 
-    /// Something has happened to one of GDB's: a library has brought its place, say.
+    /// Handles GDB's notification about a breakpoint, for example that a library has brought its location.
     pub async fn breakpoint_changed(&mut self, class: &str, fields: &Fields) {
         if class == "breakpoint-deleted" {
             let number = fields.number("id").unwrap_or(0);
@@ -252,10 +252,10 @@ impl Session {
     }
 }
 
-/// GDB's breakpoint as the protocol's.
+/// Converts GDB's breakpoint to the protocol's.
 fn describe(bkpt: &Fields) -> Value {
     let mut told = json!({"id": bkpt.number("number"), "verified": !bkpt.has("pending")});
-    // One of several, for those that have several places.
+    // The first of several locations.
     let place = match bkpt.tuples("locations").next() {
         Some(first) if !bkpt.has("line") => first,
         _ => bkpt,

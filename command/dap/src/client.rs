@@ -1,5 +1,5 @@
-//! The client: requests come in order, answers and events go out in order; what must not wait behind a
-//! long request (cancel, pause) is noticed by the task that reads.
+//! The connection to the client. Requests are served in order, and answers and events are sent in order. The reading
+//! task handles requests that must overtake a long one (cancel, pause).
 
 use super::protocol::{Cancel, Request, arguments};
 use super::token::Token;
@@ -15,28 +15,28 @@ use tokio::time::{Instant, timeout_at};
 use ulpf_host::foreign::text::lines;
 use ulpf_host::sys;
 
-/// Messages that may wait for a client that does not read.
+/// Limit of messages that wait for a client that does not read.
 const BACKLOG: usize = 4096;
 
-/// What a client may say before it has given the token: `initialize`, and the request with the token.
+/// Limits for a client before it has given the token: it may send `initialize` and the request with the token.
 const STRANGERS_MESSAGES: usize = 16;
 const STRANGERS_TIME: Duration = Duration::from_secs(60);
 
-/// What both tasks know.
+/// State shared by the session and the reading task.
 #[derive(Default)]
 pub struct Shared {
-    /// The client may ask for everything: it has given the token, or needs none.
+    /// The client may send any request: it has given the token, or needs none.
     admitted: AtomicBool,
-    /// Requests and progress that the client does not want any more.
+    /// Requests and progress reports that the client has cancelled.
     cancelled: Mutex<HashSet<String>>,
-    /// The request that is being served; 0: none.
+    /// The request in progress, or 0.
     serving: AtomicI64,
-    /// GDB, while one of its commands may be interrupted; 0: none.
+    /// GDB's process number while one of its commands may be interrupted, or 0.
     pub gdb: AtomicI32,
 }
 
 impl Shared {
-    /// Ends what GDB is doing (an evaluation that calls a function of the program, say).
+    /// Interrupts GDB's present work (an evaluation that calls a function of the program, say).
     fn interrupt(&self) {
         let pid = self.gdb.load(Ordering::Acquire);
         if pid > 0 {
@@ -54,7 +54,7 @@ impl Shared {
 
     fn cancel(&self, key: String) {
         if let Ok(mut cancelled) = self.cancelled.lock() {
-            // Of requests that are answered already; nobody takes them out.
+            // Requests that were answered before remain in the set, so it is emptied from time to time.
             if cancelled.len() > 10_000 {
                 cancelled.clear();
             }
@@ -65,9 +65,9 @@ impl Shared {
 
 pub enum Input {
     Request(Request),
-    /// Something that is no request; what is wrong.
+    /// A message that is not a request; the error.
     Garbage(String),
-    /// An answer to a request of ours.
+    /// An answer to a request of the adapter.
     Answer(Value),
 }
 
@@ -105,7 +105,7 @@ impl Client {
         }
     }
 
-    /// The next thing that the client says; `None`: it has gone. Safe to cancel.
+    /// The next message of the client, or `None` if it has disconnected. Cancel-safe.
     pub async fn next(&mut self) -> Option<Input> {
         self.input.recv().await
     }
@@ -122,7 +122,7 @@ impl Client {
         let programs =
             |body: &Value| matches!(body["category"].as_str(), Some("stdout" | "stderr"));
         if name == "output" && !programs(&body) {
-            // A debug console obeys escapes as a terminal does.
+            // A debug console interprets escape sequences as a terminal does.
             body["output"] = lines(body["output"].as_str().unwrap_or_default()).into();
         }
         self.send(json!({"type": "event", "event": name, "body": body}))
@@ -139,18 +139,18 @@ impl Client {
     pub async fn send(&mut self, mut message: Value) {
         self.seq += 1;
         message["seq"] = self.seq.into();
-        // A client that has gone is noticed by the reader.
+        // If the client has disconnected, the reading task notices it.
         let _ = self.out.send(message).await;
     }
 
-    /// A request to the client; its answer comes as `Input::Answer`.
+    /// Sends a request to the client; its answer comes as `Input::Answer`.
     pub async fn ask(&mut self, command: &str, arguments: Value) -> i64 {
         self.send(json!({"type": "request", "command": command, "arguments": arguments}))
             .await;
         self.seq
     }
 
-    /// Everything that was said has been written, unless the client does not read.
+    /// Closes the connection when all messages have been written, unless the client does not read.
     pub async fn close(self) {
         drop(self.out);
         let _ = tokio::time::timeout(std::time::Duration::from_secs(2), self.writer).await;
@@ -197,11 +197,11 @@ async fn read<R: AsyncBufRead + Unpin>(
             return;
         }
     }
-    // What GDB is doing is for nobody any more.
+    // The result of GDB's present work is no longer needed.
     shared.interrupt();
 }
 
-/// Is this the request that begins a session, with the right token?
+/// Whether this request begins a session and has the right token.
 fn gives(request: &Request, token: &Token) -> bool {
     matches!(request.command.as_str(), "launch" | "attach")
         && request.arguments["token"]
@@ -209,7 +209,7 @@ fn gives(request: &Request, token: &Token) -> bool {
             .is_some_and(|given| token.is(given))
 }
 
-/// What concerns the request that is being served.
+/// Handles a request that affects the one in progress.
 fn overtake(request: &Request, shared: &Shared) {
     let serving = shared.serving.load(Ordering::Acquire);
     match request.command.as_str() {

@@ -1,5 +1,5 @@
-//! Data breakpoints: watches of ulpf, through its plugin (gdb-plugin/ulpf/ide.py). GDB's own table of
-//! breakpoints has none of them, so that ten thousand cost nothing at a stop.
+//! Data breakpoints: watches of ulpf, set by its plugin (gdb-plugin/ulpf/ide.py). They are not in GDB's own breakpoint
+//! table, so ten thousand of them cost nothing at a stop.
 
 use super::mi::parse::quote;
 use super::plugin::{self, Info, Stop};
@@ -10,7 +10,7 @@ use super::state::data::{Placed, WAITING, id_of};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// So many are armed in one go; between two the client may cancel.
+/// Number of watches armed at once; the client may cancel between two such steps.
 const CHUNK: usize = 1000;
 
 impl Session {
@@ -43,7 +43,7 @@ impl Session {
                 json!({"dataId": info.id, "description": info.name, "canPersist": info.persists,
                                "accessTypes": ["read", "write", "readWrite"]})
             }
-            // Why it cannot be watched is for the user.
+            // The reason is shown to the user.
             Err(why) => json!({"dataId": null, "description": why}),
         })
     }
@@ -66,7 +66,7 @@ impl Session {
         Ok(json!({"breakpoints": told}))
     }
 
-    /// Takes away what is not wanted any more and arms what is new, and what could not be armed before.
+    /// Removes unwanted watches, and arms new ones and those that could not be armed before.
     async fn make_data(&mut self, wanted: &[DataBreakpoint]) -> Result<(), String> {
         let wanted: BTreeSet<&DataBreakpoint> = wanted.iter().collect();
         let gone: Vec<DataBreakpoint> = self
@@ -174,7 +174,7 @@ impl Session {
         self.data.set.insert(breakpoint.clone(), state);
     }
 
-    /// The program has come to `main`: its libraries are there.
+    /// The program has reached `main`, so its libraries are loaded.
     pub async fn arm_waiting(&mut self) {
         let waiting: Vec<DataBreakpoint> = self
             .data
@@ -196,7 +196,7 @@ impl Session {
         self.look_for_logs().await;
     }
 
-    /// At a stop: which watches have ended, and which one was hit, as the stop's description.
+    /// At a stop: reports watches that have ended, and describes the stop if a watch was hit.
     pub async fn look_at_data(&mut self) -> Option<Value> {
         if !self.data.any() {
             return None;
@@ -244,7 +244,7 @@ impl Session {
             .map_or(id_of(number), |s| s.id)
     }
 
-    /// A watch that is not a data breakpoint any more.
+    /// Drops a watch that is no longer a data breakpoint.
     pub fn forget_watch(&mut self, number: i64) {
         if let Some(breakpoint) = self.data.by_number.remove(&number) {
             self.data.set.remove(&breakpoint);

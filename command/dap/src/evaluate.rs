@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
 impl Session {
-    /// While GDB may call a function of the program, the client can interrupt it.
+    /// Lets the client interrupt GDB, while GDB may call a function of the program.
     fn interruptible(&self, yes: bool) {
         let pid = self.gdb.as_ref().map_or(0, |g| g.pid);
         self.client
@@ -44,10 +44,10 @@ impl Session {
         Ok(told)
     }
 
-    /// A line of the console: GDB's command, or else an expression.
+    /// A line of the console: a GDB command, or otherwise an expression.
     async fn command(&mut self, asked: &Evaluate) -> Answer {
         let text = asked.expression.trim();
-        // As other adapters have it.
+        // Prefixes that other adapters use.
         let line = text
             .strip_prefix("-exec ")
             .or(text.strip_prefix('`'))
@@ -56,7 +56,7 @@ impl Session {
             return Ok(json!({"result": "", "variablesReference": 0}));
         }
         let word = line.split(' ').next().unwrap_or_default();
-        // What needs the program at rest for a moment only.
+        // Commands that need the program stopped only for a moment.
         let ours = matches!(word, "ulpf" | "monitor") && self.state == State::Running;
         let was_running = if ours { self.rest().await? } else { false };
         if self.state == State::Stopped {
@@ -69,7 +69,7 @@ impl Session {
         self.go_on(was_running).await?;
         match said {
             Ok(said) => {
-                // It may have changed what is shown.
+                // The command may have changed what the client shows.
                 if self.state == State::Stopped
                     && self.asked.supportsInvalidatedEvent
                     && changes(word)
@@ -88,7 +88,7 @@ impl Session {
         }
     }
 
-    /// Watches may have come or gone.
+    /// Updates after a command that may have added or removed watches.
     async fn after_ulpf(&mut self, line: &str) {
         let verb = line.split_whitespace().nth(1).unwrap_or_default();
         if matches!(verb, "watch" | "delete" | "enable" | "disable" | "filter") {
@@ -125,7 +125,7 @@ impl Session {
             Ok(answer) => answer,
             Err(_) => return Ok(json!({"targets": []})),
         };
-        // Every match repeats what stands before the last word.
+        // Every match repeats the text before the last word.
         let head = answer.text("completion").to_string();
         let start = last_word(&text, head.len());
         let before = text[..start].chars().count();
@@ -143,10 +143,10 @@ impl Session {
     }
 }
 
-/// Where the last word within the first bytes of a text begins.
+/// Start of the last word in the first `bytes` bytes of a text.
 fn last_word(text: &str, mut bytes: usize) -> usize {
     bytes = bytes.min(text.len());
-    // GDB counts as it likes; half a character is none.
+    // GDB's count may end inside a character.
     while !text.is_char_boundary(bytes) {
         bytes -= 1;
     }
@@ -154,7 +154,7 @@ fn last_word(text: &str, mut bytes: usize) -> usize {
     text[..bytes].rfind(separators).map_or(0, |at| at + 1)
 }
 
-/// Commands that show something and change nothing.
+/// Whether a console command may change state. Commands that only show something do not.
 fn changes(word: &str) -> bool {
     !matches!(
         word,

@@ -70,7 +70,7 @@ impl Session {
         Ok(number)
     }
 
-    /// GDB's own choice stays until the client says otherwise.
+    /// Sets the handling of signals. GDB's default stays until the client requests another.
     async fn stop_at_signals(&mut self, wanted: bool) -> Result<(), String> {
         let before = self.breakpoints.signals.replace(wanted).unwrap_or(true);
         if before == wanted {
@@ -80,7 +80,7 @@ impl Session {
             self.console("handle all nostop noprint pass").await?;
         } else {
             self.console("handle all stop print pass").await?;
-            // Those that are no errors, as GDB has it.
+            // Signals that GDB does not regard as errors.
             self.console("handle SIGALRM SIGURG SIGIO SIGVTALRM SIGPROF SIGCHLD SIGPOLL SIGWINCH SIGLWP SIGPRIO SIGCANCEL nostop noprint pass").await?;
         }
         self.console("handle SIGINT SIGTRAP EXC_BAD_ACCESS stop print nopass")
@@ -88,7 +88,7 @@ impl Session {
         Ok(())
     }
 
-    /// The exception that is being thrown or caught, if the C++ library lets GDB see it.
+    /// The exception that is being thrown or caught, if the C++ library makes it visible to GDB.
     pub async fn exception_text(&mut self, what: &str) -> String {
         match self.mi("-data-evaluate-expression $_exception").await {
             Ok(value) => value.text("value").to_string(),

@@ -1,5 +1,5 @@
-//! What watches count and log, read from the area that the program's threads write to: nobody is asked, and
-//! the program need not rest. Names and values of a logged hit come from the plugin, as in `ulpf log show`.
+//! Counters and logged hits of watches, read from the shared area that the program's threads write to. No request to
+//! the stub is needed, and the program keeps running. The plugin formats a logged hit, as in `ulpf log show`.
 
 use super::plugin::{self, Listed, Logging};
 use super::session::{Answer, Session, State};
@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use ulpf_host::foreign::text::Text;
 use ulpf_session::hit::as_the_stub;
 
-/// Lines that one look shows; nobody reads more.
+/// Limit of lines for one reading.
 const LINES: usize = 1000;
 impl Session {
-    /// After watches have changed: which of them log?
+    /// Updates the set of watches that log, after watches have changed.
     pub async fn look_for_logs(&mut self) {
         let Ok(said) = self.ask("logging", json!({})).await else {
             return;
@@ -31,7 +31,7 @@ impl Session {
     pub async fn show_hits(&mut self) {
         let (mut hits, mut lost, unknown) = self.feed.news();
         if unknown {
-            // Started anew, maybe: the same watches have other numbers.
+            // After a restart, perhaps, the same watches have other numbers.
             self.look_for_logs().await;
             let logging = &self.feed.logging;
             let strange = hits.iter().map(|h| h.watch);
@@ -49,7 +49,7 @@ impl Session {
         let Some((_, area)) = &self.feed.area else {
             return;
         };
-        // (The plugin reads these as it reads the stub's.)
+        // (The plugin reads these in the stub's format.)
         let records = hits.iter().map(|hit| as_the_stub(area, hit).to_string());
         let records: Vec<String> = records.collect();
         match self.ask("lines", json!({"records": records})).await {
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// At a stop or the end nothing is on its way any more.
+    /// Shows all remaining hits, at a stop or the end.
     pub async fn show_all_hits(&mut self) {
         if self.feed.active && self.gdb.as_ref().is_some_and(|g| !g.is_gone()) {
             let pid = self.program.pid;
@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// Hits of all places of a watch.
+    /// Total hits of all places of a watch.
     pub fn hits_of(&mut self, ids: &[u32]) -> Option<u64> {
         let pid = self.program.pid;
         let area = self.feed.area(pid)?;
@@ -96,7 +96,7 @@ impl Session {
 
     // ---- for an IDE's own view of the watches ----
 
-    /// `ulpf/watches`: all of them with what they have counted; also while the program runs.
+    /// `ulpf/watches`: lists all watches with their counters, also while the program runs.
     pub async fn list_watches(&mut self) -> Answer {
         if self.gdb.is_none() {
             return Ok(json!({"watches": []}));
@@ -154,7 +154,7 @@ impl Session {
         Ok(json!({"watches": list}))
     }
 
-    /// `ulpf/watch`: what `ulpf watch` takes, as text.
+    /// `ulpf/watch`: sets a watch from the text of an `ulpf watch` command.
     pub async fn watch_by_text(&mut self, arguments: &Value) -> Answer {
         let text = arguments["text"].as_str().unwrap_or_default();
         self.gdb()?;
@@ -171,7 +171,7 @@ impl Session {
         Ok(json!({"number": number, "breakpointId": self.id_of_watch(number)}))
     }
 
-    /// `ulpf/unwatch`: by its number.
+    /// `ulpf/unwatch`: removes a watch by number.
     pub async fn unwatch(&mut self, arguments: &Value) -> Answer {
         let number = arguments["number"].as_i64().unwrap_or(0);
         self.gdb()?;

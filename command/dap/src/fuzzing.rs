@@ -5,7 +5,7 @@ use super::{mi, wire};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Bytes of a client: its messages, each read as the arguments of every request that there is.
+/// Messages of a client; each is parsed as the arguments of every request.
 pub fn messages(bytes: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -35,7 +35,7 @@ fn arguments_of_all(command: &str, value: &Value) {
     }
 }
 
-/// A line of GDB's machine interface, and the way back of every text in it.
+/// Parses a line of GDB's machine interface, and quotes every text in it again.
 pub fn mi_line(line: &[u8]) {
     let record = mi::parse::line(line);
     if let mi::parse::Record::Stream(kind, text) = record {
@@ -47,7 +47,7 @@ pub fn mi_line(line: &[u8]) {
     }
 }
 
-/// A program's output in pieces: what is no whole character yet stays.
+/// A program's output in pieces; an incomplete character at the end of a piece is kept.
 pub fn text(pieces: &[&[u8]]) {
     let mut held = Vec::new();
     for piece in pieces {

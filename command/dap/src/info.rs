@@ -1,4 +1,4 @@
-//! Modules, sources, and what stands in for a source that is missing.
+//! Modules, sources, and substitutes for missing sources.
 
 use super::mi::parse::Fields;
 use super::protocol::{Page, SourceText};
@@ -53,7 +53,7 @@ impl Session {
         Ok(json!({"sources": sources}))
     }
 
-    /// A file that is not there: its machine code is.
+    /// The text of a source. For a missing file it is the machine code.
     pub async fn source(&mut self, asked: SourceText) -> Answer {
         let reference = asked
             .source
@@ -61,7 +61,7 @@ impl Session {
             .filter(|r| *r > 0)
             .unwrap_or(asked.sourceReference);
         let Some((path, address)) = self.variables.sources.get(reference).cloned() else {
-            // A client that asks for a file by its path.
+            // The client requests a file by its path.
             let path = asked.source.path.unwrap_or_default();
             return ulpf_host::foreign::files::text_of_ours(Path::new(&path))
                 .map(|text| json!({"content": text}))

@@ -1,7 +1,7 @@
-//! How a session gets its program, and how it ends.
+//! Start and end of a session's program.
 //!
-//! A program is started at once and rests at its first instruction while the client says what to stop at:
-//! so data breakpoints can be armed before any code of the program has run.
+//! A program is started at once and stopped at its first instruction, while the client sends its breakpoints. So data
+//! breakpoints can be armed before any code of the program has run.
 
 use super::mi::Gdb;
 use super::mi::parse::{Record, quote};
@@ -24,7 +24,7 @@ impl Session {
             return Err("The configuration names no program: set \"program\" to its path.".into());
         };
         let path = match start.address {
-            // On another machine, maybe.
+            // The program may be on another machine.
             Some(_) => PathBuf::from(&program),
             None => locate(OsStr::new(&program))?,
         };
@@ -43,7 +43,7 @@ impl Session {
         self.start_program().await
     }
 
-    /// Arguments, folder, environment.
+    /// Sets arguments, folder and environment.
     async fn surroundings(&mut self, start: &Start) -> Result<(), String> {
         let line = match &start.args {
             None => String::new(),
@@ -71,7 +71,7 @@ impl Session {
         Ok(())
     }
 
-    /// The program's first instruction.
+    /// Runs to the program's first instruction.
     async fn start_program(&mut self) -> Result<(), String> {
         self.state = State::None;
         self.console("starti").await.map_err(|why| {
@@ -152,7 +152,7 @@ impl Session {
             "set pagination off".to_string(),
             "set confirm off".into(),
             format!("set sysroot {sysroot}"),
-            // Ours, whatever the locale: Python's texts come in it.
+            // Always UTF-8, because the adapter expects it; the locale's default may differ.
             "set host-charset UTF-8".into(),
             format!("source {}", plugin.display()),
         ] {
@@ -194,7 +194,7 @@ impl Session {
         result
     }
 
-    /// A command of the configuration.
+    /// Runs a command of the configuration.
     async fn user_command(&mut self, command: &str) -> Result<(), String> {
         let said = self
             .console(command)
@@ -212,7 +212,7 @@ impl Session {
         Ok(())
     }
 
-    /// To the server that the configuration names, or to one of ours.
+    /// Connects to the server of the configuration, or to one of our own.
     async fn connect(&mut self, start: &Start) -> Result<(), String> {
         let console = start.console.as_deref().unwrap_or("internalConsole");
         let to = match &start.address {
@@ -230,7 +230,7 @@ impl Session {
         Ok(())
     }
 
-    /// The program gets a terminal of the client's: the server is started there.
+    /// The program gets a terminal of the client: the server is started there.
     async fn server_in_terminal(&mut self, console: &str, start: &Start) -> Result<String, String> {
         let socket = self.program.file("gdb")?;
         let ulpf = std::env::current_exe().map_err(|e| format!("Who am I? {e}."))?;
@@ -261,7 +261,7 @@ impl Session {
         Err("The client has opened no terminal for the program; set \"console\" to \"internalConsole\".".into())
     }
 
-    /// Waits until the program is at rest for the first time.
+    /// Waits for the program's first stop.
     async fn first_stop(&mut self) -> Result<(), String> {
         let gdb = self.gdb()?;
         let mut other = Vec::new();
@@ -328,7 +328,7 @@ impl Session {
         Ok(Value::Null)
     }
 
-    /// A start that has failed: the client may try again.
+    /// Cleans up after a failed start; the client may try again.
     async fn abandon(&mut self) {
         self.end(Some(true)).await;
         self.program = Default::default();
@@ -342,11 +342,11 @@ impl Session {
         Ok(Value::Null)
     }
 
-    /// From the first stop to where the client wants its program.
+    /// Continues from the first stop to the place where the client wants the program.
     async fn let_go(&mut self) -> Result<(), String> {
         let entry = self.start.as_ref().is_some_and(|s| s.stop_on_entry);
         if self.program.origin == Origin::Launched {
-            // Also for data breakpoints on what is not there before the libraries are.
+            // Also for data breakpoints whose memory needs the libraries.
             if entry || self.data.waits() {
                 self.breakpoints.entry = match self.mi("-break-insert -t -h main").await {
                     Ok(answer) => answer.fields("bkpt").and_then(|b| b.number("number")),
@@ -378,7 +378,7 @@ impl Session {
         self.program.rest_of_output();
         self.forget_stop().await;
         if let Some(start) = restart.arguments {
-            // What concerns GDB stays as it was.
+            // GDB itself keeps its settings.
             self.surroundings(&start).await?;
             self.start = Some(start);
         }
@@ -390,7 +390,7 @@ impl Session {
         Ok(Value::Null)
     }
 
-    /// Asks the program to end; a second time, or a program that does not listen, is `disconnect`'s.
+    /// Requests the program's end. For a second request, or a program that ignores it, the client uses `disconnect`.
     pub async fn terminate(&mut self) -> Answer {
         match self.state {
             State::None => {
@@ -413,7 +413,7 @@ impl Session {
         Ok(Value::Null)
     }
 
-    /// The end of GDB: the program ends or goes on.
+    /// Ends GDB; the program ends or continues.
     pub async fn end(&mut self, terminate: Option<bool>) {
         let kill = terminate.unwrap_or(self.program.origin != Origin::Attached);
         if let Some(gdb) = &self.gdb
@@ -426,7 +426,7 @@ impl Session {
                     self.client.output("important", &format!("{why}\n")).await;
                 }
             }
-            // Elsewhere the number that GDB has made up is nobody's, or another one's.
+            // On another machine, GDB's process number may be invented, or belong to another process here.
             if !rests
                 && kill
                 && self.program.backend.is_none()
@@ -446,7 +446,7 @@ impl Session {
     }
 }
 
-/// For the shell that starts the program.
+/// Quotes a word for the shell that starts the program.
 fn shell_word(word: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./=:,+@%".contains(&b);
     if !word.is_empty() && word.bytes().all(plain) {

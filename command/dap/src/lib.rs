@@ -1,7 +1,7 @@
 //! `ulpf dap`: a debug adapter for IDEs (docs/dap.md).
 //!
-//! It drives the real GDB through MI, with the program under an `ulpf server`; what GDB cannot do (data
-//! breakpoints of any size and number) its plugin does. `session` has the picture.
+//! It controls the real GDB through MI, with the program under an `ulpf server`. The plugin adds what GDB cannot do:
+//! data breakpoints of any size and number. `session` has a drawing.
 #![forbid(unsafe_code)]
 
 mod breakpoints;
@@ -42,9 +42,9 @@ use tokio::task::JoinSet;
 use ulpf_host::signals::Incoming;
 use ulpf_listen::{Listener, Protocol, Rules};
 
-/// How long sessions may take to end when we are told to.
+/// Time limit for sessions to end when a signal ends the adapter.
 const LEAVE: Duration = Duration::from_secs(15);
-/// Sessions at a time.
+/// Limit of simultaneous sessions.
 const MOST: usize = 64;
 
 const EXAMPLES: &str = "\
@@ -56,8 +56,8 @@ An IDE starts it; see docs/dap.md for VS Code, Neovim, Emacs. A launch configura
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DapArgs {
-    /// Listen for IDEs instead of using stdin and stdout: at the path of a new socket, which only you can
-    /// connect to, or at HOST:PORT or PORT (this machine only, unless HOST says otherwise) with a token
+    /// Listen for IDEs instead of using stdin and stdout. Give the path of a new socket, which only you can connect
+    /// to, or HOST:PORT or PORT with a token. A port is for this machine only, unless HOST says otherwise
     #[arg(long, value_name = "PATH|HOST:PORT")]
     listen: Option<OsString>,
 
@@ -66,12 +66,12 @@ pub struct DapArgs {
     #[arg(long, value_name = "FILE", requires = "listen")]
     token_file: Option<PathBuf>,
 
-    /// Let all users of this machine connect to a port, not only your own and root (who have the token)
+    /// Let all users of this machine connect to a port with the token, not only your own and root
     #[arg(long, requires = "listen")]
     any_user: bool,
 }
 
-/// The exit status.
+/// Runs the adapter and returns the exit status.
 pub async fn dap(args: DapArgs) -> i32 {
     let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
     let (leave, told) = watch::channel(false);
@@ -96,7 +96,7 @@ pub async fn dap(args: DapArgs) -> i32 {
     tokio::select! {
         status = &mut work => status,
         signal = signals.next() => {
-            // Programs end or are let go of first.
+            // Programs are ended or detached first.
             let _ = leave.send(true);
             let _ = tokio::time::timeout(LEAVE, work).await;
             128 + signal
@@ -104,7 +104,7 @@ pub async fn dap(args: DapArgs) -> i32 {
     }
 }
 
-/// Each client has a session of its own. The error is for the user.
+/// Serves each client in a session of its own. The error is text for the user.
 async fn listen(
     place: &OsString,
     args: &DapArgs,
@@ -131,7 +131,7 @@ async fn listen(
                 .into(),
         );
     }
-    // What the file system guards needs no token.
+    // A socket protected by file permissions needs no token.
     let guarded = listener.address().is_none();
     let token = match &args.token_file {
         Some(file) => Some(Token::of_file(file)?),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const MOST_BYTES: i64 = 64 << 20;
 const MOST_INSTRUCTIONS: i64 = 20_000;
 
-/// An address as references have it: 0x… or decimal; what may stand behind it (`<main+4>`) is left out.
+/// Parses an address of a reference: 0x… or decimal. Text after it (`<main+4>`) is ignored.
 pub fn address(text: &str) -> Option<u64> {
     let word = text.split_whitespace().next()?;
     match word.strip_prefix("0x").or(word.strip_prefix("0X")) {
@@ -39,7 +39,7 @@ impl Session {
         if asked.count == 0 {
             return Ok(told);
         }
-        // What can be read of it comes in pieces.
+        // The readable parts come in pieces.
         let answer = self
             .mi(&format!("-data-read-memory-bytes {at:#x} {}", asked.count))
             .await
@@ -76,7 +76,7 @@ impl Session {
                 e.to_string().trim_end_matches('.')
             )
         })?;
-        // A line of reasonable length at a time.
+        // Writes are split into lines of reasonable length.
         for (n, piece) in bytes.chunks(4096).enumerate() {
             let digits = ulpf_rsp::to_hex(piece);
             let to = at.wrapping_add((n * 4096) as u64);
@@ -98,7 +98,7 @@ impl Session {
         Ok(json!({"bytesWritten": bytes.len()}))
     }
 
-    /// Exactly so many instructions; what is no code, or no memory, is said to be none.
+    /// Returns exactly as many instructions as requested. Undecodable or unmapped ones are marked as such.
     pub async fn disassemble(&mut self, asked: Memory) -> Answer {
         self.need_rest()?;
         let at = base(&asked)?;
@@ -117,7 +117,7 @@ impl Session {
         let none = |address: u64| json!({"address": format!("{address:#x}"), "instruction": "??", "presentationHint": "invalid"});
         let ahead = found.iter().filter(|i| i.address < at).count() as i64;
         let mut told: Vec<Value> = Vec::new();
-        // As many as are missing at the beginning.
+        // Placeholders for the instructions missing at the beginning.
         for n in 0..(before - ahead).clamp(0, count) {
             let first = found.first().map(|i| i.address);
             let down = (before - ahead - n) as u64;

@@ -1,4 +1,4 @@
-//! What GDB's plugin answers to its own MI commands (gdb-plugin/ulpf/ide.py), as types.
+//! Typed answers of GDB's plugin to its own MI commands (gdb-plugin/ulpf/ide.py).
 //!
 //! ```text
 //!   12-ulpf-remove "{\"numbers\":[3]}"      arguments by their names, as JSON
@@ -37,11 +37,11 @@ fn count(fields: &Fields, name: &str) -> u64 {
     fields.text(name).parse().unwrap_or(0)
 }
 
-/// `info`: what a client has to say to watch something.
+/// `info`: the identifiers with which a client can watch something.
 pub struct Info {
     pub id: String,
     pub name: String,
-    /// It means the same in another run.
+    /// The identifier is valid in another run, too.
     pub persists: bool,
 }
 
@@ -55,7 +55,7 @@ impl Info {
     }
 }
 
-/// `add`: of each breakpoint the watch's number, or why there is none.
+/// `add`: for each breakpoint the watch's number, or why it was refused.
 pub fn added(said: &Fields) -> Vec<Result<i64, String>> {
     let one = |b: &Fields| {
         b.number("number")
@@ -64,22 +64,22 @@ pub fn added(said: &Fields) -> Vec<Result<i64, String>> {
     said.tuples("breakpoints").map(one).collect()
 }
 
-/// `remove`: the watches that there were.
+/// `remove`: the numbers of the removed watches.
 pub fn removed(said: &Fields) -> Vec<i64> {
     numbers(said, "removed")
 }
 
-/// `stop`: what has happened to watches.
+/// `stop`: events of watches.
 pub struct Stop {
     /// Numbers of watches that have ended since, and why.
     pub ended: Vec<(i64, String)>,
-    /// The hit that the program has stopped for, if it is one of ours.
+    /// The hit that the program has stopped for, if it is one of ulpf.
     pub hit: Option<Hit>,
 }
 
-/// A hit, with values as GDB shows them.
+/// A hit, with values in GDB's format.
 pub struct Hit {
-    /// The watch's number; `None`: it was set past the plugin.
+    /// The watch's number, or `None` if it was not set through the plugin.
     pub watch: Option<i64>,
     pub name: String,
     /// `read`, `write`, `update`.
@@ -87,15 +87,15 @@ pub struct Hit {
     pub old: String,
     pub new: String,
     pub silent: bool,
-    /// The system call that made it.
+    /// The system call that caused it.
     pub call: Option<String>,
     /// The stub's numbers of the watch's places.
     pub ids: Vec<u32>,
-    /// All of it, as docs/json.md has it.
+    /// The whole hit, in the format of docs/json.md.
     pub record: Option<Value>,
 }
 
-/// A hit for programs: JSON within MI, which knows texts only.
+/// A hit for programs: JSON in a string of MI.
 fn record(said: &Fields) -> Option<Value> {
     serde_json::from_str(said.text("record")).ok()
 }
@@ -121,15 +121,15 @@ impl Stop {
     }
 }
 
-/// `lines`: a logged hit in words, and where it was.
+/// `lines`: a logged hit as text, and its location.
 pub struct Line {
     pub text: String,
     pub place: Option<(String, i64)>,
-    /// As docs/json.md has it.
+    /// The hit in the format of docs/json.md.
     pub record: Option<Value>,
 }
 
-/// All that were asked for.
+/// One line for each requested record.
 pub fn lines(said: &Fields) -> Vec<Line> {
     let one = |l: &Fields| Line {
         text: l.text("text").into(),
@@ -139,7 +139,7 @@ pub fn lines(said: &Fields) -> Vec<Line> {
     said.tuples("lines").map(one).collect()
 }
 
-/// `logging`: which watches log.
+/// `logging`: the watches that log.
 pub struct Logging {
     /// The stub's numbers.
     pub ids: Vec<u32>,
@@ -168,17 +168,17 @@ pub struct Listed {
     pub pid: Option<i32>,
 }
 
-/// A watch, without what is counted in the shared area.
+/// A watch, without the counters in the shared area.
 pub struct Watch {
     pub number: i64,
-    /// As the client is told of it.
+    /// The description for the client.
     pub told: serde_json::Value,
     /// The stub's numbers of its places.
     pub ids: Vec<u32>,
     pub before: Before,
 }
 
-/// What places have counted that are not armed any more.
+/// Counters of places that are no longer armed.
 #[derive(Default)]
 pub struct Before {
     pub hits: u64,
@@ -229,12 +229,12 @@ pub fn names(said: &Fields) -> Vec<String> {
     texts(said, "names")
 }
 
-/// `summary`: what a pretty-printer says of the whole.
+/// `summary`: a pretty-printer's text for the whole value.
 pub fn summary(said: &Fields) -> Option<String> {
     known(said, "text")
 }
 
-/// `lines-of`: where code of a line begins.
+/// `lines-of`: addresses of the code of a line.
 pub fn addresses(said: &Fields) -> Vec<u64> {
     numbers(said, "addresses")
 }

@@ -1,5 +1,4 @@
-//! The program's surroundings: the server that it runs under, its standard output and error, a folder for
-//! sockets and the plugin.
+//! The program's environment: its server, its standard output and error, and a folder for sockets and the plugin.
 
 use super::wire::take_text;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,7 +13,7 @@ use ulpf_server::{BackEnd, Terminal};
 
 use tokio::net::unix::pipe;
 
-/// How a session has come to its program, which decides about its end.
+/// How a session got its program, which determines how it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     #[default]
@@ -27,10 +26,10 @@ pub enum Origin {
 pub struct Program {
     pub origin: Origin,
     pub pid: Option<i32>,
-    /// Another machine has it: simulated, or behind the bridge.
+    /// The back end, if the program is on another machine: simulated, or behind the bridge.
     pub backend: Option<BackEnd>,
     pub settings: Settings,
-    /// Its heap is checked.
+    /// Options of the heap check, if the heap is checked.
     pub check: Option<HeapOptions>,
     dir: Option<SocketDir>,
     server: Option<std::thread::JoinHandle<()>>,
@@ -43,7 +42,7 @@ struct Stream {
     pipe: pipe::Receiver,
     bytes: Vec<u8>,
     ended: bool,
-    /// The program's end, kept for the next run.
+    /// The program's end of the pipe, kept for the next run.
     writer: OwnedFd,
 }
 
@@ -58,7 +57,7 @@ impl Program {
         Ok(dir.file(name))
     }
 
-    /// A server for GDB, in a thread of its own; its socket.
+    /// Starts a server for GDB in a thread of its own. Returns its socket.
     pub fn serve(&mut self) -> Result<PathBuf, String> {
         let socket = self.file("gdb")?;
         for kind in ["stdout", "stderr"] {
@@ -127,7 +126,7 @@ impl Program {
         }
     }
 
-    /// What the program writes, and where to. Safe to cancel.
+    /// The program's next output, and its stream. Cancel-safe.
     pub async fn output(&mut self) -> (&'static str, String) {
         let (first, second) = match &mut self.streams[..] {
             [first, second] => (first, second),
@@ -145,7 +144,7 @@ impl Program {
         }
     }
 
-    /// All that is there now: the program has ended.
+    /// All remaining output, when the program has ended.
     pub fn rest_of_output(&mut self) -> Vec<(&'static str, String)> {
         let mut all = Vec::new();
         for stream in &mut self.streams {
@@ -156,7 +155,7 @@ impl Program {
         all
     }
 
-    /// As GDB writes it: octal.
+    /// Stores an exit code, which GDB writes in octal.
     pub fn exit_code(&mut self, code: &str) {
         self.exit = i64::from_str_radix(code, 8).ok();
     }
@@ -165,7 +164,7 @@ impl Program {
         self.exit.take()
     }
 
-    /// The server ends when GDB has gone.
+    /// Waits for the server, which ends after GDB.
     pub async fn end(&mut self) {
         let Some(server) = self.server.take() else {
             return;
@@ -174,7 +173,7 @@ impl Program {
             if server.is_finished() {
                 return;
             }
-            // A program that goes on writing must not keep the server.
+            // A program that keeps writing must not block the server.
             self.rest_of_output();
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

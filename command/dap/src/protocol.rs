@@ -1,7 +1,7 @@
-//! What the adapter reads of requests, in the names of the Debug Adapter Protocol. Answers are written
-//! where they are made; tests/dap checks both sides of every conversation against the published schema.
+//! Requests, as far as the adapter reads them, in the names of the Debug Adapter Protocol. Answers are built by the
+//! request handlers. tests/dap checks both sides of every conversation against the published schema.
 //!
-//! Fields that are not in the protocol are marked *ours*; docs/dap.md describes them.
+//! Fields outside the protocol are marked *ours*; docs/dap.md describes them.
 #![allow(non_snake_case)]
 
 use serde::Deserialize;
@@ -29,7 +29,7 @@ pub struct Initialize {
     pub supportsVariableType: bool,
 }
 
-/// `args`: words, or one line that a shell takes apart.
+/// `args`: words, or one line for a shell.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Words {
@@ -37,14 +37,14 @@ pub enum Words {
     Line(String),
 }
 
-/// `launch` and `attach`; all of it is ours.
+/// Arguments of `launch` and `attach`; all are ours.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Start {
     pub program: Option<String>,
     pub args: Option<Words>,
     pub cwd: Option<String>,
-    /// `null` takes a variable away.
+    /// `null` removes a variable.
     pub env: BTreeMap<String, Option<String>>,
     pub stop_on_entry: bool,
     pub no_debug: bool,
@@ -55,22 +55,22 @@ pub struct Start {
     pub address: Option<String>,
     pub gdb: Option<String>,
     pub gdb_args: Vec<String>,
-    /// GDB commands before the program is there, and when it is.
+    /// GDB commands to run before the program exists, and when it exists.
     pub init_commands: Vec<String>,
     pub post_commands: Vec<String>,
     pub sysroot: Option<String>,
     pub source_map: BTreeMap<String, String>,
     pub placement: Option<String>,
-    /// The heap is checked, and the program stops at its errors.
+    /// Check the heap, and stop the program at its errors.
     pub check: Check,
     pub backend: Option<String>,
-    /// Every message from and to GDB, as output.
+    /// Show every message from and to GDB, as output.
     pub trace: bool,
-    /// What `ulpf dap --listen` asks of clients of a port.
+    /// The token of a port, for `ulpf dap --listen`.
     pub token: Option<String>,
 }
 
-/// Is the heap checked? A list has options of a check (`--base`, `--gap=64`), and may be empty.
+/// Whether the heap is checked. A list contains options of a check (`--base`, `--gap=64`) and may be empty.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Check {
@@ -85,7 +85,7 @@ impl Default for Check {
 }
 
 impl Check {
-    /// As words of a command line.
+    /// The options as words of a command line.
     pub fn words(&self) -> Vec<String> {
         let more = match self {
             Check::Wanted(false) => return Vec::new(),
@@ -96,7 +96,7 @@ impl Check {
         check.chain(more.iter().cloned()).collect()
     }
 
-    /// What that means.
+    /// The options, parsed; `None` without a check.
     pub fn options(&self) -> Result<Option<HeapOptions>, String> {
         let mut asked = Asked::default();
         let mut words = self.words().into_iter();
@@ -115,7 +115,7 @@ impl Check {
     }
 }
 
-/// VS Code's process picker gives a text.
+/// A process number. VS Code's process picker gives a string.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Pid {
@@ -215,11 +215,11 @@ pub struct DataBreakpoint {
     pub hitCondition: Option<String>,
     /// Ours: record and print hits, and do not stop.
     pub log: bool,
-    /// Ours: like that of a source breakpoint; here any text stands for `log`.
+    /// Ours: as for a source breakpoint; here any text means `log`.
     pub logMessage: Option<String>,
-    /// Ours: also stop at writes that leave the value as it was.
+    /// Ours: also stop at writes that leave the value unchanged.
     pub silent: bool,
-    /// Ours: return addresses of so many callers with each hit.
+    /// Ours: number of callers whose return addresses are recorded with each hit.
     pub backtrace: u8,
 }
 
@@ -274,7 +274,7 @@ pub struct SetVariable {
 #[serde(default)]
 pub struct Evaluate {
     pub expression: String,
-    /// Of `setExpression`.
+    /// For `setExpression`.
     pub value: String,
     pub frameId: Option<i64>,
     pub context: Option<String>,
@@ -297,7 +297,7 @@ pub struct Memory {
     pub count: i64,
     pub data: String,
     pub allowPartial: bool,
-    /// Of `disassemble`.
+    /// For `disassemble`.
     pub instructionOffset: i64,
     pub instructionCount: i64,
 }
@@ -321,7 +321,7 @@ pub struct SourceText {
 pub struct GotoTargets {
     pub source: Source,
     pub line: i64,
-    /// Of `breakpointLocations`.
+    /// For `breakpointLocations`.
     pub endLine: Option<i64>,
 }
 
@@ -346,7 +346,7 @@ pub struct Cancel {
     pub progressId: Option<String>,
 }
 
-/// The arguments of a request, or what is wrong with them.
+/// Parses the arguments of a request. The error is a message.
 pub fn arguments<T: for<'a> Deserialize<'a>>(command: &str, value: &Value) -> Result<T, String> {
     let value = match value {
         Value::Null => Value::Object(Default::default()),

@@ -1,11 +1,11 @@
-//! Which request is served where.
+//! Dispatch of requests.
 
 use super::protocol::{Request, arguments};
 use super::session::{Answer, Session, State};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Before the answer to a wrong token.
+/// Delay of the answer to a wrong token.
 const WRONG_TOKEN: Duration = Duration::from_secs(1);
 
 impl Session {
@@ -34,7 +34,7 @@ impl Session {
             "restart" => with!(restart),
             "terminate" => self.terminate().await,
             "disconnect" => with!(disconnect),
-            // Already seen to by the task that reads.
+            // The reading task has already handled it.
             "cancel" => Ok(Value::Null),
 
             "setBreakpoints" => with!(set_breakpoints),
@@ -77,18 +77,18 @@ impl Session {
         }
     }
 
-    /// At a port, nothing is done for a client before it has given the token. `initialize` comes first in the
-    /// protocol and does nothing.
+    /// At a port, the client must give the token before other requests. `initialize` comes first in the protocol and
+    /// has no effect.
     async fn admit(&mut self, request: &Request) -> Result<(), String> {
         let command = request.command.as_str();
-        // Whoever reads has compared the token.
+        // The reading task has checked the token.
         if self.client.shared.is_admitted()
             || matches!(command, "initialize" | "disconnect" | "cancel")
         {
             return Ok(());
         }
         self.leave();
-        // Who guesses is slow.
+        // The delay slows down guessing.
         tokio::time::sleep(WRONG_TOKEN).await;
         let what = match &request.arguments["token"] {
             Value::String(_) => "This is not the token of this adapter".to_string(),
@@ -99,10 +99,10 @@ impl Session {
         ))
     }
 
-    /// What has to follow the answer, not come before it.
+    /// Actions that must follow the answer.
     pub async fn after(&mut self, command: &str) {
         match command {
-            // The program rests at its first instruction: what the client sets now is armed.
+            // The program is stopped at its first instruction: breakpoints that the client sets now are armed.
             "launch" | "attach" if self.state == State::Stopped && self.configuring => {
                 self.client.event("initialized", json!({})).await;
             }

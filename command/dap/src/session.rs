@@ -1,4 +1,4 @@
-//! One client, one GDB, one program (or what becomes of it).
+//! One client, one GDB, one program and its successors.
 //!
 //! ```text
 //!   client ─requests─▶ ┌─────────┐ ─commands─▶ gdb ─▶ ulpf server (a thread of ours) ─▶ program
@@ -6,9 +6,9 @@
 //!          ◀─events─── └─────────┘ ◀─stdout, stderr───────────────────────────────────────┘
 //!                           ◀─ the shared area: counters, rings of hits
 //! ```
-//! One task serves requests to their ends, one after the other, so nothing here is locked. What the program
-//! does meanwhile waits in order. Whoever needs the program at rest while it runs interrupts it and lets it go
-//! on ([`Session::rest`]); the client does not hear of that.
+//! One task serves requests one after the other, so nothing here is locked. Events of the program wait in order
+//! meanwhile. A request that needs the program stopped interrupts it and resumes it ([`Session::rest`]); the client
+//! does not see that.
 
 use super::client::{Client, Input};
 use super::mi::parse::{Fields, Record};
@@ -26,17 +26,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// An answer's body, or why there is none.
+/// An answer's body, or the error.
 pub type Answer = Result<Value, String>;
 
-/// What a client may rely on as the text of an error.
+/// An error text defined by the protocol.
 pub const NOT_STOPPED: &str = "notStopped";
-/// A program that does not stop within this time has a server whose watchdog says why.
+/// Time limit for a stop. If it expires, the server's watchdog gives the reason.
 const STOP: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// None yet, or it has ended.
+    /// No program yet, or it has ended.
     None,
     Stopped,
     Running,
@@ -49,27 +49,27 @@ pub struct Session {
     pub gdb: Option<Gdb>,
     pub program: Program,
     pub state: State,
-    /// The client has not said `configurationDone`.
+    /// The client has not sent `configurationDone` yet.
     pub configuring: bool,
-    /// A `*running` that the client knows of, because it has asked for it.
+    /// A `*running` is expected that the client has requested.
     pub resuming: bool,
-    /// The client has asked for a stop.
+    /// The client has requested a stop.
     pub pausing: bool,
     pub thread: i64,
-    /// Names of all threads that there are.
+    /// Names of all existing threads.
     pub threads: BTreeMap<i64, String>,
-    /// GDB's groups that have a process, with its number: more than one if it follows children.
+    /// GDB's thread groups with a process and its number; several if GDB follows children.
     pub groups: BTreeMap<String, i32>,
     pub frames: Frames,
     pub variables: Variables,
     pub breakpoints: Breakpoints,
     pub data: Data,
     pub feed: Feed,
-    /// The last stop's words, for `exceptionInfo`.
+    /// The texts of the last stop for `exceptionInfo`.
     pub exception: Option<(String, String)>,
     /// `terminated` has been sent.
     pub over: bool,
-    /// The client knows that GDB has ended.
+    /// The end of GDB has been reported to the client.
     pub told_of_gdb: bool,
     leaving: bool,
 }
@@ -108,13 +108,13 @@ impl Session {
         }
     }
 
-    /// Serves the client until it goes, or we are told to.
+    /// Serves the client until it disconnects, or until `leave` is set.
     pub async fn serve(mut self, mut leave: watch::Receiver<bool>) {
         while !self.leaving {
             let event = {
                 let gdb = async {
                     match &mut self.gdb {
-                        // It may have been a command that has met its end.
+                        // The last command may have found GDB's end.
                         Some(gdb) if !self.told_of_gdb => gdb.event().await,
                         _ => std::future::pending().await,
                     }
@@ -137,7 +137,7 @@ impl Session {
                 Event::Tick => self.show_hits().await,
             }
         }
-        // A client that vanishes: what it has started ends, what it has attached to goes on.
+        // When the client disconnects, launched programs are killed and attached ones continue.
         self.end(None).await;
         self.client.close().await;
     }
@@ -188,7 +188,7 @@ impl Session {
             Ok(body) => message["body"] = body,
             Err(why) => {
                 message["message"] = why.clone().into();
-                // The words of the protocol itself are not for users.
+                // Texts defined by the protocol are not shown to users.
                 if why != "cancelled" && why != NOT_STOPPED {
                     message["body"] =
                         json!({"error": {"id": 1, "format": "{why}", "variables": {"why": why}}});
@@ -206,14 +206,14 @@ impl Session {
             .ok_or_else(|| "There is no program yet: launch or attach first.".to_string())
     }
 
-    /// An MI command; GDB's complaint is the error.
+    /// Runs an MI command; the error is GDB's message.
     pub async fn mi(&mut self, command: &str) -> Result<Fields, String> {
         self.trace(command).await;
         let result = self.gdb()?.command(command).await;
         result.map_err(|e| e.to_string())
     }
 
-    /// A command as a user would type it; what it prints.
+    /// Runs a command as typed by a user. Returns its output.
     pub async fn console(&mut self, command: &str) -> Result<String, String> {
         self.trace(command).await;
         let result = self.gdb()?.console(command).await;
@@ -227,12 +227,12 @@ impl Session {
         }
     }
 
-    /// Asks the plugin by one of its MI commands ([`plugin`]).
+    /// Runs one of the plugin's MI commands ([`plugin`]).
     pub async fn ask(&mut self, verb: &str, arguments: Value) -> Result<Fields, String> {
         let command = plugin::line(verb, &arguments);
         self.trace(&command).await;
         let (answer, said) = self.gdb()?.command_and_text(&command).await;
-        // Meant for the user.
+        // These lines are for the user.
         for line in said.lines().filter(|line| line.starts_with("ulpf")) {
             self.client.output("important", &format!("{line}\n")).await;
         }
@@ -244,8 +244,8 @@ impl Session {
         })
     }
 
-    /// Makes the program rest; was it running, so that [`Session::go_on`] lets it go on? A stop that has a
-    /// reason of its own stays to be told.
+    /// Stops the program. Returns whether it was running, for [`Session::go_on`]. A stop with a reason of its own is
+    /// still reported.
     pub async fn rest(&mut self) -> Result<bool, String> {
         if self.state != State::Running {
             return Ok(false);
@@ -287,7 +287,7 @@ impl Session {
         Ok(ours)
     }
 
-    /// After [`Session::rest`].
+    /// Resumes the program after [`Session::rest`].
     pub async fn go_on(&mut self, was_running: bool) -> Result<(), String> {
         if was_running {
             self.resuming = true;
@@ -297,7 +297,7 @@ impl Session {
         Ok(())
     }
 
-    /// For what can only be asked of a program at rest.
+    /// Fails unless the program is stopped.
     pub fn need_rest(&self) -> Result<(), String> {
         match self.state {
             State::Stopped => Ok(()),
@@ -311,7 +311,7 @@ impl Session {
             Record::Async('*', class, fields) if class == "stopped" => self.stopped(fields).await,
             Record::Async('*', class, fields) if class == "running" => self.running(&fields).await,
             Record::Async('=', class, fields) => self.notified(&class, &fields).await,
-            // GDB tells every stop in words, too; what the plugin says is for the user.
+            // GDB describes every stop as text, too. Only lines of the plugin are for the user.
             Record::Stream('~', text) => {
                 for line in text.lines().filter(|l| l.starts_with("ulpf:")) {
                     self.client.output("important", &format!("{line}\n")).await;
@@ -320,12 +320,12 @@ impl Session {
             Record::Stream('&', text) if !text.starts_with("warning: Error disabling") => {
                 self.client.output("console", &text).await;
             }
-            // What the server has to say; the program's output comes by pipes of its own.
+            // Messages of the server; the program's output comes through its own pipes.
             Record::Stream('@', text) if self.program.check.is_some() => {
                 self.client.output("console", &text).await;
             }
             Record::Stream('@', text) => self.client.output("stdout", &text).await,
-            // A program that has GDB's own terminal.
+            // Output of a program that uses GDB's own terminal.
             Record::Other(text) => self.client.output("stdout", &format!("{text}\n")).await,
             _ => {}
         }
@@ -348,7 +348,7 @@ impl Session {
         }
     }
 
-    /// What was valid at the last stop is so no more.
+    /// Drops all state that was valid only for the last stop.
     pub async fn forget_stop(&mut self) {
         self.frames.forget();
         self.variables.forget();
@@ -379,7 +379,7 @@ impl Session {
                 self.program.exit_code(fields.text("exit-code"));
                 let gone = self.groups.remove(fields.text("id"));
                 let left = self.groups.values().next().copied();
-                // The child that is followed instead of it.
+                // The child that GDB follows instead of its parent.
                 if let (true, Some(pid)) = (gone.is_some() && gone == self.program.pid, left) {
                     self.began(pid).await;
                 }
@@ -397,7 +397,7 @@ impl Session {
         }
     }
 
-    /// The program, or a forked child that GDB was told to follow.
+    /// GDB has the program, or a forked child that it follows.
     async fn group_started(&mut self, id: &str, pid: i32) {
         self.groups.insert(id.into(), pid);
         if self.groups.len() == 1 {
@@ -421,7 +421,7 @@ impl Session {
         self.program_over().await;
     }
 
-    /// The client is told that there is nothing more to debug; once.
+    /// Reports the end of the debuggee to the client, once.
     pub async fn program_over(&mut self) {
         self.state = State::None;
         self.forget_stop().await;

@@ -5,7 +5,7 @@ use super::session::{Answer, Session};
 use super::state::variables::Kind;
 use serde_json::{Value, json};
 
-/// Frames beyond those that a client has asked for, of which it is told that there are some.
+/// The reported total exceeds the frames sent so far by at most this number, to show that there are more.
 const AHEAD: i64 = 20;
 
 impl Session {
@@ -13,12 +13,12 @@ impl Session {
         if self.gdb.is_none() {
             return Ok(json!({"threads": []}));
         }
-        // GDB asks its target for names; while the program runs those of the last stop have to do.
+        // GDB requests names from its target. While the program runs, those of the last stop are used.
         if let Ok(answer) = self.mi("-thread-info").await {
             self.threads.clear();
             for thread in answer.tuples("threads") {
                 let (name, target) = (thread.text("name"), thread.text("target-id"));
-                // "Thread 12.34" is the remote protocol's way to say it.
+                // "Thread 12.34" is the name in the remote protocol.
                 let number = target.rsplit(['.', ' ']).next().unwrap_or(target);
                 let name = match name {
                     "" => target.to_string(),
@@ -35,7 +35,7 @@ impl Session {
         Ok(json!({"threads": threads}))
     }
 
-    /// `--thread T --frame L` of a frame that the client names; the last stop's without one.
+    /// `--thread T --frame L` for a frame of the client, or for the last stop without one.
     pub fn frame(&self, frame: Option<i64>) -> Result<(i64, i64), String> {
         match frame {
             None => Ok((self.thread, 0)),
@@ -46,7 +46,7 @@ impl Session {
         }
     }
 
-    /// Makes a frame GDB's selected one, for commands that know no other.
+    /// Selects a frame in GDB, for commands without a frame argument.
     pub async fn choose_frame(&mut self, frame: Option<i64>) -> Result<(), String> {
         if self.need_rest().is_err() && frame.is_none() {
             return Ok(());
@@ -126,7 +126,7 @@ impl Session {
                 true => &mut arguments,
                 false => &mut locals,
             };
-            // The innermost of the same name comes first.
+            // The innermost variable of a name comes first.
             if !of.contains(&name) {
                 of.push(name);
             }
@@ -146,7 +146,7 @@ impl Session {
             let reference = self.variables.scope(frame, kind);
             let mut one =
                 json!({"name": name, "variablesReference": reference, "expensive": expensive});
-            // "globals" is no hint of the protocol.
+            // "globals" is not a hint of the protocol.
             if hint != "globals" {
                 one["presentationHint"] = hint.into();
             }

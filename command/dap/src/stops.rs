@@ -1,4 +1,4 @@
-//! Stops: why the program rests, told in the protocol's words; and what makes it run.
+//! Stops and their reasons in the protocol's terms, and requests that resume the program.
 
 use super::mi::Gdb;
 use super::mi::parse::Fields;
@@ -8,7 +8,7 @@ use super::session::{Answer, NOT_STOPPED, Session, State};
 use super::state::breakpoints::{Kind, Verdict};
 use serde_json::{Value, json};
 
-/// What GDB calls the stop before an error of a checked heap (`stub/task/src/gdb/signals.rs`).
+/// GDB's name of the stop before an error of a checked heap (`stub/task/src/gdb/signals.rs`).
 const HEAP_ERROR: &str = "EXC_BAD_ACCESS";
 
 impl Session {
@@ -25,17 +25,17 @@ impl Session {
         self.resuming = false;
         self.thread = match fields.number("thread-id") {
             Some(thread) => thread,
-            // GDB was told to be silent about this stop.
+            // GDB has been told to be silent about this stop.
             None => match self.mi("-thread-list-ids").await {
                 Ok(all) => all.number("current-thread-id").unwrap_or(self.thread),
                 Err(_) => self.thread,
             },
         };
         let pausing = std::mem::take(&mut self.pausing);
-        // GDB may have more reasons; what was written and by whom says more than any of them.
+        // GDB may give other reasons, too. A hit with its access and values says more than any of them.
         let hit = self.look_at_data().await;
         if self.gdb.as_ref().is_none_or(Gdb::is_gone) {
-            // It has ended over these questions: there is no stop to tell of, and its end comes next.
+            // GDB has ended during these queries: there is no stop to report, and its end comes next.
             return;
         }
         if let Some(hit) = hit {
@@ -70,7 +70,7 @@ impl Session {
         };
         match told {
             Some((reason, more)) => self.tell_stop(reason, more).await,
-            // Nobody wants to hear of it.
+            // The stop is not to be reported.
             None => {
                 if let Err(why) = self.resume("-exec-continue").await {
                     self.client.output("important", &format!("{why}\n")).await;
@@ -105,7 +105,7 @@ impl Session {
             _ => i64::from_str_radix(fields.text("exit-code"), 8).ok(),
         };
         let code = code.or(self.program.take_exit()).unwrap_or(0);
-        // What it has written comes first.
+        // The program's last output comes first.
         for (kind, text) in self.program.rest_of_output() {
             self.client.output(kind, &text).await;
         }
@@ -114,7 +114,7 @@ impl Session {
         self.program_over().await;
     }
 
-    /// One of several processes has ended; the others rest.
+    /// One of several processes has ended; the others are stopped.
     async fn one_exited(&mut self) {
         self.state = State::Stopped;
         self.resuming = false;
@@ -158,7 +158,7 @@ impl Session {
         })
     }
 
-    /// An error of a checked heap: the server has its words.
+    /// An error of a checked heap, with the server's description.
     async fn at_heap_error(&mut self, fields: &Fields) -> (&'static str, Value) {
         let answer = self.console("monitor ulpf heap-error").await;
         let answer = answer.ok().and_then(|text| {
@@ -193,7 +193,7 @@ impl Session {
         }
     }
 
-    /// One that was set with GDB's own `watch`, or one of ulpf's that is not known any more.
+    /// A watch set with GDB's own `watch`, or one of ulpf that is no longer known.
     fn at_watch(&self, fields: &Fields) -> Option<(&'static str, Value)> {
         let watch = ["wpt", "hw-rwpt", "hw-awpt"]
             .iter()
@@ -217,7 +217,7 @@ impl Session {
 
     // ---- running ----
 
-    /// A command that lets the program run; the client knows.
+    /// Runs a command that resumes the program, at the client's request.
     pub async fn resume(&mut self, command: &str) -> Result<(), String> {
         self.need_rest()?;
         self.resuming = true;
@@ -235,7 +235,7 @@ impl Session {
         Ok(json!({"allThreadsContinued": true}))
     }
 
-    /// Of a number that is none GDB makes what it likes.
+    /// The thread of a request. GDB may do anything for an invalid number, so the number is checked.
     fn known_thread(&self, asked: i64) -> Result<i64, String> {
         match asked {
             ..=0 => Ok(self.thread),
@@ -280,7 +280,7 @@ impl Session {
         Ok(Value::Null)
     }
 
-    /// Where a line's code begins: targets are their addresses' places in the answer.
+    /// Addresses of a line's code. A target is identified by its address's position in the answer.
     pub async fn goto_targets(&mut self, asked: GotoTargets) -> Answer {
         if self.state != State::Stopped {
             return Err(NOT_STOPPED.into());

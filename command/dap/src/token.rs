@@ -1,5 +1,5 @@
-//! What a client of a port has to know before anything is done for it: whoever starts the adapter is told,
-//! and writes it into the IDE's configuration.
+//! The token that a client of a port must give first. The adapter prints it, or reads it from a file. The user
+//! writes it into the IDE's configuration.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use ulpf_host::sys;
 
-/// Characters of a token that somebody has chosen; ours have twice as many.
+/// Minimum length in characters of a token chosen by a user. Generated tokens are twice as long.
 const SHORTEST: usize = 16;
 const LONGEST: u64 = 4096;
 
@@ -15,7 +15,7 @@ const LONGEST: u64 = 4096;
 pub struct Token(String);
 
 impl Token {
-    /// 128 bits that nobody can guess.
+    /// Generates 128 random bits.
     pub fn new() -> Result<Token, String> {
         let mut bytes = [0; 16];
         File::open("/dev/urandom")
@@ -24,7 +24,8 @@ impl Token {
         Ok(Token(ulpf_rsp::to_hex(&bytes)))
     }
 
-    /// The file's, which only its owner may read; a new one, if it is not there. The error is for the user.
+    /// Reads the token of a file that only its owner may read. Creates the file with a new token if it does not exist.
+    /// The error is text for the user.
     pub fn of_file(path: &Path) -> Result<Token, String> {
         let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
         match make(path) {
@@ -57,7 +58,7 @@ impl Token {
         &self.0
     }
 
-    /// Takes the same time wherever the difference is.
+    /// Compares in constant time, whatever the position of a difference.
     pub fn is(&self, given: &str) -> bool {
         let (ours, theirs) = (self.0.as_bytes(), given.as_bytes());
         let differing = ours.iter().zip(theirs).fold(0, |all, (a, b)| all | (a ^ b));
@@ -65,7 +66,7 @@ impl Token {
     }
 }
 
-/// A file that was not there, with a new token.
+/// Creates a new file with a new token.
 fn make(path: &Path) -> io::Result<Result<Token, String>> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);

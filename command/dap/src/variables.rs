@@ -1,4 +1,4 @@
-//! Variables are GDB's variable objects: made when a client looks at them, thrown away when the program runs.
+//! Variables are GDB's variable objects: created when a client reads them, and deleted when the program runs.
 
 use super::mi::parse::{Fields, quote};
 use super::plugin;
@@ -7,10 +7,10 @@ use super::session::{Answer, Session};
 use super::state::variables::{Container, Kind};
 use serde_json::{Value, json};
 
-/// Children that are made at once when a client does not say how many.
+/// Number of children that are created at once if the client gives no number.
 const MOST: i64 = 1000;
 
-/// `x,x` in a watch: another base.
+/// `x,x` in a watch selects another base.
 pub fn format_of(expression: &str) -> (&str, Option<&'static str>) {
     let expression = expression.trim();
     for (suffix, format) in [
@@ -28,7 +28,7 @@ pub fn format_of(expression: &str) -> (&str, Option<&'static str>) {
 }
 
 impl Session {
-    /// A variable object of an expression.
+    /// Creates a variable object for an expression.
     pub async fn object(
         &mut self,
         frame: (i64, i64),
@@ -49,7 +49,7 @@ impl Session {
             .await;
         let mut answer = match created {
             Ok(answer) => answer,
-            // It does not say why; evaluation does.
+            // GDB gives no reason here; an evaluation does.
             Err(why) => {
                 let again = self
                     .mi(&format!(
@@ -79,7 +79,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// A variable object as a variable of the protocol.
+    /// Converts a variable object to a variable of the protocol.
     pub fn variable(&mut self, name: &str, object: &Fields, frame: (i64, i64)) -> Value {
         let children = object.number("numchild").unwrap_or(0);
         let dynamic = object.text("dynamic") == "1";
@@ -149,7 +149,7 @@ impl Session {
             }
             Container::Object(object, frame) => {
                 let count = if count > 0 { count } else { MOST };
-                // GDB makes all children ahead of the wanted ones; of a large array a part is better.
+                // GDB creates all children before the wanted ones, so for a large array a part is faster.
                 if start > MOST
                     && let Some(part) = self.part(&object, frame, start, count).await
                 {
@@ -216,7 +216,7 @@ impl Session {
         Some(part.text("name").to_string())
     }
 
-    /// (name, expression)
+    /// Pairs of name and expression.
     async fn names(
         &mut self,
         frame: (i64, i64),
@@ -234,7 +234,7 @@ impl Session {
             Kind::Registers => {
                 let answer = self.mi("-data-list-register-names").await?;
                 let names = answer.list("register-names").iter();
-                // Parts of others (al, ax, k0 …) are not shown.
+                // Parts of other registers (al, ax, k0 …) are not shown.
                 names
                     .map(|n| n.text().to_string())
                     .filter(|n| whole_register(n))
@@ -244,7 +244,7 @@ impl Session {
         })
     }
 
-    /// Children of an object; those of C++'s `public`, `private`, `protected` as if they were its own.
+    /// Children of an object. Children of C++'s `public`, `private` and `protected` are listed as its own.
     async fn children(
         &mut self,
         object: &str,
@@ -290,7 +290,7 @@ impl Session {
         Ok(answer.text("has_more") == "1")
     }
 
-    /// The object of a container's child by its name, and its frame (as the client numbers it).
+    /// The object of a container's child with this name, and its frame (in the client's numbering).
     pub async fn child(
         &mut self,
         reference: i64,
@@ -331,7 +331,7 @@ impl Session {
         self.value_of(&object, frame, asked.format.hex).await
     }
 
-    /// What an object is now.
+    /// The present value of an object.
     pub async fn value_of(&mut self, object: &str, frame: (i64, i64), hex: bool) -> Answer {
         let name = quote(object);
         if hex {
@@ -358,7 +358,7 @@ impl Session {
     }
 }
 
-/// A child's name; elements of arrays as they are written.
+/// A child's name; for an array element in the form `[N]`.
 fn child_name(child: &Fields, parent: &str) -> String {
     let name = child.text("exp");
     match name.bytes().all(|b| b.is_ascii_digit()) && !name.is_empty() && !parent.is_empty() {

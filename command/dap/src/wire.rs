@@ -1,16 +1,16 @@
 //! The protocol's frames: `Content-Length: N`, an empty line, N bytes of JSON.
 //!
-//! Whatever is wrong with what comes in is told to the client, and reading goes on behind it.
+//! Malformed input is reported to the client, and reading continues after it.
 
 use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-/// Longer messages are left out; ten thousand data breakpoints have some two megabytes.
+/// Longer messages are skipped. Ten thousand data breakpoints take about two megabytes.
 pub const LONGEST: usize = 256 << 20;
-/// The same for who has not given the token: a launch configuration has a few kilobytes.
+/// The same limit for a client that has not given the token; a launch configuration has a few kilobytes.
 pub const STRANGERS_LONGEST: usize = 1 << 20;
-/// What a line of a header can have at most.
+/// Limit of a header line, in bytes.
 const HEADER: u64 = 8 << 10;
 
 pub struct Reader<R> {
@@ -22,7 +22,7 @@ impl<R: AsyncBufRead + Unpin> Reader<R> {
         Reader { source }
     }
 
-    /// The next message, or what is wrong with it; `None`: the client has gone.
+    /// The next message, or an error in it; `None` if the client has disconnected.
     pub async fn next(&mut self, longest: usize) -> Option<Result<Value, String>> {
         let length = match self.header().await? {
             Ok(length) => length,
@@ -49,7 +49,7 @@ impl<R: AsyncBufRead + Unpin> Reader<R> {
         Some(serde_json::from_slice(&body).map_err(|e| format!("this is no JSON: {e}")))
     }
 
-    /// The length that a header gives.
+    /// Reads the length from a header.
     async fn header(&mut self) -> Option<Result<usize, String>> {
         let (mut length, mut wrong) = (None, None);
         loop {
@@ -66,7 +66,7 @@ impl<R: AsyncBufRead + Unpin> Reader<R> {
             let text = text.trim_end_matches(['\r', '\n']);
             if text.is_empty() {
                 match (length, wrong.take()) {
-                    // Where a header is found, reading can go on, whatever stood before.
+                    // After any garbage, reading can continue at a valid header.
                     (Some(length), _) => return Some(Ok(length)),
                     (None, Some(why)) => return Some(Err(why)),
                     (None, None) => continue,
@@ -77,14 +77,14 @@ impl<R: AsyncBufRead + Unpin> Reader<R> {
                 Some(Err(value)) => {
                     wrong = Some(format!("Content-Length: {value} is no length of a message"));
                 }
-                // Content-Type, say.
+                // Content-Type, for example.
                 None if text.contains(": ") && !text.contains('{') => {}
                 None => {
                     let start: String = text.chars().take(40).collect();
                     wrong = Some(format!(
                         "a message begins with \"Content-Length: N\" and an empty line, not with \"{start}\""
                     ));
-                    // Without a line's end it is no header, and nobody knows when one comes.
+                    // Text without a line end is not a header, and the end may never come.
                     if length.is_none() && text.starts_with('{') {
                         return wrong.map(Err);
                     }
@@ -101,7 +101,7 @@ fn content_length(line: &str) -> Option<Result<usize, String>> {
     Some(value.parse().map_err(|_| value.chars().take(40).collect()))
 }
 
-/// Writes what it is given until the client has gone.
+/// Writes messages until the client disconnects.
 pub async fn write(mut out: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<Value>) {
     while let Some(message) = messages.recv().await {
         let body = message.to_string();
@@ -112,11 +112,11 @@ pub async fn write(mut out: impl AsyncWrite + Unpin, mut messages: mpsc::Receive
     }
 }
 
-/// What `bytes` have of whole characters goes to the text; the rest stays for the next ones.
+/// Moves complete characters from `bytes` to the text. An incomplete one stays for the next call.
 pub fn take_text(bytes: &mut Vec<u8>) -> String {
     let whole = match std::str::from_utf8(bytes) {
         Ok(_) => bytes.len(),
-        // Cut at its end (what is wrong in the middle stays wrong).
+        // A character is incomplete at the end. (Invalid bytes in the middle are replaced.)
         Err(e) if e.error_len().is_none() => e.valid_up_to(),
         Err(_) => bytes.len(),
     };
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(all(&twice), [Ok(json!({"a": 1})), Ok(json!({"a": 1}))]);
     }
 
-    /// What is wrong is told, and the good one behind it is found.
+    /// Errors are reported, and the valid message after them is found.
     #[test]
     fn garbage() {
         for bad in [

@@ -1,5 +1,5 @@
-//! What is known of a program that is gone: what its watches have counted and logged. Its area stays mapped until
-//! another program begins, and is asked with the commands that its stub would have answered.
+//! Answers about a program that has ended: the counters and the log of its watches. Its shared area stays mapped until
+//! another program begins. The server reads it to answer the commands that the stub would have answered.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -9,7 +9,7 @@ use ulpf_lib::command::{Command, looks};
 use ulpf_lib::ring::listed;
 use ulpf_lib::watch::WatchKind;
 
-/// The answer to `monitor COMMANDS`; `None`: one of them needs a program.
+/// The answer to `monitor COMMANDS`, or `None` if one of them needs a running program.
 pub fn answer(area: &SharedArea, commands: &str) -> Option<String> {
     let mut out = String::new();
     for line in commands.split([';', '\n']).filter(|l| !l.trim().is_empty()) {
@@ -45,7 +45,7 @@ fn stats(area: &SharedArea, out: &mut String) {
             1 => WatchKind::Write,
             2 => WatchKind::Read,
             3 => WatchKind::Access,
-            // (Whatever the program may have written there.)
+            // (The program may have written any value there.)
             _ => continue,
         };
         let (start, len) = (entry.start.load(Relaxed), entry.len.load(Relaxed));
@@ -127,7 +127,7 @@ mod tests {
         );
         assert!(lines[1].starts_with(r#"{"reaches_back":"#), "{}", lines[1]);
         assert!(lines[2].contains(r#""last":[]"#), "{}", lines[2]);
-        // What needs the program.
+        // Commands that need the program.
         for command in [
             "ulpf about",
             "ulpf watch 0x4040 8 w",

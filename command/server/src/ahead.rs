@@ -1,38 +1,39 @@
-//! What the debugger asks at every stop, answered in advance. GDB asks the same at one stop as at the one before:
-//! the values of its watches, the list of threads. So the stub is told what that was, answers it at the next stop
-//! without being asked (`stub/task/src/gdb/ahead.rs`), and the debugger has its answers from here.
+//! Answers in advance the questions that the debugger asks at every stop. GDB asks the same at each stop: the values of
+//! its watches, the list of threads. So the relay sends the stub the list of questions of the last stop. The stub
+//! answers them at the next stop unasked (`stub/task/src/gdb/ahead.rs`), and the relay serves the debugger from these
+//! answers.
 //!
 //! ```text
 //!   relay ─▶ stub   vUlpfAhead;m601040,8;qXfer:threads:read::0,1000     before a resume, if the list has changed
 //!   stub ─▶ relay   T05watch:601040;…                                   the stop reply, as ever
 //!   stub ─▶ relay   %UlpfAhead:0;10:2a00000000000000;…                  number of the first question; lengths, answers
 //! ```
-//! The stub answers only what cannot change while the program rests. It holds until the debugger says anything that
-//! is no question: then all is forgotten.
+//! The stub answers only questions whose answers cannot change while the program is stopped. The answers hold until the
+//! debugger sends a packet that is not a query; then all are forgotten.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 
-/// More questions than a debugger with thousands of watches has at a stop.
+/// Limit of questions: more than a debugger with thousands of watches asks at a stop.
 const MOST: usize = 8192;
-/// Bytes of the list; it goes to the stub in one packet.
+/// Limit of the list in bytes. It goes to the stub in one packet.
 const LONGEST: usize = 48 << 10;
-/// Memory beyond this is asked for by somebody who looks around.
+/// Longest memory read that is answered in advance, in bytes. A longer read comes from a user browsing memory.
 const MOST_MEMORY: u64 = 256;
 
 pub const ANSWERS: &[u8] = b"UlpfAhead:";
 
 #[derive(Default)]
 pub struct Ahead {
-    /// What has been asked since the last stop, in that order.
+    /// Questions since the last stop, in the order in which they were asked.
     asked: Vec<Box<[u8]>>,
-    /// Bytes of these as a list.
+    /// Length of `asked` as a list, in bytes.
     length: usize,
-    /// What the stub answers at a stop.
+    /// The questions that the stub answers at each stop.
     told: Vec<Box<[u8]>>,
-    /// What is known of each question at this stop.
+    /// The state of each question at this stop.
     known: HashMap<Box<[u8]>, Known>,
-    /// The program has stopped, and nothing has been said to the stub since but questions: its answers hold.
+    /// The program has stopped, and since then the stub has received queries only: its answers hold.
     holds: bool,
 }
 
@@ -42,7 +43,7 @@ struct Known {
     answer: Option<Box<[u8]>>,
 }
 
-/// Is this worth an answer in advance?
+/// Whether this question is worth an answer in advance.
 fn is_regular(packet: &[u8]) -> bool {
     if let Some(length) = packet.strip_prefix(b"qXfer:threads:read::0,") {
         return ulpf_rsp::hex_number(length).is_some();
@@ -55,7 +56,8 @@ fn is_regular(packet: &[u8]) -> bool {
     start.is_some() && length.is_some_and(|n| n <= MOST_MEMORY) && numbers.next().is_none()
 }
 
-/// Does this leave everything as it is? Breakpoints and watches come into force at a resume, and are not seen in memory.
+/// Whether this packet leaves all answers valid. Breakpoints and watches take effect at a resume and do not show in
+/// memory.
 fn changes_nothing(packet: &[u8]) -> bool {
     match packet {
         [b'm' | b'x' | b'g' | b'p' | b'H' | b'T' | b'Z' | b'z', ..] | b"qC" => true,
@@ -67,7 +69,7 @@ fn changes_nothing(packet: &[u8]) -> bool {
 }
 
 impl Ahead {
-    /// The answer, if the stub has given it.
+    /// The stub's answer to this question, if it has given one in advance.
     pub fn answer(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         let known = self.known.get_mut(packet)?;
         let answer = known.answer.as_ref()?.to_vec();
@@ -77,10 +79,10 @@ impl Ahead {
         Some(answer)
     }
 
-    /// The stub has answered a packet that it was asked.
+    /// Notes that the stub has answered this packet on request.
     pub fn was_asked(&mut self, packet: &[u8], reply: &[u8]) {
         let answered = !reply.is_empty() && reply[0] != b'E';
-        // What is known has an end, whatever is asked.
+        // The table is bounded, whatever the debugger asks.
         let room = self.known.len() < 2 * MOST;
         if self.holds && room && answered && is_regular(packet) {
             let known = self.known.entry(packet.into()).or_default();
@@ -97,21 +99,21 @@ impl Ahead {
         }
     }
 
-    /// This is about to be sent to the stub.
+    /// Call before this packet is sent to the stub.
     pub fn sending(&mut self, packet: &[u8]) {
         if !changes_nothing(packet) {
             self.forget();
         }
     }
 
-    /// Nothing that is known holds any more.
+    /// Drops all answers.
     pub fn forget(&mut self) {
         self.holds = false;
-        // What has been asked will be asked again.
+        // Questions of this stop will be asked again.
         self.known.clear();
     }
 
-    /// The stub has reported a stop; its answers follow.
+    /// The stub has reported a stop. Its answers in advance follow.
     pub fn stopped(&mut self) {
         self.holds = true;
         self.known.clear();
@@ -119,7 +121,8 @@ impl Ahead {
         self.length = 0;
     }
 
-    /// The program is about to run: what the stub has to be told first, if anything.
+    /// The program is about to run. Returns the packet that the stub needs first: the list of questions, if it has
+    /// changed.
     pub fn resuming(&mut self) -> Option<Vec<u8>> {
         self.forget();
         if self.told == self.asked {
@@ -129,7 +132,8 @@ impl Ahead {
         Some([b"vUlpfAhead;", &self.told.join(&b';')[..]].concat())
     }
 
-    /// Answers of the stub, behind [`ANSWERS`]. What makes no sense is passed over: the debugger asks then.
+    /// Takes the stub's answers (the text after [`ANSWERS`]). Malformed answers are skipped: the debugger's question
+    /// then goes to the stub.
     pub fn answers(&mut self, text: &[u8]) {
         if self.holds {
             let _ = self.take(text);
@@ -159,7 +163,7 @@ impl Ahead {
 mod tests {
     use super::*;
 
-    /// At a stop at which these have been asked, and the program has gone on and stopped again.
+    /// State after one stop at which these questions were asked, a resume, and a second stop.
     fn told(questions: &[&[u8]]) -> Ahead {
         let mut a = Ahead::default();
         a.stopped();
@@ -209,7 +213,7 @@ mod tests {
             a.answers(b"0;8:2a000000");
             a.sending(packet);
             assert_eq!(a.answer(b"m10,4"), None, "{packet:?}");
-            // What was on its way is older.
+            // Answers on their way were made before the packet.
             a.answers(b"0;8:2a000000");
             assert_eq!(a.answer(b"m10,4"), None, "{packet:?}");
         }

@@ -1,5 +1,5 @@
-//! Makes the changes that others have asked for ([`super::changes`]), while their program rests, and lists its
-//! watches.
+//! Makes the changes that other clients have requested ([`super::changes`]) while their program is stopped, and lists
+//! its watches.
 #![forbid(unsafe_code)]
 
 use super::changes::{Change, What};
@@ -19,13 +19,14 @@ use ulpf_session::words::kind_of;
 const SOON: &str = "from when the program goes on";
 
 impl Server {
-    /// A change is asked for while `interrupting` (a stop is on its way to the debugger) or not.
+    /// Queues a requested change and makes it, if possible. `interrupting`: a stop is already on its way to the
+    /// debugger.
     pub async fn asked(&mut self, change: Change, interrupting: bool) {
         self.changes.waiting.push(change);
         self.make_changes(interrupting).await;
     }
 
-    /// Makes the changes that can be made, and asks running programs for a rest, where they have none.
+    /// Makes the changes that can be made now. Halts a running program that has changes waiting.
     pub async fn make_changes(&mut self, interrupting: bool) {
         for change in std::mem::take(&mut self.changes.waiting) {
             let Some(target) = self.targets.iter_mut().find(|t| t.pid == change.pid) else {
@@ -51,7 +52,9 @@ impl Server {
 }
 
 impl Target {
-    /// The error is a sentence for the user.
+    /// # Errors
+    ///
+    /// A sentence for the user.
     async fn change(&mut self, what: What) -> Result<String, String> {
         let (command, number) = match &what {
             What::Arm(spec, commands) => return self.arm(spec, commands).await,
@@ -65,7 +68,7 @@ impl Target {
             What::Ask(Ask::Delete(n)) => (Command::Unwatch(self.ours(*n)?), *n),
             What::Ask(Ask::List | Ask::Add(_)) => return Err("a list changes nothing".into()),
         };
-        // (`unwatch` says what it has taken away.)
+        // (The answer to `unwatch` contains the removed watch.)
         let id = self.outcome(&command).await?;
         let id = id.unwrap_or((number as u32).saturating_sub(1));
         match what {
@@ -79,7 +82,7 @@ impl Target {
         Ok(json!({"watch": id + 1}).to_string())
     }
 
-    /// Arms all places, or none: half a watch would miss silently.
+    /// Arms all places or none: half a watch would miss accesses silently.
     async fn arm(&mut self, spec: &str, commands: &[Command]) -> Result<String, String> {
         let mut ids = Vec::with_capacity(commands.len());
         for command in commands {
@@ -98,7 +101,7 @@ impl Target {
         }
         for id in &ids {
             self.changed.specs.insert(*id, spec.to_string());
-            // A number may come back that was given up since the program ran.
+            // The stub may reuse a number that was freed since the program last ran.
             self.changed.leaving.remove(id);
             self.changed.coming.insert(*id);
         }
@@ -106,7 +109,7 @@ impl Target {
         Ok(json!({"watch": first + 1}).to_string())
     }
 
-    /// Tells the stub; the number of the watch, if its answer has one.
+    /// Sends the command to the stub. Returns the number of the watch, if the answer contains one.
     async fn outcome(&mut self, command: &Command) -> Result<Option<u32>, String> {
         let said = self.told(command).await?;
         let line = said.lines().rfind(|l| l.starts_with('{'));
@@ -135,7 +138,7 @@ impl Target {
         }
     }
 
-    /// The stub's number of a watch that may be changed from here.
+    /// The stub's number of a watch, if other clients may change it.
     fn ours(&self, number: usize) -> Result<u32, String> {
         let id = number.wrapping_sub(1) as u32;
         let line = self.shared().watch_table().get(id as usize);
@@ -152,10 +155,10 @@ impl Target {
         Ok(id)
     }
 
-    /// The watches that may be changed from here.
+    /// Lists the watches that other clients may change.
     fn list(&mut self) -> String {
         let shared = self.shared().clone();
-        // Several stretches may be reported as one watch (the heap).
+        // Several ranges may be reported as one watch (the heap).
         let mut all: BTreeMap<u32, Entry> = BTreeMap::new();
         for (id, line) in shared.watch_table().iter().enumerate() {
             let what = line.what.load(Acquire);

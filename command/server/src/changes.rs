@@ -1,6 +1,6 @@
-//! What others ask of the programs that we serve, over the control socket ([`ulpf_session::control_socket`]):
-//! `ulpf top` adds watches, switches them off and on, takes them away, while a debugger has its own conversation with
-//! the same stubs. Here a change is prepared; `apply` makes it.
+//! Changes that other clients request over the control socket ([`ulpf_session::control_socket`]). `ulpf top` adds
+//! watches, switches them off and on, and removes them, while a debugger talks to the same stubs. This module prepares
+//! a change; `apply` makes it.
 //!
 //! ```text
 //!   control socket ─▶ a task for each program: names resolved ─▶ Change ─▶ Server, when that program rests:
@@ -9,9 +9,9 @@
 //!             it is being stepped, or a stop has    at the next rest
 //!             been asked for already
 //! ```
-//! A stub speaks with one at a time: a change is made only while nothing of the debugger's is under way,
-//! so no answer can reach the wrong one, and a stop that is the debugger's business reaches it. Watches in
-//! the debugger's own table are its own to change: it takes them away and puts them back as it likes.
+//! A stub serves one client at a time, so a change waits until no request of the debugger is in progress. Thus no
+//! answer reaches the wrong client, and the debugger receives every stop that concerns it. Other clients may not change
+//! watches of the debugger's own table, because it removes and re-inserts them as it likes.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -23,7 +23,7 @@ use ulpf_session::control_socket::{Ask, refusal};
 use ulpf_session::memory::ProcessMemory;
 use ulpf_symbols::{Program, Spec, Watched};
 
-/// A change that lacks nothing but a rest of its program.
+/// A prepared change: it waits only until its program is stopped.
 pub struct Change {
     pub pid: i32,
     pub what: What,
@@ -32,24 +32,24 @@ pub struct Change {
 
 pub enum What {
     Ask(Ask),
-    /// The words of the user, and what the stub is told: a command for each place.
+    /// The user's text, and the stub's commands for it: one for each place.
     Arm(String, Vec<Command>),
 }
 
 pub struct Changes {
-    /// Given to the programs' tasks.
+    /// Cloned into the task of each program.
     sender: mpsc::Sender<Change>,
     asked: mpsc::Receiver<Change>,
-    /// They wait for their programs to rest.
+    /// Changes whose programs are not stopped yet.
     pub waiting: Vec<Change>,
 }
 
-/// What has been changed from outside in one stub. Gone with that.
+/// Changes from outside in one stub. Dropped with the stub.
 #[derive(Default)]
 pub struct Changed {
-    /// The users' words, by the stub's numbers.
+    /// The users' texts, by the stub's number of the watch.
     pub specs: HashMap<u32, String>,
-    /// In force, or not any more, from when the program goes on.
+    /// Watches that become active (`coming`) or inactive (`leaving`) when the program resumes.
     pub coming: HashSet<u32>,
     pub leaving: HashSet<u32>,
 }
@@ -66,7 +66,7 @@ impl Default for Changes {
 }
 
 impl Changes {
-    /// From now on others may ask about process `pid`.
+    /// From now on other clients may send requests for process `pid`.
     pub fn accept(&self, pid: i32) {
         let mut requests = serve::open(pid);
         let sender = self.sender.clone();
@@ -81,17 +81,17 @@ impl Changes {
         });
     }
 
-    /// Safe to cancel.
+    /// Cancel-safe.
     pub async fn next(&mut self) -> Change {
         match self.asked.recv().await {
             Some(change) => change,
-            // We have a sender ourselves.
+            // Never happens: `self.sender` keeps the channel open.
             None => std::future::pending().await,
         }
     }
 }
 
-/// Everything that needs no rest of the program: debug information can take its time.
+/// Does all work that does not need a stopped program. Reading debug information can take long.
 async fn prepare(pid: i32, asked: Asked) -> Option<Change> {
     let what = match asked.ask {
         Ask::Add(text) => {
@@ -114,8 +114,8 @@ async fn prepare(pid: i32, asked: Asked) -> Option<Change> {
     })
 }
 
-/// How the stub is told to watch this. Its hits are logged and stop nobody: who would hear of a stop has
-/// not asked for it.
+/// The stub's commands for this watch. Hits are logged and never stop the program, since the debugger did not ask for a
+/// stop.
 fn resolve(pid: i32, text: &str) -> Result<Vec<Command>, String> {
     let spec = Spec::parse(text).map_err(|p| p.to_string())?;
     let io = |e: std::io::Error| format!("the program cannot be read: {e}");

@@ -1,4 +1,4 @@
-//! What the server knows of a program whose heap is checked (`heap` asks and tells).
+//! The server's state for a program with a checked heap (`heap` asks the stub and reports).
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use ulpf_heap::sums::Sums;
 use ulpf_lib::ring::found::{Report, Wrong};
 use ulpf_symbols::Program;
 
-/// What is known of a program whose heap is checked, or asked about.
+/// State of a program whose heap is checked or has been queried.
 #[derive(Default)]
 pub struct Checked {
     pub options: Arc<HeapOptions>,
     pub program: Option<Program>,
     pub sums: Sums,
-    /// What there is at the end has been told.
+    /// The final report has been given.
     pub ended: bool,
-    /// The error that it has stopped for last, as `heap-error` is answered.
+    /// The error of the last stop, in the form in which `heap-error` answers.
     pub last: Option<String>,
 }
 
@@ -29,9 +29,9 @@ impl Checked {
         }
     }
 
-    /// Is it suppressed?
+    /// Whether a suppression matches this report.
     pub fn hides(&mut self, report: &Report) -> bool {
-        // (The program may have written anything there.)
+        // (The program may have written any value there.)
         let wrong = Wrong::of(report.wrong.load(Relaxed));
         let suppressions = &self.options.suppressions;
         wrong
@@ -42,10 +42,10 @@ impl Checked {
             })
     }
 
-    /// The program as it is now.
+    /// The program with its present mappings.
     pub fn program(&mut self, pid: i32) -> &Program {
         let program = self.program.get_or_insert_default();
-        // What it had before is better than nothing.
+        // On failure the earlier mappings are better than none.
         let _ = program.refresh_from_process(pid);
         program
     }

@@ -1,4 +1,4 @@
-//! The connected debugger: framing, acknowledgements, and nothing about what packets mean.
+//! The connected debugger: framing and acknowledgements. The meaning of packets is not known here.
 #![forbid(unsafe_code)]
 
 use super::packets::{PACKET_LIMIT, TOO_LONG};
@@ -10,7 +10,7 @@ use ulpf_listen::{Connection, Reader, Writer};
 use ulpf_rsp::{Decoder, Event};
 use ulpf_say::message;
 
-/// What the debugger wants.
+/// One input from the debugger.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     Packet(Vec<u8>),
@@ -19,10 +19,10 @@ pub enum Input {
     Gone,
 }
 
-/// Bytes of packets that may wait while one is being served.
+/// Limit in bytes for packets that wait while another packet is served.
 const QUEUE_LIMIT: usize = 1 << 20;
 
-/// What a packet takes in the queue.
+/// Bytes that a packet counts in the queue.
 fn weight(packet: &[u8]) -> usize {
     packet.len() + size_of::<Input>()
 }
@@ -32,14 +32,14 @@ pub struct Client {
     writer: Writer,
     decoder: Decoder,
     queue: VecDeque<Input>,
-    /// How many in the queue are no packets, and what those weigh that are.
+    /// `urgent`: number of queued inputs that are not packets. `queued`: weight of the queued packets.
     urgent: usize,
     queued: usize,
-    /// The debugger has asked to do without acknowledgements.
+    /// The debugger has switched acknowledgements off.
     no_ack: bool,
     /// The last packet that we sent, until it is acknowledged.
     unacked: Option<Vec<u8>>,
-    /// What is still to be written, in order; and whether something that was written is still to be flushed.
+    /// `owed`: bytes still to be written, in order. `flushes`: written bytes still need a flush.
     owed: Vec<u8>,
     flushes: bool,
     debug: bool,
@@ -67,12 +67,12 @@ impl Client {
         self.unacked = None;
     }
 
-    /// Says on stderr what passes between both, or no longer.
+    /// Switches the protocol trace on stderr on or off.
     pub fn set_debug(&mut self, on: bool) {
         self.debug = on;
     }
 
-    /// The next thing from the debugger. Safe to cancel.
+    /// The next input from the debugger. Cancel-safe.
     pub async fn next(&mut self) -> Input {
         loop {
             if let Some(input) = self.queue.pop_front() {
@@ -84,8 +84,8 @@ impl Client {
         }
     }
 
-    /// The next interrupt request or the end; packets stay in line for [`Client::next`]. For use while
-    /// a request is being served. Safe to cancel.
+    /// The next interrupt request or the end of the connection; packets stay queued for [`Client::next`]. For use while
+    /// a request is being served. Cancel-safe.
     pub async fn next_urgent(&mut self) -> Input {
         loop {
             if self.urgent > 0
@@ -115,9 +115,9 @@ impl Client {
         input
     }
 
-    /// Reads once and decodes. False: the connection has ended.
+    /// Reads once and decodes. Returns false if the connection has ended.
     ///
-    /// Safe to cancel: between the read and the moment at which all that was read is in line, nothing is waited for.
+    /// Cancel-safe: there is no await between the read and the queuing of all that was read.
     async fn fill(&mut self) -> bool {
         if self.pay().await.is_err() {
             return false;
@@ -148,7 +148,7 @@ impl Client {
                 self.queue.push_back(Input::Packet(p));
             }
             Event::Interrupt => {
-                // Two in a row ask for the same.
+                // A second interrupt in a row adds nothing.
                 if self.queue.back() != Some(&Input::Interrupt) {
                     self.urgent += 1;
                     self.queue.push_back(Input::Interrupt);
@@ -177,14 +177,14 @@ impl Client {
         }
     }
 
-    /// An acknowledgement, if they are used.
+    /// Queues an acknowledgement, if they are in use.
     fn owe_ack(&mut self, ack: &[u8]) {
         if !self.no_ack {
             self.owed.extend_from_slice(ack);
         }
     }
 
-    /// Writes what is owed. Safe to cancel.
+    /// Writes the bytes of `owed`. Cancel-safe.
     async fn pay(&mut self) -> io::Result<()> {
         if self.owed.is_empty() && !self.flushes {
             return Ok(());
@@ -202,10 +202,10 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a packet. An error means the debugger has gone; the next read will say so as well.
+    /// Sends a packet. On an error the debugger has gone; the next read reports that, too.
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
         let frame = match payload.strip_prefix(b"E.") {
-            // The debugger prints it as it is.
+            // The debugger prints the text unchanged.
             Some(why) => {
                 ulpf_rsp::frame(format!("E.{}", lines(&String::from_utf8_lossy(why))).as_bytes())
             }
@@ -216,7 +216,7 @@ impl Client {
         done
     }
 
-    /// A packet is kept until it is acknowledged.
+    /// Keeps a packet until it is acknowledged.
     fn sent(&mut self, frame: Vec<u8>) {
         if !self.no_ack {
             self.unacked = Some(frame);
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A client, and the debugger's end of its connection, which takes so many bytes before they are read.
+    /// A client, and the debugger's end of its connection. `room`: how many bytes it takes before they are read.
     fn connected(room: usize) -> (Client, tokio::io::DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(room);
         let (reader, writer) = tokio::io::split(theirs);
@@ -253,7 +253,7 @@ mod tests {
         (Client::new(connection, false), ours)
     }
 
-    /// Whoever stops waiting loses nothing, not even while an acknowledgement cannot be written.
+    /// A cancelled wait loses nothing, not even while an acknowledgement cannot be written.
     #[tokio::test]
     async fn waiting_may_be_cancelled() {
         let (mut client, mut ours) = connected(1);
@@ -267,7 +267,7 @@ mod tests {
         });
         let mut taken = Vec::new();
         while taken.len() < 2 {
-            // Asked once, and not again.
+            // Polled once only.
             if let Some(input) = std::future::poll_fn(|context| {
                 let mut next = std::pin::pin!(client.next());
                 std::task::Poll::Ready(match next.as_mut().poll(context) {
@@ -289,7 +289,7 @@ mod tests {
         debugger.await.unwrap();
     }
 
-    /// Packets that nobody has time for wait in the debugger's socket, empty ones as well.
+    /// Packets that are not served yet wait in the debugger's socket, empty ones as well.
     #[tokio::test]
     async fn what_waits_is_bounded() {
         for flood in [&b"$#00"[..], b"\x03", b"$#00\x03"] {

@@ -1,5 +1,4 @@
-//! What the server for programs of this machine and the one of the bridge share: their address, who has the
-//! terminal, how they end.
+//! Shared by the server for programs of this machine and the server of the bridge: address, terminal, exit.
 #![forbid(unsafe_code)]
 
 use super::options::Options;
@@ -15,12 +14,12 @@ pub enum Outcome {
     Closed,
     /// The server is done, with this exit status.
     Quit(i32),
-    /// We were told to leave by a signal.
+    /// A signal told the server to exit.
     Signalled(i32),
 }
 
 impl Outcome {
-    /// The process's; it does not come back if a signal is to end it.
+    /// The exit status. Does not return if a signal is to end the process.
     pub fn status(self) -> i32 {
         match self {
             Outcome::Signalled(signal) => sys::die_by(signal),
@@ -30,17 +29,21 @@ impl Outcome {
     }
 }
 
-/// Who has the terminal, when there is one.
+/// The owner of the terminal, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Terminal {
-    /// The program, from its start to the end of the server; gdbserver's way.
+    /// The program, from its start to the end of the server, as with gdbserver.
     Program,
-    /// The debugger (see `foreground::share_with`), except while the program runs. The server says nothing
-    /// then, because the debugger does.
+    /// The debugger (see `foreground::share_with`), except while the program runs. The server then prints no messages,
+    /// because the debugger does.
     Shared,
 }
 
-/// The place that the options name. The error is text for the user.
+/// Binds the address of the options.
+///
+/// # Errors
+///
+/// Text for the user.
 pub async fn bind(options: &Options) -> Result<Listener, String> {
     let rules = Rules {
         name: "ulpf server",
@@ -60,12 +63,12 @@ pub async fn bind(options: &Options) -> Result<Listener, String> {
     Ok(listener)
 }
 
-/// Files are for debuggers of this machine, unless the user says otherwise.
+/// Whether vFile is served. By default only debuggers of this machine may read files; the user may allow others.
 pub fn serves_files(options: &Options, listener: &Listener) -> bool {
     options.allow_files || listener.beyond_this_machine().is_none()
 }
 
-/// Says why a program could not be started, in gdbserver's words.
+/// Prints why a program could not be started, in gdbserver's words.
 pub fn report(error: &StartError, prefix: &str) {
     if let StartError::ExitedEarly {
         exec_error: Some(ExecError { program, source }),
@@ -80,7 +83,7 @@ pub fn report(error: &StartError, prefix: &str) {
     message!("{prefix}{error}");
 }
 
-/// A stub that may be our child is taken note of when it has ended.
+/// Reaps a stub that may be our child when it has ended.
 pub fn reap_later(stub: i32) {
     if stub > 0 && tokio::runtime::Handle::try_current().is_ok() {
         tokio::spawn(async move {

@@ -1,6 +1,6 @@
-//! `monitor ulpf filter NAME …`: a filter in the user's terms for one of the debugger's own watches. Names
-//! need debug information, which the stub has not; it gets addresses and bytecode. `monitor ulpf filter ID of NAME …` is
-//! the same for the watch with that number: one that follows pointers may be nowhere now.
+//! `monitor ulpf filter NAME …`: a filter in the user's terms for one of the debugger's own watches. Names need debug
+//! information, which the stub does not have; it receives addresses and bytecode. `monitor ulpf filter ID of NAME …`
+//! sets the filter of the watch with that number. A watch that follows pointers may have no address at the moment.
 
 use ulpf_lib::command::{Command, FilterOf};
 use ulpf_lib::{TargetAddr, WatchRange};
@@ -9,7 +9,7 @@ use ulpf_symbols::{Program, Spec, Watched};
 
 const COMMAND: &str = "ulpf filter ";
 
-/// Does this command name a variable? (A number and `at ADDRESS` are the stub's business.)
+/// The filter's text, if this command names a variable. (The stub serves a number and `at ADDRESS` itself.)
 pub fn names_a_variable(command: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(command).ok()?.trim();
     let spec = text.strip_prefix(COMMAND)?.trim_start();
@@ -19,7 +19,7 @@ pub fn names_a_variable(command: &[u8]) -> Option<String> {
     (!numbered && !text.contains(';')).then(|| spec.to_string())
 }
 
-/// The number before `of`, and what stands behind it.
+/// Splits `NUMBER of REST` into the number and the rest.
 fn by_number(spec: &str) -> Option<(u32, &str)> {
     let (number, rest) = spec.split_once(char::is_whitespace)?;
     let rest = rest.trim_start().strip_prefix("of")?;
@@ -27,7 +27,11 @@ fn by_number(spec: &str) -> Option<(u32, &str)> {
     (name.len() < rest.len()).then_some((number.parse().ok()?, name))
 }
 
-/// The same as the stub takes it, for each place, or what is wrong with it.
+/// The stub's commands for this filter, one for each place.
+///
+/// # Errors
+///
+/// A description of the error in the text, for the user.
 pub fn translate(pid: i32, spec: &str) -> Result<Vec<Command>, String> {
     let (number, spec) = match by_number(spec) {
         Some((number, rest)) => (Some(number), rest),
@@ -39,7 +43,7 @@ pub fn translate(pid: i32, spec: &str) -> Result<Vec<Command>, String> {
     let memory = ProcessMemory::of(pid, None).map_err(io)?;
     if let Some(number) = number {
         let found = program.resolve_path(&spec, &memory);
-        // (The places of a watch are alike, and so are their filters.)
+        // (All places of a watch are alike, so one filter fits all.)
         let like = found.map_err(|p| p.to_string())?.swap_remove(0);
         return Ok(vec![Command::Filter {
             of: FilterOf::Watch(number),

@@ -11,7 +11,7 @@ use ulpf_listen::Connection;
 
 pub use bridge::fuzzing::debugger_and_back_end;
 
-/// Packets that reach for the machine that fuzzes: they start and end programs, and change files.
+/// Packets that affect the fuzzing machine: they start and end programs, and change files.
 const LEFT_OUT: [&str; 7] = [
     "vRun",
     "vAttach",
@@ -22,7 +22,7 @@ const LEFT_OUT: [&str; 7] = [
     "R",
 ];
 
-/// The packets of a debugger, framed as they should be (the framing has a target of its own).
+/// A debugger's packets in correct framing (framing has a fuzz target of its own).
 pub fn framed<'a>(packets: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let harmless = |p: &&[u8]| !LEFT_OUT.iter().any(|start| p.starts_with(start.as_bytes()));
     let clean = |p: &[u8]| -> Vec<u8> {
@@ -36,7 +36,7 @@ pub fn framed<'a>(packets: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
         .collect()
 }
 
-/// A conversation with a server that has no program; it has to end when the debugger goes.
+/// A conversation with a server that has no program. It must end when the debugger disconnects.
 pub fn debugger(packets: &[&[u8]]) {
     let bytes = framed(packets.iter().copied());
     talk(&bytes, async |mut client| {
@@ -51,7 +51,7 @@ pub fn debugger(packets: &[&[u8]]) {
     });
 }
 
-/// Runs one side of a conversation whose other side says these bytes and goes.
+/// Serves a peer that sends these bytes and disconnects.
 pub(super) fn talk(bytes: &[u8], serve: impl AsyncFnOnce(Client)) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -71,13 +71,13 @@ pub(super) fn talk(bytes: &[u8], serve: impl AsyncFnOnce(Client)) {
         let _ = ours.shutdown().await;
         let mut heard = Vec::new();
         let both = async { tokio::join!(serve(client), ours.read_to_end(&mut heard)) };
-        // The clock stands still while there is something to do: this is a wait for nothing.
+        // The paused clock advances only when all tasks are idle, so a timeout means a deadlock.
         let ended = tokio::time::timeout(Duration::from_secs(3600), both).await;
         assert!(ended.is_ok(), "the conversation hangs");
     });
 }
 
-/// Packets and replies in which vfork children are named.
+/// Packets and replies that name vfork children.
 pub fn vfork_names(packet: &[u8], parent: i32) {
     for non_stop in [false, true] {
         let _ = vfork::actions(packet, parent, &[], non_stop);

@@ -1,5 +1,5 @@
-//! A program whose heap is checked (`--check`): it stops at its errors, and the debugger's user is told what each is about
-//! before the debugger hears of the stop.
+//! Debugging a program with a checked heap (`--check`). The program stops at its errors, and the server explains each
+//! error to the user before it reports the stop.
 //!
 //! ```text
 //!   stub ── T91…ulpfheap:N; ──▶ report N of the shared area, in words ──▶ O… , T91… ──▶ debugger
@@ -25,25 +25,25 @@ use ulpf_lib::ring::found::{ASKED, Report, Wrong};
 use ulpf_say::message;
 use ulpf_symbols::Program;
 
-/// In a stop reply, the number of the report (stub/task/src/gdb/amend.rs).
+/// Field of a stop reply with the number of the report (stub/task/src/gdb/amend.rs).
 const ERROR: &[u8] = b"ulpfheap:";
-/// The program ends.
+/// Field of the stop reply before the program ends.
 const END: &[u8] = b"ulpfheapend:;";
-/// A reason that LLDB shows with a description.
+/// Stop reason that LLDB shows with a description.
 const LLDB: &[u8] = b"reason:exception;";
 
-/// The answer to `heap-error`: `line` is one of JSON.
+/// The answer to `heap-error`. `line` is one line of JSON.
 fn last(line: &str, text: &str) -> String {
     let error: Value = serde_json::from_str(line).unwrap_or_default();
     format!("{}\n", json!({"heap_error": error, "text": text}))
 }
 
-/// Is this what a program says whose heap is checked, at its end?
+/// Whether this reply announces the end of a program with a checked heap.
 pub(super) fn is_end(reply: &[u8]) -> bool {
     reply.first() == Some(&b'T') && reply.windows(END.len()).any(|w| w == END)
 }
 
-/// The number of the report that a stop reply names.
+/// The number of the report in a stop reply.
 fn report_in(reply: &[u8]) -> Option<usize> {
     let fields = reply.strip_prefix(b"T")?.get(2..)?.split(|b| *b == b';');
     let mut numbers = fields.filter_map(|f| f.strip_prefix(ERROR));
@@ -51,8 +51,8 @@ fn report_in(reply: &[u8]) -> Option<usize> {
 }
 
 impl Target {
-    /// From now on its heap is checked. `running`: it has blocks already. What there is to say about it; an error is text for
-    /// the user, too.
+    /// Switches the heap check on. `running`: the program already has blocks. Returns messages for the user; the error
+    /// is text for the user, too.
     pub(super) async fn check_heap(
         &mut self,
         options: Arc<HeapOptions>,
@@ -87,7 +87,7 @@ impl Target {
         }
     }
 
-    /// Is what it stops for suppressed? Then nobody is told.
+    /// Whether a suppression matches the error of this stop. If so, it is not reported.
     pub(super) fn is_suppressed(&mut self, reply: &[u8]) -> bool {
         let Some(number) = report_in(reply) else {
             return false;
@@ -103,12 +103,12 @@ impl Target {
         }
     }
 
-    /// What the stop that this reply tells of is about; `None`: no error of the heap. Text for people, and what is wrong in
-    /// a sentence.
+    /// Explains the heap error of this stop: text for the user, and the error in one sentence. `None` if the stop is
+    /// not a heap error.
     fn heap_error(&mut self, reply: &[u8]) -> Option<(String, String)> {
         let number = report_in(reply)?;
         let shared = self.shared().clone();
-        // (Whatever the program may have written there.)
+        // (The program may have written any value there.)
         let report = shared.findings().reports.get(number)?;
         let wrong = Wrong::of(report.wrong.load(Relaxed))
             .filter(|w| !w.is_leak() && report.told.load(Acquire) == 1)?;
@@ -122,13 +122,14 @@ impl Target {
         Some((text, what))
     }
 
-    /// Has the thread that stops not made yet what it was resumed for? Most errors stop it before they happen.
+    /// Whether the thread has stopped before the instruction for which it was resumed. Most errors stop a thread before
+    /// the access.
     pub(super) fn is_before_its_step(&self, reply: &[u8]) -> bool {
         let thread = thread_in(reply).unwrap_or_default();
         self.is_before(reply, &action_for(&self.resumed, thread))
     }
 
-    /// The same of a thread that was resumed by `how`.
+    /// As [`Target::is_before_its_step`], for a thread that was resumed by `how`.
     pub(super) fn is_before(&self, reply: &[u8], how: &[u8]) -> bool {
         let findings = self.shared().findings();
         let report = report_in(reply).and_then(|n| findings.reports.get(n));
@@ -136,7 +137,7 @@ impl Target {
         how == b"c" || pc.is_some() && pc == pc_in(reply)
     }
 
-    /// In non-stop mode: which threads make a step from now on.
+    /// Non-stop mode: notes which threads step from now on.
     pub(super) fn note_steps(&mut self, packet: &[u8]) {
         for action in packet
             .strip_prefix(b"vCont;")
@@ -155,7 +156,7 @@ impl Target {
         }
     }
 
-    /// What there is to say at its end; nothing, if that was said.
+    /// The report at the program's end, or `None` if it was given before.
     fn heap_end(&mut self, alive: bool) -> Option<String> {
         let shared = self.shared().clone();
         let pid = self.pid;
@@ -199,10 +200,10 @@ impl Target {
     }
 }
 
-// ---- what is asked -------------------------------------------------------------------------------
+// ---- queries --------------------------------------------------------------------------------------
 
 impl Target {
-    /// The answer to a question about its heap.
+    /// The answer to a query about the heap.
     pub(super) async fn ask_heap(&mut self, what: HeapAsk) -> String {
         if what == HeapAsk::Error {
             let last = self.heap.as_ref().and_then(|h| h.last.clone());
@@ -227,7 +228,7 @@ impl Target {
 }
 
 impl Target {
-    /// The blocks of its heap, for who looks on.
+    /// The blocks of the heap, for an observer such as `ulpf top`.
     pub(super) async fn blocks(&mut self) -> Result<String, String> {
         let command = Command::HeapAsk(HeapAsk::Leaks).to_string();
         let said = self.monitor(&command).await.unwrap_or_default();
@@ -245,7 +246,7 @@ fn leaks(reports: &[Report], program: &Program) -> String {
     let (mut sums, mut text) = (Sums::default(), String::new());
     let mut number = 0;
     for report in reports {
-        // (Whatever the program may have written there.)
+        // (The program may have written any value there.)
         let wrong = Wrong::of(report.wrong.load(Relaxed));
         let Some(wrong) = wrong.filter(|w| w.is_leak()) else {
             continue;
@@ -274,7 +275,7 @@ impl Server {
         target.is_some_and(|t| t.is_suppressed(reply))
     }
 
-    /// Says what a stop of process `number` is about, if that is an error of its heap; the reply for the debugger.
+    /// Explains the stop of process `number` if it is a heap error. Returns the reply for the debugger.
     pub(super) async fn tell_heap_error(
         &mut self,
         client: &mut Client,
@@ -295,7 +296,7 @@ impl Server {
         }
     }
 
-    /// Process `number` ends, or (not `alive`) has ended: says what its check has come to.
+    /// Reports the results of the check of process `number`, which is about to end or (not `alive`) has ended.
     pub(super) async fn tell_heap_end(&mut self, client: &mut Client, number: i32, alive: bool) {
         let target = self.targets.iter_mut().find(|t| t.number == number);
         if let Some(text) = target.and_then(|t| t.heap_end(alive)) {
@@ -303,7 +304,7 @@ impl Server {
         }
     }
 
-    /// Lines that the debugger shows; in non-stop mode it takes none, and they are ours to say.
+    /// Prints lines through the debugger. In non-stop mode it takes no output, so the server prints them.
     async fn print_found(&self, client: &mut Client, text: &str) {
         if self.stops.on {
             message!("{}", lines(text.trim_end()));

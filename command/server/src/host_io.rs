@@ -23,11 +23,11 @@ const MAX_REPLY: usize = PACKET_SIZE - 64;
 /// Files that the connected debugger has open. They close with the connection.
 #[derive(Default)]
 pub struct HostIo {
-    /// May they be had at all? Else no request is known, and GDB looks at its own machine's files.
+    /// Whether files are served. Otherwise every request is unknown, and GDB uses the files of its own machine.
     served: bool,
     files: Vec<Option<File>>,
-    /// Paths are meant below this directory, which is the root of a process in another mount namespace. None of
-    /// that namespace's links leads out of it: who lives there may have no rights here, and we may have all.
+    /// Root directory for all paths, if the process is in another mount namespace. No link of that namespace leads out
+    /// of it: its users may have no rights here, while the server may have all.
     root: Option<OwnedFd>,
 }
 
@@ -39,12 +39,12 @@ impl HostIo {
         }
     }
 
-    /// For the next debugger.
+    /// Resets the state for the next debugger.
     pub fn close_all(&mut self) {
         *self = HostIo::new(self.served);
     }
 
-    /// Answers the packet after its `vFile:`; an empty answer for an unknown operation.
+    /// Answers the packet after its `vFile:`. The answer to an unknown operation is empty.
     pub fn answer(&mut self, request: &[u8]) -> Vec<u8> {
         let (operation, args) = match request.iter().position(|&b| b == b':') {
             Some(at) => (&request[..at], &request[at + 1..]),
@@ -88,7 +88,7 @@ impl HostIo {
         Ok(number(0))
     }
 
-    /// Opens what is meant by a path.
+    /// Opens a path, below `root` if there is one.
     fn reach(&self, path: &Path, flags: OFlags, mode: Mode) -> io::Result<File> {
         let flags = flags | OFlags::CLOEXEC;
         let fd = match &self.root {
@@ -131,9 +131,9 @@ impl HostIo {
         let path = self::path(path)?;
         let asked = ulpf_rsp::hex_number(flags).ok_or_else(invalid)?;
         let mode = ulpf_rsp::hex_number(mode).ok_or_else(invalid)? as u32;
-        // What a debugger leaves here runs with the rights of whoever starts it: no set-user-ID.
+        // A file that a debugger creates must run with the rights of its caller: no set-user-ID.
         let mode = Mode::from_raw_mode(mode & 0o777);
-        // Never wait for the other side of a FIFO; has no effect on regular files.
+        // Never block on a FIFO; no effect on regular files.
         let mut flags = OFlags::NONBLOCK;
         flags |= match asked & 3 {
             0 => OFlags::RDONLY,
@@ -148,7 +148,7 @@ impl HostIo {
         ] {
             flags.set(flag, asked & bit != 0);
         }
-        // Without O_CREAT it has no meaning.
+        // O_EXCL has no meaning without O_CREAT.
         flags.set(OFlags::EXCL, flags.contains(OFlags::CREATE | OFlags::EXCL));
         let slot = match self.files.iter().position(Option::is_none) {
             Some(slot) => slot,
@@ -206,7 +206,7 @@ fn path(hex: &[u8]) -> io::Result<PathBuf> {
     Ok(OsStr::from_bytes(&bytes).into())
 }
 
-/// Exactly `N` fields; the last one may contain commas.
+/// Splits into exactly `N` fields; the last one may contain commas.
 fn fields<const N: usize>(args: &[u8]) -> io::Result<[&[u8]; N]> {
     args.splitn(N, |&b| b == b',')
         .collect::<Vec<_>>()
@@ -238,7 +238,7 @@ fn with_data(data: &[u8]) -> Vec<u8> {
 /// `struct stat` of the File-I/O protocol: big endian, no padding.
 fn stat(m: &Metadata) -> Vec<u8> {
     let mode = m.mode();
-    // Of the file types, the protocol knows regular files, directories and character devices.
+    // The protocol has three file types only: regular files, directories and character devices.
     let kind = match mode & libc::S_IFMT {
         k @ (libc::S_IFREG | libc::S_IFDIR | libc::S_IFCHR) => k,
         _ => 0,
@@ -266,7 +266,7 @@ fn stat(m: &Metadata) -> Vec<u8> {
 
 fn fileio_errno(e: &io::Error) -> i32 {
     match e.raw_os_error().unwrap_or(libc::EINVAL) {
-        // The same numbers as Linux.
+        // These numbers are the same as Linux's.
         n @ (libc::EPERM
         | libc::ENOENT
         | libc::EINTR
@@ -341,10 +341,10 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// No request makes it panic.
+        /// No request causes a panic.
         #[test]
         fn any_bytes_are_answered(op in "(setfs|open|close|pread|fstat|stat|readlink)", args in "[0-9a-f,:]{0,40}") {
-            // Below a folder that does not exist ("/n/"), so that nothing is ever created.
+            // Below a folder that does not exist ("/n/"), so that no file is created.
             let path = if op == "open" { "2f6e2f" } else { "" };
             HostIo::new(true).answer(format!("{op}:{path}{args}").as_bytes());
         }

@@ -1,4 +1,4 @@
-//! How a program is left: killed, or let go on without us; and what becomes of its stub.
+//! Ends of a session: the program is killed or detached, and its stub is reaped.
 #![forbid(unsafe_code)]
 
 use super::common::reap_later;
@@ -12,7 +12,7 @@ impl Target {
         let _ = tokio::time::timeout(Duration::from_secs(10), self.exit.wait()).await;
     }
 
-    /// Lets the program go on without us.
+    /// Detaches: the program continues without the stub.
     pub async fn detach(&mut self) -> bool {
         if self.replaced {
             return self.exit.now().is_none();
@@ -30,15 +30,15 @@ impl Target {
                 true
             }
             Some(_) => false,
-            // It went on and ended before the stub's reply was read.
+            // It resumed and ended before the stub's reply was read.
             None => self.exit.now().is_some(),
         }
     }
 }
 
 impl Drop for Target {
-    /// The stub of a launched program is our grandchild or our child, depending on how it made its
-    /// task; in the second case it is ours to reap.
+    /// The stub of a launched program is our grandchild or our child, depending on how the program made its task. In
+    /// the second case the server must reap it.
     fn drop(&mut self) {
         reap_later(self.stub_pid);
     }

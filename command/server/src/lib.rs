@@ -1,12 +1,12 @@
-//! `ulpf server`: takes gdbserver's place.
+//! `ulpf server`: a replacement for gdbserver.
 //!
 //! ```text
 //!   debugger ⇄ Client (framing, acks) ⇄ Server (this module) ⇄ Target (control channel) ⇄ stub
 //! ```
-//! One task does everything, so nothing here is shared or locked. A packet is served to its end before
-//! the next one is looked at; only interrupt requests and the loss of the connection overtake. What
-//! the stub can answer goes to the stub (`relay`, `running`); the rest (starting, killing, files, having no
-//! program) is answered in `requests`. `state` is what all of them share.
+//! One task does everything, so nothing here is shared or locked. It serves a packet completely before it reads the
+//! next. Only interrupt requests and the loss of the connection overtake a packet. `relay` and `running` send to the
+//! stub the packets that it can answer. `requests` answers the rest: start, kill, files, and requests without a
+//! program. `state` is shared by all of them.
 #![forbid(unsafe_code)]
 
 mod afterwards;
@@ -64,18 +64,18 @@ use ulpf_inject::{Arguments, Launch, StartError, Stdio};
 use ulpf_listen::{Connection, Listener};
 use ulpf_say::message;
 
-/// A server that has its address but has not begun.
+/// A server that is bound to its address but does not serve yet.
 pub struct Bound {
     listener: Listener,
     server: Server,
 }
 
-/// `ulpf server`: serves until it is over; the exit status.
+/// `ulpf server`: serves until the end, and returns the exit status.
 pub async fn serve(options: Options) -> i32 {
     if let Some(backend) = options.backend.clone() {
         return bridge::serve(options, backend).await;
     }
-    // They end us, but not while the stub is only half-way in a program.
+    // These signals end the server, but never while the stub is only half loaded.
     let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
     let mut bound = match Bound::new(options, Terminal::Program).await {
         Ok(bound) => bound,
@@ -94,20 +94,22 @@ pub async fn serve(options: Options) -> i32 {
 }
 
 impl Bound {
-    /// The error is text for the user.
+    /// # Errors
+    ///
+    /// Text for the user.
     pub async fn new(options: Options, terminal: Terminal) -> Result<Bound, String> {
         let listener = bind(&options).await?;
         let server = Server::new(options, &listener, terminal);
         Ok(Bound { listener, server })
     }
 
-    /// Serves until it is over.
+    /// Serves until the end, then ends the programs.
     pub async fn serve(mut self) {
         self.run().await;
         self.end().await;
     }
 
-    /// Serves until it is over; [`Bound::end`] is to follow.
+    /// Serves until the end. The caller must call [`Bound::end`] afterwards.
     pub async fn run(&mut self) -> Outcome {
         let server = &mut self.server;
         let started = match server.options.target {
@@ -123,7 +125,7 @@ impl Bound {
         server.accept_loop(&mut self.listener).await
     }
 
-    /// What was started is killed, what was attached to goes on.
+    /// Kills the programs that the server started, and detaches from the others.
     pub async fn end(self) {
         drop(self.listener);
         let mut server = self.server;
@@ -152,7 +154,7 @@ impl Server {
                 quit => return quit,
             }
             self.leave_non_stop().await;
-            // A program that runs without anybody to hear of its stops would hang at the first one.
+            // Without a debugger, a running program would hang at its first stop.
             for at in 0..self.targets.len() {
                 let target = &mut self.targets[at];
                 target.stop().await;
@@ -172,7 +174,8 @@ impl Server {
         }
     }
 
-    /// The next client. A lack of descriptors, say, may pass; a program that we have is worth the wait.
+    /// Accepts the next client. On an error (too few descriptors, say) it retries while the server has a program,
+    /// because the error may pass.
     async fn accept(&mut self, listener: &mut Listener) -> Option<Connection> {
         let mut told = None;
         loop {
@@ -202,7 +205,7 @@ impl Server {
 
     async fn connection(&mut self, client: &mut Client) -> Outcome {
         loop {
-            // What has waited for this rest.
+            // Changes that waited for this stop.
             self.make_changes(false).await;
             let input = match soon(client.next()).await {
                 Some(input) => Ok(input),
@@ -218,7 +221,7 @@ impl Server {
             };
             match input {
                 Input::Gone => return Outcome::Closed,
-                // The program has stopped meanwhile; what that means is for the stub to say.
+                // The program has stopped meanwhile. The stub decides what the interrupt means.
                 Input::Interrupt => {
                     if let Some(target) = self.targets.first_mut() {
                         let _ = target.interrupt().await;
@@ -234,7 +237,8 @@ impl Server {
         }
     }
 
-    /// What the debugger says next, or what a process in non-stop mode reports; others may ask for changes meanwhile.
+    /// The debugger's next input, or the next event of a process in non-stop mode. Changes of other clients are served
+    /// meanwhile.
     async fn next_input(&mut self, client: &mut Client) -> Result<Input, (i32, Event)> {
         let next = client.next();
         tokio::pin!(next);
@@ -248,7 +252,7 @@ impl Server {
         }
     }
 
-    /// Starts the program of `self.program`, with the debugger's settings.
+    /// Starts the program of `self.program` with the debugger's settings.
     async fn start(&mut self) -> Result<(), StartError> {
         let Some((program, args)) = self.program.clone() else {
             return Err(StartError::Step {
@@ -292,7 +296,7 @@ impl Server {
         Ok(())
     }
 
-    /// The program that has come last is checked, if that is wanted.
+    /// Switches the heap check on for the newest program, if `--check` is given.
     async fn check_heap(&mut self, running: bool) {
         let (Some(how), Some(target)) = (&self.options.check, self.targets.first_mut()) else {
             return;
@@ -317,7 +321,7 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the session ours, and tells its stub what the debugger has said so far.
+    /// Takes over the session, and sends its stub the debugger's settings so far.
     async fn adopt(&mut self, inferior: ulpf_inferior::Inferior) {
         for warning in &inferior.warnings {
             message!("{warning}");
@@ -330,17 +334,17 @@ impl Server {
         self.bring_forward(number);
     }
 
-    /// One more process; others may ask about it.
+    /// Adds a process. From now on other clients may send requests for it.
     fn enlist(&mut self, target: Target) {
         self.changes.accept(target.pid);
         self.past = None;
         self.targets.push(target);
     }
 
-    /// The end of the server: what was started is killed, what was attached to goes on.
+    /// The end of the server: kills the programs that it started, and detaches from the others.
     async fn leave(&mut self) {
         self.take_terminal();
-        // Stubs that do not answer let go when we have gone.
+        // Stubs that do not answer detach when the server has exited.
         let _ = tokio::time::timeout(watchdog::STOP_TIMEOUT, self.release_children()).await;
         while let Some(mut target) = self.take_front() {
             if target.exit.now().is_some() {

@@ -1,4 +1,4 @@
-//! Non-stop mode: threads stop and go on one by one, and packets are served while others run.
+//! Non-stop mode: threads stop and resume one by one, and packets are served while others run.
 //!
 //! ```text
 //!   stubs, ends of processes ──▶ Stops, a queue ──▶ %Stop:T05…     the first one, if the debugger owes no answer
@@ -6,9 +6,9 @@
 //!                                                ──▶ T05…           the next one, as the answer; or
 //!                                                ──▶ OK             there is none
 //! ```
-//! A stub hears of each stop that the debugger has taken note of (`vUlpfSeen`): until then no action concerns that
-//! thread. Nothing is `running` for the server: stubs serve every packet at any time, and what happens is looked at
-//! between packets ([`Server::happened`]).
+//! The server acknowledges each stop to its stub (`vUlpfSeen`) when the debugger has acknowledged it. Until then no
+//! action applies to that thread. The server never is in `running` here: stubs serve packets at any time, and events
+//! are handled between packets ([`Server::happened`]).
 #![forbid(unsafe_code)]
 
 use super::client::Client;
@@ -22,14 +22,14 @@ use ulpf_host::process;
 use ulpf_inferior::Inferior;
 use ulpf_say::message;
 
-/// Text of a stub that no debugger waits for.
+/// Prints text of a stub when no debugger waits for it.
 pub fn say_text(output: &[u8]) {
     let text = ulpf_rsp::from_hex(&output[1..]).unwrap_or_default();
     message!("{}", String::from_utf8_lossy(&text).trim_end());
 }
 
 impl Server {
-    /// The answer to a packet that exists, or means something else, in non-stop mode; `None`: it is any other.
+    /// Answers a packet that exists only in non-stop mode or has another meaning there; `None` for all other packets.
     pub(super) async fn non_stop(&mut self, client: &mut Client, packet: &[u8]) -> Option<Vec<u8>> {
         let disabled = self.options.disabled.vcont;
         match packet {
@@ -58,7 +58,7 @@ impl Server {
         };
         self.sticky.insert(b"QNonStop".into(), packet.into());
         for target in &mut self.targets {
-            // Removals that wait for a resume wait for none any more.
+            // Removals that wait for a resume are sent now, because the program runs.
             target.settle_watches().await;
             let _ = target.request(packet).await;
             target.non_stop = on;
@@ -74,7 +74,7 @@ impl Server {
         }
     }
 
-    /// `vCont`, and the old resume packets. The stops come when they come.
+    /// `vCont`, and the old resume packets. Stops are reported later, as notifications.
     async fn go_on(&mut self, packet: &[u8]) -> Vec<u8> {
         if packet.starts_with(b"vCont;") && !packet.starts_with(b"vCont;t") {
             self.follow_all_children().await;
@@ -94,7 +94,7 @@ impl Server {
                 reply = why.into_bytes();
                 continue;
             }
-            // Of its end the debugger hears by itself.
+            // The end of the process is reported separately.
             if let Some(said) = target.request(&mine).await
                 && said != b"OK"
             {
@@ -104,7 +104,7 @@ impl Server {
         reply
     }
 
-    /// `vCtrlC`: any thread that runs stops.
+    /// `vCtrlC`: stops one running thread.
     async fn interrupt_any(&mut self) -> Vec<u8> {
         for target in &mut self.targets {
             if target.request(b"vCtrlC").await.as_deref() == Some(b"OK") {
@@ -114,7 +114,7 @@ impl Server {
         b"OK".into()
     }
 
-    /// `vStopped`: the debugger has taken note of what it was told last.
+    /// `vStopped`: the debugger acknowledges the last stop that it received.
     async fn next_stop(&mut self) -> Vec<u8> {
         if std::mem::take(&mut self.stops.sent)
             && let Some((number, stop)) = self.stops.queue.pop_front()
@@ -128,7 +128,7 @@ impl Server {
         self.first_of_queue().unwrap_or_else(|| b"OK".into())
     }
 
-    /// What is to be sent now.
+    /// The stop to be sent now: the first of the queue.
     fn first_of_queue(&mut self) -> Option<Vec<u8>> {
         let (number, stop) = self.stops.queue.front()?.clone();
         self.stops.sent = true;
@@ -137,7 +137,7 @@ impl Server {
         Some(shape_stop(stop, &self.options.disabled))
     }
 
-    /// One more thing that the debugger is to be told.
+    /// Queues one more stop, and notifies the debugger if no notification is pending.
     async fn tell_stop(&mut self, client: &mut Client, number: i32, stop: Vec<u8>) {
         self.stops.push(number, stop);
         if !self.stops.sent
@@ -147,14 +147,14 @@ impl Server {
         }
     }
 
-    /// `?`: threads that are stopped are told of anew, the first one in the answer. For a debugger that connects, one of
-    /// those that were just stopped (by `--attach`, or when the last debugger went) stays, as with gdbserver, and the
-    /// others run: GDB 13 ends with an internal error when it connects and hears of several.
+    /// `?`: reports all stopped threads again, the first one in the answer. For a debugger that connects, one of the
+    /// threads that were just stopped (by `--attach`, or when the last debugger left) stays stopped, as with gdbserver.
+    /// The others run, because GDB 13 fails with an internal error when it connects and receives several stops.
     async fn all_stops(&mut self, client: &mut Client) -> Vec<u8> {
         if self.targets.is_empty() && self.stops.queue.is_empty() {
             return b"OK".into();
         }
-        // What has no thread to tell of it anew stays.
+        // Stops without a thread are not reported again by a stub, so they stay.
         let threadless = |stop: &(i32, Vec<u8>)| thread_in(&stop.1).is_none();
         self.stops.queue.retain(threadless);
         self.stops.sent = false;
@@ -175,9 +175,9 @@ impl Server {
         self.first_of_queue().unwrap_or_else(|| b"OK".into())
     }
 
-    /// The stops of all threads of a process that are stopped.
+    /// The stops of all stopped threads of a process.
     async fn stops_of(&mut self, client: &mut Client, number: i32) -> Vec<Vec<u8>> {
-        // What came before is part of the answer.
+        // Stops that have arrived before are part of the answer.
         self.what_came_meanwhile(client).await;
         let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
             return Vec::new();
@@ -194,7 +194,7 @@ impl Server {
         stops.into_iter().filter_map(stop).collect()
     }
 
-    /// After `vAttach`: the debugger expects a program that runs, and stops what it wants to.
+    /// After `vAttach`: the debugger expects a running program, and stops the threads that it wants.
     pub(super) async fn attached_running(&mut self) -> Vec<u8> {
         if let Some(target) = self.targets.first_mut() {
             let _ = target.request(b"vCont;c").await;
@@ -202,7 +202,7 @@ impl Server {
         b"OK".into()
     }
 
-    /// What was met while something else was asked.
+    /// Handles the events that arrived during other requests.
     pub(super) async fn what_came_meanwhile(&mut self, client: &mut Client) {
         while self.stops.on
             && let Some(target) = self.targets.iter_mut().find(|t| !t.later.is_empty())
@@ -214,7 +214,7 @@ impl Server {
         }
     }
 
-    /// Something has happened to process `number`.
+    /// Handles an event of process `number`.
     pub(super) async fn happened(&mut self, client: &mut Client, number: i32, event: Event) {
         match event {
             Event::Stop(stop) if self.is_unwanted(&stop) => {
@@ -246,7 +246,7 @@ impl Server {
                 self.tell_stop(client, number, stop).await;
             }
             Event::Reply(reply) if is_output(&reply) => say_text(&reply),
-            // Nobody has asked.
+            // Unsolicited; ignored.
             Event::Reply(_) | Event::Notification(_) => {}
             Event::Ended(ending) => {
                 self.tell_heap_end(client, number, false).await;
@@ -284,9 +284,9 @@ impl Server {
         }
     }
 
-    /// The process runs another program, and rests at its first instruction.
+    /// The process has executed another program, and is stopped at its first instruction.
     async fn executed(&mut self, client: &mut Client, number: i32, program: &str) {
-        // Of the old program's threads nothing is to be said any more.
+        // Stops of the old program's threads are obsolete.
         self.stops.forget(number);
         if !self.exec_events {
             if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
@@ -300,7 +300,7 @@ impl Server {
         }
     }
 
-    /// A vfork child runs another program, with a stub of its own.
+    /// A vfork child has executed another program, and has a stub of its own now.
     async fn child_is_own(&mut self, client: &mut Client, inferior: Inferior) {
         let mut target = Target::new(inferior);
         self.greet(&mut target).await;

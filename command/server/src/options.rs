@@ -1,7 +1,7 @@
 //! gdbserver's command line.
 //!
-//! Parsed by hand: options end at COMM, what follows PROG belongs to the program, and the words of a
-//! mistake are gdbserver's, which no general parser gives.
+//! Parsed by hand: options end at COMM, the words after PROG belong to the program, and error messages are gdbserver's.
+//! No general parser does this.
 #![forbid(unsafe_code)]
 
 use super::bridge::backend::BackEnd;
@@ -13,7 +13,7 @@ use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
 use ulpf_inject::settings::Settings;
 
-/// What `--help` says.
+/// The text of `--help`.
 pub const USAGE: &str = "\
 Usage:\tulpf server [OPTIONS] COMM PROG [ARGS ...]
 \tulpf server [OPTIONS] --attach COMM PID
@@ -128,11 +128,11 @@ pub struct Disabled {
     pub qc: bool,
     pub thread_info: bool,
     pub stop_thread: bool,
-    /// T stop replies as a whole; S is used instead.
+    /// Whole T stop replies; S replies are sent instead.
     pub stop_t: bool,
 }
 
-/// What a server is to do.
+/// The options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     pub comm: OsString,
@@ -145,21 +145,21 @@ pub struct Options {
     pub disabled: Disabled,
     pub remote_debug: bool,
     pub settings: Settings,
-    /// The heap of each program that is started is checked, and the program stops at its errors.
+    /// Check the heap of each program that is started; the program stops at its errors.
     pub check: Option<HeapOptions>,
-    /// Not only our own user and root may connect.
+    /// Users other than the server's own and root may connect, too.
     pub any_user: bool,
-    /// vFile, also where other machines can connect.
+    /// Serve vFile even if other machines can connect.
     pub allow_files: bool,
-    /// Somebody else has the program (see [`BackEnd`]); none: it runs here, with our stub in it.
+    /// The back end that runs the program (see [`BackEnd`]). `None`: the program runs here with the stub inside.
     pub backend: Option<BackEnd>,
-    /// Where GDB tells the text of its `run`'s arguments.
+    /// Unix socket on which the plugin sends the text of the arguments of GDB's `run`.
     pub ask_arguments: Option<PathBuf>,
     /// Descriptors for the program's stdout and stderr; its stdin is /dev/null then.
     pub output: Option<[i32; 2]>,
 }
 
-/// What there is to debug.
+/// The program to debug.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Target {
     #[default]
@@ -171,7 +171,7 @@ pub enum Target {
     Attach(i32),
 }
 
-/// What the command line asks for.
+/// The result of parsing the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
     Serve(Box<Options>),
@@ -190,7 +190,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     let mut gem5 = None;
     while let Some(arg) = args.next_if(|a| a.as_bytes().starts_with(b"-") && a != "-") {
         let text = arg.to_string_lossy();
-        // As gdbserver: the single-dash spellings are not accepted.
+        // As in gdbserver, the single-dash spellings are not accepted.
         match &*text {
             "--help" => return Parsed::Print(USAGE.into()),
             "--version" => return Parsed::Print(version()),
@@ -352,7 +352,7 @@ fn is_number(arg: &OsStr) -> bool {
     !arg.is_empty() && arg.as_bytes().iter().all(u8::is_ascii_digit)
 }
 
-/// The bridge's, or how our own stub is to work.
+/// A back end of the bridge, or a backend of the stub.
 fn backend(name: &str) -> Result<(Option<BackEnd>, Backend), String> {
     if let Some(backend) = BackEnd::parse(name) {
         return Ok((Some(backend), Backend::Auto));

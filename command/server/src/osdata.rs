@@ -1,4 +1,4 @@
-//! `qXfer:osdata`: what the system knows of itself, for GDB's `info os`. Tables and columns are gdbserver's.
+//! `qXfer:osdata`: system information for GDB's `info os`. Tables and columns are gdbserver's.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime};
 use ulpf_host::process::{self, Status};
 
-/// Whole tables are kept while the debugger reads them in pieces.
+/// The current table. It is kept whole while the debugger reads it in pieces.
 #[derive(Default)]
 pub struct OsData {
     kind: Vec<u8>,
@@ -17,7 +17,7 @@ pub struct OsData {
 
 type Row = Vec<(&'static str, String)>;
 
-/// Name, title, description, what makes its rows.
+/// Name, title, description, and the function that makes the rows.
 type Table = (&'static str, &'static str, &'static str, fn() -> Vec<Row>);
 
 const TABLES: &[Table] = &[
@@ -79,7 +79,7 @@ const TABLES: &[Table] = &[
 ];
 
 impl OsData {
-    /// `qXfer:osdata:read:KIND:OFFSET,LENGTH`; no kind: which there are.
+    /// Answers `qXfer:osdata:read:KIND:OFFSET,LENGTH`. An empty KIND lists the tables.
     pub fn answer(&mut self, packet: &[u8]) -> Vec<u8> {
         let mut fields = packet.split(|&b| b == b':').skip(3);
         let kind = fields.next().unwrap_or_default();
@@ -93,7 +93,7 @@ impl OsData {
             self.text = table(kind);
         }
         let rest = self.text.get(offset as usize..).unwrap_or_default();
-        // Escaped, a piece is twice as long at most.
+        // Escaping at most doubles the length of a piece.
         let len = (len as usize).min(super::packets::PACKET_SIZE / 2);
         let piece = &rest[..rest.len().min(len)];
         let last = piece.len() == rest.len();
@@ -101,7 +101,7 @@ impl OsData {
     }
 }
 
-/// A table as XML; nothing of a kind that there is not.
+/// A table as XML, or the empty text for an unknown kind.
 fn table(kind: &[u8]) -> Vec<u8> {
     let (name, rows) = if kind.is_empty() {
         let of = |(name, title, what, _): &Table| -> Row {
@@ -133,7 +133,7 @@ fn table(kind: &[u8]) -> Vec<u8> {
     x.into_bytes()
 }
 
-/// For XML, which has no room for control characters, not even as references.
+/// Text for XML, which allows no control characters, not even as references.
 fn plain(text: &str) -> String {
     let shown = ulpf_host::foreign::text::shown(text);
     shown
@@ -143,7 +143,7 @@ fn plain(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// A file of /proc; empty where it cannot be read, or has gone with its process.
+/// A file of /proc, or the empty text if it cannot be read or its process has gone.
 fn read(path: &str) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -153,7 +153,7 @@ fn all() -> Vec<i32> {
     process::all().unwrap_or_default()
 }
 
-/// Names by numbers, of passwd(5) or group(5).
+/// Names by number, from a file in the format of passwd(5) or group(5).
 fn names(path: &str) -> BTreeMap<u32, String> {
     let lines = read(path);
     let one = |line: &str| {
@@ -177,7 +177,7 @@ fn command_name(pid: i32) -> String {
         .to_string()
 }
 
-/// The words of its command line; of a kernel thread its name in brackets.
+/// The words of a process's command line; for a kernel thread, its name in brackets.
 fn command_line(pid: i32) -> String {
     let words = read(&format!("/proc/{pid}/cmdline"));
     match words.trim_end_matches('\0') {
@@ -186,7 +186,7 @@ fn command_line(pid: i32) -> String {
     }
 }
 
-/// Fields of stat(5) behind the name, the state first.
+/// Fields of stat(5) after the name; the state is the first.
 fn stat(path: &str) -> Vec<String> {
     let text = read(path);
     let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
@@ -236,7 +236,7 @@ fn groups() -> Vec<Row> {
             ))
         })
         .collect();
-    // The leader comes first in its group.
+    // The leader is the first of its group.
     members.sort_by_key(|(group, pid)| (*group, pid != group, *pid));
     let row = |(group, pid): (i32, i32)| {
         vec![
@@ -291,7 +291,7 @@ fn files() -> Vec<Row> {
     all().into_iter().flat_map(of).collect()
 }
 
-/// One row for each processor: GDB wants the same columns in each.
+/// One row for each processor. GDB requires the same columns in each row.
 fn cpus() -> Vec<Row> {
     const SHOWN: &[&str] = &[
         "processor",
@@ -340,7 +340,7 @@ fn modules() -> Vec<Row> {
     text.lines().filter_map(row).collect()
 }
 
-/// The rows of a table of /proc/sysvipc, by the names of its columns.
+/// The rows of a table of /proc/sysvipc, by column name.
 fn ipc(table: &str) -> Vec<BTreeMap<String, u64>> {
     let text = read(&format!("/proc/sysvipc/{table}"));
     let mut lines = text.lines();
@@ -351,7 +351,7 @@ fn ipc(table: &str) -> Vec<BTreeMap<String, u64>> {
         .map(str::to_string)
         .collect();
     let number = |(name, value): (&String, &str)| -> Option<(String, u64)> {
-        // Keys may be negative there.
+        // Keys may be negative.
         let value = value
             .parse::<i64>()
             .map(|n| n as u64)
@@ -369,14 +369,14 @@ fn ipc(table: &str) -> Vec<BTreeMap<String, u64>> {
         .collect()
 }
 
-/// Makes rows of such a table: (column, field, how it is shown).
+/// Makes rows of such a table. Each column is (title, field, format).
 fn ipc_rows(table: &str, columns: &[(&'static str, &'static str, Shown)]) -> Vec<Row> {
     let (users, groups) = (names("/etc/passwd"), names("/etc/group"));
     let row = |fields: BTreeMap<String, u64>| -> Row {
         let value = |(column, field, how): &(&'static str, &'static str, Shown)| {
             let n = fields.get(*field).copied().unwrap_or(0);
             let text = match how {
-                // Permissions as well: the kernel writes them in octal.
+                // For permissions, too: the kernel prints them in octal.
                 Shown::Number => (n as i64).to_string(),
                 Shown::User => named(&users, n as u32),
                 Shown::Group => named(&groups, n as u32),
@@ -464,7 +464,8 @@ fn message_queues() -> Vec<Row> {
     )
 }
 
-/// Seconds since 1970 as a date in UTC (days to a date: H. Hinnant, "chrono-compatible low-level date algorithms"); never: nothing.
+/// Seconds since 1970 as a date in UTC, or the empty text for 0 (days to a date: H. Hinnant, "chrono-compatible
+/// low-level date algorithms").
 fn date(seconds: u64) -> String {
     if seconds == 0
         || SystemTime::UNIX_EPOCH
@@ -545,7 +546,7 @@ fn sockets() -> Vec<Row> {
     rows
 }
 
-/// `0100007F:0016`: words of the address as they lie in memory, and the port.
+/// `0100007F:0016`: the words of the address in memory order, and the port.
 fn address(text: &str) -> Option<(IpAddr, u16)> {
     let (words, port) = text.split_once(':')?;
     let mut bytes = Vec::new();

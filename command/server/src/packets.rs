@@ -1,25 +1,24 @@
-//! What packets look like, whoever is asked: how long they may be, which processes they name, stop replies. No
-//! I/O.
+//! Parsing and building packets: size limits, process numbers, actions, stop replies. No I/O.
 #![forbid(unsafe_code)]
 
 use super::options::Disabled;
 
-/// The size that we announce while there is no program; the stub announces its own.
+/// The packet size that the server announces while it has no program; the stub announces its own.
 pub const PACKET_SIZE: usize = 0x10000;
-/// Longer packets are refused whatever the stub may announce.
+/// Longer packets are refused, whatever the stub announces.
 pub const PACKET_LIMIT: usize = 0x40000;
 
-/// For a longer packet. Sending it again would not help, so this is no NAK.
+/// The answer to a longer packet. It is not a NAK, because sending the packet again would not help.
 pub const TOO_LONG: &[u8] = b"E.The packet is longer than the PacketSize that was announced.";
 
-/// `O` and hex digits: text to print, more replies follow. (`OK` is not.)
+/// Whether this is `O` and hex digits: text to print, with more replies to follow. (`OK` is not.)
 pub fn is_output(reply: &[u8]) -> bool {
     reply.first() == Some(&b'O')
         && reply.len() % 2 == 1
         && reply[1..].iter().all(u8::is_ascii_hexdigit)
 }
 
-/// The process that `pPID.TID` names; negative: all.
+/// The process in `pPID.TID`; negative means all.
 pub fn process_of(thread: &[u8]) -> Option<i64> {
     let text = thread.strip_prefix(b"p")?;
     let pid = text.split(|&b| b == b'.').next()?;
@@ -29,7 +28,7 @@ pub fn process_of(thread: &[u8]) -> Option<i64> {
     ulpf_rsp::hex_number(pid).map(|n| n as i64)
 }
 
-/// Does this action of `vCont` concern process `number`?
+/// Whether this action of `vCont` applies to process `number`.
 pub fn concerns(action: &[u8], number: i32) -> bool {
     let Some(at) = action.iter().position(|&b| b == b':') else {
         return true;
@@ -40,7 +39,7 @@ pub fn concerns(action: &[u8], number: i32) -> bool {
     }
 }
 
-/// The actions of `vCont` that concern process `number`; `None`: none does.
+/// The actions of `vCont` that apply to process `number`, or `None` if none does.
 pub fn actions_for(packet: &[u8], number: i32) -> Option<Vec<u8>> {
     let Some(actions) = packet.strip_prefix(b"vCont;") else {
         return Some(packet.into());
@@ -50,8 +49,8 @@ pub fn actions_for(packet: &[u8], number: i32) -> Option<Vec<u8>> {
     (!mine.is_empty()).then(|| [b"vCont;", &mine.join(&b';')[..]].concat())
 }
 
-/// The same once more, for a program that was halted in the middle of it: signals have been delivered.
-/// `None`: it cannot be said again (a step may have been made).
+/// The packet that resumes a program again after a halt in the middle of a resume. Signals have been delivered. `None`
+/// if it cannot be repeated (a step may have been made).
 pub fn resume_again(packet: &[u8]) -> Option<Vec<u8>> {
     if let [b'c' | b'C', ..] = packet {
         return Some(b"c".into());
@@ -70,8 +69,8 @@ pub fn resume_again(packet: &[u8]) -> Option<Vec<u8>> {
     Some(again)
 }
 
-/// The same once more, for a program that has stopped before it has made any of it: without signals, for these have been
-/// delivered.
+/// The packet that resumes a program again if it has stopped before it made any progress. It has no signals, because
+/// these have been delivered.
 pub fn repeated(packet: &[u8]) -> Vec<u8> {
     let quiet = |verb: &[u8]| match verb {
         [b'c' | b'C', ..] => b"c".to_vec(),
@@ -89,13 +88,13 @@ pub fn repeated(packet: &[u8]) -> Vec<u8> {
     [b"vCont;", &actions.collect::<Vec<_>>().join(&b';')[..]].concat()
 }
 
-/// How a packet resumes a thread (`p1.2`): `c`, `s` or a range.
+/// The action of a packet for a thread (`p1.2`): `c`, `s` or a range.
 pub fn action_for(packet: &[u8], thread: &[u8]) -> Vec<u8> {
     let all = repeated(packet);
     let Some(actions) = all.strip_prefix(b"vCont;") else {
         return all;
     };
-    // The first one that fits counts.
+    // The first matching action counts.
     let mut actions = actions.split(|&b| b == b';');
     let fits = actions.find_map(|action| {
         let mut parts = action.splitn(2, |&b| b == b':');
@@ -114,7 +113,7 @@ pub fn action_for(packet: &[u8], thread: &[u8]) -> Vec<u8> {
     fits.unwrap_or_else(|| b"c".into())
 }
 
-/// A stop without its reason: the end of a step.
+/// A stop reply without its reason, as after a step.
 pub fn plain_stop(reply: &[u8]) -> Vec<u8> {
     let fields = reply.get(3..).unwrap_or_default().split(|&b| b == b';');
     let kept = fields.filter(|f| {
@@ -125,13 +124,13 @@ pub fn plain_stop(reply: &[u8]) -> Vec<u8> {
     [b"T05", &kept.collect::<Vec<_>>().join(&b';')[..]].concat()
 }
 
-/// The thread that a stop reply names, as the debugger knows it.
+/// The thread of a stop reply, by the debugger's numbers.
 pub fn thread_in(stop: &[u8]) -> Option<&[u8]> {
     let mut fields = stop.get(3..)?.split(|b| *b == b';');
     fields.find_map(|field| field.strip_prefix(b"thread:"))
 }
 
-/// The PC in a stop reply, if it is there.
+/// The PC of a stop reply, if it contains one.
 pub fn pc_in(reply: &[u8]) -> Option<u64> {
     let mut fields = reply.split(|&b| b == b';');
     let hex = fields.find_map(|f| f.strip_prefix(b"10:"))?;
@@ -139,28 +138,28 @@ pub fn pc_in(reply: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Of `qSupported`: the debugger shows what an error says (GDB since version 15).
+/// Feature of `qSupported`: the debugger shows the text of an error (GDB since version 15).
 pub const ERROR_TEXTS: &[u8] = b"error-message+";
 
-/// Does a debugger's `qSupported` name this feature?
+/// Whether a debugger's `qSupported` contains this feature.
 pub fn announces(supported: &[u8], feature: &[u8]) -> bool {
     let mut features = supported.split(|&b| b == b':' || b == b';');
     features.any(|f| f == feature)
 }
 
-/// `T05…` of a program that has just been executed, with the reason.
+/// `T05…` with the exec reason, for a program that has just been executed.
 pub fn exec_stop(reply: &[u8], program: &str) -> Vec<u8> {
     let reason = format!("exec:{};", ulpf_rsp::to_hex(program.as_bytes()));
     with_reason(reply, &reason)
 }
 
-/// `T05…` with a reason, `NAME:VALUE;`.
+/// `T05…` with a reason `NAME:VALUE;`.
 pub fn with_reason(reply: &[u8], reason: &str) -> Vec<u8> {
     let (head, rest) = reply.split_at(reply.len().min(3));
     [head, reason.as_bytes(), rest].concat()
 }
 
-/// Does `QCatchSyscalls:1[;NUMBER…]` name execve(2), or all calls?
+/// Whether `QCatchSyscalls:1[;NUMBER…]` selects execve(2) or all calls.
 pub fn catches_execve(packet: &[u8]) -> bool {
     match packet.strip_prefix(b"QCatchSyscalls:1") {
         Some(b"") => true,
@@ -169,7 +168,7 @@ pub fn catches_execve(packet: &[u8]) -> bool {
     }
 }
 
-/// GDB takes an error with a text only where it cannot be mistaken for data in hex.
+/// The error for a packet. GDB accepts an error text only where it cannot be mistaken for data in hex.
 pub fn error_for<'a>(packet: &[u8], text: &'a [u8]) -> &'a [u8] {
     match packet.first() {
         Some(b'g' | b'm' | b'p' | b'x') => b"E01",
@@ -177,7 +176,7 @@ pub fn error_for<'a>(packet: &[u8], text: &'a [u8]) -> &'a [u8] {
     }
 }
 
-/// Stop replies for debuggers that were told to do with less (`--disable-packet`).
+/// Adapts a stop reply to `--disable-packet`.
 pub fn shape_stop(reply: Vec<u8>, disabled: &Disabled) -> Vec<u8> {
     if reply.first() != Some(&b'T') || !(disabled.stop_thread || disabled.stop_t) {
         return reply;

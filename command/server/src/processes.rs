@@ -1,10 +1,10 @@
-//! Several processes behind one connection: a debugger that follows forks addresses each by its
-//! number. Whoever a packet is for is brought to the front of the list, where everything else finds it.
+//! Several processes on one connection. A debugger that follows forks addresses each process by its number. The process
+//! of a packet is moved to the front of the list, where the other modules expect it.
 //!
-//! A forked child waits, unwatched and without a stub, until the debugger wants something of it (see
-//! `stub/task/src/control/follow.rs`). As a rule it only wants to be rid of it: then the child goes on as
-//! if nobody had been there. Otherwise it gets a stub of its own (`follow_child`). A vfork child gets one when it
-//! executes something, and until then its parent's serves it (see `vfork`).
+//! A forked child waits, unwatched and without a stub, until the debugger addresses it (see
+//! `stub/task/src/control/follow.rs`). Most debuggers detach it at once; the child then continues as if it had never
+//! been stopped. Otherwise it gets a stub of its own (`follow_child`). A vfork child gets one when it executes another
+//! program; until then its parent's stub serves it (see `vfork`).
 #![forbid(unsafe_code)]
 
 use super::client::Client;
@@ -17,12 +17,12 @@ use ulpf_inferior::follow::child_in;
 use ulpf_inject::follow::Child;
 use ulpf_say::message;
 
-/// The list of all threads of one process: so much is more than Linux lets a process have.
+/// Limit in bytes for the list of all threads of one process. Linux does not let a process have so many.
 const LONGEST: usize = 64 << 20;
 
-/// What is left to do for a packet.
+/// The next step for a packet.
 pub(super) enum Addressed {
-    /// Serve it; who it is for is in front.
+    /// Serve it; its process is in front.
     Serve,
     Reply(Vec<u8>),
     Done(Option<Outcome>),
@@ -40,7 +40,7 @@ impl Server {
         }
     }
 
-    /// The stop of a fork that this debugger has not asked to hear of.
+    /// Whether this stop reports a fork event that the debugger has not requested.
     pub(super) fn is_unwanted(&self, stop: &[u8]) -> bool {
         match child_in(stop) {
             Some((_, false)) => !self.fork_events,
@@ -49,7 +49,7 @@ impl Server {
         }
     }
 
-    /// Takes note of a child that a stop of `parent` reports.
+    /// Notes the child that a stop of `parent` reports.
     pub(super) fn note_child(&mut self, parent: i32, stop: &[u8]) {
         let Some((number, vfork)) = child_in(stop) else {
             return;
@@ -77,7 +77,7 @@ impl Server {
         });
     }
 
-    /// Finds out who a packet is for. Nothing to do as long as there is one process.
+    /// Brings the process of a packet to the front. Does nothing while there is only one process.
     pub(super) async fn address(&mut self, client: &mut Client, packet: &[u8]) -> Addressed {
         let with_vfork_child = self.targets.iter().any(Target::has_vfork_children);
         if self.targets.len() + self.pending_children.len() < 2 && !with_vfork_child {
@@ -148,14 +148,14 @@ impl Server {
                 if self.let_go_of_vfork_child(number, starts("vKill;")).await {
                     return Addressed::Reply(b"OK".into());
                 }
-                // Its children are not to go with it.
+                // Its children must not be killed with it.
                 self.follow_children_of(number).await;
                 match self.bring_forward(number) {
                     true => Addressed::Serve,
                     false => Addressed::Reply(b"E01".into()),
                 }
             }
-            // Removing what was copied with the memory: it is not there.
+            // A breakpoint that was copied with the memory: the child does not have it.
             [b'z', ..] if self.selected.is_some() => Addressed::Reply(b"OK".into()),
             b"qfThreadInfo" => Addressed::Reply(self.thread_list().await),
             b"qsThreadInfo" => Addressed::Reply(b"l".into()),
@@ -167,7 +167,7 @@ impl Server {
         }
     }
 
-    /// A packet for the chosen process: if that is a child without a stub, it needs one now.
+    /// A packet for the selected process. A child without a stub gets one now.
     async fn for_selected(&mut self) -> Addressed {
         let Some(number) = self.selected.take() else {
             return Addressed::Serve;
@@ -178,14 +178,14 @@ impl Server {
         }
         let target = self.targets.first_mut();
         if let Some(parent) = target.filter(|t| t.vfork_child(number).is_some()) {
-            // The stub has not heard which thread was chosen.
+            // The stub does not know the selected thread yet.
             let choose = format!("Hgp{number:x}.{number:x}");
             let _ = parent.request(choose.as_bytes()).await;
         }
         Addressed::Serve
     }
 
-    /// Serves a packet for another process than the chosen one.
+    /// Serves a packet for a process other than the selected one.
     async fn aside(&mut self, client: &mut Client, packet: &[u8], number: i32) -> Addressed {
         if self.pending_children.iter().any(|u| u.number == number) {
             self.follow_child(number).await;
@@ -212,7 +212,7 @@ impl Server {
         self.targets.iter_mut().find(|t| t.number == child.parent)
     }
 
-    /// The child goes on alone (or ends).
+    /// Detaches a waiting child, or kills it.
     pub(super) async fn let_go(&mut self, child: &PendingChild, kill: bool) {
         let Some(parent) = self.parent_of(child) else {
             return; // its wait has ended with its parent
@@ -226,7 +226,7 @@ impl Server {
         }
     }
 
-    /// A vfork child that we serve goes on unwatched (or ends). False: there is no such child.
+    /// Detaches a vfork child that the parent's stub serves, or kills it. Returns false if there is no such child.
     pub(super) async fn let_go_of_vfork_child(&mut self, number: i32, kill: bool) -> bool {
         let mut parents = self.targets.iter_mut();
         let Some(parent) = parents.find(|t| t.vfork_child(number).is_some()) else {
@@ -242,7 +242,7 @@ impl Server {
         true
     }
 
-    /// Gives a waiting child a stub; it becomes the last of the processes. A vfork child counts as one
+    /// Gives a waiting child a stub, and puts it at the end of the list of processes. A vfork child counts as a process
     /// from now on.
     async fn follow_child(&mut self, number: i32) {
         let Some(place) = self
@@ -310,7 +310,7 @@ impl Server {
         }
     }
 
-    /// Nobody is there to decide about them.
+    /// Detaches all waiting children, because no debugger decides about them.
     pub(super) async fn release_children(&mut self) {
         self.selected = None;
         for child in std::mem::take(&mut self.pending_children) {

@@ -1,20 +1,20 @@
-//! Watches that the stub has refused, of a debugger that would not show why: for every error of an insertion GDB
-//! says that there may be too many watches. The debugger is told that they are set, and when it
-//! lets the program go on, the program stays where it is, and the reasons are said.
+//! Watches that the stub has refused, for a debugger that would not show the reason: after any failed insertion GDB
+//! only says that there may be too many watches. The server therefore acknowledges the insertion. When the debugger
+//! resumes the program, the program stays stopped and the server prints the reasons.
 #![forbid(unsafe_code)]
 
 use super::watches::watch;
 use std::collections::BTreeMap;
 
-/// Those of one program.
+/// The refused watches of one program.
 #[derive(Default)]
 pub struct RefusedWatches {
-    /// The packets without their first letter (`2,ADDR,LEN`), and the reasons.
+    /// Reason by packet without its first letter (`2,ADDR,LEN`).
     reasons: BTreeMap<Box<[u8]>, String>,
 }
 
 impl RefusedWatches {
-    /// Takes note of the stub's reply to a packet, if it is a refusal.
+    /// Notes the stub's reply to a packet if it is a refusal, and returns whether it is one.
     pub fn takes(&mut self, packet: &[u8], reply: &[u8]) -> bool {
         let (Some((true, key)), Some(why)) = (watch(packet), reply.strip_prefix(b"E.")) else {
             return false;
@@ -24,12 +24,12 @@ impl RefusedWatches {
         true
     }
 
-    /// True: the packet takes such a watch away.
+    /// Returns true if the packet removes a refused watch.
     pub fn settles(&mut self, packet: &[u8]) -> bool {
         matches!(watch(packet), Some((false, key)) if self.reasons.remove(key).is_some())
     }
 
-    /// What to say instead of letting the program go on.
+    /// The text to print instead of resuming the program.
     pub fn text(&self) -> Option<String> {
         if self.reasons.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Packets that the stub answers, while the program rests.
+//! Packets that the stub answers while the program is stopped.
 #![forbid(unsafe_code)]
 
 use super::client::{Client, Input};
@@ -13,8 +13,8 @@ use super::watchdog;
 use ulpf_say::message;
 
 impl Server {
-    /// Sends a packet to the stub in front and its replies to the debugger, to the last one. The
-    /// program does not run meanwhile.
+    /// Sends a packet to the stub of the first process, and all its replies to the debugger. The program does not run
+    /// meanwhile.
     pub async fn relay(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
         let shows_refusals = self.shows_refusals();
         let Some(target) = self.targets.first_mut() else {
@@ -30,7 +30,7 @@ impl Server {
             return None;
         }
         if let Some(why) = target.still_hangs(watchdog::HUNG_TIMEOUT).await {
-            // Registers are there, but nobody knows them.
+            // Registers are reported as unavailable.
             let unknown = "x".repeat(target.registers_len);
             let reply = match packet {
                 b"g" if !unknown.is_empty() => unknown.as_bytes(),
@@ -45,7 +45,7 @@ impl Server {
             let _ = target.send(packet).await;
         }
         let limit = watchdog::timeout_of(packet);
-        // As a rule it is there before a timer is worth its while.
+        // Most replies come before a timer is worth its cost.
         let mut early = soon(target.event()).await;
         let late = tokio::time::sleep(limit);
         tokio::pin!(late);
@@ -64,7 +64,7 @@ impl Server {
                         None => target.event().await,
                     }
                 } => match event {
-                    // The client takes text only as an answer to `monitor`.
+                    // The client accepts text only as an answer to `monitor`.
                     Event::Reply(reply) if target.non_stop && is_output(&reply) && !packet.starts_with(b"qRcmd") => {
                         say_text(&reply);
                     }
@@ -76,7 +76,7 @@ impl Server {
                             target.watches.accepted(packet);
                         }
                         target.ahead.was_asked(packet, &reply);
-                        // (A resume in non-stop mode is not answered by a stop.)
+                        // (In non-stop mode a stop does not answer a resume.)
                         let explains = shows_refusals || target.non_stop;
                         if !explains && target.refused.takes(packet, &reply) {
                             let _ = client.send(b"OK").await;
@@ -92,7 +92,7 @@ impl Server {
                         if packet == b"?" {
                             let _ = client.send(self.ended(ending).as_bytes()).await;
                         } else {
-                            // The next resume will tell.
+                            // The next resume reports the end.
                             let _ = client.send(error_for(packet, b"E.The program has ended.")).await;
                         }
                         return None;
@@ -100,7 +100,7 @@ impl Server {
                     event @ (Event::Stop(_) | Event::ChildExecuted(_) | Event::ChildEnded(..) | Event::ChildRunsOn(_)) => {
                         target.later.push_back(event);
                     }
-                    // The answer went with the old program; the news does not.
+                    // The exec discards the answer, but the event is kept.
                     event @ Event::Executed(_) if target.non_stop => {
                         target.later.push_back(event);
                         let _ = client.send(error_for(packet, b"E.The program has executed another one.")).await;
@@ -121,14 +121,14 @@ impl Server {
         }
     }
 
-    /// May the debugger show why a watch is refused? Whoever has not said what it is shows what it likes. GDB does not:
-    /// since version 15 it shows what other errors say (`error-message`), but not those of insertions.
+    /// Whether the debugger may show why a watch is refused. A client without `qSupported` is assumed to do so. GDB
+    /// does not: since version 15 it shows the texts of other errors (`error-message`), but not of insertions.
     pub(super) fn shows_refusals(&self) -> bool {
         self.supported.is_none()
     }
 
-    /// The program may not go on while the debugger believes in a watch that there is not: says why, and gives a
-    /// stop that has no reason of its own.
+    /// If watches are refused, the program must not run while the debugger believes that they are set. Prints the
+    /// reasons and returns a stop without a reason.
     pub(super) async fn holds(&mut self, client: &mut Client) -> Option<Vec<u8>> {
         let mut texts = self.targets.iter().filter_map(|t| t.refused.text());
         let text = texts.next()?;

@@ -1,4 +1,4 @@
-//! What each packet means to the server.
+//! Dispatch of the debugger's packets.
 #![forbid(unsafe_code)]
 
 use super::afterwards;
@@ -34,8 +34,8 @@ const OWN_FEATURES: &[&str] = &[
     "vfork-events+",
 ];
 
-/// What a stub will be able to do, for a debugger that connects before there is one. It asks once per
-/// connection, so this must be what the stub says itself (`test_the_same_abilities_without_a_program`).
+/// Features of a stub, for a debugger that connects before there is a stub. It asks once per connection, so the list
+/// must equal the stub's own (`test_the_same_abilities_without_a_program`).
 const STUB_FEATURES: &[&str] = &[
     "swbreak+",
     "hwbreak+",
@@ -59,7 +59,7 @@ const STUB_FEATURES: &[&str] = &[
     "error-message+",
 ];
 
-/// Settings that a debugger makes once and expects to hold for the programs that it starts later.
+/// Settings that a debugger makes once and that also apply to programs started later.
 const STICKY: &[&str] = &[
     "QPassSignals:",
     "QProgramSignals:",
@@ -81,7 +81,7 @@ The following monitor commands are supported:
 ";
 
 impl Server {
-    /// Serves one packet. `Some`: the connection is over.
+    /// Serves one packet. Returns `Some` if the connection is over.
     pub(super) async fn serve_packet(
         &mut self,
         client: &mut Client,
@@ -104,9 +104,9 @@ impl Server {
             Addressed::Done(outcome) => return outcome,
         }
         if let Some(target) = self.targets.first_mut().filter(|t| t.lost.is_none()) {
-            // A forked child comes without the watches that the debugger takes away from it.
+            // A forked child does not have the watches that the debugger removes from it.
             let came_without = target.inherits && watches::removes(packet);
-            // In non-stop mode the program may run already.
+            // In non-stop mode the program may be running.
             let settles = !target.non_stop && target.watches.settles(packet);
             if settles || target.refused.settles(packet) || came_without {
                 let _ = client.send(b"OK").await;
@@ -120,7 +120,7 @@ impl Server {
                 return None;
             }
             if watches::needs_them(packet) {
-                // If it hangs, whoever sends the packet on says so.
+                // If the stub hangs, the relay of this packet reports it.
                 let _ = target.settle_watches().await;
             }
         }
@@ -166,7 +166,7 @@ impl Server {
                 self.restart().await;
                 return None;
             }
-            // Between us and the stub, and without an answer.
+            // Packets between server and stub; they have no answer.
             _ if starts("vUlpfAhead") || starts("vUlpfRenew") || self.is_disabled(packet) => {
                 Vec::new()
             }
@@ -212,7 +212,7 @@ impl Server {
         let can = |feature: &[u8]| announces(packet, feature);
         self.multiprocess = can(b"multiprocess+");
         self.exec_events = can(b"exec-events+");
-        // Which process a packet is for can only be said with their numbers.
+        // Only process numbers tell to which process a packet belongs.
         self.fork_events = self.multiprocess && can(b"fork-events+");
         self.vfork_events = self.multiprocess && can(b"vfork-events+");
         self.one_argument = can(b"single-inf-arg+");
@@ -237,7 +237,7 @@ impl Server {
             .and_then(|n| usize::from_str_radix(n, 16).ok())
             .unwrap_or(PACKET_SIZE)
             .min(PACKET_LIMIT);
-        // Ours replace what the stub may say of the same features.
+        // The server's features replace the stub's entries of the same name.
         let name = |f: &str| f.trim_end_matches(['+', '-']).to_string();
         let own: Vec<String> = OWN_FEATURES.iter().map(|f| name(f)).collect();
         let features: Vec<&str> = stub
@@ -248,7 +248,7 @@ impl Server {
         features.join(";").into_bytes()
     }
 
-    /// What we follow for this debugger.
+    /// The packet that tells a stub which events this debugger follows.
     pub(super) fn offer(&self) -> Vec<u8> {
         let all = [(self.fork_events, "fork"), (self.vfork_events, "vfork")];
         let wanted: Vec<&str> = all.iter().filter(|w| w.0).map(|w| w.1).collect();
@@ -286,7 +286,7 @@ impl Server {
         b"OK".into()
     }
 
-    /// Replies as gdbserver gives them while it has no program.
+    /// Replies as gdbserver's without a program.
     fn without_program(&mut self, packet: &[u8]) -> Vec<u8> {
         let starts = |p: &str| packet.starts_with(p.as_bytes());
         match packet {
@@ -381,7 +381,8 @@ impl Server {
         None
     }
 
-    /// Debuggers since GDB 15 show the text of an error; others are told before.
+    /// Refuses a monitor command. GDB since version 15 shows the text of an error; other debuggers get the text as
+    /// output first.
     async fn refuse_command(&self, client: &mut Client, why: &str) {
         let supported = self.supported.as_deref();
         if supported.is_some_and(|s| announces(s, ERROR_TEXTS)) {
@@ -393,7 +394,7 @@ impl Server {
         let _ = client.send(b"E01").await;
     }
 
-    /// gdbserver's `monitor set …`: what to tell; `None`: it is nothing of the kind.
+    /// gdbserver's `monitor set …`. Returns the text to print, or `None` if it is another command.
     fn set(client: &mut Client, words: &[u8]) -> Option<String> {
         let (what, value) = match words
             .strip_prefix(b"set ")?
@@ -454,7 +455,7 @@ impl Server {
     async fn kill_request(&mut self, packet: &[u8]) -> Vec<u8> {
         let pid = ulpf_rsp::hex_number(&packet[b"vKill;".len()..]);
         match self.targets.first_mut() {
-            // 42000 is what GDB calls the process while it has not learnt its number.
+            // GDB uses 42000 as the process number until it knows the real one.
             Some(target) if pid == Some(target.number as u64) || pid == Some(42000) => {
                 target.kill().await;
                 if let Some(gone) = self.take_front() {
@@ -495,7 +496,7 @@ impl Server {
         }
     }
 
-    /// `R` has no reply; the debugger asks with `?` next.
+    /// `R` has no reply; the debugger sends `?` next.
     async fn restart(&mut self) {
         self.say("ulpf server restarting");
         self.kill_everybody().await;
@@ -522,7 +523,7 @@ impl Server {
         let (launched, mut exit) = (target.launched, target.exit.clone());
         self.say(&text);
         match ended {
-            // Killed meanwhile: there is nothing left to let go of, and that is no failure.
+            // The program was killed meanwhile, so there is nothing to detach from; this is not an error.
             Some(ending) if !detached => drop(self.ended(ending)),
             _ if !detached => {
                 let _ = client.send(b"E01").await;
@@ -538,7 +539,7 @@ impl Server {
         if self.extended || !self.targets.is_empty() {
             return None;
         }
-        // As gdbserver: stay until the child is gone, for its terminal and its parent's sake.
+        // As gdbserver does: stay until the child has ended, because of its terminal and its parent.
         if launched {
             exit.wait().await;
         }
@@ -565,7 +566,7 @@ pub(super) fn output(text: &str) -> String {
     format!("O{}", ulpf_rsp::to_hex(lines(text).as_bytes()))
 }
 
-/// A text in parts of at most so many bytes, or of one character.
+/// Splits a text into parts of at most `most` bytes, or of one character.
 fn parts(mut text: &str, most: usize) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let mut end = text.len().min(most);
@@ -578,7 +579,7 @@ fn parts(mut text: &str, most: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Reply texts end at the packet's end and may not contain its special characters.
+/// Makes a text fit into one packet: replaces control characters and the protocol's special characters.
 pub(super) fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| {

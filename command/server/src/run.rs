@@ -1,9 +1,9 @@
-//! vRun: what is started, with which arguments.
+//! vRun: the program and its arguments.
 //!
-//! GDB up to 16 splits the arguments of its `run` into words before it sends them, and takes quotes and
-//! backslashes out: `*.c` and `'*.c'` are one then, and so are `< in` and `'<' in`. gdbserver keeps each word as it is.
-//! A shell's work can only be done with the text, which GDB 17 sends (`single-inf-arg`) and `ulpf gdb` asks GDB for:
-//! the plugin listens for this question alone (gdb-plugin/ulpf/arguments.py), while GDB waits for the answer to vRun.
+//! GDB up to 16 splits the arguments of its `run` into words and removes quotes and backslashes before it sends them.
+//! `*.c` and `'*.c'` become equal then, and so do `< in` and `'<' in`. gdbserver keeps each word as it is. A shell
+//! needs the original text. GDB 17 sends it (`single-inf-arg`); `ulpf gdb` asks GDB for it. While GDB waits for the
+//! answer to vRun, the plugin answers this one question (gdb-plugin/ulpf/arguments.py).
 #![forbid(unsafe_code)]
 
 use super::common::report;
@@ -18,13 +18,13 @@ use tokio::net::UnixStream;
 use ulpf_inject::Arguments;
 use ulpf_say::message;
 
-/// How long GDB may take to answer; it has nothing else to do meanwhile.
+/// Time limit for GDB's answer; it has nothing else to do meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// More than Linux lets a program's arguments have.
+/// Limit in bytes: more than Linux allows for a program's arguments.
 const LONGEST: u64 = 8 << 20;
 
 impl Server {
-    /// `vRun;PROGRAM;ARG…`, all in hex; an empty program means the one before.
+    /// `vRun;PROGRAM;ARG…`, all in hex. An empty program means the previous one.
     pub(super) async fn run(&mut self, packet: &[u8]) -> Vec<u8> {
         let words: Option<Vec<Vec<u8>>> = packet[b"vRun;".len()..]
             .split(|&b| b == b';')
@@ -43,7 +43,7 @@ impl Server {
         } else {
             return b"E.No program has been named. Use `set remote exec-file PATH`.".into();
         }
-        // Of several processes each one has its number; without numbers there can be one.
+        // With process numbers there may be several processes; without them, only one.
         if !self.multiprocess {
             self.kill_everybody().await;
         }
@@ -51,7 +51,7 @@ impl Server {
             Ok(()) => self.first_stop().await,
             Err(error) => {
                 report(&error, "ulpf server: ");
-                // GDB shows it to the user.
+                // GDB shows this text to the user.
                 format!("E.{}", one_line(&error.to_string())).into_bytes()
             }
         }
@@ -69,7 +69,7 @@ impl Server {
         };
         match tokio::time::timeout(PATIENCE, ask(socket)).await {
             Ok(Ok(text)) => Arguments::Text(text),
-            // GDB without Python, say. A word that no shell would touch is right in any case.
+            // For example, GDB without Python. Words without shell syntax are right in any case.
             _ => {
                 if words.iter().any(|word| ulpf_inject::quote(word) != *word) {
                     message!(
@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// What the command line has named, for GDB's `args`: `S;PROGRAM;ARGUMENTS;` in hex, or `U`.
+    /// The command line's program and arguments, for GDB's `args`: `S;PROGRAM;ARGUMENTS;` in hex, or `U`.
     pub(super) fn exec_and_args(&self) -> Vec<u8> {
         use crate::options::Target::Program;
         let Program { program, args } = &self.options.target else {
@@ -94,7 +94,7 @@ impl Server {
     }
 }
 
-/// `=` and the text; nothing if GDB cannot tell.
+/// Reads `=` and the text, or nothing if GDB does not know it.
 async fn ask(socket: &Path) -> std::io::Result<OsString> {
     let mut said = Vec::new();
     let stream = UnixStream::connect(socket).await?;

@@ -1,6 +1,6 @@
-//! Letting processes run, until one of them has something to report. As a rule there is one; a
-//! debugger that follows children may have several. It is told of one stop at a time, and then all of
-//! them rest; what another one had to report meanwhile waits for the next resume.
+//! Resumes processes until one of them has an event to report. There is usually one process; a debugger that follows
+//! children may have several. The debugger receives one stop at a time, and then all processes are stopped. Events of
+//! other processes wait for the next resume.
 #![forbid(unsafe_code)]
 
 use super::client::{Client, Input};
@@ -22,7 +22,7 @@ use ulpf_host::{foreground, process};
 use ulpf_inferior::{Ending, Inferior};
 use ulpf_say::message;
 
-/// The next event of any such process: its number, and what it is. Safe to cancel.
+/// The next event of the selected processes, with the process number. Cancel-safe.
 pub(super) async fn event_of(
     targets: &mut [Target],
     which: impl Fn(&Target) -> bool,
@@ -46,7 +46,7 @@ pub(super) async fn event_of(
     .await
 }
 
-/// Tells the user something while the debugger waits for a stop.
+/// Prints a message for the user while the debugger waits for a stop.
 async fn tell(client: &mut Client, text: &str) {
     message!("ulpf server: {text}");
     print(client, text).await;
@@ -61,12 +61,12 @@ async fn print(client: &mut Client, text: &str) {
 }
 
 impl Server {
-    /// Serves a packet that lets processes run; the reply is a stop.
+    /// Serves a packet that resumes processes; the reply is a stop.
     pub(super) async fn resume(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
         self.follow_all_children().await;
         while let Some((number, reply)) = self.pending_stop(packet) {
             if self.is_suppressed(number, &reply) {
-                continue; // it goes on below
+                continue; // resumed below
             }
             let reply = self.tell_heap_error(client, number, reply).await;
             let _ = client
@@ -89,11 +89,11 @@ impl Server {
             }
         }
         let launched = self.targets.iter().filter(|t| t.launched);
-        // The one that runs, if it is one of several.
+        // Prefer the process that is resumed, if there are several.
         let reader = launched.max_by_key(|t| numbers.contains(&t.number));
         let reader = reader.filter(|_| self.terminal == Terminal::Shared);
         if let Some(reader) = reader {
-            // Before it runs: it may read at once.
+            // Before the resume, because the program may read at once.
             foreground::to_program(reader.pid);
         }
         let shared = reader.is_some();
@@ -110,7 +110,7 @@ impl Server {
             let Some(mine) = mine else { continue };
             target.inherits = false;
             target.resumed.clone_from(&mine);
-            // It may have been killed while it was stopped.
+            // The process may have been killed while it was stopped.
             if target.exit.now().is_none() {
                 // An error shows as end of file later.
                 let _ = target.resume(&mine).await;
@@ -126,7 +126,8 @@ impl Server {
         outcome
     }
 
-    /// Events that came while the debugger had a stop. True: it has been told of another one.
+    /// Handles events that came while the program was stopped for the debugger. Returns true if one of them was
+    /// reported as a stop.
     async fn tell_later_events(&mut self, client: &mut Client) -> bool {
         while let Some(target) = self.targets.iter_mut().find(|t| !t.later.is_empty()) {
             let number = target.number;
@@ -139,8 +140,8 @@ impl Server {
         false
     }
 
-    /// Process `number` rests because we wanted it to: changes that others have asked for are made, and it goes on. True: the
-    /// debugger has been told of a stop.
+    /// Process `number` has stopped for a halt of the server: makes the requested changes and resumes it. Returns true
+    /// if a stop was reported to the debugger.
     async fn halted(&mut self, client: &mut Client, number: i32) -> bool {
         if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
             (target.running, target.halted) = (false, false);
@@ -164,18 +165,18 @@ impl Server {
         self.targets.iter().any(others)
     }
 
-    /// Until a process stops or ends.
+    /// Runs until a process stops or ends.
     async fn run_on(&mut self, client: &mut Client) -> Option<Outcome> {
-        // When an interrupt that was asked for is overdue.
+        // Deadline of a requested interrupt.
         let mut overdue: Option<Instant> = None;
-        // It was asked for while a halt of ours was on its way; the stub has not been told.
+        // The interrupt was requested while a halt was in progress, and has not been sent to the stub.
         let mut untold = false;
         loop {
             let limit = overdue.unwrap_or_else(|| Instant::now() + watchdog::STOP_TIMEOUT);
             let (number, event) = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(limit), if overdue.is_some() => {
-                    // What runs on unwatched cannot be stopped, and the user knows.
+                    // A process that runs on unwatched cannot be stopped; the user has been informed.
                     let asked = self.targets.iter().find(|t| t.running && !t.is_replaced());
                     match asked.map(|t| t.number) {
                         Some(number) => return self.no_stop(client, number).await,
@@ -205,7 +206,7 @@ impl Server {
             let event = match event {
                 Event::Reply(reply) if self.is_suppressed(number, &reply) => {
                     let target = self.targets.iter_mut().find(|t| t.number == number);
-                    // (If the debugger wanted a stop meanwhile, this is it.)
+                    // (If the debugger has requested a stop meanwhile, this is that stop.)
                     if let Some(target) = target.filter(|_| overdue.is_none())
                         && target.is_before_its_step(&reply)
                     {
@@ -228,7 +229,7 @@ impl Server {
                         let _ = target.send(b"vCont;c").await;
                     }
                 }
-                // It was on its way when a debugger vanished that had asked for it.
+                // The stop was on its way when the debugger that had requested it disconnected.
                 Event::Reply(reply) if self.is_unwanted(&reply) => {
                     self.note_child(number, &reply);
                     self.release_children().await;
@@ -251,14 +252,15 @@ impl Server {
                             }
                             continue;
                         }
-                        // The debugger wanted a stop meanwhile: this is it.
+                        // The debugger has requested a stop meanwhile: this is that stop.
                         reply = stop.to_vec();
                     } else if let (true, Some(target)) = (untold, target) {
-                        // It comes behind this stop, as it would have without us.
+                        // The interrupt follows this stop, as it would without the halt.
                         let _ = target.interrupt().await;
                     }
                     if let Some((gone, ending)) = self.come_to_rest(number).await {
-                        // First, for a debugger would not understand why nothing works there.
+                        // Report the end first: a debugger would not understand why no request to that process
+                        // succeeds.
                         if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
                             target.pending = Some(reply);
                         }
@@ -274,7 +276,7 @@ impl Server {
                         .await;
                     return None;
                 }
-                // Of a non-stop mode that is over.
+                // A stop from non-stop mode, which is over.
                 Event::Stop(_) => {}
                 Event::Notification(text) => drop(client.notify(&text).await),
                 event @ (Event::ChildExecuted(_)
@@ -298,7 +300,7 @@ impl Server {
                     let catches = self.sticky.get(&b"QCatchSyscalls"[..]);
                     let caught = catches.is_some_and(|p| catches_execve(p));
                     if !self.exec_events && !caught {
-                        // As gdbserver: nobody is told, it goes on.
+                        // As in gdbserver: the exec is not reported and the program continues.
                         let _ = target.send(b"vCont;c").await;
                         continue;
                     }
@@ -329,14 +331,14 @@ impl Server {
                         let _ = client.send(why.as_bytes()).await;
                         return None;
                     }
-                    // It goes on, so its end is the reply; until then the user should know.
+                    // The program continues, so its end is the reply. The user is informed now.
                     print(client, why.trim_start_matches("E.")).await;
                 }
             }
         }
     }
 
-    /// An event of a vfork child of process `parent`. True: the debugger has been told of a stop.
+    /// Handles an event of a vfork child of process `parent`. Returns true if a stop was reported to the debugger.
     async fn child_event(&mut self, client: &mut Client, parent: i32, event: Event) -> bool {
         match event {
             Event::ChildExecuted(inferior) => self.child_executed(client, *inferior).await,
@@ -357,7 +359,8 @@ impl Server {
         }
     }
 
-    /// A vfork child runs another program, with a stub of its own. True: the debugger has been told.
+    /// A vfork child has executed another program and has a stub of its own. Returns true if that was reported to the
+    /// debugger.
     async fn child_executed(&mut self, client: &mut Client, inferior: Inferior) -> bool {
         let mut target = Target::new(inferior);
         self.greet(&mut target).await;
@@ -377,8 +380,8 @@ impl Server {
         true
     }
 
-    /// Process `number` is about to run: its stub must have the watches that the debugger believes in.
-    /// One that does not answer is waited for, until the user has enough of it.
+    /// Process `number` is about to run: updates its stub's watches to those that the debugger has set. Waits for a
+    /// stub that does not answer, until the user interrupts.
     async fn settle(&mut self, client: &mut Client, number: i32) -> ControlFlow<Option<Outcome>> {
         let mut told = false;
         loop {
@@ -405,8 +408,8 @@ impl Server {
         }
     }
 
-    /// The interrupt that the debugger has asked for does not come about: it gets its prompt back all the
-    /// same, and knows why nothing else works.
+    /// The requested interrupt has not succeeded. The user gets the prompt back, and an explanation why other commands
+    /// fail.
     async fn no_stop(&mut self, client: &mut Client, number: i32) -> Option<Outcome> {
         let target = self.targets.iter_mut().find(|t| t.number == number)?;
         let why = target.hangs(watchdog::STOP_TIMEOUT);
@@ -427,8 +430,8 @@ impl Server {
         self.come_to_rest(number).await;
     }
 
-    /// A stop of process `number` is about to be reported: it is in front, and all others rest. `Some`:
-    /// one of them has ended meanwhile.
+    /// Prepares the report of a stop of process `number`: brings it to the front and stops all others. Returns `Some`
+    /// if one of them has ended meanwhile.
     async fn come_to_rest(&mut self, number: i32) -> Option<(i32, Ending)> {
         let mut ended = None;
         self.bring_forward(number);
@@ -437,7 +440,7 @@ impl Server {
                 target.running = false;
             } else if target.running && !target.is_replaced() {
                 let stopped = target.stop().await;
-                // Its stub may have answered in the middle of its end.
+                // The stub may have answered while the process was ending.
                 if !stopped || !process::is_alive(target.pid) {
                     let end =
                         tokio::time::timeout(watchdog::HUNG_TIMEOUT, target.exit.wait()).await;
@@ -448,7 +451,7 @@ impl Server {
         ended
     }
 
-    /// What a process that is to be resumed has reported already.
+    /// A stop that is already pending in a process to be resumed.
     fn pending_stop(&mut self, packet: &[u8]) -> Option<(i32, Vec<u8>)> {
         let concerned = |t: &&mut Target| t.actions_for(packet).is_some();
         let mut waiting = self.targets.iter_mut().filter(concerned);
@@ -459,7 +462,7 @@ impl Server {
         Some((number, reply))
     }
 
-    /// What a process that is to be resumed can only report.
+    /// The reply for the process in front if it has lost its stub, so that no stop can follow.
     fn due(&mut self) -> Option<Vec<u8>> {
         let target = self.targets.first()?;
         let why = target.lost.clone()?;

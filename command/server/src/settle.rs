@@ -1,5 +1,5 @@
-//! What the stub is told before its program runs: which watches and breakpoints the debugger has taken away for good,
-//! which it has put back, and what it will ask at the next stop.
+//! Updates the stub before its program runs: removed and re-inserted watches and breakpoints, and the questions of the
+//! next stop.
 #![forbid(unsafe_code)]
 
 use super::target::Target;
@@ -8,8 +8,8 @@ use std::io;
 use tokio::time::Instant;
 
 impl Target {
-    /// Tells the stub of the watches that the debugger has taken away for good. `Some`: it does not
-    /// answer; what to say.
+    /// Sends the stub the removals of watches that the debugger has not re-inserted. Returns a text for the debugger if
+    /// the stub does not answer.
     pub async fn settle_watches(&mut self) -> Option<String> {
         if let Some(why) = self.still_hangs(watchdog::HUNG_TIMEOUT).await {
             return Some(why);
@@ -38,10 +38,10 @@ impl Target {
         }
     }
 
-    /// Lets the program run, as a debugger has asked for it.
+    /// Resumes the program at the debugger's request.
     pub async fn resume(&mut self, payload: &[u8]) -> io::Result<()> {
         let first = [self.ahead.resuming(), self.watches.renewal()];
-        // Neither has an answer.
+        // Neither packet has an answer.
         let first = first.iter().flatten();
         let mut frames: Vec<u8> = first.flat_map(|p| ulpf_rsp::frame(p)).collect();
         frames.extend(self.frame(payload));

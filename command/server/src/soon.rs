@@ -1,5 +1,5 @@
-//! Waiting for somebody who answers within microseconds. To go to sleep and be woken again takes longer than that, and
-//! GDB waits for each of its answers, several a stop and one for each of its watches.
+//! Polls briefly for an answer that comes within microseconds. Sleeping and waking takes longer than that, and GDB
+//! waits for each answer: several at each stop, and one for each of its watches.
 #![forbid(unsafe_code)]
 
 use std::future::{Future, poll_fn};
@@ -8,17 +8,16 @@ use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// What GDB needs between two packets of a stop, as a rule; about three times as long as a sleep and a wake-up.
+/// Polling time. GDB needs about as long between two packets of a stop; a sleep and a wake-up take a third of it.
 const PATIENCE: Duration = Duration::from_micros(60);
 
-/// Waiting awake takes a processor from nobody.
+/// Polling is free only if it takes no processor from another thread.
 fn has_several_processors() -> bool {
     static SEVERAL: OnceLock<bool> = OnceLock::new();
     *SEVERAL.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
 }
 
-/// What `future` comes to, if that is soon; it is asked again and again. Otherwise it is dropped, so it must be safe
-/// to cancel.
+/// Polls `future` until it is ready or `PATIENCE` is over. In the second case it is dropped, so it must be cancel-safe.
 pub async fn soon<F: Future>(future: F) -> Option<F::Output> {
     if !has_several_processors() {
         return None;
@@ -29,7 +28,7 @@ pub async fn soon<F: Future>(future: F) -> Option<F::Output> {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending if begun.elapsed() >= PATIENCE => Poll::Ready(None),
         Poll::Pending => {
-            // The runtime looks at the descriptors in between.
+            // The runtime polls the descriptors between two polls of this future.
             context.waker().wake_by_ref();
             Poll::Pending
         }

@@ -1,4 +1,4 @@
-//! What the server knows, and what every part of it says and tells.
+//! The server's state, and what all its modules need.
 #![forbid(unsafe_code)]
 
 use super::changes::Changes;
@@ -22,17 +22,17 @@ use ulpf_say::message;
 
 /// A child that has been reported and has no stub.
 pub struct PendingChild {
-    /// As the debugger knows them.
+    /// Numbers by which the debugger knows them.
     pub number: i32,
     pub parent: i32,
     pub vfork: bool,
-    /// What the kernel knows by that number. Without it the child is only reported.
+    /// The kernel's handle of the process. Without it the child is only reported.
     pub process: Result<Process, RelationError>,
 }
 
 pub struct Server {
     pub options: Options,
-    /// What vRun, R and the command line start.
+    /// The program for vRun, R and the command line.
     pub program: Option<(OsString, Arguments)>,
     pub env: BTreeMap<OsString, OsString>,
     pub cwd: Option<PathBuf>,
@@ -42,9 +42,9 @@ pub struct Server {
     pub extended: bool,
     /// The debugger understands `p1.2`, `;process:`.
     pub multiprocess: bool,
-    /// Its vRun has the text of all arguments in the place of words.
+    /// Its vRun contains the text of all arguments instead of words.
     pub one_argument: bool,
-    /// The debugger wants to hear of exec, fork, vfork.
+    /// The debugger has requested reports of exec, fork, vfork.
     pub exec_events: bool,
     pub fork_events: bool,
     pub vfork_events: bool,
@@ -52,15 +52,15 @@ pub struct Server {
     pub supported: Option<Vec<u8>>,
     /// Settings that outlive a program: packet up to its `:` → packet.
     pub sticky: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What qSupported has announced.
+    /// The packet size announced by qSupported.
     pub packet_size: usize,
-    /// The first one is the one that packets are for (see [`processes`]).
+    /// Packets are for the first process (see [`processes`]).
     pub targets: Vec<Target>,
-    /// Of the last process that there was, until there is another.
+    /// The shared area of the last process, until there is another one.
     pub past: Option<SharedArea>,
-    /// Forked children that the debugger has heard of and has not decided about.
+    /// Forked children that have been reported and that the debugger has neither followed nor detached.
     pub pending_children: Vec<PendingChild>,
-    /// The debugger has selected this one of them.
+    /// The pending child that the debugger has selected.
     pub selected: Option<i32>,
     pub host_io: HostIo,
     pub osdata: OsData,
@@ -72,7 +72,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// One without a program yet.
+    /// A server without a program.
     pub fn new(options: Options, listener: &Listener, terminal: Terminal) -> Server {
         Server {
             program: match &options.target {
@@ -108,21 +108,21 @@ impl Server {
         }
     }
 
-    /// What gdbserver's callers read, and its users expect.
+    /// Prints a message of gdbserver's, which its callers parse and its users expect.
     pub fn say(&self, text: &str) {
         if self.terminal == Terminal::Program {
             message!("{text}");
         }
     }
 
-    /// After a stop, where the terminal is shared.
+    /// Takes the terminal back after a stop, if it is shared.
     pub fn take_terminal(&self) {
         if self.terminal == Terminal::Shared {
             foreground::to_debugger();
         }
     }
 
-    /// Takes note of the program's end, says so on stderr, and gives the stop reply for it.
+    /// Removes the ended program, prints its end on stderr, and returns the stop reply for it.
     pub fn ended(&mut self, ending: Ending) -> String {
         let pid = self.take_front().map_or(0, |t| t.number);
         self.ending_of(pid, ending)
@@ -157,14 +157,14 @@ impl Server {
         }
     }
 
-    /// The process that packets are for; another one comes to the front.
+    /// Removes the process in front. Another one takes its place.
     pub fn take_front(&mut self) -> Option<Target> {
         let front = (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))?;
         self.past = Some(front.shared().clone());
         Some(front)
     }
 
-    /// Tells a new stub what it has to know first.
+    /// Sends a new stub its first packets.
     pub async fn greet(&self, target: &mut Target) {
         target.greeting = self.greeting();
         for packet in target.greeting.clone() {
@@ -173,8 +173,7 @@ impl Server {
         target.non_stop = self.stops.on;
     }
 
-    /// What a stub is told before anything else: that we follow its program, and what the debugger has
-    /// said so far.
+    /// First packets for a stub: the offer to follow its program, and the debugger's settings so far.
     pub fn greeting(&self) -> Vec<Vec<u8>> {
         std::iter::once(self.offer())
             .chain(self.supported.iter().cloned())

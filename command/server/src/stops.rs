@@ -1,32 +1,33 @@
-//! Non-stop mode: what the debugger has not taken note of yet (`non_stop` says how it is told).
+//! Non-stop mode: stops that the debugger has not acknowledged yet (`non_stop` reports them).
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
-/// More than threads of all processes together can have to tell.
+/// Limit: more than all threads of all processes together can report.
 const MOST: usize = 1 << 17;
 
-/// What the debugger has not taken note of yet.
+/// Stops that the debugger has not acknowledged yet.
 #[derive(Default)]
 pub struct Stops {
     pub on: bool,
-    /// The debugger has not asked yet which threads are stopped.
+    /// The debugger has not yet asked which threads are stopped.
     pub connects: bool,
-    /// Processes, and what there is to say.
+    /// Process numbers and stop replies.
     pub queue: VecDeque<(i32, Vec<u8>)>,
-    /// The first one has been sent.
+    /// The first stop has been sent.
     pub sent: bool,
 }
 
 impl Stops {
-    /// One more. A stub that invents stops faster than a debugger takes note of them is not heard.
+    /// Queues a stop. If the queue is full (a stub invents stops), the stop is dropped.
     pub fn push(&mut self, number: i32, stop: Vec<u8>) {
         if self.queue.len() < MOST {
             self.queue.push_back((number, stop));
         }
     }
 
-    /// Nothing else is to be said of a process that the debugger is rid of.
+    /// Drops the stops of a process that the debugger has detached or killed. A stop that was sent stays until it is
+    /// acknowledged.
     pub fn forget(&mut self, number: i32) {
         let mut first = self.sent;
         self.queue

@@ -1,4 +1,4 @@
-//! The program that is served, as the relay sees it: frames to and from the stub, and its end.
+//! A served program, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
 use super::ahead::{self, Ahead};
@@ -30,97 +30,96 @@ use ulpf_inject::remains::Remains;
 use ulpf_rsp::Decoder;
 use ulpf_say::message;
 
-/// Something from the program's side.
+/// An event of the program or its stub.
 #[derive(Debug)]
 pub enum Event {
     Reply(Vec<u8>),
     Notification(Vec<u8>),
-    /// Non-stop: one thread has stopped; what a stop reply would say.
+    /// Non-stop: one thread has stopped; the text of its stop reply.
     Stop(Vec<u8>),
     Ended(Ending),
-    /// The program has executed another one and rests at its first instruction.
+    /// The program has executed another one and is stopped at its first instruction.
     Executed(String),
-    /// The program has executed another one, and the stub went with its memory.
+    /// The program has executed another one, which removed the stub with the program's memory.
     Replaced,
-    /// The stub has gone, the program has not.
+    /// The stub has ended, but the program has not.
     StubLost,
-    /// A vfork child has executed another program and rests at its first instruction; it is none of ours
-    /// any more.
+    /// A vfork child has executed another program and is stopped at its first instruction. It is no longer served here.
     ChildExecuted(Box<Inferior>),
-    /// A vfork child has executed another program and could not be followed; why, for the user.
+    /// A vfork child has executed another program and could not be followed; the reason, for the user.
     ChildRunsOn(String),
     ChildEnded(i32, Ending),
 }
 
-/// Reads from the stub before others have their turn.
+/// Limit of consecutive reads from the stub, so that other tasks can run.
 const MOST_READS: usize = 16;
 
-/// The end of a stop reply that `vUlpfHalt` alone has led to (stub/task/src/gdb/mod.rs).
+/// The end of a stop reply caused only by `vUlpfHalt` (stub/task/src/gdb/mod.rs).
 pub const HALTED: &[u8] = b"ulpfhalt:;";
 
-/// The beginning of a notification that one thread has stopped.
+/// The prefix of a notification that one thread has stopped.
 pub const STOP: &[u8] = b"Stop:";
 
 pub struct Target {
     pub pid: i32,
     pub process: Process,
-    /// The number that the program has for itself, and the stub reports: another one in a container.
+    /// The process number that the program itself sees and the stub reports. It differs from `pid` in a container.
     pub number: i32,
     pub stub_pid: i32,
     pub launched: bool,
     pub exit: Exit,
     /// Between a resume request and its stop reply.
     pub running: bool,
-    /// Its threads stop and go on one by one, and it is never `running` (see `non_stop`).
+    /// Threads stop and resume one by one, and `running` is never set (see `non_stop`).
     pub non_stop: bool,
-    /// There is no stub any more; why, for the debugger. Only waiting and killing is left.
+    /// The stub has gone; the reason, for the debugger. The program can only be killed or awaited.
     pub lost: Option<String>,
     pub watches: LazyWatches,
     pub ahead: Ahead,
     pub refused: RefusedWatches,
-    /// What a new stub of this program has to be told first.
+    /// First packets for a new stub of this program.
     pub greeting: Vec<Vec<u8>>,
-    /// A stop that was met while another process's was reported.
+    /// A stop that arrived while a stop of another process was reported.
     pub pending: Option<Vec<u8>>,
     /// Events of its children that came while it was stopped.
     pub later: VecDeque<Event>,
-    /// Vfork children that the debugger follows; they run in its memory (see `vfork`).
+    /// Vfork children that the debugger follows; they run in this program's memory (see `vfork`).
     pub(super) children: Vec<VforkChild>,
     /// A forked child that has not run yet: the debugger believes that it has its parent's watches.
     pub inherits: bool,
-    /// Its heap is checked.
+    /// State of the heap check, if the heap is checked.
     pub heap: Option<Checked>,
-    /// What others have changed in its stub.
+    /// Changes that other clients have made in its stub.
     pub changed: Changed,
-    /// How it was resumed, for once more; `None`: it cannot be resumed so again.
+    /// The packet that repeats the last resume; `None` if it cannot be repeated.
     pub again: Option<Vec<u8>>,
-    /// How it was resumed last, in all-stop mode.
+    /// The last resume packet in all-stop mode.
     pub resumed: Vec<u8>,
-    /// In non-stop mode: threads that make a step, and how.
+    /// In non-stop mode: stepping threads, and the action of each.
     pub steps: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// We have asked for a stop that the debugger is not to hear of.
+    /// The server has requested a stop that the debugger will not see.
     pub halted: bool,
-    /// Kept for whoever looks back at hits (`ulpf last`).
+    /// Kept for readers of past hits (`ulpf last`).
     shared: SharedArea,
     pub(super) remains: Remains,
     pub(super) replaced: bool,
     follower: Follower,
-    /// What the program executes without being followed, and why it is not.
+    /// A program that was executed but could not be followed, and the reason.
     unfollowed: Option<(String, String)>,
     /// The control channel has ended.
     eof: bool,
-    /// Replies to greetings, which are nobody's business.
+    /// Number of replies to ignore, such as those to greetings.
     pub(super) unread: usize,
-    /// The stub owes answers that nobody waits for any more; why, for the debugger.
+    /// The stub owes answers that are no longer awaited; the reason, for the debugger.
     hung: Option<String>,
-    /// Digits of the last answer to `g`.
+    /// Number of hex digits in the last answer to `g`.
     pub registers_len: usize,
     /// An interrupt request went to a stub that was about to end.
     interrupt_due: bool,
     pub(super) control: UnixStream,
     decoder: Decoder,
     queue: VecDeque<Event>,
-    /// What the stub may still say before it is asked again.
+    /// Limit of what the stub may send before the next request.
     budget: Budget,
 }
 
@@ -168,7 +167,7 @@ impl Target {
         }
     }
 
-    /// Another handle of the control channel, to send by.
+    /// A second handle of the control channel, for sending.
     pub fn channel(&self) -> Option<std::os::unix::net::UnixStream> {
         Some(self.control.as_fd().try_clone_to_owned().ok()?.into())
     }
@@ -186,7 +185,7 @@ impl Target {
         ulpf_rsp::frame(payload)
     }
 
-    /// A stub that reads nothing must not hold us up.
+    /// Writes with a time limit, since a stub may stop reading.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.budget.renew();
         tokio::time::timeout(watchdog::READ_TIMEOUT, self.control.write_all(bytes)).await?
@@ -196,20 +195,20 @@ impl Target {
         &self.shared
     }
 
-    /// Asks for a stop that nobody but us hears of, where the program can be resumed as before.
+    /// Requests a stop that the debugger will not see, if the program can be resumed as before.
     pub(super) async fn halt(&mut self) {
         if !self.halted && self.again.is_some() && !self.follower.is_busy() {
             self.halted = self.send(b"vUlpfHalt").await.is_ok();
         }
     }
 
-    /// Asks for a stop; a stop reply follows if the program runs.
+    /// Requests a stop. A stop reply follows if the program runs.
     pub async fn interrupt(&mut self) -> io::Result<()> {
         self.interrupt_due = self.follower.is_busy();
         self.write(&[ulpf_rsp::INTERRUPT]).await
     }
 
-    /// The next thing that happens. Safe to cancel.
+    /// The next event. Cancel-safe.
     pub async fn event(&mut self) -> Event {
         loop {
             if let Some(event) = self.queue.pop_front() {
@@ -242,9 +241,9 @@ impl Target {
                     self.children.retain(|c| c.number != child);
                     return Event::ChildEnded(child, ending);
                 }
-                // How an exec went is told first.
+                // The outcome of an exec is reported before the end.
                 ending = self.exit.wait(), if !self.follower.is_busy() => {
-                    // What the stub said before the end comes first.
+                    // The stub's last packets come before the end.
                     self.drain();
                     self.has_ended(ending);
                     continue;
@@ -257,10 +256,10 @@ impl Target {
         }
     }
 
-    /// A vfork child has executed something, or tried to.
+    /// A vfork child has executed another program, or has tried to.
     fn child_done(&mut self, number: i32, done: Done) -> Option<Event> {
         if let Some(word) = done.last_word() {
-            // The stub waits for nothing else, so there is room.
+            // The stub waits for this only, so the socket has room.
             let _ = self.control.try_write(&word);
         }
         let child = self.children.iter_mut().find(|c| c.number == number)?;
@@ -280,12 +279,12 @@ impl Target {
         }
     }
 
-    /// The stub goes when the program goes (perhaps a moment before we hear of it), or with the
-    /// program's memory when it executes another program; else it has crashed.
+    /// The stub's channel has closed. The stub ends with the program (perhaps a moment before the program's end is
+    /// visible), or with its memory at an exec. Otherwise it has crashed.
     async fn stub_has_gone(&mut self) -> Event {
         let mut left = 300;
         while left > 0 {
-            // Up to Linux 5.15 a core dump, which may take its time, ends the stub first.
+            // Up to Linux 5.15 a core dump, which may take long, ends the stub first.
             left -= i32::from(!process::dumps_core(self.pid));
             if let Some(program) = process::without_mapping(self.pid, "/memfd:ulpf-shared") {
                 let why = "it could not be followed.".to_string();
@@ -307,7 +306,7 @@ impl Target {
         Event::StubLost
     }
 
-    /// What it executed before its end is told first.
+    /// Queues the end, after an exec that preceded it.
     fn has_ended(&mut self, ending: Ending) {
         if self.unfollowed.is_some() && !self.follower.has_failed() {
             let event = self.replaced();
@@ -326,7 +325,7 @@ impl Target {
         Event::Replaced
     }
 
-    /// The process has become another program, with another stub.
+    /// The process has become another program, with a new stub.
     async fn begin_again(&mut self, inferior: Inferior) -> Event {
         for warning in &inferior.warnings {
             message!("{warning}");
@@ -357,7 +356,7 @@ impl Target {
         Event::Executed(program.display().to_string())
     }
 
-    /// Takes what is there, a good deal of it at most. False: end of file.
+    /// Reads what has arrived, at most [`MOST_READS`] times. Returns false at end of file.
     fn drain(&mut self) -> bool {
         let mut buf = [0; 16384];
         for _ in 0..MOST_READS {
@@ -399,7 +398,7 @@ impl Target {
             }
             ulpf_rsp::Event::Notification(p) if p.starts_with(ahead::ANSWERS) => {
                 let answers = &p[ahead::ANSWERS.len()..];
-                // A vfork child has another name here than in its stub.
+                // A vfork child has a different name in the stub than in the debugger's packets.
                 if self.children.is_empty() {
                     self.ahead.answers(answers);
                 }
@@ -418,7 +417,7 @@ impl Target {
         }
     }
 
-    /// What the stub says, as the debugger takes it; `None`: it cannot be true.
+    /// A packet of the stub in the debugger's numbering; `None` if it cannot be true.
     fn checked(&mut self, said: Vec<u8>) -> Option<Vec<u8>> {
         match child_in(&said) {
             Some((_, vfork)) if !self.follower.offered.children(vfork) => {
@@ -429,7 +428,7 @@ impl Target {
         }
     }
 
-    /// Nothing that this stub says is believed any more.
+    /// Stops believing this stub, and drops all that it has sent.
     fn distrust(&mut self, why: impl Display) {
         let pid = self.pid;
         self.lost = Some(format!("E.Process {pid} is not served any more: {why}"));
@@ -437,13 +436,13 @@ impl Target {
         self.queue.push_back(Event::StubLost);
     }
 
-    /// One request and its one reply; for our own requests, with nobody else's in flight. `None`: the
-    /// program or its stub has gone, or it does not answer (see [`Target::hangs`]).
+    /// One request and its one reply, for the server's own requests. No other request may be in flight. `None` if the
+    /// program or its stub has gone, or if the stub does not answer (see [`Target::hangs`]).
     pub async fn request(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
         self.request_with(payload, &mut Vec::new()).await
     }
 
-    /// What the stub says to a `monitor` command; as [`Target::request`].
+    /// The stub's output for a `monitor` command. Fails as [`Target::request`] does.
     pub async fn monitor(&mut self, command: &str) -> Option<String> {
         let packet = format!("qRcmd,{}", ulpf_rsp::to_hex(command.as_bytes()));
         let mut said = Vec::new();
@@ -455,7 +454,7 @@ impl Target {
         if self.lost.is_some() || self.still_hangs(watchdog::HUNG_TIMEOUT).await.is_some() {
             return None;
         }
-        // An error shows as end of file below, where the end of the program is waited for.
+        // An error shows as end of file below, where the end of the program is awaited.
         let _ = self.send(payload).await;
         let limit = watchdog::timeout_of(payload);
         match self.reply_by(Instant::now() + limit, said).await {
@@ -467,7 +466,7 @@ impl Target {
         }
     }
 
-    /// The next reply that is no text to print, which is added to `said`. `Ok(None)`: there will be none.
+    /// The next reply that is not text to print; such text is added to `said`. `Ok(None)`: no reply will come.
     pub(super) async fn reply_by(
         &mut self,
         end: Instant,
@@ -486,7 +485,7 @@ impl Target {
                 | Event::ChildRunsOn(_)) => {
                     self.later.push_back(event);
                 }
-                // Its answer went with the old program; the news does not.
+                // The exec discards the answer, but the event is kept.
                 event @ Event::Executed(_) if self.non_stop => {
                     self.later.push_back(event);
                     return Ok(None);
@@ -498,8 +497,7 @@ impl Target {
         }
     }
 
-    /// Brings a running program to a stop that no debugger hears of. False: it has ended or cannot be
-    /// stopped.
+    /// Stops a running program without a report to the debugger. Returns false if it has ended or cannot be stopped.
     pub async fn stop(&mut self) -> bool {
         if !self.running {
             return self.lost.is_none() && self.exit.now().is_none();
@@ -532,7 +530,7 @@ impl Target {
                     return true;
                 }
                 Ok(Event::Ended(_) | Event::Replaced | Event::StubLost) => return false,
-                // It stops when it can; nobody waits for the news of that.
+                // It stops when it can. The late stop reply will be ignored.
                 Err(_) => {
                     self.hangs(watchdog::STOP_TIMEOUT);
                     return false;
@@ -541,7 +539,7 @@ impl Target {
         }
     }
 
-    /// The stub has not answered for so long: its answer is not waited for any more. What to say.
+    /// The stub has not answered for `waited`. Its answer will be ignored. Returns a text for the debugger.
     pub fn hangs(&mut self, waited: Duration) -> String {
         let why = format!("E.{}", watchdog::report(self.pid, self.stub_pid, waited));
         self.unread += 1;
@@ -549,7 +547,7 @@ impl Target {
         why
     }
 
-    /// Gives a stub that owes answers a little time for them. `Some`: it still does not answer.
+    /// Gives a stub that owes answers at most `time` for them. Returns `Some` if it still does not answer.
     pub async fn still_hangs(&mut self, time: Duration) -> Option<String> {
         let why = self.hung.clone()?;
         match tokio::time::timeout(time, self.answers()).await {
@@ -558,8 +556,7 @@ impl Target {
         }
     }
 
-    /// Until the stub has given the answers that it owes, or there is nobody to give them. Safe to
-    /// cancel.
+    /// Waits until the stub has given the answers that it owes, or has gone. Cancel-safe.
     pub async fn answers(&mut self) {
         while self.unread > 0 && self.lost.is_none() && !self.eof {
             tokio::select! {

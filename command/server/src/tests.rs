@@ -1,4 +1,4 @@
-//! Whole conversations without a program, over a pipe in memory; and noise instead of conversations.
+//! Whole conversations without a program, over a pipe in memory; random bytes in place of conversations.
 #![forbid(unsafe_code)]
 
 use super::client::Client;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use ulpf_listen::Connection;
 use ulpf_rsp::{Decoder, Event};
 
-/// Sends the bytes, closes, and collects what comes back until the server has noticed.
+/// Sends the bytes, closes, and collects the replies until the server has noticed.
 fn converse(bytes: &[u8]) -> Vec<Event> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -132,7 +132,7 @@ fn monitor_commands() {
     let answers = replies(&[&hex("help"), &hex("nonsense"), &hex("exit"), "?"]);
     assert_eq!(answers[1], "OK");
     assert!(answers[2].starts_with('O'));
-    // Nothing after `exit`.
+    // No answers follow `exit`.
     assert_eq!(answers[3..], ["E01", "OK"]);
 }
 
@@ -145,7 +145,7 @@ fn oversized_packets_are_refused_and_forgotten() {
     assert_eq!(answers[2], "W00");
 }
 
-/// Packets that touch nothing outside the server, whatever their arguments are.
+/// Packets that affect nothing outside the server, whatever their arguments are.
 fn harmless() -> impl Strategy<Value = Vec<u8>> {
     let head = prop::sample::select(vec![
         "",
@@ -203,10 +203,10 @@ fn harmless() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// The fuzz target of the packet path: `PROPTEST_CASES=1000000 cargo test no_conversation_breaks_it`.
+    /// Fuzzes the packet path: `PROPTEST_CASES=1000000 cargo test no_conversation_breaks_it`.
     ///
-    /// Any sequence of packets, mangled or not, cut off anywhere: answered or ignored, and the server
-    /// comes to the end of it.
+    /// Any sequence of packets, mangled or not, truncated anywhere: the server answers or ignores each, and reaches the
+    /// end.
     #[test]
     fn no_conversation_breaks_it(
         packets in prop::collection::vec((harmless(), any::<u8>()), 0..24),

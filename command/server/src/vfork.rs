@@ -1,6 +1,6 @@
-//! vfork children that the debugger follows, until they execute something. Such a child runs in its
-//! parent's memory, so its parent's stub stops it and knows its registers: there it is one more thread.
-//! For the debugger it is a process.
+//! vfork children that the debugger follows, until they execute another program. Such a child runs in its parent's
+//! memory, so its parent's stub stops it and reads its registers. For the stub it is one more thread; for the debugger
+//! it is a process.
 //!
 //! ```text
 //!   debugger       vCont;c:p20.-1    Hgp20.20    thread:p20.20;
@@ -14,11 +14,11 @@ use ulpf_inferior::{Ending, Exit};
 
 #[derive(Debug)]
 pub struct VforkChild {
-    /// As the debugger and the stub know it.
+    /// The number by which the debugger and the stub know it.
     pub number: i32,
     pub process: Process,
     pub exit: Exit,
-    /// It has executed something and could not be followed: its end is all that is still heard of it.
+    /// It has executed another program and could not be followed: only its end will be reported.
     pub lost: bool,
 }
 
@@ -32,7 +32,7 @@ impl VforkChild {
     }
 }
 
-/// The next end of one of them; for ever if there are none. Safe to cancel.
+/// The next end of one of the children. Never returns if the list is empty. Cancel-safe.
 pub async fn next_end(children: &mut [VforkChild]) -> (i32, Ending) {
     let mut all: Vec<_> = children
         .iter_mut()
@@ -49,10 +49,9 @@ pub async fn next_end(children: &mut [VforkChild]) -> (i32, Ending) {
     .await
 }
 
-/// The actions of `vCont` that concern the parent or one of its children, as its stub takes them.
-/// `None`: none does.
+/// The actions of `vCont` for the parent and its children, in the stub's numbering. `None` if no action applies.
 ///
-/// A child that no action names is to rest; in non-stop mode it is left as it is.
+/// A child without an action stays stopped; in non-stop mode its state does not change.
 pub fn actions(
     packet: &[u8],
     parent: i32,
@@ -87,7 +86,7 @@ pub fn actions(
     Some([b"vCont;", &list.join(&b';')[..]].concat())
 }
 
-/// A packet that names a thread, as the parent's stub takes it.
+/// A packet that contains a thread, in the stub's numbering.
 pub fn to_stub(packet: &[u8], parent: i32, children: &[VforkChild]) -> Option<Vec<u8>> {
     let at = match packet {
         [b'H', _, ..] => 2,
@@ -99,7 +98,7 @@ pub fn to_stub(packet: &[u8], parent: i32, children: &[VforkChild]) -> Option<Ve
     Some([&packet[..at], &child.in_stub(parent)].concat())
 }
 
-/// A reply of the parent's stub, as the debugger takes it.
+/// A reply of the parent's stub, in the debugger's numbering.
 pub fn to_debugger(reply: Vec<u8>, parent: i32, children: &[VforkChild]) -> Vec<u8> {
     let names_threads = reply.starts_with(b"T")
         || reply.starts_with(b"QC")
@@ -130,7 +129,7 @@ fn is_name(byte: u8) -> bool {
     byte == b'.' || byte.is_ascii_hexdigit()
 }
 
-/// The thread of process `parent` that `pPID.TID` names. (Numbers may begin with zeros.)
+/// The thread of process `parent` in `pPID.TID`. (Numbers may have leading zeros.)
 fn thread_of(name: &[u8], parent: i32) -> Option<i64> {
     let at = name.iter().position(|&b| b == b'.')?;
     let process = process_of(name)?;

@@ -1,4 +1,4 @@
-//! vfork children that a program's stub serves: from when the debugger follows one, until nobody does.
+//! vfork children served by their parent's stub, from the moment when the debugger follows one until it is released.
 #![forbid(unsafe_code)]
 
 use super::target::Target;
@@ -7,7 +7,7 @@ use ulpf_host::foreign::numbers::Process;
 use ulpf_inferior::Exit;
 
 impl Target {
-    /// A vfork child counts as a process of its own from now on. False: it is gone.
+    /// Makes a vfork child count as a process of its own. Returns false if it has gone.
     pub async fn follow_vfork_child(&mut self, number: i32, process: Process) -> bool {
         let Ok(exit) = Exit::of(&process, false) else {
             return false;
@@ -27,7 +27,7 @@ impl Target {
         true
     }
 
-    /// Nobody follows it any more; it goes on with its parent.
+    /// Stops following a vfork child. It continues with its parent.
     pub async fn release_vfork_child(&mut self, number: i32) -> Option<VforkChild> {
         let place = self.children.iter().position(|c| c.number == number)?;
         let _ = self
@@ -40,7 +40,7 @@ impl Target {
         self.children.iter().find(|c| c.number == number)
     }
 
-    /// It is process `number`, or serves it.
+    /// Whether the target is process `number` or serves it as a vfork child.
     pub fn knows(&self, number: i32) -> bool {
         self.number == number || self.vfork_child(number).is_some()
     }
@@ -53,7 +53,7 @@ impl Target {
         !self.children.is_empty()
     }
 
-    /// The actions of `vCont` that concern it, as its stub takes them; `None`: none does.
+    /// The actions of `vCont` for this target, in its stub's numbering, or `None` if no action applies.
     pub fn actions_for(&self, packet: &[u8]) -> Option<Vec<u8>> {
         actions(packet, self.number, &self.children, self.non_stop)
     }

@@ -1,29 +1,29 @@
-//! A stub that does not answer must not take the debugger with it: waits for it end, the debugger gets
-//! an answer that says who holds what, and can kill the program or leave. What the stub says later is
-//! dropped where nobody waits for it any more.
+//! Timeouts for a stub that does not answer, so that it does not block the debugger. When a wait times out, the
+//! debugger gets an answer that says which thread is held and why. The user can then kill the program or leave. Late
+//! answers of the stub are dropped.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 use ulpf_host::process::Status;
 
-/// For a stop that was asked for.
+/// Time limit for a requested stop.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For the answer to a packet. They come within milliseconds, and GDB itself gives up after six seconds;
-/// but a command of the user's may take its time.
+/// Time limit for the answer to a packet. Most come within milliseconds, and GDB itself gives up after six seconds. A
+/// command of the user may take longer.
 pub fn timeout_of(packet: &[u8]) -> Duration {
     let long = packet.starts_with(b"qRcmd") || packet.starts_with(b"D");
     Duration::from_secs(if long { 60 } else { 5 })
 }
-/// For a stub to read what is sent to it.
+/// Time limit for a stub to read what is sent to it.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// Once the stub is known not to answer.
+/// Time limit once the stub is known not to answer.
 pub const HUNG_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// GDB keeps what it could not read.
+/// GDB caches registers that it could not read.
 pub const AFTERWARDS: &str = "Registers are not known until it answers; after that, `maintenance flush register-cache` makes GDB read them again.";
 
-/// Why there is no answer: what the stub's task and the program's threads are doing.
+/// Explains a missing answer: the states of the stub's task and the program's threads.
 pub fn report(pid: i32, stub: i32, waited: Duration) -> String {
     let mut text = format!("Process {pid} has not answered for {} s", waited.as_secs());
     let mut held = Vec::new();
@@ -60,7 +60,7 @@ pub fn report(pid: i32, stub: i32, waited: Duration) -> String {
     text + ". It can be killed (`kill`); what is asked of it again is tried again."
 }
 
-/// What keeps a thread in this state from answering.
+/// Why a thread in this state cannot answer.
 fn why(state: char, pid: i32) -> Option<String> {
     Some(match state {
         'T' => format!("is stopped by a signal (T; `kill -CONT {pid}` lets it go on)"),

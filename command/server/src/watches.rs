@@ -1,20 +1,20 @@
-//! GDB takes all its watches and breakpoints away at every stop and puts them back before every resume, one
-//! packet each. A removal is only noted here and answered; an insertion of the same takes the note
-//! back. What is still noted when the program is about to run again goes to the stub then, so a stop
-//! that changes nothing costs the stub nothing, however many there are. Whether a breakpoint has been
-//! overwritten meanwhile the stub looks at then (`vUlpfRenew`, `stub/task/src/control/renew.rs`).
+//! Lazy removal of watches and breakpoints. GDB removes all of them at every stop and re-inserts them before every
+//! resume, one packet each. A removal is only noted here and answered; a matching insertion deletes the note. Removals
+//! that remain are sent to the stub before the program runs. So a stop without changes costs the stub nothing, whatever
+//! the number of watches. The stub then checks whether the program has overwritten a breakpoint (`vUlpfRenew`,
+//! `stub/task/src/control/renew.rs`).
 
 use std::collections::{HashMap, HashSet};
 
-/// Removals that go to the stub in one write; their replies fit into any socket buffer.
+/// Removals that go to the stub in one write. Their replies fit into any socket buffer.
 pub const BATCH: usize = 64;
 
 /// The watches and breakpoints of one program. Keys are the packets without their first letter: `2,ADDR,LEN`.
 #[derive(Default)]
 pub struct LazyWatches {
-    /// How often the stub has each.
+    /// Number of insertions of each watch in the stub.
     armed: HashMap<Box<[u8]>, usize>,
-    /// How many of those the debugger has taken away meanwhile.
+    /// Number of those that the debugger has removed meanwhile.
     removed: HashMap<Box<[u8]>, usize>,
     breakpoints: Breakpoints,
 }
@@ -22,15 +22,15 @@ pub struct LazyWatches {
 /// Software breakpoints. The stub has one for an address, however often it is inserted.
 #[derive(Default)]
 struct Breakpoints {
-    /// What the stub has: `0,ADDR,KIND`, and what came behind that (conditions).
+    /// Breakpoints in the stub: `0,ADDR,KIND`, and the rest of the packet (conditions).
     armed: HashMap<Box<[u8]>, Box<[u8]>>,
     removed: HashSet<Box<[u8]>>,
-    /// Taken away and inserted again since the last resume: the debugger relies on their being in place, even where the
-    /// program has written new code meanwhile. What it has not inserted again may lie in a library that is gone.
+    /// Removed and re-inserted since the last resume. The debugger relies on these, even if the program has written new
+    /// code meanwhile. The library of a breakpoint that was not re-inserted may be gone, so it is not in this set.
     again: HashSet<Box<[u8]>>,
 }
 
-/// `Z0` and `z0`: the key, and the rest of the packet.
+/// Splits `Z0` and `z0` into the key and the rest of the packet. The flag is true for an insertion.
 fn breakpoint(packet: &[u8]) -> Option<(bool, &[u8], &[u8])> {
     match packet {
         [letter @ (b'Z' | b'z'), b'0', b',', ..] => {
@@ -55,7 +55,7 @@ impl Breakpoints {
         self.armed.contains_key(key) && self.removed.insert(key.into())
     }
 
-    /// The stub has said yes.
+    /// The stub has accepted this packet.
     fn accepted(&mut self, insert: bool, key: &[u8], rest: &[u8]) {
         self.removed.remove(key);
         self.again.remove(key);
@@ -66,7 +66,8 @@ impl Breakpoints {
         }
     }
 
-    /// The stub does not tell `Z1` from `Z0`: what is said of the one at an address is true of the other.
+    /// Forgets the breakpoint at the packet's address. The stub does not distinguish `Z1` from `Z0`, so a packet for
+    /// one also affects the other.
     fn forget(&mut self, packet: &[u8]) {
         let mut words = packet[1..].split(|&b| b == b',');
         let address = words.nth(1).unwrap_or_default();
@@ -77,7 +78,7 @@ impl Breakpoints {
     }
 }
 
-/// `Z2`, `Z3` and `Z4` (insert) and their small-letter counterparts (remove).
+/// Splits `Z2`, `Z3` and `Z4` (insert) and `z2`, `z3` and `z4` (remove). The flag is true for an insertion.
 pub(super) fn watch(packet: &[u8]) -> Option<(bool, &[u8])> {
     match packet {
         [letter @ (b'Z' | b'z'), b'2' | b'3' | b'4', b',', ..] => {
@@ -101,7 +102,7 @@ fn take_one(of: &mut HashMap<Box<[u8]>, usize>, key: &[u8]) {
 }
 
 impl LazyWatches {
-    /// True: the packet is dealt with, and the answer is OK.
+    /// Returns true if the packet needs no action of the stub, and the answer is OK.
     pub fn settles(&mut self, packet: &[u8]) -> bool {
         if let Some((insert, key, rest)) = breakpoint(packet) {
             return self.breakpoints.settles(insert, key, rest);
@@ -123,7 +124,7 @@ impl LazyWatches {
         there
     }
 
-    /// The stub has said yes to this packet.
+    /// The stub has accepted this packet.
     pub fn accepted(&mut self, packet: &[u8]) {
         match watch(packet) {
             Some((true, key)) => *self.armed.entry(key.into()).or_default() += 1,
@@ -136,7 +137,7 @@ impl LazyWatches {
         }
     }
 
-    /// What the stub has to look at before the program runs again, if anything.
+    /// The packet with the breakpoints that the stub must check before the program runs, if any.
     pub fn renewal(&mut self) -> Option<Vec<u8>> {
         let address = |key: Box<[u8]>| key.split(|&b| b == b',').nth(1).map(<[u8]>::to_vec);
         let removed = &self.breakpoints.removed;
@@ -148,7 +149,7 @@ impl LazyWatches {
         (!all.is_empty()).then(|| [b"vUlpfRenew;", &all.join(&b';')[..]].concat())
     }
 
-    /// The removals that the stub has to hear of now, at most so many of them.
+    /// The removals that must be sent to the stub now, at most `most` of them.
     pub fn overdue(&mut self, most: usize) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         while packets.len() < most
@@ -172,9 +173,8 @@ pub fn removes(packet: &[u8]) -> bool {
     watch(packet).is_some_and(|(insert, _)| !insert)
 }
 
-/// Does a packet have to find the stub's watches as the debugger believes them to be? (What lets the
-/// program run sees to it itself; what ends it or lets it go has no use for them. What the plugin says of
-/// conditions, and asks at a stop, is the same whether they are there.)
+/// Whether a packet needs the stub's watches to be up to date. (A resume updates them itself, and a kill or detach does
+/// not use them. Some plugin commands, about conditions and at stops, do not depend on them.)
 pub fn needs_them(packet: &[u8]) -> bool {
     let Some(hex) = packet.strip_prefix(b"qRcmd,") else {
         return packet.starts_with(b"qRcmd");
@@ -300,7 +300,7 @@ mod tests {
         assert!(!w.settles(b"Z0,10,1;X1,27"));
     }
 
-    /// Else a removal that was only noted would take away what has been inserted the other way since.
+    /// Otherwise a removal that was only noted would remove a breakpoint that was inserted as the other kind since.
     #[test]
     fn a_hardware_breakpoint_takes_the_place_of_one_in_software() {
         let mut w = armed(&[b"Z0,10,1", b"Z0,20,1"]);

@@ -1,4 +1,4 @@
-//! Names in messages: what somebody who has mistyped one may have meant.
+//! Suggestions for mistyped names in messages.
 
 /// Joins names for a message, at most `most` of them.
 pub fn list(names: impl IntoIterator<Item = impl AsRef<str>>, most: usize) -> String {
@@ -15,7 +15,7 @@ pub fn list(names: impl IntoIterator<Item = impl AsRef<str>>, most: usize) -> St
     text
 }
 
-/// The name that differs least, if any is near enough to be a slip.
+/// The name with the smallest distance, if it is close enough for a typing error.
 pub fn closest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let most = (name.len() / 3).clamp(1, 3);
     let near = |n: &&str| n.len().abs_diff(name.len()) <= most;

@@ -1,5 +1,4 @@
-//! What containers look like in memory: `gdb-plugin/ulpf/containers.json`, the one description that the plugin reads
-//! as well.
+//! Layouts of containers in memory, as described by `gdb-plugin/ulpf/containers.json`. The plugin reads the same file.
 
 use crate::types::{Member, Shape, Type};
 use serde::Deserialize;
@@ -17,17 +16,17 @@ struct Table {
 struct Entry {
     #[serde(rename = "type")]
     class: String,
-    /// The number of a template argument, of a member's type where one stands before a colon.
+    /// The number of a template argument; after a member and a colon, an argument of that member's type.
     element: Option<String>,
-    /// Elements are known by what they have there, and not by numbers.
+    /// Path of the key in an element. Such elements have no numbers.
     key: Option<String>,
-    /// Of each element only that is meant.
+    /// Path of the wanted part of each element.
     item: Option<String>,
     #[serde(flatten)]
     form: Form,
 }
 
-/// How the elements are found. Texts are paths of members.
+/// How to find the elements. Strings are paths of members.
 #[derive(Deserialize)]
 #[serde(tag = "shape", rename_all = "lowercase")]
 pub enum Form {
@@ -118,17 +117,17 @@ pub enum Form {
     },
 }
 
-/// Where a node has its value.
+/// The position of the value in a node.
 #[derive(Deserialize)]
 pub struct InNode {
-    /// Behind so many bytes, aligned as its type is.
+    /// After so many bytes, aligned for the value's type.
     after: Option<u64>,
-    /// Or in that member.
+    /// In this member.
     value: Option<String>,
 }
 
 impl InNode {
-    /// How far behind the beginning of a node; `None`: it has no such member.
+    /// The offset of the value in a node, or `None` if the node lacks the member.
     pub fn offset(&self, node: &Type, value: &Type) -> Option<u64> {
         match (&self.value, self.after) {
             (Some(path), _) => find(node, path).map(|member| member.offset),
@@ -143,7 +142,7 @@ impl Form {
             Form::Span { begin, end, count } => vec![Some(begin), end.as_ref(), count.as_ref()],
             Form::Array { at } => vec![Some(at)],
             Form::Inline { at, flag } => vec![Some(at), flag.as_ref()],
-            // (`at` is a member of what is pointed to.)
+            // (`at` is a member of the pointer's target.)
             Form::One { pointer, .. } => vec![Some(pointer)],
             Form::List {
                 first,
@@ -161,7 +160,7 @@ impl Form {
                 count,
             } => vec![Some(begin), Some(capacity), Some(head), Some(count)],
             Form::Table { control, mask } => vec![Some(control), Some(mask)],
-            // (The others are members of its tables, and of their groups.)
+            // (The other paths are members of its tables and their groups.)
             Form::Directory { tables, length, .. } => vec![Some(tables), Some(length)],
             // (Values and keys are members of its nodes.)
             Form::Btree { root, height, .. } => vec![Some(root), Some(height)],
@@ -180,7 +179,7 @@ impl Form {
     }
 }
 
-/// What a type is known to contain.
+/// The container form of a type.
 #[derive(Clone, Copy)]
 pub struct Container {
     pub form: &'static Form,
@@ -190,7 +189,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// Have its elements keys, and no numbers?
+    /// Whether elements have keys instead of numbers.
     pub fn keyed(&self) -> bool {
         self.key.is_some()
             || matches!(
@@ -202,20 +201,20 @@ impl Container {
 
 fn table() -> &'static Table {
     static TABLE_READ: OnceLock<Table> = OnceLock::new();
-    // (A test reads it, so that a broken one does not get here.)
+    // (A test parses the file, so a broken one cannot reach this point.)
     TABLE_READ.get_or_init(|| serde_json::from_str(TABLE).expect("containers.json is what it says"))
 }
 
-/// The container that a type is; `None`: it is none that is known.
+/// The container form of a type, or `None` if the type is not a known container.
 pub fn container(ty: &Type) -> Option<Container> {
     let Shape::Struct { class, .. } = &ty.shape else {
         return None;
     };
-    // Some names of rustc's have their modules before them.
+    // Some names of rustc's begin with their modules.
     let head = class.name.split('<').next().unwrap_or("");
     let base = head.rsplit("::").next().unwrap_or("");
     let name = &class.name[head.len() - base.len()..];
-    // (`span`s of one library and of another have the same name: their members tell which it is.)
+    // (Types of different libraries may share a name, such as `span`. Their members distinguish them.)
     let pointer =
         |path: &str| find(ty, path).is_some_and(|m| matches!(m.ty.shape, Shape::Pointer { .. }));
     let fits = |entry: &&Entry| {
@@ -252,7 +251,7 @@ pub fn container(ty: &Type) -> Option<Container> {
     })
 }
 
-/// A member of members, at its offset from the start of `ty`.
+/// A member of nested members, with its offset from the start of `ty`.
 pub fn find(ty: &Type, path: &str) -> Option<Member> {
     let mut found: Option<Member> = None;
     for name in path.split('.') {
@@ -269,7 +268,7 @@ pub fn find(ty: &Type, path: &str) -> Option<Member> {
     found
 }
 
-/// The type that a member of this path has, or the type itself where it is empty.
+/// The type of the member at this path, or `ty` itself if the path is empty.
 pub fn type_at(ty: &Rc<Type>, path: &str) -> Option<Rc<Type>> {
     match path {
         "" => Some(ty.clone()),

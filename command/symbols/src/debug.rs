@@ -1,4 +1,4 @@
-//! Debug information of an object: where it is, and reading it.
+//! Finds and opens the debug information of an object.
 
 use crate::dwarf::{Dwarf, Traits, shared, traits};
 use crate::elf::{Elf, has_dwarf, parse_elf, section};
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use ulpf_host::foreign::files;
 
-/// Debug information of an object, its own or from a separate file.
+/// Debug information of an object, from the object itself or a separate file.
 pub struct Debug {
-    /// Separate file that was found, if one was needed.
+    /// The separate file, if one was needed and found.
     pub file: Option<PathBuf>,
     pub file_elf: Option<Elf>,
     pub info: Option<DebugInfo>,
@@ -27,19 +27,18 @@ pub struct Debug {
 
 pub struct DebugInfo {
     pub dwarf: Arc<Dwarf>,
-    /// All sections together, in bytes.
+    /// Size of all sections together, in bytes.
     pub size: u64,
     pub traits: Traits,
     lines: OnceCell<Option<addr2line::Context<Slice>>>,
-    /// A limit was reached when these were made.
+    /// The lines are incomplete because a limit was reached.
     lines_cut: Cell<bool>,
     pub index: OnceCell<Option<Index>>,
     pub split: Split,
 }
 
 impl DebugInfo {
-    /// Lines and functions by address. All units are begun to be read for it, so it is made when the first address is
-    /// asked for.
+    /// Lines and functions by address. Building this table begins to read all units, so the first request builds it.
     pub fn lines(&self) -> Option<&addr2line::Context<Slice>> {
         let lines = self.lines.get_or_init(|| {
             let work = Work::through(self.size);
@@ -50,7 +49,7 @@ impl DebugInfo {
         lines.as_ref()
     }
 
-    /// Did it take too long to read?
+    /// Whether reading was ended by a limit.
     pub fn is_cut(&self) -> bool {
         let index = self.index.get().and_then(Option::as_ref);
         self.lines_cut.get() || index.is_some_and(Index::is_cut)
@@ -58,7 +57,7 @@ impl DebugInfo {
 }
 
 impl Debug {
-    /// Looks for it: in the object at `path` itself, then in separate files, at last in what servers have.
+    /// Searches the object at `path`, then separate files, and finally servers.
     pub fn find(own: &Elf, source: &Source, path: &Path) -> Debug {
         if has_dwarf(own) {
             return Debug {
@@ -74,7 +73,7 @@ impl Debug {
                 Proof::Crc(_) => source.open(&candidate.path),
                 Proof::Fetched => files::ours(&candidate.path),
             };
-            // Most of them are not there; why another one is not read is worth to be told.
+            // Most candidates do not exist; an existing one that cannot be read is worth a message.
             let trouble = |why: String| {
                 let path = candidate.path.display();
                 own.data().note(|| format!("{path}: {why}"));
@@ -127,16 +126,16 @@ struct Candidate {
     proof: Proof,
 }
 
-/// What shows that a file belongs to the object.
+/// How a file proves that it belongs to the object.
 enum Proof {
     Crc(u32),
-    /// It is installed here, and has the object's build ID.
+    /// An installed file with the object's build ID.
     BuildId,
-    /// It is ours, from a server, and has the object's build ID.
+    /// A file of our own, from a server, with the object's build ID.
     Fetched,
 }
 
-/// What a server has for the object.
+/// The server's file for the object.
 fn fetched(own: &Elf) -> Option<Candidate> {
     let id = own.build_id().ok().flatten()?;
     match fetch::debug_file(id) {
@@ -151,7 +150,7 @@ fn fetched(own: &Elf) -> Option<Candidate> {
     }
 }
 
-/// Where the separate file of an object at `real` may be.
+/// Candidates for the separate file of an object at `real`.
 fn candidates(elf: &Elf, real: &Path) -> Vec<Candidate> {
     let mut found = Vec::new();
     if let Ok(Some(id)) = elf.build_id()
@@ -164,7 +163,7 @@ fn candidates(elf: &Elf, real: &Path) -> Vec<Candidate> {
     }
     if let Ok(Some((name, crc))) = elf.gnu_debuglink() {
         let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
-        // The name of a file, in folders that are known: it does not say where to look.
+        // Only a plain file name is accepted. The folders to search are fixed, so the object cannot choose one.
         if !files::is_plain_name(name) {
             return found;
         }
@@ -188,7 +187,7 @@ fn candidates(elf: &Elf, real: &Path) -> Vec<Candidate> {
     found
 }
 
-/// `path` is where the file with the debug information is.
+/// Loads the debug information. `path` is its file.
 fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
     let size = Cell::new(0u64);
     let load = |elf: &Elf, id: gimli::SectionId| {
@@ -197,13 +196,13 @@ fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
         Ok::<_, gimli::Error>(data)
     };
     let mut dwarf = Dwarf::load(|id| load(elf, id)).ok()?;
-    // What several packages' debug files share was moved to a supplementary file by dwz.
+    // dwz moves debug information that is common to several files of a package to a supplementary file.
     if let Ok(Some((name, id))) = elf.gnu_debugaltlink() {
         let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
         let beside = path.parent().map(|dir| dir.join(name));
         let installed = beside.iter().filter_map(|file| installed_name(file));
         let installed = installed.chain(build_id_path(id));
-        // By the name that it is given, with the rights of whoever gives it; or where such files are installed.
+        // Open the file by the given name with the program's rights, or among the installed files of this kind.
         let opened = beside.iter().map(|file| source.open(file));
         let opened = opened.chain(installed.map(|file| source.open_installed(&file)));
         let fetched = std::iter::once_with(|| fetch::debug_file(id).ok().flatten()).flatten();

@@ -1,16 +1,16 @@
-//! What everybody says of debug information.
+//! Helpers for all readers of debug information.
 
 use crate::slice::Slice;
 use gimli::{DebuggingInformationEntry, Reader, Section, UnitOffset, constants as dw};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Attributes of one kind of entry; compilers write some thirty at most.
+/// Limit of attributes of one kind of entry. Compilers write about thirty at most.
 const MOST_ATTRIBUTES: usize = 256;
 
 pub type Dwarf = gimli::Dwarf<Slice>;
 
-/// As addr2line wants it. It stays on its thread.
+/// A pointer in the form that addr2line requires. It stays on its thread.
 #[expect(
     clippy::arc_with_non_send_sync,
     reason = "addr2line takes no other pointer"
@@ -28,7 +28,7 @@ pub struct Die {
     pub offset: UnitOffset,
 }
 
-/// An attribute that is a text.
+/// An attribute whose value is a string.
 pub fn attr_str(
     dwarf: &Dwarf,
     unit: &gimli::Unit<Slice>,
@@ -40,20 +40,20 @@ pub fn attr_str(
     std::str::from_utf8(slice.bytes()).ok()
 }
 
-/// What the abbreviations of debug information say of all of it.
+/// Properties of the whole debug information, derived from its abbreviations.
 #[derive(Clone, Copy, Default)]
 pub struct Traits {
-    /// Some entries have more attributes than any compiler writes. Readers go through all attributes of an entry, also
-    /// through those that take no bytes: so few bytes could stand for endless work.
+    /// Some entries have more attributes than any compiler writes. Readers visit all attributes of an entry, and some
+    /// attributes take no bytes. So a few bytes could cause endless work.
     pub too_many: bool,
-    /// Variables and functions refer to entries of other units, which say their names: what linkers that optimise
-    /// write, and dwz.
+    /// Variables and functions take their names from entries of other units. Optimising linkers and dwz write such
+    /// references.
     pub crosses: bool,
-    /// Units may stand for others, in `.dwo` files.
+    /// Some units may be skeletons of units in `.dwo` files.
     pub skeletons: bool,
 }
 
-/// Looks at every table of abbreviations that a unit names.
+/// Reads every abbreviation table that a unit refers to.
 pub fn traits(dwarf: &Dwarf) -> Traits {
     let mut traits = Traits::default();
     for dwarf in [Some(dwarf), dwarf.sup()].into_iter().flatten() {
@@ -68,14 +68,14 @@ pub fn traits(dwarf: &Dwarf) -> Traits {
             tables.insert(unit.debug_abbrev_offset().0);
         }
         for table in &tables {
-            // gimli finds as well that one is broken.
+            // If this table is broken, gimli reports that when it reads a unit.
             let _ = look_at(dwarf, *table, &mut traits);
         }
     }
     traits
 }
 
-/// One table of abbreviations (DWARF 5, 7.5.3).
+/// Reads one abbreviation table (DWARF 5, 7.5.3).
 fn look_at(dwarf: &Dwarf, table: usize, traits: &mut Traits) -> gimli::Result<()> {
     let mut data = *dwarf.debug_abbrev.reader();
     data.skip(table)?;
@@ -112,7 +112,7 @@ fn is_completion(attribute: u64) -> bool {
         .any(|at| u64::from(at.0) == attribute)
 }
 
-/// Does a reference of that form lead to another unit?
+/// Whether a reference of this form leads to another unit.
 fn is_elsewhere(form: u64) -> bool {
     let within = [
         dw::DW_FORM_ref1,

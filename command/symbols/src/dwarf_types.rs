@@ -1,7 +1,7 @@
-//! Types out of debug information.
+//! Types from debug information.
 //!
-//! A type is built whole, except that pointers keep only where their target is described; that ends
-//! every recursion and lets a linked list be followed one step at a time.
+//! A type is built completely, except that a pointer keeps only the entry of its target. That ends every recursion, and
+//! a linked list can be followed one step at a time.
 
 use crate::dwarf::{Die, Entry, attr_str};
 use crate::index::Index;
@@ -20,10 +20,10 @@ pub struct Types {
     known: RefCell<Known>,
 }
 
-/// Types, and how deep they nest.
+/// Types and their nesting depths.
 type Known = HashMap<Die, (Rc<Type>, usize)>;
 
-/// Nesting that no real program reaches; a broken file might.
+/// Limit of nesting: no real program reaches it, but a broken file might.
 const MAX_DEPTH: usize = 64;
 
 impl Types {
@@ -34,14 +34,14 @@ impl Types {
         }
     }
 
-    /// The type of the variable or member that `die` describes.
+    /// The type of the variable or member at `die`.
     pub fn of_variable(&self, die: Die) -> Option<Rc<Type>> {
         let index = self.object.index()?;
         let _work = Work::look_up(self.size());
         self.builder(index).of_entry(die, 0)
     }
 
-    /// The type that `die` itself is.
+    /// The type that `die` describes.
     pub fn get(&self, die: Die) -> Option<Rc<Type>> {
         let index = self.object.index()?;
         let _work = Work::look_up(self.size());
@@ -72,7 +72,8 @@ fn is_fortran(language: gimli::DwLang) -> bool {
     )
 }
 
-/// The value that a variant has of its own; of sixteen bytes the lower half, which tells them apart.
+/// The discriminant value of a variant. Of a value of sixteen bytes only the lower half is used; it distinguishes the
+/// variants.
 fn own_value(said: AttributeValue<Slice>) -> Option<u64> {
     if let AttributeValue::Block(mut bytes) = said {
         return bytes.read_u64().ok();
@@ -81,7 +82,7 @@ fn own_value(said: AttributeValue<Slice>) -> Option<u64> {
     said.udata_value().or_else(signed)
 }
 
-/// Of a variant with this value of its own, or with all that the others have not.
+/// The variant with this value. Without a value, it has all values that the other variants do not use.
 fn variant(at: u64, size: u64, value: Option<u64>, all: &[Option<u64>]) -> Variant {
     let mask = u64::MAX >> (64 - 8 * size);
     if let Some(value) = value {
@@ -93,8 +94,8 @@ fn variant(at: u64, size: u64, value: Option<u64>, all: &[Option<u64>]) -> Varia
             inside: true,
         };
     }
-    // The others' lie side by side, as a rule behind the last value that is one of this variant's, and may wrap.
-    // Between them only values are free that nothing ever has.
+    // The others' values are consecutive and may wrap; they usually follow the last value of this variant. The values
+    // between them that are free never occur.
     let mut others: Vec<u64> = all.iter().flatten().map(|v| v & mask).collect();
     others.sort_unstable();
     let next = others.iter().cycle().skip(1);
@@ -115,7 +116,7 @@ fn variant(at: u64, size: u64, value: Option<u64>, all: &[Option<u64>]) -> Varia
 struct Builder<'a> {
     index: &'a Index,
     known: &'a RefCell<Known>,
-    /// How deep the parts nest that were built so far for the type at hand.
+    /// Deepest nesting of the parts built so far for the current type.
     deepest: Cell<usize>,
 }
 
@@ -124,7 +125,7 @@ impl Builder<'_> {
         self.index.unit(die.unit)
     }
 
-    /// Follows DW_AT_type; `None` where there is none (void).
+    /// Follows DW_AT_type; `None` without one (void).
     fn type_die(&self, unit: u32, entry: &Entry) -> Option<Die> {
         let value = entry.attr_value(dw::DW_AT_type).ok()??;
         self.index.reference(unit, value)
@@ -153,7 +154,7 @@ impl Builder<'_> {
             0..MAX_DEPTH => self.build_new(die, depth + 1),
             _ => None,
         };
-        // Parts that were known before may nest deeper than the walk that finds them.
+        // Parts that were built before may nest deeper than the present walk.
         let (ty, nested) = match (built, self.deepest.get() + 1) {
             (Some(ty), nested @ ..=MAX_DEPTH) => (ty, nested),
             _ => (Type::opaque(0), 1),
@@ -176,7 +177,7 @@ impl Builder<'_> {
         match entry.tag() {
             dw::DW_TAG_typedef => {
                 let under = self.build(target?, depth);
-                // The typedef's own name is what the programmer knows.
+                // Keep the typedef's own name: programmers know it.
                 ty(
                     name.unwrap_or(&under.name).to_string(),
                     under.size,
@@ -204,7 +205,7 @@ impl Builder<'_> {
                     dw::DW_ATE_signed => Shape::Int { signed: true },
                     dw::DW_ATE_unsigned | dw::DW_ATE_address => Shape::Int { signed: false },
                     dw::DW_ATE_signed_char => Shape::Char { signed: true },
-                    // Rust's u8 is an unsigned_char too; only names with "char" are letters.
+                    // Rust's u8 is an unsigned_char, too. Only names with "char" are characters.
                     dw::DW_ATE_unsigned_char if name.is_some_and(|n| n.contains("char")) => {
                         Shape::Char { signed: false }
                     }
@@ -278,7 +279,7 @@ impl Builder<'_> {
                 };
                 let label = name.map_or(keyword.into(), |n| format!("{keyword} {n}"));
                 if entry.attr_value(dw::DW_AT_declaration).ok()?.is_some() {
-                    // A type unit, or another unit, may hold the definition.
+                    // A type unit or another unit may contain the definition.
                     if let Some(signature) = entry.attr_value(dw::DW_AT_signature).ok()?
                         && let Some(definition) = self.index.reference(die.unit, signature)
                     {
@@ -345,7 +346,7 @@ impl Builder<'_> {
         self.children(die, |child| {
             if child.tag() == dw::DW_TAG_subrange_type || child.tag() == dw::DW_TAG_enumeration_type
             {
-                // (Forms of few bytes have no sign of their own: what is meant is not negative.)
+                // (Forms of few bytes do not tell the sign. Values here are not negative.)
                 let number = |at| {
                     let plain = |value: AttributeValue<Slice>| {
                         let unsigned = value.udata_value().map(i64::try_from);
@@ -355,7 +356,7 @@ impl Builder<'_> {
                 };
                 let given = child.attr_value(dw::DW_AT_lower_bound)?.is_some();
                 let lower = match number(dw::DW_AT_lower_bound)? {
-                    // Known only when the program runs, and so is how many there are.
+                    // The lower bound is known only at run time, and so is the length.
                     None if given => {
                         bounds.push((None, lowest));
                         return Ok(());
@@ -366,7 +367,7 @@ impl Builder<'_> {
                     (Some(count), _) => Some(count),
                     (None, Some(upper)) => {
                         let count = upper.checked_sub(lower).and_then(|n| n.checked_add(1));
-                        // `int a[0]` is written as an upper bound of -1.
+                        // `int a[0]` has an upper bound of -1.
                         count.filter(|n| (1..1 << 60).contains(n))
                     }
                     (None, None) => None,
@@ -382,11 +383,11 @@ impl Builder<'_> {
         if self.deepest.get() > MAX_DEPTH {
             return None;
         }
-        // `int a[2][3]` is an array of 2 arrays of 3: built from the inside.
+        // `int a[2][3]` is an array of 2 arrays of 3: build the inner ones first.
         let mut ty = element;
         let mut suffix = String::new();
         let base = ty.name.clone();
-        // In columns the first index is the innermost.
+        // In column-major order the first index is the innermost.
         if !columns {
             bounds.reverse();
         }
@@ -410,7 +411,7 @@ impl Builder<'_> {
         Some(ty)
     }
 
-    /// The language that a unit is written in.
+    /// The source language of a unit.
     fn language(&self, unit: u32) -> Option<gimli::DwLang> {
         let mut entries = self.index.unit(unit).entries();
         entries.next_dfs().ok()?;
@@ -428,7 +429,7 @@ impl Builder<'_> {
         self.children(die, |child| {
             let base_class = child.tag() == dw::DW_TAG_inheritance;
             match child.tag() {
-                // The parts of a Rust enum: each variant is a member called after it.
+                // The variant part of a Rust enum: each variant becomes a member with the variant's name.
                 dw::DW_TAG_variant_part => variants.push(Die {
                     unit: die.unit,
                     offset: child.offset(),
@@ -446,7 +447,7 @@ impl Builder<'_> {
             };
             let offset = match child.attr_value(dw::DW_AT_data_member_location)? {
                 Some(AttributeValue::Exprloc(expression)) => {
-                    // DWARF 2 style `plus_uconst N`; virtual bases have no fixed place.
+                    // DWARF 2 writes `plus_uconst N`. Virtual bases have no fixed offset.
                     match expression.operations(unit.encoding()).next()? {
                         Some(gimli::Operation::PlusConstant { value }) => Some(value),
                         _ => None,
@@ -503,7 +504,7 @@ impl Builder<'_> {
             });
             Ok(())
         });
-        // Variants may have parts of their own.
+        // Variants may have variant parts of their own.
         if depth >= MAX_DEPTH {
             variants.clear();
         }
@@ -528,7 +529,7 @@ impl Builder<'_> {
         members
     }
 
-    /// Where the number is that tells which variant is active, and its size. `None`: there is just one variant.
+    /// Offset and size of the discriminant, or `None` if there is only one variant.
     fn discriminant(&self, part: Die, depth: usize) -> Option<(u64, u64)> {
         let entry = self.unit(part).entry(part.offset).ok()?;
         let value = entry.attr_value(dw::DW_AT_discr).ok()??;
@@ -537,7 +538,7 @@ impl Builder<'_> {
         let at = entry.attr_value(dw::DW_AT_data_member_location).ok()?;
         let at = at.map_or(Some(0), |at| at.udata_value())?;
         let size = self.build(self.type_die(number.unit, &entry)?, depth).size;
-        // (Of a wider one the lower half tells them apart: nobody has so many variants.)
+        // (The lower half of a wider one distinguishes all variants that a real program has.)
         Some((at, size.clamp(1, 8)))
     }
 
@@ -550,7 +551,7 @@ impl Builder<'_> {
             }
             Ok(())
         };
-        // A broken entry ends the list; what was read before it is good.
+        // A broken entry ends the list; the entries before it are valid.
         let _ = walk();
     }
 
@@ -568,7 +569,7 @@ impl Builder<'_> {
         }
     }
 
-    /// A pointer's target by name only, without building it.
+    /// The name of a pointer's target, without building its type.
     fn short_name(&self, die: Die, hops: u32) -> String {
         let unit = self.unit(die);
         let Ok(entry) = unit.entry(die.offset) else {

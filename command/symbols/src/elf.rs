@@ -1,4 +1,4 @@
-//! ELF files, opened and checked.
+//! Opens and checks ELF files.
 
 use crate::image::Image;
 use crate::slice::Slice;
@@ -10,7 +10,11 @@ use object::{LittleEndian, Object, ObjectSection, ReadRef};
 
 pub type Elf = ElfFile<'static, FileHeader64<LittleEndian>, &'static Image>;
 
-/// An image that is one of a 64-bit program; the error says why it is none.
+/// Parses the image of a 64-bit program.
+///
+/// # Errors
+///
+/// Why the image is not such a program.
 pub fn parse_elf(image: Image) -> Result<Elf, String> {
     let mut start = [0; 5];
     if image.copy(0, &mut start) < start.len() || &start[..4] != b"\x7fELF" {
@@ -22,7 +26,7 @@ pub fn parse_elf(image: Image) -> Result<Elf, String> {
     let image: &'static Image = Box::leak(Box::new(image));
     let read = || {
         let header = FileHeader64::<LittleEndian>::parse(image)?;
-        // Names are looked up one by one; their tables are read whole.
+        // Names are looked up one by one, and their tables are read as a whole.
         for section in header.sections(header.endian()?, image)?.iter() {
             if section.sh_type(LittleEndian) == SHT_STRTAB {
                 let (offset, size) = (
@@ -37,7 +41,7 @@ pub fn parse_elf(image: Image) -> Result<Elf, String> {
     read().map_err(|e: object::Error| image.trouble().unwrap_or_else(|| e.to_string()))
 }
 
-/// A section of debug information. Of a large one that is not compressed, only what is looked at is read.
+/// A section of debug information. Of a large, uncompressed section, only the parts in use are read.
 pub fn section(elf: &Elf, name: &str) -> Slice {
     stored(elf, name)
         .map(Slice::stored)
@@ -55,13 +59,13 @@ fn stored(elf: &Elf, name: &str) -> Option<StoredSection> {
     }
 }
 
-/// A section, unpacked if it is compressed.
+/// The contents of a section, unpacked if it is compressed.
 pub fn contents(elf: &Elf, name: &str) -> Option<&'static [u8]> {
     let section = elf.section_by_name(name)?;
     elf.data().unpacked(section.compressed_data().ok()?)
 }
 
-/// All sections of that name, one behind the other: in what is not linked, each type unit has one.
+/// All sections of this name, concatenated. An unlinked object has one section for each type unit.
 pub fn joined_contents(elf: &Elf, name: &str) -> Option<&'static [u8]> {
     let named = elf.sections().filter(|section| section.name() == Ok(name));
     let each = named.filter_map(|section| elf.data().unpacked(section.compressed_data().ok()?));
@@ -74,7 +78,7 @@ pub fn joined_contents(elf: &Elf, name: &str) -> Option<&'static [u8]> {
 }
 
 pub fn has_dwarf(elf: &Elf) -> bool {
-    // `only-keep-debug` leaves sections without contents in the stripped file's twin.
+    // `only-keep-debug` leaves sections without contents.
     elf.section_by_name(".debug_info")
         .and_then(|s| s.compressed_file_range().ok())
         .is_some_and(|part| part.compressed_size > 0 && part.offset < elf.data().size())

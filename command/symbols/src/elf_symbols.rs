@@ -15,7 +15,7 @@ pub enum SymbolSort {
     Data,
     Function,
     ThreadLocal,
-    /// No type in the symbol table (assembler labels, `_end`).
+    /// Without a type in the symbol table (assembler labels, `_end`).
     Untyped,
 }
 
@@ -28,7 +28,7 @@ pub struct ElfSymbol {
     pub global: bool,
 }
 
-/// Does the table of dynamic symbols define a variable of this name? It is small beside the others.
+/// Whether the dynamic symbol table defines a variable of this name. That table is smaller than the others.
 pub fn exports(elf: &Elf, name: &str) -> bool {
     elf.dynamic_symbols().any(|symbol| {
         let is_variable = symbol.kind() != SymbolKind::Text && symbol.is_definition();
@@ -39,20 +39,20 @@ pub fn exports(elf: &Elf, name: &str) -> bool {
 /// The symbol table of one object, by name and by address.
 #[derive(Default)]
 pub struct ElfSymbols {
-    /// By address.
+    /// Sorted by address.
     all: Vec<ElfSymbol>,
-    /// Where sections lie; a symbol without a length ends with its section at the latest.
+    /// Bounds of sections. A symbol without a size extends to the end of its section at most.
     sections: Vec<(u64, u64)>,
     by_name: OnceCell<HashMap<Cow<'static, str>, Vec<u32>>>,
-    /// Names that have been asked for.
+    /// Results of earlier searches by name.
     searched: RefCell<HashMap<String, Vec<ElfSymbol>>>,
 }
 
-/// Names that are searched for before there is a table of all of them.
+/// Number of searches by name before the table of all names is built.
 const MOST_SEARCHES: usize = 16;
 
 impl ElfSymbol {
-    /// As written in the file, without a version, and demangled if it is `worth` that.
+    /// The name in the file without its version, and the demangled name if `worth` accepts the mangled one.
     fn names(&self, worth: impl Fn(&str) -> bool) -> impl Iterator<Item = Cow<'static, str>> {
         let name = self.name;
         let version =
@@ -69,7 +69,7 @@ impl ElfSymbol {
 }
 
 impl ElfSymbols {
-    /// Those of an object. A separate debug file repeats the symbol table that was stripped from it.
+    /// The symbols of an object. A separate debug file contains the symbol table that was stripped from it.
     pub fn of(elf: &Elf, separate: Option<&Elf>) -> ElfSymbols {
         let mut symbols = ElfSymbols::new(elf);
         symbols.all.extend(plt_symbols(elf));
@@ -120,7 +120,7 @@ impl ElfSymbols {
     }
 
     fn finish(&mut self) {
-        // At one address: sized before sizeless, global before local.
+        // At one address: symbols with a size before those without, global before local.
         self.all.sort_by_key(|s| {
             (
                 s.addr,
@@ -135,7 +135,7 @@ impl ElfSymbols {
             .dedup_by(|a, b| a.addr == b.addr && a.name == b.name && a.sort == b.sort);
     }
 
-    /// Everything of this name, as written in the file or demangled, functions included.
+    /// All symbols of this name, mangled or demangled, functions included.
     pub fn find(&self, name: &str) -> Vec<ElfSymbol> {
         if self.by_name.get().is_none() {
             let mut searched = self.searched.borrow_mut();
@@ -166,10 +166,10 @@ impl ElfSymbols {
             .collect()
     }
 
-    /// The same without a table of all names, which takes longer than some searches.
+    /// As [`ElfSymbols::find`], without the table of all names, which takes longer than a few searches.
     fn search(&self, name: &str) -> Vec<ElfSymbol> {
         let _work = Work::through(self.all.len() as u64);
-        // Mangled names have the plain ones in them.
+        // A mangled name contains the plain one.
         let plain = Some(last_component(name)).filter(|plain| is_plain(plain));
         let finder = memmem::Finder::new(plain.unwrap_or(""));
         let perhaps = |mangled: &str| finder.find(mangled.as_bytes()).is_some();
@@ -177,7 +177,7 @@ impl ElfSymbols {
         self.all.iter().filter(has_name).copied().collect()
     }
 
-    /// The function that holds `addr`, or the nearest label before it in the same section.
+    /// The function that contains `addr`, or the nearest label before it in the same section.
     pub fn function_at(&self, addr: u64) -> Option<&ElfSymbol> {
         let end = self.all.partition_point(|s| s.addr <= addr);
         let mut nearest = None;
@@ -194,7 +194,7 @@ impl ElfSymbols {
         {
             match symbol.sort {
                 SymbolSort::Function if symbol.len == 0 || addr - symbol.addr < symbol.len => {
-                    // The first name of that address (see `finish`) is the best one.
+                    // The first name of an address (see `finish`) is the best one.
                     let first = self.all.partition_point(|s| s.addr < symbol.addr);
                     return self.all[first..end]
                         .iter()
@@ -208,7 +208,7 @@ impl ElfSymbols {
         nearest
     }
 
-    /// How far it is from a label without a length to the next one or the end of its section.
+    /// The distance from `addr`, a label without a size, to the next symbol or the end of its section.
     pub fn extent_at(&self, addr: u64) -> u64 {
         let after = self.all.partition_point(|s| s.addr <= addr);
         let next = self.all.get(after).map(|s| s.addr);
@@ -220,7 +220,7 @@ impl ElfSymbols {
         ends.min().unwrap_or(addr) - addr
     }
 
-    /// The data symbol that begins at `addr`, or holds it.
+    /// The data symbol that begins at `addr` or contains it.
     pub fn data_at(&self, addr: u64) -> Option<&ElfSymbol> {
         let end = self.all.partition_point(|s| s.addr <= addr);
         self.all[..end]
@@ -240,8 +240,8 @@ impl ElfSymbols {
     }
 }
 
-/// Names for the stubs of the procedure linkage table, `puts@plt`, as debuggers show them: stub N
-/// belongs to relocation N of `.rela.plt`. In `.plt` itself, one entry for the linker comes first.
+/// Names for the stubs of the procedure linkage table, `puts@plt`, as debuggers show them. Stub N belongs to relocation
+/// N of `.rela.plt`. `.plt` itself begins with one entry for the linker.
 fn plt_symbols(elf: &Elf) -> Vec<ElfSymbol> {
     const ENTRY: u64 = 16;
     let Some(relocations) = elf.section_by_name(".rela.plt").and_then(|s| s.data().ok()) else {

@@ -1,8 +1,8 @@
-//! Debug information that a server has, by build ID (debuginfod): where the user names servers in `DEBUGINFOD_URLS`.
+//! Debug information from servers, by build ID (debuginfod). It is used if the user sets servers in `DEBUGINFOD_URLS`.
 //!
-//! elfutils' own client asks them. It has the cache, the patience, the certificates and the settings that users of GDB
-//! know (`DEBUGINFOD_CACHE_PATH`, `DEBUGINFOD_TIMEOUT`, `DEBUGINFOD_MAXSIZE`), and what it leaves is a file of the user's.
-//! A server may send what it likes: whoever opens the file compares its build ID.
+//! elfutils' own client fetches the files. It applies the cache, timeouts, certificates and settings known from GDB
+//! (`DEBUGINFOD_CACHE_PATH`, `DEBUGINFOD_TIMEOUT`, `DEBUGINFOD_MAXSIZE`), and its files belong to the user. A server
+//! may send anything, so the caller must compare the file's build ID.
 
 use crate::source::MOST_BUILD_ID;
 use std::ffi::OsString;
@@ -18,14 +18,15 @@ use ulpf_host::signals::told_to_end;
 const SERVERS: &str = "DEBUGINFOD_URLS";
 const CLIENT: &str = "debuginfod-find";
 
-/// Between two looks whether the client is done.
+/// Polling interval while the client runs.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The file that belongs to a build ID, if a server has it. Takes as long as the client's patience lasts, or until a
-/// signal tells `ulpf` to end.
+/// The file with this build ID, if a server has it. Blocks at most until the client's timeout, or until a signal tells `ulpf`
+/// to end.
 ///
 /// # Errors
-/// Why no server could be asked.
+///
+/// Why no server could be queried.
 pub fn debug_file(id: &[u8]) -> Result<Option<PathBuf>, String> {
     let named = std::env::var_os(SERVERS).is_some_and(|urls| !urls.is_empty());
     if !named || id.is_empty() || id.len() > MOST_BUILD_ID {
@@ -50,7 +51,7 @@ pub fn debug_file(id: &[u8]) -> Result<Option<PathBuf>, String> {
         }
         std::thread::sleep(TICK);
     }
-    // (One line, which the pipe has room for.)
+    // (One line, which fits into the pipe.)
     let mut line = Vec::new();
     if let Some(mut out) = child.stdout.take() {
         out.read_to_end(&mut line).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! What follows a watch: which of its hits matter.
+//! The clauses after a watch, which select the hits that matter.
 //!
 //! ```text
 //! FILTER := 'if' COND                     (condition/mod.rs has its grammar)
@@ -14,7 +14,7 @@
 //! PLACE  := FUNCTION | OBJECT | OBJECT '`' FUNCTION | ADDRESS '-' ADDRESS
 //! ```
 //!
-//! The command makes a filter without names from it (`ulpf_lib::filter`): ranges of addresses and bytecode.
+//! The command resolves it into a filter without names (`ulpf_lib::filter`): address ranges and bytecode.
 
 use crate::closest::closest;
 use crate::condition::{self, Node, Parser, Wrong};
@@ -36,11 +36,11 @@ pub struct Filter {
     pub skip: Option<u64>,
     pub count: Option<u64>,
     pub changed: bool,
-    /// Of the watch itself: it does not follow its pointers.
+    /// Property of the watch itself: it does not follow its pointers.
     pub snapshot: bool,
-    /// Of the watch itself: what changes its bytes is undone.
+    /// Property of the watch itself: stores that change its bytes are undone.
     pub freeze: bool,
-    /// Of the watch itself: so many places it may have.
+    /// Property of the watch itself: limit of its places.
     pub most: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ pub enum Thread {
     Id(u32),
 }
 
-/// Code that the user names.
+/// A place in the code, as written by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub at: usize,
@@ -73,8 +73,8 @@ const WORDS: [&str; 11] = [
     "most",
 ];
 
-/// Where the filter of a watch begins: at the first of its words that stands alone, is not the watch
-/// itself, and is in no brackets.
+/// The start of the filter in a watch's text: the first clause keyword that stands alone, outside brackets, after the
+/// watch itself.
 pub fn begin(text: &str) -> usize {
     let mut depth = 0;
     let mut blank = false;
@@ -98,7 +98,7 @@ pub fn begin(text: &str) -> usize {
     text.len()
 }
 
-/// Reads the words from `at` of `text` to its end.
+/// Parses `text` from `at` to its end.
 pub fn parse(text: &str, at: usize) -> Result<Filter, Wrong> {
     let mut f = Filter::default();
     let mut p = Parser::new(text, at);
@@ -181,7 +181,7 @@ fn places(p: &mut Parser, after: &str) -> Result<Vec<Place>, Wrong> {
         p.blanks();
         let at = p.at;
         let rest = p.rest();
-        // Arguments and templates have commas and blanks of their own.
+        // Arguments and templates contain commas and blanks.
         let mut depth = 0;
         let end = rest.find(|c: char| {
             match c {
@@ -228,7 +228,7 @@ impl Filter {
         *self == Filter::default()
     }
 
-    /// Does it name code, which may come and go with libraries?
+    /// Whether it refers to code that may come and go with libraries.
     pub fn names_code(&self) -> bool {
         let lists = [
             &self.from,
@@ -243,7 +243,7 @@ impl Filter {
             .any(|p| !matches!(p.what, Code::Range(..)))
     }
 
-    /// The same without names, for code where it is now; all but the conditions.
+    /// Resolves names to the present addresses of code. Conditions are not included.
     pub fn resolve(&self, program: &Program) -> Result<target::Filter, Wrong> {
         let thread = self.thread.map(|thread| match thread {
             Thread::Main => target::Thread::Main,
@@ -275,7 +275,7 @@ impl Filter {
     }
 }
 
-/// Ascending and disjoint.
+/// Merges ranges: the result is ascending and disjoint.
 fn joined(mut list: Ranges) -> Ranges {
     list.sort_unstable();
     let mut out: Ranges = Vec::new();
@@ -300,7 +300,7 @@ fn without(from: Ranges, outside: &[(u64, u64)]) -> Ranges {
     outside.iter().fold(from, cut)
 }
 
-/// Where the code of a place is now. What is not loaded yet is nowhere.
+/// The present code of a place. Code that is not loaded has no ranges.
 fn code(program: &Program, place: &Place) -> Result<Ranges, Wrong> {
     let (object, name) = match &place.what {
         Code::Range(start, end) => return Ok(vec![(*start, *end)]),
@@ -340,8 +340,8 @@ fn code(program: &Program, place: &Place) -> Result<Ranges, Wrong> {
 }
 
 impl Program {
-    /// The code of all functions of that name (as the log shows it), with the parts that the compiler
-    /// has split off: `f.cold`, `f.part.0`.
+    /// The code of all functions of this name (as the log shows it), including parts that the compiler has split off:
+    /// `f.cold`, `f.part.0`.
     fn code_of(&self, object: Option<&str>, name: &str) -> Ranges {
         let mut found = Vec::new();
         for module in &self.modules {
@@ -378,7 +378,7 @@ impl Program {
         joined(found.into_iter().filter(|r| r.0 < r.1).collect())
     }
 
-    /// A function with nearly that name.
+    /// A function with a similar name.
     fn function_like(&self, name: &str) -> Option<&str> {
         let names = self.modules.iter().flat_map(|m| m.object.symbols().iter());
         let names = names.filter(|s| s.sort == SymbolSort::Function);
@@ -386,7 +386,7 @@ impl Program {
     }
 }
 
-/// In three sentences.
+/// The error as a message in three sentences.
 pub fn problem(text: &str, wrong: &Wrong) -> Problem {
     Problem::new(
         format!("cannot watch `{text}`"),
@@ -395,7 +395,7 @@ pub fn problem(text: &str, wrong: &Wrong) -> Problem {
     )
 }
 
-/// Adds the conditions on values of `unit` bytes (0: what was accessed).
+/// Adds the conditions on values of `unit` bytes (0: the accessed value).
 pub fn add_conditions(
     to: &mut target::Filter,
     filter: &Filter,
@@ -417,7 +417,7 @@ pub fn add_conditions(
 mod tests {
     use super::*;
 
-    /// The table of clauses, tests/filters.json.
+    /// Tests the table of clauses, tests/filters.json.
     #[test]
     fn clauses_become_words() {
         let table = include_str!("../../../tests/filters.json");

@@ -1,4 +1,4 @@
-//! Locals of functions: where they are in each frame, from the function's first instruction to its return.
+//! Locals of functions: their positions in each frame, from the function's first instruction to its return.
 //!
 //! ```text
 //!   higher addresses   the caller's frame
@@ -6,10 +6,10 @@
 //!                      return address
 //!                      saved registers, locals        each at CFA + OFFSET, the same in every frame
 //! ```
-//! At a function's first instruction the CFA is eight bytes above the stack pointer (psABI x86-64, 3.2.2), whatever
-//! the function does to its stack afterwards. Offsets are counted from there: debug information counts them from the
-//! frame base (DWARF 5, 3.3.5), which is the CFA for gcc, and a register for clang and rustc; how far that is from the
-//! CFA is told by the unwind table.
+//! At a function's first instruction the CFA is eight bytes above the stack pointer (psABI x86-64, 3.2.2), whatever the
+//! function does to its stack afterwards. Offsets here are relative to the CFA. Debug information counts them from the
+//! frame base (DWARF 5, 3.3.5). The frame base is the CFA for gcc, and a register for clang and rustc; the unwind table
+//! gives that register's distance to the CFA.
 
 use crate::demangle::demangle;
 use crate::dwarf::{Die, Dwarf, Entry, attr_str};
@@ -27,26 +27,26 @@ use std::rc::Rc;
 /// A local in all frames of one function.
 pub struct Local {
     pub module: Rc<Module>,
-    /// The function's first instruction, at run time.
+    /// Address of the function's first instruction at run time.
     pub function: u64,
     /// Entry that carries the type.
     pub die: Die,
-    /// From the canonical frame address.
+    /// Offset from the canonical frame address.
     pub offset: i64,
-    /// What is there points to it.
+    /// The frame holds a pointer to the local.
     pub pointer: bool,
     pub line: Option<u64>,
 }
 
-/// What a look-up has come to.
+/// The result of a look-up.
 #[derive(Default)]
 pub struct Locals {
     pub found: Vec<Local>,
-    /// Why others of that name cannot be watched.
+    /// Why other locals of that name cannot be watched.
     pub why: Option<&'static str>,
-    /// The function is there, with debug information.
+    /// The function exists and has debug information.
     pub known: bool,
-    /// The compiler has put copies of the function into its callers.
+    /// The compiler has inlined the function into some callers.
     pub inlined: bool,
 }
 
@@ -58,7 +58,7 @@ const UNTOLD: &str = "the debug information says where it is in a way that is no
 const GOROUTINE: &str = "the stacks of goroutines move while their functions run";
 
 impl Program {
-    /// The locals `name` of all functions that are called `function`: overloads, instances of templates, blocks.
+    /// The locals `name` of all functions `function`: overloads, template instances, nested blocks.
     pub fn locals(&self, function: &str, name: &str) -> Locals {
         let mut locals = Locals::default();
         for (module, linked) in self.functions(function) {
@@ -78,7 +78,7 @@ impl Program {
                     name,
                 };
                 if search.has() {
-                    // A broken unit ends its own walk.
+                    // A broken unit ends its own walk only.
                     let _ = search.walk(&mut locals);
                 }
             }
@@ -86,8 +86,8 @@ impl Program {
         locals
     }
 
-    /// Where all functions of that name begin, as linked. The end of a path is enough, and template arguments may be
-    /// left out.
+    /// Start addresses, as linked, of all functions of this name. The end of a path is sufficient, and template
+    /// arguments may be omitted.
     fn functions(&self, name: &str) -> Vec<(Rc<Module>, u64)> {
         let mut found: Vec<(Rc<Module>, u64)> = Vec::new();
         for module in &self.modules {
@@ -96,7 +96,7 @@ impl Program {
             let last = name.rsplit("::").next().unwrap_or(name);
             let last = last.split('<').next().unwrap_or(last);
             for symbol in symbols.iter().filter(|s| s.sort == SymbolSort::Function) {
-                // Demangling is long; what it writes has the letters of the mangled name.
+                // Demangling is slow. The demangled name consists of letters of the mangled one, so search that first.
                 if symbol.name.contains(last)
                     && is_called(&demangle(symbol.name), name)
                     && !found
@@ -106,7 +106,7 @@ impl Program {
                     found.push((module.clone(), symbol.addr));
                 }
             }
-            // Those of the executable come first, and hide those of libraries.
+            // Functions of the executable come first, and hide those of libraries.
             if module.is_executable && !found.is_empty() {
                 break;
             }
@@ -115,19 +115,19 @@ impl Program {
     }
 }
 
-/// Is `full`, a demangled symbol, a function that `name` means?
+/// Whether `name` refers to the function `full`, a demangled symbol.
 fn is_called(full: &str, name: &str) -> bool {
     let ends = |path: &str, tail: &str| {
         let before = path.strip_suffix(tail);
         before.is_some_and(|before| before.is_empty() || before.ends_with("::"))
     };
     let path = path_of(full);
-    // (A copy that the compiler has made for some arguments: `fill.constprop.0`.)
+    // (The compiler may have specialised a copy for some arguments: `fill.constprop.0`.)
     let path = path.split_once('.').map_or(path, |(path, _)| path);
     ends(path, name) || path.contains('<') && ends(&without_arguments(path), name)
 }
 
-/// A demangled name without return type and arguments.
+/// The path of a demangled name, without return type and arguments.
 fn path_of(full: &str) -> &str {
     let (mut depth, mut from, mut before) = (0i32, 0, ' ');
     for (i, c) in full.char_indices() {
@@ -161,12 +161,12 @@ struct Search<'a> {
     module: &'a Rc<Module>,
     index: &'a Index,
     unit: u32,
-    /// The function's first instruction.
+    /// Address of the function's first instruction, as linked.
     linked: u64,
     name: &'a str,
 }
 
-/// What frame offsets are counted from.
+/// The origin of frame offsets.
 #[derive(Clone, Copy)]
 enum Base {
     Cfa,
@@ -182,7 +182,7 @@ impl Search<'_> {
         self.index.home(self.unit)
     }
 
-    /// May the unit have the function? (Of split units their skeletons know the ranges.)
+    /// Whether the unit may contain the function. (The ranges of split units are in their skeletons.)
     fn has(&self) -> bool {
         let unit = self.unit();
         if unit.dwo_id.is_some() {
@@ -221,7 +221,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The rest of the function's entries.
+    /// Walks the rest of the function's entries.
     fn walk_function(
         &self,
         entries: &mut gimli::EntriesCursor<Slice>,
@@ -229,7 +229,7 @@ impl Search<'_> {
         locals: &mut Locals,
     ) -> gimli::Result<()> {
         let mut depth = 0isize;
-        // Within this depth stands what belongs to another function.
+        // Entries deeper than this belong to another function.
         let mut other: Option<isize> = None;
         while let Some((delta, entry)) = entries.next_dfs()? {
             depth += delta;
@@ -255,7 +255,7 @@ impl Search<'_> {
                             pointer,
                             line: self.line_of(entry),
                         }),
-                        // A static, which has been looked for before.
+                        // A static variable, which was searched before.
                         Ok(None) => {}
                         Err(why) => locals.why = Some(why),
                     }
@@ -271,7 +271,7 @@ impl Search<'_> {
         self.index.reference(self.unit, value)
     }
 
-    /// A concrete function or variable may leave its name to an abstract one.
+    /// The name of a concrete function or variable, which its abstract entry may hold.
     fn name_of(&self, entry: &Entry, hops: u32) -> Option<&'static str> {
         self.of_entry(entry, hops, &|search, entry| {
             attr_str(search.home(), search.unit(), entry, dw::DW_AT_name)
@@ -284,7 +284,7 @@ impl Search<'_> {
         })
     }
 
-    /// What an entry says, or else the one that it completes.
+    /// An attribute of an entry, or of the entry that it completes.
     fn of_entry<T>(
         &self,
         entry: &Entry,
@@ -303,7 +303,7 @@ impl Search<'_> {
         search.of_entry(&entry, hops - 1, look)
     }
 
-    /// Has the unit copies of the function inside others?
+    /// Whether the unit contains inlined copies of the function.
     fn is_inlined(&self, origin: Die) -> bool {
         let mut entries = self.unit().entries();
         while let Ok(Some((_, entry))) = entries.next_dfs() {
@@ -314,7 +314,7 @@ impl Search<'_> {
         false
     }
 
-    /// What the function's frame offsets are counted from.
+    /// The origin of the function's frame offsets.
     fn base(&self, function: &Entry) -> Result<Base, &'static str> {
         let mut root = self.unit().entries();
         if let Ok(Some((_, root))) = root.next_dfs()
@@ -325,7 +325,7 @@ impl Search<'_> {
         }
         let expression = match function.attr_value(dw::DW_AT_frame_base) {
             Ok(Some(AttributeValue::Exprloc(expression))) => expression,
-            // As gcc writes DWARF 2: from instruction to instruction.
+            // gcc writes a location list in DWARF 2.
             Ok(Some(value)) => return self.base_of_list(value).ok_or(UNTOLD),
             _ => return Err(UNTOLD),
         };
@@ -342,7 +342,7 @@ impl Search<'_> {
         };
         match first {
             Some(Operation::CallFrameCFA) => {
-                // That it is there is what matters.
+                // Only its existence matters.
                 self.distance_to_cfa(None, self.linked).map(|_| Base::Cfa)
             }
             Some(Operation::Register { register }) => Ok(self.base_register(register, 0, end)?),
@@ -353,7 +353,7 @@ impl Search<'_> {
         }
     }
 
-    /// The base is the CFA if that is what it is at the first instruction: eight bytes above the stack pointer.
+    /// The base is the CFA if the list's value at the first instruction is eight bytes above the stack pointer.
     fn base_of_list(&self, value: AttributeValue<Slice>) -> Option<Base> {
         let mut entries = self.home().attr_locations(self.unit(), value).ok()??;
         while let Ok(Some(entry)) = entries.next() {
@@ -386,7 +386,7 @@ impl Search<'_> {
         Ok(Base::Register(register, from + offset))
     }
 
-    /// Where the frame is made, by the compiler's word.
+    /// The end of the prologue, according to the compiler.
     fn prologue_end(&self, end: u64) -> Option<u64> {
         let mut rows = self.unit().line_program.clone()?.rows();
         while let Ok(Some((_, row))) = rows.next_row() {
@@ -397,8 +397,8 @@ impl Search<'_> {
         None
     }
 
-    /// What a register is at an instruction, counted from the CFA. Refused where the CFA itself is not told as a
-    /// register and an offset all through the function: then the stack has been aligned.
+    /// The value of a register at an instruction, relative to the CFA. Fails if the CFA is not a register plus an
+    /// offset throughout the function: then the stack has been aligned.
     fn distance_to_cfa(&self, register: Option<Register>, at: u64) -> Result<i64, &'static str> {
         let (data, address) = self.module.object.unwind_table().ok_or(UNTOLD)?;
         let table = EhFrame::from(Slice::new(data));
@@ -430,14 +430,15 @@ impl Search<'_> {
         }
     }
 
-    /// Where a local is, from the CFA, and whether that is only a pointer to it. `None`: it is in no frame.
+    /// The offset of a local from the CFA, and whether the frame holds only a pointer to it. `None` if it is in no
+    /// frame.
     fn place(&self, entry: &Entry, base: Base) -> Result<Option<(i64, bool)>, &'static str> {
         let expression = match entry.attr_value(dw::DW_AT_location) {
             Ok(Some(AttributeValue::Exprloc(expression))) => expression,
             Ok(Some(_)) => return Err(MOVES),
             _ => return Err(IS_GONE),
         };
-        // Each number, and whether it is counted from the CFA.
+        // Each value, and whether it is relative to the CFA.
         let mut stack: Vec<(i64, bool)> = Vec::new();
         let mut pointer = false;
         let mut operations = expression.operations(self.unit().encoding());

@@ -1,4 +1,4 @@
-//! Functions of a module by name, with where they end: for whoever takes the place of some.
+//! Functions of a module by name with their ranges, for code that replaces some of them.
 
 use crate::elf_symbols::SymbolSort;
 use crate::maps::{Module, Program};
@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Module {
-    /// The names of all functions, as linked, and where they are in memory.
+    /// The names of all functions, as linked, and their ranges in memory.
     pub fn functions(&self) -> impl Iterator<Item = (&'static str, Range<u64>)> + '_ {
         let symbols = self.object.symbols();
         let _work = Work::through(symbols.iter().count() as u64);
@@ -27,7 +27,8 @@ impl Module {
         })
     }
 
-    /// The function that begins at this address of the file, without names: in memory. `None`: none is known to.
+    /// The range in memory of the function at this address of the file, by its name or without. `None` if no function
+    /// is known to start there.
     pub fn function_from(&self, linked: u64) -> Option<Range<u64>> {
         let start = linked.wrapping_add(self.bias);
         if let Some((_, range)) = self.functions().find(|(_, r)| r.start == start) {
@@ -45,7 +46,7 @@ impl Module {
 }
 
 impl Program {
-    /// The program's own file, if that has its libraries in it: it names no dynamic loader, and is none.
+    /// The program's own file if it is statically linked: it requests no dynamic loader and is not one itself.
     pub fn static_executable(&self) -> Option<&Rc<Module>> {
         let own = self.executable()?;
         let is_loader = ulpf_lib::runtime_library::is_runtime(own.object.name().as_bytes());

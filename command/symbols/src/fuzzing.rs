@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use ulpf_lib::mapping::Mapping;
 
-/// Memory that holds whatever the address says, and is unreadable here and there.
+/// Memory whose bytes are derived from their addresses. Some addresses are unreadable.
 struct Odd;
 
 impl Memory for Odd {
@@ -24,7 +24,7 @@ impl Memory for Odd {
     }
 }
 
-/// A program that consists of this file, if it is one that could be mapped.
+/// A program consisting of this file, if the file could be mapped.
 pub fn program(file: Vec<u8>) -> Option<Program> {
     let object = ObjectFile::parse(Path::new("/nowhere/file"), file).ok()?;
     let object = Rc::new(object);
@@ -40,7 +40,7 @@ pub fn program(file: Vec<u8>) -> Option<Program> {
     Some(program)
 }
 
-/// A watch as a user types it, resolved in this program; how its values are written.
+/// Resolves a user's watch in this program, and formats its values.
 pub fn watch(program: &Program, text: &str) {
     let Ok(spec) = Spec::parse(text) else { return };
     let Ok(places) = program.resolve(&spec, &Odd) else {
@@ -56,7 +56,7 @@ pub fn watch(program: &Program, text: &str) {
     }
 }
 
-/// Everything that is ever asked of a file that a target has mapped.
+/// Makes every kind of query that a mapped file is subject to.
 pub fn everything(file: Vec<u8>) {
     let Some(program) = program(file) else { return };
     let module = program.modules[0].clone();
@@ -96,7 +96,7 @@ pub fn everything(file: Vec<u8>) {
     }
 }
 
-/// A text like /proc/PID/maps, whose files are all this one.
+/// A text like /proc/PID/maps in which all files are this one.
 pub fn maps(text: &[u8], file: &[u8]) {
     let mut program = Program::default();
     let open = |m: &Mapping| ObjectFile::parse(maps::path(m), file.to_vec());

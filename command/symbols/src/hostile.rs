@@ -1,5 +1,5 @@
-//! Debug information that was made to hurt. Without limits each of these ends the tests by a stack overflow, takes
-//! minutes, or takes all memory.
+//! Malicious debug information. Without limits each case ends the tests by a stack overflow, takes minutes, or takes
+//! all memory.
 
 use super::*;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 use ulpf_host::rights::thread_time;
 
-/// Where the crafted code is mapped.
+/// Address of the crafted code.
 const CODE: u64 = 0x7f00_0000_0000;
 
 struct Zeros;
@@ -23,7 +23,7 @@ impl Memory for Zeros {
     }
 }
 
-/// Abbreviations that the cases share; each is (tag, children, attributes with forms).
+/// Abbreviations for all cases; each is (tag, children, attributes with forms).
 const ABBREVIATIONS: &str = "
     .uleb128 1; .uleb128 0x11; .byte 1; .uleb128 0x11, 0x01, 0x12, 0x07, 0, 0   # unit: low_pc, high_pc
     .uleb128 2; .uleb128 0x39; .byte 1; .uleb128 0x03, 0x08, 0, 0               # namespace: name
@@ -41,7 +41,7 @@ const ABBREVIATIONS: &str = "
     .uleb128 14; .uleb128 0x24; .byte 0; .uleb128 0x0b, 0x0b, 0, 0              # base type: byte_size
 ";
 
-/// Entries of a unit, as assembly. References are from the unit's start.
+/// A program with these entries, given as assembly. References are relative to the unit's start.
 fn crafted(entries: &str) -> Program {
     crafted_with(ABBREVIATIONS, entries)
 }
@@ -114,7 +114,7 @@ fn functions_inlined_in_one_another() {
     }
     let program = crafted(&(text + ".skip 50002"));
     let at = program.modules[0].object.symbols().find("f")[0].addr + CODE;
-    // The symbol is not lost with the lines. Tests have a stack of two megabytes, as the runtime's threads.
+    // The symbol remains available without the lines. Test threads have a stack of two megabytes, as the runtime's do.
     let text = program.locate(at + 5).to_string();
     assert!(text.starts_with("f+0x5"), "{text}");
 }
@@ -153,7 +153,7 @@ fn members_that_are_in_each_other_twice() {
     assert!(resolve(&program, "v.nosuch").is_err());
 }
 
-/// Each structure is shallow when it is reached, because the ones inside are known by then.
+/// Each structure is shallow when it is reached, because its inner ones are known by then.
 #[test]
 fn types_that_nest_for_ever() {
     let mut text = format!("{UNIT}base: .uleb128 14; .byte 8\n");
@@ -225,7 +225,7 @@ fn sections_that_claim_to_be_large() {
     };
     assert_eq!(unpack(CompressionFormat::None, b"abc", 3), Some(3));
     assert_eq!(unpack(CompressionFormat::Zlib, &[0; 1000], 8 << 30), None);
-    // A frame without a checksum, and blocks of 128 KiB of the same byte in four bytes each.
+    // A frame without a checksum, with blocks that encode 128 KiB of the same byte in four bytes each.
     let head = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58];
     let block = (128u32 << 10) << 3 | 1 << 1;
     let repeat = [block as u8, (block >> 8) as u8, (block >> 16) as u8, b'a'];

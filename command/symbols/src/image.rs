@@ -1,7 +1,7 @@
-//! What is read of a file: pieces, when they are asked for, and not more of them than the machine bears.
+//! Reads parts of a file on demand, within the limits of the machine's memory.
 //!
-//! Pieces are kept until the command ends, because names, types and line tables borrow from them. They are read
-//! with pread(2): a file that is truncated meanwhile gives an error, where a mapping of it gives SIGBUS.
+//! Parts are kept until the command ends, because names, types and line tables borrow from them. They are read with
+//! pread(2): a file that is truncated meanwhile gives an error, whereas a mapping would raise SIGBUS.
 
 use crate::meter;
 use object::ReadRef;
@@ -12,16 +12,17 @@ use std::ops::Range;
 use ulpf_host::foreign::files::Opened;
 use ulpf_host::signals::{Reading, told_to_end};
 
-/// The most that is kept of one file, whatever it says: enough for the debug information of a browser.
+/// Limit in bytes for one file, whatever it claims: enough for the debug information of a browser.
 const MOST: u64 = 8 << 30;
-/// Real debug information shrinks to a third or a tenth.
+/// Limit of the compression ratio. Real debug information shrinks to between a third and a tenth.
 const MOST_SHRUNK: u64 = 100;
-/// Holes are not stored, and compressing file systems store less: a file costs whoever makes it something.
+/// Limit of a file's size relative to its storage, because holes occupy none and some file systems compress. So an
+/// attacker must store something.
 const MOST_SPARSE: u64 = 16;
 const SOME: u64 = 64 << 20;
-/// Pieces of one file: some fifty of a real one.
+/// Limit of parts of one file. A real file has about fifty.
 const MOST_PIECES: usize = 4096;
-/// The longest name of a symbol.
+/// Longest name of a symbol.
 const MOST_NAME: u64 = 64 << 10;
 const CHUNK: usize = 16 << 20;
 
@@ -31,7 +32,7 @@ pub struct Image {
     pieces: RefCell<Vec<Piece>>,
     /// Bytes that may still be read or unpacked.
     left: Cell<u64>,
-    /// Why something was not read.
+    /// Why a part was not read.
     trouble: RefCell<Option<String>>,
 }
 
@@ -78,12 +79,12 @@ impl Image {
         self.trouble.borrow().clone()
     }
 
-    /// Remembers the first reason.
+    /// Stores the reason if it is the first one.
     pub fn note(&self, why: impl FnOnce() -> String) {
         self.trouble.borrow_mut().get_or_insert_with(why);
     }
 
-    /// Copies what the file has at `offset`, without keeping it; how many bytes.
+    /// Copies bytes at `offset` of the file without keeping them. Returns their number.
     pub fn copy(&self, offset: u64, to: &mut [u8]) -> usize {
         let size = (self.len.saturating_sub(offset)).min(to.len() as u64) as usize;
         let to = &mut to[..size];
@@ -100,7 +101,7 @@ impl Image {
         size
     }
 
-    /// CRC-32 of the whole file, if that is not larger than what would be read of it.
+    /// CRC-32 of the whole file, if the file is within the remaining limit.
     pub fn crc(&self) -> Option<u32> {
         let Some(file) = &self.file else {
             return Some(crc32fast::hash(self.pieces.borrow().first()?.data));
@@ -121,7 +122,7 @@ impl Image {
         Some(crc.finalize())
     }
 
-    /// The contents of a section, unpacked.
+    /// The contents of a section, unpacked if compressed.
     pub fn unpacked(&self, section: CompressedData<'static>) -> Option<&'static [u8]> {
         let size = section.uncompressed_size;
         if section.format == CompressionFormat::None {
@@ -135,28 +136,28 @@ impl Image {
         let _reading = Reading::begin();
         let data = match section.format {
             CompressionFormat::Zstandard => unpack_zstd(section.data, size)?,
-            // Not more than it has claimed.
+            // Unpacks at most the claimed size.
             _ => section.decompress().ok()?.into_owned(),
         };
         Some(Box::leak(data.into_boxed_slice()))
     }
 
-    /// How long the file is.
+    /// Length of the file.
     pub fn size(&self) -> u64 {
         self.len
     }
 
-    /// The file, unless it is in memory.
+    /// The file, unless the image is in memory.
     pub fn file(&self) -> Option<&Opened> {
         self.file.as_ref()
     }
 
-    /// Is it a file, so that pieces of it may be read later?
+    /// Whether the image is a file, so that parts may be read later.
     pub fn is_stored(&self) -> bool {
         self.file.is_some()
     }
 
-    /// A part of the file, read anew. It is not among the pieces: who asks keeps it.
+    /// Reads a part of the file anew. It is not kept with the other parts: the caller keeps it.
     pub fn run(&self, offset: u64, size: usize) -> Option<&'static [u8]> {
         let file = self.file.as_ref()?;
         if !self.take(size as u64) {
@@ -232,7 +233,7 @@ impl ReadRef<'static> for &'static Image {
         let size = range.end.checked_sub(range.start).ok_or(())?;
         let data = self.read_bytes_at(range.start, size.min(MOST_NAME))?;
         let end = data.iter().position(|b| *b == delimiter).ok_or(())?;
-        // Many symbols may have the same long name.
+        // Many symbols may share a long name, so each scan is metered.
         match meter::step(1 + end as u64 / 8) {
             true => Ok(&data[..end]),
             false => Err(()),
@@ -240,7 +241,7 @@ impl ReadRef<'static> for &'static Image {
     }
 }
 
-/// Several frames; not more than `size` bytes, as the section has claimed.
+/// Unpacks several frames, at most `size` bytes: the section's claim.
 fn unpack_zstd(mut input: &[u8], size: u64) -> Option<Vec<u8>> {
     let mut data = Vec::new();
     data.try_reserve_exact(usize::try_from(size).ok()?).ok()?;
@@ -255,7 +256,7 @@ fn unpack_zstd(mut input: &[u8], size: u64) -> Option<Vec<u8>> {
     (data.len() as u64 == size).then_some(data)
 }
 
-/// What programs can still have, as the kernel estimates it.
+/// Memory available to programs, as estimated by the kernel.
 fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text.lines().find_map(|l| {

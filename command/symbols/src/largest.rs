@@ -1,4 +1,4 @@
-//! What there is to watch in an object, for who has named nothing.
+//! The largest variables of an object, listed when the user gives no `-w`.
 
 use crate::index::{Index, Variable};
 use crate::maps::Module;
@@ -8,22 +8,22 @@ use std::path::Path;
 /// A variable that its program can change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Global {
-    /// As a watch would name it.
+    /// The name to use in a watch.
     pub name: String,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// As a programmer would write it; only debug information tells.
+    /// The type in source form; available only with debug information.
     pub ty: Option<String>,
 }
 
 impl Module {
-    /// Its largest variables, at most `most` of them, and how many there are. Those of all threads, not of one each;
-    /// and only what the symbol table knows, for it has the sizes of all at hand.
+    /// The module's largest variables, at most `most` of them, and the number of all. Thread-local variables are
+    /// excluded. So are variables outside the symbol table, because only the symbol table has all sizes at hand.
     pub fn largest(&self, most: usize) -> (Vec<Global>, usize) {
         let object = &self.object;
         let index = object.index();
         let variable = |addr| index.and_then(|index| Some((index, index.at(addr)?)));
-        // What the compiler and libraries bring along is described nowhere, or has a name that is reserved, or was copied.
+        // Variables of the compiler and of libraries are undescribed, have a reserved name, or were copied.
         let copied = object.copied();
         let is_own = |addr, name: &str| match index {
             Some(index) => index.at(addr).is_some(),
@@ -53,7 +53,7 @@ impl Module {
         (largest.collect(), all.len())
     }
 
-    /// Its path, with its file where there are others of that path.
+    /// The variable's path. Its file is added if other variables have the same path.
     fn told_apart(&self, index: &Index, variable: &Variable) -> String {
         let path = index.path(variable);
         if index.find(&path).len() < 2 {
@@ -68,8 +68,8 @@ impl Module {
     }
 }
 
-/// Reserved for the implementation (C17 7.1.3), or of a version of a library; C++'s and Rust's own mangled names are
-/// neither.
+/// Whether a name is reserved for the implementation (C17 7.1.3) or has a library version. Mangled names of C++ and
+/// Rust are not reserved.
 fn is_reserved(name: &str) -> bool {
     let mangled = name.starts_with("_Z") || name.starts_with("_R");
     let rest = name.strip_prefix('_').unwrap_or("");

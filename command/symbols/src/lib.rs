@@ -13,10 +13,11 @@
 //! Watched ── stored ─> what a file keeps, to name and show without the program
 //! ```
 //!
-//! Files may be hostile: image says how much of them is read, meter what that may cost, demangle how long names
-//! become. They may be large: slice is a section as all readers see it, stored_section what was read of it.
+//! Files may be hostile. `image` limits how much of them is read, `meter` limits the work, and `demangle` limits the
+//! length of names. Files may be large: `slice` is a section as all readers see it, and `stored_section` keeps the
+//! parts that were read.
 //!
-//! Nothing here touches the program except through [`Memory`], and nothing here is unsafe.
+//! This crate reads the program only through [`Memory`], and contains no unsafe code.
 #![forbid(unsafe_code)]
 
 mod brackets;

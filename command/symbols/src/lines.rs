@@ -1,4 +1,4 @@
-//! Code that a user names: a function, or a line of the source.
+//! Code named by the user: a function or a source line.
 
 use crate::debug::DebugInfo;
 use crate::dwarf::Dwarf;
@@ -8,24 +8,24 @@ use crate::meter::Work;
 use crate::slice::Slice;
 use std::collections::BTreeSet;
 
-/// Where the statements of one line begin, in one object.
+/// Addresses of the statements of one line in one object.
 #[derive(Default)]
 struct Line {
     /// Addresses as linked.
     begins: BTreeSet<u64>,
-    /// The file is one of the object's.
+    /// The object has this source file.
     file: bool,
-    /// The first line behind it that has code.
+    /// The first later line with code.
     next: Option<u64>,
 }
 
 impl Program {
-    /// Run-time addresses where code begins that is named so: `FUNCTION`, or `FILE:LINE`. A line begins wherever the
-    /// compiler has put it: in each instance of a template, in each function that another one is inlined in. There is
-    /// at least one.
+    /// Run-time addresses of the code named `FUNCTION` or `FILE:LINE`. A line has several if the compiler has copied
+    /// it: in template instances, and in functions into which another one is inlined. The result is never empty.
     ///
     /// # Errors
-    /// Why there is none.
+    ///
+    /// Why no code was found.
     pub fn code(&self, name: &str) -> Result<Vec<u64>, String> {
         if let Some((file, number)) = line(name) {
             return self.line(file, number);
@@ -35,7 +35,7 @@ impl Program {
             .ok_or_else(|| format!("there is no function `{name}` in the program or its libraries"))
     }
 
-    /// In the executable, or else in the first library that has it.
+    /// Searches the executable, then the libraries; the first that has the line counts.
     fn line(&self, file: &str, number: u64) -> Result<Vec<u64>, String> {
         let (libraries, executable): (Vec<_>, Vec<_>) = self
             .modules
@@ -65,7 +65,7 @@ impl Program {
     }
 }
 
-/// `FILE:LINE`. (What stands behind `::` is a name.)
+/// `FILE:LINE`. (Text after `::` is a name.)
 fn line(name: &str) -> Option<(&str, u64)> {
     let (file, number) = name.rsplit_once(':')?;
     let digits = number.bytes().all(|b| b.is_ascii_digit());
@@ -96,7 +96,7 @@ fn line_in(module: &Module, file: &str, number: u64) -> Line {
 }
 
 impl Line {
-    /// What one unit's table of lines says.
+    /// Adds the rows of one unit's line table.
     fn add(
         &mut self,
         dwarf: &Dwarf,
@@ -113,14 +113,14 @@ impl Line {
             return Ok(());
         }
         self.file = true;
-        // The line of the row before, of the same sequence.
+        // The line of the previous row in the same sequence.
         let mut before = None;
         let mut rows = program.rows();
         while let Some((_, row)) = rows.next_row()? {
             let here = row.line().map(std::num::NonZeroU64::get);
             let here = here.filter(|_| files.contains(&row.file_index()) && !row.end_sequence());
             let is_new = here != before;
-            // (What the linker has dropped begins at 0, or where no code is.)
+            // (Code that the linker has removed begins at 0 or at an address without code.)
             if row.is_stmt() && is_new && is_code(row.address()) {
                 match here {
                     Some(here) if here == number => drop(self.begins.insert(row.address())),
@@ -138,7 +138,7 @@ impl Line {
     }
 }
 
-/// The numbers that a source file has in a unit's table; the name is compared from the end of the path.
+/// The numbers of a source file in a unit's table. Names are compared from the end of the path.
 fn files(dwarf: &Dwarf, unit: &gimli::Unit<Slice>, name: &str) -> Vec<u64> {
     let Some(program) = &unit.line_program else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! A place in the source, and how it is written in a line.
+//! A place in the source, and its form in a line of text.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,17 +12,17 @@ pub struct Location {
     pub pc: u64,
     /// File name of the executable or library.
     pub object: Option<String>,
-    /// The function's address as linked plus this is the instruction.
+    /// The function. Its address as linked plus `offset` is the instruction's.
     pub function: Option<String>,
     pub offset: u64,
-    /// Function that was inlined here, innermost.
+    /// The innermost function that was inlined here.
     pub inlined: Option<String>,
-    /// As the debug information has it, usually absolute.
+    /// The path in the debug information, usually absolute.
     pub file: Option<String>,
     pub line: Option<u32>,
 }
 
-/// Where an instruction lies, and where the functions around it that are inlined there are called from.
+/// The location of an instruction, and the call sites of the functions inlined around it.
 #[derive(Clone)]
 pub(crate) struct Chain {
     pub innermost: Rc<Location>,
@@ -30,7 +30,7 @@ pub(crate) struct Chain {
 }
 
 impl Location {
-    /// The function as a whole, at the line that makes the call: `main at loop.c:23`.
+    /// The function and the line of the call: `main at loop.c:23`.
     pub fn as_caller(&self) -> String {
         let named = self.inlined.as_ref().or(self.function.as_ref());
         match (named, self.short_file(), self.line) {
@@ -67,10 +67,9 @@ impl fmt::Display for Location {
     }
 }
 
-/// A function's name fit for a line: without arguments and return type, long template arguments
-/// left out.
+/// A function's name for a line of text: without arguments and return type, and without long template arguments.
 fn short(function: &str) -> String {
-    // Where each character stands: inside <>, (), {} or none of them.
+    // Nesting depth in <>, () and {}.
     let (mut depth, mut from, mut to) = (0i32, 0, function.len());
     let mut before = ' ';
     for (i, c) in function.char_indices() {
@@ -116,7 +115,8 @@ fn fold_templates(name: &str) -> String {
             };
             (depth == 0).then_some(i + 1)
         });
-        // Operators are no brackets; Rust's `<T as Trait>::f` begins with what matters.
+        // The brackets of operators are not template brackets. In Rust's `<T as Trait>::f` the important part comes
+        // first.
         match end {
             Some(end) if end > KEEP && !head.is_empty() && !out.ends_with("operator") => {
                 out.push_str("<…>");

@@ -1,4 +1,4 @@
-//! What is loaded where: `/proc/PID/maps` turned into modules.
+//! The objects of a process: `/proc/PID/maps` turned into modules.
 
 use crate::dwarf_types::Types;
 use crate::location::Chain;
@@ -17,11 +17,11 @@ use ulpf_lib::mapping::{self, Mapping, mappings};
 #[derive(Default)]
 pub struct Program {
     pub modules: Vec<Rc<Module>>,
-    /// Mapped files that could not be read, and where.
+    /// Mapped files that could not be read, and their addresses.
     unread: Vec<(PathBuf, Ranges)>,
-    /// Who maps them, and names sources.
+    /// The process that maps the files and names sources.
     by: Option<files::Process>,
-    /// Addresses that were looked up before: a program hits from few places, often.
+    /// Cache of looked-up addresses: a program hits from few places, often.
     pub(crate) places: RefCell<HashMap<u64, Chain>>,
 }
 
@@ -31,14 +31,14 @@ pub struct Module {
     pub types: Types,
     /// Run-time address = address in the file + bias.
     pub bias: u64,
-    /// Of its executable mappings.
+    /// Ranges of its executable mappings.
     pub code: Ranges,
     pub is_executable: bool,
 }
 
 type Ranges = Vec<(u64, u64)>;
 
-/// An object file, as it was loaded.
+/// An object file and its load address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     pub path: PathBuf,
@@ -49,25 +49,25 @@ pub struct Loaded {
     pub is_executable: bool,
 }
 
-/// Objects that are looked at; the largest programs have some hundred. A program may map each page of its
-/// memory from another file.
+/// Limit of objects; the largest programs have some hundred. A program may map each page of its memory from another
+/// file.
 const MOST_MODULES: usize = 4096;
 
-/// What the maps file calls the mapped file.
+/// The mapped file's path in the maps file.
 pub(crate) fn path<'a>(mapping: &Mapping<'a>) -> &'a Path {
     Path::new(OsStr::from_bytes(mapping.path()))
 }
 
 impl Program {
-    /// Reads what process `pid` has loaded.
+    /// Reads the objects that process `pid` has loaded.
     pub fn of_process(pid: i32) -> std::io::Result<Program> {
         let mut program = Program::default();
         program.refresh_from_process(pid)?;
         Ok(program)
     }
 
-    /// A program on another machine, of which only the file is here: all code counts as its own. Process `by`,
-    /// an `ulpf` that is perhaps somebody else's, names the file.
+    /// A program on another machine, of which only the file is here; all code belongs to that file. Process `by`,
+    /// perhaps another user's `ulpf`, names the file.
     pub fn of_file(path: &Path, bias: u64, by: i32) -> Program {
         let read = || {
             let by = files::Process::of(by).ok()?;
@@ -91,12 +91,12 @@ impl Program {
         }
     }
 
-    /// The process whose rights open what it names.
+    /// The process whose rights are used to open files.
     pub fn by(&self) -> Option<&files::Process> {
         self.by.as_ref()
     }
 
-    /// What is loaded, for whoever asks when the program is no more.
+    /// The loaded objects, for use after the program's end.
     pub fn loaded(&self) -> Vec<Loaded> {
         let of = |m: &Rc<Module>| Loaded {
             path: m.object.path.clone(),
@@ -107,8 +107,8 @@ impl Program {
         self.modules.iter().map(of).collect()
     }
 
-    /// A program that has ended, as it was loaded; `by` is what is known of its process. What cannot be read any more, or by
-    /// nobody with its rights, has no names.
+    /// A program that has ended, with its earlier objects. `by` describes its process. Objects that can no longer be
+    /// read with the process's rights have no names.
     pub fn of_loaded(loaded: Vec<Loaded>, by: files::Process) -> Program {
         let module = |of: Loaded| {
             let file = by.named(&of.path).ok()?;
@@ -129,7 +129,7 @@ impl Program {
         }
     }
 
-    /// The same objects, for a process that was forked.
+    /// The same objects, for a forked process.
     pub fn forked(&self) -> Program {
         Program {
             modules: self.modules.clone(),
@@ -138,7 +138,7 @@ impl Program {
         }
     }
 
-    /// Adds what was loaded since, drops what is gone. `true` when something changed.
+    /// Adds objects loaded since the last call, and drops unloaded ones. Returns `true` if something has changed.
     pub fn refresh_from_process(&mut self, pid: i32) -> std::io::Result<bool> {
         let by = files::Process::of(pid)?;
         let maps = files::maps(pid)?;
@@ -147,7 +147,7 @@ impl Program {
         let exe = Path::new(OsStr::from_bytes(mapping::path_of(exe)));
         let open = |mapping: &Mapping| {
             let path = path(mapping);
-            // Its file may have been replaced.
+            // The executable file may have been replaced on disk.
             let own = match mapping.is_of(exe.as_os_str().as_bytes()) {
                 true => by.executable().ok(),
                 false => None,
@@ -185,7 +185,7 @@ impl Program {
         let mut modules: Vec<Rc<Module>> = Vec::new();
         let mut unread = Vec::new();
         let mut changed = false;
-        // Only code: it is never moved, while data pages may be anybody's once they are guarded.
+        // Only code mappings: they are never moved, while guarded data pages are mapped from other files.
         let code: Vec<Mapping> = mappings(maps)
             .filter(|m| m.prot & PROT_EXEC != 0 && m.name.starts_with(b"/"))
             .collect();
@@ -243,7 +243,7 @@ impl Program {
         changed
     }
 
-    /// The module whose code holds `addr`.
+    /// The module whose code contains `addr`.
     pub fn module_at(&self, addr: u64) -> Option<&Rc<Module>> {
         self.modules.iter().find(|m| {
             m.code
@@ -265,8 +265,7 @@ impl Program {
         self.modules.first().filter(|m| m.is_executable)
     }
 
-    /// Modules that a user may mean by `name`: file name or path, or a file name without its
-    /// version (`libc`, `libc.so`).
+    /// Modules that match `name`: a file name or path, or a file name without its version (`libc`, `libc.so`).
     pub fn modules_named<'p>(&'p self, name: &'p str) -> impl Iterator<Item = &'p Rc<Module>> {
         self.modules.iter().filter(move |m| {
             let file = m.object.name();

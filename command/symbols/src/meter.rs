@@ -1,46 +1,46 @@
-//! Limits for reading what somebody else made: work, time and depth.
+//! Limits for reading files of other origin: work, time and depth.
 //!
-//! Debug information can be made so that its readers never end, or nest until the stack is used up. All of them
-//! (gimli, addr2line, ours) read it through [`Slice`](crate::slice::Slice), so the limits are there: when one is reached,
-//! or a signal tells `ulpf` to end, every further read fails, and whoever reads comes back with what there is so far.
+//! Debug information can be crafted so that its readers never end, or nest until the stack overflows. All readers
+//! (gimli, addr2line, ours) use [`Slice`](crate::slice::Slice), which applies the limits. When a limit is reached, or a
+//! signal tells `ulpf` to end, every further read fails. The reader then returns its results so far.
 
 use std::cell::Cell;
 use std::time::Duration;
 use ulpf_host::rights::thread_time;
 use ulpf_host::signals::{Reading, told_to_end};
 
-/// Work between two looks at the clock.
+/// Work between two readings of the clock.
 const PAUSE: u64 = 1 << 16;
 
-/// How much of the stack readers that call themselves may use. Functions that are inlined in one another take
-/// a few hundred bytes each; threads of the runtime have two megabytes.
+/// Limit of stack use in bytes of recursive readers. Functions that are inlined in each other take a few hundred bytes
+/// each; the runtime's threads have two megabytes.
 const MOST_STACK: usize = 512 << 10;
 
-/// Any work may take this many steps; one is about the reading of one number.
+/// Base number of steps of any work; one step is about the reading of one number.
 const SOME_STEPS: u64 = 20_000_000;
 
 thread_local! {
-    /// Steps that are left.
+    /// Steps left.
     static STEPS: Cell<u64> = const { Cell::new(u64::MAX) };
     /// Processor time of the thread at which the work ends.
     static UNTIL: Cell<Duration> = const { Cell::new(Duration::MAX) };
-    /// Where the stack was when the outermost work began; 0: none has begun.
+    /// Stack address at the start of the outermost work, or 0 if no work has begun.
     static STACK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A piece of work with limits of its own. They end when it is dropped; work within work has its own ones.
+/// A piece of work with limits of its own, which end when it is dropped. Nested work has its own limits.
 pub struct Work {
     outer: (u64, Duration, usize),
     _reading: Reading,
 }
 
 impl Work {
-    /// Goes through `bytes` of debug information: everything is read several times at most.
+    /// Work over all of `bytes` of debug information, each read several times at most.
     pub fn through(bytes: u64) -> Work {
         Work::begin(16, bytes, Duration::from_secs(60))
     }
 
-    /// Looks one thing up among `bytes` of debug information.
+    /// Work for one look-up among `bytes` of debug information.
     pub fn look_up(bytes: u64) -> Work {
         Work::begin(2, bytes, Duration::from_secs(10))
     }
@@ -58,7 +58,7 @@ impl Work {
         }
     }
 
-    /// Was a limit reached?
+    /// Whether a limit was reached.
     pub fn is_over(&self) -> bool {
         STEPS.get() == 0
     }
@@ -72,13 +72,13 @@ impl Drop for Work {
     }
 }
 
-/// So much work is done; `false` once it has been too much.
+/// Counts work. Returns `false` once the limit is exceeded.
 #[inline]
 pub fn step(work: u64) -> bool {
     let before = STEPS.get();
     let left = before.saturating_sub(work);
     STEPS.set(left);
-    // Only at the turn of a pause is it worth to ask the clock.
+    // The clock is read only once in each pause.
     if before / PAUSE != left / PAUSE {
         look_at_the_clock();
     }
@@ -99,7 +99,7 @@ fn stack_now() -> usize {
     std::ptr::from_ref(&here).addr()
 }
 
-/// Is there stack left for readers that call themselves?
+/// Whether there is stack left for recursive readers.
 #[inline]
 pub fn is_shallow() -> bool {
     let stack = STACK.get();
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(reads(&inner), SOME_STEPS - 1);
         drop(inner);
         assert!(!outer.is_over());
-        // A string costs what it is long.
+        // The cost of a string is its length.
         let work = Work::look_up(0);
         let mut count = 0;
         while Slice::new(&ZEROS).to_string_lossy().is_ok() {

@@ -1,10 +1,10 @@
 //! One ELF file: segments, symbols, debug information.
 //!
-//! What is read of files is kept until the command ends ([`Image`]): every name, type and line table that is
-//! handed out borrows from it, and a program maps the same few objects all the time.
+//! The data read from files is kept until the command ends ([`Image`]). Names, types and line tables borrow from it,
+//! and a program maps the same few objects all the time.
 //!
-//! Files are other people's. Where they come from is the business of [`Source`]; what reading them may cost, of
-//! [`crate::meter`].
+//! Files are untrusted. [`Source`] decides where they may come from, and [`crate::meter`] limits the cost of reading
+//! them.
 
 use crate::debug::{Debug, DebugInfo};
 use crate::elf::{Elf, contents, parse_elf};
@@ -25,19 +25,19 @@ use std::path::{Path, PathBuf};
 use ulpf_host::foreign::files::{self, Opened};
 
 pub struct ObjectFile {
-    /// The path that the program knows it by.
+    /// The program's path of the file.
     pub path: PathBuf,
     source: Source,
     elf: Elf,
     pub segments: Vec<Segment>,
     pub tls: Option<Tls>,
-    /// PT_GNU_RELRO: what only the dynamic linker writes.
+    /// PT_GNU_RELRO: data that only the dynamic linker writes.
     relocated: Range<u64>,
-    /// Position independent: its addresses are relative to where it was loaded.
+    /// Position independent: addresses are relative to the load address.
     pub relocatable: bool,
-    /// PT_INTERP: it is run by a dynamic loader.
+    /// PT_INTERP: a dynamic loader runs it.
     pub needs_loader: bool,
-    /// PT_GNU_EH_FRAME: its unwind table is found without its sections.
+    /// PT_GNU_EH_FRAME: its unwind table can be found without sections.
     pub has_unwind_header: bool,
     debug: OnceCell<Debug>,
     symbols: OnceCell<ElfSymbols>,
@@ -55,7 +55,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Does it hold this address (as linked)?
+    /// Whether the segment contains this address (as linked).
     pub fn contains(&self, addr: u64) -> bool {
         addr.checked_sub(self.vaddr)
             .is_some_and(|offset| offset < self.mem_len)
@@ -71,13 +71,13 @@ pub struct Tls {
 }
 
 impl ObjectFile {
-    /// A file that the user of `ulpf` names.
+    /// Opens a file named by the user of `ulpf`.
     pub fn open(path: &Path) -> Result<ObjectFile, String> {
         let file = files::ours(path).map_err(|e| format!("{}: {e}", path.display()))?;
         ObjectFile::of(path, Image::of_file(file), Source::User)
     }
 
-    /// A file that a program has mapped; `path` is what the program calls it.
+    /// A file that a program has mapped. `path` is the program's path of it.
     pub fn mapped(path: &Path, file: Opened, by: &files::Process) -> Result<ObjectFile, String> {
         ObjectFile::of(path, Image::of_file(file), Source::Process(by.clone()))
     }
@@ -145,13 +145,13 @@ impl ObjectFile {
             .unwrap_or("?")
     }
 
-    /// May the program store at this address (as linked)?
+    /// Whether the program may store at this address (as linked).
     pub fn may_change(&self, addr: u64) -> bool {
         let holds = |s: &Segment| s.writable && s.contains(addr);
         self.segments.iter().any(holds) && !self.relocated.contains(&addr)
     }
 
-    /// Where (as linked) variables of libraries are copied to.
+    /// Addresses (as linked) to which variables of libraries are copied.
     pub fn copied(&self) -> HashSet<u64> {
         const COPY: RelocationFlags = RelocationFlags::Elf {
             r_type: R_X86_64_COPY,
@@ -163,7 +163,7 @@ impl ObjectFile {
             .collect()
     }
 
-    /// Fills `to` with the code from an address (as linked), as the file has it; how many bytes there are.
+    /// Copies the file's code at an address (as linked) to `to`. Returns the number of bytes.
     pub fn code(&self, addr: u64, to: &mut [u8]) -> usize {
         let holds = |s: &&Segment| s.executable && s.contains(addr);
         let Some(s) = self.segments.iter().find(holds) else {
@@ -175,13 +175,13 @@ impl ObjectFile {
         self.elf.data().copy(from, &mut to[..len as usize])
     }
 
-    /// How its functions' frames are found: `.eh_frame`, and its address as linked.
+    /// The unwind table `.eh_frame`, and its address as linked.
     pub fn unwind_table(&self) -> Option<(&'static [u8], u64)> {
         let section = self.elf.section_by_name(".eh_frame")?;
         Some((contents(&self.elf, ".eh_frame")?, section.address()))
     }
 
-    /// Why something of the file, or of its debug information, was not read.
+    /// Why a part of the file, or of its debug information, was not read.
     pub fn trouble(&self) -> Option<String> {
         let debug = self.debug.get();
         let separate = debug.and_then(|d| d.file_elf.as_ref());
@@ -216,7 +216,7 @@ impl ObjectFile {
         })
     }
 
-    /// Do other objects find a variable of this name in it?
+    /// Whether it exports a variable of this name to other objects.
     pub fn exports(&self, name: &str) -> bool {
         let _work = Work::through(self.elf.data().len().unwrap_or(0));
         elf_symbols::exports(&self.elf, name)

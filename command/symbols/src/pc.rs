@@ -1,4 +1,4 @@
-//! Where in the source an instruction lies.
+//! Source locations of instructions.
 
 use crate::demangle::demangle;
 use crate::location::{Chain, Location};
@@ -27,14 +27,14 @@ impl Program {
         chain
     }
 
-    /// Where an instruction lies; what is nowhere has its address only.
+    /// The location of an instruction. Unknown code has its address only.
     pub fn locate(&self, pc: u64) -> Rc<Location> {
         self.chain(pc).innermost
     }
 
-    /// Where a function is called that is inlined at an instruction ([`Location::inlined`]), and all around it, innermost first: the
-    /// last one is the function that the instruction is in. None, if nothing is inlined there. `caller`: `pc` is a return
-    /// address.
+    /// The call sites of the functions inlined at an instruction ([`Location::inlined`]), innermost first. The last one
+    /// is in the function that contains the instruction. Empty if no function is inlined there. `caller`: `pc` is a
+    /// return address.
     pub fn around(&self, pc: u64, caller: bool) -> Vec<Location> {
         let around = self.chain(pc.wrapping_sub(u64::from(caller))).around;
         let of = |location: &Location| match caller {
@@ -44,12 +44,12 @@ impl Program {
         around.iter().map(of).collect()
     }
 
-    /// A return address: the place is that of the call before it.
+    /// The location of the call before a return address.
     pub fn locate_caller(&self, return_address: u64) -> Location {
         after_call(&self.locate(return_address.wrapping_sub(1)), return_address)
     }
 
-    /// Bytes of objects of a type that some module describes; names with namespaces are not looked for.
+    /// Size in bytes of the type `name`, if a module describes it. Names with namespaces are not searched.
     pub fn size_of(&self, name: &str) -> Option<u64> {
         if name.contains("::") {
             return None;
@@ -87,7 +87,7 @@ impl Program {
     }
 }
 
-/// The return address behind a call.
+/// The location of the return address after a call.
 fn after_call(call: &Location, return_address: u64) -> Location {
     Location {
         pc: return_address,
@@ -171,13 +171,13 @@ fn locate_in(module: &Module, pc: u64) -> Chain {
     }
 }
 
-/// Debug information that says that more functions are inlined in one another is not believed.
+/// Limit of functions inlined in each other; debug information with more is not believed.
 const MOST_INLINED: usize = 256;
 
-/// An instruction as linkers and other tools know it.
+/// An instruction in the terms of linkers and other tools.
 #[derive(Clone, Debug)]
 pub struct Spot {
-    /// As the symbol table has it, in C++ and Rust mangled.
+    /// The symbol table's name; for C++ and Rust it is mangled.
     pub symbol: Option<&'static str>,
     /// The file that was loaded.
     pub object: PathBuf,
@@ -186,7 +186,8 @@ pub struct Spot {
 }
 
 impl Program {
-    /// An instruction, or (`caller`) a return address, which belongs to the function that makes the call.
+    /// The symbol and file of an instruction. `caller`: `pc` is a return address, which belongs to the calling
+    /// function.
     pub fn spot(&self, pc: u64, caller: bool) -> Option<Spot> {
         let within = pc.wrapping_sub(u64::from(caller));
         let module = self.module_at(within)?;

@@ -1,4 +1,4 @@
-//! Where the debug information says that a variable is.
+//! The place of a variable according to the debug information.
 
 use crate::dwarf::Dwarf;
 use crate::slice::Slice;
@@ -10,23 +10,23 @@ pub enum Place {
     Address(u64),
     /// Offset in the object's thread-local block.
     ThreadLocal(u64),
-    /// Only declared here; the symbol table may know where it is.
+    /// Only declared here; the symbol table may have its address.
     Declared,
-    /// The compiler kept only its value, nothing in memory.
+    /// The compiler kept only its value, not in memory.
     Constant,
-    /// Neither memory nor value is left.
+    /// Neither memory nor value remains.
     OptimisedOut,
     /// Spread over several places.
     Pieces,
 }
 
-/// What a location means.
+/// The meaning of a location.
 pub enum Found {
     Static(Place),
     Local { register: bool },
 }
 
-/// What a location's expression comes to (DWARF 5, 2.5 and 2.6).
+/// Evaluates a location's expression (DWARF 5, 2.5 and 2.6).
 pub fn place_of(
     dwarf: &Dwarf,
     unit: &gimli::Unit<Slice>,
@@ -81,7 +81,7 @@ pub fn place_of(
     Found::Static(match stack.pop() {
         Some(_) if pieces > 0 => Place::Pieces,
         Some(offset) if thread_local => Place::ThreadLocal(offset),
-        // The linker dropped the section: its address was resolved to nothing.
+        // The linker removed the section and resolved its address to nothing.
         Some(0 | u64::MAX) | None => Place::OptimisedOut,
         Some(address) => Place::Address(address),
     })

@@ -1,4 +1,4 @@
-//! Why a watch cannot be had, as the user reads it.
+//! Refusals of watches, for the user.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::ops::Deref;
 use ulpf_host::foreign::text::Text;
 use ulpf_lib::Refusal;
 
-/// A refusal that names what others have written (symbols, files, a stub's words): people read it as plain text.
+/// A refusal with names from other sources (symbols, files, a stub's messages), which are shown as plain text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub refusal: Refusal,

@@ -1,5 +1,5 @@
-//! A section of debug information, or a part of one, as all its readers see it: with the limits of [`crate::meter`], and
-//! read from its file only where somebody looks.
+//! A section of debug information, or a part of one. Its readers are subject to the limits of [`crate::meter`], and the
+//! file is read only where they need it.
 
 use crate::meter::{is_shallow, step};
 use crate::stored_section::StoredSection;
@@ -9,13 +9,13 @@ use std::fmt;
 
 #[derive(Clone, Copy)]
 pub struct Slice {
-    /// The first bytes of what is left; all of it, where the section was read whole.
+    /// The first remaining bytes; if the section was read whole, all remaining bytes.
     near: &'static [u8],
-    /// How much is left.
+    /// Number of remaining bytes.
     len: usize,
-    /// Where that begins in its section.
+    /// Offset of the remaining bytes in the section.
     at: usize,
-    /// Where the rest is.
+    /// The section that contains the remaining bytes.
     far: Option<&'static StoredSection>,
 }
 
@@ -45,12 +45,12 @@ impl Slice {
         }
     }
 
-    /// All of it, in one piece; nothing, if it cannot be read.
+    /// All remaining bytes in one piece, or none if they cannot be read.
     pub fn bytes(&self) -> &'static [u8] {
         self.piece().unwrap_or(&[])
     }
 
-    /// Goes through all of it, as [`StoredSection::scan`] does. It is a whole section.
+    /// Scans the slice as [`StoredSection::scan`] does. The slice must be a whole section.
     pub fn scan(&self, overlap: usize, mut look: impl FnMut(usize, &[u8]) -> usize) {
         match self.far {
             Some(section) => section.scan(overlap, look),
@@ -81,7 +81,7 @@ impl Slice {
         }
     }
 
-    /// Goes on by so many bytes, which there are.
+    /// Skips `len` bytes, which must exist.
     #[inline]
     fn advance(&mut self, len: usize) {
         self.near = self.near.get(len..).unwrap_or(&[]);
@@ -89,14 +89,14 @@ impl Slice {
         self.at += len;
     }
 
-    /// What there is `from` here, if that is not at hand.
+    /// The bytes at `from`, if they are not in `near`.
     fn further(&self, from: usize) -> gimli::Result<&'static [u8]> {
         let found = self.far.and_then(|far| far.from(self.at + from));
         let found = found.ok_or(self.end())?;
         Ok(&found[..found.len().min(self.len - from)])
     }
 
-    /// Fills `to` with what is not all at hand.
+    /// Fills `to` with bytes that are only partly in `near`.
     #[cold]
     fn read_further(&mut self, mut to: &mut [u8]) -> gimli::Result<()> {
         while !to.is_empty() {

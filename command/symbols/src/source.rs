@@ -1,25 +1,25 @@
-//! Where an object's files are, and with whose rights they are opened.
+//! Files of an object, and the rights with which they are opened.
 
 use std::path::{Component, Path, PathBuf};
 use ulpf_host::foreign::files::{self, Opened};
 
-/// Where separate debug information is installed.
+/// Directory of installed debug information.
 pub const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// The longest build ID; they have twenty bytes as a rule.
+/// Longest build ID in bytes; most have twenty.
 pub const MOST_BUILD_ID: usize = 64;
 
-/// Who names files: an object names where its debug information is.
+/// The origin of file names, since an object contains names of debug files.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// The user of `ulpf`.
     User,
-    /// A program: it may be hostile.
+    /// A program, which may be hostile.
     Process(files::Process),
 }
 
 impl Source {
-    /// A file by the name that the object's own path goes by.
+    /// Opens a file with the rights of the object's origin.
     pub fn open(&self, path: &Path) -> std::io::Result<Opened> {
         match self {
             Source::User => files::ours(path),
@@ -27,19 +27,20 @@ impl Source {
         }
     }
 
-    /// A file that is installed here; its build ID proves that it belongs to the object.
+    /// Opens a file that is installed here; its build ID proves that it belongs to the object.
     pub fn open_installed(&self, path: &Path) -> std::io::Result<Opened> {
         match self {
             Source::User => files::ours(path),
             Source::Process(process) => match process.named(path) {
                 Ok(file) => Ok(file),
-                // The program may live in another root.
+                // The program may run in another root directory.
                 Err(_) => process.installed(path),
             },
         }
     }
 
-    /// Where the file really is: debug information lies beside that. The kernel tells of mapped files so.
+    /// The real path of the file, because debug information is beside it. The kernel reports mapped files in the same
+    /// form.
     pub fn real(&self, path: &Path) -> PathBuf {
         match self {
             Source::User => std::fs::canonicalize(path).unwrap_or_else(|_| path.into()),
@@ -48,7 +49,7 @@ impl Source {
     }
 }
 
-/// The file of debug information that belongs to a build ID.
+/// The debug file for a build ID.
 pub fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     use std::fmt::Write;
     let (first, rest) = id.split_first().filter(|_| id.len() <= MOST_BUILD_ID)?;
@@ -59,7 +60,7 @@ pub fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(path + ".debug"))
 }
 
-/// A path without links such as `..`, if it leads to where debug information is installed.
+/// The path with `..` resolved as text, if it is below the directory of installed debug information.
 pub fn installed_name(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {

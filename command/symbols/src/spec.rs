@@ -1,4 +1,4 @@
-//! What the user types after `--watch`, taken apart.
+//! Parses the text after `--watch`.
 //!
 //! ```text
 //! SPEC  := [FILE.c ':' | OBJECT '`'] EXPR [':' LEN] [':' KIND] FILTER*      (filter.rs has FILTER)
@@ -12,7 +12,7 @@
 //! NAME  := C, C++ or Rust path: counts, ns::Class<int>::total, krate::module::STATIC
 //! ```
 //!
-//! A colon is part of a name only when doubled, so the suffixes are cut off from the right.
+//! Only a doubled colon is part of a name, so the suffixes are cut off from the right.
 
 use crate::brackets::angle_brackets;
 use crate::filter::{self, Filter};
@@ -20,12 +20,12 @@ use crate::problem::Problem;
 use std::fmt;
 use ulpf_lib::WatchKind;
 
-/// One watch, as it was typed.
+/// One watch, as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// As typed, without surrounding blanks.
     pub text: String,
-    /// The expression alone, as typed: what hits are called by.
+    /// The expression alone, as typed; it names the watch in hits.
     pub expr_text: String,
     /// `FILE.c:` or OBJECT`.
     pub scope: Option<Scope>,
@@ -33,11 +33,11 @@ pub struct Spec {
     /// Length in bytes given by the user; wins over the size of the type.
     pub len: Option<u64>,
     pub kind: WatchKind,
-    /// Which hits matter.
+    /// The hits that matter.
     pub filter: Filter,
 }
 
-/// Where a name is looked for.
+/// Where to search a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Statics of a source file, matched from the end of its path.
@@ -46,11 +46,11 @@ pub enum Scope {
     Object(String),
 }
 
-/// What is watched.
+/// The expression of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {
     Name(String),
-    /// All that the program allocates. (`heap` alone is a name first.)
+    /// All memory that the program allocates. (`heap` alone may also be a variable.)
     Heap,
     Address(u64),
     Deref(Box<Expr>),
@@ -59,20 +59,20 @@ pub enum Expr {
     Index(Box<Expr>, i64),
     /// `grid(2,3)`
     Call(Box<Expr>, Vec<i64>),
-    /// From the first index to the one behind the last; `None`: from the array's first, to its last.
+    /// From the first index up to, but not including, the second; `None`: from the array's first, to its last element.
     Slice(Box<Expr>, Option<i64>, Option<i64>),
-    /// All elements that an array or a container has now.
+    /// All present elements of an array or a container.
     All(Box<Expr>),
-    /// The nodes of a list: what is pointed to, and what the field of that name points to, and so on.
+    /// The nodes of a list: the pointer's target, the target of its field of that name, and so on.
     Chain(Box<Expr>, String),
     /// Plain bytes from here on, whatever the type.
     Offset(Box<Expr>, i64),
-    /// What was typed is no watch.
+    /// Text that is not a valid watch.
     Malformed(Problem),
 }
 
 impl Spec {
-    /// Stands for what could not be parsed, among those that could.
+    /// A placeholder for a text that could not be parsed, in a list of watches.
     pub fn malformed(text: &str, problem: Problem) -> Spec {
         let text = text.trim().to_string();
         Spec {
@@ -86,7 +86,7 @@ impl Spec {
         }
     }
 
-    /// Why it could not be parsed.
+    /// Why the text could not be parsed.
     pub fn problem(&self) -> Option<&Problem> {
         match &self.expr {
             Expr::Malformed(problem) => Some(problem),
@@ -94,10 +94,11 @@ impl Spec {
         }
     }
 
-    /// Takes a SPEC apart.
+    /// Parses a SPEC.
     ///
     /// # Errors
-    /// What is wrong with it, for the user.
+    ///
+    /// A description of the mistake, for the user.
     pub fn parse(text: &str) -> Result<Spec, Problem> {
         let text = text.trim();
         let fail = |why: String| {
@@ -175,7 +176,7 @@ impl Spec {
     }
 }
 
-/// As much of a text as fits into a message.
+/// The beginning of a text, short enough for a message.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(200) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -183,7 +184,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Splits at the last colon that is not one of a pair, outside brackets.
+/// Splits at the last single colon outside brackets.
 fn cut_last_colon(text: &str) -> Option<(&str, &str)> {
     let bytes = text.as_bytes();
     let mut i = bytes.len();
@@ -218,7 +219,7 @@ fn parse_number(text: &str) -> Option<u64> {
     {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None if digits.starts_with(|c: char| c.is_ascii_digit()) => {
-            // K, M and G as users write sizes.
+            // K, M and G as size units.
             let (number, unit) = match digits.as_bytes().last() {
                 Some(b'K' | b'k') => (&digits[..digits.len() - 1], 1 << 10),
                 Some(b'M') => (&digits[..digits.len() - 1], 1 << 20),
@@ -231,7 +232,7 @@ fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-/// Signs and steps of one expression; more than that nobody types, and each nests the expression deeper.
+/// Limit of signs and steps of one expression, beyond anything typed by hand. Each nests the expression deeper.
 const MOST_STEPS: usize = 100;
 
 struct Parser<'a> {
@@ -306,7 +307,7 @@ impl Parser<'_> {
         }
     }
 
-    /// gdb's way to say how many: `*POINTER@3`, `ARRAY[2]@3`.
+    /// gdb's syntax for a number of elements: `*POINTER@3`, `ARRAY[2]@3`.
     fn repeated(&mut self, expr: Expr) -> Result<Expr, String> {
         if !self.eat("@") {
             return Ok(expr);
@@ -356,7 +357,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Behind the sign.
+    /// Parses the rest of a slice after the sign.
     fn slice(&mut self, base: Expr, from: Option<i64>, inclusive: bool) -> Result<Expr, String> {
         let to = if !inclusive && self.eat("]") {
             None
@@ -430,9 +431,9 @@ impl Parser<'_> {
             if self.rest().starts_with('<') {
                 self.at += angle_brackets(self.rest()).ok_or("a `>` is missing")?;
             }
-            // Compilers' own names (`counter.0`, `sym@VERS`) are one word when a digit follows.
+            // Names made by compilers (`counter.0`, `sym@VERS`) are one word if a digit follows.
             while let Some(tail) = self.rest().strip_prefix(['.', '@']) {
-                // (`@3` says how many, as gdb has it.)
+                // (`@3` is a number of elements, as in gdb.)
                 let digit = tail.starts_with(|c: char| c.is_ascii_digit());
                 let version = tail.starts_with(|c: char| c.is_alphabetic() || c == '@' || c == '_');
                 let word = match self.rest().starts_with('@') {
@@ -448,7 +449,7 @@ impl Parser<'_> {
                     .count();
                 self.at += 1 + digits;
             }
-            // (As gdb writes the statics of functions: `f()::calls`.)
+            // (gdb writes the statics of functions so: `f()::calls`.)
             if self.rest().starts_with("()::") {
                 self.at += 2;
             }
@@ -491,7 +492,7 @@ impl Parser<'_> {
             return Err("a field name is missing".into());
         }
         self.at += word.len();
-        // Rust's tuple fields: `.0` is `__0` in the debug information.
+        // A tuple field `.0` of Rust is `__0` in the debug information.
         Ok(if word.bytes().all(|b| b.is_ascii_digit()) {
             format!("__{word}")
         } else {

@@ -1,12 +1,11 @@
-//! Split debug information: what `-gsplit-dwarf` leaves in `.dwo` files, one for each unit, or in one package of
-//! them (`PROGRAM.dwp`).
+//! Split debug information (`-gsplit-dwarf`): `.dwo` files, one for each unit, or one package of them (`PROGRAM.dwp`).
 //!
 //! ```text
 //!   PROGRAM  .debug_info     skeleton unit: dwo_id, dwo_name, comp_dir, addr_base ── names ──▶ FILE.dwo
 //!            .debug_addr  ◀── indices ────────────────────────────────────────────────────── .debug_info.dwo
 //!   PROGRAM.dwp  .debug_cu_index: dwo_id ──▶ its part of each section
 //! ```
-//! The id proves that a file belongs to the unit (DWARF 5, 7.3.2), so it does not matter where it lies.
+//! The id proves that a file belongs to the unit (DWARF 5, 7.3.2), so the file's location does not matter.
 
 use crate::dwarf::{Dwarf, shared, traits};
 use crate::elf::{Elf, joined_contents, parse_elf};
@@ -20,7 +19,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The most `.dwo` files of one object: a browser has some thirty thousand.
+/// Limit of `.dwo` files of one object; a browser has about thirty thousand.
 const MOST_FILES: usize = 1 << 17;
 
 /// Finds and keeps the split units of one object.
@@ -30,9 +29,9 @@ pub struct Split {
     path: PathBuf,
     package: OnceCell<Option<gimli::DwarfPackage<Slice>>>,
     known: RefCell<HashMap<u64, Option<Arc<Dwarf>>>>,
-    /// Bytes that were read.
+    /// Number of bytes read.
     size: Cell<u64>,
-    /// Why the first one that is missing is not there.
+    /// Why the first missing file could not be read.
     trouble: RefCell<Option<String>>,
 }
 
@@ -48,7 +47,7 @@ impl Split {
         }
     }
 
-    /// All that was read so far, in bytes.
+    /// Number of bytes read so far.
     pub fn size(&self) -> u64 {
         self.size.get()
     }
@@ -57,7 +56,7 @@ impl Split {
         self.trouble.borrow().clone()
     }
 
-    /// What the skeleton unit of `parent` stands for.
+    /// The split unit of a skeleton unit in `parent`.
     pub fn of_unit(&self, parent: &Dwarf, skeleton: &gimli::Unit<Slice>) -> Option<Arc<Dwarf>> {
         let id = skeleton.dwo_id?;
         let name = skeleton.dwo_name().ok().flatten();
@@ -65,7 +64,7 @@ impl Split {
         self.find(parent, id, skeleton.comp_dir, name)
     }
 
-    /// The split unit of that id. `name`, in the folder `dir`, is where the compiler has written it.
+    /// The split unit with this id. The compiler has written it to `name` in the folder `dir`.
     pub fn find(
         &self,
         parent: &Dwarf,
@@ -88,7 +87,7 @@ impl Split {
         found
     }
 
-    /// Type units of the package: each has sections of its own.
+    /// Type units of the package; each has sections of its own.
     pub fn types(&self, parent: &Dwarf) -> Vec<Arc<Dwarf>> {
         let Some(package) = self.package() else {
             return Vec::new();
@@ -139,7 +138,7 @@ impl Split {
         let dir = dir.and_then(text).map_or(Path::new(""), Path::new);
         let beside = self.path.parent().unwrap_or(Path::new("/"));
         let mut names = vec![dir.join(name)];
-        // What was built elsewhere is found where the program is now.
+        // If the program was built elsewhere, its files may be beside it now.
         if name.is_relative() {
             names.push(beside.join(name));
         }

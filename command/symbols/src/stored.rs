@@ -1,8 +1,8 @@
-//! Watches as they are kept in files: with all that is needed to name a part of one and to show its value, and
-//! without the debug information that says so.
+//! Watches in files, with the data needed to name a part of a watch and to show its value. No debug information is
+//! needed to read them.
 //!
-//! Types refer to others before them in a table, so that what is read back is no deeper than [`DEEPEST`] and has no
-//! circle, whatever a file says.
+//! A type refers only to types before it in a table. So types that are read back are at most [`DEEPEST`] levels deep
+//! and contain no cycle, whatever a file contains.
 
 use crate::resolve::{Each, Watched};
 use crate::types::{Bits, Bounds, Class, Member, Shape, Type, Variant};
@@ -13,9 +13,9 @@ use std::rc::Rc;
 use ulpf_lib::WatchKind;
 use ulpf_lib::command::{Path, Step};
 
-/// No type of a program is nested so deeply.
+/// Limit of nesting depth of types; no program reaches it.
 const DEEPEST: usize = 64;
-/// Neither is larger: the user's part of the address space.
+/// Limit of sizes and element numbers: the size of the user part of the address space.
 const LARGEST: i64 = 1 << 47;
 
 /// A watched place.
@@ -34,15 +34,15 @@ pub struct Place<'a> {
     slice: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bits: Option<(u64, u64)>,
-    /// It goes where pointers lead.
+    /// It follows pointers.
     #[serde(default, skip_serializing_if = "is_false")]
     follows: bool,
-    /// It has many places there.
+    /// Set if it has many places.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     each: Option<KeptEach>,
 }
 
-/// How they are called: see [`Each`].
+/// Names of the places: see [`Each`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct KeptEach {
     at: usize,
@@ -55,10 +55,10 @@ fn is_false(is: &bool) -> bool {
     !*is
 }
 
-/// A type, by numbers of types before it.
+/// A type, which refers to earlier types by number.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Kept<'a> {
-    /// By it others refer to this one: where a part of a file is damaged, the rest means what it meant.
+    /// Other types refer to this number. So if a part of a file is damaged, the rest keeps its meaning.
     number: usize,
     name: Cow<'a, str>,
     size: u64,
@@ -78,7 +78,7 @@ enum KeptShape {
     Bool,
     Float,
     Enum {
-        /// As texts: JSON's numbers have not so many bits everywhere.
+        /// As strings, because JSON numbers do not have this many bits everywhere.
         values: Vec<(String, String)>,
     },
     Pointer,
@@ -103,21 +103,22 @@ struct KeptMember {
     ty: usize,
     bits: Option<(u64, u64)>,
     base: bool,
-    /// Of an enum of Rust's: where its number is, its size, the first value and how many, and whether they mean it.
+    /// For a variant of a Rust enum: offset and size of the discriminant, first value and number of values, and whether
+    /// these select the variant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     variant: Option<(u64, u64, u64, u64, bool)>,
 }
 
-/// Numbers the types of what is written to one file.
+/// Numbers the types that are written to one file.
 #[derive(Default)]
 pub struct Writer {
-    /// By where they are in memory, where `kept` holds them.
+    /// Keyed by the address of types, which `kept` keeps alive.
     numbers: HashMap<*const Type, usize>,
     kept: Vec<Rc<Type>>,
 }
 
 impl Writer {
-    /// A place, after the types that were not written before: they have the next numbers.
+    /// A place. The types that were not written before are appended to `types` with the next numbers.
     pub fn place<'a>(&mut self, watched: &'a Watched, types: &mut Vec<Kept<'static>>) -> Place<'a> {
         Place {
             spec: Cow::Borrowed(&watched.spec),
@@ -138,7 +139,7 @@ impl Writer {
         }
     }
 
-    /// `None`: it is nested too deeply.
+    /// Returns `None` if the type is nested too deeply.
     fn ty(&mut self, ty: &Rc<Type>, depth: usize, types: &mut Vec<Kept<'static>>) -> Option<usize> {
         if let Some(known) = self.numbers.get(&Rc::as_ptr(ty)) {
             return Some(*known);
@@ -201,17 +202,17 @@ impl Writer {
     }
 }
 
-/// Reads them back.
+/// Reads places and types back.
 #[derive(Default)]
 pub struct Reader {
-    /// By their numbers, each with how deep it is.
+    /// Types by number, each with its depth.
     types: HashMap<usize, (Rc<Type>, usize)>,
-    /// Names of members live as long as the program, as those do that debug information has.
+    /// Names of members. They are leaked, since names from debug information are static, too.
     names: HashMap<String, &'static str>,
 }
 
 impl Reader {
-    /// A type; `None`: no [`Writer`] has written it.
+    /// Adds a type. Returns `None` if no [`Writer`] can have written it.
     pub fn ty(&mut self, kept: Kept) -> Option<()> {
         let mut depth = 0;
         let mut of = |number: usize| {
@@ -293,7 +294,7 @@ impl Reader {
         Some(())
     }
 
-    /// A place; `None`: no [`Writer`] has written it.
+    /// Reads a place. Returns `None` if no [`Writer`] can have written it.
     pub fn place(&self, place: Place) -> Option<Watched> {
         let ty = match place.ty {
             Some(number) => Some(self.types.get(&number)?.0.clone()),
@@ -341,7 +342,7 @@ impl Reader {
     }
 }
 
-/// `Err`: they are no bits of eight bytes.
+/// Returns `Err` if the bits are not within eight bytes.
 fn bits(kept: Option<(u64, u64)>) -> Result<Option<Bits>, ()> {
     match kept {
         None => Ok(None),
@@ -350,14 +351,14 @@ fn bits(kept: Option<(u64, u64)>) -> Result<Option<Bits>, ()> {
     }
 }
 
-/// Numbers of elements that can be counted with.
+/// Whether element numbers from `first` on are safe from overflow.
 fn countable(first: i64) -> bool {
     (-LARGEST..=LARGEST).contains(&first)
 }
 
 impl Watched {
-    /// The bytes that a name means which begins with this watch's own: `node.next`, `tab[3]`; how far behind its
-    /// beginning, and how many. `None`: it is no part of this watch.
+    /// The part of this watch with a name such as `node.next` or `tab[3]`, which must begin with the watch's own name.
+    /// Returns its offset and length in bytes, or `None` if it is not a part of this watch.
     pub fn part_named(&self, name: &str) -> Option<(u64, u64)> {
         let rest = name.strip_prefix(self.name.as_str())?;
         if rest.is_empty() {

@@ -1,39 +1,39 @@
-//! A large section of a file, of which only what is looked at is read.
+//! A large section of a file, read in parts on demand.
 //!
 //! ```text
 //!  section   |....|....|....|....|....|....|....|      pages, each of which knows what follows it without a gap
 //!  read            [    ][    ][    ]    [    ]
 //!  runs            ▲ one piece of memory ▲ another
 //! ```
-//! Runs are kept until the command ends, as the pieces of [`Image`] are: who reads on behind one gets longer ones. What
-//! goes through a whole section in search of something keeps nothing of it ([`StoredSection::scan`]).
+//! Runs are kept until the command ends, as the parts of [`Image`] are. Sequential reads get longer runs. A scan
+//! through the whole section keeps nothing ([`StoredSection::scan`]).
 
 use crate::image::Image;
 use crate::meter;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// Smaller sections are read whole. (Tests have small ones.)
+/// Sections from this size in bytes are read in parts. (Tests use small ones.)
 pub const LARGE: u64 = if cfg!(test) { 64 } else { 1 << 20 };
 const PAGE: usize = if cfg!(test) { 32 } else { 4096 };
-/// What is read at once by who reads on.
+/// Bytes of a sequential read.
 const RUN: usize = 32 * PAGE;
-/// What a search has in memory.
+/// Bytes in memory during a scan.
 const WINDOW: usize = if cfg!(test) { 200 } else { 1 << 20 };
 
 pub struct StoredSection {
     image: &'static Image,
-    /// Where it begins in the file.
+    /// Offset of the section in the file.
     start: u64,
     len: usize,
-    /// What is there from each page's first byte to the end of its run; empty: nothing yet.
+    /// For each page, the bytes from its start to the end of its run; empty if not read yet.
     pages: Vec<Cell<&'static [u8]>>,
-    /// What lies in several runs and was asked for in one piece, by place and length.
+    /// Pieces that cross runs, by offset and length.
     joined: RefCell<HashMap<(usize, usize), &'static [u8]>>,
 }
 
 impl StoredSection {
-    /// A part of the file; `None`: it is not as large.
+    /// A part of the file, or `None` if the file is too short.
     pub fn new(image: &'static Image, start: u64, len: u64) -> Option<StoredSection> {
         if start.checked_add(len)? > image.size() {
             return None;
@@ -52,7 +52,7 @@ impl StoredSection {
         self.len
     }
 
-    /// What there is from `at` on, without a gap: at least one byte, unless it cannot be read.
+    /// The bytes from `at` to the end of their run: at least one byte, or `None` if they cannot be read.
     pub fn from(&self, at: usize) -> Option<&'static [u8]> {
         let page = at / PAGE;
         let known = self.pages.get(page)?.get();
@@ -63,7 +63,7 @@ impl StoredSection {
         run.get(at % PAGE..).filter(|rest| !rest.is_empty())
     }
 
-    /// Reads what begins with a page.
+    /// Reads a run that begins with this page.
     fn read(&self, page: usize) -> Option<&'static [u8]> {
         let reads_on = page > 0 && !self.pages[page - 1].get().is_empty();
         let most = if reads_on { RUN / PAGE } else { 1 };
@@ -78,7 +78,7 @@ impl StoredSection {
         Some(run)
     }
 
-    /// So many bytes from `at` on, in one piece.
+    /// `len` bytes from `at`, in one piece.
     pub fn piece(&self, at: usize, len: usize) -> Option<&'static [u8]> {
         if len == 0 {
             return Some(&[]);
@@ -97,8 +97,8 @@ impl StoredSection {
         Some(piece)
     }
 
-    /// Goes through all of it, in windows that overlap by `overlap` bytes. `look` gets where a window begins, and what is
-    /// in it, and says from where on it wants to see more. What was read is not kept.
+    /// Scans the section in windows that overlap by `overlap` bytes. `look` receives the offset and the contents of a
+    /// window, and returns the offset from which to continue. The data is not kept.
     pub fn scan(&self, overlap: usize, mut look: impl FnMut(usize, &[u8]) -> usize) {
         let mut buffer = vec![0; WINDOW.max(4 * overlap)];
         let mut at = 0;
@@ -151,7 +151,7 @@ mod tests {
     fn pieces_and_numbers_are_those_of_the_file() {
         let whole = Slice::stored(section("pieces").0);
         let mut at = 1;
-        // Here and there, across pages and runs, again, and on.
+        // Scattered reads, across pages and runs, repeated and sequential.
         for n in 0..2000 {
             at = (at * 31 + n) % (SIZE - 300);
             let mut part = whole;
@@ -186,7 +186,7 @@ mod tests {
             0
         });
         assert_eq!(next, SIZE);
-        // It goes on where it is told to.
+        // The scan continues where the callback says.
         let mut seen = 0;
         section.scan(20, |at, _| {
             seen += 1;
@@ -211,7 +211,7 @@ mod tests {
             0
         });
         assert_eq!(windows, 0);
-        // What was read is still there.
+        // Bytes that were read remain available.
         let mut part = whole;
         assert_eq!(part.read_u8().unwrap(), byte(0));
     }

@@ -1,4 +1,4 @@
-//! Resolving against programs that say themselves where their variables are.
+//! Resolves watches in programs that print the addresses of their own variables.
 
 use super::*;
 use std::io::{BufRead, BufReader};
@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use ulpf_lib::WatchKind;
 use ulpf_lib::mapping::Mapping;
 
-/// A fixture, compiled, started, and waiting after it has printed its oracle.
+/// A running fixture that was compiled and started, and has printed its oracle.
 pub(super) struct Fixture {
     child: Child,
     pub program: Program,
     /// SPEC, address, length.
     pub oracle: Vec<(String, u64, u64)>,
-    /// All that it says.
+    /// All lines that it has printed.
     said: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl Memory for Fixture {
             .is_ok_and(|f| f.read_exact_at(buf, addr).is_ok())
     }
     fn thread_pointer(&self) -> Option<u64> {
-        // Where the oracle says that the variable is, computed back; the stub has the register.
+        // Computed from the variable's address in the oracle, since only the stub has the register.
         let object = &self.program.executable()?.object;
         let named = |name| self.oracle.iter().find(|(spec, ..)| spec == name);
         let (_, addr, _) = named("&per_thread").or_else(|| named("per_thread"))?;
@@ -42,7 +42,7 @@ impl Memory for Fixture {
 }
 
 thread_local! {
-    /// One for each test.
+    /// One folder for each test.
     static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn source(name: &str) -> String {
 }
 
 impl Fixture {
-    /// Builds with `compile` (`$SRC`, `$OUT`), then does `after` to `$OUT`.
+    /// Builds with `compile` (`$SRC`, `$OUT`), then runs `after` on `$OUT`.
     pub fn build(name: &str, compile: &str, after: &str) -> Fixture {
         let out = folder().join("shapes");
         sh(&format!(
@@ -148,7 +148,7 @@ impl Fixture {
         assert!(problem.contains(why), "{spec}: {problem}");
     }
 
-    /// The current value, as a hit would show it.
+    /// The current value, as shown for a hit.
     fn value(&self, spec: &str) -> String {
         let watch = self.resolve(spec).unwrap();
         let mut bytes = vec![0; watch.len as usize];
@@ -160,8 +160,7 @@ impl Fixture {
     }
 }
 
-/// Where each pointer is, and what is added to it, is what the debug information says; what it points to is the
-/// program's business.
+/// Positions and offsets of pointers come from the debug information; their targets depend on the program.
 #[test]
 fn pointers_are_followed() {
     let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
@@ -187,11 +186,11 @@ fn pointers_are_followed() {
     assert_eq!(path("numbers[3]"), from("numbers", ">12"));
     assert_eq!(path("numbers[2..5]"), from("numbers", ">8"));
     assert_eq!(path("*head:4"), from("head", ">0"));
-    // Where they lead now is where a snapshot stays.
+    // A snapshot is fixed to the present targets.
     let now = follow("head->next->x").unwrap();
     assert_eq!((now.addr, now.len), (addr("second.x"), 4));
     assert_eq!(path("head->next->x snapshot"), None);
-    // NULL now, and something later.
+    // NULL now, valid later.
     let nowhere = follow("head->next->next->x").unwrap();
     assert_eq!((nowhere.addr, nowhere.len), (0, 4));
     assert_eq!(path("head->next->next->x"), from("head", ">0>0>8"));
@@ -204,7 +203,7 @@ fn pointers_are_followed() {
             .contains("18 pointers are on the way")
     );
     assert!(follow("head->next->nosuch").is_err());
-    // Lists, and a member of each element of what a pointer leads to or has beside it.
+    // Lists, and a member of each element of an array that a pointer leads to or that contains it.
     assert_eq!(path("head->*next.x"), from("head", "@list,0,8"));
     assert_eq!(path("head->next->*next.x"), from("head", ">0@list,0,8"));
     assert_eq!(path("second->*next.x"), from("second", "@nodes,0,8"));
@@ -218,11 +217,11 @@ fn pointers_are_followed() {
     let link = addr("tab[0].inner[1].next") - table.addr;
     let times = format!("@times,{},{stride},{link}>8", table.len / stride);
     assert_eq!(path("tab[..].inner[1].next->x"), from("tab", &times));
-    // Elements alone are where they are, one by one.
+    // Plain elements never move; each is a watch of its own.
     let spec = Spec::parse("tab[..].name").unwrap();
     let found = fixture.program.resolve_path(&spec, &fixture).unwrap();
     assert!(found.len() > 1 && found.iter().all(|w| w.path.is_none() && w.each.is_none()));
-    // What has many places in two ways stays where the pointers on its way lead now.
+    // A watch with many places in two ways is fixed to the present targets of its pointers.
     let spec = Spec::parse("head->*next->*next.x").unwrap();
     let found = fixture.program.resolve_path(&spec, &fixture).unwrap();
     assert!(found.iter().all(|w| w.path.is_none() && w.addr != 0));
@@ -246,7 +245,7 @@ fn places_of_a_list_have_names() {
     assert_eq!(whole.part(whole.len * 2 + 8, 4).0, "head->*next[2].x");
 }
 
-/// What a watch means, in all faces: tests/plugin/test_language.py runs the same table in gdb.
+/// The table of watches, for all front ends: tests/plugin/test_language.py runs the same table in gdb.
 #[test]
 fn the_table_of_watches() {
     #[derive(serde::Deserialize)]
@@ -306,7 +305,7 @@ fn c_with_debug_information_in_a_separate_file() {
     let hidden = "cd $(dirname $OUT); mkdir -p .debug; objcopy --only-keep-debug --compress-debug-sections $OUT .debug/x.debug; \
                   objcopy --strip-all --add-gnu-debuglink=.debug/x.debug $OUT";
     Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", hidden).agrees();
-    // A debug file of another build is not believed.
+    // A debug file of another build is not accepted.
     let wrong = format!("{split}; printf x >> $OUT.debug");
     Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", &wrong)
         .refuses("total", "no debug information and no symbol table");
@@ -325,7 +324,7 @@ fn c_with_split_debug_information() {
         if compile.starts_with("clang") && !has("clang") {
             continue;
         }
-        // The compiler writes the .dwo file where it works.
+        // The compiler writes the .dwo file to its working directory.
         let compile = format!("cd $(dirname $OUT); {compile}");
         let fixture = Fixture::build("shapes.c", &compile, "");
         assert!(
@@ -342,7 +341,7 @@ fn c_with_split_debug_information() {
 
 #[test]
 fn a_package_of_split_debug_information() {
-    // (binutils' own knows no DWARF 5.)
+    // (The dwp of binutils does not support DWARF 5.)
     for (tool, version) in [("dwp", 4), ("llvm-dwp", 4), ("llvm-dwp", 5)] {
         if has(tool) {
             let gone = format!("cd $(dirname $OUT); {tool} -e shapes -o shapes.dwp; rm *.dwo");
@@ -421,7 +420,7 @@ fn cpp_names_without_debug_information() {
     }
 }
 
-/// What a program of containers says of its elements: a watch, and its places.
+/// Checks the elements that a program of containers prints: each line is a watch and its places.
 fn elements(fixture: &Fixture) {
     assert!(fixture.said.len() > 15);
     for line in &fixture.said {
@@ -505,7 +504,7 @@ fn rust_containers() {
         let mut named = names("MORE.by_name[*].x");
         named.sort();
         assert_eq!(named[1], "MORE.by_name[\"a\"].x");
-        // What several variants have there has the name of none.
+        // Bytes that several variants use have no variant's name.
         let part = |offset, len| fixture.resolve("MORE.other").unwrap().part(offset, len).0;
         assert_eq!(part(4, 4), "MORE.other.Rect.w");
         assert_eq!(part(8, 8), "MORE.other+8");
@@ -523,7 +522,7 @@ fn maps_of_go() {
     };
     let compile = "cd $(dirname $OUT); cp $SRC .; go build -gcflags='-N -l' -o $OUT maps.go";
     let fixture = Fixture::build("maps.go", compile, "");
-    // Maps were made another way then, of which nothing is known.
+    // Go before 1.24 had another map layout, which is not supported.
     if version < 24 {
         fixture.refuses(
             "main.names[*]",
@@ -531,7 +530,7 @@ fn maps_of_go() {
         );
         return;
     }
-    // By name, what is there.
+    // The places found, by name.
     let found = |spec: &str| -> Vec<(String, u64)> {
         let places = fixture.places(spec).unwrap_or_else(|p| panic!("{p}"));
         let mut all: Vec<_> = places
@@ -563,7 +562,7 @@ fn maps_of_go() {
     fixture.refuses("main.large[*]", "elsewhere");
 }
 
-/// The second number of its version, if there is one.
+/// The second number of Go's version, if Go is installed.
 fn go_version() -> Option<u32> {
     let said = Command::new("go").arg("version").output().ok()?;
     let said = String::from_utf8(said.stdout).ok()?;
@@ -592,7 +591,7 @@ fn fortran() {
     }
 }
 
-/// What two programs have in common is moved to a third file.
+/// dwz moves the common parts of two programs to a third file.
 #[test]
 fn c_with_a_supplementary_file() {
     if has("dwz") {
@@ -744,7 +743,7 @@ fn debugless_library_by_its_symbol_table() {
         }
     }
     let found = program.resolve(&Spec::parse("libsqlite3`sqlite3_version").unwrap(), &None_);
-    // In read-only data on Debian 12: found, with the size that the symbol table gives.
+    // In read-only data on Debian 12: found, with the size from the symbol table.
     let found = &found.unwrap()[0];
     assert_eq!(found.len, 7);
     assert!(found.addr > bias);
@@ -802,7 +801,7 @@ fn instructions_have_lines() {
     assert_eq!(fixture.program.locate(0x10).to_string(), "0x10");
 }
 
-/// Files lie; nothing that they say may end the command.
+/// No contents of a file may end the command.
 #[test]
 fn broken_files_are_no_reason_to_panic() {
     let out = folder().join("broken");

@@ -1,4 +1,4 @@
-//! Types as far as watching needs them: sizes, members, elements, and how to show a value.
+//! Types as needed for watching: sizes, members, elements, and the display of values.
 
 use crate::dwarf::Die;
 use std::collections::HashSet;
@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Type {
-    /// As a programmer would write it: `struct node *`, `int [4]`.
+    /// The name in source form: `struct node *`, `int [4]`.
     pub name: String,
-    /// In bytes; 0 for incomplete types, functions and arrays without a bound.
+    /// Size in bytes; 0 for incomplete types, functions and arrays without a bound.
     pub size: u64,
     pub shape: Shape,
 }
@@ -26,7 +26,7 @@ pub enum Shape {
     Enum {
         values: Rc<[(String, i128)]>,
     },
-    /// `None`: `void *`, or a type that is described nowhere.
+    /// `None`: `void *`, or a type without a description.
     Pointer {
         to: Option<Die>,
         reference: bool,
@@ -36,65 +36,65 @@ pub enum Shape {
         count: Option<u64>,
         bounds: Bounds,
     },
-    /// Structures, unions, classes; Rust's tuples and enums.
+    /// Structures, unions and classes; Rust's tuples and enums.
     Struct {
         members: Rc<[Member]>,
         class: Class,
     },
     Function,
-    /// Declared, never defined in what was read.
+    /// Declared, but never defined in the debug information that was read.
     Incomplete,
     /// Shown as bytes.
     Opaque,
 }
 
-/// How the elements of an array are numbered.
+/// Numbering of an array's elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The first index: 1 in Fortran, unless the program says another.
+    /// The first index: 1 in Fortran, unless the program declares another.
     pub first: i64,
     /// Indices are written as in Fortran: `grid(i,j)`, the innermost first.
     pub columns: bool,
 }
 
-/// What a structure is, whatever typedefs call it.
+/// The class of a structure, independent of typedefs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Class {
-    /// Its own name, with arguments: `vector<int, std::allocator<int> >`; empty: it has none.
+    /// Its own name with arguments: `vector<int, std::allocator<int> >`; empty for an anonymous type.
     pub name: &'static str,
-    /// Types that it is a template of.
+    /// Template arguments that are types.
     pub arguments: Rc<[Die]>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
-    /// `None`: an anonymous struct or union; a base class has the class's name.
+    /// `None` for an anonymous struct or union; a base class has the class's name.
     pub name: Option<&'static str>,
     pub offset: u64,
     pub ty: Rc<Type>,
     pub bits: Option<Bits>,
     pub base_class: bool,
-    /// A variant of an enum of Rust's: it is there only while this is so.
+    /// A variant of a Rust enum exists only while this condition holds.
     pub variant: Option<Variant>,
 }
 
-/// Which values of a number in an enum (its tag, or a part of another variant that has values to spare) mean that
-/// one of its variants is the active one.
+/// Values of a number in an enum that select one of its variants. The number is the tag, or a part of another variant
+/// with unused values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// Where the number is, from the beginning of the enum.
+    /// Offset of the number in the enum.
     pub at: u64,
-    /// Its bytes, up to 8.
+    /// Size of the number in bytes, up to 8.
     pub size: u64,
-    /// `count` values from this one on, which may wrap.
+    /// `count` values from `first` on, which may wrap.
     pub first: u64,
     pub count: u64,
-    /// These values mean that it is the active one; else all others do.
+    /// True: these values select the variant; false: all other values do.
     pub inside: bool,
 }
 
 impl Variant {
-    /// Does this number say that it is active?
+    /// Whether this number selects the variant.
     pub fn is_active(&self, number: u64) -> bool {
         let mask = u64::MAX >> (64 - 8 * self.size.clamp(1, 8));
         (number.wrapping_sub(self.first) & mask < self.count) == self.inside
@@ -109,14 +109,14 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// How many bytes hold them.
+    /// The number of bytes that contain the bits.
     pub fn bytes(&self) -> u64 {
         self.first.saturating_add(self.len).div_ceil(8)
     }
 }
 
 impl Bounds {
-    /// The element of an array of that name: `a[3]`, `a(3)`, and of that `a(3)(2)`: `a(2,3)`.
+    /// The name of an element of an array: `a[3]`, `a(3)`; an element of `a(3)` is `a(2,3)`.
     pub fn indexed(&self, array: &str, index: i64) -> String {
         match (self.columns, array.rsplit_once('(')) {
             (false, _) => format!("{array}[{index}]"),
@@ -137,7 +137,7 @@ impl Type {
         })
     }
 
-    /// The member that fills the whole (newtypes, Cell, Atomic, std::atomic), which is shown in its place.
+    /// The member that fills the whole type (newtypes, Cell, Atomic, std::atomic). It is shown in the type's place.
     pub fn only_member(&self) -> Option<Rc<Type>> {
         let Shape::Struct { members, .. } = &self.shape else {
             return None;
@@ -148,13 +148,13 @@ impl Type {
         (sized == 1).then(|| only.ty.clone())
     }
 
-    /// Finds a member by name, also inside anonymous members and base classes. The offset returned
-    /// is from the start of this type.
+    /// Finds a member by name, also inside anonymous members and base classes. Its offset is relative to the start of
+    /// this type.
     pub fn member(&self, name: &str) -> Option<Member> {
         self.member_that(|has| has == name)
     }
 
-    /// As [`Type::member`]; `name*` is the first one whose name begins so.
+    /// As [`Type::member`]; `name*` is the first member with that prefix.
     pub fn matching(&self, name: &str) -> Option<Member> {
         match name.strip_suffix('*') {
             Some(beginning) => self.member_that(|has| has.starts_with(beginning)),
@@ -177,7 +177,7 @@ impl Type {
         found
     }
 
-    /// Is there something of it, and not only room, where these bytes are?
+    /// Whether these bytes belong to a member, not only to padding.
     pub fn holds(&self, offset: u64, len: u64) -> bool {
         let end = offset.saturating_add(len);
         match &self.shape {
@@ -189,7 +189,7 @@ impl Type {
         }
     }
 
-    /// The variants of an enum of Rust's; none: it is no such enum, or has just one.
+    /// The variants of a Rust enum; empty if the type is not an enum, or has only one variant.
     pub fn variants(&self) -> Vec<Member> {
         let members = self.members();
         let members = members.iter().flat_map(|members| members.iter());
@@ -217,9 +217,9 @@ impl Type {
         names
     }
 
-    /// Visits the members, then those inside anonymous members and base classes, with the offset of what they
-    /// are in, until `visit` says that it is enough. Each type is gone into once: they may contain one another
-    /// in more ways than anybody could visit.
+    /// Visits the members, then those inside anonymous members and base classes, until `visit` returns false. `visit`
+    /// gets the offset of the enclosing type. Each type is entered once, because types may contain each other in
+    /// exponentially many ways.
     fn each_member(&self, visit: &mut impl FnMut(&Member, u64) -> bool) {
         let mut gone_into = HashSet::new();
         let mut waiting = vec![];
@@ -230,7 +230,7 @@ impl Type {
                     return;
                 }
             }
-            // The first of them is the next one.
+            // Reversed, so that the first one is popped next.
             for outer in members.iter().rev() {
                 if outer.name.is_none() || outer.base_class {
                     waiting.push((outer.ty.clone(), outer.offset.wrapping_add(offset)));
@@ -247,7 +247,7 @@ impl Type {
         }
     }
 
-    /// How its objects are aligned (x86-64 psABI: as the largest scalar in them).
+    /// Alignment of its objects (x86-64 psABI: that of the largest scalar in them).
     pub fn align(&self) -> u64 {
         match &self.shape {
             Shape::Struct { members, .. } => {

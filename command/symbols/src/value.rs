@@ -1,15 +1,15 @@
-//! Bytes of a watched object, by the name and in the form that a programmer expects.
+//! Names and formats the bytes of a watched object in source form.
 
 use crate::types::{Bits, Shape, Type};
 use std::fmt::Write;
 use std::rc::Rc;
 use ulpf_host::foreign::text::{Text, is_plain};
 
-/// The smallest named part of an object that holds an access, as text appended to `out`:
-/// `[3].next` for an access to that field, `[4..8]` for one that covers four elements, `+2` for one
-/// inside a scalar. Returns the part's type and how many bytes of it precede the access.
+/// The smallest named part of an object that contains an access, appended as text to `out`: `[3].next` for an access to
+/// that field, `[4..8]` for one to four elements, `+2` for one inside a scalar. Returns the part's type and the number
+/// of its bytes before the access.
 ///
-/// `slice` is the number of the first element when the object is a slice of an array.
+/// `slice` is the number of the first element if the object is a slice of an array.
 pub fn describe(
     ty: &Rc<Type>,
     offset: u64,
@@ -54,9 +54,8 @@ pub fn describe(
                     let end = m.offset.saturating_add(bytes);
                     m.offset <= offset && offset.saturating_add(len) <= end
                 };
-                // In a union the first member that fits speaks for all; of the rest, only one fits.
-                // Bit-fields that share bytes cannot be told apart: the whole is named then.
-                // Variants of an enum are told apart by what they have there: those that have nothing do not count.
+                // In a union the first member that fits is named; in other types only one fits. For bit-fields that
+                // share bytes the whole is named. Variants of an enum fit only if they have a member at the access.
                 let holds = |m: &&crate::types::Member| {
                     m.variant.is_none() || m.ty.holds(offset.wrapping_sub(m.offset), len)
                 };
@@ -100,20 +99,19 @@ pub fn describe(
     }
 }
 
-/// What [`describe`] found.
+/// The result of [`describe`].
 #[derive(Clone, Debug)]
 pub struct Part {
     pub ty: Rc<Type>,
     /// The access covers this many whole objects of `ty`.
     pub repeat: Option<u64>,
-    /// Bytes of the part before the access.
+    /// Number of bytes of the part before the access.
     pub inside: u64,
     pub bits: Option<Bits>,
 }
 
 impl Part {
-    /// Writes the accessed bytes. `whole_len` is the length of the access, of which `bytes` may be
-    /// only the beginning.
+    /// Formats the accessed bytes. `whole_len` is the length of the access; `bytes` may be only its beginning.
     pub fn render(&self, bytes: &[u8], whole_len: u64, out: &mut String) {
         let truncated = (bytes.len() as u64) < whole_len;
         if let (Some(count), true) = (self.repeat, self.ty.size > 0) {
@@ -146,7 +144,7 @@ impl Part {
     }
 }
 
-/// A value as programs take it: of the variable's own type.
+/// A value for programs, with the variable's own type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Bool(bool),
@@ -154,14 +152,14 @@ pub enum Value {
     Unsigned(u128),
     Single(f32),
     Double(f64),
-    /// Of characters, the name of an enumerator, a pointer (`0x…`); and, as [`Part::render`] shows them, bytes
-    /// that have no type.
+    /// A string, the name of an enumerator, or a pointer (`0x…`); also bytes without a type, formatted as by
+    /// [`Part::render`].
     Text(String),
     List(Vec<Value>),
 }
 
 impl Part {
-    /// Bytes of which nothing is known, `inside` of a watch.
+    /// Bytes of unknown type, at offset `inside` of a watch.
     pub fn untyped(inside: u64) -> Part {
         Part {
             ty: Type::opaque(0),
@@ -193,7 +191,7 @@ impl Part {
         raw(bytes, truncated)
     }
 
-    /// Is it a pointer? `None`: its type is not known.
+    /// Whether the part is a pointer; `None` if its type is unknown.
     pub fn is_pointer(&self) -> Option<bool> {
         let whole = self.inside == 0 && self.repeat.is_none_or(|n| n == 1);
         match self.ty.shape {
@@ -203,7 +201,7 @@ impl Part {
         }
     }
 
-    /// The name of the value's type; `None`: the bytes have none.
+    /// The name of the value's type, or `None` if the bytes have no type.
     pub fn type_name(&self, len: u64) -> Option<String> {
         match self.repeat {
             _ if matches!(self.ty.shape, Shape::Opaque) => None,
@@ -229,7 +227,7 @@ impl Part {
     }
 }
 
-/// C's types as programmers (and gdb) write them; GCC has `long unsigned int` in its debug information.
+/// C's types as programmers and gdb write them; GCC writes `long unsigned int` in debug information.
 fn written(name: &str) -> String {
     const NAMES: [(&str, &str); 6] = [
         ("long long unsigned int", "unsigned long long"),
@@ -253,7 +251,7 @@ enum Bitten {
     Unsigned(u64),
 }
 
-/// One object of type `ty`, whose bytes are all there.
+/// One complete object of type `ty`.
 fn scalar(ty: &Type, bytes: &[u8]) -> Value {
     match (&ty.shape, bytes.len()) {
         (Shape::Bool, 1) if bytes[0] < 2 => Value::Bool(bytes[0] == 1),
@@ -297,7 +295,7 @@ fn raw(bytes: &[u8], truncated: bool) -> Value {
     Value::Text(text)
 }
 
-/// Up to the first NUL.
+/// Text up to the first NUL.
 fn characters(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0);
     String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
@@ -316,7 +314,7 @@ fn signed(bytes: &[u8]) -> i128 {
     (unsigned(bytes) << shift) as i128 >> shift
 }
 
-/// Writes one object of type `ty`, whose bytes are all there.
+/// Formats one complete object of type `ty`.
 pub fn render_scalar(ty: &Type, bytes: &[u8], out: &mut String) {
     let _ = match (&ty.shape, bytes.len()) {
         (Shape::Int { signed: true }, 1..=16) => write!(out, "{}", signed(bytes)),
@@ -381,7 +379,7 @@ pub fn render_scalar(ty: &Type, bytes: &[u8], out: &mut String) {
     };
 }
 
-/// An 80-bit x87 value in its 16-byte home (Intel SDM vol. 1, 4.2.2), to double precision.
+/// An 80-bit x87 value in its 16 bytes (Intel SDM vol. 1, 4.2.2), converted to double precision.
 fn x87(bytes: &[u8]) -> f64 {
     let mantissa = unsigned(&bytes[..8]) as u64;
     let head = unsigned(&bytes[8..10]) as u32;
@@ -415,7 +413,7 @@ fn render_text(bytes: &[u8], truncated: bool, out: &mut String) {
     }
 }
 
-/// No type to go by: a number up to 8 bytes, else bytes in memory order.
+/// Formats bytes without a type: a number up to 8 bytes, otherwise bytes in memory order.
 pub fn render_raw(bytes: &[u8], truncated: bool, out: &mut String) {
     if matches!(bytes.len(), 1 | 2 | 4 | 8) && !truncated {
         let _ = write!(out, "{:#x}", unsigned(bytes));

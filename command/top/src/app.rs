@@ -1,5 +1,5 @@
-//! What the user has chosen: view, order, selection, filters, what is being typed. Keys and the mouse
-//! change it; what they want of others comes back as an [`Action`].
+//! The user's choices: view, order, selection, filters, and text being typed. Keys and the mouse change them. An effect
+//! outside this module is returned as an [`Action`].
 
 use super::heap::Heap;
 use super::rows::{self, Column, Row};
@@ -13,32 +13,32 @@ use ulpf_session::control_socket::Ask;
 use ulpf_session::hit::Line;
 use ulpf_session::snapshot::{Snapshot, State, Watch};
 
-/// What is being asked for in the last line.
+/// The question of the prompt line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// Rows of the table that is shown.
+    /// Search in the rows of the current table.
     Search,
-    /// Lines of the feed.
+    /// Filter for lines of the feed.
     Filter,
     Add,
     Export,
-    /// The number of the watch, and its name.
+    /// Number and name of the watch to delete.
     Delete(usize, String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Quit,
-    /// To the session's owner.
+    /// A request to the session's owner.
     Ask(Ask),
     Export(String),
-    /// The session's owner is asked which blocks there are.
+    /// Request the list of blocks from the session's owner.
     Blocks,
-    /// The feed is to be read again with another filter.
+    /// Read the feed again with another filter.
     Refilter,
 }
 
-/// What a place on the screen means to the mouse.
+/// The meaning of a screen area for mouse clicks.
 #[derive(Clone, Copy, Debug)]
 pub enum Spot {
     Tab(View),
@@ -48,7 +48,7 @@ pub enum Spot {
     Session,
 }
 
-/// Of what details are wanted.
+/// The object of the details.
 #[derive(Clone, Debug)]
 pub enum Subject {
     Hit(Box<Line>),
@@ -60,34 +60,34 @@ pub struct App {
     pub current: usize,
     pub view: View,
     pub tables: [Table; 6],
-    /// The hit that is selected: it may leave the feed before it is left.
+    /// The selected hit, kept because it may leave the feed while it is selected.
     kept: Option<Line>,
-    /// Of the current session, if its heap is checked.
+    /// The heap of the current session, if it is checked.
     pub heap: Option<Heap>,
     pub feed_filter: String,
     pub paused: bool,
     pub prompt: Option<(Prompt, String)>,
     pub help: bool,
     pub details: Option<Details>,
-    /// Details are shown over everything (narrow terminals), or beside.
+    /// Details are shown over the table (in narrow terminals), or beside it.
     pub details_open: bool,
     pub details_scroll: u16,
-    /// One sentence, and whether it is bad news.
+    /// A message, and whether it is an error.
     pub message: Option<(String, bool)>,
     /// Why there is nothing to show.
     pub nothing: String,
-    /// What the program that we have started says.
+    /// Output of the program that this command has started.
     pub output: Vec<String>,
     pub theme: Theme,
     pub spots: Vec<(Rect, Spot)>,
-    /// Rows that fit, as of the last drawing.
+    /// Number of rows that fit, as of the last drawing.
     pub height: usize,
 }
 
 impl App {
     pub fn new(theme: Theme) -> App {
         let mut tables: [Table; 6] = Default::default();
-        // Watches as they were set; the others by what is hottest.
+        // Watches are in the order in which they were set, the other tables by heat.
         tables[View::Sites as usize].sort = 3;
         tables[View::Pages as usize].sort = 3;
         App {
@@ -147,7 +147,7 @@ impl App {
         rows::arrange(all, self.view, self.table(), &self.feed_filter)
     }
 
-    /// The views that there are.
+    /// The available views.
     pub fn views(&self) -> &'static [View] {
         let [rest @ .., View::Heap] = &VIEWS else {
             return &VIEWS;
@@ -168,7 +168,7 @@ impl App {
         self.details_open = false;
     }
 
-    /// Key of the selected row; of the first one, if none is.
+    /// Key of the selected row, or of the first row if none is selected.
     pub fn chosen(&self) -> Option<u64> {
         let key = self.table().selected;
         let rows = self.rows();
@@ -176,7 +176,7 @@ impl App {
         Some(chosen.or(rows.first())?.key)
     }
 
-    /// What the details are wanted of: the selected hit or site.
+    /// The selected hit or site, for the details.
     pub fn subject(&self) -> Option<Subject> {
         let session = self.session()?;
         match self.view {
@@ -202,7 +202,7 @@ impl App {
         let feed = self.view == View::Hits;
         let selected = self.table().selected;
         let at = selected.and_then(|key| rows.iter().position(|r| r.key == key));
-        // In the feed nothing is selected while it runs: its end is.
+        // While the feed runs, its last line is followed without a selection.
         let at = at.unwrap_or(if feed { last } else { 0 });
         let to = at.saturating_add_signed(by).min(last);
         let key = rows.get(to).map(|r| r.key);
@@ -228,7 +228,7 @@ impl App {
             return Some(Action::Quit);
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('j') {
-            // An Enter that was typed before the terminal was ours.
+            // An Enter that was typed before the terminal was in raw mode.
             return self.key(KeyEvent::from(KeyCode::Enter));
         }
         if self.prompt.is_some() {
@@ -315,7 +315,7 @@ impl App {
     fn enter(&mut self) {
         match self.view {
             View::Watches => {
-                // The hits of this watch.
+                // Show the hits of this watch.
                 if let Some(watch) = self.selected_watch() {
                     self.feed_filter = watch.name.to_string();
                     self.show(View::Hits);
@@ -326,7 +326,7 @@ impl App {
                 self.details_open = true;
                 self.details_scroll = 0;
                 if self.view == View::Hits && self.table().selected.is_none() {
-                    // It stays what it is while others come.
+                    // The selection remains while new hits arrive.
                     let last = self.rows().last().map(|r| r.key);
                     self.select(last);
                 }
@@ -454,7 +454,7 @@ impl App {
                         }
                     }
                     Some(Spot::Row(key)) => {
-                        // A second click opens.
+                        // A second click opens the row.
                         match self.table().selected == Some(key) {
                             true => self.enter(),
                             false => self.select(Some(key)),

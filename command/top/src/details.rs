@@ -1,5 +1,5 @@
-//! One hit or one site, closely: what is known of it, the callers, the source line, the instructions.
-//! They are those of the file, not of memory: what a patch has put there is nobody's business.
+//! Details of one hit or one site: its facts, the callers, the source line, the instructions. Instructions come from
+//! the file instead of memory, so that patches are not visible.
 
 use super::app::Subject;
 use super::view::Details;
@@ -12,9 +12,9 @@ use ulpf_session::names::Names;
 use ulpf_session::snapshot::Snapshot;
 use ulpf_session::words::Seconds;
 
-/// Lines before and behind the one in question.
+/// Number of lines before and after the current one.
 const AROUND: usize = 5;
-/// Functions longer than this are not decoded from their beginning.
+/// Functions longer than this number of bytes are not decoded from their start.
 const FAR: u64 = 1 << 16;
 
 pub fn of(names: &mut Names, session: &Snapshot, subject: &Subject) -> Details {
@@ -114,7 +114,7 @@ fn code(names: &Names, pc: u64) -> Details {
     details
 }
 
-/// From the object's file, or else from memory (JIT code), if we may; how many bytes.
+/// Reads code from the object's file, or otherwise from memory (JIT code) if permitted. Returns the number of bytes.
 fn file_code(names: &Names, start: u64, to: &mut [u8]) -> usize {
     if let Some(module) = names.program.module_at(start) {
         return module.object.code(start.wrapping_sub(module.bias), to);
@@ -137,7 +137,7 @@ fn disassemble(bytes: &[u8], start: u64, pc: u64) -> Vec<(bool, String)> {
     let mut insn = Instruction::default();
     while decoder.can_decode() && out.len() < 2 * AROUND + 1 {
         decoder.decode_out(&mut insn);
-        // One that begins before and ends behind: we were not in step.
+        // An instruction that spans `pc` shows that decoding began at a wrong boundary.
         if insn.ip() < pc && insn.next_ip() > pc {
             before.clear();
             let _ = decoder.set_position((pc - start) as usize);
@@ -195,7 +195,7 @@ mod tests {
             ]
         );
         assert_eq!(text.iter().position(|(here, _)| *here), Some(2));
-        // Out of step: the instruction itself is right all the same.
+        // At a wrong boundary: the instruction itself is decoded correctly.
         let text = disassemble(&[0x48, 0xb8, 0x89, 0x3e, 0, 0, 0, 0, 0, 0], 0x1000, 0x1002);
         assert_eq!(text[0], (true, "0x1002  mov %edi,(%rsi)".into()));
     }

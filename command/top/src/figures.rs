@@ -1,6 +1,6 @@
-//! Figures that fit into a column.
+//! Numbers that fit into a column.
 
-/// `1234567` as `1,234,567`; from ten millions on as `12.3M`.
+/// `1234567` as `1,234,567`; from ten million on as `12.3M`.
 pub fn figure(n: u64) -> String {
     if n >= 10_000_000 {
         return short(n as f64);
@@ -16,7 +16,7 @@ pub fn figure(n: u64) -> String {
     out
 }
 
-/// Four places at most, before the unit: `999`, `12.3k`, `1.20M`.
+/// At most four characters before the unit: `999`, `12.3k`, `1.20M`.
 pub fn short(n: f64) -> String {
     let n = n.max(0.0);
     let (value, unit) = match n {

@@ -1,5 +1,5 @@
-//! What is wrong with a checked heap, and what is in it: errors by place as they are found, blocks by the place that has
-//! allocated them when somebody asks.
+//! Errors and blocks of a checked heap. Errors are grouped by place as they are found. Blocks are grouped by their
+//! allocating place, on request.
 
 use super::view::Details;
 use serde_json::Value;
@@ -12,13 +12,13 @@ use ulpf_session::hit::place::Place;
 use ulpf_session::words::count;
 use ulpf_symbols::Program;
 
-/// Of the keys of rows: those of places that have blocks, by their order.
+/// First key of rows for places with blocks, which are numbered from here in order.
 const BLOCKS: u64 = 1 << 32;
 
-/// So many errors are named at a time: keys are not kept waiting.
+/// Limit of errors that are resolved to names in one update, so that keys are handled promptly.
 const MOST_NEWS: usize = 8;
 
-/// A heap as it was at the last look.
+/// The state of a heap at the last update.
 #[derive(Clone, Debug, Default)]
 pub struct Heap {
     pub sums: Sums,
@@ -26,7 +26,7 @@ pub struct Heap {
     pub blocks: Vec<Blocks>,
 }
 
-/// What is counted. In bytes: `bytes` in blocks now, `most` at the same time, `kept` by freed blocks (quarantine).
+/// Counters. In bytes: `bytes` in blocks now, `most` their maximum, `kept` in freed blocks (quarantine).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
     pub errors: u64,
@@ -37,14 +37,14 @@ pub struct Sums {
     pub kept: u64,
 }
 
-/// An error of one place.
+/// An error at one place.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     pub kind: &'static str,
     pub what: String,
     pub count: u64,
     pub thread: u32,
-    /// The place and its callers; who has freed and allocated the block.
+    /// The place and its callers; the callers that freed and allocated the block.
     pub here: Vec<String>,
     pub freed_by: Vec<String>,
     pub allocated_by: Vec<String>,
@@ -70,7 +70,7 @@ impl Found {
 }
 
 impl Heap {
-    /// Brings it up to date. (The program may have written anything there.)
+    /// Updates the heap. (The program may have written any value there.)
     pub fn look(&mut self, findings: &Findings, program: &Program) {
         let freed = findings.freed();
         self.sums = Sums {
@@ -99,7 +99,7 @@ impl Heap {
         }
     }
 
-    /// The owner has told of its blocks.
+    /// Takes the owner's list of blocks.
     pub fn hear(&mut self, value: &Value) {
         self.blocks = heard(value);
         self.blocks.sort_by_key(|b| std::cmp::Reverse(b.bytes));
@@ -122,7 +122,7 @@ impl Heap {
         self.blocks.get(usize::try_from(at).ok()?)
     }
 
-    /// A row, looked at closely.
+    /// The details of a row.
     pub fn details(&self, key: u64) -> Option<Details> {
         if let Some(blocks) = self.blocks_of(key) {
             return Some(Details {

@@ -1,13 +1,13 @@
-//! `ulpf top`: what running sessions watch, live.
+//! `ulpf top`: a live view of running sessions and their watches.
 //!
 //! ```text
 //!  session::watcher (all sessions, what their owners say) ──▶ Snapshots ─┐
 //!                                                                        ├─▶ draw ──▶ terminal
 //!  keys, mouse ──────────────────────────▶ app (what is chosen) ─────────┘   plain ──▶ lines
 //! ```
-//! Nothing here can slow a watched program: it is looked at through memory that it shares anyway, a
-//! fixed number of times a second, at a cost that is bounded whatever it does. One thread does all;
-//! owners are asked by threads of their own, since they may be slow to answer.
+//! The watched program is never slowed down. `ulpf top` reads memory that is shared anyway, a fixed number of times a
+//! second, at a bounded cost. One thread does all the work, except that requests to owners have threads of their own,
+//! because owners may answer slowly.
 #![forbid(unsafe_code)]
 
 mod app;
@@ -101,7 +101,7 @@ fn interval(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The exit status.
+/// Runs the command and returns the exit status.
 pub fn main(args: &TopArgs) -> i32 {
     match top(args) {
         Ok(()) => 0,
@@ -152,8 +152,8 @@ fn top(args: &TopArgs) -> Result<()> {
     result
 }
 
-/// Where the terminal has gone, crossterm waits for its keys for ever, and busily: who was told to leave
-/// and does not come to it leaves from here. The program that we have started ends, too.
+/// Exits by force if the normal way fails. When the terminal has gone, crossterm waits for keys for ever in a busy
+/// loop. A program that this command has started is ended, too.
 fn leave_all_the_same(told: &AtomicBool, child: Option<i32>) {
     while !told.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(200));
@@ -165,7 +165,7 @@ fn leave_all_the_same(told: &AtomicBool, child: Option<i32>) {
     std::process::exit(1);
 }
 
-/// The terminal as we need it; as it was when dropped.
+/// Switches the terminal to our mode, and back when dropped.
 struct Screen;
 
 impl Screen {
@@ -218,7 +218,7 @@ fn live(
         watcher.look_at_heap(&mut app);
         watcher.details(&mut app);
         terminal.draw(|frame| draw::draw(frame, &mut app))?;
-        // A while for the next look, but signals and answers are not kept waiting.
+        // Wait for the next update, but handle signals and answers without delay.
         let wait = next.saturating_duration_since(Instant::now());
         if !event::poll(wait.min(Duration::from_millis(250)))? {
             continue;
@@ -238,7 +238,7 @@ fn live(
     }
 }
 
-/// How the program that we have started ended, in the session that shows it.
+/// Reports in the session's view how the started program has ended.
 fn tell_of(program: &mut Started, app: &mut App) {
     if !program.ended() {
         return;

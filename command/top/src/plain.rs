@@ -1,5 +1,5 @@
-//! `--plain`: a report each interval, as lines that a screen reader can read and a pipe can carry. No
-//! cursor is moved, nothing is drawn over. Commands come as lines on standard input.
+//! `--plain`: a report in each interval, as lines for screen readers and pipes. No cursor movement, no overwriting.
+//! Commands are lines on standard input.
 
 use super::TopArgs;
 use super::app::App;
@@ -28,7 +28,7 @@ const COMMANDS: &str = "\
 commands: watches, sites, pages, threads, hits [N], heap, blocks; add SPEC, off N, on N, delete N;
 filter WORDS (of hits), program (the next one), pause, help, quit";
 
-/// Without a screen nobody can read four reports a second.
+/// Factor of the default interval: four reports a second are too fast to read as lines.
 const SLOWER: f64 = 8.0;
 
 pub fn run(
@@ -74,7 +74,7 @@ pub fn run(
         if let Some((message, _)) = app.message.take() {
             let _ = writeln!(text, "{}", Text(&message));
         }
-        // Whoever read us has gone: then so do we.
+        // The reader has closed the pipe.
         if stdout()
             .write_all(lines(&text).as_bytes())
             .and_then(|()| stdout().flush())
@@ -117,7 +117,7 @@ pub fn run(
     }
 }
 
-/// `false`: it is over.
+/// Executes a command line. Returns `false` if it ends the program.
 fn obey(line: &str, app: &mut App, watcher: &mut Watcher, text: &mut String) -> bool {
     use super::app::Action;
     let line = line.trim();
@@ -189,7 +189,7 @@ fn show(app: &mut App, view: View, last: usize, text: &mut String) -> bool {
     true
 }
 
-/// What was said before, so that only news are.
+/// Earlier reports, kept so that only changes are reported.
 #[derive(Default)]
 struct Reported {
     begun: bool,
@@ -263,7 +263,7 @@ impl Reported {
                 }
             );
         }
-        // The youngest hits, and how many there were.
+        // The newest hits, and the number of all new ones.
         let told = self.line.entry(s.pid).or_default();
         let fits = |l: &&Line| passes(filter, &l.name, &l.place, l.tid);
         let news: Vec<_> = s

@@ -1,4 +1,4 @@
-//! Tables: what stands in which column, and in which order the rows come.
+//! Contents of the tables: columns and rows, in order.
 
 use super::figures::{figure, short};
 use super::heap::Heap;
@@ -14,7 +14,7 @@ pub struct Column {
     pub title: &'static str,
     pub width: u16,
     pub right: bool,
-    /// Left out in narrow terminals, those with a larger number first; 0 stays.
+    /// In narrow terminals, columns with the largest number are omitted first; 0 is never omitted.
     pub spare: u8,
 }
 
@@ -36,7 +36,7 @@ const fn right(title: &'static str, width: u16, spare: u8) -> Column {
     }
 }
 
-/// The column with width 0 takes what is left.
+/// The column with width 0 gets the remaining width.
 pub fn columns(view: View) -> &'static [Column] {
     const WATCHES: &[Column] = &[
         right("#", 4, 0),
@@ -104,7 +104,7 @@ pub fn columns(view: View) -> &'static [Column] {
     }
 }
 
-/// How a row looks beside its words.
+/// The style of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Tone {
     #[default]
@@ -116,12 +116,12 @@ pub enum Tone {
 }
 
 pub struct Row {
-    /// What it stands for, whatever its place.
+    /// Identity of the row, independent of its position.
     pub key: u64,
-    /// Where it was in the session's list.
+    /// Position in the session's list.
     pub at: usize,
     pub cells: Vec<String>,
-    /// What numbers sort by; text sorts by itself.
+    /// Sort keys of numeric columns; text columns sort by their text.
     pub order: Vec<f64>,
     pub tone: Tone,
 }
@@ -135,7 +135,7 @@ pub fn rows(session: &Snapshot, heap: Option<&Heap>, view: View) -> Vec<Row> {
         View::Threads => threads(session),
         View::Hits => hits(session),
     };
-    // Names are the program's, and what its owner calls them.
+    // Names come from the program and its owner, so they are made printable.
     for cell in rows.iter_mut().flat_map(|row| &mut row.cells) {
         if let Cow::Owned(shown) = shown(cell) {
             *cell = shown;
@@ -161,7 +161,8 @@ fn watches(session: &Snapshot) -> Vec<Row> {
             false => w.note.clone(),
         };
         Row {
-            // The same before its owner has told of it and after (a server counts as the stub does).
+            // The key is the same before and after the owner has described the watch, because a server numbers watches
+            // as the stub does.
             key: number as u64,
             at,
             cells: vec![
@@ -278,7 +279,7 @@ fn pages(session: &Snapshot) -> Vec<Row> {
     session.pages.iter().enumerate().map(row).collect()
 }
 
-/// Heat grows with the logarithm: a page with a hit each second is to be seen beside one with a million.
+/// Heat on a logarithmic scale, so that a page with one hit a second is visible beside one with a million.
 pub fn level(heat: f64, most: f64) -> f64 {
     match heat > 0.0 && most > 0.0 {
         true => ((1.0 + heat).ln() / (1.0 + most).ln()).clamp(0.05, 1.0),
@@ -337,7 +338,7 @@ fn hits(session: &Snapshot) -> Vec<Row> {
     session.feed.iter().enumerate().map(row).collect()
 }
 
-/// `read of 4 bytes at 0x7ff6c0030060, 0 bytes behind …`: the address is for a closer look.
+/// `read of 4 bytes at 0x7ff6c0030060, 0 bytes behind …`: the address is shown only in the details.
 fn without_address(what: &str) -> String {
     match what.split_once(" at 0x") {
         Some((access, rest)) => {
@@ -396,7 +397,7 @@ fn of_heap(heap: &Heap) -> Vec<Row> {
     heap.keys().enumerate().filter_map(row).collect()
 }
 
-/// Leaves out what is not searched for, and sorts.
+/// Removes rows that do not match the search, and sorts the rest.
 pub fn arrange(mut rows: Vec<Row>, view: View, table: &Table, feed_filter: &str) -> Vec<Row> {
     if view == View::Hits {
         rows.retain(|r| {

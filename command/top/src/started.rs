@@ -1,6 +1,5 @@
-//! A program that `ulpf top` has started: by `ulpf run`, whose child it is. What the two say is taken as
-//! it comes and kept in memory, the youngest lines only: a terminal that is slow, or a log disk that is
-//! full, is none of the program's business.
+//! A program started by `ulpf top` as a child of `ulpf run`. The output of both is read at once, and the newest lines
+//! are kept in memory. So a slow terminal or a full log disk does not affect the program.
 
 use anyhow::{Context, Result, bail};
 use std::collections::VecDeque;
@@ -14,7 +13,7 @@ use ulpf_host::foreign::text::Bytes;
 use ulpf_host::{process, sys};
 
 const LINES: usize = 200;
-/// For symbols to be read and watches to be set.
+/// Time limit for reading symbols and setting watches.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Started {
@@ -25,7 +24,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Starts it, and returns when its watches are set and before it has run.
+    /// Starts the program. Returns when its watches are set, before it has run.
     pub fn start(
         watches: &[String],
         more: &[String],
@@ -60,7 +59,7 @@ impl Started {
         Ok((started, session))
     }
 
-    /// Waits until `ulpf run` stops itself; then nothing can be missed.
+    /// Waits until `ulpf run` stops itself, so that no hit is missed.
     fn held(&mut self) -> Result<Option<Watched>> {
         let pid = self.child.id() as i32;
         let late = Instant::now() + TIMEOUT;
@@ -84,22 +83,22 @@ impl Started {
         }
     }
 
-    /// Lets the program run. It may have ended a moment later: who wants to look at it has done so.
+    /// Lets the program run. It may end at once, so the caller must have read what it needs.
     pub fn go(&self) -> Result<()> {
         sys::kill(self.pid(), libc::SIGCONT).context("cannot let the program run")
     }
 
-    /// That of `ulpf run`.
+    /// The process number of `ulpf run`.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Has `ulpf run` ended, and so the program?
+    /// Whether `ulpf run` has ended, and thus the program.
     pub fn ended(&mut self) -> bool {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
             if self.status.is_some() {
-                // All that was said is heard, unless somebody else has inherited the pipe.
+                // Wait for the rest of the output, unless another process has inherited the pipe.
                 let late = Instant::now() + Duration::from_millis(200);
                 while self.readers.iter().any(|r| !r.is_finished()) && Instant::now() < late {
                     std::thread::sleep(Duration::from_millis(1));
@@ -109,7 +108,7 @@ impl Started {
         self.status.is_some()
     }
 
-    /// The last lines.
+    /// The last `most` lines of output.
     pub fn said(&self, most: usize) -> Vec<String> {
         let said = self.said.lock();
         let lines = said.map(|l| l.iter().rev().take(most).cloned().collect::<Vec<_>>());
@@ -118,7 +117,7 @@ impl Started {
         lines
     }
 
-    /// The program ends with us.
+    /// Ends the program together with `ulpf top`.
     pub fn end(&mut self) {
         let pid = self.child.id() as i32;
         for signal in [libc::SIGTERM, libc::SIGKILL] {
@@ -126,7 +125,7 @@ impl Started {
                 return;
             }
             if signal == libc::SIGKILL {
-                // A program that does not listen: `ulpf run` cannot tell it any more.
+                // The program ignores SIGTERM. After SIGKILL, `ulpf run` could no longer end it.
                 for program in children(pid) {
                     let _ = sys::kill(program, signal);
                 }
@@ -170,7 +169,7 @@ fn keep(
         let mut line = Vec::new();
         loop {
             line.clear();
-            // A program may write without an end of line for ever.
+            // Limit the length: a program may write for ever without a line end.
             match (&mut from).take(4096).read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}

@@ -1,5 +1,5 @@
-//! Whole screens, compared with those in `snapshots/` (`ULPF_BLESS=1 cargo test top` writes them anew:
-//! look at what has changed).
+//! Compares whole screens with those in `snapshots/`. `ULPF_BLESS=1 cargo test top` rewrites the snapshots; review the
+//! changes.
 
 use super::app::{Action, App, Prompt, Subject};
 use super::draw;
@@ -193,7 +193,7 @@ fn screen(app: &mut App, width: u16, height: u16) -> String {
     out
 }
 
-/// The screen is the one that is kept under this name.
+/// Asserts that the screen equals the snapshot of this name.
 fn same(name: &str, app: &mut App, width: u16, height: u16) {
     let got = screen(app, width, height);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/snapshots/{name}.txt"));
@@ -242,7 +242,7 @@ fn views() {
 fn small_terminals() {
     same("small-20x5", &mut app(), 20, 5);
     same("watches-40x10", &mut app(), 40, 10);
-    // Whatever the size and the state: nothing panics.
+    // No size and no state cause a panic.
     for width in (1..=130).step_by(3) {
         for height in [1, 2, 3, 5, 9, 10, 11, 13, 24, 40] {
             for keys in ["1", "2\n", "3", "4", "5\n", "1?", "1a", "1D"] {
@@ -282,7 +282,7 @@ fn heap() -> Heap {
                 allocated_by: at("std::vector<int>::vector at stl_vector.h:566"),
                 ..Found::default()
             },
-            // What cannot be understood.
+            // An error that could not be decoded.
             Found::default(),
             Found {
                 kind: "freed",
@@ -319,7 +319,7 @@ fn a_checked_heap() {
     let key = app.chosen().unwrap();
     let lost = app.heap.as_ref().unwrap().details(key).unwrap();
     assert_eq!(lost.title, "blocks, lost");
-    // The views go round.
+    // The views form a cycle.
     app.key(KeyEvent::from(KeyCode::Tab));
     assert_eq!(app.view, View::Watches);
     app.key(KeyEvent::from(KeyCode::BackTab));
@@ -425,7 +425,7 @@ fn searching_and_sorting() {
     assert_eq!(order(&app), "412365", "by name");
     press(&mut app, "ssr");
     assert_eq!(order(&app).chars().last(), Some('1'), "by rate, reversed");
-    // What is selected stays selected wherever it goes.
+    // The selection moves with its row.
     let mut app = self::app();
     press(&mut app, "v");
     assert_eq!(app.table().selected, Some(2));
@@ -440,7 +440,7 @@ fn the_feed_and_its_filter() {
     assert_eq!(app.rows().len(), 20);
     press(&mut app, "\x1b");
     assert_eq!(app.rows().len(), 40);
-    // Its end is followed until something is selected.
+    // Its end is followed until a line is selected.
     assert_eq!(app.table().selected, None);
     press(&mut app, "^");
     assert_eq!(app.table().selected, Some(38));
@@ -449,7 +449,7 @@ fn the_feed_and_its_filter() {
     assert_eq!(app.table().selected, Some(37));
     press(&mut app, "G");
     assert_eq!(app.table().selected, None);
-    // What is selected is still known when the feed has moved on.
+    // The selected hit remains known when it has left the feed.
     press(&mut app, "\n");
     assert_eq!(app.table().selected, Some(40));
     app.sessions[0].feed.clear();
@@ -488,7 +488,7 @@ fn changes() {
         press(&mut app, "e\n"),
         Some(Action::Export("ulpf-4831.jsonl".into()))
     );
-    // gdb's own watches are gdb's.
+    // gdb's own watches cannot be changed.
     app.sessions[0].watches[0].number = None;
     app.tables[0].selected = Some(1 << 40);
     assert_eq!(press(&mut app, "d"), None);

@@ -1,11 +1,11 @@
-//! Colours, and what stands for them where there are none (NO_COLOR, dumb terminals).
+//! Colours, and their substitutes in terminals without colours (NO_COLOR, dumb terminals).
 
 use ratatui::style::{Color, Modifier, Style};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Theme {
     pub colour: bool,
-    /// The terminal shows more than ASCII.
+    /// The terminal can show more than ASCII.
     pub unicode: bool,
 }
 
@@ -54,7 +54,7 @@ impl Theme {
     pub fn bad(self) -> Style {
         self.with(Color::Red, Modifier::BOLD)
     }
-    /// `level` from 0 to 1.
+    /// The style for a heat `level` from 0 to 1.
     pub fn heat(self, level: f64) -> Style {
         match (self.colour, level) {
             (false, l) if l > 0.5 => Style::new().add_modifier(Modifier::BOLD),
@@ -66,7 +66,7 @@ impl Theme {
             (true, _) => Style::new().fg(Color::DarkGray),
         }
     }
-    /// A bar of eight heights.
+    /// A character of a bar chart with eight heights.
     pub fn height(self, level: f64) -> char {
         let all: &[char; 9] = match self.unicode {
             true => &[' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
@@ -84,7 +84,7 @@ impl Theme {
         let at = (level.clamp(0.0, 1.0) * 4.0).ceil() as usize;
         all[at.min(4)]
     }
-    /// Text of ours, for terminals of few letters.
+    /// Our own text, with ASCII substitutes if the terminal needs them.
     pub fn text(self, text: &str) -> String {
         match self.unicode {
             true => text.to_string(),

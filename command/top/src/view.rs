@@ -1,4 +1,4 @@
-//! The views of a session, and what is chosen in each: the selected row, the order, what is searched for, and that row closely.
+//! The views of a session, and the choices in each: selected row, order, search, and the details of the row.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum View {
@@ -10,7 +10,7 @@ pub enum View {
     Heap,
 }
 
-/// The last one is only there where a heap is checked.
+/// All views. The last one exists only if the heap is checked.
 pub const VIEWS: [View; 6] = [
     View::Watches,
     View::Sites,
@@ -36,34 +36,34 @@ impl View {
 /// Selection and order of a view.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// Key of the selected row; in the feed none means the youngest.
+    /// Key of the selected row. Without a selection, the feed follows its newest line.
     pub selected: Option<u64>,
     pub offset: usize,
-    /// Column by which it is sorted.
+    /// The column by which rows are sorted.
     pub sort: usize,
     pub reverse: bool,
     pub search: String,
 }
 
-/// A hit, a site or an error, looked at closely.
+/// Details of a hit, a site or an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     pub title: String,
     pub facts: Vec<(&'static str, String)>,
     pub stack: Vec<String>,
-    /// Instructions; the one in question is marked.
+    /// Instructions; the current one is marked.
     pub code: Vec<(bool, String)>,
     pub source_title: String,
     pub source: Vec<(bool, String)>,
 }
 
-/// Does a hit pass the feed's filter? All words have to be in its watch, its place, or be its thread.
+/// Whether a hit passes the feed's filter. Each word must occur in its watch or place, or be its thread.
 pub fn passes(filter: &str, name: &str, place: &str, tid: u32) -> bool {
     let mut words = filter.split_whitespace();
     words.all(|word| contains(name, word) || contains(place, word) || word.parse() == Ok(tid))
 }
 
-/// Without regard to case.
+/// Whether `text` contains `word`. Case is ignored unless `word` has an upper-case letter.
 pub fn contains(text: &str, word: &str) -> bool {
     if word.chars().any(char::is_uppercase) {
         return text.contains(word);

@@ -1,4 +1,4 @@
-//! What the screen's look at all sessions brings into the [`App`], and what is asked of their owners.
+//! Transfers the state of all sessions to the [`App`], and its requests to their owners.
 
 use super::app::{Action, App, Subject};
 use super::details;
@@ -10,9 +10,9 @@ use ulpf_session::watcher::{self, Look};
 
 pub struct Watcher {
     sessions: watcher::Watcher,
-    /// Of what details were last made, and what was known of sites then.
+    /// The object of the last details, and the known facts of sites at that time.
     detailed: Option<(i32, u64, bool, u64)>,
-    /// Whose heap the app has.
+    /// The session of the heap in the app.
     heap_of: Option<(i32, i32)>,
 }
 
@@ -25,12 +25,12 @@ impl Watcher {
         }
     }
 
-    /// Only this one, from now on: names are found while its program is there.
+    /// Shows only this session from now on. Names are resolved while its program exists.
     pub fn only(&mut self, session: &Watched) {
         self.sessions.only(session);
     }
 
-    /// Brings all sessions up to date.
+    /// Updates all sessions.
     pub fn look(&mut self, app: &mut App) {
         let shown = app.session().map(|s| (s.pid, s.by));
         let filter = app.feed_filter.clone();
@@ -43,7 +43,7 @@ impl Watcher {
         for (text, bad) in self.sessions.look(&mut app.sessions, &look) {
             app.say(text, bad);
         }
-        // Those before it may have gone, or it has itself.
+        // The shown session may have moved or gone.
         let same = |at: usize| app.sessions.get(at).map(|s| (s.pid, s.by)) == shown;
         if !same(app.current) {
             let all = 0..app.sessions.len();
@@ -52,7 +52,7 @@ impl Watcher {
         app.nothing.clone_from(&self.sessions.nothing);
     }
 
-    /// Brings the heap up to date. To name the places of an error takes longer than a look, but each is named once.
+    /// Updates the heap. Resolving the places of an error takes longer than an update, but happens once for each error.
     pub fn look_at_heap(&mut self, app: &mut App) {
         let of = app.session().map(|s| (s.pid, s.by));
         if self.heap_of != of {
@@ -106,7 +106,7 @@ impl Watcher {
         }
     }
 
-    /// Details of what is selected, where they are shown.
+    /// Makes the details of the selection, if they are visible.
     pub fn details(&mut self, app: &mut App) {
         if !app.details_open && !matches!(app.view, View::Hits | View::Sites | View::Heap) {
             self.detailed = None;

@@ -1,7 +1,7 @@
-//! The real GDB as a child, spoken to through MI.
+//! The real GDB as a child process, controlled through MI.
 //!
-//! One task sends a command and waits for its answer; what comes meanwhile (stops, threads, text) is kept
-//! in order for whoever looks next. A second task reads lines, so that GDB never waits for us.
+//! One task sends a command and waits for its answer. Other records (stops, threads, text) are kept in order until they
+//! are read. A second task reads lines, so that GDB never blocks on its output.
 
 pub mod parse;
 
@@ -16,13 +16,13 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-/// How long GDB may take for an answer. A server that hangs is noticed earlier, by its watchdog.
+/// Time limit for an answer of GDB. A server that hangs is noticed earlier, by its watchdog.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Why a command has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// GDB's own words.
+    /// GDB's own message.
     #[error("{0}")]
     Refused(String),
     #[error("gdb has ended; start the session again")]
@@ -36,7 +36,7 @@ pub struct Gdb {
     stdin: ChildStdin,
     records: mpsc::UnboundedReceiver<Record>,
     token: u64,
-    /// What came while an answer was awaited.
+    /// Records that came while an answer was awaited.
     waiting: VecDeque<Record>,
     pub pid: i32,
     gone: bool,
@@ -52,7 +52,7 @@ impl Gdb {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            // Ctrl-C at a terminal is for the adapter.
+            // Ctrl-C at a terminal should reach the adapter only.
             .process_group(0);
         if let Some(dir) = dir {
             command.current_dir(dir);
@@ -70,7 +70,7 @@ impl Gdb {
         tokio::spawn(lines(stdout, move |line| {
             sender.send(parse::line(line)).is_ok()
         }));
-        // Python's tracebacks, the dynamic loader's complaints.
+        // Python's tracebacks, messages of the dynamic loader.
         tokio::spawn(lines(stderr, move |line| {
             let text = String::from_utf8_lossy(line).into_owned() + "\n";
             complaints.send(Record::Stream('&', text)).is_ok()
@@ -99,7 +99,7 @@ impl Gdb {
         self.token += 1;
         let text = format!("{}{}\n", self.token, command.replace('\n', " "));
         let end = Instant::now() + limit;
-        // A GDB that does not read would keep us.
+        // A GDB that does not read must not block the adapter.
         match timeout_at(end, self.stdin.write_all(text.as_bytes())).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err(Error::Gone),
@@ -127,14 +127,14 @@ impl Gdb {
         }
     }
 
-    /// A command of GDB's command line; what it prints.
+    /// Runs a command of GDB's command line, and returns its output.
     pub async fn console(&mut self, command: &str) -> Result<String, Error> {
         let command = format!("-interpreter-exec console {}", quote(command));
         let (result, text) = self.command_and_text(&command).await;
         result.map(|_| text)
     }
 
-    /// An MI command: its answer, and what was printed meanwhile.
+    /// Runs an MI command. Returns its answer and the text printed meanwhile.
     pub async fn command_and_text(&mut self, command: &str) -> (Result<Fields, Error>, String) {
         let before = self.waiting.len();
         let result = self.command(command).await;
@@ -143,7 +143,7 @@ impl Gdb {
         for (n, record) in self.waiting.drain(..).enumerate() {
             match record {
                 Record::Stream('~' | '@', said) if n >= before => text += &said,
-                // An error is repeated there.
+                // An error message is repeated there.
                 Record::Stream('&', said) if n >= before => {
                     if result.is_ok() {
                         text += &said;
@@ -156,7 +156,7 @@ impl Gdb {
         (result, text)
     }
 
-    /// What GDB says without being asked; `None`: it has ended. Safe to cancel.
+    /// The next unsolicited record, or `None` if GDB has ended. Cancel-safe.
     pub async fn event(&mut self) -> Option<Record> {
         if let Some(record) = self.waiting.pop_front() {
             return Some(record);
@@ -173,12 +173,12 @@ impl Gdb {
         }
     }
 
-    /// Puts back what `event` gave.
+    /// Puts a record of `event` back.
     pub fn again(&mut self, record: Record) {
         self.waiting.push_front(record);
     }
 
-    /// Something to look at already?
+    /// Whether records are waiting.
     pub fn has_event(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -187,7 +187,7 @@ impl Gdb {
         self.gone
     }
 
-    /// Its end; killed if it does not go by itself.
+    /// Ends GDB; kills it if it does not exit.
     pub async fn end(mut self) {
         let _ = self.command_for("-gdb-exit", Duration::from_secs(3)).await;
         let wait = tokio::time::timeout(Duration::from_secs(3), self.child.wait());

@@ -5,10 +5,10 @@
 //!   *stopped,reason="…"             the program         @"text\n"   the target's own words
 //!   =breakpoint-modified,bkpt={…}   something changed   &"text\n"   GDB's complaints
 //! ```
-//! Whatever GDB (or a program that shares its output) may write, the result is a record or plain text;
-//! nothing panics.
+//! For any input from GDB (or from a program that shares its output) the result is a record or plain text. Parsing
+//! never panics.
 
-/// How deep values may nest; GDB's own do not come near.
+/// Limit of nesting; GDB's own values are far below it.
 const DEPTH: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Value {
     List(Vec<Value>),
 }
 
-/// `name=value` pairs in GDB's order; of a list of results, too (`[frame={…},frame={…}]`).
+/// `name=value` pairs in GDB's order. A list of results is stored so, too (`[frame={…},frame={…}]`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(pub Vec<(String, Value)>);
 
@@ -32,7 +32,7 @@ pub enum Record {
     Stream(char, String),
     /// `(gdb)`
     Prompt,
-    /// Not of the interface: the program's output, say.
+    /// Other output, such as the program's.
     Other(String),
 }
 
@@ -41,7 +41,7 @@ impl Fields {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
-    /// A text; empty if there is none.
+    /// A string; empty if the field is missing.
     pub fn text(&self, name: &str) -> &str {
         match self.get(name) {
             Some(Value::Text(text)) => text,
@@ -49,7 +49,7 @@ impl Fields {
         }
     }
 
-    /// Another text for a field.
+    /// Replaces the string of a field.
     pub fn set(&mut self, name: &str, text: &str) {
         self.0.retain(|(n, _)| n != name);
         self.0.push((name.into(), Value::Text(text.into())));
@@ -67,7 +67,7 @@ impl Fields {
         }
     }
 
-    /// An address.
+    /// The value of a field as an address.
     pub fn address(&self, name: &str) -> Option<u64> {
         u64::from_str_radix(self.text(name).strip_prefix("0x")?, 16).ok()
     }
@@ -76,7 +76,7 @@ impl Fields {
         self.get(name).and_then(Value::fields)
     }
 
-    /// The elements of a list; none if there is no such list.
+    /// The elements of a list; empty if the list is missing.
     pub fn list(&self, name: &str) -> &[Value] {
         match self.get(name) {
             Some(Value::List(values)) => values,
@@ -106,7 +106,7 @@ impl Value {
     }
 }
 
-/// One line, without its end.
+/// Parses one line without its end.
 pub fn line(text: &[u8]) -> Record {
     let whole = || Record::Other(String::from_utf8_lossy(text).into_owned());
     let text = text.strip_suffix(b"\r").unwrap_or(text);
@@ -167,7 +167,7 @@ impl Cursor<'_> {
         Some((class, fields))
     }
 
-    /// A result; GDB also leaves a name out, where a breakpoint has several places (`,{number="1.1"}`).
+    /// Parses a result. GDB omits the name for further locations of a breakpoint (`,{number="1.1"}`).
     fn member(&mut self, fields: &mut Fields, depth: usize) -> Option<()> {
         if matches!(self.peek(), Some(b'{' | b'[' | b'"')) {
             let value = self.value(depth)?;
@@ -216,7 +216,7 @@ impl Cursor<'_> {
                     if !values.is_empty() && !self.take(b',') {
                         return None;
                     }
-                    // A list has values or results; the names of those are always the same.
+                    // A list contains values or results; all results in a list have the same name.
                     let mut one = Fields::default();
                     self.member(&mut one, depth)?;
                     values.extend(one.0.into_iter().map(|(_, value)| value));
@@ -227,7 +227,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// A C string. Bytes that are no UTF-8 come as octal escapes; what they are together is seen at the end.
+    /// Parses a C string. Bytes that are not UTF-8 come as octal escapes, so decoding is done at the end.
     fn string(&mut self) -> Option<String> {
         if !self.take(b'"') {
             return None;
@@ -270,7 +270,7 @@ impl Cursor<'_> {
     }
 }
 
-/// A C string, for a command.
+/// Quotes a text as a C string, for a command.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -283,7 +283,7 @@ pub fn quote(text: &str) -> String {
             '\n' => quoted.push_str("\\n"),
             '\r' => quoted.push_str("\\r"),
             '\t' => quoted.push_str("\\t"),
-            // Nothing below a space ends up in a line of ours.
+            // Control characters never appear literally in a command line.
             c if c < ' ' => quoted.push_str(&format!("\\{:03o}", c as u32)),
             c => quoted.push(c),
         }
@@ -324,7 +324,7 @@ mod tests {
             .map(|f| f.text("level").to_string())
             .collect();
         assert_eq!(levels, ["0", "1"]);
-        // Before mi3.
+        // The format before mi3.
         let Record::Answer(_, _, fields) =
             line(br#"^done,bkpt={number="2",addr="<MULTIPLE>"},{number="2.1"},{number="2.2"}"#)
         else {
@@ -351,7 +351,7 @@ mod tests {
         );
     }
 
-    /// Each is cut or spoilt somewhere; none may be taken for what it was meant to be.
+    /// Each is truncated or damaged, and must not be parsed as the intended record.
     #[test]
     fn broken_records_are_text() {
         for broken in [
@@ -374,7 +374,7 @@ mod tests {
                 String::from_utf8_lossy(broken)
             );
         }
-        // Deeper than anything that GDB writes.
+        // Deeper nesting than GDB ever writes.
         let deep = format!("^done,a={}", "[".repeat(100_000));
         assert!(matches!(line(deep.as_bytes()), Record::Other(_)));
     }

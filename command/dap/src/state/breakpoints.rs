@@ -1,10 +1,10 @@
-//! Breakpoints in code as they were told to GDB, and what the client wants of each. No I/O.
+//! Breakpoints in code as sent to GDB, and the client's settings of each. No I/O.
 #![forbid(unsafe_code)]
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// An ignore count that nobody reaches.
+/// An ignore count that is never reached.
 pub const NEVER: i64 = i32::MAX as i64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub enum Verdict {
 
 #[derive(Default)]
 pub struct Breakpoints {
-    /// By GDB's numbers.
+    /// Keyed by GDB's numbers.
     pub set: BTreeMap<i64, Breakpoint>,
-    /// The temporary one at main.
+    /// The temporary breakpoint at main.
     pub entry: Option<i64>,
     pub signals: Option<bool>,
 }
@@ -34,14 +34,14 @@ pub struct Breakpoint {
     pub kind: Kind,
     pub wanted: Wanted,
     pub stops: i64,
-    /// As the client has been told.
+    /// The description sent to the client.
     pub told: Value,
 }
 
-/// What the client wants; the same again is the same breakpoint.
+/// The client's settings of a breakpoint. Equal settings mean the same breakpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wanted {
-    /// The file, for those at lines.
+    /// The file, for breakpoints at lines.
     pub group: String,
     pub place: String,
     pub condition: Option<String>,
@@ -55,7 +55,7 @@ impl Breakpoints {
     }
 }
 
-/// `5` (the fifth hit), `>= 5`, `> 5`, `< 5`, `<= 5`, `% 5` (every fifth), in few operators.
+/// Parses a hit condition: `5` (the fifth hit), `>= 5`, `> 5`, `< 5`, `<= 5`, `% 5` (every fifth).
 pub fn hit_condition(text: Option<&str>) -> Result<Option<(&'static str, i64)>, String> {
     let Some(text) = text.map(str::trim).filter(|t| !t.is_empty()) else {
         return Ok(None);
@@ -83,7 +83,7 @@ pub fn hit_condition(text: Option<&str>) -> Result<Option<(&'static str, i64)>, 
     Ok(Some((operator, number)))
 }
 
-/// How many hits GDB leaves out before the first stop.
+/// Number of hits that GDB ignores before the first stop.
 pub fn ignored(hit: Option<(&'static str, i64)>) -> i64 {
     match hit {
         Some(("==" | ">=" | "%", n)) => n - 1,
@@ -91,7 +91,7 @@ pub fn ignored(hit: Option<(&'static str, i64)>) -> i64 {
     }
 }
 
-/// An `Option` that an empty text is, too.
+/// Trims a text; an empty one becomes `None`.
 pub fn some(text: &Option<String>) -> Option<String> {
     text.as_ref()
         .filter(|t| !t.trim().is_empty())

@@ -1,13 +1,13 @@
-//! Data breakpoints: what the client wants watched, and what has become of it. No I/O.
+//! Data breakpoints: the client's settings, and their state. No I/O.
 #![forbid(unsafe_code)]
 
 use crate::protocol::DataBreakpoint;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
-/// Breakpoints' numbers in the protocol: GDB's own as they are, those of watches above this.
+/// Breakpoint numbers in the protocol: GDB's numbers are unchanged, and those of watches are above this.
 const FIRST: i64 = 1_000_000;
-/// Those that wait for their memory.
+/// Numbers of watches that wait for their memory are above this.
 pub const WAITING: i64 = 2_000_000;
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub struct Data {
     pub by_number: HashMap<i64, DataBreakpoint>,
     pub waited: i64,
     pub progress: u64,
-    /// There may be watches that the client does not know of (`ulpf watch` in the console).
+    /// There may be watches that the client does not know (`ulpf watch` in the console).
     pub others: bool,
 }
 
@@ -39,7 +39,7 @@ impl Placed {
 }
 
 impl Data {
-    /// Is there one whose memory may come with the program's libraries?
+    /// Whether a watch waits for its memory, which may come with the program's libraries.
     pub fn waits(&self) -> bool {
         self.set.values().any(|s| s.number.is_none())
     }
@@ -49,7 +49,7 @@ impl Data {
     }
 }
 
-/// The breakpoint's number in the protocol of a watch that ulpf knows by `number`.
+/// The protocol's number of the watch `number`.
 pub fn id_of(number: i64) -> i64 {
     FIRST + number
 }

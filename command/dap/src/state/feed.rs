@@ -1,4 +1,4 @@
-//! Counters and rings of the program's area, and which of its watches log.
+//! Counters and rings of the program's shared area, and the set of watches that log.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -7,9 +7,9 @@ use ulpf_area::{SharedArea, sessions};
 use ulpf_lib::ring::{Hit, Reader, Rings, Start};
 
 const PERIOD: Duration = Duration::from_millis(100);
-/// Records that one look reads; the others are read the next time.
+/// Limit of records for one reading; the others are read the next time.
 const RECORDS: usize = 50_000;
-/// Of each ring at least so many.
+/// Minimum of records read from each ring.
 const LEAST: usize = 16;
 
 #[derive(Default)]
@@ -20,19 +20,19 @@ pub struct Feed {
     pub logging: HashSet<u32>,
     pub silent: HashSet<u32>,
     pub active: bool,
-    /// Whose number the area of a program on another machine goes by; the plugin knows.
+    /// The process number for the shared area of a program on another machine, as known by the plugin.
     pub stands_for: Option<i32>,
 }
 
 impl Feed {
-    /// Another program, another area.
+    /// Forgets the area, because there is another program.
     pub fn forget(&mut self) {
         let active = self.active;
         *self = Feed::default();
         self.active = active;
     }
 
-    /// When it is time to look again. Safe to cancel.
+    /// Waits until the next reading. Cancel-safe.
     pub async fn due(&self) {
         if !self.active || self.area.is_none() {
             return std::future::pending().await;
@@ -43,15 +43,15 @@ impl Feed {
     pub fn area(&mut self, pid: Option<i32>) -> Option<&SharedArea> {
         let pid = self.stands_for.or(pid)?;
         if self.area.as_ref().is_none_or(|(of, _)| *of != pid) {
-            // After exec there is another one; the watches' names are gone with the old program anyway.
+            // An exec creates a new area. The watches' names are gone with the old program anyway.
             self.area = sessions::area_of(pid).map(|area| (pid, area));
             self.reader = None;
         }
         self.area.as_ref().map(|(_, area)| area)
     }
 
-    /// The hits of watches that log, since the last time, in the order of their times; how many were left
-    /// out; and is there one of a watch that nobody knows?
+    /// New hits of watches that log, sorted by time; the number of lost hits; and whether there are hits of unknown
+    /// watches.
     pub fn news(&mut self) -> (Vec<Hit>, u64, bool) {
         let Some((_, area)) = &self.area else {
             return (Vec::new(), 0, false);
@@ -63,7 +63,7 @@ impl Feed {
         let mut left = RECORDS;
         for ring in 0..area.rings() {
             let mut read = 0;
-            // Every ring gets a few, however busy those before it are.
+            // Every ring gets a few records, however busy the earlier ones are.
             reader.read(area, ring, left.max(LEAST), |hit| {
                 read += 1;
                 lost += hit.lost;

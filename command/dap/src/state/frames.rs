@@ -1,12 +1,12 @@
-//! Numbers of frames and of places to go to.
+//! Numbers of frames and of goto targets.
 #![forbid(unsafe_code)]
 
-/// Numbers that a client gets for frames; they are good until the program runs again.
+/// Numbers of frames for the client, valid until the program runs again.
 #[derive(Default)]
 pub struct Frames {
     /// (thread, level)
     list: Vec<(i64, i64)>,
-    /// The number of the first in the list.
+    /// The number of the first frame in the list.
     first: i64,
     targets: Vec<u64>,
 }

@@ -1,5 +1,5 @@
-//! What a session keeps between requests: tables without I/O, each with its own numbers. The requests themselves
-//! are beside them, as methods of `Session`.
+//! State that a session keeps between requests: tables without I/O, each with its own numbers. The methods of `Session`
+//! beside it serve the requests.
 #![forbid(unsafe_code)]
 
 pub mod breakpoints;

@@ -1,21 +1,21 @@
-//! Sources: files of this machine, and what stands in for those that are missing.
+//! Sources: files of this machine, and substitutes for missing ones.
 #![forbid(unsafe_code)]
 
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Source files that are not on this machine: a number for each, and an address in its code.
+/// Source files that are not on this machine: each has a number, and an address in its code.
 #[derive(Default)]
 pub struct Sources {
     missing: Vec<(String, Option<u64>)>,
 }
 
-/// What a path's last part is.
+/// The last part of a path.
 pub fn name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// A file of this machine, as the protocol's Source.
+/// A file of this machine as a Source of the protocol.
 pub fn source(path: &str) -> Value {
     json!({"name": name(path), "path": path})
 }

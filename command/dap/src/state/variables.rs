@@ -1,9 +1,9 @@
-//! What the numbers stand for that a client gets for variables; they are good until the program runs again.
+//! Numbers of variables for the client, valid until the program runs again.
 #![forbid(unsafe_code)]
 
 use super::sources::Sources;
 
-/// What a `variablesReference` stands for.
+/// The object of a `variablesReference`.
 #[derive(Clone)]
 pub enum Container {
     Scope((i64, i64), Kind),
@@ -22,16 +22,16 @@ pub enum Kind {
 pub struct Variables {
     list: Vec<Container>,
     first: i64,
-    /// Roots that have been made since the program has stopped.
+    /// Root objects created since the program stopped.
     pub roots: Vec<String>,
-    /// To be deleted at the next occasion.
+    /// Objects to delete at the next opportunity.
     pub old: Vec<String>,
     pub made: u64,
     pub sources: Sources,
 }
 
 impl Variables {
-    /// Every reference ends here.
+    /// Invalidates all references.
     pub fn forget(&mut self) {
         self.first += self.list.len() as i64;
         self.list.clear();

@@ -1,4 +1,4 @@
-//! Who serves a program that is not this machine's, and what there is of it once it runs.
+//! Back ends for programs of another machine, and a back end that has been started.
 #![forbid(unsafe_code)]
 
 use super::link::{Link, Place};
@@ -7,19 +7,19 @@ use tokio::process::Child;
 use ulpf_inject::settings::Settings;
 use ulpf_listen::socket_dir::SocketDir;
 
-/// Who serves the program.
+/// The back end of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackEnd {
     /// `ulpf-sim`, a process of its own.
     Sim,
     /// gem5, behind its remote port: `--gem5`, or `gem5.opt` in PATH.
     Gem5(Option<PathBuf>),
-    /// One that is there already, and listens.
+    /// A running back end that listens here.
     At(Place),
 }
 
 impl BackEnd {
-    /// `None`: it is none that is reached over the bridge.
+    /// Returns `None` if the name is not a back end of the bridge.
     pub fn parse(name: &str) -> Option<BackEnd> {
         match name {
             "sim" => Some(BackEnd::Sim),
@@ -28,7 +28,7 @@ impl BackEnd {
         }
     }
 
-    /// By the words of the user: who serves a program, and how our own stub is to work if nobody else does.
+    /// From the command line's options: the back end, and the settings of our own stub if there is no back end.
     pub fn choose(
         placement: Option<&str>,
         backend: Option<&str>,
@@ -40,11 +40,11 @@ impl BackEnd {
     }
 }
 
-/// A back end, its process if that is ours, and where they meet.
+/// A running back end: the link, and its process if the server has started it.
 pub struct Started {
     pub link: Link,
     pub child: Option<Child>,
-    /// It ends with the debugger's session.
+    /// The back end ends with the debugger's session.
     pub ours: bool,
     pub(super) _dir: Option<SocketDir>,
 }

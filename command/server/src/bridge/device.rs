@@ -1,6 +1,6 @@
-//! A character device as a way to the front end: a port of virtio-serial (/dev/virtio-ports/…, /dev/hvc1) or
-//! a serial line. There are no connections on it: a port of virtio-serial says whether somebody is at its
-//! other end, a serial line says nothing.
+//! A character device as a channel to the front end: a port of virtio-serial (/dev/virtio-ports/…, /dev/hvc1) or a
+//! serial line. A device has no connections. A virtio-serial port reports whether its other end is open; a serial line
+//! does not.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ulpf_host::sys;
 
-/// How often we look whether somebody has come.
+/// Polling interval while the other end is closed.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A character device, as a connection.
@@ -23,12 +23,12 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Device(Arc<AsyncFd<File>>);
 
 impl Device {
-    /// Is that what has this name?
+    /// Whether this path is a character device.
     pub fn is_one(path: &Path) -> bool {
         std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device())
     }
 
-    /// The error is for the user.
+    /// Opens the device. The error is text for the user.
     pub fn open(path: &Path) -> Result<Device, String> {
         let told = |e: io::Error| format!("{} cannot be used: {e}", path.display());
         let file = std::fs::OpenOptions::new()
@@ -42,7 +42,7 @@ impl Device {
         Ok(Device(Arc::new(device)))
     }
 
-    /// Until somebody is there. Safe to cancel.
+    /// Waits until the other end is open. Cancel-safe.
     pub async fn accept(&self) -> (Device, Device) {
         while sys::is_hung_up(self.0.get_ref()) {
             tokio::time::sleep(LOOK).await;

@@ -7,8 +7,8 @@ use crate::fuzzing::{framed, talk};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use ulpf_bridge::fake::Fake;
 
-/// A debugger's packets to a front end whose back end answers with these lines, in order, each with the
-/// number that is asked for; behind them it answers what fits.
+/// Sends a debugger's packets to a front end. Its back end answers with these lines in order, each with the number of
+/// the request. When they are used up, it gives fitting answers.
 pub fn debugger_and_back_end(packets: &[&[u8]], answers: &[&[u8]]) {
     let bytes = framed(packets.iter().copied());
     talk(&bytes, async |mut client| {
@@ -43,7 +43,7 @@ async fn back_end(mut stream: tokio::io::DuplexStream, answers: Vec<Vec<u8>>) {
         while let Some(end) = held.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = held.drain(..=end).collect();
             let id = ulpf_bridge::Ask::parse(&String::from_utf8_lossy(&line)).map(|a| a.id);
-            // What it would say is dropped where the script has something.
+            // The script's answer replaces the fitting one.
             let fitting = fake.feed(&line);
             let says = match answers.next() {
                 Some(answer) if !answer.is_empty() => with_number(&answer, id.unwrap_or(0)),
@@ -56,7 +56,7 @@ async fn back_end(mut stream: tokio::io::DuplexStream, answers: Vec<Vec<u8>>) {
     }
 }
 
-/// `{"reply":…}` becomes `{"id":7,"reply":…}`; events and nonsense stay as they are.
+/// `{"reply":…}` becomes `{"id":7,"reply":…}`; events and malformed lines are unchanged.
 fn with_number(line: &[u8], id: u64) -> Vec<u8> {
     let mut says = Vec::new();
     match line {

@@ -1,5 +1,4 @@
-//! gem5 as a back end: started with our configuration script, reached through its remote port, which the
-//! proxy translates.
+//! gem5 as a back end. It is started with our configuration script; the proxy translates its remote port.
 #![forbid(unsafe_code)]
 
 use super::backend::Started;
@@ -16,7 +15,7 @@ use ulpf_host::programs::{find, locate};
 use ulpf_listen::socket_dir::SocketDir;
 
 const SCRIPT: &str = include_str!("../../../../sim-bridge/gem5/run.py");
-/// gem5 reads its configuration and loads the program first.
+/// Time limit for gem5's start: it reads its configuration and loads the program first.
 const COMING: Duration = Duration::from_secs(60);
 
 const HOW: &str = "sim-bridge/gem5/README.md in ulpf's source tree says how a gem5 v24.0 is built with it; then name it: --gem5 PATH.";
@@ -53,7 +52,7 @@ async fn connect(socket: &Path, gem5: &mut Child) -> Result<UnixStream, String> 
     }
 }
 
-/// The error is for the user.
+/// Starts gem5. The error is text for the user.
 pub async fn start(
     gem5: Option<&Path>,
     program: Option<&(OsString, Vec<OsString>)>,

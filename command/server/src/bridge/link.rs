@@ -1,8 +1,7 @@
-//! The connection to a back end: requests with their time-outs, events, and coming back after a break.
+//! The connection to a back end: requests with time limits, events, and reconnection.
 //!
-//! One task owns it, and asks one thing at a time. An answer that comes after its time is dropped by its
-//! number; a line that means nothing ends the connection, because whoever says such things cannot be
-//! believed later either.
+//! One task owns the link and makes one request at a time. A late answer is recognised by its number and dropped. A
+//! malformed line ends the connection, because later lines of such a peer cannot be trusted either.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,21 +15,21 @@ use ulpf_bridge::{
     line,
 };
 
-/// For an answer. GDB itself gives up after six seconds or so.
+/// Time limit for an answer. GDB itself gives up after about six seconds.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// For a stop that was asked for.
+/// Time limit for a requested stop.
 pub const STOPPING: Duration = Duration::from_secs(10);
-/// For a back end that is to come, or to come back.
+/// Time limit for a back end to start or to come back.
 const COMING: Duration = Duration::from_secs(5);
-/// For the answer to `hello`, when something else has come first: the end of what was for somebody else.
+/// Time limit for the answer to `hello` after other lines, the remains of an earlier conversation.
 const BEHIND: Duration = Duration::from_secs(1);
 
-/// Where a back end listens.
+/// The address of a back end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     Unix(PathBuf),
     Tcp(String),
-    /// Nowhere: the connection is all there is.
+    /// None: the link cannot reconnect.
     Once,
 }
 
@@ -77,10 +76,10 @@ async fn connect(place: &Place) -> std::io::Result<(Reader, Writer)> {
     })
 }
 
-/// Why there is no answer.
+/// Why a request has failed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// There is one: no.
+    /// The back end has refused it.
     Refused(Refusal),
     Late(String),
     Lost(String),
@@ -95,7 +94,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What happens by itself.
+/// An event that is not an answer.
 #[derive(Debug, PartialEq)]
 pub enum Event {
     Stopped(Stop),
@@ -103,10 +102,10 @@ pub enum Event {
     Lost(String),
 }
 
-/// Why nothing more can be read.
+/// Why the connection has ended.
 enum Broken {
     Gone(String),
-    /// It has said what is no message.
+    /// The peer has sent a malformed line.
     Nonsense(String),
 }
 
@@ -130,7 +129,7 @@ pub struct Link {
     /// `hello` has been answered on this connection.
     greeted: bool,
     has_hung_up: bool,
-    /// There will be nothing more.
+    /// The link is lost for good; the reason.
     pub lost: Option<String>,
     pub backend: String,
     pub name: String,
@@ -139,8 +138,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects, waiting for a back end that has just been started, and says hello. `alive` says, when
-    /// the back end will never come, why.
+    /// Connects and says hello. Retries while a back end that was just started comes up. `alive` returns the reason if
+    /// the back end will never come.
     pub async fn open(
         place: Place,
         mut alive: impl FnMut() -> Result<(), String>,
@@ -151,7 +150,7 @@ impl Link {
                 Ok((reader, writer)) => {
                     match Link::said_hello(reader, writer, place.clone()).await {
                         Ok(link) => return Ok(link),
-                        // Whoever forwards a port accepts connections before anybody listens behind it.
+                        // A port forwarder accepts connections before the back end listens behind it.
                         Err(Broken::Gone(why)) => why,
                         Err(why) => return Err(why.to_string()),
                     }
@@ -168,7 +167,7 @@ impl Link {
         }
     }
 
-    /// Over a stream that is there already.
+    /// Says hello over an existing stream.
     pub async fn over(reader: Reader, writer: Writer, place: Place) -> Result<Link, String> {
         let link = Link::said_hello(reader, writer, place).await;
         link.map_err(|e| e.to_string())
@@ -242,14 +241,14 @@ impl Link {
             ));
         }
         self.greeted = true;
-        // What happened before is learned by `status`.
+        // Earlier events are covered by `status`.
         self.events.clear();
         (self.backend, self.name, self.session) = (backend, name, theirs);
         (self.program, self.capabilities) = (program, capabilities);
         Ok(())
     }
 
-    /// One request and its answer. What only asks is asked again if the connection breaks and comes back.
+    /// One request and its answer. A request that only reads is repeated if the connection breaks and comes back.
     pub async fn request(&mut self, request: Request) -> Result<Reply, Failure> {
         self.request_within(request, PATIENCE).await
     }
@@ -301,7 +300,7 @@ impl Link {
         };
         let mut bytes = line(&Ask { id, request });
         if !self.greeted {
-            // Ends what a front end before us may have left half said.
+            // Ends a partial line that an earlier front end may have left.
             bytes.insert(0, b'\n');
         }
         match timeout_at(end, self.writer.write_all(&bytes)).await {
@@ -316,7 +315,7 @@ impl Link {
         loop {
             match self.answer.take() {
                 Some((of, answer)) if of == id => return answer.map_err(Failure::Refused),
-                // Too late for whoever asked.
+                // The late answer to an earlier request.
                 _ => {}
             }
             match timeout_at(end, self.read()).await {
@@ -334,7 +333,7 @@ impl Link {
         }
     }
 
-    /// Reads until one line has been understood. Safe to cancel.
+    /// Reads until one line has been understood. Cancel-safe.
     async fn read(&mut self) -> Result<(), Broken> {
         loop {
             match self.lines.take() {
@@ -367,7 +366,7 @@ impl Link {
         }
     }
 
-    /// The next thing that happens by itself. Safe to cancel, except while the connection comes back.
+    /// The next event. Cancel-safe, except while it reconnects.
     pub async fn event(&mut self) -> Event {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -376,13 +375,13 @@ impl Link {
             if let Some(why) = &self.lost {
                 return Event::Lost(why.clone());
             }
-            // Answers that nobody waits for any more are overwritten.
+            // Late answers are overwritten.
             if let Err(why) = self.read().await {
                 self.has_hung_up = matches!(why, Broken::Gone(_));
                 if let Err(why) = self.come_back(&why.to_string()).await {
                     return Event::Lost(why);
                 }
-                // What it has said while nobody listened.
+                // The state may have changed while the link was down.
                 match self.ask(Request::Status, PATIENCE).await {
                     Ok(Reply::Status(State::Stopped { stop })) => return Event::Stopped(stop),
                     Ok(_) => {}
@@ -394,7 +393,7 @@ impl Link {
         }
     }
 
-    /// The connection is broken; if the back end listens, there may be another one to the same session.
+    /// Tries to reconnect to the same session after the connection broke.
     async fn come_back(&mut self, why: &str) -> Result<(), String> {
         let told = format!("The connection to the back end is lost: {why}.");
         self.lost = Some(told.clone());

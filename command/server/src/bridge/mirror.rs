@@ -1,7 +1,7 @@
-//! What watches on another machine count and log, in an area as our own stub shares it (`ulpf_lib::ring`): so
-//! `ulpf top`, `last`, `export`, the debug adapter and the plugin's log read it as ever.
+//! Counters and hits of watches on another machine, in a shared area as our own stub has it (`ulpf_lib::ring`). `ulpf
+//! top`, `last`, `export`, the debug adapter and the plugin's log read it unchanged.
 //!
-//! Written by the front end's task alone. Times are those at which it has heard of a hit.
+//! Only the front end's task writes it. The time of a hit is when the front end received it.
 #![forbid(unsafe_code)]
 
 use super::watch_table::Counts;
@@ -13,7 +13,7 @@ use ulpf_host::sys;
 use ulpf_lib::WatchKind;
 use ulpf_lib::ring::{self, Entry, MAX_VALUE, hit_flags, listed};
 
-/// Threads with a ring of their own; others share the last one.
+/// Number of rings; each of the first threads has its own, and further threads share the last one.
 const RINGS: u32 = 64;
 
 pub struct Mirror {
@@ -21,7 +21,7 @@ pub struct Mirror {
     rings: HashMap<u64, u32>,
 }
 
-/// A watch, for the table.
+/// A watch's entry in the table.
 pub struct Line {
     pub number: u32,
     pub addr: u64,
@@ -36,8 +36,8 @@ pub struct Line {
 }
 
 impl Mirror {
-    /// `pid` stands for the program, whose file is this, `bias` further than that says. The error is for the
-    /// user.
+    /// Creates the area. `pid` represents the program, `program` is its file, and `bias` is the load bias. The error is
+    /// text for the user.
     pub fn new(pid: i32, bias: u64, program: &str) -> Result<Mirror, String> {
         let area = SharedArea::elsewhere(pid, bias, program)
             .map_err(|e| format!("There is no memory to keep hits in: {e}."))?;
@@ -77,7 +77,7 @@ impl Mirror {
         h.syscalls.store(t.syscalls, Relaxed);
     }
 
-    /// The hit as it stands in its thread's ring, if it is to be logged.
+    /// The hit's record. If `log` is set, the record is also written to its thread's ring.
     pub fn hit(&mut self, number: u32, hit: &Hit, log: bool) -> ring::Hit {
         let next = (self.rings.len() as u32).min(RINGS - 1);
         let ring = *self.rings.entry(hit.thread).or_insert(next);
@@ -134,7 +134,7 @@ impl Mirror {
     }
 }
 
-/// Who looks at it learns that the program is gone.
+/// Readers recognise by the pid 0 that the program is gone.
 impl Drop for Mirror {
     fn drop(&mut self) {
         self.area.header().pid.store(0, Release);

@@ -1,11 +1,11 @@
-//! `ulpf server` for programs that other machines have: a debugger on one side, on the other a back end
-//! that speaks the bridge (docs/bridge.md).
+//! `ulpf server` for programs of other machines: a debugger on one side, and on the other a back end that speaks the
+//! bridge protocol (docs/bridge.md).
 //!
 //! ```text
 //!   debugger ⇄ Client (framing, acks) ⇄ Front (packets) ⇄ Link (requests, events) ⇄ back end
 //! ```
-//! As in the server for programs of this machine, one task does everything, and a packet is served to
-//! its end before the next one is looked at.
+//! One task does everything, as in the server for programs of this machine. It serves a packet completely before it
+//! reads the next.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -33,7 +33,7 @@ use ulpf_host::signals::Incoming;
 use ulpf_listen::Listener;
 use ulpf_say::message;
 
-/// A server that has its address but has not begun.
+/// A server that is bound to its address but does not serve yet.
 pub struct Bound {
     listener: Listener,
     front: Front,
@@ -42,7 +42,7 @@ pub struct Bound {
     terminal: Terminal,
 }
 
-/// `ulpf server --backend …`: serves until it is over; the exit status.
+/// `ulpf server --backend …`: serves until the end, and returns the exit status.
 pub async fn serve(options: Options, backend: BackEnd) -> i32 {
     let mut bound = match Bound::new(options, backend, Terminal::Program).await {
         Ok(bound) => bound,
@@ -91,7 +91,7 @@ impl Bound {
         })
     }
 
-    /// Serves until it is over.
+    /// Serves until the end.
     pub async fn serve(mut self) {
         self.run().await;
         self.front.end().await;
@@ -104,7 +104,7 @@ impl Bound {
     }
 
     async fn run(&mut self) -> Outcome {
-        // Without a program, a back end of our own comes with `run`.
+        // Without a program, `run` starts our own back end later.
         if self.front.can_start()
             && let Err(why) = self.front.start().await
         {

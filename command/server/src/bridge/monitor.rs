@@ -1,4 +1,4 @@
-//! `monitor ulpf …` over the bridge: what a back end has of its own. The commands for watches are in `front/commands.rs`.
+//! `monitor ulpf …` over the bridge: commands of the back end itself. Commands for watches are in `front/commands.rs`.
 #![forbid(unsafe_code)]
 
 use super::link::{Failure, Link};
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use ulpf_bridge::{Feature, Hit, Reply, Request};
 
-/// A command of the user's may take its time.
+/// Time limit for a command of the user, which may take long.
 const LONG: Duration = Duration::from_secs(60);
 
 pub const HELP: &str = "\
@@ -40,7 +40,7 @@ fn number(word: &str) -> Result<u64, String> {
 
 pub async fn answer(link: &mut Link, command: &str) -> String {
     let c = &link.capabilities;
-    // A stub behind a proxy speaks for itself.
+    // A stub behind a proxy answers itself.
     if c.has(Feature::Monitor) && !c.has(Feature::Statistics) && command != "ulpf backend" {
         return forward(link, command).await;
     }
@@ -108,7 +108,7 @@ async fn statistics(link: &mut Link, json: bool) -> Result<String, String> {
 
 async fn last_hits(link: &mut Link, most: u64) -> Result<(Vec<Hit>, u64), Failure> {
     let ask = |since| Request::Hits { since, most };
-    // How many there have been; then the last of them.
+    // Ask for the number of hits first, then for the last of them.
     let Reply::Hits { last, .. } = link
         .request(Request::Hits {
             since: u64::MAX,

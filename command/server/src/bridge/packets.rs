@@ -1,14 +1,14 @@
-//! The remote protocol's side of the bridge's messages: numbers, registers, stop replies. No I/O.
+//! Encoding of the bridge's messages in the remote protocol: numbers, registers, stop replies. No I/O.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
 use ulpf_bridge::{Kind, Reason, Stop, WatchSpec};
 use ulpf_host::signals;
 
-/// Bytes of the `g` packet that goes with [`description`].
+/// Size in bytes of the `g` packet for [`description`].
 pub const REGISTERS: usize = 560;
 
-/// First number, how many, bytes of each: as in the target description.
+/// First number, count, and bytes of each register, as in the target description.
 const NUMBERS: [(usize, usize, usize); 9] = [
     (0, 17, 8),
     (17, 7, 4),
@@ -21,7 +21,7 @@ const NUMBERS: [(usize, usize, usize); 9] = [
     (59, 1, 8),
 ];
 
-/// Where a register lies in the `g` packet.
+/// The bytes of a register in the `g` packet.
 pub fn register(number: usize) -> Option<std::ops::Range<usize>> {
     let mut at = 0;
     for (first, count, size) in NUMBERS {
@@ -34,8 +34,7 @@ pub fn register(number: usize) -> Option<std::ops::Range<usize>> {
     None
 }
 
-/// The target description that gdb and lldb get, whatever the back end's layout: what it lacks is
-/// unavailable.
+/// The target description for gdb and lldb. It does not depend on the back end; missing registers are unavailable.
 pub fn description() -> String {
     let mut x = String::from(
         "<?xml version=\"1.0\"?><!DOCTYPE target SYSTEM \"gdb-target.dtd\"><target version=\"1.0\">\
@@ -92,14 +91,14 @@ pub fn description() -> String {
     x
 }
 
-/// The registers as a `g` packet; what there is none of is unknown.
+/// The registers as a `g` packet; missing registers are unavailable.
 pub fn all_registers(bytes: &[u8]) -> String {
     let mut text = ulpf_rsp::to_hex(&bytes[..bytes.len().min(REGISTERS)]);
     text.extend(std::iter::repeat_n('x', 2 * REGISTERS - text.len()));
     text
 }
 
-/// `2,ADDR,LEN`: the part of `Z` and `z` packets that names a watch.
+/// `2,ADDR,LEN`: the watch of a `Z` or `z` packet.
 pub fn watch(key: &[u8]) -> Option<WatchSpec> {
     let mut fields = key.split(|&b| b == b',');
     let kind = match fields.next()? {
@@ -113,14 +112,14 @@ pub fn watch(key: &[u8]) -> Option<WatchSpec> {
     Some(WatchSpec::plain(addr, len, kind))
 }
 
-/// What `vCont`, `c`, `s`, `C`, `S` ask for.
+/// The action of `vCont`, `c`, `s`, `C` or `S`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Action {
     pub step: bool,
-    /// Linux's number.
+    /// The number in Linux's numbering.
     pub signal: u8,
     pub thread: Option<u64>,
-    /// The others rest meanwhile.
+    /// All other threads stay stopped meanwhile.
     pub alone: bool,
 }
 
@@ -149,13 +148,14 @@ pub fn action(packet: &[u8]) -> Option<Action> {
         })
     };
     match packet.strip_prefix(b"vCont;") {
-        // A step is of one thread; the others' action is to go on.
+        // A step is for one thread; the action of the others is to continue.
         Some(actions) => {
             let all: Option<Vec<Action>> = actions.split(|&b| b == b';').map(one).collect();
             let all = all?;
             let first = all.iter().find(|a| a.step || a.signal != 0).or(all.first());
             let mut first = first.cloned()?;
-            // An action without a thread, or for thread -1 (no number here), is for all that have none yet.
+            // An action without a thread, or for thread -1 (no number here), applies to all threads without an earlier
+            // action.
             first.alone = all.iter().all(|a| a.thread.is_some());
             Some(first)
         }
@@ -163,7 +163,7 @@ pub fn action(packet: &[u8]) -> Option<Action> {
     }
 }
 
-/// The stop reply. `pc`, `sp` and `bp` spare the debugger a question.
+/// The stop reply. It includes `pc`, `sp` and `bp`, so that the debugger need not ask for them.
 pub fn stop_reply(stop: &Stop, registers: Option<&[u8]>, soft: bool) -> String {
     let signal = match &stop.reason {
         Reason::Exited { status } => return format!("W{:02x}", status & 0xff),
@@ -197,7 +197,7 @@ pub fn stop_reply(stop: &Stop, registers: Option<&[u8]>, soft: bool) -> String {
     text
 }
 
-/// A part of a longer text, as `qXfer` gives it: `OFFSET,LENGTH` in hex.
+/// A part of a longer text for `qXfer`: `OFFSET,LENGTH` in hex.
 pub fn part(of: &[u8], range: &[u8]) -> Vec<u8> {
     let mut numbers = range.split(|&b| b == b',').map(ulpf_rsp::hex_number);
     let (Some(Some(from)), Some(Some(len))) = (numbers.next(), numbers.next()) else {

@@ -1,5 +1,4 @@
-//! Back ends that we start ourselves: which program it is, how it is found, and what to do where it is
-//! not there.
+//! Starts back ends: finds the program, and explains what to do if it is missing.
 #![forbid(unsafe_code)]
 
 use super::backend::{BackEnd, Started};
@@ -20,7 +19,7 @@ fn simulator() -> Result<PathBuf, String> {
     ulpf_host::programs::simulator().ok_or_else(|| "The backend \"sim\" needs ulpf-sim, the simulated hardware, which is not here: neither beside `ulpf` nor in PATH. It is a program of its own (GPL-2.0-or-later, it links the Unicorn Engine): `make sim` in ulpf's source tree builds it.".into())
 }
 
-/// The error is for the user.
+/// Starts a back end. The error is text for the user.
 pub async fn start(
     backend: &BackEnd,
     program: Option<&(OsString, Vec<OsString>)>,
@@ -85,7 +84,7 @@ pub async fn start(
     }
 }
 
-/// Of a descriptor of ours that is written to.
+/// Opens a descriptor of ours again, for writing.
 fn copy(fd: i32) -> Result<File, String> {
     let file = File::options()
         .write(true)
@@ -93,7 +92,7 @@ fn copy(fd: i32) -> Result<File, String> {
     file.map_err(|e| format!("The program's output has no place: {e}."))
 }
 
-/// How far the program lies from where its file says: as the auxiliary vector and the file have its entry.
+/// The load bias of the program: its entry in the auxiliary vector minus its entry in the file.
 pub async fn bias(link: &mut Link) -> u64 {
     const AT_ENTRY: u64 = 9;
     if !link.capabilities.has(Feature::Auxv) {
@@ -108,7 +107,7 @@ pub async fn bias(link: &mut Link) -> u64 {
     });
     let words: Vec<u64> = words.collect();
     let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY);
-    // In an ELF file's head.
+    // The entry is in the ELF file header.
     let mut head = [0; 32];
     let read = files::ours(Path::new(&link.program)).and_then(|f| f.read_at(0, &mut head));
     match (entry, read) {
@@ -120,7 +119,7 @@ pub async fn bias(link: &mut Link) -> u64 {
     }
 }
 
-/// A program that runs when the front end comes is stopped first.
+/// Stops a program that already runs when the front end connects.
 pub async fn halt(link: &mut Link) -> Result<Stop, String> {
     link.request(Request::Interrupt)
         .await

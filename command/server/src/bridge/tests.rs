@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use ulpf_bridge::fake::Fake;
 use ulpf_bridge::{How, Reason, Reply, Request};
 
-/// A link to a fake; `delay` before each thing that it says.
+/// A link to a fake that waits for `delay` before each message.
 async fn link(fake: Fake, delay: Duration) -> Result<Link, String> {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {
@@ -83,7 +83,7 @@ async fn one_that_is_silent_or_late() {
         panic!()
     };
     assert!(why.contains("`threads`") && why.contains('5'), "{why}");
-    // The late answer is dropped, and the next one is the next one's.
+    // The late answer is dropped, and the next request gets its own answer.
     let late = "{\"id\":2,\"reply\":\"threads\",\"threads\":[7]}\n";
     let fake = Fake::default().says("threads", "").says("status", late);
     let mut l = link(fake, NO).await.unwrap();

@@ -1,7 +1,7 @@
-//! All watches of a program that another machine has, whoever set them: by the numbers that users and the
-//! plugin know. No I/O.
+//! All watches of a program on another machine, whichever client has set them, by the numbers that users and the plugin
+//! see. No I/O.
 //!
-//! Who sorts a watch's hits depends on what the back end can do:
+//! The back end's abilities decide which side evaluates a filter:
 //! ```text
 //!   it has filters   ▶ the filter travels with the watch; its counts come back (`list`)
 //!   it has not       ▶ every hit of a watch with a filter stops the machine; the front end looks whether it
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use ulpf_bridge::{Capabilities, Feature, Filter, Kind, WatchSpec};
 use ulpf_lib::ring;
 
-/// Where GDB watches a byte for the plugin's sake (`stub/task/src/control/out_of_band.rs` has the same place).
+/// GDB watches a byte here for the plugin (the same address as in `stub/task/src/control/out_of_band.rs`).
 pub const PLACE: u64 = 0x756c_7066_0000_0000;
 
 #[derive(Clone, Debug)]
@@ -21,20 +21,20 @@ pub struct Watch {
     pub addr: u64,
     pub len: u64,
     pub kind: Kind,
-    /// A hit that passes the filter stops; is written to the log.
+    /// `stop`: a hit that passes the filter stops the program. `log`: it is written to the log.
     pub stop: bool,
     pub log: bool,
     pub filter: Option<Filter>,
-    /// In the debugger's own table.
+    /// The watch is in the debugger's own table.
     pub debuggers: bool,
-    /// The back end's number; none: it is off.
+    /// The back end's number; `None` if the watch is off.
     pub there: Option<u64>,
-    /// Its hits that all but `skip` and `count` have let pass.
+    /// Hits that have passed all of the filter except `skip` and `count`.
     pub passed: u64,
-    /// The user knows that its condition cannot be evaluated.
+    /// The user has been informed that its condition cannot be evaluated.
     pub told: bool,
     pub counts: Counts,
-    /// Of them, what an earlier one there has counted, before it was off for a while.
+    /// The part of `counts` from before the watch was last set in the back end.
     pub before: Counts,
     /// TSC when it was set.
     pub since: u64,
@@ -82,7 +82,7 @@ impl Watch {
         }
     }
 
-    /// The debugger's own.
+    /// A watch of the debugger's own table.
     pub fn debuggers(spec: &WatchSpec) -> Watch {
         Watch {
             stop: true,
@@ -92,7 +92,7 @@ impl Watch {
         }
     }
 
-    /// What a back end with these abilities is told.
+    /// The watch as sent to a back end with these abilities.
     pub fn spec(&self, can: &Capabilities) -> WatchSpec {
         let filters = can.has(Feature::Filters);
         let sorted_here = self.filter.is_some() && !filters;
@@ -110,17 +110,17 @@ impl Watch {
 pub struct WatchTable {
     pub watches: BTreeMap<u32, Watch>,
     by_there: HashMap<u64, u32>,
-    /// The debugger's own, by their bytes.
+    /// Watches of the debugger's own table, by range and kind.
     theirs: HashMap<(u64, u64, Kind), Vec<u32>>,
     last: u32,
-    /// The last hit that was heard of, and how many nobody could tell us of any more.
+    /// `seen`: number of the last hit that was read. `lost`: hits that were overwritten before they were read.
     pub seen: u64,
     pub lost: u64,
-    /// The debugger watches [`PLACE`]: it asks which watch has made a stop.
+    /// The debugger watches [`PLACE`]: it asks which watch has caused a stop.
     pub understood: bool,
-    /// The hit behind the last stop by a watch that is not the debugger's.
+    /// The hit of the last stop by a watch outside the debugger's table.
     pub stop: Option<ring::Hit>,
-    /// Of what was refused last, why.
+    /// The reason of the last refusal.
     pub why: Option<String>,
 }
 
@@ -138,7 +138,7 @@ impl WatchTable {
         self.last
     }
 
-    /// The number that the next one gets.
+    /// The number of the next watch.
     pub fn next(&self) -> u32 {
         self.last + 1
     }
@@ -158,7 +158,7 @@ impl WatchTable {
         Some(watch)
     }
 
-    /// The back end knows it by another number now, or not at all.
+    /// The back end now has this watch under another number, or not at all.
     pub fn is_now(&mut self, number: u32, there: Option<u64>) {
         if let Some(watch) = self.watches.get_mut(&number) {
             watch.before = watch.counts;
@@ -175,7 +175,8 @@ impl WatchTable {
         self.by_there.get(&there).copied()
     }
 
-    /// The debugger takes one of its own on exactly these bytes away: its number. The next one is another.
+    /// The debugger removes one of its own watches on exactly these bytes. Returns its number; equal watches have
+    /// others.
     pub fn taken(&mut self, spec: &WatchSpec) -> Option<u32> {
         self.theirs
             .get_mut(&(spec.addr, spec.len, spec.kind))?
@@ -201,7 +202,7 @@ mod tests {
             ..Watch::new(0x1000, 4, Kind::Write)
         };
         assert!(!logged.spec(&can(&[Feature::Log])).stop);
-        // Where every hit stops, the front end goes on.
+        // If every hit stops, the front end resumes.
         assert!(logged.spec(&can(&[])).stop);
         let filtered = Watch {
             filter: Some(Filter::default()),

@@ -115,7 +115,7 @@ impl Compiler<'_> {
         right: &Node,
         at: usize,
     ) -> Compiling<Kind> {
-        // A number is on the right.
+        // Swap the operands so that a number is on the right.
         if left.number().is_some() && right.number().is_none() {
             let mirrored = match operator {
                 Binary::Less => Binary::Greater,
@@ -174,7 +174,7 @@ impl Compiler<'_> {
         Ok(INT)
     }
 
-    /// `colour == GREEN`: the name of a value of the other side's enumeration.
+    /// `colour == GREEN`: the value of an enumerator of the other side's enumeration.
     fn enumerator(&self, node: &Node, other: &Node) -> Option<i128> {
         let What::Name(None, name) = &node.what else {
             return None;

@@ -1,4 +1,4 @@
-//! Which hits are those of a bit-field: it shares its bytes with others.
+//! Hits of a bit-field, which shares its bytes with other fields.
 
 use super::code::Code;
 use crate::types::Bits;
@@ -6,8 +6,8 @@ use ulpf_engine::agent::op;
 use ulpf_lib::WatchKind;
 use ulpf_lib::agent::variable;
 
-/// Holds for writes that change one of the bits, and for all reads where these are watched: nobody can tell which
-/// bits of a byte an instruction is after. The plugin's `bytecode.bits_changed` says the same.
+/// A condition for writes that change one of the bits, and for all reads if reads are watched: the bits that an
+/// instruction reads from a byte are unknown. It equals the plugin's `bytecode.bits_changed`.
 pub fn bits_changed(bits: Bits, kind: WatchKind) -> Vec<u8> {
     let mut code = Code::default();
     code.hit(variable::OLD);
@@ -28,7 +28,7 @@ pub fn bits_changed(bits: Bits, kind: WatchKind) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The bytes that gdb-plugin/ulpf/bytecode.py makes: tests/plugin/test_units.py has the same ones.
+    /// The bytes of gdb-plugin/ulpf/bytecode.py; tests/plugin/test_units.py tests the same ones.
     #[test]
     fn as_the_plugin_has_it() {
         let hex = |kind| -> String {

@@ -2,7 +2,7 @@
 
 use ulpf_engine::agent::op;
 
-/// Bytecode that grows. What it says of the evaluator's stack is said from the bottom: the last operand is on top.
+/// Bytecode under construction. Comments list the evaluator's stack from the bottom: the last operand is on top.
 #[derive(Default)]
 pub struct Code {
     bytes: Vec<u8>,
@@ -44,7 +44,7 @@ impl Code {
         self.emit(&variable.to_be_bytes());
     }
 
-    /// Emits a jump; where its target is to be written.
+    /// Emits a jump. Returns the position of its target, which `land` fills in.
     pub fn jump(&mut self, how: u8) -> usize {
         self.emit(&[how, 0, 0]);
         self.bytes.len() - 2
@@ -65,7 +65,7 @@ impl Code {
     pub fn convert(&mut self, left: (u8, bool), right: (u8, bool)) -> (u8, bool) {
         let size = left.0.max(right.0);
         let signed = [left, right].iter().all(|t| t.1 || t.0 < size);
-        // Only int to unsigned changes the 64 bits.
+        // Only a conversion from int to unsigned changes the 64 bits.
         if size == 4 && !signed {
             if right.1 {
                 self.extend(32, false);
@@ -77,7 +77,7 @@ impl Code {
         (size, signed)
     }
 
-    /// After arithmetic: what does not fit is cut off.
+    /// Truncates the result of an operation to its type.
     pub fn narrow(&mut self, (size, signed): (u8, bool)) {
         self.extend(size * 8, signed);
     }

@@ -1,7 +1,7 @@
-//! [`Node`]s to GDB agent bytecode.
+//! Compiles [`Node`]s to GDB agent bytecode.
 //!
-//! A value on the evaluator's stack has 64 bits; what has a smaller type is there extended as its type
-//! says. An object is its address, until its value is needed.
+//! A value on the evaluator's stack has 64 bits; a smaller value is extended according to its type. An object is
+//! represented by its address until its value is needed.
 
 use super::code::Code;
 use super::kind::{INT, Kind, LONG, ULONG, kind, promoted};
@@ -12,21 +12,21 @@ use std::cell::Cell;
 use std::rc::Rc;
 use ulpf_engine::agent::{op, variable};
 
-/// What names mean; the resolver, or a test.
+/// Resolution of names, by the resolver or by a test.
 pub trait Names {
     fn variable(&self, object: Option<&str>, name: &str) -> Result<Found, String>;
-    /// A structure by its name.
+    /// Finds a structure by its name.
     fn structure(&self, name: &str) -> Option<(Rc<Type>, Option<Rc<Module>>)>;
 }
 
 pub struct Found {
-    /// Of a thread-local variable: from the thread pointer.
+    /// The address; for a thread-local variable, the offset from the thread pointer.
     pub addr: u64,
     pub thread_local: bool,
     pub ty: Kind,
 }
 
-/// The watched value: what `$new` and `$old` are.
+/// The watched value, which `$new` and `$old` refer to.
 #[derive(Clone)]
 pub struct Value {
     pub ty: Kind,
@@ -37,10 +37,10 @@ pub struct Compiled {
     pub code: Vec<u8>,
 }
 
-/// Jumps have 16 bits, and the monitor command has to fit into a packet.
+/// Limit of the code in bytes: jumps have 16 bits, and the monitor command has to fit into a packet.
 const MOST_CODE: usize = 4096;
 
-/// Nodes that are looked at. Some are looked at twice, and what is in them, too.
+/// Limit of visited nodes. Some nodes are visited twice, and so are their operands.
 const MOST_LOOKS: u32 = 10_000;
 
 pub fn compile(node: &Node, value: &Value, names: &dyn Names) -> Result<Compiled, Wrong> {
@@ -60,10 +60,10 @@ pub fn compile(node: &Node, value: &Value, names: &dyn Names) -> Result<Compiled
     }
 }
 
-/// What the code so far has left on the stack.
+/// The operand that the code so far has left on the stack.
 pub(super) struct Operand {
     pub(super) ty: Kind,
-    /// Its address, not its value.
+    /// The stack holds its address instead of its value.
     place: bool,
     bits: Option<Bits>,
 }
@@ -72,14 +72,14 @@ pub(super) struct Compiler<'a> {
     pub(super) code: Code,
     pub(super) value: &'a Value,
     pub(super) names: &'a dyn Names,
-    /// How many more there may be.
+    /// Number of node visits left.
     pub(super) looks: &'a Cell<u32>,
 }
 
 pub(super) type Compiling<T> = Result<T, Wrong>;
 
 impl Compiler<'_> {
-    /// 1 or 0.
+    /// Leaves 1 or 0 on the stack.
     fn truth(&mut self, node: &Node) -> Compiling<()> {
         let of = self.value(node)?;
         if let Kind::Float(_) = of {
@@ -98,7 +98,7 @@ impl Compiler<'_> {
     fn load(&mut self, operand: Operand, at: usize) -> Compiling<Kind> {
         let Operand { ty, place, bits } = operand;
         if ty.is_array() && place {
-            // An array is its address.
+            // An array decays to its address.
             return Ok(Kind::Pointer(Box::new(ty.target().unwrap_or(Kind::Void))));
         }
         let ty = ty.plain();
@@ -165,7 +165,7 @@ impl Compiler<'_> {
             self.code.emit(&[op::RSH_UNSIGNED]);
         }
         self.code.extend(bits.len as u8, signed);
-        // One that fits into int becomes int, as in C.
+        // As in C, a bit-field that fits into int becomes int.
         Ok(match bits.len < 32 {
             true => INT,
             false => Kind::Int { size, signed },
@@ -251,7 +251,7 @@ impl Compiler<'_> {
                         return wrong(format!("this takes an integer, not a {}", ty.name()));
                     }
                     Unary::Invert => self.code.emit(&[op::BIT_NOT]),
-                    // 0 - n
+                    // Computed as 0 - n.
                     Unary::Negate => {
                         self.code.constant(0);
                         self.code.emit(&[op::SWAP, op::SUB]);
@@ -264,7 +264,7 @@ impl Compiler<'_> {
             }
             What::And(left, right) | What::Or(left, right) => {
                 self.truth(left)?;
-                // The left one stays if it decides.
+                // The left operand remains if it decides.
                 self.code.emit(&[op::DUP]);
                 if let What::And(..) = node.what {
                     self.code.emit(&[op::LOG_NOT]);
@@ -282,7 +282,7 @@ impl Compiler<'_> {
             What::Field(of, field) => {
                 let operand = self.operand(of)?;
                 let pointer = operand.ty.target().is_some() && !operand.ty.is_array();
-                // As in gdb: `p.x` for `p->x`.
+                // As in gdb, `p.x` also means `p->x`.
                 match pointer {
                     true => self.through(operand, field, of, node.at),
                     false => self.field(operand, field, node.at),
@@ -344,7 +344,7 @@ impl Compiler<'_> {
         Ok(ty)
     }
 
-    /// A C++ reference stands for what it refers to.
+    /// Replaces a C++ reference by its referent.
     fn dereferenced(&mut self, operand: Operand) -> Compiling<Operand> {
         if !operand.ty.is_reference() {
             return Ok(operand);

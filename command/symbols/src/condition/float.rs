@@ -1,19 +1,19 @@
-//! Floating-point comparisons with integer operations: the evaluator has no others.
+//! Floating-point comparisons by integer operations, because the evaluator has no others.
 //!
-//! The bits of two numbers of one sign are in the order of the numbers (IEEE 754). So each is made a
-//! signed integer, with the negative ones turned round and both zeros the same:
+//! The bit patterns of two numbers with the same sign have the order of the numbers (IEEE 754). So each number becomes
+//! a signed integer; negative ones are inverted, and both zeros become equal:
 //!
 //! ```text
 //! sign = bits >> 63 (all ones if negative);  key = (bits ^ (sign & MAX)) - sign
 //! ```
 //!
-//! NaN compares false with everything, also with itself, and unequal.
+//! NaN is unequal to everything, also to itself, and all other comparisons with it are false.
 
 use super::code::Code;
 use super::tree::{Binary, Wrong};
 use ulpf_engine::agent::op;
 
-/// Compares the value of `size` bytes that is on the stack with a number, which stands at `at`.
+/// Compares the value of `size` bytes on top of the stack with a number. `at` is the number's position in the text.
 pub fn compare_number(
     c: &mut Code,
     operator: Binary,
@@ -39,10 +39,10 @@ pub fn compare_number(
     Ok(())
 }
 
-/// Two values of `size` bytes are on the stack.
+/// Compares the two values of `size` bytes on top of the stack.
 pub fn compare_values(c: &mut Code, operator: Binary, size: u8) {
     if size == 4 {
-        // As the upper half of 64 bits they have sign and order where those of a double are.
+        // In the upper half of 64 bits, a float has its sign and order at the same place as a double.
         let up = [op::CONST8, 32, op::LSH, op::SWAP];
         c.emit(&up);
         c.emit(&up);
@@ -73,7 +73,7 @@ pub fn compare_values(c: &mut Code, operator: Binary, size: u8) {
     }
 }
 
-/// Is the number on top none?
+/// Whether the value on top of the stack is a NaN.
 fn nan(c: &mut Code, size: u8) {
     c.constant(i64::MAX as u64);
     c.emit(&[op::BIT_AND]);

@@ -10,13 +10,13 @@ pub enum Kind {
         size: u8,
         signed: bool,
     },
-    /// Of 4 or 8 bytes.
+    /// A size of 4 or 8 bytes.
     Float(u8),
     Pointer(Box<Kind>),
-    /// As the debug information describes it, and where its types are.
+    /// A type of the debug information, and the module of its types.
     Described(Rc<Type>, Option<Rc<Module>>),
     Void,
-    /// Without a type: only its address is known, and its size, if that is one of an integer.
+    /// Without a type. The address is known, and the size if it is that of an integer.
     Bytes(u64),
 }
 
@@ -34,7 +34,7 @@ pub const ULONG: Kind = Kind::Int {
 };
 
 impl Kind {
-    /// Resolved as far as code is made for it.
+    /// Resolves a described type to one that code can be generated for.
     pub fn plain(self) -> Kind {
         let Kind::Described(ty, _) = &self else {
             return self;
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// What a pointer points to, or an array consists of.
+    /// The referent of a pointer, or the element of an array.
     pub fn target(&self) -> Option<Kind> {
         match self {
             Kind::Pointer(to) => Some((**to).clone()),
@@ -132,7 +132,7 @@ pub fn promoted(ty: &Kind) -> (u8, bool) {
     }
 }
 
-/// The integer of that size and sign.
+/// The integer type of this size and sign.
 pub fn kind((size, signed): (u8, bool)) -> Kind {
     Kind::Int { size, signed }
 }

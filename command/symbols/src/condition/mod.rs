@@ -1,5 +1,5 @@
-//! Conditions of watches, as the user types them: C expressions over the hit, registers and the
-//! program's variables, evaluated on the program's threads.
+//! Conditions of watches as C expressions over the hit, registers and the program's variables. They are evaluated on
+//! the program's threads.
 //!
 //! ```text
 //! COND   := unary and binary operators of C, its precedence; not: assignment, ?:, calls, sizeof
@@ -17,7 +17,7 @@
 //! TYPE   := an integer type of C or Rust, float and double not; NAME '*'…
 //! ```
 //!
-//! Values are 64-bit integers with the types of C: what is smaller becomes int, and unsigned wins.
+//! Values are 64-bit integers with the types of C: smaller types are promoted to int, and unsigned wins.
 //! Floating-point values can be compared with each other and with numbers, nothing else.
 
 mod arithmetic;

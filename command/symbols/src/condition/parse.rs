@@ -1,14 +1,14 @@
-//! Text to [`Node`]s.
+//! Parses text into [`Node`]s.
 
 use super::tree::{Base, Binary, CastTo, Node, Unary, What, Wrong};
 use crate::brackets::angle_brackets;
 
-/// Nesting that nobody types, and operators.
+/// Limits of nesting and of operators, beyond any condition that is typed by hand.
 const MOST_NESTED: u32 = 50;
 const MOST_OPERATORS: u32 = 100;
 const MOST_STARS: u32 = 8;
 
-/// Also used for the words around a condition.
+/// A parser, also for the words around a condition.
 pub struct Parser<'a> {
     pub text: &'a str,
     pub at: usize,
@@ -18,7 +18,7 @@ pub struct Parser<'a> {
 
 type Parsed = Result<Node, Wrong>;
 
-/// Operators, and how strongly they bind. A longer one comes before the one that it begins with.
+/// Operators and their precedence. A longer operator comes before its own prefix.
 const OPERATORS: &[(&str, Option<Binary>, u8)] = &[
     ("||", None, 1),
     ("&&", None, 2),
@@ -72,7 +72,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// The next word, which stays.
+    /// The next word, without consuming it.
     pub fn peek_word(&mut self) -> &'a str {
         self.blanks();
         let rest = self.rest();
@@ -84,7 +84,7 @@ impl<'a> Parser<'a> {
         Err(Wrong::new(self.at, why))
     }
 
-    /// As much as is an expression.
+    /// Parses the longest expression.
     pub fn condition(&mut self) -> Parsed {
         self.binary(1)
     }
@@ -99,7 +99,7 @@ impl<'a> Parser<'a> {
         node
     }
 
-    /// Operators and steps make nodes that nest, too.
+    /// Counts operators and steps, whose nodes nest, too.
     fn count(&mut self) -> Result<(), Wrong> {
         self.operators += 1;
         match self.operators {
@@ -199,7 +199,7 @@ impl<'a> Parser<'a> {
             return self.wrong("a field name is missing");
         }
         self.at += word.len();
-        // Rust's tuple fields: `.0` is `__0` in the debug information.
+        // A tuple field `.0` of Rust is `__0` in the debug information.
         Ok(match word.bytes().all(|b| b.is_ascii_digit()) {
             true => format!("__{word}"),
             false => word.to_string(),
@@ -320,7 +320,7 @@ impl<'a> Parser<'a> {
         self.at += len;
         let unsigned = suffix.contains('u');
         let long = suffix.contains('l');
-        // Decimal numbers without `u` stay signed as long as they can.
+        // Decimal numbers without `u` stay signed if their value allows it.
         let may_be_unsigned = unsigned || hex || octal;
         let (bits, signed) = match value {
             v if !long && !unsigned && v <= i32::MAX as u64 => (32, true),
@@ -355,13 +355,13 @@ impl<'a> Parser<'a> {
                 return self.wrong("a name is missing");
             }
             self.at += word;
-            // `a<b` compares; only what goes on behind the bracket is a template.
+            // `a<b` is a comparison; `a<b>` is a template only if `::` follows.
             let rest = self.rest();
             if rest.starts_with('<') {
                 let end = angle_brackets(rest).filter(|end| rest[*end..].starts_with("::"));
                 self.at += end.unwrap_or(0);
             }
-            // Compilers' own names: `counter.0`
+            // Names made by compilers: `counter.0`
             let digits =
                 |t: &str| t.len() - t.trim_start_matches(|c: char| c.is_ascii_digit()).len();
             while let Some(n) = self.rest().strip_prefix('.').map(digits).filter(|n| *n > 0) {
@@ -383,7 +383,7 @@ impl<'a> Parser<'a> {
         rest.find(|c: char| !is(c)).unwrap_or(rest.len())
     }
 
-    /// `(unsigned char)`, `(struct node *)`: nothing is taken if it is something else.
+    /// `(unsigned char)`, `(struct node *)`. Consumes nothing if the text is not a cast.
     fn cast(&mut self) -> Option<CastTo> {
         let before = self.at;
         let to = self.parenthesised_type();

@@ -1,4 +1,5 @@
-//! Against the C compiler: what a fixture says of its own expressions, our bytecode finds in its memory.
+//! Tests against the C compiler: a fixture prints values of its own expressions, and our bytecode must compute the same
+//! from its memory.
 
 use crate::tests::Fixture;
 use crate::{Memory, Spec};

@@ -1,6 +1,6 @@
-//! A condition, taken apart.
+//! The syntax tree of a condition.
 
-/// A node and where it begins: bytes from the start of the watch's text.
+/// A node and its position: bytes from the start of the watch's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub at: usize,
@@ -8,7 +8,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A number as a floating-point one, if that is what the node is.
+    /// The node's value as a floating-point number, if it is a number.
     pub fn number(&self) -> Option<f64> {
         match &self.what {
             What::Float(bits) => Some(f64::from_bits(*bits)),
@@ -26,15 +26,15 @@ pub enum What {
         bits: u8,
         signed: bool,
     },
-    /// `f64::to_bits`
+    /// The bits of the number, by `f64::to_bits`.
     Float(u64),
-    /// Object, name.
+    /// An object (if any) and a name.
     Name(Option<String>, String),
-    /// After `$`.
+    /// A word after `$`.
     Word(String),
     Unary(Unary, Box<Node>),
     Binary(Binary, Box<Node>, Box<Node>),
-    /// `&&` and `||`, which stop at the first that decides.
+    /// `&&` and `||`, which skip the second operand if the first decides.
     And(Box<Node>, Box<Node>),
     Or(Box<Node>, Box<Node>),
     Field(Box<Node>, String),
@@ -88,11 +88,11 @@ pub enum Base {
     },
     Bool,
     Void,
-    /// A structure, by name.
+    /// A structure type, by name.
     Named(String),
 }
 
-/// What is wrong, and where (see [`Node::at`]).
+/// An error and its position (see [`Node::at`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     pub at: usize,
@@ -107,7 +107,7 @@ impl Wrong {
         }
     }
 
-    /// For a user who looks at `text`.
+    /// The error as a message about `text` for the user.
     pub fn in_text(&self, text: &str) -> String {
         let before = text.get(..self.at).unwrap_or(text);
         let column = before.chars().count() + 1;

@@ -1,11 +1,11 @@
-//! Units that are walked for a name, and all units: both must know the same.
+//! Compares walking units for a name with walking all units: both must find the same.
 
 use super::*;
 use crate::object::ObjectFile;
 use crate::tests::{folder, has, sh, source};
 use std::collections::BTreeSet;
 
-/// Two units with C's and C++'s kinds of variables, and names that end others.
+/// Two units with the kinds of variables of C and C++, and with names that end other names.
 const ONE: &str = r#"
 struct declared;
 struct known { int x; };
@@ -39,7 +39,7 @@ inline int shared() { static int calls; return ++calls; }
 int main() { return space::here + outer::near + shared(); }
 "#;
 
-/// What is known of a variable.
+/// The known facts of a variable as text.
 fn told(index: &Index, v: &Variable) -> String {
     let files = index.source_files(v);
     format!(
@@ -55,7 +55,7 @@ fn all(found: &[&Variable], index: &Index) -> BTreeSet<String> {
     found.iter().map(|v| told(index, v)).collect()
 }
 
-/// Builds `sources` and compares; how many variables there are.
+/// Builds `sources` and compares. Returns the number of variables.
 fn compare(sources: [&str; 2], compile: &str) -> usize {
     let folder = folder();
     for (name, text) in ["one.c", "two.c"].iter().zip(sources) {
@@ -74,7 +74,7 @@ fn compare(sources: [&str; 2], compile: &str) -> usize {
         .step_by(some.len() / 64 + 1)
         .chain(&[&"nothing"])
     {
-        // Each is the first one that is asked for.
+        // A new object, so that each name is the first one requested.
         let object = ObjectFile::open(&path).unwrap();
         let index = object.index().unwrap();
         assert_eq!(
@@ -106,7 +106,7 @@ fn compare(sources: [&str; 2], compile: &str) -> usize {
         let expected = all(&whole.find(path_of_one), whole);
         assert_eq!(found, expected, "{path_of_one}: {compile}");
     }
-    // Paths, one after the other, until all units are walked.
+    // Search paths one after the other, until all units have been walked.
     let object = ObjectFile::open(&path).unwrap();
     let index = object.index().unwrap();
     for variable in whole.variables() {

@@ -1,77 +1,77 @@
-//! What is known of units.
+//! Results of walking units.
 
 use crate::dwarf::Die;
 use crate::place::Place;
 use gimli::{DebugStrOffset, UnitOffset};
 use std::cell::RefCell;
 
-/// Which file has a unit, in the order of `Index::units`.
+/// The file of a unit, in the order of `Index::units`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum File {
     Own,
     Supplementary,
-    /// By its number in `Index::split`.
+    /// A split file, by its number in `Index::split`.
     Split(u32),
 }
 
-/// What there is in a unit.
+/// The contents of a unit.
 #[derive(Default)]
 pub struct Finds {
-    /// Around variables; one comes before those within it.
+    /// Scopes of variables; an outer scope precedes its inner ones.
     pub scopes: Vec<Scope>,
     pub variables: Vec<Variable>,
     pub locals: RefCell<Vec<(&'static str, LocalOf)>>,
-    /// Structures that are more than declared.
+    /// Structures with a definition.
     pub complete: RefCell<Vec<(&'static str, Die)>>,
-    /// Variables whose name is at an entry of another unit.
+    /// Variables whose name is in an entry of another unit.
     pub elsewhere: RefCell<Vec<(Variable, Die)>>,
-    /// Entries that others refer to for a name, in order; empty, if no other unit does.
+    /// Entries that supply names to other units, in order; empty if no other unit refers to any.
     pub declared: Vec<(UnitOffset, Declared)>,
 }
 
-/// What all units have of one name.
+/// The entries of one name in all units.
 #[derive(Default)]
 pub struct Searched {
     /// The name, or a path that ends with it.
     pub path: String,
     pub name: String,
-    /// Around the variables, of all units together.
+    /// Scopes of the variables, of all units together.
     pub scopes: Vec<Scope>,
     pub variables: Vec<Variable>,
     pub locals: Vec<(&'static str, LocalOf)>,
     pub complete: Vec<(&'static str, Die)>,
 }
 
-/// A name, as an entry has it: most of them nobody wants to know, and they are all over a large table.
+/// The name of an entry. Most names are never read, and they are scattered over a large table.
 #[derive(Clone, Copy, Debug)]
 pub enum Text {
     Known(&'static str),
-    /// In the table of the unit's file.
+    /// Offset in the string table of the unit's file.
     At(DebugStrOffset),
 }
 
-/// A namespace, class or function. Paths are put together when they are asked for: those of nested scopes repeat
-/// one another, and would take room for the square of their number.
+/// A namespace, class or function. Paths are composed on demand: paths of nested scopes repeat each other, and all
+/// together would need space quadratic in their number.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
     pub outer: Outer,
-    /// Empty: it adds nothing to a path.
+    /// Empty if the scope adds nothing to a path.
     pub name: Text,
-    /// The innermost function.
+    /// The innermost function around it.
     pub function: Option<Text>,
 }
 
-/// What is around a scope.
+/// The parent of a scope.
 #[derive(Clone, Copy, Debug)]
 pub enum Outer {
     Nothing,
-    /// By its number in the same unit, or in the same search.
+    /// A scope, by its number in the same unit or the same search.
     Scope(u32),
-    /// What is around its declaration, in another unit.
+    /// The parent of its declaration, in another unit.
     Declaration(Die),
 }
 
-/// Where the scopes of a variable are.
+/// The list that contains a variable's scopes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScopesOf {
     /// [`Finds`], by the unit's number.
@@ -80,7 +80,7 @@ pub enum ScopesOf {
     Search(u32),
 }
 
-/// What an entry says for those that refer to it.
+/// Name and scope of an entry, for entries that refer to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Declared {
     pub name: Text,
@@ -99,26 +99,26 @@ impl Finds {
 #[derive(Clone, Debug)]
 pub struct Variable {
     pub name: &'static str,
-    /// By its number there.
+    /// The list of its scope, and the scope's number there.
     pub(super) scope: Option<(ScopesOf, u32)>,
     pub place: Place,
     /// Visible outside its file.
     pub external: bool,
-    /// Entry that carries the type, and for the source file.
+    /// The entry with its type and source file.
     pub die: Die,
-    /// Entry that says in which file it is declared.
+    /// Number of the file in which it is declared.
     pub decl_file: Option<u64>,
 }
 
-/// A variable that lives only while its function runs.
+/// A variable that exists only while its function runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Local {
     pub function: &'static str,
-    /// In a register at least part of the time.
+    /// It is in a register at least part of the time.
     pub register: bool,
 }
 
-/// The same, as its unit has it.
+/// A [`Local`] in the form of its unit.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalOf {
     pub unit: u32,

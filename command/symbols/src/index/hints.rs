@@ -1,15 +1,17 @@
-//! Where names were found in earlier runs: kept by build ID in the user's cache folder, so that the second run of a large
-//! program need not search again.
+//! Hints: where earlier runs found names. They are kept by build ID in the user's cache folder, so that the second run
+//! of a large program need not search again.
 //!
 //! ```text
 //! ~/.cache/ulpf/BUILD-ID.names, JSON:
 //!   file      version of ulpf; build ID; device, inode, length, times of the file: if one of them differs, nothing counts
 //!   names     each: name, path; where the units begin that mention it; where it stands in .debug_str
 //! ```
-//! A hint says where to look, no more. What it leads to is read from the debug information, by name, as after a search;
-//! where it leads to no variable of that path, all is searched. So what is in a hint may be anything. What is not in it
-//! (a second variable of the name) is missed only if the file has changed behind an inode, a length and times that have
-//! not: the last of these the kernel alone sets, and of a file that has changed within the last seconds nothing is kept.
+//! A hint only says where to look. The variables are read from the debug information by name, as after a search. If a
+//! hint does not lead to a variable of the path, everything is searched. So a hint may contain anything.
+//!
+//! A name's second variable could be missing in a hint only if the file had changed while its inode, length and times
+//! had not. Only the kernel sets the last of these times, and hints for a file that has changed within the last seconds
+//! are not kept.
 
 #[cfg(test)]
 use self::tests::folder;
@@ -27,29 +29,29 @@ use ulpf_host::cache::folder;
 use ulpf_host::cache::{Folder, is_on};
 use ulpf_host::foreign::files::State;
 
-/// `off`: nothing is kept, nothing is read.
+/// With the value `off`, hints are neither written nor read.
 const SWITCH: &str = "ULPF_SYMBOL_CACHE";
 const SUFFIX: &str = ".names";
-/// A file's length; so few names do not come to more.
+/// Limit of a file's length in bytes; `MOST_NAMES` names fit into it.
 const MOST_BYTES: u64 = 1 << 20;
-/// Names of one file.
+/// Limit of names in one file.
 const MOST_NAMES: usize = 64;
-/// Units, and places, of one name.
+/// Limit of units, and of places, of one name.
 const MOST_OF_ONE: usize = 1 << 13;
-/// Files; those that were written last stay.
+/// Limit of files; the newest remain.
 const MOST_FILES: usize = 32;
-/// A search that took less is not worth to be kept.
+/// A faster search is not worth a hint.
 pub const LONG: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 500 });
-/// A file that has changed since then may change once more in what its time counts as the same moment.
+/// A file that has changed since then may change again without a new timestamp.
 const SETTLED: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 2 });
 
-/// Hints for one file.
+/// Hints for one object file.
 pub struct Hints {
     place: Option<Place>,
     known: OnceCell<RefCell<Vec<Hint>>>,
 }
 
-/// Where they are.
+/// The location of the hints.
 struct Place {
     folder: PathBuf,
     name: String,
@@ -57,7 +59,7 @@ struct Place {
     elf: &'static crate::image::Image,
 }
 
-/// Which file they are for, and in which state.
+/// The object file and its state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Key {
     version: String,
@@ -74,9 +76,9 @@ struct Key {
 pub struct Hint {
     pub name: String,
     pub path: String,
-    /// Is it in .debug_types, and where it begins there.
+    /// For each unit: whether it is in .debug_types, and its offset in the section.
     pub units: Vec<(bool, u64)>,
-    /// In .debug_str.
+    /// Offsets in .debug_str.
     pub places: Vec<u32>,
 }
 
@@ -86,13 +88,13 @@ struct Kept {
     names: Vec<Hint>,
 }
 
-/// Where hints are kept, if the user does not mind.
+/// The folder for hints, unless the user has switched them off.
 fn place() -> Option<PathBuf> {
     folder().filter(|_| is_on(SWITCH))
 }
 
 impl Hints {
-    /// For debug information in an ELF file. Without a build ID there are none.
+    /// The hints for an ELF file's debug information. A file without a build ID has no hints.
     pub fn of(elf: &Elf) -> Hints {
         let place = || {
             let id = elf.build_id().ok().flatten()?;
@@ -118,7 +120,7 @@ impl Hints {
         })
     }
 
-    /// Where a name was found.
+    /// The hint for a name.
     pub fn get(&self, path: &str, name: &str) -> Option<Hint> {
         let known = self.known().borrow();
         let mut known = known.iter();
@@ -126,7 +128,7 @@ impl Hints {
         hint.cloned()
     }
 
-    /// Keeps where a name was found, which took long. That it cannot be kept is nobody's trouble.
+    /// Keeps a hint for a name whose search took long. Errors are ignored.
     pub fn keep(&self, hint: Hint) {
         let count = hint.units.len().max(hint.places.len());
         if let Some(place) = &self.place
@@ -150,7 +152,7 @@ impl Key {
         }
     }
 
-    /// Has the file been left alone for a while?
+    /// Whether the file has been unchanged for a while.
     fn is_settled(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let changed = u64::try_from(self.changed.0).map(Duration::from_secs);
@@ -162,7 +164,7 @@ impl Key {
     }
 }
 
-/// Hints out of a file; none, if it is damaged or for another one.
+/// Parses a hint file. Returns `None` if it is damaged or belongs to another object file.
 fn parse(bytes: &[u8], file: &Key) -> Option<Vec<Hint>> {
     let kept: Kept = serde_json::from_slice(bytes).ok()?;
     let few = kept.names.len() <= MOST_NAMES;
@@ -183,7 +185,7 @@ impl Place {
             return Ok(());
         }
         let folder = Folder::make(&self.folder)?;
-        // (Others may have added to it.)
+        // (Other processes may have added to it.)
         let mut names = self.read().unwrap_or_default();
         names.retain(|known| known.path != hint.path || known.name != hint.name);
         names.insert(0, hint);

@@ -1,10 +1,10 @@
-//! Which units mention a name.
+//! Finds the units that mention a name.
 //!
-//! Names are texts in the unit itself, or places in tables of texts, or numbers of such places in a table of the
-//! unit's (DWARF 5, 7.5.5). Linkers let a text begin within another one that ends alike. So all places where the name
-//! ends a text are looked for, as bytes, in all that units consist of; and of what is found, whether it stands where an
-//! entry has its name ([`Openings`]). It may be something else even so, and the unit is walked in vain; but none that has
-//! the name is left out.
+//! A name is a string in the unit itself, an offset in a string table, or the index of such an offset in the unit's
+//! table of offsets (DWARF 5, 7.5.5). A linker may let a string begin within another string with the same end. So the
+//! search takes all offsets where the name ends a string, and looks for their bytes in all units. A match counts only
+//! if an entry may have its name there ([`Openings`]). A match may still be accidental, and the unit is walked in vain;
+//! but no unit with the name is missed.
 
 use super::Index;
 use super::finds::File;
@@ -17,8 +17,8 @@ use memchr::memmem;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Calls `found` with each offset where `first` finds something in a section, and the bytes before it, until `found` says
-/// where to go on. `first` looks at no more than `len` bytes.
+/// Calls `found` with each offset at which `first` matches in a section, and the bytes before it. `found` returns where
+/// to continue. `first` reads at most `len` bytes.
 fn each(
     section: &Slice,
     len: usize,
@@ -38,17 +38,17 @@ fn each(
     });
 }
 
-/// A search in work.
+/// A search in progress.
 struct Search<'a> {
     index: &'a Index,
     tags: Tags,
     units: Vec<u32>,
-    /// By the first unit of a table of abbreviations.
+    /// Keyed by the first unit with the abbreviation table.
     openings: HashMap<u32, Openings>,
 }
 
 impl Search<'_> {
-    /// The bytes at an offset may be the name, or its place; says where to go on.
+    /// Handles bytes that may be the name or its offset. Returns where to continue.
     fn found(
         &mut self,
         file: File,
@@ -74,7 +74,7 @@ impl Search<'_> {
 }
 
 impl Index {
-    /// Units that may mention a name at an entry with one of some tags.
+    /// Units that may mention a name at an entry with one of the tags.
     pub(super) fn search(&self, name: &str, tags: Tags) -> Mentions {
         let needle = [name.as_bytes(), &[0]].concat();
         let sup = self.dwarf.sup();
@@ -129,7 +129,7 @@ impl Index {
         }
     }
 
-    /// Where a unit ends in its section.
+    /// The end of a unit in its section.
     fn end(&self, unit: u32) -> usize {
         let header = &self.units[unit as usize].header;
         let start = match header.offset() {
@@ -139,7 +139,7 @@ impl Index {
         start.saturating_add(header.length_including_self())
     }
 
-    /// Units whose table of numbers has one of the places.
+    /// Units whose table of offsets contains one of the places.
     fn by_number(&self, file: File, dwarf: &Dwarf, places: &Places, units: &mut Vec<u32>) {
         let numbers = dwarf.debug_str_offsets.reader();
         if gimli::Reader::is_empty(numbers) || places.all.is_empty() {
@@ -167,7 +167,7 @@ impl Index {
         );
     }
 
-    /// Where a unit's table of numbers begins. Only its first entry is read, for the unit may not be needed.
+    /// The start of a unit's table of offsets. Reads only the unit's first entry, because the unit may not be needed.
     fn base(&self, dwarf: &Dwarf, unit: u32) -> Option<usize> {
         let header = &self.units[unit as usize].header;
         let kinds = dwarf.abbreviations(header).ok()?;

@@ -1,24 +1,24 @@
-//! Where a name stands: what a search has found, and a walk compares with.
+//! Places of a name: the result of a search, which a walk compares names with.
 
 use super::finds::File;
 use crate::slice::Slice;
 use memchr::memmem;
 use std::rc::Rc;
 
-/// So many places are looked for one after the other; more of them all at once.
+/// Up to this number, places are searched one by one; more of them are searched all at once.
 pub const FEW: usize = 4;
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Default)]
 pub struct Mentions {
     /// Units, in order.
     pub units: Vec<u32>,
-    /// Where the name stands in each file's tables of texts.
+    /// Offsets of the name in each file's string tables.
     pub places: Vec<(File, Rc<Places>)>,
 }
 
 impl Mentions {
-    /// What an earlier search has found in the file itself.
+    /// The result of an earlier search in the file itself.
     pub fn known(units: Vec<u32>, places: Vec<u32>) -> Mentions {
         let places = Rc::new(Places::new(places));
         Mentions {
@@ -32,7 +32,7 @@ impl Mentions {
         known.map_or(&[], |(_, places)| &places.all)
     }
 
-    /// May the name stand there, in a table of that file?
+    /// Whether the name may be at this offset of that file's string tables.
     pub fn may_be(&self, file: File, place: usize) -> bool {
         let found = self.places.binary_search_by_key(&file, |(file, _)| *file);
         let known = found.ok().map(|n| &self.places[n].1);
@@ -40,10 +40,10 @@ impl Mentions {
     }
 }
 
-/// Places in tables of texts.
+/// Offsets in string tables.
 pub struct Places {
     pub all: Vec<u32>,
-    /// One bit for each place.
+    /// A bit set of the places.
     bits: Vec<u64>,
 }
 
@@ -77,7 +77,7 @@ impl Places {
         word.is_some_and(|word| word >> (place % 64) & 1 != 0)
     }
 
-    /// The first offset in some bytes at which one of the places may stand.
+    /// The first offset in the bytes that may contain one of the places.
     pub fn first(&self, bytes: &[u8]) -> Option<usize> {
         let has = |word: &[u8]| {
             let word = word.first_chunk().map(|word| u32::from_le_bytes(*word));
@@ -87,7 +87,7 @@ impl Places {
     }
 }
 
-/// A name that is looked for, and where it was found.
+/// A name to find, and the places of that name.
 #[derive(Clone, Copy)]
 pub struct Sought<'a> {
     pub name: &'a str,

@@ -1,8 +1,8 @@
-//! Every variable of an object's debug information, by name.
+//! The variables of an object's debug information, by name.
 //!
-//! Each unit is walked once, when something of it is asked for ([`walk`]). Of a small file that is all of them at the
-//! first question. Of a large one ([`LARGE`]) it is those that mention the name in question ([`mention`]), and nothing but
-//! that name is kept of them, until so many names have been asked for that all of them cost less.
+//! Each unit is walked once, when it is needed ([`walk`]). A small file is walked as a whole at the first query. In a
+//! large one ([`LARGE`]) only units that mention the queried name are walked ([`mention`]), and only that name is kept.
+//! After many different names, walking everything costs less and is done once.
 
 #[cfg(test)]
 mod compared;
@@ -31,56 +31,56 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of debug information from which on units that do not mention a name are left alone: below, all of it is
-/// walked in the time that a program takes to start. (Tests have small files.)
+/// Size in bytes from which units that do not mention a name are skipped. Smaller debug information is walked
+/// completely in the time that a program takes to start. (Tests have small files.)
 const LARGE: u64 = if cfg!(test) { 1 } else { 32 << 20 };
-/// Names that are searched for in a large file before all of its units are walked.
+/// Number of names that are searched in a large file before all of its units are walked.
 const MOST_SEARCHES: usize = 16;
 
 pub struct Index {
     dwarf: Arc<Dwarf>,
-    /// Units of the file itself, those of its supplementary file, then those of each file of split units.
+    /// Units of the file itself, then of its supplementary file, then of each file of split units.
     units: Vec<Unit>,
     /// Files of split units.
     split: Vec<Arc<Dwarf>>,
     /// Type units by signature.
     signatures: HashMap<u64, (u32, UnitOffset)>,
-    /// Bytes of all sections.
+    /// Size of all sections in bytes.
     size: u64,
-    /// Units refer to other ones for names.
+    /// Units take names from other units.
     crosses: bool,
-    /// Units may be walked alone, for what they mention.
+    /// Units may be walked one by one, for a name that they mention.
     selective: bool,
-    /// What units have of the names that were asked for; kept for good, as what is read of files.
+    /// Results by queried name. They are never freed, like the file's data.
     searched: RefCell<Vec<&'static Searched>>,
-    /// Where names were found in earlier runs.
+    /// Places of names found in earlier runs.
     hints: Option<Hints>,
     whole: OnceCell<Whole>,
-    /// A limit was reached, so that something is missing.
+    /// The index is incomplete because a limit was reached.
     cut: Cell<bool>,
-    /// Stands for units that are broken.
+    /// Replaces broken units.
     nothing: gimli::Unit<Slice>,
-    /// Units whose contents are in `.dwo` files that are not there.
+    /// Number of units whose contents are in `.dwo` files that do not exist.
     pub missing_units: usize,
 }
 
 struct Unit {
     header: gimli::UnitHeader<Slice>,
     file: File,
-    /// What a split unit leaves in the program: where its addresses are.
+    /// The skeleton unit of a split unit, which has its addresses.
     skeleton: Option<u32>,
     unit: OnceCell<Option<gimli::Unit<Slice>>>,
     finds: OnceCell<Finds>,
 }
 
-/// Scopes in one another; real ones are some ten deep.
+/// Limit of nested scopes; real ones are about ten deep.
 const MOST_SCOPES: usize = 100;
 
-/// What all units together have.
+/// Lookup tables over all units.
 #[derive(Default)]
 struct Whole {
     by_name: HashMap<&'static str, Vec<Id>>,
-    /// Variables whose name is at an entry of another unit.
+    /// Variables whose name is in an entry of another unit.
     completed: Vec<Variable>,
     by_address: OnceCell<HashMap<u64, Id>>,
     locals: HashMap<&'static str, LocalOf>,
@@ -88,7 +88,7 @@ struct Whole {
     complete: HashMap<&'static str, Die>,
 }
 
-/// A variable: of a unit's [`Finds`], or of [`Whole::completed`].
+/// A variable in a unit's [`Finds`] or in [`Whole::completed`].
 #[derive(Clone, Copy)]
 enum Id {
     Of(u32, u32),
@@ -127,24 +127,24 @@ impl Index {
             index.add_split(split);
         }
         index.selective = !traits.crosses && size.saturating_add(split.size()) >= LARGE;
-        // (They know one file.)
+        // (Hints describe a single file.)
         index.hints = Some(hints).filter(|_| dwarf.sup().is_none() && index.split.is_empty());
         index.cut.set(work.is_over());
         drop(work);
         Some(index)
     }
 
-    /// The files of split units are not read yet; none of them is larger than it may be ([`crate::image`]).
+    /// Files of split units are not read yet; each is limited in size ([`crate::image`]).
     fn work(&self) -> Work {
         Work::through(self.size.saturating_mul(64))
     }
 
-    /// A limit was reached.
+    /// Whether a limit was reached.
     pub fn is_cut(&self) -> bool {
         self.cut.get()
     }
 
-    /// What the skeleton units stand for.
+    /// Adds the units that belong to skeleton units.
     fn add_split(&mut self, split: &Split) {
         let dwarf = self.dwarf.clone();
         let skeletons: Vec<u32> = (0..self.len())
@@ -202,12 +202,12 @@ impl Index {
         }
     }
 
-    /// How many units there are; their numbers are those below.
+    /// The number of units. They are numbered from 0.
     pub fn len(&self) -> u32 {
         self.units.len() as u32
     }
 
-    /// A unit. One that is broken has nothing in it.
+    /// A unit. A broken one is empty.
     pub fn unit(&self, number: u32) -> &gimli::Unit<Slice> {
         let this = &self.units[number as usize];
         let unit = this.unit.get_or_init(|| {
@@ -215,7 +215,7 @@ impl Index {
             let mut unit = home.unit(this.header).ok()?;
             if let Some(skeleton) = this.skeleton.map(|n| self.unit(n)) {
                 unit.copy_relocated_attributes(skeleton);
-                // Its source files are in the table of the program.
+                // Its source files are in the program's table.
                 unit.line_program.clone_from(&skeleton.line_program);
             }
             Some(unit)
@@ -228,7 +228,7 @@ impl Index {
         unit.finds.get_or_init(|| self.walk(number, None))
     }
 
-    /// All units, walked.
+    /// Walks all units.
     fn whole(&self) -> &Whole {
         self.whole.get_or_init(|| {
             let work = self.work();
@@ -267,13 +267,13 @@ impl Index {
         })
     }
 
-    /// Are only those units walked that mention a name, as long as it goes?
+    /// Whether only units that mention a name are walked, as far as possible.
     pub fn is_selective(&self) -> bool {
         self.selective && self.whole.get().is_none()
     }
 
-    /// What there is of a name, in units that mention it and what is plain around it in a path; `None`: all units are to be
-    /// looked through.
+    /// The entries of a name, from units that mention it and the plain names around it in the path. `None` if all units
+    /// must be walked.
     fn mentioned(&self, path: &str, name: &str) -> Option<&'static Searched> {
         if !self.is_selective() {
             return None;
@@ -308,7 +308,7 @@ impl Index {
         Some(found)
     }
 
-    /// Is there a variable of that path? (Who finds a local variable or a type has not found all that there may be.)
+    /// Whether there is a variable with this path. (After a local variable or a type, the search is not complete.)
     fn leads_to(&self, path: &str, found: &Searched) -> bool {
         let (work, tail) = (Work::look_up(0), without_blanks(path));
         let fits = |v: &Variable| path_ends_with(&without_blanks(&self.path(v)), &tail);
@@ -316,7 +316,7 @@ impl Index {
         all.any(fits)
     }
 
-    /// What units have of a name that they mention.
+    /// The entries of a name in units that mention it.
     fn walked(
         &self,
         number: u32,
@@ -338,7 +338,7 @@ impl Index {
         searched
     }
 
-    /// Units that may mention a name, and the plain ones around it in a path: these stand in the same unit.
+    /// Units that may mention a name and the plain names around it in its path. All of these are in the same unit.
     fn search_path(&self, path: &str, name: &str) -> Mentions {
         let mut named = self.search(name, Tags::Things);
         let mut found = named.units.clone();
@@ -349,7 +349,7 @@ impl Index {
                 found.retain(|unit| around.binary_search(unit).is_ok());
             }
         }
-        // What the user has written may be no path of names.
+        // The user's text may not be a path of names.
         if !found.is_empty() {
             named.units = found;
         }
@@ -363,7 +363,7 @@ impl Index {
         }
     }
 
-    /// Variables with the path's last name; those with another path may be left out.
+    /// Variables with the path's last name. Variables with other paths may be missing.
     fn named(&self, path: &str) -> Vec<&Variable> {
         let name = last_component(path);
         if name.is_empty() {
@@ -378,7 +378,7 @@ impl Index {
         }
     }
 
-    /// The file that holds a unit.
+    /// The file that contains a unit.
     pub fn home(&self, unit: u32) -> &Dwarf {
         match (self.units[unit as usize].file, self.dwarf.sup()) {
             (File::Supplementary, Some(sup)) => sup,
@@ -413,9 +413,9 @@ impl Index {
         })
     }
 
-    /// The unit at or before an offset in a file's .debug_info, or in its .debug_types.
+    /// The unit at or before an offset in a file's .debug_info or .debug_types.
     fn unit_around(&self, file: File, types: bool, offset: usize) -> Option<u32> {
-        // Units lie in order within each file: its .debug_info, its .debug_types.
+        // Units are sorted within each file: first its .debug_info, then its .debug_types.
         let key = |u: &Unit| match u.header.offset() {
             UnitSectionOffset::DebugInfoOffset(start) => (u.file, false, start.0),
             UnitSectionOffset::DebugTypesOffset(start) => (u.file, true, start.0),
@@ -434,7 +434,7 @@ impl Index {
         attr_str(self.home(die.unit), unit, &entry, dw::DW_AT_name)
     }
 
-    /// With namespaces, classes and functions around it: `ns::Class::total`, `main::calls`.
+    /// The name with its namespaces, classes and functions: `ns::Class::total`, `main::calls`.
     pub fn path(&self, variable: &Variable) -> String {
         let mut parts = vec![variable.name];
         let mut scope = variable.scope;
@@ -484,7 +484,7 @@ impl Index {
             .collect()
     }
 
-    /// The first local variable of that name.
+    /// The first local variable with this name.
     pub fn local(&self, name: &str) -> Option<Local> {
         let found = match self.mentioned(name, name) {
             Some(found) => first(&found.locals, name),
@@ -530,14 +530,14 @@ impl Index {
         self.variable(*by_address.get(&addr)?)
     }
 
-    /// Does the variable come from this source file? Compared from the end of the path.
+    /// Whether the variable comes from this source file. Paths are compared from the end.
     pub fn declared_in(&self, variable: &Variable, file: &str) -> bool {
         self.source_files(variable)
             .iter()
             .any(|path| file_ends_with(path, file))
     }
 
-    /// Files that a variable belongs to: where it is declared, and its unit's main file.
+    /// The files of a variable: the file of its declaration, and its unit's main file.
     pub fn source_files(&self, variable: &Variable) -> Vec<String> {
         let number = variable.die.unit;
         let unit = self.unit(number);
@@ -570,7 +570,7 @@ fn first<T: Copy>(all: &[(&'static str, T)], name: &str) -> Option<T> {
     found.map(|(_, what)| *what)
 }
 
-/// A unit with nothing in it.
+/// An empty unit.
 fn nothing() -> Option<gimli::Unit<Slice>> {
     // Length, version 4, abbreviations at 0, addresses of 8 bytes; an entry of the first kind.
     const INFO: &[u8] = &[8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 1];
@@ -607,12 +607,12 @@ pub fn last_component(path: &str) -> &str {
     &path[start..]
 }
 
-/// A name as it stands in debug information and in symbols, whatever is around it.
+/// Whether a name appears unchanged in debug information and in symbols, whatever surrounds it.
 pub fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Compilers and people put blanks between template arguments as they like.
+/// Removes blanks between template arguments, which compilers and people place differently.
 fn without_blanks(path: &str) -> Cow<'_, str> {
     if !path.contains('<') {
         return path.into();
@@ -621,7 +621,7 @@ fn without_blanks(path: &str) -> Cow<'_, str> {
     let mut plain = String::with_capacity(path.len());
     let mut rest = path.chars().peekable();
     while let Some(c) = rest.next() {
-        // (One of `unsigned int` stays.)
+        // (The blank in `unsigned int` stays.)
         if c != ' ' || word(plain.chars().next_back()) && word(rest.peek().copied()) {
             plain.push(c);
         }
@@ -631,7 +631,7 @@ fn without_blanks(path: &str) -> Cow<'_, str> {
 
 fn path_ends_with(path: &str, tail: &str) -> bool {
     path.strip_suffix(tail).is_some_and(|before| before.is_empty() || before.ends_with("::"))
-        // Anonymous namespaces are left out by those who write names.
+        // Users omit anonymous namespaces.
         || path.contains("(anonymous namespace)::") && path_ends_with(&path.replace("(anonymous namespace)::", ""), tail)
 }
 

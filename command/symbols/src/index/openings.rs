@@ -1,11 +1,11 @@
-//! What stands before the name in entries that have one, as bytes.
+//! The bytes before the name in entries that have a name.
 //!
 //! ```text
 //!   entry   | number of its abbreviation | attributes of a fixed size | name, or its place | …
 //!             what is looked for ────────────────────────────────────▶ what was found
 //! ```
-//! Four bytes of a search are found by accident, if they are those of a low number, in any unit of some size. So few of
-//! these finds stand where the unit's abbreviations let a name stand.
+//! The four bytes of a small offset occur by accident in any larger unit. Few of these matches are at a position where
+//! the unit's abbreviations allow a name.
 
 use crate::slice::Slice;
 use gimli::{
@@ -13,12 +13,12 @@ use gimli::{
     constants as dw,
 };
 
-/// Which entries are meant.
+/// The kinds of entries to find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tags {
-    /// Variables, and structures.
+    /// Variables and structures.
     Things,
-    /// What is around them.
+    /// Their enclosing scopes.
     Scopes,
 }
 
@@ -37,28 +37,28 @@ impl Tags {
     }
 }
 
-/// The kinds of entries of a unit, by what stands before their names.
+/// The entries of a unit, by the bytes before their names.
 #[derive(Default)]
 pub struct Openings {
-    /// Of names by their place in a table.
+    /// For names by offset in a table.
     places: Kinds,
-    /// Of names in the entry itself.
+    /// For names in the entry itself.
     texts: Kinds,
 }
 
 #[derive(Default)]
 struct Kinds {
-    /// The number of the abbreviation, as bytes, and so many bytes behind it.
+    /// The abbreviation's number as bytes, and the number of bytes between it and the name.
     known: Vec<(Vec<u8>, usize)>,
-    /// Others, too, of which nothing is known.
+    /// There are also entries for which this number is unknown.
     any: bool,
 }
 
 impl Openings {
-    /// The longest of them.
+    /// Limit of bytes before a name.
     pub const MOST_BEFORE: usize = 64;
 
-    /// Of a unit. What cannot be read of its abbreviations counts for nothing, as it does for who walks the unit.
+    /// The openings of a unit. Unreadable abbreviations are ignored, as they are in a walk of the unit.
     pub fn of(
         abbreviations: &DebugAbbrev<Slice>,
         header: &UnitHeader<Slice>,
@@ -69,7 +69,7 @@ impl Openings {
         openings
     }
 
-    /// One table of abbreviations (DWARF 5, 7.5.3).
+    /// Reads one abbreviation table (DWARF 5, 7.5.3).
     fn read(
         &mut self,
         mut data: Slice,
@@ -112,7 +112,7 @@ impl Openings {
             | dw::DW_FORM_line_strp
             | dw::DW_FORM_strp_sup
             | dw::DW_FORM_GNU_strp_alt => &mut self.places,
-            // By number.
+            // By index.
             _ => return,
         };
         let code = uleb128(code);
@@ -122,7 +122,7 @@ impl Openings {
         }
     }
 
-    /// May a name, or (`in_place`) its place in a table, stand behind these bytes?
+    /// Whether a name, or (`in_place`) its offset in a table, may follow these bytes.
     pub fn fit(&self, before: &[u8], in_place: bool) -> bool {
         let kinds = if in_place { &self.places } else { &self.texts };
         let ends = |(code, size): &(Vec<u8>, usize)| {

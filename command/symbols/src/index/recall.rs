@@ -1,4 +1,4 @@
-//! What an earlier run has found, as this one sees it.
+//! Converts between hints and the present index.
 
 use super::Index;
 use super::finds::File;
@@ -7,7 +7,7 @@ use super::mentions::Mentions;
 use gimli::{Reader, Section, UnitSectionOffset};
 
 impl Index {
-    /// Where to look for a name first.
+    /// The places where a name should be searched first.
     pub(super) fn hint(&self, path: &str, name: &str) -> Option<Mentions> {
         let hint = self.hints.as_ref()?.get(path, name)?;
         let unit = |(types, at): &(bool, u64)| {
@@ -15,7 +15,7 @@ impl Index {
             let unit = self.unit_around(File::Own, *types, at)?;
             (self.begin(unit).1 == at as u64).then_some(unit)
         };
-        // One unit that is none: it is for another file.
+        // If one offset is not a unit, the hint belongs to another file.
         let mut units: Vec<u32> = hint.units.iter().map(unit).collect::<Option<_>>()?;
         units.sort_unstable();
         units.dedup();
@@ -25,7 +25,7 @@ impl Index {
         Some(Mentions::known(units, places))
     }
 
-    /// Keeps for later runs where a name was found.
+    /// Keeps the places of a name for later runs.
     pub(super) fn keep(&self, path: &str, name: &str, found: &Mentions) {
         if let Some(hints) = &self.hints {
             hints.keep(self.to_hint(path, name, found));
@@ -41,7 +41,7 @@ impl Index {
         }
     }
 
-    /// Is a unit in .debug_types, and where it begins there.
+    /// Whether a unit is in .debug_types, and its offset in the section.
     fn begin(&self, unit: u32) -> (bool, u64) {
         match self.units[unit as usize].header.offset() {
             UnitSectionOffset::DebugInfoOffset(at) => (false, at.0 as u64),

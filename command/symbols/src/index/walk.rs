@@ -1,7 +1,8 @@
 //! One walk over a unit.
 //!
-//! Keeps statics (globals, class members, function statics) with their place, and of locals only what a refusal needs
-//! to say: all of them, or those of one name. Names are compared by their places; the table of names is not read for it.
+//! A walk keeps static variables (globals, class members, function statics) with their places, either all of them or
+//! those of one name. Of locals it keeps only what a refusal needs. Names are compared by their places, without reading
+//! the string table.
 
 use super::Index;
 use super::finds::{
@@ -20,13 +21,13 @@ struct Walk<'a> {
     /// `None`: every name.
     sought: Option<Sought<'a>>,
     finds: Finds,
-    /// Variables whose name is at another entry.
+    /// Variables whose name is in another entry.
     completed: Vec<(Variable, Die)>,
-    /// The same, still to be read if that name turns out to be the one.
+    /// Such variables that are read only if the other entry's name matches.
     perhaps: Vec<(UnitOffset, Around, Die)>,
 }
 
-/// What is around an entry.
+/// The surroundings of an entry.
 #[derive(Clone, Copy)]
 struct Around {
     /// The innermost scope.
@@ -35,7 +36,7 @@ struct Around {
     function: Option<Text>,
 }
 
-/// What an entry says of itself, as far as it matters here.
+/// The attributes of an entry that a walk uses.
 #[derive(Default)]
 struct Attributes {
     name: Option<Text>,
@@ -88,7 +89,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// One entry; the scope that it is for those within it.
+    /// Reads one entry. Returns the scope for the entries within it.
     fn entry(
         &mut self,
         entries: &mut Raw,
@@ -123,7 +124,7 @@ impl Walk<'_> {
                 let name = known.name.or_else(|| self.function_name(at?));
                 scope.name = name.unwrap_or(Text::Known(""));
                 scope.function = Some(scope.name);
-                // A method is declared in its class, and defined elsewhere.
+                // A method is declared in its class and defined elsewhere.
                 let mut class = around.scope;
                 match at {
                     Some(at) if at.unit != self.number => scope.outer = Outer::Declaration(at),
@@ -168,7 +169,7 @@ impl Walk<'_> {
         let mut known = Attributes::default();
         let mut specification = None;
         let attributes = kind.attributes();
-        // The first one that was not read.
+        // The first attribute that was not read.
         let mut first = 0;
         for (n, attribute) in attributes.iter().enumerate() {
             match attribute.name() {
@@ -210,7 +211,7 @@ impl Walk<'_> {
         Ok(known)
     }
 
-    /// Name of a function that another entry completes.
+    /// The name of a function that another entry completes.
     fn function_name(&self, die: Die) -> Option<Text> {
         if die.unit == self.number
             && let Some(declared) = self.finds.declared(die)
@@ -218,7 +219,7 @@ impl Walk<'_> {
             return Some(declared.name);
         }
         let name = self.index.function_name(die, 4)?;
-        // Another file has another table.
+        // Another file has another string table.
         match self.index.units[die.unit as usize].file == self.file {
             true => Some(name),
             false => Some(Text::Known(self.index.text(die.unit, name))),
@@ -232,7 +233,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A name, if it is looked for.
+    /// The name, if the walk looks for it.
     fn wanted(&self, name: Text) -> Option<&'static str> {
         let Some(sought) = self.sought else {
             return Some(self.index.text(self.number, name)).filter(|name| !name.is_empty());
@@ -276,7 +277,7 @@ impl Walk<'_> {
                     register,
                 };
                 self.finds.locals.get_mut().push((name, local));
-                // Inlined copies of a function's static refer back to this entry.
+                // Inlined copies of a function's static refer to this entry.
                 if !parameter {
                     self.declare(offset, text, around.scope);
                 }
@@ -306,7 +307,7 @@ impl Walk<'_> {
 }
 
 impl Index {
-    /// Walks one unit, for one name or for all. A broken one ends its own walk; what was found counts.
+    /// Walks one unit, for one name or for all. A broken unit ends its own walk; the results before the error count.
     pub(super) fn walk(&self, number: u32, sought: Option<Sought>) -> Finds {
         let mut walk = Walk {
             index: self,
@@ -339,7 +340,7 @@ impl Index {
         finds
     }
 
-    /// Name of a function; its entry may refer to another one for it.
+    /// The name of a function, which its entry may take from another one.
     fn function_name(&self, die: Die, hops: u32) -> Option<Text> {
         let entry = self.unit(die.unit).entry(die.offset).ok()?;
         if let Ok(Some(name)) = entry.attr_value(dw::DW_AT_name) {
@@ -359,7 +360,7 @@ impl Index {
         None
     }
 
-    /// A name as it stands in an entry of a unit.
+    /// A name in the form in which an entry has it.
     fn text_of(&self, unit: u32, value: AttributeValue<Slice>) -> Option<Text> {
         let (home, of) = (self.home(unit), self.unit(unit));
         match value {
@@ -374,7 +375,7 @@ impl Index {
         }
     }
 
-    /// A name of a unit, read. One that is broken is empty.
+    /// Reads a name of a unit. A broken name is empty.
     pub(super) fn text(&self, unit: u32, name: Text) -> &'static str {
         match name {
             Text::Known(name) => name,
@@ -388,9 +389,9 @@ impl Index {
 }
 
 impl Searched {
-    /// Takes what a unit has of the name, and of its scopes those that are around it.
+    /// Adds the results of a unit, with those of its scopes that are needed.
     pub(super) fn add(&mut self, index: &Index, unit: u32, search: u32, finds: Finds) {
-        // Scopes come before those within them, and so do their new numbers.
+        // An outer scope precedes its inner ones, and its new number is lower, too.
         let mut needed = vec![false; finds.scopes.len()];
         for variable in &finds.variables {
             if let Some((_, n)) = variable.scope {

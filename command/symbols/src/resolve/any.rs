@@ -1,5 +1,5 @@
-//! Any of many places, where a watch follows: the path leads to all of them, and what stands behind is found once, for
-//! one that stands for the others.
+//! Any of several places, for a watch that follows pointers. The path leads to all of them, and the rest of the
+//! expression is resolved once, for a representative.
 
 use super::{Lvalue, Resolver};
 use crate::containers::{Container, Form};
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use ulpf_lib::command::{Path, Step, Trace, Until};
 
 impl Resolver<'_> {
-    /// Of the elements of a slice any, which the path leads to.
+    /// Any element of a slice that the path leads to.
     pub(super) fn any_of(&self, value: Lvalue) -> Result<Lvalue, Problem> {
         if value.slice.is_none() {
             return Ok(value);
@@ -43,7 +43,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// Any node of a list that is followed.
+    /// Any node of a list that the watch follows.
     pub(super) fn any_node(&self, head: Lvalue, link: &str) -> Result<Lvalue, Problem> {
         let name = format!("{}->*{link}[*]", head.name);
         let pointer = !matches!(
@@ -77,7 +77,7 @@ impl Resolver<'_> {
         Ok(node.by(step, at, to))
     }
 
-    /// What is there only while a flag is set.
+    /// The value that exists only while a flag is set.
     pub(super) fn if_flag(&self, value: Lvalue, flag: &str) -> Result<Lvalue, Problem> {
         let flag = self.member(&value, flag)?;
         let there = value.way.whole && self.number(&flag)? & 0xff != 0;
@@ -89,8 +89,8 @@ impl Resolver<'_> {
         Ok(value.by(step, at, there.then_some(at)))
     }
 
-    /// Of a container that is followed, any element, or all of those side by side. `None`: what it has is found without
-    /// a step of its own.
+    /// Any element of a container that the watch follows, or all of its adjacent elements. `None` if its contents are
+    /// found without a step of their own.
     pub(super) fn any_element(
         &self,
         value: &Lvalue,
@@ -190,7 +190,7 @@ impl Resolver<'_> {
                     ..value.clone()
                 }));
             }
-            // What these hold is found by pointers and flags; a `std::array` has all in itself.
+            // Pointers and flags lead to the contents of these; a `std::array` contains them itself.
             Form::One { .. }
             | Form::Inline { .. }
             | Form::Array { .. }
@@ -205,13 +205,13 @@ impl Resolver<'_> {
         Ok(None)
     }
 
-    /// A member's place, counted from another's, as steps count.
+    /// The offset of a member from another one, as used in steps.
     fn offset_from(&self, begin: &Lvalue, value: &Lvalue, path: &str) -> Result<u64, Problem> {
         let member = self.member(value, path)?;
         Ok(member.addr.wrapping_sub(begin.addr))
     }
 
-    /// Where a pointer leads, if all before it leads somewhere.
+    /// The pointer's target, if the path up to it is valid now.
     fn points_to(&self, value: &Lvalue, pointer: &Lvalue) -> Option<u64> {
         let there = value
             .way
@@ -262,7 +262,7 @@ impl Resolver<'_> {
         Ok(self.all_that(value, &begin, step, start, element, (first, to)))
     }
 
-    /// The numbers that are meant.
+    /// The selected range of numbers.
     fn meant(
         &self,
         value: &Lvalue,
@@ -279,7 +279,7 @@ impl Resolver<'_> {
         Ok((first as u64, to.map_or(u64::MAX, |to| to as u64)))
     }
 
-    /// Where a step leads first, if all before it leads somewhere.
+    /// The first target of a step, if the path up to it is valid now.
     fn first_of(&self, value: &Lvalue, at: u64, step: Step, size: u64) -> Option<u64> {
         let path = Path::new(at, vec![(step, 0)]).ok()?;
         let read = |at: u64, size: u64| {
@@ -307,7 +307,7 @@ impl Resolver<'_> {
         self.all_that(value, begin, step, start, element, meant)
     }
 
-    /// All that a step comes to, as elements that are meant: from one on to the one before another.
+    /// All targets of a step, as elements from one number up to, but not including, another.
     fn all_that(
         &self,
         value: &Lvalue,
@@ -318,7 +318,7 @@ impl Resolver<'_> {
         (first, to): (u64, Option<i64>),
     ) -> Lvalue {
         let way = value.way.clone().by(step, begin.addr, start);
-        // As many as there may be: of those that there are now only the path knows.
+        // The largest possible number: only the path knows how many there are now.
         let count = to.map_or(u64::from(u32::MAX), |to| (to as u64).abs_diff(first));
         let all = Lvalue {
             addr: start.unwrap_or(0),
@@ -334,8 +334,8 @@ impl Resolver<'_> {
 }
 
 impl Lvalue {
-    /// What one more step comes to, made at `at`. Where that is nowhere now (`None`), its address counts from zero, as the
-    /// way does: what is before the step is in the way already.
+    /// The result of one more step, made at `at`. If it leads nowhere now (`None`), the address counts from zero, as
+    /// the path does: the path already includes the steps before.
     pub(super) fn by(self, step: Step, at: u64, to: Option<u64>) -> Lvalue {
         Lvalue {
             addr: to.unwrap_or(0),
@@ -355,7 +355,7 @@ impl Lvalue {
         }
     }
 
-    /// Of all that a path leads to, the first.
+    /// The first of all places that a path leads to.
     pub(super) fn element_of_walk(self) -> Lvalue {
         let first = self.slice.unwrap_or(0);
         let of = Lvalue { first, ..self };

@@ -1,4 +1,4 @@
-//! The elements of Go's maps (from Go 1.24 on: `internal/runtime/maps` has their layout).
+//! The elements of Go's maps (from Go 1.24 on; `internal/runtime/maps` defines the layout).
 
 use super::{Lvalue, Resolver};
 use crate::containers::{Container, Form, find};
@@ -6,14 +6,14 @@ use crate::problem::Problem;
 use crate::types::{Shape, Type};
 use std::rc::Rc;
 
-/// A group has so many slots, and a control byte for each, whose highest bit says that the slot is free.
+/// Slots of a group. Each slot has a control byte, whose highest bit means that the slot is free.
 const SLOTS: u64 = 8;
 const FREE: u64 = 0x80;
-/// Larger elements are not in their slots.
+/// Size in bytes above which elements are not stored in their slots.
 const LARGEST: u64 = 128;
 
 impl Resolver<'_> {
-    /// A map of Go's is a pointer to what we know as a map. A watch on its elements stays at those that there are.
+    /// A Go map variable is a pointer to the map structure. A watch on its elements is fixed to the present ones.
     pub(super) fn map_behind(&self, value: Lvalue) -> Result<Lvalue, Problem> {
         let target = self.target(&value).map(|ty| Lvalue {
             ty: Some(ty),
@@ -33,7 +33,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// The elements of such a map.
+    /// The elements of a Go map.
     pub(super) fn directory(
         &self,
         value: &Lvalue,
@@ -70,7 +70,7 @@ impl Resolver<'_> {
             ty: Some(item.ty.clone()),
             ..value.clone()
         };
-        // Of larger ones there are pointers, which look as those that a program has put there itself.
+        // Large elements are behind pointers, which look like pointers of the program.
         if self.target(&pointed).is_some_and(|ty| ty.size > LARGEST) {
             return Err(self.problem(
                 format!(
@@ -90,7 +90,7 @@ impl Resolver<'_> {
                 let mut before = 0;
                 for n in 0..length {
                     let at = self.word(value, first.wrapping_add(n * 8))?;
-                    // (One that has not been split stands there several times.)
+                    // (A table that has not been split appears several times.)
                     if at == std::mem::replace(&mut before, at) {
                         continue;
                     }
@@ -133,7 +133,7 @@ impl Resolver<'_> {
         Ok(elements)
     }
 
-    /// What a pointer points to, wherever that is.
+    /// The pointer's target, whatever its address.
     fn behind(&self, pointer: &Lvalue) -> Option<Lvalue> {
         let ty = Some(self.target(pointer)?);
         Some(Lvalue {

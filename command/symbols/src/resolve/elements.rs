@@ -1,4 +1,4 @@
-//! The elements of containers, as `containers.json` describes them.
+//! The elements of containers, as described by `containers.json`.
 
 use super::{Lvalue, Resolver};
 use crate::containers::{Container, Form, container, find, type_at};
@@ -6,10 +6,10 @@ use crate::problem::Problem;
 use crate::types::{Shape, Type, Variant};
 use std::rc::Rc;
 
-/// Pointers and cells in one another.
+/// Limit of nested pointers and cells.
 pub(super) const MOST_HELD: usize = 8;
 
-/// Elements side by side: the number of the first, where it is, and how many they are.
+/// Adjacent elements: the number of the first, its address, and their count.
 struct Run {
     first: u64,
     addr: u64,
@@ -17,12 +17,12 @@ struct Run {
 }
 
 impl Resolver<'_> {
-    /// The container that a value is.
+    /// The container form of a value.
     pub(super) fn container(&self, value: &Lvalue) -> Option<Container> {
         container(value.ty.as_ref()?)
     }
 
-    /// What smart pointers and cells hold: `*p`, `p->x`. `None` where the value is nothing of the kind.
+    /// The value held by a smart pointer or cell: `*p`, `p->x`. `None` if the value is neither.
     pub(super) fn held(&self, value: &Lvalue) -> Result<Option<Lvalue>, Problem> {
         match self.container(value).map(|c| c.form) {
             Some(Form::One { .. } | Form::Inline { .. }) => {}
@@ -37,8 +37,8 @@ impl Resolver<'_> {
         }
     }
 
-    /// The elements from `from` to the one before `to`, or all: neighbours together. Fewer than are asked for is
-    /// an error; none at all is none.
+    /// The elements from `from` up to, but not including, `to`, or all; neighbours are merged. Too few elements are an
+    /// error; an empty container is not.
     pub(super) fn contents(
         &self,
         value: Lvalue,
@@ -115,7 +115,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// The elements of a container, also of one that smart pointers and cells hold; what they hold, if that is none.
+    /// The elements of a container, which smart pointers and cells may hold. If they hold another type, its value.
     pub(super) fn contained(
         &self,
         value: Lvalue,
@@ -124,10 +124,10 @@ impl Resolver<'_> {
     ) -> Result<Vec<Lvalue>, Problem> {
         let name = value.name.clone();
         let mut held = value;
-        // (Debug information may say that something holds itself.)
+        // (Debug information may say that a type holds itself.)
         for _ in 0..MOST_HELD {
             match self.container(&held).map(|c| c.form) {
-                // `unique_ptr<T[]>`: the pointer is one to elements.
+                // `unique_ptr<T[]>`: its pointer leads to elements.
                 Some(Form::One { pointer, at: None })
                     if (from.is_some() || to.is_some()) && self.of_elements(&held) =>
                 {
@@ -152,8 +152,8 @@ impl Resolver<'_> {
         }
     }
 
-    /// A member of a path, on which there may be variants of enums. `None`: another variant is active now, and the
-    /// watch stays.
+    /// A member at a path that may contain enum variants. `None` if another variant is active now; the watch then stays
+    /// where it is.
     fn if_active(&self, value: Lvalue, path: &str) -> Result<Option<Lvalue>, Problem> {
         let mut at = value;
         for name in path.split('.') {
@@ -176,7 +176,7 @@ impl Resolver<'_> {
         Ok(Some(at))
     }
 
-    /// Of a tuple the element with that number.
+    /// The element of a tuple with the given number.
     fn one_field(
         &self,
         value: &Lvalue,
@@ -198,7 +198,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Of a variant the alternative with that number, while that is the one that it has.
+    /// The alternative of a variant with the given number, while it is the active one.
     fn alternative(
         &self,
         value: Lvalue,
@@ -250,7 +250,7 @@ impl Resolver<'_> {
         }])
     }
 
-    /// The number that a range of one has.
+    /// The number in a range of length one.
     fn one_number(
         &self,
         value: &Lvalue,
@@ -266,13 +266,13 @@ impl Resolver<'_> {
         }
     }
 
-    /// Is it a template of an array type?
+    /// Whether the value is a template of an array type.
     fn of_elements(&self, value: &Lvalue) -> bool {
         let argument = self.argument(value, "0");
         argument.is_some_and(|ty| matches!(ty.shape, Shape::Array { .. }))
     }
 
-    /// Of runs of elements, those that are asked for.
+    /// Selects the requested elements from runs.
     fn cut(
         &self,
         value: &Lvalue,
@@ -321,7 +321,7 @@ impl Resolver<'_> {
         Ok((first as u64, behind as u64))
     }
 
-    /// The elements of what keeps them side by side.
+    /// The elements of a container that stores them side by side.
     fn runs(&self, value: &Lvalue, found: &Container) -> Result<(Rc<Type>, Vec<Run>), Problem> {
         let one = |addr, count| {
             vec![Run {
@@ -435,7 +435,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// libstdc++'s deque: a map of pointers to chunks; iterators know the current element and the chunk.
+    /// libstdc++'s deque: an array of pointers to chunks. Its iterators have the current element and the chunk.
     fn chunks(
         &self,
         value: &Lvalue,
@@ -486,7 +486,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// A member of members, as an object of its own.
+    /// A member of nested members, as an object of its own.
     pub(super) fn member(&self, value: &Lvalue, path: &str) -> Result<Lvalue, Problem> {
         let found = value.ty.as_deref().and_then(|ty| find(ty, path));
         let found = found.ok_or_else(|| self.senseless(value))?;
@@ -499,7 +499,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// What the elements behind `begin` are.
+    /// The type of the elements at `begin`.
     pub(super) fn element(
         &self,
         value: &Lvalue,
@@ -518,7 +518,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// `N`: a template argument of the value's class; `MEMBER:N`: of that member's.
+    /// `N`: a template argument of the value's class; `MEMBER:N`: an argument of that member's class.
     pub(super) fn argument(&self, value: &Lvalue, which: &str) -> Option<Rc<Type>> {
         let (path, number) = which.rsplit_once(':').unwrap_or(("", which));
         let class = type_at(value.ty.as_ref()?, path)?;
@@ -529,7 +529,7 @@ impl Resolver<'_> {
         value.module.as_ref()?.types.get(*argument)
     }
 
-    /// What a pointer points to, as a type.
+    /// The type that a pointer points to.
     pub(super) fn target(&self, pointer: &Lvalue) -> Option<Rc<Type>> {
         match pointer.ty.as_deref()?.shape {
             Shape::Pointer { to: Some(to), .. } => pointer.module.as_ref()?.types.get(to),

@@ -1,4 +1,4 @@
-//! What is said where an expression means nothing.
+//! Explanations for expressions that cannot be resolved.
 
 use super::find::Match;
 use super::{Lvalue, Resolver};
@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 pub(super) const BUILD_WITH_G: &str = "build the program with -g, or install its debug symbols";
 
-/// What of an object's debug information is elsewhere, and was not found.
+/// Describes debug information of an object that is in other files and was not found.
 fn missing_units(object: &ObjectFile) -> Option<String> {
     let missing = object.index()?.missing_units;
     if missing == 0 {
@@ -29,7 +29,7 @@ fn missing_units(object: &ObjectFile) -> Option<String> {
     ))
 }
 
-/// The last name of a mangled symbol, if that is a variable's.
+/// The last name of a mangled symbol, if it belongs to a variable.
 fn plain_name(symbol: &str) -> Option<String> {
     if !symbol.starts_with('_') {
         return None;
@@ -140,13 +140,13 @@ impl Resolver<'_> {
         }
     }
 
-    /// What somebody may have meant who has mistyped a name.
+    /// Known names, to suggest one for a mistyped name.
     fn known_names(&self) -> Vec<Cow<'_, str>> {
         let mut names: Vec<Cow<str>> = Vec::new();
         for module in &self.program.modules {
             let object = &module.object;
             let index = object.index().filter(|_| module.is_executable);
-            // To read all of a large file for a hint is too much where its symbol table knows what there is in memory.
+            // Reading all of a large file for a hint costs too much if its symbol table has the variables.
             let is_large = index.is_some_and(Index::is_selective);
             let by_symbols = is_large && object.symbols().data().any(|s| !s.global);
             if let Some(index) = index.filter(|_| !by_symbols) {

@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use ulpf_lib::command::Step;
 
-/// A variable that was found, and where.
+/// A variable and its module.
 pub(super) struct Match<'a> {
     pub(super) module: &'a Rc<Module>,
     pub(super) variable: &'a Variable,
@@ -26,13 +26,13 @@ enum Round {
     Executable,
     /// Exported by libraries.
     Globals,
-    /// Everything else that libraries' debug information knows.
+    /// Everything else in the libraries' debug information.
     Statics,
 }
 
 impl Program {
-    /// Has the executable a variable of that name, or does a library export one? The debug information of libraries,
-    /// which takes longer to read than a short program to run, is not read for it.
+    /// Whether the executable has a variable of this name, or a library exports one. The debug information of libraries
+    /// is not read, because that takes longer than a short program runs.
     pub(super) fn may_have(&self, name: &str) -> bool {
         let has = |module: &Rc<Module>| match module.is_executable {
             true => {
@@ -79,7 +79,7 @@ impl Resolver<'_> {
             };
             let mut found = Vec::new();
             for module in modules {
-                // Debug information of libraries is read only when their symbol tables do not help.
+                // Debug information of libraries is read only if their symbol tables do not have the name.
                 if round == Round::Globals && self.spec.scope.is_none() {
                     let symbol = data_symbols(module, name).into_iter().find(|s| s.global);
                     if let Some(symbol) = symbol {
@@ -113,7 +113,7 @@ impl Resolver<'_> {
         if let Some(problem) = unusable {
             return Err(problem);
         }
-        // `pair.0`: a Rust tuple's field, unless the compiler has a symbol of that name.
+        // `pair.0`: a field of a Rust tuple, unless the compiler has a symbol of that name.
         if let Some((base, field)) = name
             .rsplit_once('.')
             .filter(|(_, f)| f.bytes().all(|b| b.is_ascii_digit()))
@@ -128,8 +128,8 @@ impl Resolver<'_> {
         Err(self.unknown(name))
     }
 
-    /// Usable statics of that name in one module, the best kind of match only; or why those that
-    /// exist cannot be used.
+    /// The usable statics of this name in one module; only the best kind of match counts. The error tells why the
+    /// existing ones cannot be used.
     pub(super) fn in_module<'m>(
         &self,
         module: &'m Rc<Module>,
@@ -198,7 +198,7 @@ impl Resolver<'_> {
                         return self.at_symbol(found.module, symbol, name);
                     }
                 }
-                // The table of symbols is large where debug information is.
+                // The symbol table is large if there is debug information.
                 if ty.as_deref().is_none_or(|ty| !has_size(ty)) {
                     let symbol = found.module.object.symbols().data_at(addr);
                     size = symbol.filter(|s| s.addr == addr).map_or(0, |s| s.len);
@@ -274,8 +274,8 @@ impl Resolver<'_> {
         })
     }
 
-    /// Executables that are not position independent have copies of the variables of libraries that
-    /// they use (R_X86_64_COPY), and everybody uses the copy.
+    /// The copy of a library's variable in an executable that is not position independent (R_X86_64_COPY). All modules
+    /// use the copy.
     pub(super) fn copied(
         &self,
         module: &Module,
@@ -296,7 +296,7 @@ impl Resolver<'_> {
         Some((copy.addr.wrapping_add(executable.bias), text))
     }
 
-    /// The copy of each thread; where the watch stays where it is now, the main thread's.
+    /// A thread-local variable in every thread; for a watch that stays where it is now, the main thread's.
     pub(super) fn thread_local(
         &self,
         module: &Module,
@@ -336,14 +336,14 @@ impl Resolver<'_> {
     }
 }
 
-/// What a condition's names mean.
+/// Resolves the names of conditions.
 impl Names for Resolver<'_> {
     fn variable(&self, object: Option<&str>, name: &str) -> Result<Found, String> {
         let spec = Spec {
             scope: object.map(|o| Scope::Object(o.into())),
             ..self.spec.clone()
         };
-        // Of a thread-local its offset is wanted, which one copy tells.
+        // For a thread-local variable the offset is needed, which the main thread's copy yields.
         let stays = Cell::new(true);
         let resolver = Resolver {
             spec: &spec,
@@ -375,7 +375,7 @@ impl Names for Resolver<'_> {
     }
 }
 
-/// Does the type say how large its objects are?
+/// Whether the type determines the size of its objects.
 fn has_size(ty: &Type) -> bool {
     let open = matches!(
         ty.shape,
@@ -387,7 +387,7 @@ fn has_size(ty: &Type) -> bool {
     ty.size > 0 && !open
 }
 
-/// `extern int table[];` takes its bound from the symbol's size.
+/// Gives `extern int table[];` a bound from the symbol's size.
 fn sized(ty: Rc<Type>, size: u64) -> Rc<Type> {
     match &ty.shape {
         Shape::Array {

@@ -1,4 +1,4 @@
-//! `function::local`: a watch that goes where the frames of a function are.
+//! `function::local`: a watch on a local in the frames of a function.
 
 use super::{Lvalue, Resolver, Way};
 use crate::closest::list;
@@ -8,11 +8,11 @@ use crate::spec::Scope;
 use std::collections::BTreeSet;
 use ulpf_lib::command::Step;
 
-/// What to do about a local that is not in memory all the time.
+/// Advice for a local that is not always in memory.
 const ANOTHER_WAY: &str = "build the program with -O0 or -Og, make it volatile, or watch it from a debugger: `ulpf gdb`, break in the function, `watch`";
 
 impl Resolver<'_> {
-    /// A variable; or, of a function, the locals of that name: one of each block that has one, and of each overload.
+    /// A variable, or the locals of a function with that name: one for each block and each overload that has it.
     pub(super) fn named(&self, name: &str) -> Result<Vec<Lvalue>, Problem> {
         match self.variable(name) {
             Ok(found) => Ok(vec![found]),
@@ -20,7 +20,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// `None`: no function that is known has it.
+    /// Returns `None` if no known function has such a local.
     fn local(&self, name: &str) -> Option<Result<Vec<Lvalue>, Problem>> {
         let (function, local) = name.rsplit_once("::")?;
         if matches!(self.spec.scope, Some(Scope::File(_))) {
@@ -67,7 +67,7 @@ impl Resolver<'_> {
 
     fn in_frames(&self, local: Local, name: &str, note: Option<String>) -> Lvalue {
         let at = local.offset as u64;
-        // There is no frame yet: addresses count from one.
+        // There is no frame yet, so addresses are relative to a frame.
         let way = Way::default().by(Step::Frames, local.function, None);
         let (way, addr) = match local.pointer {
             true => (way.through(at, None), 0),

@@ -1,4 +1,4 @@
-//! From a [`Spec`] to the bytes to watch.
+//! Resolves a [`Spec`] to the bytes to watch.
 
 mod any;
 mod directory;
@@ -26,55 +26,55 @@ use ulpf_lib::command::Path;
 use ulpf_lib::filter::Filter;
 use ulpf_lib::ring::Hit;
 
-/// The program's memory, as far as resolving needs it.
+/// The program's memory, as needed for resolving.
 pub trait Memory {
-    /// Fills `buf` from `addr`, or returns `false`.
+    /// Reads memory at `addr` into `buf`. Returns `false` if it is not readable.
     fn read(&self, addr: u64, buf: &mut [u8]) -> bool;
-    /// The main thread's thread pointer (fs base); `None` while it has none.
+    /// The main thread's thread pointer (fs base), or `None` if it has none yet.
     fn thread_pointer(&self) -> Option<u64>;
 }
 
 /// A watch that is ready to be armed.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// As typed.
+    /// The text as typed.
     pub spec: String,
-    /// What hits are called by; parts (`[3]`, `.next`) are added to it.
+    /// The name shown for hits; parts (`[3]`, `.next`) are appended.
     pub name: String,
     pub addr: u64,
     pub len: u64,
-    /// All that the program allocates, now and later; `addr` and `len` are zero.
+    /// Watches all memory that the program allocates, now and later; `addr` and `len` are zero.
     pub heap: bool,
     pub kind: WatchKind,
     pub ty: Option<Rc<Type>>,
     /// Number of the first element, for a slice of an array.
     pub slice: Option<i64>,
-    /// There may be many such places, as long as the path leads to them.
+    /// The watch may have many places, if the path leads to several.
     pub each: Option<Each>,
     pub bits: Option<Bits>,
-    /// Pointers are on the way, and the watch follows them: `addr` is where they lead now, 0 if that is nowhere.
+    /// The watch follows pointers. `addr` is their present target, or 0 if they lead nowhere.
     pub path: Option<Path>,
-    /// What changes its bytes is undone.
+    /// Stores that change its bytes are undone.
     pub freeze: bool,
-    /// Something the user should know: which thread's copy, which bytes.
+    /// A remark for the user: which thread's copy, which bytes.
     pub note: Option<String>,
-    /// Which hits matter, without names.
+    /// The filter, without names.
     pub filter: Filter,
 }
 
-/// How the places of a watch that follows are called: `list->*next[*].refs`, with their numbers for the `*`.
+/// Names of the places of a following watch: `list->*next[*].refs`, with a number for the `*`.
 #[derive(Clone, Debug)]
 pub struct Each {
-    /// Where in the name the `[*]` stands, or `[#*]` of elements that are known by keys: then it is the how manyth.
+    /// Position of `[*]` in the name. `[#*]` is used for elements with keys; it shows an ordinal number.
     pub(crate) at: usize,
-    /// The number of the first one.
+    /// Number of the first place.
     pub(crate) first: i64,
-    /// They are the elements of such an array, side by side.
+    /// The array type, if the places are adjacent elements of an array.
     pub(crate) array: Option<Rc<Type>>,
 }
 
 impl Watched {
-    /// Name and value form of an access to `len` bytes at `offset` of the watch.
+    /// Name and value format of an access to `len` bytes at `offset` of the watch.
     pub fn part(&self, offset: u64, len: u64) -> (String, Part) {
         if self.heap {
             return (format!("{}[{offset:#x}]", self.name), Part::untyped(offset));
@@ -104,7 +104,7 @@ impl Watched {
         (with_path(&self.name, &path), part)
     }
 
-    /// The same of one of many places, which are counted as if they stood side by side.
+    /// As [`Watched::part`], for one of many places. Offsets count as if the places were adjacent.
     fn part_of(&self, each: &Each, offset: u64, len: u64) -> (String, Part) {
         let (before, behind) = self.name.split_at(each.at);
         if let Some(array) = &each.array {
@@ -125,7 +125,7 @@ impl Watched {
         one.part(offset % size, len)
     }
 
-    /// How many of its bytes are before those of a hit.
+    /// Offset of a hit in the watch, in bytes.
     pub fn offset(&self, hit: &Hit) -> u64 {
         match self.path {
             Some(_) => hit.inside,
@@ -133,13 +133,13 @@ impl Watched {
         }
     }
 
-    /// The type, as a programmer writes it.
+    /// The type's name in source form.
     pub fn type_name(&self) -> Option<&str> {
         self.ty.as_ref().map(|t| t.name.as_str())
     }
 }
 
-/// `*p` and `.x` make `p->x`; `*p` and `[1]` make `(*p)[1]`.
+/// Joins a name and a path: `*p` and `.x` make `p->x`; `*p` and `[1]` make `(*p)[1]`.
 fn with_path(name: &str, path: &str) -> String {
     match (name.strip_prefix('*'), path.strip_prefix('.')) {
         (Some(pointer), Some(field)) => format!("{pointer}->{field}"),
@@ -150,46 +150,49 @@ fn with_path(name: &str, path: &str) -> String {
 
 use way::Way;
 
-/// An object in memory while an expression is walked.
+/// An object in memory, while an expression is evaluated.
 #[derive(Clone)]
 struct Lvalue {
     addr: u64,
     ty: Option<Rc<Type>>,
-    /// Whose types its type refers to.
+    /// The module of its type.
     module: Option<Rc<Module>>,
-    /// Where there is no type: size by the symbol table.
+    /// The size according to the symbol table, if there is no type.
     size: u64,
     name: String,
     slice: Option<i64>,
-    /// The slice is what the last step of `way` comes to, and the path leads to each of its elements.
+    /// The slice is the result of the last step of `way`, and the path leads to each of its elements.
     walked: bool,
-    /// The number of the first place, of many.
+    /// The number of the first of many places.
     first: i64,
     bits: Option<Bits>,
     note: Option<String>,
-    /// The pointers before it.
+    /// The steps before it, such as pointers.
     way: Way,
-    /// Only bytes: a length is needed.
+    /// Bytes without a type, for which the user must give a length.
     untyped: bool,
     /// The main thread's copy.
     thread_local: bool,
 }
 
 impl Program {
-    /// Finds the bytes that `spec` means, now: one place, or one in each element of a range that stands before
-    /// the end of the expression. There is at least one.
+    /// Finds the bytes of `spec` at present: one place, or one in each element of a range inside the expression. The
+    /// result is never empty.
     ///
     /// # Errors
-    /// Why there are none.
+    ///
+    /// Why no bytes were found.
     pub fn resolve(&self, spec: &Spec, memory: &dyn Memory) -> Result<Vec<Watched>, Problem> {
         let stays = Cell::new(true);
         self.resolved(spec, memory, &stays)
     }
 
-    /// The same for a watch that goes where its pointers lead, unless `spec` says `snapshot`. They may be NULL now, and
-    /// lists and containers empty. Of what has many places in two ways, and in some containers, it stays where it is now.
+    /// As [`Program::resolve`], for a watch that follows its pointers, unless `spec` says `snapshot`. Pointers may be
+    /// NULL, and lists and containers empty. The watch is fixed to the present places if the expression leads to many
+    /// places in two ways, and for some containers.
     ///
     /// # Errors
+    ///
     /// Why it cannot be watched.
     pub fn resolve_path(&self, spec: &Spec, memory: &dyn Memory) -> Result<Vec<Watched>, Problem> {
         let stays = Cell::new(spec.filter.snapshot || spec.filter.freeze);
@@ -216,7 +219,7 @@ impl Program {
         let values = match &spec.expr {
             Expr::Heap => return Ok(vec![resolver.heap()?]),
             Expr::Malformed(problem) => return Err(problem.clone()),
-            // A variable of that name comes first.
+            // A variable of that name takes precedence.
             Expr::Name(name) if name == "heap" && spec.len.is_none() && spec.scope.is_none() => {
                 match self.may_have(name).then(|| resolver.eval(&spec.expr)) {
                     None | Some(Err(_)) => return Ok(vec![resolver.heap()?]),
@@ -228,7 +231,7 @@ impl Program {
         let mut found: Vec<Watched> = Vec::with_capacity(values.len());
         for value in values {
             let (watched, module) = resolver.watched(value)?;
-            // The elements of a range are alike, and so are their filters.
+            // The elements of a range have the same type, and hence the same filter.
             let alike = |before: &&Watched| {
                 let same = match (&before.ty, &watched.ty) {
                     (Some(a), Some(b)) => Rc::ptr_eq(a, b),
@@ -253,7 +256,7 @@ struct Resolver<'a> {
     program: &'a Program,
     spec: &'a Spec,
     memory: &'a dyn Memory,
-    /// The watch stays where its pointers lead now. While it is not known to, they may be NULL, and change.
+    /// The watch is fixed to the present places. While this is false, pointers may be NULL and may change.
     stays: &'a Cell<bool>,
 }
 
@@ -262,13 +265,13 @@ impl Resolver<'_> {
         Problem::new(format!("cannot watch `{}`", self.spec), why, what_to_do)
     }
 
-    /// Do pointers on the way make the watch go elsewhere?
+    /// Whether pointers in the expression move the watch.
     fn follows(&self) -> bool {
         !self.stays.get()
     }
 
-    /// From here on the expression means what there is now: its places are many, or in a container, and none of
-    /// them has a way of its own. What has been found as if it followed is looked for once more.
+    /// Fixes the watch to the present places, because the expression has many places or is in a container and cannot be
+    /// followed. Results found so far for a following watch are discarded and resolved again.
     fn stay(&self) -> Result<(), Problem> {
         match self.stays.replace(true) {
             true => Ok(()),
@@ -276,7 +279,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// What is watched of an object that the expression means, still without a filter.
+    /// The watch for an object of the expression, still without a filter.
     fn watched(&self, value: Lvalue) -> Result<(Watched, Option<Rc<Module>>), Problem> {
         let value = self.referred(value)?;
         let (mut value, array) = self.one_of(value)?;
@@ -356,20 +359,20 @@ impl Resolver<'_> {
         Ok((watched, module))
     }
 
-    /// Of all elements that a path leads to, one by one: the element, and the array that they make.
+    /// Splits the elements that a path leads to: one element, and the array that they form.
     fn one_of(&self, value: Lvalue) -> Result<(Lvalue, Option<Rc<Type>>), Problem> {
         if !value.walked {
             return Ok((value, None));
         }
         if self.spec.len.is_some() {
-            // So many bytes from the first one on.
+            // That many bytes from the first element on.
             self.stay()?;
         }
         let array = value.ty.clone();
         Ok((value.element_of_walk(), array))
     }
 
-    /// A C++ reference stands for what it refers to.
+    /// Replaces a C++ reference by its referent.
     fn referred(&self, value: Lvalue) -> Result<Lvalue, Problem> {
         let reference = match value.ty.as_deref().map(|ty| &ty.shape) {
             Some(Shape::Pointer { reference, .. }) => *reference,
@@ -403,7 +406,7 @@ impl Resolver<'_> {
         self.filtered(heap, None)
     }
 
-    /// Which hits matter, without names.
+    /// Resolves the filter to one without names.
     fn filtered(&self, watched: Watched, module: Option<Rc<Module>>) -> Result<Watched, Problem> {
         let (value, unit) = watched_value(&watched, module);
         let filter = &self.spec.filter;
@@ -426,8 +429,7 @@ impl Resolver<'_> {
     }
 }
 
-/// What `$new` and `$old` are: the watched object, or one of its elements, and how large that is (0: what
-/// was accessed, whatever it is).
+/// The type of `$new` and `$old`: the watched object or one of its elements, and its size (0: the accessed bytes).
 fn watched_value(watched: &Watched, module: Option<Rc<Module>>) -> (condition::Value, u64) {
     let unsigned = |size: u64| Kind::Int {
         size: if matches!(size, 1 | 2 | 4) {
@@ -473,7 +475,7 @@ fn watched_value(watched: &Watched, module: Option<Rc<Module>>) -> (condition::V
             let ty = Kind::Described(ty, module);
             (condition::Value { ty, bits: None }, size)
         }
-        // A condition computes with 64 bits, and is refused if it asks for such a value.
+        // Conditions compute with 64 bits, and are refused if they use a larger value.
         (false, _) if scalar => {
             let ty = Kind::Described(ty, module);
             (condition::Value { ty, bits: None }, whole)

@@ -1,4 +1,4 @@
-//! The values in the nodes of lists and trees, and in hash tables.
+//! Values in the nodes of lists and trees, and in hash tables.
 
 use super::{Lvalue, Resolver};
 use crate::containers::{Container, Form, InNode, find};
@@ -8,23 +8,23 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use ulpf_lib::command::{Path, Step, Trace};
 
-/// Of the text of a key.
+/// Longest text of a key, in bytes.
 const LONGEST_KEY: u64 = 64;
 
-/// A node's value, and its key if that is not in the value.
+/// A node's value, and its key if the key is outside the value.
 struct Found {
     value: u64,
     key: Option<u64>,
 }
 
-/// How elements are come to from the beginning of a container: the step is made there, and so much is added.
+/// The way from a container to its elements: make `step` at `at`, then add `offset`.
 pub(super) struct Through {
     pub at: u64,
     pub step: Step,
     pub offset: u64,
-    /// Where keys are, if not in the elements: the same way, and so much is added.
+    /// The keys, if they are outside the elements: another step and offset from `at`, and their type.
     keys: Option<(Step, u64, Rc<Type>)>,
-    /// Of each of them only this is meant.
+    /// The wanted part of each element.
     pub item: Option<(u64, Rc<Type>)>,
     pub element: Rc<Type>,
 }
@@ -111,7 +111,7 @@ impl Resolver<'_> {
         Ok(values.collect())
     }
 
-    /// How the elements of what has nodes, or a table, are come to.
+    /// The way to the elements of a container with nodes or a table.
     pub(super) fn through(&self, value: &Lvalue, found: &Container) -> Result<Through, Problem> {
         let senseless = || self.senseless(value);
         let element = found.element.and_then(|which| self.argument(value, which));
@@ -136,7 +136,7 @@ impl Resolver<'_> {
                 place,
             } => {
                 let first = self.member(value, first)?;
-                // The links are alike: where one is in its node tells where the others are.
+                // All links are alike: the position of one in its node is that of the others.
                 let node = self.target(&first).ok_or_else(senseless)?;
                 let step = Step::List {
                     link: offset_in(&node, next)?,
@@ -180,7 +180,7 @@ impl Resolver<'_> {
             } => {
                 let root = self.member(value, root)?;
                 let leaf = self.target(&root).ok_or_else(senseless)?;
-                // Nodes above the leaves begin as they do. Only a node's parent is known to be one.
+                // Nodes above the leaves begin like leaves. Only the type of the parent pointer describes such a node.
                 let parent = find(&leaf, "parent.Some.__0.pointer").ok_or_else(senseless)?;
                 let parent = Lvalue {
                     ty: Some(parent.ty),
@@ -241,7 +241,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// Where such a step leads now, in its order.
+    /// The present targets of such a step, in its order.
     fn traced(
         &self,
         through: &Through,
@@ -295,7 +295,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// A key as a text: a number, or characters.
+    /// A key as text: a number, or characters.
     pub(super) fn text_of(&self, first: Lvalue) -> Option<String> {
         let ty = first.ty.clone()?;
         let text = |held: &Lvalue| {
@@ -308,7 +308,7 @@ impl Resolver<'_> {
             Shape::Int { .. } | Shape::Bool | Shape::Enum { .. } | Shape::Pointer { .. } => {
                 crate::value::render_scalar(&ty, &text(&first)?, &mut said);
             }
-            // Of strings; what else contains something is no text.
+            // Strings; other containers are not text.
             Shape::Struct { .. } => {
                 let mut form = self.container(&first)?.form;
                 if let Form::Same { member } = form {
@@ -325,7 +325,7 @@ impl Resolver<'_> {
                 let Shape::Array { element, .. } = &characters.ty.as_ref()?.shape else {
                     return None;
                 };
-                // (Rust's texts are of bytes.)
+                // (Rust's strings consist of bytes.)
                 let class = &first.ty.as_ref()?.name;
                 let is_text = matches!(element.shape, Shape::Char { .. })
                     || class.ends_with("String")

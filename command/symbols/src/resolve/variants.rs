@@ -1,4 +1,4 @@
-//! Variants of Rust's enums, and of what else has one of several things: each is there only while a number says so.
+//! Variants of Rust's enums, and other types with alternatives. Each alternative exists only while a number selects it.
 
 use super::elements::MOST_HELD;
 use super::{Lvalue, Resolver};
@@ -15,7 +15,7 @@ impl Resolver<'_> {
             .filter(|f| f.parse::<u32>().is_ok())
             .unwrap_or(field);
         let name = format!("{}.{shown}", value.name);
-        // As Rust has it: `rc.x` is a field of what it holds, `option.x` of what there is in it.
+        // As in Rust, `rc.x` is a field of the held value, and `option.x` of the contained one.
         let (mut target, mut through) = (value, true);
         for _ in 0..MOST_HELD {
             let next = match target.ty.as_ref().map(|t| &t.shape) {
@@ -43,7 +43,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// The variant of an enum of Rust's that has such a field: the only one that has, or the one that is active now.
+    /// The variant of a Rust enum with such a field: the only one that has it, or the active one.
     pub(super) fn in_variant(
         &self,
         value: &Lvalue,
@@ -106,13 +106,13 @@ impl Resolver<'_> {
         )
     }
 
-    /// What is there only while a number says so. `None`: it is not now, and the watch stays.
+    /// The value of a variant that a number selects. `None` if it is not active now; the watch then stays where it is.
     pub(super) fn if_variant(
         &self,
         value: Lvalue,
         variant: Variant,
     ) -> Result<Option<Lvalue>, Problem> {
-        // A pointer that must not be null, in `Option<Box<T>>`: what goes through it says so itself.
+        // A pointer that must not be null, in `Option<Box<T>>`: the pointer's own step checks it.
         let pointer = (variant.first, variant.count, variant.inside) == (0, 1, false)
             && value.ty.as_ref().is_some_and(|ty| ty.size == variant.size);
         if self.follows() && pointer {

@@ -1,4 +1,4 @@
-//! Walks an expression: fields, pointers, elements.
+//! Evaluates an expression: fields, pointers, elements.
 
 use super::explain::BUILD_WITH_G;
 use super::{Lvalue, Resolver, Way};
@@ -9,11 +9,11 @@ use crate::types::{Bounds, Shape, Type};
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// So many places may one watch have; the plugin's `max-elements` is the same by default.
+/// Default limit of places of one watch; equals the plugin's `max-elements` by default.
 pub(super) const MOST_PLACES: u64 = 100_000;
 
 impl Resolver<'_> {
-    /// All that an expression means, in its order: behind a range it means something in each element.
+    /// All objects of an expression, in order. An expression after a range has one in each element.
     pub(super) fn eval(&self, expr: &Expr) -> Result<Vec<Lvalue>, Problem> {
         match expr {
             Expr::Address(addr) => Ok(vec![Lvalue {
@@ -87,7 +87,7 @@ impl Resolver<'_> {
         self.each(expr)?.into_iter().map(step).collect()
     }
 
-    /// Elements of arrays, of what pointers point to, of containers.
+    /// Elements of an array, of a pointer's target, or of a container.
     fn elements_of(
         &self,
         expr: &Expr,
@@ -109,7 +109,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// What a further step is taken from: of a range, its elements one by one.
+    /// The objects for a further step; a range is split into its elements.
     fn each(&self, expr: &Expr) -> Result<Vec<Lvalue>, Problem> {
         let values = self.eval(expr)?.into_iter();
         let values = values.map(|value| self.referred(value));
@@ -147,7 +147,7 @@ impl Resolver<'_> {
         Ok(found)
     }
 
-    /// Refuses more places than anybody means.
+    /// Refuses an excessive number of places.
     pub(super) fn few(&self, places: u64) -> Result<(), Problem> {
         let most = self.spec.filter.most.unwrap_or(MOST_PLACES);
         match places <= most {
@@ -211,7 +211,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// `grid(2,3)`: as the program's language has it, the innermost first or last.
+    /// `grid(2,3)`. The program's language determines whether the first or the last index is the innermost.
     fn call(&self, value: Lvalue, indices: &[i64]) -> Result<Lvalue, Problem> {
         let columns = match value.ty.as_deref().map(|ty| &ty.shape) {
             Some(Shape::Array { bounds, .. }) => bounds.columns,
@@ -233,7 +233,7 @@ impl Resolver<'_> {
         if self.container(&value).is_some() {
             let found = self.contained(value, Some(index), Some(index.saturating_add(1)))?;
             let found = found.into_iter().next().ok_or_else(|| self.empty())?;
-            // (A node's value is itself; of neighbours it is the only one.)
+            // (A node's value is the element itself; a run of adjacent elements contains only this one.)
             let ty = match found.ty.as_deref().map(|ty| &ty.shape) {
                 Some(Shape::Array { element, .. }) if found.slice.is_some() => {
                     Some(element.clone())
@@ -295,7 +295,7 @@ impl Resolver<'_> {
         Ok(start.some_of(element, count, from, bounds))
     }
 
-    /// The nodes of a list: from the one that `head` is or points to, until null or a node that was seen.
+    /// The nodes of a list, from `head` or its target up to null or a repeated node.
     fn chain(&self, head: Lvalue, link: &str, nodes: &mut Vec<Lvalue>) -> Result<(), Problem> {
         if self.follows() && !head.way.is_many() {
             nodes.push(self.any_node(head, link)?);
@@ -324,7 +324,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    /// What a pointer points to; null is the end of a list.
+    /// A pointer's target; null is the end of a list.
     pub(super) fn deref_unless_null(&self, pointer: Lvalue) -> Result<Option<Lvalue>, Problem> {
         match self.pointer(&pointer)? {
             0 => Ok(None),
@@ -332,7 +332,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Goes through a pointer: the object it points to now.
+    /// The present target of a pointer, as an object.
     pub(super) fn deref(&self, value: Lvalue) -> Result<Lvalue, Problem> {
         let target = match value.ty.as_ref().map(|t| &t.shape) {
             Some(Shape::Pointer { to, .. }) => *to,
@@ -382,7 +382,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// The address in a pointer now.
+    /// The present address in a pointer.
     pub(super) fn pointer(&self, value: &Lvalue) -> Result<u64, Problem> {
         let mut bytes = [0; 8];
         if !self.memory.read(value.addr, &mut bytes) {
@@ -453,7 +453,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// Elements `from..to` of an array, or of what a pointer points to.
+    /// Elements `from..to` of an array or of a pointer's target.
     pub(super) fn elements(
         &self,
         value: Lvalue,
@@ -475,7 +475,7 @@ impl Resolver<'_> {
                         (Some(from), Some(to)) => (from, to),
                         _ => (-1, 0),
                     };
-                // Trailing arrays of one or no element are a C idiom for "as many as there are".
+                // In C, a trailing array of one or no element means an array of unknown length.
                 if let (Some(count @ 2..), _) | (Some(count), true) = (*count, from < 0)
                     && (from < 0 || to as u64 > count)
                 {
@@ -549,7 +549,7 @@ impl Lvalue {
             .is_some_and(|ty| ty.member(field).is_some())
     }
 
-    /// So many elements from here on, the first of which is number `from`.
+    /// `count` elements from here on, the first of which has number `from`.
     pub(super) fn some(self, element: Rc<Type>, count: u64, from: i64) -> Lvalue {
         self.some_of(element, count, from, Bounds::default())
     }
@@ -573,7 +573,7 @@ impl Lvalue {
     }
 }
 
-/// A name with dots in it, if that is all there is.
+/// A name with dots, if the expression consists of nothing else.
 fn dotted(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Name(name) => Some(name.clone()),

@@ -1,17 +1,17 @@
-//! What an expression goes through, for a watch that follows it: pointers, lists, the elements of what grows.
+//! The steps of an expression, for a watch that follows it: pointers, lists, elements of growing containers.
 
 use ulpf_lib::command::{Path, Step};
 
-/// From the variable to the object that has been come to.
+/// The steps from the variable to the present object.
 #[derive(Clone)]
 pub(super) struct Way {
-    /// Where the first step is made.
+    /// The address of the first step.
     base: u64,
-    /// Each with what is added before the next one is made; of the last one nobody knows that yet.
+    /// Steps, each with the offset to the next one. The offset of the last one is not known yet.
     steps: Vec<(Step, u64)>,
-    /// What the last one comes to now.
+    /// The present result of the last step.
     last: u64,
-    /// All of them come to something now.
+    /// All steps have a result now.
     pub whole: bool,
 }
 
@@ -27,12 +27,12 @@ impl Default for Way {
 }
 
 impl Way {
-    /// One more pointer, at `addr`; `to`: what it points to, if that can be.
+    /// Appends a pointer at `addr`. `to`: its target, if it is valid.
     pub fn through(self, addr: u64, to: Option<u64>) -> Way {
         self.by(Step::Pointer, addr, to)
     }
 
-    /// One more step, made at `addr`; `to`: what it comes to first, if it does.
+    /// Appends a step at `addr`. `to`: its first result, if it has one.
     pub fn by(mut self, step: Step, addr: u64, to: Option<u64>) -> Way {
         match self.steps.last_mut() {
             Some((_, offset)) => *offset = addr.wrapping_sub(self.last),
@@ -44,12 +44,12 @@ impl Way {
         self
     }
 
-    /// May it lead to many places?
+    /// Whether it may lead to many places.
     pub fn is_many(&self) -> bool {
         self.steps.iter().any(|(step, _)| step.is_many())
     }
 
-    /// To `addr`. `None`: it is always there.
+    /// The path to `addr`, or `None` if the address never changes.
     pub fn path(&self, addr: u64) -> Option<Result<Path, String>> {
         let mut steps = self.steps.clone();
         let may_change = |(step, _): &(Step, u64)| !matches!(step, Step::Times { .. });
@@ -77,7 +77,7 @@ mod tests {
         let way = way.through(0x8008, None);
         assert_eq!(path(&way, 4).as_deref(), Some("0x4040>8>4"));
         assert!(!way.whole);
-        // What is behind a pointer that leads nowhere has no address, and a way all the same.
+        // The steps behind an invalid pointer are kept, although their object has no address.
         let way = way.through(u64::MAX - 7, None);
         assert_eq!(path(&way, 0).as_deref(), Some("0x4040>8>-8>0"));
     }
@@ -95,7 +95,7 @@ mod tests {
         assert!(way.is_many() && way.whole);
         let path = way.path(0x9004).unwrap().unwrap();
         assert_eq!(path.to_string(), "0x4040>16@list,8,4");
-        // Elements of an array alone are where they are.
+        // Elements of an array never move.
         let times = Step::Times {
             count: 4,
             stride: 8,

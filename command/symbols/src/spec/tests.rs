@@ -1,4 +1,4 @@
-//! What is typed, taken apart.
+//! Tests of parsing SPECs.
 
 use super::*;
 

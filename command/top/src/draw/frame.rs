@@ -1,5 +1,4 @@
-//! What surrounds the tables: head, figures, the last line, help, and what stands there when there is
-//! nothing to see.
+//! Everything around the tables: header, counters, prompt line, help, and the screen without data.
 
 use crate::app::{App, Prompt, Spot};
 use crate::figures::{figure, short};
@@ -108,7 +107,7 @@ pub fn figures(frame: &mut Frame, app: &App, area: Rect) {
     }
     let used: usize = spans.iter().map(|s| s.content.width()).sum();
     frame.render_widget(Paragraph::new(Line::from(spans)), area);
-    // The chart takes what is left.
+    // The chart uses the remaining width.
     let room = usize::from(area.width).saturating_sub(used + 3).min(60);
     if room >= 8 {
         let most = s.history.iter().copied().max().unwrap_or(0).max(1) as f64;

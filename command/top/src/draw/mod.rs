@@ -1,4 +1,4 @@
-//! The whole screen, from the session and what the user has chosen.
+//! Draws the whole screen from the session and the user's choices.
 //!
 //! ```text
 //!  ulpf top  stray (7748) · ulpf run         1 Watches  2 Sites  3 Pages  4 Threads  5 Hits    1:02:03
@@ -17,14 +17,14 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ulpf_host::foreign::text::is_plain;
 
-/// Below this there is only a message.
+/// On a smaller screen only a message is shown.
 pub const LEAST: (u16, u16) = (40, 10);
-/// From here on there is room beside the table.
+/// Width from which a pane fits beside the table.
 pub const WIDE: u16 = 120;
 
 pub fn draw(frame: &mut Frame, app: &mut App) {
     whole(frame, app);
-    // Whatever has been drawn, and whoever wrote it: no cell has what a terminal would obey.
+    // Final filter: no cell may contain characters that a terminal interprets, whatever their origin.
     for cell in &mut frame.buffer_mut().content {
         if !cell.symbol().chars().all(is_plain) {
             cell.set_char(char::REPLACEMENT_CHARACTER);
@@ -66,7 +66,7 @@ fn view(frame: &mut Frame, app: &mut App, body: Rect) {
     match app.view {
         View::Watches => {
             let rows = app.session().map_or(0, |s| s.watches.len()).max(1) as u16 + 1;
-            // The feed gets what the watches leave, and never less than a third.
+            // The feed gets the rest of the height, and at least a third.
             let most = (body.height * 2 / 3).max(4);
             let [above, below] =
                 Layout::vertical([Constraint::Length(rows.min(most)), Constraint::Min(1)])

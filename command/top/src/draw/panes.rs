@@ -1,4 +1,4 @@
-//! What stands below or beside the tables: the feed, the page map, details.
+//! Panes below or beside the tables: the feed, the page map, details.
 
 use crate::app::App;
 use crate::figures::figure;
@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use ulpf_session::words::Seconds;
 
-/// A title of a part of the screen.
+/// Draws the title of a part of the screen.
 fn rule(frame: &mut Frame, app: &App, text: &str, area: Rect) {
     let dash = if app.theme.unicode { "─" } else { "-" };
     let text = format!("{dash}{dash} {} ", app.theme.text(text));
@@ -22,7 +22,7 @@ fn rule(frame: &mut Frame, app: &App, text: &str, area: Rect) {
         .set_stringn(area.x, area.y, text, width, app.theme.dim());
 }
 
-/// The youngest hits, below the watches.
+/// The newest hits, below the watches.
 pub fn feed(frame: &mut Frame, app: &mut App, area: Rect) {
     if area.height < 2 {
         return;
@@ -80,10 +80,10 @@ pub fn feed(frame: &mut Frame, app: &mut App, area: Rect) {
     frame.render_widget(Paragraph::new(rows), below);
 }
 
-/// Cells in a line of the map: the pages of one line are neighbours.
+/// Number of cells in a line of the map. The pages of one line are adjacent.
 const CELLS: u64 = 64;
 
-/// Lines of the map: 64 pages each, those without a watched page left out.
+/// Lines of the map: 64 pages each. Lines without a watched page are omitted.
 fn map_lines(app: &App) -> Vec<u64> {
     let pages = app.session().map_or(&[][..], |s| &s.pages[..]);
     let mut lines: Vec<u64> = pages.iter().map(|p| p.addr / 4096 / CELLS).collect();
@@ -96,7 +96,7 @@ pub fn map_height(app: &App, body: Rect) -> u16 {
     (lines + 2).min(body.height / 2)
 }
 
-/// Each cell is a page; the fuller and redder, the more is going on there.
+/// Draws the page map. Each cell is a page; fuller and redder cells have more hits.
 pub fn map(frame: &mut Frame, app: &App, area: Rect) {
     if area.height < 2 {
         return;
@@ -137,7 +137,7 @@ pub fn map(frame: &mut Frame, app: &App, area: Rect) {
     }
 }
 
-/// One hit, or one site, closely.
+/// Draws the details of one hit or one site.
 pub fn details(frame: &mut Frame, app: &mut App, area: Rect) {
     let theme = app.theme;
     let Some(d) = &app.details else {
@@ -197,7 +197,7 @@ pub fn details(frame: &mut Frame, app: &mut App, area: Rect) {
         height: area.height - 1,
         ..area
     };
-    // Not behind the end.
+    // Do not scroll past the end.
     let most = (lines.len() as u16).saturating_sub(below.height / 2);
     app.details_scroll = app.details_scroll.min(most);
     let text = Paragraph::new(lines);

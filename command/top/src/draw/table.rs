@@ -1,4 +1,4 @@
-//! A table: header, rows, selection. Columns that do not fit are left out, the least important first.
+//! A table: header, rows, selection. Columns that do not fit are omitted, the least important first.
 
 use crate::app::{App, Spot};
 use crate::rows::{self, Column, Row, Tone};
@@ -8,10 +8,10 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use unicode_width::UnicodeWidthStr;
 
-/// What the column without a width of its own gets at least.
+/// Minimum width of the column without a width of its own.
 const ROOM: u16 = 14;
 
-/// Which columns are shown, where they begin, and how wide they are.
+/// The visible columns, each with its position and width.
 pub fn fit(columns: &[Column], width: u16) -> Vec<(usize, u16, u16)> {
     let mut shown: Vec<usize> = (0..columns.len()).collect();
     let need = |shown: &[usize]| -> u16 {
@@ -47,7 +47,7 @@ pub fn fit(columns: &[Column], width: u16) -> Vec<(usize, u16, u16)> {
     out
 }
 
-/// `text` in `width` columns, cut with a mark.
+/// Fits `text` into `width` columns; a cut text ends with a mark.
 pub fn cut(text: &str, width: u16, right: bool, unicode: bool) -> String {
     let width = usize::from(width);
     let long = text.width();
@@ -181,7 +181,7 @@ fn line(
     }
     for (i, at, width) in places {
         let mut style = match (view, *i) {
-            // Names stay readable whatever goes on.
+            // Names always stay readable.
             (View::Watches, 1) if row.tone == Tone::Good => Style::new(),
             (View::Hits, 2) if row.cells[2] == "read" => theme.good(),
             (View::Hits, 2) => theme.warm(),

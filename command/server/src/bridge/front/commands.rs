@@ -1,6 +1,6 @@
-//! `monitor ulpf …` for programs that another machine has: the commands that the plugin and the debug adapter
-//! speak, with the words and the answers of our own stub (`ulpf_lib::command`), so that they need not know which
-//! of the two it is. What cannot be had here is refused with the reason.
+//! `monitor ulpf …` for programs of another machine: the commands of the plugin and the debug adapter. Syntax and
+//! answers are those of our own stub (`ulpf_lib::command`), so that clients need not distinguish the two. Unavailable
+//! commands are refused with the reason.
 #![forbid(unsafe_code)]
 
 use super::Front;
@@ -27,7 +27,7 @@ fn line(reply: impl std::fmt::Display) -> String {
     format!("{reply}\n")
 }
 
-/// What the back end has refused.
+/// Formats a refusal of the back end.
 fn refusal(r: &Refusal) -> String {
     let (what, why) = match r.why.as_str() {
         "" => ("ulpf watch", r.what.as_str()),
@@ -40,7 +40,7 @@ fn refusal(r: &Refusal) -> String {
     refused(what, why, what_to_do)
 }
 
-/// Why a back end cannot have such a watch.
+/// Why a back end cannot set this watch, if it cannot.
 fn lacks(arm: &Arm) -> Option<&'static str> {
     match arm.what {
         What::Heap => {
@@ -64,7 +64,7 @@ fn lacks(arm: &Arm) -> Option<&'static str> {
     unknown_to_it(&arm.filter)
 }
 
-/// Why a back end cannot have such a filter.
+/// Why a back end cannot evaluate this filter, if it cannot.
 fn unknown_to_it(filter: &Filter) -> Option<&'static str> {
     if filter.caller.is_some() {
         return Some(
@@ -81,7 +81,7 @@ fn matters(filter: Filter) -> Option<Filter> {
     (filter != Filter::default()).then_some(filter)
 }
 
-/// The watch that is asked for.
+/// The requested watch, or why the back end cannot set it.
 fn wanted(arm: Arm) -> Result<Watch, &'static str> {
     match (lacks(&arm), arm.what.range()) {
         (None, Some(range)) => Ok(Watch {
@@ -96,7 +96,7 @@ fn wanted(arm: Arm) -> Result<Watch, &'static str> {
 
 const SEE_BACKEND: &str = "see `monitor ulpf backend` for what there is";
 
-/// As `ulpf stats` tells of it.
+/// The watch's entry in `ulpf stats`.
 fn counted(id: u32, w: &Watch) -> Counted {
     let c = &w.counts;
     Counted {
@@ -121,7 +121,7 @@ fn counted(id: u32, w: &Watch) -> Counted {
 }
 
 impl Front {
-    /// Is it one that is answered here, not by a stub behind a proxy and not by the back end?
+    /// Whether this command is answered here. Otherwise it goes to a stub behind a proxy or to the back end.
     pub(super) fn is_command(&self, text: &str) -> bool {
         let first = command::lines(text).next().unwrap_or("");
         let known = match Command::parse(first) {
@@ -131,7 +131,7 @@ impl Front {
         known && !self.forwards() && text != "ulpf stats json"
     }
 
-    /// Several commands are separated by `;`. Watches that follow each other are set in one go.
+    /// Runs commands that are separated by `;`. Consecutive watches are set in one request.
     pub(super) async fn commands(&mut self, text: &str) -> String {
         let (mut out, mut pending) = (String::new(), vec![]);
         for text in command::lines(text) {
@@ -196,7 +196,7 @@ impl Front {
     async fn command(&mut self, command: Command) -> String {
         match command {
             Command::Unwatch(id) => self.unwatch_one(id).await,
-            // A back end says what it refuses when it is asked for it.
+            // A back end refuses a watch only when it is set.
             Command::Check { .. } => line(Reply::Watchable { mapped: true }),
             Command::Switch { id, on } => self.switch_one(id, on).await,
             Command::Filter {
@@ -217,11 +217,11 @@ impl Front {
                     Record::of(Which::Stop { watch: hit.watch }, hit)
                 })))
             }
-            // Here a hit is a stop of its own.
+            // Each hit is a stop of its own here.
             Command::StopRest => String::new(),
             Command::About => self.about(),
             Command::Backend => self.backend(),
-            // For people and plugins alike: none of it, and why.
+            // Patches do not exist here; the answer to people and plugins gives the reason.
             Command::Patch {
                 on: None,
                 after: None,
@@ -267,7 +267,7 @@ impl Front {
         if !self.is_ours(n) {
             return self.unknown();
         }
-        // What it has counted to the end is in the log of whoever looks.
+        // Copies its final counters to the shared area.
         let _ = self.look().await;
         let of = self.table.watches.get(&n).map(|w| (w.addr, w.len));
         match self.disarm(&[n]).await {
@@ -300,7 +300,7 @@ impl Front {
         let filter = matters(filter);
         let there = self.table.watches.get(&n).and_then(|w| w.there);
         if let Some(watch) = there {
-            // Where it is sorted here, the back end has to stop for every hit from now on.
+            // If this front end filters, the back end must stop for every hit from now on.
             let done = match self.can().has(Feature::Filters) {
                 true => {
                     let filter = filter.clone();
@@ -324,7 +324,7 @@ impl Front {
         line(Reply::Filtered(vec![n]))
     }
 
-    /// First for people, then as the stub has it.
+    /// The statistics: text for people, then the stub's format.
     async fn stats(&mut self) -> String {
         let mut out = String::new();
         if self.can().has(Feature::Statistics)
@@ -375,7 +375,7 @@ impl Front {
         out
     }
 
-    /// `area`: whose number stands for the program where hits and counts are kept.
+    /// Information on the program. `area` is the process number of the shared area with hits and counters.
     fn about(&self) -> String {
         let Some(mirror) = &self.mirror else {
             return refused("there is no program", "it has ended", "`run` starts one");
@@ -387,7 +387,7 @@ impl Front {
         })
     }
 
-    /// For people; the last line is for the plugin.
+    /// Describes the back end for people; the last line is for the plugin.
     fn backend(&self) -> String {
         let Some(started) = &self.started else {
             return String::new();

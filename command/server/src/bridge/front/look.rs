@@ -1,4 +1,4 @@
-//! What the back end has counted and logged, brought into the area that others read (`mirror.rs`).
+//! Copies counters and hits of the back end into the shared area for other readers (`mirror.rs`).
 #![forbid(unsafe_code)]
 
 use super::Front;
@@ -9,16 +9,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use ulpf_bridge::{Feature, Hit, Listed, Reply, Request, Totals};
 
-/// For an answer while the program runs: whoever types waits for it.
+/// Time limit for an answer while the program runs, because a user waits for it.
 const SOON: Duration = Duration::from_secs(2);
-/// Hits of one answer, and answers of one look: a machine that runs may hit faster than anybody asks.
+/// Limits of hits in one answer, and of answers for one update: a running machine may hit faster than the front end
+/// reads.
 const HITS: u64 = 4096;
 const WHILE_IT_RUNS: usize = 4;
-/// All that a back end keeps, at a stop.
+/// Limit of answers for one update at a stop: all hits that a back end keeps.
 pub(super) const ALL: usize = 64;
 
 impl Front {
-    /// A watch of ours, as it is now; `ended`: it has been taken away.
+    /// Writes a watch's present state to the mirror. `ended`: it has been removed.
     pub(super) fn show(&self, number: u32, ended: bool) {
         let (Some(mirror), Some(w)) = (&self.mirror, self.table.watches.get(&number)) else {
             return;
@@ -26,7 +27,7 @@ impl Front {
         mirror.write(&line(number, w, ended));
     }
 
-    /// All that there is to know: after a stop, and now and then while the program runs.
+    /// Reads all counters and hits: after a stop, and periodically while the program runs.
     pub(super) async fn look(&mut self) -> Result<(), Failure> {
         self.look_at(ALL).await
     }
@@ -61,7 +62,7 @@ impl Front {
         Ok(())
     }
 
-    /// Hits that we have not heard of yet.
+    /// Hits since the last update.
     pub(super) async fn news(&mut self, answers: usize) -> Result<Vec<Hit>, Failure> {
         let mut all = vec![];
         for _ in 0..answers {
@@ -72,7 +73,7 @@ impl Front {
             };
             self.table.lost += lost;
             let newest = hits.last().map_or(last, |h| h.sequence);
-            // A back end that begins anew, or says nothing new for ever.
+            // A back end that was restarted, or that repeats old hits for ever.
             if hits.is_empty() || newest <= since {
                 self.table.seen = last;
                 return Ok(all);
@@ -95,7 +96,7 @@ impl Front {
                     continue;
                 };
                 if let Some(w) = self.table.watches.get_mut(&number) {
-                    // One that was off for a while counts anew there.
+                    // A watch that was switched off and on starts with zero counters in the back end.
                     w.counts = w.before.and(counts(listed));
                 }
                 self.show(number, false);
@@ -107,13 +108,13 @@ impl Front {
         }
     }
 
-    /// Our own stub behind a proxy has its own numbers, and commands go through to it.
+    /// Our own stub behind a proxy uses its own watch numbers, and receives commands directly.
     fn counted_by_the_stub(&mut self, watches: Vec<Listed>) {
         let Some(mirror) = &self.mirror else { return };
         let now: BTreeSet<u32> = watches.iter().map(|w| w.id as u32).collect();
         for listed in &watches {
             let mut line = of_listed(listed);
-            // It is the same as long as it is there.
+            // A watch keeps its start time as long as it exists.
             line.since = *self
                 .there_since
                 .entry(line.number)

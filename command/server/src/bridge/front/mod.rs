@@ -33,30 +33,30 @@ pub struct Front {
     backend: BackEnd,
     program: Option<(OsString, Vec<OsString>)>,
     terminal: Terminal,
-    /// For the program's output.
+    /// Descriptors for the program's output.
     pub output: Option<[i32; 2]>,
     pub debug: bool,
     pub extended: bool,
     started: Option<Started>,
-    /// The last stop; none while the program runs or there is none.
+    /// The last stop; `None` while the program runs or there is no program.
     stop: Option<Stop>,
-    /// The debugger has been told of the program's end.
+    /// The end of the program has been reported to the debugger.
     ended: bool,
     lazy: LazyWatches,
     table: WatchTable,
-    /// What others can read of it; none before the program and after its end.
+    /// The shared area for other readers; `None` before the program's start and after its end.
     mirror: Option<Mirror>,
     totals: Totals,
-    /// Watches of our own stub behind a proxy, by its numbers: TSC when they were seen first.
+    /// Watches of our own stub behind a proxy, by its numbers: the TSC when each was first seen.
     there_since: BTreeMap<u32, u64>,
-    /// What stood in watches of back ends that tell no values.
+    /// Last known bytes of watches, for back ends that report no values.
     values: HashMap<u32, Vec<u8>>,
-    /// For the user, at the next chance.
+    /// Messages for the user, printed at the next opportunity.
     to_tell: Vec<String>,
-    /// Other watches that the last instruction has hit: stops that the debugger hears of before the program
-    /// goes on, each with the plugin's record.
+    /// Further watches that the last instruction has hit. Each is reported as a stop before the program continues, with
+    /// the hit's record for the plugin.
     also: VecDeque<(Stop, Option<ring::Hit>)>,
-    /// Breakpoints that the debugger calls software breakpoints.
+    /// Breakpoints by address; `soft` are those that the debugger inserted as software breakpoints.
     soft: HashMap<u64, usize>,
     hard: HashMap<u64, usize>,
     /// The registers at this stop.
@@ -65,7 +65,7 @@ pub struct Front {
     host_io: HostIo,
 }
 
-/// What is to become of the connection.
+/// The outcome of a packet for the connection.
 enum Done {
     Reply(Vec<u8>),
     Silent,
@@ -87,7 +87,7 @@ async fn tell(client: &mut Client, text: &str) {
     print(client, &format!("{text}\n")).await;
 }
 
-/// In pieces that fit into packets.
+/// Prints text in pieces that fit into packets.
 async fn print(client: &mut Client, text: &str) {
     for piece in text.as_bytes().chunks(PACKET_SIZE / 4) {
         let _ = client
@@ -130,7 +130,7 @@ impl Front {
         }
     }
 
-    /// Is there all that a back end needs to begin?
+    /// Whether the program or back end to start is known.
     pub fn can_start(&self) -> bool {
         self.program.is_some() || matches!(self.backend, BackEnd::At(_))
     }
@@ -139,7 +139,7 @@ impl Front {
         self.started.is_some() && !self.ended
     }
 
-    /// The error is for the user.
+    /// Starts the back end. The error is text for the user.
     pub async fn start(&mut self) -> Result<(), String> {
         self.end().await;
         let shared = self.terminal == Terminal::Shared;
@@ -165,12 +165,12 @@ impl Front {
         Ok(())
     }
 
-    /// The program and its back end go, if they are ours.
+    /// Ends the program and its back end, if this front end started them.
     pub async fn end(&mut self) {
         if let Some(mut started) = self.started.take()
             && started.ours
         {
-            // One that does not listen is killed all the same.
+            // A back end that does not answer is killed all the same.
             if started.link.lost.is_none() {
                 let time = Duration::from_secs(1);
                 let _ = started.link.request_within(Request::Kill, time).await;
@@ -190,7 +190,7 @@ impl Front {
         self.hard.clear();
     }
 
-    /// Serves one debugger. `Some`: the server is to end, with this status.
+    /// Serves one debugger. Returns the exit status if the server is to end.
     pub async fn connection(&mut self, client: &mut Client) -> Option<i32> {
         self.host_io.close_all();
         self.extended = false;
@@ -217,7 +217,7 @@ impl Front {
         }
     }
 
-    /// What a debugger that has gone has set is not left to the next one.
+    /// Removes the watches and settings of a debugger that has disconnected.
     async fn forget(&mut self) {
         self.lazy = LazyWatches::default();
         self.table.understood = false;
@@ -311,17 +311,17 @@ impl Front {
                     | b'H'
             )
         );
-        // (That one reads something else than an error as if we did not know what we have said that we know.)
+        // (These packets are announced, so the answer must be an error: GDB would read another one as "unknown packet".)
         let known = known || packet.starts_with(b"vCont;") || packet.starts_with(b"qXfer:");
         match (self.has_program(), known) {
             (true, _) => self.with_program(client, packet).await,
             (false, true) => Done::Reply(b"E.There is no program; `run` starts one.".into()),
-            // What there may be to ask is asked again when there is one.
+            // With an empty answer, the debugger asks again when there is a program.
             (false, false) => Done::Reply(Vec::new()),
         }
     }
 
-    /// What only a program that rests can answer.
+    /// Serves packets that need a stopped program.
     async fn with_program(&mut self, client: &mut Client, packet: &[u8]) -> Done {
         let Some((&letter, args)) = packet.split_first() else {
             return Done::Reply(Vec::new());
@@ -381,7 +381,7 @@ impl Front {
                         .data(Request::Auxv)
                         .await
                         .map(|d| packets::part(&d, range)),
-                    // An empty one: to know no such packet would go against what we said we support.
+                    // An empty document, because the packet is announced as supported.
                     false => Ok(packets::part(&[], range)),
                 }
             }
@@ -393,7 +393,7 @@ impl Front {
         }
     }
 
-    /// Our own stub behind a proxy: it has all commands itself.
+    /// Whether our own stub is behind a proxy: it then serves all commands itself.
     fn forwards(&self) -> bool {
         let can = self.can();
         can.has(Feature::Monitor) && !can.has(Feature::Statistics)
@@ -420,7 +420,7 @@ impl Front {
         ok()
     }
 
-    /// `vRun;PROGRAM;ARG…`, all in hex; an empty program means the one before.
+    /// `vRun;PROGRAM;ARG…`, all in hex. An empty program means the previous one.
     async fn run(&mut self, words: &[u8]) -> Done {
         let words: Option<Vec<Vec<u8>>> = words
             .split(|&b| b == b';')
@@ -476,7 +476,7 @@ impl Front {
             };
         }
         match self.backend {
-            // It waits for whoever comes next.
+            // The back end waits for its next client.
             BackEnd::At(_) => ok(),
             BackEnd::Sim | BackEnd::Gem5(_) => Done::Reply(
                 b"E.The simulated machine lives for its debugger, so its program cannot be let go. `kill` ends it.".into(),

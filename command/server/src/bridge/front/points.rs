@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 use ulpf_bridge::{Armed, Feature, Refusal, Reply, Request, WatchSpec};
 
-/// Watches that go to the back end in one request.
+/// Limit of watches in one request to the back end.
 pub const BATCH: usize = 1024;
-/// For a request with many watches.
+/// Time limit for a request with many watches.
 const LONG: Duration = Duration::from_secs(60);
 
 impl Front {
@@ -63,7 +63,7 @@ impl Front {
         Ok(b"OK".into())
     }
 
-    /// The debugger's own.
+    /// Sets a watch of the debugger's own table.
     async fn watch(&mut self, spec: WatchSpec) -> Result<(), Failure> {
         if spec.addr == PLACE && !self.forwards() {
             self.table.understood = true;
@@ -76,7 +76,7 @@ impl Front {
         }
     }
 
-    /// Sets watches, in as few requests as there can be: for each its number, or why not.
+    /// Sets watches in as few requests as possible. Returns for each its number or the refusal.
     pub(super) async fn arm(
         &mut self,
         watches: Vec<Watch>,
@@ -146,9 +146,9 @@ impl Front {
         self.disarm(&numbers).await
     }
 
-    /// They are gone, whether the back end answers or not.
+    /// Removes watches from the table, whether the back end answers or not.
     pub(super) async fn disarm(&mut self, numbers: &[u32]) -> Result<(), Failure> {
-        // What they have counted to the end.
+        // Show their final counters.
         for &number in numbers {
             self.show(number, true);
         }
@@ -163,7 +163,7 @@ impl Front {
         }
     }
 
-    /// Tells the back end of the watches that the debugger has taken away for good.
+    /// Sends the back end the removals of watches that the debugger has not re-inserted.
     pub(super) async fn settle(&mut self) -> Result<(), Failure> {
         loop {
             let overdue = self.lazy.overdue(BATCH);
@@ -175,7 +175,7 @@ impl Front {
         }
     }
 
-    /// Off, with its number and counts; on again.
+    /// Switches a watch off, keeping its number and counters, or on again.
     pub(super) async fn switch(&mut self, number: u32, on: bool) -> Result<(), Failure> {
         let can = self.can();
         let Some(watch) = self.table.watches.get(&number) else {

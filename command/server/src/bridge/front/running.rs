@@ -1,4 +1,4 @@
-//! The program runs: what is waited for meanwhile, and what the debugger hears when it stops.
+//! A running program: the events that the front end awaits, and the stop that it reports.
 #![forbid(unsafe_code)]
 
 use super::{Done, Front, error, print, tell};
@@ -13,27 +13,27 @@ use ulpf_bridge::{Feature, Hit, How, Kind, Reason, Request, Stop};
 use ulpf_host::foreground;
 use ulpf_say::message;
 
-/// Between two looks at what a running program has hit, and where that is not to be had, between two
-/// questions whether the back end is still there.
+/// `LOOK`: interval of reading counters and hits while the program runs. `ALIVE`: interval of checks that the back end
+/// answers, if it cannot be read while the program runs.
 const LOOK: Duration = Duration::from_millis(250);
 const ALIVE: Duration = Duration::from_secs(5);
-/// With more watches, not every stop is worth a look at all of them.
+/// With more watches than this, counters are not read at every stop.
 const FEW: usize = 1000;
 
-/// What became of one run.
+/// The outcome of one run.
 enum Ran {
     Stopped(Stop),
     Done(Done),
 }
 
-/// Kept over the runs that one request of the debugger's makes, if stops in between are nobody's.
+/// State kept over all runs for one resume request, because stops in between may not be reported.
 struct Wait {
-    /// The debugger has asked for a stop, which has to have come by then.
+    /// Deadline of a stop that the debugger has requested.
     asked: Option<Instant>,
     /// The debugger has gone.
     gone: bool,
     look: Instant,
-    /// The back end does not answer, and the user knows.
+    /// The back end does not answer, and the user has been informed.
     silent: bool,
 }
 
@@ -50,7 +50,7 @@ impl Front {
             let debuggers = ours
                 .and_then(|n| self.table.watches.get(&n))
                 .is_some_and(|w| w.debuggers);
-            // GDB ignores stops by watches that are not its own, unless they are plain traps.
+            // GDB ignores stops by watches other than its own, unless they are plain traps.
             let reason = match (debuggers, self.table.understood && ours.is_some()) {
                 (true, _) => Reason::Watch {
                     kind: *kind,
@@ -79,7 +79,7 @@ impl Front {
         if let Err(f) = self.settle().await {
             return error(&f);
         }
-        // Unless its watch has been taken away meanwhile.
+        // Unless the watch has been removed meanwhile.
         while let Some((stop, record)) = self.also.pop_front() {
             let there = matches!(&stop.reason, Reason::Watch { hit, .. } if self.table.number(hit.watch).is_some());
             if there {
@@ -110,7 +110,7 @@ impl Front {
         loop {
             match self.ask(resume).await {
                 Ok(_) => {}
-                // The debugger waits for a stop, and nothing else.
+                // The debugger accepts only a stop now.
                 Err(f) => return self.stay(client, &f.to_string()).await,
             }
             self.registers = None;
@@ -133,7 +133,7 @@ impl Front {
             }
             let stop = match sorted {
                 Some(stop) => stop,
-                // Nobody's hit, but a stop is wanted all the same.
+                // No hit is to be reported, but the debugger wants a stop.
                 None if action.step || wait.asked.is_some() || wait.gone => Stop {
                     thread,
                     pc,
@@ -160,7 +160,7 @@ impl Front {
         }
     }
 
-    /// The program does not run, whatever was wanted: the debugger gets its prompt back, and the reason.
+    /// Reports a stop although the program did not run, and prints the reason. The user gets the prompt back.
     async fn stay(&mut self, client: &mut Client, why: &str) -> Done {
         tell(client, why).await;
         let lost = self.started.as_ref().is_none_or(|s| s.link.lost.is_some());
@@ -177,7 +177,7 @@ impl Front {
             let Some(started) = &mut self.started else {
                 return Ran::Done(Done::Reply(b"X09".into()));
             };
-            // The debugger first: stops of watches that are nobody's may come without end.
+            // The debugger first: unreported stops may arrive without end.
             tokio::select! {
                 biased;
                 input = client.next_urgent(), if !wait.gone => {
@@ -215,7 +215,7 @@ impl Front {
             said = self.look_while_it_is_at_it().await;
         }
         if !live || matches!(said, Err(Failure::Late(_))) {
-            // The machine may be busy, or wait for something, and its back end listen all the same.
+            // The machine may be busy or waiting while its back end still answers.
             let time = Duration::from_secs(2);
             said = self.ask_within(Request::Status, time).await.map(drop);
         }
@@ -227,7 +227,7 @@ impl Front {
                     tell(client, "The back end does not answer, though the connection is there: its machine may have stopped, or be very busy. Ctrl-C tries to stop the program, `kill` gives it up.").await;
                 }
             }
-            // (One that is lost shows as an event.)
+            // (A lost connection is reported as an event.)
             Err(_) => {}
             Ok(()) if std::mem::take(&mut wait.silent) => {
                 tell(client, "The back end answers again.").await;
@@ -259,7 +259,7 @@ impl Front {
         }
         self.ended = stop.reason.is_end();
         if self.table.watches.len() <= FEW {
-            // What it has counted can be asked for also when it has ended; else it is learned later.
+            // The counters can be read after the end, too; on failure the next look reads them.
             let _ = self.look().await;
         }
         if self.ended {

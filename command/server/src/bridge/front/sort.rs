@@ -1,6 +1,6 @@
-//! A watch was hit: which of the watches' hits count, which are logged, does anybody want the stop? For back
-//! ends with filters that is their business; for all others it is decided here, with the hit's values and
-//! what the program at rest has in its registers and memory.
+//! Evaluates a hit: which watches count it, which log it, and whether the program stops. A back end with filters does
+//! this itself. For the others the front end decides, from the hit's values and the registers and memory of the stopped
+//! program.
 #![forbid(unsafe_code)]
 
 use super::Front;
@@ -11,13 +11,13 @@ use ulpf_bridge::filter::Program;
 use ulpf_bridge::{Bytes, Feature, Hit, Kind, Reason, Request, Stop};
 use ulpf_lib::agent::AgentError;
 
-/// Bytes that are fetched at once for a condition, and how often at most.
+/// `BLOCK`: bytes read at once for a condition. `FETCHES`: limit of such reads for one condition.
 const BLOCK: u64 = 64;
 const FETCHES: usize = 64;
-/// Bytes of a value that is kept where the back end tells none.
+/// Longest value in bytes that is kept for back ends that report no values.
 const VALUE: u64 = 32;
 
-/// What is known of the program at rest. What is missing is noted, and fetched before the next attempt.
+/// Known registers and memory of the stopped program. A missing block is noted, and read before the next attempt.
 struct AtRest {
     registers: Vec<u8>,
     blocks: HashMap<u64, Vec<u8>>,
@@ -57,7 +57,7 @@ impl Program for AtRest {
 }
 
 impl Front {
-    /// What is to be told of a stop: it, or nothing.
+    /// The stop to report, or `None` if the program is to continue.
     pub(super) async fn sorted(&mut self, stop: Stop) -> Option<Stop> {
         let Reason::Watch { kind, hit } = &stop.reason else {
             return Some(stop);
@@ -70,7 +70,7 @@ impl Front {
         let can = self.can();
         let mut hits = vec![];
         if can.has(Feature::Hits) {
-            // One that does not answer has stopped all the same.
+            // A back end that does not answer has stopped nevertheless.
             hits = self.news(super::look::ALL).await.unwrap_or_default();
         }
         if !hits.iter().any(|h| h.sequence == hit.sequence) {
@@ -107,21 +107,22 @@ impl Front {
                     self.table.stop = out_of_band.then_some(record);
                     told = Some(here);
                 }
-                // Each is told of, one after the other.
+                // Each is reported, one after the other.
                 Some(_) => self.also.push_back((here, out_of_band.then_some(record))),
             }
         }
         match told {
             Some(stop) => Some(stop),
-            // A watch that nobody knows any more.
+            // A hit of a watch that is no longer in the table.
             None if self.table.number(hit.watch).is_none() => Some(stop),
             None => None,
         }
     }
 
-    /// The back end has sorted its hits itself: what it tells of counts.
+    /// A back end with filters has decided itself: only hits that count are reported. Returns whether the hit is logged
+    /// and whether it stops.
     fn as_told(&self, number: u32, hit: &Hit, stop: &Stop) -> (bool, bool) {
-        // It stops behind the instruction: what comes with it or after it is that one's work.
+        // The back end stops after the instruction: hits from the stop's number on belong to that instruction.
         let now =
             matches!(&stop.reason, Reason::Watch { hit: h, .. } if h.sequence <= hit.sequence);
         let silent = hit.is_silent();
@@ -132,7 +133,7 @@ impl Front {
         (w.log || w.stop, stays)
     }
 
-    /// Is it logged, and does it stop?
+    /// Evaluates a hit here. Returns whether it is logged and whether it stops.
     async fn judged(&mut self, number: u32, hit: &mut Hit) -> (bool, bool) {
         self.learn_values(number, hit).await;
         let silent = hit.is_silent();
@@ -155,7 +156,7 @@ impl Front {
         (w.log || w.stop, stays)
     }
 
-    /// Where the back end tells only an address: what stands there now, and what did when we looked last.
+    /// For back ends that report only an address: the bytes now, and at the last look.
     async fn learn_values(&mut self, number: u32, hit: &mut Hit) {
         let Some((addr, len)) = self.table.watches.get(&number).map(|w| (w.addr, w.len)) else {
             return;

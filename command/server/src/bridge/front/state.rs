@@ -1,4 +1,4 @@
-//! Registers, memory, threads: packets that only a program at rest can answer.
+//! Registers, memory, threads: packets that need a stopped program.
 #![forbid(unsafe_code)]
 
 use super::Front;
@@ -83,7 +83,7 @@ impl Front {
 
     pub(super) async fn write_registers(&mut self, args: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut all = self.registers().await?;
-        // What is not available cannot be written.
+        // An unavailable register cannot be written.
         for (byte, digits) in all.iter_mut().zip(args.chunks(2)) {
             if let Some(value) = ulpf_rsp::from_hex(digits) {
                 *byte = value[0];

@@ -1,5 +1,5 @@
-//! What our own stub behind the port has counted and logged: read from the memory that it shares, as `ulpf
-//! top` does, so that nobody is stopped for it and it can be asked for while the program runs.
+//! Counters and hits of our own stub behind the port. They are read from its shared area, as `ulpf top` does, so no
+//! thread stops for it, and reading works while the program runs.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -10,13 +10,13 @@ use ulpf_bridge::{Bytes, Hit, Listed, Reply, Totals};
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::{self, Reader, Rings, Start, hit_flags, listed};
 
-/// Hits that are kept for who asks later, and of one answer at most.
+/// `KEPT`: hits kept for later requests. `MOST`: hits of one answer.
 const KEPT: usize = 1 << 16;
 const MOST: u64 = 4096;
-/// Watches of one answer: a line has 4 MiB.
+/// Watches of one answer. A line is limited to 4 MiB.
 const WATCHES: usize = 20_000;
 
-/// How often we look whether the program has executed another one, which has an area of its own.
+/// Interval of checks whether the program has executed another one, which has an area of its own.
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub struct Looks {
@@ -25,7 +25,7 @@ pub struct Looks {
     area: SharedArea,
     reader: Reader,
     log: VecDeque<Hit>,
-    /// The number of the last one, with those that were overwritten before we came.
+    /// The number of the last hit, counting those that were overwritten before they were read.
     sequence: u64,
 }
 
@@ -56,7 +56,7 @@ impl Looks {
         }
     }
 
-    /// At most `most` hits that come behind number `since`.
+    /// At most `most` hits with numbers greater than `since`.
     pub fn hits(&mut self, since: u64, most: u64) -> Reply {
         self.update();
         let first = self.log.front().map_or(self.sequence + 1, |h| h.sequence);
@@ -82,7 +82,7 @@ impl Looks {
     fn update(&mut self) {
         self.renew();
         let mut news: Vec<ring::Hit> = Vec::new();
-        // What does not fit is read the next time, or counted as overwritten.
+        // Hits that do not fit are read the next time, or counted as overwritten.
         for n in 0..self.area.rings() {
             let room = KEPT.saturating_sub(news.len());
             self.reader.read(&self.area, n, room, |hit| news.push(hit));
@@ -100,7 +100,7 @@ impl Looks {
         let lines = self.area.watch_table().iter().enumerate();
         let present = lines.filter_map(|(id, line)| {
             let what = line.what.load(Acquire);
-            // Stretches of the heap are reported as one watch, which has no bytes of its own.
+            // Ranges of the heap are reported as one watch, which has no bytes of its own.
             let is_one = line.reported_as.load(Relaxed) == id as u32;
             if what == 0 || what & listed::ENDED != 0 || !is_one {
                 return None;

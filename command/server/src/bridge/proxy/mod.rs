@@ -1,10 +1,10 @@
-//! A remote port (`ulpf server`'s, gem5's) as a back end of the bridge: each request becomes packets of
-//! the remote protocol. `ulpf bridge` offers one to whoever connects; for gem5 it runs in this process.
+//! A remote port (of `ulpf server` or gem5) as a back end of the bridge: each request becomes packets of the remote
+//! protocol. `ulpf bridge` offers it to other machines; for gem5 it runs in this process.
 //!
 //! ```text
 //!   front end ⇄ JSON lines ⇄ Proxy ⇄ remote protocol, with acknowledgements ⇄ remote port
 //! ```
-//! gem5 knows no `Z2`: there a watch is `monitor ulpf watch …`, which our configuration script answers.
+//! gem5 does not support `Z2`: a watch is set there by `monitor ulpf watch …`, which our configuration script answers.
 #![forbid(unsafe_code)]
 
 mod looks;
@@ -39,10 +39,10 @@ pub struct Proxy<R, W> {
     remote: Remote<R, W>,
     flavour: Flavour,
     name: String,
-    /// Nobody else's, also after this machine has been started anew.
+    /// A unique session name. It stays unique when this machine restarts.
     session: String,
     program: String,
-    /// The process behind the port, if we have started it.
+    /// The process behind the port, if the proxy has started it.
     child: Option<Child>,
     running: bool,
     stop: Stop,
@@ -51,12 +51,12 @@ pub struct Proxy<R, W> {
     watches: BTreeMap<u64, WatchSpec>,
     next: u64,
     hits: u64,
-    /// What our own stub behind the port shares, if it is on this machine.
+    /// The shared area of our own stub behind the port, if it is on this machine.
     looks: Option<Looks>,
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
-    /// Asks the remote port where its program is. The error is for the user.
+    /// Queries the remote port for its program. The error is text for the user.
     pub async fn new(
         reader: R,
         writer: W,
@@ -100,12 +100,12 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
         Ok(proxy)
     }
 
-    /// Has the program ended?
+    /// Whether the program has ended.
     pub fn is_over(&self) -> bool {
         self.stop.reason.is_end()
     }
 
-    /// Serves one front end, until it goes. `Err`: the remote port has gone.
+    /// Serves one front end until it disconnects. Returns `Err` if the remote port has gone.
     pub async fn serve(
         &mut self,
         reader: &mut (impl AsyncRead + Unpin),
@@ -209,7 +209,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
                 }
                 Ok(Reply::Done)
             }
-            // What the stub shares is there whatever the program does.
+            // The shared area can be read in any state of the program.
             Request::List if self.looks.is_some() => self.looks(Looks::list),
             Request::Hits { since, most } if self.looks.is_some() => {
                 self.looks(|looks| looks.hits(since, most))
@@ -239,7 +239,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
         (Said::Answer { id, answer }, kill)
     }
 
-    /// Is it ours, and on this machine?
+    /// Opens the shared area if the stub is our own and on this machine.
     async fn look_for_the_stub(&mut self) {
         let Ok(about) = self.remote.monitor(&Command::About.to_string()).await else {
             return;
@@ -249,7 +249,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
         }
     }
 
-    /// What the stub shares; it may have none of ulpf's on this machine.
+    /// Reads the shared area. Fails if there is no stub of ulpf on this machine.
     fn looks(&mut self, what: impl FnOnce(&mut Looks) -> Reply) -> Answer {
         match &mut self.looks {
             Some(looks) => Ok(what(looks)),

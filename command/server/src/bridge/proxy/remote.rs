@@ -10,7 +10,7 @@ use ulpf_bridge::{Refusal, Reply};
 use ulpf_host::foreign::numbers::{self, Budget};
 use ulpf_rsp::{Decoder, Event};
 
-/// For a packet's answer. Simulators are slow.
+/// Time limit for the answer to a packet. Simulators are slow.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub type Answer = Result<Reply, Refusal>;
@@ -24,7 +24,7 @@ pub struct Remote<R, W> {
     writer: W,
     decoder: Decoder,
     queue: VecDeque<Vec<u8>>,
-    /// What the remote port may still say before it is asked again.
+    /// Limit of what the remote port may send before the next request.
     budget: Budget,
 }
 
@@ -39,7 +39,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
         }
     }
 
-    /// The next packet, acknowledged, runs expanded. Safe to cancel.
+    /// The next packet, acknowledged and with runs expanded. Cancel-safe.
     pub async fn next(&mut self) -> Result<Vec<u8>, String> {
         loop {
             if let Some(packet) = self.queue.pop_front() {
@@ -71,7 +71,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
         }
     }
 
-    /// What is no packet, or wants no answer. An error shows at the next read.
+    /// Sends bytes that are not a packet or need no answer. An error shows at the next read.
     pub async fn say(&mut self, bytes: &[u8]) {
         let _ = self.writer.write_all(bytes).await;
     }
@@ -92,7 +92,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
         }
     }
 
-    /// A packet and its reply.
+    /// Sends a packet and returns its reply.
     pub async fn ask(&mut self, packet: &[u8]) -> Result<Vec<u8>, Refusal> {
         self.send(packet).await?;
         loop {
@@ -103,7 +103,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
         }
     }
 
-    /// One that is no error.
+    /// As [`Remote::ask`], but an error reply becomes a refusal.
     pub async fn fine(&mut self, packet: String) -> Result<Vec<u8>, Refusal> {
         let reply = self.ask(packet.as_bytes()).await?;
         match &reply[..] {

@@ -86,7 +86,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
                         format!("{}{gdb:02x}", if step { 'S' } else { 'C' })
                     }
                 };
-                // gem5 has no vCont.
+                // gem5 does not support vCont.
                 if let (Flavour::Packets, Some(thread)) = (self.flavour, thread) {
                     let others = if alone { "" } else { ";c" };
                     letter = format!("vCont;{letter}:{thread:x}{others}");
@@ -133,7 +133,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
         Ok(Reply::Threads { threads })
     }
 
-    /// Makes `registers` those of this thread.
+    /// Loads the registers of this thread into `registers`.
     async fn choose(&mut self, thread: u64) -> Result<(), Refusal> {
         if thread != self.stop.thread || self.registers.is_empty() {
             self.remote.done(format!("Hg{thread:x}")).await?;
@@ -203,7 +203,7 @@ fn number(kind: Kind) -> u8 {
     }
 }
 
-/// As gem5's script understands it, which has one more way to say which watch is to go.
+/// The kind as a word of gem5's script, whose `unwatch` also takes address, length and kind.
 fn word(kind: Kind) -> &'static str {
     WatchKind::from(kind).word()
 }

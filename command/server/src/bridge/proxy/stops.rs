@@ -1,4 +1,4 @@
-//! What the remote port says of a stop, as the bridge says it.
+//! Translates stop replies of the remote port into the bridge's stops.
 #![forbid(unsafe_code)]
 
 use super::remote::PATIENCE;
@@ -23,7 +23,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
             Some(s) if s.code().is_some() => Reason::Exited {
                 status: s.code().unwrap_or_default(),
             },
-            // The script ends so when the program does; what gem5 itself dies of is SIGABRT.
+            // The script ends with this signal when the program does; gem5 itself dies of SIGABRT.
             Some(s) if s.signal() == Some(libc::SIGSEGV) => Reason::Killed {
                 number: libc::SIGSEGV as u8,
                 why: String::new(),
@@ -82,7 +82,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
             None if field("swbreak").is_some() || field("hwbreak").is_some() => Reason::Breakpoint,
             None => match linux {
                 2 => Reason::Interrupted,
-                // What gem5 says of an interrupt; programs there end with SIGILL, they do not stop.
+                // gem5 reports an interrupt so. A program's SIGILL ends it there and never stops it.
                 4 if self.flavour == Flavour::Gem5 => Reason::Interrupted,
                 5 => Reason::Step,
                 number => Reason::Signal {
@@ -93,7 +93,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
         };
     }
 
-    /// What the port says of a hit is the address; gem5 says what was done there, too.
+    /// The port reports only the address of a hit; gem5 also reports the access.
     fn hit(&mut self, name: &str, addr: u64, access: Option<&str>) -> Reason {
         let kind = match name {
             "watch" => Kind::Write,
@@ -128,7 +128,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
     }
 }
 
-/// What is unavailable is zero.
+/// Decodes registers; unavailable bytes become zero.
 pub fn registers(reply: &[u8]) -> Vec<u8> {
     reply
         .chunks(2)

@@ -1,4 +1,4 @@
-//! Hints that are stale, damaged, somebody else's, or made to mislead.
+//! Hints that are stale, damaged, of another user, or malicious.
 
 use super::*;
 use crate::index::{Variable, last_component};
@@ -12,7 +12,7 @@ thread_local! {
     static FOLDER: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
 }
 
-/// Other tests have none.
+/// Other tests have no folder.
 pub fn folder() -> Option<PathBuf> {
     FOLDER.with(|folder| folder.borrow().clone())
 }
@@ -28,7 +28,7 @@ const TWO: &str = "
     int main(void) { static int calls; return one() + hidden + away + calls++; }
 ";
 
-/// A program, and an empty place for hints.
+/// A program, and an empty folder for hints.
 fn program() -> (PathBuf, PathBuf) {
     let folder = fresh();
     std::fs::write(folder.join("one.c"), ONE).unwrap();
@@ -47,7 +47,7 @@ fn build(folder: &Path, options: &str) {
     ));
 }
 
-/// Paths of the variables of a name, in a run of its own; and whether a hint led to them.
+/// Paths of the variables of a name, in a run of its own, and whether a hint led to them.
 fn found(program: &Path, name: &str) -> (Vec<String>, bool) {
     let object = ObjectFile::open(program).unwrap();
     let index = object.index().unwrap();
@@ -90,7 +90,7 @@ fn the_second_run_knows() {
     let (program, cache) = program();
     assert_eq!(found(&program, "hidden"), (both(), false));
     assert_eq!(found(&program, "hidden"), (both(), true));
-    // What is not there is always searched for.
+    // A missing name is searched again each time.
     assert_eq!(found(&program, "nothing"), (vec![], false));
     assert_eq!(found(&program, "nothing"), (vec![], false));
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
@@ -105,12 +105,12 @@ fn the_second_run_knows() {
 fn of_another_state_of_the_file() {
     let (program, cache) = program();
     found(&program, "hidden");
-    // The same bytes, written anew: the times differ.
+    // The same bytes, written again: the times differ.
     let bytes = std::fs::read(&program).unwrap();
     std::fs::write(&program, &bytes).unwrap();
     assert_eq!(found(&program, "hidden"), (both(), false));
     assert_eq!(found(&program, "hidden"), (both(), true));
-    // Another program of the same build ID, with the same time.
+    // Another program with the same build ID and time.
     let other = program.with_file_name("other");
     std::fs::copy(&program, &other).unwrap();
     sh(&format!(
@@ -136,7 +136,7 @@ fn misleading_ones() {
     let index = object.index().unwrap();
     let total = index.search("total", crate::index::openings::Tags::Things);
     let total = index.to_hint("hidden", "hidden", &total);
-    // Where another name is, where nothing is, nowhere, and everywhere.
+    // The place of another name, of no name, outside the table, and all places.
     let cases: [&dyn Fn(&mut Hint); 6] = [
         &|hint| *hint = total.clone(),
         &|hint| hint.places = vec![0, 1, 2],
@@ -150,7 +150,7 @@ fn misleading_ones() {
         change(&cache, |kept| case(&mut kept.names[0]));
         assert_eq!(found(&program, "hidden").0, both());
     }
-    // Where a variable of another path is.
+    // The place of a variable with another path.
     assert_eq!(found(&program, "one::calls"), (vec!["one.c".into()], false));
     assert_eq!(
         found(&program, "main::calls"),
@@ -160,7 +160,7 @@ fn misleading_ones() {
         kept.names[1].units = kept.names[0].units.clone();
     });
     assert_eq!(found(&program, "one::calls"), (vec!["one.c".into()], true));
-    // More than there is.
+    // More places than exist.
     std::fs::write(kept(&cache), &original).unwrap();
     change(&cache, |kept| kept.names[0].places.extend(0..200));
     assert_eq!(found(&program, "hidden"), (both(), true));
@@ -201,7 +201,7 @@ fn where_others_may_write() {
     };
     mode(&file, 0o666);
     assert_eq!(found(&program, "hidden"), (both(), false));
-    // (It was written anew.)
+    // (The file was rewritten.)
     assert_eq!(found(&program, "hidden"), (both(), true));
     mode(&cache, 0o777);
     assert_eq!(found(&program, "hidden"), (both(), false));
@@ -218,7 +218,7 @@ fn where_others_may_write() {
     symlink(&elsewhere, &cache).unwrap();
     assert_eq!(found(&program, "hidden"), (both(), false));
     std::fs::remove_file(&cache).unwrap();
-    // Somebody else's.
+    // Owned by another user.
     if ulpf_host::sys::is_root() {
         std::fs::rename(&elsewhere, &cache).unwrap();
         std::os::unix::fs::chown(&file, Some(54321), None).unwrap();
@@ -231,7 +231,7 @@ fn where_others_may_write() {
 #[test]
 fn where_there_is_no_place() {
     let (program, _) = program();
-    // A folder cannot be made below a file, nor in /proc.
+    // A folder cannot be created below a file, nor in /proc.
     for place in [program.join("cache"), PathBuf::from("/proc/self/cache")] {
         FOLDER.with(|folder| *folder.borrow_mut() = Some(place));
         assert_eq!(found(&program, "hidden"), (both(), false));
@@ -280,7 +280,7 @@ fn many_writers_and_files() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever stands there: nothing panics, and no limit is passed.
+    /// No file contents cause a panic or exceed a limit.
     #[test]
     fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), at in 0usize..400, own in any::<bool>()) {
         let key = Key::of(&[1, 2], State { device: 1, inode: 2, len: 3, written: (4, 5), changed: (6, 7) });
