@@ -2,15 +2,14 @@
 /*
  * The kernel's own accesses to guarded memory, and work on the way back to user mode.
  *
- * A system call that reads or writes a forbidden page must succeed. So the page is
- * mapped for it, told as an event, and taken out of the page table again before the
- * thread is back in user mode.
+ * A system call that reads or writes a forbidden page must succeed. So the page is mapped for it, and the
+ * access becomes an event. Before the thread returns to user mode, the page is taken out of the page table
+ * again.
  *
- * How does a module get to run there? The last fput() of a file runs its release as
- * task work, which is just that moment. So what is to be done then is the release of a
- * file that nobody else ever sees. (task_work_add() is what we mean, but few kernels
- * export it.) For kernel threads it runs from a work queue, a moment later; if that is
- * too early, the access faults again, and is told again.
+ * The last fput() of a file runs its release as task work, which is just that moment. So the work to be done
+ * is the release of a file that no process can open. (task_work_add() would be the direct way, but few
+ * kernels export it.) For kernel threads the release runs from a work queue, a moment later. If the page is
+ * closed too early, the access faults again, and is logged again.
  */
 #include <linux/anon_inodes.h>
 #include <linux/err.h>
@@ -26,10 +25,12 @@
 
 #define CLOSER_PAGES	8
 
-/* So many closers a task has: when it has that many pages open, those that it has opened first are closed for others. */
+/*
+ * Closers per task. Once a task has that many, its oldest closer is reused: the pages in it are closed first.
+ */
 #define TASK_CLOSERS	16
 
-/* A page that a sleeping call has had open for so many jiffies is closed, and after so many for any call. */
+/* Jiffies after which an open page is closed: while the call sleeps, and in any case. */
 #define OPEN_ASLEEP	1
 #define OPEN_AWAKE	HZ
 
@@ -37,10 +38,10 @@
  * struct closer - pages that one task's system call has opened
  * @space: where
  * @list: in @space->closers
- * @task: whose
+ * @task: the task that made the accesses
  * @since: jiffies when the last of them was opened
  * @count: how many pages; all of them are closed on the way back
- * @closed: so many of them have been closed before
+ * @closed: how many of them were closed early
  * @at: which of the store, and whether for writing
  */
 struct closer {
@@ -149,13 +150,18 @@ bool ulpf_find_open_for_kernel(struct ulpf_space *space, pgoff_t page)
 
 static bool is_overdue(const struct closer *closer)
 {
-	/* Who is about to sleep, or has just woken up, closes it for nothing: it is opened again. */
+	/*
+	 * A task that is about to sleep, or has just woken up, may lose its pages needlessly: it then opens
+	 * them again.
+	 */
 	bool asleep = READ_ONCE(closer->task->__state) != TASK_RUNNING;
 
 	return time_after_eq(jiffies, closer->since + (asleep ? OPEN_ASLEEP : OPEN_AWAKE));
 }
 
-/* The pages of a closer that has had its time; how many. */
+/*
+ * Takes the open pages of one overdue closer; returns how many. Sets @more if other closers have open pages.
+ */
 static unsigned int take_overdue(struct ulpf_space *space, pgoff_t page[CLOSER_PAGES], bool *more)
 {
 	struct closer *closer;
@@ -276,7 +282,7 @@ int ulpf_open_for_kernel(struct ulpf_space *space, struct vm_fault *vmf, bool wr
 		info |= ULPF_INFO_WRITE;
 	if (atomic_read(&space->mm->mm_users) > 1)
 		info |= ULPF_INFO_OPEN;
-	/* Who sees it counted finds it in the ring. */
+	/* The event is in the ring before the counter shows it. */
 	ulpf_event(space, write ? ULPF_EVENT_KERNEL_WRITE : ULPF_EVENT_KERNEL_READ, vmf->real_address, info, false);
 	ulpf_count(space, write ? ULPF_COUNT_KERNEL_WRITES : ULPF_COUNT_KERNEL_READS);
 	return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What differs between the kernels that we know, in one place. */
+/* Differences between the supported kernel versions, in one place. */
 #ifndef _ULPF_COMPAT_H
 #define _ULPF_COMPAT_H
 
@@ -28,8 +28,8 @@ static inline void ulpf_flags(struct vm_area_struct *vma, unsigned long set, uns
 #endif
 
 /*
- * Kernels that fault under a lock of the mapping alone. What such a fault cannot decide comes
- * again with the mmap lock; and who changes something that faults depend on locks the mapping, too.
+ * Kernels that handle faults under the mapping's lock alone. A fault that cannot be decided there is retried
+ * with the mmap lock. A change of state that faults read locks the mapping, too.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
 #define ULPF_FAULT_WITHOUT_MMAP_LOCK FAULT_FLAG_VMA_LOCK
@@ -68,7 +68,7 @@ static inline vm_fault_t ulpf_take_mmap_lock(struct vm_fault *vmf)
 /* They take a map_pages for a sign that ->fault can do without the mmap lock. */
 #define ULPF_NEEDS_MAP_PAGES (LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0))
 
-/* What a function that is being traced was called with, and where it is to go on. */
+/* Argument of a traced function, and the address where it continues. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
 #define ulpf_argument ftrace_regs_get_argument
 #define ulpf_go_on_at ftrace_regs_set_instruction_pointer
@@ -77,7 +77,7 @@ static inline vm_fault_t ulpf_take_mmap_lock(struct vm_fault *vmf)
 #define ulpf_go_on_at ftrace_instruction_pointer_set
 #endif
 
-/* That nobody can execute this file of shmem as a program holds for good. (Before, there is no vm.memfd_noexec.) */
+/* Seals the store against execution as a program, for good. (Older kernels have no vm.memfd_noexec.) */
 #ifdef F_SEAL_EXEC
 #define ULPF_SEALS F_SEAL_EXEC
 #else

@@ -2,18 +2,18 @@
 /*
  * The shorter way to an upcall, where the kernel can trace functions.
  *
- * Between handle_mm_fault() and ->fault (or ->page_mkwrite) lie some 600 instructions, all of them
- * for the page table, at which an access that goes to the handler has nothing to look for. The
- * kernel offers to have a function of ours look at calls of a function of its own, and to return
- * somewhere else (ftrace; live patches are made so). Ours looks at the mapping: not a guarded one,
- * and all is as ever. If it is, and the program's access is forbidden, the thread enters its
- * handler, and handle_mm_fault() is left out.
+ * Between handle_mm_fault() and ->fault (or ->page_mkwrite) lie some 600 instructions. All of them
+ * maintain the page table, which an access that goes to the handler does not need. With ftrace, as
+ * live patches use it, a function of ours is called at the entry of a kernel function and may change
+ * where execution continues. Ours looks at the mapping, and does nothing unless that is guarded. If
+ * the program's access is forbidden, the thread enters its handler, and handle_mm_fault() is skipped.
  *
- * Nothing depends on it: what does not come by here (no ftrace, kernel.ftrace_enabled=0, another
- * who has laid hands on handle_mm_fault()) comes by ->fault, with the same result. All other page
- * faults of the machine pay some 50 instructions for it, and whoever may open the device would have
- * them pay. So it is the administrator who decides (the parameter `early`), and then it is only there
- * while some space has a handler, and IDLE longer, because to take it away takes long.
+ * This is only a short cut. A fault that is not seen here reaches ->fault, with the same result:
+ * without ftrace, with kernel.ftrace_enabled=0, or if another tracer has taken handle_mm_fault(). All
+ * other page faults of the machine pay some 50 instructions for the short cut. A user with access to
+ * the device must not impose that on others, so the administrator enables it (the parameter `early`).
+ * The function is then traced only while some space has a handler, and for IDLE longer, because
+ * removing the trace is slow.
  */
 #include <linux/ftrace.h>
 #include <linux/module.h>
@@ -29,7 +29,7 @@
 
 #define IDLE (10 * HZ)
 
-/* What handle_mm_fault() is for its caller when we have done it all. */
+/* Replaces handle_mm_fault() when the upcall has been made; its caller has nothing left to do. */
 static notrace vm_fault_t done(void)
 {
 	return VM_FAULT_NOPAGE;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Faults in guarded mappings: who made the access, may it pass, and entering the handler.
+ * Faults in guarded mappings: finds out whether the program or the kernel made the access, decides whether it
+ * may pass, and enters the handler.
  *
- *   fault          no page is there. All that is guarded against comes by here at first,
+ *   fault          no page is there. Every forbidden access arrives here at first,
  *                  because a change of permissions takes the pages out of the page table.
  *   page_mkwrite   a page is there for reading.
  *
@@ -16,8 +17,8 @@
 #include "upcall.h"
 
 /*
- * So many forbidden stores to one page in a row: it may not be read any more. If it is, it
- * is left alone for longer each time.
+ * Forbidden stores to one page in a row after which it loses read access as well. Each time it is read again,
+ * the next streak must be four times as long, up to STREAK_LONGEST.
  */
 #define STREAK_FIRST	256
 #define STREAK_LONGEST	(1 << 20)
@@ -25,8 +26,8 @@
 /*
  * Program or kernel?
  *
- * Not the program, if the thread is not the program's (ulpf_is_ours()). Else ->fault is told
- * (FAULT_FLAG_USER), and ->page_mkwrite is not: its flags have been overwritten. What helps there:
+ * It is not the program if the thread is not one of the program's (ulpf_is_ours()). Otherwise FAULT_FLAG_USER
+ * tells ->fault. The flags of ->page_mkwrite have been overwritten, so it uses:
  *
  *   - In a system call, or in an interrupt, orig_ax is not -1: the kernel.
  *   - In an exception of user mode it is -1. Either this is the fault of the program
@@ -179,9 +180,9 @@ static int make_page_table(struct vm_fault *vmf)
 }
 
 /*
- * Since Linux 6.6 the kernel may take a page table away in the midst of a fault, if it puts the store's pages together
- * (MADV_COLLAPSE of an alias). It has the huge page locked when it does. So who has it locked, and finds the page table
- * there, keeps it until the page is mapped. If it has gone, the access faults again.
+ * Since Linux 6.6 the kernel may remove a page table in the midst of a fault, when it collapses the store's
+ * pages (MADV_COLLAPSE of an alias). It does so with the huge page locked. If this fault holds that lock and
+ * the page table is still there, it stays until the page is mapped. If it has gone, the access faults again.
  */
 static vm_fault_t map_from_store(struct ulpf_space *space, struct vm_fault *vmf)
 {
@@ -195,7 +196,7 @@ static vm_fault_t map_from_store(struct ulpf_space *space, struct vm_fault *vmf)
 	return VM_FAULT_NOPAGE;
 }
 
-/* What page_mkwrite returns for a store that may pass. */
+/* Result of page_mkwrite for a store that may pass. */
 static vm_fault_t let_write(struct vm_fault *vmf)
 {
 	struct page *page = vmf->page;
@@ -218,7 +219,7 @@ vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 	struct ulpf_region *region;
 	unsigned int permission;
 
-	/* A forked child has the memory, but nobody guards it there. */
+	/* A forked child shares the memory, but is not guarded. */
 	if (unlikely(vma->vm_mm != space->mm))
 		goto allow;
 	if (user && unlikely(depth_of(vmf) != READ_ONCE(user_depth)))
@@ -246,8 +247,8 @@ allow:
 }
 
 /*
- * ->fault is the shorter way to an upcall, by a tenth. So a page that is only stored to, and was
- * read once, goes; if it is read again, it comes back. Races between threads only miscount.
+ * ->fault is the shorter path to an upcall, by a tenth. So a page that was read once and is only stored to
+ * since is taken out; a later read maps it again. Races between threads only miscount.
  */
 static noinline void end_streak(struct ulpf_space *space, pgoff_t page)
 {
@@ -261,7 +262,9 @@ static noinline void end_streak(struct ulpf_space *space, pgoff_t page)
 	space->streak_left = space->streak_length;
 }
 
-/* Once more, with the page gone: ->fault is told who it is, and what lock is held. */
+/*
+ * Takes the page out, so that the access faults again in ->fault, which knows its origin and the lock held.
+ */
 static noinline vm_fault_t ask_fault(struct ulpf_space *space, struct vm_fault *vmf)
 {
 	ulpf_flush(space, vmf->pgoff, 1);

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Having processors forget what they know of pages.
+ * Removes stale permissions from page tables and TLBs.
  *
- * To take a page out of the page table is what changes cost: the kernel looks after its
- * dirty and accessed bits, its LRU list and its statistics, some 1,300 instructions for
- * a page that was written. A page that may still be read need not go: it is enough that
- * its entry forbids stores, which is one locked instruction. So stretches of addresses are
- * collected, and then looked through together: entries lose what has been forbidden, and
- * only those go that must not even be read.
+ * Most of the cost of a change is taking pages out of the page table: the kernel updates a page's dirty and
+ * accessed bits, its LRU list and its statistics. That is some 1,300 instructions for a page that was
+ * written. A page that may still be read can stay: it is enough that its entry forbids stores, which is one
+ * locked instruction. So stretches of addresses are collected and then walked together. Entries lose the
+ * right that has been forbidden. Only pages that must not be read are taken out.
  *
- * Processors keep entries in their TLBs, and no interface for modules flushes these. But
- * whoever takes pages out (mmu_gather) flushes all of the memory's if he finds somebody
- * else in the midst of changing entries (mm->tlb_flush_pending, mm_tlb_flush_nested()),
- * who may rely on it. That is us.
+ * Processors keep entries in their TLBs, and modules have no interface to flush these. But mmu_gather flushes
+ * the whole mm when it takes pages out while another change of entries is in progress (mm->tlb_flush_pending,
+ * mm_tlb_flush_nested()). This file marks its changes as such.
  */
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
@@ -23,7 +21,9 @@
 
 #include "ulpf_internal.h"
 
-/* So few pages are rather taken out if they can be written: the other way ends with a flush of everything. */
+/*
+ * Up to this many writable pages are taken out one by one: changing entries ends with a flush of everything.
+ */
 #define FEW	4
 
 /* Takes pages of the store out of all page tables. */
@@ -42,13 +42,13 @@ static void take_out(struct ulpf_space *space, const struct vm_area_struct *vma,
 }
 
 /**
- * struct walk - a way through page table entries
+ * struct walk - a walk over page table entries
  * @mm: the memory
  * @region: what is permitted here
  * @end: behind the last page, in this region
  * @protect: entries that permit stores are changed; else, their pages have to go
- * @changed: an entry permitted more; a processor may still think so
- * @from: first page that has to go, if @to is not zero
+ * @changed: an entry permitted more, and TLBs may still hold that
+ * @from: first page to take out, if @to is not zero
  * @to: behind the last one
  */
 struct walk {
@@ -167,7 +167,7 @@ static void each_mapping(struct ulpf_stale *stale, struct walk *walk)
 	}
 }
 
-/* Somebody else's changes of entries may not have reached all processors yet. */
+/* Whether changes of entries by others may not have reached all processors yet. */
 static bool others_pending(struct mm_struct *mm)
 {
 #ifdef CONFIG_ARCH_WANT_BATCHED_UNMAP_TLB_FLUSH
@@ -232,14 +232,14 @@ static unsigned long tidy(struct ulpf_stale *stale)
  * ulpf_forget_now - has processors forget all that was collected
  * @stale: the stretches; empty afterwards
  *
- * The mmap lock is held for writing. What is forbidden in the stretches is so for all threads
- * when this returns.
+ * The mmap lock is held for writing. When this returns, the permissions of the stretches hold for all
+ * threads.
  */
 void ulpf_forget_now(struct ulpf_stale *stale)
 {
 	if (!stale->count)
 		return;
-	/* Who mirrors page tables (KVM, say) has to be told of each page. */
+	/* Mirrors of the page tables (KVM's, for instance) must be notified of each page. */
 	if (tidy(stale) > FEW && !mm_has_notifiers(stale->space->mm))
 		forbid_many(stale);
 	else

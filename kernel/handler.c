@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Who handles faults: the handler, and threads' exception stacks.
+ * The registered handler, and threads' exception stacks.
  */
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
@@ -51,12 +51,14 @@ int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handle
 	return error;
 }
 
-/* The record of the calling thread, if it has one. Nobody else frees it while the thread lives. */
+/* The record of the calling thread, if it has one. It is not freed while the thread lives. */
 struct ulpf_thread *ulpf_thread(struct ulpf_space *space)
 {
 	struct ulpf_thread *thread;
 
-	/* That of a dead thread, which had the number before, may go until we have looked whose it is. */
+	/*
+	 * RCU: the record may belong to a dead thread that had the same number, and be freed meanwhile.
+	 */
 	rcu_read_lock();
 	thread = xa_load(&space->threads, current->pid);
 	if (thread && thread->pid != task_pid(current))

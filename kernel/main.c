@@ -26,8 +26,8 @@ MODULE_PARM_DESC(mode, "permissions of /dev/ulpf (its group is udev's business)"
 		       ULPF_FEATURE_STORE | ULPF_FEATURE_SIGSTACK | ULPF_FEATURE_EFAULT)
 
 /*
- * Memory that cannot be swapped is limited as mlock()'s is (RLIMIT_MEMLOCK), for all processes of a user together:
- * what a descriptor holds may outlive the process that has asked for it.
+ * Memory that cannot be swapped is limited as mlock()'s is (RLIMIT_MEMLOCK), for all processes of a user
+ * together. A descriptor's memory may outlive the process that asked for it.
  */
 int ulpf_charge(struct ulpf_space *space, unsigned long pages)
 {
@@ -47,7 +47,7 @@ void ulpf_uncharge(struct ulpf_space *space, unsigned long pages)
 	atomic_long_sub(pages, &space->cred->user->locked_vm);
 }
 
-/* As memfd_create() makes them, for ULPF_STORE, but for one thing: nobody can execute it as a program. */
+/* Creates the store as memfd_create() would, for ULPF_STORE, except that it cannot be executed. */
 static struct file *make_store(void)
 {
 	/* Sparse: no page of it is accounted before it is there. */
@@ -62,7 +62,7 @@ static struct file *make_store(void)
 	return file;
 }
 
-/* What is added to the kernel's CLOCK_MONOTONIC for who is in a time namespace. */
+/* Nanoseconds that the caller's time namespace adds to the kernel's CLOCK_MONOTONIC. */
 static s64 clock_offset(void)
 {
 	struct timespec64 offset = { 0 };
@@ -122,7 +122,7 @@ static int ulpf_release(struct inode *inode, struct file *file)
 {
 	struct ulpf_space *space = file->private_data;
 
-	/* Closers hold the file, so there is none: what may be left is a worker that finds nothing to do. */
+	/* Closers hold the file, so none is left. A pending worker would find nothing to do. */
 	WARN_ON(!list_empty(&space->closers));
 	cancel_delayed_work_sync(&space->close_work);
 	ulpf_early_forget(space);
@@ -140,7 +140,7 @@ static int ulpf_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-/* Somebody's descriptor goes; if the owner went with it, readers want to know. */
+/* A descriptor is closed. If the owner has ended with it, readers are woken. */
 static int ulpf_close(struct file *file, fl_owner_t id)
 {
 	ulpf_ring_wake(file->private_data);
@@ -164,7 +164,7 @@ static int ulpf_get(void *to, size_t size, size_t least, const void __user *from
 	return copy_struct_from_user(to, size, from, said);
 }
 
-/* What the caller does not know of is not written. */
+/* Copies out at most as many bytes as the caller's structure has. */
 static int ulpf_put(void __user *to, const void *from, size_t size)
 {
 	u32 said = *(const u32 *)from;

@@ -2,11 +2,10 @@
 /*
  * Mappings of the store.
  *
- * The store is a shmem file: swap, memory cgroups, migration and get_user_pages() work
- * as for any shared memory. A guarded mapping has shmem's operations but for three: fault
- * and page_mkwrite, which decide (fault.c; that there is a page_mkwrite makes the kernel
- * map pages read-only until it has been asked), and map_pages, which would map neighbours
- * that nobody has asked for: there is none, or it does nothing.
+ * The store is a shmem file: swap, memory cgroups, migration and get_user_pages() work as for any shared
+ * memory. A guarded mapping has shmem's operations except three. fault and page_mkwrite decide (fault.c). A
+ * page_mkwrite makes the kernel map pages read-only until it has been called. map_pages would map
+ * neighbouring pages without a check: it is absent, or does nothing.
  *
  * An alias is plain shmem.
  */
@@ -32,7 +31,10 @@ static void guarded_close(struct vm_area_struct *vma)
 	struct file *file = space->file;
 
 	if (vma->vm_mm == space->mm) {
-		/* What is mapped here next begins open. If everything ends, the regions end as well. */
+		/*
+		 * The next mapping at these addresses starts without permissions. If the mm ends, its regions
+		 * are freed with it.
+		 */
 		if (ulpf_alive(space))
 			ulpf_regions_clear(space, vma->vm_start, vma->vm_end);
 		else

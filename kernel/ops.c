@@ -2,9 +2,8 @@
 /*
  * Changes: one operation, or a list of them in one crossing.
  *
- * What processors know of pages that are forbidden now has to be undone (flush.c). So the
- * addresses of a whole chunk of operations are collected, and are seen to together, before
- * the mmap lock is given back.
+ * TLBs may still permit what a change has forbidden (flush.c). So the addresses of a whole chunk of
+ * operations are collected, and are flushed together, before the mmap lock is given back.
  */
 #include <linux/mm.h>
 #include <linux/overflow.h>
@@ -26,11 +25,11 @@
 #define LIST_ABSENT 1
 
 /**
- * struct changes - what is being carried out
+ * struct changes - state while operations are carried out
  * @space: where
  * @vma: the guarded mapping that was looked at last
  * @region: the region that was changed last
- * @stale: what processors have to forget
+ * @stale: addresses to flush from TLBs
  */
 struct changes {
 	struct ulpf_space *space;
@@ -65,7 +64,7 @@ static bool all_guarded(struct changes *changes, unsigned long addr, unsigned lo
 	return true;
 }
 
-/* What processors know of a range is to be forgotten. It begins in guarded memory. */
+/* Notes a range that TLBs have to forget. It begins in guarded memory. */
 static void forget(struct changes *changes, unsigned long addr, unsigned long end)
 {
 	if (ulpf_forget_later(&changes->stale, addr, end))
@@ -74,7 +73,7 @@ static void forget(struct changes *changes, unsigned long addr, unsigned long en
 	ulpf_forget_later(&changes->stale, addr, end);
 }
 
-/* ... where not all of it need be guarded. */
+/* The same for a range that need not be guarded as a whole. */
 static void forget_guarded(struct changes *changes, unsigned long addr, unsigned long end)
 {
 	struct vm_area_struct *vma;
@@ -213,9 +212,9 @@ static int carry_out(struct changes *changes, const struct ulpf_op *op)
 }
 
 /*
- * What long lists consist of: one page, next to the last one, in a region of ours. Only the
- * cheapest way of the same thing, straight out of the user's list, with as much as possible in
- * registers. Returns how many of them went; the next one goes the long way.
+ * Fast path for long lists: single pages in the mapping and in the region (not a PLI region) of the operation
+ * before. Reads the user's list directly and keeps the state in registers. Returns how many operations it
+ * carried out; the next one takes the general path.
  */
 static u32 set_pages(struct changes *changes, const struct ulpf_op __user *ops, u32 count)
 {

@@ -68,7 +68,7 @@ int ulpf_pli_mmap(struct ulpf_space *space, struct vm_area_struct *vma)
 	if (index + vma_pages(vma) > ULPF_PLI_PAGES)
 		return -EINVAL;
 	for (i = 0; i < vma_pages(vma); i++) {
-		/* What has been made stays, and is there for the next attempt. */
+		/* Pages made before a failure stay, and serve the next attempt. */
 		int error = pli_make(space, index + i);
 
 		if (error)

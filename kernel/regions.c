@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What the permissions say. Two bits for each page, 512 pages to a region; the same
- * layout whether the region is ours or lies in a PLI page.
+ * Permissions: two bits for each page, 512 pages to a region. The layout is the same for the module's own
+ * regions and for those in PLI pages.
  */
 #include <linux/log2.h>
 #include <linux/sched.h>
@@ -9,12 +9,12 @@
 
 #include "ulpf_internal.h"
 
-/* Pages of which a byte has the permissions. */
+/* Pages described by one byte of permissions. */
 #define BYTE_PAGES	4
 
 /*
- * So many regions are in the price of a space, and so many more are a page's worth of locked memory: what
- * they occupy cannot be swapped, and no OOM killer knows whose it is.
+ * Regions that a space has free of charge, and regions per page of locked memory after that. Regions
+ * cannot be swapped, and the OOM killer cannot attribute them to a process.
  */
 #define REGIONS_FREE	64
 #define PAGE_REGIONS	(PAGE_SIZE / roundup_pow_of_two(sizeof(struct ulpf_region)))
@@ -81,7 +81,7 @@ bool ulpf_region_fill(struct ulpf_region *region, unsigned long addr, unsigned l
 		      unsigned int permission)
 {
 	unsigned int k = ulpf_index(addr), last = k + ((end - addr) >> PAGE_SHIFT);
-	/* What a region of the user's says may not have been synced yet. */
+	/* A PLI region may hold a change that has not been synced yet. */
 	bool tighter = region->slot;
 	u8 value = permission * 0x55;
 

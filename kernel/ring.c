@@ -2,10 +2,10 @@
 /*
  * The event ring.
  *
- * Writers are threads in a page fault. They take a number with one cmpxchg, and wait for
- * nobody: a slot is theirs if the event of the round before is complete, and if it is
- * not (its writer was interrupted, and everybody else has gone once around), the new
- * event is dropped and counted. Readers never hold writers up.
+ * Writers are threads in a page fault. They take a number with one cmpxchg, and never wait. A
+ * writer owns a slot if the event of the round before is complete. It is not if that event's
+ * writer was interrupted while others went once around; then the new event is dropped and
+ * counted. Readers never delay writers.
  *
  *	stamp of slot n:  0  →  number + 1  →  0  →  number + records + 1  → ...
  *	                  being written          being written
@@ -110,7 +110,7 @@ int ulpf_ring_make(struct ulpf_space *space, const struct ulpf_ring *arg)
 	ring->header->records = arg->records;
 	ring->header->data_offset = PAGE_SIZE;
 	ring->header->length = size;
-	/* Who finds it finds it made. */
+	/* A reader that finds the pointer finds the ring initialised. */
 	smp_store_release(&space->ring, ring);
 	mutex_unlock(&space->ring_lock);
 	return 0;
@@ -174,7 +174,7 @@ static struct ulpf_event *ring_claim(struct ulpf_ring_buffer *ring, u64 *number)
 		u64 before = head > ring->mask ? head - ring->mask : 0, seen;
 
 		if (READ_ONCE(slot->stamp) != before) {
-			/* Taken by somebody who was faster? Then the head has moved on. */
+			/* Has another writer taken it? Then the head has moved on. */
 			seen = READ_ONCE(ring->header->head);
 			if (seen == head)
 				return NULL;
@@ -208,15 +208,15 @@ static void arm_timer(struct ulpf_ring_buffer *ring)
 }
 
 /**
- * ulpf_event - writes an event, if anybody has asked for a ring
+ * ulpf_event - writes an event, if the space has a ring
  * @space: where
  * @type: ULPF_EVENT_*
  * @addr: first byte touched
  * @info: ULPF_INFO_*
- * @user: the program's own access, by the instruction at which it is
+ * @user: the access was made by the program's own instruction
  *
- * Of a thread that is not the program's it tells a number, if that has one where the space was
- * opened, and nothing of its registers.
+ * For a thread that is not the program's, the event has no registers. It has the thread's number
+ * only if that exists in the pid namespace of the opener.
  */
 void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
 		unsigned int info, bool user)
@@ -277,7 +277,10 @@ static bool ring_ready(struct ulpf_space *space, struct ulpf_ring_buffer *ring)
 	return count >= ring->watermark || (count && READ_ONCE(ring->expired)) || !ulpf_alive(space);
 }
 
-/* The event with number @ring->next, or that some have been lost; false if there is none yet. */
+/*
+ * Takes the event with number @ring->next, or one that says how many were lost; false if none is
+ * complete.
+ */
 static bool ring_take(struct ulpf_space *space, struct ulpf_ring_buffer *ring, struct ulpf_event *event)
 {
 	for (;;) {
@@ -331,7 +334,7 @@ ssize_t ulpf_read(struct file *file, char __user *buffer, size_t count, loff_t *
 			if (wait_event_interruptible(ring->readers, ring_ready(space, ring)))
 				return -ERESTARTSYS;
 		}
-		/* What was written before the end is there once the end is. */
+		/* Checked before reading: all events are in the ring once the mm has ended. */
 		gone = !ulpf_alive(space);
 		if (mutex_lock_interruptible(&ring->lock))
 			return -ERESTARTSYS;
@@ -342,7 +345,10 @@ ssize_t ulpf_read(struct file *file, char __user *buffer, size_t count, loff_t *
 				return done ?: -EFAULT;
 			}
 			done += sizeof(event);
-			/* Who writes events may be as fast as we are. */
+			/*
+			 * Writers may be as fast as this reader, so the loop must be
+			 * interruptible.
+			 */
 			if (signal_pending(current))
 				break;
 			cond_resched();

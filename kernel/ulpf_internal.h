@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Inside the module: the guarded address space, and who may touch what when.
+ * Internals of the module: the guarded address space, and its locking rules.
  *
  * A space lives as long as its device file. Guarded mappings have another vm_file
  * (the store), so each of them holds a reference to the device file; the VFS then
  * keeps the module loaded, too.
  *
- * Whatever decides faults (handler, regions, guards) changes only under the mmap lock
- * held for writing (and, since Linux 6.4, the mapping's own lock), and faults hold it (or that) for
- * reading from the decision until the page table says so. Hence no fault can install what has just been forbidden. What user
- * space stores into PLI regions is the exception that the interface tells of, and
- * guard bits that an access takes away (atomic).
+ * State that decides faults (handler, regions, guards) changes only under the mmap lock held for writing and,
+ * since Linux 6.4, the mapping's own lock. Faults hold one of these for reading from the decision until the
+ * page table is updated. Hence no fault can install a page that has just been forbidden. There are two
+ * exceptions: user space stores into PLI regions, as the interface describes, and an access clears guard bits
+ * atomically.
  */
 #ifndef _ULPF_INTERNAL_H
 #define _ULPF_INTERNAL_H
@@ -42,7 +42,7 @@ struct ulpf_ring_buffer;
  * @pli: index of the PLI page, if it is bound
  * @slot: number of the region in it; zero if it is not bound
  * @log: pages whose first access is to be logged; @log and @stop are there if @guarded
- * @stop: pages that nobody may touch
+ * @stop: pages where every access is stopped
  */
 struct ulpf_region {
 	unsigned long prefix;
@@ -100,8 +100,8 @@ struct ulpf_counters {
 /**
  * struct ulpf_space - one guarded address space
  * @file: the device file; not counted, the space goes with it
- * @mm: whose memory it is; pinned so that no other can be taken for it, may be dead
- * @cred: of who has opened it, whose user is charged
+ * @mm: the guarded mm; pinned so that no other can get its address, may be dead
+ * @cred: the opener's; this user is charged
  * @charged: pages, of which all are given back when the space ends
  * @pid_ns: the opener's; the numbers in events are this namespace's
  * @clock: the opener's CLOCK_MONOTONIC less the kernel's, nanoseconds
@@ -112,17 +112,17 @@ struct ulpf_counters {
  * @cookie: for its frames (mmap lock)
  * @sigstack: frames go to the thread's alternate signal stack (mmap lock)
  * @efault: the kernel's accesses fail (mmap lock)
- * @early: counted among those that early.c is there for (its lock)
+ * @early: counted among the spaces that need early.c (its lock)
  * @regions: address >> 21 to struct ulpf_region (changes: mmap lock)
  * @regions_count: how many (mmap lock)
  * @last_region: the one looked up last
  * @streak_page: page of the store that page_mkwrite saw last
- * @streak_left: if so often in a row, the page goes
- * @streak_length: how often that was at first
+ * @streak_left: further faults on it in a row until it is taken out
+ * @streak_length: initial value of @streak_left
  * @pli: index to struct ulpf_pli_page (mmap lock)
  * @threads: thread number to struct ulpf_thread
  * @threads_count: how many (@threads' lock)
- * @threads_sweep: look for dead ones when there are so many (@threads' lock)
+ * @threads_sweep: count at which dead ones are looked for (@threads' lock)
  * @closers: pages that the kernel's own accesses have opened (@closers_lock)
  * @close_work: closes those that are open for too long
  * @ring: events, once asked for; published with release
@@ -171,7 +171,7 @@ static inline void ulpf_count(struct ulpf_space *space, enum ulpf_counter counte
 	this_cpu_inc(space->counters->value[counter]);
 }
 
-/* Whether the memory still belongs to somebody. */
+/* Whether a task still uses the mm. */
 static inline bool ulpf_alive(struct ulpf_space *space)
 {
 	return atomic_read(&space->mm->mm_users) > 0;
@@ -318,12 +318,12 @@ struct ulpf_stretch {
 };
 
 /**
- * struct ulpf_stale - addresses where processors may know pages as open that are closed
+ * struct ulpf_stale - addresses of closed pages that TLBs may still hold as open
  * @space: where
  * @sorted: the stretches are in order
  * @count: how many
- * @room: for how many there is room
- * @stretch: they; each begins in a guarded mapping
+ * @room: capacity
+ * @stretch: the stretches; each begins in a guarded mapping
  */
 struct ulpf_stale {
 	struct ulpf_space *space;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Entering the handler: the frame on the user's stack, and the registers. What a program meets
- * in a loop is a forbidden store that its handler is to see; so the usual case is straight here,
- * and what is rare is elsewhere (fault.c).
+ * Entering the handler: the frame on the user's stack, and the registers. A program may make
+ * forbidden stores in a loop, so this common case is straight code here, and rare cases are in
+ * fault.c.
  */
 #ifndef _ULPF_UPCALL_H
 #define _ULPF_UPCALL_H
@@ -71,13 +71,13 @@ static __always_inline void ulpf_enter(struct ulpf_space *space, struct pt_regs 
 
 /**
  * ulpf_upcall - has the thread go on in the handler, in the usual case
- * @space: whose handler
+ * @space: the space that has the handler
  * @regs: of the program, which the fault has interrupted
  * @addr: first byte that is forbidden
  * @info: ULPF_INFO_*
  *
- * Return: false if nothing has happened: no handler, an exception stack, no room, or the frame's
- * memory is not there.
+ * Return: false if the thread did not enter the handler. The reason is no handler, an exception
+ * stack of the thread, no room for the frame, or memory of the frame that is not present.
  */
 static __always_inline bool ulpf_upcall(struct ulpf_space *space, struct pt_regs *regs,
 					unsigned long addr, u64 info)
@@ -98,7 +98,7 @@ static __always_inline bool ulpf_upcall(struct ulpf_space *space, struct pt_regs
 	return true;
 }
 
-/* What a frame, or an event, tells of an access. */
+/* ULPF_INFO_* bits of an access, for frames and events. */
 static __always_inline u32 ulpf_info(unsigned int fault_flags)
 {
 	return (fault_flags & FAULT_FLAG_WRITE ? ULPF_INFO_WRITE : 0) |

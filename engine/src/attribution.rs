@@ -1,18 +1,18 @@
-//! Which instruction was it? A debug register traps behind the access; hits name the access itself.
+//! Finds the instruction that made an access. A debug register traps behind the access; hits name the access itself.
 //!
-//! x86 cannot be read backwards, so the instruction is searched among those that end at the PC behind it.
-//! Reading forwards falls into step with the true instructions within a few of them, wherever it
-//! begins; so code is read from each of the bytes before, and each beginning votes for the length of the
-//! instruction that it ends with, those further away with more votes:
+//! x86 cannot be decoded backwards, so the candidates are instructions that end at the PC behind the access. Decoding
+//! forwards synchronises with the true instructions within a few of them, wherever it begins. So code is decoded from
+//! each of the bytes before the PC. Each beginning votes for the length of the last instruction; those further away
+//! have more votes:
 //!
 //! ```text
 //!   … 8b 45 f8 | 48 89 45 e8 | after        from 8b, 45, 48, …: four bytes  ✓✓✓
 //!                  89 45 e8 | after        from 89: three                  ✓
 //! ```
-//! The best that explains the match with the registers of the moment is taken, with its prefixes. Registers
-//! that an instruction changes are turned back first (the stack pointer of a push, the pointers of a string
-//! instruction); a load that has overwritten its own address explains a read. A call has left its return address on the
-//! stack, which tells where it was. A return is gone: its hit names the place it returned to.
+//! The candidate with the most votes that explains the match with the present registers is taken, with its prefixes.
+//! Registers that an instruction changes are restored first (the stack pointer of a push, the pointers of a string
+//! instruction). A load that has overwritten its own address explains a read. A call is found by its return address on
+//! the stack. A return leaves no trace: its hit names the place it returned to.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -41,7 +41,7 @@ pub struct State {
     pub bases: (u64, u64),
 }
 
-/// What the trapping instruction did, as far as it can be told afterwards.
+/// Access of the trapping instruction, as far as it can be reconstructed.
 pub struct Touch {
     /// The instruction, or the PC behind it if it cannot be found.
     pub pc: u64,
@@ -49,7 +49,7 @@ pub struct Touch {
     pub addr: TargetAddr,
     /// In bytes.
     pub len: u64,
-    /// What it did there.
+    /// Read, write, or both.
     pub kind: AccessKind,
 }
 
@@ -57,8 +57,8 @@ pub struct Touch {
 const REMEMBERED: usize = 256;
 static LENGTHS: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
 
-/// What the instruction before `after` (at `pc`, if that is known) did to `range`. `None`: nothing, it has
-/// only flushed the cache line.
+/// Finds the access to `range` by the instruction before `after` (at `pc`, if that is known). `None` if it has only
+/// flushed the cache line.
 pub fn touched(
     program: &impl Program,
     state: State,
@@ -110,7 +110,7 @@ pub fn touched(
         if n == 0 {
             // A string instruction that is not through yet is likelier than the other lengths.
             found = look.at(after, after);
-            // Where nothing goes on, somebody has come from elsewhere.
+            // If the instruction before `after` does not continue there, control may have come by a call.
             if found.is_none() && look.ends(pc, after) {
                 found = look.call(after, false);
             }
@@ -150,7 +150,7 @@ pub fn touched(
     })
 }
 
-/// What the instruction at `pc`, which is known by another of its accesses, did to `range`.
+/// Finds the access to `range` by the instruction at `pc`, which another of its accesses has identified.
 pub fn touched_too(
     program: &impl Program,
     state: State,
@@ -164,7 +164,7 @@ pub fn touched_too(
 
 /// Bytes before the PC that are read for votes.
 const BEFORE: usize = 64;
-/// A beginning has one vote more for each so many bytes that it is before the PC.
+/// A beginning has one more vote for each such distance in bytes from the PC.
 const FAR: u32 = 16;
 
 /// Lengths from 1 to 15, the likeliest first.
@@ -263,7 +263,8 @@ impl<'a, P: Program> Look<'a, P> {
         Candidates { order, votes }
     }
 
-    /// The instruction of `len` bytes explains the match. Do some with prefixes before it, too?
+    /// Given that the instruction of `len` bytes explains the match, finds a longer one, with prefixes before it, that
+    /// does so, too.
     fn with_prefixes(
         &mut self,
         candidates: &Candidates,
@@ -290,13 +291,13 @@ impl<'a, P: Program> Look<'a, P> {
         found
     }
 
-    /// Does the instruction at `pc` flush the cache line? Debug registers take that for a read.
+    /// Whether the instruction at `pc` flushes the cache line. Debug registers treat that as a read.
     fn flushes(&self, pc: u64, after: u64) -> bool {
         let insn = self.decode(pc);
         insn.is_some_and(|i| i.class == Class::Flush && pc.wrapping_add(i.len.into()) == after)
     }
 
-    /// Does the instruction at `pc` lead elsewhere, whatever its flags are?
+    /// Whether the instruction at `pc` always leads elsewhere, for any flags.
     fn ends(&self, pc: u64, after: u64) -> bool {
         self.decode(pc).is_some_and(|i| {
             let jump =
@@ -305,7 +306,7 @@ impl<'a, P: Program> Look<'a, P> {
         })
     }
 
-    /// Has a `ret` read the range?
+    /// Whether a `ret` has read the range.
     fn returned(&self, after: u64) -> bool {
         let at = self.state.gprs.rsp.wrapping_sub(8);
         self.range.overlaps(TargetAddr(at), 8) && self.word(at) == Some(after)
@@ -428,7 +429,7 @@ impl<'a, P: Program> Look<'a, P> {
                 let (room, level) = insn.enter_operands();
                 let pushed = slot * if level == 0 { 1 } else { u64::from(level) + 1 };
                 g.rsp = g.rsp.wrapping_add(pushed + u64::from(room));
-                // What it pushed first.
+                // The word that it pushed first.
                 let old = self.word(g.rsp.wrapping_sub(slot)).unwrap_or(g.rbp);
                 g.rbp = if slot == 2 {
                     g.rbp & !0xffff | old & 0xffff
@@ -461,7 +462,7 @@ const RAX: u8 = 0;
 const RCX: u8 = 1;
 const RDX: u8 = 2;
 
-/// May it load a register of its operand's address? (`mul` and the like write rax and rdx, pcmpestri and
+/// Whether it may load a register of its operand's address. (`mul` and the like write rax and rdx, pcmpestri and
 /// pcmpistri rcx.)
 fn loads_address(insn: &Insn) -> bool {
     let l = &insn.layout;
@@ -474,7 +475,7 @@ fn loads_address(insn: &Insn) -> bool {
         || finds && address(RCX)
 }
 
-/// Does it write memory and a register of its operand's address?
+/// Whether it writes memory and a register of its operand's address.
 fn exchanges(insn: &Insn) -> bool {
     let l = &insn.layout;
     let address = |r| [insn.mem.base, insn.mem.index].contains(&r);
@@ -495,7 +496,7 @@ fn pops_rsp(insn: &Insn) -> bool {
     insn.code().last() == Some(&0x5c) && insn.layout.rex & 1 == 0
 }
 
-/// Are the first `count` bytes prefixes of what follows?
+/// Whether the first `count` bytes are prefixes of the instruction that follows.
 fn adds_prefixes(insn: &Insn, count: usize) -> bool {
     let legacy = |b: u8| {
         matches!(

@@ -73,7 +73,7 @@ const WRITE: u64 = 2;
 const FETCH: u64 = 16;
 
 impl UContext {
-    /// Of a page fault: did the access want to write? (Or to read and to write; the processor does not say.)
+    /// For a page fault: whether the access was a write. (Or a read and a write; the processor does not distinguish.)
     pub fn access(&self) -> AccessKind {
         match self.err & WRITE {
             0 => AccessKind::Read,
@@ -81,7 +81,7 @@ impl UContext {
         }
     }
 
-    /// Was it the instruction itself that could not be read?
+    /// Whether the instruction itself could not be fetched.
     pub fn fetches(&self) -> bool {
         self.err & FETCH != 0
     }
@@ -89,7 +89,8 @@ impl UContext {
     /// The processor as the frame has it, with these bases of fs and gs.
     ///
     /// # Safety
-    /// `fpstate` is null, or points to an image that the kernel or the stub wrote and that nobody else uses meanwhile.
+    /// `fpstate` is null, or points to an image that the kernel or the stub wrote and that is not used elsewhere
+    /// meanwhile.
     pub unsafe fn cpu(&mut self, fs_base: u64, gs_base: u64) -> Cpu<'_> {
         // SAFETY: the caller's promise.
         let (_, xsave_len) = unsafe { fpstate_len(self.fpstate) };
@@ -144,7 +145,7 @@ impl SigInfo {
     }
 }
 
-/// What a handler finds at its stack pointer (`struct rt_sigframe` of x86-64).
+/// Signal frame at a handler's stack pointer (`struct rt_sigframe` of x86-64).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SigFrame {
@@ -186,10 +187,11 @@ pub unsafe fn fpstate_len(fp: *const u8) -> (usize, usize) {
 /// `UContext::flags`: its fpstate is an XSAVE image (`<asm/ucontext.h>`).
 pub const UC_FP_XSTATE: u64 = 1;
 
-/// Which components of the extended state an image holds; the others are in their initial state.
+/// Offset of XSTATE_BV: the components that an image holds. The others are in their initial state.
 const XSTATE_BV: usize = 512;
 
-/// Where an XSAVE image has PKRU, what memory protection keys allow: two bits for each key, no access and no store.
+/// Offset of PKRU in an XSAVE image: the access rights of memory protection keys. Each key has two bits, no access and
+/// no store.
 #[derive(Clone, Copy)]
 pub struct Pkru(pub usize);
 

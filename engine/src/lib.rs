@@ -1,4 +1,4 @@
-//! Which memory an instruction touches, and how to do it through the alias.
+//! Decodes the memory accesses of an instruction, and performs them through the alias.
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 

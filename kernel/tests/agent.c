@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What tests/lib/guest.py talks to: runs commands in the test machine, one at a time, and
- * carries what a debugger outside and a server inside say to each other.
+ * Counterpart of tests/lib/guest.py: runs commands in the test machine, one at a time. It also
+ * relays the bytes between a debugger outside and a server inside.
  *
  * On the second serial port lines come in, answers go out:
  *     run|SOCKET|WORD|WORD...	starts the command. SOCKET: where it will listen ("": nowhere);

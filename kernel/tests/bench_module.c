@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What the module costs. Meant for one processor and -icount shift=0: then the time stamp
- * counter counts instructions, and figures repeat. Prints "bench NAME VALUE".
+ * Benchmark of the module. Meant for one processor and -icount shift=0: then the time stamp counter counts
+ * instructions, and figures repeat. Prints "bench NAME VALUE".
  */
 #include "test.h"
 
@@ -23,7 +23,7 @@ static int by_value(const void *one, const void *other)
 	return a < b ? -1 : a > b;
 }
 
-/* Waits until nobody else has wanted the processor for a while. */
+/* Waits until no other task has used the processor for a while. */
 static void settle(void)
 {
 	uint64_t least = ~0ULL;
@@ -41,7 +41,10 @@ static void settle(void)
 	}
 }
 
-/* What something costs that is done ROUNDS times: a median, so that what else the kernel does meanwhile is left out. */
+/*
+ * Cost of an operation that is done ROUNDS times, as a median over slices, which excludes other work of the
+ * kernel.
+ */
 enum { SLICES = 400 };
 struct cost {
 	uint64_t slice[SLICES];
@@ -105,7 +108,7 @@ static double loads_and_stores(char *to)
 	return median(&cost);
 }
 
-/* A page fault in memory that is nobody's business. */
+/* A page fault in memory that is not guarded. */
 static double plain_faults(void)
 {
 	char *memory = mmap(NULL, ROUNDS * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -278,7 +281,7 @@ static void *reader(void *arg)
 	return NULL;
 }
 
-/* A program that makes system calls into guarded memory, each an event; with and without somebody who reads. */
+/* A program that makes system calls into guarded memory, each an event; with and without a reader. */
 static uint64_t events_made(struct space *space, int file)
 {
 	uint64_t begin = __rdtsc();

@@ -120,7 +120,7 @@ int ring(struct space *space, uint32_t records, uint32_t watermark, uint32_t lat
 	return ioctl(space->fd, ULPF_RING, &arg);
 }
 
-/* What read() gives now, without waiting; how many. */
+/* Reads the events that are there, without waiting; returns how many. */
 ssize_t events(struct space *space, struct ulpf_event *event, size_t count)
 {
 	int flags = fcntl(space->fd, F_GETFL);
@@ -200,7 +200,7 @@ bool file_set(const char *path, const char *text)
 	return well;
 }
 
-/* How many times slower than usual this kernel is (ulpf.slow=). */
+/* Factor by which this kernel is slower than usual (ulpf.slow=). */
 static int slow(void)
 {
 	char text[4096] = "", *at;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Random calls: ulpf.calls=N of them (3,000 if nobody says), from ulpf.seed=N. Arguments are
- * mostly almost right, so that they come far; memory that is guarded is touched by two threads and
- * by the kernel meanwhile. Nothing is expected but that the kernel does not complain.
+ * Random calls: ulpf.calls=N of them (3,000 by default), from ulpf.seed=N. Most arguments are almost
+ * right, so that calls get far. Two threads and the kernel touch guarded memory meanwhile. The test
+ * passes if the kernel does not complain.
  */
 #include "test.h"
 
@@ -119,7 +119,10 @@ static void any_ioctl(int fd)
 		ioctl(fd, ULPF_QUERY, &u);
 		return;
 	case 1:
-		/* A handler that is none would end us; so either ours, or what is refused. */
+		/*
+		 * An invalid handler would end this process: register our own, or an address that is
+		 * refused.
+		 */
 		u.handler.size = size_of(sizeof(u.handler));
 		u.handler.flags = below(4) ? ULPF_HANDLER_REPLACE : below(8);
 		u.handler.entry = below(3) ? (uintptr_t)entry : (address() | 1UL << 63);
@@ -184,7 +187,7 @@ static void permit(struct ulpf_frame *frame)
 
 		failed += ioctl(space[i].fd, ULPF_APPLY, &op) != 0;
 	}
-	/* A space that is closed but mapped: nobody can permit there any more. */
+	/* The space is closed but still mapped, so its permissions cannot change any more. */
 	if (failed == SPACES)
 		mmap((void *)page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	/* A store to regions is an answer, too. */
@@ -206,7 +209,10 @@ static void lost(int number, siginfo_t *info, void *context)
 
 	if (s >= SPACES)
 		_exit(4);
-	/* A region of ours may forbid what no handler is asked for: a new mapping would not help. */
+	/*
+	 * A region of ours may forbid an access without asking a handler; a new mapping would not
+	 * help then.
+	 */
 	last = again ? 0 : window;
 	if (again ||
 	    mmap((void *)window, 512 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, space[s].fd, ULPF_MAP_GUARD) == MAP_FAILED)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The first, and only, process of the test machine: loads the module if the machine was given one,
- * runs the programs that the kernel's command line names (ulpf.run=a,b), unloads the module, and looks
- * whether the kernel has complained. The last line is "ulpf-vm: ok" or "ulpf-vm: failed".
+ * The first, and only, process of the test machine. Loads the module if the machine was given one, and
+ * runs the programs that the kernel's command line names (ulpf.run=a,b). Then it unloads the module and
+ * checks whether the kernel has complained. The last line is "ulpf-vm: ok" or "ulpf-vm: failed".
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What taints by right: a module from elsewhere, without a signature. */
+/* Expected taint: an out-of-tree module, without a signature. */
 #define TAINT_ALLOWED ((1 << 12) | (1 << 13))
 
 static int failures;
@@ -94,7 +94,7 @@ static void run(const char *name)
 	printf("ulpf-vm: end %s\n", name);
 }
 
-/* Who loads it without a word has no function traced: that is the administrator's to decide. */
+/* By default the module traces no function: the administrator enables that. */
 static void look_at_early(void)
 {
 	char text[8];
@@ -178,7 +178,10 @@ static int unload_patiently(void)
 	return -1;
 }
 
-/* A kernel with kmemleak tells what nobody points to any more. A second look, since registers may have. */
+/*
+ * kmemleak, if the kernel has it, lists memory without a pointer to it. The second scan excludes pointers
+ * that were in registers.
+ */
 static void look_for_leaks(void)
 {
 	static char text[1 << 16];
@@ -223,7 +226,7 @@ static void load_all(void)
 		complain("the tests' own module does not load: %s", strerror(errno));
 }
 
-/* It goes, and comes again; nobody holds it after all this. */
+/* Unloads the module, loads it again, and unloads it. No reference may be left after the tests. */
 static void unload_and_again(void)
 {
 	if (unload_patiently())

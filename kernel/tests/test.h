@@ -90,7 +90,7 @@ struct space {
 
 /* Entered by the machine: saves the registers, calls handle(), and returns. */
 extern char entry[];
-/* What handle() is to do with a fault; frames come in as they are. */
+/* Called by handle() with each fault; the frame is unmodified. */
 extern void (*volatile on_fault)(struct ulpf_frame *frame);
 extern volatile unsigned long faults;
 extern struct ulpf_frame last_frame;

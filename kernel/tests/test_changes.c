@@ -147,7 +147,7 @@ TEST(set_writes_the_pli_region)
 	EXPECT_EQ(set(space, watched + 9 * PAGE, PAGE, ULPF_RO), 0);
 	put(watched + 9 * PAGE, 2);
 	EXPECT_EQ(faults, 1);
-	/* What no machine of ours knows forbids everything. */
+	/* A permission that the machine does not support forbids everything. */
 	modify(pli + 31 * 128, watched + 9 * PAGE, ULPF_EXE);
 	EXPECT_EQ(apply(space, ULPF_OP_SYNC, watched, PREFIX, 0), 0);
 	on_fault = load_byte;
@@ -221,7 +221,7 @@ static void overrun_in_a_child_of_its_own(void)
 	EXPECT_EQ(apply(space, ULPF_OP_GUARD, space->guarded + 4 * PAGE, PAGE, ULPF_GUARD_STOP), 0);
 	EXPECT_EQ(ftruncate(file, 100), 0);
 	EXPECT_ERRNO(pread(file, space->guarded + 4 * PAGE, 100, 0), EFAULT);
-	/* What it has room for is read. */
+	/* Reads up to the guard range succeed, as a short count. */
 	EXPECT_EQ(pread(file, space->guarded + 4 * PAGE - 50, 100, 0), 50);
 	EXPECT(counts(space).guards >= 2);
 	overrun();

@@ -16,7 +16,7 @@ static void need_early(void)
 	EXPECT(!mount("tracing", TRACING, "tracefs", 0, NULL) || errno == EBUSY);
 }
 
-/* Whether somebody has laid hands on handle_mm_fault(), and may change where it goes. */
+/* Whether handle_mm_fault() is traced by a function that may change where execution continues. */
 static bool is_traced(void)
 {
 	FILE *file = fopen(TRACING "enabled_functions", "r");
@@ -79,7 +79,7 @@ TEST(without_function_tracing_they_come_all_the_same)
 	space = space_closed(2);
 	EXPECT(file_set(ENABLED, "0"));
 	EXPECT(counted_as_faults(space));
-	/* Somebody else gets a handler meanwhile. */
+	/* Another space gets a handler meanwhile. */
 	EXPECT(counted_as_faults(space_closed(2)));
 	EXPECT(file_set(ENABLED, "1"));
 	the_space = space;
@@ -159,7 +159,7 @@ TEST(switched_while_threads_store)
 	}
 }
 
-/* It is a price that everybody pays; so whoever may open the device cannot ask for it, but root can at any time. */
+/* All processes pay for it. So opening the device must not enable it, but root can at any time. */
 TEST(root_decides)
 {
 	struct space *space;
@@ -191,7 +191,7 @@ static void one_handler(void)
 	put(space->guarded, 1);
 }
 
-/* Nobody pays for it for long when nobody has a handler. */
+/* The trace ends soon after the last handler has gone. */
 TEST(it_goes_when_nobody_needs_it)
 {
 	int tries;

@@ -153,7 +153,7 @@ TEST(each_page_of_a_list_has_its_own_permission)
 	}
 }
 
-/* What a forbidden store leaves in the page table may be permitted, guarded and unmapped as any. */
+/* A page whose entry lost the right to store may be permitted, guarded and unmapped as any other. */
 TEST(pages_that_lost_the_right_to_be_stored_to)
 {
 	struct space *space = space_make(PAGES);

@@ -67,7 +67,7 @@ static void guarded_in_huge_pages(const char *setting)
 	for (i = 0; i < 64; i++)
 		put(space->guarded + (4 + i) * PAGE, 1);
 	EXPECT_EQ(faults, 2 + 64);
-	/* Who has them put together into huge ones again changes nothing. */
+	/* Collapsing them into huge pages again changes nothing. */
 	madvise(space->guarded, HUGE, 25 /* MADV_COLLAPSE */);
 	madvise(space->alias, HUGE, 25);
 	put(space->guarded, 2);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Whoever may open the device may be anybody: what he can get out of it that is not his own, and how much of
- * the machine he can take.
+ * A hostile user with access to the device: which data of others it can reach, and how much of the machine it
+ * can use up.
  */
 #include "test.h"
 
@@ -16,7 +16,7 @@
 
 #define HUGE_LENGTH	(1UL << 46)
 #define REGION		(1UL << ULPF_REGION_SHIFT)
-/* What a region costs beyond the first 64: an eighth of a page. */
+/* A region beyond the first 64 costs an eighth of a page. */
 #define PAGE_REGIONS	8
 #define FREE_REGIONS	64
 
@@ -63,7 +63,7 @@ TEST(one_operation_is_limited)
 	begin = seconds();
 	EXPECT_ERRNO(set(space, guarded, HUGE_LENGTH, ULPF_RO), ENOMEM);
 	EXPECT_ERRNO(apply(space, ULPF_OP_GUARD, guarded, HUGE_LENGTH, ULPF_GUARD_STOP), ENOMEM);
-	/* What asks for no regions is no work, however long it is. */
+	/* An operation that needs no regions is cheap, however long its range is. */
 	EXPECT_EQ(set(space, guarded, HUGE_LENGTH, ULPF_RW), 0);
 	EXPECT_EQ(apply(space, ULPF_OP_GUARD, guarded, HUGE_LENGTH, ULPF_GUARD_OFF), 0);
 	EXPECT_EQ(apply(space, ULPF_OP_SYNC, guarded, HUGE_LENGTH, 0), 0);
@@ -211,7 +211,7 @@ TEST(one_call_that_touches_much)
 	EXPECT_EQ(faults, PAGES / 512);
 }
 
-/* A file of shmem that anybody may write, and then execute as a program, is what vm.memfd_noexec is against. */
+/* vm.memfd_noexec exists to forbid this: a writable shmem file that is then executed as a program. */
 TEST(the_store_is_no_program)
 {
 	struct space *space = space_make(1);
@@ -229,7 +229,7 @@ TEST(the_store_is_no_program)
 	/* Kernels before 6.3 have no vm.memfd_noexec: its owner may change his mind there. */
 	if (!access("/proc/sys/vm/memfd_noexec", F_OK))
 		EXPECT_ERRNO(fchmod(store, 0777), EPERM);
-	/* What the program maps is the program's business. */
+	/* Executable mappings of guarded memory are allowed. */
 	EXPECT(mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, space->fd, ULPF_MAP_GUARD) != MAP_FAILED);
 }
 
@@ -268,7 +268,7 @@ TEST(whatever_vm_memfd_noexec_says)
 	EXPECT_EQ(status, 0);
 }
 
-/* What a forked child stores in PLI regions would open, or close, its parent's pages. */
+/* A forked child's stores into PLI regions would open, or close, its parent's pages. */
 TEST(children_do_not_get_regions)
 {
 	struct space *space = space_closed(2);
@@ -325,7 +325,7 @@ TEST(protection_that_comes_and_goes)
 		}
 }
 
-/* Nobody can stop the kernel in the midst of an access by way of a guarded mapping. */
+/* A guarded mapping cannot be used to stop the kernel in the midst of an access. */
 TEST(no_userfaultfd)
 {
 	struct space *space = space_make(4);
@@ -417,7 +417,7 @@ static void *storing(void *arg)
 
 	while (!finished) {
 		put(space->guarded, 1);
-		/* Who starts a thread needs the lock that faults hold. */
+		/* Creating a thread needs the lock that faults hold. */
 		sched_yield();
 	}
 	return NULL;

@@ -217,7 +217,7 @@ TEST(accesses_that_shall_fail)
 	EXPECT_EQ(write(ends[1], space->guarded, 5), 5);
 	EXPECT_EQ(read(ends[0], text, 5), 5);
 	EXPECT_EQ(faults, 0);
-	/* What the program does is caught as before, and nothing was an event. */
+	/* The program's own accesses are caught as before, and there was no event. */
 	put(space->guarded + 10, 'j');
 	EXPECT_EQ(faults, 1);
 	EXPECT_EQ(fcntl(space->fd, F_SETFL, O_NONBLOCK), 0);
@@ -257,7 +257,7 @@ TEST(call_that_sleeps_does_not_leave_the_page_open)
 	EXPECT_EQ(events(space, event, 4), 1);
 	EXPECT_EQ(event[0].info, ULPF_INFO_OPEN);
 	EXPECT_EQ(event[0].syscall, SYS_nanosleep);
-	/* Alone there is nobody to profit. (A joined thread may have a few steps to go.) */
+	/* With a single thread the flag is clear. (A joined thread may need a few steps to end.) */
 	*(struct timespec *)space->alias = (struct timespec){ 0 };
 	do {
 		sleep_as_the_page_says(time);

@@ -80,7 +80,10 @@ TEST(shared_memory_shares_the_guard)
 	EXPECT_EQ(space->alias[0], 3);
 }
 
-/* The new program has no handler, no guarded memory, and no say; who holds the ring learns of the end. */
+/*
+ * The new program has no handler, no guarded memory and no rights. The holder of the ring learns of the
+ * end.
+ */
 TEST(exec_leaves_nothing)
 {
 	int go[2], status;

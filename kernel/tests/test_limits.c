@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* What it may cost, and violent ends: limits, no memory left, ends of all kinds inside a handler. */
+/* Resource limits, and violent ends: limits, no memory left, ends of all kinds inside a handler. */
 #include "test.h"
 
 #include <sys/resource.h>
@@ -104,7 +104,7 @@ TEST(out_of_memory_in_the_handler)
 	EXPECT(is_killed(in_small_group(too_much_in_a_handler)));
 }
 
-/* Permissions of 64 TiB are 8 GiB of regions, which nobody gets for nothing. */
+/* Permissions of 64 TiB take 8 GiB of regions, which are charged. */
 static void permissions_without_end(void)
 {
 	struct space *space = space_make(1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Whoever is not the program reaches into guarded memory: devices and kernel threads (ulpf_reach.ko), io_uring's
- * threads, other processes. No handler is entered on a thread that is not the program's, nothing is told of such a
- * thread's registers, and numbers of processes are those of the program's own namespace.
+ * Accesses to guarded memory from outside the program: devices and kernel threads (ulpf_reach.ko), io_uring's
+ * threads, other processes. No handler is entered on such a thread, and events do not have its registers.
+ * Process numbers in events are those of the program's own namespace.
  */
 #include "test.h"
 
@@ -149,7 +149,7 @@ TEST(a_devices_page_fault_without_a_handler)
 	EXPECT_EQ(counts(space).kernel_writes, 1);
 }
 
-/* What is learned about the program's own page faults is not learned from others'. */
+/* The depth learned for the program's own page faults is not learned from others' faults. */
 TEST(faults_of_the_program_after_a_devices)
 {
 	struct space *space = with_ring(2);
@@ -164,8 +164,8 @@ TEST(faults_of_the_program_after_a_devices)
 }
 
 /*
- * One access of a kernel thread. A thread that is kept from its access for longer than a tick finds the page closed
- * again, and opens it once more: that is told, too.
+ * One access of a kernel thread. If the thread is delayed for longer than a tick, the page is closed again.
+ * It then opens the page once more, which is another event.
  */
 static void expect_access_of_a_stranger(struct space *space, unsigned int type, const void *addr)
 {
@@ -254,7 +254,10 @@ TEST(threads_of_io_uring)
 	EXPECT_EQ(event->syscall, -1);
 }
 
-/* Another process writes, as REACHES say; it may have more rights than the program, and its registers are its own. */
+/*
+ * Another process writes, by each of REACHES. It may have more rights than the program; its registers are not
+ * in the event.
+ */
 static bool by_vm_writev(pid_t pid, char *at)
 {
 	struct iovec from = { "x", 1 }, to = { at, 1 };
@@ -307,7 +310,7 @@ TEST(registers_of_other_processes_are_not_told)
 	expect_guarded(space, space->guarded);
 }
 
-/* In a container: its own processes have the container's numbers, and who reaches in from outside has none. */
+/* In a container, events name its processes by the container's numbers, and outside processes by 0. */
 TEST(numbers_of_the_programs_namespace)
 {
 	struct { struct space space; uint32_t pid; } *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

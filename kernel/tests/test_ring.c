@@ -173,7 +173,7 @@ static void *writing(void *arg)
 	return NULL;
 }
 
-/* None is told twice, none is missing without a count. */
+/* No event is read twice, and none is missing without a count. */
 TEST(many_writers)
 {
 	struct space *space = ready(64, 16, 1000);
@@ -189,7 +189,7 @@ TEST(many_writers)
 	while (counts(space).kernel_writes < WRITERS * EACH || seen + lost < header->head) {
 		ssize_t n = events(space, event, 64);
 
-		/* Who spins keeps the writers from their processor. */
+		/* A spinning reader would keep the writers from their processor. */
 		if (!n)
 			usleep(1000);
 		for (i = 0; i < n; i++) {

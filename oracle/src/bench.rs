@@ -76,7 +76,7 @@ impl AddAssign for Totals {
     }
 }
 
-/// What is run.
+/// A program to run.
 pub enum Subject {
     One(Program),
     Threads(ThreadedProgram),
@@ -87,7 +87,7 @@ pub enum Subject {
 /// Before each program of several, in a case.
 const STAGE: &str = "stage\n";
 
-/// What became of it.
+/// Result of a comparison.
 pub enum Verdict {
     Same {
         expected: Expected,
@@ -158,7 +158,7 @@ impl Subject {
             Subject::One(_) | Subject::Stages(_) => Tasks {
                 most: MOST_CHILDREN,
                 at: CHILDREN,
-                // Children that nobody watches store to shared memory.
+                // Unwatched children store to shared memory.
                 chained: false,
             },
             Subject::Threads(c) => Tasks {
@@ -362,8 +362,8 @@ impl Bench {
     }
 }
 
-/// What another worker starts while an executable is written has that file open for writing until its own execve, and
-/// nobody can execute it until then (ETXTBSY).
+/// Held while executables are written and while processes start. A process that starts meanwhile holds the file open
+/// for writing until its own execve, and until then execve of the file fails (ETXTBSY).
 static EXECUTABLES: Mutex<()> = Mutex::new(());
 
 pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
@@ -445,7 +445,7 @@ impl Kind {
 }
 
 impl Bench {
-    /// One generated program. `false`: something is wrong, and has been told and saved.
+    /// One generated program. `false` if a difference was reported and saved.
     pub fn one(&self, kind: Kind, seed: u64, totals: &mut Totals) -> Result<bool> {
         let debug = std::env::var_os("ORACLE_DEBUG").is_some();
         let patching = Patching::of(seed);
@@ -521,7 +521,7 @@ impl Bench {
 
     /// Makes the smallest program that still differs, and saves it.
     fn keep(&self, kind: Kind, seed: u64, plan: Vec<Plan>, patching: Patching) -> Result<()> {
-        // What depends on the moment does not show each time.
+        // A difference that depends on timing does not show each time.
         let tries = match patching {
             Patching::Moments | Patching::NonStop => 5,
             _ if kind == Kind::Threads => 3,

@@ -1,6 +1,6 @@
-//! Children of a program that Unicorn judges. There is one machine: it runs the child to its end, then goes on as
-//! the parent. A forked child has memory of its own, but for shared memory; what it does there, nobody watches. One
-//! of vfork runs in its parent's memory, where watches see it.
+//! Children of a program that Unicorn judges. There is one machine: it runs the child to its end, then continues as
+//! the parent. A forked child has its own memory, except shared memory; its accesses are not watched. A vfork child
+//! runs in its parent's memory, where watches see it.
 
 use crate::filters::Filters;
 use crate::kernel::Verdict;
@@ -13,7 +13,7 @@ pub struct Parent {
     at: u64,
     registers: Context,
     filters: Filters,
-    /// What the child gets a copy of.
+    /// Memory of which the child gets a copy.
     private: Option<[Vec<u8>; 3]>,
 }
 

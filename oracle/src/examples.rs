@@ -267,7 +267,7 @@ impl Stepper<'_> {
             }
             let t = &*self.t;
             let list = step::accesses(&mut self.factory, &i, &r, &|| t.vectors());
-            // The size of xsave's area is nobody's business as long as it lies elsewhere.
+            // The size of xsave's area does not matter if it lies elsewhere.
             let list = match list {
                 Err(_) if !self.recorder.any_overlap(r.rsp & !0xfff, 0x4000) => vec![],
                 list => list?,
@@ -318,8 +318,7 @@ impl Stepper<'_> {
         Ok((i, memory))
     }
 
-    /// What the kernel reads and writes, for the calls that meet watches. Not by the table that the stub
-    /// goes by, on which this is a check.
+    /// The kernel's accesses in system calls that meet watches. This does not use the stub's table, and so checks it.
     fn syscall(&mut self) -> Result<()> {
         use AccessKind::{Read, Write};
         let r = self.t.registers()?;
@@ -385,9 +384,9 @@ impl Stepper<'_> {
     }
 }
 
-/// What to run, and the totals of it.
+/// Runs an example and adds to the totals.
 impl Example {
-    /// `false`: something is wrong, and has been told.
+    /// `false` if a difference was reported.
     pub fn compare(&self, bench: &Bench, totals: &mut Totals) -> Result<bool> {
         let program = path(self.name);
         let title = format!("{} {}", self.name, self.args.join(" "));
@@ -409,7 +408,7 @@ impl Example {
             let same = actual(&how, &program, self, &judged).map(|(mut actual, patches)| {
                 totals.patches += patches;
                 if judged.cut {
-                    // What came later has no judge.
+                    // Later hits are not judged.
                     let most = judged.expected.epochs[0]
                         .get(&0)
                         .map_or(0, |s| s.hits.len());

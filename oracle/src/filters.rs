@@ -88,7 +88,7 @@ impl Filters {
         match strictest & libc::SECCOMP_RET_ACTION_FULL {
             libc::SECCOMP_RET_ALLOW => Ok(None),
             libc::SECCOMP_RET_ERRNO => Ok(Some(-i64::from(errno))),
-            // Nobody is there to be asked.
+            // There is no tracer or supervisor.
             libc::SECCOMP_RET_TRACE | libc::SECCOMP_RET_USER_NOTIF => Ok(Some(ENOSYS)),
             other => Err(format!(
                 "a filter says {other:#x} of system call {}",
@@ -98,7 +98,7 @@ impl Filters {
     }
 }
 
-/// What a filter returns.
+/// Result of a filter.
 fn run(filter: &[Instruction], data: &[u8]) -> Result<u32, String> {
     use libc::*;
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);

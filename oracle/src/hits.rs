@@ -1,5 +1,5 @@
-//! What is compared: the hits of each instruction (of each iteration of a string instruction), in
-//! the order of execution, per epoch and thread. SPECIFICATION.md says what one hit is.
+//! The data that is compared: the hits of each instruction (of each iteration of a string
+//! instruction), in the order of execution, per epoch and thread. SPECIFICATION.md defines a hit.
 
 use crate::program::Watch;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ pub struct Sequence {
     pub ends: Vec<usize>,
 }
 
-/// What a judge expects.
+/// Hits that a judge expects.
 #[derive(Default, Clone)]
 pub struct Expected {
     /// Per epoch, per thread (0 is the first one, others in the order of their creation).
@@ -74,14 +74,14 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Goes on with what the judge of the next program expects.
+    /// Appends the expectation for the next program.
     pub fn append(&mut self, next: Expected) {
         self.instructions += next.instructions;
         self.accesses += next.accesses;
         self.epochs.extend(next.epochs);
     }
 
-    /// Takes in what the judge of one thread expects.
+    /// Adds the expectation for one thread.
     pub fn join(&mut self, thread: u32, part: Expected) {
         self.instructions += part.instructions;
         self.accesses += part.accesses;
@@ -93,7 +93,7 @@ impl Expected {
     }
 }
 
-/// What happened for real.
+/// Hits that ulpf has reported.
 pub type Actual = Vec<BTreeMap<u32, Vec<Hit>>>;
 
 /// Turns accesses into hits.
@@ -101,7 +101,7 @@ pub struct Recorder {
     pub out: Expected,
     pub watches: Vec<Watch>,
     pub thread: u32,
-    /// Nobody sees what is done.
+    /// Accesses are not watched.
     pub unseen: bool,
 }
 
@@ -120,7 +120,7 @@ impl Recorder {
         self.out.epochs.push(BTreeMap::new());
     }
 
-    /// Does the access reach a page of which some byte is watched?
+    /// Whether the access reaches a page of which some byte is watched.
     pub fn watched_page(&self, addr: u64, len: u64) -> bool {
         let (from, to) = (addr & !4095, (addr + len + 4095) & !4095);
         self.watches

@@ -43,11 +43,11 @@ pub struct Kernel {
     pipe: std::collections::VecDeque<u8>,
     /// Those of the thread that calls.
     pub filters: Filters,
-    /// Children that have ended, and nobody has waited for.
+    /// Children that have ended and were not waited for.
     ended: u64,
 }
 
-/// Stands for the number of a process.
+/// Placeholder for the number of a process.
 pub const SOME_PROCESS: i64 = 77_777;
 
 pub const FILE: u64 = 100;
@@ -124,7 +124,7 @@ impl Kernel {
                 SOME_PROCESS
             }
             libc::SYS_wait4 => self.wait(a[1], m, &mut d),
-            // What is executed has no judge here.
+            // An executed program is not judged here.
             libc::SYS_exit | libc::SYS_exit_group | libc::SYS_execve => {
                 d.verdict = Some(Verdict::Exit);
                 0

@@ -1,11 +1,10 @@
-//! The oracle: runs generated programs under ulpf and on an independent machine, and compares every
-//! hit. `make soak` runs it for as long as told, `make test` a fixed slice.
+//! The oracle: runs generated programs under ulpf and on an independent machine, and compares every hit. `make
+//! soak` runs it for a given time, `make test` a fixed slice.
 //!
 //! ```text
 //!   seed ─▶ generate ─▶ Program ─┬▶ judge (Unicorn with memory hooks, or single steps) ─▶ Expected ─┐
 //!                                └▶ ulpf server, hit ring ─▶ Actual ────────────────────────────────┴▶ compare
 //! ```
-//!
 #![doc = include_str!("../README.md")]
 
 mod asm;

@@ -1,10 +1,10 @@
-//! What an instruction touches whose elements are selected by a mask. From iced-x86's operand sizes and
-//! the exception classes of the SDM; nothing of it is ulpf's.
+//! Accesses of instructions whose elements are selected by a mask. They are derived from iced-x86's
+//! operand sizes and the exception classes of the SDM, independently of ulpf.
 
 use crate::tracee::Vectors;
 use iced_x86::*;
 
-/// Are elements selected by a mask?
+/// Whether elements are selected by a mask.
 pub fn masked(i: &Instruction) -> bool {
     use Mnemonic::*;
     i.op_mask() != Register::None
@@ -129,7 +129,7 @@ fn whole(name: &str) -> bool {
         && name != "Vpshufbitqmb"
 }
 
-/// Is the operand the count of a shift, the same for all elements?
+/// Whether the operand is the count of a shift, the same for all elements.
 fn shift_count(i: &Instruction) -> bool {
     use Mnemonic::*;
     let shift = matches!(
@@ -139,7 +139,7 @@ fn shift_count(i: &Instruction) -> bool {
     shift && i.op2_kind() == OpKind::Memory
 }
 
-/// Bytes that one element of a vector mask stands for, and bytes of the operand.
+/// Bytes for each element of a vector mask, and bytes of the operand.
 fn by_vector(i: &Instruction, size: u64) -> (u64, u64) {
     use Mnemonic::*;
     match i.mnemonic() {

@@ -31,7 +31,7 @@ pub const CONTENTS: u64 = 0x2800_0000;
 pub const MADE: u64 = 0x3800_0000;
 pub const MADE_LEN: usize = 0x2_0000;
 
-/// Is it in code that the program has made?
+/// Whether it is in code that the program has made.
 pub fn is_made(pc: u64) -> bool {
     (MADE..MADE + MADE_LEN as u64).contains(&pc)
 }
@@ -53,7 +53,7 @@ impl Watch {
     }
 }
 
-/// Who is asked for the truth.
+/// The source of the expected hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judge {
     /// Unicorn, with memory hooks.
@@ -80,7 +80,7 @@ pub struct Program {
     pub makes_code: bool,
     /// Its number, if it is one thread of several.
     pub number: Option<u64>,
-    /// What that thread may touch.
+    /// The memory that this thread may touch.
     pub windows: Option<Rc<Windows>>,
 }
 
@@ -92,7 +92,7 @@ pub fn arena_of(addr: u64) -> Option<(usize, usize)> {
         .map(|n| (n, (addr - ARENAS[n]) as usize))
 }
 
-/// What an arena holds at first.
+/// Initial contents of an arena.
 pub fn contents(seed: u64, arena: usize) -> Vec<u8> {
     let mut state = seed ^ (arena as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut out = Vec::with_capacity(ARENA_LEN);
@@ -115,7 +115,7 @@ pub fn contents(seed: u64, arena: usize) -> Vec<u8> {
 }
 
 impl Program {
-    /// Patches use gs, and know that nobody else does who has not set its base.
+    /// Whether the program uses gs. Patches use it themselves, unless the program has set its base.
     pub fn uses_gs(&self) -> bool {
         iced_x86::Decoder::with_ip(64, &self.code, self.code_at, 0)
             .iter()
@@ -263,14 +263,14 @@ fn unwind_tables(at: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// What tells the file from those of other code.
+/// Identifies the file by its code.
 fn build_id(parts: &[(u64, u32, Vec<u8>)]) -> u64 {
     let code = parts.iter().filter(|p| p.1 == EXEC).flat_map(|p| &p.2);
     code.fold(0, |id, byte| crate::generate::mix(id, u64::from(*byte) + 1))
 }
 
-/// What an earlier run might have kept for such a program (`ulpf_lib::hot`): all of its instructions, whether they access memory
-/// or not; and the file's name.
+/// The file of hot instructions that an earlier run might have kept for such a program (`ulpf_lib::hot`), with its name. It
+/// lists all instructions, whether they access memory or not.
 pub fn hot(parts: &[(u64, u32, Vec<u8>)]) -> (String, Vec<u8>) {
     let mut file = MAGIC.to_vec();
     let mut pages: BTreeMap<u64, Vec<Entry>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What debug registers promise (SPECIFICATION.md, "Stacks and placement"): the same hits in the same order,
-//! one for each watch that an instruction touches, but the trap comes behind the access.
+//! Comparison of hits by debug registers (SPECIFICATION.md, "Stacks and placement"). They give the same hits
+//! in the same order, one for each watch that an instruction touches, but the trap comes behind the access.
 
 use crate::hits::{Actual, Difference, Expected, Hit};
 use crate::program::Program;
@@ -92,7 +92,7 @@ impl Touched {
         if want.watch != got.watch || got.syscall.is_some() {
             return false;
         }
-        // Whoever has gone elsewhere names the place that it went to.
+        // An instruction that has jumped is reported with the address of its target.
         if matches!(
             i.flow_control(),
             FlowControl::Return | FlowControl::IndirectBranch | FlowControl::IndirectCall
@@ -118,13 +118,13 @@ fn instruction(p: &Program, pc: u64) -> Option<Instruction> {
     Some(Decoder::with_ip(64, code, pc, DecoderOptions::NONE).decode())
 }
 
-/// Does a random number end before it? Its last bytes may look like prefixes, or swallow them.
+/// Whether a random number ends before it. Its last bytes may look like prefixes, or swallow them.
 fn follows_data(p: &Program, i: &Instruction) -> bool {
     instruction(p, i.ip().wrapping_sub(10)).is_some_and(|i| i.code() == Code::Mov_r64_imm64)
 }
 
-/// Do both end with the same bytes, the opcode among them? Or are the number's last bytes prefixes, though
-/// not such as the instruction could have?
+/// Whether both instructions end with the same bytes, the opcode among them, or the number's last bytes are
+/// prefixes, even if the instruction cannot have these.
 fn same_but_prefixes(p: &Program, i: &Instruction, pc: u64) -> bool {
     let number = |at: u64| (at - p.code_at) as usize;
     let between = (pc < i.ip())
@@ -142,7 +142,7 @@ fn same_but_prefixes(p: &Program, i: &Instruction, pc: u64) -> bool {
             .is_some_and(|o| o.next_ip() == i.next_ip() && o.mnemonic() == i.mnemonic()))
 }
 
-/// Does it change the registers of its own address? Then the part of the watch that it touched is lost.
+/// Whether it changes the registers of its own address. Then the part of the watch that it touched is lost.
 fn forgets(i: &Instruction) -> bool {
     let mut factory = InstructionInfoFactory::new();
     let info = factory.info(i);
@@ -164,8 +164,8 @@ fn forgets(i: &Instruction) -> bool {
             })
 }
 
-/// May the processor read only half of the operand? A debug register matches what it really reads; a guard
-/// takes the operand as it is documented.
+/// Whether the processor may read only half of the operand. A debug register matches what it really reads; a
+/// guard takes the operand as it is documented.
 pub fn reads_half(i: &Instruction) -> bool {
     let name = format!("{:?}", i.mnemonic());
     let shift = ["Psll", "Psrl", "Psra"];

@@ -125,7 +125,7 @@ pub fn read_memory(pid: libc::pid_t, addr: u64, to: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// What cannot be read has no hits, which is a difference.
+/// Memory that cannot be read counts as no hits, which is a difference.
 impl Rings for Ring {
     fn rings(&self) -> usize {
         let at = std::mem::offset_of!(SharedHeader, rings) as u64;

@@ -19,11 +19,11 @@ pub struct Session {
     to: ChildStdin,
     from: ChildStdout,
     decoder: Decoder,
-    /// What has come and was not asked for yet.
+    /// Messages received and not yet returned.
     ready: VecDeque<String>,
-    /// Notifications of stops that were not asked for yet.
+    /// Notifications of stops, not yet returned.
     told: VecDeque<String>,
-    /// Stops that the server has been heard about, in their order (non-stop mode).
+    /// Stops acknowledged to the server, in order (non-stop mode).
     stops: VecDeque<String>,
     /// Watch number to index in the epoch.
     pub ids: HashMap<u32, u32>,
@@ -56,7 +56,7 @@ impl Session {
         };
         s.request("qSupported:swbreak+;hwbreak+;vContSupported+")?;
         s.request("QStartNoAckMode")?;
-        // As gdb does: SIGCHLD stops nobody.
+        // As in gdb, SIGCHLD does not stop the program.
         s.request("QPassSignals:14")?;
         let stopped = s.request("?")?;
         ensure!(stopped.starts_with('T'), "the server says {stopped}");

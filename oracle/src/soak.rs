@@ -1,4 +1,4 @@
-//! What is run: a soak, the slice of `make test`, single programs and fixed cases.
+//! Runs: a soak, the slice of `make test`, single programs and fixed cases.
 
 use crate::bench::{Bench, Kind, Totals};
 use crate::examples::{EXAMPLES, Example};
@@ -72,7 +72,7 @@ fn named(name: &str) -> Result<Kind> {
     })
 }
 
-/// Can watches be put into debug registers here? Perf events may be forbidden.
+/// Whether watches can be put into debug registers here. Perf events may be forbidden.
 fn registers_work(ulpf: &Path) -> bool {
     let said = std::process::Command::new(ulpf).arg("doctor").output();
     let said = said.map_or(vec![], |o| o.stdout);
@@ -81,8 +81,8 @@ fn registers_work(ulpf: &Path) -> bool {
         .any(|l| l.starts_with("ok") && l.contains("debug registers"))
 }
 
-/// All processors at work, each with a bench of its own: `told` hears the sum after each piece of work. `false`:
-/// something is wrong with one of them.
+/// Runs all pieces of work on all processors, each with its own bench. Calls `told` with the sum after each.
+/// Returns `false` if one of them differs.
 fn share<W: Send>(
     bench: &Bench,
     work: impl Iterator<Item = W> + Send,

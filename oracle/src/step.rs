@@ -1,7 +1,8 @@
-//! The judge for what Unicorn does not know, and for Unicorn: the processor itself, one instruction at
-//! a time under ptrace. iced-x86 says where an instruction reads and writes (ulpf decodes with
-//! capstone and tables of its own), the program's memory says with which values; at the end of each
-//! epoch every byte of the arenas has to be explained by a reported write.
+//! The judge for programs that Unicorn does not support, and a check on Unicorn. It is the processor
+//! itself, one instruction at a time under ptrace. iced-x86 gives the addresses that an instruction
+//! reads and writes (ulpf decodes with capstone and its own tables). The values come from the
+//! program's memory. At the end of each epoch every byte of the arenas has to be explained by a
+//! reported write.
 
 use crate::filters::Call;
 use crate::hits::{Access, Expected, Recorder};
@@ -126,7 +127,7 @@ pub fn judge(p: &Program, elf: &Path) -> Result<Expected> {
                 count(&mut recorder, &done.accesses);
                 recorder.group(pc, Some(r.rax as u32), &done.accesses);
                 if r.rax as i64 == libc::SYS_wait4 {
-                    // What the child has stored in shared memory.
+                    // The child may have stored in shared memory.
                     t.read(ARENAS[2], &mut shadow.0[2])?;
                 }
                 continue;
@@ -207,7 +208,7 @@ pub fn amd() -> bool {
 
 pub type Spans = Vec<(u64, u64, AccessKind)>;
 
-/// What the instruction is about to touch.
+/// Accesses that the instruction is about to make.
 pub fn accesses(
     factory: &mut InstructionInfoFactory,
     i: &Instruction,

@@ -203,7 +203,8 @@ impl Tracee {
         self.resume(libc::PTRACE_SINGLESTEP)
     }
 
-    /// Makes the system call that it is about to make, without a step: whoever begins there is not to make one.
+    /// Makes the present system call without a single step, so that a child that it creates is not
+    /// stepped.
     pub fn call(&self) -> Result<()> {
         let mut r = self.registers()?.0;
         r.eflags &= !eflags::TF;

@@ -24,10 +24,10 @@ pub enum Patching {
     After(u32),
     /// Another way in each epoch.
     Epochs,
-    /// The program is interrupted every few milliseconds, and then patching changes, and watches that
-    /// nobody asks about come and go: pages lose their class, patches are taken away and put back.
+    /// The program is interrupted every few milliseconds. Then patching changes, and uncompared watches are added and
+    /// removed: pages lose their class, patches are removed and placed again.
     Moments,
-    /// The same in non-stop mode: it happens while the program runs, and threads stop and go on one by one.
+    /// The same in non-stop mode: all this happens while the program runs, and threads stop and continue one by one.
     NonStop,
 }
 
@@ -73,7 +73,7 @@ pub struct Tasks {
     pub chained: bool,
 }
 
-/// What a run has shown.
+/// Results of a run.
 #[derive(Default)]
 pub struct Run {
     pub actual: Actual,
@@ -152,7 +152,7 @@ pub struct Runner<'a> {
     pub areas: Vec<(u64, u64)>,
     /// On the way to the first marker of a program.
     begins: bool,
-    /// Numbers of watches that nobody asks about.
+    /// Numbers of the watches whose hits are not compared.
     others: Vec<u32>,
 }
 
@@ -265,7 +265,7 @@ impl Runner<'_> {
         Ok(marker)
     }
 
-    /// Has this thread stopped, or else ended? And was the marker met?
+    /// Whether this thread has stopped, or else ended, and whether the marker was met.
     fn stop_of(&mut self, one: &str) -> Result<(bool, bool)> {
         let mut marker = false;
         let end = Instant::now() + PATIENCE;

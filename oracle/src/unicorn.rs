@@ -1,8 +1,7 @@
-//! The judge that knows nothing of ulpf: Unicorn with hooks on every memory access. No decoder says
-//! what an instruction touches; the hooks do. Unicorn touches wide operands in pieces, which are put
-//! together again: what one instruction reads in one piece of address space is one access, likewise
-//! what it writes, and an instruction that reads, changes and writes one operand makes one access.
-//! A string instruction's accesses are those of one iteration, each by itself.
+//! The judge that is independent of ulpf: Unicorn with hooks on every memory access. The hooks report an
+//! instruction's accesses, not a decoder. Unicorn accesses wide operands in pieces, which are joined again.
+//! Contiguous reads of one instruction are one access, and so are contiguous writes. A read-modify-write of one
+//! operand is one access, too. A string instruction's accesses are those of one iteration, each by itself.
 
 use crate::children;
 use crate::filters::{Call, Filters};
@@ -26,7 +25,7 @@ struct Piece {
     old: [u8; 16],
 }
 
-/// What putting pieces together needs to know about an instruction.
+/// Properties of an instruction that decide how its pieces are joined.
 #[derive(Clone, Copy)]
 struct Nature {
     /// `movsxd` with a 16-bit destination reads two bytes on Intel's processors; Unicorn reads four, as AMD's do.
@@ -39,12 +38,12 @@ struct Nature {
 pub struct Machine {
     code_at: u64,
     control_at: u64,
-    /// What a thread may touch, if it is one of several.
+    /// The memory that a thread may touch, if it is one of several.
     windows: Option<Rc<Windows>>,
     arenas: [Vec<u8>; 3],
     control: Vec<u8>,
     code: Vec<u8>,
-    /// What the program has made.
+    /// Code that the program has made.
     made: Vec<u8>,
     contents: Vec<u8>,
     natures: HashMap<u64, Nature>,
@@ -56,7 +55,7 @@ pub struct Machine {
     epochs: Vec<Vec<Watch>>,
     next_epoch: usize,
     pub kernel: Kernel,
-    /// How many it has had.
+    /// Number of children so far.
     pub children: u32,
     pub end: Option<Verdict>,
     limit: u64,

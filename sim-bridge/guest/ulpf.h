@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// User-level page faults as the thesis has them (Listings 3.2 to 3.4), for programs on the machine: its
-// instructions in our encoding, its system calls, set_permissions() and the two handlers of section 4.3.
+// The thesis's user-level page faults (Listings 3.2 to 3.4), for programs on the machine. They are its
+// instructions in our encoding, its system calls, set_permissions() and the two handlers of section
+// 4.3.
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

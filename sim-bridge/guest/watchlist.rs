@@ -50,7 +50,7 @@ pub unsafe extern "C" fn watchlist_add(addr: u64, len: u64) {
     list.insert(start, end, ());
 }
 
-/// The thesis's `lookup_wp`: is the address watched?
+/// The thesis's `lookup_wp`: whether the address is watched.
 ///
 /// # Safety
 /// One thread only.
@@ -62,6 +62,6 @@ pub unsafe extern "C" fn watchlist_holds(addr: u64) -> bool {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn watchlist_nodes() -> usize {
-    // SAFETY: nobody changes it meanwhile.
+    // SAFETY: the list is not changed meanwhile.
     unsafe { (*&raw const LIST).len() }
 }

@@ -11,8 +11,9 @@ pub fn host(result: i64) -> i64 {
     }
 }
 
-/// A memory file of ours, which nobody can execute as a program: so it is to be had whatever sysctl
-/// vm.memfd_noexec says. -1: see errno.
+/// Creates a memory file that cannot be executed as a program, so that no value of sysctl
+/// vm.memfd_noexec prevents it.
+/// Returns -1 with errno.
 pub fn memory_file(name: &CStr, flags: u32) -> i32 {
     // SAFETY: a C string.
     let create = |flags| unsafe { libc::memfd_create(name.as_ptr(), flags) };
@@ -23,7 +24,7 @@ pub fn memory_file(name: &CStr, flags: u32) -> i32 {
     }
 }
 
-/// Is one of these events there (poll(2)), after at most `ms` milliseconds?
+/// Whether one of these events is there (poll(2)), after at most `ms` milliseconds.
 pub fn ready(fd: i32, events: i16, ms: i32) -> bool {
     let mut p = libc::pollfd {
         fd,

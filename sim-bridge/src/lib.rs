@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The hardware that the ULPF thesis proposes, simulated: a static Linux program runs on Unicorn, and
-//! every data access passes a model of the MMU that knows user-level page faults.
+//! The hardware that the ULPF thesis proposes, simulated. A static Linux program runs on Unicorn, and
+//! every data access passes a model of an MMU with user-level page faults.
 //!
 //! ```text
 //!   elf ─▶ machine ─┬─ every access ─▶ mmu: tlb, user page tables, write-once ─▶ fault ─▶ the handler
 //!                   ├─ system calls ─▶ os (files, memory, time), device (/dev/ulpf)
 //!                   └─ cycles       ─▶ costs (the thesis's tables), stats
 //! ```
-//!
 #![doc = include_str!("../README.md")]
 
 pub mod bridge;

@@ -58,7 +58,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// What the program writes to its standard output is kept for [`Machine::output`].
+    /// Keeps the program's standard output for [`Machine::output`].
     pub fn keep_output(&mut self) {
         self.state.borrow_mut().os.files.insert(1, File::Kept);
     }
@@ -67,8 +67,9 @@ impl Machine {
         String::from_utf8_lossy(&self.state.borrow().os.kept).into_owned()
     }
 
-    /// Hears of every access (address, length, is it a store), and of lines that the program has said are
-    /// to be watched or not any more (system calls 0x1002 and 0x1003): for models beside this one.
+    /// Calls `access` for every access (address, length, whether it is a store). Calls `line` for each
+    /// line that the program marks as watched or not (system calls 0x1002 and 0x1003). This feeds other
+    /// models.
     pub fn observe(
         &mut self,
         access: impl FnMut(u64, u64, bool) + 'static,
@@ -117,8 +118,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Unicorn looks closer at every store to a page that it takes to hold code, and without an MMU that
-    /// is every page. So it is told which ones can; what is mapped and permitted it still knows itself.
+    /// Unicorn treats every store to a page that may hold code specially, and without an MMU that is
+    /// every page. This hook tells it which pages can. Unicorn itself still checks mappings and
+    /// permissions.
     fn hook_translations(&mut self) -> Result<(), uc_error> {
         let state = self.state.clone();
         self.uc.add_tlb_hook(1, 0, move |_, addr, kind| {
@@ -350,7 +352,7 @@ impl State {
         (self.signals.pending | t.pending) & !t.mask != 0 || signals::has_received()
     }
 
-    /// What lies between two instructions, when `attention` says that there may be something.
+    /// Work between two instructions, due when `attention` is reached.
     #[cold]
     fn attend(&mut self) -> bool {
         let n = self.stats.instructions;
@@ -429,7 +431,7 @@ impl State {
     }
 }
 
-/// Has it stopped at `hlt`, or at the address at which Unicorn is told to stop?
+/// Whether it stopped at `hlt`, or at Unicorn's stop address.
 fn halted(uc: &Uc, pc: u64) -> bool {
     let mut code = [0];
     let before = pc.wrapping_sub(1);

@@ -44,7 +44,7 @@ struct Options {
     json: Option<String>,
     bridge: Option<String>,
     program: Vec<String>,
-    /// What a program that was here before has left (execve).
+    /// State left by the program that ran here before (execve).
     resume: Option<Resume>,
     /// Options that hold for the next program, too.
     words: Vec<String>,

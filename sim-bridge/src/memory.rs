@@ -31,7 +31,7 @@ fn prot(linux: u8) -> Prot {
     Prot(linux.into())
 }
 
-/// What lies behind a mapping.
+/// Memory behind a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
     /// The program's own.
@@ -42,7 +42,7 @@ pub enum Backing {
     Guarded(u32, u64),
     /// Such a space's: its store as an alias, PLI pages.
     Device(u32),
-    /// Its ring, which nobody may make writable.
+    /// Its ring, which cannot be made writable.
     Ring(u32),
 }
 
@@ -57,7 +57,7 @@ struct Map {
 }
 
 fn new_memory(len: u64, flags: i32) -> Result<*mut u8, uc_error> {
-    // SAFETY: a new mapping that nobody else knows.
+    // SAFETY: a new mapping without other references.
     let host = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -126,12 +126,12 @@ impl Space {
         self.covered(from, len, |_| true)
     }
 
-    /// May the program do this (PROT_*) to all of it?
+    /// Whether the program may access all of it in this way (PROT_*).
     pub fn permits(&self, from: u64, len: u64, what: u8) -> bool {
         self.covered(from, len, |m| m.protection & what == what)
     }
 
-    /// May the program execute some of it?
+    /// Whether the program may execute some of it.
     pub fn may_hold_code(&self, at: u64, len: u64) -> bool {
         self.overlapping(at, at.saturating_add(len))
             .any(|(_, m)| m.protection & EXECUTE != 0)
@@ -178,13 +178,13 @@ impl Space {
                 && let Some(host) = tail(m, start, at).host
             {
                 let host = std::ptr::with_exposed_provenance_mut::<libc::c_void>(host);
-                // SAFETY: private memory of ours, which nobody else refers to.
+                // SAFETY: private memory of ours without other references.
                 unsafe { libc::madvise(host, (end - at) as usize, libc::MADV_DONTNEED) };
             }
         }
     }
 
-    /// Which space of the device guards this byte?
+    /// The space of the device that guards this byte, if any.
     pub fn guarded_by(&self, at: u64) -> Option<u32> {
         let (_, m) = self.overlapping(at, at.saturating_add(1)).next()?;
         match m.backing {
@@ -193,7 +193,7 @@ impl Space {
         }
     }
 
-    /// Is all of it guarded mapping of this space?
+    /// Whether all of it is guarded mapping of this space.
     pub fn is_guarded_by(&self, id: u32, from: u64, len: u64) -> bool {
         self.covered(
             from,
@@ -202,7 +202,7 @@ impl Space {
         )
     }
 
-    /// Does this space of the device have any mapping?
+    /// Whether this space of the device has any mapping.
     pub fn is_used_by(&self, id: u32) -> bool {
         self.maps.values().any(|m| {
             matches!(m.backing,
@@ -210,7 +210,7 @@ impl Space {
         })
     }
 
-    /// Is some of it the device's?
+    /// Whether some of it is the device's.
     pub fn has_device(&self, from: u64, len: u64) -> bool {
         self.overlapping(from, from.saturating_add(len))
             .any(|(_, m)| {
@@ -221,7 +221,7 @@ impl Space {
             })
     }
 
-    /// What lies in a range: start, end and backing of each part.
+    /// The mappings in a range: start, end and backing of each part.
     pub fn parts(&self, from: u64, len: u64) -> Vec<(u64, u64, Backing)> {
         let to = from.saturating_add(len);
         self.overlapping(from, to)
@@ -229,7 +229,7 @@ impl Space {
             .collect()
     }
 
-    /// Room for a mapping; the first gap that is wide enough.
+    /// Room for a mapping: the first hole that is wide enough.
     pub fn room(&self, len: u64) -> Option<u64> {
         let mut at = BOTTOM;
         for (&start, &Map { end, .. }) in self.maps.range(BOTTOM..) {

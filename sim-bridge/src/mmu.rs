@@ -35,7 +35,7 @@ pub struct Translation {
     pub fault: Option<u8>,
 }
 
-/// Does the permission forbid the access? (No fetches: the model's TLB is that of data.)
+/// Whether the permission forbids the access. (No fetches: the model's TLB is that of data.)
 pub fn forbids(permission: u8, store: bool) -> bool {
     match permission {
         RW => false,
@@ -57,7 +57,7 @@ impl Mmu {
         })
     }
 
-    /// Is there anything that could fault?
+    /// Whether any access could fault.
     pub fn in_use(&self) -> bool {
         self.cr16 != 0
     }

@@ -9,7 +9,7 @@ pub const LAYOUT: &str = "amd64-linux";
 pub const SIZE: usize = 560;
 
 enum Register {
-    /// So many bytes of a number.
+    /// Size in bytes of a register that fits a number.
     Number(R, usize),
     /// Wider than a number.
     Wide(R, usize),
@@ -164,7 +164,7 @@ pub fn write<D>(uc: &mut Unicorn<D>, bytes: &[u8]) -> bool {
                 let mut word = [0; 8];
                 word[..n].copy_from_slice(take(n));
                 let value = u64::from_le_bytes(word);
-                // What does not change is not written: some of it costs Unicorn its translations.
+                // Unchanged values are not written: some of the writes cost Unicorn its translations.
                 if uc.reg_read(r).is_ok_and(|was| was != value) {
                     ok &= uc.reg_write(r, value).is_ok();
                 }

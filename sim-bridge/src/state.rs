@@ -76,7 +76,7 @@ pub struct State {
     pub(crate) stuck: u32,
     /// The number of the instruction before which `attend` is to look.
     pub(crate) attention: u64,
-    /// Somebody needs the hooks.
+    /// The hooks are needed.
     pub(crate) want_hooks: bool,
     pub threads: Vec<Thread>,
     pub current: usize,
@@ -96,7 +96,7 @@ pub struct State {
     pub(crate) interrupted: bool,
     /// When a call that is made again and again was made first.
     pub(crate) since: Option<u64>,
-    /// Time that went by while nobody ran.
+    /// Time skipped while no thread could run.
     pub(crate) skipped: u64,
     pub processes: bool,
     pub(crate) options: Option<Vec<String>>,
@@ -215,7 +215,7 @@ impl State {
         self.end = Some(End::Failed(format!("the machine does not know {what}")));
     }
 
-    /// What the user's tables say now, whatever the TLB knows.
+    /// The permission in the user's tables, bypassing the TLB.
     pub fn walk(&self, uc: &Uc, addr: u64) -> u8 {
         let read = |at| {
             let mut b = [0];

@@ -28,7 +28,7 @@ impl Stats {
         self.cycles += cycles;
     }
 
-    /// What the same faults would cost with signals, by the thesis's measurement.
+    /// Cost of the same faults with signals, by the thesis's measurement.
     fn with_signals(&self) -> u64 {
         self.faults * SIGNALS.iter().map(|s| s.1).sum::<u64>()
     }

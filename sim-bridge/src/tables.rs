@@ -120,7 +120,7 @@ impl Tables {
         self.governs.get(&region).copied()
     }
 
-    /// The leaf of the prefix; made, if there is none.
+    /// The leaf of the prefix; made if it is absent.
     pub fn leaf_or_own(&mut self, root: u64, addr: u64) -> Option<Leaf> {
         if let Some(leaf) = self.leaf(root, addr) {
             return Some(leaf);

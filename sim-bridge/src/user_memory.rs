@@ -7,7 +7,7 @@ use crate::state::{State, Uc};
 use std::ffi::CString;
 use ulpf_lib::device::abi::Structure;
 
-/// What a system call reads: EFAULT where the program itself could not.
+/// Reads memory for a system call: EFAULT where the program itself could not.
 pub fn read_bytes(uc: &Uc, s: &mut State, at: u64, len: u64) -> Result<Vec<u8>, i64> {
     if len > 0 && !s.space.permits(at, len, 1) {
         return Err(EFAULT);
@@ -16,7 +16,7 @@ pub fn read_bytes(uc: &Uc, s: &mut State, at: u64, len: u64) -> Result<Vec<u8>, 
     uc.mem_read_as_vec(at, len as usize).map_err(|_| EFAULT)
 }
 
-/// What a system call writes.
+/// Writes memory for a system call.
 pub fn write_bytes(uc: &mut Uc, s: &mut State, at: u64, bytes: &[u8]) -> Result<(), i64> {
     let len = bytes.len() as u64;
     if len > 0 && !s.space.permits(at, len, 2) {

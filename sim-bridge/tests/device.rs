@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The kernel module's own tests, on the machine: programs for `/dev/ulpf` run unchanged. What cannot
-//! pass here is named with the reason, and has to fail: who mends it takes the line away.
+//! The kernel module's own tests, on the machine: programs for `/dev/ulpf` run unchanged. Tests that
+//! cannot pass here are listed with the reason, and have to fail: if one passes, remove its line.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

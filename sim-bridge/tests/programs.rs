@@ -210,8 +210,8 @@ fn the_thesis_tables_to_the_cycle() {
     assert_eq!(run.count("instructions") - run.count("instruction"), 2);
 }
 
-/// What a program measures with `rdtsc` is what the model has charged: three
-/// instructions; then 130 and 85 cycles more, and four of the handler's.
+/// `rdtsc` in a program reads the cycles that the model has charged: three instructions; then 130 and
+/// 85 cycles more, and four of the handler's.
 #[test]
 fn rdtsc_counts_the_models_cycles() {
     let p = program("measure");
@@ -299,7 +299,7 @@ fn what_is_refused() {
     );
 }
 
-/// Threads take turns; locks, conditions, thread-local storage, time-outs. Who waits for ever is told.
+/// Threads take turns; locks, conditions, thread-local storage, time-outs. A deadlock is reported.
 #[test]
 fn threads() {
     let p = build("tests/programs/threads.c", &["-static", "-pthread"]);

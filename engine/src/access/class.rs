@@ -8,7 +8,7 @@
 use super::layout::{Layout, Pp, Wrap};
 use ulpf_lib::AccessKind::{self, Read, ReadWrite, Write};
 
-/// What an instruction touches besides, or instead of, one ModRM operand of fixed size.
+/// Kind of an instruction's accesses, besides, or instead of, one ModRM operand of fixed size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Class {

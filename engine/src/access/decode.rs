@@ -172,7 +172,7 @@ impl Decoder {
 
 const RIP: u8 = 0xfe;
 
-/// What both decoders are asked for.
+/// Result of either decoder.
 pub(super) struct Decoded {
     len: u8,
     has_mem: bool,

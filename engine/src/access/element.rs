@@ -47,9 +47,9 @@ pub fn operand_size(l: &Layout) -> Option<u16> {
     }
 }
 
-/// Bytes of a full memory operand that one mask bit stands for.
-/// Source: the instructions' descriptions in the SDM; checked against page faults of the CPU in
-/// `exec::tests` (half precision only where the processor has it).
+/// Bytes of a full memory operand for each mask bit. Source: the instructions' descriptions in the
+/// SDM; checked against page faults of the CPU in `exec::tests` (half precision only where the
+/// processor has it).
 pub fn grain(l: &Layout) -> u8 {
     let by_w = if l.w { 8 } else { 4 };
     let bw = if l.w { 2 } else { 1 };

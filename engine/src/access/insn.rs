@@ -26,7 +26,7 @@ pub struct MemOp {
     pub disp: i64,
     /// Bytes touched when every element is enabled.
     pub size: u16,
-    /// What the instruction does there.
+    /// Whether the instruction reads or writes the operand.
     pub kind: AccessKind,
 }
 
@@ -35,11 +35,11 @@ pub struct MemOp {
 pub struct Insn {
     /// Its address.
     pub pc: u64,
-    /// Its bytes, zeroes behind them.
+    /// Its bytes, followed by zeros.
     pub bytes: [u8; 15],
-    /// How many they are: 1 to 15.
+    /// Length in bytes, 1 to 15.
     pub len: u8,
-    /// What it touches beside its ModRM operand.
+    /// Kind of accesses beside the ModRM operand.
     pub class: Class,
     /// How it is encoded.
     pub layout: Layout,
@@ -100,7 +100,7 @@ impl Gprs {
 }
 
 impl Insn {
-    /// Does the instruction touch memory beside its own bytes?
+    /// Whether the instruction touches memory beside its own bytes.
     pub fn touches_memory(&self) -> bool {
         self.class != Class::None
     }
@@ -109,14 +109,14 @@ impl Insn {
     pub fn accesses_known(&self) -> bool {
         self.class != Class::Unsupported
     }
-    /// Is it atomic: with a lock prefix, or an `xchg` with memory?
+    /// Whether it is atomic: with a lock prefix, or an `xchg` with memory.
     pub fn is_locked(&self) -> bool {
         self.layout.lock
             || self.layout.legacy()
                 && self.layout.map == 0
                 && matches!(self.layout.opcode, 0x86 | 0x87)
     }
-    /// Is it a string instruction, repeated or not?
+    /// Whether it is a string instruction, repeated or not.
     pub fn is_string(&self) -> bool {
         matches!(
             self.class,
@@ -157,7 +157,7 @@ impl Insn {
         let l = &self.layout;
         (l.modrm_at != 0 && l.modrm & 0xc7 == 5).then_some(l.modrm_at + 1)
     }
-    /// Is its operand an absolute address (`mov` A0 to A3)?
+    /// Whether its operand is an absolute address (`mov` A0 to A3).
     pub fn is_moffs(&self) -> bool {
         self.layout.legacy() && self.layout.map == 0 && matches!(self.layout.opcode, 0xa0..=0xa3)
     }
@@ -280,8 +280,8 @@ impl Insn {
         (u16::from_le_bytes([at(0), at(1)]), at(2) & 31)
     }
 
-    /// What the instruction touches to see whether it may, without reading or writing data there: the
-    /// new top of the stack of `enter`.
+    /// Address that the instruction probes for access rights without reading or writing data there: the new top of the
+    /// stack of `enter`.
     pub fn probe(&self, cpu: &Cpu) -> Option<u64> {
         if self.class != Class::Enter {
             return None;
@@ -302,7 +302,7 @@ impl Insn {
         let slot = self.stack_size();
         match self.class {
             Class::None | Class::Flush => {}
-            // Not all are known, so none are told.
+            // Not all are known, so none is reported.
             Class::Unsupported => {}
             Class::Plain => out.push(ea, size, kind),
             Class::BitString => out.push(self.bit_address(cpu), size, kind),
@@ -471,7 +471,7 @@ impl Insn {
         u64::from(self.layout.vl()) / self.vsib_index_size().max(self.element())
     }
 
-    /// Does the mask let element `i` of a gather or scatter through?
+    /// Whether the mask selects element `i` of a gather or scatter.
     pub fn vsib_enabled(&self, cpu: &Cpu, i: u64) -> bool {
         if self.layout.wrap == Wrap::Evex {
             cpu.opmask(self.layout.aaa) >> (i & 63) & 1 != 0
@@ -508,15 +508,15 @@ impl Insn {
         (self.class == Class::Xrstor).then(|| self.effective(cpu).wrapping_add(512))
     }
 
-    /// As [`Insn::accesses`], for an `xrstor` of an image with this header, XSTATE_BV and XCOMP_BV (Intel SDM vol. 1,
-    /// 13.4.2): components in their initial state are not read, and in the compacted format lie one behind the other.
+    /// Like [`Insn::accesses`], for an `xrstor` of an image with this header, XSTATE_BV and XCOMP_BV (Intel SDM vol.
+    /// 1, 13.4.2). Components in their initial state are not read. In the compacted format components are adjacent.
     pub fn xrstor_accesses(&self, cpu: &Cpu, header: [u64; 2], out: &mut AccessList) {
         self.xsave_accesses(cpu, self.effective(cpu), Some(header), out);
     }
 
-    /// The parts of an xsave area. What `xsaveopt` and `xsavec` leave out because it is unchanged
-    /// or initial is reported all the same. Without its `header`, an image that `xrstor` reads is taken for one in the
-    /// standard format, within which the compacted one lies.
+    /// Accesses to the parts of an xsave area. Components that `xsaveopt` and `xsavec` skip, because they are
+    /// unchanged or initial, are reported all the same. Without its `header`, an image that `xrstor` reads is assumed
+    /// to have the standard format, which covers the compacted one.
     fn xsave_accesses(&self, cpu: &Cpu, ea: u64, header: Option<[u64; 2]>, out: &mut AccessList) {
         let wanted = cpu.gprs.rdx << 32 | cpu.gprs.rax & 0xffff_ffff;
         let [present, layout] = header.unwrap_or([!0, 0]);

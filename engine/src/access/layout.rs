@@ -1,8 +1,8 @@
 //! Where the parts of an instruction's encoding lie: prefixes, opcode, ModRM, immediates.
 //!
-//! Capstone tells what an instruction *is*; rewriting its memory operand needs to know where the
-//! operand's bits *are*, which capstone reports only in part (and not for VEX, EVEX and XOP).
-//! Source: Intel SDM vol. 2, chapter 2; AMD64 manual vol. 3, chapter 1 and 6 (XOP).
+//! Capstone says what an instruction *is*. Rewriting its memory operand requires the position of the operand's bits,
+//! which capstone reports only in part (and not for VEX, EVEX and XOP). Source: Intel SDM vol. 2, chapter 2; AMD64
+//! manual vol. 3, chapter 1 and 6 (XOP).
 //!
 //! ```text
 //! legacy   [66 67 F2 F3 F0 seg]* [REX]  [0F | 0F 38 | 0F 3A] op  ModRM [SIB] [disp] [imm]
@@ -324,7 +324,7 @@ impl Layout {
         (length <= 15).then_some(length)
     }
 
-    /// Does the processor go on behind the instruction, if it does not fault? (Calls return.)
+    /// Whether the processor continues behind the instruction, if it does not fault. (Calls return.)
     pub fn goes_on(&self) -> bool {
         let legacy = self.wrap == Wrap::Legacy;
         !match (self.map, self.opcode) {
@@ -347,7 +347,7 @@ impl Layout {
         };
     }
 
-    /// Does ModRM name memory?
+    /// Whether ModRM names memory.
     pub fn has_mem(&self) -> bool {
         // Moves from and to control and debug registers ignore the mod bits.
         let always_register = self.legacy() && self.map == 1 && matches!(self.opcode, 0x20..=0x23);
@@ -359,7 +359,7 @@ impl Layout {
         self.modrm >> 3 & 7
     }
 
-    /// Is it neither VEX, EVEX nor XOP?
+    /// Whether it is neither VEX, EVEX nor XOP.
     pub fn legacy(&self) -> bool {
         self.wrap == Wrap::Legacy
     }

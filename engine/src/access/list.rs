@@ -9,7 +9,7 @@ pub struct Access {
     pub addr: TargetAddr,
     /// In bytes.
     pub len: u64,
-    /// What is done there.
+    /// Read, write, or both.
     pub kind: AccessKind,
 }
 
@@ -81,8 +81,8 @@ impl AccessList {
             .find(|(at, kind)| pages.entry(*at).guards(*kind))
             .map(|(at, _)| at)
     }
-    /// For an instruction whose accesses nobody knows: the watched bytes of the page at which it has faulted, as if it
-    /// wrote to them. What of these it has changed will show.
+    /// Accesses for an instruction whose accesses are unknown: the watched bytes of the page where it faulted, as if
+    /// it wrote to them. Comparing old and new values then shows which it has changed.
     pub fn watched_on(page: TargetAddr, list: &Watchlist) -> AccessList {
         let page = page.page();
         let mut all = AccessList::new();

@@ -91,7 +91,7 @@ pub fn component(i: u32) -> Option<(u64, u64)> {
     (s != 0).then_some((o.into(), s.into()))
 }
 
-/// Does component `i` begin at a multiple of 64 bytes in the compacted format (`xsavec`)?
+/// Whether component `i` begins at a multiple of 64 bytes in the compacted format (`xsavec`).
 pub fn aligned_when_compacted(i: u32) -> bool {
     ALIGNED.load(Relaxed) & 1u32.checked_shl(i).unwrap_or(0) != 0
 }

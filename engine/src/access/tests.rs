@@ -74,7 +74,7 @@ impl Bench {
     }
 }
 
-/// What iced says. Elements of gathers and scatters are one access each.
+/// Accesses by iced-x86. Elements of gathers and scatters are one access each.
 fn judge(iced: &Instruction, bench: &mut Bench) -> Vec<Found> {
     let mut factory = InstructionInfoFactory::new();
     let info = factory.info(iced);

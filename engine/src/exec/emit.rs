@@ -42,7 +42,7 @@ pub fn plan(insn: &Insn) -> Plan {
         Plain if l.legacy() && l.map == 1 && matches!(l.opcode, 0xb2 | 0xb4 | 0xb5) => {
             Plan::Slow(Slow::Unsupported)
         }
-        // A register extension in ModRM.reg and rsp in vvvv cannot be told apart (TBM).
+        // For TBM, a register extension in ModRM.reg and rsp in vvvv are indistinguishable here.
         Plain if l.wrap == Wrap::Xop && (insn.reg_is_rsp || insn.vvvv_is_rsp) => {
             Plan::Slow(Slow::Unsupported)
         }
@@ -232,7 +232,7 @@ pub fn thunk(insn: &Insn) -> Option<(Code, u8)> {
     (!code.full).then_some((code, at))
 }
 
-/// Is the instruction one that can be done with another memory operand?
+/// Whether the instruction can be done with another memory operand.
 pub(crate) fn can_thunk(insn: &Insn) -> bool {
     plan(insn) == Plan::Thunk
 }
@@ -246,9 +246,9 @@ pub(crate) fn redirected(insn: &Insn, a: u8) -> Option<Code> {
 
 const MOV: u8 = 0x89;
 
-/// The opcode of the store through the caches that stores what this one stores around them (`movnti`, `movntps`, `movntdq` …;
-/// [`MOV`] has no 0F before it). What a hit has stored is read at once, which would take as long as memory is far. The
-/// processor's order of stores becomes stronger thereby, never weaker (SDM vol. 1, 10.4.6.2). `None`: it is none of these.
+/// Opcode of the cached store that replaces a non-temporal one (`movnti`, `movntps`, `movntdq` …; [`MOV`] has no 0F before
+/// it). A hit reads the stored bytes at once, which would take as long as an access to memory. The order of stores becomes
+/// stronger, never weaker (SDM vol. 1, 10.4.6.2). `None` for all other instructions.
 fn through_caches(insn: &Insn) -> Option<u8> {
     let l = &insn.layout;
     let is_store = insn.mem.kind == AccessKind::Write && l.map == 1 && l.wrap != Wrap::Xop;

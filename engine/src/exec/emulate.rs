@@ -9,9 +9,9 @@ use crate::cpu::{Cpu, Gprs};
 use ulpf_lib::AccessKind::{self, Read, Write};
 use ulpf_lib::eflags::*;
 
-/// What `popf` changes at privilege level 3: IF and IOPL stay, RF is cleared.
+/// Flags that `popf` changes at privilege level 3: IF and IOPL stay, RF is cleared.
 const POPF: u64 = STATUS | TF | DF | NT | AC | ID;
-/// What `pushf` shows: not VM, not RF.
+/// Flags that `pushf` stores: all but VM and RF.
 const PUSHF: u64 = !(RF | VM);
 
 /// Why an operation ended early.

@@ -1,7 +1,8 @@
 //! Performs one instruction with its memory operands redirected to the alias.
 //!
-//! Everything here runs inside the fault handler, on the handler's stack; a signal that strikes meanwhile
-//! goes on below us on the same stack, takes a note and returns. The rules of this folder:
+//! Everything here runs inside the fault handler, on the handler's stack. A signal that arrives meanwhile
+//! is handled below us on the same stack: it is recorded, and its handler returns. The rules of this
+//! folder:
 //! - no allocation after [`Thunks::new`], no locks, no panics (no indexing, no `unwrap`), no
 //!   formatting, no thread-local storage;
 //! - fs and gs bases are the program's and are neither used nor changed;
@@ -10,9 +11,9 @@
 //!   top of the alternate stack and overwrite us;
 //! - state changes only when the instruction has succeeded.
 //!
-//! Two ways inside. A *thunk* is the original instruction, its operand rewritten to one register,
-//! between loads and stores of the program's registers; it keeps what only the CPU can do, such
-//! as atomicity. *Emulation* does what goes through implicit registers: stack and strings.
+//! There are two methods. A *thunk* is the original instruction, its operand rewritten to one register,
+//! between loads and stores of the program's registers. It keeps the CPU's own semantics, such as
+//! atomicity. *Emulation* performs accesses through implicit registers: stack and strings.
 
 mod emit;
 mod emulate;

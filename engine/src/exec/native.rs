@@ -6,7 +6,7 @@ use crate::frame::{SigInfo, UContext};
 use core::arch::global_asm;
 use ulpf_lib::eflags;
 
-/// What a nested fault said.
+/// A fault in a thunk or accessor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct FaultInfo {
@@ -19,12 +19,12 @@ pub struct FaultInfo {
     pub addr: u64,
     /// Page-fault error code of the signal frame (bit 1: write).
     pub error: u64,
-    /// What `siginfo_t` says beside the address: `si_addr_lsb`, then `si_pkey`.
+    /// `si_addr_lsb` and `si_pkey` of `siginfo_t`, in this order.
     pub more: [u64; 2],
 }
 
 impl FaultInfo {
-    /// What a signal frame says.
+    /// Reads the fault from a signal frame.
     pub fn of(info: &SigInfo, uc: &UContext) -> FaultInfo {
         FaultInfo {
             signo: info.signo,
@@ -35,7 +35,7 @@ impl FaultInfo {
         }
     }
 
-    /// What the program is told.
+    /// The `siginfo_t` that the program gets.
     pub fn siginfo(&self) -> SigInfo {
         let mut info = SigInfo {
             signo: self.signo,
@@ -49,7 +49,7 @@ impl FaultInfo {
 }
 
 impl FaultInfo {
-    /// Was it a store (or a read-modify-write)?
+    /// Whether it was a store (or a read-modify-write).
     pub fn is_write(&self) -> bool {
         self.error & 2 != 0
     }
@@ -95,8 +95,9 @@ impl ExecFrame {
     }
 }
 
-// The legacy area's MXCSR and x87 control word are loaded from the program's image, so both are
-// put back to what Rust code expects; vzeroupper avoids the cost of mixing SSE with dirty uppers.
+// The legacy area's MXCSR and x87 control word are loaded from the program's image. So both are
+// restored to the values that Rust code expects. vzeroupper avoids the cost of mixing SSE with
+// dirty uppers.
 global_asm!(
     r#"
     .pushsection .text.ulpf_engine,"ax",@progbits
@@ -317,7 +318,7 @@ pub(super) fn recover(nested: &mut Gprs, thunks: core::ops::Range<u64>, info: Fa
         nested.rdx = 1;
         nested.rdi as *mut ExecFrame
     } else if nested.rip == ulpf_engine_xrstor as *const () as u64 {
-        // The image is malformed (somebody wrote reserved bits of MXCSR into it).
+        // The image is malformed (another thread wrote reserved bits of MXCSR into it).
         let frame = nested.rdi as *mut ExecFrame;
         // SAFETY: rdi is still the frame there.
         unsafe { (*frame).fault = info };

@@ -1,4 +1,5 @@
-//! What all of this folder speaks of: memory that it is given, where accesses can be made, how they end.
+//! Types shared by this folder: the memory it is given, how an access reaches its alias, and how it
+//! ends.
 
 use super::native::FaultInfo;
 use ulpf_lib::{AccessKind, AliasAddr, PAGE_SIZE, PageMap, TargetAddr};
@@ -14,7 +15,7 @@ pub struct CodeArena {
     pub rw: *mut u8,
     /// The executable view.
     pub rx: *const u8,
-    /// Bytes of each; 0: there is none.
+    /// Bytes of each view, or 0 without one.
     pub len: usize,
 }
 

@@ -1,8 +1,7 @@
 //! Sites: decoded instructions with their thunks, found by pc without locks.
 //!
-//! The table is insert-only. An entry matches by pc *and* code bytes, so code that changes under
-//! the same pc (a JIT, dlclose and dlopen) simply gets another entry; nothing is ever rewritten
-//! that another thread may be looking at.
+//! The table is insert-only. An entry matches by pc *and* code bytes, so code that changes under the same pc (a JIT, dlclose
+//! and dlopen) gets another entry. An entry that another thread may be reading is never rewritten.
 #![allow(unsafe_code)]
 
 use super::emit::{self, Plan};
@@ -19,7 +18,7 @@ use ulpf_lib::{AccessKind, TargetAddr};
 
 /// One instruction that has touched a guarded page.
 pub struct Site {
-    /// What it does.
+    /// The decoded instruction.
     pub insn: Insn,
     pub(super) plan: Plan,
     /// Entry of the thunk in the executable view, and of the instruction in it.
@@ -28,11 +27,11 @@ pub struct Site {
     /// State components to load and to save back.
     load: u64,
     save: u64,
-    /// What it has cost, for whoever patches sites.
+    /// Cost so far, which decides when the site is patched.
     pub heat: AtomicI32,
-    /// How many faults it has had.
+    /// Number of its faults.
     pub faults: AtomicU32,
-    /// How many of them concerned no watch.
+    /// Number of its faults that touched no watch.
     pub beside: AtomicU32,
 }
 
@@ -85,8 +84,8 @@ const PER_SITE: usize = 3 * size_of::<AtomicPtr<Site>>() + size_of::<Site>();
 /// Slots looked at before the table counts as full.
 const PROBES: usize = 128;
 
-/// Where the table is first looked at: for instructions that are near each other in the same place, since each of its pages costs
-/// a fault when it is first used.
+/// First slot to probe. Instructions near each other share a page of the table, since each of its pages costs a fault at
+/// first use.
 fn hash(pc: u64) -> usize {
     const NEAR: u64 = 128;
     let (near, far) = (pc / 8 % NEAR, pc / 8 / NEAR);
@@ -270,7 +269,7 @@ impl Thunks {
         native::recover(nested, self.generated(), info)
     }
 
-    /// Is `rip` in generated code?
+    /// Whether `rip` is in generated code.
     pub fn contains(&self, rip: u64) -> bool {
         self.generated().contains(&rip)
     }
@@ -298,8 +297,7 @@ impl Thunks {
         finish(cpu, outcome)
     }
 
-    /// The address that stands for the ModRM operand, so that the bytes actually accessed are
-    /// reached through their alias.
+    /// Performs the instruction with an address in place of the ModRM operand, so that its accesses reach the alias.
     fn run(&self, site: &Site, cpu: &mut Cpu, map: &dyn AliasMap) -> Outcome {
         let insn = &site.insn;
         if insn.class == Class::Plain {

@@ -1,4 +1,4 @@
-//! Which accesses are met next: those behind a hot one through the same pointer.
+//! Predicts the next accesses: those behind a hot one through the same pointer.
 
 use alloc::vec::Vec;
 
@@ -6,9 +6,9 @@ use iced_x86::{
     DecoderOptions, FlowControl, InstructionInfo, InstructionInfoFactory, OpAccess, Register,
 };
 
-/// Instructions behind the one at `pc` (`code`, from there on) that are executed whenever that is, and access memory through the
-/// base register of its operand, which has not changed: what that has met, they will meet. `loads`: also those that only
-/// read. There are [`MOST`] at most.
+/// Instructions behind the one at `pc` (`code` begins there) that are executed whenever it is, and access memory through the
+/// same base register, unchanged. They will meet the same watches. With `loads`, those that only read are included. Returns
+/// at most [`MOST`].
 pub fn ahead(pc: u64, code: &[u8], loads: bool) -> Vec<u64> {
     let mut found = Vec::new();
     let mut decoder = iced_x86::Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
@@ -74,7 +74,7 @@ mod tests {
         ];
         assert_eq!(ahead(0x1000, &code, true), [0x1003, 0x100c, 0x100f]);
         assert_eq!(ahead(0x1000, &code, false), [0x100c]);
-        // Nobody knows where it goes on.
+        // The continuation is unknown.
         let jumps = [0x8b, 0x07, 0x74, 0x02, 0x8b, 0x4f, 0x08];
         assert_eq!(ahead(0x1000, &jumps, true), []);
         // The pointer is another one at once; the stack is no pointer.

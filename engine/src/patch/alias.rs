@@ -41,7 +41,8 @@ pub fn alias(
     Some((elsewhere, Some(asm.here())))
 }
 
-/// From the address of the access in `a` to its alias, by the class of its page. A short branch that is taken if there is none.
+/// Converts the address of the access in `a` to its alias, by the class of its page. Returns a short branch that is taken if
+/// it has none.
 pub fn look_up(w: &mut Writer, access: Access, (a, b): (u8, u8), target: Target) -> usize {
     let (asm, mem) = (&mut w.asm, access.mem());
     // The last byte's page: an access that begins on the page before finds the bits there set, unless

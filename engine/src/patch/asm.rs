@@ -397,8 +397,8 @@ impl Asm {
             }
         }
     }
-    /// What makes a `nop` with an operand of the `jmp rel32` that is put behind it: who comes from before passes by that jump
-    /// without a branch. (Its opcode is the operand's SIB byte, its distance the displacement.)
+    /// Makes a `nop` with an operand of the `jmp rel32` that follows, so that the straight path steps over that jump without
+    /// a branch. (Its opcode is the operand's SIB byte, its distance the displacement.)
     pub fn begin_nop(&mut self) {
         self.put(&[0x0f, 0x1f, 0x84]);
     }

@@ -1,4 +1,4 @@
-//! Who jumps to an instruction: the direct branches of its function.
+//! The direct branches of a function that lead to an instruction.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,8 +12,8 @@ use super::parts::JUMP;
 pub struct Branch {
     /// Its address.
     pub at: u64,
-    /// Where the jump of a patch may stand that displaces it: at instructions that lead straight to it, or at itself; the
-    /// nearest first whose jump ends where the branch does, or before.
+    /// Where the jump of a patch may stand that displaces the branch: at instructions that lead straight to it, or at
+    /// itself. Starts whose jump ends at or before the end of the branch are listed, the nearest first.
     pub starts: Vec<u64>,
 }
 
@@ -75,7 +75,7 @@ mod tests {
             [
                 branch(0x1007, vec![0x1003, 0x1000]),
                 branch(0x1009, vec![0x1005, 0x1003, 0x1000]),
-                // Nobody comes to it from before, and it is too short.
+                // No instruction leads to it from before, and it is too short.
                 branch(0x100b, vec![]),
                 branch(0x1011, vec![0x1011]),
             ]

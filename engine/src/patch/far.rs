@@ -1,6 +1,6 @@
-//! What stands before the body of an access with an index, where somebody wants to know whether it leads out of the block of
-//! its pointer. What lies near its pointer does not, nor what lies in the same block by tables of the heap's, or in no checked
-//! heap. All else is asked for, without a signal.
+//! Code before the body of an indexed access, when out-of-block accesses are checked. An access is in order if it lies near
+//! its pointer, in the pointer's block by the heap's tables, or in no checked heap. For all others the trampoline calls
+//! [`Area::entry`], without a signal.
 //!
 //! ```text
 //! address - pointer ─┬─ near ────────────────────────────────────────────▶ the body
@@ -17,19 +17,19 @@ use super::parts::{ARENA_BITS, Blocks, GRANULE_BITS, Phase};
 use super::writer::{Target, Writer, keep, restore};
 use crate::access::{Class, Insn, NO_REG};
 
-/// No gap between blocks is smaller, nor begins a slot elsewhere.
+/// As a power of two: no redzone between blocks is smaller, and slots begin at its multiples.
 const LINE_BITS: u32 = 4;
 const RSP: u8 = 4;
 
-/// May such an operand lead from one block to another one? (What has no index lies as far from its pointer as the program's own
-/// code says.)
+/// Whether such an operand may lead from one block to another one. (Without an index, the distance from the pointer is a
+/// constant of the program's code.)
 fn may_leap(insn: &Insn) -> bool {
     let mem = &insn.mem;
     let indexed = mem.base != NO_REG && mem.base != RSP && mem.index != NO_REG;
     indexed && mem.segment == 0 && !matches!(insn.class, Class::Gather | Class::Scatter)
 }
 
-/// Writes it, if it is wanted. Where whoever was asked goes on.
+/// Writes the check if it is wanted. Returns the offset where the thread continues after the call.
 pub fn ask(w: &mut Writer, insn: &Insn, (a, b): (u8, u8), target: Target) -> Option<u16> {
     let Some(blocks) = target.asking.filter(|_| may_leap(insn)) else {
         return Some(w.asm.here() as u16);

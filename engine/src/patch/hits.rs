@@ -1,5 +1,5 @@
-//! What a trampoline does when some bit says that a watch may be near: hits of one watch that only counts, bits of
-//! neighbours, and hits that are accounted for elsewhere.
+//! Trampoline code for an access whose bits say that a watch may be near. Its cases are hits of one watch that only counts,
+//! bits of neighbours, and hits that are accounted for elsewhere.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ pub struct Near {
     pub part: u8,
     /// A short branch that leads to such a jump.
     pub short: Option<usize>,
-    /// A jump from there to here; `None`: it stands behind what leads here.
+    /// A jump from there to here; `None` if this code follows the branch directly.
     pub from: Option<usize>,
     pub back: usize,
     pub bits: u64,
@@ -30,8 +30,8 @@ pub struct Near {
     pub whole: Option<usize>,
 }
 
-/// Is every access to the page a hit of one watch? Of an access of `size` bytes at the alias in `a`; changes `b`. Returns a
-/// jump that is taken if so, with the number of its tally in rcx, and short ones that are taken if not.
+/// Tests whether every access to the page is a hit of one watch, for an access of `size` bytes at the alias in `a`. Changes
+/// `b`. Returns a jump that is taken if so, with the number of its tally in rcx, and short ones that are taken if not.
 pub fn whole_page(
     asm: &mut Asm,
     (size, a, b): (u32, u8, u8),
@@ -50,7 +50,8 @@ pub fn whole_page(
     Some((asm.jmp(), none))
 }
 
-/// Do both ends of the access lie on one page? Returns a short branch that is taken if so; `None`: it has one.
+/// Tests whether both ends of the access lie on one page. Returns a short branch that is taken if so; `None` if they always
+/// do.
 fn on_one_page(asm: &mut Asm, (size, a, b): (u32, u8, u8)) -> Option<usize> {
     if size == 1 {
         return None;
@@ -162,7 +163,7 @@ fn make_with_rcx(w: &mut Writer, access: Access, a: u8) -> Option<()> {
     Some(())
 }
 
-/// The access, when it is counted as `counted` says: then the program's registers are its own again.
+/// Writes the access, counted as `counted` says, and restores the program's registers.
 pub fn make(w: &mut Writer, access: Access, (a, b): (u8, u8), counted: Phase) -> Option<()> {
     w.asm.load(RCX, offset_of!(Area, rcx));
     w.asm.load(b, offset_of!(Area, other));
@@ -180,7 +181,8 @@ fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
     Some(())
 }
 
-/// Is it one of the access's own? Adds a jump that is taken if so. `surplus`: are all of the access's own?
+/// Tests whether a set bit is one of the access's own, and adds a jump that is taken if so. With `surplus`: whether all of
+/// the access's own are set.
 pub fn closer(w: &mut Writer, x: &Near, surplus: bool, hits: &mut Vec<usize>) -> Option<()> {
     w.part = x.part;
     // Its bits may reach beyond 64 from the first one's byte on.

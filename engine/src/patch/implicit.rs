@@ -7,9 +7,9 @@
 //! call *8(%rax)  mov (alias),%rcx; %rcx → area.target; $return → area.value …  push area.value; jmp *area.target
 //! ret            mov (alias),%rcx; %rcx → area.target …  lea 8(%rsp),%rsp;                       jmp *area.target
 //! ```
-//! One access of each is looked at: what goes to the stack or comes from it, if there is nothing else; of those
-//! through memory the operand's, and their `push` is made as it is. If that faults, nothing is done yet. The
-//! return address is the original one. Nothing but the last instruction of an access cannot be taken back.
+//! One access of each is checked. It is the stack access, unless there is a memory operand: then it is the operand's,
+//! and the `push` is made as it is. If that faults, nothing has been done yet. The return address is the original
+//! one. All instructions of an access but the last can be undone.
 
 use core::mem::offset_of;
 
@@ -30,7 +30,7 @@ const RSP: u8 = 4;
 const RBP: u8 = 5;
 const SLOT: i32 = 8;
 
-/// What such an instruction does.
+/// Operation of such an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Does {
     Push(u8),
@@ -51,7 +51,7 @@ pub(super) enum Does {
 pub struct Implicit {
     /// The access.
     pub mem: MemOp,
-    /// What it does.
+    /// Its operation.
     pub(super) does: Does,
     /// Where the displacement of a RIP-relative operand is.
     pub(super) relative: Option<u8>,
@@ -71,7 +71,7 @@ pub enum GoesOn {
 }
 
 impl Implicit {
-    /// `None`: it is none of them, or one that is rare (two bytes, segment registers, rsp itself).
+    /// `None` for other instructions, and for rare ones (two bytes, segment registers, rsp itself).
     pub fn of(insn: &Insn) -> Option<Implicit> {
         let l = &insn.layout;
         if l.opsize16 || l.addr32 || l.lock || l.wrap != Wrap::Legacy || l.map != 0 {
@@ -169,7 +169,7 @@ impl Access<'_> {
         }
     }
 
-    /// Which elements it reads, if that is up to a mask.
+    /// The mask that selects the elements it reads, if it has one.
     pub fn mask(&self) -> Option<Mask> {
         match self {
             Access::Of(insn) => Mask::of(insn),
@@ -185,7 +185,7 @@ impl Access<'_> {
         }
     }
 
-    /// Does it need rcx for what it stores? Then that is still in the area behind it.
+    /// Whether it needs rcx for the stored value. Then the program's rcx is still in the area after the store.
     pub fn takes_rcx(&self) -> bool {
         matches!(
             self,
@@ -266,7 +266,7 @@ impl Access<'_> {
 }
 
 impl Implicit {
-    /// Does the stack pointer move before its last instruction?
+    /// Whether the stack pointer moves before its last instruction.
     fn moves_first(&self) -> bool {
         use Does::*;
         matches!(
@@ -297,7 +297,7 @@ pub fn push_slot(w: &mut Writer, before: Phase) {
     move_rsp(w, RSP, -SLOT, before);
 }
 
-/// What is at `[a]` goes to the area, by way of rcx.
+/// Copies the 8 bytes at `[a]` to the area, through rcx.
 pub fn read_into(w: &mut Writer, a: u8, at: usize) {
     w.asm.peek(RCX, a, 0, 8);
     w.asm.save(at, RCX);

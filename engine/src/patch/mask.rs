@@ -12,7 +12,7 @@ use super::parts::Phase;
 use super::writer::Writer;
 use crate::access::{Class, Insn};
 
-/// Which elements of its operand a load reads.
+/// The mask that selects the elements a load reads.
 #[derive(Clone, Copy)]
 pub struct Mask {
     /// k1 to k7.

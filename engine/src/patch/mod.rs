@@ -7,16 +7,16 @@
 //!   …               ◀─────────────────┘       watched: mov %al,(alias), and the hit is accounted for
 //! ```
 //!
-//! A jump has five bytes, most stores have fewer. Then the instructions behind it move to the trampoline,
-//! too, and where one of them began, the jump has a byte that traps: whoever jumps there, by whatever
-//! way, is sent on to the copy ([`TRAPS`]). So no control flow needs to be known. The idea of putting
-//! up with the bytes that happen to complete a jump is instruction punning (Chamith, Svensson, Dalessandro,
-//! Newton, PLDI 2017) and E9Patch's (Duck, Gao, Roychoudhury, PLDI 2020); here they are chosen. Where loops jump
-//! to, all of them stay as they are ([`Pun`]).
+//! A jump has five bytes, most stores have fewer. Then the instructions behind it move to the trampoline, too.
+//! Where one of them began, the jump has a byte that traps. A thread that jumps there, in any way, is sent on to
+//! the copy ([`TRAPS`]). So control flow need not be known. Using the bytes that happen to complete a jump is the
+//! idea of instruction punning (Chamith, Svensson, Dalessandro, Newton, PLDI 2017) and E9Patch's (Duck, Gao,
+//! Roychoudhury, PLDI 2020). Here the bytes are chosen. At targets of loops, all of them stay as they are
+//! ([`Pun`]).
 //!
 //! A trampoline changes no flags and needs three registers, which it keeps in the thread's [`ulpf_lib::ring::Area`]
-//! (gs-relative). At each of its instructions the state of the original program is known by PC alone
-//! ([`Mark`]): who interrupts a trampoline rolls it back or forward and never shows it to anybody.
+//! (gs-relative). At each of its instructions the PC alone determines the state of the original program ([`Mark`]).
+//! Code that interrupts a trampoline rolls it back or forward, so that it is never visible.
 
 mod ahead;
 mod alias;

@@ -1,5 +1,4 @@
-//! What a trampoline does with displaced instructions as they are: with the program's registers, and on the
-//! program's own addresses.
+//! Code that performs displaced instructions as they are: with the program's registers, and on its own addresses.
 
 use core::mem::offset_of;
 
@@ -105,7 +104,7 @@ pub fn implicit(
     Some(true)
 }
 
-/// What follows the access of `i`, when the program's registers are its own again.
+/// Writes the continuation after the access of `i`, once the program's registers are restored.
 pub fn follow(w: &mut Writer, i: &Implicit, target: Target) -> Option<()> {
     match i.goes_on() {
         GoesOn::Behind => return Some(()),

@@ -1,10 +1,9 @@
-//! What plans, trampolines and their users have in common.
+//! Constants and types shared by plans, trampolines and their users.
 
-/// Bytes that trap when they are the first of an instruction in user mode: they need privilege (string
-/// I/O, in, out, hlt, cli, sti; programs that have asked for ports are not patched). Such a byte stands
-/// wherever an instruction began that a jump has overwritten. Invalid opcodes would do, too, but raise
-/// SIGILL, which programs may block; int3 is no fault but a trap, and a SIGTRAP that somebody has sent
-/// takes its place without a trace of it.
+/// First bytes of instructions that trap in user mode because they need privilege: string I/O, in, out, hlt, cli, sti.
+/// (Programs that have asked for I/O ports are not patched.) A jump has such a byte at the start of each instruction it
+/// overwrites. Invalid opcodes would do, too, but raise SIGILL, which programs may block. Nor would int3: it is a trap and
+/// no fault, and a SIGTRAP from elsewhere would replace it without a trace.
 pub const TRAPS: [u8; 15] = [
     0x6c, 0x6d, 0x6e, 0x6f, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
 ];
@@ -14,8 +13,8 @@ pub const TRAPS_OR_RET: [u8; 16] = [
     0x6c, 0x6d, 0x6e, 0x6f, 0xc3, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
 ];
 
-/// Accesses to pages without guard, in a row, after which a trampoline asks whether its patch is worth its checks;
-/// and what its counter begins with, so that the lower byte overflows then.
+/// Accesses to pages without guard, in a row, after which a trampoline asks whether its patch is worth its checks. Its
+/// counter starts at [`IDLE_START`], so that the lower byte overflows then.
 pub const IDLE_ROUND: u32 = 64;
 /// See [`IDLE_ROUND`].
 pub const IDLE_START: i32 = 256 - IDLE_ROUND as i32;
@@ -33,17 +32,18 @@ pub const JUMP: usize = 5;
 pub const CLASS_WRITES: i32 = -4096;
 /// See [`CLASS_WRITES`].
 pub const CLASS_READS: i32 = -2048;
-/// Where the table of pages that are watched as a whole has what concerns stores: behind what concerns loads. And where the
-/// distances to the alias are, for each entry that is not zero.
+/// Offsets in the table of pages that are watched as a whole. The entries for stores follow those for loads. The distances
+/// to the alias, one for each value that is not zero, precede the table.
 pub const WHOLE_WRITES: u64 = ulpf_lib::guard::PAGES;
 /// See [`WHOLE_WRITES`].
 pub const WHOLE_DISTANCES: i64 = -2048;
-/// Locks of pages: a thread holds one while it makes an access that is a hit and accounts for it, so that the
-/// old value of each hit is the new value of the one before. A page's lock is that of its alias ([`lock_of`]).
+/// Number of locks of pages. A thread holds one while it makes a hit and accounts for it. So the old value of each hit is
+/// the new value of the one before. A page's lock is that of its alias ([`lock_of`]).
 pub const LOCKS: usize = 256;
-/// Bytes of a lock. The first one is 0 as long as nobody holds it.
+/// Bytes of a lock. The first one is 0 while the lock is free.
 pub const LOCK: usize = 8;
-/// Where, behind the locks, a byte says that the program has more than one thread. While it has not, nobody takes any.
+/// Offset, behind the locks, of a byte that is set if the program has more than one thread. While it is clear, locks are not
+/// taken.
 pub const SEVERAL: i32 = (LOCKS * LOCK) as i32;
 
 /// The number of the lock of the page that has this alias.
@@ -51,22 +51,22 @@ pub fn lock_of(alias: u64) -> usize {
     (alias >> 12) as usize % LOCKS
 }
 
-/// A checked heap lies in so many bytes, as a power of two.
+/// Size of a checked heap in bytes, as a power of two.
 pub const ARENA_BITS: u32 = 35;
-/// So many bytes have an owner.
+/// Bytes with a common owner, as a power of two.
 pub const GRANULE_BITS: u32 = 16;
-/// A heap whose blocks are told from each other.
+/// A heap with tables that identify the block of each address.
 #[derive(Clone, Copy)]
 pub struct Blocks {
     /// Its first byte.
     pub heap: u64,
-    /// A 32-bit word for each 2^[`GRANULE_BITS`] bytes: whose they are; 0: they have slots.
+    /// A 32-bit word for each 2^[`GRANULE_BITS`] bytes: their owner, or 0 if they are divided into slots.
     pub owners: u64,
-    /// A 16-bit word for each 16 bytes: which slot they are in.
+    /// A 16-bit word for each 16 bytes: their slot.
     pub lines: u64,
 }
 
-/// How many classes of pages there are.
+/// Number of page classes.
 pub const CLASSES: usize = 256;
 
 /// How far a trampoline has come; see the module's head.
@@ -88,7 +88,7 @@ pub enum Phase {
     Locked,
     /// As `Saved`, and the access is counted already.
     Counted,
-    /// As `Done`, and the hit is still to be accounted for: whoever does that gives the lock back.
+    /// As `Done`, and the hit is still to be accounted for; the code that does so releases the lock.
     Hit,
     /// As `Hit`, and all three registers are in the area.
     HitSaved,
@@ -96,9 +96,9 @@ pub enum Phase {
     Tallied,
     /// The same, as many as [`ulpf_lib::ring::Area::value`] says; r11 is in the area, too.
     Runs,
-    /// The instruction is done, its hit counted; whether it was silent is to be found out. The address
-    /// register and the other one are in the area, as is rcx but for `Fresh`. What was there is in the
-    /// other register, or in the area if it is more than 8 bytes.
+    /// The instruction is done, its hit counted; whether it was silent is not known yet. The address register and the other
+    /// one are in the area, as is rcx but for `Fresh`. The old value is in the other register, or in the area if it is more
+    /// than 8 bytes.
     Fresh,
     /// As `Fresh`, while old and new value are compared.
     Compare,
@@ -126,9 +126,9 @@ pub enum Phase {
 pub struct Mark {
     /// Offset of the first byte behind the stretch.
     pub end: u16,
-    /// Which part it does.
+    /// The part that it performs.
     pub part: u8,
-    /// How far it has come with that.
+    /// State of that part.
     pub phase: Phase,
     /// The stack pointer has moved already, and what it was is in [`ulpf_lib::ring::Area::rsp`].
     pub moved: bool,

@@ -1,4 +1,4 @@
-//! Which instructions a jump displaces, and where it may lead.
+//! Plans patches: the instructions that a jump displaces, and the addresses it may lead to.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use crate::access::{Class, Insn};
 pub enum Refusal {
     /// An access that trampolines cannot make: implicit operands, masks, segments.
     Instruction,
-    /// What stands behind it (or before) cannot be moved: an indirect call, a system call, unknown bytes.
+    /// The code behind (or before) it cannot be moved: an indirect call, a system call, unknown bytes.
     Successor,
 }
 
@@ -27,7 +27,7 @@ pub struct Part {
     pub at: u64,
     /// Its bytes, 1 to 15.
     pub len: u8,
-    /// What becomes of it.
+    /// Its treatment in the trampoline.
     pub what: What,
 }
 
@@ -37,7 +37,7 @@ impl Part {
         self.at + u64::from(self.len)
     }
 
-    /// Is its access looked at?
+    /// Whether its access is checked.
     pub fn is_looked_at(&self) -> bool {
         matches!(
             self.what,
@@ -100,27 +100,27 @@ impl Part {
     }
 }
 
-/// Does the instruction read memory only to see whether that faults? HotSpot goes on behind such a poll at a safepoint, and
-/// reads its first bytes to know how long it is.
+/// Whether the instruction reads memory only to see whether that faults. HotSpot goes on behind such a poll at a safepoint,
+/// and reads its first bytes to know how long it is.
 fn is_poll(insn: &iced_x86::Instruction) -> bool {
     insn.mnemonic() == iced_x86::Mnemonic::Test
         && insn.op0_kind() == OpKind::Memory
         && insn.op1_kind() == OpKind::Register
 }
 
-/// What becomes of a displaced instruction.
+/// Treatment of a displaced instruction.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
     /// Its access is looked at.
     Checked(Insn),
     /// The same, of an access that no operand names, or that says where the program goes on.
     Implicit(Implicit),
-    /// A `stos` or `movs`, repeated or not, or a store with an opmask: whoever accounts for hits makes it, or says that it
-    /// is to be executed.
+    /// A `stos` or `movs`, repeated or not, or a store with an opmask. The code that accounts for hits performs it, or
+    /// decides that it is executed as it is.
     Repeated(Insn),
     /// Copied as it is.
     Copy,
-    /// Copied, with the RIP-relative displacement at this offset made anew.
+    /// Copied, with a new RIP-relative displacement at this offset.
     Relative(u8),
     /// A jump to this address.
     Jump(u64),
@@ -130,15 +130,15 @@ pub enum What {
     Call(u64),
 }
 
-/// The displaced instructions: at least as many bytes as a jump has. Behind them, if they are the beginning
-/// of a small loop, what else belongs to that: it stays where it is, but whoever is in the trampoline goes round there.
+/// The displaced instructions, at least as many bytes as a jump has. If they begin a small loop, its other instructions
+/// follow. Those stay in place, but a thread in the trampoline executes copies.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The instructions, by address.
     pub parts: Vec<Part>,
     /// Their bytes.
     pub bytes: Vec<u8>,
-    /// So many of the parts are displaced.
+    /// Number of parts that are displaced.
     displaced: usize,
     /// See [`Group::punned`].
     pun: Option<Pun>,
@@ -146,8 +146,8 @@ pub struct Group {
     traps: bool,
 }
 
-/// A jump that leaves all bytes behind the first instruction as they are, for somebody jumps there: they are part of its
-/// distance (instruction punning).
+/// A jump that keeps all bytes behind the first instruction, because one of them is a branch target. They are part of the
+/// jump's distance (instruction punning).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pun {
     /// `e9` and the distance.
@@ -238,8 +238,8 @@ impl Group {
         })
     }
 
-    /// What a jump at `start` displaces, up to the branch at `branch` (`code` are the bytes from `start` on), where no access is
-    /// looked at.
+    /// Plans a jump at `start` that displaces the instructions up to the branch at `branch` (`code` begins at `start`),
+    /// without a checked access.
     pub fn of_branch(start: u64, branch: u64, code: &[u8]) -> Result<Group, Refusal> {
         let mut parts = Vec::new();
         let mut at = start;
@@ -304,12 +304,12 @@ impl Group {
         last.and_then(|n| self.parts.get(n)).map_or(0, Part::end)
     }
 
-    /// Is more displaced than one instruction?
+    /// Whether more than one instruction is displaced.
     pub fn is_relocated(&self) -> bool {
         self.displaced > 1
     }
 
-    /// Does a loop stay in the trampoline?
+    /// Whether a loop stays in the trampoline.
     pub fn loops(&self) -> bool {
         let mut parts = self.parts.iter();
         parts.any(|p| {
@@ -323,8 +323,8 @@ impl Group {
         self.parts.iter().position(|p| p.at == at)
     }
 
-    /// Where groups for `insn` may begin that displace nothing behind it, the nearest first: at
-    /// instructions that lead to it, given those of its function (`code`, from the function's `start` on).
+    /// Possible starts of groups for `insn` that displace nothing behind it, the nearest first. They are instructions that
+    /// lead to it, found in its function (`code`, which begins at `start`).
     pub fn starts(insn: &Insn, start: u64, code: &[u8]) -> Vec<u64> {
         const MOST: usize = 4;
         let mut decoder = iced_x86::Decoder::with_ip(64, code, start, DecoderOptions::NONE);
@@ -350,7 +350,7 @@ impl Group {
         before.into_iter().rev().filter(enough).take(MOST).collect()
     }
 
-    /// The part that somebody means who jumps to `pc`. Behind a [`skipped`] prefix it is the locked one.
+    /// The part that a jump to `pc` enters. Behind a [`skipped`] prefix it is the locked one.
     pub fn entered(&self, pc: u64) -> Option<usize> {
         self.parts.iter().position(|p| {
             let lock = (p.at - self.start()) as usize;
@@ -359,12 +359,12 @@ impl Group {
         })
     }
 
-    /// Is the access of the instruction at `pc` looked at?
+    /// Whether the access of the instruction at `pc` is checked.
     pub fn checks(&self, pc: u64) -> bool {
         self.parts.iter().any(|p| p.at == pc && p.is_looked_at())
     }
 
-    /// Does it look at an access through fs? Then its trampoline needs `rdfsbase`.
+    /// Whether it checks an access through fs. Then its trampoline needs `rdfsbase`.
     pub fn needs_fs_base(&self) -> bool {
         let fs = |a: Access| a.mem().segment == FS;
         self.parts.iter().any(|p| p.access().is_some_and(fs))
@@ -388,7 +388,7 @@ impl Group {
             if n == 1 && step > 1 {
                 return None; // whose multiples have it or have not
             }
-            // What is above this byte stays if there is a larger one for it.
+            // The higher bytes stay if there is a larger value for this one.
             let unit = 1i64 << (8 * (n - 1));
             let base = i64::from(distance) & !(256 * unit - 1);
             let only = self.only(n + prefix).unwrap_or(&[]);
@@ -400,9 +400,9 @@ impl Group {
         }
     }
 
-    /// Does its jump leave alone what code generators read back? That is where calls and unconditional jumps lead, polls, and
-    /// constants of four bytes and more; displacements are none, except the access's own. Nor may the jump cover bytes behind
-    /// an unconditional jump or a return, which can be anything.
+    /// Whether its jump spares the operands that code generators read back. These are targets of calls and unconditional
+    /// jumps, polls, and constants of four bytes and more. Displacements do not count, except the access's own. Nor may the
+    /// jump cover bytes behind an unconditional jump or a return, which can be anything.
     pub fn spares_operands(&self) -> bool {
         let start = self.start();
         let jump = match self.pun {
@@ -429,9 +429,9 @@ impl Group {
         self.start() + self.bytes.len() as u64
     }
 
-    /// What the byte at offset `n` of the jump may be, ascending; `None`: anything. Where an instruction begins that
-    /// somebody may jump to, it traps. A `ret` stays what it is: short functions end with one behind their last
-    /// store, and jump there when there is nothing to be stored.
+    /// Permitted values of the byte at offset `n` of the jump, ascending; `None` if any is. It traps where an instruction
+    /// begins that may be a branch target. A `ret` stays: short functions end with one behind their last store, and jump
+    /// there when there is nothing to be stored.
     fn only(&self, n: usize) -> Option<&[u8]> {
         const RET: u8 = 0xc3;
         if self.pun.is_some() {
@@ -465,13 +465,13 @@ impl Group {
     }
 }
 
-/// Do these bytes end with a `lock` prefix that the jump before it skips? So C libraries spare those who are
-/// alone: `cmpl $0, %fs:24; je 1f; lock; 1: cmpxchg ...`.
+/// Whether these bytes end with a `lock` prefix that the jump before it skips. C libraries skip the prefix in programs with
+/// one thread: `cmpl $0, %fs:24; je 1f; lock; 1: cmpxchg ...`.
 pub fn skipped(bytes: &[u8]) -> bool {
     bytes.ends_with(&[0x74, 0x01, 0xf0])
 }
 
-/// Can a trampoline make this access?
+/// Whether a trampoline can make this access.
 pub fn can_check(insn: &Insn) -> bool {
     let l = &insn.layout;
     (insn.class == Class::Plain || Mask::of(insn).is_some())
@@ -485,14 +485,14 @@ pub fn can_check(insn: &Insn) -> bool {
         && crate::exec::can_thunk(insn)
 }
 
-/// Can a trampoline have this string instruction, or masked store, made?
+/// Whether a trampoline can have this string instruction, or masked store, performed.
 fn can_repeat(insn: &Insn) -> bool {
     (matches!(insn.class, Class::Stos | Class::Movs) || is_masked_move(insn))
         && !insn.layout.addr32
         && insn.layout.segment == 0
 }
 
-/// Does it store those elements of a vector register that an opmask selects, as they are? So C libraries end fills and
+/// Whether it stores those elements of a vector register that an opmask selects, unchanged. So C libraries end fills and
 /// copies: `vmovdqu8 %zmm16,(%rdi){%k1}`.
 pub fn is_masked_move(insn: &Insn) -> bool {
     let l = &insn.layout;
@@ -513,8 +513,8 @@ fn look(insn: &Insn) -> Option<What> {
     }
 }
 
-/// Does what is behind `parts` (`rest`, of `code` from their start on) fill up the space to the next function? Each of its
-/// bytes is an `int3` of its own: nobody comes there, but who jumps there means to trap.
+/// Whether the bytes behind `parts` (`rest`, of `code` from their start on) are padding up to the next function. Each is an
+/// `int3` of its own: control does not reach it, and a jump there traps anyway.
 fn is_padding(parts: &[Part], code: &[u8], rest: &[u8]) -> bool {
     const INT3: u8 = 0xcc;
     let Some((first, last)) = parts.first().zip(parts.last()) else {
@@ -552,8 +552,8 @@ fn also_hot(part: &mut Part, code: &[u8], also: &mut dyn FnMut(u64, &[u8]) -> Op
     }
 }
 
-/// What follows `parts` (`code`, from `at` on) up to the jump that closes a loop with the instruction at `pc`
-/// in it; nothing, if none is near.
+/// Instructions behind `parts` (`code` begins at `at`) up to the jump that closes a loop around the instruction at `pc`;
+/// empty if none is near.
 fn loop_behind(
     parts: &[Part],
     mut at: u64,
@@ -566,7 +566,7 @@ fn loop_behind(
         let to = p.leads_to().filter(|to| *to <= pc);
         to.is_some_and(|to| parts.iter().any(|p| p.at == to))
     };
-    // Who comes back from a call comes back to the original code.
+    // A call returns to the original code.
     let leaves = |p: &Part| matches!(p.what, What::Call(_)) || p.goes_on() != Some(p.end());
     if parts.iter().any(|p| closes(p) || leaves(p)) {
         return Vec::new();
@@ -597,7 +597,7 @@ pub(super) fn may_go_on(at: u64, code: &[u8]) -> bool {
     goes_on(at, code) || matches!(i.flow_control(), Call | IndirectCall)
 }
 
-/// May what follows the instruction at `at` be executed behind it?
+/// Whether the code behind the instruction at `at` may be executed after it.
 fn goes_on(at: u64, code: &[u8]) -> bool {
     let i = iced_x86::Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode();
     let flow = i.flow_control();

@@ -42,12 +42,12 @@ impl Prologue {
             );
             made.code.extend(moved);
             if ends && ((decoder.ip() - at) as usize) < least {
-                // What is behind it is not executed from here, or is jumped to.
+                // The bytes behind it are not executed from here, or are a branch target.
                 break;
             }
         }
         let next = decoder.ip();
-        // Nobody is to come back into the middle of what has been moved.
+        // No branch may lead into the middle of the moved code.
         let inside = |target: u64| at < target && target < at + least as u64;
         if targets(at, code).any(inside) {
             return None;
@@ -155,12 +155,12 @@ mod tests {
 
     #[test]
     fn what_cannot_move_stays() {
-        // Whoever jumps back into it: nop × 12; mov eax,1; jmp to the fourth.
+        // A branch back into it: nop × 12; mov eax,1; jmp to the fourth.
         let mut code = [0x90; 19].to_vec();
         code[12..17].copy_from_slice(&[0xb8, 1, 0, 0, 0]);
         code[17..].copy_from_slice(&[0xeb, 0xf0]);
         assert_eq!(Prologue::of(AT, &code, 13, TO), None);
-        // A loop to its own beginning is none.
+        // A loop to its own beginning is allowed.
         code[18] = 0xed;
         assert!(Prologue::of(AT, &code, 13, TO).is_some());
         // A call; something too far away; bytes that are no instruction.

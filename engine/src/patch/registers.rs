@@ -1,4 +1,4 @@
-//! Which registers a trampoline may use.
+//! Chooses the registers of a trampoline.
 
 use super::asm::RCX;
 use crate::access::Insn;

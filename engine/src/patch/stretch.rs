@@ -1,4 +1,4 @@
-//! Where instructions begin before an access, in code of which nobody tells where its functions begin.
+//! Finds instruction starts before an access, in code without known function boundaries.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -7,8 +7,8 @@ use iced_x86::DecoderOptions;
 
 use super::plan::may_go_on;
 
-/// Where the stretch begins whose instructions are executed one behind the other up to the one behind `code` (from `start`
-/// on), as far as can be told: it is what is reached from instructions that are `known`, straight or by jumps.
+/// First address from which execution runs straight to the end of `code` (which begins at `start`), as far as is known.
+/// Instructions count if they are reached from `known` ones, straight or by jumps.
 pub fn stretch(start: u64, code: &[u8], known: impl Iterator<Item = u64>) -> Option<u64> {
     let end = start + code.len() as u64;
     let reached = reached(start, code, known)?;

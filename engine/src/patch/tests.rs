@@ -1,4 +1,4 @@
-//! Jumps and marks. What trampolines do is the oracle's affair, which runs every instruction patched.
+//! Jumps and marks. The oracle tests what trampolines do: it runs every instruction patched.
 
 use super::*;
 use crate::access::Decoder;
@@ -118,7 +118,7 @@ fn what_stands_before_moves_as_well() {
     assert_eq!(Group::starts(&store, AT + 4, &returns), [AT + 6]);
 }
 
-/// What fills the space to the next function is nobody's, if what is before never goes there.
+/// Padding up to the next function may be overwritten, if the code before never reaches it.
 #[test]
 fn padding_has_room_for_a_jump() {
     let ret = whole(&[0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]);
@@ -128,7 +128,7 @@ fn padding_has_room_for_a_jump() {
     assert!(jump[1..].iter().all(|b| TRAPS.contains(b)), "{jump:x?}");
     let trampoline = Trampoline::new(&ret, target(at)).unwrap();
     assert!((1..5).all(|n| trampoline.code[usize::from(trampoline.parts[n])] == 0xcc));
-    // mov %rax,(%rdi); int3; int3: somebody wants to trap
+    // mov %rax,(%rdi); int3; int3: traps on purpose
     assert!(group(&[0x48, 0x89, 0x07, 0xcc, 0xcc]).is_err());
     // call *(%rdi); int3; int3; int3: as here, for all that is known
     assert!(group(&[0xff, 0x17, 0xcc, 0xcc, 0xcc]).is_err());
@@ -142,10 +142,10 @@ fn what_leads_somewhere_is_told_by_what_is_known() {
         0x83, 0xc4, 0x08,
     ];
     let from = |at: u64| stretch(AT, &code, [AT + at].into_iter());
-    // From behind its jump on, which somebody jumps to.
+    // From behind its jump on, which is a branch target.
     assert_eq!(from(0), Some(AT + 9));
     assert_eq!(from(9), Some(AT + 9));
-    // Who comes here goes past what is between.
+    // Code from here jumps over the bytes between.
     assert_eq!(from(5), Some(AT + 14));
     let cut = &code[..17];
     assert_eq!(stretch(AT, cut, [AT].into_iter()), None);
@@ -169,7 +169,7 @@ fn a_small_loop_stays_in_its_trampoline() {
     assert_eq!(trampoline.code[at..at + 2], [0x0f, 0x85]);
     let distance = i32::from_le_bytes(trampoline.code[at + 2..at + 6].try_into().unwrap());
     assert_eq!(at as i32 + 6 + distance, i32::from(trampoline.parts[0]));
-    // What stands behind the jump's bytes is not displaced, so nobody traps there.
+    // Code behind the jump's bytes is not displaced, so it does not trap.
     assert_eq!(looped.clone().displaced().end(), AT + 5);
     assert!(!looped.displaced().loops());
     // Loops that jump elsewhere, end before they close, or go round without the access.
@@ -216,7 +216,7 @@ fn places_in_order() {
         &[0xc7, 0x87, 0, 1, 0, 0, 1, 0, 0, 0],
     ] {
         let group = group(code).unwrap();
-        // What `next` passes over fits nowhere.
+        // Addresses that `next` skips fit no trampoline.
         let from = AT - 0x1c80_0000;
         let mut at = from;
         for _ in 0..1000 {
@@ -233,7 +233,7 @@ fn places_in_order() {
     }
 }
 
-/// mov %cl,(%rdi); ret; nopl 0(%rax,%rax,1): whoever jumps to the ret finds one.
+/// mov %cl,(%rdi); ret; nopl 0(%rax,%rax,1): a branch to the ret still finds one.
 #[test]
 fn a_ret_stays() {
     let group = group(&[0x88, 0x0f, 0xc3, 0x0f, 0x1f, 0x44, 0, 0]).unwrap();
@@ -384,9 +384,9 @@ fn accesses_to_whole_pages_have_a_short_way() {
     }
 }
 
-/// Where a heap is checked, an access that finds nothing takes no branch, up to the jump that leads back. What is rare is reached by
-/// jumps that stand behind that, or within an instruction that does nothing; whoever is at such a jump has his registers in the
-/// area, whoever passes by has them back.
+/// In a checked heap, an access without a hit takes no branch up to the jump back. Rare cases are reached by jumps behind
+/// that one, or within an instruction that does nothing. At such a jump the registers are in the area; the straight path has
+/// restored them.
 #[test]
 fn accesses_that_find_nothing_take_no_branch() {
     for code in [
@@ -447,7 +447,7 @@ fn accesses_that_find_nothing_take_no_branch() {
     }
 }
 
-/// For a debugger: a hit is left to an `int3` before it is made, and whoever is there stands before the instruction.
+/// For a debugger, a hit reaches an `int3` before it is made; the state there is the one before the instruction.
 #[test]
 fn hits_may_be_looked_at_before_they_are_made() {
     // mov %al,(%rdi); inc %rdi
@@ -524,7 +524,7 @@ fn a_masked_load_is_looked_at_by_what_it_selects() {
             let trampoline = Trampoline::new(&load, target).unwrap();
             let has = |part: &[u8]| trampoline.code.windows(part.len()).any(|w| w == part);
             assert!(has(mask));
-            // What has 64 bytes in 64 elements needs no spreading.
+            // A mask of 64 elements of one byte needs no spreading.
             assert_eq!(has(&PDEP_RCX), code[3] & 0x60 == 0x20);
             assert_eq!(
                 counts,

@@ -23,15 +23,15 @@ use crate::access::Insn;
 pub struct Trampoline {
     /// Its bytes.
     pub code: Vec<u8>,
-    /// What each stretch of them means, ascending.
+    /// State of each stretch of them, ascending.
     pub marks: Vec<Mark>,
-    /// Offset of each part's first instruction: where whoever lands on its old place goes on.
+    /// Offset of each part's first instruction, where a thread continues that lands on its old place.
     pub parts: Vec<u16>,
     /// The address register of each part.
     pub address: Vec<u8>,
     /// The other register that each part uses, beside rcx.
     pub other: Vec<u8>,
-    /// Offsets of `int3`s that say: look at this access. Nobody gets behind one but by executing it.
+    /// Offsets of `int3`s that leave the access to the stub's handler. Code behind one is reached only by executing it.
     pub looks: Vec<u16>,
     /// Where each part is done, if it is looked at, and its registers are back.
     pub after: Vec<u16>,
@@ -41,7 +41,7 @@ pub struct Trampoline {
     pub asked: Vec<u16>,
 }
 
-/// The other way of a checked part: the access is none of ours.
+/// Second path of a checked part, for an access that is not to guarded memory.
 struct Aside {
     part: u8,
     /// Short branches that lead to such a jump.
@@ -133,7 +133,7 @@ impl Trampoline {
                     if let What::Implicit(i) = &part.what {
                         original::follow(&mut w, i, target)?;
                     }
-                    // What is rare stands behind a jump that is there anyway, if one is near.
+                    // Rare paths go behind a jump that is needed anyway, if one is near.
                     let rest = group.parts.get(n + 1..).unwrap_or(&[]);
                     if !ends_soon(rest) {
                         islands(&mut w, &mut aside, &mut near, Some(Phase::After))?;
@@ -271,19 +271,20 @@ impl Trampoline {
         Some(trampoline)
     }
 
-    /// Is one of our `int3`s at `offset`?
+    /// Whether one of our `int3`s is at `offset`.
     pub fn traps(&self, offset: u16) -> bool {
         self.looks.contains(&offset)
     }
 
-    /// What the instruction at this offset means; `None` behind the end.
+    /// State of the program at this offset; `None` behind the end.
     pub fn mark(&self, offset: u16) -> Option<&Mark> {
         self.marks.iter().find(|m| offset < m.end)
     }
 }
 
-/// A string instruction, or a masked store, made by [`Area::entry`]; behind that it stands as it is, for who finds no
-/// guard. The offset of that. Of a masked store [`Area::old`] is what it stores, and [`Area::value`] the mask.
+/// Writes a string instruction, or a masked store, that [`Area::entry`] performs; for a masked store, [`Area::old`] is the
+/// value and [`Area::value`] the mask. Behind that is the original instruction, for an access without a guard. Returns its
+/// offset.
 fn repeated(
     w: &mut Writer,
     group: &Group,
@@ -449,7 +450,7 @@ fn go_aside(asm: &mut Asm, branches: &mut Vec<usize>) -> Option<Option<usize>> {
     Some(Some(asm.jmp()))
 }
 
-/// Is what follows so little code that short branches go over it?
+/// Whether the code that follows is short enough for short branches over it.
 fn ends_soon(rest: &[Part]) -> bool {
     const LEAST_LEFT: usize = 20;
     let len = |p: &Part| match p.what {
@@ -461,7 +462,8 @@ fn ends_soon(rest: &[Part]) -> bool {
     len.is_some_and(|len| len <= LEAST_LEFT)
 }
 
-/// Where the short branches of an access lead to that go on far away. `passed`: what holds for those who come there from before.
+/// Writes the jumps to which an access's short branches lead, for paths that continue far away. `passed`: the phase on the
+/// straight path, which has to step over them.
 fn islands(
     w: &mut Writer,
     aside: &mut Aside,

@@ -1,5 +1,5 @@
-//! Stores to pages that are watched as a whole, where what is stored is in a register, or known: so two registers are enough,
-//! and whether it was there already is found out before it is stored.
+//! Stores to pages that are watched as a whole, of a value in a register or a constant. Two registers are enough, and old and
+//! new value are compared before the store.
 //!
 //! ```text
 //! ++hits ─▶ alias ─▶ rcx = value - what is there ─▶ the store ─┬─▶ behind it
@@ -19,7 +19,7 @@ use crate::access::Insn;
 use crate::access::layout::Wrap;
 use crate::exec;
 
-/// What is stored.
+/// The stored value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
     /// A register, but not rcx.
@@ -84,7 +84,7 @@ impl Value {
         }
     }
 
-    /// Is it in rcx when it is stored?
+    /// Whether it is in rcx when it is stored.
     fn takes_rcx(self) -> bool {
         matches!(self, Value::Rcx | Value::Address(_))
     }
@@ -160,7 +160,7 @@ pub fn store(
     Some(behind)
 }
 
-/// Does it take more code than a short branch goes over?
+/// Whether its code is too long for a short branch over it.
 fn is_long(access: Access, value: Value) -> bool {
     let target =
         matches!(access, Access::Implicit(i, _) if matches!(i.does, Does::CallRegister(_)));

@@ -11,7 +11,7 @@ use super::original::jump_to;
 use super::parts::{Phase, WHOLE_DISTANCES, WHOLE_WRITES};
 use super::writer::{Target, Writer};
 
-/// Where the access leads to that was counted: behind its instruction in the program, or (a jump to be aimed) in the body.
+/// Continuation of a counted access: the next instruction in the program, or (a jump to be aimed) in the body.
 pub enum Behind {
     Program,
     Body(usize),
@@ -36,7 +36,8 @@ impl From {
     }
 }
 
-/// A jump to which short branches lead, where registers are in the area. `passed`: what holds for those who come there from before.
+/// Writes a jump to which short branches lead, with the registers in the area. `passed`: the phase on the straight path,
+/// which has to step over it.
 pub fn island(
     w: &mut Writer,
     shorts: impl IntoIterator<Item = usize>,
@@ -54,8 +55,9 @@ pub fn island(
     Some(from)
 }
 
-/// What an access begins with whose address can be computed twice, so that two registers are enough: the page is asked, and the
-/// hit is counted. A short branch that is taken if there is no such watch. `None`: the address cannot be computed.
+/// Writes the beginning of an access whose address can be computed twice, so that two registers are enough: it looks the page
+/// up and counts the hit. Returns a short branch that is taken if no watch covers the whole page, or `None` if the address
+/// cannot be computed.
 pub fn begin(w: &mut Writer, access: Access, a: u8, target: Target) -> Option<usize> {
     let mem = access.mem();
     w.asm.save(offset_of!(Area, address), a);
@@ -73,7 +75,7 @@ pub fn begin(w: &mut Writer, access: Access, a: u8, target: Target) -> Option<us
     Some(none)
 }
 
-/// Which watch it is, from the page's number in rcx. A short branch that is taken if there is none.
+/// Looks the watch up by the page's number in rcx. Returns a short branch that is taken if no watch covers the whole page.
 pub fn watch(w: &mut Writer, kind: AccessKind, scratch: u8, target: Target) -> usize {
     let table = match kind {
         AccessKind::Read => target.tables.whole,

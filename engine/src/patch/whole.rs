@@ -1,12 +1,12 @@
-//! What stands before the body of an access where most pages are watched as a whole: the access is counted on the way, in
-//! little code and without a branch that is taken. What is anything else finds the body behind as if it had not been here.
+//! Code before the body of an access, if most pages are watched as a whole. A hit is counted here, in little code and
+//! without a taken branch. All other accesses continue in the body with unchanged state.
 //!
 //! ```text
 //! page of the first byte → whole? ─┬─▶ ++hits ─▶ alias ─▶ the access ─▶ (a store: as it was?) ─▶ behind it
 //!                                  └─ no ─▶ the body
 //! ```
-//! Of an access that begins on such a page all bytes are watched by the same watch, at one distance to their alias, also
-//! where it goes over to the next page ([`Tables::whole`]).
+//! An access that begins on such a page is watched by one watch in all bytes. They have one distance to their alias, even
+//! if the access crosses into the next page ([`Tables::whole`]).
 
 use alloc::vec::Vec;
 use core::mem::offset_of;
@@ -22,14 +22,14 @@ use super::value::{Value, store};
 use super::way::{Behind, From, begin, behind, distance, island, watch};
 use super::writer::{Target, Writer, keep, restore};
 
-/// May it be such an access?
+/// Whether it may be such an access.
 fn may_count(access: &Access) -> bool {
     let mem = access.mem();
     access.mask().is_none() && mem.segment != FS
 }
 
-/// `None`: there is none for such an access, and nothing was written. `end`: where the program goes on, if the body does
-/// nothing more.
+/// Writes the count and the access. `end`: the program's continuation, if the body has nothing more to do. Returns `None`,
+/// with nothing written, for an access that it does not support.
 pub fn count(
     w: &mut Writer,
     access: Access,

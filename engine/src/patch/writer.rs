@@ -1,4 +1,4 @@
-//! What a trampoline works with, and how it is written.
+//! Parameters of a trampoline, and its writer.
 
 use alloc::vec::Vec;
 use core::mem::offset_of;
@@ -13,12 +13,12 @@ use super::parts::{Blocks, Mark, Phase};
 pub struct Target {
     /// Where it lies.
     pub at: u64,
-    /// Its word of [`Area::idle_count`]: counts accesses to pages without guard, from [`IDLE_START`] on, until there
-    /// is one to a page that has one (from the number of its tally on, if that one is watched as a whole). When the lower byte overflows, after [`super::IDLE_ROUND`] of them, the patch may not
-    /// be worth its checks any more.
+    /// Its word of [`Area::idle_count`], which counts accesses to pages without a guard in a row, from [`IDLE_START`] on. If
+    /// the guarded page before them is watched as a whole, it counts on from the number of that page's tally. When the lower
+    /// byte overflows, after [`super::IDLE_ROUND`] of them, the patch may not be worth its checks any more.
     pub idle_count: usize,
-    /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
-    /// more for each further part.
+    /// [`Area::hit`] for a hit of the first part. `leaving` is the value for an overflow of `idle_count`; each further part
+    /// adds `step`.
     pub hit: u64,
     /// See `hit`.
     pub leaving: u64,
@@ -30,7 +30,7 @@ pub struct Target {
     pub ahead: bool,
     /// Accesses with an index ask first whether they lead out of the block of their pointer.
     pub asking: Option<Blocks>,
-    /// A load is a hit only if all of its bits are set: functions for strings load more than they use.
+    /// A load is a hit only if all of its bits are set, because string functions over-read.
     pub surplus: bool,
     /// Most accesses are of a checked heap, at this distance to its alias, and [`Tables::whole`] says which.
     pub heap: Option<u64>,
@@ -38,11 +38,11 @@ pub struct Target {
     pub whole: bool,
     /// Accesses that meet a guard and no watch are counted.
     pub counts: bool,
-    /// What it looks up.
+    /// Tables that it reads.
     pub tables: Tables,
 }
 
-/// Addresses of what trampolines look up; the same for all of them.
+/// Addresses of the trampolines' tables, the same for all of them.
 #[derive(Clone, Copy, Default)]
 pub struct Tables {
     /// A byte for each page number: its class. Before them the distances to the alias.
@@ -72,7 +72,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// What was written since the last mark belongs to `phase`.
+    /// Marks the code since the last mark as `phase`.
     pub fn mark(&mut self, phase: Phase) {
         self.marks.push(Mark {
             end: self.asm.here() as u16,

@@ -2,34 +2,32 @@
 /*
  * The device interface of ulpf: user-level page faults.
  *
- * One interface, several machines: the Linux module (kernel/), and simulators of
- * the hardware that the thesis proposes. What a machine cannot do, its feature
- * bits do not claim.
+ * Several machines implement it: the Linux module (kernel/), and simulators of the
+ * hardware that the thesis proposes. Feature bits say which parts a machine has.
  *
  * Overview
  * ========
  *
- * open("/dev/ulpf", O_RDWR | O_CLOEXEC) makes a *guarded address space* and binds
- * it to the memory (the mm) of the process that opens. It has
+ * open("/dev/ulpf", O_RDWR | O_CLOEXEC) makes a *guarded address space* and binds it to
+ * the mm of the opening process. It has
  *
- *   - a store: sparse memory of ULPF_STORE_SIZE bytes, all zero, swappable, charged
- *     to whoever touches it first. It is mapped as often as one likes, in two ways:
- *     guarded, and as an alias, which nothing guards. So a handler reaches through
- *     the alias what the guarded mapping forbids, and no other thread ever finds
- *     the guarded page open;
+ *   - a store: sparse memory of ULPF_STORE_SIZE bytes, all zero, swappable, charged to
+ *     the process that touches it first. It can be mapped any number of times, in two
+ *     ways: guarded, and as an unguarded alias. A handler makes the forbidden access
+ *     through the alias, so no other thread ever finds the guarded page open;
  *   - permissions, two bits for each page of *address space* (not of the store),
  *     that apply where a guarded mapping of this descriptor is;
  *   - a handler: user code that the machine enters, on the thread itself and without
  *     a signal, when an access is forbidden by these permissions;
- *   - a ring of events: what could not be given to a handler because no instruction
- *     of the program did it (the kernel's own accesses), and guard ranges.
+ *   - a ring of events: accesses that no instruction of the program made (the kernel's
+ *     own), and accesses to guard ranges.
  *
- * A process may open the device several times; the spaces know nothing of each
- * other. Only the process that opened may change its space: all ioctls but
- * ULPF_QUERY and ULPF_COUNTS, and mmap() of everything but the ring, fail with
- * EPERM from any other memory (a forked child, the program after exec, whoever was
- * sent the descriptor). read(), poll() and mmap() of the ring are open to all who
- * hold the descriptor, so that a monitor can be another process.
+ * A process may open the device several times; the spaces are independent of each
+ * other. Only the process that opened may change its space. From any other mm, all
+ * ioctls but ULPF_QUERY and ULPF_COUNTS fail with EPERM, and so does mmap() of
+ * everything but the ring. Such an mm is a forked child's, the program's after exec, or
+ * that of a process that received the descriptor. Every holder of the descriptor may
+ * use read(), poll() and mmap() of the ring, so that a monitor can be another process.
  *
  * Mapping
  * =======
@@ -45,11 +43,10 @@
  *   ULPF_MAP_RING        the event ring, read only, after ULPF_RING; as large as
  *                        its header says
  *
- * MAP_PRIVATE is EINVAL, so are a range beyond the store and a ring mapped
- * writable; mapping the ring before it exists is ENXIO. What the program's own
- * mprotect() forbids stays the program's: it gets its SIGSEGV, and no upcall.
- * madvise(MADV_REMOVE) gives memory of the store back, where it reads as zero
- * then. Transparent huge pages are not used.
+ * MAP_PRIVATE is EINVAL, so are a range beyond the store and a ring mapped writable;
+ * mapping the ring before it exists is ENXIO. Accesses that the program's own
+ * mprotect() forbids are a SIGSEGV as usual, and no upcall. madvise(MADV_REMOVE) frees
+ * memory of the store, which reads as zero then. Transparent huge pages are not used.
  *
  * Permissions
  * ===========
@@ -62,9 +59,9 @@
  *                 read watches)
  *
  * They are the thesis's USER_RW, USER_RO and USER_EXE (section 3.4). A read-modify-
- * write instruction is a store. The Linux module has no ULPF_FEATURE_EXE: a page that x86
- * page tables let a thread execute they let it read, too, and an execute-only page by
- * protection key is a SIGSEGV before any driver is asked.
+ * write instruction is a store. The Linux module has no ULPF_FEATURE_EXE. An executable
+ * page is readable in x86 page tables. An access to a page that a protection key makes
+ * execute-only is a SIGSEGV before any driver is called.
  *
  * Where they live: the page with address A has the bits 2*k and 2*k+1 of the 128
  * bytes (a *region*) of its 2 MiB prefix A >> 21, k being (A >> 12) & 511. A region
@@ -72,33 +69,32 @@
  * user's:
  *
  *   PLI pages ("page level indicators", thesis section 3.3.2) are mapped from the
- *   device and hold 32 regions each. Region 0 is the library's, for free_regions,
- *   prev and next; the machine never looks at it. ULPF_OP_BIND says that a region
- *   governs a prefix (the thesis's sys_set_ro()). From then on a plain store to the
- *   region is a change of permissions, without a system call:
+ *   device and hold 32 regions each. Region 0 is the library's, for free_regions, prev
+ *   and next; the machine never looks at it. ULPF_OP_BIND makes a region govern a
+ *   prefix (the thesis's sys_set_ro()). From then on a plain store to the region
+ *   changes permissions, without a system call:
  *
  *     - With ULPF_FEATURE_PLI_LOOSEN a store that permits more is honoured at the
- *       next fault, so at once as far as the program can tell. (Linux module,
- *       simulators)
+ *       next fault. To the program that is at once. (Linux module, simulators)
  *     - With ULPF_FEATURE_PLI_TIGHTEN a store that permits less is honoured at the
- *       next access. (Simulators.) Without it, it is honoured at the latest after
- *       ULPF_OP_SYNC for the page, which is what SET_TLB_RO was in the thesis:
- *       until then the processor may know the page as open.
+ *       next access. (Simulators.) Without that feature it is honoured at the latest after
+ *       ULPF_OP_SYNC for the page, the thesis's SET_TLB_RO. Until then TLBs may hold
+ *       the page as open.
  *
  *   ULPF_OP_SET works on bound prefixes, too: it writes the region, and syncs. It
- *   changes bytes with single locked instructions; a store of the user's to the same
- *   byte at the same time should be one, too.
+ *   changes bytes with single locked instructions; a concurrent store by the user to
+ *   the same byte should be one, too.
  *
- *   The value ULPF_EXE in a region, where the machine does not know it, is ULPF_NONE.
+ *   On a machine without ULPF_FEATURE_EXE, the value ULPF_EXE in a region means
+ *   ULPF_NONE.
  *
  * The upcall
  * ==========
  *
- * ULPF_HANDLER registers the address of the handler. When an instruction of the
- * program makes an access that the permissions forbid, nothing of the access has
- * happened, and the thread continues at the handler with all its registers as they
- * were, except rip, rsp, and the flags DF, TF, RF, AC and NT, which are clear. At
- * (%rsp), aligned to 16, lies
+ * ULPF_HANDLER registers the address of the handler. When an instruction of the program
+ * makes an access that the permissions forbid, no part of the access is done, and the
+ * thread continues at the handler. All registers keep their values, except rip, rsp,
+ * and the flags DF, TF, RF, AC and NT, which are clear. At (%rsp), aligned to 16, lies
  *
  *       struct ulpf_frame       + 0  addr    first byte forbidden (CR17)
  *                               + 8  info    ULPF_INFO_*
@@ -109,47 +105,48 @@
  *                               +48  sp    |
  *                               +56  ss   /
  *
- * and so `add $24, %rsp; iretq` is ULIRET: it continues the program, by default with
- * the same instruction once more (which faults again, if the handler has not
- * permitted it). A handler that has made the access itself, through the alias,
- * adds the instruction's length to `ip`; it may change every word of the frame. The
- * machine keeps nothing about a handler that runs: leaving it by longjmp, or a
- * thread's end in it, need no call.
+ * So `add $24, %rsp; iretq` is ULIRET: it continues the program, by default with the
+ * same instruction. That faults again if the handler has not permitted the access. A
+ * handler that has made the access itself, through the alias, adds the instruction's
+ * length to `ip`; it may change every word of the frame. The machine keeps nothing
+ * about a handler that runs: leaving it by longjmp, or a thread's end in it, need no
+ * call.
  *
  * There is a cheaper way back than iretq (and QEMU before 9.1 faults at an iretq in
- * user mode): with cs and ss as usual, put `ip` on the program's stack, just below the
+ * user mode). With cs and ss as usual, put `ip` on the program's stack, just below the
  * red zone, lower the frame's `sp` to it, and after the registers
  *
  *       add $40, %rsp; popfq; pop %rsp; ret $128
  *
- * kernel/README.md has the whole of it.
+ * kernel/README.md has the complete entry code.
  *
- * The frame lies 128 bytes (the red zone) or a little more below the interrupted
- * rsp. Faults in the handler nest: each has its frame below the one that it
- * interrupted. Threads whose stacks may be guarded, or too small, name an
- * *exception stack* with ULPF_STACK: then the frame lies at its upper end, or, if
- * rsp was on it already, below rsp and its red zone. A handler that leaves the
- * exception stack without returning leaves it free again.
+ * The frame lies 128 bytes (the red zone) or a little more below the interrupted rsp.
+ * Faults in the handler nest: each has its frame below the one that it interrupted. A
+ * thread whose stack may be guarded, or too small, registers an *exception stack* with
+ * ULPF_STACK. Then the frame lies at its upper end. If rsp was on it already, the frame
+ * lies below rsp and its red zone. A handler that leaves the exception stack without returning
+ * leaves it free again.
  *
- * If the frame cannot be written (no memory there, not writable, guarded, less than
- * ULPF_STACK_MIN bytes left on the exception stack) the thread gets SIGSEGV, as it
- * does when there is no room for a signal frame, and an event ULPF_EVENT_UNDELIVERED
- * says so. Signals and handlers mix freely: an upcall is interrupted by signals like
- * any other code. Without a handler a forbidden access is SIGSEGV (the event is
- * ULPF_EVENT_UNHANDLED), so a program may use signals instead.
+ * The frame may be impossible to write: its memory is not mapped, not writable or
+ * guarded, or less than ULPF_STACK_MIN bytes are left on the exception stack. Then the
+ * thread gets SIGSEGV, as it does without room for a signal frame, and there is an
+ * event ULPF_EVENT_UNDELIVERED. Signals and handlers mix freely: an upcall is
+ * interrupted by signals like any other code. Without a handler a forbidden access is
+ * SIGSEGV (the event is ULPF_EVENT_UNHANDLED), so a program may use signals instead.
  *
- * With ULPF_HANDLER_SIGSTACK (a machine with ULPF_FEATURE_SIGSTACK) the frame lies where a
- * signal frame with SA_ONSTACK would: on the thread's alternate signal stack
- * (sigaltstack(2)), of which no machine needs to be told, or on the stack in use if that is
- * the one. A thread that has none gets no upcall, but its SIGSEGV.
+ * With ULPF_HANDLER_SIGSTACK (a machine with ULPF_FEATURE_SIGSTACK) the frame lies
+ * where a signal frame with SA_ONSTACK would. That is the thread's alternate signal
+ * stack (sigaltstack(2)), which needs no registration, or the current position on it. A
+ * thread without one gets SIGSEGV instead of an upcall.
  *
  * ULPF_HANDLER_ONCE asks for the thesis's write-once rule (section 3.2.3): a handler
  * that just returns has permitted the access this one time. Machines without
- * ULPF_FEATURE_ONCE answer EOPNOTSUPP. The Linux module is one of them, since the return
- * is an ordinary instruction that it does not see: the same access by the same instruction
- * a second time may be the return, or a loop's next turn after the handler was left by
- * longjmp(), and to let that pass would be to miss it. There make the access through the
- * alias, or open the page and step over the instruction with the trap flag.
+ * ULPF_FEATURE_ONCE answer EOPNOTSUPP. The Linux module is one of them, since the
+ * return is an ordinary instruction that it does not see. A second access by the same
+ * instruction may follow the return. It may also be a loop's next turn after the
+ * handler was left by longjmp(), which must not pass unseen. On such machines, make the
+ * access through the alias, or open the page and step over the instruction with the
+ * trap flag.
  *
  * Not in this version: restartable sequences are not restarted by an upcall, threads
  * with a user shadow stack cannot return with iretq, 32-bit processes get ENOTTY.
@@ -157,30 +154,31 @@
  * The kernel's accesses
  * =====================
  *
- * System calls read and write guarded memory as any other memory: no EFAULT, no
- * short count. What the permissions would have forbidden is an event,
- * ULPF_EVENT_KERNEL_READ or _WRITE, with the call's number and the program's ip: one
- * for each page and call, `addr` being the first byte that the kernel touched there.
- * Other processes' accesses (ptrace, process_vm_writev, /proc/PID/mem), and those of
- * the kernel's own threads (for a device, for io_uring), are events, too, with the tid
- * of who made them, and without registers. On the Linux module such a page is open from
- * the access until the call returns, or sleeps for longer than a clock tick or two, or takes longer
- * than a second, or has opened a hundred others: if it then comes back to the page, that is an event again. What
- * other threads do there meanwhile is not seen; the event has ULPF_INFO_OPEN if there are
- * any. Memory that a device or io_uring has pinned is seen when it is pinned, not when
- * it is written.
+ * System calls read and write guarded memory as any other memory: no EFAULT, no short
+ * count. An access that the permissions forbid is an event, ULPF_EVENT_KERNEL_READ or
+ * _WRITE, with the call's number and the program's ip. There is one for each page and
+ * call; `addr` is the first byte that the kernel touched there. Accesses by other
+ * processes (ptrace, process_vm_writev, /proc/PID/mem) are events, too, and so are those
+ * of the kernel's own threads (for a device, for io_uring). These have the tid of the
+ * accessing thread, and no registers.
  *
- * Who would rather have them fail, as mprotect() does, says so with
- * ULPF_POLICY_EFAULT (ULPF_FEATURE_EFAULT): whatever the permissions forbid ends with EFAULT or a
- * short count then, for other processes, too, and is no event. Only a core dump still holds
- * everything.
+ * On the Linux module such a page is open from the access until the call returns. It is
+ * closed earlier if the call sleeps for longer than a clock tick or two, takes longer
+ * than a second, or has opened a hundred others. A later access by the call to the page
+ * is an event again. Accesses by other threads to the open page are not seen; the event
+ * has ULPF_INFO_OPEN if there are other threads. Memory that a device or io_uring has
+ * pinned is seen when it is pinned, not when it is written.
+ *
+ * With ULPF_POLICY_EFAULT (ULPF_FEATURE_EFAULT) these accesses fail, as they do after
+ * mprotect(): a forbidden access ends with EFAULT or a short count, for other
+ * processes, too, and makes no event. Only a core dump still holds everything.
  *
  * Guard ranges
  * ============
  *
- * ULPF_OP_GUARD marks pages that nobody should touch (Kefence's guardian pages):
- * between buffers, or behind them. It is stronger than the permissions, and asks no
- * handler:
+ * ULPF_OP_GUARD marks pages that must not be touched (Kefence's guardian pages),
+ * between buffers or behind them. The mark overrides the permissions, and no handler is
+ * entered:
  *
  *   ULPF_GUARD_LOG   the first access to each page is an event ULPF_EVENT_GUARD; the
  *                    page is open from then on, and the program goes on
@@ -191,42 +189,42 @@
  * ======
  *
  * ULPF_RING makes the ring, once. Writers never wait: the ring always holds the last
- * events, and a reader that was too slow is told exactly how many it has lost.
+ * events, and a slow reader gets the exact number of events that it has lost.
  *
- *   In memory (mmap): ulpf_ring_header, and at data_offset the slots. `head` events
- *   have been begun. The event with number p lies in slot p % records, and is
+ *   In memory (mmap): ulpf_ring_header, and at data_offset the slots. `head` counts
+ *   events that were begun. The event with number p lies in slot p % records, and is
  *   complete when its `stamp` is p + 1: read stamp (acquire), the rest, and stamp
  *   again. A larger stamp means that it is lost; 0 that it is being written.
  *
  *   By read(): whole struct ulpf_event; EINVAL if not even one fits. All readers by
- *   read() share one position. It blocks until `watermark` events wait, or the first
- *   of them has waited `latency_us`; with O_NONBLOCK it gives what there is, or
- *   EAGAIN. If events were lost, the first one given is ULPF_EVENT_LOST with their
- *   number in `addr`. It is 0, the end, when the memory of the space is gone
- *   (exit, exec) and all has been read. ENXIO before the ring exists.
+ *   read() share one position. read() blocks until `watermark` events wait, or the
+ *   first of them has waited `latency_us`; with O_NONBLOCK it returns the waiting
+ *   events, or EAGAIN. If events were lost, the first one given is ULPF_EVENT_LOST with
+ *   their number in `addr`. It returns 0, the end, when the space's mm has ended (exit,
+ *   exec) and all events have been read. ENXIO before the ring exists.
  *
  *   poll() says POLLIN when read() would not block, and POLLHUP at the end.
  *
  * Calls
  * =====
  *
- * Each structure but ulpf_op begins with its size as the caller knows it. A shorter one than the
- * machine's is read as if the rest were zero, and a longer one is accepted if what
- * the machine does not know is zero (E2BIG else). Sizes below the first version's
- * are EINVAL. All `flags` and reserved fields must be zero where nothing else is
- * said (EINVAL). Bad pointers are EFAULT, unknown calls ENOTTY. Calls are made at any
- * time by any thread, also in a handler.
+ * Each structure but ulpf_op begins with its size as the caller knows it. A structure
+ * that is shorter than the machine's is extended with zeros. A longer one is accepted
+ * if the excess bytes are zero (E2BIG else). Sizes below the first version's are
+ * EINVAL. All `flags` and reserved fields must be zero unless documented otherwise
+ * (EINVAL). Bad pointers are EFAULT, unknown calls ENOTTY. Any thread may make calls at
+ * any time, also in a handler.
  *
- * ULPF_STORE (ULPF_FEATURE_STORE) gives a descriptor of the store itself, close-on-exec: a file
- * as memfd_create() makes them, for pread(), pwrite(), fallocate(), lseek(SEEK_DATA) and plain
- * mappings (which are aliases). Nobody can execute it as a program. What can be done with it does
- * not end with the space.
+ * ULPF_STORE (ULPF_FEATURE_STORE) returns a close-on-exec descriptor of the store
+ * itself. It is a file like memfd_create()'s, for pread(), pwrite(), fallocate(),
+ * lseek(SEEK_DATA) and plain mappings (which are aliases). It cannot be executed as a
+ * program. It remains usable after the space has ended.
  *
- * fork: the child inherits the mappings as shared memory that nothing guards for it:
- * what it does there is not seen, its stores change the parent's memory, and it has
- * no handler. madvise(MADV_DONTFORK) keeps them from it. PLI pages it does not inherit. vfork and clone(CLONE_VM)
- * share the memory, and so the guard. exec: all is gone. Whatever is left of a space
- * goes with the last of its mappings and descriptors.
+ * fork: the child inherits the mappings as unguarded shared memory. Its accesses are
+ * not seen, its stores change the parent's memory, and it has no handler. After
+ * madvise(MADV_DONTFORK) it does not inherit them. It never inherits PLI pages. vfork
+ * and clone(CLONE_VM) share the mm, and so the guard. exec ends mappings and handler.
+ * The rest of a space is freed with the last of its mappings and descriptors.
  */
 #ifndef _UAPI_ULPF_H
 #define _UAPI_ULPF_H
@@ -257,8 +255,8 @@
 #define ULPF_NONE	3
 
 /**
- * struct ulpf_frame - what the handler finds at its stack pointer
- * @addr: first byte of the access that is forbidden
+ * struct ulpf_frame - frame at the handler's stack pointer
+ * @addr: first forbidden byte of the access
  * @info: ULPF_INFO_*
  * @cookie: from struct ulpf_handler
  * @ip: the instruction that made the access, not executed yet
@@ -289,7 +287,7 @@ struct ulpf_frame {
 #define ULPF_STACK_MIN	1024
 
 /**
- * struct ulpf_query - what this machine can do (ULPF_QUERY)
+ * struct ulpf_query - capabilities of this machine (ULPF_QUERY)
  * @size: of this structure
  * @flags: zero
  * @version: in: the version that the caller was written for; out: the machine's
@@ -298,8 +296,8 @@ struct ulpf_frame {
  * @batch_max: out: operations that one ULPF_BATCH may have
  * @ring_max: out: events that a ring may hold
  *
- * EPROTONOSUPPORT, with @version filled in, if the machine does not speak the
- * caller's version. Nobody is forced to ask.
+ * EPROTONOSUPPORT, with @version filled in, if the machine does not implement the
+ * caller's version. The query is optional.
  */
 struct ulpf_query {
 	__u32 size;
@@ -331,12 +329,12 @@ struct ulpf_query {
  * struct ulpf_handler - registers the handler (ULPF_HANDLER)
  * @size: of this structure
  * @flags: ULPF_HANDLER_*
- * @entry: its address; zero takes the registered one away
+ * @entry: its address; zero removes the registered handler
  * @cookie: given to the handler with each frame
  *
- * EBUSY if one is registered and ULPF_HANDLER_REPLACE is not set; ENOENT if there is
- * none to take away; EFAULT if @entry is not mapped, or no user address; EACCES if
- * the memory there is not executable; EOPNOTSUPP for a flag without its feature.
+ * EBUSY if one is registered and ULPF_HANDLER_REPLACE is not set; ENOENT if there is no
+ * handler to remove; EFAULT if @entry is not mapped, or no user address; EACCES if the
+ * memory there is not executable; EOPNOTSUPP for a flag without its feature.
  */
 struct ulpf_handler {
 	__u32 size;
@@ -350,9 +348,9 @@ struct ulpf_handler {
 #define ULPF_HANDLER_SIGSTACK	(1 << 2)	/* needs ULPF_FEATURE_SIGSTACK */
 
 /**
- * struct ulpf_policy - what holds for the whole space (ULPF_POLICY)
+ * struct ulpf_policy - settings of the whole space (ULPF_POLICY)
  * @size: of this structure
- * @flags: ULPF_POLICY_*; those that are not named do not hold (any more)
+ * @flags: ULPF_POLICY_*; a policy without its flag is off
  *
  * EINVAL for an unknown flag.
  */
@@ -368,11 +366,11 @@ struct ulpf_policy {
  * @size: of this structure
  * @flags: zero
  * @base: lowest address, a multiple of 16
- * @length: in bytes, a multiple of 16, at least ULPF_STACK_MIN; zero: none (ENOENT if
- *	there is none)
+ * @length: in bytes, a multiple of 16, at least ULPF_STACK_MIN; zero: remove it
+ *	(ENOENT if no stack is registered)
  *
- * Takes the place of an earlier one. It is the thread's until it ends; threads do not
- * inherit it. EFAULT if the range is not user memory, EINVAL if it is misaligned or
+ * Replaces an earlier one. It stays registered until the thread ends; new threads do
+ * not inherit it. EFAULT if the range is not user memory, EINVAL if it is misaligned or
  * too small, ENOMEM.
  */
 struct ulpf_stack {
@@ -391,7 +389,7 @@ struct ulpf_stack {
  * @arg: see below
  *
  *   ULPF_OP_SET	@arg (ULPF_RW ...) for [@addr, @addr + @length)
- *   ULPF_OP_SYNC	what PLI regions say about the range holds from now on
+ *   ULPF_OP_SYNC	permissions in PLI regions hold for the range from now on
  *   ULPF_OP_GUARD	@arg (ULPF_GUARD_*) for the range
  *	EINVAL: not whole pages, empty, wrapping, unknown @arg; ENOMEM: the range is
  *	not all guarded mapping of this descriptor, or memory for its regions is not to
@@ -401,8 +399,8 @@ struct ulpf_stack {
  *	(@length is 2 MiB). EINVAL: @addr, @arg or @length misaligned, or region 0 of
  *	its page; EFAULT: @arg is not in a PLI mapping of this descriptor, or @addr no
  *	user address; EBUSY: the prefix has another region, or the region another
- *	prefix. What ULPF_OP_SET had said about the prefix is forgotten. Binding the
- *	same once more is no error.
+ *	prefix. Permissions of the prefix from ULPF_OP_SET are discarded. Binding
+ *	the same once more is no error.
  *   ULPF_OP_UNBIND	the 2 MiB from @addr on are ULPF_RW, and the region is free.
  *	@arg is zero. ENOENT: it has no region.
  *
@@ -434,14 +432,14 @@ struct ulpf_op {
  * @size: of this structure
  * @flags: zero
  * @ops: address of an array of struct ulpf_op
- * @count: how many; at most batch_max (E2BIG)
+ * @count: length of the array; at most batch_max (E2BIG)
  * @op_size: sizeof(struct ulpf_op), the distance between them; EINVAL if another
- * @done: out: how many were carried out; so the index of the one that failed
+ * @done: out: number of operations carried out, which is the index of the failed one
  *
- * They are carried out in order, and end at the first failure, with its error. What
- * came before it stays, and of the one that fails nothing has happened. When the call
- * returns all of that holds for all threads; in which order others see it before is
- * not said. A fatal signal ends it (EINTR).
+ * Operations are carried out in order until the first failure, whose error is returned.
+ * The operations before it stay in effect; the failed one changes nothing. When the
+ * call returns, the changes hold for all threads; before that, other threads may see
+ * them in any order. A fatal signal ends the call (EINTR).
  */
 struct ulpf_batch {
 	__u32 size;
@@ -459,13 +457,13 @@ struct ulpf_batch {
  * @flags: zero
  * @records: events that it holds; a power of two from 64 to ring_max
  * @watermark: events that wait before a blocking reader is woken; 1 to @records / 2
- * @latency_us: how long the first of them waits at most; up to 10^7, zero: until
+ * @latency_us: longest wait of the first of them; up to 10^7, zero: until
  *	@watermark is reached
  * @reserved: zero
  *
- * EBUSY if there is one already. It is charged to RLIMIT_MEMLOCK (ENOMEM), as PLI
- * pages are, and to the memory cgroup. The limit is for all processes of the user who
- * has opened the device, and holds until the space ends.
+ * EBUSY if there is one already. It is charged to RLIMIT_MEMLOCK (ENOMEM), as PLI pages
+ * are, and to the memory cgroup. The limit is for all processes of the opener's user;
+ * the charge stays until the space ends.
  */
 struct ulpf_ring {
 	__u32 size;
@@ -480,11 +478,11 @@ struct ulpf_ring {
  * struct ulpf_ring_header - the first page of the mapped ring
  * @version: ULPF_VERSION
  * @records: slots
- * @data_offset: where they begin
- * @length: what can be mapped, in bytes
+ * @data_offset: offset of the first slot
+ * @length: mappable bytes
  * @head: events begun since the ring was made
- * @dropped: events for which not even a slot was free (a writer of a whole round ago
- *	still held it); they have no number
+ * @dropped: events without a number, for which no slot was free (a writer of the round
+ *	before still held it)
  */
 struct ulpf_ring_header {
 	__u32 version;
@@ -499,12 +497,12 @@ struct ulpf_ring_header {
  * struct ulpf_event - one event, a cache line
  * @stamp: its number plus one, written last
  * @time: CLOCK_MONOTONIC where the device was opened, nanoseconds
- * @addr: first byte touched (ULPF_EVENT_LOST: how many are lost)
+ * @addr: first byte touched (ULPF_EVENT_LOST: number of lost events)
  * @ip: the program's next instruction: behind the `syscall` for the kernel's accesses,
  *	the instruction itself for others; zero if the access was not the program's
  * @sp: the program's stack pointer, or zero
- * @pid: process that made the access, in the pid namespace of who has opened the
- *	device; zero if it has no number there
+ * @pid: process that made the access, in the pid namespace of the device's opener;
+ *	zero if it has no number there
  * @tid: thread that made the access, likewise
  * @type: ULPF_EVENT_*
  * @info: ULPF_INFO_*, low 16 bits
@@ -533,7 +531,7 @@ struct ulpf_event {
 #define ULPF_EVENT_UNDELIVERED	6
 
 /**
- * struct ulpf_page - what the machine knows of a page (ULPF_LOOKUP)
+ * struct ulpf_page - state of a page (ULPF_LOOKUP)
  * @size: of this structure
  * @flags: zero
  * @addr: any address in it; EFAULT if no user address
@@ -556,7 +554,7 @@ struct ulpf_page {
 #define ULPF_PAGE_BOUND		(1 << 1)	/* a PLI region governs it */
 
 /**
- * struct ulpf_counts - how often what has happened (ULPF_COUNTS)
+ * struct ulpf_counts - counters of a space (ULPF_COUNTS)
  * @size: of this structure
  * @flags: zero
  * @upcalls: entries of the handler
@@ -566,7 +564,7 @@ struct ulpf_page {
  * @unhandled: forbidden accesses without a handler
  * @undelivered: upcalls without room for a frame
  * @changes: operations carried out
- * @flushes: how often the processors had to forget mappings for them
+ * @flushes: TLB flushes for them
  */
 struct ulpf_counts {
 	__u32 size;

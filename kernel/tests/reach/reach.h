@@ -14,7 +14,7 @@
  * @result: out: of a page fault, VM_FAULT_*; of others, an error number or 0
  * @byte: what is stored, or was loaded
  * @user: a page fault is resolved as if user mode had made it
- * @remote: ... of a memory that is not the current one
+ * @remote: ... and in an mm other than the current one
  */
 struct reach {
 	__u32 how;

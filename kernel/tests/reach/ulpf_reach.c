@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Reaches into a program's memory as parts of the kernel do that a simulated machine does not have: a device with
- * page faults of its own (IOMMU SVA: iommu_sva_handle_iopf()), kernel threads that borrow a memory. For tests only.
+ * Accesses a program's memory as parts of the kernel do that a simulated machine does not have. These are a
+ * device with page faults of its own (IOMMU SVA: iommu_sva_handle_iopf()) and kernel threads that borrow an
+ * mm. For tests only.
  */
 #include <linux/completion.h>
 #include <linux/err.h>
@@ -30,7 +31,7 @@ struct work {
 	struct reach *reach;
 };
 
-/* As drivers/iommu has it: no registers, and the memory of somebody else. */
+/* As drivers/iommu does it: without registers, and on another task's mm. */
 static unsigned int fault(struct mm_struct *mm, const struct reach *reach)
 {
 	unsigned int flags = (reach->remote ? FAULT_FLAG_REMOTE : 0) | (reach->user ? FAULT_FLAG_USER : 0) |

@@ -41,7 +41,7 @@ impl Gen<'_> {
         self.asm.load(RBX, COUNT);
         self.asm.put(&[0x48, 0x89, 0x04, 0xdd]);
         self.asm.put(&(CHILDREN as u32).to_le_bytes());
-        // mov r10, 0: nobody asks for its use of the machine
+        // mov r10, 0: no rusage
         self.asm
             .syscall(libc::SYS_wait4, &[u64::MAX, status, ALL, 0]);
         // cmp dword [status], 0 ; je over ; ud2
@@ -51,8 +51,8 @@ impl Gen<'_> {
         self.asm.mov(RAX, 0);
     }
 
-    /// Where the parent is told how the child has ended: often in watched memory, but not in the shared arena,
-    /// which a child in single steps changes meanwhile.
+    /// Where wait4 stores the child's status: often in watched memory, but not in the shared arena, which a child in
+    /// single steps changes meanwhile.
     fn status(&mut self) -> u64 {
         let at = self.target(8, 8);
         match (ARENAS[0]..ARENAS[2]).contains(&at) {
@@ -88,7 +88,7 @@ impl Gen<'_> {
     fn child(&mut self) {
         for _ in 0..self.rng.below(12) {
             match self.judge {
-                // What a child has written into the file, single steps do not know.
+                // In single steps a child's writes into the file are unknown.
                 Judge::Step => self.random_instruction(),
                 _ if self.more.filters && self.rng.chance(8) => self.filter(),
                 _ => self.plain_item(),

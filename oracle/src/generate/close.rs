@@ -1,5 +1,6 @@
-//! Short accesses close to each other: one jump of a patch covers several of them, others jump to where its
-//! middle would be, and behind some stands what cannot move, so that what is before them does. And loops of them.
+//! Short accesses close to each other, and loops of them. One jump of a patch covers several of them; branches
+//! lead to where its middle would be. Some are followed by code that cannot move, so that the code before them
+//! must.
 
 use super::Gen;
 use crate::asm::*;

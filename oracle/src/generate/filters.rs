@@ -163,7 +163,7 @@ impl Gen<'_> {
             }
             5 => out.push(plain(BPF_ALU | BPF_NEG, 0)),
             6 => {
-                // Over an instruction that nobody comes to.
+                // Skips an instruction that is never executed.
                 out.push(plain(BPF_JMP | BPF_JA, 1));
                 out.push(ret(SECCOMP_RET_KILL_THREAD));
             }

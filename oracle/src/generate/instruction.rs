@@ -33,7 +33,7 @@ pub fn codes() -> Codes {
     }
 }
 
-/// Can be put anywhere in a program of ours, whoever judges it.
+/// Whether it can be put anywhere in a program, for either judge.
 fn testable(code: Code) -> bool {
     use Mnemonic::*;
     let op = code.op_code();
@@ -96,7 +96,7 @@ fn testable(code: Code) -> bool {
             code.mnemonic(),
             Enter | Leave | Popf | Popfq | Pushf | Pushfq | Xlatb | Call | Ret | Jmp
         );
-    // Not compared: see SPECIFICATION.md. What they write depends on what was used before.
+    // Not compared: see SPECIFICATION.md. Their output depends on the components used before.
     let state = matches!(
         code.mnemonic(),
         Xsave
@@ -131,7 +131,7 @@ impl StringLike for OpCodeInfo {
     }
 }
 
-/// What Unicorn's processor has, and does as the hardware does.
+/// Whether Unicorn's processor has the instruction, and executes it as the hardware does.
 fn unicorn_knows(code: Code) -> bool {
     use CpuidFeature::*;
     use Mnemonic as M;
@@ -210,7 +210,7 @@ fn moves_masked(code: Code) -> bool {
         || moves && code.op_code().can_use_op_mask_register()
 }
 
-/// What this machine's processor has.
+/// Whether this machine's processor has the instruction.
 fn here(code: Code) -> bool {
     use CpuidFeature::*;
     use std::arch::is_x86_feature_detected as has;
@@ -372,8 +372,8 @@ impl Gen<'_> {
         let x87 = i.code().op_code().instruction_string().starts_with('F')
             || format!("{:?}", i.mnemonic()).starts_with('F');
         if x87 {
-            // A known stack: fninit ; fld1 ; fldpi. AMD's processors only keep the address of the last
-            // instruction over a task switch while an exception is pending, so there is none.
+            // A known stack: fninit ; fld1 ; fldpi. AMD's processors keep the address of the last instruction
+            // over a task switch only while an exception is pending, so the state has no last instruction.
             self.asm.put(&[0xdb, 0xe3]);
             if !matches!(
                 i.mnemonic(),
@@ -477,7 +477,7 @@ impl Gen<'_> {
                 v
             }
         };
-        // What lies there has been prepared.
+        // Their operand in memory has been prepared.
         let special = matches!(
             i.mnemonic(),
             Mnemonic::Div

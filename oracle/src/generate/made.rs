@@ -48,7 +48,7 @@ impl Gen<'_> {
             return self.plain_item();
         }
         self.slots = self.slots.max(slot + 1);
-        // Whoever shares a slot finds another item's code there.
+        // An item that shares a slot finds another item's code there.
         let only_item = !shared && self.rng.chance(2);
         let mask = match only_item {
             true => [1, 3, 7][self.rng.below(3) as usize],

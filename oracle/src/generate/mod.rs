@@ -40,7 +40,7 @@ pub struct Plan {
     pub then: Option<usize>,
 }
 
-/// What only some programs do.
+/// Features of some programs only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct More {
     /// They install filters of their own.
@@ -51,7 +51,7 @@ pub struct More {
     pub made: bool,
 }
 
-/// What one thread of such a program has for itself.
+/// Properties of one thread of such a program.
 #[derive(Clone, Debug)]
 pub struct Member {
     pub number: u64,
@@ -76,7 +76,7 @@ pub struct Gen<'a> {
     /// Segment bases.
     pub fs: u64,
     pub gs: u64,
-    /// Whoever uses gs is not patched, so most do not.
+    /// Code that uses gs is not patched, so most programs do not use it.
     pub uses_gs: bool,
     pub windows: Option<Rc<Windows>>,
     /// Watches go into debug registers.
@@ -86,7 +86,7 @@ pub struct Gen<'a> {
     pub more: More,
     /// How often the items of this epoch are run.
     pub rounds: u32,
-    /// How many forks there are in the code.
+    /// Number of forks in the code.
     pub forks: u64,
     /// The number of the thread; how many slots it has for code that it makes, and which of them several items have.
     pub number: u64,
@@ -113,7 +113,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
 /// Descriptors that each thread has, and one to spare.
 pub const DESCRIPTORS: u64 = 4;
 
-/// What runs before the threads of such a program: it makes the memory and descriptors of `count` of them.
+/// Code that runs before the threads of such a program: it makes the memory and descriptors of `count` of them.
 pub fn starter(count: u64, made: bool) -> Asm {
     let codes = Codes::none();
     let mut g = Gen {
@@ -393,7 +393,7 @@ impl Gen<'_> {
         }
         let fs = self.fs;
         self.asm.syscall(libc::SYS_arch_prctl, &[0x1002, fs]);
-        // What the x87 unit holds is inherited from the thread that has made this one.
+        // A thread inherits the x87 registers of its creator.
         let at = self.asm.constant(&[0x5a; 64]);
         for reg in 0..8u8 {
             // movq mm, [at + 8 * reg]
@@ -624,7 +624,7 @@ impl Gen<'_> {
     }
 }
 
-/// All codes, for those who pick.
+/// All codes, for selection.
 pub fn all_codes() -> impl Iterator<Item = Code> {
     corpus::codes()
 }

@@ -43,7 +43,7 @@ impl Gen<'_> {
     pub fn system_call(&mut self) {
         self.call();
         if self.more.filters {
-            // What has come of it.
+            // Stores the result.
             let at = self.target(8, 1);
             self.asm.store(at, RAX);
         }

@@ -35,7 +35,7 @@ pub fn threads(judge: Judge, seed: u64) -> Vec<Plan> {
                 _ => 600 + rng.below(3000),
             };
             let len = len.min(end - at);
-            // The last owner is nobody.
+            // The last window belongs to no thread.
             let owner = rng.below(6 * count + 1) / 6;
             windows[owner as usize].push((at, len));
             at += len;
@@ -46,7 +46,8 @@ pub fn threads(judge: Judge, seed: u64) -> Vec<Plan> {
         .map(|number| {
             let mut plan = Plan::new(judge, super::mix(seed, 0x100 + number));
             plan.seed = seed;
-            // Those of the first thread would be its children's, too, who are judged by themselves.
+            // The first thread's children would inherit its filters, but they are judged by
+            // themselves.
             plan.more.filters = number > 0 && seed % 8 == 2;
             plan.more.made = seed / 10 % 2 == 1;
             plan.epochs.truncate(epochs);
@@ -79,7 +80,7 @@ impl Windows {
         Windows(out)
     }
 
-    /// Does all of it belong to the thread?
+    /// Whether all of it belongs to the thread.
     pub fn hold(&self, addr: u64, len: u64) -> bool {
         let n = self.0.partition_point(|w| w.0 <= addr);
         n > 0 && self.0[n - 1].0 + self.0[n - 1].1 >= addr + len

@@ -152,7 +152,7 @@ int main(int argc, char **argv)
 	pli[128] = ULPF_RO;
 	place[1] = 2;
 	CHECK(upcalls == 1 && place[1] == 2);
-	// What permits more is honoured at the next fault, what forbids more after it was synced.
+	// A loosened permission is honoured at the next fault, a tightened one after SYNC.
 	pli[128] = ULPF_RW;
 	place[1] = 3;
 	CHECK(upcalls == 1);

@@ -27,7 +27,7 @@ namespace
 // Clear in a handler: TF, DF, NT, RF, AC.
 constexpr uint64_t CLEARED =
     1 << 8 | 1 << 10 | 1 << 14 | 1 << 16 | 1 << 18;
-// What a user may set.
+// Flags that user mode may set.
 constexpr uint64_t USER_FLAGS = 0x254dd5;
 
 } // anonymous namespace

@@ -47,8 +47,8 @@ class OpFault : public FaultBase
     Addr offset;
 };
 
-// What the kernel forbids. SE mode has no signals, and gem5 would abort: the debugger is told, or the
-// program ends.
+// An access that the kernel forbids. SE mode has no signals, and gem5 would abort. Instead this
+// reports to the debugger, or ends the program.
 class SegFault : public FaultBase
 {
   public:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What a program and the machine have in common. The device's numbers are those of
-// kernel/include/uapi/ulpf.h, which sim-bridge/tests/gem5.rs has the compiler compare; the magic page takes the
-// place of instructions, which gem5 cannot be given from outside its tree.
+// Interface between a program and the machine. The device's numbers are those of
+// kernel/include/uapi/ulpf.h; sim-bridge/tests/gem5.rs has the compiler compare them. The magic page takes
+// the place of instructions, because these cannot be added to gem5 from outside its tree.
 //
 //   store to MAGIC + OP_ULIRET    rsp is the frame that the handler was entered with: back to the program
 //   store to MAGIC + OP_SET_RO    rax: an address; this TLB's entry for its page forbids stores

@@ -31,7 +31,7 @@ bool ruleOf(const std::string &name, Rule &rule);
 class Once
 {
   public:
-    // What an access is made by: `count` tells executions of an instruction apart.
+    // Source of an access: `count` distinguishes executions of an instruction.
     struct Who
     {
         Addr pc;

@@ -265,7 +265,7 @@ UserTLB::serve(ThreadContext *tc, Addr first, Addr last, bool store,
         p.return_cycles;
 }
 
-// When the instruction is complete, old and new are compared, and the debugger is told.
+// When the instruction is complete, compares old and new, and tells the debugger.
 void
 UserTLB::settleLater(ThreadContext *tc)
 {
@@ -324,7 +324,7 @@ UserTLB::translateFunctional(const RequestPtr &req, ThreadContext *tc,
         const Addr first = req->getVaddr(), last = first + req->getSize() - 1;
         const bool store = mode == BaseMMU::Write;
         if (watches.guard(first, last, store)) {
-            // What is there is read as a debugger reads it.
+            // Reads the old value as a debugger would.
             inCall = false;
             SETranslatingPortProxy memory(tc);
             watches.touch(memory, first, last, store, !store);

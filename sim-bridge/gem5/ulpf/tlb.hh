@@ -87,7 +87,7 @@ class UserTLB : public X86ISA::TLB
     friend class UserFault;
     friend class OpFault;
 
-    // What one access costs beyond gem5's own translation.
+    // Cost of an access beyond gem5's own translation.
     struct Verdict
     {
         Fault fault = NoFault;
@@ -142,7 +142,7 @@ class UserTLB : public X86ISA::TLB
     Served served;
     bool settling = false;
     bool inCall = false;
-    // Where hits are told. (No parameter: it would be one of the system that this one is part of.)
+    // Receiver of hits. (Not a parameter: it would be one of the system that contains this object.)
     Workload *workload = nullptr;
 };
 

@@ -130,8 +130,8 @@ Watches::settle(PortProxy &memory)
 {
     std::vector<Piece> done;
     done.swap(pieces);
-    // What was accessed of each watch, and whether any of it is different now. The first piece of a
-    // byte has seen it as it was.
+    // The accessed range of each watch, and whether it has changed. The first piece of a byte has
+    // its old value.
     std::map<Watch, Span> hits;
     for (const Piece &piece : done) {
         const Addr last = piece.last();

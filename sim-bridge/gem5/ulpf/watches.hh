@@ -22,13 +22,13 @@ namespace ulpf
 
 enum class Kind { Write, Read, Access };
 
-// Who is to be told of an access, and of what.
+// A hit, as it is reported to the debugger.
 struct Hit
 {
     Kind kind;
     // The first watched byte of what was accessed.
     Addr addr;
-    // What was done to it; both, if the instruction changes its operand.
+    // Operations on it; both are set if the instruction changes its operand.
     bool write, read;
 
     // As in a stop reply; debuggers ignore the field that only the bridge knows.
@@ -42,15 +42,15 @@ class Watches
     std::string add(Addr addr, Addr length, const std::string &kind);
     std::string remove(Addr addr, Addr length, const std::string &kind);
 
-    // Is a page of these bytes closed for such an access?
+    // Whether a page of these bytes is closed for such an access.
     bool guard(Addr first, Addr last, bool store) const;
     // An access to closed pages is about to be made; false: it concerns no watch. The load of a
     // read-modify-write is both.
     bool touch(PortProxy &memory, Addr first, Addr last, bool store, bool load);
-    // What was touched is done: old and new are compared. How many writes were silent, of those that
-    // a watch is for.
+    // The accesses are done: compares old and new. Returns the number of writes to watches that were
+    // silent.
     unsigned settle(PortProxy &memory);
-    // The first hit since the last call that somebody wants to stop for.
+    // The first hit since the last call that requests a stop.
     bool take(Hit &hit);
     bool empty() const { return all.empty(); }
 
@@ -71,14 +71,14 @@ class Watches
         Addr last() const { return first + old.size() - 1; }
     };
 
-    // What was accessed of a watch, and whether it may be different now.
+    // The accessed range of a watch, and whether it may have changed.
     struct Span
     {
         Addr begin, end;
         bool changed;
     };
 
-    // How many watches of each page close it for stores, and for loads as well.
+    // Number of watches that close a page for stores, and for loads as well.
     struct Closed
     {
         unsigned watches = 0, loads = 0;

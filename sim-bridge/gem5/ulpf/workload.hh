@@ -27,7 +27,7 @@ class Workload : public X86ISA::EmuLinux
     void hearOf(UserTLB *from) { tlb = from; }
 
     void registerThreadContext(ThreadContext *tc) override;
-    // The hits of what the kernel reads and writes are told when the call is done.
+    // Hits of the kernel's own accesses are reported when the call is done.
     void syscall(ThreadContext *tc) override;
 
     // Stops the program between two instructions, if a debugger is there: after the one that is being

@@ -1,5 +1,5 @@
-//! A back end without a program, for tests: it writes down what it is asked, and answers from a script;
-//! what the script does not know gets an answer that fits.
+//! A back end without a program, for tests: it records requests and answers from a script. Requests
+//! without a script entry get a suitable answer.
 
 use crate::{
     Armed, Ask, Capabilities, Feature, Kind, Lines, Reason, Refusal, Reply, Request, Said, State,
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 #[derive(Default)]
 pub struct Fake {
     pub asked: Vec<Request>,
-    /// What comes next, instead of an answer of its own: any bytes, also none.
+    /// Scripted answers, used in place of its own: any bytes, also none.
     pub script: VecDeque<(&'static str, Vec<u8>)>,
     pub lines: Lines,
     next: u64,
@@ -23,7 +23,7 @@ impl Fake {
         self
     }
 
-    /// What it says to these bytes.
+    /// Its answer to these bytes.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.lines.feed(bytes);
         let mut out = vec![];

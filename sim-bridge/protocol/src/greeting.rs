@@ -1,7 +1,7 @@
-//! Who has connected to a back end that listens: a front end, or (through a browser) a web page, or somebody
-//! of another user's.
+//! Tells a front end's connection from others to a listening back end: a web page's (through a browser), or
+//! another user's.
 
-/// Is this the beginning of what a front end says? `None`: it may become that.
+/// Whether these are the first bytes of a front end; `None` if more bytes are needed.
 ///
 /// Its first line is a whole request, which begins with a brace: no HTTP request does, so what a web page
 /// makes a browser send is never interpreted. Empty lines before that are part of the protocol.

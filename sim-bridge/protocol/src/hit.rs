@@ -18,7 +18,7 @@ pub struct Hit {
     /// A write that has read the same bytes as well (since version 2; a back end that does not know says nothing).
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub read: bool,
-    /// What of the watch was accessed; of a long access `old` and `new` have the beginning.
+    /// First accessed byte of the watch. For a long access `old` and `new` have the beginning.
     pub addr: u64,
     pub len: u64,
     pub old: Bytes,

@@ -1,12 +1,12 @@
-//! The bridge: what the debugger's side (the front end) and whoever has the program (the back end) say
-//! to each other. docs/bridge.md is the specification; this crate is its types and its framing, without
-//! any I/O, so that a back end may be a process with a licence of its own.
+//! The bridge: the protocol between the debugger's side (the front end) and the program's side (the back
+//! end). docs/bridge.md is the specification. This crate has its types and its framing, without any I/O, so
+//! that a back end may be a process with its own licence.
 //!
 //! ```text
 //!   gdb ⇄ ulpf server: front end ⇄ (JSON lines: a socket) ⇄ back end: ulpf-sim · a guest · gem5's proxy
 //! ```
-//! A line is one message. The front end asks, with a number; the back end answers each request with
-//! that number, in any order, and says what happens by itself as events.
+//! A line is one message. The front end asks, with a number; the back end answers each request with that
+//! number, in any order, and reports events without a request.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -30,7 +30,7 @@ pub use ulpf_lib::filter::{self, Filter};
 pub const VERSION: u32 = 2;
 pub const OLDEST: u32 = 1;
 
-/// The version that both sides speak; `None`: there is none.
+/// The newest version that both sides support, or `None`.
 pub fn agree(theirs: [u32; 2]) -> Option<u32> {
     let [from, to] = theirs;
     let best = to.min(VERSION);

@@ -1,5 +1,6 @@
-//! Framing: a message is a line. A line that is too long ends the connection, because nobody knows what
-//! it would have said; one that means nothing is answered, and the next one is looked at.
+//! Framing: a message is a line. A line that is too long ends the connection, because its meaning is
+//! lost. A line that is no valid message is answered with a refusal, and reading continues with the
+//! next one.
 
 use serde::Serialize;
 
@@ -34,7 +35,7 @@ pub fn line(message: &impl Serialize) -> Vec<u8> {
 #[derive(Default)]
 pub struct Lines {
     held: Vec<u8>,
-    /// How many of `held` have been looked at.
+    /// Bytes of `held` that were searched.
     seen: usize,
 }
 
@@ -43,7 +44,7 @@ impl Lines {
         self.held.extend_from_slice(bytes);
     }
 
-    /// The next whole line without its end; empty ones are left out. `Ok(None)`: there is none yet.
+    /// The next whole line without its end; empty ones are skipped. `Ok(None)` if none is complete yet.
     pub fn take(&mut self) -> Result<Option<String>, Bad> {
         loop {
             let end = self.held[self.seen..].iter().position(|&b| b == b'\n');

@@ -38,7 +38,7 @@ impl From<Kind> for WatchKind {
     }
 }
 
-/// What a back end can do beyond memory, registers, going on and stopping.
+/// Optional capabilities of a back end, beyond memory, registers, resuming and stopping.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Feature {
@@ -56,7 +56,7 @@ pub enum Feature {
     Statistics,
     /// `monitor`
     Monitor,
-    /// `detach`: the program goes on without a debugger
+    /// `detach`: the program continues without a debugger
     Detach,
     /// `auxv`
     Auxv,
@@ -64,11 +64,11 @@ pub enum Feature {
     List,
     /// `hits`, `list` and `statistics` are served while the program runs, too.
     Live,
-    /// Watches with `stop: false`: their hits are kept, and stop nobody.
+    /// Watches with `stop: false`: their hits are kept, and do not stop the program.
     Log,
     /// Watches with a `filter`, and `filter`: the back end itself sorts hits.
     Filters,
-    /// What this version does not know.
+    /// A feature that this version does not have.
     #[serde(other)]
     Other,
 }
@@ -77,10 +77,10 @@ pub enum Feature {
 pub struct Capabilities {
     /// The registers' layout: see [`LAYOUTS`].
     pub registers: String,
-    /// Kinds of watches; none: it has no watches.
+    /// Kinds of watches, or empty if it has no watches.
     #[serde(default)]
     pub watches: Vec<Kind>,
-    /// How many watches at most; absent: as many as there is memory for.
+    /// Limit of watches; if absent, memory is the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_watches: Option<u64>,
     #[serde(default)]
@@ -93,8 +93,8 @@ impl Capabilities {
     }
 }
 
-/// Register layouts, and how many bytes each has: what gdb's `g` packet is for its target description
-/// `i386:x86-64`, from rax to gs (core), and on with st0…7, the x87's control registers, xmm0…15, mxcsr,
+/// Register layouts, and the bytes of each. A layout is gdb's `g` packet for its target description
+/// `i386:x86-64`: from rax to gs (core), and further st0…7, the x87's control registers, xmm0…15, mxcsr,
 /// orig_rax, fs_base, gs_base (full).
 pub const LAYOUTS: [(&str, usize); 2] = [("amd64-core", 164), ("amd64-linux", 560)];
 
@@ -144,8 +144,8 @@ pub enum How {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
 pub enum Request {
-    /// The first one: oldest and newest version that the front end speaks, who it is, and the session
-    /// that it had, if it comes back.
+    /// The first request: oldest and newest version that the front end supports, its name, and its former
+    /// session if it reconnects.
     Hello {
         versions: [u32; 2],
         client: String,
@@ -192,7 +192,7 @@ pub enum Request {
     List,
     Resume {
         how: How,
-        /// The one that makes the step; absent: whoever stopped last.
+        /// The thread that makes the step; if absent, the one that stopped last.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         thread: Option<u64>,
         /// A signal for it; 0: none.
@@ -289,7 +289,7 @@ pub enum Reason {
         number: u8,
         why: String,
     },
-    /// The program has ended, and with it what the back end knows of it.
+    /// The program has ended, and the back end has no state of it any more.
     Exited {
         status: i32,
     },
@@ -329,7 +329,7 @@ pub enum State {
     Stopped { stop: Stop },
 }
 
-/// A watch's number, or why there is none.
+/// A watch's number, or the refusal.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Armed {
@@ -385,7 +385,7 @@ pub enum Reply {
     },
 }
 
-/// What a back end says.
+/// A message of a back end.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Said {
     Answer {

@@ -39,8 +39,7 @@ enum Listening {
     Tcp(TcpListener),
 }
 
-/// Where front ends come from, and those that have not said their first words: whoever says nothing stands
-/// in nobody's way.
+/// Accepts front ends. Connections that have not identified themselves wait, and do not block others.
 struct Listener {
     listening: Listening,
     waiting: VecDeque<Stranger>,
@@ -97,7 +96,8 @@ impl Stream {
         }
     }
 
-    /// Is it our own user's, root's, or another machine's? (The file system guards a unix socket.)
+    /// Whether the connection is from our own user, root, or another machine. (The file system guards a
+    /// unix socket.)
     fn may_come(&self) -> bool {
         let Stream::Tcp(stream) = self else {
             return true;
@@ -154,8 +154,8 @@ fn bind(addr: &str) -> Result<Listener> {
     })
 }
 
-/// Only its owner may connect, from the beginning: it listens in a folder that nobody else enters, and is
-/// given its rights and its name there.
+/// Only the socket's owner may connect, from the beginning: it is bound in a folder that only the owner
+/// enters, and gets its permissions and its name there.
 fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
     let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     let folder = path.with_file_name(format!(".ulpf-sim-{}", &random[..8]));
@@ -172,7 +172,7 @@ fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
 }
 
 impl Listener {
-    /// The next front end, and what it has said so far; `None`: nobody has come.
+    /// The next front end, and the bytes read from it so far; `None` if none has come.
     fn accept(&mut self) -> Option<(Stream, Vec<u8>)> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -210,7 +210,8 @@ impl Listener {
         }
     }
 
-    /// Takes out who has said enough to be known, and who has gone.
+    /// Reads from all waiting connections. Drops closed ones, and takes out the first that is known to be
+    /// a front end.
     fn listen_to_all(&mut self) -> Option<(Stream, Vec<u8>)> {
         for mut stranger in std::mem::take(&mut self.waiting) {
             let mut piece = [0; 4096];
@@ -238,9 +239,9 @@ impl Listener {
     }
 }
 
-/// What both threads know.
+/// State shared by both threads.
 struct Shared {
-    /// Where answers go; none while nobody listens.
+    /// The connection for answers; `None` without a front end.
     writer: Mutex<Option<Stream>>,
     running: AtomicBool,
     interrupt: Arc<AtomicBool>,
@@ -263,10 +264,10 @@ impl Shared {
     }
 }
 
-/// What the machine's thread is told.
+/// Commands to the machine's thread.
 enum Work {
     Ask(Ask),
-    /// Nobody has come (back).
+    /// No front end has come (back).
     Alone,
 }
 

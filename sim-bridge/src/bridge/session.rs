@@ -344,7 +344,7 @@ impl Session {
         Reply::Statistics { counters, text }
     }
 
-    /// What forbids to go on.
+    /// Checks whether the program can continue.
     pub fn may_resume(&self, signal: u8) -> Result<(), Refusal> {
         let fatal = self.dying.as_ref().is_some_and(|d| d.0 == signal);
         let end = self.last.reason.is_end();
@@ -363,7 +363,8 @@ impl Session {
         }
     }
 
-    /// Runs until it stops; `attend` is called when somebody asks for what can be told meanwhile.
+    /// Runs until the program stops; `attend` is called when a request waits that can be answered
+    /// while it runs.
     pub fn resume(&mut self, how: &How, signal: u8, mut attend: impl FnMut(&mut Session)) -> Stop {
         let reason = match self.dying.take() {
             Some((number, why)) if signal == number => Reason::Killed { number, why },
@@ -407,7 +408,7 @@ impl Session {
             }
             End::Paused(Pause::Step) => Reason::Step,
             End::Paused(Pause::Interrupt) => Reason::Interrupted,
-            // (Whoever asked has been answered.)
+            // (The request has been answered.)
             End::Paused(Pause::Attention) => Reason::Interrupted,
             End::Paused(Pause::Breakpoint) => Reason::Breakpoint,
             End::Paused(Pause::Watch(h, kind)) => Reason::Watch { kind, hit: h },

@@ -11,7 +11,7 @@ use unicorn_engine::{RegisterX86 as R, Unicorn};
 
 /// Bytes of a hit that are kept.
 const VALUE: u64 = 64;
-/// Hits that are kept for who asks later.
+/// Hits kept for later requests.
 const LOG: usize = 1 << 16;
 
 /// The machine between two instructions, for conditions.
@@ -62,7 +62,7 @@ fn passes<D>(w: &mut Watch, hit: &Hit, uc: &Unicorn<D>, messages: &mut Vec<Strin
 }
 
 impl Debug {
-    /// An access to a guarded page is about to be made. Is any of it watched (in whatever way)?
+    /// An access to a guarded page is about to be made. Returns whether any of it is watched, with any kind.
     pub fn touched<D>(
         &mut self,
         uc: &Unicorn<D>,
@@ -94,7 +94,8 @@ impl Debug {
         true
     }
 
-    /// What was accessed is done: who has hit, and does anybody want to stop for it?
+    /// The accesses are done: records the hits of all watches that they overlap, and requests a stop if one
+    /// wants it.
     pub fn settle<D>(&mut self, uc: &Unicorn<D>, thread: u64, system_call: bool) {
         if self.pieces.is_empty() {
             return;
@@ -127,7 +128,8 @@ impl Debug {
             Kind::Read => !p.write,
             Kind::Access => true,
         };
-        // What of the watch was accessed, in its own order: the pieces of one operand belong together.
+        // The accessed range of the watch, in the watch's own order: the pieces of one operand belong
+        // together.
         let (mut from, mut to) = (u64::MAX, 0);
         let (end, mut found) = (w.addr + w.len, vec![]);
         for p in pieces.iter().filter(wanted) {
@@ -198,7 +200,7 @@ impl Debug {
         self.before = self.watches.iter().filter_map(value).collect();
     }
 
-    /// It has been made by the instruction at `pc`. What it wrote without a change nobody knows.
+    /// The system call at `pc` is done. Writes that changed nothing are not detected.
     pub fn after_call<D>(&mut self, uc: &Unicorn<D>, pc: u64, thread: u64) {
         for (id, old) in std::mem::take(&mut self.before) {
             let Some(w) = self.watches.get(&id) else {

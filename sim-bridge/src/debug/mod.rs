@@ -28,7 +28,7 @@ pub enum Pause {
     Interrupt,
     Breakpoint,
     Watch(Hit, Kind),
-    /// Somebody asks what can be told while the program runs; it goes on at once.
+    /// A request is waiting that can be answered while the program runs; it continues at once.
     Attention,
 }
 
@@ -58,7 +58,7 @@ pub struct Debug {
     pc: u64,
     /// The next instruction is the first since the machine went on.
     first: bool,
-    /// What system calls may change: the watches' values before one.
+    /// Values of the watches before a system call, which may change them.
     before: Vec<(u64, Vec<u8>)>,
 }
 
@@ -227,7 +227,7 @@ mod tests {
         assert!(d.log[1].write && !d.log[1].read);
     }
 
-    /// Who watches reads hears that the instruction has written, and the other way round.
+    /// A read watch also sees that the instruction has written, and a write watch that it has read.
     #[test]
     fn both_halves_of_an_instruction() {
         for kind in [Kind::Read, Kind::Write] {
@@ -278,7 +278,8 @@ mod tests {
         assert!(d.begins(&uc, 5, 1) && d.paused == Some(Pause::Breakpoint));
     }
 
-    /// What is only logged stops nobody; what a filter rejects is counted, and not logged.
+    /// A watch that only logs does not stop the program. A hit that a filter rejects is counted, and not
+    /// logged.
     #[test]
     fn logs_and_filters() {
         let (mut d, mut uc) = (Debug::default(), memory());

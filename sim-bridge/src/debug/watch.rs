@@ -8,10 +8,10 @@ use ulpf_bridge::{Filter, Kind};
 /// Bytes of all watches together; larger ones are refused.
 pub const MAX_WATCHED: u64 = 1 << 30;
 
-/// What is to become of its hits.
+/// Treatment of a watch's hits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchRequest {
-    /// Those that pass the filter stop the machine.
+    /// Hits that pass the filter stop the machine.
     pub stop: bool,
     pub filter: Option<Filter>,
 }

@@ -72,7 +72,7 @@ impl Debug {
         Some(now.filter(|c| c.1 != c.2).map(|c| (c.0, c.2)).collect())
     }
 
-    /// What a page has to forbid for its watches.
+    /// The permission that the watches of a page require.
     fn permission(&self, page: u64) -> u8 {
         let Some(Page { ids, .. }) = self.pages.get(&page) else {
             return RW;

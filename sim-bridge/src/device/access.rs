@@ -10,7 +10,7 @@ use ulpf_lib::device::abi::{self, EVENT_GUARD, EVENT_KERNEL_READ, EVENT_KERNEL_W
 const INFO_WRITE: u16 = abi::INFO_WRITE as u16;
 
 impl State {
-    /// An access to a page with a mark: is it to be stopped? (A logged page is open from then on.)
+    /// Whether an access to a page with a mark is stopped. (A logged page is open from then on.)
     #[cold]
     pub(crate) fn guarded(&mut self, uc: &Uc, addr: u64, store: bool) -> bool {
         let Some(&mark) = self.device.guards.get(&(addr / PAGE)) else {
@@ -68,7 +68,7 @@ impl State {
         Ok(())
     }
 
-    /// Would the kernel's store there fail, by the space's policy?
+    /// Whether the kernel's store there would fail, by the space's policy.
     pub(crate) fn refuses(&mut self, uc: &Uc, at: u64, len: u64) -> bool {
         if !self.device.is_ours() || len == 0 {
             return false;
@@ -81,7 +81,7 @@ impl State {
         })
     }
 
-    /// A call begins: it has told nothing yet.
+    /// A call begins: it has made no events yet.
     pub(crate) fn call_begins(&mut self) {
         self.device.told.clear();
     }

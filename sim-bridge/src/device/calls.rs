@@ -151,7 +151,7 @@ fn lookup(uc: &mut Uc, s: &mut State, id: u32, at: u64) -> Result<(), i64> {
     let is_bound = matches!(s.mmu.tables.leaf(s.mmu.cr16, addr), Some(Leaf::User(_)));
     let is_guarded = s.space.is_guarded_by(id, addr, 1);
     let permission = match s.walk(uc, addr) {
-        // What the machine does not know.
+        // A permission that the machine does not support.
         crate::mmu::EXE => crate::mmu::NONE,
         known => known,
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The ring's calls, and who writes to it.
+//! The ring's calls, and the writing of events.
 
 use super::ring::{MOST, Ring, SLOT};
 use crate::errno::{EAGAIN, EBUSY, EINTR, EINVAL, ENOMEM, ENXIO};
@@ -85,7 +85,7 @@ pub fn mmap(
     Ok(at as i64)
 }
 
-/// What there is for read() now: nothing, events, or the end.
+/// Whether read() has events, or the end, to return now.
 fn is_ready(now: u64, nonblocking: bool, ring: &Ring) -> bool {
     let (waiting, first) = ring.waiting();
     waiting >= ring.watermark

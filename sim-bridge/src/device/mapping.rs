@@ -17,7 +17,7 @@ const MAP_SHIFT: u32 = abi::MAP_ALIAS.trailing_zeros();
 /// The file of a store, or of PLI pages: made when it is needed, with holes.
 pub(super) fn sparse(slot: &mut Option<OwnedFd>, size: u64) -> Result<i32, i64> {
     if slot.is_none() {
-        // SAFETY: a new descriptor, that nobody else knows.
+        // SAFETY: a new descriptor without other users.
         let file = unsafe {
             let fd = memory_file(c"ulpf-sim", libc::MFD_CLOEXEC);
             if fd < 0 || libc::ftruncate(fd, size as i64) != 0 {

@@ -30,7 +30,7 @@ const FEATURES: u64 = abi::FEATURE_READ
     | abi::FEATURE_SIGSTACK
     | abi::FEATURE_EFAULT;
 const BATCH_MAX: u32 = 65536;
-/// What a region governs.
+/// Bytes of address space that a region governs.
 const PREFIX: u64 = 1 << abi::REGION_SHIFT;
 
 /// One space: what one open() has made.
@@ -67,7 +67,7 @@ pub struct Devices {
     last: u32,
     /// Marks of ULPF_OP_GUARD (`abi::GUARD_*`), by page number.
     guards: HashMap<u64, u32>,
-    /// Pages that the system call at work has told of.
+    /// Pages for which the present system call has made an event.
     told: Vec<u64>,
 }
 
@@ -83,7 +83,7 @@ impl Devices {
         self.all.entry(id).or_default()
     }
 
-    /// Is anything guarded here?
+    /// Whether anything is guarded here.
     pub fn is_ours(&self) -> bool {
         self.all.values().any(|d| !d.stranger)
     }

@@ -31,7 +31,7 @@ pub fn batch(uc: &mut Uc, s: &mut State, id: u32, at: u64) -> Result<(), i64> {
     });
     let counts = &mut s.device.of(id).counts;
     counts.changes += u64::from(done);
-    // The hardware is told of each page; what is counted is how often the kernel had to.
+    // The hardware changes page by page. This counts the flushes that the kernel needed.
     counts.flushes += u64::from(done > 0);
     let at = at + offset_of!(abi::Batch, done) as u64;
     write_bytes(uc, s, at, &done.to_le_bytes())?;
@@ -96,7 +96,7 @@ fn change(uc: &mut Uc, s: &mut State, id: u32, op: abi::Op) -> Result<(), i64> {
                 .any(|b| matches!(b, Backing::Guarded(by, _) if by != id));
             match s.device.of(id).pli_maps.iter().any(inside) {
                 false => Err(EFAULT),
-                // What another space has said about it would be forgotten.
+                // The other space would lose the prefix's permissions.
                 true if shared => Err(EBUSY),
                 true => match bind(s, addr, arg) {
                     0 => Ok(()),
@@ -117,8 +117,8 @@ fn change(uc: &mut Uc, s: &mut State, id: u32, op: abi::Op) -> Result<(), i64> {
     }
 }
 
-/// The thesis's `sys_set_ro`, and ULPF_OP_BIND: a region governs a prefix. The TLB is not told; the
-/// device's callers bind before they set.
+/// The thesis's `sys_set_ro`, and ULPF_OP_BIND: a region governs a prefix. The TLB is not updated;
+/// the device's callers bind before they set.
 pub fn bind(s: &mut State, addr: u64, region: u64) -> i64 {
     if !region.is_multiple_of(abi::REGION_SIZE) || region.is_multiple_of(PAGE) {
         return EINVAL;

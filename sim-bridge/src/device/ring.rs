@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The event ring. Its memory is shared with forked children, so that a monitor can be one; behind the
-//! slots lies what only the machine sees: the position of those who read().
+//! slots lies the machine's own state: the position of read().
 //!
 //! ```text
 //!   0       header, one page     4096      slots, 64 bytes each     …       position, end
@@ -55,7 +55,7 @@ impl Ring {
         self.end().store(1, SeqCst);
     }
 
-    /// Will there be no more events?
+    /// Whether there will be no more events.
     pub(super) fn is_over(&self) -> bool {
         self.end().load(SeqCst) != 0 || ready(self.owner, libc::POLLIN, 0)
     }

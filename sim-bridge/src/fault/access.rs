@@ -9,7 +9,8 @@ use crate::state::{End, State, Uc, code_at};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
 use unicorn_engine::unicorn_const::MemType;
 
-/// Does the instruction read, change and write one operand? Then its load is checked as a store.
+/// Whether the instruction reads, changes and writes one operand. Then its load is checked as a
+/// store.
 fn modifies(uc: &Uc, pc: u64) -> bool {
     let bytes = code_at(uc, pc);
     let i = Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode();
@@ -101,8 +102,8 @@ impl State {
         true
     }
 
-    /// May the instruction be fetched? Of these permissions only NONE says no. There is no TLB of
-    /// instructions: the tables hold at once.
+    /// Checks an instruction fetch; true if it faults, which only the permission NONE causes. There
+    /// is no instruction TLB, so the tables hold at once.
     #[cold]
     pub(crate) fn fetch(&mut self, uc: &mut Uc, pc: u64) -> bool {
         if self.space.guarded_by(pc).is_none() || self.walk(uc, pc) != NONE {
@@ -115,7 +116,7 @@ impl State {
         true
     }
 
-    /// What the kernel's tables forbid: the program's signal.
+    /// An access that the kernel's tables forbid: the program gets a signal.
     pub(crate) fn kernel_fault(&mut self, uc: &mut Uc, kind: MemType, addr: u64) {
         if self.abort.is_some() {
             return;

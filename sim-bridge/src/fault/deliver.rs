@@ -18,7 +18,7 @@ const CLEARED: u64 = eflags::TF | eflags::DF | eflags::NT | eflags::RF | eflags:
 const FRAME: u64 = size_of::<Frame>() as u64;
 /// Where it has the address to go on at.
 const IP: u64 = offset_of!(Frame, ip) as u64;
-/// Handlers nested deeper than this are not told apart.
+/// Limit of nested handlers that are distinguished.
 const NESTED: usize = 256;
 /// Faults of one instruction whose handler returns, each time, without having changed anything.
 const STUCK: u32 = 100_000;
@@ -201,8 +201,8 @@ impl State {
         }
     }
 
-    /// `ret` as a handler's last instruction (uapi/ulpf.h): by then the stack pointer is the program's, below its
-    /// red zone, and what it finds there is where the frame says to go on.
+    /// Whether the next instruction is the `ret` at a handler's end (uapi/ulpf.h). By then the stack pointer is
+    /// the program's, below its red zone, and the word there is the frame's `ip`.
     fn is_about_to_return(&self, uc: &Uc, frame: u64, sp: u64) -> bool {
         let mut code = [0];
         let (mut ip, mut top) = ([0; 8], [0; 8]);

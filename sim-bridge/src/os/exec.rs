@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! execve: this process becomes a new simulator, with the new program. So its number, its parent, its
-//! groups stay by themselves; what else survives (descriptors, signals that are ignored, blocked or
-//! pending) the new one reads from a file that has no name ([`Resume`]). A space of the device does not
+//! execve: this process becomes a new simulator, with the new program. So it keeps its number, parent
+//! and groups. The new simulator reads the other state that survives (descriptors, signals that are
+//! ignored, blocked or pending) from an unnamed file ([`Resume`]). A space of the device does not
 //! survive, and neither do its descriptors.
 
 use super::File;
@@ -21,7 +21,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 /// Arguments and environment together.
 const MOST: usize = 2 << 20;
 
-/// What a program has of the one that was there before.
+/// State that a program inherits from the one before.
 pub struct Resume {
     pub path: String,
     pub args: Vec<String>,
@@ -128,7 +128,7 @@ pub fn call(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
 }
 
 impl Resume {
-    /// What the simulator before us has left behind this descriptor.
+    /// Reads the state that the simulator before left in this file.
     pub fn read(fd: i32) -> Result<Resume> {
         // SAFETY: the descriptor was made for us.
         let mut file = unsafe { std::fs::File::from_raw_fd(fd) };

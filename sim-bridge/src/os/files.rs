@@ -74,7 +74,7 @@ pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Res
     })
 }
 
-/// Would a host's call wait? Then the thread does, and makes the call again.
+/// Whether a host's call would wait. Then the thread waits, and makes the call again.
 fn waits(s: &mut State, fd: i32, events: i16) -> Option<Result<i64, i64>> {
     // SAFETY: no memory is involved.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -431,7 +431,7 @@ fn open(
         let n = s.os.add(File::Host(fd));
         return Ok(with_flags(s, n, flags as i32 & libc::O_CLOEXEC != 0) as i64);
     }
-    // What lies there is the simulator's.
+    // These files would describe the simulator.
     if path.as_bytes().starts_with(b"/proc/self/") && path.as_bytes() != b"/proc/self/exe" {
         return Err(ENOENT);
     }

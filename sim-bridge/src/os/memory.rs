@@ -35,7 +35,8 @@ pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Res
             Ok(0)
         }),
         SYS_brk => Ok(s.space.set_brk(uc, a[0]) as i64),
-        // Permissions belong to addresses. What else is to be moved, its allocator copies.
+        // Device mappings cannot move: permissions belong to addresses. For others the allocator
+        // falls back to copying.
         SYS_mremap if s.space.has_device(a[0], a[1].max(1)) => Err(EINVAL),
         SYS_mremap => Err(ENOMEM),
         SYS_madvise => range(a[0], a[1]).and_then(|(at, len)| advise(uc, s, at, len, a[2] as i32)),

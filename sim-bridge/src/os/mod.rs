@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! System calls: what a static C program needs, done by this process or made up. What is not known
-//! ends the run, with its name where it has one; nothing is silently wrong.
+//! System calls that a static C program needs, performed by this process or emulated. An unknown call ends the
+//! run, with its name if it has one; no call is silently wrong.
 //!
-//! Here are the program's descriptors; what becomes of a call is in the modules below, and begins in `calls.rs`.
+//! This file has the program's descriptors. The calls are in the modules below, dispatched by `calls.rs`.
 
 // System calls have the names that Linux gives them.
 #![allow(non_upper_case_globals)]
@@ -38,7 +38,7 @@ pub enum File {
 /// The program's descriptors.
 pub struct Os {
     pub files: HashMap<u64, File>,
-    /// Those that end at an exec.
+    /// Descriptors that are closed at an exec.
     pub closing: HashSet<u64>,
     pub kept: Vec<u8>,
     /// The file that it runs.

@@ -61,7 +61,7 @@ pub fn clone(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i6
     Ok(pid)
 }
 
-/// What programs and their libraries use. Nobody has a priority that could be inherited.
+/// The futex operations that programs and their libraries use. There are no priorities, so none is inherited.
 pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     let (at, op, value) = (a[0], a[1] as i32 & libc::FUTEX_CMD_MASK, a[2] as u32);
     if at % 4 != 0 {
@@ -136,7 +136,8 @@ fn word_at(uc: &Uc, s: &mut State, at: u64) -> Result<u32, i64> {
     Ok(u32::from_le_bytes(bytes.try_into().unwrap_or_default()))
 }
 
-/// FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI: the word is the owner's number. Who waits is given the lock by its owner.
+/// FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI: the word is the owner's number. The owner hands the lock to a waiting
+/// thread.
 fn lock_pi(uc: &mut Uc, s: &mut State, at: u64, only_try: bool, timeout: u64) -> Result<i64, i64> {
     let (word, me) = (word_at(uc, s, at)?, s.thread_id());
     if word & OWNER == me {

@@ -58,7 +58,7 @@ pub fn settle(uc: &Uc, s: &mut State) {
         let Ok(page) = uc.mem_read_as_vec(at, PAGE as usize) else {
             continue;
         };
-        // Nobody is there any more to be told that the parent is gone.
+        // If the parent is gone, writing fails, and there is nothing left to report.
         if digest(&page) != held
             && to
                 .write_all(&[&at.to_le_bytes()[..], &page].concat())
@@ -149,7 +149,7 @@ pub fn end(end: &End) -> ! {
                 let mut set: libc::sigset_t = std::mem::zeroed();
                 libc::sigemptyset(&raw mut set);
                 libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
-                // A core of the simulator is nobody's.
+                // A core file of the simulator would be useless.
                 let none = libc::rlimit {
                     rlim_cur: 0,
                     rlim_max: 0,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Processes: a forked program is a forked simulator. Each has a machine of its own, whose memory the
-//! kernel below copies when it is written to, and what the program shares with its child (shared
-//! mappings, descriptors, the device's store) the two simulators share. So process numbers, exit
-//! statuses, process groups and signals are this kernel's. Only `ulpf-sim` does that (`Config::processes`):
-//! a program that has more threads than the machine's cannot fork.
+//! Processes: a forked program is a forked simulator. Each has its own machine, whose memory the host
+//! kernel copies on write. The two simulators share all that the program shares with its child: shared
+//! mappings, descriptors, the device's store. So process numbers, exit statuses, process groups and signals
+//! are the host kernel's. Only `ulpf-sim` does that (`Config::processes`): a process with threads besides
+//! the machine's cannot fork.
 
 pub mod calls;
 
@@ -36,7 +36,7 @@ impl Family {
         }
     }
 
-    /// What the program calls a process.
+    /// The program's number of a process.
     fn outside(&self, pid: i32) -> i64 {
         match pid {
             p if p == self.root => FIRST.into(),
@@ -45,7 +45,7 @@ impl Family {
     }
 }
 
-/// What a new process has of its parent's memory.
+/// How a new process gets its parent's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Copies,
@@ -55,9 +55,9 @@ pub enum Kind {
     Shares,
 }
 
-/// What a child owes to a parent that waits for it (vfork).
+/// Memory that a child returns to a parent that waits for it (vfork).
 pub struct Loan {
     to: File,
-    /// Pages, and what they held.
+    /// Pages, and digests of their old contents.
     pages: HashMap<u64, u64>,
 }

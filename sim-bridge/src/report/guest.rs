@@ -62,7 +62,7 @@ pub fn run(program: &[u8], args: &[&str]) -> Result<GuestReport> {
 /// and executing the write again, forbidding it again.
 pub fn signals() -> Result<[u64; 4]> {
     use std::os::unix::fs::OpenOptionsExt;
-    // Nobody foresees the name, and so nobody has taken it.
+    // A random name is unpredictable, so no other process has created it.
     let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     let path = std::env::temp_dir().join(format!("ulpf-sim-signals-{}", random.trim()));
     let mut options = std::fs::OpenOptions::new();

@@ -19,14 +19,14 @@ use anyhow::{Context, Result, bail, ensure};
 use table::Table;
 
 pub struct Options {
-    /// Names of cases; all, if there are none.
+    /// Names of cases, or empty for all.
     pub only: Vec<String>,
     /// Short rows only.
     pub quick: bool,
     pub markdown: bool,
     /// Write BENCHMARKS.md in the current folder.
     pub write: bool,
-    /// What a store of the measured loops costs (Tables 4.3 to 4.6).
+    /// Cost of a store of the measured loops (Tables 4.3 to 4.6).
     pub base: u64,
 }
 

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 const DATA: u64 = 0x10_0000;
 const META: u64 = 0x90_0000;
-/// What another processor's interrupt adds to a TLB shootdown: a parameter.
+/// Cycles that another processor's interrupt adds to a TLB shootdown: a parameter.
 const IPI: u64 = 500;
 
 /// Cycles of a change of `lines` lines while so many processors use the page.
@@ -205,7 +205,7 @@ pub fn watcher(o: &Options) -> Result<Table> {
         ensure!(w.violations == 0, "{kernel} writes behind its blocks");
         let (c, costs) = (w.model.counts, w.model.costs);
         let handlers = c.fills * (costs.exception + costs.fill);
-        // What the program takes without any of it: an instruction a cycle, and its misses.
+        // Cycles of the program without checks: one for each instruction, and its misses.
         let base = (instructions + c.cycles - handlers - w.change_cycles) as f64;
         let extra = [
             handlers + w.change_cycles,

@@ -54,7 +54,7 @@ fn best(functional: bool, watches: u64, instructions: u64, turns: u32) -> Result
 }
 
 pub fn speed(o: &Options) -> Result<Table> {
-    // In functional mode nobody counts; the full mode has.
+    // Functional mode counts no instructions, so the full mode does.
     let mut machine = Machine::new(&Config::default())?;
     let args = ["sweep", "none", "256", "first", "0", "0"].map(String::from);
     machine.load(&elf::read(SWEEP)?, &args, &[])?;

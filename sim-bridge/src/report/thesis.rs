@@ -123,7 +123,7 @@ pub fn delivery(_: &Options) -> Result<Table> {
     Ok(t)
 }
 
-/// What a run adds to the loop, in slowdown, and its cycles a fault.
+/// Slowdown of the loop by a run, and its cycles a fault.
 struct Point {
     pages: f64,
     slowdown: f64,
@@ -382,7 +382,7 @@ mod tests {
         assert!((slope - 2.).abs() < 1e-9 && (fit - 1.).abs() < 1e-9);
     }
 
-    /// What the thesis's own figures say the base is.
+    /// The base follows from the thesis's own figures.
     #[test]
     fn the_base_follows_from_table_4_3() {
         let (slope, fit) = line(TABLE_4_3.iter().map(|r| (r.1 as f64, r.3)));

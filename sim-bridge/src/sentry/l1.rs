@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A level-one cache: which lines it has, in which coherence state, and whether the present thread's
-//! first access to one has been verified (the C bit). Contents are nobody's business here.
+//! first access to one has been verified (the C bit). Contents are not modelled.
 
 use super::lines::LINE;
 

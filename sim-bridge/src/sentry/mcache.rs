@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The M-cache (section 2.1): entries with permissions for the lines of a page, tagged by page and
-//! domain on the processor's side, and by the line that holds the metadata on the network's. Software
-//! fills it; what is replaced is dropped.
+//! The M-cache (section 2.1): entries with permissions for the lines of a page. On the processor's
+//! side they are tagged by page and domain, on the network's by the line that holds the metadata.
+//! Software fills it; replaced entries are dropped.
 
 use super::lines::{LINES, Permission};
 
@@ -64,7 +64,7 @@ impl MCache {
         }
     }
 
-    /// Somebody has stored to the metadata; how many entries go.
+    /// Invalidates entries after a store to the metadata; returns how many.
     pub fn invalidate(&mut self, metadata: u64) -> u64 {
         let mut gone = 0;
         for w in &mut self.ways {

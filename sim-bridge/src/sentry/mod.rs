@@ -9,8 +9,8 @@
 //!                                               ├─ forbids ─▶ exception
 //!                                               └─ permits ─▶ the line, in a state that permits no more
 //! ```
-//! Section numbers in this folder are the paper's. It is a model of accesses, not of instructions: who
-//! drives it (`report/sentry.rs`, tests) names processor, address and domain.
+//! Section numbers in this folder are the paper's. It is a model of accesses, not of instructions: its callers
+//! (`report/sentry.rs`, tests) name processor, address and domain.
 
 mod l1;
 mod lines;
@@ -41,7 +41,7 @@ impl Permission {
     }
 }
 
-/// What traps into a handler, at the user's level.
+/// Exceptions that trap into a user-level handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exception {
     /// No entry: the handler of the page's owner is to fill one, domain 1's for all others.
@@ -55,7 +55,7 @@ pub enum Exception {
     },
 }
 
-/// What the page table and so the TLB know of a page.
+/// A page's attributes in the page table, and so in the TLB.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     /// F: accesses to it are checked at all.
@@ -133,7 +133,7 @@ pub struct Sentry {
     pub counts: Counts,
 }
 
-/// Why a fill was refused (section 3.1): nobody grants rights to himself.
+/// Why a fill was refused (section 3.1): a domain cannot grant rights to itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotTheOwner;
 
@@ -289,9 +289,9 @@ impl Sentry {
         Ok(())
     }
 
-    /// Section 2.4: new permissions for lines of a page. The store to the metadata takes the entries of
-    /// all M-caches away, by coherence; then the lines go out of all L1s: fetched exclusively, evicted.
-    /// What that has cost.
+    /// Section 2.4: new permissions for lines of a page. The store to the metadata invalidates the entries of all
+    /// M-caches, by coherence. Then the lines leave all L1s: they are fetched exclusively and evicted. Returns the
+    /// cost in cycles.
     pub fn change(&mut self, p: usize, metadata: u64, lines: &[u64], parallel: bool) -> u64 {
         let before = self.counts.cycles;
         self.bring(p, metadata / LINE, Kind::Store, Permission::ReadWrite);
@@ -366,7 +366,7 @@ mod tests {
         })
     }
 
-    /// Section 2.2: pages without F are nobody's business; with F the first miss asks for an entry.
+    /// Section 2.2: pages without F are not checked; with F the first miss asks for an entry.
     #[test]
     fn only_misses_are_checked() {
         let mut s = guarded(1);

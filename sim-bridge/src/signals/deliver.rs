@@ -10,7 +10,7 @@ use crate::user_memory::write_bytes;
 use ulpf_lib::eflags;
 use unicorn_engine::RegisterX86 as R;
 
-/// What the process has received becomes pending.
+/// Makes signals that the process has received pending.
 pub fn collect(s: &mut State) {
     let new = RECEIVED.swap(0, Ordering::SeqCst);
     s.signals.pending |= new;
@@ -77,7 +77,7 @@ pub fn send(s: &mut State, thread: Option<usize>, signal: u32, info: Info) {
     s.attention = 0;
 }
 
-/// Does a signal end the wait of this thread?
+/// Whether a signal ends the wait of this thread.
 pub fn wakes(s: &mut State, n: usize) -> bool {
     let t = &s.threads[n];
     let ready = (t.pending | s.signals.pending) & !t.mask;

@@ -87,7 +87,7 @@ extern "C" fn received(signal: i32) {
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Has a signal stopped the machine since the last look?
+/// Whether a signal has stopped the machine since the last look.
 pub fn has_stopped() -> bool {
     STOPPED.swap(false, Ordering::SeqCst)
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Threads: they take turns on the one processor of the machine, between two instructions, so what one
-//! stores the next one sees. That is stronger than what x86 promises, and so a program that needs a fence
-//! it does not have runs here and fails elsewhere; nothing that is right there is wrong here. A turn
-//! lasts [`TURN`] instructions, or until the thread waits, and so a run can be repeated.
+//! Threads. They take turns on the machine's one processor, between two instructions, so each sees all
+//! stores of the others. That is stronger than x86's order: a program with a missing fence runs here and
+//! fails elsewhere, but a correct program is correct here. A turn lasts [`TURN`] instructions, or until
+//! the thread waits, so a run is repeatable.
 //!
-//! Waiting is virtual, too: if nobody can run, time goes on to the first deadline. Only who waits for
-//! something outside the machine (a descriptor, a child, a signal) makes the machine wait.
+//! Waiting is virtual, too: if no thread can run, time advances to the first deadline. The machine itself
+//! waits only if a thread waits for something outside it (a descriptor, a child, a signal).
 
 pub mod schedule;
 
@@ -44,7 +44,7 @@ pub struct Thread {
     pub again: bool,
     /// The processor's state, while others run.
     context: Option<Context>,
-    /// What its system call gives, if it has waited.
+    /// Result of its system call, if it has waited.
     result: Option<i64>,
     /// CLONE_CHILD_CLEARTID.
     pub clear_id: u64,
@@ -85,7 +85,7 @@ impl Thread {
     }
 }
 
-/// What a system call leaves to be done between two instructions.
+/// Work that a system call leaves to be done between two instructions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Later {
     /// The call is made again when the wait is over.

@@ -144,7 +144,7 @@ impl State {
         true
     }
 
-    /// Lets the next thread that can run have the processor; waits if there is none.
+    /// Switches to the next thread that can run; waits until one can.
     pub(crate) fn schedule(&mut self, uc: &mut Uc) -> Result<(), End> {
         let turn_over = self.threads.len() > 1 && self.stats.instructions >= self.slice_end;
         if !self.gone && self.thread().wait == Wait::No && !turn_over {
@@ -199,7 +199,7 @@ impl State {
         Ok(())
     }
 
-    /// Nobody can run: to the first deadline, or until something comes from outside.
+    /// No thread can run: advances to the first deadline, or waits for an event from outside.
     fn idle(&mut self) -> Result<(), End> {
         let now = self.now();
         let mut first = None;
@@ -233,7 +233,7 @@ impl State {
                 "all of its threads wait for each other (futex), and would for ever".into(),
             ));
         }
-        // What other processes do takes real time, and so does whatever a descriptor waits for.
+        // Other processes and descriptors take real time.
         let real = outside || !files.is_empty() || self.forked || first.is_none();
         let span = first.map(|f| f.saturating_sub(now));
         if real {

@@ -1,4 +1,4 @@
-// Ends in the way that it is told.
+// Ends in the way that its argument says.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>

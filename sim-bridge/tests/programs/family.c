@@ -31,7 +31,7 @@ static int status_of(pid_t pid)
 	return status;
 }
 
-// What a new program finds: the number of its process, descriptors, ignored and blocked signals.
+// Checks the state after exec: the process number, descriptors, ignored and blocked signals.
 static int after(char **argv)
 {
 	sigset_t mask;

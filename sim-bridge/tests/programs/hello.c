@@ -1,4 +1,5 @@
-// What a static program needs of the machine: output, heap, files, time, arguments, floating point.
+// Uses the parts of the machine that a static program needs: output, heap, files, time, arguments,
+// floating point.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

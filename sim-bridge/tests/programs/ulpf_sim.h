@@ -21,7 +21,7 @@ static void modify_pli(void *addr, int perms, char *region)
 	region[bit >> 3] = (region[bit >> 3] & ~(3 << (bit & 7))) | perms << (bit & 7);
 }
 
-// What the handler has seen.
+// Faults counted by the handler, and the last address.
 volatile unsigned long faults, last;
 
 // Counts, keeps CR17, and leaves the red zone and every register as they were.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A debugger's watches in gem5, with memory and formatting of this program's: what is told of some instructions.
+// Tests a debugger's watches for gem5, with this program's own memory and formatting: the hits of some
+// instructions.
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>

@@ -1,4 +1,5 @@
-//! What random operands do not reach: long repeats, faults half-way, atomicity, the site table.
+//! Cases that random operands do not reach: long repeats, faults half-way, atomicity, the site
+//! table.
 #![allow(unsafe_code)]
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -277,7 +278,7 @@ fn sites_from_many_threads() {
     }
 }
 
-/// When the table or the arena is full, nothing breaks: the slow path is asked for.
+/// A full table and a full arena result in the slow path.
 #[test]
 fn full_table_and_full_arena() {
     let decoder = Decoder::new().unwrap();
@@ -460,7 +461,7 @@ fn decoding_without_a_handle() {
     decoder.after_fork();
 }
 
-/// What one instruction costs through the engine: `cargo test --release -- --ignored --nocapture`.
+/// Cost of one instruction through the engine: `cargo test --release -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

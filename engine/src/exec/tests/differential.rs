@@ -67,8 +67,8 @@ pub fn random_state(rng: &mut Rng, m: &Machine) -> State {
     s
 }
 
-/// Moves the registers an operand is made of so that the access lands in the machine's memory.
-/// False when there is none to move.
+/// Changes the registers of an operand's address so that the access lands in the machine's memory. False if the operand
+/// has no such register.
 pub fn aim(m: &Machine, bytes: &[u8], s: &mut State, rng: &mut Rng) -> bool {
     let Ok(insn) = m.decoder.decode(m.code, bytes) else {
         return false;
@@ -176,7 +176,7 @@ pub fn aim(m: &Machine, bytes: &[u8], s: &mut State, rng: &mut Rng) -> bool {
 /// Flags that a comparison sets: OF, SF, ZF, AF, PF, CF.
 const STATUS: u64 = 0x8d5;
 
-/// What differs between two states, in words.
+/// The differences between two states, as text.
 pub fn difference(a: &State, b: &State) -> Option<String> {
     let mut out = String::new();
     let names = [
@@ -256,9 +256,9 @@ fn every_opcode_between_guarded_and_ordinary_pages() {
     every_opcode(&m, 0x2233_4455_6677_8899);
 }
 
-/// What the processor makes of one instruction: signal, registers, memory.
+/// Result of an instruction on the processor: signal, registers, memory.
 type Natively = (Signal, State, Vec<u8>);
-/// What the engine makes of it.
+/// Result of an instruction through the engine.
 type Through = (Result<Outcome, SiteError>, State, Vec<u8>);
 
 /// `None`: there is no such instruction on this processor.
@@ -330,8 +330,8 @@ fn every_opcode(m: &Machine, seed: u64) {
             let memory = pool.fresh(&mut rng);
             let mut once = || both(m, &name, &bytes, &before, memory, &mut list);
             let Some(mut run) = once() else { break };
-            // What counts as initial, and is not saved, the processor decides anew each time
-            // (SDM volume 1, section 13.6: XINUSE).
+            // The processor may decide differently each time which components are initial and not saved (SDM volume 1,
+            // section 13.6: XINUSE).
             for _ in 0..8 {
                 if !name.starts_with("Xsave") || run.0.2 == run.1.2 {
                     break;

@@ -1,5 +1,5 @@
-//! Which bytes an instruction touches, as the page-fault hardware sees it: with one page closed,
-//! the CPU must fault exactly when a reported access lies in that page.
+//! Compares reported accesses with the page-fault hardware: with one page closed, the CPU must
+//! fault exactly when a reported access lies in that page.
 #![allow(unsafe_code)]
 
 use super::differential::*;
@@ -29,7 +29,7 @@ fn excepted(class: Class, name: &str) -> bool {
         }
         // fxsave leaves the last 48 to 96 bytes alone.
         Class::Plain if name.starts_with("Fx") => true,
-        // What they touch is found out by comparing memory (AMX tiles; `Insn::accesses_known`).
+        // Their accesses are found by comparing memory (AMX tiles; `Insn::accesses_known`).
         Class::Unsupported => true,
         _ => false,
     }

@@ -9,8 +9,8 @@
 //! image for the wanted ones, with TF set. The next trap or fault comes after one instruction;
 //! the handler takes the state away and puts the original back.
 #![allow(unsafe_code)]
-// Test bench: memory is mapped at the top, registers are swapped in signal frames. What each block
-// relies on is drawn above; a mistake here fails the test.
+// Test bench: memory is mapped at the top, registers are swapped in signal frames. The drawing
+// above shows the assumptions of each block; a mistake here fails the test.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::super::*;
@@ -362,7 +362,7 @@ impl Machine {
         self.protect(0, self.plain_from.get(), libc::PROT_NONE);
     }
 
-    /// What stands in all pages.
+    /// Contents of all pages.
     pub fn memory(&self) -> Vec<u8> {
         unsafe { std::slice::from_raw_parts(self.alias as *const u8, LEN) }.to_vec()
     }
