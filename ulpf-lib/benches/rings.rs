@@ -1,5 +1,5 @@
-//! What a record in a thread's ring costs its writer, in counts of the time-stamp counter, with a reader
-//! beside it and without. Prints a table.
+//! Cost of a record in a thread's ring for its writer, in ticks of the time-stamp counter, with and without a concurrent
+//! reader. Prints a table.
 //!
 //! `cargo bench -p ulpf-lib --bench rings`
 

@@ -4,8 +4,8 @@
 //! Runs where a breakpoint or a watch was hit, so: no allocation, no panic, a fixed stack, a bound
 //! on the number of steps. Operands in the bytecode are big-endian, memory is the target's.
 //!
-//! What a watch's condition wants to know of its hit are trace state variables with numbers that GDB,
-//! which counts its own from 1, does not reach ([`variable`]).
+//! A watch's condition reads properties of its hit as trace state variables. Their numbers are beyond those of GDB, which
+//! counts its own from 1 ([`variable`]).
 
 use core::mem::MaybeUninit;
 
@@ -14,7 +14,7 @@ pub const STACK: usize = 64;
 /// Instructions after which an expression counts as endless.
 pub const STEPS: usize = 10_000;
 
-/// What an expression can see.
+/// State that an expression can read.
 pub trait AgentContext {
     /// Register by the protocol's number: rax rbx rcx rdx rsi rdi rbp rsp r8…r15 rip eflags.
     fn reg(&mut self, number: u16) -> Option<u64>;
@@ -33,7 +33,7 @@ pub mod variable {
     pub const OLD: u16 = 0xff00;
     /// After the access, as [`OLD`] before it.
     pub const NEW: u16 = 0xff01;
-    /// Where it is.
+    /// Address of the value.
     pub const ADDR: u16 = 0xff02;
     /// Watched bytes that were accessed.
     pub const LEN: u16 = 0xff03;
@@ -51,7 +51,7 @@ pub mod variable {
     pub const THREAD_POINTER: u16 = 0xff09;
 }
 
-/// Why an expression has no value.
+/// Reason why an expression has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentError {
     /// The bytecode ends or jumps outside itself.
@@ -64,18 +64,18 @@ pub enum AgentError {
     DivisionByZero,
     /// The address of the unreadable object.
     Memory(u64),
-    /// There is no register of this number.
+    /// No register has this number.
     Register(u16),
     /// A trace state variable that does not exist, or whose value is not known.
     Variable(u16),
-    /// Floating point, tracing, `printf`: nothing that a condition needs.
+    /// Floating point, tracing, `printf`: conditions do not need them.
     Unsupported(u8),
     /// More than [`STEPS`] instructions.
     TooLong,
 }
 
 impl AgentError {
-    /// In one word, for a place that handlers can write to without a lock; never 0.
+    /// Packs it into one word, which handlers can store without a lock; never 0.
     pub fn pack(self) -> u64 {
         let (sort, value) = match self {
             AgentError::Truncated => (1, 0),
@@ -91,7 +91,7 @@ impl AgentError {
         };
         value << 4 | sort
     }
-    /// The opposite of [`AgentError::pack`]; `None` for a word that it does not make (0, for one).
+    /// Inverse of [`AgentError::pack`]; `None` for a word that it never returns (0, for example).
     pub fn unpack(word: u64) -> Option<AgentError> {
         let value = word >> 4;
         Some(match word & 15 {
@@ -176,9 +176,9 @@ pub mod op {
     pub const REF32: u8 = 0x19;
     /// address → the eight bytes there.
     pub const REF64: u8 = 0x1a;
-    /// a → : goes on at the offset in the operand (two bytes) if a is not 0.
+    /// a → : jumps to the offset in the operand (two bytes) if a is not 0.
     pub const IF_GOTO: u8 = 0x20;
-    /// Goes on at the offset in the operand (two bytes).
+    /// Jumps to the offset in the operand (two bytes).
     pub const GOTO: u8 = 0x21;
     /// → the operand (one byte), unsigned as all constants.
     pub const CONST8: u8 = 0x22;
@@ -292,10 +292,10 @@ fn load<const N: usize>(cx: &mut dyn AgentContext, values: &mut Values) -> Resul
     values.push(bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)))
 }
 
-/// The value that the expression leaves on top; a condition holds when it is not zero.
+/// The value that the expression leaves on top; a condition holds if it is not zero.
 ///
 /// # Errors
-/// Why it has none ([`AgentError`]); nothing of the target has changed.
+/// The reason why it has no value ([`AgentError`]); the target has not changed.
 pub fn eval(code: &[u8], cx: &mut dyn AgentContext) -> Result<u64, AgentError> {
     let mut values = Values {
         slots: [MaybeUninit::uninit(); STACK],

@@ -1,8 +1,8 @@
-//! A heap of our own inside the watched program: chunks from mmap, a free list for each size, which is a power of two or
-//! three fourths of one. What is larger than a mebibyte has a mapping of its own, and goes back to the system.
+//! A heap of our own inside the watched program: chunks from mmap, and a free list for each size, which is a power of two
+//! or three fourths of one. A block larger than a mebibyte has a mapping of its own, which returns to the system.
 //!
-//! The lock is held for a few dozen instructions at a time and never by a thread that waits for
-//! somebody; callers see to it that no signal handler of the program runs meanwhile.
+//! The lock is held for a few dozen instructions at a time, and never by a thread that waits for another one. Callers
+//! make sure that no signal handler of the program runs meanwhile.
 #![allow(unsafe_code)]
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -63,16 +63,16 @@ pub fn map_anonymous(len: usize) -> *mut u8 {
     at
 }
 
-/// Takes what [`map_anonymous`] has made away again.
+/// Unmaps memory of [`map_anonymous`].
 pub fn unmap_anonymous(at: *mut u8, len: usize) {
     place::unmap(at as u64, len as u64);
 }
 
-/// As [`map_anonymous`], for what its owner has a list of.
+/// As [`map_anonymous`], for memory whose owner keeps a list of it.
 pub fn map_unlisted(len: usize) -> *mut u8 {
-    // Away from the program's memory: a neighbour of a watched page is moved with it. Hints come round
-    // again after a while, and where one is taken the kernel puts us among the program's own mappings. What
-    // is in the way may be large: each further step is longer.
+    // Away from the program's memory, because a neighbour of a watched page is moved with it. Hints recur after a while.
+    // If one is taken, the kernel places the mapping among the program's own. The obstacle may be large, so each further
+    // step is longer.
     const HINTS: u32 = 16;
     for hint in 1..=HINTS {
         // SAFETY: a fresh mapping; the address is a hint.
@@ -100,15 +100,15 @@ pub fn map_unlisted(len: usize) -> *mut u8 {
 
 /// Blocks of one size.
 struct Class {
-    /// Which free list.
+    /// Index of the free list.
     number: usize,
     bytes: usize,
-    /// What their addresses are multiples of.
+    /// Alignment of their addresses.
     align: usize,
 }
 
 impl Class {
-    /// `None`: it has a mapping of its own.
+    /// `None` if the block has a mapping of its own.
     fn of(layout: Layout) -> Option<Class> {
         let size = layout.size().max(SMALLEST);
         let whole = size.max(layout.align()).next_power_of_two();
@@ -137,12 +137,12 @@ impl Arena {
         f(unsafe { &mut *self.lists.get() })
     }
 
-    /// Its holder has failed and will not give the lock back. One that is held by somebody else is given back meanwhile.
+    /// Frees the lock of a holder that has failed. Waits some tenths of a second for a live holder to release it.
     pub fn free_lock(&self) {
         self.lock.free_if_stuck();
     }
 
-    /// A block, and whether it is memory that nobody has had, so zero.
+    /// Takes a block, and returns whether its memory is fresh, and so zero.
     fn take(&self, layout: Layout) -> (*mut u8, bool) {
         let Some(class) = Class::of(layout) else {
             return (map_anonymous(whole_pages(layout)), true);
@@ -174,7 +174,7 @@ impl Arena {
 }
 
 impl Lists {
-    /// What is left before `end` is for smaller blocks.
+    /// Puts the rest before `end` on the free lists of smaller blocks.
     fn keep_until(&mut self, end: usize) {
         let mut at = self.next as usize;
         while at < end {
@@ -184,7 +184,7 @@ impl Lists {
                 .min(fits)
                 .min(SMALLEST << (CLASSES / 2));
             let number = (bytes.trailing_zeros() - SMALLEST.trailing_zeros()) as usize * 2;
-            // SAFETY: memory of ours that nobody has.
+            // SAFETY: memory of ours that belongs to no block.
             unsafe { *(at as *mut *mut u8) = self.free[number] };
             self.free[number] = at as *mut u8;
             at += bytes;
@@ -192,7 +192,7 @@ impl Lists {
     }
 }
 
-/// What a block with a mapping of its own takes.
+/// Size of a block with a mapping of its own.
 fn whole_pages(layout: Layout) -> usize {
     layout.size().max(layout.align()).next_multiple_of(4096)
 }
@@ -225,7 +225,7 @@ unsafe impl GlobalAlloc for Arena {
 }
 
 impl Arena {
-    /// malloc(3) for capstone: the size stands in 16 bytes before the block.
+    /// malloc(3) for capstone; the 16 bytes before the block hold its size.
     pub fn c_malloc(&self, size: usize) -> *mut u8 {
         let total = size + 16;
         // SAFETY: nonzero size, valid alignment.
@@ -253,7 +253,7 @@ impl Arena {
         };
     }
 
-    /// Bytes of a block from [`Arena::c_malloc`], as they were asked for.
+    /// Requested bytes of a block from [`Arena::c_malloc`].
     pub fn c_size(&self, p: *mut u8) -> usize {
         // SAFETY: made by `c_malloc`.
         unsafe { *(p.wrapping_sub(16) as *mut usize) - 16 }
@@ -310,7 +310,7 @@ mod tests {
                 }
             };
             assert!(!at.is_null() && (at as usize).is_multiple_of(layout.align()));
-            // SAFETY: a new block of that size, which nobody else has.
+            // SAFETY: a new block of that size, which is not shared.
             let bytes = unsafe { core::slice::from_raw_parts_mut(at, size) };
             assert!(!zeroed || bytes.iter().all(|b| *b == 0), "{layout:?}");
             bytes.fill(turn as u8);
@@ -326,7 +326,7 @@ mod tests {
         // SAFETY: not empty.
         let [first, page] = [small, large].map(|layout| unsafe { heap.alloc(layout) } as usize);
         assert_eq!(page, (first + 16).next_multiple_of(4096));
-        // As many as there is room for between both.
+        // As many as fit between both.
         let between: Vec<usize> = [16, 32, 64, 128, 256, 512, 1024, 2048]
             .map(|size| Layout::from_size_align(size, 16).unwrap())
             // SAFETY: not empty.

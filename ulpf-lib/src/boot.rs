@@ -9,8 +9,8 @@
 //! ulpf_stub_boot_thread(rdi = &BootArgs)  once on every further stopped thread (attach)
 //! ```
 //!
-//! After the entries have run, the command restores each thread's registers and detaches from it
-//! with [`PARK_SIGNAL`], so that the thread comes to rest in the stub exactly where it was.
+//! After the entries have run, the command restores each thread's registers and detaches from it with [`PARK_SIGNAL`]. So
+//! the thread parks in the stub at its original position.
 
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
@@ -23,12 +23,11 @@ pub const PARK_SIGNAL: i32 = 63;
 
 /// The program was started by us: when the command goes away, so does the program.
 pub const BOOT_LAUNCHED: u32 = 1;
-/// Where watches go unless they say it themselves; neither bit: the stub chooses.
+/// Default placement of watches; with neither bit the stub chooses.
 pub const BOOT_PLACE_GUARD: u32 = 2;
 /// The other one: debug registers.
 pub const BOOT_PLACE_REGISTER: u32 = 4;
-/// The program's code stays as it is: every access to a guarded page, and every system call, is met by
-/// a signal.
+/// The program's code is never patched: every access to a guarded page, and every system call, raises a signal.
 pub const BOOT_NO_PATCH: u32 = 8;
 
 /// Guards by mprotect and signals only; guards by the kernel module (`/dev/ulpf`) only; neither bit: by
@@ -37,7 +36,7 @@ pub const BOOT_BACKEND_SIGNAL: u32 = 16;
 /// The other one: the kernel module.
 pub const BOOT_BACKEND_KERNEL: u32 = 32;
 
-/// What the command tells the stub, and (where it says so) the stub the command.
+/// Data from the command to the stub, and (where a field says so) from the stub to the command.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BootArgs {
@@ -52,52 +51,51 @@ pub struct BootArgs {
     pub image_base: u64,
     /// In bytes, whole pages.
     pub image_len: u64,
-    /// In the program's table while the stub boots (its own task inherits a copy of the table): stream
-    /// socket that carries the remote serial protocol, and the memfd of the shared area
-    /// (`ulpf_lib::ring`). The command closes both in the program afterwards.
+    /// Descriptors in the program's table while the stub boots; its own task inherits a copy of the table. The first is a
+    /// stream socket for the remote serial protocol, the second the memfd of the shared area (`ulpf_lib::ring`). The
+    /// command closes both in the program afterwards.
     pub control_fd: i32,
     /// See `control_fd`.
     pub shared_fd: i32,
     /// Result: process id of the stub's own task (shares memory with the program, not its thread
     /// group, descriptors or signal handlers).
     pub stub_pid: i32,
-    /// Base of our place ([`crate::place`]), and where in its memory there is room: what an earlier stub has
-    /// left behind, or libulpf uses, lies elsewhere.
+    /// Base of our place ([`crate::place`]). Its memory may also hold mappings of an earlier stub or of libulpf.
     pub place: u64,
-    /// The address at which the stub begins to look for room.
+    /// The address from which on the place has room, away from those mappings.
     pub begin: u64,
-    /// Memory of the program that a forked child may write its last instructions of ours to: [`PAD_LEN`] bytes
-    /// of executable memory that nobody uses (the end of the vDSO); 0: there is none.
+    /// [`PAD_LEN`] bytes of unused executable memory (the end of the vDSO), or 0. A forked child may write its last
+    /// instructions of ours there.
     pub pad: u64,
-    /// After a detach: address and number of [`Left`], what there is still of ours and has to be unmapped. 0: not
+    /// After a detach: address and number of [`Left`], the mappings of ours that still have to be unmapped; 0 if not
     /// known.
     pub left: u64,
     /// How many.
     pub left_len: u64,
-    /// After a detach: the program has seccomp filters, which let pass what the `syscall` instruction at this address
-    /// of the image makes; the image stays. 0: it has none.
+    /// After a detach: address, in the image, of the `syscall` instruction whose calls the program's seccomp filters let
+    /// pass. The image stays. 0 if the program has no filters.
     pub left_gate: u64,
-    /// The program has seccomp filters from before, which let pass what this image makes at this address: they lie here,
-    /// the oldest first (`ulpf_lib::seccomp::Kept`), until the entry has ended. 0: it has none that a stub knows.
+    /// Address of the program's earlier seccomp filters, which let calls from the image at this address pass; 0 if a stub
+    /// knows none. They are valid until the entry has ended, the oldest first (`ulpf_lib::seccomp::Kept`).
     pub filters: u64,
-    /// How many bytes.
+    /// Their size in bytes.
     pub filters_len: u64,
-    /// Of a thread that is about to execute another program, or of this forked child: address of its newest filter
-    /// (`ulpf_lib::seccomp::Kept`); 0: it has none.
+    /// For a thread that is about to execute another program, or for this forked child: address of its newest filter
+    /// (`ulpf_lib::seccomp::Kept`), or 0.
     pub leaving: u64,
-    /// Not 0: after a detach, the command has all threads, and those that wait for that may go on.
+    /// Nonzero: after a detach, the command has stopped all threads, and threads that wait for that may continue.
     pub held: u64,
-    /// Not 0: this forked child gets a stub of its own in the place of this image, which it leaves there for that.
+    /// Nonzero: this forked child gets a stub of its own in place of this image, which stays mapped for that.
     pub stays: u64,
-    /// What the thread that enters had registered for restartable sequences (rseq(2)): address, length and signature of its
-    /// area, which the command has unregistered. Zeros: nothing.
+    /// Registration of the entering thread for restartable sequences (rseq(2)): address, length and signature of its
+    /// area, which the command has unregistered. Zeros without a registration.
     pub sequences: [u64; 3],
-    /// The user's cache folder, where it is kept for the next run which accesses were hot: an absolute path, zeroes behind
-    /// it. Empty: nothing is kept.
+    /// The user's cache folder, which stores the hot accesses for the next run: an absolute path, padded with zeros.
+    /// Empty if nothing is to be stored.
     pub cache: [u8; CACHE_LEN],
 }
 
-/// Longer names of folders, and one of just so many bytes, are not told ([`BootArgs::cache`]).
+/// Size of [`BootArgs::cache`]; a path of this length or longer is not passed.
 pub const CACHE_LEN: usize = 256;
 
 /// See [`BootArgs::pad`].

@@ -1,5 +1,5 @@
-//! The commands of `monitor ulpf …`, as types: whoever sends one prints it, whoever gets one (our stub, and the
-//! bridge's front end in a stub's place) parses it, and users type the same words. `reply` is what is answered.
+//! The commands of `monitor ulpf …`, as types. The sender prints one; the receiver (our stub, or the bridge's front end
+//! in place of a stub) parses it. Users type the same words. `reply` has the answers.
 //!
 //! ```text
 //! TEXT    := LINE ((';' | '\n') LINE)*
@@ -8,7 +8,7 @@
 //! HOW     := ['stop'] ['log'] ['freeze'] ['bt' N] ['auto' | 'guard' | 'debug-register']
 //! FILTER  := see `filter/words.rs`
 //! PATH    := see `command/path.rs`
-//! PLACE   := ADDR:LEN['*'COUNT'+'STRIDE]           0x4040:8*1000+64: a thousand of them, 64 bytes apart
+//! PLACE   := ADDR:LEN['*'COUNT'+'STRIDE]           0x4040:8*1000+64: a thousand ranges, 64 bytes apart
 //! ```
 
 use alloc::format;
@@ -36,7 +36,7 @@ pub use placement::Placement;
 pub use reply::Reply;
 pub use trace::{GIVEN_BACK, Run, State, Trace, Word};
 
-/// Watches in one place: an answer has a line for each that is refused.
+/// Maximum number of watches of one `PLACE`: the answer has a line for each refused one.
 pub const MOST_IN_PLACE: u64 = 1 << 20;
 
 /// A monitor command.
@@ -46,18 +46,18 @@ pub enum Command {
     Help,
     /// `watch ADDR LEN WATCH`, `watch PATH LEN WATCH`, `watch heap WATCH`
     Watch(Arm),
-    /// `watches KIND HOW at PLACE…`: many of which the same is wanted.
+    /// `watches KIND HOW at PLACE…`: many watches of the same kind.
     Watches {
         /// Which accesses.
         kind: WatchKind,
         /// The same for all of them.
         how: How,
-        /// Or a word that is no place.
+        /// Each place, or a word that does not parse as one.
         places: Vec<Result<Place, String>>,
     },
     /// `unwatch ID`
     Unwatch(u32),
-    /// `check ADDR LEN r|w|rw`: could a debugger's watch be armed there? Nothing is.
+    /// `check ADDR LEN r|w|rw`: whether a debugger's watch could be armed there. Arms nothing.
     Check {
         /// The first byte.
         addr: u64,
@@ -73,8 +73,8 @@ pub enum Command {
         /// `on`
         on: bool,
     },
-    /// `frame ID begins ADDR`, `frame ID ends ADDR`: the function has been entered whose locals a watch follows
-    /// ([`Path::function`]), or has returned.
+    /// `frame ID begins ADDR`, `frame ID ends ADDR`: the function whose locals a watch follows ([`Path::function`]) has
+    /// been entered, or has returned.
     Frame {
         /// The number of the watch.
         id: u32,
@@ -85,58 +85,58 @@ pub enum Command {
     },
     /// `filter ID FILTER`, `filter at ADDR LEN FILTER`
     Filter {
-        /// Whose it is.
+        /// The watch whose filter is set.
         of: FilterOf,
         /// The new one.
         filter: Filter,
-        /// `keep`: go on counting where the filter before it was.
+        /// `keep`: continue counting at the former filter's counts.
         keep: bool,
     },
-    /// `condition ADDR LEN KIND FILTER`: what decides about the hits of the debugger's own watches on exactly
-    /// these bytes, beside the debugger (GDB's plugin).
+    /// `condition ADDR LEN KIND FILTER`: the condition on the debugger's own watches on exactly these bytes, which the
+    /// stub evaluates beside the debugger (GDB's plugin).
     Condition {
         /// The bytes.
         range: WatchRange,
         /// Of watches of this kind.
         kind: WatchKind,
-        /// The default: nothing.
+        /// The default filter removes the condition.
         filter: Filter,
     },
-    /// `locals ADDR`: the stack pointer of the innermost function with a local that the debugger watches itself; 0:
-    /// there is none.
+    /// `locals ADDR`: the stack pointer of the innermost function with a local that the debugger watches itself, or 0
+    /// without such a function.
     Locals(u64),
-    /// `settle`: what the debugger has to make up for, since hits were decided without it ([`reply::Settle`]).
+    /// `settle`: the state that the debugger has to update, because hits were decided without it ([`reply::Settle`]).
     Settle,
     /// `placement [WHERE]`
     Placement(Option<Placement>),
-    /// `backend`: what guards are made of, and why.
+    /// `backend`: the mechanism of the guards, with the reason.
     Backend,
     /// `stats`: the counters ([`reply::Totals`], [`reply::Counted`]).
     Stats,
-    /// `about`: the process, and where stops are told ([`Reply::About`]).
+    /// `about`: the process, and the address at which stops are reported ([`Reply::About`]).
     About,
-    /// `why`: why the last watch was refused; which system call made the last hit.
+    /// `why`: the reason why the last watch was refused, or the system call that made the last hit.
     Why,
     /// `sites`: the system-call instructions met so far.
     Sites,
-    /// `stop`: which watch made the last stop, and the access.
+    /// `stop`: the watch behind the last stop, and the access.
     Stop,
-    /// `stop rest`: the other watches that the same instruction has hit, a line each. No stop tells of them any more.
+    /// `stop rest`: the other watches that the same instruction has hit, a line each. No further stop reports them.
     StopRest,
     /// `patch-syscalls on|off [after N]`
     PatchSyscalls {
         /// `on`
         on: bool,
-        /// How many signals a site costs before it is patched.
+        /// Number of signals after which a site is patched.
         after: Option<u32>,
     },
     /// `patch [on|off] [after N] [patience N]`
     Patch {
         /// `None`: as it is.
         on: Option<bool>,
-        /// How many false positives a site has before it is patched.
+        /// Number of false positives after which a site is patched.
         after: Option<u32>,
-        /// After how many accesses to pages without a guard a patch goes.
+        /// Number of accesses to pages without a guard after which a patch is removed.
         patience: Option<u32>,
     },
     /// `patch sites [N]`
@@ -147,7 +147,7 @@ pub enum Command {
         addr: u64,
         /// Bytes.
         len: u64,
-        /// How many accesses, from the last one back.
+        /// Maximum number of accesses, the youngest first.
         most: u64,
     },
     /// `log [N]`
@@ -160,30 +160,31 @@ pub enum Command {
     HeapFunctions(Vec<HeapFunction>),
 }
 
-/// What can be asked of a checked heap. The stub finds it, and the server has the words.
+/// Questions about a checked heap. The stub finds the answer, and the server puts it into words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeapAsk {
-    /// The error that the program has stopped for last. (The server's to answer.)
+    /// The error at which the program has stopped last. (The server answers this one.)
     Error,
-    /// The block that has this byte, or is nearest.
+    /// The block that contains this byte, or the nearest one.
     Block(u64),
-    /// Blocks that nothing leads to.
+    /// Blocks that no pointer leads to.
     Leaks,
-    /// Who points into the block that has this byte.
+    /// Pointers into the block that contains this byte.
     Pointers(u64),
 }
 
-/// Bytes between blocks: multiples of 16, from 16 to 4096. (Large blocks have more behind them.)
+/// Size of the redzone between blocks, in bytes: multiples of 16, from 16 to 4096. (Large blocks have a larger one behind
+/// them.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// At least.
+    /// Minimum.
     pub least: u64,
-    /// If that is more, each block has a random number from `least` to it.
+    /// Maximum. If it exceeds `least`, each block gets a random size between the two.
     pub most: u64,
 }
 
 impl Gap {
-    /// What is allowed for both.
+    /// Allowed range of both.
     pub const BYTES: core::ops::RangeInclusive<u64> = 16..=4096;
 }
 
@@ -192,19 +193,19 @@ impl Gap {
 pub struct HeapCheck {
     /// Callers that are noted for each block, at most 16.
     pub frames: u8,
-    /// Bytes that freed blocks may take, with what is known of them, before the oldest are used again.
+    /// Bytes that freed blocks may take, with their records, before the oldest are used again.
     pub quarantine: u64,
-    /// Bytes between blocks.
+    /// Redzone between blocks.
     pub gap: Gap,
-    /// Blocks that are left at the end are looked for.
+    /// Reports the blocks that are left at the end.
     pub leaks: bool,
     /// The program stops at its errors, for a debugger.
     pub stop: bool,
-    /// The program has run already: it has blocks of its own.
+    /// The program has run before the check, so it has blocks of its own.
     pub running: bool,
-    /// Accesses are compared with the pointer in their operand also where that is a guess, and always.
+    /// Compares every access with the pointer in its operand, also where the pointer is a guess.
     pub base: bool,
-    /// Of a forked child: the boot block of its parent's stub, whose heap it has.
+    /// For a forked child: the boot block of its parent's stub, whose heap it has inherited.
     pub of: Option<u64>,
 }
 
@@ -233,18 +234,18 @@ pub struct Arm {
     pub what: What,
     /// Which accesses.
     pub kind: WatchKind,
-    /// What is done at a hit.
+    /// The actions at a hit.
     pub how: How,
     /// Which hits matter.
     pub filter: Filter,
 }
 
-/// Which bytes a watch is to have.
+/// The bytes of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
     /// These.
     Range(WatchRange),
-    /// So many at the end of a path, wherever that leads.
+    /// This number of bytes at the end of a path, wherever that leads.
     Along(Path, u64),
     /// All that the program allocates.
     Heap,
@@ -259,7 +260,7 @@ impl What {
         }
     }
 
-    /// How many bytes there are, if that stays the same.
+    /// Number of bytes, if it stays the same.
     pub fn bytes(&self) -> Option<u64> {
         match self {
             What::Range(range) => Some(range.len),
@@ -269,14 +270,15 @@ impl What {
     }
 }
 
-/// What is to be done at a hit, and where the watch is to live.
+/// The actions at a hit, and the placement of the watch.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct How {
     /// The program stops.
     pub stop: bool,
     /// The hit goes into the log.
     pub log: bool,
-    /// The bytes stay what they are when the watch is set: a store that changes them is undone before its thread goes on.
+    /// The bytes keep the value that they have when the watch is set: a store that changes them is undone before its
+    /// thread continues.
     pub freeze: bool,
     /// Frames of a backtrace in the log.
     pub backtrace: u8,
@@ -284,30 +286,30 @@ pub struct How {
     pub placement: Option<Placement>,
 }
 
-/// Whose filter it is.
+/// The owner of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FilterOf {
-    /// Of the watch with this number.
+    /// The watch with this number.
     Watch(u32),
-    /// Of the debugger's own watches on exactly these bytes, now and later.
+    /// The debugger's own watches on exactly these bytes, now and later.
     Range(WatchRange),
 }
 
-/// So many watches of `len` bytes from `start` on, `stride` bytes apart.
+/// `count` watches of `len` bytes each, the first at `start`, `stride` bytes apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// The first byte of the first one.
+    /// First byte of the first watch.
     pub start: u64,
-    /// Bytes of each.
+    /// Bytes of each watch.
     pub len: u64,
-    /// How many.
+    /// Number of watches.
     pub count: u64,
     /// From the start of one to the start of the next, in bytes.
     pub stride: u64,
 }
 
 impl Place {
-    /// The ranges; `None` for those that no watch can have.
+    /// The ranges; `None` for a range that no watch can have.
     pub fn ranges(self) -> impl Iterator<Item = Option<WatchRange>> {
         (0..self.count).map(move |n| {
             let start = self.start.checked_add(self.stride.checked_mul(n)?)?;
@@ -316,7 +318,7 @@ impl Place {
     }
 }
 
-/// Why a line is no command.
+/// Reason why a line is not a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mistake {
     /// It does not begin with `ulpf`.

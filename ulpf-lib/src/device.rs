@@ -19,10 +19,10 @@ pub mod abi;
 
 pub use abi::*;
 
-/// Where the device is.
+/// Path of the device.
 pub const PATH: &CStr = c"/dev/ulpf";
 
-/// What the permissions of a page forbid.
+/// Accesses that a page forbids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Permission {
@@ -49,21 +49,21 @@ impl Op {
     }
 }
 
-/// Why the device cannot be used.
+/// Reason why the device cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unusable {
     /// open(2) has failed.
     Open(Errno),
-    /// Something is there that does not answer as the device does.
+    /// The file does not answer as the device does.
     Strange(Errno),
     /// The machine speaks this version of the interface.
     Version(u32),
-    /// It lacks these of the features that were asked for.
+    /// It lacks these of the requested features.
     Features(u64),
 }
 
 impl Unusable {
-    /// Why, for people.
+    /// The reason, for users.
     pub fn why(self) -> &'static str {
         match self {
             Unusable::Open(Errno(e)) => match e as u32 {
@@ -82,7 +82,7 @@ impl Unusable {
             Unusable::Features(_) => "the kernel module is too old: it lacks what is needed here",
         }
     }
-    /// What the user can do about it.
+    /// The remedy for the user.
     pub fn what_to_do(self) -> &'static str {
         match self {
             Unusable::Open(Errno(e)) => match e as u32 {
@@ -111,7 +111,7 @@ impl Drop for Device {
 }
 
 impl Device {
-    /// Opens it and makes sure that it has all of `features`.
+    /// Opens it and checks that it has all of `features`.
     ///
     /// # Errors
     /// [`Unusable`] says which of the four reasons it is.
@@ -148,7 +148,7 @@ impl Device {
         self.0
     }
 
-    /// What the machine can do.
+    /// Features and limits of the machine.
     ///
     /// # Errors
     /// [`Unusable::Version`] from a machine of another version, [`Unusable::Strange`] with ioctl(2)'s error else.
@@ -188,10 +188,10 @@ impl Device {
         unsafe { self.call(HANDLER, &mut handler) }.map(drop)
     }
 
-    /// Forbidden accesses are SIGSEGV again.
+    /// From now on forbidden accesses raise SIGSEGV.
     ///
     /// # Errors
-    /// ENOENT if there is none.
+    /// ENOENT without a registered handler.
     pub fn no_handler(&self) -> Result<(), Errno> {
         // SAFETY: registers nothing.
         unsafe { self.handler(0, 0, 0) }
@@ -210,7 +210,7 @@ impl Device {
         unsafe { self.call(POLICY, &mut policy) }.map(drop)
     }
 
-    /// One change.
+    /// Makes one change.
     ///
     /// # Errors
     /// As the header says for each operation; then nothing has changed.
@@ -221,12 +221,12 @@ impl Device {
         unsafe { self.call(APPLY, &mut op) }.map(drop)
     }
 
-    /// Many changes in one crossing, in order; on failure also how many were carried out.
+    /// Makes many changes in one system call, in order.
     ///
     /// # Errors
-    /// How many were carried out, and why the next one was not.
+    /// The number of changes that were made, and the error of the next one.
     pub fn batch(&self, ops: &[Op]) -> Result<(), (usize, Errno)> {
-        // Any machine takes as many at once.
+        // Every machine accepts this number at once.
         const MOST: usize = 1024;
         let mut before = 0;
         for part in ops.chunks(MOST) {
@@ -245,7 +245,7 @@ impl Device {
         Ok(())
     }
 
-    /// How often what has happened since the device was opened.
+    /// Counters of events since the device was opened.
     ///
     /// # Errors
     /// That of ioctl(2).

@@ -29,19 +29,19 @@ pub const AC: u64 = 1 << 18;
 /// CPUID is there.
 pub const ID: u64 = 1 << 21;
 
-/// Of no meaning, and always 1.
+/// Reserved, and always 1.
 pub const ALWAYS: u64 = 1 << 1;
 
-/// What arithmetic sets.
+/// Bits that arithmetic sets.
 pub const STATUS: u64 = CF | PF | AF | ZF | SF | OF;
 
-/// What user mode may change: `popf` at privilege level 3 (Intel SDM vol. 2, POPF/POPFD/POPFQ).
+/// Bits that user mode may change: `popf` at privilege level 3 (Intel SDM vol. 2, POPF/POPFD/POPFQ).
 pub const USER: u64 = STATUS | TF | DF | NT | AC | ID;
 
-/// What is clear in a signal's handler (Linux's `handle_signal`).
+/// Bits that are clear in a signal's handler (Linux's `handle_signal`).
 pub const CLEAR_IN_HANDLER: u64 = TF | DF | RF;
 
-/// What a program begins with (Linux's `start_thread`).
+/// Initial value of a program (Linux's `start_thread`).
 pub const INITIAL: u64 = ALWAYS | IF;
 
 /// The bits with the names that GDB has for them, lowest first: name, number. The nameless one is always 1.

@@ -1,12 +1,12 @@
-//! Which hits of a watch matter: what a filter is, and who passes it.
+//! Filters: decide which hits of a watch matter.
 //!
 //! ```text
 //! hit ─▶ changed ─▶ thread ─▶ PC ─▶ caller ─▶ conditions ─▶ skip, count ─▶ logged, a stop
 //!           └──────────┴────────┴──────┴───────────┴─────────────┴───────▶ counted as rejected
 //! ```
-//! The stub asks on the thread that made the access, the bridge where the machine rests: the evaluation
-//! allocates nothing, takes no lock and formats nothing. What is cheap comes first. A condition that cannot
-//! be evaluated counts as true, as a breakpoint's does in gdb: no hit is lost, and the caller tells the user.
+//! The stub evaluates a filter on the thread that made the access, the bridge while the machine is stopped. The
+//! evaluation allocates nothing, takes no lock and formats nothing. Cheap tests come first. A condition that cannot be
+//! evaluated counts as true, as a breakpoint's does in gdb: no hit is lost, and the caller tells the user.
 //!
 //! `words` reads and prints a filter as `monitor ulpf watch` and `monitor ulpf filter` take it; `wire` is its
 //! form in the bridge's messages (feature `serde`).
@@ -42,28 +42,28 @@ pub struct Filter {
     /// Only hits of this thread.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub thread: Option<Thread>,
-    /// Where the instruction is.
+    /// Addresses of the instruction.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub pc: Option<Ranges>,
-    /// Where its function was called. (The bridge has no word for it: its front end refuses such a filter.)
+    /// Addresses of the call of its function. (The bridge's protocol lacks it: its front end refuses such a filter.)
     #[cfg_attr(feature = "serde", serde(skip))]
     pub caller: Option<Ranges>,
     /// Size of the values that conditions see, in bytes: the watch is an array of them. 0: see [`Filter::unit_of`].
     pub unit: u64,
-    /// All have to hold.
+    /// All of them must hold.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
     pub conditions: Vec<Condition>,
-    /// Of the hits that all the others let pass: so many are rejected,
+    /// Of the hits that pass all other tests, this number is rejected first,
     pub skip: u64,
-    /// and so many pass then (`None`: all).
+    /// and this number passes then (`None`: all).
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub count: Option<u64>,
 }
 
-/// Which thread.
+/// A thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Thread {
-    /// The one with the process's number.
+    /// The thread whose id is the process's.
     Main,
     /// As the kernel, or the back end, numbers threads.
     Id(u64),
@@ -78,7 +78,7 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// The list in any order; empty ranges count for nothing.
+    /// Makes ranges from a list in any order; empty ranges are dropped.
     pub fn new(inside: bool, mut list: Vec<(u64, u64)>) -> Ranges {
         list.retain(|r| r.0 < r.1);
         list.sort_unstable();
@@ -115,15 +115,15 @@ impl Ranges {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Condition {
     code: Vec<u8>,
-    /// It asks for a value or an address: it is evaluated for each element.
+    /// It reads a value or an address, so it is evaluated for each element.
     by_element: bool,
 }
 
 impl Condition {
-    /// The bytecode is looked through once.
+    /// Scans the bytecode once.
     ///
     /// # Errors
-    /// It is too long, or has an opcode that nobody can evaluate.
+    /// The bytecode is too long, or has an opcode that is not supported.
     pub fn new(code: Vec<u8>) -> Result<Condition, &'static str> {
         if code.len() >= MOST_CODE {
             return Err("the bytecode is too long");
@@ -142,25 +142,25 @@ impl Condition {
     }
 }
 
-/// A hit that has been counted, and asks whether it matters.
+/// A counted hit, to be judged by a filter.
 pub struct Candidate<'a> {
     /// The instruction that made the access.
     pub pc: u64,
     /// The thread that made the access.
     pub thread: u64,
-    /// What the instruction does.
+    /// Kind of the access.
     pub kind: AccessKind,
     /// The bytes that access and watch have in common.
     pub start: u64,
-    /// How many they are.
+    /// Number of these bytes.
     pub len: u64,
     /// The watch's bytes.
     pub watch: Range<u64>,
-    /// What stood at `start` before, or its first bytes; `None`: not known.
+    /// The old bytes at `start`, possibly truncated; `None` if not known.
     pub old: Option<&'a [u8]>,
     /// A write that left the value as it was.
     pub silent: bool,
-    /// Hits of this watch, with this one.
+    /// Number of hits of this watch, including this one.
     pub number: u64,
     /// [`Filter::unit_of`] the watch.
     pub unit: u64,
@@ -168,24 +168,24 @@ pub struct Candidate<'a> {
 
 /// The program behind the hit, as it is after the instruction.
 pub trait Program {
-    /// By the number that the remote protocol gives it.
+    /// The register with this number of the remote protocol.
     fn register(&mut self, number: u16) -> Option<u64>;
-    /// False: a byte is unreadable.
+    /// Returns false if a byte is unreadable.
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool;
     /// The number of the process.
     fn process(&mut self) -> u64;
     /// fs_base.
     fn thread_pointer(&mut self) -> Option<u64>;
-    /// Addresses within the calls that may have led to the function: one of them is where it was called.
+    /// Addresses within the calls that may have led to the function: one of them is its caller.
     fn callers(&mut self) -> [Option<u64>; 2] {
         [None; 2]
     }
 }
 
-/// What a filter says of a hit.
+/// A filter's decision about a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// Does the hit matter?
+    /// Whether the hit matters.
     pub passes: bool,
     /// The first condition that could not be evaluated, and so counted as true.
     pub failed: Option<AgentError>,
@@ -201,8 +201,8 @@ impl Verdict {
 }
 
 impl Filter {
-    /// Size of the values that conditions see in a watch of `len` bytes (`None`: the heap): the unit that was
-    /// named, else the watch if it has up to eight bytes; 0: what was accessed.
+    /// Size of the values that conditions see in a watch of `len` bytes (`None`: the heap). It is the unit that was set,
+    /// or the watch's size up to eight bytes. 0 is the size of the access.
     pub fn unit_of(&self, len: Option<u64>) -> u64 {
         match (self.unit, len) {
             (0, Some(len @ 1..=MOST_VALUE)) => len,
@@ -210,7 +210,7 @@ impl Filter {
         }
     }
 
-    /// `passed`: how many hits all but `skip` and `count` have let pass before, and counts this one.
+    /// `passed`: number of hits, this one included, that have passed all tests but `skip` and `count`.
     #[inline]
     pub fn passes<P: Program>(
         &self,
@@ -309,7 +309,7 @@ impl<P: Program> Element<'_, P> {
         self.program.read(self.at, to).then_some(bytes)
     }
 
-    /// The old bytes of the access between the bytes beside it, which are as they were.
+    /// The old bytes of the access, with the unchanged bytes beside it.
     fn old_bytes(&mut self) -> Option<[u8; 8]> {
         let mut bytes = self.new_bytes()?;
         let c = self.candidate;

@@ -1,6 +1,6 @@
 //! FNV-1a, in 64 bits (Fowler, Noll and Vo; RFC 9923).
 
-/// The hash of these bytes. It finds changes, and withstands nobody who looks for a collision.
+/// The hash of these bytes. It detects changes, but does not resist deliberate collisions.
 pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let bytes = bytes.into_iter();
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -1,4 +1,4 @@
-//! What is kept of accesses that were hot, for the next run of their file (`BUILD-ID.hot` in the user's cache folder).
+//! Hot accesses, stored for the next run of their file (`BUILD-ID.hot` in the user's cache folder).
 //!
 //! ```text
 //!   8 bytes          "ulpfhot2"
@@ -7,7 +7,7 @@
 //!                    of the page (64)
 //!     8 bytes each   offset of the instruction (32 bits), its length (8), does it store (1), a hash of its bytes (23)
 //! ```
-//! All little-endian. A build ID is what a file says of itself, so entries are keyed by the code's bytes as well.
+//! All little-endian. A file chooses its own build ID, so entries are keyed by the code's bytes as well.
 
 use crate::hash::fnv1a;
 
@@ -25,14 +25,14 @@ pub const PAGE: usize = 16;
 pub struct Page {
     /// As [`Entry::offset`].
     pub offset: u32,
-    /// How many entries follow.
+    /// Number of entries that follow.
     pub entries: u32,
     /// [`code_hash`] of the page.
     pub code: u64,
 }
 
 impl Page {
-    /// As it stands in a file.
+    /// Its form in a file.
     pub fn to_bytes(self) -> [u8; PAGE] {
         let head = u64::from(self.offset) | u64::from(self.entries) << 32;
         let mut bytes = [0; PAGE];
@@ -91,17 +91,17 @@ impl Entry {
         Entry(offset | len << LEN | u64::from(stores) << STORES | hash(code) << HASH)
     }
 
-    /// Where it is.
+    /// Offset of the instruction.
     pub fn offset(self) -> u32 {
         self.0 as u32
     }
 
-    /// Does it write to memory?
+    /// Whether it writes to memory.
     pub fn stores(self) -> bool {
         self.0 >> STORES & 1 != 0
     }
 
-    /// Does this code begin with the same instruction?
+    /// Whether this code begins with the same instruction.
     pub fn is(self, code: &[u8]) -> bool {
         let len = (self.0 >> LEN & 0xff) as usize;
         let own = code.get(..len).filter(|own| !own.is_empty());

@@ -1,5 +1,5 @@
-//! Files of /proc about the memory of the stub's task, open from its beginning: a program may go where there is no
-//! /proc, or become a user who may not open them any more, and the task with it.
+//! Files of /proc about the memory of the stub's task, opened at its start. Later the program, and the task with it, may
+//! enter a root without /proc, or lose the right to open them.
 #![allow(unsafe_code)]
 
 use core::ffi::CStr;
@@ -18,7 +18,7 @@ const PATHS: [&CStr; 4] = [
 ];
 
 static KEPT: [AtomicI32; PATHS.len()] = [const { AtomicI32::new(-1) }; PATHS.len()];
-/// Whose descriptors these are: handlers run with the program's table.
+/// The process that owns these descriptors: handlers run with the program's table.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// Opens all of them for the calling process.
@@ -29,7 +29,7 @@ pub fn keep() {
     OWNER.store(me(), SeqCst);
 }
 
-/// Opens a file for reading; what has been kept serves where that fails. The descriptor is the caller's to close.
+/// Opens a file for reading, or duplicates the kept descriptor if that fails. The caller closes the descriptor.
 ///
 /// # Errors
 /// Those of open(2).
@@ -43,14 +43,14 @@ fn open_anew(path: &CStr) -> Result<i32, Errno> {
     unsafe { sys!(__NR_openat, AT_FDCWD as i64, path.as_ptr(), flags, 0) }.map(|fd| fd as i32)
 }
 
-/// The kept descriptor once more, at its beginning.
+/// A duplicate of the kept descriptor, at position 0.
 fn again(path: &CStr) -> Option<i32> {
     let kept = KEPT.get(PATHS.iter().position(|p| *p == path)?)?;
     let fd = kept.load(Relaxed);
     if fd < 0 || OWNER.load(SeqCst) != me() {
         return None;
     }
-    // SAFETY: descriptors alone; nobody reads by the kept one.
+    // SAFETY: descriptors alone; no code reads through the kept one.
     unsafe {
         let fd = sys!(__NR_fcntl, fd, F_DUPFD_CLOEXEC, 0).ok()?;
         let _ = sys!(__NR_lseek, fd, 0, SEEK_SET);

@@ -1,17 +1,17 @@
 //! Between a program that watches itself (`libulpf`) and a stub that watches the same program.
 //!
-//! The library's guards are protections that the program has set, so the stub serves whatever lies beneath them and
-//! hands faults on them to the library, as to any handler. What the library then does in the program's
-//! stead, it does elsewhere: at an alias, in thunks. So each side has something to tell the other:
+//! The library's guards are protections that the program has set. So the stub serves the memory beneath them and passes
+//! faults on them to the library, as to any handler. The library then performs the program's accesses elsewhere: at an
+//! alias, in thunks. So the two sides exchange:
 //! ```text
 //!  library                                          stub
 //!  AbiHeader, before the code of its SIGSEGV handler ──▶ reads it when the program installs that handler,
-//!    where the AbiTable is                              or when it comes and finds it installed
-//!  AbiTable::stub ◀──────────────────────────────────── there is one
-//!  AbiTable::pages, changer, generation ──────────────▶ whose fault is this, and whose system call?
-//!  prctl(CALL, …) ────────────────────────────────▶ AccessReport: an access that was made elsewhere; what stands in code
+//!    with the address of the AbiTable                   or when it is loaded and finds it installed
+//!  AbiTable::stub ◀──────────────────────────────────── a stub is present
+//!  AbiTable::pages, changer, generation ──────────────▶ owner of a fault, and of a system call
+//!  prctl(CALL, …) ────────────────────────────────▶ AccessReport: an access made elsewhere; original bytes of code
 //! ```
-//! To a kernel without a stub [`CALL`] is no operation that it knows (EINVAL).
+//! A kernel without a stub does not know the operation [`CALL`] (EINVAL).
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -19,17 +19,19 @@ use crate::guard::PageMap;
 
 /// First argument of prctl(2), unknown to Linux; the second one is one of these:
 pub const CALL: u64 = u32::from_le_bytes(*b"ulpf") as u64;
-/// Nothing but the answer 0.
+/// Does nothing and returns 0.
 pub const HELLO: u64 = 1;
-/// The third is the address of a [`AccessReport`]. 1: the thread is to stop for it, once it is back in the program.
+/// The third argument is the address of an [`AccessReport`]. Returns 1 if the thread is to stop for it, once it is back
+/// in the program.
 pub const TELL: u64 = 2;
-/// Copies (to, from, length) of the program's memory, as the program knows it and without a hit: code without
-/// breakpoints and patches, guarded memory. How many bytes.
+/// Copies (to, from, length) of the program's memory, as the program sees it and without a hit: code without breakpoints
+/// and patches, guarded memory. Returns the number of bytes.
 pub const COPY: u64 = 3;
-/// Does the stub guard any of (address, length) against accesses of (kind), or has it a debug register there?
-/// 1 or 0.
+/// Returns 1 if the stub guards any of (address, length) against accesses of (kind), or has a debug register there; else
+/// 0.
 pub const CONCERNS: u64 = 4;
-/// Writes what it has moved at or behind (address) to an array (address, elements) of [`Run`]. How many.
+/// Writes the ranges that it has moved at or behind (address) to an array (address, elements) of [`Run`]. Returns their
+/// number.
 pub const RUNS: u64 = 5;
 
 /// Lies before the first instruction of the library's handler of SIGSEGV.
@@ -49,18 +51,18 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"ulpfdoor");
 /// Of everything in this file, and of [`PageMap`].
 pub const VERSION: u64 = 1;
 
-/// What the library shows.
+/// Data that the library shows to the stub.
 #[repr(C)]
 pub struct AbiTable {
-    /// Not 0: a stub serves this program. Written by the stub only.
+    /// Nonzero if a stub serves this program. Written by the stub only.
     pub stub: AtomicU32,
-    /// Not 0: no page guards, but something that does not see what is performed elsewhere.
+    /// Nonzero if the back end is not page guards but one that misses accesses performed elsewhere.
     pub blind: AtomicU32,
-    /// Thread pointer of the thread that changes guards, or makes a step with open pages; 0: nobody does.
+    /// Thread pointer of the thread that changes guards, or single-steps with open pages, or 0.
     pub changer: AtomicU64,
-    /// Changes so far.
+    /// Number of changes so far.
     pub generation: AtomicU64,
-    /// What is guarded, and where its alias is.
+    /// Guarded pages and their aliases.
     pub pages: PageMap,
 }
 
@@ -83,27 +85,27 @@ impl Default for AbiTable {
     }
 }
 
-/// What an instruction, or a system call, has done.
+/// Accesses of an instruction or a system call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct AccessReport {
     /// The instruction, or the function that has made the call.
     pub pc: u64,
-    /// The `ucontext_t` that is returned to, with the registers after the instruction; 0: a system call.
+    /// The `ucontext_t` that is restored, with the registers after the instruction, or 0 for a system call.
     pub context: u64,
     /// The library's stack: a stop waits until the thread has left it, or has returned to `context`.
     pub stack: [u64; 2],
-    /// [`AccessRecord`], so many.
+    /// Array of [`AccessRecord`].
     pub made: u64,
-    /// How many.
+    /// Number of its elements.
     pub count: u64,
-    /// What stood in all of these before, one behind the other; 0: not known.
+    /// Old bytes of all these accesses, one after the other, or 0 if not known.
     pub old: u64,
-    /// System call, its arguments and result.
+    /// The system call.
     pub nr: i64,
     /// Its six arguments.
     pub args: [u64; 6],
-    /// A number, or a negative errno.
+    /// The result, or a negative errno.
     pub result: i64,
 }
 

@@ -5,17 +5,17 @@
 //! start        end          │    offset   │     inode     path         │
 //!                           permissions   device                       the file has lost its name
 //! ```
-//! The header lines of `/proc/PID/smaps` are the same. Nothing is allocated: names are borrowed from the text.
-//! What a mapping means (heap, a device, somebody else's) is for whoever asks to decide.
+//! The header lines of `/proc/PID/smaps` have the same format. Nothing is allocated: names are borrowed from the text.
+//! The caller interprets a mapping (heap, a device, another owner's memory).
 
 use linux_raw_sys::general as k;
 
-/// What stands behind the path of a file that has no name any more (`d_path` in fs/d_path.c). A file may have a
-/// name that ends so, too; the text does not tell one from the other.
+/// Suffix of the path of a file without a name (`d_path` in fs/d_path.c). A file's real name may end so as well; the text
+/// does not distinguish the two.
 const DELETED: &[u8] = b" (deleted)";
 
-/// How the kernel writes the one byte of a path that it does not write as it is, a newline (`seq_file_path`). It
-/// writes a backslash as it is: a path may hold these four bytes, too.
+/// The kernel's form of a newline, the one byte of a path that it escapes (`seq_file_path`). It does not escape a
+/// backslash, so a path may contain these four bytes itself.
 const NEWLINE: &[u8] = b"\\012";
 
 /// One mapping.
@@ -35,13 +35,12 @@ pub struct Mapping<'a> {
     pub device: (u32, u32),
     /// Number of the file on the device; 0: no file.
     pub inode: u64,
-    /// All that stands behind the inode: a path, a name in brackets as `[heap]`, or nothing. Any bytes but newlines
-    /// and NUL.
+    /// Text behind the inode: a path, a name in brackets as `[heap]`, or nothing. Any bytes but newlines and NUL.
     pub name: &'a [u8],
 }
 
 impl<'a> Mapping<'a> {
-    /// A line without its newline. `None`: it is no such line, or has a number that its field cannot hold.
+    /// Parses a line without its newline. Returns `None` if it has another form, or a number that its field cannot hold.
     pub fn parse(line: &'a [u8]) -> Option<Mapping<'a>> {
         let mut rest = line;
         let start = number(&mut rest, 16, b'-')?;
@@ -76,13 +75,13 @@ impl<'a> Mapping<'a> {
         path_of(self.name)
     }
 
-    /// The file has no name any more: it was removed, or another one has taken its name; or it never had one
+    /// Whether the file has no name: it was removed, or another file has taken its name, or it never had one
     /// (memfd_create(2)).
     pub fn is_deleted(&self) -> bool {
         self.name.ends_with(DELETED)
     }
 
-    /// Is it a mapping of the file with this path? `path` is as system calls take it, its newlines as they are.
+    /// Whether it is a mapping of the file with this path. `path` is as system calls take it, with plain newlines.
     pub fn is_of(&self, path: &[u8]) -> bool {
         let mut rest = self.path();
         rest == path
@@ -98,12 +97,12 @@ impl<'a> Mapping<'a> {
     }
 }
 
-/// A path as the kernel tells it, here or as the target of a link such as `/proc/PID/exe`, without ` (deleted)`.
+/// A path as the kernel prints it, here or as the target of a link such as `/proc/PID/exe`, without ` (deleted)`.
 pub fn path_of(name: &[u8]) -> &[u8] {
     name.strip_suffix(DELETED).unwrap_or(name)
 }
 
-/// All mappings that a text has a line for. Other lines are passed over: those of smaps, one that was cut short.
+/// The mappings in a text. Other lines are skipped: those of smaps, or a truncated one.
 pub fn mappings(text: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
     text.split(|b| *b == b'\n').filter_map(Mapping::parse)
 }
@@ -123,7 +122,7 @@ fn permissions(letters: &[u8]) -> Option<(u8, bool)> {
     matches!(share, b'p' | b's').then_some((prot as u8, share == b's'))
 }
 
-/// What comes before `stop`, which is taken as well.
+/// Takes the bytes before `stop`, and `stop`.
 fn field<'a>(rest: &mut &'a [u8], stop: u8) -> Option<&'a [u8]> {
     let n = rest.iter().position(|&b| b == stop)?;
     let (field, after) = (rest.get(..n)?, rest.get(n + 1..)?);

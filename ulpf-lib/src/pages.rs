@@ -1,13 +1,13 @@
-//! What a page needs so that no access to its watches goes unseen.
+//! The guard that a page needs so that no access to its watches is missed.
 
 use crate::addr::{PAGE_SIZE, TargetAddr};
 use crate::watch::{WatchKind, WatchRange};
 
-/// Which accesses the primary mapping of a page must forbid. Ordered by strength.
+/// Accesses that the primary mapping of a page must forbid. Ordered by strength.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[repr(u8)]
 pub enum Guard {
-    /// Loads go through, stores fault: enough for write watches.
+    /// Loads succeed, stores fault: enough for write watches.
     NoWrite = 1,
     /// Every access faults: read and access watches (x86 cannot forbid loads alone).
     NoAccess = 2,
@@ -30,7 +30,7 @@ pub struct PageRun {
     pub start: TargetAddr,
     /// One past the last page.
     pub end: TargetAddr,
-    /// What all of them need.
+    /// The guard that all of them need.
     pub guard: Guard,
 }
 
@@ -51,7 +51,7 @@ impl PageRun {
     pub const fn is_empty(&self) -> bool {
         self.end.0 == self.start.0
     }
-    /// Is this address on one of the pages?
+    /// Whether this address is on one of the pages.
     pub const fn contains(&self, addr: TargetAddr) -> bool {
         self.start.0 <= addr.0 && addr.0 < self.end.0
     }

@@ -57,8 +57,8 @@ impl Event {
         Event(words)
     }
 
-    /// A debug register: every access of the program to `range` (1, 2, 4 or 8 aligned bytes) raises SIGTRAP behind
-    /// it, with `data` in the signal's `si_perf_data`. x86 cannot watch for loads alone; the instruction tells.
+    /// A debug register. Every access of the program to `range` (1, 2, 4 or 8 aligned bytes) raises SIGTRAP after it; the
+    /// signal's `si_perf_data` is `data`. x86 cannot watch loads alone, so the caller decodes the instruction.
     pub fn breakpoint(range: WatchRange, kind: WatchKind, data: u64) -> Event {
         let mut event = Event::new(TYPE_BREAKPOINT);
         event.0[field::SAMPLE_PERIOD] = 1;
@@ -74,7 +74,7 @@ impl Event {
         event
     }
 
-    /// One that does nothing, to have a ring that outlives the breakpoints which write to it.
+    /// An event without effect, whose ring outlives the breakpoints that write to it.
     pub fn ring() -> Event {
         let mut event = Event::new(TYPE_SOFTWARE);
         event.0[field::CONFIG] = COUNT_SW_DUMMY;
@@ -93,13 +93,13 @@ impl Event {
         self
     }
 
-    /// New threads of the process have it, too; new processes have not.
+    /// New threads of the process inherit it; new processes do not.
     pub fn of_new_threads(mut self) -> Event {
         self.0[field::FLAGS] |= flag::INHERIT | flag::INHERIT_THREAD;
         self
     }
 
-    /// It can be had, and does nothing.
+    /// Opens disabled: it has no effect.
     pub fn disabled(mut self) -> Event {
         self.0[field::FLAGS] |= flag::DISABLED;
         self

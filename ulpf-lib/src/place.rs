@@ -1,4 +1,4 @@
-//! Where our own mappings lie in a program, and which they are.
+//! Our place: the address range of our own mappings in a program, and the list of them.
 //!
 //! ```text
 //!  0x7e80…                                      0x7ef0…
@@ -7,19 +7,19 @@
 //!  └──────────────┴───────┴────────┴────────┴────────┘  where sanitizers accept mappings
 //!                 ▲ base: random, unless the program's own addresses are not
 //! ```
-//! Away from the areas that the kernel hands out (top down below the stack, heap above the program), the
-//! program's own addresses stay what they would be without us, and memory of ours is never the neighbour of a
-//! watched page. The base follows from the bytes that the kernel gives to each program (AT_RANDOM), so that a
-//! stub and `libulpf` in one process agree on it.
+//! The place is away from the areas that the kernel hands out (top down below the stack, heap above the program). So the
+//! program's own addresses stay what they would be without us, and memory of ours is never the neighbour of a watched
+//! page. The base follows from the bytes that the kernel gives to each program (AT_RANDOM), so that a stub and `libulpf`
+//! in one process agree on it.
 //!
 //! The kernel hands out addresses from 0x7efb… on, downwards, with a stack limit of 8 MiB and 28 random bits. A larger
 //! limit or more bits (vm.mmap_rnd_bits) let the program's files lie here, and a program may have reserved these addresses
 //! before a stub comes (InnoDB reserves 8 TiB). Then the stub takes the middle of the widest stretch that is free
 //! ([`base_within`]).
 //!
-//! **The list.** Every mapping that is made with [`map`] or named to [`add`] is in a list, so that a forked
-//! child and a detach can take it away ([`each`]). What may be mapped by the thousand (records of threads,
-//! windows and tables of the guards) has lists of its own.
+//! **The list.** Every mapping that is made with [`map`] or passed to [`add`] is in a list, so that a forked child and a
+//! detach can remove it ([`each`]). Mappings that may exist in thousands (records of threads, windows and tables of the
+//! guards) have lists of their own.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -42,12 +42,12 @@ const GRAIN: u64 = 1 << 16;
 static BASE: AtomicU64 = AtomicU64::new(LOWEST);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// The base for a program with these bytes at AT_RANDOM; `None`: its addresses are not random (personality(2),
+/// The base for a program with these bytes at AT_RANDOM; `None` if its addresses are not random (personality(2),
 /// ADDR_NO_RANDOMIZE; vm.randomize_va_space).
 pub fn base_for(random: Option<[u8; 16]>) -> u64 {
     const BASES: u64 = (HIGHEST - LOWEST - WHOLE_LEN) / GRAIN;
     let Some(bytes) = random else { return LOWEST };
-    // The C library makes its secrets of these bytes: 22 bits of a mixture of all give none of them away.
+    // The C library derives its secrets from these bytes: 22 bits of a mixture of all of them disclose none.
     let bytes = u128::from_le_bytes(bytes);
     let mut mixed = 0u64;
     for half in [bytes as u64, (bytes >> 64) as u64] {
@@ -62,23 +62,24 @@ pub fn base_for(random: Option<[u8; 16]>) -> u64 {
 /// Address space that [`all`] and what lies behind it take at most ([`map_sparse_behind`]).
 pub const WHOLE_LEN: u64 = IMAGE_LEN + MEMORY_LEN + (128 << 30);
 
-/// The base in the middle of `gap`, for a program whose addresses from [`base_for`] on are taken; `None`: there is no room.
+/// The base in the middle of `gap`, for a program whose addresses from [`base_for`] on are taken; `None` without enough
+/// room.
 pub fn base_within(gap: Range<u64>) -> Option<u64> {
     let room = (gap.end.saturating_sub(gap.start)).checked_sub(WHOLE_LEN)?;
     Some((gap.start + room / 2) & !(GRAIN - 1))
 }
 
-/// Before the first mapping of ours in this process.
+/// Sets the base. To be called before the first mapping of ours in this process.
 pub fn settle(base: u64) {
     BASE.store(base, Relaxed);
 }
 
-/// Where the image of a stub may lie, for this base.
+/// Address range of a stub's image for this base.
 pub fn of_images(base: u64) -> Range<u64> {
     base..base + IMAGE_LEN
 }
 
-/// Where all other memory may lie, for this base.
+/// Address range of all other memory for this base.
 pub fn of_memory(base: u64) -> Range<u64> {
     base + IMAGE_LEN..base + IMAGE_LEN + MEMORY_LEN
 }
@@ -89,20 +90,20 @@ pub fn all() -> Range<u64> {
     base..base + IMAGE_LEN + MEMORY_LEN
 }
 
-/// Memory of this process. What lies outside was mapped when no hint was left (see [`hint`]).
+/// Range of this process's memory. Memory outside was mapped when no hint was left (see [`hint`]).
 #[inline]
 pub fn memory() -> Range<u64> {
     of_memory(BASE.load(Relaxed))
 }
 
-/// The first of the hints is to be `addr`, if that lies in our place.
+/// Makes `addr` the first hint, if it lies in our place.
 pub fn begin_at(addr: u64) {
     let at = addr.wrapping_sub(memory().start);
     NEXT.store(if at < MEMORY_LEN { at } else { 0 }, Relaxed);
 }
 
-/// A hint for mmap(2): an address in our place for a mapping of `len` bytes, another one each time (the
-/// kernel drops a hint that is taken and chooses among the program's own addresses).
+/// A hint for mmap(2): an address in our place for a mapping of `len` bytes, a new one each time. The kernel ignores a
+/// hint that is taken and chooses among the program's own addresses.
 pub fn hint(len: u64) -> u64 {
     let room = len.saturating_add(GRAIN) & !(GRAIN - 1);
     let at = NEXT.fetch_add(room, Relaxed) % MEMORY_LEN;
@@ -115,20 +116,20 @@ const MOST_OUTSIDE: usize = 1024;
 
 static OUTSIDE: [Entry; MOST_OUTSIDE] = [const { Entry::new() }; MOST_OUTSIDE];
 
-/// Notes memory of ours that the kernel has put among the program's, because our place was full or taken: guards
-/// leave it alone. (Listed or not: this is another list.)
+/// Records memory of ours that the kernel has placed among the program's, because our place was full or taken. Guards
+/// leave it alone. (Independent of the list of mappings.)
 pub fn note_outside(start: u64, len: u64) {
     if !all().contains(&start) {
         put(&OUTSIDE, start, len);
     }
 }
 
-/// Takes what begins at `start` off the list of [`note_outside`].
+/// Removes the memory at `start` from the list of [`note_outside`].
 pub fn forget_outside(start: u64) {
     take(&OUTSIDE, start);
 }
 
-/// What [`note_outside`] has noted: (start, length). Only while nobody else changes it.
+/// Memory recorded by [`note_outside`]: (start, length). Only while no other thread changes it.
 pub fn outside() -> impl Iterator<Item = (u64, u64)> {
     entries(&OUTSIDE)
 }
@@ -183,23 +184,23 @@ fn entries(list: &'static [Entry]) -> impl Iterator<Item = (u64, u64)> {
         .filter(|&(start, len)| start != 0 && len != 0)
 }
 
-/// Puts a mapping of ours on the list. (Of more than there is room for, the rest stays in forked children and
-/// after a detach, as private memory.)
+/// Puts a mapping of ours on the list. (If the list is full, the mapping stays in forked children and after a detach, as
+/// private memory.)
 pub fn add(start: u64, len: u64) {
     put(&LIST, start, len);
 }
 
-/// What is on the list: (start, length). Only while nobody else changes it.
+/// Mappings on the list: (start, length). Only while no other thread changes it.
 pub fn each() -> impl Iterator<Item = (u64, u64)> {
     entries(&LIST)
 }
 
-/// `addr` is in a mapping on the list.
+/// Whether `addr` is in a mapping on the list.
 pub fn has(addr: u64) -> bool {
     each().any(|(start, len)| addr.wrapping_sub(start) < len)
 }
 
-/// Who has a mapping after fork(2).
+/// Processes that have a mapping after fork(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterFork {
     /// Parent and child: a copy if it is private, else both the same memory.
@@ -235,9 +236,9 @@ fn map_at(
     Ok(at)
 }
 
-/// Private zeroed memory, much larger than what is ever used of it, which forked children have, too. Neither
-/// mlockall(MCL_FUTURE) of the program fills it (which cannot while it is inaccessible, and shall not when it no longer is), nor
-/// huge pages, nor a core dump.
+/// Private zeroed memory, much larger than its used part, which forked children also have. mlockall(MCL_FUTURE) of the
+/// program, huge pages and core dumps do not fill it. While it is inaccessible mlockall cannot fill it; munlock(2)
+/// prevents it later.
 ///
 /// # Errors
 /// mmap(2)'s and mprotect(2)'s.
@@ -256,7 +257,7 @@ pub fn map_sparse_behind(len: u64) -> Result<u64, Errno> {
 fn map_sparse_at(hint: u64, len: u64) -> Result<u64, Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     let at = map_at(hint, len, (PROT_NONE, flags, -1), AfterFork::Both)?;
-    // SAFETY: about our own mapping, of which nobody knows yet.
+    // SAFETY: about our own mapping, to which no reference exists yet.
     let opened = unsafe {
         let _ = sys!(__NR_munlock, at, len);
         let _ = sys!(__NR_madvise, at, len, MADV_NOHUGEPAGE);
@@ -266,8 +267,8 @@ fn map_sparse_at(hint: u64, len: u64) -> Result<u64, Errno> {
     opened.map(|_| at).inspect_err(|_| unmap(at, len))
 }
 
-/// A core dump of the program is not to have this memory of ours: much of it nobody has written to yet, and none of it is
-/// wanted there.
+/// Excludes this memory of ours from core dumps of the program: much of it is not written to yet, and a dump needs none
+/// of it.
 pub fn not_dumped(at: u64, len: u64) {
     // SAFETY: advice, which changes no memory.
     let _ = unsafe { sys!(__NR_madvise, at, len, MADV_DONTDUMP) };
@@ -276,7 +277,7 @@ pub fn not_dumped(at: u64, len: u64) {
 /// Bytes of the pages that [`huge`] asks for.
 pub const HUGE: u64 = 2 << 20;
 
-/// This part of [`map_sparse`]'s memory is used densely, so whole pages of [`HUGE`] bytes in it may be such.
+/// Allows pages of [`HUGE`] bytes in this part of [`map_sparse`]'s memory, which is used densely.
 pub fn huge(at: u64, len: u64) {
     let (start, end) = (at.next_multiple_of(HUGE), (at + len) & !(HUGE - 1));
     if start < end {
@@ -285,15 +286,15 @@ pub fn huge(at: u64, len: u64) {
     }
 }
 
-/// Takes a mapping away and off the list.
+/// Unmaps a mapping and removes it from the list.
 pub fn unmap(at: u64, len: u64) {
     take(&LIST, at);
     forget_outside(at);
-    // SAFETY: our own mapping, which nobody uses any more.
+    // SAFETY: our own mapping, which is no longer in use.
     let _ = unsafe { sys!(__NR_munmap, at, len) };
 }
 
-/// The child of a fork shall not have `[at, at + len)`.
+/// Keeps `[at, at + len)` from the child of a fork.
 ///
 /// # Errors
 /// madvise(2)'s.
@@ -302,11 +303,11 @@ pub fn not_for_children(at: u64, len: u64) -> Result<(), Errno> {
     unsafe { sys!(__NR_madvise, at, len, MADV_DONTFORK) }.map(drop)
 }
 
-/// Two views of the same new memory, of which one may be written and the other one executed; nobody but this
-/// process has either, and forked children have neither.
+/// Two views of the same new memory, one writable and the other executable. Only this process has them; forked children
+/// have neither.
 ///
 /// # Errors
-/// What the kernel says: no memory, or a security policy (SELinux execmem, a seccomp filter).
+/// The kernel's: no memory, or a security policy (SELinux execmem, a seccomp filter).
 pub fn map_code(len: u64) -> Result<(u64, u64), Errno> {
     let (rw, rx) = code_file(len).and_then(views)?;
     not_dumped(rw, len);
@@ -332,7 +333,7 @@ fn code_file(len: u64) -> Result<CodeFile, Errno> {
         // SAFETY: a C string.
         unsafe { sys!(__NR_memfd_create, NAME.as_ptr(), flags) }
     };
-    // The file itself is no program (vm.memfd_noexec), though its memory is code. Linux before 6.3 does not know that.
+    // The file itself is not executable (vm.memfd_noexec), though its memory is code. Linux before 6.3 lacks the flag.
     let fd = create(MFD_CLOEXEC | MFD_NOEXEC_SEAL).or_else(|_| create(MFD_CLOEXEC))?;
     let file = CodeFile { fd: fd as i64, len };
     // SAFETY: our own file.

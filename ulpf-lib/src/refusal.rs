@@ -1,19 +1,18 @@
-//! A request that cannot be met, said in three sentences: the one type for that. What else a layer has to say of a
-//! refusal is around it: `symbols::Problem` (names of others' making, that may still come), the bridge's `Refusal` (its
-//! names on the wire, parts that may be missing).
+//! A request that cannot be met, in three sentences. Two layers wrap it: `symbols::Problem` (names from other sources,
+//! which may appear later), and the bridge's `Refusal` (its names on the wire, parts that may be missing).
 
 use alloc::string::String;
 use core::fmt;
 
-/// What was asked for, why it cannot be, and what the user can do about it.
+/// The request, the reason of its failure, and a remedy.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub struct Refusal {
-    /// What was asked for, as the beginning of a sentence: "cannot set a write watch on 0x1000 (4 bytes)".
+    /// The request, as the beginning of a sentence: "cannot set a write watch on 0x1000 (4 bytes)".
     pub what: String,
     /// The reason.
     pub why: String,
-    /// What the user can do: an order ("raise the limit").
+    /// The remedy for the user: an order ("raise the limit").
     pub what_to_do: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the stub and the command share, in one memfd: hits, counters, and the list of watches.
+//! The memfd that the stub and the command share: hits, counters, and the list of watches.
 //!
 //! ```text
 //! 0              COUNTERS_OFFSET          WATCH_TABLE_OFFSET          AREAS_OFFSET   HEADS_OFFSET       RINGS_OFFSET
@@ -8,10 +8,12 @@
 //! | 64 of 4 MiB … | 960 of 128 KiB … | 31,744 of 16 KiB … |      (sparse: what is not written costs nothing)
 //! ```
 //!
-//! **A ring has one writer**, its thread, which never waits and shares no cache line with another one.
-//! `record` says what it writes, `reader` how it is read, `room` how a writer waits for the reader, `last` how one looks back. `models/src/ring.rs` is their model. A number is used again when its thread has
-//! ended; the ring goes on then, and its records say which thread each is of. Nothing is taken out by
-//! reading: records stay until newer ones need the room, so that somebody can look back (`ulpf last`).
+//! **A ring has one writer**, its thread, which never waits and shares no cache line with another thread. `record` is the
+//! format, `reader` reads, `room` makes a writer wait for the reader, `last` looks back. `models/src/ring.rs` is their
+//! model.
+//!
+//! A number is reused when its thread has ended. The ring then continues, and each record names its thread. Reading
+//! removes nothing: records stay until newer ones need the room, so that `ulpf last` can look back.
 
 pub mod found;
 pub mod last;

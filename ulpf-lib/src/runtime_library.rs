@@ -1,5 +1,5 @@
-//! The libraries that a compiler links to every program of a language. A hit inside of one of them (`memcpy`, `strcpy`,
-//! `read`) is the doing of whoever has called it.
+//! The libraries that a compiler links to every program of a language. A hit inside one of them (`memcpy`, `strcpy`,
+//! `read`) is attributed to its caller.
 
 /// Names of their files and their sonames, up to the version.
 const NAMES: [&[u8]; 15] = [
@@ -20,7 +20,7 @@ const NAMES: [&[u8]; 15] = [
     b"libtsan",
 ];
 
-/// Is the file one of them? `name` without folders: `libc.so.6`, `libc-2.31.so`.
+/// Whether the file is one of them. `name` has no folders: `libc.so.6`, `libc-2.31.so`.
 pub fn is_runtime(name: &[u8]) -> bool {
     NAMES.iter().any(|known| {
         let version = name.strip_prefix(*known);

@@ -1,9 +1,9 @@
 //! seccomp(2) filters of a program, decided without the kernel.
 //!
-//! The stub makes a program's system calls from its own code, with other pointers where memory has moved. A filter
-//! is to see them as the program makes them; so it is run here, as `kernel/seccomp.c` does (`seccomp_run_filters`,
-//! `__seccomp_filter`), on the classic BPF of `net/core/filter.c` as far as `seccomp_check_filter` lets it pass. The
-//! kernel has the same filter behind [`exempting`], which lets the stub's own calls pass.
+//! The stub makes a program's system calls from its own code, with other pointers where memory has moved. A filter must
+//! see the calls as the program makes them. So the stub runs it here, as `kernel/seccomp.c` does (`seccomp_run_filters`,
+//! `__seccomp_filter`), on the classic BPF of `net/core/filter.c` as far as `seccomp_check_filter` accepts it. In the
+//! kernel, [`exempting`] precedes the same filter and lets the stub's own calls pass.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -23,7 +23,7 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// What a filter is shown: `struct seccomp_data` of `<linux/seccomp.h>`.
+/// A filter's input: `struct seccomp_data` of `<linux/seccomp.h>`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
@@ -64,10 +64,10 @@ const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_ACTION_FULL: u32 = 0xffff_0000;
 const MAX_ERRNO: u16 = 4095;
 
-/// What is to become of a call.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is made. (SECCOMP_RET_LOG, too: what the kernel would write to its log is missing there.)
+    /// The call is made. (SECCOMP_RET_LOG, too: the kernel's log then lacks its entry.)
     Allow,
     /// It fails with this errno.
     Errno(u16),
@@ -75,7 +75,7 @@ pub enum Verdict {
     Trap(u16),
     /// A process that holds the filter's listener decides.
     Notify,
-    /// A tracer decides; ENOSYS if there is none.
+    /// A tracer decides; without one the call fails with ENOSYS.
     Trace,
     /// The thread ends.
     KillThread,
@@ -84,7 +84,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// What a filter's value means. Unknown actions kill the process, as in the kernel.
+    /// Decodes a filter's value. Unknown actions kill the process, as in the kernel.
     pub fn of(value: u32) -> Verdict {
         let data = value as u16;
         match value & RET_ACTION_FULL {
@@ -99,7 +99,7 @@ impl Verdict {
     }
 }
 
-/// What filters say together, the newest first: the least permissive action, of equal ones the newest's data.
+/// The combined value of filters, the newest first: the least permissive action; of equal ones the newest's data.
 pub fn strictest(values: impl Iterator<Item = u32>) -> u32 {
     let action = |value: u32| (value & RET_ACTION_FULL) as i32;
     values.fold(RET_ALLOW, |strictest, value| {
@@ -110,12 +110,12 @@ pub fn strictest(values: impl Iterator<Item = u32>) -> u32 {
     })
 }
 
-/// Runs a filter that the kernel has taken. What the kernel would not have taken ends with 0 (kill).
+/// Runs a filter that the kernel has accepted. An invalid instruction ends with 0 (kill).
 pub fn run(program: &[Instruction], data: &Data) -> u32 {
     interpret(program, |offset| word(data, offset)).unwrap_or(RET_KILL_THREAD)
 }
 
-/// Does a call of this number pass whatever its arguments are, and wherever it comes from? (As the kernel's
+/// Whether a call of this number always passes, whatever its arguments and its address. (As the kernel's
 /// `seccomp_is_const_allow`.)
 pub fn always_allows(program: &[Instruction], nr: u32) -> bool {
     let known = |offset| match offset {
@@ -126,7 +126,7 @@ pub fn always_allows(program: &[Instruction], nr: u32) -> bool {
     interpret(program, known).is_some_and(|value| Verdict::of(value) == Verdict::Allow)
 }
 
-/// What the program returns; `None`: it has come to a word that `load` does not give.
+/// The program's return value, or `None` if it needs a word that `load` does not give.
 fn interpret(program: &[Instruction], load: impl Fn(u32) -> Option<u32>) -> Option<u32> {
     let mut memory = [0u32; 16];
     let (mut a, mut x) = (0u32, 0u32);
@@ -202,8 +202,8 @@ fn word(data: &Data, offset: u32) -> Option<u32> {
 /// Instructions of [`exempting`].
 pub const PREFIX: usize = 18;
 
-/// What stands before a program's filter in the kernel: a call from `[start, end)` passes, unless it comes from
-/// `judged`; all others go on to the filter behind. (The instruction pointer is the address behind the instruction.)
+/// The prefix of a program's filter in the kernel. A call from `[start, end)` passes, unless it comes from `judged`; all
+/// others continue to the filter behind. (The instruction pointer is the address behind the instruction.)
 pub fn exempting(start: u64, end: u64, judged: u64) -> [Instruction; PREFIX] {
     const LOW: u32 = 8;
     const HIGH: u32 = 12;
@@ -212,7 +212,7 @@ pub fn exempting(start: u64, end: u64, judged: u64) -> [Instruction; PREFIX] {
     let low = |at: u64| at as u32;
     // An address behind an instruction at the end of the range is the end itself.
     let (first, last) = (start + 1, end);
-    // Where each instruction jumps to, counted from the beginning: from `AFTER` the filter begins as alone.
+    // Target of each jump, counted from the beginning: at `AFTER` the filter begins with the registers of a fresh start.
     const AFTER: u8 = PREFIX as u8 - 1;
     let to = |from: u8, target: u8| target - from - 1;
     [
@@ -220,12 +220,12 @@ pub fn exempting(start: u64, end: u64, judged: u64) -> [Instruction; PREFIX] {
         i(JEQ, 0, to(1, 4), high(judged)),    // 1
         i(LD_ABS, 0, 0, LOW),                 // 2
         i(JEQ, to(3, AFTER), 0, low(judged)), // 3
-        i(LD_ABS, 0, 0, HIGH),                // 4: not below the first?
+        i(LD_ABS, 0, 0, HIGH),                // 4: at or above the first
         i(JGT, to(5, 9), 0, high(first)),     // 5
         i(JEQ, 0, to(6, AFTER), high(first)), // 6
         i(LD_ABS, 0, 0, LOW),                 // 7
         i(JGE, 0, to(8, AFTER), low(first)),  // 8
-        i(LD_ABS, 0, 0, HIGH),                // 9: not above the last?
+        i(LD_ABS, 0, 0, HIGH),                // 9: at or below the last
         i(JGT, to(10, AFTER), 0, high(last)), // 10
         i(JEQ, 0, to(11, 14), high(last)),    // 11
         i(LD_ABS, 0, 0, LOW),                 // 12
@@ -237,28 +237,28 @@ pub fn exempting(start: u64, end: u64, judged: u64) -> [Instruction; PREFIX] {
     ]
 }
 
-/// How a stub keeps a filter, with [`PREFIX`] and the program's own instructions behind it. The command reads those of a
-/// thread that executes another program, or of a forked child, and gives them to the stub that it puts there.
+/// A filter as a stub keeps it, followed by [`PREFIX`] and the program's own instructions. The command reads the filters
+/// of a thread that executes another program, or of a forked child, and passes them to the stub that it loads there.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kept {
-    /// Address of the one that was installed before; 0: there is none. (Nothing in the list that a stub is given.)
+    /// Address of the filter that was installed before, or 0. (Unused in the list that a stub gets.)
     pub parent: u64,
-    /// How many instructions the program's own filter has.
+    /// Number of instructions of the program's own filter.
     pub len: u64,
     /// [`Kept::STRICT`], [`Kept::HEARD`].
     pub nature: u64,
 }
 
 impl Kept {
-    /// It stands for the strict mode.
+    /// The filter represents the strict mode.
     pub const STRICT: u64 = 1;
-    /// It was made with a listener, by which a supervisor hears of calls.
+    /// It was made with a listener, through which a supervisor is notified of calls.
     pub const HEARD: u64 = 2;
 }
 
-/// The strict mode as a filter: read, write, exit and rt_sigreturn pass. (Whoever makes another call is killed; that
-/// the signal is SIGKILL there is for who runs it to see to.)
+/// The strict mode as a filter: read, write, exit and rt_sigreturn pass. (Any other call kills the thread; the caller
+/// must make sure that the signal is SIGKILL.)
 pub const STRICT: [Instruction; 8] = {
     const fn i(code: u16, jt: u8, jf: u8, k: u32) -> Instruction {
         Instruction { code, jt, jf, k }
@@ -276,8 +276,8 @@ pub const STRICT: [Instruction; 8] = {
     ]
 };
 
-/// A filter that lets calls of these numbers pass, and those of `first` whose first argument is as it says; what makes
-/// another call gets EPERM.
+/// A filter that lets calls of these numbers pass, and those of `first` if the condition on their first argument holds.
+/// Any other call fails with EPERM.
 pub fn only(numbers: &[u32], first: &[(u32, First)]) -> Vec<Instruction> {
     let step = |code, jt: usize, jf: u8, k| Instruction {
         code,
@@ -286,7 +286,7 @@ pub fn only(numbers: &[u32], first: &[(u32, First)]) -> Vec<Instruction> {
         k,
     };
     let offset = |field: usize| field as u32;
-    // To the last two: the error, and to let pass.
+    // Jumps to the last two instructions: the error, and the pass.
     let mut all = vec![
         step(LD_ABS, 0, 0, offset(offset_of!(Data, arch))),
         step(JEQ, 1, 0, X86_64),
@@ -314,7 +314,7 @@ pub fn only(numbers: &[u32], first: &[(u32, First)]) -> Vec<Instruction> {
     all
 }
 
-/// What the first argument must be.
+/// Condition on the first argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum First {
     /// This value.

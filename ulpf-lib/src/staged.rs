@@ -1,8 +1,8 @@
-//! Watches as a debugger handles them: taken away and put back at every stop.
+//! Watches as a debugger handles them: removed and re-inserted at every stop.
 //!
-//! GDB removes and re-inserts each of its watches whenever the program stops, so a removal is only
-//! a mark on the watch, an insertion of the same range and kind takes the mark away again, and
-//! [`StagedWatches::commit`] names what has really changed since the last commit.
+//! GDB removes and re-inserts each of its watches whenever the program stops. So a removal only marks the watch, and an
+//! insertion of the same range and kind clears the mark. [`StagedWatches::commit`] returns the real changes since the
+//! last commit.
 
 mod different;
 
@@ -22,7 +22,7 @@ pub struct StagedWatches {
     fresh: Vec<Entry>,
     /// Numbers of watches that were marked at some time since the last commit.
     marked: Vec<WatchId>,
-    /// How many carry the mark now.
+    /// Number of watches that carry the mark now.
     marks: usize,
     next_id: u32,
     /// Numbers from here on were given out after the last commit.
@@ -41,7 +41,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Is there no difference?
+    /// Whether there is no difference.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty()
     }
@@ -71,13 +71,13 @@ impl StagedWatches {
         self.first_new
     }
 
-    /// The same list, with those that will be in force after a commit.
+    /// The list as it will be in force after a commit.
     pub fn coming(&mut self) -> &Watchlist {
         self.flush();
         &self.list
     }
 
-    /// Will this watch be in force after a commit?
+    /// Whether this watch will be in force after a commit.
     pub fn holds(&self, id: WatchId) -> bool {
         match self.list.entry(id) {
             Some(e) => !e.staged(),
@@ -96,19 +96,18 @@ impl StagedWatches {
     pub fn len(&self) -> usize {
         self.list.len() + self.fresh.len() - self.marks
     }
-    /// Will there be none?
+    /// Whether no watch will be in force.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Puts a watch back that was removed since the last commit. `None`: there is none of this
-    /// range and kind; check whether it can be armed ([`crate::guard::Guards::check`]) and
-    /// [`StagedWatches::insert`] it.
+    /// Restores a watch that was removed since the last commit. Returns `None` if no such watch has this range and kind;
+    /// check whether it can be armed ([`crate::guard::Guards::check`]) and [`StagedWatches::insert`] it.
     pub fn restore(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
         self.restore_one(range, kind, |_| true)
     }
 
-    /// The same for one of those that `which` names.
+    /// As [`StagedWatches::restore`], for a watch that `which` accepts.
     pub fn restore_one(
         &mut self,
         range: WatchRange,
@@ -143,7 +142,7 @@ impl StagedWatches {
         Some(id)
     }
 
-    /// Puts a watch back that was removed, also before the last commit, under the number that it had. False:
+    /// Restores a removed watch under its old number, also if it was removed before the last commit. Returns false if
     /// that number is in use, or was never given out.
     pub fn insert_again(&mut self, id: WatchId, range: WatchRange, kind: WatchKind) -> bool {
         self.flush();
@@ -173,12 +172,12 @@ impl StagedWatches {
         })
     }
 
-    /// Takes one watch of exactly this range and kind away. Two insertions need two removals.
+    /// Removes one watch of exactly this range and kind. Two insertions need two removals.
     pub fn remove(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
         self.remove_one(range, kind, |_| true)
     }
 
-    /// The same for one of those that `which` names.
+    /// As [`StagedWatches::remove`], for a watch that `which` accepts.
     pub fn remove_one(
         &mut self,
         range: WatchRange,
@@ -192,7 +191,7 @@ impl StagedWatches {
         Some(e.id())
     }
 
-    /// Takes a watch away by its number.
+    /// Removes a watch by its number.
     pub fn remove_id(&mut self, id: WatchId) -> Option<(WatchRange, WatchKind)> {
         self.flush();
         let e = self.list.entry(id).filter(|e| !e.staged())?;
@@ -200,7 +199,7 @@ impl StagedWatches {
         Some((e.range(), e.kind()))
     }
 
-    /// Takes all watches away.
+    /// Removes all watches.
     pub fn remove_all(&mut self) {
         self.flush();
         let ids: Vec<WatchId> = self.list.iter().map(|(id, ..)| id).collect();
@@ -211,8 +210,8 @@ impl StagedWatches {
         }
     }
 
-    /// Makes the staged changes real and names them. What was removed and put back, or inserted
-    /// and removed, does not appear.
+    /// Puts the staged changes into force and returns them. A watch that was removed and restored, or inserted and
+    /// removed, does not appear.
     pub fn commit(&mut self) -> Changes {
         let mut changes = Changes::default();
         if self.marks > 0 {
@@ -307,7 +306,7 @@ mod tests {
         assert_eq!(w.commit().removed, [(id, here.0, here.1)]);
         assert!(!w.insert_again(WatchId(99), here.0, here.1), "nobody's");
         assert!(w.insert_again(id, here.0, here.1) && w.holds(id));
-        // Away again before anybody was told.
+        // Removed again before the commit.
         w.remove_id(id);
         assert!(w.commit().is_empty());
         assert!(w.insert_again(id, here.0, here.1));
@@ -372,7 +371,7 @@ mod tests {
         fn agrees_with_a_plain_multiset(ops in proptest::collection::vec((0u8..8, 0u64..6, 1u64..3, 0usize..3), 0..200)) {
             use std::collections::BTreeMap;
             let mut w = StagedWatches::new();
-            // What is staged, and what was committed: (range, kind) → how many.
+            // Staged and committed watches: (range, kind) → number of them.
             let kinds = [WatchKind::Write, WatchKind::Read, WatchKind::Access];
             let (mut staged, mut committed) = (BTreeMap::new(), BTreeMap::<WatchId, (WatchRange, WatchKind)>::new());
             for (op, at, len, k) in ops {

@@ -1,6 +1,6 @@
-//! What is known of each x86-64 system call: its arguments, what it reads and writes, whether it waits, and
-//! what is special about it. `rows` is the table, and the only place where this is written; `row` says what
-//! a row can say; `show` writes a call for people.
+//! Properties of each x86-64 system call: its arguments, the memory it reads and writes, whether it waits, and its
+//! peculiarities. `rows` is the table and the only source; `row` defines the fields of a row; `show` prints a call for
+//! users.
 
 pub mod row;
 mod rows;

@@ -1,8 +1,8 @@
-//! What a watch is: a range, a kind, an identity.
+//! Watches: a range, a kind, an identity.
 
 use crate::addr::TargetAddr;
 
-/// Which accesses a watch reports (GDB: `watch`, `rwatch`, `awatch`; packets Z2, Z3, Z4).
+/// The accesses that a watch reports (GDB: `watch`, `rwatch`, `awatch`; packets Z2, Z3, Z4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum WatchKind {
@@ -14,7 +14,7 @@ pub enum WatchKind {
     Access = 3,
 }
 
-/// What an instruction does with the bytes it touches.
+/// Kind of an instruction's access to bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum AccessKind {
@@ -27,18 +27,18 @@ pub enum AccessKind {
 }
 
 impl AccessKind {
-    /// Does it load?
+    /// Whether it loads.
     pub const fn reads(self) -> bool {
         self as u8 & 1 != 0
     }
-    /// Does it store?
+    /// Whether it stores.
     pub const fn writes(self) -> bool {
         self as u8 & 2 != 0
     }
 }
 
 impl WatchKind {
-    /// As commands and answers say it.
+    /// The word in commands and answers.
     pub const fn word(self) -> &'static str {
         match self {
             WatchKind::Write => "w",
@@ -47,7 +47,7 @@ impl WatchKind {
         }
     }
 
-    /// As [`WatchKind::word`] says it.
+    /// Parses the word of [`WatchKind::word`].
     pub fn parse(word: &str) -> Option<WatchKind> {
         Some(match word {
             "w" => WatchKind::Write,
@@ -57,7 +57,7 @@ impl WatchKind {
         })
     }
 
-    /// Is an access of this kind a hit, given that it overlaps the range?
+    /// Whether an access of this kind is a hit, given that it overlaps the range.
     pub const fn sees(self, access: AccessKind) -> bool {
         match self {
             WatchKind::Write => access.writes(),
@@ -93,7 +93,7 @@ impl WatchRange {
     pub const fn end(self) -> TargetAddr {
         TargetAddr(self.start.0 + self.len)
     }
-    /// Does it share a byte with `[addr, addr + len)`? `len` is at least 1, and that end does not wrap.
+    /// Whether it shares a byte with `[addr, addr + len)`. `len` is at least 1, and that end does not wrap.
     pub const fn overlaps(self, addr: TargetAddr, len: u64) -> bool {
         addr.0 < self.end().0 && self.start.0 < addr.0 + len
     }

@@ -1,9 +1,8 @@
-//! All watches, ordered by address: which of them does an access overlap?
+//! All watches, ordered by address, for the query which of them an access overlaps.
 //!
-//! A watch is one 128-bit word (`watchlist/entry.rs`). The words stand in blocks of up to [`CAP`], the blocks in
-//! a directory by their first word, and over the directory stands a tree of the largest end below each node
-//! ([`FANOUT`] children a node): overlapping, nested and huge ranges cost a query no more than the watches it
-//! reports.
+//! A watch is one 128-bit word (`watchlist/entry.rs`). Blocks hold up to [`CAP`] words, and a directory orders the blocks
+//! by their first word. A tree over the directory has the largest end below each node ([`FANOUT`] children a node). So
+//! overlapping, nested and huge ranges cost a query no more than the watches it reports.
 //!
 //! ```text
 //! levels[2]  [ max ]                               largest end of 256 blocks
@@ -12,8 +11,8 @@
 //! firsts     [ k k k k k k … ]   slots → blocks[slot] = { len, entries[31] }
 //! ```
 //!
-//! **Who may do what when.** Program threads ask (`watchlist/query.rs`) in the fault handler. Everything that
-//! takes `&mut self` runs on the stub's task while all program threads are parked.
+//! **Concurrency.** Program threads query (`watchlist/query.rs`) in the fault handler. Methods that take `&mut self` run
+//! on the stub's task while all program threads are parked.
 
 mod entry;
 mod pages;
@@ -61,11 +60,11 @@ impl Watchlist {
             len: 0,
         }
     }
-    /// How many watches there are.
+    /// Number of watches.
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Is there none?
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

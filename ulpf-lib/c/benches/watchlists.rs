@@ -1,5 +1,5 @@
-//! Which structure answers "is this access watched?" fastest: the comparison that section 5.1 of the
-//! thesis asks for, on its access patterns and on traces of real programs. Prints a table in Markdown.
+//! Speed of several structures for the query whether an access is watched. Section 5.1 of the thesis asks for this
+//! comparison. Runs on its access patterns and on traces of real programs, and prints a table in Markdown.
 //!
 //! `cargo bench -p libulpf [-- TRACE…]`; a TRACE has a line `ADDRESS LENGTH` (hexadecimal, decimal) for each
 //! access, as `benches/trace` makes them out of the log of `ulpf run`.
@@ -55,7 +55,7 @@ impl Structure for Sorted {
     }
 }
 
-/// What libulpf and the stub use.
+/// The structure of libulpf and the stub.
 impl Structure for Watchlist {
     fn new(ranges: &[(u64, u64)]) -> Self {
         let mut list = Watchlist::new();

@@ -20,14 +20,14 @@ extern "C" {
 
 /* ---- user-level page faults (Li, "User Level Page Faults", 2020, Listings 3.4 and 4.1) ---- */
 
-/* What of a range goes through without a fault. */
+/* Accesses to a range that succeed without a fault. */
 #define ULPF_USER_RW  0x0  /* everything */
 #define ULPF_USER_RO  0x1  /* reads; writes are reported */
 #define ULPF_USER_EXE 0x10 /* execution; reads and writes are reported */
 #define ULPF_USER_WO  0x11 /* writes; reads are reported */
 
-/* Registers the handler, void handler(void), of all faults on guarded pages. It runs on the thread
- * that has faulted, before the access; when it returns, the access is made without opening the page. */
+/* Registers the handler, void handler(void), of all faults on guarded pages. It runs on the faulting thread, before the
+ * access. When it returns, the access is made without opening the page. */
 int ulpf_register_user_handler(void *handler_addr);
 /* Gives a range its permission, in place of the one it has. Ranges that touch are merged. */
 long ulpf_set_permissions(void *addr, size_t range, int perms);
@@ -35,7 +35,7 @@ long ulpf_set_permissions(void *addr, size_t range, int perms);
 unsigned long ulpf_read_fault_addr(void);
 /* 1: the access touches watched bytes. 0: a false positive. */
 int ulpf_lookup_wp(void);
-/* Base of the PLI region that holds the permissions around an address; 0: there is none. */
+/* Base of the PLI region that holds the permissions around an address, or 0 without one. */
 unsigned long ulpf_check_virt_prefix(void *addr);
 /* Sets the permission of one page. */
 int ulpf_modify_pli(void *vm_addr, int perms, unsigned long pli_region);
@@ -106,31 +106,30 @@ int ulpf_watchpoint_counts(long id, struct ulpf_counts *counts);
 
 /* ---- around it ---- */
 
-/* Where a range can be touched without a fault or a hit, and handed to a system call. */
+/* An address at which a range can be accessed without a fault or a hit, also by a system call. */
 void *ulpf_alias(void *addr, size_t len);
-/* 1: a system call that is to access the range (ULPF_READ: it reads there) fails with EFAULT because of a
- * guard, and ulpf_error() says which and what to do. 0: not because of one. */
+/* Returns 1 if a system call that accesses the range (ULPF_READ: reads it) would fail with EFAULT because of a guard;
+ * ulpf_error() then names the guard and the remedy. Returns 0 if no guard prevents it. */
 int ulpf_is_guarded(const void *addr, size_t len, int access);
-/* Gives the calling thread its exception stack now. A thread whose own stack another one watches
- * needs that. */
+/* Gives the calling thread its exception stack now. A thread needs that if another one watches its stack. */
 int ulpf_thread_init(void);
-/* The calling thread's accesses go through unseen, until ulpf_resume (back end protection-keys only, and without
- * a system call). */
+/* The calling thread's accesses succeed without hits until ulpf_resume (back end protection-keys only, without a system
+ * call). */
 int ulpf_suspend(void);
 int ulpf_resume(void);
-/* Is a handler running on the calling thread? */
+/* Whether a handler is running on the calling thread: 1 or 0. */
 int ulpf_in_handler(void);
-/* Asks for a back end (ulpf(3) lists them), before the first handler or watchpoint. */
+/* Requests a back end (ulpf(3) lists them), before the first handler or watchpoint. */
 int ulpf_use_backend(const char *name);
-/* The one in use, or that would be, and why. */
+/* Name and reason of the back end that is in use, or would be. */
 const char *ulpf_backend_name(void);
 const char *ulpf_backend_reason(void);
-/* Nobody may touch these bytes, and whoever does is told of by `ulpf check` and by Valgrind's memcheck; the opposite. Nothing
- * else knows of it, and without them nothing happens. No watchpoint is needed, nor a handler. ulpf_check.h has the same as
- * macros, without the library. */
+/* Declare bytes inaccessible, and accessible again. `ulpf check` and Valgrind's memcheck report accesses to inaccessible
+ * bytes; without them the calls have no effect. Neither a watchpoint nor a handler is needed. ulpf_check.h has the same
+ * as macros, without the library. */
 void ulpf_poison(const volatile void *addr, size_t len);
 void ulpf_unpoison(const volatile void *addr, size_t len);
-/* Why the calling thread's last call has failed. */
+/* The reason why the calling thread's last call has failed. */
 const char *ulpf_error(void);
 
 struct ulpf_stats {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * What a program says of its memory to whoever checks it: `ulpf check`, and Valgrind's memcheck, which knows the same
- * request (MAKE_MEM_NOACCESS, MAKE_MEM_UNDEFINED). Without them it costs some ten instructions and does nothing. This file
- * alone is enough: no library is needed. ulpf(3) says more; ulpf_poison and ulpf_unpoison are the same as functions.
+ * Client requests by which a program describes its memory to a checker: `ulpf check`, and Valgrind's memcheck, which has
+ * the same requests (MAKE_MEM_NOACCESS, MAKE_MEM_UNDEFINED). Without a checker a request costs some ten instructions and
+ * has no effect. This file needs no library. See ulpf(3); ulpf_poison and ulpf_unpoison are the same as functions.
  */
 #ifndef ULPF_CHECK_H
 #define ULPF_CHECK_H
@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Nobody may touch these bytes, until they are told to be usable again or their block is freed. */
+/* Declares these bytes inaccessible, until ULPF_UNPOISON or until their block is freed. */
 #define ULPF_POISON(addr, len) ulpf_check_request(0x4d430000, (addr), (len))
-/* The program may touch them again. */
+/* Declares them accessible again. */
 #define ULPF_UNPOISON(addr, len) ulpf_check_request(0x4d430001, (addr), (len))
 
 static inline void ulpf_check_request(uint64_t what, const volatile void *addr, size_t len)

@@ -1,9 +1,9 @@
-//! Where our memory comes from.
+//! Memory of the library.
 //!
-//! What a change of the watches allocates must not come from the program's allocator: a fault may have
-//! happened inside that (its lock is held), its pages may be the ones that are about to be guarded, and
-//! handlers read our tables. So while a thread is the changer its allocations come from an arena of
-//! ours; all others go to the program's allocator as ever. Which is which, the address tells.
+//! Memory for a change of the watches must not come from the program's allocator. A fault may have happened inside it
+//! (its lock is held), its pages may be about to be guarded, and handlers read our tables. So while a thread is the
+//! changer, its allocations come from our arena; all others go to the program's allocator. The address tells the two
+//! apart.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::c_void;
@@ -33,8 +33,8 @@ fn ours(p: *mut u8) -> bool {
     place::memory().contains(&(p as u64))
 }
 
-/// What a change has left is freed behind it: a signal whose handler changes watches would wait there for the arena's lock
-/// for ever. (Not on the program's stack, which may be guarded while no fault can be served.)
+/// Frees a block of an earlier change with signals blocked: a signal handler that changes watches would otherwise wait
+/// for the arena's lock forever. (Not on the program's stack, which may be guarded while faults cannot be served.)
 fn undisturbed(free: impl Fn()) {
     let own = (!S.is_changer()).then(OwnBlock::claim).flatten();
     match own {
@@ -47,13 +47,13 @@ fn undisturbed(free: impl Fn()) {
     }
 }
 
-// SAFETY: each block goes back to where it came from.
+// SAFETY: each block returns to its source.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Switch<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if S.is_changer() {
             // SAFETY: the caller's layout.
             let p = unsafe { ARENA.alloc(layout) };
-            // Elsewhere it could not be told apart: our place is 192 GiB, and full.
+            // A block outside of our place (192 GiB, now full) could not be recognised.
             return if ours(p) { p } else { core::ptr::null_mut() };
         }
         // SAFETY: the caller's layout.
@@ -134,7 +134,8 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// Capstone writes into its memory while the fault handler decodes: it must not be the program's.
+/// Gives capstone our arena: it writes into its memory while the fault handler decodes, so that must not be the
+/// program's.
 pub fn capstone_uses_arena() {
     let memory = cs::cs_opt_mem {
         malloc: Some(c_malloc),

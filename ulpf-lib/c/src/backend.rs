@@ -1,6 +1,6 @@
-//! How accesses reach us: one way for the whole program, chosen once, with a reason.
+//! Back ends: the mechanism that detects accesses, chosen once for the whole program, with a reason.
 //!
-//! | back end | what tells us | what it needs |
+//! | back end | mechanism | requirement |
 //! |---|---|---|
 //! | `signal` | page guards by mprotect(2), SIGSEGV | nothing |
 //! | `protection-keys` | page guards by pkey_mprotect(2), SIGSEGV (`keys.rs`) | a processor and a kernel that have them |
@@ -49,7 +49,7 @@ impl Backend {
         ALL.into_iter().find(|b| b.name() == name)
     }
 
-    /// Is it there? The reason for either answer.
+    /// Whether it is usable; either result has its reason.
     fn probe(self) -> Result<&'static str, Failure> {
         match self {
             Backend::Signal => {
@@ -70,14 +70,14 @@ impl Backend {
     }
 }
 
-/// What the module must be able to do.
+/// Features that the module must have.
 pub const FEATURES: u64 = guard::FEATURES | device::FEATURE_SIGSTACK;
 
 fn device() -> Result<(), Unusable> {
     Device::open(FEATURES).map(drop)
 }
 
-/// Why `auto` has not taken the device.
+/// Why `auto` did not choose the device.
 fn because(why: Unusable) -> &'static str {
     match why {
         Unusable::Open(Errno(libc::ENOENT)) => "; the kernel module's /dev/ulpf is not there",
@@ -96,11 +96,11 @@ static CHOICE: Mutex<Choice> = Mutex::new(Choice {
     reason: ("", ""),
 });
 
-/// What speaks for it, and who has chosen it. (Nothing that would have to be freed.)
+/// The reason for a back end, and the source of the choice. (Static: never freed.)
 type Reason = (&'static str, &'static str);
 
 struct Choice {
-    /// What the program has asked for, and in which words.
+    /// The back end that the program has requested.
     asked: Option<Backend>,
     reason: Reason,
 }
@@ -129,11 +129,11 @@ fn unknown(who: &str, name: &str) -> Failure {
     )
 }
 
-/// Asks for a back end by name, before the first handler or watch; `auto` takes that back. The
-/// environment variable `ULPF_BACKEND` goes before it: whoever runs the program decides last.
+/// Requests a back end by name, before the first handler or watch; `auto` cancels the request. The environment variable
+/// `ULPF_BACKEND` takes precedence, so that the user of the program decides.
 ///
 /// # Errors
-/// EINVAL for an unknown name, EBUSY after the first handler or watch, ENODEV and others if it cannot be had.
+/// EINVAL for an unknown name, EBUSY after the first handler or watch, ENODEV and others if it is not usable.
 pub fn use_backend(name: &str) -> Result<(), Failure> {
     let asked = match name {
         "auto" => None,
@@ -159,7 +159,7 @@ pub fn use_backend(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What would be taken now, and why.
+/// The back end that would be chosen now, with the reason.
 fn decide(choice: &Choice) -> Result<(Backend, Reason), Failure> {
     let text = std::env::var("ULPF_BACKEND").unwrap_or_default();
     let (asked, who) = match text.as_str() {
@@ -195,7 +195,7 @@ fn decide(choice: &Choice) -> Result<(Backend, Reason), Failure> {
     }
 }
 
-/// The back end in use, or that would be: its name and why. Where none can be had, why not.
+/// Name and reason of the back end that is in use, or would be. If none is usable, the reason why not.
 pub fn backend() -> (&'static str, String) {
     let choice = lock();
     let decided = match chosen() {
@@ -208,7 +208,7 @@ pub fn backend() -> (&'static str, String) {
     }
 }
 
-/// Chooses, for good. What is asked for has to be there.
+/// Makes the choice, for good. A requested back end must be usable.
 pub fn choose() -> Result<(), Failure> {
     let mut choice = lock();
     if chosen().is_some() {

@@ -1,13 +1,13 @@
-//! System calls that are given guarded memory: the C library's functions that read and write, made ours.
+//! System calls on guarded memory: interposed functions of the C library that read and write.
 //!
-//! The kernel cannot touch guarded memory at its own address, and an alias is not ours to lend for as long
-//! as a call may block: a change of the watches may take it away. So such a call gets a buffer of ours, and
-//! the bytes are carried over while nothing changes:
+//! The kernel cannot touch guarded memory at its own address. An alias cannot be lent to a call that may block, because a
+//! change of the watches may remove it. So such a call gets a buffer of ours, and the bytes are copied while nothing
+//! changes:
 //!
 //! ```text
 //! read(fd, guarded, n) ─▶ read(fd, buffer, n) ─▶ enter ─▶ old values ─▶ copy to the alias ─▶ hits ─▶ leave
 //! ```
-//! All other calls are made as they are. Each is a point of cancellation, as POSIX has it.
+//! All other calls are made unchanged. Each is a cancellation point, as in POSIX.
 
 use core::ffi::c_int;
 
@@ -30,10 +30,10 @@ use crate::stub_link;
 use crate::stub_report;
 use crate::thread;
 
-/// What the kernel moves at most in one call.
+/// Maximum bytes that the kernel moves in one call.
 const MOST: u64 = 0x7fff_f000;
 
-/// Which call it is, and the C library's function that makes it.
+/// A call, and the C library's function that makes it.
 #[derive(Clone, Copy)]
 pub struct Caller {
     pub nr: u32,
@@ -61,14 +61,14 @@ fn by_page(piece: Piece, limit: u64) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// The first address at which the kernel would be refused because of a guard.
+/// The first address at which the kernel would get EFAULT because of a guard.
 pub fn first_guarded(piece: Piece, kind: AccessKind) -> Option<u64> {
     by_page(piece, MOST)
         .find(|(at, _)| S.table.pages.entry(TargetAddr(*at)).guards(kind))
         .map(|(at, _)| at)
 }
 
-/// Between the program's memory and ours, as the program may access it; how many bytes.
+/// Copies between the program's memory and ours, with the program's rights; returns the number of bytes.
 fn carry(_: &Unchanging, pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
     let mut done = 0;
     for piece in pieces {
@@ -91,7 +91,7 @@ fn carry(_: &Unchanging, pieces: &[Piece], ours: u64, total: u64, kind: AccessKi
                     };
                     n
                 }
-                // SAFETY: the kernel checks the program's side, the other one is a buffer of `total` bytes.
+                // SAFETY: the kernel checks the program's side; the other one is a buffer of `total` bytes.
                 false => unsafe { copy_by_kernel(to, from, n) },
             };
             done += copied;
@@ -103,19 +103,19 @@ fn carry(_: &Unchanging, pieces: &[Piece], ours: u64, total: u64, kind: AccessKi
     done
 }
 
-/// Keeps what stands in the first `total` bytes of these.
+/// Saves the first `total` bytes of these pieces.
 fn keep(still: &Unchanging, pieces: &[Piece], to: u64, total: u64) -> bool {
     let mut done = 0;
     pieces.iter().all(|piece| {
         let len = piece.len.min(total - done);
-        // SAFETY: behind the buffer there is room for as many.
+        // SAFETY: behind the buffer there is room for the same number.
         let kept = unsafe { memory::save(still, to + done, piece.addr, len) };
         done += len;
         kept
     })
 }
 
-/// A stub hears of it a few places at a time.
+/// Reports the pieces to a stub, a few at a time.
 fn report_to_stub(
     own: OwnBlock,
     who: Caller,
@@ -145,7 +145,7 @@ fn report_to_stub(
     }
 }
 
-/// Runs `f` on the thread's exception stack, while nothing changes; then tells of the hits.
+/// Runs `f` on the thread's exception stack, while nothing changes; then reports the hits.
 fn apart(own: OwnBlock, who: Caller, mut f: impl FnMut(&Unchanging, &mut Pending)) {
     let mask = mask::block_asynchronous();
     if !own.contains(thread::stack()) {
@@ -184,8 +184,8 @@ fn collect(
     }
 }
 
-/// Makes a call that moves bytes into (`Write`) or out of (`Read`) the program's buffers. `call` is given the
-/// buffer to use; `None`: those that the program has named.
+/// Makes a call that moves bytes into (`Write`) or out of (`Read`) the program's buffers. `call` gets the buffer to use,
+/// or `None` for the program's own.
 pub fn through(
     who: Caller,
     pieces: &[Piece],
@@ -206,7 +206,7 @@ pub fn through(
         .fold(0u64, |n, p| n.saturating_add(p.len))
         .min(MOST);
     let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
-    // Behind it there is room for what the call overwrites.
+    // Behind it there is room for the bytes that the call overwrites.
     let room = 2 * total;
     // SAFETY: a fresh mapping.
     let buffer = unsafe {
@@ -260,7 +260,7 @@ pub fn through(
     result
 }
 
-/// A system call as a point of cancellation.
+/// A system call as a cancellation point.
 ///
 /// # Safety
 /// The arguments are those of the call.

@@ -1,15 +1,15 @@
-//! One changer at a time, while no handler looks.
+//! One changer at a time, while no handler reads.
 //!
 //! ```text
 //!  changer                          handler of a fault
 //!  changer ← me                     performing ← 1
-//!  wait until nobody performs       changer ≠ 0?  performing ← 0, wait, again
+//!  wait until no handler performs   changer ≠ 0?  performing ← 0, wait, again
 //!  change                           look, perform through the alias
 //!  generation + 1, changer ← 0      performing ← 0
 //! ```
-//! A handler performs for microseconds and calls nothing of the program meanwhile, so both waits are
-//! short; a callback runs outside, so that it may change watches itself. The changer runs on its
-//! exception stack with signals blocked: its own stack may be what moves.
+//! A handler performs for microseconds and calls none of the program's functions meanwhile, so both waits are short. A
+//! callback runs outside, so that it may change watches itself. The changer runs on its exception stack with signals
+//! blocked, because its own stack may be moved.
 
 use core::arch::asm;
 use core::sync::atomic::Ordering::*;
@@ -23,7 +23,7 @@ use crate::shared::{Changer, S, Unchanging};
 use crate::stacks::{self, OwnBlock};
 use crate::thread;
 
-/// Waits a little, and longer when it has been long.
+/// Waits with increasing pauses.
 struct Wait(u32);
 
 impl Wait {
@@ -49,7 +49,7 @@ pub fn enter(own: OwnBlock) -> Unchanging {
         own.block().performing.store(1, SeqCst);
         let changer = S.table.changer.load(SeqCst);
         if changer == 0 || changer == me {
-            // SAFETY: whoever becomes the changer waits for us; who gives the value to `leave` performs no more.
+            // SAFETY: a new changer waits for us; a caller of `leave` gives up the value and performs no more.
             return unsafe { Unchanging::new() };
         }
         own.block().performing.store(0, SeqCst);
@@ -78,13 +78,13 @@ fn begin() -> Option<Changer> {
             wait.a_little();
         }
     });
-    // SAFETY: so we are.
+    // SAFETY: this thread has just become the changer.
     Some(unsafe { Changer::new(false) })
 }
 
-/// Becomes the changer, or takes part in the change that this thread has interrupted. Ends with [`end`].
+/// Becomes the changer, or joins the change that this thread has interrupted. Ends with [`end`].
 pub fn join() -> Changer {
-    // SAFETY: what was interrupted goes on when the caller's part is over.
+    // SAFETY: the interrupted change continues after the caller's part.
     begin().unwrap_or_else(|| unsafe { Changer::new(true) })
 }
 

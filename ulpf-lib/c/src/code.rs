@@ -10,12 +10,12 @@ use crate::stub_link;
 /// Copies up to 15 bytes of code, as many as can be read.
 pub fn code_at(pc: u64, to: &mut [u8; 15]) -> usize {
     if stub_link::present() {
-        // Breakpoints and patches stand in the code.
+        // The code may contain breakpoints and patches.
         // SAFETY: 15 bytes of the caller's.
         return unsafe { stub_link::copy(to.as_mut_ptr() as u64, pc, 15) }.unwrap_or(0) as usize;
     }
-    // Code on guarded pages is readable at its alias; other code has just been fetched, but the page
-    // behind it may not be there.
+    // Code on guarded pages is readable at its alias. Other code has just been fetched, but the page behind it may not be
+    // mapped.
     let first = (PAGE_SIZE - pc % PAGE_SIZE).min(15) as usize;
     let source = |at: u64| {
         S.table
@@ -33,7 +33,7 @@ pub fn code_at(pc: u64, to: &mut [u8; 15]) -> usize {
     if n == 15 {
         return n;
     }
-    // Across a page edge: the kernel finds out what is there.
+    // Across a page edge: the kernel checks the second page.
     let rest = [(to.as_mut_ptr() as u64) + n as u64, 15 - n as u64];
     let remote = [source(pc.wrapping_add(n as u64)), 15 - n as u64];
     // SAFETY: the destination is ours.
@@ -52,7 +52,7 @@ pub fn code_at(pc: u64, to: &mut [u8; 15]) -> usize {
     };
     match copied {
         Ok(got) if got > 0 => n + got as usize,
-        // Forbidden (a sandbox): what lies in the first page will have to do.
+        // Forbidden (a sandbox): the part in the first page must suffice.
         _ if n == 0 => {
             // SAFETY: as above.
             unsafe { core::ptr::copy_nonoverlapping(pc as *const u8, to.as_mut_ptr(), first) };

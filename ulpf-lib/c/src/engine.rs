@@ -63,8 +63,8 @@ fn code_arena() -> Result<CodeArena, Errno> {
     })
 }
 
-/// In a forked child, which has none of its parent's generated code: begins again, with code of its own. Where that
-/// cannot be had, instructions are performed without.
+/// Resets the engine in a forked child, which lacks its parent's generated code, and gives it code of its own. If that is
+/// not possible, instructions are performed without generated code.
 pub fn after_fork(_: &mut Changer) {
     let engine = S.engine.load(Acquire);
     // SAFETY: made by `prepare`; the child has one thread, which is the changer. If it was in a handler when it forked,

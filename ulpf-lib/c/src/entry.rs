@@ -1,4 +1,4 @@
-//! The way into the handler: from whatever stack the kernel has chosen onto the thread's exception stack.
+//! Entry into the handler: from the stack that the kernel has chosen onto the thread's exception stack.
 
 use core::arch::global_asm;
 
@@ -68,7 +68,7 @@ ulpf_signal_entry:
     handle = sym handle,
 );
 
-/// The stack pointer to go on with; 0: there is none.
+/// The stack pointer to continue with, or 0 without a stack.
 extern "C" fn claim() -> u64 {
     OwnBlock::claim().map_or(0, |own| {
         // A handler of the program may be under way there that has switched to a stack of its own.

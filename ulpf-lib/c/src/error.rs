@@ -1,4 +1,4 @@
-//! What went wrong: an errno value and a sentence.
+//! Errors: an errno value and a sentence.
 
 use core::cell::RefCell;
 use core::fmt;
@@ -6,12 +6,12 @@ use core::fmt;
 use ulpf_lib::Refusal;
 use ulpf_lib::sys::Errno;
 
-/// Why a request was refused.
+/// Reason why a request was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// As errno(3) names it.
+    /// An errno of errno(3).
     pub errno: i32,
-    /// A sentence for people: what could not be done, why, and what to do.
+    /// A sentence for users: the failed request, the reason, and the remedy.
     pub text: String,
 }
 

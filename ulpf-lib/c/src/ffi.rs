@@ -33,13 +33,13 @@ pub struct Watchpoint {
     pub access: c_int,
     /// `ULPF_*` flags, or 0.
     pub flags: u32,
-    /// For this thread (or with `ULPF_OTHERS` for all but this one); 0: for all.
+    /// Its thread (or with `ULPF_OTHERS` the exempt one), or 0 for all.
     pub thread: i32,
     /// 0.
     pub reserved: i32,
-    /// Called after each hit; 0: that of `ulpf_set_handler`.
+    /// Called after each hit, or 0 for the handler of `ulpf_set_handler`.
     pub handler: usize,
-    /// Given to the handler.
+    /// Argument of the handler.
     pub data: *mut c_void,
 }
 
@@ -50,7 +50,7 @@ fn fail(failure: &Failure) -> c_long {
     -1
 }
 
-/// The answer to C; errno stays as it was where there was no error.
+/// The result for C; errno is unchanged without an error.
 fn answer(result: Result<c_long, Failure>) -> c_long {
     result.unwrap_or_else(|failure| fail(&failure))
 }
@@ -74,7 +74,7 @@ fn call<R>(f: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
 
 fn code_at(addr: usize, what: &str) -> Result<(), Failure> {
     prepare()?;
-    // As a change: the program's heap, into which the kernel would have to write, may be guarded.
+    // As a change, because the kernel would write into the program's heap, which may be guarded.
     let prot = change(|_| {
         let snapshot = maps::Snapshot::read()
             .map_err(|e| Failure::os(e, "/proc/self/maps cannot be read; mount /proc"))?;
@@ -165,7 +165,7 @@ pub extern "C" fn ulpf_lookup_wp() -> c_int {
     current().map_or(0, |f| f.watched as c_int)
 }
 
-/// The PLI region that governs an address (thesis section 3.3.2); 0: none does.
+/// The PLI region that governs an address (thesis section 3.3.2), or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_check_virt_prefix(addr: *mut c_void) -> c_ulong {
     call(|| with(|m| Ok(m.check_virt_prefix(addr as u64)))).unwrap_or(0)
@@ -183,7 +183,8 @@ pub extern "C" fn ulpf_modify_pli(addr: *mut c_void, permissions: c_int, region:
 
 // ---- Sentry-Watcher's API ------------------------------------------------------------------------
 
-/// The handler of all watchpoints without one of their own; null: none. 0, or -1 and errno: EFAULT if it is no code.
+/// The handler of all watchpoints without one of their own, or null for none. 0, or -1 and errno: EFAULT if it is not
+/// code.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_set_handler(handler: *mut c_void, data: *mut c_void) -> c_int {
     answer(call(|| {
@@ -288,7 +289,7 @@ unsafe fn insert(watchpoints: *const Watchpoint, count: usize) -> Result<Vec<u32
     Ok(ids.to_vec())
 }
 
-/// Ends a watch. 0, or -1 and errno: ENOENT if there is none of this number.
+/// Ends a watch. 0, or -1 and errno: ENOENT if no watch has this number.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_delete_watchpoint(id: c_long) -> c_int {
     answer(call(|| {
@@ -316,7 +317,8 @@ pub unsafe extern "C" fn ulpf_watchpoint_counts(id: c_long, counts: *mut Counts)
 
 // ---- the rest -------------------------------------------------------------------------------------
 
-/// Where the range can be touched without a fault and without a hit; null and EXDEV: its parts lie apart.
+/// An address at which the range can be accessed without a fault and without a hit; null and EXDEV if its parts are
+/// apart.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_alias(addr: *mut c_void, len: usize) -> *mut c_void {
     match watch::alias(addr as usize, len) {
@@ -331,7 +333,7 @@ pub extern "C" fn ulpf_alias(addr: *mut c_void, len: usize) -> *mut c_void {
     }
 }
 
-/// Would a system call that accesses the range fail with EFAULT because of a guard?
+/// Whether a system call that accesses the range would fail with EFAULT because of a guard.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_is_guarded(addr: *const c_void, len: usize, access: c_int) -> c_int {
     let kind = match access {
@@ -369,7 +371,7 @@ pub extern "C" fn ulpf_thread_init() -> c_int {
     })) as c_int
 }
 
-/// The calling thread's accesses go through, unseen, until `ulpf_resume`.
+/// The calling thread's accesses succeed without hits until `ulpf_resume`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_suspend() -> c_int {
     own_pages(true)
@@ -402,7 +404,7 @@ pub unsafe extern "C" fn ulpf_statistics(stats: *mut Stats) {
     unsafe { stats.write(watch::stats()) };
 }
 
-/// Asks for a back end by name, before the first handler or watchpoint.
+/// Requests a back end by name, before the first handler or watchpoint.
 ///
 /// # Safety
 /// `name` is a C string.
@@ -421,31 +423,31 @@ pub unsafe extern "C" fn ulpf_use_backend(name: *const c_char) -> c_int {
     })) as c_int
 }
 
-/// The back end in use, or that would be: its name, valid until the thread asks for the next one.
+/// Name of the back end that is in use, or would be; valid until the thread's next request.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_backend_name() -> *const c_char {
     error::keep(backend::backend().0)
 }
 
-/// Why it is this one; valid likewise.
+/// The reason for it; valid likewise.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_backend_reason() -> *const c_char {
     error::keep(&backend::backend().1)
 }
 
-/// Why the calling thread's last call failed; empty before the first failure.
+/// The reason why the calling thread's last call failed; empty before the first failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_error() -> *const c_char {
     error::last().cast()
 }
 
-/// Is the caller inside a handler (of ours)?
+/// Whether the caller runs inside a handler (of ours).
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_in_handler() -> c_int {
     OwnBlock::here().map_or(0, |own| (own.depth.get() > 0) as c_int)
 }
 
-/// Nobody may touch these bytes: for `ulpf check`, and Valgrind's memcheck.
+/// Declares these bytes inaccessible, for `ulpf check` and Valgrind's memcheck.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_poison(addr: *const c_void, len: usize) {
     poison::tell(poison::FORBIDDEN, addr as u64, len as u64);

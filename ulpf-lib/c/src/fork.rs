@@ -1,14 +1,14 @@
-//! fork(2): the child gets its memory as private memory, watched by nobody.
+//! fork(2): the child gets its memory as private memory, without watches.
 //!
 //! ```text
 //!  parent                                   child
-//!  becomes the changer, guards all it moved
+//!  becomes the changer, write-protects moved pages
 //!  fork ───────────────────────────────────▶ copies what it still shares with the parent
 //!  waits on a pipe  ◀── end of file ──────── closes the pipe; no watches, no guards
 //!  guards as before, no longer the changer
 //! ```
-//! vfork and posix_spawn share the memory until exec, and are not concerned; neither is a bare clone(2),
-//! whose child must exec or leave: it has none of our generated code, but still shares the memory that was moved.
+//! vfork and posix_spawn share the memory until exec, and need nothing. A bare clone(2) is not handled: its child must
+//! exec or exit, because it lacks our generated code but still shares the moved memory.
 
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -22,7 +22,7 @@ use crate::model::MODEL;
 use crate::shared::{Changer, S};
 use crate::stacks::{self, OwnBlock};
 
-/// What the thread that forks keeps from before until after.
+/// State that the forking thread keeps from before to after the fork.
 struct Between {
     own: OwnBlock,
     changer: Changer,
@@ -30,7 +30,7 @@ struct Between {
     pipe: Option<[i32; 2]>,
 }
 
-// SAFETY: put in and taken out by one thread, which is the changer meanwhile. (In the child it has another number.)
+// SAFETY: stored and taken by one thread, which is the changer meanwhile. (In the child it has another id.)
 unsafe impl Send for Between {}
 
 static BETWEEN: Mutex<Option<Between>> = Mutex::new(None);
@@ -39,7 +39,8 @@ fn kept() -> MutexGuard<'static, Option<Between>> {
     BETWEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What `before` has kept, if it has become the changer. (Nobody else looks, so a child finds no lock held.)
+/// Takes the state of `before`, if the thread has become the changer. (Other threads do not look, so a child finds the
+/// lock free.)
 fn take() -> Option<Between> {
     S.is_changer().then(kept)?.take()
 }
@@ -80,7 +81,7 @@ extern "C" fn in_parent() {
     if let Some([read, write]) = between.pipe {
         close(write);
         let mut byte = 0u8;
-        // SAFETY: one byte. The end of the file says that the child is done, or gone.
+        // SAFETY: one byte. The end of the file means that the child is done, or gone.
         while unsafe { sys!(k::__NR_read, read, &mut byte as *mut u8, 1) }
             .is_err_and(|e| e.0 == libc::EINTR)
         {}

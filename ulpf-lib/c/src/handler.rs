@@ -1,4 +1,4 @@
-//! One fault: whose is it, what does the instruction touch, who is told, and the access itself.
+//! Handles one fault: finds its owner and the accesses, performs the instruction, and calls the watches' handlers.
 //!
 //! ```text
 //! fault ─▶ a guard of ours? ─▶ the thesis's handler ─▶ accesses ─▶ old values ─▶ perform through
@@ -6,9 +6,11 @@
 //!            ▼                                                                    ─▶ watches' handlers
 //!   the program's own handler                                                        (after it)
 //! ```
-//! Rules of this file and of those that it calls (`callbacks.rs`, `change.rs`, `code.rs`, `hits.rs`, `memory.rs`,
-//! `registers.rs`, `slow.rs`, `stub_link.rs`, `stub_report.rs`): no allocation, no lock but `enter`, no libc but around
-//! the program's own functions, no thread-local storage, no panics. errno is kept.
+//! Rules of this file and of those that it calls: `callbacks.rs`, `change.rs`, `code.rs`, `hits.rs`, `memory.rs`,
+//! `registers.rs`, `slow.rs`, `stub_link.rs`, `stub_report.rs`.
+//! - No allocation, no lock but `enter`, no thread-local storage, no panics.
+//! - libc is used only around the program's own functions.
+//! - errno is kept.
 
 use core::sync::atomic::Ordering::*;
 
@@ -44,7 +46,7 @@ const MAX_REPEATS: u32 = 1 << 16;
 
 pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
     let Some(own) = OwnBlock::here() else {
-        // No stack to be had: only what is not ours can be dealt with.
+        // Without a stack only signals that are not ours can be handled.
         return chain(signo, info, uc);
     };
     let (sp, size) = own.signal_stack();
@@ -73,7 +75,7 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
     }
     let guard = match info.code {
         SEGV_ACCERR | keys::SEGV_PKUERR => true,
-        // What the device's mapping refuses looks as if nothing were there.
+        // For accesses that the device's mapping refuses the kernel reports SEGV_MAPERR.
         SEGV_MAPERR => backend::is(Backend::Device),
         _ => false,
     };
@@ -89,7 +91,7 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
     chain(signo, info, uc);
 }
 
-/// We have met a guard ourselves: statically linked, our data lies among the program's.
+/// We have met a guard ourselves: in a static program our data lies among the program's.
 fn overrun() -> ! {
     let text = b"libulpf: a watch covers the library's own data, so a fault cannot be served; \
         link with libulpf.so instead of libulpf.a\n";
@@ -114,7 +116,7 @@ unsafe fn kill_self() -> Result<u64, sys::Errno> {
     unsafe { sys!(k::__NR_kill, sys!(k::__NR_getpid).unwrap_or(0), SIGABRT) }
 }
 
-/// `false`: the fault is the program's own.
+/// Returns `false` if the fault is the program's own.
 fn serve(own: OwnBlock, engine: &'static Engine, uc: &mut UContext, info: &SigInfo) -> bool {
     let mut at = TargetAddr(info.addr());
     let kind = uc.access();
@@ -122,12 +124,12 @@ fn serve(own: OwnBlock, engine: &'static Engine, uc: &mut UContext, info: &SigIn
         let still = change::enter(own);
         if repeat == 0 {
             let verdict = S.table.pages.fault(at, kind);
-            // Pages that we ourselves are changing may be guarded already and not say so yet.
+            // Pages in the middle of our own change may already be guarded without an entry that says so.
             let ours = verdict == Fault::Stale && S.is_changer();
             if verdict != Fault::Guarded && !ours {
                 change::leave(own, still);
                 if info.code == keys::SEGV_PKUERR && keys::set_frame(uc, false) {
-                    return true; // a thread that knew nothing of our keys
+                    return true; // the thread's PKRU did not have our keys
                 }
                 return again(own, uc.gprs.rip, at.0);
             }
@@ -147,8 +149,8 @@ fn serve(own: OwnBlock, engine: &'static Engine, uc: &mut UContext, info: &SigIn
     true
 }
 
-/// A fault that no guard explains may have been explained a moment ago: it is the program's own only if
-/// it comes again and nothing has changed meanwhile.
+/// A fault that no guard explains may come from a guard that has just been lifted. It is the program's own only if it
+/// recurs while nothing has changed.
 fn again(own: OwnBlock, pc: u64, addr: u64) -> bool {
     let now = (pc, addr, S.table.generation.load(SeqCst));
     let seen = own.foreign.get() == now;
@@ -213,7 +215,7 @@ fn one(
                 change::leave(own, still);
                 return Next::Done;
             }
-            // It may have written to what the access is about to change.
+            // The handler may have written to the bytes that the access is about to change.
             pending = Pending::new(pc);
             pending.collect(&still, &list);
             // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! Which watches an access concerns, what was there before and after, and who is told.
+//! Hits of an access: the watches it concerns, the old and new values, and the handlers to call.
 
 use core::sync::atomic::Ordering::*;
 
@@ -15,7 +15,7 @@ pub const ONE_SHOT: u32 = 1;
 pub const STOP: u32 = 2;
 pub const CHANGED: u32 = 4;
 pub const OTHERS: u32 = 8;
-/// The handler is called for what handlers do, too.
+/// The handler is called for accesses of handlers as well.
 pub const NESTED: u32 = 16;
 /// Set by us: a range of `set_permissions`, whose handler is the thesis's.
 pub const RANGE: u32 = 1 << 31;
@@ -31,7 +31,7 @@ struct Hit {
     addr: u64,
     len: u64,
     kind: AccessKind,
-    /// Where its old value lies; `kept`: how much of it.
+    /// Offset of its old value; `kept`: number of stored bytes.
     at: usize,
     kept: usize,
     report: bool,
@@ -45,13 +45,13 @@ pub struct Pending {
     old: [u8; ROOM],
     new: [u8; ROOM],
     pub pc: u64,
-    /// The system call that makes the access; -1: an instruction does.
+    /// The system call that makes the access, or -1 for an instruction.
     pub syscall: i32,
-    /// Some watch is concerned (whomever it is for).
+    /// Some watch is concerned (of any thread).
     pub watched: bool,
 }
 
-/// What a handler is told (`struct ulpf_hit`).
+/// The argument of a handler (`struct ulpf_hit`).
 #[repr(C)]
 pub struct HitInfo {
     pub size: usize,
@@ -64,13 +64,13 @@ pub struct HitInfo {
     pub pc: u64,
     pub old_value: *const u8,
     pub new_value: *const u8,
-    /// Bytes of the values that are there (`len`, or fewer of a very long access).
+    /// Valid bytes of the values (`len`, or fewer for a very long access).
     pub value_len: usize,
-    /// Hits of the watch so far, with this one.
+    /// Number of hits of the watch, including this one.
     pub count: u64,
-    /// A write that has left the value as it was.
+    /// The write has left the value unchanged.
     pub silent: i32,
-    /// The system call that has made the access; -1: an instruction has.
+    /// The system call that has made the access, or -1 for an instruction.
     pub syscall: i32,
     /// The interrupted `ucontext_t`; null in a system call.
     pub context: *const core::ffi::c_void,
@@ -101,7 +101,7 @@ impl Pending {
         }
     }
 
-    /// Notes what the accesses of one instruction are about to meet, with the old values.
+    /// Records the hits of one instruction in advance, with the old values.
     pub fn collect(&mut self, still: &Unchanging, list: &AccessList) {
         for a in list.iter() {
             still.list().for_each_overlap(
@@ -121,7 +121,7 @@ impl Pending {
         }
     }
 
-    /// Notes one hit of a watch, if that is for this thread. `old` fills in the value before it.
+    /// Records one hit of a watch, if that is for this thread. `old` fills in the value before it.
     pub fn push(
         &mut self,
         id: WatchId,
@@ -159,7 +159,7 @@ impl Pending {
         };
     }
 
-    /// The instruction has been made: counts, and finds out whom to tell.
+    /// The access has been made: counts the hits and decides which are reported.
     pub fn made(&mut self, still: &Unchanging) {
         for hit in self.hits.iter_mut().take(self.len) {
             let Some(slot) = S.slot(hit.id) else { continue };
@@ -176,7 +176,7 @@ impl Pending {
             slot.time.store(now(), Relaxed);
             hit.report = !(silent && flags & CHANGED != 0);
             if hit.report && flags & ONE_SHOT != 0 {
-                // Of several threads at once, one tells.
+                // If several threads hit at once, one reports.
                 hit.report = slot
                     .state
                     .compare_exchange(LIVE, SPENT, AcqRel, Relaxed)
@@ -188,8 +188,8 @@ impl Pending {
         }
     }
 
-    /// Calls `call` for each hit that somebody is to be told of: its handler (0: none), data and
-    /// description; and says whether one of them is to stop the thread.
+    /// Calls `call` for each hit to be reported, with its handler (0: none), data and description. Returns whether one of
+    /// them is to stop the thread.
     pub fn report(
         &self,
         nested: bool,
@@ -233,7 +233,7 @@ impl Pending {
                 syscall: self.syscall,
                 context,
             };
-            // SAFETY: a function that the program has handed over as one.
+            // SAFETY: the program has passed this function as a handler.
             let handler = unsafe { core::mem::transmute::<usize, Handler>(handler) };
             call(handler, data, &info);
         }
@@ -241,7 +241,7 @@ impl Pending {
     }
 }
 
-/// Is this watch for this thread?
+/// Whether this watch is for this thread.
 fn concerns(slot: &Slot) -> bool {
     let thread = slot.thread.load(Relaxed);
     thread == 0 || (thread == thread::id()) != (slot.flags.load(Relaxed) & OTHERS != 0)

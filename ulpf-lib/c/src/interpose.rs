@@ -1,7 +1,7 @@
-//! The C library's functions for signals: ours see to it that ours stay installed and unblocked.
+//! The C library's functions for signals, replaced so that our handlers stay installed and unblocked.
 //!
-//! They stand before the C library in the search order of a program that links us. Until a handler is
-//! registered they do what the C library does.
+//! They precede the C library in the search order of a program that links us. Until a handler is registered they do what
+//! the C library does.
 
 use core::ffi::c_int;
 
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn sigaction(
     old: *mut libc::sigaction,
 ) -> c_int {
     if !signals::installed() || !OURS.contains(&signo) {
-        // SAFETY: the caller's arguments; none of ours is blocked while a handler runs.
+        // SAFETY: the caller's arguments; the program's handlers never block our signals.
         unsafe {
             if signals::installed() && !new.is_null() {
                 let mut open = *new;

@@ -1,7 +1,7 @@
-//! The C library's functions that hand buffers to the kernel (`calls.rs` says why and how).
+//! The C library's functions that pass buffers to the kernel (`calls.rs` has the reason and the method).
 //!
-//! Functions that move bytes of any number: the program chooses where they go. Structures that a call fills
-//! (fstat, getsockopt, …) are not among them, nor is what the C library does inside (stdio's buffers).
+//! These are functions that move any number of bytes to a place that the program chooses. Structures that a call fills
+//! (fstat, getsockopt, …) and the C library's internal buffers (stdio) are not among them.
 
 use core::ffi::{c_int, c_void};
 
@@ -45,7 +45,7 @@ unsafe fn plain(who: Caller, kind: AccessKind) -> isize {
 /// As `plain`.
 unsafe fn vectored(who: Caller, kind: AccessKind) -> isize {
     let [fd, vectors, count, d, e, f] = who.args;
-    // SAFETY: the caller's promise; what is wrong with it the kernel tells.
+    // SAFETY: the caller's promise; the kernel reports errors in it.
     let pieces = unsafe { pieces(vectors as Vectors, count as usize) };
     answer(through(who, pieces, kind, |buffer| {
         let one = buffer.unwrap_or(Piece { addr: 0, len: 0 });
@@ -175,7 +175,7 @@ unsafe extern "C" {
     fn __chk_fail() -> !;
 }
 
-/// Ends the process, as the C library does, if the compiler knows of too small a buffer (`_FORTIFY_SOURCE`).
+/// Ends the process as the C library does (`_FORTIFY_SOURCE`), if the compiler knows that the buffer is too small.
 fn fits(len: usize, room: usize) {
     if len > room {
         // SAFETY: does not return.

@@ -1,11 +1,11 @@
-//! Protection keys: each thread has its own answer to whether guarded pages are closed.
+//! Protection keys: each thread opens and closes guarded pages for itself.
 //!
-//! Guarded pages have one of two keys (`guard/machine.rs` in ulpf-lib gives them), and PKRU, a register of
-//! each thread that no system call is needed to write, says what a key forbids: stores, or all. So a step with open pages
-//! opens them for one thread only, and a thread may let itself through for a while ([`suspend`]).
+//! Guarded pages have one of two keys (set by `guard/machine.rs` in ulpf-lib). PKRU, a register of each thread that is
+//! written without a system call, determines which accesses a key forbids: stores, or all. So a step opens the pages for
+//! one thread only, and a thread may lift its own guards for a while ([`suspend`]).
 //!
-//! The kernel gives signal handlers, and threads that were there before us, a PKRU that forbids all
-//! keys all accesses. Such a thread faults once where it should not, and is put right (`close_frame`).
+//! The kernel gives signal handlers, and threads that existed before, a PKRU that forbids all accesses for all keys. Such
+//! a thread faults once without reason, and its PKRU is then corrected (`close_frame`).
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -26,9 +26,9 @@ const NO_WRITE: u32 = 2;
 /// PKRU's place among the components of the extended state.
 const COMPONENT: u32 = 9;
 
-/// The bits of our keys in PKRU, and what they shall be; 0: there are none. (mask << 32 | closed)
+/// The bits of our keys in PKRU and their closed value, or 0 without keys. (mask << 32 | closed)
 static BITS: AtomicU64 = AtomicU64::new(0);
-/// The two keys; 0 is the one that all pages have. (no access << 32 | no write)
+/// The two keys; 0 is the default key of all pages. (no access << 32 | no write)
 static KEYS: AtomicU64 = AtomicU64::new(0);
 
 pub fn active() -> bool {
@@ -36,7 +36,7 @@ pub fn active() -> bool {
 }
 
 fn alloc(rights: u32) -> Result<u32, Errno> {
-    // SAFETY: changes a register of this thread, for a key that nobody uses.
+    // SAFETY: changes a register of this thread, for a key that is not in use.
     unsafe { sys!(k::__NR_pkey_alloc, 0, rights) }.map(|key| key as u32)
 }
 
@@ -60,7 +60,7 @@ fn refused(e: Errno) -> Failure {
     )
 }
 
-/// Can they be had?
+/// Checks that keys can be allocated.
 pub fn probe() -> Result<(), Failure> {
     if active() {
         return Ok(());
@@ -128,7 +128,7 @@ pub fn set_own(open: bool) {
     }
 }
 
-/// The same for the thread that a signal has interrupted, from its return on. `false`: that was so before.
+/// As [`set_own`], for the interrupted thread, from its return on. Returns `false` if nothing changes.
 pub fn set_frame(uc: &mut UContext, open: bool) -> bool {
     let Some((at, _)) = state::component(COMPONENT) else {
         return false;

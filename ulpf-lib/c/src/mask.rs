@@ -8,29 +8,29 @@ pub const SIGTRAP: i32 = k::SIGTRAP as i32;
 pub const SIGBUS: i32 = k::SIGBUS as i32;
 pub const SIGFPE: i32 = k::SIGFPE as i32;
 pub const SIGSEGV: i32 = k::SIGSEGV as i32;
-/// What an instruction can raise, and we handle.
+/// Signals that an instruction can raise, and that we handle.
 pub const OURS: [i32; 5] = [SIGSEGV, SIGBUS, SIGTRAP, SIGFPE, SIGILL];
 
 pub const ALL: u64 = u64::MAX;
 pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
-/// In our handlers: what they do raises no SIGTRAP, and sent ones would come one inside the other.
+/// Blocked in our handlers, which raise no SIGTRAP themselves, so that sent signals do not nest.
 pub const INSIDE: u64 = ALL & !SYNCHRONOUS | bit(SIGTRAP);
 
 pub const fn bit(signo: i32) -> u64 {
     1 << (signo - 1)
 }
 
-/// Blocks what is asynchronous; the mask before.
+/// Blocks asynchronous signals; returns the mask before.
 pub fn block_asynchronous() -> u64 {
     set(ALL & !SYNCHRONOUS)
 }
 
-/// Blocks these, too.
+/// Adds these signals to the blocked ones.
 pub fn block(mask: u64) {
     change(k::SIG_BLOCK, mask);
 }
 
-/// Blocks these and no others; the mask before.
+/// Blocks exactly these signals; returns the mask before.
 pub fn set(mask: u64) -> u64 {
     change(k::SIG_SETMASK, mask)
 }

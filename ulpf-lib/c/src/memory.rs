@@ -1,4 +1,4 @@
-//! Copies of the program's memory as the program knows it: guarded memory is read at its alias.
+//! Copies of the program's memory as the program sees it: guarded memory is read at its alias.
 
 use linux_raw_sys::general as k;
 use ulpf_lib::{PAGE_SIZE, TargetAddr, sys};
@@ -6,16 +6,16 @@ use ulpf_lib::{PAGE_SIZE, TargetAddr, sys};
 use crate::shared::{S, Unchanging};
 use crate::stub_link;
 
-/// Copies from the program's memory through the kernel, whose accesses match no register; how many bytes.
+/// Copies from the program's memory through the kernel, whose accesses match no register; returns the number of bytes.
 pub fn read_by_kernel(from: u64, to: &mut [u8]) -> u64 {
-    // SAFETY: so many bytes of the caller's.
+    // SAFETY: the caller's buffer of this length.
     unsafe { copy_by_kernel(to.as_mut_ptr() as u64, from, to.len() as u64) }
 }
 
-/// The same between any two places.
+/// As [`read_by_kernel`], between any two addresses.
 ///
 /// # Safety
-/// What lies at `to`, if something does, may be changed.
+/// Memory at `to`, if there is any, may be changed.
 pub unsafe fn copy_by_kernel(to: u64, from: u64, len: u64) -> u64 {
     if stub_link::present() {
         // SAFETY: the caller's promise.
@@ -39,7 +39,7 @@ pub unsafe fn copy_by_kernel(to: u64, from: u64, len: u64) -> u64 {
     .unwrap_or(0)
 }
 
-/// Copies between mappings that are there; what is guarded is read at its alias.
+/// Copies between existing mappings; guarded memory is read at its alias.
 pub fn read(_: &Unchanging, addr: u64, to: &mut [u8]) -> bool {
     let n = to.len() as u64;
     let Some(alias) = S.table.pages.open(TargetAddr(addr), n, false) else {
@@ -51,7 +51,7 @@ pub fn read(_: &Unchanging, addr: u64, to: &mut [u8]) -> bool {
     true
 }
 
-/// Copies what stands in moved memory, and elsewhere.
+/// Copies the bytes of moved memory to another address.
 ///
 /// # Safety
 /// There are `len` bytes of ours at `to`.

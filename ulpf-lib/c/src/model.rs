@@ -1,4 +1,4 @@
-//! What is watched: the thesis's ranges and Sentry's watchpoints, and the guards that follow from both.
+//! The watched memory: the thesis's ranges and Sentry's watchpoints, and the guards that follow from both.
 //!
 //! ```text
 //!  set_permissions ─▶ ranges (splay) ─┐
@@ -31,10 +31,10 @@ pub struct Model {
     guards: Option<Guards>,
     plis: Plis,
     ranges: Splay<(Permission, u32)>,
-    /// Numbers to use again, the one that has rested longest first.
+    /// Numbers to be reused, the one unused longest first.
     spare: VecDeque<u32>,
     next: u32,
-    /// The program's mappings have been looked at in this change.
+    /// The program's mappings have been read in this change.
     looked: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Request {
     pub data: usize,
 }
 
-/// What is kept of a refusal's reason.
+/// The errno for a refusal.
 fn errno_of(start: u64, len: u64) -> i32 {
     if start.checked_add(len).is_some_and(|end| end <= USER_END) && is_mapped(start, len) {
         libc::EOPNOTSUPP
@@ -83,7 +83,7 @@ fn is_mapped(start: u64, len: u64) -> bool {
 }
 
 impl Model {
-    /// A change begins: what is known of the program's mappings may be old.
+    /// Begins a change: the known mappings may be outdated.
     pub fn begin(&mut self) {
         self.looked = false;
     }
@@ -100,7 +100,7 @@ impl Model {
             let mut guards = Guards::lazy(&S.table.pages);
             match backend::chosen() {
                 Some(Backend::Keys) => keys::numbers().map_or((), |k| guards.use_keys(k)),
-                // SAFETY: the entry keeps to the rules.
+                // SAFETY: the entry obeys the rules.
                 Some(Backend::Device) => unsafe { guards.use_device(device_use()) },
                 _ => {}
             }
@@ -138,7 +138,7 @@ impl Model {
     }
 
     fn number(&mut self) -> Result<u32, Failure> {
-        // A number rests for a while, so that a stale one is found out.
+        // A number is not reused for a while, so that use of a stale one is detected.
         if self.spare.len() > 1024 || self.next as usize >= SLOTS {
             if let Some(id) = self.spare.pop_front() {
                 return Ok(id);
@@ -329,8 +329,8 @@ impl Model {
         self.apply(0, 0)
     }
 
-    /// `set_permissions`: what was set before of these bytes no longer holds; neighbours of the same
-    /// permission become one range.
+    /// `set_permissions`: replaces earlier permissions of these bytes; neighbours of the same permission become one
+    /// range.
     pub fn set_permissions(
         &mut self,
         start: u64,
@@ -413,7 +413,7 @@ impl Model {
         self.plis.check_virt_prefix(addr).map_or(0, |r| r as u64)
     }
 
-    /// `modify_pli`, and the machine does as it says.
+    /// `modify_pli`, with the guard that follows from it.
     pub fn modify_pli(
         &mut self,
         addr: u64,
@@ -439,7 +439,7 @@ impl Model {
         result
     }
 
-    /// Accesses of the kernel that the device has seen.
+    /// Number of the kernel's accesses that the device has seen.
     pub fn kernel_accesses(&self) -> u64 {
         match self.guards.as_ref().map(Guards::machine) {
             Some(Machine::Device(device)) => device
@@ -449,7 +449,7 @@ impl Model {
         }
     }
 
-    /// Everything back.
+    /// Ends all watches and gives all memory back.
     pub fn clear(&mut self) -> Result<(), Failure> {
         let ids: Vec<u32> = self.watched.list().iter().map(|(id, ..)| id.0).collect();
         for id in ids {
@@ -479,7 +479,7 @@ impl Model {
             guards.freeze(false);
         }
     }
-    /// The child watches nothing; what it sets itself needs guards of its own.
+    /// The child has no watches; watches that it sets need guards of its own.
     pub fn in_child(&mut self) -> bool {
         let mut guards = self.guards.take();
         let done = guards
@@ -491,7 +491,7 @@ impl Model {
         }
         self.ranges.clear();
         self.plis.clear();
-        done // with `guards` the file goes, which is the parent's
+        done // the parent's file goes with `guards`
     }
 }
 
@@ -531,7 +531,7 @@ fn kind_of(permission: Permission) -> Option<WatchKind> {
     }
 }
 
-/// As a shared library: all data of ours. (In a static program it lies among the program's.)
+/// In a shared library: excludes all data of ours. (In a static program it lies among the program's.)
 fn exclude_ourselves(guards: &mut Guards) {
     struct Search<'a> {
         guards: &'a mut Guards,
@@ -542,7 +542,7 @@ fn exclude_ourselves(guards: &mut Guards) {
         _: usize,
         data: *mut core::ffi::c_void,
     ) -> i32 {
-        // SAFETY: both are what `dl_iterate_phdr` was given, or gives.
+        // SAFETY: both pointers are valid arguments of a `dl_iterate_phdr` callback.
         let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
         // SAFETY: the loader's own table.
         let headers =

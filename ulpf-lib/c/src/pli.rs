@@ -22,7 +22,7 @@ const ENTRIES: usize = 255;
 const PREFIX_SHIFT: u32 = 21;
 const PAGES: u64 = 512;
 
-/// The two bits of a page: what is let through without a fault.
+/// The two bits of a page: accesses that succeed without a fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[repr(u8)]
 pub enum Permission {
@@ -56,7 +56,7 @@ impl Permission {
             _ => Permission::WriteOnly,
         }
     }
-    /// What a page needs that holds ranges of both.
+    /// The permission of a page that holds ranges of both.
     pub fn and(self, other: Permission) -> Permission {
         match (self, other) {
             (Permission::ReadWrite, p) | (p, Permission::ReadWrite) => p,
@@ -114,7 +114,7 @@ impl Plis {
         }
     }
 
-    /// The region that holds the permissions around `addr`, if one does.
+    /// The region that holds the permissions around `addr`, if there is one.
     pub fn check_virt_prefix(&self, addr: u64) -> Option<*mut [u8; REGION]> {
         self.entries()
             .find(|&(prefix, _)| prefix == addr >> PREFIX_SHIFT)
@@ -138,13 +138,13 @@ impl Plis {
         })
     }
 
-    /// The region around `addr`, made if there is none. `None`: no memory.
+    /// The region around `addr`, made if needed. `None` without memory.
     pub fn region(&mut self, addr: u64) -> Option<*mut [u8; REGION]> {
         if let Some(region) = self.check_virt_prefix(addr) {
             return Some(region);
         }
         let region = self.allocate()?;
-        // SAFETY: tables and pages live as long as we do; nobody else holds references.
+        // SAFETY: tables and pages live as long as we do; no other references exist.
         unsafe {
             let mut link = &raw mut self.tables;
             loop {
@@ -189,7 +189,7 @@ impl Plis {
         }
     }
 
-    /// Is this the base of a region in use?
+    /// Whether this is the base of a region in use.
     pub fn knows(&self, region: u64) -> Option<u64> {
         self.entries().find(|e| e.1 as u64 == region).map(|e| e.0)
     }
@@ -204,7 +204,7 @@ impl Plis {
             })
     }
 
-    /// What guards all regions ask for, ascending.
+    /// Guards that all regions require, ascending.
     pub fn wanted(&self) -> Vec<PageRun> {
         let mut entries: Vec<_> = self.entries().collect();
         entries.sort_unstable();

@@ -1,5 +1,5 @@
-//! What the program says of its memory to whoever checks it, in the form of Valgrind's client requests: nothing happens when
-//! nobody does. `include/ulpf_check.h` has the same for programs without the library.
+//! Client requests by which the program describes its memory to a checker, in Valgrind's form; without a checker they
+//! have no effect. `include/ulpf_check.h` has the same for programs without the library.
 
 use core::arch::asm;
 

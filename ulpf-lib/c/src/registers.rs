@@ -3,13 +3,13 @@
 //! ```text
 //! store ─▶ #DB ─▶ SIGTRAP (TRAP_PERF, which watch) ─▶ which instruction was it? ─▶ its hits
 //! ```
-//! Each thread that exists when a watch is set has events of its own; threads that they make later
-//! inherit them. The kernel sends one SIGTRAP however many registers have matched: so the instruction
-//! is found (`engine/src/attribution.rs`), and asked what else of ours it touches. A second event for the same
-//! thread and watch (it was just being made) does no harm for the same reason.
+//! Each thread that exists when a watch is set has events of its own; threads that it makes later inherit them. The
+//! kernel sends one SIGTRAP even if several registers have matched. So the instruction is found
+//! (`engine/src/attribution.rs`) and all its hits are determined. A second event for the same thread and watch (a thread
+//! that was just being made) is harmless for the same reason.
 //!
-//! No page is guarded, so system calls may be given watched memory; what they do there is no hit. The old value is
-//! the one seen last.
+//! No page is guarded, so system calls work on watched memory, but their accesses are no hits. The old value is the last
+//! one seen.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -31,7 +31,7 @@ use crate::shared::S;
 use crate::stacks::OwnBlock;
 use crate::thread;
 
-/// What x86 has.
+/// The number of registers of x86.
 const SLOTS: usize = 4;
 /// In `perf_event_attr.sig_data` of our events, above the watch's number: the program may have events of its own.
 const COOKIE: u64 = (u32::from_le_bytes(*b"ulpf") as u64) << 32;
@@ -43,7 +43,7 @@ struct Register {
     kind: AtomicU32,
     addr: AtomicU64,
     len: AtomicU64,
-    /// The value that was seen last.
+    /// The last value seen.
     last: AtomicU64,
 }
 
@@ -79,7 +79,7 @@ impl Register {
         (id != 0).then_some((id, range, kind))
     }
 
-    /// The present value becomes the one seen last; the one before.
+    /// Stores the present value as the last one seen; returns the one before.
     fn look(&self) -> u64 {
         let mut bytes = [0u8; 8];
         let len = self.len.load(Relaxed) as usize;
@@ -125,7 +125,7 @@ fn refused(e: Errno) -> Failure {
     Failure::os(e, &format!("{why}; ULPF_BACKEND=signal needs none"))
 }
 
-/// Can they be had at all?
+/// Checks that such events can be opened.
 pub fn probe() -> Result<(), Failure> {
     static PLACE: AtomicU64 = AtomicU64::new(0);
     let Some(range) = WatchRange::new(TargetAddr(PLACE.as_ptr() as u64), 8) else {
@@ -206,7 +206,7 @@ fn open_all(id: u32, range: WatchRange, kind: WatchKind, fds: &mut Vec<i32>) -> 
             }
             Ok(())
         })?;
-        // Until nobody has come meanwhile, whose maker had no event yet.
+        // Repeat until no thread was created meanwhile by one without an event.
         if known.len() == before {
             return Ok(());
         }
@@ -274,7 +274,7 @@ impl Program for Ourselves {
     }
 }
 
-/// A trap of ours: its hits. `false`: it is not ours.
+/// Handles a trap of ours: its hits. Returns `false` if it is not ours.
 pub fn trapped(own: OwnBlock, uc: &mut UContext, info: &SigInfo) -> bool {
     let [_, data, ..] = info.data;
     if info.code != TRAP_PERF || data & !0xffff_ffff != COOKIE {

@@ -1,4 +1,4 @@
-//! From nothing to a library that serves faults, and back.
+//! Starts and ends the library.
 
 use core::sync::atomic::Ordering::*;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use crate::stacks;
 use crate::thread;
 use crate::upcall;
 
-/// Takes what is needed from the system, once: stacks, engine, signals.
+/// Allocates the library's resources, once: stacks, engine, signals.
 pub fn prepare() -> Result<(), Failure> {
     static READY: Mutex<bool> = Mutex::new(false);
     if signals::installed() && S.engine().is_some() {
@@ -38,8 +38,8 @@ pub fn prepare() -> Result<(), Failure> {
     change::change(entry::install)
 }
 
-/// What the kernel has given to this program to be random by; `None`: its addresses are not random (as the command
-/// finds out for a stub, `command/host/src/process.rs`).
+/// The random bytes that the kernel gives to this program, or `None` if its addresses are not random. (For a stub the
+/// command does the same, `command/host/src/process.rs`.)
 fn random_bytes() -> Option<[u8; 16]> {
     const ASK: u64 = 0xffff_ffff;
     // SAFETY: only asks.
@@ -63,8 +63,8 @@ pub fn with<R>(f: impl FnOnce(&mut Model) -> Result<R, Failure>) -> Result<R, Fa
     })
 }
 
-/// Ends all watches and gives guarded memory back as private memory. (Our signal handlers stay, because a
-/// fault may be on its way to them; what they get goes to the program's own.)
+/// Ends all watches and gives guarded memory back as private memory. (Our signal handlers stay, because a fault may be on
+/// its way to them. They pass everything to the program's own.)
 ///
 /// # Errors
 /// ENOMEM if guarded memory cannot be given back.

@@ -1,15 +1,14 @@
-//! What the fault handler reads: on pages of its own, so that no watch of the program can lie beside it.
+//! Data of the fault handler, on pages of its own, so that no watch of the program can lie beside it.
 //!
-//! **Who may do what when.** One thread at a time is the *changer* (`change.rs`); everything but the
-//! counters changes only while it is. Handlers read between `change::enter` and `leave`, for which a
-//! changer waits. So the watchlist and the page map need no lock of their own. Who has the right to
-//! either, a value says:
+//! **Concurrency.** One thread at a time is the *changer* (`change.rs`). Everything but the counters changes only
+//! meanwhile. Handlers read between `change::enter` and `leave`, for which a changer waits. So the watchlist and the page
+//! map need no lock of their own. Values represent the rights:
 //!
-//! | value | is given out by | is the right to |
+//! | value | source | right |
 //! |---|---|---|
 //! | [`Unchanging`] | `change::enter`; a [`Changer`] has one | read the watchlist |
-//! | [`Changer`] | `change::change`, `change::join` | use what is [`Changed`]: the model |
-//! | [`ListRight`] | nobody: the model has it | change the watchlist |
+//! | [`Changer`] | `change::change`, `change::join` | use the contents of [`Changed`]: the model |
+//! | [`ListRight`] | held by the model | change the watchlist |
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -22,10 +21,10 @@ use ulpf_lib::library_abi::AbiTable;
 
 use crate::thread;
 
-/// Most watches there can be at a time.
+/// Maximum number of watches at a time.
 pub const SLOTS: usize = 1 << 20;
 
-/// A watch as the handler sees it.
+/// A watch as the handler reads it.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub struct Slot {
@@ -33,7 +32,7 @@ pub struct Slot {
     pub state: AtomicU32,
     /// `ULPF_*` flags.
     pub flags: AtomicU32,
-    /// The thread that it is for, or (with `ULPF_OTHERS`) all but this one; 0: every thread.
+    /// Its thread, or (with `ULPF_OTHERS`) the thread that is exempt; 0 for every thread.
     pub thread: AtomicI32,
     pub pad: AtomicU32,
     pub handler: AtomicUsize,
@@ -50,14 +49,14 @@ pub const SPENT: u32 = 2;
 
 #[repr(C, align(4096))]
 pub struct Shared {
-    /// The page map, who changes it, and whether a stub is there that wants to know.
+    /// The page map, the changer, and whether a stub is present.
     pub table: AbiTable,
     pub stacks: AtomicU64,
     pub stacks_len: AtomicU64,
     pub slots: AtomicPtr<Slot>,
-    /// The thesis's handler; 0: none is registered.
+    /// The thesis's handler, or 0 if none is registered.
     pub user_handler: AtomicUsize,
-    /// For watchpoints without one of their own.
+    /// Handler of watchpoints without one of their own.
     pub handler: AtomicUsize,
     pub handler_data: AtomicUsize,
     pub faults: AtomicU64,
@@ -65,32 +64,32 @@ pub struct Shared {
     pub nested: AtomicU64,
     /// Instructions that could not be redirected: the page was open for one step.
     pub opened: AtomicU64,
-    /// Where the kernel module enters; 0: it cannot.
+    /// Address that the kernel module enters, or 0 if it cannot.
     pub upcall: AtomicU64,
-    /// Hits beyond what one instruction can hand to handlers (all are counted).
+    /// Hits beyond the number that handlers can get of one instruction (all are counted).
     pub unreported: AtomicU64,
     list: List,
     pub engine: AtomicPtr<Engine>,
 }
 
 struct List(UnsafeCell<Watchlist>);
-// SAFETY: read and changed by the rule at the head of the module, as the values of which it speaks prove.
+// SAFETY: read and changed by the rule at the head of the module, which the values named there prove.
 unsafe impl Sync for List {}
 
-/// Nothing changes while this lives, for the calling thread performs an access or is the changer.
+/// While this lives nothing changes, because the calling thread performs an access or is the changer.
 pub struct Unchanging(PhantomData<*mut ()>);
 
 impl Unchanging {
     /// # Safety
-    /// The calling thread performs, as long as the value lives.
+    /// The calling thread performs while the value lives.
     pub unsafe fn new() -> Unchanging {
         Unchanging(PhantomData)
     }
 
-    /// What is watched.
+    /// The watches.
     pub fn list(&self) -> &Watchlist {
-        // SAFETY: nobody changes it meanwhile. (That the changer itself faults, and so reads it in a handler, happens
-        // when it touches the program's memory, which it does not while it changes the list.)
+        // SAFETY: the list does not change meanwhile. (The changer reads it in a handler when it faults on the program's
+        // memory, and it does not touch that memory while it changes the list.)
         unsafe { &*S.list.0.get() }
     }
 }
@@ -98,13 +97,13 @@ impl Unchanging {
 /// The calling thread is the changer. There is one at a time.
 pub struct Changer {
     still: Unchanging,
-    /// It is a part of a change that the thread was in already: when it is over, that one goes on.
+    /// Part of a change in which the thread already was; that change continues afterwards.
     pub joined: bool,
 }
 
 impl Changer {
     /// # Safety
-    /// The thread has become the changer just now; or (`joined`) it is the changer, and whoever has that value does
+    /// The thread has just become the changer. Or (`joined`) it is the changer, and the code that holds its value does
     /// not run until this one is dropped.
     pub unsafe fn new(joined: bool) -> Changer {
         Changer {
@@ -118,7 +117,7 @@ impl Changer {
     }
 }
 
-/// What the changer alone uses.
+/// Data of the changer alone.
 pub struct Changed<T>(UnsafeCell<T>);
 
 // SAFETY: one thread at a time is the changer.
@@ -130,7 +129,7 @@ impl<T> Changed<T> {
     }
 
     pub fn get<'a>(&'a self, _: &'a mut Changer) -> &'a mut T {
-        // SAFETY: there is one `Changer`, and it is lent for as long as the answer.
+        // SAFETY: there is one `Changer`, and it is borrowed for as long as the result.
         unsafe { &mut *self.0.get() }
     }
 }
@@ -140,18 +139,18 @@ pub struct ListRight(());
 
 impl ListRight {
     /// # Safety
-    /// Once, for something that is [`Changed`].
+    /// Once, for data in a [`Changed`].
     pub const unsafe fn new() -> ListRight {
         ListRight(())
     }
 
     pub fn list(&self) -> &Watchlist {
-        // SAFETY: the changer's, who lends it to be read.
+        // SAFETY: the changer's; borrowed for reading.
         unsafe { &*S.list.0.get() }
     }
 
     pub fn list_mut(&mut self) -> &mut Watchlist {
-        // SAFETY: the only value of this type is lent, so nobody else changes the list; handlers wait.
+        // SAFETY: the only value of this type is borrowed, so no other code changes the list; handlers wait.
         unsafe { &mut *S.list.0.get() }
     }
 }
@@ -181,7 +180,7 @@ pub static S: Shared = Shared {
 };
 
 impl Shared {
-    /// Is the calling thread the changer?
+    /// Whether the calling thread is the changer.
     pub fn is_changer(&self) -> bool {
         let changer = self.table.changer.load(Relaxed);
         changer != 0 && changer == thread::pointer()

@@ -1,9 +1,9 @@
-//! The five signals that an instruction can raise: ours, and what the program has wanted of them.
+//! The five signals that an instruction can raise: our handlers, and the program's actions for them.
 //!
-//! We take them once, when the first handler or watch is registered, and keep what the program had
-//! installed. The C library's `sigaction`, `signal`, `sigprocmask` and `pthread_sigmask` are ours
-//! from then on (`interpose.rs`): a handler that the program installs later is kept beside ours
-//! and called for what is not ours, and these five are never blocked.
+//! The library installs its handlers once, when the first handler or watch is registered, and keeps the program's
+//! actions. From then on it replaces the C library's `sigaction`, `signal`, `sigprocmask` and `pthread_sigmask`
+//! (`interpose.rs`). A handler that the program installs later is kept beside ours and called for signals that are not
+//! ours. These five are never blocked.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -22,7 +22,7 @@ unsafe extern "C" {
     fn ulpf_signal_return();
 }
 
-// Where a handler of ours returns to: rt_sigreturn(2).
+// Return address of our handlers: rt_sigreturn(2).
 global_asm!(
     r#"
     .pushsection .text.libulpf,"ax",@progbits
@@ -37,7 +37,7 @@ ulpf_signal_return:
 
 const RESTORER: u64 = k::SA_RESTORER as u64;
 
-/// As the kernel takes it (`struct kernel_sigaction`).
+/// In the kernel's layout (`struct kernel_sigaction`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Action {
@@ -47,8 +47,8 @@ pub struct Action {
     pub mask: u64,
 }
 
-/// What the program wants of one of our signals. Handlers read it without a lock: a change that
-/// races with a signal of the same number may be seen half, as with the kernel between two threads.
+/// The program's action for one of our signals. Handlers read it without a lock. A change that races with a signal of the
+/// same number may be seen half done, as with the kernel between two threads.
 struct Wanted {
     handler: AtomicU64,
     flags: AtomicU64,
@@ -81,7 +81,7 @@ pub fn kernel_action(signo: i32, new: Option<&Action>) -> Result<Action, ulpf_li
     Ok(old)
 }
 
-/// Takes the five signals: `entry` is our handler.
+/// Installs `entry` as the handler of the five signals.
 pub fn install(entry: u64) -> Result<(), Failure> {
     if installed() {
         return Ok(());
@@ -101,7 +101,7 @@ pub fn install(entry: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Notes what the program wants of one of ours.
+/// Stores the program's action for one of our signals.
 pub fn want(signo: i32, action: &Action) {
     if let Some(w) = index(signo).and_then(|i| WANTED.get(i)) {
         w.mask.store(action.mask, Relaxed);
@@ -116,7 +116,7 @@ impl Action {
     }
 }
 
-/// What the program wants, as the kernel would take it.
+/// The program's action, in the kernel's form.
 pub fn wanted(signo: i32) -> Option<Action> {
     let w = index(signo).and_then(|i| WANTED.get(i))?;
     Some(Action {
@@ -127,7 +127,7 @@ pub fn wanted(signo: i32) -> Option<Action> {
     })
 }
 
-/// A signal that is none of ours: what the program wants of it happens.
+/// Performs the program's action for a signal that is not ours.
 pub fn chain(signo: i32, info: &SigInfo, uc: &mut UContext) {
     let Some(action) = wanted(signo) else { return };
     match action.handler {
@@ -148,7 +148,7 @@ pub fn chain(signo: i32, info: &SigInfo, uc: &mut UContext) {
             } else {
                 bit(signo)
             };
-            // Ours stay open: the program's handler may touch guarded pages. Those that are sent wait.
+            // Our signals stay unblocked, because the program's handler may touch guarded pages. Sent ones wait.
             let masked = action.mask | itself;
             let own = OwnBlock::here();
             let before = own.map_or(0, |own| own.blocked.replace(own.blocked.get() | masked));
@@ -170,7 +170,7 @@ pub fn chain(signo: i32, info: &SigInfo, uc: &mut UContext) {
     }
 }
 
-/// The kernel's default action, with the right signal and, for a fault, the right place.
+/// Performs the kernel's default action, with the right signal and, for a fault, at the right address.
 fn by_default(signo: i32, info: &SigInfo, uc: &mut UContext) {
     let default = Action {
         restorer: 0,
@@ -184,7 +184,7 @@ fn by_default(signo: i32, info: &SigInfo, uc: &mut UContext) {
     thread::send(info);
 }
 
-/// A fault of the program's own inside an instruction that we have made in its place.
+/// Raises a fault of the program's own, inside an instruction that we have performed in its place.
 pub fn raise(signo: i32, info: &SigInfo, uc: &mut UContext) {
     uc.cr2 = info.addr();
     chain(signo, info, uc);

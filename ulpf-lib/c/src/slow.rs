@@ -1,9 +1,9 @@
 //! Instructions that cannot be redirected: the pages open for one step of the processor.
 //!
-//! Far transfers, segment loads, operands that begin on a guarded page and end on one that has no
-//! alias, … . While the step lasts this thread is the changer, so one is made at a time, and
-//! accesses of other threads to the open pages go unseen: they are counted (`ulpf_stats::opened`). With
-//! protection keys the pages are open for this thread only.
+//! Examples are far transfers, segment loads, and operands that begin on a guarded page and end on one without an alias.
+//! During the step this thread is the changer, so there is one step at a time. Accesses of other threads to the open
+//! pages are missed; the steps are counted (`ulpf_stats::opened`). With protection keys the pages are open for this
+//! thread only.
 
 use core::sync::atomic::Ordering::*;
 
@@ -30,7 +30,7 @@ pub fn begin(
     list: Option<&AccessList>,
 ) {
     change::leave(own, still);
-    // A step that meets another guarded page begins anew, with that page open as well.
+    // A step that meets another guarded page restarts with that page open as well.
     let (mut changer, mask, before) = match own.take_step() {
         Some(step) => (step.changer, step.mask, Some(step.list)),
         None => (change::join(), uc.sigmask, None),
@@ -46,7 +46,7 @@ pub fn begin(
     let mut pending = Pending::new(uc.gprs.rip);
     pending.collect(changer.still(), &kept);
     if let Some(before) = before {
-        // All are guarded again by the last one.
+        // The last step guards all of them again.
         before
             .iter()
             .for_each(|a| kept.push(a.addr.0, a.len, a.kind));

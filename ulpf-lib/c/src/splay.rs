@@ -1,9 +1,8 @@
 //! The thesis's watchlist (section 4.1): a splay tree of disjoint address ranges.
 //!
-//! A lookup turns what it has found into the root, so it changes the tree; a handler that runs on
-//! several threads at once cannot. So this is the list of the ranges that `set_permissions` has made, which
-//! only the changer uses, and the reference for the comparison of the thesis's section 5.1
-//! (`benches/watchlists.rs`); handlers ask [`ulpf_lib::Watchlist`].
+//! A lookup makes the found node the root, so it changes the tree; handlers on several threads at once cannot use it. So
+//! this is the list of the ranges of `set_permissions`, which only the changer uses. It is also the reference for the
+//! comparison of the thesis's section 5.1 (`benches/watchlists.rs`). Handlers query [`ulpf_lib::Watchlist`].
 
 const NONE: u32 = u32::MAX;
 
@@ -38,11 +37,11 @@ impl<V: Copy> Splay<V> {
             root: NONE,
         }
     }
-    /// How many ranges there are.
+    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
-    /// Is there none?
+    /// Whether the tree is empty.
     pub fn is_empty(&self) -> bool {
         self.root == NONE
     }

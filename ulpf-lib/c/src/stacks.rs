@@ -1,4 +1,4 @@
-//! Exception stacks: each thread that faults has one of ours, and nested faults go on below.
+//! Exception stacks: each thread that faults gets one of ours, and nested faults continue below.
 //!
 //! ```text
 //! base + 256 KiB ┌────────────────────────────┐
@@ -10,9 +10,9 @@
 //!                │ inaccessible               │
 //!           base └────────────────────────────┘
 //! ```
-//! All blocks lie in one reservation, so "am I on one of ours, and on which?" is arithmetic on the
-//! stack pointer: no thread-local storage in a handler. A thread gets its block at its first fault (or
-//! when it sets a watch): `entry.rs` switches to it, the frame's return installs it for good.
+//! All blocks lie in one reservation, so the stack pointer alone tells whether the caller runs on one, and on which: a
+//! handler needs no thread-local storage. A thread gets its block at its first fault (or when it sets a watch).
+//! `entry.rs` switches to it, and the frame's return installs it for good.
 
 use core::cell::{Cell, UnsafeCell};
 use core::marker::PhantomData;
@@ -55,11 +55,11 @@ pub struct Step {
     pub changer: Changer,
 }
 
-/// A thread's record: what all threads may look at.
+/// The part of a thread's record that all threads may read.
 #[repr(C, align(64))]
 pub struct Block {
     pub thread: AtomicI32,
-    /// Between `change::enter` and `leave`.
+    /// Set between `change::enter` and `leave`.
     pub performing: AtomicU32,
     own: Own,
 }
@@ -67,29 +67,29 @@ pub struct Block {
 // SAFETY: what is not atomic is `own`, which only its thread can reach: through an `OwnBlock`.
 unsafe impl Sync for Block {}
 
-/// What only the thread itself uses. Its handlers may come one inside the other: so there are no references to the
-/// parts, and each is read or written at once.
+/// The part of a record that only its thread uses. Its handlers may nest, so no references to the fields exist, and each
+/// field is read or written at once.
 pub struct Own {
     /// Handlers of the program that are running, one inside the other.
     pub depth: Cell<u32>,
-    /// The fault that the innermost of them is about.
+    /// The fault of the innermost of them.
     pub fault: Cell<Option<FaultNow>>,
-    /// A fault that was not ours, at this generation: the second time it is the program's own.
+    /// A fault that was not ours, with its generation: if it recurs, it is the program's own.
     pub foreign: Cell<(u64, u64, u64)>,
-    /// A SIGTRAP waits for the program, behind the instruction.
+    /// A SIGTRAP is pending for the program, behind the instruction.
     pub stopping: Cell<bool>,
-    /// What the program's handlers that are running would have blocked: of our signals only those that are sent.
+    /// Signals that the program's running handlers would have blocked. Of our own five only sent ones wait.
     pub blocked: Cell<u64>,
     stepping: Cell<bool>,
     step: UnsafeCell<MaybeUninit<Step>>,
-    /// What an access is about to change (`stub_report.rs`).
+    /// Old bytes of an access (`stub_report.rs`).
     old: UnsafeCell<MaybeUninit<[u8; OLD]>>,
-    /// A bit for each of [`OURS`] that somebody has sent at a bad moment, and its siginfo.
+    /// A bit for each of [`OURS`] that was sent at a bad moment, and its siginfo.
     put_off: AtomicU32,
     sent: [Cell<SigInfo>; OURS.len()],
 }
 
-/// The record of the calling thread: whoever has one runs on that thread.
+/// The record of the calling thread: code that holds one runs on that thread.
 #[derive(Clone, Copy)]
 pub struct OwnBlock {
     block: &'static Block,
@@ -160,12 +160,12 @@ impl OwnBlock {
         if base == 0 || at >= S.stacks_len.load(Acquire) {
             return None;
         }
-        // SAFETY: a stack that code runs on has been made.
+        // SAFETY: a stack on which code runs has been made.
         let block = unsafe { &*block(at / STACK) };
         Some(OwnBlock::of(block))
     }
 
-    /// The caller has found that it is the calling thread's.
+    /// For the calling thread's own block, as the caller has verified.
     fn of(block: &'static Block) -> OwnBlock {
         OwnBlock {
             block,
@@ -173,7 +173,7 @@ impl OwnBlock {
         }
     }
 
-    /// The block of the calling thread, made if need be; `None`: all are taken.
+    /// The block of the calling thread, made if needed; `None` if all are taken.
     pub fn claim() -> Option<OwnBlock> {
         let me = thread::id();
         let count = COUNT.load(Acquire) as u32;
@@ -219,7 +219,7 @@ impl OwnBlock {
         })
     }
 
-    /// A block that was `owner`'s becomes that of the calling thread, which is `me`.
+    /// Passes a block of thread `owner` to the calling thread, which is `me`.
     fn take(index: u32, owner: i32, me: i32) -> Option<OwnBlock> {
         // SAFETY: mapped by the caller; what is zero, or was written here, is a block.
         let block = unsafe { &*block(index.into()) };
@@ -228,8 +228,8 @@ impl OwnBlock {
             .compare_exchange(owner, me, AcqRel, Acquire)
             .ok()?;
         block.performing.store(0, Release);
-        // As little as can be: it runs on whatever stack the signal has found, which may be an
-        // alternate one of a few kilobytes, most of them taken by the frame.
+        // As little work as possible: it runs on the stack that the signal has found. That may be an alternate one of a
+        // few kilobytes, most of them taken by the frame.
         let own = OwnBlock::of(block);
         own.outermost();
         own.stopping.set(false);
@@ -238,12 +238,12 @@ impl OwnBlock {
         Some(own)
     }
 
-    /// What other threads see of it.
+    /// The part that other threads see.
     pub fn block(&self) -> &'static Block {
         self.block
     }
 
-    /// Where the stack begins.
+    /// Upper end of the stack.
     pub fn top(&self) -> u64 {
         core::ptr::from_ref(self.block) as u64 & !63
     }
@@ -258,13 +258,13 @@ impl OwnBlock {
         base + (core::ptr::from_ref(self.block) as u64 - base) / STACK * STACK
     }
 
-    /// Where the stack lies: from its lowest address to behind the highest.
+    /// Bounds of the stack: its lowest address, and the address behind the highest.
     pub fn bounds(&self) -> [u64; 2] {
         let base = self.base();
         [base, base + STACK]
     }
 
-    /// What sigaltstack(2) is to be told.
+    /// Address and size for sigaltstack(2).
     pub fn signal_stack(&self) -> (u64, u64) {
         (self.base() + GUARD, self.top() - self.base() - GUARD)
     }
@@ -277,8 +277,9 @@ impl OwnBlock {
         let _ = unsafe { sys!(k::__NR_sigaltstack, stack.as_ptr(), 0) };
     }
 
-    /// A signal that was sent, not raised by what the thread does, finds it within a change, a step, the serving of
-    /// a fault, or a handler that blocks it: it comes afterwards. As with the kernel, one of each number waits.
+    /// Defers a signal that was sent (not raised by the thread's own instruction), if it arrives at a bad moment. Those
+    /// are a change, a step, the serving of a fault, or a handler that blocks it. As in the kernel, one signal of each
+    /// number is kept.
     pub fn puts_off(&self, signo: i32, info: &SigInfo) -> bool {
         let busy = self.block.performing.load(Relaxed) != 0 || S.is_changer();
         if info.by_kernel() || !(busy || self.blocked.get() & bit(signo) != 0) {
@@ -297,7 +298,7 @@ impl Own {
         self.stepping.get()
     }
 
-    /// The step that is under way is over.
+    /// Ends the current step.
     pub fn take_step(&self) -> Option<Step> {
         // SAFETY: set together, and read once.
         self.stepping
@@ -305,9 +306,9 @@ impl Own {
             .then(|| unsafe { (*self.step.get()).assume_init_read() })
     }
 
-    /// One begins, when no other is under way.
+    /// Begins a step while no other one is in progress.
     pub fn begin_step(&self, step: Step) {
-        // SAFETY: nobody has a reference to it: whoever reads it takes it.
+        // SAFETY: no references to it exist: every reader takes it out.
         unsafe { (*self.step.get()).write(step) };
         self.stepping.set(true);
     }
@@ -317,7 +318,7 @@ impl Own {
         self.old.get().cast()
     }
 
-    /// What was put off comes as soon as the mask is as it was, which is when our handler returns.
+    /// Sends deferred signals again. They arrive when the mask is restored, as our handler returns.
     pub fn send_again(&self) {
         if self.put_off.load(Relaxed) == 0 {
             return;
@@ -330,7 +331,7 @@ impl Own {
         }
     }
 
-    /// No handler is under way, however an earlier one was left.
+    /// Resets the record: no handler is running, however an earlier one was left.
     pub fn outermost(&self) {
         self.depth.set(0);
         self.blocked.set(0);
@@ -357,7 +358,7 @@ pub fn each(mut f: impl FnMut(&Block)) {
     }
 }
 
-/// In the child of a fork: the other threads are not here, and this one has another number.
+/// In the child of a fork: the other threads do not exist, and this one has another id.
 pub fn after_fork(mine: OwnBlock) {
     mine.put_off.store(0, Relaxed); // sent to the parent
     each(|b| {

@@ -1,10 +1,10 @@
-//! A stub in the same process (`ulpf gdb`, `ulpf run`, …): is there one, and what only the stub knows.
+//! A stub in the same process (`ulpf gdb`, `ulpf run`, …): its presence, and the facts that only it knows.
 //!
-//! The stub watches the program as it watches any other, this library with it. Our guards are protections that
-//! the program has set: the stub guards what lies beneath them, and faults on them come to us. But what we perform
-//! through an alias, the stub does not see at the program's address: so it is told (`stub_report.rs`). Where an
-//! access has a part that we leave in its place, and the stub guards that, the instruction is stepped instead
-//! ([`Map`]). `ulpf_lib::library_abi` has the whole of it.
+//! The stub watches the program as it watches any other, including this library. Our guards are protections that the
+//! program has set: the stub guards the memory beneath them, and passes their faults to us. The stub does not see an
+//! access at the program's address if we perform it through an alias, so we report it (`stub_report.rs`). An access may
+//! have a part that we leave in place. If the stub guards that part, the instruction is single-stepped instead ([`Map`]).
+//! See `ulpf_lib::library_abi`.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
@@ -17,28 +17,28 @@ use ulpf_lib::{AccessKind, TargetAddr, place, sys};
 
 use crate::shared::S;
 
-/// The stub has seen that we are here. (It has, as soon as our handler of SIGSEGV is installed.)
+/// The stub has detected the library. (It does so as soon as our SIGSEGV handler is installed.)
 #[inline]
 pub fn present() -> bool {
     S.table.stub.load(SeqCst) != 0
 }
 
 fn call(op: u64, a: u64, b: u64, c: u64) -> Option<u64> {
-    // SAFETY: an operation that Linux does not know, or the stub's, which checks what it is given.
+    // SAFETY: an operation that Linux does not know, or the stub's, which checks its arguments.
     unsafe { sys!(k::__NR_prctl, CALL, op, a, b, c) }.ok()
 }
 
-/// Tells the stub of accesses. `true`: the thread is to stop for them.
+/// Reports accesses to the stub. Returns `true` if the thread is to stop for them.
 pub fn report(told: &AccessReport) -> bool {
     call(TELL, core::ptr::from_ref(told) as u64, 0, 0) == Some(1)
 }
 
-/// Is there one? Also before it knows of us.
+/// Whether a stub is present, even if it has not detected the library yet.
 pub fn ask() -> bool {
     call(HELLO, 0, 0, 0).is_some()
 }
 
-/// It takes its memory where we take ours: we begin in the middle of what is left.
+/// The stub allocates in our place as well, so our memory begins in the middle of the largest free range.
 pub fn keep_apart(snapshot: &Snapshot) {
     let Range { start, end } = place::memory();
     let (mut best, mut free) = ((0, start), start);
@@ -53,21 +53,21 @@ pub fn keep_apart(snapshot: &Snapshot) {
     place::begin_at((best.1 + best.0 / 2) & !((1 << 30) - 1));
 }
 
-/// Copies the program's memory as the program knows it, without a hit; how many bytes.
+/// Copies the program's memory as the program sees it, without a hit; returns the number of bytes.
 ///
 /// # Safety
-/// What lies at `to`, if something does, may be changed.
+/// Memory at `to`, if there is any, may be changed.
 pub unsafe fn copy(to: u64, from: u64, len: u64) -> Option<u64> {
     call(COPY, to, from, len)
 }
 
-/// Is such an access of these bytes one that it has to see?
+/// Whether the stub has to see such an access to these bytes.
 fn concerns(addr: u64, len: u64, kind: AccessKind) -> bool {
     call(CONCERNS, addr, len, kind as u64) == Some(1)
 }
 
-/// The page map for performing: an access in its place is not made from a thunk, where the stub would meet
-/// it at an address that the program does not have.
+/// The page map for performing. An access in place that the stub guards is not made from a thunk, because the stub would
+/// see it at a PC outside of the program.
 pub struct Map;
 
 impl AliasMap for Map {
@@ -79,7 +79,7 @@ impl AliasMap for Map {
     }
 }
 
-/// What the stub has moved, as the program knows it.
+/// Ranges that the stub has moved, with the program's protection.
 fn runs() -> Vec<Run> {
     let mut all: Vec<Run> = Vec::new();
     let mut part = [Run::default(); 64];
@@ -93,7 +93,7 @@ fn runs() -> Vec<Run> {
     }
 }
 
-/// /proc/self/maps shows what the stub has made of the program's mappings; puts right what it shows.
+/// Corrects a snapshot of /proc/self/maps, which shows the program's mappings as the stub has changed them.
 pub fn put_right(snapshot: &mut Snapshot) {
     if !present() {
         return;
@@ -103,7 +103,7 @@ pub fn put_right(snapshot: &mut Snapshot) {
         if let Ok(now) = Snapshot::read() {
             *snapshot = now;
         }
-        // The stub may have changed something between one look and the other.
+        // The stub may have changed something between the two reads.
         let after = runs();
         if before == after {
             break;

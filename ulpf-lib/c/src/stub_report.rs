@@ -1,4 +1,4 @@
-//! What a stub in the same process (`stub_link.rs`) is told of the accesses that we have made elsewhere.
+//! Reports to a stub in the same process (`stub_link.rs`): accesses that we have made elsewhere.
 
 use ulpf_engine::access::AccessList;
 use ulpf_lib::library_abi::{AccessRecord, AccessReport};
@@ -8,10 +8,10 @@ use crate::shared::Unchanging;
 use crate::stacks::{OLD, OwnBlock};
 use crate::stub_link::{self, present};
 
-/// Most accesses of one instruction.
+/// Maximum number of accesses of one instruction.
 const MOST: usize = 64;
 
-/// Keeps what these accesses are about to change, if a stub is there. `false`: it is not kept.
+/// Saves the old bytes of these accesses, if a stub is present. Returns `false` if it has not.
 pub fn save_old(own: OwnBlock, still: &Unchanging, list: &AccessList) -> bool {
     let total: u64 = list.iter().map(|a| a.len).sum();
     if !present() || total > OLD as u64 {
@@ -28,8 +28,8 @@ pub fn save_old(own: OwnBlock, still: &Unchanging, list: &AccessList) -> bool {
     true
 }
 
-/// Tells of an instruction that was performed: `context` is what we return to; `kept`: what [`save_old`] has
-/// answered. `true`: the thread is to stop for it.
+/// Reports an instruction that was performed. `context` is the context that we return to, `kept` the result of
+/// [`save_old`]. Returns `true` if the thread is to stop for it.
 pub fn instruction(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept: bool) -> bool {
     if !present() {
         return false;
@@ -62,7 +62,7 @@ pub fn instruction(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept
     stub_link::report(&told)
 }
 
-/// Tells of a system call that has moved bytes between these places and somewhere else.
+/// Reports a system call that has moved bytes between these places and somewhere else.
 pub fn system_call(
     own: OwnBlock,
     (nr, pc, args): (u32, u64, [u64; 6]),

@@ -1,10 +1,10 @@
-//! The way into the handler without a signal: what the kernel module enters when an access is forbidden.
+//! Entry into the handler without a signal, from the kernel module after a forbidden access.
 //!
-//! It finds all registers as they were and a frame on the thread's exception stack, which is its alternate signal
-//! stack (`ULPF_HANDLER_SIGSTACK`). From these and the processor's extended state it makes what the kernel makes for a
-//! signal, so that `handler.rs` need not know the difference, and goes back the cheap way
-//! (kernel/README.md), or as from a signal where that matters: into a single step, or to a signal that waits for
-//! the program. A thread that has no such stack yet gets a signal, and with it the stack.
+//! The entry finds all registers unchanged and a frame on the thread's exception stack, which is its alternate signal
+//! stack (`ULPF_HANDLER_SIGSTACK`). From these and the processor's extended state it builds the kernel's signal frame, so
+//! that `handler.rs` sees no difference. It returns the cheap way (kernel/README.md). It returns as from a signal where
+//! that matters: into a single step, or with a signal pending for the program. A thread without such a stack gets a
+//! signal, and with it the stack.
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -25,10 +25,10 @@ unsafe extern "C" {
     fn ulpf_upcall_entry();
 }
 
-/// Length of the processor's state as xsave writes it; 0: it cannot.
+/// Length of the processor's state as xsave writes it, or 0 if it cannot.
 static XSAVE_LEN: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the handler known, if this processor can save what it has to.
+/// Registers the handler, if this processor can save the required state.
 pub fn prepare() {
     if state::xcr0() & !(state::X87 | state::SSE) == 0 {
         return;
@@ -109,7 +109,7 @@ ulpf_upcall_entry:
     handle = sym handle,
 );
 
-/// What the entry has pushed, and the frame behind it.
+/// Registers that the entry has pushed, and the frame behind them.
 #[repr(C)]
 struct Pushed {
     /// r8 to rcx, as `Gprs` begins.
@@ -124,7 +124,7 @@ const FETCH: u64 = 16;
 const PAGE_FAULT: u64 = 14;
 /// `si_code` of a fault that a protection has caused.
 const SEGV_ACCERR: i32 = k::SEGV_ACCERR as i32;
-/// Bytes of the legacy area that are the software's: where the kernel says how long the image is.
+/// Offset of the software-defined bytes of the legacy area: the kernel stores the image's length there.
 const SOFTWARE: usize = 464;
 
 /// `uc_flags` as the kernel sets them: extended state, ss is valid.
@@ -149,7 +149,7 @@ extern "C" fn handle(pushed: &mut Pushed, image: *mut u8) {
     let Some(own) = OwnBlock::here() else {
         return; // the frame lies on a stack of ours, or there would have been a signal
     };
-    // What interrupts us must find nothing half done.
+    // Asynchronous signals must not find the state half built.
     let mask = mask::block_asynchronous();
     let len = XSAVE_LEN.load(Relaxed) as u32;
     // SAFETY: within the image, bytes that xsave leaves alone.
@@ -192,7 +192,7 @@ extern "C" fn handle(pushed: &mut Pushed, image: *mut u8) {
     (info.signo, info.code, info.data[0]) = (SIGSEGV, SEGV_ACCERR, frame.addr);
     handler::handle(SIGSEGV, &mut info, &mut uc);
     if own.stopping.replace(false) || uc.gprs.rflags & TF != 0 {
-        // SAFETY: a whole frame, and nothing on this stack is needed any more.
+        // SAFETY: a whole frame; this stack is no longer needed.
         unsafe { return_as_from_signal(&uc, image, len) }
     }
     // SAFETY: as above.

@@ -13,7 +13,7 @@ use crate::model::Request;
 use crate::setup::with;
 use crate::shared::{FREE, S};
 
-/// Which accesses are hits.
+/// Accesses that are hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Loads.
@@ -38,7 +38,7 @@ impl Access {
 pub struct Hit<'a>(&'a HitInfo);
 
 impl Hit<'_> {
-    /// First watched byte that was touched, and how many.
+    /// First watched byte that was touched.
     pub fn addr(&self) -> usize {
         self.0.addr as usize
     }
@@ -51,11 +51,11 @@ impl Hit<'_> {
     pub fn pc(&self) -> usize {
         self.0.pc as usize
     }
-    /// Linux thread id of who made the access.
+    /// Linux id of the thread that made the access.
     pub fn thread(&self) -> i32 {
         self.0.thread
     }
-    /// What it was.
+    /// Kind of the access.
     pub fn access(&self) -> Access {
         match self.0.access {
             1 => Access::Read,
@@ -63,27 +63,28 @@ impl Hit<'_> {
             _ => Access::Both,
         }
     }
-    /// A write that has left the value as it was.
+    /// The write has left the value unchanged.
     pub fn silent(&self) -> bool {
         self.0.silent != 0
     }
-    /// Hits of the watch so far, with this one.
+    /// Number of hits of the watch, including this one.
     pub fn count(&self) -> u64 {
         self.0.count
     }
-    /// The watched bytes before the access; fewer than [`Hit::len`] of a very long one, none if they are not known.
+    /// The watched bytes before the access. They are fewer than [`Hit::len`] for a very long access, and empty if not
+    /// known.
     pub fn old_value(&self) -> &[u8] {
         // SAFETY: both values live while the handler runs.
         unsafe { core::slice::from_raw_parts(self.0.old_value, self.0.value_len) }
     }
-    /// The same after the access.
+    /// The same bytes after the access.
     pub fn new_value(&self) -> &[u8] {
         // SAFETY: as above.
         unsafe { core::slice::from_raw_parts(self.0.new_value, self.0.value_len) }
     }
 }
 
-/// A watch that is to be. What a handler may do, ulpf(3) says: it runs inside a signal handler.
+/// A watch to be set. Its handler runs inside a signal handler: ulpf(3) lists what it may do.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Watch {
@@ -104,7 +105,7 @@ impl Watch {
         };
         Watch { request }
     }
-    /// `f` is called after each hit. (A function without captures: nothing of it has to be kept alive.)
+    /// Calls `f` after each hit. (A function without captures, so that nothing has to be kept alive.)
     pub fn handler<F: Fn(&Hit) + Copy + Sync + 'static>(mut self, f: F) -> Watch {
         const {
             assert!(
@@ -113,7 +114,7 @@ impl Watch {
             )
         };
         extern "C" fn call<F: Fn(&Hit)>(info: *const HitInfo, _: *mut c_void) {
-            // SAFETY: F has no bytes, so that any pointer is one to it.
+            // SAFETY: F has no bytes, so any pointer is valid for it.
             let f = unsafe { &*core::ptr::NonNull::<F>::dangling().as_ptr() };
             // SAFETY: lives while the handler runs.
             let hit = Hit(unsafe { &*info });
@@ -134,7 +135,7 @@ impl Watch {
     pub fn stop(self) -> Watch {
         self.flag(hits::STOP)
     }
-    /// Silent stores are counted only.
+    /// Silent stores are counted, but not reported.
     pub fn changes_only(self) -> Watch {
         self.flag(hits::CHANGED)
     }
@@ -181,7 +182,7 @@ pub fn insert_all(watches: &[Watch]) -> Result<Vec<Watched>, Failure> {
         .collect())
 }
 
-/// A watch that is set; it ends with this value. It has to end before its memory is given back.
+/// A watch that is set; it ends with this value. It must end before its memory is freed.
 #[derive(Debug)]
 pub struct Watched {
     id: u32,
@@ -189,11 +190,11 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// What it has counted so far.
+    /// Its counters so far.
     pub fn counts(&self) -> Counts {
         counts(self.id).unwrap_or_default()
     }
-    /// Ends it, and says what there was to say.
+    /// Ends it and returns its final counters.
     ///
     /// # Errors
     /// That of a change: EDEADLK inside a change, EAGAIN if too many threads have exception stacks.
@@ -211,15 +212,15 @@ impl Drop for Watched {
     }
 }
 
-/// What a watch has counted (`struct ulpf_counts`).
+/// Counters of a watch (`struct ulpf_counts`).
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// Accesses of its kind, by the threads it is for.
+    /// Accesses of its kind by its threads.
     pub hits: u64,
     /// Of them, writes that left the value as it was.
     pub silent: u64,
-    /// When the last one was: CLOCK_MONOTONIC in nanoseconds; 0: never.
+    /// Time of the last one: CLOCK_MONOTONIC in nanoseconds, or 0 for none.
     pub last: u64,
 }
 
@@ -232,25 +233,25 @@ pub(crate) fn counts(id: u32) -> Option<Counts> {
     })
 }
 
-/// What has happened so far (`struct ulpf_stats`).
+/// Counters of the library (`struct ulpf_stats`).
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Stats {
     /// Faults on guarded pages.
     pub faults: u64,
-    /// Of them, those that concerned no watch.
+    /// Of them, those that met no watch.
     pub false_positives: u64,
-    /// Handlers that were not called, because the hit was one of a handler.
+    /// Handler calls that were skipped, because the hit happened inside a handler.
     pub nested: u64,
-    /// Single steps with open pages, during which other threads' accesses go unseen.
+    /// Single steps with open pages, during which other threads' accesses are missed.
     pub opened: u64,
-    /// Hits that were counted but not handed to a handler: one instruction had more than 24.
+    /// Hits that were counted but not passed to a handler: one instruction had more than 24.
     pub unreported: u64,
-    /// Accesses of the kernel to guarded pages, as the device counts them (each page and call once).
+    /// The kernel's accesses to guarded pages, as the device counts them (each page and call once).
     pub kernel: u64,
 }
 
-/// What the whole library has counted.
+/// The counters of the whole library.
 pub fn stats() -> Stats {
     Stats {
         faults: S.faults.load(Relaxed),
@@ -265,8 +266,8 @@ pub fn stats() -> Stats {
     }
 }
 
-/// Where `[addr, addr + len)` can be touched without a fault and without a hit, or by a system call:
-/// the address itself, if nothing of it is guarded. `None`: its pages lie apart.
+/// An address at which `[addr, addr + len)` can be accessed without a fault and without a hit, also by a system call. It
+/// is `addr` itself if no page is guarded. `None` if the pages are not adjacent in the alias.
 pub fn alias(addr: usize, len: usize) -> Option<usize> {
     if let Some(alias) = S
         .table

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use libulpf::{Access, Watch, alias, insert_all};
 
-/// A page that nobody else uses.
+/// A page of this test alone.
 fn page() -> &'static mut [u64; 512] {
     #[repr(align(4096))]
     struct Page([u64; 512]);

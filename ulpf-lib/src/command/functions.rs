@@ -1,15 +1,15 @@
-//! Functions of a program that a check of its heap has to know, by where they are: those that names in the program's
-//! dynamic symbols do not tell of.
+//! Functions of a program that a check of its heap has to know by address, because the names in the program's dynamic
+//! symbols do not tell them.
 
 use core::fmt;
 
 use crate::number::number;
 
-/// What one of them does.
+/// Kind of such a function.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Does {
-    /// As the C library's function of that name, as all down to `UsableSize`.
+    /// As the C library's function of that name; the same holds for all down to `UsableSize`.
     Malloc,
     /// See above.
     Calloc,
@@ -29,28 +29,28 @@ pub enum Does {
     Pvalloc,
     /// See above.
     UsableSize,
-    /// `operator delete`, if it goes on as free.
+    /// `operator delete`, if it calls free.
     Delete,
-    /// `operator delete[]`, if it goes on as free.
+    /// `operator delete[]`, if it calls free.
     DeleteArray,
     /// `operator new`, which calls malloc.
     New,
-    /// `operator new[]`, which calls it, too.
+    /// `operator new[]`, which calls malloc as well.
     NewArray,
-    /// Copies: it reads what it is asked to, and no byte more.
+    /// Copies: it reads exactly the requested bytes.
     Copies,
-    /// Reads strings, by words and vectors that may be longer.
+    /// Reads strings by words and vectors, which may over-read.
     ReadsStrings,
-    /// Some of it may do so: code of which nobody knows the names.
+    /// Code without known names, part of which may read strings so.
     MayReadStrings,
-    /// No function: the unwind table (`.eh_frame`) of a file that has no header for it.
+    /// Not a function: the unwind table (`.eh_frame`) of a file that has no header for it.
     UnwindTable,
-    /// Returns where the calling thread's errno is.
+    /// Returns the address of the calling thread's errno.
     ErrnoLocation,
 }
 
 impl Does {
-    /// All of them, by the words for them.
+    /// All kinds, each with its word.
     pub const ALL: [(&'static str, Does); 19] = [
         ("malloc", Does::Malloc),
         ("calloc", Does::Calloc),
@@ -81,14 +81,14 @@ impl Does {
             .map_or("", |(word, _)| word)
     }
 
-    /// Is it one that allocates or frees?
+    /// Whether it allocates or frees.
     #[must_use]
     pub fn is_allocators(self) -> bool {
         (self as u8) <= Does::UsableSize as u8
     }
 }
 
-/// A function, and where it is.
+/// A function and its address range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeapFunction {
     /// See [`Does`].
@@ -106,7 +106,7 @@ impl fmt::Display for HeapFunction {
 }
 
 impl HeapFunction {
-    /// From three words; `None`: they are none.
+    /// Parses three words; returns `None` if they name no function.
     pub fn take<'a>(word: &str, rest: &mut impl Iterator<Item = &'a str>) -> Option<HeapFunction> {
         let (_, does) = Does::ALL.into_iter().find(|(known, _)| *known == word)?;
         let (start, len) = (number(rest.next())?, number(rest.next())?);

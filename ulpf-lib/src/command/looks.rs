@@ -1,4 +1,4 @@
-//! Questions that the shared area answers: the stub while there is a program, and the server when it is gone.
+//! Queries that the shared area answers: for the stub while the program runs, and for the server after its end.
 
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -9,11 +9,11 @@ use crate::ring::last::{Asked, all, last};
 use crate::ring::{Clock, Listed, Rings, listed};
 
 const MOST: u64 = 1000;
-/// Some megabytes of text.
+/// Limit of a reply, some megabytes of text.
 const MOST_LOGGED: u64 = 20_000;
 
-/// `ulpf last ADDR LEN MOST`: who has written these bytes, the youngest access first. `now` is the time-stamp
-/// counter's, `table` all watches that there have been.
+/// `ulpf last ADDR LEN MOST`: the accesses to these bytes, the youngest first. `now` is the time-stamp counter's value,
+/// `table` all watches that have existed.
 pub fn who_wrote<'a>(
     rings: &impl Rings,
     clock: &Clock,
@@ -62,7 +62,7 @@ pub fn log(rings: &impl Rings, clock: &Clock, most: u64, out: &mut dyn Write) {
     }
 }
 
-/// When the last of the logged watches there was set.
+/// The time at which the youngest logged watch on these bytes was set.
 fn watched_since<'a>(table: impl Iterator<Item = &'a Listed>, addr: u64, len: u64) -> Option<u64> {
     let there = table.filter(|l| {
         let (start, size) = (l.start.load(Relaxed), l.len.load(Relaxed));

@@ -1,11 +1,11 @@
-//! From words to commands. A refusal says which command it is, what is wrong, and how to say it.
+//! Parses commands. A refusal names the command, the mistake and the right form.
 
 use super::*;
 use crate::number::number;
 
 type Parsed = Result<Command, Mistake>;
 
-/// What belongs to one command in its refusals.
+/// The parts of a command's refusals that are always the same.
 struct Of {
     what: &'static str,
     say: &'static str,
@@ -72,7 +72,7 @@ impl Command {
     /// One line (see [`lines`]).
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in it.
     pub fn parse(line: &str) -> Parsed {
         let mut w = line.split_ascii_whitespace();
         match w.next() {
@@ -209,7 +209,7 @@ fn id(word: Option<&str>) -> Option<u32> {
 }
 
 impl How {
-    /// Takes a word and what belongs to it. `Ok(false)`: it says nothing of that.
+    /// Parses a word and its arguments. `Ok(false)`: the word does not belong to these options.
     fn take<'a>(
         &mut self,
         word: &str,

@@ -1,25 +1,25 @@
-//! Where a watch that follows finds its bytes.
+//! The path by which a following watch finds its bytes.
 //!
 //! ```text
 //! PATH   := ADDR STEP+ ['@most,' N]
 //! STEP   := '>' OFFSET                            through the pointer there
-//!         | '@list,' LINK ',' OFFSET [',' END]    to each node of a list, the first of which the pointer there leads to
-//!         | '@nodes,' LINK ',' OFFSET             to each node of a list, the first of which is there
-//!         | '@span,' END ',' ELEMENTS             to each element from where the pointer there leads to where another does
-//!         | '@count,' AT ',' SIZE ',' ELEMENTS    to each of so many elements from where the pointer there leads
-//!         | '@times,' COUNT ',' STRIDE ',' OFFSET to each of so many elements that begin there
-//!         | '@counted,' LINK ',' COUNT ',' OFFSET to each node of a list, whose length is told there
-//!         | '@tree,' LEFT ',' RIGHT ',' COUNT ',' OFFSET    to each node of a tree, in order; the pointer there leads to its root
+//! STEP   := '>' OFFSET                            through the pointer there
+//!         | '@list,' LINK ',' OFFSET [',' END]    to each node of a list; the pointer there leads to the first
+//!         | '@nodes,' LINK ',' OFFSET             to each node of a list; the first is there
+//!         | '@span,' END ',' ELEMENTS             to each element between two pointers, the first of which is there
+//!         | '@count,' AT ',' SIZE ',' ELEMENTS    to each of a counted number of elements behind the pointer there
+//!         | '@times,' COUNT ',' STRIDE ',' OFFSET to each of COUNT elements that begin there
+//!         | '@counted,' LINK ',' COUNT ',' OFFSET to each node of a list whose length is stored at COUNT
 //!         | '@btree,' HEIGHT ',' LEN ',' EDGES ',' ROOM ',' STRIDE ',' OFFSET
 //!                                                 to each value in Rust's BTreeMap, in order
 //!         | '@table,' MASK ',' STRIDE ',' OFFSET  to each full place of hashbrown's table, whose control bytes are there
-//!         | '@ring,' CAPACITY ',' HEAD ',' AT ',' ELEMENTS   to each of so many elements of a ring
+//!         | '@ring,' CAPACITY ',' HEAD ',' AT ',' ELEMENTS   to each element of a ring buffer
 //!         | '@chunks,' END ',' MAP ',' ELEMENTS   to each element of libstdc++'s deque, whose first iterator is there
 //!         | '@short,' FLAG ',' COUNT ',' INSIDE ',' ELEMENTS
 //!                                                 to each character of libc++'s string, the pointer to which is there
 //!         | '@if,' AT ',' SIZE ',' OFFSET         only while the bytes there are not all zero
-//!         | '@is,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET    only while the number there is one of so many
-//!         | '@not,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET   only while it is none of them
+//!         | '@is,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET    only while the number there is one of COUNT from FIRST on
+//!         | '@not,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET   only while it is outside of them
 //!         | '@frames,' OFFSET                     to each frame of the function that begins there; the first step only
 //!         | '@threads,' OFFSET                    to each thread's pointer to its own data (fs base); the first step only
 //! ELEMENTS := STRIDE ',' FROM ',' TO ',' OFFSET   those numbered FROM to the one before TO (-1: all)
@@ -27,15 +27,18 @@
 //! 0x4040>16               p->x: the pointer at 0x4040, and 16 bytes behind what it points to
 //! 0x4040>8>-4             p->q->y: the pointer at 0x4040; 8 bytes behind, another; 4 bytes before what that points to
 //! 0x4040@list,8,4         list->*next.refs: nodes with their link at 8, and 4 bytes behind the beginning of each
-//! 0x4040@span,8,24,0,-1,0 v[*] of elements of 24 bytes, whose end is told by the pointer at 0x4048
+//! 0x4040@span,8,24,0,-1,0 v[*] of elements of 24 bytes, whose end is the pointer at 0x4048
 //! 0x1149@frames,-20       a local of the function at 0x1149, 20 bytes below its caller's frame
 //! ```
-//! Each step begins where the one before has led, and adds its OFFSET to what it comes to. LINK, LEFT, RIGHT, LEN, EDGES
-//! are offsets in a node; END, AT, COUNT, HEIGHT, MASK, CAPACITY, HEAD, MAP from where the step begins: of the node that is
-//! none but the list's end, of what says how many elements there are, and so on. One step may have many places; each of
-//! them has a number, from 0 (or FROM) on. [`Path::trace`] goes the way. Which frames
-//! there are is told from outside ([`Path::begin_frame`]); a frame is where the stack pointer is when the function has
-//! returned (its canonical frame address, DWARF 5, 6.4), and all of them are one place.
+//! Each step begins where the one before has led, and adds its OFFSET to the address that it reaches.
+//!
+//! - LINK, LEFT, RIGHT, LEN and EDGES are offsets in a node.
+//! - END, AT, COUNT, HEIGHT, MASK, CAPACITY, HEAD and MAP are offsets from where the step begins: of the list's sentinel,
+//!   of the number of elements, and so on.
+//! - One step may lead to many places. Each place has a number, from 0 (or FROM) on.
+//!
+//! [`Path::trace`] evaluates the path. The caller reports frames ([`Path::begin_frame`]). A frame's address is the stack
+//! pointer after the function has returned (its canonical frame address, DWARF 5, 6.4). All frames count as one place.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -43,143 +46,145 @@ use core::fmt;
 
 use crate::number::number;
 
-/// Steps on the way of one watch, at most: through so many pointers.
+/// Maximum number of steps of a path, and so of pointers that it follows.
 pub const MOST_POINTERS: usize = 16;
-/// Watches of one program that follow, at most: each change of a pointer looks at all of them.
+/// Maximum number of following watches of one program: each change of a pointer looks at all of them.
 pub const MOST_PATHS: usize = 4096;
-/// Places of one watch, where it does not say how many.
+/// Default maximum of places of one watch.
 pub const MOST_FOLLOWED: u64 = 100_000;
-/// What a watch may say.
+/// Largest maximum of places that a watch may set.
 const MOST_OF_ALL: u64 = 1 << 24;
-/// A span of memory has fewer bytes than that.
+/// Upper bound of the bytes of a span of memory.
 pub(super) const LONGEST: u64 = 1 << 40;
 
-/// How a step comes to what the next one begins with.
+/// How a step finds the addresses at which the next one begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Through the pointer there.
     Pointer,
     /// To each node of a list.
     List {
-        /// Where a node has the pointer to the next one.
+        /// Offset of the pointer to the next node.
         link: u64,
-        /// The pointer to the first node is there; else the first node is.
+        /// True if the pointer to the first node is there; false if the first node itself is.
         pointer: bool,
-        /// The node that ends it, as null does, from there.
+        /// Offset, from there, of the sentinel node that ends the list, as null does.
         end: Option<u64>,
-        /// What says how many nodes there are, from there: while there are fewer, those that have been there are, too.
+        /// Offset of the number of nodes, from there. While the walk finds fewer, the former nodes still count.
         count: Option<u64>,
     },
     /// To each node of a binary tree, in order. The pointer there leads to the root.
     Tree {
-        /// Where a node has its pointers: to what comes before it …
+        /// Offset of a node's pointer to the nodes before it.
         left: u64,
-        /// … and behind it.
+        /// Offset of a node's pointer to the nodes behind it.
         right: u64,
-        /// What says how many nodes there are, from there.
+        /// Offset of the number of nodes, from there.
         count: u64,
     },
     /// To each value of a B-tree of Rust's standard library, in order. The pointer there leads to the root.
     Btree {
-        /// How many levels are below the root, from there.
+        /// Offset of the tree's height, the number of levels below the root, from there.
         height: u64,
-        /// Where a node has the number of its values (two bytes) …
+        /// Offset of the number of a node's values (two bytes).
         len: u64,
-        /// … and the pointers to the nodes below.
+        /// Offset of the pointers to the nodes below.
         edges: u64,
-        /// So many values may a node have.
+        /// Maximum number of values in a node.
         room: u64,
-        /// From one value to the next.
+        /// Bytes from one value to the next.
         stride: u64,
     },
-    /// To each full place of a hash table (hashbrown, as in Rust's standard library). The pointer there leads to its
-    /// control bytes, before which the places are.
+    /// To each full bucket of a hash table (hashbrown, as in Rust's standard library). The pointer there leads to its
+    /// control bytes, which follow the buckets.
     Table {
-        /// The number of places less one, from there.
+        /// Offset of the number of buckets less one, from there.
         mask: u64,
-        /// From one place to the one before.
+        /// Bytes from one bucket to the one before.
         stride: u64,
     },
     /// To each element of a ring. The pointer there leads to its memory.
     Ring {
-        /// So many places it has (eight bytes, from there).
+        /// Offset of its capacity (eight bytes), from there.
         capacity: u64,
-        /// The number of the first place in use.
+        /// Offset of the index of the first element.
         head: u64,
-        /// So many are in use.
+        /// Offset of the number of elements.
         count: u64,
-        /// From one to the next.
+        /// Bytes from one element to the next.
         stride: u64,
-        /// The number of the first one that is meant.
+        /// Number of the first element to watch.
         from: u64,
-        /// The number behind the last one that is meant.
+        /// Number behind that of the last element to watch.
         to: u64,
     },
-    /// To each element of a deque (libstdc++), whose first iterator is there: the pointers to the element, to the
-    /// beginning and the end of its chunk, and to that chunk's pointer.
+    /// To each element of a deque (libstdc++), whose first iterator is there. An iterator has four pointers: to the
+    /// element, to the beginning and the end of its chunk, and to that chunk's pointer.
     Chunks {
-        /// The iterator behind the last element, from there.
+        /// Offset of the iterator behind the last element, from there.
         finish: u64,
-        /// The pointer to the pointers to the chunks, and behind it their number, from there.
+        /// Offset of the pointer to the chunks' pointers, from there; their number follows it.
         map: u64,
-        /// From one to the next.
+        /// Bytes from one element to the next.
         stride: u64,
-        /// The number of the first one that is meant.
+        /// Number of the first element to watch.
         from: u64,
-        /// The number behind the last one that is meant.
+        /// Number behind that of the last element to watch.
         to: u64,
     },
-    /// To each element from where the pointer there leads.
+    /// To each element behind the pointer there.
     Elements {
-        /// What says how many they are.
+        /// Source of the number of elements.
         until: Until,
-        /// From one to the next.
+        /// Bytes from one element to the next.
         stride: u64,
-        /// The number of the first one that is meant.
+        /// Number of the first element to watch.
         from: u64,
-        /// The number behind the last one that is meant.
+        /// Number behind that of the last element to watch.
         to: u64,
     },
     /// To each of the elements that begin there.
     Times {
-        /// How many.
+        /// Number of elements.
         count: u64,
-        /// From one to the next.
+        /// Bytes from one element to the next.
         stride: u64,
     },
-    /// To each element of a text that may be in the object itself (libc++). The pointer to it is there, if it is elsewhere.
+    /// To each element of a text that may be in the object itself (libc++). If it is elsewhere, the pointer to it is
+    /// there.
     Short {
-        /// A byte, whose lowest bit says that it is elsewhere; else half of it is how many elements are in the object.
+        /// Offset of a byte: its lowest bit is set if the text is elsewhere; otherwise half of it is the length of the
+        /// text.
         flag: u64,
-        /// How many elements it has elsewhere, from there.
+        /// Offset of the length of a text elsewhere, from there.
         count: u64,
-        /// Where it is in the object, from there.
+        /// Offset of a text in the object, from there.
         inside: u64,
-        /// From one to the next.
+        /// Bytes from one element to the next.
         stride: u64,
-        /// The number of the first one that is meant.
+        /// Number of the first element to watch.
         from: u64,
-        /// The number behind the last one that is meant.
+        /// Number behind that of the last element to watch.
         to: u64,
     },
-    /// Only while there is something.
+    /// Only while some bytes are not all zero.
     If {
-        /// What says so, from there.
+        /// Offset of these bytes, from there.
         at: u64,
-        /// Its bytes.
+        /// Size of the number in bytes.
         size: u64,
     },
-    /// Only while a number says so.
+    /// Only while a number is in (or outside) a range.
     Is {
-        /// The number, from there.
+        /// Offset of the number, from there.
         at: u64,
-        /// Its bytes.
+        /// Size of the number in bytes.
         size: u64,
-        /// The first of some numbers.
+        /// First value of the range.
         first: u64,
-        /// So many they are; they may wrap.
+        /// Number of values in the range, which may wrap.
         count: u64,
-        /// It is one of them; else none.
+        /// True if the number must be in the range, false if outside.
         inside: bool,
     },
     /// To each frame of the function that begins there.
@@ -188,28 +193,28 @@ pub enum Step {
     Threads,
 }
 
-/// What says how many elements there are, from the pointer to the first one.
+/// Source of the number of elements, as an offset from the pointer to the first one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
-    /// A pointer behind the last one.
+    /// Offset of a pointer behind the last element.
     Pointer(u64),
-    /// A number of so many bytes.
+    /// Offset and size in bytes of a number.
     Count(u64, u64),
 }
 
-/// An address, and the steps from there.
+/// A base address, and the steps from there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Path {
     pub(super) base: u64,
-    /// What each adds to what it comes to, too.
+    /// Each step, with the offset that it adds to the address that it reaches.
     pub(super) steps: Vec<(Step, u64)>,
     pub(super) most: Option<u64>,
-    /// Where the frames are that there are, or the threads' pointers.
+    /// The current frames, or the threads' pointers.
     pub(super) frames: Vec<u64>,
 }
 
 impl Step {
-    /// May it come to many places?
+    /// Whether it may lead to many places.
     pub fn is_many(&self) -> bool {
         !matches!(
             self,
@@ -222,7 +227,7 @@ impl Path {
     /// The first step is made at `base`; each offset is added, and may wrap, to what its step comes to.
     ///
     /// # Errors
-    /// Why this is no path that can be followed.
+    /// Reason why this path cannot be followed.
     pub fn new(base: u64, steps: Vec<(Step, u64)>) -> Result<Path, String> {
         match steps.len() {
             0 => return Err("a path has a step at least".into()),
@@ -280,52 +285,52 @@ impl Path {
         }
     }
 
-    /// The same with so many places at most.
+    /// The same path with at most this many places.
     #[must_use]
     pub fn with_most(self, most: u64) -> Path {
         let most = Some(most.clamp(1, MOST_OF_ALL));
         Path { most, ..self }
     }
 
-    /// Where the first step is made.
+    /// Address at which the first step begins.
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// May it come to many places?
+    /// Whether it may lead to many places.
     pub fn is_many(&self) -> bool {
         self.steps.iter().any(|(step, _)| step.is_many())
     }
 
-    /// Where the function begins whose frames it leads to, if it does.
+    /// Address of the function whose frames the path begins with, if it does.
     pub fn function(&self) -> Option<u64> {
         let frames = matches!(self.steps.first(), Some((Step::Frames, _)));
         frames.then_some(self.base)
     }
 
-    /// Does it lead to each thread's own data?
+    /// Whether it begins with each thread's own data.
     pub fn is_of_threads(&self) -> bool {
         matches!(self.steps.first(), Some((Step::Threads, _)))
     }
 
-    /// These are the pointers of the threads that there are now.
+    /// Sets the pointers of the current threads.
     pub fn set_threads(&mut self, pointers: &[u64]) {
         self.frames.clear();
         self.frames.extend_from_slice(pointers);
     }
 
-    /// The function has been entered, and this is the new frame.
+    /// Records a new frame: the function has been entered.
     pub fn begin_frame(&mut self, at: u64) {
         self.frames.push(at);
     }
 
-    /// It has left this one. False: there was none there.
+    /// Removes a frame that the function has left. Returns false if there was no such frame.
     pub fn end_frame(&mut self, at: u64) -> bool {
         let found = self.frames.iter().rposition(|frame| *frame == at);
         found.map(|n| self.frames.remove(n)).is_some()
     }
 
-    /// So many places at most.
+    /// Maximum number of places.
     pub fn most(&self) -> u64 {
         self.most.unwrap_or(MOST_FOLLOWED)
     }
@@ -342,7 +347,7 @@ impl Path {
         from.unwrap_or(0)
     }
 
-    /// `None`: the word is no path.
+    /// Returns `None` if the word is not a path.
     pub fn parse(word: &str) -> Option<Result<Path, String>> {
         let start = word.find(['>', '@'])?;
         let (base, mut rest) = word.split_at_checked(start)?;
@@ -372,7 +377,7 @@ impl Path {
     }
 }
 
-/// As they stand behind a step's name.
+/// The arguments behind a step's name.
 fn numbers(all: &[u64]) -> String {
     all.iter()
         .map(|n| alloc::format!(",{}", *n as i64))

@@ -1,11 +1,11 @@
-//! Where a watch is to live, as commands and answers say it.
+//! Placement of a watch, in commands and answers.
 
 use core::fmt;
 
-/// Where a watch is to live.
+/// Placement of a watch.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// Where it costs least.
+    /// The cheaper one.
     #[default]
     Auto,
     /// The page is guarded.
@@ -15,7 +15,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// As commands say it.
+    /// Parses the word of a command.
     pub fn parse(word: &str) -> Option<Placement> {
         Some(match word {
             "auto" => Placement::Auto,

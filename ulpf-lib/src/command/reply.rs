@@ -1,6 +1,6 @@
-//! What is answered to a command: lines of JSON, printed here for the stub and the bridge's front end, and read
-//! here by whoever has asked (feature `serde`). A command that changes something is answered with one line
-//! ([`Reply`]); `ulpf watches` with one for each stretch of numbers. Questions have answers of their own: counters
+//! The answers to commands: lines of JSON. The stub and the bridge's front end print them here, and the asking side reads
+//! them here (feature `serde`). The answer to a command that changes something is one line ([`Reply`]); `ulpf watches` is
+//! answered with one line for each range of consecutive numbers. Queries have answers of their own: counters
 //! ([`Statistics`]), hits ([`Last`], [`LogHead`], [`Stop`]), and how watches are served ([`Patching`], [`PatchSite`],
 //! [`PlacementState`], [`Backend`]).
 //!
@@ -30,18 +30,18 @@ pub use settle::{Settle, Settled};
 pub enum Reply {
     /// `{"watch":7}`
     Watch(u32),
-    /// `{"watch":7,"heap":BYTES}`: so many are watched now.
+    /// `{"watch":7,"heap":BYTES}`: the number of bytes watched now.
     Heap {
         /// The number of the watch.
         watch: u32,
-        /// Of the heap.
+        /// Watched bytes of the heap.
         bytes: u64,
     },
     /// `{"watches":[FIRST,COUNT]}`: consecutive numbers.
     Watches {
         /// The number of the first one.
         first: u32,
-        /// How many.
+        /// Number of watches.
         count: u32,
     },
     /// `{"watch":7,"on":true}`
@@ -57,24 +57,24 @@ pub enum Reply {
     Unwatched(Option<(u64, u64)>),
     /// `{"watchable":true,"mapped":false}`: a watch could be armed there, and all of it has memory now.
     Watchable {
-        /// Else it would wait for memory.
+        /// False if the watch would wait for memory.
         mapped: bool,
     },
-    /// `{"session":"0x51","pid":42,"stops_at":"0x756c706600000000"}`. The session differs when the stub does:
-    /// another program, or the same after exec.
+    /// `{"session":"0x51","pid":42,"stops_at":"0x756c706600000000"}`. The session changes with the stub: another program,
+    /// or the same after exec.
     About {
         /// The number of the session.
         session: u64,
         /// The process.
         pid: i32,
-        /// The address at which stops of these watches are told.
+        /// The address at which stops of these watches are reported.
         stops_at: u64,
     },
     /// `{"patch_syscalls":true}`
     PatchSyscalls(bool),
     /// `{"heap_checked":true}`
     HeapChecked,
-    /// `{"heap_asked":3}`: so many reports answer a question, in [`crate::ring::found::Findings::asked`].
+    /// `{"heap_asked":3}`: the number of reports in the answer, in [`crate::ring::found::Findings::asked`].
     HeapAsked(u32),
     /// `{"refused":{"what":"…","why":"…","what_to_do":"…"}}`
     Refused(Refusal),

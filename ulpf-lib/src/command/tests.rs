@@ -6,7 +6,7 @@ use crate::{
 };
 use alloc::string::ToString;
 
-/// What is printed is what was meant, and what users type is understood.
+/// Printing gives the canonical form, and parsing accepts what users type.
 #[test]
 fn printed_and_read_again() {
     for (typed, printed) in [
@@ -192,7 +192,7 @@ mod replies {
     use super::*;
     use reply::*;
 
-    /// What is read of a line, written again.
+    /// Reads a line and writes it again.
     fn again(of: &str, line: &str) -> Result<String, serde_json::Error> {
         fn read<T: serde::de::DeserializeOwned + ToString>(
             line: &str,
@@ -267,7 +267,7 @@ mod replies {
         }
     }
 
-    /// A ring's record as the stub tells of it.
+    /// A ring's record in the stub's form.
     #[test]
     fn hits_are_read_as_they_were_meant() {
         let hit = Hit {

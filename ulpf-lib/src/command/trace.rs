@@ -1,12 +1,12 @@
-//! Where a [`Path`] leads at one moment: what was read on the way, each word of which may change it, and the bytes at
-//! its end.
+//! Evaluates a [`Path`] at one moment. The result has each word read on the way, whose change may move the end, and the
+//! bytes at the end.
 //!
 //! ```text
 //! 0x4040@list,8,4    words    0x4040 ─▶ node 0 + 8 ─▶ node 1 + 8 ─▶ …      watched for stores
 //!                    runs              node 0 + 4    node 1 + 4            what the watch is about
 //! ```
-//! Neighbours are one run. What was read when the way was gone last, and is watched since, is not read again
-//! ([`Path::trace`]): most changes are to one word, and most of a long list stays as it is.
+//! Adjacent places form one run. A word that the last walk has read and that is watched since is not read again
+//! ([`Path::trace`]). Most changes are to one word, and most of a long list stays as it is.
 
 mod shapes;
 
@@ -17,38 +17,38 @@ use super::path::{LONGEST, Path, Step, Until};
 use crate::addr::{TargetAddr, USER_END};
 use crate::watch::WatchRange;
 
-/// No program has anything below: a pointer that is so small points to nothing.
+/// No program has memory below: a smaller pointer points to nothing.
 const LOWEST: u64 = 0x1000;
 const POINTER: u64 = 8;
-/// So many words further on, one that is gone is looked for among those that were there before.
+/// Number of former words among which a missing word is searched before the whole list.
 const AHEAD: usize = 4;
 
-/// What was read on the way.
+/// A word that was read on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Word {
     /// Its bytes.
     pub range: WatchRange,
-    /// What it held, if there was memory.
+    /// Its value, or `None` without memory.
     pub value: Option<u64>,
-    /// What is known of it beside that.
+    /// Whether the value counts.
     pub state: State,
 }
 
-/// What is known of a word on the way beside its value.
+/// Whether the value of a word on the way counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Nothing.
+    /// It does.
     Plain,
-    /// It has another value already, which means something only when its neighbour has changed, too.
+    /// It has a new value already, which counts only after its neighbour has changed, too.
     Half,
-    /// It has been given back to the allocator, and means nothing until the program itself writes to it.
+    /// The memory has been freed; it counts only after the program itself has written to it.
     GivenBack,
 }
 
-/// In the list of what has changed: it has been given back to the allocator. No address has this bit.
+/// Flag in the list of changed words: the memory has been freed. No address has this bit.
 pub const GIVEN_BACK: u64 = 1 << 63;
 
-/// Places side by side at the end.
+/// Adjacent places at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// Their bytes.
@@ -57,16 +57,16 @@ pub struct Run {
     pub first: u64,
 }
 
-/// Where a path leads at one moment.
+/// Result of a path at one moment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Trace {
-    /// What was met, in this order.
+    /// Words on the way, in the order in which they were read.
     pub words: Vec<Word>,
-    /// The bytes at its end. None: a pointer on the way is NULL, there is no memory, or there are no elements.
+    /// The bytes at its end. It is empty if a pointer on the way is NULL, memory is missing, or there are no elements.
     pub runs: Vec<Run>,
-    /// There are more places than the path may have.
+    /// The path has more places than its maximum.
     pub more: bool,
-    /// What its container had, for when that is in the middle of a change: see `trace/shapes.rs`.
+    /// Nodes of its container, kept for when that is in the middle of a change: see `trace/shapes.rs`.
     pub nodes: Vec<u64>,
 }
 
@@ -77,17 +77,17 @@ struct Walk<'a, R> {
     was: &'a Trace,
     /// Words that may have changed since; `None`: all.
     changed: Option<&'a [u64]>,
-    /// How far in the former words this walk is.
+    /// Position of this walk in the former words.
     at: Cell<usize>,
-    /// Something on the way is known to have been given back.
+    /// Some memory on the way is known to be freed.
     given_back: bool,
     read: R,
     trace: Trace,
 }
 
 impl Path {
-    /// Goes its way to `len` bytes at its end. `was`: where it led before; of its words only those in `changed` are
-    /// read again (`None`: all). `read` gives a number of so many bytes, if there is memory.
+    /// Evaluates the path to `len` bytes at its end. `was` is the former result; of its words only those in `changed` are
+    /// read again (`None`: all). `read` returns a number of the given size, if there is memory.
     pub fn trace(
         &self,
         len: u64,
@@ -117,7 +117,7 @@ fn range(at: u64, len: u64) -> Option<WatchRange> {
 }
 
 impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
-    /// A number that the way depends on.
+    /// Reads a number that the path depends on.
     fn word(&mut self, at: u64, size: u64) -> Option<u64> {
         let range = range(at, size)?;
         let word = self.known(range).unwrap_or_else(|| Word {
@@ -129,7 +129,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         word.value
     }
 
-    /// A word that was there before, and has not changed.
+    /// A former word that has not changed.
     fn known(&self, range: WatchRange) -> Option<Word> {
         let changed = self.changed?;
         let (words, from) = (&self.was.words, self.at.get());
@@ -139,7 +139,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                 self.at.set(from + n + 1);
                 *near.get(n)?
             }
-            // What is read again is right, too, unless it has been given back.
+            // Reading again is right as well, unless the memory has been freed.
             None if !self.given_back => return None,
             None => *words.iter().find(|word| word.range == range)?,
         };
@@ -155,7 +155,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                 state,
             });
         }
-        // Of memory that comes nobody says so.
+        // No event reports memory that appears.
         (there.value.is_some() && there.state == State::Plain).then_some(there)
     }
 
@@ -163,7 +163,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         self.word(at, POINTER).filter(|to| *to >= LOWEST)
     }
 
-    /// From `at` on, by the steps from `n` on, to the place of that number.
+    /// Goes from `at` by the steps from `n` on, to the place with this number.
     fn go(&mut self, at: u64, n: usize, number: u64) {
         let Some((step, offset)) = self.path.steps.get(n).copied() else {
             return self.arrive(at, number);
@@ -237,13 +237,13 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// To all elements of these numbers, the first of which is at `at`.
+    /// Goes to all elements with these numbers, the first of which is at `at`.
     fn each(&mut self, at: u64, stride: u64, mut all: core::ops::Range<u64>, n: usize) {
         if all.is_empty() {
             return;
         }
         let count = all.end - all.start;
-        // Neighbours, of which nothing else is asked: one run, however many they are.
+        // Adjacent places at the end of the path: one run, however many they are.
         if n == self.path.steps.len() && stride == self.len {
             let whole = count.checked_mul(stride).and_then(|len| range(at, len));
             if let Some(range) = whole {
@@ -263,7 +263,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// Where the first element is, and how many there are.
+    /// Address of the first element, and the number of elements.
     fn elements(&mut self, at: u64, until: Until, stride: u64) -> Option<(u64, u64)> {
         let n = self.trace.words.len();
         let begin = self.word(at, POINTER);
@@ -271,8 +271,8 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
             Until::Count(of, size) => self.word(at.wrapping_add(of), size),
             Until::Pointer(of) => {
                 let end = self.word(at.wrapping_add(of), POINTER);
-                // Who puts other elements there changes both pointers, as a rule by one store after the other. While
-                // just the first has changed, what lies between them is nothing.
+                // A program that replaces the elements changes both pointers, usually by one store after the other. While
+                // only the first has changed, the range between them is meaningless.
                 let half = match (self.was.words.get(n), self.was.words.get(n + 1)) {
                     (Some(first), Some(last)) => {
                         first.range.start.0 == at && first.value != begin && last.value == end
@@ -280,7 +280,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                     _ => false,
                 };
                 if half {
-                    // And so it stays until the other one changes, too.
+                    // It stays so until the other one changes, too.
                     if let (Some(first), Some(was)) =
                         (self.trace.words.get_mut(n), self.was.words.get(n))
                     {
@@ -297,21 +297,21 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         Some((begin, count.filter(fits)?))
     }
 
-    /// The nodes of a list, until null, its end or a node that has been there.
+    /// The nodes of a list, until null, its end or a node that was met before.
     fn nodes(&mut self, at: u64, link: u64, pointer: bool, end: Option<u64>) -> Vec<u64> {
         let mut nodes = Vec::new();
         let mut next = match pointer {
             true => self.pointer(at),
             false => Some(at),
         };
-        // A node that comes again is found by comparing with one that is moved on ever more seldom (Brent).
+        // A cycle is found by comparing each node with a mark that moves ever more seldom (Brent).
         let (mut mark, mut since, mut power) = (0, 0usize, 1usize);
         while let Some(node) = next.filter(|node| Some(*node) != end) {
             if nodes.first() == Some(&node) {
                 break;
             }
             if node == mark {
-                // So many nodes make the round; the first of them is the first that comes again.
+                // The cycle has this many nodes; the first of them is the first node that recurs.
                 let round = since + 1;
                 nodes.push(node);
                 let first = (0..nodes.len()).find(|n| nodes.get(*n) == nodes.get(*n + round));
@@ -328,7 +328,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                 (mark, since, power) = (node, 0, power * 2);
             }
             next = self.pointer(node.wrapping_add(link));
-            // What has been freed is no node any more.
+            // A freed node is not part of the list.
             let last = self.trace.words.last();
             if last.is_some_and(|link| link.state == State::GivenBack) {
                 nodes.pop();
@@ -423,7 +423,8 @@ pub(super) mod tests {
         );
         let both = alloc::vec![0x4040, 0x8008];
         assert_eq!(at("0x4040>8>-4"), (both, alloc::vec![(0x9000, 4, 0)]));
-        // NULL, no memory, an address that no program has: it ends there, and is looked at again when that changes.
+        // NULL, no memory, an address outside of user space: the path ends there, and is evaluated again when that
+        // changes.
         assert_eq!(at("0x5000>16"), (alloc::vec![0x5000], alloc::vec![]));
         assert_eq!(
             at("0x4040>0x10>1"),
@@ -481,7 +482,7 @@ pub(super) mod tests {
         );
         let trace = Memory::of(&list).trace("0x4000@list,8,4@most,2", 4);
         assert!(trace.more && trace.runs.len() == 2);
-        // A header ends it, of which nothing is watched.
+        // A header ends it, and is not watched.
         let ring = [(0x4000, 0x5000), (0x5000, 0x6000), (0x6000, 0x4000)];
         let trace = Memory::of(&ring).trace("0x4000@list,0,16,0", 4);
         assert_eq!(runs(&trace), [(0x5010, 4, 0), (0x6010, 4, 1)]);
@@ -510,7 +511,7 @@ pub(super) mod tests {
             let expected: Vec<_> = (0..all).map(|n| (node(n), 8, n)).collect();
             assert_eq!(runs(&trace), expected, "{before} {round}");
             assert!(!trace.more);
-            // Each link that decides about it is among the words.
+            // Every link that decides about it is among the words.
             let mut links = (0..all).map(|n| node(n) + 8);
             assert!(links.all(|link| words(&trace).contains(&link)));
         }
@@ -583,7 +584,7 @@ pub(super) mod tests {
             (words(&half), runs(&half)),
             (alloc::vec![0x4000, 0x4008], alloc::vec![])
         );
-        // Whoever looks again for another reason finds the same.
+        // A walk for another reason finds the same.
         let half = memory.trace_after(path, 8, &half, &[]);
         assert_eq!(runs(&half), []);
         memory.words.insert(0x4000, 0x5000);
@@ -616,7 +617,7 @@ pub(super) mod tests {
         let less = memory.trace_after(path, 8, &more, &[node(10) + 8]);
         assert_eq!(*memory.read.borrow(), [node(10) + 8]);
         assert_eq!(less, memory.trace(path, 8));
-        // All is read where nobody knows what has changed.
+        // Everything is read if the changes are unknown.
         let whole = Path::parse(path).unwrap().unwrap();
         let again = whole.trace(8, &less, None, |at, _| memory.words.get(&at).copied());
         assert_eq!(again, less);
@@ -634,21 +635,21 @@ pub(super) mod tests {
         let mut memory = Memory::of(&list);
         let path = "0x4000@list,8,4";
         let first = memory.trace(path, 4);
-        // The allocator writes there what it likes.
+        // The allocator writes to freed memory.
         memory.words.insert(0x6008, 0x9000);
         let less = memory.trace_after(path, 4, &first, &[0x6008 | GIVEN_BACK]);
         assert_eq!(runs(&less), [(0x5004, 4, 0)]);
         assert_eq!(words(&less), [0x4000, 0x5008, 0x6008]);
         let still = memory.trace_after(path, 4, &less, &[0x4000]);
         assert_eq!(runs(&still), [(0x5004, 4, 0)]);
-        // It is another node's now.
+        // The memory belongs to another node now.
         memory.words.insert(0x6008, 0);
         let more = memory.trace_after(path, 4, &still, &[0x6008]);
         assert_eq!(runs(&more), [(0x5004, 4, 0), (0x6004, 4, 1)]);
     }
 
     proptest::proptest! {
-        /// A list that changes at random: what is read again is enough.
+        /// A list that changes at random: reading only the changed words is enough.
         #[test]
         fn as_if_all_were_read(changes in proptest::collection::vec((0u64..12, 0u64..13), 1..40)) {
             let node = |n: u64| if n == 12 { 0 } else { 0x10_0000 + 0x100 * n };

@@ -1,6 +1,6 @@
-//! `kernel/include/uapi/ulpf.h` in Rust: the one definition for whoever opens `/dev/ulpf` (stub, library, command)
-//! and for the simulator, which is such a device. The header specifies what is said here only by number and
-//! layout.
+//! `kernel/include/uapi/ulpf.h` in Rust: the one definition for the users of `/dev/ulpf` (stub, library, command) and for
+//! the simulator, which implements such a device. This file has only numbers and layouts; the header specifies their
+//! meaning.
 //!
 //! The tests of this module have the C compiler compare every number, size and offset with the header's, and fail
 //! if the header has a name that is missing here.
@@ -52,7 +52,7 @@ macro_rules! structures {
 
 /// A structure as it lies in the memory of a program.
 pub trait Structure: Sized {
-    /// `None`: there are fewer bytes than the structure has.
+    /// Returns `None` if there are fewer bytes than the structure has.
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 
     /// # Panics
@@ -155,7 +155,7 @@ numbers! {
 }
 
 structures! {
-    /// What the handler finds at its stack pointer.
+    /// The frame at the handler's stack pointer.
     Frame = "ulpf_frame" {
         addr: u64,
         info: u64,
@@ -167,7 +167,7 @@ structures! {
         ss: u64,
     }
 
-    /// What the machine can do.
+    /// Features and limits of the machine.
     Query = "ulpf_query" {
         size: u32,
         flags: u32,
@@ -251,7 +251,7 @@ structures! {
         reserved: u64,
     }
 
-    /// What the machine knows of a page.
+    /// The machine's record of a page.
     Page = "ulpf_page" {
         size: u32,
         flags: u32,
@@ -262,7 +262,7 @@ structures! {
         reserved: u32,
     }
 
-    /// How often what has happened.
+    /// Counters of events.
     Counts = "ulpf_counts" {
         size: u32,
         flags: u32,
@@ -285,7 +285,7 @@ mod tests {
 
     const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernel/include/uapi");
 
-    /// What the C compiler says about the assertions; nothing, if they hold.
+    /// The C compiler's messages about the assertions; empty if they hold.
     fn refused(assertions: &str) -> String {
         let folder = std::env::temp_dir().join(std::format!("ulpf-header-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

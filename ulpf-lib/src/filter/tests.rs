@@ -122,7 +122,7 @@ fn skip_and_count() {
     let candidate = hit(&filter, AccessKind::Write, &[9]);
     let passing = (0..10).filter(|n| filter.passes(&candidate, &mut Small, || *n).passes);
     assert_eq!(passing.collect::<Vec<_>>(), [2, 3, 4]);
-    // What others have rejected is not counted.
+    // Hits that other tests have rejected are not counted.
     let other = parse("thread 4 skip 1").unwrap();
     assert!(!other.passes(&candidate, &mut Small, || panic!()).passes);
 }

@@ -23,7 +23,7 @@ impl<'de> Deserialize<'de> for Condition {
     }
 }
 
-/// A number: which thread is the main one only our own stub knows.
+/// A number: only our own stub knows the main thread.
 impl Serialize for Thread {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self {

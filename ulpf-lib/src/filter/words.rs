@@ -1,5 +1,5 @@
-//! A filter in the words of `monitor ulpf watch` and `monitor ulpf filter`: read and printed here and nowhere
-//! else. (`ulpf run` and the plugin have names and types besides; what they make of them is these words.)
+//! A filter in the words of `monitor ulpf watch` and `monitor ulpf filter`: parsed and printed only here. (`ulpf run` and
+//! the plugin also accept names and types, and translate them to these words.)
 //!
 //! ```text
 //! changed · thread TID|main · skip N · count N · unit BYTES
@@ -17,10 +17,10 @@ use crate::agent::{op, variable};
 use crate::number::number;
 
 impl Filter {
-    /// Takes a word and what belongs to it. `Ok(false)`: it says nothing about hits.
+    /// Parses a word and its arguments. `Ok(false)`: the word does not belong to a filter.
     ///
     /// # Errors
-    /// What the word takes, when something else follows it.
+    /// The arguments that the word needs, if others follow it.
     pub fn take<'a>(
         &mut self,
         word: &str,
@@ -91,7 +91,7 @@ fn comparison<'a>(
     Condition::new(code)
 }
 
-/// Puts `& mask` behind the variable of a comparison; `None`: the condition is none.
+/// Puts `& mask` behind the variable of a comparison. Returns `None` if the condition is not a comparison.
 fn masked(condition: &mut Condition, mask: u64) -> Option<()> {
     let code = &mut condition.code;
     let compares = code.first() == Some(&op::GETV) && code.get(3) == Some(&op::CONST64);
@@ -166,7 +166,7 @@ impl fmt::Display for Thread {
     }
 }
 
-/// What [`Filter::take`] reads as the same filter; each part has a blank before it.
+/// Prints the words that [`Filter::take`] parses as the same filter, each after a blank.
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         if self.changed {

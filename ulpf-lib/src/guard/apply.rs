@@ -1,4 +1,4 @@
-//! From the guards that are wanted to the guards that are set, in few system calls.
+//! Sets the wanted guards in few system calls.
 
 use alloc::vec::Vec;
 
@@ -14,10 +14,10 @@ use crate::refusal::Refusal;
 use crate::sys::Errno;
 use refuse::Unarmed;
 
-/// (start, end, what it is, the guard it shall have)
+/// (start, end, record, wanted guard)
 type Change = (u64, u64, Moved, Option<Guard>);
 
-/// Pages are moved so many bytes at a time, so that they do not all exist twice meanwhile.
+/// Bytes of pages that are moved at a time, so that a large run does not exist twice meanwhile.
 pub(super) const CHUNK: u64 = 64 << 20;
 const NO_FILE: Errno = Errno(linux_raw_sys::errno::EBADF as i32);
 /// "Page of a guard region" in /proc/self/pagemap (Linux 6.15), "present", "swapped".
@@ -29,8 +29,8 @@ impl Guards {
     /// gives them): moves pages that are not moved yet, sets, changes and lifts guards. Pages whose
     /// guard is lifted stay moved.
     ///
-    /// Answers with what could not be armed. Pages where the program has no memory, or may not make
-    /// the access anyway, are not among them: see [`Guards::wants`].
+    /// Returns the pages that could not be armed. Pages where the program has no memory, or may not make the access
+    /// anyway, are not among them: see [`Guards::wants`].
     pub fn apply(&mut self, wanted: impl IntoIterator<Item = PageRun>) -> Vec<Unarmed> {
         let mut wanted: Vec<PageRun> = wanted.into_iter().collect();
         let mut unarmed = Vec::new();
@@ -64,7 +64,7 @@ impl Guards {
         unarmed
     }
 
-    /// Moves pages as [`Guards::apply`] does, without a guard. `false`: not all of them can be.
+    /// Moves pages as [`Guards::apply`] does, without a guard. Returns `false` if some cannot be moved.
     pub fn move_pages(&mut self, addr: TargetAddr, len: u64) -> bool {
         let run = PageRun {
             start: addr.page(),
@@ -93,7 +93,7 @@ impl Guards {
         pages.all(|at| self.moved.get(at).is_some())
     }
 
-    /// Would [`Guards::apply`] move, guard or release a page?
+    /// Whether [`Guards::apply`] would move, guard or release a page.
     pub fn would_change(&self, wanted: &[PageRun]) -> bool {
         let mut guarded = self.moved.iter().filter(|(_, _, m)| m.guard.is_some());
         let mut present = guarded.next();
@@ -117,8 +117,8 @@ impl Guards {
         present.is_some()
     }
 
-    /// Puts pages back that were moved for guards that are no more, once there are many of them.
-    /// A few stay: a debugger likes to watch the same places again.
+    /// Releases pages whose guards were removed, once there are many. A few stay, because a debugger tends to watch the
+    /// same places again.
     fn trim(&mut self) {
         const KEEP: u64 = 1024 * PAGE_SIZE;
         let (mut idle, mut guarded) = (Vec::new(), 0);
@@ -193,7 +193,7 @@ impl Guards {
         }
     }
 
-    /// Moves the beginning of `m` and says up to where; on failure, up to where the reason holds.
+    /// Moves the beginning of `m` and returns its end; on failure, the end of the range for which the reason holds.
     fn move_private(&mut self, m: Move) -> Result<u64, (u64, Refusal)> {
         let (start, prot) = (m.start, m.prot);
         let (va, window) = self
@@ -332,7 +332,8 @@ impl Guards {
         result
     }
 
-    /// Where a collector gives its memory back and takes other, windows would come without end.
+    /// Drops windows without moved pages: a collector that frees memory and takes other would otherwise create windows
+    /// without end.
     fn drop_empty_windows(&mut self) {
         if self.windows.len() < self.windows_looked_at.max(MANY_WINDOWS) {
             return;

@@ -1,4 +1,4 @@
-//! Can a watch be armed?
+//! Checks whether a watch can be armed.
 
 use super::refuse::{self, Why};
 use super::{Guards, Piece, VSYSCALL};
@@ -8,11 +8,11 @@ use crate::refusal::Refusal;
 use crate::watch::{WatchKind, WatchRange};
 
 impl Guards {
-    /// Can this watch be armed? Cheap for many watches in one stop: the mappings are read once (see
+    /// Checks whether this watch can be armed. Cheap for many watches in one stop: the mappings are read once (see
     /// [`Guards::resumed`]).
     ///
     /// # Errors
-    /// Why not, at the first address of the range that cannot be guarded.
+    /// The reason, at the first address of the range that cannot be guarded.
     pub fn check(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
         match self.check_awaiting(range, kind)? {
             None => Ok(()),
@@ -20,10 +20,10 @@ impl Guards {
         }
     }
 
-    /// As [`Guards::check`] of a watch that waits for its memory: the first address that is not mapped yet.
+    /// As [`Guards::check`], for a watch that may wait for its memory. Returns the first address that is not mapped yet.
     ///
     /// # Errors
-    /// Why not, at the first address of the range that can never be guarded.
+    /// The reason, at the first address of the range that can never be guarded.
     pub fn check_awaiting(
         &mut self,
         range: WatchRange,

@@ -31,7 +31,7 @@ impl Guards {
         self.device_use = Some(how);
     }
 
-    /// Forbidden accesses are SIGSEGV from now on.
+    /// From now on forbidden accesses raise SIGSEGV.
     pub fn no_handler(&mut self) {
         if let Some(how) = &mut self.device_use {
             how.entry = 0;
@@ -41,17 +41,17 @@ impl Guards {
         }
     }
 
-    /// Does a forbidden access enter a handler without a signal?
+    /// Whether a forbidden access enters a handler without a signal.
     pub fn has_handler(&self) -> bool {
         matches!(self.machine, Machine::Device(_)) && self.device_use.is_some_and(|u| u.entry != 0)
     }
 
-    /// What guards are made of.
+    /// The mechanism of the guards.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Finds out what guards are to be made of. The answer is the store, if it is the device.
+    /// Chooses the mechanism of the guards. Returns the store if it is the device.
     pub(super) fn decide(&mut self) -> Result<Option<os::File>, Refusal> {
         if self.keys().is_some() {
             return Ok(None);
@@ -89,7 +89,7 @@ impl Guards {
         }
     }
 
-    /// Pages of one answer are changed in one call.
+    /// Key of pages whose guards one call can change together.
     pub(super) fn alike(&self, moved: &Moved) -> (bool, u8) {
         if let Some(keys) = self.keys() {
             return (true, (keys.of(moved.guard) as u8) << 3 | moved.prot & 7);
@@ -145,7 +145,7 @@ impl Guards {
         }
     }
 
-    /// Each range becomes what is given with it; where that fails, and why.
+    /// Sets the guard of each range; returns the address and error of each failure.
     pub(super) fn close_all(&self, ranges: &[(u64, u64, Moved)]) -> Vec<(u64, Errno)> {
         let mut failed = Vec::new();
         let mut ops = Vec::new();

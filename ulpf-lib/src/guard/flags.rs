@@ -1,10 +1,11 @@
-//! Flags of mappings that /proc/self/maps does not show: whether there may be any, and what of them can be known without
-//! /proc/self/smaps, for which the kernel walks all page tables.
+//! Flags of mappings that /proc/self/maps does not show: whether any exist, and which are known without /proc/self/smaps,
+//! for which the kernel walks all page tables.
 //!
-//! What a forked child gets of memory, and what is locked, is known from smaps once; from then on the program's own calls tell it
-//! ([`through`]), if whoever serves them has said that all of them will ([`told_of_calls`]). The table is
-//! [`super::inherited`]; here is what the program's threads say, in the order in which they do. Where that is not
-//! known, because two calls were made at the same time or one has failed halfway, smaps is read again.
+//! smaps is read once to learn what a forked child gets of memory and what is locked. From then on the program's own
+//! calls report changes ([`through`]), if the owner of the calls has promised to report all of them ([`told_of_calls`]).
+//! The table is [`super::inherited`]; this module is the log that the program's threads write, in the order of their
+//! calls. The order is unknown if two calls were made at the same time or one has failed halfway; smaps is then read
+//! again.
 //!
 //! ```text
 //! a thread   BEGUN+1 ─▶ the call ─▶ EVENTS ─▶ ENDED+1
@@ -17,14 +18,15 @@ use linux_raw_sys::general as k;
 
 static FLAGS: AtomicBool = AtomicBool::new(true);
 
-/// To be called before memory may get flags that /proc/self/maps does not show: a protection key, or such as [`through`] is not
-/// told of. (What has happened before we came is looked for by itself.)
+/// To be called before memory may get flags that /proc/self/maps does not show: a protection key, or flags that
+/// [`through`] does not report. (Flags from before the stub came are found separately.)
 pub fn follow() {
     FLAGS.store(true, Ordering::SeqCst);
     lost();
 }
 
-/// As [`follow`], of what [`Change::by`] tells: a lock, or another lot in forked children. Inside [`through`].
+/// As [`follow`], for changes that [`Change::by`] reports: a lock, or different inheritance in forked children. Inside
+/// [`through`].
 pub fn follow_told() {
     if !FLAGS.swap(true, Ordering::SeqCst) {
         lost();
@@ -38,17 +40,17 @@ pub fn locks_follow(yes: bool) {
     LOCKS.store(yes, Ordering::SeqCst);
 }
 
-/// May there be any such memory?
+/// Whether such memory may exist.
 pub(super) fn any() -> bool {
     FLAGS.load(Ordering::SeqCst) || LOCKS.load(Ordering::SeqCst)
 }
 
-/// Is all memory to come locked?
+/// Whether all memory to come is locked.
 pub(super) fn locks() -> bool {
     LOCKS.load(Ordering::SeqCst)
 }
 
-/// All of them are looked for; what is found is [`found`].
+/// Assumes none until the next search; [`found`] records a finding.
 pub(super) fn forget() {
     FLAGS.store(false, Ordering::SeqCst);
 }
@@ -64,33 +66,33 @@ pub fn told_of_calls() {
     TOLD.store(true, Ordering::SeqCst);
 }
 
-/// What smaps has said, and calls since, is not all.
+/// Set when smaps and the calls since no longer tell all flags.
 static UNKNOWN: AtomicBool = AtomicBool::new(true);
 
-/// Something has happened of which nobody knows what it has changed.
+/// Something has happened whose effect is unknown.
 pub fn lost() {
     UNKNOWN.store(true, Ordering::SeqCst);
 }
 
-/// What a call has done to what /proc/self/maps does not show.
+/// Effect of a call on the flags that /proc/self/maps does not show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Nothing.
     None,
-    /// What lies in `start..end` is new, or nothing: children get copies of it, and it is not locked.
+    /// The memory in `start..end` is new, or unmapped: children get copies of it, and it is not locked.
     Fresh(u64, u64),
     /// madvise(2) has given this advice about `start..end`.
     Advice(u64, u64, u32),
-    /// What lies in `start..end` is locked (mlock(2)), or no longer.
+    /// `start..end` has been locked (mlock(2)), or unlocked.
     Locked(u64, u64, bool),
-    /// What was in the first range is in the second one, as it was.
+    /// The memory of the first range is now in the second one, with its flags.
     Moved((u64, u64), (u64, u64)),
-    /// One of which that is not known.
+    /// The effect of the call is unknown.
     Unknown,
 }
 
 impl Change {
-    /// Of a call with its result; `brk`: the program break before it.
+    /// The effect of a call with its result; `brk`: the program break before it.
     pub fn by(nr: u64, a: &[u64; 6], result: i64, brk: u64) -> Change {
         let end = |start: u64, len: u64| start.saturating_add(len).saturating_add(4095) & !4095;
         let failed = (-4095..0).contains(&result);
@@ -123,7 +125,7 @@ impl Change {
     }
 }
 
-/// Is this advice about what forked children get?
+/// Whether this advice is about inheritance by forked children.
 pub fn is_inheritance(advice: u32) -> bool {
     matches!(
         advice,
@@ -131,11 +133,11 @@ pub fn is_inheritance(advice: u32) -> bool {
     )
 }
 
-/// Calls that have begun, and those that have been told of. Never the same while one is being made.
+/// Calls that have begun, and calls that have been recorded. The two differ while a call is being made.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// More calls between two looks, and smaps is read.
+/// Capacity of the log. After more calls between two looks, smaps is read.
 const ROOM: usize = 512;
 type Event = [AtomicU64; 5];
 static EVENTS: [Event; ROOM] = [const { [const { AtomicU64::new(0) }; 5] }; ROOM];
@@ -145,7 +147,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 pub fn through(make: impl FnOnce() -> i64, change: impl FnOnce(i64) -> Change) -> i64 {
     let before = BEGUN.fetch_add(1, Ordering::SeqCst);
     if ENDED.load(Ordering::SeqCst) != before {
-        lost(); // which of the two is first, only the kernel knows
+        lost(); // only the kernel knows the order of the two
     }
     let result = make();
     note(change(result));
@@ -155,7 +157,7 @@ pub fn through(make: impl FnOnce() -> i64, change: impl FnOnce(i64) -> Change) -
 
 fn note(change: Change) {
     if !FLAGS.load(Ordering::SeqCst) || UNKNOWN.load(Ordering::SeqCst) {
-        return; // who looks next, looks for everything
+        return; // the next look reads smaps
     }
     let words = match change {
         Change::None => return,
@@ -175,7 +177,7 @@ fn note(change: Change) {
     }
 }
 
-/// A moment at which no call is being made.
+/// A moment at which no call is in progress.
 #[derive(Clone, Copy)]
 pub(super) struct Still(u64);
 
@@ -185,13 +187,13 @@ impl Still {
         (BEGUN.load(Ordering::SeqCst) == ended).then_some(Still(ended))
     }
 
-    /// Has none been made since?
+    /// Whether no call has begun since.
     pub(super) fn lasts(self) -> bool {
         BEGUN.load(Ordering::SeqCst) == self.0
     }
 }
 
-/// What calls have done since the last look, if that is known.
+/// Effects of the calls since the last look, or `None` if they are not known.
 pub(super) fn changes() -> Option<impl Iterator<Item = Change>> {
     if UNKNOWN.load(Ordering::SeqCst) {
         return None;
@@ -211,7 +213,7 @@ pub(super) fn changes() -> Option<impl Iterator<Item = Change>> {
     }))
 }
 
-/// smaps is about to be read: what is noted from now on is what has changed since.
+/// To be called before smaps is read: from now on the log holds what has changed since.
 pub(super) fn begin_to_know() {
     if TOLD.load(Ordering::SeqCst) {
         COUNT.store(0, Ordering::SeqCst);
@@ -219,7 +221,7 @@ pub(super) fn begin_to_know() {
     }
 }
 
-/// Will the next look do without smaps?
+/// Whether the next look needs no smaps.
 #[cfg(test)]
 pub(super) fn are_known() -> bool {
     FLAGS.load(Ordering::SeqCst) && !UNKNOWN.load(Ordering::SeqCst)

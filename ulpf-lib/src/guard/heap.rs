@@ -1,4 +1,4 @@
-//! Where the program's heap is.
+//! The program's heap: its address ranges.
 
 use alloc::vec::Vec;
 
@@ -8,10 +8,9 @@ use super::{Guards, LARGEST_HEAP, Origin, refuse};
 use crate::refusal::Refusal;
 
 impl Guards {
-    /// What holds the program's allocations, ascending: `brk` (the area below the program break) and
-    /// private anonymous memory, readable or merely reserved. Not part of it are code, memory that
-    /// directly follows mapped file data (that is a .bss), and mappings that hold one of the addresses
-    /// in `not` (stacks, thread descriptors).
+    /// The ranges that hold the program's allocations, ascending: `brk` (the area below the program break) and private
+    /// anonymous memory, readable or merely reserved. Excluded are code, memory that directly follows mapped file data (a
+    /// .bss), and mappings that hold one of the addresses in `not` (stacks, thread descriptors).
     ///
     /// # Errors
     /// /proc/self/maps cannot be read.
@@ -72,7 +71,7 @@ impl Guards {
         Ok(parts)
     }
 
-    /// Is there memory of ours at `at`, which is not in our place?
+    /// Whether memory of ours at `at` lies outside of our place.
     pub fn is_ours(&self, at: u64) -> bool {
         self.end_of_ours(at).is_some() || self.is_alias(at)
     }

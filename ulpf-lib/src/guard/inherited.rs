@@ -1,5 +1,5 @@
-//! What /proc/self/maps does not show of the program's memory, as smaps has said once and the program's calls since
-//! ([`super::flags`]): what a forked child gets of it, and whether it is locked.
+//! Flags of the program's memory that /proc/self/maps does not show: what a forked child gets of it, and whether it is
+//! locked. They come from one read of smaps and the program's calls since ([`super::flags`]).
 
 use linux_raw_sys::general as k;
 
@@ -13,7 +13,7 @@ use crate::place;
 #[allow(unsafe_code)]
 mod tests;
 
-/// What does not show of a mapping.
+/// Flags of a mapping that /proc/self/maps does not show.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unshown {
     pub in_child: InChild,
@@ -27,7 +27,7 @@ impl Unshown {
     }
 }
 
-/// Where there is anything: also of what has moved.
+/// Ranges with such flags, moved memory included.
 pub struct Inherited(Runs<Unshown>);
 
 impl Inherited {
@@ -35,8 +35,8 @@ impl Inherited {
         Inherited(Runs::new())
     }
 
-    /// Puts into a snapshot what /proc/self/maps does not say. `still`: no call was being made before that was read.
-    /// `moved`: what is in the file that takes the place of moved memory, and what does not show of it.
+    /// Completes a snapshot with the flags that /proc/self/maps does not show. `still`: no call was in progress before
+    /// maps was read. `moved`: ranges of moved memory, which the memory file replaces, with their flags.
     pub fn complete(
         &mut self,
         snapshot: &mut Snapshot,
@@ -70,7 +70,7 @@ impl Inherited {
         let known = snapshot.resolve();
         for vma in &snapshot.vmas {
             if vma.keyed {
-                flags::lost(); // of these nobody tells
+                flags::lost(); // no call reports these
             }
             let unshown = Unshown {
                 in_child: vma.in_child,
@@ -80,7 +80,7 @@ impl Inherited {
                 self.0.insert(vma.start, vma.end, unshown);
             }
         }
-        // What has moved is a file to the kernel, which all children get.
+        // To the kernel, moved memory is a file, which all children get.
         for (start, end, unshown) in moved.filter(|m| !m.2.is_plain()) {
             self.0.insert(start, end, unshown);
         }
@@ -94,7 +94,7 @@ impl Inherited {
         }
     }
 
-    /// What calls have changed since the last look. `false`: nobody knows.
+    /// Applies the changes of the calls since the last look. Returns `false` if they are not known.
     fn follow(&mut self) -> bool {
         let Some(mut changes) = flags::changes() else {
             return false;
@@ -144,7 +144,8 @@ impl Inherited {
         }
     }
 
-    /// `false`: a mapping has it in part, so it cannot be right (one that grows down, for example).
+    /// Returns `false` if a mapping has a flag in part, so that the table cannot be right (a mapping that grows down, for
+    /// example).
     fn put_into(&self, snapshot: &mut Snapshot, file: File) -> bool {
         for vma in snapshot.vmas.iter_mut().filter(|v| !is_of(v, file)) {
             let unshown = match self.0.within(vma.start, vma.end).next() {
@@ -158,7 +159,7 @@ impl Inherited {
     }
 }
 
-/// Device and inode of the file that takes the place of moved memory.
+/// Device and inode of the file that holds moved memory.
 type File = (u64, u64);
 
 fn is_of(vma: &Vma, file: File) -> bool {

@@ -1,12 +1,11 @@
-//! Guards of a process that watches itself (`libulpf`): nobody parks its threads while pages move.
+//! Guards of a process that watches itself (`libulpf`): its threads are not parked while pages move.
 //!
-//! What parks them is the guard itself. Before a page is copied it loses the right to be written, so
-//! whoever writes faults, and the caller's fault handler waits until the change is over and lets the
-//! instruction run again. Readers never notice: whatever takes a page's place holds the same bytes
-//! and comes in one system call. Handlers that perform accesses through the alias are the caller's
-//! to keep out for as long as a change lasts.
+//! The guard itself holds writers back. A page loses its write permission before it is copied, so a writer faults. The
+//! caller's fault handler then waits until the change is over and lets the instruction run again. Readers notice nothing:
+//! the replacement page holds the same bytes and is mapped in one system call. During a change the caller must keep out
+//! handlers that perform accesses through the alias.
 //!
-//! Nobody tells us either what the program does to its mappings: [`Guards::reconcile`] looks.
+//! The guards get no notice of what the program does to its mappings either: [`Guards::reconcile`] checks.
 
 use alloc::vec::Vec;
 
@@ -23,7 +22,8 @@ impl Guards {
         self.live = true;
     }
 
-    /// What /proc says of the program's memory is not to be believed where there is such a one.
+    /// Declares that `outer` may guard the same memory: /proc does not show the program's own mappings while it is
+    /// present.
     pub fn within(&mut self, outer: super::OuterGuards) {
         self.outer = Some(outer);
     }
@@ -36,7 +36,7 @@ impl Guards {
         os::protect(start, end - start, prot & !PROT_WRITE)
     }
 
-    /// As `unmove`: what comes back is filled before it is put in its place.
+    /// As `unmove`, but the returning memory is filled before it is put in its place.
     pub(super) fn unmove_live(&mut self, runs: &[(u64, u64, Moved)]) -> Result<(), Refusal> {
         let (start, end) = (runs[0].0, runs[runs.len() - 1].1);
         let refusal = |e| refuse::no_return(start, end, e);
@@ -64,7 +64,7 @@ impl Guards {
             }
             os::advise_of_fork(fresh + (s - start), e - s, moved.in_child);
         }
-        // In pieces of one mapping each: mremap(2) takes no more.
+        // In pieces of one mapping each, because mremap(2) accepts no more.
         for &(s, e, _) in runs {
             os::place_over(s, fresh + (s - start), e - s).map_err(refusal)?;
         }
@@ -76,8 +76,8 @@ impl Guards {
         Ok(())
     }
 
-    /// Drops what is known of pages that the program has meanwhile unmapped or mapped anew, and says
-    /// whether the memory file is still ours (somebody may have closed its descriptor).
+    /// Forgets pages that the program has meanwhile unmapped or replaced. Returns whether the memory file is still ours:
+    /// the program may have closed its descriptor.
     ///
     /// # Errors
     /// /proc/self/maps cannot be read.
@@ -115,8 +115,8 @@ impl Guards {
         Ok(true)
     }
 
-    /// Before a fork, and (with `false`) after it in the parent: nobody writes to moved private pages
-    /// while the child copies them.
+    /// Write-protects the moved private pages before a fork, so that they do not change while the child copies them; with
+    /// `false`, restores the protection in the parent.
     pub fn freeze(&self, frozen: bool) {
         for (s, e, moved) in self.moved.iter() {
             let prot = self.mapped_prot(&moved);

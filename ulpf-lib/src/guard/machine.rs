@@ -1,13 +1,13 @@
-//! What guards are made of: mprotect(2), the kernel module's device (`/dev/ulpf`), or protection keys.
+//! The mechanism of the guards: mprotect(2), the kernel module's device (`/dev/ulpf`), or protection keys.
 //!
-//! With the device, moved memory lies in its store, and its primary mapping is one of the device's: it
-//! keeps the program's own protection, and the guard is a permission beside it. So guards come and go
-//! in batches and split no mapping, and a forbidden access may enter a handler without a signal. All else
-//! is as with a memfd: the store is a file, offset = virtual address, and the alias windows map it.
-//! Memory that the program itself shares is guarded with mprotect(2) all the same.
+//! With the device, moved memory lies in its store, and its primary mapping is one of the device's. The mapping keeps the
+//! program's own protection, and the guard is a separate permission. So guards are set and cleared in batches and split
+//! no mapping, and a forbidden access may enter a handler without a signal. The rest is as with a memfd: the store is a
+//! file, offset = virtual address, and the alias windows map it. Memory that the program itself shares is still guarded
+//! with mprotect(2).
 //!
-//! With protection keys (a library's; a stub does not use them) the primary mapping keeps its protection, too, and
-//! has one of two keys: what these forbid, each thread says for itself.
+//! With protection keys (used by the library, not by a stub) the primary mapping also keeps its protection, and has one
+//! of two keys. Each thread sets for itself which accesses these keys forbid.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +20,7 @@ use crate::pages::Guard;
 pub struct DeviceUse {
     /// Guard nothing without it.
     pub required: bool,
-    /// What the machine must be able to do, beside what guards need ([`FEATURES`]).
+    /// Features that the machine must have beside those that guards need ([`FEATURES`]).
     pub features: u64,
     /// Address of the handler, or 0: forbidden accesses are SIGSEGV.
     pub entry: u64,
@@ -33,12 +33,12 @@ pub struct DeviceUse {
 /// Without these no guard can live on the device.
 pub const FEATURES: u64 = device::FEATURE_READ | device::FEATURE_STORE;
 
-/// What guards are made of.
+/// The mechanism of the guards.
 #[derive(Debug)]
 pub enum Machine {
     /// Nothing has been guarded so far.
     Undecided,
-    /// mprotect(2), and why not the device, if that was asked for.
+    /// mprotect(2), with the reason why the device was not used, if it was requested.
     Signals(Option<Unusable>),
     /// Permissions of the kernel module's device.
     Device(Device),
@@ -65,7 +65,7 @@ impl Keys {
     }
 }
 
-/// Opens the device as it is to be used; the device, and the store that moved memory lies in.
+/// Opens the device with these settings; returns it and the store for moved memory.
 pub(super) fn open(how: DeviceUse) -> Result<(Device, os::File), Unusable> {
     let device = Device::open(FEATURES | how.features)?;
     let strange = Unusable::Strange;

@@ -1,4 +1,4 @@
-//! What the program has mapped: /proc/self/maps (proc_pid_maps(5)), read whole.
+//! The program's mappings: /proc/self/maps (proc_pid_maps(5)), read whole.
 
 use alloc::vec::Vec;
 
@@ -30,35 +30,35 @@ pub struct Vma {
     pub in_child: InChild,
     /// mlock(2); as far as [`Snapshot::resolve`] has found it out.
     pub locked: bool,
-    /// A protection key of the program's own (pkey_mprotect(2)) says who may touch it; as far as [`Snapshot::resolve`]
-    /// has found it out.
+    /// The program has given the memory a protection key (pkey_mprotect(2)); as far as [`Snapshot::resolve`] has found it
+    /// out.
     pub keyed: bool,
 }
 
 impl Vma {
-    /// Memory of ours, or of an earlier stub's in our place: no file lies there but memory files, unless the program has run out
-    /// of other addresses.
+    /// Memory of ours, or of an earlier stub in our place. Only memory files lie there, unless the program has run out of
+    /// other addresses.
     pub fn is_ours(&self) -> bool {
         let file = matches!(self.kind, VmaKind::File | VmaKind::OddFile);
         place::has(self.start) || !file && place::all().contains(&self.start)
     }
 }
 
-/// What a mapping shows, as far as guards must know.
+/// Kind of a mapping, as far as guards must know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmaKind {
     /// Memory without a file: heap, bss, thread stacks, `mmap(MAP_ANONYMOUS)`.
     Anonymous,
     /// Pages of a file or of shared memory.
     File,
-    /// A file or object whose memory may be none (devices, huge pages): its flags will tell, see
+    /// A file or object whose memory may not be plain (devices, huge pages): its flags will tell, see
     /// [`Snapshot::resolve`].
     Odd,
-    /// The same of a file that lies where there is no block device: btrfs, overlayfs, tmpfs, but hugetlbfs too.
+    /// As `Odd`, for a file on a file system without block device: btrfs, overlayfs, tmpfs, but hugetlbfs too.
     OddFile,
     /// Explicit huge pages (MAP_HUGETLB, hugetlbfs).
     HugePages,
-    /// No plain memory, or memory that cannot be mapped a second time.
+    /// Not plain memory, or memory that cannot be mapped a second time.
     Device,
     /// The main thread's stack, which grows downwards.
     Stack,
@@ -69,7 +69,7 @@ pub enum VmaKind {
 }
 
 impl VmaKind {
-    /// [`Snapshot::resolve`] is to tell more.
+    /// Whether [`Snapshot::resolve`] can tell more.
     pub fn is_odd(self) -> bool {
         matches!(self, VmaKind::Odd | VmaKind::OddFile)
     }
@@ -83,7 +83,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// As it is now.
+    /// Reads the mappings as they are now.
     ///
     /// # Errors
     /// Those of open(2) and read(2): /proc may not be mounted.
@@ -96,9 +96,9 @@ impl Snapshot {
         Ok(Snapshot { vmas })
     }
 
-    /// Finds out what the odd mappings are, what a forked child gets, what is locked and what has a protection key, by
-    /// /proc/self/smaps. Slow (the kernel walks all page tables), so asked only when an odd one is to be
-    /// watched, or if there was such advice of which it is not known where, a lock, or a key. `false`: it cannot be read.
+    /// Reads /proc/self/smaps to classify odd mappings and to learn what a forked child gets, what is locked and what has
+    /// a protection key. This is slow, because the kernel walks all page tables. It is needed when an odd mapping is to
+    /// be watched, or when locks, keys or advice exist at unknown addresses. Returns `false` if smaps cannot be read.
     pub fn resolve(&mut self) -> bool {
         let mut flagged = false;
         let mut at = 0;
@@ -123,7 +123,7 @@ impl Snapshot {
                         vma.in_child = in_child_by_flags(codes);
                         vma.locked = has(codes, b"lo");
                         let plain = vma.in_child == InChild::Copy && !vma.locked;
-                        // What is ours is never watched, and much of it no child gets.
+                        // Our own memory is never watched, and children get little of it.
                         flagged |= !plain && !place::has(vma.start);
                     }
                 } else if let Some(mapping) = Mapping::parse(line) {
@@ -225,7 +225,7 @@ impl From<Mapping<'_>> for Vma {
     }
 }
 
-/// Is this one of the two-letter codes of `VmFlags`?
+/// Whether this two-letter code is in `VmFlags`.
 fn has(codes: &[u8], code: &[u8]) -> bool {
     codes.split(|&b| b == b' ').any(|c| c == code)
 }

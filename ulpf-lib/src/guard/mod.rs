@@ -17,17 +17,19 @@
 //!
 //! With `/dev/ulpf` its store takes the memfd's place, and permissions that of mprotect(2): `machine.rs`.
 //!
-//! **Who may do what when.** [`Guards`] belongs to the stub's task, which shares the program's memory
-//! but not its descriptor table. Every method that takes `&mut self` is called while all program
-//! threads are parked. The fault handler reads the [`PageMap`] only.
+//! **Concurrency.** [`Guards`] belongs to the stub's task, which shares the program's memory but not its descriptor
+//! table. Every method that takes `&mut self` is called while all program threads are parked. The fault handler reads the
+//! [`PageMap`] only.
 //!
-//! **What the program could notice**, and what the system-call layer must put right with the methods
-//! of this module: fork shares moved pages ([`Guards::prepare_fork`], [`Guards::privatize_in_child`]);
-//! whatever changes mappings or content: munmap, MAP_FIXED, mremap, brk downwards, (pkey_)mprotect, madvise
-//! other than hints ([`Guards::release`] before the call, [`Guards::apply`] after it, as the stub does;
-//! [`Guards::forget`], [`Guards::discard`] and [`Guards::set_prot`] do without the copies); locks
-//! ([`Guards::open`] before the call, [`Guards::set_locks`] or [`Guards::look_at_locks`] after it). Private file pages come back
-//! as anonymous memory with the same content: later changes of the file no longer show.
+//! **Visible effects.** The system-call layer must hide these from the program, with the methods of this module:
+//!
+//! - fork shares moved pages: [`Guards::prepare_fork`], [`Guards::privatize_in_child`];
+//! - calls that change mappings or content (munmap, MAP_FIXED, mremap, brk downwards, (pkey_)mprotect, madvise other than
+//!   hints): [`Guards::release`] before, [`Guards::apply`] after. [`Guards::forget`], [`Guards::discard`] and
+//!   [`Guards::set_prot`] avoid the copies;
+//! - locks: [`Guards::open`] before, [`Guards::set_locks`] or [`Guards::look_at_locks`] after.
+//!
+//! Private file pages become anonymous memory with the same content: later changes of the file no longer show.
 
 mod apply;
 mod check;
@@ -79,7 +81,7 @@ enum Origin {
     Shared,
 }
 
-/// What is known of a moved page.
+/// Record of a moved page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Moved {
     /// The program's own protection.
@@ -92,11 +94,11 @@ struct Moved {
 }
 
 impl Moved {
-    /// What is left of it beside the guard.
+    /// Protection that the primary mapping has under the guard.
     fn effective(self) -> u8 {
         match self.guard {
             None => self.prot,
-            // What may be written can be read, on x86.
+            // On x86 a writable page is readable.
             Some(Guard::NoWrite) if self.prot & PROT_WRITE != 0 => {
                 self.prot & !PROT_WRITE | PROT_READ
             }
@@ -106,7 +108,7 @@ impl Moved {
     }
 }
 
-/// A stretch of addresses and where it begins in the alias.
+/// A range of addresses and its address in the alias.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     len: u64,
@@ -114,7 +116,7 @@ struct Window {
     writable: bool,
 }
 
-/// What stands at an address, and how far the answer holds.
+/// State of an address for a guard, valid for the length that [`Guards::piece`] returns.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
     Moved,
@@ -124,7 +126,7 @@ enum Piece {
         in_child: InChild,
         locked: bool,
     },
-    /// The program itself may not make the accesses to look for: nothing to guard until it may.
+    /// The program itself may not make the accesses to look for, so there is nothing to guard until it may.
     Latent,
     No(Why),
 }
@@ -132,38 +134,38 @@ enum Piece {
 /// See the head of the module.
 pub struct Guards {
     map: &'static PageMap,
-    /// Made when it is first needed: a program that nobody watches gets none.
+    /// Made when first needed: a program without watches gets none.
     file: Option<os::File>,
     machine: Machine,
     device_use: Option<DeviceUse>,
     /// Device and inode of `file`.
     identity: (u64, u64),
     pagemap: Option<os::File>,
-    /// Memory is promised strictly (vm.overcommit_memory = 2): holes could fail later.
+    /// The kernel accounts memory strictly (vm.overcommit_memory = 2): filling a hole could fail later.
     strict: bool,
     moved: Runs<Moved>,
-    /// Wanted, but neither moved nor guarded: the program's own protection does it for now, or
-    /// there is no memory (any more).
+    /// Wanted, but neither moved nor guarded: the program's own protection forbids the access for now, or there is no
+    /// memory (any more).
     pending: Runs<Guard>,
-    /// Those of them where the program has no memory.
+    /// The ranges of `pending` where the program has no memory.
     unmapped: Runs<()>,
     /// Alias windows of moved private memory, and duplicates of shared mappings, by address.
     windows: BTreeMap<u64, Window>,
-    /// So many of them, before those are looked for again in which nothing is.
+    /// Number of windows at which empty ones are looked for again.
     windows_looked_at: usize,
     dups: BTreeMap<u64, Window>,
     /// Memory of the stub: never moved, never watched.
     excluded: Runs<()>,
-    /// Those of them that lie in address space that the program has reserved, until it uses it.
+    /// The ranges of `excluded` in address space that the program has reserved, until it uses it.
     lent: Runs<()>,
-    /// The same of memory that the kernel has put among the program's, at the moment of `snapshot`.
+    /// Memory of ours that the kernel has placed among the program's, at the moment of `snapshot`.
     outside: Runs<()>,
     /// Tables of the page map.
     tables: Vec<(u64, u64)>,
     snapshot: Option<Snapshot>,
     inherited: Inherited,
     max_map_count: u64,
-    /// Parts of moved memory with something in it, for the child of a fork.
+    /// Parts of moved memory that are not holes, for the child of a fork.
     fork_data: Option<Vec<(u64, u64)>>,
     /// The program's threads run while we change things: see [`Guards::live`].
     live: bool,
@@ -172,13 +174,13 @@ pub struct Guards {
     in_use: fn(u64, u64) -> bool,
 }
 
-/// Somebody else moves and guards the same program's memory, out of the program's sight
+/// Another guard owner (a stub) that moves and guards the same program's memory, hidden from the program
 /// ([`Guards::within`]).
 #[derive(Clone, Copy)]
 pub struct OuterGuards {
-    /// Is there anybody (now)?
+    /// Returns whether it is present now.
     pub present: fn() -> bool,
-    /// Makes of the mappings what they are to the program.
+    /// Changes the snapshot to the mappings as the program knows them.
     pub put_right: fn(&mut Snapshot),
 }
 
@@ -186,15 +188,15 @@ pub struct OuterGuards {
 pub const LARGEST_HEAP: u64 = 1 << 40;
 /// Fixed by the x86-64 ABI.
 const VSYSCALL: TargetAddr = TargetAddr(0xffff_ffff_ff60_0000);
-/// Sizes of windows, and how many there are before smaller ones are made: our place has 192 GiB, and collectors take
-/// their memory in small pieces at random addresses.
+/// Sizes of windows, each with the number of windows up to which it is used. Smaller windows follow because our place has
+/// 192 GiB and collectors take their memory in small pieces at random addresses.
 const WINDOW_SIZES: [(u64, usize); 4] = [
     (1 << 30, 64),
     (1 << 26, 1024),
     (1 << 22, 4096),
     (1 << 18, usize::MAX),
 ];
-/// So many windows, and one is looked for in which nothing is any more.
+/// Number of windows from which on empty ones are looked for.
 const MANY_WINDOWS: usize = 512;
 
 impl Guards {
@@ -215,8 +217,8 @@ impl Guards {
         self.prepare()
     }
 
-    /// Guards nothing yet and takes nothing from the system: what the machine lacks shows in the first
-    /// [`Guards::check`], with the reason. `map` is what the fault handler reads.
+    /// Guards nothing yet and takes nothing from the system. A missing feature of the machine shows in the first
+    /// [`Guards::check`], with the reason. The fault handler reads `map`.
     pub fn lazy(map: &'static PageMap) -> Guards {
         let mut excluded = Runs::new();
         let place = place::all();
@@ -249,13 +251,13 @@ impl Guards {
         }
     }
 
-    /// Memory that the kernel knows by its address: `in_use` says whether any of a stretch is. It is neither moved nor
-    /// put back by [`Guards::apply`].
+    /// Declares memory that the kernel knows by its address: `in_use` says whether a range holds any of it. Such memory
+    /// is neither moved nor put back by [`Guards::apply`].
     pub fn stay_where(&mut self, in_use: fn(u64, u64) -> bool) {
         self.in_use = in_use;
     }
 
-    /// Makes the memory file, if there is none yet, and with it decides what guards are made of.
+    /// Makes the memory file, unless it exists, and thereby decides how guards are set.
     ///
     /// # Errors
     /// No file can be made, or the device is required and cannot be used; nothing has changed.
@@ -277,7 +279,7 @@ impl Guards {
         Ok(())
     }
 
-    /// What the fault handler reads.
+    /// The page map that the fault handler reads.
     pub fn page_map(&self) -> &'static PageMap {
         self.map
     }
@@ -291,7 +293,7 @@ impl Guards {
         self.excluded.insert(start.page().0, end, ());
     }
 
-    /// The same of memory that lies in address space that the program has reserved: to watches, there is none yet.
+    /// As [`Guards::exclude`], for memory in address space that the program has reserved: for watches it is unmapped.
     pub fn exclude_lent(&mut self, start: TargetAddr, len: u64) {
         self.exclude(start, len);
         self.lent
@@ -315,14 +317,13 @@ impl Guards {
         self.tables.iter().copied().chain(windows).chain(dups)
     }
 
-    /// To be called whenever program threads have run: what was read of the program's mappings is
-    /// no longer true.
+    /// Discards the snapshot of the program's mappings. To be called whenever program threads have run.
     pub fn resumed(&mut self) {
         self.snapshot = None;
     }
 
-    /// Is anything of `[addr, addr + len)` ours: moved, or duplicated? Then the system-call layer must
-    /// act before (or after) the program changes the mapping.
+    /// Whether any part of `[addr, addr + len)` is ours: moved, or duplicated. If so, the system-call layer must act
+    /// before (or after) the program changes the mapping.
     pub fn touches(&self, addr: TargetAddr, len: u64) -> bool {
         let end = addr.0.saturating_add(len);
         self.moved.meets(addr.page().0, end)
@@ -332,14 +333,14 @@ impl Guards {
                 .any(|(&s, w)| s < end && addr.0 < s + w.len)
     }
 
-    /// Does a guard stand in the way of this access anywhere in `[start, end)`? (Not page by page: who asks
-    /// may have been told of any length.)
+    /// Whether a guard forbids this access anywhere in `[start, end)`. Iterates over runs, not pages, because callers
+    /// pass ranges of any length.
     pub fn in_the_way(&self, start: TargetAddr, end: u64, access: AccessKind) -> bool {
         let mut runs = self.moved.within(start.page().0, end);
         runs.any(|(s, ..)| self.map.entry(TargetAddr(s)).guards(access))
     }
 
-    /// Where the next moved page from `at` on begins; `end` if there is none before it.
+    /// Start of the next moved page from `at` on, or `end` if no page before it is moved.
     pub fn next_moved(&self, at: u64, end: u64) -> u64 {
         self.moved
             .within(at, end)
@@ -354,18 +355,18 @@ impl Guards {
             .meets(addr.page().0, addr.0.saturating_add(len))
     }
 
-    /// What is ours, moved or duplicated, as address ranges.
+    /// Address ranges of our moved or duplicated memory.
     pub fn moved_runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let dups = self.dups.iter().map(|(&s, w)| (s, s + w.len));
         self.moved.iter().map(|(s, e, _)| (s, e)).chain(dups)
     }
 
-    /// The same, in the order of their addresses, without what ends at or before `from`.
+    /// Moved ranges in ascending order, without those that end at or before `from`.
     pub fn moved_runs_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.moved.within(from, USER_END).map(|(s, e, _)| (s, e))
     }
 
-    /// Where guards are wanted and the program has no memory, as [`Guards::apply`] has found it.
+    /// Ranges where guards are wanted but the program has no memory, as [`Guards::apply`] has found them.
     pub fn unmapped(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.unmapped.iter().map(|(s, e, ())| (s, e))
     }
@@ -456,20 +457,20 @@ impl Guards {
         }
     }
 
-    /// Where the next memory of ours from `at` on begins; `end` if there is none before it.
+    /// Start of the next memory of ours from `at` on, or `end` if none begins before it.
     fn next_of_ours(&self, at: u64, end: u64) -> u64 {
         let first = |runs: &Runs<()>| runs.within(at, end).next().map_or(end, |(s, ..)| s);
         first(&self.excluded).min(first(&self.outside))
     }
 
-    /// Up to where memory of ours goes on that holds `at`.
+    /// End of the memory of ours that holds `at`.
     fn end_of_ours(&self, at: u64) -> Option<u64> {
         let found = self.excluded.get(at).or_else(|| self.outside.get(at));
         found.map(|(_, end, ())| end)
     }
 
-    /// What lies in the kernel's own tmpfs, as our file does, is plain memory: memfds and System V segments without huge
-    /// pages. (Others take smaps to know.)
+    /// Treats files on the kernel's own tmpfs, as our memfd is, as plain memory: memfds and System V segments without
+    /// huge pages. (Other files need smaps.)
     fn know_its_kin(&self, snapshot: &mut Snapshot) {
         let (dev, _) = self.identity;
         if dev == 0 || matches!(self.machine, Machine::Device(_)) {
@@ -481,7 +482,7 @@ impl Guards {
         }
     }
 
-    /// Before [`Guards::piece`] is asked about a run and its neighbours.
+    /// Resolves odd mappings in and around a run; to be called before [`Guards::piece`].
     fn resolve_odd(&mut self, run: &PageRun) {
         let Some(snapshot) = &mut self.snapshot else {
             return;
@@ -534,7 +535,7 @@ impl Guards {
             .then_some(vma.start)
     }
 
-    /// What stands at `at` for a guard of this sort, and up to where (at most `limit`) that holds.
+    /// State of the memory at `at` for this guard, and the address (at most `limit`) up to which it holds.
     fn piece(&self, at: u64, limit: u64, guard: Guard) -> (u64, Piece) {
         if let Some((_, end, _)) = self.moved.get(at) {
             return (end.min(limit), Piece::Moved);
@@ -595,12 +596,12 @@ impl Guards {
         )
     }
 
-    /// Is this a mapping of the memory file?
+    /// Whether this is a mapping of the memory file.
     fn is_file(&self, vma: &maps::Vma) -> bool {
         self.file.is_some() && (vma.dev, vma.inode) == self.identity
     }
 
-    /// Does one of our own windows lie here? (Duplicates look like any shared mapping.)
+    /// Whether `at` is in one of our own windows. (Duplicates look like any shared mapping.)
     fn is_alias(&self, at: u64) -> bool {
         let inside = |w: &Window, extra| w.alias <= at && at < w.alias + w.len + extra;
         self.windows.values().any(|w| inside(w, WINDOW_OVERLAP))
@@ -617,7 +618,7 @@ impl Guards {
         (at < start + w.len).then_some((start, w))
     }
 
-    /// Notes what `[start, end)` now is, here and in the page map. The pages lie in one window.
+    /// Records the new state of `[start, end)`, here and in the page map. The pages lie in one window.
     fn record(&mut self, start: u64, end: u64, moved: Moved) {
         let shared = moved.origin == Origin::Shared;
         let mut at = start;

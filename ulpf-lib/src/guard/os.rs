@@ -1,10 +1,10 @@
 //! The system calls behind the guards.
 //!
-//! They change the program's address space under the program's feet, so their safety is not the
-//! borrow checker's: **every range handed to a function here lies in pages that the caller has
-//! looked up in the program's mappings or has mapped itself, and no program thread runs
-//! meanwhile** ([`super::Guards`]' contract). Under it the functions are safe to call, because
-//! each leaves the bytes at every address as they were, or the caller puts them back.
+//! They change the program's address space while the program uses it, so the borrow checker cannot prove them safe.
+//!
+//! **Contract** (that of [`super::Guards`]): every range handed to a function here lies in pages that the caller has
+//! looked up in the program's mappings or has mapped itself. No program thread runs meanwhile. Under that contract the
+//! functions are safe to call, because each leaves the bytes at every address as they were, or the caller puts them back.
 #![allow(unsafe_code)]
 
 use core::ffi::CStr;
@@ -17,14 +17,14 @@ use crate::place::{hint, not_dumped};
 use crate::sys;
 use crate::sys::Errno;
 
-/// What a forked child finds of a mapping (madvise(2)).
+/// Content of a mapping in a forked child (madvise(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum InChild {
     #[default]
     Copy,
     /// Zeros: MADV_WIPEONFORK, MAP_DROPPABLE.
     Zeros,
-    /// Nothing: MADV_DONTFORK. `wiped`: zeros, as soon as MADV_DOFORK takes that back.
+    /// Nothing: MADV_DONTFORK. `wiped`: zeros as soon as MADV_DOFORK reverts that.
     Nothing {
         /// MADV_WIPEONFORK, too.
         wiped: bool,
@@ -56,8 +56,8 @@ impl File {
         kept::open(path).map(File)
     }
 
-    /// A new, empty memfd of `len` bytes, which nobody can execute as a program (whatever sysctl
-    /// vm.memfd_noexec says; its pages may be mapped executable all the same) nor make shorter or longer.
+    /// A new, empty memfd of `len` bytes. It cannot be executed as a program, whatever sysctl vm.memfd_noexec says, nor
+    /// change its size. Its pages may still be mapped executable.
     pub fn memfd(name: &CStr, len: u64) -> Result<File, Errno> {
         let create = |flags| {
             // SAFETY: as for `open`.
@@ -70,7 +70,7 @@ impl File {
         }?;
         let file = File(fd as i32);
         let seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-        // SAFETY: both calls change the file only, which nobody has mapped yet.
+        // SAFETY: both calls change the file only, which is not mapped yet.
         unsafe {
             sys!(__NR_ftruncate, file.0, len)?;
             sys!(__NR_fcntl, file.0, F_ADD_SEALS, seals)?;
@@ -173,7 +173,7 @@ impl File {
 
     /// The first stretch at or after `start` that has memory behind it, cut to `end`.
     pub fn next_data(&self, start: u64, end: u64) -> Option<(u64, u64)> {
-        // SAFETY: moves the file position, which nobody uses.
+        // SAFETY: moves the file position, on which no code relies.
         let data = unsafe { sys!(__NR_lseek, self.0, start, SEEK_DATA) }.ok()?;
         if data >= end {
             return None;
@@ -202,13 +202,13 @@ impl File {
         Ok(at)
     }
 
-    /// Puts `[offset, …)` of the file in the place of the pages at `addr`, whose content is there.
+    /// Puts `[offset, …)` of the file in the place of the pages at `addr`, whose content the file already holds.
     pub fn map_over(&self, addr: u64, len: u64, prot: u8, offset: u64) -> Result<(), Errno> {
         map_over(self.0, addr, len, prot, offset)
     }
 }
 
-/// As [`File::map_over`], of any descriptor.
+/// As [`File::map_over`], for any descriptor.
 pub fn map_over(fd: i32, addr: u64, len: u64, prot: u8, offset: u64) -> Result<(), Errno> {
     let flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
     // SAFETY: see the head of the module.
@@ -225,8 +225,8 @@ pub fn map_tables(len: u64) -> Result<u64, Errno> {
     Ok(at)
 }
 
-/// Our sparse mappings must not be filled: not by mlockall(MCL_FUTURE) of the program (which cannot
-/// fill them while they are inaccessible, and shall not when they no longer are), nor by a core dump.
+/// Keeps our sparse mappings from being filled by mlockall(MCL_FUTURE) of the program or by a core dump. While they are
+/// inaccessible mlockall cannot fill them; munlock(2) prevents it later.
 fn set_apart(at: u64, len: u64) {
     // SAFETY: changes no memory.
     let _ = unsafe { sys!(__NR_munlock, at, len) };
@@ -239,7 +239,7 @@ pub fn zero_tables(addr: u64, len: u64) {
     let _ = unsafe { sys!(__NR_madvise, addr, len, MADV_DONTNEED) };
 }
 
-/// Could `len` bytes of private memory be had? (overcommit, RLIMIT_AS, RLIMIT_DATA)
+/// Whether `len` bytes of private memory can be mapped (overcommit, RLIMIT_AS, RLIMIT_DATA).
 pub fn could_map_private(len: u64) -> Result<(), Errno> {
     // SAFETY: maps and unmaps fresh memory.
     unsafe {
@@ -256,7 +256,7 @@ pub fn could_map_private(len: u64) -> Result<(), Errno> {
     }
 }
 
-/// Private memory, also where it is more than this machine has: programs reserve what they never fill (MAP_NORESERVE).
+/// Private memory, also of a size beyond this machine's memory: programs reserve what they never fill (MAP_NORESERVE).
 fn map_private_at(addr: u64, len: u64, how: u32) -> Result<u64, Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | how;
     // SAFETY: the callers say why.
@@ -264,8 +264,8 @@ fn map_private_at(addr: u64, len: u64, how: u32) -> Result<u64, Errno> {
     map(flags).or_else(|_| map(flags | MAP_NORESERVE))
 }
 
-/// Puts zeroed private memory in the place of the pages at `addr`. (See the head of the module; the caller copies the
-/// content back.)
+/// Puts zeroed private memory in the place of the pages at `addr`; the caller copies the content back (see the head of
+/// the module).
 pub fn map_private_over(addr: u64, len: u64) -> Result<(), Errno> {
     map_private_at(addr, len, MAP_FIXED).map(drop)
 }
@@ -283,7 +283,7 @@ pub fn place_over(addr: u64, from: u64, len: u64) -> Result<(), Errno> {
     unsafe { sys!(__NR_mremap, from, len, len, flags, addr) }.map(drop)
 }
 
-/// Says again what a forked child is to get of private memory.
+/// Repeats the program's advice about what a forked child gets of private memory.
 pub fn advise_of_fork(addr: u64, len: u64, in_child: InChild) {
     let (zeros, nothing) = match in_child {
         InChild::Copy => (false, false),
@@ -298,21 +298,21 @@ pub fn advise_of_fork(addr: u64, len: u64, in_child: InChild) {
     }
 }
 
-/// mlock(2), which fills the memory, or munlock(2). What cannot be locked (a device) is not.
+/// mlock(2), which fills the memory, or munlock(2). Failure is ignored: a device's memory cannot be locked.
 pub fn lock(addr: u64, len: u64, locked: bool) {
     let call = if locked { __NR_mlock } else { __NR_munlock };
     // SAFETY: changes no memory.
     let _ = unsafe { sys!(call, addr, len) };
 }
 
-/// Locks again what was locked, where something has taken its place, and nothing else (what takes a place under
-/// mlockall(MCL_FUTURE) is locked). Pages that nobody has touched stay untouched.
+/// Locks replaced memory again if it was locked, and unlocks it otherwise: mlockall(MCL_FUTURE) locks every new mapping.
+/// Untouched pages stay untouched.
 pub fn lock_as(addr: u64, len: u64, locked: bool) {
     if !flags::any() {
         return;
     }
-    // SAFETY: neither call changes what memory holds. Where the program's limit has become lower since, the
-    // memory is not locked again: a lock is no promise then.
+    // SAFETY: neither call changes what memory holds. If the program's limit has become lower since, the memory is not
+    // locked again: a lock is no promise then.
     let _ = unsafe {
         match locked {
             true => sys!(__NR_mlock2, addr, len, MLOCK_ONFAULT),
@@ -339,12 +339,12 @@ pub fn dont_need(addr: u64, len: u64) -> Result<(), Errno> {
 }
 
 pub fn unmap(addr: u64, len: u64) {
-    // SAFETY: nobody holds references into an alias window, or into what a forked child is not to have.
+    // SAFETY: no references point into an alias window, or into memory that a forked child is not to have.
     let _ = unsafe { sys!(__NR_munmap, addr, len) };
 }
 
-/// A second mapping of the shared pages `[addr, addr + len)` (mremap(2): "if old_size is zero").
-/// The answer is its address and whether it could be made writable.
+/// A second mapping of the shared pages `[addr, addr + len)` (mremap(2): "if old_size is zero"). Returns its address and
+/// whether it could be made writable.
 pub fn duplicate(addr: u64, len: u64) -> Result<(u64, bool), Errno> {
     // SAFETY: the first call reserves a free place, the second replaces just that.
     unsafe {

@@ -10,10 +10,10 @@
 //!           | alias delta, a page multiple    |     |shared|x w r|all |write|moved|
 //! ```
 //!
-//! `alias = address + delta` (wrapping). An entry of zero is a page that is none of ours.
+//! `alias = address + delta` (wrapping). An entry of zero is a page that we have not moved.
 //!
-//! **Who may do what when.** Anybody reads, without lock, allocation or panic. Only the owner of
-//! [`super::Guards`] writes, while all program threads are parked.
+//! **Concurrency.** Any thread reads, without lock, allocation or panic. Only the owner of [`super::Guards`] writes,
+//! while all program threads are parked.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
@@ -35,8 +35,8 @@ pub const PAGES: u64 = 1 << (ROOT_BITS + LEAF_BITS);
 type Leaf = [AtomicU64; 1 << LEAF_BITS];
 type Root = [AtomicPtr<Leaf>; 1 << ROOT_BITS];
 
-/// Alias windows go on this far behind their last page, so that an access across a window's end is
-/// contiguous too (the widest: XSAVE with AMX state, 11 KiB).
+/// Alias windows extend this far beyond their last page, so that an access across a window's end is contiguous too (the
+/// widest: XSAVE with AMX state, 11 KiB).
 pub(super) const WINDOW_OVERLAP: u64 = 4 * PAGE_SIZE;
 
 /// Protection bits as in [`PageEntry`] (shifted by [`PROT_SHIFT`]) and as mmap(2) numbers them.
@@ -58,7 +58,7 @@ const SHARED: u64 = 64;
 pub struct PageEntry(u64);
 
 impl PageEntry {
-    /// A page that is none of ours.
+    /// A page that we have not moved.
     pub const NONE: PageEntry = PageEntry(0);
 
     pub(super) fn new(delta: u64, guard: Option<Guard>, prot: u8, shared: bool) -> PageEntry {
@@ -76,7 +76,7 @@ impl PageEntry {
     pub const fn moved(self) -> bool {
         self.0 & MOVED != 0
     }
-    /// What the page's guard forbids; `None`: it has none.
+    /// The accesses that the page's guard forbids, or `None` without a guard.
     pub const fn guard(self) -> Option<Guard> {
         if self.0 & GUARD_ALL != 0 {
             Some(Guard::NoAccess)
@@ -86,11 +86,11 @@ impl PageEntry {
             None
         }
     }
-    /// Does our guard forbid this access? Not the program's own protection: see `permits`.
+    /// Whether our guard forbids this access. For the program's own protection see `permits`.
     pub const fn guards(self, access: AccessKind) -> bool {
         self.0 & GUARD_ALL != 0 || self.0 & GUARD_WRITE != 0 && access.writes()
     }
-    /// Would the access succeed without us, by the protection that the program has given the page?
+    /// Whether the access would succeed without us, by the protection that the program has given the page.
     pub const fn permits(self, access: AccessKind) -> bool {
         let prot = self.prot();
         // x86 has no write-only pages: PROT_WRITE makes a page readable (as does PROT_EXEC).
@@ -117,12 +117,12 @@ impl PageEntry {
     }
 }
 
-/// What a page fault in the program means.
+/// Cause of a page fault in the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// A page that is none of ours: the program's own fault.
+    /// A page that we have not moved: the program's own fault.
     Foreign,
-    /// One of ours, but the program may not make this access: its own fault.
+    /// A moved page, but the program may not make this access: its own fault.
     Forbidden,
     /// Our guard: the access is to be made through the alias.
     Guarded,
@@ -134,7 +134,7 @@ pub enum Fault {
 #[repr(C)]
 pub struct PageMap {
     root: AtomicPtr<Root>,
-    /// A byte for each page of user memory, for code that has no time for the tree; 0: none. See
+    /// A byte for each page of user memory, for code that is too hot for the tree, or null. See
     /// [`PageMap::set_class`].
     classes: AtomicPtr<AtomicU8>,
     /// Two bytes for each page with a class, far apart. See [`PageMap::set_whole`].
@@ -160,7 +160,7 @@ impl PageMap {
         }
     }
 
-    /// Why did this access fault? (For an access that spans pages: ask for the faulting address.)
+    /// Cause of a fault. (For an access that spans pages, pass the faulting address.)
     pub fn fault(&self, addr: TargetAddr, access: AccessKind) -> Fault {
         let entry = self.entry(addr);
         if !entry.moved() {
@@ -258,10 +258,10 @@ impl PageMap {
         Ok(())
     }
 
-    /// Takes a table of [`PAGES`] zeroed bytes into use, and one of twice as many; or none.
+    /// Installs a class table of [`PAGES`] zeroed bytes, and a table of twice that size; null removes them.
     ///
     /// # Safety
-    /// They stay mapped until others, or null, have taken their place.
+    /// They stay mapped until they are replaced by others or null.
     pub unsafe fn use_classes(&self, table: *mut u8, whole: *mut u8) {
         self.whole.store(whole.cast(), Ordering::Release);
         self.classes.store(table.cast(), Ordering::Release);
@@ -277,14 +277,15 @@ impl PageMap {
         }
     }
 
-    /// The class of a page as trampolines of patches read it (`engine/src/patch`); 0: not known, so its accesses fault.
+    /// The class of a page as trampolines of patches read it (`engine/src/patch`). Accesses to a page of class 0
+    /// (unknown) fault.
     pub fn class(&self, addr: TargetAddr) -> u8 {
         self.class_of(addr.0 >> 12)
             .map_or(0, |c| c.load(Ordering::Acquire))
     }
 
-    /// Says what all loads and all stores are that begin on the page that holds `addr`, where this page and the next one
-    /// have a class. Both fall back to 0 with either class.
+    /// Sets the classes of all loads and all stores that begin on the page that holds `addr`, if this page and the next
+    /// one have a class. Both fall back to 0 when either page's class changes.
     pub fn set_whole(&self, addr: TargetAddr, loads: u8, stores: u8) {
         let page = addr.0 >> 12;
         for (at, value) in [(page, loads), (page + PAGES, stores)] {

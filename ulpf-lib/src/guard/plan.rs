@@ -1,4 +1,4 @@
-//! Which pages are to be moved for the guards that are wanted, and which cannot be.
+//! Plans which pages are to be moved for the wanted guards, and finds those that cannot be moved.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
 use crate::pages::{Guard, PageRun};
 use crate::refusal::Refusal;
 
-/// Pages to be moved, alike in what is known of them.
+/// Pages to be moved that have the same properties.
 #[derive(Clone, Copy)]
 pub(super) struct Move {
     pub(super) start: u64,
@@ -29,7 +29,7 @@ pub(super) const FILL_GAP: u64 = 16 * PAGE_SIZE;
 /// A lone guarded page costs up to this many mappings: the two neighbours, itself, and what it cuts off.
 const VMAS_PER_RUN: u64 = 4;
 impl Guards {
-    /// Is the run moved and guarded already? Then its neighbours have been seen to as well.
+    /// Whether the run is moved and guarded already; its neighbours are then done as well.
     pub(super) fn settled(&self, run: &PageRun) -> bool {
         let mut at = run.start.0;
         while at < run.end.0 {
@@ -78,7 +78,7 @@ impl Guards {
         FILL_GAP
     }
 
-    /// What must be moved for `wanted`, ascending, and neighbours with it.
+    /// Computes the moves for `wanted` (ascending), neighbours included.
     pub(super) fn plan(
         &mut self,
         wanted: &[PageRun],
@@ -159,8 +159,8 @@ impl Guards {
         edge: u64,
         moves: &mut Vec<Move>,
     ) {
-        // A file's pages would no longer show the file: beside other memory they stay, and accesses across take
-        // the slow way.
+        // Moved pages of a file would no longer show the file. Beside other memory they stay, and accesses across the
+        // edge take the slow path.
         let of_file = self.origin(edge, run.guard) == Some(Origin::File);
         let mut at = start;
         while at < end {

@@ -1,4 +1,4 @@
-//! Why something cannot be guarded, in sentences.
+//! Reasons why memory cannot be guarded, in sentences.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::sys::Errno;
 use crate::watch::{WatchKind, WatchRange};
 
-/// Pages that were to be guarded and are not. Nothing of them has changed.
+/// Pages that could not be guarded. Nothing of them has changed.
 #[derive(Clone, Debug)]
 pub struct Unarmed {
     /// The pages.
@@ -208,7 +208,7 @@ pub(super) fn no_memory(start: u64, end: u64, e: Errno) -> Refusal {
     }
 }
 
-/// `e`: why the copy into the memory file ended.
+/// `e`: the error that ended the copy into the memory file.
 pub(super) fn no_content(start: u64, end: u64, e: Errno) -> Refusal {
     if e.0 as u32 != EFAULT {
         return no_memory(start, end, e);

@@ -18,7 +18,7 @@ impl Guards {
     /// return with the next [`Guards::apply`].
     ///
     /// # Errors
-    /// No memory, or no room for mappings, for what comes back.
+    /// No memory, or no room for mappings, for the returning pages.
     pub fn release(&mut self, addr: TargetAddr, len: u64) -> Result<(), Refusal> {
         let (from, to) = pages(addr, len);
         let mut result = Ok(());
@@ -48,7 +48,7 @@ impl Guards {
     /// but the (empty) page map.
     ///
     /// # Errors
-    /// No memory for what comes back; what could be given back has been.
+    /// No memory for the returning pages; the pages that could be given back have been.
     pub fn release_all(&mut self) -> Result<(), Refusal> {
         self.release(TargetAddr(0), os::FILE_SIZE)?;
         self.pending.clear();
@@ -138,7 +138,7 @@ impl Guards {
         }
     }
 
-    /// Takes duplicates of `[from, to)` away; what is left of them on either side stays.
+    /// Removes the duplicates of `[from, to)`; the parts on either side stay.
     fn drop_dups(&mut self, from: u64, to: u64) {
         let hit: Vec<u64> = self
             .dups
@@ -178,8 +178,8 @@ impl Guards {
         }
     }
 
-    /// The program has unmapped `[addr, addr + len)` or put something else there (munmap, MAP_FIXED,
-    /// shmdt; brk downwards): drops what was known of it. To be called after the system call.
+    /// Drops the records of `[addr, addr + len)`, which the program has unmapped or replaced (munmap, MAP_FIXED, shmdt;
+    /// brk downwards). To be called after the system call.
     pub fn forget(&mut self, addr: TargetAddr, len: u64) {
         let (from, to) = pages(addr, len);
         let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
@@ -192,8 +192,8 @@ impl Guards {
         self.drop_dups(from, to);
     }
 
-    /// Can [`Guards::set_prot`] and [`Guards::discard`] do in `[addr, addr + len)` what the program's own call would do? So
-    /// it is where all of it is private anonymous memory that has moved, neither code nor locked.
+    /// Whether [`Guards::set_prot`] and [`Guards::discard`] can replace the program's own call in `[addr, addr + len)`.
+    /// They can if all of it is private anonymous memory that has moved, and is neither code nor locked.
     pub fn can_change(&self, addr: TargetAddr, len: u64) -> bool {
         let Ok((from, to)) = whole_pages(addr, len) else {
             return false;
@@ -212,15 +212,15 @@ impl Guards {
         true
     }
 
-    /// Have all pages of `[addr, addr + len)` that are moved this protection?
+    /// Whether all moved pages of `[addr, addr + len)` have this protection.
     pub fn has_prot(&self, addr: TargetAddr, len: u64, prot: u8) -> bool {
         let (from, to) = pages(addr, len);
         self.moved.within(from, to).all(|(_, _, m)| m.prot == prot)
     }
 
-    /// In the place of the program's madvise(MADV_DONTNEED) of whole pages: moved private pages read as
-    /// zeros from now on, as anonymous memory does; pages that are not moved get the call itself.
-    /// Moved file pages should show the file again, which they cannot: they keep their content.
+    /// Performs the program's madvise(MADV_DONTNEED) on whole pages. Moved private pages read as zeros from now on, as
+    /// anonymous memory does. Pages that are not moved get the call itself. Moved file pages keep their content, because
+    /// they cannot show the file again.
     ///
     /// # Errors
     /// The kernel does not give the memory back.
@@ -290,10 +290,10 @@ impl Guards {
         }
     }
 
-    /// As [`Guards::set_locks`] of a call that has failed: what it has done, the kernel knows.
+    /// As [`Guards::set_locks`] for a call that has failed: the kernel is asked what it has locked.
     ///
     /// # Errors
-    /// /proc/self/maps cannot be read: all is as it was known.
+    /// /proc/self/maps cannot be read: the records stay as they were.
     pub fn look_at_locks(&mut self, addr: TargetAddr, len: u64) -> Result<(), Refusal> {
         let mut snapshot = Snapshot::read().map_err(refuse::no_maps)?;
         snapshot.resolve();
@@ -309,8 +309,8 @@ impl Guards {
         Ok(())
     }
 
-    /// All that is mapped has been locked (mlockall(2)), and nothing filled: what is ours is unlocked, and what the
-    /// program has is filled, if it shall be (its guards are open).
+    /// Follows a mlockall(2) that has locked all mappings and filled nothing: unlocks our own memory and, with `fill`,
+    /// fills the program's (its guards are open).
     ///
     /// # Errors
     /// As [`Guards::look_at_locks`].
@@ -339,12 +339,12 @@ impl Guards {
         self.fork_data = Some(parts);
     }
 
-    /// In the child of a fork, whose memory is a copy of ours but for the moved pages, which it still
-    /// shares: makes those private, takes guards and aliases away and empties the page map.
-    /// Allocates nothing and needs no descriptor. On failure the child must not go on.
+    /// Runs in the child of a fork, whose memory is a copy except for the moved pages, which it still shares. Makes those
+    /// private, removes guards and aliases and empties the page map. Allocates nothing and needs no descriptor. On
+    /// failure the child must not continue.
     ///
     /// # Errors
-    /// No memory for the copy; the child must not go on.
+    /// No memory for the copy; the child must not continue.
     pub fn privatize_in_child(&mut self) -> Result<(), Errno> {
         let mut data = self.fork_data.iter().flatten().copied().peekable();
         for (s, e, moved) in self.moved.iter() {

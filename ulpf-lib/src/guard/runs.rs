@@ -29,7 +29,7 @@ impl<V: Copy + PartialEq> Runs<V> {
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, V)> + '_ {
         self.map.iter().map(|(&s, &(e, v))| (s, e, v))
     }
-    /// Is every byte of `[start, end)` in some run?
+    /// Whether every byte of `[start, end)` is in some run.
     pub fn covers(&self, start: u64, end: u64) -> bool {
         let mut at = start;
         while at < end {

@@ -1042,8 +1042,8 @@ mod model {
         want: u8,
     }
 
-    /// Memory where nobody else gets any: the test makes holes in it, and tests that run beside it
-    /// ask the kernel for memory all the time.
+    /// Memory at an address that the kernel gives to no other caller: the test makes holes in it, and tests that run
+    /// beside it map memory all the time.
     fn apart(pages: usize) -> u64 {
         static NEXT: std::sync::atomic::AtomicU64 =
             std::sync::atomic::AtomicU64::new(0x1200_0000_0000);
@@ -1192,7 +1192,7 @@ fn the_memory_file_is_no_program_and_keeps_its_length() {
     assert_eq!(again.metadata().unwrap().len(), 8 * PAGE as u64);
     assert!(again.set_len(PAGE as u64).is_err());
     assert!(again.set_len(16 * PAGE as u64).is_err());
-    // Before Linux 6.3 nobody can ask for that.
+    // Kernels before Linux 6.3 have no such setting.
     if std::path::Path::new("/proc/sys/vm/memfd_noexec").exists() {
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(again.metadata().unwrap().permissions().mode() & 0o111, 0);

@@ -1,53 +1,54 @@
-//! What a check of the heap finds (`ulpf check`): written by the program's threads, read by the command. Behind the
-//! rings of the shared area; a report is written once, and from then on only its count changes.
+//! Findings of a heap check (`ulpf check`), written by the program's threads and read by the command. They lie behind the
+//! rings of the shared area. A report is written once; from then on only its count changes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::layout::{MAX_FRAMES, RINGS_END};
 
-/// Where the [`Findings`] are, in bytes from the start of the shared area.
+/// Offset of the [`Findings`] in the shared area, in bytes.
 pub const FINDINGS_OFFSET: u64 = RINGS_END.next_multiple_of(4096);
-/// How many different errors are told; of what comes later there is a number.
+/// Maximum number of different errors that are reported; later ones are only counted.
 pub const REPORTS: usize = 1024;
 
-/// How many reports answer a question at most.
+/// Maximum number of reports in the answer to a query.
 pub const ASKED: usize = 256;
-/// In the answer to who points to a block, [`Report::kind`]: memory at [`Report::addr`], which is in that block if it is in
-/// one; else the register with that number less one, of the thread of [`Report::here`].
+/// [`Report::kind`] of a pointer in memory, in the answer to the query for pointers to a block: the pointer is at
+/// [`Report::addr`], and the report names the block there, if any. Any other kind is the number of a register plus one;
+/// the register is of the thread of [`Report::here`].
 pub const IN_MEMORY: u32 = 0;
 
-/// What is wrong.
+/// Kind of an error.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Wrong {
-    /// An access to memory of the allocator that is in no block.
+    /// An out-of-block access: to memory of the allocator that is in no block.
     Outside = 1,
-    /// An access to a block that has been freed.
+    /// An access to a freed block.
     Freed,
-    /// A block was freed that had been freed before.
+    /// A block was freed twice.
     Twice,
-    /// What was freed is not the beginning of a block.
+    /// The freed address is not the beginning of a block.
     NoBlock,
-    /// A block was freed by another function than belongs to the one that allocated it.
+    /// A block was freed by a function that does not match the one that allocated it.
     Mismatch,
-    /// A function was to copy between places that overlap.
+    /// A function was to copy between overlapping ranges.
     Overlap,
-    /// An access to memory of which the program itself says that nobody may touch it.
+    /// An access to memory that the program itself has declared inaccessible by a client request.
     Poisoned,
     /// An access by a pointer to one block that lies in another one.
     Far,
-    /// At the end: blocks to which nothing points any more.
+    /// At the end: blocks without any pointer to them.
     Lost,
-    /// At the end: blocks to which only lost blocks point.
+    /// At the end: blocks with pointers from lost blocks only.
     LostWith,
-    /// At the end: blocks of which only the inside is pointed to.
+    /// At the end: blocks with pointers to their inside only.
     PerhapsLost,
-    /// At the end: blocks that were never freed, and could be.
+    /// At the end: blocks that were never freed, but have pointers to them.
     Reachable,
 }
 
 impl Wrong {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Wrong; 12] = [
         Wrong::Outside,
         Wrong::Freed,
@@ -63,17 +64,17 @@ impl Wrong {
         Wrong::Reachable,
     ];
 
-    /// The one with this number.
+    /// The kind with this number.
     pub fn of(number: u32) -> Option<Wrong> {
         Wrong::ALL.into_iter().find(|w| *w as u32 == number)
     }
 
-    /// Which of [`Findings::left`].
+    /// Index into [`Findings::left`].
     pub fn left(self) -> Option<usize> {
         (self as usize).checked_sub(Wrong::Lost as usize)
     }
 
-    /// Is it about what an instruction or a system call has touched?
+    /// Whether it is about an access of an instruction or a system call.
     pub fn is_access(self) -> bool {
         matches!(
             self,
@@ -81,23 +82,23 @@ impl Wrong {
         )
     }
 
-    /// Is it about what a function was to free?
+    /// Whether it is about a call that frees.
     pub fn is_free(self) -> bool {
         matches!(self, Wrong::Twice | Wrong::NoBlock | Wrong::Mismatch)
     }
 
-    /// Is it about blocks that are there at the end?
+    /// Whether it is about blocks that exist at the end.
     pub fn is_leak(self) -> bool {
         self >= Wrong::Lost
     }
 }
 
-/// Functions that copy, and may do anything if what they read and write overlaps.
+/// Functions that copy, and whose behaviour is undefined if source and destination overlap.
 pub const COPIES: [&str; 7] = [
     "memcpy", "mempcpy", "strcpy", "stpcpy", "strcat", "strncpy", "strncat",
 ];
 
-/// By which kind of function a block was allocated, or freed.
+/// Allocation family: malloc, new, new[] and so on.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
@@ -107,14 +108,15 @@ pub enum By {
     New,
     /// `operator new[]`, `operator delete[]`.
     NewArray,
-    /// realloc, as it frees what it was given.
+    /// realloc, as the function that frees its argument.
     Realloc,
-    /// A program's own allocator, which has told of it (VALGRIND_MALLOCLIKE_BLOCK, VALGRIND_MEMPOOL_ALLOC and so on).
+    /// The program's own allocator, which has declared the block by a client request (VALGRIND_MALLOCLIKE_BLOCK,
+    /// VALGRIND_MEMPOOL_ALLOC and so on).
     Told,
 }
 
 impl By {
-    /// The one with this number.
+    /// The family with this number.
     pub fn of(number: u32) -> By {
         match number {
             1 => By::New,
@@ -126,20 +128,20 @@ impl By {
     }
 }
 
-/// By which function of an allocator memory was asked for.
+/// The allocator's function that was called.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Asked {
-    /// Also `operator new`, as long as [`By`] says so.
+    /// Also `operator new`, if [`By`] says so.
     #[default]
     Malloc = 0,
-    /// See its name, as of the others.
+    /// See its name; the same holds for the others.
     Calloc,
-    /// A block that had another size before.
+    /// Called for a block of another size.
     Realloc,
     /// `realloc(NULL, …)`
     ReallocOfNothing,
-    /// Whatever it was given.
+    /// With any argument.
     Reallocarray,
     /// Also aligned_alloc, which is the same function in some libraries.
     Memalign,
@@ -152,7 +154,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// The one with this number.
+    /// The function with this number.
     pub fn of(number: u32) -> Asked {
         const ALL: [Asked; 9] = [
             Asked::Malloc,
@@ -170,20 +172,20 @@ impl Asked {
     }
 }
 
-/// Who was where.
+/// A thread and its call stack.
 #[repr(C)]
 #[derive(Default)]
 pub struct Trace {
-    /// The Linux thread; 0: not known.
+    /// The Linux thread, or 0 if not known.
     pub thread: AtomicU32,
-    /// So many of `at` are known.
+    /// Number of valid entries of `at`.
     pub frames: AtomicU32,
     /// Return addresses, the innermost first.
     pub at: [AtomicU64; MAX_FRAMES],
 }
 
 impl Trace {
-    /// Notes it.
+    /// Stores both.
     pub fn note(&self, thread: u32, frames: &[u64]) {
         for (to, from) in self.at.iter().zip(frames) {
             to.store(*from, Ordering::Relaxed);
@@ -201,67 +203,68 @@ impl Trace {
     }
 }
 
-/// One error, at one place.
+/// One error at one place.
 #[repr(C)]
 #[derive(Default)]
 pub struct Report {
-    /// 1: it may be read. Written last.
+    /// 1 if the report may be read. Written last.
     pub told: AtomicU32,
     /// A [`Wrong`].
     pub wrong: AtomicU32,
-    /// How often it has happened; of leaks, how many blocks.
+    /// Number of occurrences; for leaks, number of blocks.
     pub count: AtomicU64,
     /// TSC.
     pub time: AtomicU64,
-    /// What was accessed, or freed.
+    /// The accessed or freed address.
     pub addr: AtomicU64,
-    /// Bytes of the access; of leaks, of all blocks together.
+    /// Bytes of the access; for leaks, of all blocks together.
     pub len: AtomicU64,
-    /// Of the access: an [`crate::AccessKind`]. Of a call that frees: a [`By`]; of one that copies: which of [`COPIES`].
+    /// For an access: an [`crate::AccessKind`]. For a call that frees: a [`By`]. For one that copies: index into
+    /// [`COPIES`].
     pub kind: AtomicU32,
-    /// The number of the system call that made the access, plus 1; 0: the program itself.
+    /// The number of the system call that made the access, plus 1; 0 for the program itself.
     pub syscall: AtomicU32,
-    /// Of what overlaps: where it is copied from.
+    /// For overlapping copies: the source.
     pub from: AtomicU64,
-    /// The instruction, or the first one of the function that frees.
+    /// The instruction, or the first one of the freeing function.
     pub pc: AtomicU64,
     /// Its callers.
     pub here: Trace,
-    /// The block that is nearest: its first byte; 0: there is none.
+    /// First byte of the nearest block, or 0 without one.
     pub block: AtomicU64,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub size: AtomicU64,
     /// A [`By`].
     pub by: AtomicU32,
     /// An [`Asked`].
     pub asked: AtomicU32,
-    /// Not 0: the block has been freed.
+    /// Nonzero if the block has been freed.
     pub freed: AtomicU32,
-    /// Where it was allocated.
+    /// Stack of its allocation.
     pub allocated_at: Trace,
-    /// Where it was freed.
+    /// Stack of its free.
     pub freed_at: Trace,
-    /// Another block in which the access lies, by a pointer to this one: its first byte; 0: there is none.
+    /// For an access by a pointer to this block: first byte of the other block that it hits, or 0.
     pub other: AtomicU64,
-    /// Bytes that were asked for it.
+    /// Its requested bytes.
     pub other_size: AtomicU64,
-    /// Where it was allocated.
+    /// Stack of its allocation.
     pub other_allocated_at: Trace,
 }
 
-/// What is known of the blocks that a program had before its heap was checked.
+/// Knowledge about blocks that a program had before its heap was checked.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Old {
     /// It had none: it is checked from its beginning.
     None = 0,
-    /// Those of glibc's heaps, but not what has mappings of its own.
+    /// The blocks of glibc's heaps are known, but not those with mappings of their own.
     Walked,
-    /// The allocator is another one than glibc's, or a version of it that is not known.
+    /// The allocator is not glibc's, or a version of it that is not known.
     Unknown,
-    /// What glibc keeps of its heaps does not fit together.
+    /// glibc's records of its heaps are inconsistent.
     Damaged,
-    /// Some thread was always at work on it.
+    /// Some thread was always working on the heap.
     Busy,
     /// Their memory cannot be watched.
     Unwatched,
@@ -283,10 +286,10 @@ impl Old {
     }
 }
 
-/// Threads take blocks from so many shelves: no two from the same one, if there are no more of them.
+/// Number of shelves from which threads take blocks. Up to this number of threads, each has a shelf of its own.
 pub const SHELVES: usize = 8;
 
-/// What is counted of the blocks of a shelf.
+/// Counters of the blocks of a shelf.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct Counts {
@@ -304,7 +307,7 @@ impl Findings {
         each.fold(0, u64::wrapping_add)
     }
 
-    /// The answer to a question, of so many reports; more than there is room for are none.
+    /// The answer to a query, which has `told` reports; a number beyond the room is clamped.
     pub fn answer(&self, told: u32) -> &[Report] {
         self.asked.get(..told as usize).unwrap_or(&self.asked)
     }
@@ -325,35 +328,36 @@ impl Findings {
     }
 }
 
-/// All that has been found, and what there is.
+/// All findings and counters.
 #[repr(C)]
 pub struct Findings {
-    /// Not 0: the heap is checked.
+    /// Nonzero if the heap is checked.
     pub on: AtomicU32,
-    /// Not 0: the program came to its end, and its blocks have been looked at.
+    /// Nonzero if the program came to its end and its blocks have been searched.
     pub searched: AtomicU32,
-    /// Errors, those included that have happened before.
+    /// Errors, including repeated ones.
     pub errors: AtomicU64,
-    /// Errors that no report was left for.
+    /// Errors for which no report was left.
     pub untold: AtomicU64,
-    /// Bytes in blocks at most; where several threads allocate, by up to 4 KiB for each of the [`SHELVES`] less.
+    /// Peak of the bytes in blocks. Where several threads allocate, it may be up to 4 KiB too low for each of the
+    /// [`SHELVES`].
     pub most: AtomicU64,
-    /// By the shelf that a block is from: its own, whoever frees it.
+    /// Indexed by the shelf of a block, also if a thread of another shelf frees it.
     pub counts: [Counts; SHELVES],
-    /// What the freed blocks take that are kept (the quarantine), in bytes; those that a shelf has freed of late come later.
+    /// Bytes of the freed blocks in the quarantine; recently freed blocks of a shelf are added later.
     pub kept: AtomicU64,
-    /// Functions of allocators that are served here.
+    /// Number of intercepted allocator functions.
     pub functions: AtomicU64,
-    /// What is known of blocks that the program had before: an [`Old`].
+    /// Knowledge about earlier blocks: an [`Old`].
     pub old: AtomicU64,
-    /// So many of these blocks are watched, and so many bytes of them.
+    /// Number of these blocks that are watched, and their bytes.
     pub old_blocks: [AtomicU64; 2],
-    /// Blocks that are left at the end, and their bytes, of places that no report was left for: lost ones, those lost
-    /// with them, perhaps lost, reachable.
+    /// Blocks that are left at the end, and their bytes, of places for which no report was left: lost, lost with others,
+    /// perhaps lost, reachable.
     pub left: [[AtomicU64; 2]; 4],
     /// In the order in which they were found.
     pub reports: [Report; REPORTS],
-    /// The answer to the last question of a debugger's.
+    /// The answer to the debugger's last query.
     pub asked: [Report; ASKED],
 }
 

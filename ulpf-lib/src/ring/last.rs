@@ -1,39 +1,39 @@
-//! Looking back: who has touched these bytes last?
+//! Looking back: finds the last accesses to some bytes.
 //!
-//! Each ring knows a while of its own thread's past, a busy one less. What is older than the oldest
-//! record of some ring that has gone round may not be the last that happened; [`Found::reaches_back`]
-//! says from when on the answer is whole.
+//! Each ring keeps the recent past of its own thread; a busy thread's reaches less far. An access that is older than the
+//! oldest record of a wrapped ring may have a lost successor. [`Found::reaches_back`] is the time from which on the
+//! answer is complete.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::{Hit, MAX_VALUE, Progress, Reader, Rings, Start, hit_flags};
 
-/// What is asked.
+/// A query.
 pub struct Asked {
     /// First byte.
     pub addr: u64,
     /// In bytes.
     pub len: u64,
-    /// Reads, too.
+    /// Include reads.
     pub reads: bool,
-    /// How many accesses.
+    /// Maximum number of accesses.
     pub most: usize,
 }
 
 /// The answer.
 #[derive(Default, Debug)]
 pub struct Found {
-    /// The youngest first; each cut to the bytes that were asked for.
+    /// The youngest first; each cut to the queried bytes.
     pub hits: Vec<Hit>,
-    /// TSC; older accesses may have been overwritten. `None`: everything is still there.
+    /// TSC before which accesses may have been overwritten, or `None` if all are there.
     pub reaches_back: Option<u64>,
 }
 
-/// So many times what a ring holds is read of it, if its writer is that much faster.
+/// Limit of a read, as a multiple of the ring's size, for a writer that is much faster.
 const TURNS: usize = 16;
 
-/// Looks at all rings.
+/// Searches all rings.
 pub fn last(rings: &impl Rings, asked: &Asked) -> Found {
     look(rings, asked, true)
 }
@@ -78,7 +78,7 @@ fn look(rings: &impl Rings, asked: &Asked, once: bool) -> Found {
             }
             kept.push_back(hit);
         };
-        // To its end as we find it. A writer that overtakes us sets a new one, which it could do for ever.
+        // To its present end. A writer that overtakes us sets a new one, possibly again and again.
         let mut left = (slots as usize).saturating_mul(TURNS);
         for _ in 0..slots {
             let mut read = 0;
@@ -104,7 +104,7 @@ fn look(rings: &impl Rings, asked: &Asked, once: bool) -> Found {
     found
 }
 
-/// What of a hit lies in `[addr, addr + len)`.
+/// Cuts a hit to `[addr, addr + len)`.
 fn cut(mut hit: Hit, addr: u64, len: u64) -> Option<Hit> {
     let start = hit.addr.max(addr);
     let end = hit

@@ -1,4 +1,4 @@
-//! Where everything in the shared area is; see the folder's head.
+//! Layout of the shared area; see the folder's head.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -6,40 +6,40 @@ use crate::sync::Atomic;
 
 /// Changes with the layout.
 pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin4");
-/// Most callers of a record.
+/// Maximum number of callers of a record.
 pub const MAX_FRAMES: usize = 16;
-/// Most bytes of a value in a record; of longer ones the first are kept.
+/// Maximum bytes of a value in a record; a longer value is truncated.
 pub const MAX_VALUE: usize = 32;
-/// Where the [`Counters`] begin, in bytes from the start of the area as all `*_OFFSET`.
+/// Offset of the [`Counters`], in bytes from the start of the area as all `*_OFFSET`.
 pub const COUNTERS_OFFSET: u64 = 4096;
 /// Watches with a number at or above this share the last slot.
 pub const COUNTER_SLOTS: u64 = 1 << 20;
-/// Where the [`Listed`] begin.
+/// Offset of the [`Listed`].
 pub const WATCH_TABLE_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
-/// Where the [`Area`]s begin.
+/// Offset of the [`Area`]s.
 pub const AREAS_OFFSET: u64 = WATCH_TABLE_OFFSET + COUNTER_SLOTS * size_of::<Listed>() as u64;
-/// Watches whose hits trampolines count themselves at the same time, and none as the first.
+/// Number of watches whose hits trampolines can count at the same time; entry 0 is no watch.
 pub const TALLIES: usize = 256;
 /// Words of [`Area::idle_count`].
 pub const IDLE_COUNTS: usize = 512;
 /// One for each thread that runs at the same time.
 pub const AREAS: u64 = 1 << 15;
-/// Where the [`RingHead`]s begin.
+/// Offset of the [`RingHead`]s.
 pub const HEADS_OFFSET: u64 = AREAS_OFFSET + AREAS * size_of::<Area>() as u64;
-/// Where the rings begin; [`ring_place`] has each.
+/// Offset of the rings; [`ring_place`] gives each.
 pub const RINGS_OFFSET: u64 = HEADS_OFFSET + AREAS * size_of::<RingHead>() as u64;
-/// Where the rings end.
+/// End of the rings.
 pub const RINGS_END: u64 = ring_place(AREAS - 1).0 + ring_place(AREAS - 1).1 * SLOT;
 
 /// Words of eight bytes in a slot of a ring: a cache line.
 pub const SLOT_WORDS: usize = 8;
 /// Bytes of a slot.
 const SLOT: u64 = SLOT_WORDS as u64 * 8;
-/// How many rings, and slots in each; a power of two. Programs with thousands of threads have less room
-/// for each, so that all of them together stay below 1 GiB.
+/// Numbers of rings, with the slots of each, a power of two. Further threads get smaller rings, so that all rings
+/// together stay below 1 GiB.
 const SIZES: [(u64, u64); 3] = [(64, 1 << 16), (960, 1 << 11), (AREAS - 1024, 1 << 8)];
 
-/// Where a thread's ring begins in the area, and how many slots it has.
+/// Offset of a thread's ring in the area, and its number of slots.
 pub const fn ring_place(index: u64) -> (u64, u64) {
     let (first, second) = (SIZES[0], SIZES[1]);
     let (mut at, mut n) = (RINGS_OFFSET, index);
@@ -73,12 +73,12 @@ pub struct SharedHeader {
     pub wake: AtomicU32,
     /// The reader has seen nothing for a while and is about to wait for `wake`.
     pub reader_waits: AtomicU32,
-    /// How many rings have been in use.
+    /// Number of rings that have been used.
     pub rings: AtomicU32,
-    /// How many entries of the table of watches have been in use.
+    /// Number of entries of the table of watches that have been used.
     pub listed: AtomicU32,
-    /// Not 0: a thread waits for room in its ring rather than write over what has not been read, for as long as the
-    /// reader lives, who counts this up.
+    /// If not 0, a thread waits for room in its ring rather than overwrite unread records, as long as the reader is
+    /// alive. The reader increments it as a sign of life.
     pub lossless: AtomicU32,
     /// Futex word, raised when the reader has made room while `writer_waits` was set.
     pub room: AtomicU32,
@@ -94,13 +94,13 @@ pub struct SharedHeader {
     pub slow: AtomicU64,
     /// Watched program's system calls that went through the stub.
     pub syscalls: AtomicU64,
-    /// How many areas have been in use.
+    /// Number of areas that have been used.
     pub areas: AtomicU32,
-    /// Which watch (its number, plus 1) trampolines count for in that place of [`Area::hits`]; one may have several.
+    /// The watch (its number, plus 1) that trampolines count in that entry of [`Area::hits`]; a watch may have several.
     pub tallies: [AtomicU32; TALLIES],
-    /// Of the faults: by why their instructions were not patched, or left it to a fault all the same.
+    /// Faults by the reason why their instructions were not patched, or faulted despite a patch.
     pub unpatched: [AtomicU64; Unpatched::ALL.len()],
-    /// How the program has ended, if a signal of its own doing has ended it.
+    /// The program's end, if a signal that it caused itself has ended it.
     pub crash: Crash,
 }
 
@@ -108,17 +108,17 @@ pub struct SharedHeader {
 #[repr(C)]
 #[derive(Default)]
 pub struct Crash {
-    /// The signal's Linux number, written last; 0: there was none.
+    /// The signal's Linux number, written last; 0 without a signal.
     pub signal: AtomicU32,
     /// The Linux thread.
     pub tid: AtomicU32,
-    /// 1: there is an `address`.
+    /// 1 if `address` is valid.
     pub has_address: AtomicU32,
-    /// So many of `callers` are known.
+    /// Number of valid entries of `callers`.
     pub frames: AtomicU32,
-    /// The one that could not be accessed.
+    /// The address that could not be accessed.
     pub address: AtomicU64,
-    /// Of the instruction.
+    /// Address of the instruction.
     pub pc: AtomicU64,
     /// TSC.
     pub time: AtomicU64,
@@ -126,7 +126,7 @@ pub struct Crash {
     pub callers: [AtomicU64; MAX_FRAMES],
 }
 
-/// The reasons, each with what people are told.
+/// The reasons, each with its text for users.
 macro_rules! reasons {
     ($($(#[$meaning:meta])* $name:ident => $why:literal,)*) => {
         /// Why an access to a guarded page costs a fault.
@@ -137,9 +137,9 @@ macro_rules! reasons {
         }
 
         impl Unpatched {
-            /// All reasons; each is the number of its place in [`SharedHeader::unpatched`].
+            /// All reasons; a reason's index is its place in [`SharedHeader::unpatched`].
             pub const ALL: [Unpatched; [$($why),*].len()] = [$(Unpatched::$name),*];
-            /// For people.
+            /// Text for users.
             pub fn why(self) -> &'static str {
                 match self {
                     $(Unpatched::$name => $why,)*
@@ -150,7 +150,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Its instruction has met too few guarded pages as yet.
+    /// Its instruction has met too few guarded pages so far.
     Cold => "not hot yet",
     /// Its instruction is patched; the page's class was not known.
     Page => "first access to a page since watches or mappings changed",
@@ -162,7 +162,7 @@ reasons! {
     Off => "patching is off",
     /// An access that trampolines cannot make.
     Instruction => "a kind of instruction that is not patched",
-    /// What stands behind it cannot be moved.
+    /// The instruction behind it cannot be moved.
     Successor => "what follows it cannot be moved",
     /// Its code is the program's to write, or shared.
     Code => "code that the program can write, or others can see",
@@ -170,15 +170,15 @@ reasons! {
     Room => "no free memory within reach of its jump",
     /// Jumps led into the middle of its patch.
     Landings => "loops jump into the middle of its patch",
-    /// Its patch's jump stands before it, and there was no room for one of its own.
+    /// It is behind its patch's jump, and had no room for a jump of its own.
     Entered => "loops jump to it behind its patch's jump",
-    /// A breakpoint or a patched system call stands there.
+    /// A breakpoint or a patched system call is there.
     Taken => "a breakpoint or another patch stands there",
-    /// Made the slow way: it can be neither redirected nor patched.
+    /// Takes the slow path: it can be neither redirected nor patched.
     Slow => "needs the slow way",
 }
 
-/// How the hit came about.
+/// Origin of the hit.
 pub mod hit_flags {
     /// The value did not change (a silent store).
     pub const SILENT: u8 = 1;
@@ -188,11 +188,11 @@ pub mod hit_flags {
     pub const TRUNCATED: u8 = 4;
     /// Values are not known: the bytes in question lie behind those that were kept (`last`).
     pub const UNKNOWN: u8 = 8;
-    /// The instruction is in a library that every program has, and the return addresses were noted only to name
-    /// the program's own call: the last one is that call's.
+    /// The instruction is in a runtime library, and the return addresses were recorded only to name the program's own
+    /// call: the last one is that call's.
     pub const CALLER: u8 = 16;
-    /// The old value is not known to be what the hit before has left: the kernel was writing there, or wrote; a debug
-    /// register reported it after the fact; or a library did.
+    /// The old value may differ from the new value of the hit before. Either the kernel was writing there, or wrote; or a
+    /// debug register reported the access after the fact; or a library made it.
     pub const UNCHAINED: u8 = 32;
     /// The access begins inside a watch that moves: the record says how many bytes behind its beginning.
     pub const INSIDE: u8 = 64;
@@ -206,7 +206,7 @@ pub struct RingHead<A = AtomicU64> {
     pub taken: A,
     /// Records begun since the beginning.
     pub records: A,
-    /// Slots that the reader has done with, where none may be lost ([`SharedHeader::lossless`]).
+    /// Slots that the reader has finished, where no record may be lost ([`SharedHeader::lossless`]).
     pub read: A,
 }
 
@@ -218,7 +218,7 @@ impl<A: Atomic<u64>> RingHead<A> {
     }
 }
 
-/// A watch as it was set, by its number; for whoever looks back. Written by the stub's task.
+/// A watch as it was set, by its number; used when looking back. Written by the stub's task.
 #[repr(C)]
 #[derive(Default)]
 pub struct Listed {
@@ -240,13 +240,13 @@ pub mod listed {
     pub const KIND: u32 = 3;
     /// Its hits are written to the rings.
     pub const LOGGED: u32 = 4;
-    /// It has been taken away.
+    /// It has been removed.
     pub const ENDED: u32 = 8;
     /// It is not in the debugger's own table (`monitor ulpf watch`).
     pub const OUT_OF_BAND: u32 = 16;
     /// It has been switched off, and can be switched on again.
     pub const OFF: u32 = 32;
-    /// It follows pointers: the line says where it is now (`start` is 0 where that is nowhere), and since when.
+    /// It follows pointers: the entry is its present range (`start` is 0 for none), with the time since when.
     pub const FOLLOWS: u32 = 64;
 }
 
@@ -258,8 +258,8 @@ pub struct Counters {
     pub hits: AtomicU64,
     /// Write hits that left the value as it was (also counted in `hits`).
     pub silent: AtomicU64,
-    /// Accesses to a page of this watch that met no watch; shared by all watches of the page, so
-    /// counted at the first one. Those that patches have let pass are only in the total.
+    /// Accesses to a page of this watch that met no watch. All watches of the page share the count, so it is kept at the
+    /// first one. Accesses that patches have let pass are only in the total.
     pub false_positives: AtomicU64,
     /// Times the program was stopped for this watch.
     pub stops: AtomicU64,
@@ -269,17 +269,17 @@ pub struct Counters {
     pub placement: AtomicU64,
     /// 1 while the program has no memory at (a part of) the watched range.
     pub gone: AtomicU64,
-    /// False positives at which the stub looks whether the watch is in the right place; 0: not yet set.
+    /// False positives at which the stub reconsiders the watch's placement; 0: not yet set.
     pub look_at: AtomicU64,
     /// Hits that the watch's filter has rejected (also counted in `hits`, and in `silent` if they are).
     pub filtered: AtomicU64,
-    /// How often a watch that follows pointers has moved.
+    /// Number of times that a watch that follows pointers has moved.
     pub moved: AtomicU64,
     /// 0.
     pub reserved: [u64; 6],
 }
 
-/// What the trampolines of patches keep for each thread, found through gs (`engine/src/patch`).
+/// Working memory of the patches' trampolines for each thread, found through gs (`engine/src/patch`).
 #[repr(C)]
 pub struct Area {
     /// The registers that a trampoline uses: its address register, rcx, and one more.
@@ -290,10 +290,10 @@ pub struct Area {
     pub other: AtomicU64,
     /// False positives that trampolines have let pass. Only the area's thread writes it.
     pub passed: AtomicU64,
-    /// r11, while a trampoline looks closer.
+    /// r11, during a trampoline's full check.
     pub r11: AtomicU64,
-    /// For a hit: the address of the code that accounts for it, and of what it wants to know of the
-    /// instruction; the alias of the accessed bytes, and what was there.
+    /// For a hit: the address of the code that accounts for it. The next fields are the address of the instruction's data
+    /// for that code, the alias of the accessed bytes, and the old bytes.
     pub entry: AtomicU64,
     /// See `entry`.
     pub hit: AtomicU64,
@@ -301,17 +301,17 @@ pub struct Area {
     pub alias: AtomicU64,
     /// See `entry`; up to 64 bytes.
     pub old: [AtomicU64; 8],
-    /// That code's stack, the program's stack pointer meanwhile, and where it goes on.
+    /// That code's stack, the program's stack pointer meanwhile, and the address to return to.
     pub stack: AtomicU64,
     /// See `stack`.
     pub rsp: AtomicU64,
     /// See `stack`.
     pub back: AtomicU64,
-    /// Not 0: that code runs.
+    /// Nonzero while that code runs.
     pub direct: AtomicU64,
-    /// What a trampoline counts a hit for at present.
+    /// The tally in which a trampoline counts the present hit.
     pub tally: AtomicU64,
-    /// Where a patched call, return or jump through memory leads; and what one pushes.
+    /// Target of a patched call, return or jump through memory; and the value that a patched push stores.
     pub target: AtomicU64,
     /// See `target`.
     pub value: AtomicU64,
@@ -322,8 +322,8 @@ pub struct Area {
     pub hits: [AtomicU64; TALLIES],
     /// See `hits`.
     pub silent: [AtomicU64; TALLIES],
-    /// For each patch (some share one): its trampoline's counter of accesses in a row to pages without guard, and in
-    /// the upper half how often that has come to its end.
+    /// For each patch (some share one): its trampoline's count of consecutive accesses to pages without guard. The upper
+    /// half counts how often that has reached its limit.
     pub idle_count: [AtomicU64; IDLE_COUNTS],
 }
 
@@ -339,8 +339,8 @@ impl SharedHeader {
             u64::saturating_add,
         )
     }
-    /// Hits of a watch, and the silent ones of them, that trampolines have counted themselves: in addition to
-    /// its [`Counters`].
+    /// Hits of a watch, and the silent ones of them, that trampolines have counted themselves, in addition to its
+    /// [`Counters`].
     pub fn tallied(&self, areas: &[Area], watch: u32) -> (u64, u64) {
         let used = self.areas.load(Ordering::Acquire) as usize;
         let mut sum = (0, 0);
@@ -362,7 +362,7 @@ impl SharedHeader {
     pub fn nanos(&self, tsc: u64) -> u64 {
         self.clock().nanos(tsc)
     }
-    /// The clock that hits are stamped with.
+    /// The clock of hits' time stamps.
     pub fn clock(&self) -> Clock {
         Clock {
             base_tsc: self.base_tsc,
@@ -372,7 +372,7 @@ impl SharedHeader {
     }
 }
 
-/// The clock of an area, as it was read once: the area's other side may write to it at any time.
+/// A copy of an area's clock, read once: the area's other side may write to it at any time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
     /// [`SharedHeader::base_tsc`].

@@ -1,12 +1,12 @@
 //! Reading rings while their threads write.
 //!
-//! A reader copies a piece, and looks afterwards how far the writer has come: what it had begun to
-//! overwrite by then is thrown away. A reader that was overtaken goes to where there is some room before
-//! the writer again, and finds the next record by its stamp.
+//! A reader copies a piece, and then checks how far the writer has come: it discards what the writer had begun to
+//! overwrite by then. A reader that was overtaken moves to a position with some room before the writer, and finds the
+//! next record by its stamp.
 //!
-//! Who writes may be hostile: it may write anything, at any time, also what its heads say. So a number from
-//! there is read once and then checked; a cursor only goes forward; and each read ends after so many records
-//! and so many slots without one, however the heads move meanwhile.
+//! The writer may be hostile: it may write anything, at any time, also to its heads. So the reader reads a number from
+//! there once and then checks it. A cursor only moves forward. Each read ends after a limited number of records, and of
+//! slots without a record, however the heads move meanwhile.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -18,16 +18,16 @@ use super::layout::{MAX_VALUE, SLOT_WORDS, hit_flags};
 use super::record::{Hit, MOST_SLOTS, SystemCall, VALUE_WORDS, What, mark, more_words};
 use crate::sync::Atomic;
 
-/// Where rings are: a mapping, another process's memory.
+/// Source of rings: a mapping, or another process's memory.
 pub trait Rings {
-    /// How many there are.
+    /// Number of rings.
     fn rings(&self) -> usize;
     /// Slots of a ring; a power of two.
     fn slots(&self, ring: usize) -> u64;
     /// `RingHead::taken` and `RingHead::records`.
     fn head(&self, ring: usize) -> (u64, u64);
-    /// Copies whole slots, beginning at that one, which do not wrap. Words in ascending order, each
-    /// after the one before it. `false`: not readable.
+    /// Copies whole slots from `slot` on, which do not wrap. Reads words in ascending order, each after the one before
+    /// it. Returns `false` if the memory is not readable.
     fn copy(&self, ring: usize, slot: u64, to: &mut [u64]) -> bool;
 }
 
@@ -43,21 +43,21 @@ pub fn copy_slots<A: Atomic<u64>>(words: &[A], slot: u64, to: &mut [u64]) -> boo
     true
 }
 
-/// Where a reader begins with a ring.
+/// Position at which a reader begins with a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With its first record; what has been overwritten is lost.
+    /// The first record; overwritten records count as lost.
     First,
-    /// With the oldest that is still there.
+    /// The oldest record that is still there.
     Oldest,
-    /// With the first in the last so many slots.
+    /// The first record in this number of last slots.
     Tail(u64),
 }
 
-/// How far a look at a ring has come.
+/// Progress of a reader in a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// All that there is has been read.
+    /// All records have been read.
     All,
     /// There is more.
     More,
@@ -69,24 +69,24 @@ pub enum Progress {
 struct Cursor {
     /// The next slot.
     at: u64,
-    /// How many records came before; unknown until one has been seen.
+    /// Number of records before; unknown until one has been seen.
     records: Option<u64>,
-    /// `at` is not known to be the beginning of a record.
+    /// `at` may not be the beginning of a record.
     searching: bool,
 }
 
-/// Reads all rings; each has its own place.
+/// Reads all rings, with a cursor for each.
 pub struct Reader {
     cursors: Vec<Cursor>,
     start: Start,
     buffer: Vec<u64>,
-    /// By ring: what lies behind is not read any more.
+    /// For each ring, the slot from which on nothing more is read.
     ends: Option<Vec<u64>>,
 }
 
 /// Slots that are copied at once.
 const PIECE: u64 = 64;
-/// So many times what a ring holds is searched for a record, before a read ends without one.
+/// Limit of the search for a record, as a multiple of the ring's size.
 const SEARCH: u64 = 4;
 
 impl Reader {
@@ -100,8 +100,8 @@ impl Reader {
         }
     }
 
-    /// From now on only what is there at present is read, of each ring at most what it holds: an end comes, even
-    /// if somebody goes on writing.
+    /// Limits reading to the present records, and for each ring to its size. So reading ends, even if the writers
+    /// continue.
     pub fn finish(&mut self, rings: &impl Rings) {
         if self.ends.is_some() {
             return;
@@ -121,19 +121,19 @@ impl Reader {
         self.ends = Some(ends);
     }
 
-    /// How many slots of a ring have been taken, as far as they are to be read.
+    /// Number of slots of a ring that have been taken and may be read.
     fn end(&self, rings: &impl Rings, ring: usize) -> u64 {
         let end = rings.head(ring).0;
         let most = |ends: &Vec<u64>| ends.get(ring).copied().unwrap_or(0);
         end.min(self.ends.as_ref().map_or(u64::MAX, most))
     }
 
-    /// The slot from which on a ring has not been read.
+    /// The first slot of a ring that has not been read.
     pub fn position(&self, ring: usize) -> u64 {
         self.cursors.get(ring).map_or(0, |c| c.at)
     }
 
-    /// Anything that has not been read?
+    /// Whether a record is unread.
     pub fn any(&self, rings: &impl Rings) -> bool {
         (0..rings.rings()).any(|n| {
             let at = self.cursors.get(n).map_or(0, |c| c.at);
@@ -219,7 +219,7 @@ impl Reader {
                 }
             }
             if cursor.at == before {
-                // A record that says it goes beyond the end is none.
+                // A record with a length beyond the end is invalid.
                 cursor.searching = true;
                 cursor.at += 1;
                 search = search.saturating_sub(1);
@@ -228,8 +228,8 @@ impl Reader {
         Progress::All
     }
 
-    /// Leaves out all but about the last `slots` slots of a ring: for whoever wants a sample, whose cost
-    /// does not grow with the number of hits. The next record says how many were left out.
+    /// Skips all but about the last `slots` slots of a ring, for samples whose cost must not grow with the number of
+    /// hits. The next record says how many were skipped.
     pub fn keep_last(&mut self, rings: &impl Rings, ring: usize, slots: u64) {
         let end = rings.head(ring).0;
         // Makes the cursor.
@@ -242,7 +242,7 @@ impl Reader {
         }
     }
 
-    /// Goes on behind a record whose writer will not finish.
+    /// Continues behind a record whose writer will not finish.
     pub fn skip(&mut self, ring: usize) {
         if let Some(c) = self.cursors.get_mut(ring) {
             c.searching = true;
@@ -250,14 +250,14 @@ impl Reader {
         }
     }
 
-    /// How many slots are left until the writer overtakes us.
+    /// Number of slots until the writer overtakes us.
     pub fn room(&self, rings: &impl Rings, ring: usize) -> u64 {
         let at = self.cursors.get(ring).map_or(0, |c| c.at);
         let ahead = rings.head(ring).0.saturating_sub(at);
         rings.slots(ring).saturating_sub(ahead)
     }
 
-    /// Records of a ring that were never seen, after all that could be read has been.
+    /// Number of records of a ring that were never seen, after all readable ones have been read.
     pub fn lost_at_end(&mut self, rings: &impl Rings, ring: usize) -> u64 {
         let records = rings.head(ring).1;
         let Some(c) = self.cursors.get_mut(ring) else {
@@ -274,7 +274,7 @@ impl Cursor {
         self.searching = true;
     }
 
-    /// The record's number is `count`, of which only the lower half is known.
+    /// Number of lost records before record `count`, of which only the lower half is known.
     fn lost_before(&mut self, count: u32) -> u64 {
         let expected = self.records.unwrap_or(u64::from(count));
         let lost = count.wrapping_sub(expected as u32);
@@ -283,7 +283,7 @@ impl Cursor {
     }
 }
 
-/// Slots from `from` on, as many as fit into the buffer and are taken; how many.
+/// Copies slots from `from` on that are taken, as many as fit into the buffer; returns their number.
 fn copy<'a>(
     rings: &impl Rings,
     ring: usize,
@@ -303,11 +303,11 @@ fn copy<'a>(
 
 #[allow(clippy::large_enum_variant)] // lives on the stack, for a moment
 enum Decoded {
-    /// With its number and its slots.
+    /// A hit with its number and its slots.
     Hit(Hit, u32, u64),
     /// No complete record begins here.
     None,
-    /// It goes on behind the piece.
+    /// The record continues behind the piece.
     Cut,
 }
 

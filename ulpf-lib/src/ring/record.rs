@@ -4,16 +4,16 @@
 //! slot 0, 64 bytes                                                    slots 1, 2, …
 //! | stamp | time | pc | addr | tid:watch | what:len | old 8 | new 8 | old … new … | call | frames |
 //! ```
-//! A hit of up to eight bytes without frames and without system call is one slot, one cache line. What
-//! else there is follows without gaps, in whole words:
+//! A hit of up to eight bytes without frames and without system call is one slot, one cache line. Further data follow
+//! without gaps, in whole words:
+//!
 //! - old and new values beyond eight bytes, up to [`MAX_VALUE`];
-//! - where an access begins inside a watch that moves: how many bytes behind its beginning;
+//! - for an access that begins inside a watch that moves: its offset in the watch;
 //! - for the kernel's accesses: the call's number, its six arguments, its result;
 //! - return addresses, innermost first.
 //!
-//! The stamp is written last. It names the position in the ring, so that a reader knows a record of an
-//! earlier round, and one that is not complete; and it counts records, so that a reader knows how many
-//! it has missed.
+//! The stamp is written last. It contains the position in the ring, so that a reader recognises incomplete records and
+//! those of an earlier round. It also contains the record's number, so that a reader can count missed records.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ pub struct SystemCall {
     pub nr: u64,
     /// Its arguments, as they were in the registers.
     pub args: [u64; 6],
-    /// What it gave, or a negative errno.
+    /// Its result, or a negative errno.
     pub result: i64,
 }
 
@@ -46,7 +46,7 @@ pub struct Hit {
     pub time: u64,
     /// Address of the instruction that made the access.
     pub pc: u64,
-    /// First byte that the access shares with the watch, and how many.
+    /// First byte that the access shares with the watch.
     pub addr: u64,
     /// Watched bytes of the access; more than [`MAX_VALUE`] with `hit_flags::TRUNCATED`.
     pub len: u32,
@@ -58,11 +58,11 @@ pub struct Hit {
     pub kind: u8,
     /// `hit_flags`.
     pub flags: u8,
-    /// Values in memory order; [`Hit::used`] bytes of each are meant.
+    /// Values in memory order; [`Hit::used`] bytes of each are valid.
     pub old: [u8; MAX_VALUE],
     /// After the access.
     pub new: [u8; MAX_VALUE],
-    /// Of a watch that moves: how many of its bytes are before `addr` (`hit_flags::INSIDE`).
+    /// For a watch that moves: number of its bytes before `addr` (`hit_flags::INSIDE`).
     pub inside: u64,
     /// With `hit_flags::KERNEL`.
     pub call: Option<Box<SystemCall>>,
@@ -72,7 +72,7 @@ pub struct Hit {
     pub lost: u64,
 }
 
-/// What a writer has at hand; nothing is allocated for it.
+/// A hit as its writer passes it, without allocation.
 pub struct Entry<'a> {
     /// As [`Hit::pc`].
     pub pc: u64,
@@ -96,12 +96,12 @@ pub struct Entry<'a> {
     pub inside: u64,
     /// As [`Hit::call`].
     pub call: Option<&'a SystemCall>,
-    /// As [`Hit::frames`]; what is more than [`MAX_FRAMES`] is left out.
+    /// As [`Hit::frames`]; those beyond [`MAX_FRAMES`] are dropped.
     pub frames: &'a [u64],
 }
 
 impl Hit {
-    /// Bytes of the values that are meant.
+    /// Number of valid bytes of the values.
     pub fn used(&self) -> usize {
         used(self.len)
     }
@@ -117,8 +117,8 @@ pub(super) fn more_words(len: u32) -> usize {
     used(len).div_ceil(8).saturating_sub(1)
 }
 
-/// The lower half of the stamp at a position. Odd multiples of different positions differ, and are
-/// unlike anything that a slot holds.
+/// The lower half of the stamp at a position. Odd multiples of different positions differ, and resemble no other content
+/// of a slot.
 pub(super) fn mark(at: u64) -> u32 {
     (at as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1)
 }
@@ -151,10 +151,10 @@ impl What {
     }
 }
 
-/// A thread's ring, for its thread. `A` is another cell in models alone.
+/// A thread's ring, as its writer sees it. Only models use another cell for `A`.
 pub struct Ring<'a, A = AtomicU64> {
     head: &'a RingHead<A>,
-    /// A power of two of slots.
+    /// The ring's words; its number of slots is a power of two.
     words: &'a [A],
 }
 
@@ -164,18 +164,18 @@ impl<'a, A: Atomic<u64>> Ring<'a, A> {
         Ring { head, words }
     }
 
-    /// Nothing has been written yet.
+    /// Whether no record has been written yet.
     pub fn is_new(&self) -> bool {
         self.head.taken.load(Ordering::Relaxed) == 0
     }
 
-    /// Is there room for one more record before what the reader has not read?
+    /// Whether one more record fits before the first unread one.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.has_room_for(1)
     }
 
-    /// The same for so many records, but no more than half of the ring.
+    /// As [`Ring::has_room`], for several records, but for no more than half of the ring.
     pub fn has_room_for(&self, records: u64) -> bool {
         let taken = self.head.taken.load(Ordering::Relaxed);
         let read = self.head.read.load(Ordering::Acquire);
@@ -184,8 +184,8 @@ impl<'a, A: Atomic<u64>> Ring<'a, A> {
         taken.wrapping_sub(read).saturating_add(wanted) <= slots
     }
 
-    /// Writes one record. `now` is asked after the room has been taken: whoever finds the room not
-    /// taken knows that the record will be younger (see `command/session/src/merge.rs`).
+    /// Writes one record. `now` is called after the room has been taken. So a reader that finds the room not taken knows
+    /// that the record will be younger (see `command/session/src/merge.rs`).
     #[inline]
     pub fn write(&self, e: &Entry, now: impl FnOnce() -> u64) {
         let more = more_words(e.len);
@@ -207,7 +207,7 @@ impl<'a, A: Atomic<u64>> Ring<'a, A> {
         self.head.records.store(count + 1, Ordering::Relaxed);
         let first = at as usize * SLOT_WORDS;
         self.put(first, 0);
-        // Taken, then no record there, then the words of the new one: in this order.
+        // Release order: take the slots, invalidate the record there, then write the words of the new one.
         A::fence(Ordering::Release);
         self.put(first + 1, now());
         self.put(first + 2, e.pc);

@@ -41,8 +41,8 @@ impl<A: Atomic<u32>> Room<'_, A> {
         word
     }
 
-    /// The reader has done with a ring's slots before `slot`; `read` is [`super::RingHead::read`]. If the result is
-    /// `true`, the caller wakes all waiters on `room`.
+    /// Marks a ring's slots before `slot` as read; `read` is [`super::RingHead::read`]. If the result is `true`, the
+    /// caller wakes all waiters on `room`.
     pub fn make<B: Atomic<u64>>(&self, read: &B, slot: u64) -> bool {
         if read.swap(slot, Ordering::SeqCst) == slot
             || self.writer_waits.load(Ordering::SeqCst) == 0

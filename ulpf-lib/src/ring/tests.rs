@@ -43,7 +43,7 @@ impl Rings for Memory {
     }
 }
 
-/// The `n`-th hit of a thread: everything follows from the two numbers, and so do sizes.
+/// The `n`-th hit of a thread, with content and sizes derived from the two numbers.
 fn sample(tid: u32, n: u64) -> Hit {
     let mut hit = Hit {
         time: n + 1000,
@@ -102,7 +102,7 @@ fn write(ring: &Ring, hit: &Hit) {
     ring.write(&entry, || hit.time);
 }
 
-/// All that is there, and how many were lost before and behind it.
+/// Reads all records, and counts those lost before and behind them.
 fn read(reader: &mut Reader, memory: &Memory, ring: usize) -> (Vec<Hit>, u64, u64) {
     let mut hits = Vec::new();
     let progress = reader.read(memory, ring, usize::MAX, |h| hits.push(h));
@@ -174,7 +174,7 @@ fn who_looks_back_sees_the_last_ones_and_misses_nothing() {
     let (hits, lost, after) = read(&mut Reader::new(Start::Oldest), &memory, 0);
     assert_eq!((lost, after), (0, 0));
     assert_eq!(hits, samples(1, 5000 - hits.len() as u64, 5000));
-    // Reading has taken nothing away.
+    // Reading has removed nothing.
     let again = read(&mut Reader::new(Start::Oldest), &memory, 0);
     assert_eq!(again.0, hits);
 }
@@ -406,7 +406,7 @@ fn what_has_been_overwritten_is_owned_up_to() {
     // The other thread may have written it since.
     assert_eq!(found.hits[0].time, 10);
     assert_eq!(found.reaches_back, Some(236));
-    // A record that was begun and not written is no reason to stop.
+    // A record that was begun and not written does not end the search.
     begin(&memory);
     write(&memory.ring(0), &store(1, 400, 0x100, 4, 1, 2));
     assert_eq!(ask(&memory, 0x100, 4, 10).hits.len(), 2);
@@ -431,7 +431,7 @@ fn a_sample_of_the_last() {
     };
     add(0..3);
     assert_eq!(sample(&mut reader), (vec![0, 1, 2], 0));
-    // More than is wanted, more than the ring holds: what was left out is known either way.
+    // Skips more than wanted, and more than the ring holds: the number of skipped records is known either way.
     add(3..30);
     assert_eq!(sample(&mut reader), (vec![26, 27, 28, 29], 23));
     add(30..300);
@@ -452,7 +452,7 @@ fn rings_lie_side_by_side() {
     const { assert!(RINGS_END - RINGS_OFFSET < 1 << 30) };
 }
 
-/// A ring whose writer is hostile: it moves its head whenever somebody looks.
+/// A ring whose writer is hostile: it moves its head at every read.
 struct Hostile {
     words: Vec<AtomicU64>,
     head: AtomicU64,

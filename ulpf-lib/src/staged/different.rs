@@ -1,18 +1,18 @@
-//! Where a commit makes a difference, if some watches stand in for others.
+//! The bytes at which a commit makes a difference, if some watches are interchangeable.
 
 use alloc::vec::Vec;
 
 use super::Changes;
 use crate::watch::{WatchId, WatchKind, WatchRange};
 
-/// What happens to watches of one sort at an address: how many more of the new ones cover what follows, and how many
-/// more of the old ones; and how many of each end there.
+/// An address at which watches of one sort begin or end. The pair is the change there in the numbers of removed and added
+/// watches that cover the following bytes.
 type Edge = (u64, [i32; 2]);
 
 impl Changes {
-    /// Ascending ranges `[start, end)` that hold every byte which watches see otherwise than before. Watches of which
-    /// `sort` says the same stand in for each other, as long as they begin and end at the same places: one that has
-    /// grown differs where it has ended and from there on.
+    /// Ascending ranges `[start, end)` that hold every byte whose watches differ from before. Watches of the same `sort`
+    /// are interchangeable if they begin and end at the same addresses. A watch that has grown differs from its former
+    /// end on.
     pub fn different(&self, sort: impl Fn(WatchId) -> Option<u32>) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         let mut alike: Vec<(u32, WatchKind, usize, WatchRange)> = Vec::new();
@@ -58,7 +58,7 @@ impl Changes {
     }
 }
 
-/// The bytes on either side of where as many begin (or end) now as before.
+/// The two bytes at each address where the numbers of removed and added watches that begin (or end) there differ.
 fn uncovered(edges: &[Edge], found: &mut Vec<(u64, u64)>) {
     let mut edges = edges.to_vec();
     edges.sort_unstable_by_key(|e| e.0);
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    /// Those below 100 are alike.
+    /// Watches below 100 are alike.
     fn sort(id: WatchId) -> Option<u32> {
         (id.0 < 100).then_some(7)
     }

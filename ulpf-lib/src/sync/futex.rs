@@ -1,9 +1,9 @@
 //! futex(2).
 //!
-//! Never FUTEX_PRIVATE: since Linux 6.16 an address space gets a table of its own for those when its first thread is
-//! created, and threads that wait already are not found there any more. The kernel thinks of threads of one process
-//! only; the stub's task is another one in the same address space, and creates a thread while the program's wait. Some
-//! words lie in memory that other processes share.
+//! Never FUTEX_PRIVATE: since Linux 6.16 an address space gets a private futex table when its first thread is created,
+//! and the kernel then loses existing waiters. The kernel considers threads of one process only. But the stub's task is
+//! another process in the same address space, and creates a thread while the program's threads wait. Other processes also
+//! share some of the words.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::AtomicU32;

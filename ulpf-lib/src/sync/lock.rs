@@ -1,7 +1,7 @@
 //! A lock for short critical sections in code that cannot use the C library's: futex(2) alone.
 //!
 //! ```text
-//! 0 free ── lock ─▶ 1 held ── lock of another thread ─▶ 2 held, and somebody may sleep
+//! 0 free ── lock ─▶ 1 held ── lock of another thread ─▶ 2 held, and a thread may sleep
 //!   ▲                │ unlock                             │ unlock: wakes one
 //!   └────────────────┴────────────────────────────────────┘
 //! ```
@@ -44,7 +44,7 @@ pub fn unlock<A: Atomic<u32>>(word: &A, futexes: &impl Futexes<A>) {
     }
 }
 
-/// A lock without data: what it protects is its owner's matter.
+/// A lock without data: its owner knows what it protects.
 ///
 /// A signal handler that takes it must not interrupt a thread that has it.
 pub struct Lock(AtomicU32);
@@ -53,7 +53,7 @@ pub struct Lock(AtomicU32);
 pub struct Locked<'a>(&'a Lock);
 
 impl Lock {
-    /// A lock that nobody has.
+    /// A free lock.
     pub const fn open() -> Lock {
         Lock(AtomicU32::new(FREE))
     }
@@ -65,7 +65,7 @@ impl Lock {
         Locked(self)
     }
 
-    /// For when the owner may have failed: waits for some tenths of a second that the lock is free, and then frees it.
+    /// Frees the lock of an owner that may have failed, after waiting some tenths of a second for its release.
     pub fn free_if_stuck(&self) {
         const TURNS: u32 = 50_000_000;
         for _ in 0..TURNS {
@@ -77,7 +77,7 @@ impl Lock {
         self.let_go();
     }
 
-    /// The owner is no more, or has stayed behind in another process.
+    /// Frees the lock of an owner that has ended, or that exists only in another process.
     pub fn let_go(&self) {
         unlock(&self.0, &Kernel);
     }

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use super::Atomic;
 
-/// What a thread of the program does.
+/// Activity of a thread of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum State {
@@ -23,8 +23,8 @@ pub enum State {
     Starting = 1,
     /// Anywhere else: in the program's code or in ours.
     Running = 2,
-    /// Inside a system call made for the program: touches no program memory in user mode and looks
-    /// at `world` before it goes on, so it counts as parked.
+    /// Inside a system call made for the program. The thread touches no program memory in user mode and checks `world`
+    /// before it continues, so it counts as parked.
     InSyscall = 3,
     /// Waits on `go`; `ctx` is valid.
     Parked = 4,
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// The debugger may look at a thread in this state, and the world may be at rest.
+    /// Whether the debugger may examine a thread in this state, which counts as parked.
     pub fn rests(self) -> bool {
         matches!(self, State::Parked | State::InSyscall | State::Requesting)
     }
@@ -66,13 +66,13 @@ pub trait Futexes<A> {
 pub struct Gate<'a, A = AtomicU32> {
     /// A [`State`].
     pub state: &'a A,
-    /// Futex word: 1 lets a thread go on that rests.
+    /// Futex word: 1 lets a resting thread continue.
     pub go: &'a A,
 }
 
 impl<A: Atomic<u32>> Gate<'_, A> {
-    /// Rests in state `at`, Parked or Requesting, until the task lets the thread go. What the thread wrote before is
-    /// the task's as soon as the task sees the state.
+    /// Rests in state `at`, Parked or Requesting, until the task lets the thread continue. The thread's earlier writes
+    /// are visible to the task once it sees the state.
     pub fn rest(&self, at: State, event: &A, futexes: &impl Futexes<A>) {
         self.state.store(at as u32, SeqCst);
         notify(event, futexes);
@@ -81,7 +81,7 @@ impl<A: Atomic<u32>> Gate<'_, A> {
         }
     }
 
-    /// Lets a thread go on that waits in [`Gate::rest`]. What the task wrote before is seen by the thread.
+    /// Lets a thread continue that waits in [`Gate::rest`]. The task's earlier writes are visible to the thread.
     pub fn let_go(&self, futexes: &impl Futexes<A>) {
         self.state.store(State::Running as u32, SeqCst);
         self.go.store(1, SeqCst);
@@ -95,13 +95,13 @@ impl<A: Atomic<u32>> Gate<'_, A> {
         left.is_ok() && world.load(SeqCst) == 0
     }
 
-    /// A thread that has put off its park signal: must it park now?
+    /// Whether a thread that has deferred its park signal must park now.
     pub fn must_rest(&self, world: &A) -> bool {
         world.load(SeqCst) != 0 && self.state.load(SeqCst) == State::Running as u32
     }
 
-    /// May a handler on this thread read what the task changes at rest? A signal may strike inside a system call, where
-    /// the thread counts as resting.
+    /// Whether a handler on this thread may read the tables that the task changes while threads are stopped. A signal may
+    /// arrive inside a system call, where the thread counts as parked.
     pub fn may_read_tables(&self) -> bool {
         self.state.load(SeqCst) != State::InSyscall as u32
     }
@@ -113,9 +113,9 @@ pub fn notify<A: Atomic<u32>>(event: &A, futexes: &impl Futexes<A>) {
     futexes.wake(event);
 }
 
-/// Stops the world. `look` looks at all threads, sends park signals, and gives a result when all rest or the program
-/// is dead. It is told how often it has been asked before. `pause` waits for `event`, unless that has changed since it
-/// had this value.
+/// Stops the world. `look` checks all threads, sends park signals, and returns a result when all are parked or the
+/// program is dead. Its argument is the number of earlier calls. `pause` waits for `event`, unless that no longer has
+/// this value.
 pub fn stop<A: Atomic<u32>, R>(
     world: &A,
     event: &A,

@@ -1,4 +1,4 @@
-//! What a system call returns that has failed: minus the errno (`asm-generic/errno-base.h`, `asm-generic/errno.h`).
+//! Results of failed system calls: minus the errno (`asm-generic/errno-base.h`, `asm-generic/errno.h`).
 #![allow(missing_docs)]
 
 use linux_raw_sys::errno;

@@ -1,4 +1,4 @@
-//! What one row of the table of system calls can say.
+//! The fields of a row of the table of system calls.
 
 /// Most arguments of a system call.
 pub const ARGUMENTS: usize = 6;
@@ -6,17 +6,17 @@ pub const ARGUMENTS: usize = 6;
 /// The length of a buffer in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Len {
-    /// So many.
+    /// This number.
     Fixed(u16),
-    /// As the argument of that number says.
+    /// The value of the argument with this number.
     Arg(u8),
-    /// As many elements as the argument says, and the size of one.
+    /// The value of the argument, times the size of an element.
     ArgTimes(u8, u16),
-    /// The argument, and so many bytes more.
+    /// The value of the argument, plus this number of bytes.
     ArgAnd(u8, u16),
-    /// The bits of an fd_set with as many descriptors as the argument says.
+    /// The bits of an fd_set with the number of descriptors in the argument.
     FdSet(u8),
-    /// One byte for each page of as many bytes as the argument says.
+    /// One byte for each page of the number of bytes in the argument.
     Pages(u8),
     /// A socklen_t that the argument points to.
     Deref(u8),
@@ -26,20 +26,20 @@ pub enum Len {
     Str,
 }
 
-/// What the kernel does with a buffer.
+/// The kernel's use of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dir {
     /// All of it is read.
     In,
-    /// As many bytes as the result says are read.
+    /// The kernel reads the number of bytes in the result.
     InRet,
     /// Written in full when the call succeeds.
     Out,
-    /// As many bytes as the result says are written.
+    /// The kernel writes the number of bytes in the result.
     OutRet,
-    /// As many elements of that size as the result says are written.
+    /// The kernel writes the number of elements in the result, of this size.
     OutRetTimes(u16),
-    /// So many bytes, and as many more as the result says, are written.
+    /// The kernel writes this number of bytes, plus the number in the result.
     OutRetAfter(u16),
     /// All of it is read, and perhaps written.
     InOut,
@@ -59,29 +59,29 @@ pub enum Dir {
     WaitV,
 }
 
-/// A buffer: the number of the argument that points to it, what happens to it, and its length.
+/// A buffer: the number of the argument that points to it, its use, and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buf {
     /// Number of the argument, from 0.
     pub arg: u8,
-    /// What the kernel does with the buffer.
+    /// The kernel's use of the buffer.
     pub dir: Dir,
-    /// How long the buffer is.
+    /// Length of the buffer.
     pub len: Len,
 }
 
-/// What the kernel does with the structure of a relative time-out.
+/// The kernel's use of the structure of a relative time-out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// Nothing but read it.
+    /// It is only read.
     Unchanged,
-    /// It says what is left of the time, also when a signal has ended the call.
+    /// It receives the remaining time, also when a signal has ended the call.
     Written,
-    /// It says what is left of the time when the call has succeeded.
+    /// It receives the remaining time when the call has succeeded.
     WrittenOnSuccess,
 }
 
-/// In what a time-out is given.
+/// Form of a time-out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// The argument itself, in milliseconds.
@@ -97,18 +97,18 @@ pub enum Unit {
 pub struct Timeout {
     /// Number of the argument, from 0.
     pub arg: u8,
-    /// In what it is given.
+    /// Its form.
     pub unit: Unit,
-    /// What the kernel writes there.
+    /// The kernel's use of the structure.
     pub left: Left,
-    /// The time-out is relative only where this argument has none of these bits.
+    /// The time-out is relative only if this argument has none of these bits.
     pub unless: Option<(u8, u8)>,
-    /// The argument for what is left of a sleep that a signal ends.
+    /// The argument for the remaining time of a sleep that a signal ends.
     pub remainder: Option<u8>,
 }
 
 impl Timeout {
-    /// Is it, in a call with these arguments?
+    /// Whether it is relative in a call with these arguments.
     pub fn is_relative(&self, args: &[u64; ARGUMENTS]) -> bool {
         let given = |arg: u8| args.get(arg as usize).copied().unwrap_or(0);
         self.unless
@@ -116,16 +116,16 @@ impl Timeout {
     }
 }
 
-/// What an argument is.
+/// Role of an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// A file descriptor.
     Fd,
-    /// A signed number. The kernel takes an int, whatever stands in the upper half of the register.
+    /// A signed number. The kernel takes an int and ignores the upper half of the register.
     Int,
-    /// A size, or a number of things.
+    /// A size, or a count.
     Uint,
-    /// Flags, or what is best read in hexadecimal.
+    /// Flags, or a value best read in hexadecimal.
     Hex,
     /// The mode of a file.
     Octal,
@@ -135,9 +135,9 @@ pub enum Role {
     Millis,
     /// A structure with a relative time-out.
     Timeout(Unit, Left),
-    /// The structure for what is left of a sleep that a signal ends.
+    /// The structure for the remaining time of a sleep that a signal ends.
     Remainder,
-    /// An address as such, or a pointer to what no row can describe.
+    /// A plain address, or a pointer to data that no row can describe.
     Pointer,
     /// Points to a buffer, [`Dir::In`].
     In(Len),
@@ -198,20 +198,20 @@ impl Role {
     }
 }
 
-/// Where it is written which memory a call touches.
+/// Source of the knowledge about the memory of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
     /// The row's buffers, and nothing else.
     Buffers,
     /// The arguments are addresses as such: they must reach the kernel unchanged.
     Addresses,
-    /// One of the arguments is a command, on which everything depends.
+    /// One of the arguments is a command that determines it.
     ByCommand,
-    /// Nowhere: pointers to pointers, or sizes that only the kernel knows. Such calls do not block.
+    /// Unknown: pointers to pointers, or sizes that only the kernel knows. Such calls do not block.
     Open,
 }
 
-/// Does the call wait?
+/// Whether the call waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blocks {
     /// Never for long: it may run with all signals blocked.
@@ -234,13 +234,13 @@ pub enum Socket {
 /// A call that ends early only when something is wrong, or when a signal interrupts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whole {
-    /// Whatever its arguments are.
+    /// With any arguments.
     Always,
-    /// Where the argument of that number has MSG_WAITALL.
+    /// If the argument of that number has MSG_WAITALL.
     IfWaitAll(u8),
 }
 
-/// What else has to be known to make a call on somebody's behalf.
+/// A property that matters when a call is made on the program's behalf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Special {
     /// It makes a thread or a process.
@@ -249,31 +249,31 @@ pub enum Special {
     Exec,
     /// It changes what lies at an address.
     Mapping,
-    /// It keeps memory from being paged out, or no longer.
+    /// It locks memory against paging, or unlocks it.
     Lock,
-    /// The stub has a part in it, or answers it alone.
+    /// The stub intervenes in it, or answers it alone.
     Stub,
-    /// It changes what the program may.
+    /// It changes the program's rights.
     Rights,
     /// futex(2): its arguments depend on the operation.
     Futex,
     /// It waits under the signal mask that the argument points to.
     Mask(u8),
-    /// The same; the last argument points to the mask's address and size.
+    /// As `Mask`; the last argument points to the mask's address and size.
     MaskPair,
-    /// It takes the signals of the set that the argument points to.
+    /// It accepts the signals of the set that the argument points to.
     SignalSet(u8),
 }
 
-/// What must be true of a call's arguments, beside where its buffers lie, so that a patched site may make
-/// it without the stub.
+/// Conditions on a call's arguments, beside those on its buffers, under which a patched site may make it without the
+/// stub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot {
     /// Bits of arguments that are null.
     pub null: u8,
-    /// Bits of arguments that are looked at as if they pointed to buffers.
+    /// Bits of arguments that are checked as if they pointed to buffers.
     pub near: u8,
-    /// An argument has this value.
+    /// An argument that must have this value.
     pub is: Option<(u8, i32)>,
 }
 
@@ -282,16 +282,16 @@ pub struct Slot {
 pub struct Row {
     /// As in the manual, without the prefix of the constant.
     pub name: &'static str,
-    /// What the arguments are, in their order.
+    /// Roles of the arguments, in order.
     pub roles: &'static [Role],
     /// The buffers among the roles, by argument number.
     pub buffers: &'static [Buf],
-    /// Which memory the call touches.
+    /// Source of the knowledge about the memory of the call.
     pub memory: Memory,
-    /// Does the call wait?
+    /// Whether the call waits.
     pub blocks: Blocks,
-    /// It takes data from somewhere, or waits: EFAULT is its last word, because part of its work may be
-    /// done. All others may be made again with the pages open.
+    /// It consumes data, or waits. EFAULT is then final, because part of its work may be done. All other calls may be
+    /// repeated with the pages open.
     pub consumes: bool,
     /// How long it waits, if an argument says so.
     pub timeout: Option<Timeout>,
@@ -305,7 +305,7 @@ pub struct Row {
     pub vectored: Option<u32>,
     /// A patched site may make it without the stub, under these conditions.
     pub slot: Option<Slot>,
-    /// What else is special about it.
+    /// A further property.
     pub special: Option<Special>,
 }
 
@@ -331,7 +331,7 @@ pub(super) const fn buffers(roles: &[Role]) -> ([Buf; ARGUMENTS], usize) {
     (all, n)
 }
 
-/// `__NR_read` is read.
+/// `__NR_read` becomes `read`.
 const fn without_prefix(constant: &'static str) -> &'static str {
     constant.split_at("__NR_".len()).1
 }

@@ -1,5 +1,5 @@
 //! The table of the x86-64 system calls: one row each, in the order of their numbers (Linux,
-//! arch/x86/entry/syscalls/syscall_64.tbl; roles by the manual's prototypes, sizes are those of the ABI).
+//! arch/x86/entry/syscalls/syscall_64.tbl). Roles follow the manual's prototypes, sizes the ABI.
 //!
 //! ```text
 //! __NR_recvfrom(Fd, OutRet(Arg(2)), Uint, …)  consumes receives …;
@@ -9,7 +9,7 @@
 //!      │        argument 0 is a file descriptor
 //!      the constant with the call's number
 //! ```
-//! A row without a word on it may block, is ended by signals, and touches its buffers and no other memory.
+//! A row without such words may block, is ended by signals, and touches its buffers and no other memory.
 
 use linux_raw_sys::general as k;
 
@@ -489,7 +489,7 @@ static BY_NUMBER: [Option<Row>; NUMBERS] = {
     all
 };
 
-/// What is known of a system call.
+/// The row of a system call.
 #[inline]
 pub fn row(number: u64) -> Option<&'static Row> {
     BY_NUMBER.get(usize::try_from(number).ok()?)?.as_ref()

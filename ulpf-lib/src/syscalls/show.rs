@@ -1,4 +1,4 @@
-//! A system call for people.
+//! Prints system calls for users.
 
 use core::fmt::{Result, Write};
 

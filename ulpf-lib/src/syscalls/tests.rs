@@ -44,7 +44,7 @@ fn numbers_have_one_gap() {
     assert_eq!(missing, (336..424).collect::<Vec<_>>());
 }
 
-/// The rows stand in the order of their numbers, none twice.
+/// The rows are in the order of their numbers, without duplicates.
 #[test]
 fn rows_are_in_order() {
     let text = include_str!("rows.rs");
@@ -56,7 +56,7 @@ fn rows_are_in_order() {
     assert_eq!(written, known);
 }
 
-/// What a row says of one argument names only arguments that the call has.
+/// A row refers only to arguments that the call has.
 #[test]
 fn rows_name_their_own_arguments() {
     for row in (0..NUMBERS as u64).filter_map(row) {

@@ -1,8 +1,8 @@
-//! Requests of io_uring, by their operation: in hits they stand where the system call does.
+//! Requests of io_uring by their operation; hits name them in place of the system call.
 
 use super::row::{Len, Role};
 
-/// What stands for operation 0, NOP. No system call has such a number.
+/// Number of operation 0, NOP. No system call has such a number.
 pub const FIRST: u64 = 1 << 16;
 
 /// The memory of which the hit is a part, and its length.

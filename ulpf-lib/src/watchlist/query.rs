@@ -1,5 +1,5 @@
-//! Which watches does an access overlap? What program threads ask in the fault handler: nothing is allocated, no lock is
-//! taken, and nothing panics.
+//! Queries of program threads in the fault handler: which watches an access overlaps. They allocate nothing, take no lock
+//! and never panic.
 
 use super::entry::Entry;
 use super::{FANOUT, Watchlist};
@@ -26,12 +26,12 @@ impl Watchlist {
         });
     }
 
-    /// Does any watch share a byte with `[addr, addr + len)`?
+    /// Whether any watch shares a byte with `[addr, addr + len)`.
     pub fn any_overlap(&self, addr: TargetAddr, len: u64) -> bool {
         !self.visit(addr, len, &mut |_| false)
     }
 
-    /// The same, as long as `f` says so.
+    /// As [`Watchlist::for_each_overlap`], while `f` returns true.
     pub fn overlaps_while<F: FnMut(WatchId, WatchRange, WatchKind) -> bool>(
         &self,
         addr: TargetAddr,
@@ -56,7 +56,7 @@ impl Watchlist {
             .copied()
     }
 
-    /// `f` says whether to go on; the answer is whether it never said no.
+    /// Calls `f` until it returns false; returns whether it never did.
     fn visit<F: FnMut(Entry) -> bool>(&self, addr: TargetAddr, len: u64, f: &mut F) -> bool {
         if len == 0 {
             return true;

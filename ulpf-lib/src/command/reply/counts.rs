@@ -1,11 +1,11 @@
-//! What watches have counted: the answer to `ulpf stats`.
+//! Counters of watches: the answer to `ulpf stats`.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use crate::watch::WatchKind;
 
-/// What `ulpf stats` answers.
+/// The answer to `ulpf stats`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Statistics {
     /// All watches together.
@@ -52,7 +52,7 @@ pub struct Totals {
     pub syscalls: u64,
     /// System-call instructions that are patched.
     pub sites: u64,
-    /// Those that cannot be.
+    /// System-call instructions that cannot be patched.
     pub sites_refused: u64,
     /// Pages that have been moved.
     pub moved_pages: u64,
@@ -60,7 +60,7 @@ pub struct Totals {
     pub watch_bytes: u64,
     /// The number that the next watch gets.
     pub next: u32,
-    /// Hits that nobody can tell any more; only the bridge's front end says so.
+    /// Lost hits, which can no longer be reported; only the bridge's front end sends this.
     pub lost: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for Totals {
     }
 }
 
-/// One watch in what `ulpf stats` answers.
+/// One watch in the answer to `ulpf stats`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counted {
     /// The number of the watch.
@@ -98,53 +98,53 @@ pub struct Counted {
     pub kind: WatchKind,
     /// All hits.
     pub hits: u64,
-    /// Those that left the value as it was.
+    /// Hits that left the value unchanged.
     pub silent: u64,
-    /// Those that the filter has rejected.
+    /// Hits that the filter has rejected.
     pub filtered: u64,
     /// Accesses to its pages that met no watch.
     pub false_positives: u64,
-    /// How often it has stopped the program.
+    /// Number of stops of the program.
     pub stops: u64,
     /// It lives in a debug register.
     pub register: bool,
-    /// How often the debug register has trapped.
+    /// Number of traps of the debug register.
     pub traps: u64,
-    /// Is it in force?
+    /// Whether it is in force.
     pub state: WatchState,
 }
 
-/// Which bytes a watch has.
+/// The bytes of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CountedBytes {
     /// These bytes.
     Range {
         /// The first one.
         start: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
-    /// These at the end of a path, for now.
+    /// The bytes at the end of a path, for now.
     Along {
-        /// The first one; 0: the path leads nowhere.
+        /// First byte, or 0 if the path leads nowhere.
         start: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
-        /// How often the path has led elsewhere since the watch was set.
+        /// Number of times that the path has moved since the watch was set.
         moved: u64,
     },
-    /// All of the heap: so many bytes.
+    /// All of the heap: its size in bytes.
     Heap(u64),
 }
 
-/// Is a watch in force?
+/// Whether a watch is in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WatchState {
-    /// It is.
+    /// It is in force.
     On,
     /// It was switched off.
     Off,
-    /// Its memory is.
+    /// Its memory was unmapped.
     Gone,
 }
 

@@ -1,4 +1,4 @@
-//! Hits as answers tell of them: a ring's record ([`Hit`]) without what only its writer's clock and tables explain.
+//! Hits in answers: a ring's record ([`Hit`]) in a form that does not need its writer's clock and tables.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use crate::watch::AccessKind;
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// The rest is left out.
+    /// Rounds down.
     pub const fn of_nanos(nanos: u64) -> Micros {
         Micros(nanos / 1000)
     }
@@ -26,36 +26,36 @@ impl fmt::Display for Micros {
     }
 }
 
-/// What `ulpf last` answers: who has written some bytes.
+/// The answer to `ulpf last`: the last accesses to some bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Last {
     /// The first byte.
     pub addr: u64,
-    /// How many.
+    /// Number of bytes.
     pub len: u64,
-    /// So long a watch has logged there; `None`: none does.
+    /// Age of the youngest logging watch there, or `None` without one.
     pub watched_since: Option<Micros>,
-    /// What is longer ago may have been overwritten; `None`: nothing has been.
+    /// Age beyond which accesses may have been overwritten, or `None` if all are there.
     pub reaches_back: Option<Micros>,
-    /// The youngest first, each [`Which::Ago`].
+    /// The youngest first, each as [`Which::Ago`].
     pub last: Vec<Record>,
 }
 
-/// The first line of what `ulpf log` answers; records follow, a line each, the oldest first.
+/// The first line of the answer to `ulpf log`; records follow, a line each, the oldest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogHead {
-    /// What was before may have been overwritten, in time since the session began; `None`: nothing has been.
+    /// Session time before which hits may have been overwritten, or `None` if all are there.
     pub reaches_back: Option<Micros>,
 }
 
-/// What `ulpf stop` answers: the hit behind the last stop, if it was one.
+/// The answer to `ulpf stop`: the hit behind the last stop, if a hit caused it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stop(pub Option<Record>);
 
 /// A hit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Which one it is.
+    /// Identity of the hit.
     pub which: Which,
     /// The Linux thread.
     pub tid: u32,
@@ -65,37 +65,37 @@ pub struct Record {
     pub access: Option<Access>,
 }
 
-/// What an answer says of a hit to tell it from others.
+/// Identity of a hit in an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// So long before the question (`ulpf last`).
+    /// Time before the query (`ulpf last`).
     Ago(Micros),
-    /// So long after the session began (`ulpf log`).
+    /// Time after the beginning of the session (`ulpf log`).
     Logged {
         /// Since the beginning.
         time: Micros,
         /// The number of its watch.
         watch: u32,
     },
-    /// The one behind the last stop (`ulpf stop`).
+    /// The hit behind the last stop (`ulpf stop`).
     Stop {
         /// The number of its watch.
         watch: u32,
     },
 }
 
-/// What has happened.
+/// The access.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
     /// `read`, `write`, `update`.
     pub kind: AccessKind,
     /// Watched bytes that were accessed.
     pub len: u32,
-    /// Of a watch that moves: how many of its bytes are before them.
+    /// For a watch that moves: number of its bytes before the accessed ones.
     pub inside: u64,
-    /// The old value is not known to be what the hit before has left.
+    /// The old value may differ from the new value of the hit before.
     pub unchained: bool,
-    /// `None`: not known.
+    /// `None` if not known.
     pub values: Option<Values>,
     /// The system call that made it: `read(3, 0x4010, 512) = 512`.
     pub call: Option<String>,
@@ -103,23 +103,23 @@ pub struct Access {
     pub pc: u64,
     /// Return addresses, the innermost first.
     pub callers: Vec<u64>,
-    /// The way out of a library that every program has, to the program's own call, where no callers were asked for.
+    /// Return addresses within a runtime library, out to the program's own call, if no callers were requested.
     pub through: Vec<u64>,
 }
 
-/// The watched bytes; of a long access the beginning.
+/// The watched bytes; for a long access its beginning.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Values {
     /// Before it.
     pub old: Vec<u8>,
     /// After it.
     pub new: Vec<u8>,
-    /// A write that has left them as they were.
+    /// The write has left them unchanged.
     pub silent: bool,
 }
 
 impl Record {
-    /// What a ring has of it.
+    /// Converts a ring's record.
     pub fn of(which: Which, hit: &Hit) -> Record {
         let bytes = |all: &[u8]| Vec::from(all.get(..hit.used()).unwrap_or(all));
         let known = hit.flags & hit_flags::UNKNOWN == 0;
@@ -162,7 +162,7 @@ impl Record {
     }
 }
 
-/// As [`Access::kind`] is written.
+/// The words for [`Access::kind`].
 pub(super) const ACCESSES: [(&str, AccessKind); 3] = [
     ("read", AccessKind::Read),
     ("write", AccessKind::Write),

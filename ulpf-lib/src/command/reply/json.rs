@@ -20,7 +20,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// A number that is not known is `null`.
+/// Writes an unknown number as `null`.
 pub(super) fn or_null(value: Option<impl fmt::Display>, f: &mut fmt::Formatter) -> fmt::Result {
     match value {
         Some(value) => write!(f, "{value}"),

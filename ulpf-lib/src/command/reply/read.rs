@@ -1,5 +1,5 @@
-//! Replies as whoever has asked reads them. What is no reply is an error that says so: the line may come from
-//! a program that has taken a stub's place.
+//! Reads replies for the asking side. Any other line is an error that says so, because the line may come from a program
+//! that has taken a stub's place.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use crate::command::placement::Placement;
 use crate::number::number;
 use crate::watch::{WatchKind, WatchRange};
 
-/// A type is read by way of its fields, all of them optional where it has forms.
+/// Reads a type through a struct of its fields, all of which are optional if the type has several forms.
 macro_rules! by_way_of {
     ($($fields:ident => $type:ty),* $(,)?) => { $(
         impl<'de> Deserialize<'de> for $type {
@@ -124,7 +124,7 @@ fn bytes(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// Seconds, as a number of JSON. So many microseconds (71 years) are written and read again as the same.
+/// Reads seconds, a JSON number. Up to 2^51 microseconds (71 years) survive writing and reading unchanged.
 fn micros(seconds: f64) -> Option<Micros> {
     const MOST: f64 = (1u64 << 51) as f64;
     let micros = seconds * 1e6 + 0.5;
@@ -257,7 +257,7 @@ impl LastFields {
 
 #[derive(Deserialize)]
 struct LogHeadFields {
-    /// (A record is none, and has no such field.)
+    /// (A record has no such field.)
     #[serde(deserialize_with = "Option::deserialize")]
     reaches_back: Option<f64>,
 }

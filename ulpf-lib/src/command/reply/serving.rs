@@ -1,4 +1,4 @@
-//! How watches are served: patches, debug registers, what guards are made of.
+//! How watches are served: patches, debug registers, the mechanism of the guards.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -8,28 +8,28 @@ use core::fmt;
 use super::json::{Bytes, Quoted, or_null};
 use crate::command::placement::Placement;
 
-/// What `ulpf patch` answers.
+/// The answer to `ulpf patch`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Patching {
     /// Our stub patches hot instructions.
     Counts(PatchCounts),
-    /// Nobody changes the program's code, for this reason.
+    /// The program's code is never patched, for this reason.
     Nowhere(String),
 }
 
-/// What has become of hot instructions.
+/// Counters of hot instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub struct PatchCounts {
-    /// More are patched.
+    /// Further ones are patched.
     pub enabled: bool,
-    /// After so many false positives.
+    /// Number of false positives after which a site is patched.
     pub after: u32,
     /// In place now.
     pub patches: u64,
     /// Of these: the access itself has moved.
     pub relocated: u64,
-    /// Of these: what stands before the access has moved.
+    /// Of these: the instructions before the access have moved.
     pub preceded: u64,
     /// Ever placed.
     pub placed: u64,
@@ -37,7 +37,7 @@ pub struct PatchCounts {
     pub removed: u64,
     /// Instructions that cannot be patched.
     pub refused: u64,
-    /// Traps of somebody who jumped into a patch's middle.
+    /// Traps of threads that have jumped into a patch's middle.
     pub landings: u64,
     /// Pages that have been classified.
     pub pages: u64,
@@ -45,14 +45,14 @@ pub struct PatchCounts {
     pub rooms: u64,
 }
 
-/// One line of what `ulpf patch sites` answers: an instruction that touched guarded pages.
+/// One line of the answer to `ulpf patch sites`: an instruction that touched guarded pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PatchSite {
     /// Its address.
     pub pc: u64,
-    /// How many it has had.
+    /// Number of its faults.
     pub faults: u64,
-    /// Of these: beside every watch.
+    /// Of these: accesses that overlap no watch.
     pub beside: u64,
     /// Why it is not patched.
     pub why: Cow<'static, str>,
@@ -60,14 +60,14 @@ pub struct PatchSite {
     pub bytes: Vec<u8>,
 }
 
-/// What `ulpf placement` answers.
+/// The answer to `ulpf placement`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlacementState {
-    /// Where watches set from now on live.
+    /// Placement of watches that are set from now on.
     pub placement: Placement,
-    /// Debug registers that there are.
+    /// Number of debug registers.
     pub registers: u64,
-    /// Of these: those that have a watch.
+    /// Number of debug registers that hold a watch.
     pub used: u64,
     /// Our stub's own; `None` over the bridge.
     pub counts: Option<RegisterCounts>,
@@ -75,30 +75,30 @@ pub struct PlacementState {
     pub unavailable: Option<String>,
 }
 
-/// What the stub has done about debug registers.
+/// Counters of the stub's debug registers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RegisterCounts {
     /// Threads that have them.
     pub threads: u64,
     /// Watches that have moved into one, or out of it.
     pub moves: u64,
-    /// How often it was looked whether one should.
+    /// Number of times that the stub has considered moving one.
     pub looks: u64,
 }
 
-/// What `ulpf backend` answers.
+/// The answer to `ulpf backend`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub struct Backend {
     /// `kernel`, `signal`, or the kind of a back end of the bridge.
     pub backend: Cow<'static, str>,
-    /// What a back end of the bridge says of itself.
+    /// The name that a back end of the bridge reports.
     pub name: Option<String>,
-    /// Why this one.
+    /// Reason for this back end.
     pub why: Cow<'static, str>,
-    /// To have the other one.
+    /// How to get the other one.
     pub what_to_do: Option<Cow<'static, str>>,
-    /// Accesses that came without a signal; `None` where there are none such.
+    /// Accesses that came without a signal, or `None` if the back end has no upcalls.
     pub upcalls: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a debugger has to make up for where its own watches are decided without it (`ulpf settle`).
+//! State that a debugger has to update, because the stub decided about its own watches (`ulpf settle`).
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -8,20 +8,20 @@ use crate::watch::{WatchKind, WatchRange};
 /// `{"settle":[{"start":16448,"len":4,"kind":"w","skipped":3}],"look":false}`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settle {
-    /// Of each condition that has rejected hits which the debugger would have taken note of.
+    /// One entry for each condition that has rejected hits that the debugger would have counted or recorded.
     pub of: Vec<Settled>,
-    /// The debugger may have moved its watches since their conditions were set: are they still right?
+    /// The debugger may have moved its watches since their conditions were set, and should check them.
     pub look: bool,
 }
 
-/// The bytes of one condition. What the debugger reads there now is what it would know.
+/// The bytes of one condition. The debugger reads them to learn their present value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settled {
     /// The bytes.
     pub range: WatchRange,
     /// Of watches of this kind.
     pub kind: WatchKind,
-    /// So many hits have counted towards `skip` since this was told the last time.
+    /// Number of hits that have counted towards `skip` since the last report.
     pub skipped: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How the way goes through trees, hash tables, rings and chunks.
+//! Walks through trees, hash tables, rings and chunks.
 //!
 //! ```text
 //! @tree     0x4040 ─▶ root ─▶ left, right …              a node for each element
@@ -8,12 +8,12 @@
 //! @chunks   0x4040: cur, first, last, node ─▶ map ─▶ chunks
 //! ```
 //!
-//! **In the middle of a change.** The way is gone again after each store, and a container in the middle of a change is
-//! none: while a tree is rotated, nodes are in it that nothing leads to, which other threads may use all the same (C++
-//! lets them, as long as their own elements stay). What counts its nodes is stored last, as a rule. So nodes that were
-//! there stay, unless they have been given back to the allocator, while that number is the same and either fewer are
-//! found, or all but one or two of the former ones (a rotation hides one node beside the new one). In a container that
-//! others have taken the place of, none is a former one.
+//! **In the middle of a change.** The path is evaluated again after each store, and a container is inconsistent in the
+//! middle of a change. While a tree is rotated, no pointer leads to some of its nodes, though other threads may use their
+//! elements (C++ allows that). The number of nodes is usually stored last. So former nodes are kept while that number is
+//! the same, unless they have been freed. They are kept if the walk finds fewer nodes, or if it misses only one or two
+//! former ones (a rotation hides one node beside the new one). A container that has replaced another one keeps none of
+//! the former nodes.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -22,14 +22,14 @@ use core::ops::Range;
 use super::{LOWEST, POINTER, State, Walk};
 use crate::command::path::{LONGEST, Step};
 
-/// No tree has more levels.
+/// Maximum depth of a tree.
 const DEEPEST: u64 = 64;
 /// Control bytes of a table that are read together.
 const GROUP: u64 = 8;
-/// A place of a table that has nothing in it says so with this bit.
+/// A bucket whose control byte has this bit is empty.
 const EMPTY: u64 = 0x80;
 
-/// Of a B-tree: where what is in a node.
+/// Layout of a B-tree's node.
 #[derive(Clone, Copy)]
 struct Nodes {
     len: u64,
@@ -37,11 +37,11 @@ struct Nodes {
     room: u64,
     stride: u64,
     offset: u64,
-    /// The step behind it.
+    /// Index of the next step.
     then: usize,
 }
 
-/// Of a deque, at one moment: the elements of each of its chunks, as many as come first, and the address of the first.
+/// A chunk of a deque: the numbers of its elements and the address of the first. Chunks are in order.
 type Chunk = (Range<u64>, u64);
 
 impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
@@ -79,7 +79,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
             Step::Table { mask, stride } => {
                 let control = self.pointer(at);
                 let mask = self.word(at.wrapping_add(mask), POINTER);
-                // (An empty table has the control bytes of one place, which all empty tables have together.)
+                // (An empty table has the control bytes of one bucket, which all empty tables share.)
                 if let (Some(control), Some(mask @ 1..LONGEST)) = (control, mask) {
                     self.table(control, mask, stride, offset, then);
                 }
@@ -145,7 +145,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                     self.chunks(&[(0..count, begin)], stride, from..to, offset, then);
                 }
             }
-            // These are gone elsewhere.
+            // Other functions handle these.
             Step::Pointer
             | Step::List { .. }
             | Step::Elements { .. }
@@ -177,7 +177,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                 return nodes;
             };
             next = self.pointer(node.wrapping_add(right));
-            // What has been freed is no node any more.
+            // A freed node is not part of the tree.
             let last = self.trace.words.last();
             if last.is_none_or(|link| link.state != State::GivenBack) {
                 nodes.push(node);
@@ -185,13 +185,13 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// The nodes that a container still has though nothing leads there: it is being changed. `count` says how many
-    /// there are, `links` where each has its pointers.
+    /// Adds the nodes that a container still has although no pointer leads to them, because it is being changed. `count`
+    /// is the number of nodes, `links` are the offsets of a node's pointers.
     pub(super) fn keep(&mut self, count: u64, nodes: &mut Vec<u64>, links: &[u64]) {
         let Some(count) = self.word(count, POINTER) else {
             return;
         };
-        // (Of the containers of several frames, each is what it is now.)
+        // (With several frames, each container is taken as it is now.)
         if self.path.frames.len() > 1 {
             return;
         }
@@ -244,11 +244,11 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// The full places of a table, in its order.
+    /// The full buckets of a table, in its order.
     fn table(&mut self, control: u64, mask: u64, stride: u64, offset: u64, then: usize) {
         let mut number = 0;
         for first in (0..=mask).step_by(GROUP as usize) {
-            // (Behind the last one there are as many again as are looked at together.)
+            // (The control bytes end with a copy of the first group.)
             let Some(group) = self.word(control.wrapping_add(first), GROUP) else {
                 return;
             };
@@ -269,7 +269,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// The chunks of a deque; `None`: it is in the middle of a change.
+    /// The chunks of a deque, or `None` in the middle of a change.
     fn deque(&mut self, start: u64, finish: u64, map: u64, stride: u64) -> Option<Vec<Chunk>> {
         let mut word = |at: u64| self.word(at, POINTER);
         let [cur, first, last, node] = [0, 8, 16, 24].map(|part| word(start.wrapping_add(part)));
@@ -307,7 +307,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// The elements of chunks, of all the numbers that are meant.
+    /// The elements of chunks whose numbers are to be watched.
     fn chunks(
         &mut self,
         chunks: &[Chunk],
@@ -328,7 +328,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
     }
 }
 
-/// What the deque had, as it is kept.
+/// The former chunks of the deque.
 fn former(nodes: &[u64]) -> Vec<Chunk> {
     let chunk = |kept: &[u64]| match *kept {
         [from, to, at] => Some((from..to, at)),
@@ -370,7 +370,7 @@ mod tests {
         let first = memory.trace(TREE, 4);
         let all = [(0x5020, 4, 0), (0x6020, 4, 1), (0x7020, 4, 2)];
         assert_eq!(runs(&first), all);
-        // A rotation: nothing leads to 0x6000 for a moment. It is there all the same.
+        // A rotation: no pointer leads to 0x6000 for a moment, but the node is still in the tree.
         memory.words.insert(0x4000, 0x7000);
         let half = memory.trace_after(TREE, 4, &first, &[0x4000]);
         let mut starts: Vec<u64> = runs(&half).iter().map(|run| run.0).collect();
@@ -380,7 +380,7 @@ mod tests {
         memory.words.insert(0x6018, 0);
         let done = memory.trace_after(TREE, 4, &half, &[0x7010, 0x6018]);
         assert_eq!(runs(&done), all);
-        // One is taken out, given back, and counted no longer.
+        // One node is removed, freed, and counted no longer.
         memory.words.insert(0x6010, 0);
         let out = memory.trace_after(TREE, 4, &done, &[0x6010]);
         assert_eq!(runs(&out).len(), 3);
@@ -399,7 +399,7 @@ mod tests {
         ]);
         let other = memory.trace_after(TREE, 4, &counted, &[0x4000]);
         assert_eq!(runs(&other), [(0x9020, 4, 0), (0x8020, 4, 1)]);
-        // A circle ends.
+        // A cycle ends.
         memory.words.insert(0x9010, 0x8000);
         assert_eq!(runs(&memory.trace(TREE, 4)).len(), 2);
     }
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn places_of_tables() {
-        // Of sixteen places three are full: 0, 3 and 9.
+        // Three of sixteen buckets are full: 0, 3 and 9.
         let full = |n: u64| 0x22 << (8 * (n % 8)) ^ EMPTY << (8 * (n % 8));
         let none = u64::MAX / 255 * EMPTY;
         let words = [
@@ -461,7 +461,7 @@ mod tests {
             runs(&trace),
             [(place(0), 8, 0), (place(3), 8, 1), (place(9), 8, 2)]
         );
-        // Of four places the control bytes behind them are none.
+        // With four buckets, the control bytes behind them do not count.
         let four = Memory::of(&[(0x4000, 0x6000), (0x4008, 3), (0x6000, 0)]);
         assert_eq!(runs(&four.trace("0x4000@table,8,16,8", 8)).len(), 4);
         let empty = Memory::of(&[(0x4000, 0x6000), (0x4008, 0)]);
@@ -479,7 +479,7 @@ mod tests {
         );
         let second = ring.trace("0x4008@ring,-8,8,16,8,1,2,0", 8);
         assert_eq!(runs(&second), [(0x5000, 8, 1)]);
-        // A text in the object, and elsewhere.
+        // A text inside the object, and elsewhere.
         let path = "0x4010@short,-16,-8,-15,1,0,-1,0";
         let short = Memory::of(&[(0x4000, 3 << 1)]);
         assert_eq!(runs(&short.trace(path, 1)), [(0x4001, 3, 0)]);
@@ -507,7 +507,7 @@ mod tests {
         let first = memory(&words).trace(path, 8);
         let both = [(0x8008, 8, 0), (0x9000, 8, 1)];
         assert_eq!(runs(&first), both);
-        // Its pointers have been copied elsewhere, and the iterators do not know yet.
+        // Its pointers have been copied elsewhere, and the iterators are still the old ones.
         words.extend([(0x4000, 0x7000), (0x7008, 0x8000), (0x7010, 0x9000)]);
         let half = memory(&words).trace_after(path, 8, &first, &[0x4000]);
         assert_eq!(runs(&half), both);

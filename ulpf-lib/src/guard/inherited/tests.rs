@@ -1,4 +1,4 @@
-//! The table beside what the kernel says.
+//! Compares the table with the kernel's smaps.
 
 use alloc::vec::Vec;
 
@@ -6,8 +6,7 @@ use super::super::tests::{anonymous, in_child};
 use super::*;
 use crate::addr::PAGE_SIZE;
 
-/// Random calls on a few pages, told of as the stub does: what the table says is what smaps says, and most looks do without
-/// that one.
+/// Random calls on a few pages, reported as the stub does: the table equals smaps, and most looks do not read smaps.
 #[test]
 fn what_does_not_show_is_known_by_the_calls() {
     const PAGES: u64 = 24;
