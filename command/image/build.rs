@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The image runs without a C library and without a dynamic linker: everything must be bound
-/// inside, and an undefined symbol must be an error here rather than a crash there.
+/// The image runs without a C library and without a dynamic linker. So all symbols must be bound inside, and an
+/// undefined one must be an error here rather than a crash in the program.
 const LINK_ARGS: &str =
     "link-args=-nostdlib -nostartfiles -Wl,-z,defs -Wl,-Bsymbolic -Wl,-z,now -Wl,--build-id=none";
 
@@ -22,7 +22,7 @@ fn main() {
     }
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap());
     let root = here.join("../..");
-    // The profiles of the stub.
+    // Cargo.toml holds the profiles of the stub.
     println!(
         "cargo:rerun-if-changed={}",
         root.join("Cargo.toml").display()
@@ -30,8 +30,8 @@ fn main() {
     for dir in ["stub", "engine", "ulpf-lib"] {
         watch(&root.join(dir));
     }
-    // TARGET_DIR/PROFILE/build/ulpf-image-HASH/out. The stub's profiles have folders of their own there, and locks of
-    // their own, so the cargo that runs this script does not wait for the one below.
+    // TARGET_DIR/PROFILE/build/ulpf-image-HASH/out. The stub's profiles have their own folders there, with their own
+    // locks, so the cargo that runs this script does not wait for the nested one.
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").unwrap());
     let above = |levels| {
         let folder = out_dir.ancestors().nth(levels);
@@ -58,8 +58,8 @@ fn main() {
         .arg("--target-dir")
         .arg(out)
         .args(["--", "-C", LINK_ARGS]);
-    // What this build's cargo has set for us (features, profile, flags, wrappers such as clippy's)
-    // must not leak into a build with another profile.
+    // Variables that this build's cargo has set for us (features, profile, flags, wrappers such as clippy's) must not
+    // leak into a build with another profile.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
         let keep = [
@@ -100,7 +100,7 @@ fn main() {
     println!("cargo:rustc-env=ULPF_STUB_IMAGE={}", image.display());
 }
 
-/// Everything below `dir` except build output.
+/// Watches all files below `dir` except build output.
 fn watch(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else {
         return;

@@ -1,4 +1,4 @@
-//! GDB's plugin goes into the command as text, so that a single installed file is all that is needed.
+//! Embeds GDB's plugin in the command as text, so that a single file is enough to install.
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 

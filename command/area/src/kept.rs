@@ -1,10 +1,11 @@
-//! Sessions that have ended: their areas in files, so that somebody can still look back (`ulpf last`).
+//! Ended sessions: their areas, saved in files for `ulpf last`.
 //!
 //! ```text
 //! ~/.cache/ulpf/PID.session:   "ULPFKEPT" | length of the head | head, JSON | (offset, length, bytes)…
 //! ```
-//! Only what was used of an area is written, and of that no page that was never touched. The newest few are kept, for this user alone, and until the machine is
-//! started anew: times are those of its clock. Whose folder it may be is [`ulpf_host::cache`]'s business.
+//! A file holds only the used parts of an area, and no page that was never touched. The newest few files are kept, for
+//! this user alone, until the machine restarts: their times are those of this boot's clock. [`ulpf_host::cache`] checks
+//! the owner of the folder.
 
 use crate::shared::{NAME, SharedArea};
 use std::fs::{self, File, OpenOptions};
@@ -22,22 +23,22 @@ use ulpf_lib::ring::{
 };
 
 const MAGIC: &[u8; 8] = b"ULPFKEPT";
-/// So many sessions are kept.
+/// Number of sessions that are kept.
 const NEWEST: usize = 8;
-/// Larger ones are not.
+/// Larger areas are not kept.
 const LARGEST: u64 = 256 << 20;
-/// Nor those with longer heads.
+/// Sessions with longer heads are not kept.
 const HEAD: u64 = 16 << 20;
 
 /// A session that has ended.
 pub struct Kept {
-    /// What its owner has said of it.
+    /// Description of the session by the ulpf that owned it.
     pub head: Vec<u8>,
     pub shared: SharedArea,
     pub ended: SystemTime,
 }
 
-/// Keeps what an area of ours holds; `head` says whose it is. `false`: there is too much of it.
+/// Saves an area of ours; `head` describes the session. `false` if the area is too large.
 pub fn keep(area: &SharedArea, pid: i32, head: &[u8]) -> io::Result<bool> {
     let (Some(folder), Some(file)) = (folder(), area.file()) else {
         return Ok(false);
@@ -81,7 +82,7 @@ fn write(mut to: impl Write, area: &File, head: &[u8], pieces: &[Range<u64>]) ->
     to.flush()
 }
 
-/// What has been written to: (offset, length). The program may have written any number there.
+/// The used parts of an area: (offset, length). The program may have written any number there.
 fn used(area: &SharedArea) -> Vec<(u64, u64)> {
     let size = |n: usize, of: usize| (n * of) as u64;
     let (watches, rings) = (area.watch_table().len(), area.rings());
@@ -101,7 +102,7 @@ fn used(area: &SharedArea) -> Vec<(u64, u64)> {
     used
 }
 
-/// The newest first.
+/// Kept sessions, newest first.
 fn sessions(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
     let all = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut all: Vec<(SystemTime, PathBuf)> = all
@@ -113,10 +114,10 @@ fn sessions(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
     all
 }
 
-/// Keeps a small file beside the sessions, in place of one of that name.
+/// Saves a small file beside the sessions and replaces one of that name.
 ///
 /// # Errors
-/// It cannot be written, or there is no place for it.
+/// It cannot be written, or no folder is known for it.
 pub fn save(name: &str, bytes: &[u8]) -> io::Result<()> {
     let folder = folder().ok_or_else(|| {
         io::Error::new(
@@ -127,7 +128,7 @@ pub fn save(name: &str, bytes: &[u8]) -> io::Result<()> {
     let opened = Folder::make(&folder)?;
     let folder = opened.path();
     opened.put(name, |mut to| to.write_all(bytes))?;
-    // Those of processes that are no more; what is in use stays.
+    // Removes files of processes that have ended; those of running processes stay.
     let end = Path::new(name).extension();
     let others = fs::read_dir(&folder).into_iter().flatten().flatten();
     for other in others.filter(|e| e.path().extension() == end) {
@@ -142,10 +143,10 @@ pub fn save(name: &str, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that [`save`] has kept; `None`: there is none.
+/// A file that [`save`] has written, or `None` if it does not exist.
 ///
 /// # Errors
-/// It cannot be read, or is not ours.
+/// It cannot be read, or belongs to another user.
 pub fn load(name: &str) -> io::Result<Option<Vec<u8>>> {
     let Some(folder) = folder().filter(|folder| folder.exists()) else {
         return Ok(None);
@@ -158,7 +159,7 @@ pub fn load(name: &str) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The newest session, or the one of this process, if it is of this boot.
+/// The newest session, or that of process `pid`, if it is of this boot.
 pub fn find(pid: Option<i32>) -> io::Result<Option<Kept>> {
     let Some(folder) = folder().filter(|folder| folder.exists()) else {
         return Ok(None);
@@ -188,7 +189,7 @@ pub fn find(pid: Option<i32>) -> io::Result<Option<Kept>> {
     }))
 }
 
-/// `None`: it is of another version of ulpf.
+/// The area is `None` if it is of another version of ulpf.
 fn read(file: File) -> io::Result<(Vec<u8>, Option<SharedArea>)> {
     let bad = || {
         io::Error::new(
@@ -227,7 +228,7 @@ fn read(file: File) -> io::Result<(Vec<u8>, Option<SharedArea>)> {
     Ok((head, SharedArea::look(&area)?))
 }
 
-/// `None`: the end of the file.
+/// `None` at the end of the file.
 fn number(from: &mut impl Read) -> io::Result<Option<u64>> {
     let mut bytes = [0; 8];
     match from.read_exact(&mut bytes) {

@@ -1,7 +1,9 @@
-//! The memory that `ulpf` shares with the stub of a program that it watches (`ulpf_lib::ring` describes it): a ring of
-//! hits for each thread, counters, the list of watches. The command maps an area of its own when it starts a program
-//! ([`shared`]), finds those of other `ulpf` processes ([`sessions`]), and keeps what was in one when the program has ended
-//! ([`kept`]).
+//! The memory that `ulpf` shares with the stub of a watched program (`ulpf_lib::ring` describes it): a ring of hits for
+//! each thread, counters, the list of watches.
+//!
+//! - [`shared`]: the area that the command maps when it starts a program;
+//! - [`sessions`]: the areas of other `ulpf` processes;
+//! - [`kept`]: the saved areas of programs that have ended.
 #![deny(unsafe_code)]
 
 pub mod kept;

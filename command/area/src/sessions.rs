@@ -1,14 +1,14 @@
-//! The sessions of other ulpf processes: their shared areas, found among their descriptors. The kernel
-//! lets only the same user and root open them (and needs no right to trace: Yama may forbid that).
+//! The sessions of other ulpf processes: their shared areas, found among their descriptors. The kernel lets only the
+//! same user and root open them. This needs no right to trace, which Yama may forbid.
 //!
-//! Anybody can call a memory file `ulpf-shared`, and root could open everybody's. So by default only sessions
-//! of one's own are looked into: those of a `ulpf` that runs as the caller and as nobody else. Whoever asks for
-//! all users' sessions ([`Whose::All`]) gets what those users have written there. Either way an area is mapped
-//! only if it is sealed, and believed in nothing (`SharedArea`, `ulpf_lib::ring`): the program that is watched
-//! can write to it, whoever it belongs to.
+//! Any process can name a memory file `ulpf-shared`, and root can open all of them. So by default we look only into
+//! sessions of a `ulpf` that runs as the caller and as no other user. With [`Whose::All`] we look into the sessions of
+//! all users, with whatever those users have written there. Either way an area is mapped only if it is sealed. Its
+//! contents are never trusted (`SharedArea`, `ulpf_lib::ring`): the watched program can write to it, whichever user
+//! owns it.
 //!
-//! In particular the number of the watched process is what the area says. The session counts only where the kernel confirms
-//! it ([`confirmed`]): that process has mapped this very memory.
+//! In particular, the area itself names the watched process. The session counts only if the kernel confirms
+//! ([`confirmed`]) that this process maps this very memory.
 
 use crate::shared::{NAME, SharedArea};
 use std::fs::{self, File};
@@ -22,16 +22,16 @@ use ulpf_host::{process, sys};
 /// A watched program.
 pub struct Watched {
     pub pid: i32,
-    /// The ulpf that watches it.
+    /// The `ulpf` process that watches it.
     pub by: i32,
-    /// When the program began: another process with its number is not watched.
+    /// Start time of the program, which tells it from a later process with the same number.
     pub started: u64,
     pub shared: SharedArea,
-    /// The program is on another machine (simulated, in a guest).
+    /// Set if the program runs on another machine (simulated, in a guest).
     pub elsewhere: Option<Elsewhere>,
 }
 
-/// As the area's name has it: its file, and how far it lies from where that says.
+/// Program on another machine, from the area's name: its file, and its load bias.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     pub file: PathBuf,
@@ -48,40 +48,40 @@ impl Elsewhere {
     }
 }
 
-/// Whose sessions are wanted.
+/// Selects sessions by user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Whose {
-    /// Those of ulpf processes that run as we do.
+    /// Sessions of ulpf processes that run as we do.
     #[default]
     Own,
-    /// All that the kernel lets us open.
+    /// All sessions that the kernel lets us open.
     All,
 }
 
 impl Whose {
-    /// What `--all-users` asks for.
+    /// The selection for the option `--all-users`.
     pub fn of(all_users: bool) -> Whose {
         if all_users { Whose::All } else { Whose::Own }
     }
 }
 
-/// What there is to look into.
+/// Result of a search for sessions.
 #[derive(Default)]
 pub struct Sessions {
     pub list: Vec<Watched>,
-    /// Those of another version of ulpf.
+    /// `ulpf` processes of another version, whose sessions cannot be read.
     pub foreign: Vec<i32>,
-    /// Those of other users, which were not wanted or are not ours to open.
+    /// `ulpf` processes of other users: not selected, or the kernel does not let us open them.
     pub others: Vec<i32>,
-    /// The process with the number that was asked for is somebody else's.
+    /// The process that the caller named belongs to another user.
     pub forbidden: bool,
-    /// Sessions whose process is not theirs, by the kernel's word.
+    /// Sessions that name a process without the kernel's confirmation.
     pub false_claims: Vec<Claim>,
-    /// There are more than anybody looks at ([`MOST`]).
+    /// There are more sessions than the limit ([`MOST`]).
     pub too_many: bool,
 }
 
-/// What an area says: that the process `by` watches process `pid`.
+/// Unconfirmed contents of an area: that process `by` watches process `pid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub pid: i32,
@@ -98,13 +98,13 @@ impl std::fmt::Display for Claim {
     }
 }
 
-/// So many sessions are looked at, and so many areas of one process (a program that has executed itself, and
-/// each child with `--follow`, has one of its own). Who wants to keep root busy could open any number of them.
+/// Limit of the sessions that are read. `MOST_OF_ONE` limits the areas of one process: a program has a new area after
+/// each exec, and so has each child with `--follow`. Without a limit a hostile user could keep root busy with areas.
 const MOST: usize = 256;
 const MOST_OF_ONE: usize = 1024;
 
-/// All sessions that we may look into, each program's present one; or those that `of` watches, or is
-/// watched by.
+/// All sessions that we may read, one for each program: the present one. With `of`, only the sessions that this process
+/// watches or that watch it.
 pub fn find(of: Option<i32>, whose: Whose) -> io::Result<Sessions> {
     let mut found = Sessions::default();
     let ours = std::process::id() as i32;
@@ -129,7 +129,7 @@ pub fn find(of: Option<i32>, whose: Whose) -> io::Result<Sessions> {
         }
         for (shared, elsewhere, memory) in areas(descriptors) {
             let Some(shared) = shared else {
-                // Which program it watches is not known.
+                // The program that it watches is unknown.
                 let parent = |n| process::Status::of(n).is_ok_and(|s| s.parent() == Some(by));
                 let asked = of.is_none_or(|n| n == by || parent(n));
                 if asked && found.foreign.last() != Some(&by) {
@@ -139,7 +139,7 @@ pub fn find(of: Option<i32>, whose: Whose) -> io::Result<Sessions> {
             };
             let pid = shared.header().pid.load(Ordering::Acquire) as i32;
             if process::is_alive(pid) && of.is_none_or(|n| n == pid || n == by) {
-                // Before it is looked at: if that is another process by then, its memory tells.
+                // Read before the check: if the number belongs to another process by then, the memory differs.
                 let started = process::started(pid).unwrap_or_default();
                 if !confirmed((by, &status), pid, elsewhere.is_some(), memory) {
                     found.claim(Claim { pid, by });
@@ -158,22 +158,21 @@ pub fn find(of: Option<i32>, whose: Whose) -> io::Result<Sessions> {
     Ok(found)
 }
 
-/// The process runs a `ulpf`. A process of ours that is none may hold a stranger's memory file, which was sent
-/// to it.
+/// Whether the process runs a `ulpf`. Another process of ours may hold a memory file that a stranger has sent to it.
 fn is_ulpf(pid: i32) -> bool {
     let name = |path: Option<PathBuf>| Some(path?.file_name()?.to_string_lossy().into_owned());
     let theirs = name(process::executable(pid)).unwrap_or_default();
-    // Installed under another name, it starts others as what it is itself.
+    // Under another installed name, `ulpf` starts others as the program that it is itself.
     let same = |ours: String| theirs.trim_end_matches(" (deleted)") == ours;
     theirs.starts_with("ulpf") || name(std::env::current_exe().ok()).is_some_and(same)
 }
 
-/// Does the kernel confirm that process `by` watches process `pid` by this memory?
+/// Whether the kernel confirms that process `by` watches process `pid` by this memory:
 ///
-/// - The program has mapped the memory: its stub writes there. A process of more rights may have mapped what a stranger has
-///   sent it (a display server, say), so a stranger's session counts only for processes of the same user.
-/// - A program on another machine has no memory here: what stands for it is `by`, or a child of `by`.
-/// - Where we may not read what the program has mapped (one that is not dumpable), it counts as a child of `by`.
+/// - The program maps the memory, because its stub writes there. A privileged process (a display server, say) may map
+///   memory from another user. So another user's session counts only for processes of that user.
+/// - A program on another machine has no memory here; `by` or a child of `by` represents it.
+/// - If we may not read the program's mappings (it is not dumpable), it counts as a child of `by`.
 fn confirmed(
     (by, watcher): (i32, &process::Status),
     pid: i32,
@@ -199,8 +198,8 @@ fn confirmed(
 
 type Area = (Option<SharedArea>, Option<Elsewhere>, process::FileId);
 
-/// The areas among a process's descriptors, `None` for one of another version of ulpf, what their names
-/// say of programs elsewhere, and which memory files they are.
+/// The areas among a process's descriptors, with the program elsewhere that the name gives, and the memory file. The
+/// area is `None` if it is of another version of ulpf.
 fn areas(descriptors: fs::ReadDir) -> impl Iterator<Item = Area> {
     let memfd = format!("/memfd:{}", NAME.to_string_lossy());
     let of = move |fd: &Path| {
@@ -217,8 +216,8 @@ fn areas(descriptors: fs::ReadDir) -> impl Iterator<Item = Area> {
     all.take(MOST_OF_ONE)
 }
 
-/// Opens another process's memory file, and nothing else: behind a descriptor of that name there may be a FIFO
-/// in a mount namespace of its owner's, where opening would wait for ever.
+/// Opens another process's memory file, and nothing else. A descriptor of that name may lead to a FIFO in its owner's
+/// mount namespace, and opening a FIFO can block for ever.
 fn open(fd: &Path) -> io::Result<File> {
     let named = sys::open_path(fd)?;
     if !sys::is_memory(&named)? {
@@ -227,7 +226,7 @@ fn open(fd: &Path) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", named.as_raw_fd()))
 }
 
-/// The area of a program that we watch ourselves, or else another ulpf.
+/// The area of a program that this process watches, or else another ulpf.
 pub fn area_of(program: i32) -> Option<SharedArea> {
     let ours = fs::read_dir("/proc/self/fd").ok()?;
     let (by, status) = (std::process::id() as i32, process::Status::of_self().ok()?);
@@ -235,7 +234,7 @@ pub fn area_of(program: i32) -> Option<SharedArea> {
     let ours = areas(ours)
         .filter_map(|(area, elsewhere, memory)| Some((area?, elsewhere.is_some(), memory)))
         .filter(|(area, ..)| pid(area) == program)
-        // One program may have written another one's number into its area.
+        // A program may have written another program's number into its area.
         .filter(|(_, elsewhere, memory)| confirmed((by, &status), program, *elsewhere, *memory))
         .map(|(area, ..)| area)
         .max_by_key(|area| area.clock().base_ns);
@@ -243,26 +242,27 @@ pub fn area_of(program: i32) -> Option<SharedArea> {
 }
 
 impl Sessions {
-    /// There are sessions that `--all-users` would show: root alone can open them.
+    /// Whether `--all-users` would show more sessions: only root can open them.
     pub fn hides_some(&self) -> bool {
         !self.others.is_empty() && sys::is_root()
     }
 
-    /// (A program that executes itself anew has left the memory that it had before: that is no claim.)
+    /// Records an unconfirmed claim. (After an exec a program no longer maps its old area; [`Sessions::false_claim_of`]
+    /// ignores those.)
     fn claim(&mut self, claim: Claim) {
         if !self.false_claims.contains(&claim) && self.false_claims.len() < MOST {
             self.false_claims.push(claim);
         }
     }
 
-    /// Claims that concern this program, or this ulpf, and that no session confirms.
+    /// A claim that concerns this program or this ulpf, and that no session confirms.
     pub fn false_claim_of(&self, of: i32) -> Option<&Claim> {
         let is_known = |c: &Claim| self.list.iter().any(|w| (w.pid, w.by) == (c.pid, c.by));
         let mut all = self.false_claims.iter();
         all.find(|c| (c.pid == of || c.by == of) && !is_known(c))
     }
 
-    /// One that has executed itself anew has had an area before.
+    /// Adds a session. A program that has called exec has an older area as well.
     fn add(&mut self, new: Watched) {
         let (same, room) = (
             |w: &Watched| (w.pid, w.by) == (new.pid, new.by),

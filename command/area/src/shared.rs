@@ -15,20 +15,19 @@ use ulpf_lib::ring::{
     SharedHeader, WATCH_TABLE_OFFSET, copy_slots, ring_place,
 };
 
-/// The memory file's name; that of an area for a program on another machine begins with it.
+/// Name of the memory file; the name of an area for a program on another machine starts with it.
 pub const NAME: &std::ffi::CStr = c"ulpf-shared";
 
 /// A mapping of the shared area; stays valid after the program has died. Clones share it.
 ///
-/// Whoever else maps it may be hostile, and writes to it while we read: each number is read once, and checked
-/// then.
+/// Other processes that map it may be hostile and write while we read: each number is read once, and then checked.
 #[derive(Clone, Debug)]
 pub struct SharedArea(Arc<Mapping>);
 
 #[derive(Debug)]
 struct Mapping {
     at: NonNull<u8>,
-    /// As it stood there when we came.
+    /// Copy of the clock, taken when the area was mapped.
     clock: Clock,
     /// An area of our own stays open, so that `ulpf last` finds it among our descriptors.
     own_file: Option<File>,
@@ -39,7 +38,7 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// The two clocks at one moment.
+/// Readings of the two clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
     tsc: u64,
@@ -59,11 +58,11 @@ fn monotonic() -> u64 {
 }
 
 impl Clocks {
-    /// Both clocks at the same moment: who is interrupted between the two reads them again.
+    /// Reads both clocks at the same moment; an interrupted attempt is repeated.
     pub fn now() -> Clocks {
-        /// TSC ticks, some 10 µs.
+        /// Longest attempt that counts as one moment: TSC ticks, some 10 µs.
         const AT_ONCE: u64 = 30_000;
-        /// So often at most: the closest of them is taken.
+        /// Limit of the attempts; then the closest one is taken.
         const ATTEMPTS: usize = 100;
         let mut closest = (u64::MAX, Clocks { tsc: 0, ns: 0 });
         for _ in 0..ATTEMPTS {
@@ -81,7 +80,8 @@ impl Clocks {
         closest.1
     }
 
-    /// Now, and how far both have come since; at least 2 ms, for precision.
+    /// Reads the clocks again, at least 2 ms later for precision. Returns the reading and the ticks and nanoseconds
+    /// since `self`.
     fn rate(self) -> (Clocks, u64, u64) {
         loop {
             let now = Clocks::now();
@@ -93,11 +93,11 @@ impl Clocks {
     }
 }
 
-/// The clock of an area that begins now. The rate comes from the time since `since`; but all areas of this command after the
-/// first one go by that one's, so that hits of several processes are told in the order in which they happened.
+/// The clock of an area that begins now. The first area of this command takes its rate from the time since `since`.
+/// Later areas use the first one's rate, so that hits of several processes are ordered by time.
 fn clock(since: Clocks) -> Clock {
     static FIRST: OnceLock<Clock> = OnceLock::new();
-    /// In nanoseconds: so far the TSC is from CLOCK_MONOTONIC only where the machine has slept.
+    /// In nanoseconds: the TSC differs this much from CLOCK_MONOTONIC only after the machine has slept.
     const ASTRAY: u64 = 1_000_000_000;
     if let Some(first) = FIRST.get() {
         let now = Clocks::now();
@@ -121,13 +121,13 @@ fn clock(since: Clocks) -> Clock {
 }
 
 impl SharedArea {
-    /// Maps the area and sets its clock ([`clock`]). `since` was taken when the start of the program began, some milliseconds
-    /// ago.
+    /// Maps the area and sets its clock ([`clock`]). `since` was read when the start of the program began, some
+    /// milliseconds ago.
     pub fn map(file: File, pid: i32, since: Clocks) -> io::Result<SharedArea> {
         let mut mapping = Mapping::of(&file, libc::PROT_READ | libc::PROT_WRITE)?;
         mapping.clock = clock(since);
         let header = mapping.at.cast::<SharedHeader>().as_ptr();
-        // SAFETY: inside our mapping; these fields are ours to write, before anybody reads them.
+        // SAFETY: inside our mapping; no other process reads these fields before we have written them.
         unsafe {
             (&raw mut (*header).base_tsc).write_volatile(mapping.clock.base_tsc);
             (&raw mut (*header).base_ns).write_volatile(mapping.clock.base_ns);
@@ -140,19 +140,19 @@ impl SharedArea {
         Ok(area)
     }
 
-    /// Gives a new memory file the area's length, for good.
+    /// Gives a new memory file the area's length and seals it.
     pub fn size(file: &File) -> io::Result<()> {
         sys::set_len(file, SHARED_LEN)?;
         sys::seal(file)
     }
 
-    /// One for a program on another machine, whose hits we write ourselves. `pid` stands for it; where it
-    /// lies against its file, and that file's path, are in the area's name, for whoever looks for symbols.
+    /// An area for a program on another machine, whose hits we write ourselves. `pid` is the process that represents
+    /// it. The area's name carries the load bias and the path of its file, for the lookup of symbols.
     pub fn elsewhere(pid: i32, bias: u64, program: &str) -> io::Result<SharedArea> {
         let since = Clocks::now();
         let mut name = NAME.to_bytes().to_vec();
         name.extend(format!(":{bias:x}:").bytes());
-        // The kernel's limit; without a path there are no names.
+        // The kernel's limit of a name; without a path, the program has no symbols.
         if program.len() + name.len() < 240 {
             name.extend(program.bytes().filter(|b| *b != 0));
         }
@@ -162,7 +162,7 @@ impl SharedArea {
         SharedArea::map(file, pid, since)
     }
 
-    /// The table's entry of a watch, which counts as listed from now on.
+    /// The table entry of a watch; marks the watch as listed.
     pub fn list(&self, watch: u32) -> Option<&Listed> {
         if u64::from(watch) >= COUNTER_SLOTS {
             return None;
@@ -171,7 +171,7 @@ impl SharedArea {
         self.watch_table().get(watch as usize)
     }
 
-    /// Writes a record to a ring that is ours to write.
+    /// Writes a record to a ring of this process.
     pub fn record(&self, ring: u32, entry: &Entry, now: u64) {
         self.header().rings.fetch_max(ring + 1, Ordering::AcqRel);
         if let Some(head) = self.heads().get(ring as usize) {
@@ -179,8 +179,7 @@ impl SharedArea {
         }
     }
 
-    /// Maps an area that somebody else has made, to look at. `None`: it is of another version of ulpf, or not
-    /// ready.
+    /// Maps another process's area read-only. `None` if it is of another version of ulpf, or not ready.
     pub fn look(file: &File) -> io::Result<Option<SharedArea>> {
         if !sys::is_sealed_memory(file, SHARED_LEN)? {
             return Ok(None);
@@ -204,8 +203,8 @@ impl SharedArea {
         Ok(ready.then_some(area))
     }
 
-    /// When the area was made, and how its times are told. Use this rather than the header's own fields, which
-    /// somebody may change.
+    /// Start of the area and conversion of its times. Use this copy rather than the header's fields, which the program
+    /// may change.
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
@@ -217,7 +216,7 @@ impl SharedArea {
         unsafe { self.0.at.cast().as_ref() }
     }
 
-    /// What patches keep for each thread.
+    /// State of the patches for each thread.
     pub fn areas(&self) -> &[Area] {
         // SAFETY: inside the mapping; the elements are integers and atomics.
         unsafe {
@@ -239,7 +238,7 @@ impl SharedArea {
         }
     }
 
-    /// Hits of a watch, and the silent ones of them.
+    /// Number of hits of a watch, and how many of them were silent.
     pub fn hits(&self, watch: u32) -> (u64, u64) {
         let n = self.counters(watch);
         let (hits, silent) = self.header().tallied(self.areas(), watch);
@@ -250,7 +249,7 @@ impl SharedArea {
         )
     }
 
-    /// What a check of the heap has found.
+    /// Findings of the heap check.
     pub fn findings(&self) -> &Findings {
         // SAFETY: inside the mapping; all of it is atomics.
         unsafe {
@@ -259,7 +258,7 @@ impl SharedArea {
         }
     }
 
-    /// All watches that there have been, by their numbers.
+    /// All watches that ever existed, by number.
     pub fn watch_table(&self) -> &[Listed] {
         // SAFETY: inside the mapping; the elements are atomics.
         let all = unsafe {
@@ -287,8 +286,8 @@ impl SharedArea {
         }
     }
 
-    /// Waits until somebody has written a record, at most for `limit`; may return early. `any`: is
-    /// there something after all?
+    /// Waits for a new record, at most for `limit`; may return early. `any` checks for records once more after the
+    /// reader has announced that it waits.
     pub fn wait(&self, any: impl Fn() -> bool, limit: Duration) {
         let header = self.header();
         let word = header.wake.load(Ordering::Acquire);
@@ -314,17 +313,18 @@ impl SharedArea {
         header.reader_waits.store(0, Ordering::Relaxed);
     }
 
-    /// From now on no record is lost: who has no room in its ring waits, as long as [`SharedArea::alive`] is said.
+    /// From now on no record is lost: a thread whose ring is full waits as long as the reader calls
+    /// [`SharedArea::alive`].
     pub fn lose_nothing(&self) {
         self.header().lossless.store(1, Ordering::SeqCst);
     }
 
-    /// Are threads still willing to wait? One that has seen no sign of life for long is not.
+    /// Whether threads still wait for room. A thread gives up if the reader shows no sign of life for long.
     pub fn is_lossless(&self) -> bool {
         self.header().lossless.load(Ordering::Relaxed) != 0
     }
 
-    /// The reader lives.
+    /// Shows the waiting threads that the reader is alive.
     pub fn alive(&self) {
         let lossless = &self.header().lossless;
         let now = lossless.load(Ordering::Relaxed);
@@ -334,7 +334,7 @@ impl SharedArea {
         }
     }
 
-    /// Slots of a ring before this one may be written over.
+    /// Releases the slots of a ring before `slot` for new records.
     pub fn has_read(&self, ring: usize, slot: u64) {
         let Some(head) = self.heads().get(ring) else {
             return;
@@ -368,8 +368,8 @@ impl SharedArea {
 }
 
 impl Mapping {
-    /// Maps the whole area, if the file is one that nobody can take away beneath us: the descriptor may come
-    /// from a process that has put another file in its place.
+    /// Maps the whole area. The descriptor may come from a process that has put another file in its place. So the file
+    /// must be sealed memory of the right length, which cannot shrink under the mapping.
     fn of(file: &File, protection: i32) -> io::Result<Mapping> {
         if !sys::is_sealed_memory(file, SHARED_LEN)? {
             let why = "it is no sealed memory file of the right length: somebody has exchanged it";
@@ -389,7 +389,7 @@ impl Mapping {
         if addr == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: our own mapping. What nobody has written to must not be made for a core file.
+        // SAFETY: our own mapping. Untouched pages must not be allocated for a core file.
         unsafe { libc::madvise(addr, SHARED_LEN as usize, libc::MADV_DONTDUMP) };
         Ok(Mapping {
             at: NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?,

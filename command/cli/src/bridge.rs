@@ -1,5 +1,5 @@
-//! `ulpf bridge`: a program of this machine as a back end of the bridge, for whoever connects. In a guest it
-//! is how a debugger's side outside reaches the guest's stub or kernel module.
+//! `ulpf bridge`: offers a program of this machine as a back end of the bridge. In a guest, a debugger outside reaches
+//! the guest's stub or kernel module this way.
 //!
 //! ```text
 //!   front end ⇄ TCP, a socket, virtio-serial ⇄ Proxy ⇄ a socket ⇄ ulpf server: ours, or one that is there ⇄ stub
@@ -46,7 +46,7 @@ pub struct BridgeArgs {
         conflicts_with = "command"
     )]
     remote: Option<String>,
-    /// What the program's watches are made of: auto, kernel or signal
+    /// Backend of the program's watches: auto, kernel or signal
     #[arg(long, value_name = "NAME", requires = "command")]
     backend: Option<String>,
     /// Where watches live: auto, guard or debug-register
@@ -75,7 +75,7 @@ async fn connect(remote: &str) -> std::io::Result<(Reader, Writer)> {
     Ok((Box::new(r), Box::new(w)))
 }
 
-/// The exit status.
+/// Runs the command and returns the exit status.
 pub async fn bridge(args: BridgeArgs) -> i32 {
     let done = match (&args.remote, args.command.is_empty()) {
         (Some(remote), _) => there_already(&args, remote).await,
@@ -99,7 +99,7 @@ async fn there_already(args: &BridgeArgs, remote: &str) -> Result<(), String> {
     serve(place, reader, writer, name, String::new()).await
 }
 
-/// A server of our own, in this process, on a socket that nobody else can reach.
+/// Runs a server in this process, on a socket that no other user can reach.
 async fn a_program(args: &BridgeArgs) -> Result<(), String> {
     let (program, rest) = args.command.split_first().ok_or("No program is named.")?;
     let place = Place::bind(args).await?;
@@ -128,7 +128,7 @@ async fn a_program(args: &BridgeArgs) -> Result<(), String> {
         },
         ..Options::default()
     };
-    // They end us, but not while the stub is only half-way in the program.
+    // These signals end us, but not while the stub is only half-way in the program.
     let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
     let mut bound = Bound::new(options, Terminal::Shared).await?;
     let name = "ulpf's stub in the program".to_owned();
@@ -142,7 +142,7 @@ async fn a_program(args: &BridgeArgs) -> Result<(), String> {
     let mut signal = None;
     let done = tokio::select! {
         done = offered => done,
-        // It has said why.
+        // The server has printed the reason.
         _ = bound.run() => Err("the program's server has ended".into()),
         number = signals.next() => {
             signal = Some(number);
@@ -207,7 +207,7 @@ impl Place {
     }
 }
 
-/// Until the program's end, and whoever is connected then has gone.
+/// Serves until the program has ended and the last client has gone.
 async fn serve(
     mut place: Place,
     reader: impl tokio::io::AsyncRead + Unpin,

@@ -44,15 +44,16 @@ enum Command {
     Attach(ulpf_run::AttachArgs),
     /// Find errors of the heap: overflows, uses after free, wrong frees, leaks; with all threads running
     Check(ulpf_run::CheckArgs),
-    /// Say who wrote a variable or an address last, while it is being watched
+    /// Show the last writes to a variable or an address that is being watched
     Last(crate::last::LastArgs),
     /// Show live what is watched: hits, sites, pages, threads
     Top(ulpf_top::TopArgs),
     /// Write hits and counters for other tools: JSON lines, CSV, a trace, Prometheus
     Export(ulpf_export::ExportArgs),
-    /// Read a compact log (`ulpf run --log FILE.ulpf`): as text, JSON, CSV, a trace; or who wrote something before a time
+    /// Read a compact log (`ulpf run --log FILE.ulpf`): as text, JSON, CSV, a trace; or the last writes to something
+    /// before a time
     Log(ulpf_log::LogArgs),
-    /// Find where a value stands in a running program; what is left after narrowing can be watched
+    /// Find a value in a running program; the places left after narrowing can be watched
     Find(ulpf_find::FindArgs),
     /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
     #[command(disable_help_flag = true)]
@@ -86,16 +87,16 @@ struct GdbArgs {
     words: Vec<OsString>,
 }
 
-/// Runs the command line, with this image of the stub for the programs that are watched; returns the exit status.
+/// Runs the command line, with this image of the stub for the watched programs; returns the exit status.
 pub fn main(stub: &'static [u8]) -> i32 {
     ulpf_inject::provide(stub);
     keeper::enable();
     demangle::enable();
-    // What follows `server` is gdbserver's language, and ulpf-sim has its own; neither is clap's.
+    // clap does not parse the words after `server`, which are gdbserver's, or those for ulpf-sim.
     let mut all = std::env::args_os();
     let name = all.next().unwrap_or_default();
     let words: Vec<OsString> = all.collect();
-    // What starts a GDB wants one name, behind which GDB's own words stand.
+    // Tools that start GDB need one program name, followed by GDB's own words.
     if Path::new(&name).file_name() == Some("ulpf-gdb".as_ref()) {
         return run(crate::gdb::gdb(words));
     }
@@ -132,7 +133,7 @@ pub fn main(stub: &'static [u8]) -> i32 {
     }
 }
 
-/// What a subcommand with a language of its own is told: `help server` is its `--help`.
+/// The words for a subcommand that parses its own: `help server` becomes `--help`.
 fn theirs(words: &[OsString]) -> Vec<OsString> {
     match words.split_first() {
         Some((first, _)) if first == "help" => vec!["--help".into()],
@@ -161,7 +162,7 @@ fn server(words: Vec<OsString>) -> i32 {
     }
 }
 
-/// One thread is enough for what we do; a second one only where the program is started (blocking).
+/// One thread is enough for our work; a second one runs only while a program is started (blocking).
 fn run(work: impl Future<Output = i32>) -> i32 {
     match tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -169,7 +170,7 @@ fn run(work: impl Future<Output = i32>) -> i32 {
     {
         Ok(runtime) => {
             let status = runtime.block_on(work);
-            // A read of stdin that blocks must not keep us.
+            // A read of stdin that blocks must not delay our exit.
             runtime.shutdown_background();
             status
         }

@@ -5,8 +5,8 @@
 //!   FAIL  syscall user dispatch Function not implemented
 //!           Needed to … Use a kernel built with CONFIG_GENERIC_ENTRY (5.11 or later).
 //! ```
-//! Exit status 0: a program can be watched. 1: something that is needed is missing. With `--report` the same stands in
-//! what is pasted into an issue, with all that says which system it is and nothing that says whose.
+//! Exit status 0: a program can be watched. 1: a requirement is missing. `--report` prints the same in a form for
+//! issues, with the properties of the system and without names of users or machines.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -16,13 +16,13 @@ use ulpf_host::{process, sys};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
-    /// There.
+    /// Available.
     Ok,
-    /// Not there, and something is lost without it.
+    /// Not available, and a function is missing without it.
     Missing,
-    /// Not there, and not used by this version.
+    /// Not available, and not used by this version.
     Note,
-    /// Not there, and nothing works without it.
+    /// Not available, and nothing works without it.
     Fail,
 }
 
@@ -30,7 +30,7 @@ struct Finding {
     level: Level,
     what: &'static str,
     value: String,
-    /// What it means, and what to do.
+    /// The meaning, and what to do.
     advice: Option<String>,
 }
 
@@ -186,7 +186,7 @@ fn kernel() -> Finding {
     }
 }
 
-/// Which system this is: what the findings do not say.
+/// Properties of the system that the findings do not contain.
 fn system() -> Vec<(&'static str, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let release = read("/etc/os-release");
@@ -226,7 +226,7 @@ fn system() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Whose processes can be seen.
+/// Visibility of processes.
 fn processes() -> Finding {
     const WHAT: &str = "processes";
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -247,7 +247,7 @@ fn processes() -> Finding {
     }
 }
 
-/// Does /proc hide processes of others? `None`: it is not there. (proc(5), proc_pid_mountinfo(5))
+/// Whether /proc hides processes of other users. `None` if it is not mounted. (proc(5), proc_pid_mountinfo(5))
 fn hidden(mounts: &str) -> Option<bool> {
     let proc = mounts
         .lines()
@@ -257,7 +257,7 @@ fn hidden(mounts: &str) -> Option<bool> {
     Some(hide.is_some_and(|how| !matches!(how, "0" | "off")))
 }
 
-/// What may refuse system calls, of which the findings below say whether it does.
+/// Mechanisms that may refuse system calls; the findings below show whether they do.
 fn security() -> Finding {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
@@ -362,7 +362,7 @@ fn system_call(what: &'static str, result: std::io::Result<()>, advice: &str) ->
     }
 }
 
-/// Can descriptors of programs be fetched?
+/// Whether descriptors of programs can be fetched.
 fn descriptors() -> Finding {
     const WHAT: &str = "pidfd_getfd";
     match sys::probe::pidfd_getfd() {
@@ -522,8 +522,8 @@ fn device() -> Finding {
     }
 }
 
-/// Whether the administrator has the module trace page faults. `loaded`: the module is there; `parameter`: what
-/// its parameter says.
+/// Whether the administrator lets the module trace page faults. `loaded`: the module is loaded; `parameter`: value of
+/// its parameter.
 fn early_upcalls(loaded: bool, parameter: Option<String>) -> Finding {
     const WHAT: &str = "early upcalls";
     let no = |value: &str, advice: &str| lacks(Level::Note, WHAT, value, advice);
@@ -601,7 +601,7 @@ mod tests {
         assert_eq!(hidden(&proc("")), Some(false));
         assert_eq!(hidden(&proc(",hidepid=off")), Some(false));
         assert_eq!(hidden(&proc(",gid=5,hidepid=invisible")), Some(true));
-        // The last one is on top.
+        // The last mount is on top.
         assert_eq!(hidden(&(proc(",hidepid=2") + &proc(""))), Some(false));
         assert_eq!(hidden("27 1 254:0 / / rw - ext4 /dev/vda rw\n"), None);
     }

@@ -1,8 +1,8 @@
 //! `ulpf gdb`: the real GDB, connected to a server in this process.
 //!
-//! GDB, the program and the server share one terminal. Each has a process group of its own. The program's
-//! has the terminal while the program runs and loses it to GDB's when it stops, as under GDB alone: so
-//! Ctrl-C reaches the program, and the stop reaches GDB.
+//! GDB, the program and the server share one terminal, each in its own process group. The program's group has the
+//! terminal while the program runs, and GDB's group has it after a stop, as with GDB alone. So Ctrl-C reaches the
+//! program, and the stop reaches GDB.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -55,7 +55,7 @@ const WITH_VALUE: &[&str] = &[
     "interpreter",
     "ui",
     "tty",
-    // Ours.
+    // Our options.
     "placement",
     "backend",
     "allocator",
@@ -81,14 +81,14 @@ fn split(words: &[OsString]) -> (&[OsString], &[OsString]) {
     words.split_at(at.min(words.len()))
 }
 
-/// Takes out an option that is ours, not GDB's; the last one counts.
+/// Takes out an option that is ours, not GDB's; the last occurrence counts.
 fn take<'a>(name: &str, options: Vec<&'a OsString>) -> (Option<String>, Vec<&'a OsString>) {
     let (mut value, mut rest) = (None, Vec::new());
     let mut words = options.into_iter();
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();
         if text == name {
-            // None at the end is none that we know.
+            // An option without a value gets an empty one, which is invalid.
             value = Some(
                 words
                     .next()
@@ -103,7 +103,7 @@ fn take<'a>(name: &str, options: Vec<&'a OsString>) -> (Option<String>, Vec<&'a 
     (value, rest)
 }
 
-/// Takes out `--check` and what goes with it. (By itself any of these may be an option of GDB's.)
+/// Takes out `--check` and its options. (Without `--check`, each of them may be an option of GDB's.)
 fn check(options: Vec<&OsString>) -> Result<(Option<HeapOptions>, Vec<&OsString>), String> {
     if !options.iter().any(|word| *word == "--check") {
         return Ok((None, options));
@@ -122,7 +122,7 @@ fn check(options: Vec<&OsString>) -> Result<(Option<HeapOptions>, Vec<&OsString>
     Ok((asked.done()?, rest))
 }
 
-/// Can the heap of this be checked (`--check`)?
+/// Checks that the heap of the subject can be checked (`--check`).
 fn can_check(subject: &Subject, bridge: bool) -> Result<(), String> {
     match subject {
         Subject::Core => Err("A core file runs no more, so there is nothing to check.".into()),
@@ -133,20 +133,20 @@ fn can_check(subject: &Subject, bridge: bool) -> Result<(), String> {
     }
 }
 
-/// What there is to debug.
+/// The subject to debug.
 #[derive(Debug, PartialEq)]
 enum Subject<'a> {
     /// The program and its arguments.
     Program(&'a OsString, &'a [OsString]),
-    /// A process, and the file that it runs, if that is named.
+    /// A process, and the file that it runs, if given.
     Process(i32, Option<&'a OsString>),
-    /// None yet: `file` names it.
+    /// None yet: GDB's `file` names it later.
     Nothing,
-    /// A core file, which GDB looks at alone.
+    /// A core file, which GDB opens alone.
     Core,
 }
 
-/// Takes the process out of GDB's options (`-p PID`, `--pid=PID`), or finds it behind the program, as GDB does.
+/// Takes the process out of GDB's options (`-p PID`, `--pid=PID`), or finds it after the program, as GDB does.
 fn subject<'a>(
     words: &'a [OsString],
     options: Vec<&'a OsString>,
@@ -267,11 +267,11 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     };
 
     let mut command = Command::new(&gdb);
-    // The program's files are this machine's: no need to fetch them through the protocol.
+    // The program's files are on this machine: no need to fetch them through the protocol.
     command.args(["-iex", "set sysroot /"]);
     if with_stub {
-        // GDB would take each breakpoint and watch away at every stop and put it back, a packet each. Nobody is served by
-        // that here: memory is shown without them, and what GDB leaves behind the server takes away.
+        // By default GDB removes each breakpoint and watch at every stop and inserts it again, a packet each. That is
+        // not needed here: the stub shows memory without them, and the server removes those that GDB leaves behind.
         command.args(["-iex", "set breakpoint always-inserted on"]);
     }
     // Removed with the socket.
@@ -300,7 +300,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     };
 
     let mut child_changed = signal(SignalKind::child()).map_err(|e| e.to_string())?;
-    // The terminal sends them to GDB or the program; what reaches us is not for us.
+    // The terminal sends these to GDB or the program; those that reach us are not meant for us.
     let _interrupt = signal(SignalKind::interrupt()).map_err(|e| e.to_string())?;
     let _quit = signal(SignalKind::quit()).map_err(|e| e.to_string())?;
     let mut leave = [
@@ -309,8 +309,8 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     ];
     let [hangup, terminate] = &mut leave;
 
-    // A process group of its own: only a group whose parent is in another one (ours) is stopped, rather
-    // than fed errors, when it uses the terminal from the background.
+    // A process group of its own. A background group that uses the terminal is stopped only if its parent is in another
+    // group (ours); otherwise it gets errors.
     let own_terminal = foreground::is_ours();
     if own_terminal {
         command.process_group(0);
@@ -326,13 +326,13 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         loop {
             match sys::child_state(pid) {
                 Ok(sys::ChildState::Ended(status)) => return status,
-                // It wanted the terminal while the program had it (`continue &`), or before we gave it.
+                // GDB wanted the terminal while the program had it (`continue &`), or before we gave it.
                 Ok(sys::ChildState::Stopped(libc::SIGTTIN | libc::SIGTTOU)) => {
                     foreground::to_debugger();
                     let _ = sys::kill(-pid, libc::SIGCONT);
                     continue;
                 }
-                // Ctrl-Z: we stop with it, for our shell's sake.
+                // Ctrl-Z: we stop with it, so that our shell notices.
                 Ok(sys::ChildState::Stopped(_)) => {
                     foreground::take_back();
                     sys::stop_here();
@@ -357,7 +357,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
             _ = terminate.recv() => { let _ = sys::kill(pid, libc::SIGTERM); }
         }
     };
-    // GDB has gone; the server sees the end of the connection and ends or releases the program.
+    // GDB has ended; the server sees the end of the connection, and kills or releases the program.
     if !served {
         let _ = tokio::time::timeout(std::time::Duration::from_secs(10), serve).await;
     }
@@ -368,11 +368,11 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     })
 }
 
-/// One line, so that nobody takes this for GDB alone.
+/// One line, so that this GDB is not mistaken for a plain one.
 const GREETING: &str = "This GDB has ulpf: any number of watches of any size, exact and fast, with `watch` as ever. \
                         `help ulpf` shows what else there is.";
 
-/// What GDB does before anything else: a script, because GDB tells of a connection that was typed.
+/// GDB's first commands. They are a script, because GDB prints a message for a connection that was typed.
 fn beginning(socket: &Path, program: Option<&Path>, greets: bool) -> OsString {
     let mut script = join("target extended-remote ", socket.as_os_str());
     if let Some(program) = program {
@@ -386,7 +386,7 @@ fn beginning(socket: &Path, program: Option<&Path>, greets: bool) -> OsString {
     script
 }
 
-/// Is one of these among GDB's options?
+/// Whether one of these is among GDB's options.
 fn has(options: &[&OsString], names: &[&str]) -> bool {
     options.iter().any(|word| {
         let word = word.to_string_lossy();
@@ -395,12 +395,12 @@ fn has(options: &[&OsString], names: &[&str]) -> bool {
     })
 }
 
-/// Does somebody read what GDB says at its beginning? Not a script, nor a program that speaks MI with it.
+/// Whether a user reads GDB's greeting: not in a batch, and not a program that uses MI.
 fn greets(options: &[&OsString]) -> bool {
     !has(options, &["batch", "batch-silent", "i", "interpreter"])
 }
 
-/// Then GDB answers, and ends.
+/// Whether GDB only prints information and ends.
 fn asks_about_gdb(options: &[&OsString]) -> bool {
     has(options, &["v", "version", "h", "help", "configuration"])
 }

@@ -1,8 +1,8 @@
-//! `ulpf last`: who has written this, as the rings of a running session remember it.
+//! `ulpf last`: finds the last writers of a variable or address in the rings of a session.
 //!
-//! Nothing is asked of the session: its shared area is mapped for reading (`ulpf_area::sessions`), the
-//! program's symbols are looked up here. The answer says how far it reaches: since when the bytes have
-//! been watched, and from when on each thread's ring has everything.
+//! The session itself is not involved: its shared area is mapped read-only (`ulpf_area::sessions`), and the program's
+//! symbols are read here. The answer gives its limits: since when the bytes have been watched, and since when each
+//! thread's ring is complete.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -47,7 +47,7 @@ pub struct LastArgs {
     #[arg(short, long, value_name = "PID")]
     pub pid: Option<i32>,
 
-    /// How many accesses, the youngest first
+    /// Number of accesses to show, the youngest first
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub number: u32,
 
@@ -64,7 +64,7 @@ pub struct LastArgs {
     pub all_users: bool,
 }
 
-/// The exit status.
+/// Runs the command and returns the exit status.
 pub fn main(args: &LastArgs) -> i32 {
     match answer(args) {
         Ok(found) => i32::from(!found),
@@ -79,15 +79,15 @@ pub fn main(args: &LastArgs) -> i32 {
 /// Watches that cover the bytes.
 #[derive(Default)]
 struct Cover {
-    /// Seen and logged, at present.
+    /// An armed watch logs the accesses.
     logged: bool,
-    /// Only counted; only for the other kind of access; taken away.
+    /// Watches that do not: only counted; only for the other kind of access; ended.
     counted: bool,
     other_kind: bool,
     ended: bool,
-    /// TSC; since then all of them have been in force.
+    /// TSC since which all of them have been armed.
     since: u64,
-    /// The bytes that none of them covers, as far as told apart: how many.
+    /// Number of bytes that none of them covers, as far as that can be determined.
     uncovered: u64,
     /// Hits that their filters rejected.
     rejected: u64,
@@ -99,7 +99,7 @@ fn answer(args: &LastArgs) -> Result<bool> {
     let (pid, shared) = (session.pid, &session.shared);
     let mut cover = Cover::default();
     let mut found = Found::default();
-    // The youngest of all places, each with the place that it has hit.
+    // The youngest hits of all places, each with the place that it has hit.
     let mut hits: Vec<(Hit, &Watched)> = Vec::new();
     for place in &places {
         let here = Cover::of(&session, place, args.reads);
@@ -177,7 +177,7 @@ fn answer(args: &LastArgs) -> Result<bool> {
     Ok(!hits.is_empty())
 }
 
-/// The session that is meant, and its program: one that is watched at present, or else the last that has ended.
+/// The chosen session and its program: one that is watched at present, or else the last that has ended.
 fn session(args: &LastArgs) -> Result<(Session, Program)> {
     let none = match choose(args.pid, Whose::of(args.all_users)) {
         Ok(found) => {
@@ -202,7 +202,7 @@ fn session(args: &LastArgs) -> Result<(Session, Program)> {
     }
 }
 
-/// What is asked.
+/// The session that the user asks about.
 struct Session {
     pid: i32,
     by: i32,
@@ -236,12 +236,12 @@ impl Session {
     }
 }
 
-/// For each place the rings are read once.
+/// Limit of the places: the rings are read once for each.
 const MOST_PLACES: usize = 1000;
 
 fn resolve(what: &str, program: &Program, pid: i32) -> Result<Vec<Watched>> {
     let problem = |problem: Problem| anyhow::anyhow!("{problem}");
-    // A bare address is one byte, which finds whatever covers it.
+    // A bare address is one byte, which matches any access that covers it.
     let bare = what.trim().strip_prefix("0x");
     let text = match bare.map(|hex| u64::from_str_radix(hex, 16)) {
         Some(Ok(_)) => format!("{}:1", what.trim()),
@@ -295,7 +295,7 @@ impl Cover {
             at = at.max(to);
         }
         cover.uncovered += end - at;
-        // Several stretches may be reported as one watch.
+        // Several ranges may be reported as one watch.
         for id in ids {
             let counters = session.shared.counters(id);
             let filtered = counters.filtered.load(Ordering::Relaxed);
@@ -304,7 +304,7 @@ impl Cover {
         cover
     }
 
-    /// One more place.
+    /// Adds another place.
     fn add(&mut self, place: &Cover) {
         self.since = self.since.max(place.since);
         self.uncovered = self.uncovered.saturating_add(place.uncovered);

@@ -1,4 +1,4 @@
-//! The command line of `ulpf`, and the subcommands that are small. The others are crates beside this one.
+//! The command line of `ulpf`, and the small subcommands. The others are crates beside this one.
 //!
 #![doc = include_str!("../../README.md")]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! `ulpf pages`: manual pages and completions of shells, out of the definition of the command line.
+//! `ulpf pages`: generates manual pages and completions of shells from the definition of the command line.
 #![forbid(unsafe_code)]
 
 use clap::{Arg, ArgAction, Args, Command, ValueHint};
@@ -15,7 +15,7 @@ Below DIR they lie where man and the shells look for them:
   ulpf pages /usr/local/share     for everybody (`make install` and the packages do so)
   ulpf pages ~/.local/share       for you; zsh needs fpath+=(~/.local/share/zsh/site-functions) before compinit";
 
-/// Of all subcommands.
+/// Environment variables of all subcommands.
 const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "DEBUGINFOD_URLS, DEBUGINFOD_TIMEOUT",
@@ -59,7 +59,7 @@ pub struct PagesArgs {
     dir: PathBuf,
 }
 
-/// `ulpf pages DIR`: the exit status.
+/// `ulpf pages DIR`: returns the exit status.
 pub fn main(args: &PagesArgs, command: Command) -> i32 {
     let written = files(complete(command))
         .and_then(|files| folder::write(&args.dir, &files, "shells run what lies there"));
@@ -75,7 +75,7 @@ pub fn main(args: &PagesArgs, command: Command) -> i32 {
     }
 }
 
-/// The command line with what is not clap's to parse: the options of `server`, and of `gdb` those that are ours.
+/// Adds the options that clap does not parse: those of `server`, and our options of `gdb`.
 fn complete(command: Command) -> Command {
     command
         .mut_subcommand("server", |server| {
@@ -111,7 +111,7 @@ fn own(name: &'static str, value: &'static str, help: &'static str) -> Arg {
         .require_equals(true)
 }
 
-/// The ways to write the command line, at the beginning of such a text.
+/// The forms of the command line at the beginning of a usage text.
 fn forms(usage: &str) -> Vec<&str> {
     let head = usage.split("\n\n").next().unwrap_or_default();
     head.lines()
@@ -119,7 +119,7 @@ fn forms(usage: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The options that the text of a `--help` lists: `  --name VALUE  what it does`.
+/// The options that a `--help` text lists: `  --name VALUE  what it does`.
 fn options(usage: &'static str) -> Vec<Arg> {
     let mut lines = usage.lines().peekable();
     let mut found = Vec::new();
@@ -146,10 +146,10 @@ fn options(usage: &'static str) -> Vec<Arg> {
     found
 }
 
-/// (path below the folder, text)
+/// Paths below the folder, with texts.
 fn files(mut command: Command) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut files = Vec::new();
-    // `help` needs no page, and is completed nevertheless.
+    // `help` needs no page, but is completed.
     let mut paged = command.clone().disable_help_subcommand(true);
     for (shell, path) in [
         (Shell::Bash, "bash-completion/completions/ulpf"),
@@ -191,7 +191,7 @@ fn page(command: Command, see: &[String]) -> io::Result<Vec<u8>> {
     man.render_synopsis_section(&mut text)?;
     man.render_description_section(&mut text)?;
     if name == "server" {
-        // As it is: what belongs to an option is told in tables, which a paragraph would lose.
+        // Printed unchanged: the options are explained in tables, which a paragraph would lose.
         let told = USAGE.split_once("\n\n").map_or(USAGE, |(_, rest)| rest);
         preformatted("OPTIONS", told, &mut text)?;
     } else {
@@ -230,7 +230,7 @@ fn environment(text: &mut Vec<u8>) -> io::Result<()> {
     roff.to_writer(text)
 }
 
-/// Lines as they are, in a section for each heading: a line of capitals, with or without something in brackets.
+/// Lines unchanged, in a section for each heading: a line of capitals, with or without text in brackets.
 fn preformatted(first: &str, lines: &str, text: &mut Vec<u8>) -> io::Result<()> {
     let mut roff = Roff::new();
     let mut open = false;

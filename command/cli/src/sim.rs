@@ -1,12 +1,12 @@
-//! `ulpf sim`: runs `ulpf-sim`, the simulated hardware. It is a program of its own because it links Unicorn,
-//! which is GPL-2.0.
+//! `ulpf sim`: runs `ulpf-sim`, the simulated hardware. That is a separate program because it links Unicorn, which is
+//! GPL-2.0.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use ulpf_host::programs::{SIMULATOR, simulator};
 
-/// Becomes `ulpf-sim`; returns only if it cannot.
+/// Executes `ulpf-sim`; returns only on failure.
 pub fn sim(words: Vec<OsString>) -> i32 {
     let Some(program) = simulator() else {
         eprintln!(

@@ -1,6 +1,6 @@
-//! Hits and counters for other tools: JSON lines, CSV, a trace that ui.perfetto.dev and chrome://tracing
-//! open, figures for Prometheus. Hits are read from the rings, in order of time, while the program runs;
-//! what came faster than it was written is counted.
+//! Hits and counters for other tools: JSON lines, CSV, a trace for ui.perfetto.dev and chrome://tracing, metrics for
+//! Prometheus. Hits are read from the rings in order of time while the program runs. Hits that come faster than they
+//! are written are counted.
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use ulpf_session::hit::entry::CSV_HEAD;
 use ulpf_session::hit::trace::Meta;
 use ulpf_session::snapshot::Snapshot;
 
-/// A form of hits, for other tools.
+/// Format of hits, for other tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// One object a line
@@ -26,7 +26,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// By the end of the file's name.
+    /// The format for a file of this name.
     pub fn of(path: &Path) -> Result<Format> {
         let name = path.to_string_lossy();
         match () {
@@ -40,17 +40,17 @@ impl Format {
     }
 }
 
-/// Writes hits, and at the end the counters.
+/// Writes hits, and the counters at the end.
 pub struct Export<W: Write> {
     to: W,
     format: Format,
     text: String,
-    /// Written so far.
+    /// Number of hits written so far.
     pub hits: u64,
 }
 
 impl Export<BufWriter<File>> {
-    /// Into a new file.
+    /// Creates a new file.
     pub fn create(path: &Path, format: Format) -> Result<Self> {
         let file =
             File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -60,7 +60,7 @@ impl Export<BufWriter<File>> {
 }
 
 impl<W: Write> Export<W> {
-    /// Into anything that takes bytes.
+    /// Writes to anything that takes bytes.
     pub fn new(to: W, format: Format) -> Result<Self> {
         let mut export = Export {
             to,
@@ -83,7 +83,7 @@ impl<W: Write> Export<W> {
         Ok(())
     }
 
-    /// What stands before the hits.
+    /// Writes the header before the hits.
     pub fn begin(&mut self, s: &Snapshot) -> Result<()> {
         match self.format {
             Format::Jsonl => self.line(&Begun {
@@ -102,7 +102,7 @@ impl<W: Write> Export<W> {
         self.put()
     }
 
-    /// One hit of process `pid`.
+    /// Writes one hit of process `pid`.
     pub fn hit(&mut self, pid: i32, line: &Line) -> Result<()> {
         self.hits += 1;
         match self.format {
@@ -113,7 +113,7 @@ impl<W: Write> Export<W> {
         self.put()
     }
 
-    /// Some were overwritten before they were read.
+    /// Records that `n` hits were overwritten before they were read.
     pub fn lost(&mut self, n: u64) -> Result<()> {
         if n > 0 && self.format == Format::Jsonl {
             self.line(&Lost {
@@ -124,7 +124,7 @@ impl<W: Write> Export<W> {
         self.put()
     }
 
-    /// The counters, and the end of the file.
+    /// Writes the counters and the end of the file.
     pub fn end(mut self, s: &Snapshot) -> Result<u64> {
         for w in &s.watches {
             match self.format {
@@ -154,7 +154,7 @@ impl<W: Write> Export<W> {
             }
         }
         if self.format == Format::Trace {
-            // The last one, without a comma behind it.
+            // The last event, without a comma after it.
             json::append(&mut self.text, &Meta::end(s.pid));
             self.text += "]\n";
         }
@@ -167,7 +167,7 @@ impl<W: Write> Export<W> {
         json::append(&mut self.text, value);
     }
 
-    /// One of a trace's list, with others behind it.
+    /// Appends an event of a trace that others follow.
     fn event(&mut self, value: &impl Serialize) {
         json::put(&mut self.text, value);
         self.text += ",\n";
@@ -216,7 +216,7 @@ struct Counted {
     silent: u64,
 }
 
-/// What is on the screen: the hits that the feed holds, and the counters.
+/// Writes the screen's contents: the hits in the feed, and the counters.
 pub fn snapshot(path: &Path, s: &Snapshot) -> Result<u64> {
     let mut export = Export::create(path, Format::of(path)?)?;
     let written = (|| {

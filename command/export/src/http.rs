@@ -1,7 +1,7 @@
-//! HTTP for `ulpf export --metrics`: one page of figures, for Prometheus and for nobody's web page.
+//! HTTP server of `ulpf export --metrics`: one page of metrics, for Prometheus and not for web pages.
 //!
-//! Each connection has a thread and a deadline for all of it; who wants the figures and may have them waits
-//! there until the one task that knows them has written them down.
+//! Each connection has a thread and an overall deadline. The thread of an admitted client waits until the main task has
+//! written the metrics.
 
 use anyhow::{Context, Result};
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Connections at a time.
+/// Limit of the connections at a time.
 const MOST: usize = 16;
-/// For a connection, from its beginning to its end.
+/// Time limit of a connection, from its beginning to its end.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of a request's head.
+/// Limit of the bytes of a request's head.
 const LONGEST: usize = 8 << 10;
 
-/// Where to send the figures.
+/// Channel for the metrics.
 pub type Wanted = Sender<String>;
 
 pub struct Server {
@@ -25,12 +25,12 @@ pub struct Server {
     hosts: Arc<Hosts>,
     sender: Sender<Wanted>,
     wanted: Receiver<Wanted>,
-    /// Who serves a connection has a share of it.
+    /// Each thread that serves a connection holds a clone, for counting.
     served: Arc<()>,
 }
 
-/// The names by which we may be asked. A page whose name has been made to lead to this machine ("DNS
-/// rebinding") is read by browsers as if we had served it, but they say its name.
+/// The host names that we accept. A page whose name resolves to this machine ("DNS rebinding") is read by browsers as
+/// if we had served it, but they send its name.
 struct Hosts {
     address: IpAddr,
     more: Vec<String>,
@@ -59,10 +59,10 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Somebody who wants the figures, within a moment.
+    /// Waits a moment for a client that wants the metrics.
     pub fn next(&self) -> Option<Wanted> {
         while let Ok((stream, _)) = self.listener.accept() {
-            // One that finds no place is closed.
+            // Connections over the limit are closed.
             if Arc::strong_count(&self.served) > MOST {
                 continue;
             }
@@ -108,7 +108,7 @@ fn left(end: Instant) -> io::Result<Duration> {
     }
 }
 
-/// Up to the empty line.
+/// Reads up to the empty line.
 fn read_head(mut stream: &TcpStream, end: Instant) -> io::Result<Vec<u8>> {
     let (mut head, mut piece) = (Vec::new(), [0; 1024]);
     while !head.windows(2).any(|w| w == b"\n\n") && !head.windows(4).any(|w| w == b"\r\n\r\n") {
@@ -134,7 +134,7 @@ fn write(mut stream: &TcpStream, mut bytes: &[u8], end: Instant) -> io::Result<(
 }
 
 impl Hosts {
-    /// The error: status, and why.
+    /// Checks a request. The error: status, and reason.
     fn judge(&self, head: &[u8]) -> Result<(), (&'static str, &'static str)> {
         let head = String::from_utf8_lossy(head);
         let mut lines = head.lines();
@@ -159,7 +159,7 @@ impl Hosts {
         }
     }
 
-    /// NAME, NAME:PORT, [ADDRESS]:PORT. Ports may be forwarded, so any will do.
+    /// Whether the name is ours: NAME, NAME:PORT, [ADDRESS]:PORT. Ports may be forwarded, so any port is accepted.
     fn is_ours(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[').map(|rest| rest.split_once(']')) {
             Some(Some((address, _))) => address,

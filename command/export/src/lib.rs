@@ -1,4 +1,4 @@
-//! `ulpf export`: all hits of a session into a file, or its counters to Prometheus.
+//! `ulpf export`: writes all hits of a session to a file, or serves its counters to Prometheus.
 #![forbid(unsafe_code)]
 
 mod formats;
@@ -49,7 +49,7 @@ pub struct ExportArgs {
     #[arg(short, long, value_name = "FILE", required_unless_present = "metrics")]
     pub output: Option<PathBuf>,
 
-    /// What to write, if the name of the file does not say it
+    /// Format of the output, if the name of the file does not say it
     #[arg(long, value_enum)]
     pub format: Option<Format>,
 
@@ -70,7 +70,7 @@ pub struct ExportArgs {
     pub all_users: bool,
 }
 
-/// The exit status.
+/// Runs the command and returns the exit status.
 pub fn main(args: &ExportArgs) -> i32 {
     match run(args) {
         Ok(()) => 0,
@@ -111,7 +111,7 @@ fn run(args: &ExportArgs) -> Result<()> {
     }
 }
 
-/// A session's rings, which are only looked at.
+/// A session's rings, read-only.
 struct Outside(SharedArea);
 
 impl Rings for Outside {
@@ -133,7 +133,7 @@ impl Source for Outside {
     fn now(&self) -> u64 {
         sys::tsc()
     }
-    /// Nobody wakes us: the one who watches is woken.
+    /// Polls: the writers wake only the process that watches.
     fn wait(&self, _: impl Fn() -> bool, limit: Duration) {
         std::thread::sleep(limit.min(Duration::from_millis(20)));
     }
@@ -150,7 +150,7 @@ fn hits<W: Write>(
     let shared = Outside(found.shared.clone());
     let mut watcher = Watcher::new(Vec::new(), Whose::Own);
     watcher.only(&found);
-    // Names come from the one who watches.
+    // The owner of the session supplies the names.
     watcher.look(&mut snapshots, &Look::everything());
     std::thread::sleep(Duration::from_millis(50));
     watcher.look(&mut snapshots, &Look::everything());
@@ -176,7 +176,7 @@ fn hits<W: Write>(
                     w.observer(0).is_none_or(|o| hits.all(|h| o.knows(h.watch)))
                 };
                 if !known(&mut watcher) {
-                    // Watches are listed when the program goes on: since the last look, then.
+                    // New watches enter the shared table before the program resumes, so a look now finds them.
                     watcher.look(&mut snapshots, &Look::everything());
                 }
                 for hit in &batch.hits {
@@ -209,7 +209,7 @@ fn hits<W: Write>(
     Ok(())
 }
 
-/// Answers whoever asks, until it is over.
+/// Serves metrics until `over`.
 fn serve(
     address: &str,
     hosts: &[String],
@@ -236,7 +236,7 @@ fn serve(
     while !over() {
         if let Some(wanted) = server.next() {
             watcher.look(&mut snapshots, &Look::everything());
-            // Who has not waited is not missed.
+            // The client may be gone; then the metrics are dropped.
             let _ = wanted.send(metrics(&snapshots));
         }
     }

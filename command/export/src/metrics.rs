@@ -1,10 +1,10 @@
-//! Figures for Prometheus.
+//! Metrics for Prometheus.
 
 use std::fmt::Write;
 use ulpf_host::foreign::text::shown;
 use ulpf_session::snapshot::{Snapshot, Totals, Watch};
 
-/// A label's value: a line's end is escaped as the format does, and what a terminal would obey is shown.
+/// A label's value: line ends are escaped as the format requires, other control characters are shown.
 fn label(text: &str) -> String {
     let lines: Vec<String> = text
         .split('\n')

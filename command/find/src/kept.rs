@@ -1,4 +1,4 @@
-//! What a search has left, until the next one.
+//! Result of a search, kept until the next one.
 
 use crate::scan::MOST_PLACES;
 use crate::value::Type;
@@ -10,16 +10,16 @@ use ulpf_host::process;
 /// Places of one process.
 pub struct Found {
     pid: i32,
-    /// When the process began, in the kernel's ticks: another one may have its number.
+    /// Start of the process in the kernel's ticks, which tells it from a later process of that number.
     started: u64,
     pub ty: Type,
-    /// Bytes of each.
+    /// Bytes of each place.
     pub len: usize,
-    /// In order, each with what stood there.
+    /// In ascending order, each with its value.
     pub places: Vec<(u64, u64)>,
 }
 
-/// The file's first line; then an address and a value for each place.
+/// The first line of the file. A line with an address and a value for each place follows.
 #[derive(Serialize, Deserialize)]
 struct Head {
     pid: i32,
@@ -47,7 +47,7 @@ impl Found {
         })
     }
 
-    /// Of the last search in this process.
+    /// The result of the last search in this process.
     pub fn of(pid: i32) -> Result<Found> {
         let none = || {
             format!(

@@ -1,5 +1,5 @@
-//! `ulpf find`: where a value stands in a running program, and which of the places are left when it has changed; what is
-//! found can be watched (`ulpf attach -w @found`).
+//! `ulpf find`: finds a value in a running program, and narrows the places down when it has changed. The places can be
+//! watched (`ulpf attach -w @found`).
 //!
 //! ```text
 //!   /proc/PID/maps, /proc/PID/mem ─▶ scan ─▶ places ─▶ kept (~/.cache/ulpf/PID.found) ─▶ --next ─▶ fewer ─▶ attach -w @found
@@ -43,7 +43,7 @@ pub struct FindArgs {
     /// The process
     pub pid: i32,
 
-    /// What to look for
+    /// The value to look for
     #[arg(allow_hyphen_values = true)]
     pub what: String,
 
@@ -51,7 +51,7 @@ pub struct FindArgs {
     #[arg(short, long)]
     pub next: bool,
 
-    /// What bytes mean; with --next it is that of the last search
+    /// Type of the value; with --next it is that of the last search
     #[arg(short = 't', long = "type", value_enum, conflicts_with = "next")]
     pub ty: Option<Type>,
 
@@ -63,12 +63,12 @@ pub struct FindArgs {
     #[arg(long, conflicts_with = "next")]
     pub unaligned: bool,
 
-    /// How many places are listed
+    /// Number of places that are listed
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub list: usize,
 }
 
-/// The exit status.
+/// Runs the command and returns the exit status.
 pub fn main(args: &FindArgs) -> i32 {
     match find(args) {
         Ok(0) => 1,
@@ -144,10 +144,10 @@ fn find(args: &FindArgs) -> Result<usize> {
     Ok(found.places.len())
 }
 
-/// What `@found` means as a watch of a process: SPECs of the places that the last search has left.
+/// The SPECs for `@found` in a process: the places that the last search left.
 ///
 /// # Errors
-/// Nothing was searched for there, or too much was found.
+/// There was no search, or it left no places or too many.
 pub fn specs(pid: i32, rest: &str) -> Result<Vec<String>> {
     const MOST: usize = 10_000;
     let found = Found::of(pid)?;

@@ -1,5 +1,5 @@
-//! Looking through a process's memory. A process apart reads it (`ulpf_host::apart`): a file system of the target's may not
-//! answer, and whoever waits for it cannot be killed.
+//! Searches a process's memory. A helper process reads it (`ulpf_host::apart`): a file system of the target's may never
+//! answer, and a process that waits for it cannot be killed.
 
 use crate::value::{Type, Wanted};
 use anyhow::{Context, Result, bail};
@@ -16,7 +16,7 @@ use ulpf_lib::mapping::mappings;
 /// Kinds of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// What the program allocates, and other anonymous memory
+    /// Memory that the program allocates, and other anonymous memory
     Heap,
     /// Variables of the executable and of libraries, and files that are mapped to be written to
     Data,
@@ -24,22 +24,22 @@ pub enum Kind {
     Stack,
 }
 
-/// A mapping that can be written to, and so watched.
+/// A writable mapping, which can be watched.
 #[derive(Clone, Debug)]
 pub struct Region {
     pub start: u64,
     pub end: u64,
     pub kind: Kind,
-    /// The file's name, `[heap]`, `[stack]`, or nothing.
+    /// The file's name, `[heap]`, `[stack]`, or empty.
     pub name: String,
 }
 
-/// More places are of no use to anybody, and would fill our memory.
+/// Limit of the places: more are of no use, and would fill our memory.
 pub const MOST_PLACES: usize = 1 << 24;
-/// Bytes that are read at once.
+/// Bytes of one read.
 const PIECE: usize = 1 << 20;
 
-/// Regions that do not answer; with more of them the search ends.
+/// Limit of the regions that do not answer; beyond it the search ends.
 const MOST_SILENT: usize = 4;
 
 /// A process's memory.
@@ -47,13 +47,13 @@ pub struct Memory {
     file: File,
     reader: RefCell<Option<Apart>>,
     pub regions: Vec<Region>,
-    /// Where regions begin whose file system has not answered.
+    /// Starts of the regions whose file system has not answered.
     silent: RefCell<Vec<u64>>,
 }
 
 impl Memory {
     /// # Errors
-    /// We may not read it, or there is nothing to read.
+    /// We may not read the memory, or it has no such regions.
     pub fn of(pid: i32, kinds: &[Kind]) -> Result<Memory> {
         let ours = process::mapping(pid, "/memfd:ulpf-");
         if ours
@@ -71,7 +71,7 @@ impl Memory {
             .with_context(|| format!("cannot read what process {pid} has mapped"))?;
         let stacks = stack_pointers(pid);
         let mut regions: Vec<Region> = Vec::new();
-        // The end of a file's last mapping: what is anonymous behind it is its uninitialised data.
+        // End of a file's last mapping: anonymous memory after it is its uninitialised data.
         let mut data_ends = None;
         for m in mappings(&text) {
             let path = String::from_utf8_lossy(m.path()).into_owned();
@@ -121,12 +121,13 @@ impl Memory {
         regions.filter(move |r| silent.contains(&r.start))
     }
 
-    /// How much there is to look through.
+    /// Bytes to search.
     pub fn len(&self) -> u64 {
         self.regions.iter().map(|r| r.end - r.start).sum()
     }
 
-    /// Fills the buffer as far as it can be read; how many bytes. Nothing is read of a region that has not answered once.
+    /// Fills the buffer as far as memory is readable, and returns the number of bytes. Regions that have not answered
+    /// once are not read again.
     fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
         let region = self.regions.iter().find(|r| (r.start..r.end).contains(&at));
         let region = region.map_or(0, |r| r.start);
@@ -155,7 +156,7 @@ impl Memory {
         }
     }
 
-    /// Calls `f` with pieces of all memory, each of which begins so many bytes before the end of the one before.
+    /// Calls `f` with pieces of all memory; each piece overlaps the one before by `overlap` bytes.
     fn pieces(&self, overlap: usize, mut f: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut buffer = vec![0; PIECE];
         for region in &self.regions {
@@ -165,7 +166,7 @@ impl Memory {
                 let read = self.read(at, &mut buffer[..n])?;
                 f(at, &buffer[..read])?;
                 at = match read {
-                    // A page that is not there (of a file that has become shorter).
+                    // An absent page (the file has become shorter).
                     0 => at + PAGE_SIZE,
                     _ if read < n || at + n as u64 == region.end => at + read as u64,
                     _ => at + (n - overlap) as u64,
@@ -175,7 +176,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Each place that holds what is wanted, with what stands there.
+    /// All places with a wanted value, each with the value.
     pub fn search(&self, wanted: &Wanted, ty: Type, step: usize) -> Result<Vec<(u64, u64)>> {
         let mut places = Vec::new();
         let mut add = |at: u64, bits: u64| {
@@ -200,7 +201,7 @@ impl Memory {
                 let mut found = found.filter(|(_, window)| window == text);
                 return found.try_for_each(|(n, _)| add(at + n as u64, 0));
             }
-            // Mappings begin at pages, pieces behind the first a few bytes before where a value may begin.
+            // Mappings start at pages; later pieces start a few bytes before the next possible place.
             let mut n = (at.next_multiple_of(step as u64) - at) as usize;
             while let Some(value) = bytes.get(n..n + size) {
                 let bits = bits(value);
@@ -216,7 +217,7 @@ impl Memory {
         Ok(places)
     }
 
-    /// Of these places those that hold what is wanted now.
+    /// The places that hold a wanted value now.
     pub fn narrow(
         &self,
         places: &[(u64, u64)],
@@ -233,7 +234,7 @@ impl Memory {
         let mut buffer = vec![0; PIECE + size];
         let mut from = 0;
         while let Some((first, _)) = places.get(from) {
-            // What lies close together is read at once.
+            // Places that are close together are read at once.
             let near = |(at, _): &&(u64, u64)| at - first < PAGE_SIZE;
             let n = places[from..].iter().take_while(near).count();
             let last = places[from + n - 1].0;
@@ -258,7 +259,7 @@ impl Memory {
         Ok(left)
     }
 
-    /// Where an address is: `prog+0x40a0`, `[heap]+0x2a0`.
+    /// Name of an address: `prog+0x40a0`, `[heap]+0x2a0`.
     pub fn name(&self, at: u64) -> String {
         let region = self.regions.iter().find(|r| (r.start..r.end).contains(&at));
         match region {
@@ -273,7 +274,7 @@ fn bits(value: &[u8]) -> u64 {
     value.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
-/// Of the threads that wait in the kernel (`running` stands there for the others).
+/// Stack pointers of the threads that wait in the kernel (the file says `running` for the others).
 fn stack_pointers(pid: i32) -> Vec<u64> {
     let of = |tid: &i32| {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;

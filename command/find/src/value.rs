@@ -1,11 +1,11 @@
-//! Values as they are asked for, and as they stand in memory.
+//! Values in a search, and values in memory.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What bytes mean.
+/// Meaning of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Type {
@@ -47,7 +47,7 @@ impl fmt::Display for Number {
 }
 
 impl Type {
-    /// In bytes; of characters one.
+    /// Size in bytes; of characters, one.
     pub fn size(self) -> usize {
         match self {
             Type::I8 | Type::U8 | Type::Str => 1,
@@ -57,7 +57,7 @@ impl Type {
         }
     }
 
-    /// What these bytes are, as many as the type has.
+    /// The number that these bytes mean, as many as the type has.
     pub fn number(self, bits: u64) -> Number {
         Number::Whole(match self {
             Type::I8 => i128::from(bits as i8),
@@ -73,13 +73,13 @@ impl Type {
         })
     }
 
-    /// A number as the user types it; one that the type cannot hold is refused.
+    /// Parses a number; one that the type cannot hold is refused.
     fn parse(self, text: &str) -> Result<Number> {
         let text = text.trim();
         let fits =
             |n: i128| (self.number(n as u64) == Number::Whole(n)).then_some(Number::Whole(n));
         let number = match self {
-            // As the type rounds it: 0.1 is found where 0.1f stands.
+            // Rounded to the type: 0.1 finds the bytes of 0.1f.
             Type::F32 => text.parse::<f32>().ok().map(|n| Number::Real(n.into())),
             Type::F64 => text.parse().ok().map(Number::Real),
             Type::Str => None,
@@ -91,7 +91,7 @@ impl Type {
         }
     }
 
-    /// The type that a value has if the user names none.
+    /// The default type for a value.
     pub fn of(text: &str) -> Type {
         let first = text
             .split("..")
@@ -121,14 +121,14 @@ fn whole(text: &str) -> Option<i128> {
     Some(if negative { -i128::from(n) } else { n.into() })
 }
 
-/// Which values are meant.
+/// The values that a search accepts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wanted {
     /// These characters.
     Text(Vec<u8>),
-    /// From one to another, each of which may be left out; whether the last one belongs to it.
+    /// From one to another, each of which may be missing; and whether the range includes the last.
     Range(Option<Number>, Option<Number>, bool),
-    /// In comparison with what stood there at the last search.
+    /// Compared with the value of the last search.
     Changed,
     Unchanged,
     Increased,
@@ -136,8 +136,8 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// A value, a range as watches have it (`10..20`, `10..=20`, `..`), or, of what was found before (`narrow`), what has
-    /// become of it.
+    /// Parses a value or a range as in watches (`10..20`, `10..=20`, `..`). With `narrow`, also a change since the last
+    /// search.
     pub fn parse(text: &str, ty: Type, narrow: bool) -> Result<Wanted> {
         let change = match text {
             "changed" => Some(Wanted::Changed),
@@ -176,7 +176,7 @@ impl Wanted {
         Ok(Wanted::Range(from, to, last))
     }
 
-    /// `before`: what stood there at the last search, if there was one.
+    /// `before`: the value of the last search, if there was one.
     pub fn accepts(&self, ty: Type, before: Option<u64>, now: u64) -> bool {
         let number = ty.number(now);
         let than = |before: u64| number.partial_cmp(&ty.number(before));

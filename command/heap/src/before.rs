@@ -1,4 +1,4 @@
-//! What is known of the blocks that a program had before its heap was checked.
+//! The blocks that a program had before its heap was checked.
 
 use std::sync::atomic::Ordering::Relaxed;
 use ulpf_lib::ring::found::{Findings, Old};
@@ -6,7 +6,7 @@ use ulpf_session::words::count;
 
 const NEW_ONES: &str = "what is allocated from now on is checked";
 
-/// For people; `None`: it had none.
+/// Text for people; `None` if there were no such blocks.
 pub fn text(f: &Findings) -> Option<String> {
     let [blocks, bytes] = [0, 1].map(|n| f.old_blocks.get(n).map_or(0, |n| n.load(Relaxed)));
     let unknown = |why: &str| {

@@ -1,4 +1,4 @@
-//! The blocks of a heap by the places that have allocated them, as one ulpf tells another.
+//! Blocks of a heap by place of allocation, in the form that one ulpf sends another.
 
 use super::error::Error;
 use super::suppress::word;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use ulpf_lib::ring::found::{Report, Wrong};
 use ulpf_symbols::Program;
 
-/// Blocks that are in use, of one place.
+/// Blocks in use that were allocated at one place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Blocks {
@@ -16,18 +16,18 @@ pub struct Blocks {
     pub how: String,
     pub count: u64,
     pub bytes: u64,
-    /// Callers, the innermost first.
+    /// Callers, innermost first.
     pub allocated_by: Vec<String>,
 }
 
-/// The answer to which blocks there are; `reports` are the stub's.
+/// The answer to a request for the blocks; `reports` come from the stub.
 pub fn told(reports: &[Report], program: &Program) -> String {
     let all: Vec<Blocks> = reports.iter().filter_map(|r| of(r, program)).collect();
     serde_json::json!({ "blocks": all }).to_string()
 }
 
 fn of(report: &Report, program: &Program) -> Option<Blocks> {
-    // (Whatever the program may have written there.)
+    // (The program may have written anything there.)
     let wrong = Wrong::of(report.wrong.load(Relaxed)).filter(|w| w.is_leak())?;
     let error = Error::of(wrong, report, program);
     Some(Blocks {
@@ -42,7 +42,7 @@ fn of(report: &Report, program: &Program) -> Option<Blocks> {
     })
 }
 
-/// What [`told`] has written, as far as it is understood.
+/// Reads the answer of [`told`] and skips entries that do not parse.
 pub fn heard(value: &Value) -> Vec<Blocks> {
     let all = value["blocks"].as_array().into_iter().flatten();
     all.filter_map(|one| Blocks::deserialize(one).ok())

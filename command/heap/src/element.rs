@@ -1,8 +1,9 @@
-//! Which element of which container a byte is, where the functions that have allocated its block say so: `[24] of
-//! std::vector<int>`.
+//! Finds the container's element that a byte belongs to, if the functions that have allocated the block identify it:
+//! `[24] of std::vector<int>`.
 //!
-//! Those between the container's function and `operator new` are the allocator's, whose name has the type of the elements.
-//! Anything else between them may have allocated something of its own, so nothing is said.
+//! The functions between the container's function and `operator new` belong to the allocator, whose name contains the
+//! type of the elements. Any other function between them may have allocated an object of its own, so no element is
+//! named.
 
 use serde::Serialize;
 use ulpf_symbols::Program;
@@ -12,11 +13,11 @@ use ulpf_symbols::Program;
 pub struct Element {
     /// `std::vector<int>`
     pub container: String,
-    /// Before and behind the block there is none with this number.
+    /// May be negative or too large, for a byte before or after the block.
     pub index: i64,
 }
 
-/// What the elements of a block are.
+/// The elements of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Elements<'a> {
     container: String,
@@ -34,8 +35,8 @@ const STRING: &str = "std::__cxx11::basic_string<";
 const ARRAY: &str = "std::make_unique<";
 
 impl Element {
-    /// The byte at `addr`, in or near a block at `start` of `size` bytes. `allocated_by`: names of functions, the innermost
-    /// first.
+    /// The element of the byte at `addr`, in or near a block of `size` bytes at `start`. `allocated_by`: names of
+    /// functions, innermost first.
     pub fn at<'a>(
         addr: u64,
         (start, size): (u64, u64),
@@ -44,7 +45,7 @@ impl Element {
     ) -> Option<Element> {
         let elements = elements(allocated_by)?;
         let each = known(elements.of).or_else(|| program.size_of(elements.of))?;
-        // (A string has one more, which ends it.)
+        // (A string has one character more, which ends it.)
         if each == 0 || !size.is_multiple_of(each) {
             return None;
         }
@@ -64,7 +65,7 @@ fn elements<'a>(allocated_by: impl Iterator<Item = &'a str>) -> Option<Elements<
             continue;
         }
         if ALLOCATORS.iter().any(|a| path.starts_with(a)) {
-            // (The innermost one has the type for certain.)
+            // (The innermost allocator surely has the type of the elements.)
             of = of.or(argument(path));
             continue;
         }
@@ -94,7 +95,7 @@ fn elements<'a>(allocated_by: impl Iterator<Item = &'a str>) -> Option<Elements<
     None
 }
 
-/// Where brackets of all kinds are closed again, or what is looked for stands outside of them.
+/// Positions outside of all brackets where `is_it` holds.
 fn outside(text: &str, mut is_it: impl FnMut(char) -> bool) -> impl Iterator<Item = usize> {
     let mut depth = 0;
     text.char_indices().filter_map(move |(at, c)| {
@@ -108,7 +109,7 @@ fn outside(text: &str, mut is_it: impl FnMut(char) -> bool) -> impl Iterator<Ite
     })
 }
 
-/// A function's name without what it returns and takes.
+/// A function's name without its return type and arguments.
 fn path(name: &str) -> &str {
     let end = outside(name, |c| c == '(').next().unwrap_or(name.len());
     let name = &name[..end];
@@ -208,7 +209,7 @@ mod tests {
             of(&[NEW, points, insert]),
             some("std::vector<Point>", "Point")
         );
-        // What the vector's function has allocated for an element.
+        // Another object that the vector's function has allocated for an element.
         assert_eq!(of(&[NEW, insert]), None);
         assert_eq!(of(&[NEW, allocate, insert]), None);
         assert_eq!(of(&[NEW, "make_points()", insert]), None);

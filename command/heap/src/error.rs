@@ -1,4 +1,4 @@
-//! One error with its places named, as a text and as a line of JSON.
+//! One error with its places resolved, as a text and as a line of JSON.
 
 use super::element::Element;
 use super::pattern::Frame;
@@ -17,7 +17,7 @@ use ulpf_symbols::Program;
 
 const POISONED: &str = "where the program itself forbids it";
 
-/// One error with its places named.
+/// One error with its places resolved.
 pub struct Error<'a> {
     pub wrong: Wrong,
     report: &'a Report,
@@ -28,24 +28,24 @@ pub struct Error<'a> {
     pub callers: Vec<Rc<Place>>,
     pub allocated_by: Vec<Rc<Place>>,
     pub freed_by: Vec<Rc<Place>>,
-    /// Who allocated the other block, in which an access lies by a pointer to this one.
+    /// Place that allocated the other block, which an access through a pointer to this block has hit.
     pub other_allocated_by: Vec<Rc<Place>>,
-    /// Which element of its block's container it would be.
+    /// The element of the block's container.
     pub element: Option<Element>,
-    /// The access, or the function that frees or has allocated, and all callers.
+    /// The access, or the function that frees or allocated, and all callers.
     frames: Vec<Frame>,
-    /// So many of the first of them may be missing.
+    /// Number of the first frames that may be missing.
     inner: usize,
-    /// So many of `frames` are the program's own.
+    /// Number of `frames` that belong to the program.
     own: usize,
-    /// What an entry of a file for suppressions would be.
+    /// A matching entry for a suppression file.
     pub suppression: Option<String>,
-    /// In which process, if there are several; and for people: `process 42 (sh): `.
+    /// The process, if there are several; `who` is its text for people: `process 42 (sh): `.
     pub pid: Option<i32>,
     pub who: String,
 }
 
-/// Is it what the C library brings along to call main? Static programs have it all among their own.
+/// Whether the place is C library code that calls main. Static programs contain it themselves.
 fn calls_main(place: &Place) -> bool {
     const NAMES: [&str; 5] = [
         "_start",
@@ -58,7 +58,7 @@ fn calls_main(place: &Place) -> bool {
     name.is_some_and(|name| NAMES.contains(&name) || name.starts_with("__libc_start_main"))
 }
 
-/// A place, and those around it where functions are inlined in one another: the last one is the function itself.
+/// A place and the functions that it is inlined in; the last one is the function itself.
 fn chain(program: &Program, pc: u64, caller: bool) -> Vec<Rc<Place>> {
     let around = program.around(pc, caller);
     let mut chain = vec![Rc::new(Place::at(program, pc, caller))];
@@ -66,10 +66,10 @@ fn chain(program: &Program, pc: u64, caller: bool) -> Vec<Rc<Place>> {
     chain
 }
 
-/// Who has called whom.
+/// Places of a call stack.
 struct Callers {
     places: Vec<Rc<Place>>,
-    /// So many more are nobody's concern.
+    /// Number of omitted callers.
     rest: usize,
 }
 
@@ -77,7 +77,7 @@ fn callers(program: &Program, trace: &Trace) -> Callers {
     let all = trace.callers().map(|pc| chain(program, pc, true));
     let mut all: Vec<_> = all.collect();
     let mut rest = 0;
-    // What calls main is nobody's concern.
+    // The callers of main are omitted.
     let before_main = |chain: &Vec<Rc<Place>>| {
         let first = chain.first();
         first.is_some_and(|c| c.is_runtime() || calls_main(c))
@@ -91,7 +91,7 @@ fn callers(program: &Program, trace: &Trace) -> Callers {
     }
 }
 
-/// The functions by which an instruction is known: those that are inlined there, and the one that it is in.
+/// The functions of an instruction: those that are inlined there, and the one that contains it.
 fn frames_at(program: &Program, pc: u64, caller: bool, out: &mut Vec<Frame>) {
     let spot = program.spot(pc, caller);
     let object = spot
@@ -134,8 +134,8 @@ fn is_new(frame: &Frame) -> bool {
     name.is_some_and(|n| n.starts_with("_Znw") || n.starts_with("_Zna"))
 }
 
-/// Who has called whom, as memcheck has it: the function that frees or allocates is the innermost. And how many of the
-/// innermost may be missing.
+/// The call stack in memcheck's form: the function that frees or allocates is innermost. Also the number of innermost
+/// frames that may be missing.
 fn frames(wrong: Wrong, report: &Report, program: &Program) -> (Vec<Frame>, usize) {
     let mut frames = Vec::new();
     let mut inner = 0;
@@ -154,7 +154,7 @@ fn frames(wrong: Wrong, report: &Report, program: &Program) -> (Vec<Frame>, usiz
             By::New | By::NewArray | By::Told => None,
         }
     {
-        // (It has several names, of which a symbol table may have any.)
+        // (It has several names, and a symbol table may have any of them.)
         first.names.insert(0, name.into());
     }
     if let (Wrong::Overlap, Some(first)) = (wrong, frames.first_mut()) {
@@ -177,10 +177,11 @@ fn frames(wrong: Wrong, report: &Report, program: &Program) -> (Vec<Frame>, usiz
     (frames, inner)
 }
 
-/// The function that the program has called for a block, and what stands before it among memcheck's callers.
-/// `called`: the `operator new` among the callers that does the rest with others.
+/// The function that the program called for a block, with memcheck's inner frames before it. `called`: the `operator
+/// new` among the callers, which the other forms of `operator new` call.
 fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
-    // (The first name is what a suppression is made with. Memcheck's versions name what these call in their turn.)
+    // (A suppression is made with the first name. Some versions of memcheck name the functions that these call in
+    // turn.)
     let names: &[&[&str]] = match by {
         By::Malloc | By::Realloc => match Asked::of(report.asked.load(Relaxed)) {
             Asked::Malloc => &[&["malloc"]],
@@ -188,7 +189,7 @@ fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
             Asked::Realloc => &[&["realloc"]],
             Asked::ReallocOfNothing => &[&["realloc", "malloc"]],
             Asked::Reallocarray => &[&["reallocarray", "realloc", "malloc"]],
-            // (Nobody knows which, where they are one function.)
+            // (If they are one function, the called name is unknown.)
             Asked::Memalign => &[&["*align*", "memalign", "aligned_alloc"]],
             Asked::PosixMemalign => &[&["memalign"], &["posix_memalign"]],
             Asked::Valloc => &[&["valloc", "memalign"]],
@@ -196,7 +197,7 @@ fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
         },
         By::New => &[&["_Znw*", "_Znwm", "operator new(unsigned long)"]],
         By::NewArray => &[&["_Zna*", "_Znam", "operator new[](unsigned long)"]],
-        // (Its own function is among the callers.)
+        // (The program's own function is among the callers.)
         By::Told => &[],
     };
     let known = |f: &Frame| match by {
@@ -254,7 +255,7 @@ impl Error<'_> {
         error
     }
 
-    /// What suppressions are compared with.
+    /// The properties that suppressions are compared with.
     pub fn case(&self) -> Case<'_> {
         Case {
             wrong: self.wrong,
@@ -264,7 +265,7 @@ impl Error<'_> {
         }
     }
 
-    /// Makes an entry for a file of suppressions.
+    /// Makes an entry for a suppression file.
     pub fn make_suppression(&mut self) {
         self.suppression = Some(make(&self.case(), self.len, self.own));
     }
@@ -282,7 +283,7 @@ impl Error<'_> {
         self.wrong.is_access()
     }
 
-    /// Is the place one of the program's own, not the function that has been called?
+    /// Whether the place is in the program, not the called function.
     pub fn is_at_place(&self) -> bool {
         let told = By::of(self.report.kind.load(Relaxed)) == By::Told;
         self.is_access() || self.wrong.is_free() && told
@@ -296,7 +297,7 @@ impl Error<'_> {
         self.report.here.thread.load(Relaxed)
     }
 
-    /// Of `frames`, where the file of an instruction lies.
+    /// The object of `frames` that contains the instruction.
     pub fn object_of(&self, place: &Place) -> Option<&str> {
         let frame = self.frames.iter().find(|f| {
             let name = f.object.as_deref().and_then(|o| o.rsplit('/').next());
@@ -305,13 +306,13 @@ impl Error<'_> {
         frame.and_then(|f| f.object.as_deref())
     }
 
-    /// The block: its first byte, and its bytes.
+    /// The block: its first byte, and its length.
     pub fn block(&self) -> Option<(u64, u64)> {
         let start = self.report.block.load(Relaxed);
         (start != 0).then(|| (start, self.report.size.load(Relaxed)))
     }
 
-    /// The other block, in which an access lies by a pointer to the first one: its first byte, and its bytes.
+    /// The other block, which an access through a pointer to the first one has hit: its first byte, and its length.
     pub fn other(&self) -> Option<(u64, u64)> {
         let start = self.report.other.load(Relaxed);
         let there = self.wrong == Wrong::Far && start != 0;
@@ -413,7 +414,7 @@ impl Error<'_> {
         out
     }
 
-    /// Who has freed and allocated the block.
+    /// Appends where the block was freed and allocated.
     fn tell_block(&self, out: &mut String) {
         let here = self.report.here.thread.load(Relaxed);
         let thread = |of: &Trace| match of.thread.load(Relaxed) {
@@ -437,7 +438,7 @@ impl Error<'_> {
         );
     }
 
-    /// Of a report that answers which block a byte is of.
+    /// Text of a report that tells which block contains a byte.
     pub fn block_text(&self) -> String {
         let start = self.block().map_or(0, |(start, _)| start);
         let mut out = format!(

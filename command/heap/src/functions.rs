@@ -1,4 +1,4 @@
-//! Functions that the stub does not find by itself: those of static programs, by their symbol table, and allocators by
+//! Functions that the stub cannot find by itself: those of static programs (by their symbol table), and allocators with
 //! other names (`--allocator`).
 
 use std::ops::Range;
@@ -7,7 +7,7 @@ use ulpf_lib::command::{Does, HeapFunction};
 use ulpf_session::hit::place::written;
 use ulpf_symbols::{Module, Program};
 
-/// What the C library calls the functions of its allocator.
+/// The C library's names of allocator functions.
 const ALLOCATORS: [(&str, Does); 12] = [
     ("malloc", Does::Malloc),
     ("calloc", Does::Calloc),
@@ -23,7 +23,7 @@ const ALLOCATORS: [(&str, Does); 12] = [
     ("malloc_usable_size", Does::UsableSize),
 ];
 
-/// `operator delete`, then `operator new`: only with the former the latter tells anything.
+/// `operator delete`, then `operator new`: the latter is of use only with the former.
 const CXX: [(&str, Does); 4] = [
     ("_Zdl", Does::Delete),
     ("_Zda", Does::DeleteArray),
@@ -90,17 +90,17 @@ const READERS: [&str; 55] = [
     "wmemcmp",
 ];
 
-/// So many are told the stub in one command.
+/// Limit of the functions in one command to the stub.
 pub const AT_ONCE: usize = 100;
 
-/// A function of the program that does what the C library's does.
+/// A function of the program that replaces one of the C library's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     does: Does,
     pub function: String,
 }
 
-/// What one `--allocator` says.
+/// The functions of one `--allocator`.
 pub type Names = Vec<Named>;
 
 impl Named {
@@ -126,12 +126,12 @@ impl Named {
         })
     }
 
-    /// Where it is, if it is there by now.
+    /// Its address, if it is loaded by now.
     fn find(&self, program: &Program) -> Option<HeapFunction> {
         let place = self.function.rsplit_once("+0x").and_then(|(file, hex)| {
             let linked = u64::from_str_radix(hex, 16).ok()?;
             let module = program.modules_named(file).next()?;
-            // (Functions begin at multiples of 16, so that is room enough.)
+            // (Functions start at multiples of 16, so they are at least this long.)
             let unknown = || {
                 let start = linked.wrapping_add(module.bias);
                 linked.is_multiple_of(16).then(|| start..start + 16)
@@ -156,7 +156,7 @@ fn function(does: Does, at: Range<u64>) -> HeapFunction {
     }
 }
 
-/// What the stub has to be told of, where the program is now; and which of `named` are not there.
+/// The functions for the stub, at their present addresses, and those of `named` that are not loaded.
 pub fn find<'a>(program: &Program, named: &'a [Named]) -> (Vec<HeapFunction>, Vec<&'a Named>) {
     let (mut all, mut missing) = (Vec::new(), Vec::new());
     for one in named {
@@ -171,10 +171,10 @@ pub fn find<'a>(program: &Program, named: &'a [Named]) -> (Vec<HeapFunction>, Ve
     (all, missing)
 }
 
-/// All of a static program.
+/// Adds all functions of a static program.
 fn add_static(own: &Rc<Module>, all: &mut Vec<HeapFunction>) {
     let symbols: Vec<_> = own.functions().collect();
-    // (Who has named one means that one.)
+    // (A function that the user has named takes precedence.)
     let unnamed = |does: Does, all: &[HeapFunction]| all.iter().all(|f| f.does != does);
     let by_name = ALLOCATORS
         .into_iter()
@@ -201,7 +201,7 @@ fn add_static(own: &Rc<Module>, all: &mut Vec<HeapFunction>) {
     all.extend(joined(of(copies)).map(|r| function(Does::Copies, r)));
     let mut readers = readers.peekable();
     if readers.peek().is_none() {
-        // (It is stripped.)
+        // (The program is stripped.)
         let code = own.code.iter().map(|(from, to)| *from..*to);
         all.extend(code.map(|r| function(Does::MayReadStrings, r)));
     }
@@ -213,14 +213,14 @@ fn add_static(own: &Rc<Module>, all: &mut Vec<HeapFunction>) {
     }
 }
 
-/// Ranges that touch are one.
+/// Joins ranges that touch.
 fn joined<'a>(ranges: impl Iterator<Item = &'a Range<u64>>) -> impl Iterator<Item = Range<u64>> {
     let mut all: Vec<Range<u64>> = ranges.cloned().collect();
     all.sort_by_key(|r| (r.start, r.end));
     let mut joined: Vec<Range<u64>> = Vec::new();
     for range in all {
         match joined.last_mut() {
-            // (Up to the next multiple of 64: there is nothing between.)
+            // (Up to the next multiple of 64: nothing else is in between.)
             Some(last) if range.start <= last.end.next_multiple_of(64) => {
                 last.end = last.end.max(range.end);
             }
@@ -230,7 +230,7 @@ fn joined<'a>(ranges: impl Iterator<Item = &'a Range<u64>>) -> impl Iterator<Ite
     joined.into_iter()
 }
 
-/// Is it what `known` are called in glibc, in one of its variants?
+/// Whether the symbol is one of the `known` functions of glibc, in any of its variants.
 fn is_one(symbol: &str, known: &[&str]) -> bool {
     let name = written(symbol);
     let name = name.strip_suffix("_chk").unwrap_or(name);

@@ -1,6 +1,6 @@
-//! What is wrong with a program's heap, in words. The stub finds it (`stub/handlers/src/check`) and notes it in the shared
-//! area, which is the program's to write: nothing there is more than a claim. `ulpf check` tells it, and the server,
-//! whose debugger the program stops for.
+//! Descriptions of heap errors. The stub finds them (`stub/handlers/src/check`) and records them in the shared area,
+//! which the program can write to, so the records are not trusted. `ulpf check` prints them, and so does the server,
+//! for a debugger that stops at an error.
 #![forbid(unsafe_code)]
 
 pub mod before;

@@ -1,4 +1,5 @@
-//! How the heaps of a debugger's programs are checked: those options of `ulpf check` that mean something there, by their names.
+//! Options of the heap check for a debugger's programs: those of `ulpf check` that have a meaning there, by their
+//! names.
 
 use super::functions::Named;
 use super::suppress::Suppressions;
@@ -6,13 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use ulpf_lib::command::{Gap, HeapCheck};
 
-/// How a heap is checked for a debugger.
+/// Settings of a heap check for a debugger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapOptions {
     pub how: HeapCheck,
     /// The program does not stop for these.
     pub suppressions: Arc<Suppressions>,
-    /// Functions of its allocator that are called otherwise.
+    /// Functions of its allocator that have other names.
     pub allocator: Vec<Named>,
 }
 
@@ -29,7 +30,7 @@ impl Default for HeapOptions {
     }
 }
 
-/// Their names, and whether a value follows.
+/// Names of the options, and whether a value follows.
 pub const OPTIONS: [(&str, bool); 7] = [
     ("--allocator", true),
     ("--base", false),
@@ -41,10 +42,10 @@ pub const OPTIONS: [(&str, bool); 7] = [
 ];
 
 impl HeapOptions {
-    /// One of [`OPTIONS`].
+    /// Sets one of [`OPTIONS`].
     ///
     /// # Errors
-    /// What is wrong with the value, for people.
+    /// The value is invalid; the text is for people.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let how = &mut self.how;
         match name {
@@ -65,7 +66,7 @@ impl HeapOptions {
     }
 }
 
-/// What a command line asks for: `--check`, and [`OPTIONS`] with it.
+/// The heap check that a command line asks for: `--check` and its [`OPTIONS`].
 #[derive(Debug, Default)]
 pub struct Asked {
     check: bool,
@@ -75,10 +76,10 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Is `word` one of them? `next` is the word behind it.
+    /// Takes `word` if it is one of the options. `next` returns the word after it.
     ///
     /// # Errors
-    /// What is wrong with it, for people.
+    /// The option is invalid; the text is for people.
     pub fn take(
         &mut self,
         word: &str,
@@ -105,10 +106,10 @@ impl Asked {
         Ok(true)
     }
 
-    /// `None`: nothing is to be checked.
+    /// The settings, or `None` without `--check`.
     ///
     /// # Errors
-    /// There is an option of a check, and no check.
+    /// An option of the check was given without `--check`.
     pub fn done(self) -> Result<Option<HeapOptions>, String> {
         match (self.check, self.first) {
             (true, _) => Ok(Some(self.how)),
@@ -118,10 +119,10 @@ impl Asked {
     }
 }
 
-/// Bytes between blocks: `64`; `16..256`, a random number of these for each block. They become multiples of 16.
+/// Bytes of the redzone between blocks: `64`; `16..256` for a random number for each block. Rounded to multiples of 16.
 ///
 /// # Errors
-/// What is wrong with the text, for people; its name is to stand before it.
+/// The text is invalid. The error is for people; the caller puts the option's name before it.
 pub fn gap(text: &str) -> Result<Gap, String> {
     let (least, most) = text.split_once("..").unwrap_or((text, text));
     let bytes = |text: &str| text.parse().ok().filter(|n| Gap::BYTES.contains(n));
@@ -148,7 +149,7 @@ fn number(name: &str, value: &str, least: u64, most: u64) -> Result<u64, String>
 /// Bytes with a unit: 64M, 1G.
 ///
 /// # Errors
-/// What is wrong with the text, for people.
+/// The text is invalid; the error is for people.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match &text[digits.len()..] {

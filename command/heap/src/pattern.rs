@@ -1,15 +1,15 @@
-//! The lines of a suppression, and the functions that they fit.
+//! Lines of a suppression, and the functions that they match.
 
 use ulpf_host::foreign::text::Text;
 
-/// One of the functions that lead to an error.
+/// One function of the call stack of an error.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
-    /// What it may be called: as linked, as written.
+    /// Its possible names: linker's and source names.
     pub names: Vec<String>,
     /// The file that it was loaded from.
     pub object: Option<String>,
-    /// Its address there.
+    /// Its address in that file.
     pub linked: u64,
     pub source: Option<String>,
     pub line: Option<u32>,
@@ -26,7 +26,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// Of a line.
+    /// Parses a line.
     pub fn of(line: &str) -> Result<Pattern, String> {
         if line == "..." {
             return Ok(Pattern::Any);
@@ -57,7 +57,7 @@ impl Pattern {
                 let name = path.rsplit('/').next().unwrap_or(path);
                 glob(pattern, path) || !pattern.contains('/') && glob(pattern, name)
             };
-            // (Code that is in no file is in something that has no name.)
+            // (Code outside of all files matches only `*`.)
             frame.object.as_ref().map_or(pattern == "*", file)
         };
         match self {
@@ -78,9 +78,9 @@ impl Pattern {
     }
 }
 
-/// Do the patterns fit the innermost frames? What is behind them is of no matter.
+/// Whether the patterns match the innermost frames; the frames after them do not matter.
 pub fn fit(patterns: &[Pattern], frames: &[Frame]) -> bool {
-    // As `glob`: only the last `...` may have to take one more.
+    // As in `glob`: only the last `...` may have to take one more frame.
     let (mut p, mut f) = (0, 0);
     let mut again = None;
     loop {
@@ -102,7 +102,7 @@ pub fn fit(patterns: &[Pattern], frames: &[Frame]) -> bool {
     }
 }
 
-/// Does a pattern with `*` and `?` fit all of a text?
+/// Whether a pattern with `*` and `?` matches the whole text.
 pub fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);

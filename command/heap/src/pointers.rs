@@ -1,4 +1,4 @@
-//! Who points to a block, in words.
+//! Describes the pointers to a block.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,13 +6,13 @@ use ulpf_lib::ring::found::{IN_MEMORY, Report};
 use ulpf_session::words::count;
 use ulpf_symbols::Program;
 
-/// By their numbers in instructions.
+/// Registers by their numbers in instructions.
 const REGISTERS: [&str; 16] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
     "r14", "r15",
 ];
 
-/// The block's own report comes first.
+/// The report of the block itself comes first.
 pub fn text(reports: &[Report], program: &Program) -> String {
     let mut out = String::new();
     let Some((block, pointers)) = reports.split_first() else {
@@ -61,7 +61,7 @@ fn place(pointer: &Report, program: &Program) -> String {
     }
 }
 
-/// The variable that has this byte.
+/// The variable that contains this byte.
 fn variable(at: u64, program: &Program) -> Option<String> {
     let module = program.module_of_data(at)?;
     let symbol = module

@@ -1,4 +1,4 @@
-//! What has been found, all of it together.
+//! Sums over all findings.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
@@ -8,7 +8,7 @@ use ulpf_session::words::count;
 
 pub const NO_ALLOCATOR: &str = "the program has no function called malloc, or no symbols any more";
 
-/// Blocks that are left, and their bytes.
+/// Blocks that remain at the end, and their bytes.
 #[derive(Default)]
 pub struct Lost {
     pub lost: (u64, u64),
@@ -16,38 +16,38 @@ pub struct Lost {
     pub perhaps: (u64, u64),
     pub reachable: (u64, u64),
     pub suppressed: (u64, u64),
-    /// Of all but `suppressed`, those of which nobody knows where they were allocated.
+    /// Of all but `suppressed`: the blocks for which no place of allocation is known.
     pub untold: (u64, u64),
 }
 
 #[derive(Default)]
 pub struct Sums {
-    /// Places of errors that are no leaks.
+    /// Places of errors that are not leaks.
     pub places: u64,
-    /// There was an error, or something is lost.
+    /// There was an error, or blocks are lost.
     pub failed: bool,
     pub lost: Lost,
 }
 
-/// How it came to its end, for [`Sums::text`].
+/// Circumstances of the end, for [`Sums::text`].
 #[derive(Clone, Copy, Default)]
 pub struct Ended {
-    /// Errors, no leaks, that are suppressed.
+    /// Suppressed errors that are not leaks.
     pub suppressed: u64,
-    /// It was killed at its first error.
+    /// The program was killed at its first error.
     pub killed: bool,
-    /// It goes on without us.
+    /// The program runs on without us.
     pub goes_on: bool,
-    /// Blocks that are left were to be looked for.
+    /// Remaining blocks are searched for.
     pub leaks: bool,
-    /// Each place is told of blocks that could still be freed.
+    /// Blocks that could still be freed are reported by place.
     pub reachable: bool,
-    /// That could have been asked for.
+    /// The user could have asked for that.
     pub command_line: bool,
 }
 
 impl Sums {
-    /// One more that is left: so many blocks, and bytes.
+    /// Counts remaining blocks and their bytes.
     pub fn left(&mut self, wrong: Wrong, hidden: bool, (blocks, bytes): (u64, u64)) {
         let all = match wrong {
             _ if hidden => &mut self.lost.suppressed,
@@ -60,13 +60,13 @@ impl Sums {
         all.1 = all.1.saturating_add(bytes);
     }
 
-    /// One more that is told.
+    /// Counts a reported finding.
     pub fn told(&mut self, wrong: Wrong) {
         self.places += u64::from(!wrong.is_leak());
         self.failed |= matches!(wrong, Wrong::Lost) || !wrong.is_leak();
     }
 
-    /// What is left at places that no report was left for.
+    /// Adds the remaining blocks of the places for which there was no room in the reports.
     pub fn add_untold(&mut self, f: &Findings) {
         let l = &mut self.lost;
         let all = [&mut l.lost, &mut l.with, &mut l.perhaps, &mut l.reachable];
@@ -80,7 +80,7 @@ impl Sums {
         self.failed |= l.lost.0 > 0;
     }
 
-    /// For people.
+    /// Text for people.
     pub fn text(&self, f: &Findings, how: Ended) -> String {
         let get = |n: &AtomicU64| n.load(Relaxed);
         let mut out = String::new();
@@ -136,7 +136,7 @@ impl Sums {
 }
 
 impl Lost {
-    /// For people, a line for each kind that there is.
+    /// Text for people, one line for each kind that occurs.
     pub fn write(&self, out: &mut String, how: Ended) {
         for (what, (blocks, bytes)) in [
             ("lost", self.lost),

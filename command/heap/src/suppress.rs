@@ -1,4 +1,4 @@
-//! Which errors nobody wants to hear of: files as Valgrind's memcheck reads and writes them, with kinds of our own.
+//! Suppressions of errors: files in the format of Valgrind's memcheck, with additional kinds.
 //!
 //! ```text
 //! {
@@ -8,7 +8,7 @@
 //!    …                               its callers, the innermost first: fun:, obj:, src:, at:, and ... for any number
 //! }
 //! ```
-//! A file says what its author likes: it has limits, and what is wrong in it is said with its line.
+//! Files are untrusted: they have limits, and each error names its line.
 
 use super::pattern::{Frame, Pattern, fit, glob};
 use std::fs::File;
@@ -17,13 +17,13 @@ use std::path::Path;
 use ulpf_host::foreign::text::{Text, path as shown};
 use ulpf_lib::ring::found::Wrong;
 
-/// Bytes of a file.
+/// Limit of the bytes of a file.
 const LONGEST: u64 = 4 << 20;
-/// Suppressions of all files together.
+/// Limit of the suppressions of all files together.
 const MOST: usize = 10_000;
-/// Patterns of one of them.
+/// Limit of the patterns of a suppression.
 const MOST_FRAMES: usize = 64;
-/// Of memcheck, those that are about what is not looked for here: undefined values, stacks, pools.
+/// Kinds of memcheck that are not checked here: undefined values, stacks, pools.
 const OTHERS: [&str; 17] = [
     "User",
     "Cond",
@@ -45,7 +45,7 @@ const OTHERS: [&str; 17] = [
 ];
 const ACCESSES: [&str; 6] = ["Addr1", "Addr2", "Addr4", "Addr8", "Addr16", "Addr32"];
 
-/// What an error is called here.
+/// Our name of an error.
 pub fn word(wrong: Wrong) -> &'static str {
     match wrong {
         Wrong::Outside => "outside",
@@ -63,7 +63,7 @@ pub fn word(wrong: Wrong) -> &'static str {
     }
 }
 
-/// What memcheck calls leaks.
+/// Memcheck's name of a leak.
 fn leak(wrong: Wrong) -> Option<&'static str> {
     match wrong {
         Wrong::Lost => Some("definite"),
@@ -74,13 +74,13 @@ fn leak(wrong: Wrong) -> Option<&'static str> {
     }
 }
 
-/// What a suppression is compared with.
+/// Properties of an error that suppressions are compared with.
 pub struct Case<'a> {
     pub wrong: Wrong,
     /// The system call that made the access.
     pub syscall: Option<&'a str>,
     pub frames: &'a [Frame],
-    /// So many of the first frames are there with some versions of memcheck, and missing with others.
+    /// Number of the first frames that only some versions of memcheck have.
     pub inner: usize,
 }
 
@@ -88,14 +88,14 @@ pub struct Case<'a> {
 enum Kind {
     /// An access by the program's own instructions.
     Access,
-    /// By a system call: `write(buf)`.
+    /// An access by a system call: `write(buf)`.
     Param(String),
     Free,
-    /// Of memcheck's names for leaks, these.
+    /// Leaks of these memcheck kinds.
     Leak(Vec<&'static str>),
-    /// One of ours; `None`: any.
+    /// An error of our kinds; `None` for any.
     Own(Option<Wrong>),
-    /// Of another tool, or of what is not looked for.
+    /// A kind of another tool, or one that is not checked.
     Nothing,
 }
 
@@ -106,12 +106,12 @@ struct Suppression {
     frames: Vec<Pattern>,
 }
 
-/// All that are in force.
+/// All active suppressions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suppressions(Vec<Suppression>);
 
 impl Suppressions {
-    /// One more file of them. What is wrong with it says where.
+    /// Adds the suppressions of a file. The error names the file and the line.
     pub fn read(&mut self, path: &Path) -> Result<(), String> {
         let fails = |why: &dyn std::fmt::Display| format!("cannot read {}: {why}", shown(path));
         let mut bytes = Vec::new();
@@ -121,13 +121,13 @@ impl Suppressions {
         if bytes.len() as u64 > LONGEST {
             return Err(fails(&format!("it is longer than {} MiB", LONGEST >> 20)));
         }
-        // (A name that is not UTF-8 matches what the symbol table is shown as.)
+        // (A name that is not UTF-8 matches the form in which the symbol table is shown.)
         let text = String::from_utf8_lossy(&bytes);
         self.parse(&text)
             .map_err(|(line, why)| format!("{}:{line}: {why}", shown(path)))
     }
 
-    /// As [`Suppressions::read`]; an error says the line.
+    /// As [`Suppressions::read`]; the error has the line's number.
     pub fn parse(&mut self, text: &str) -> Result<(), (usize, String)> {
         let lines = text.lines().zip(1..).map(|(line, n)| (n, line.trim()));
         let mut lines = lines.filter(|(_, l)| !l.is_empty() && !l.starts_with('#'));
@@ -153,17 +153,17 @@ impl Suppressions {
         Ok(())
     }
 
-    /// The number of the first one that is about this error.
+    /// The index of the first suppression that matches this error.
     pub fn find(&self, case: &Case) -> Option<usize> {
         self.0.iter().position(|s| s.fits(case))
     }
 
-    /// Are there none?
+    /// Whether there are no suppressions.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What its author has called it.
+    /// The name that its author gave it.
     pub fn name(&self, number: usize) -> &str {
         self.0.get(number).map_or("", |s| &s.name)
     }
@@ -193,7 +193,7 @@ impl Suppression {
         }
         let name = (*name).into();
         let mut frames = Vec::new();
-        // Whatever other tools have there.
+        // Entries of other tools may contain anything.
         if kind != Kind::Nothing {
             if rest.len() > MOST_FRAMES {
                 return Err((
@@ -218,7 +218,7 @@ impl Suppression {
 }
 
 impl Kind {
-    /// Of `Memcheck:Addr4`, `Helgrind,Memcheck:Leak`, `ulpf:freed`.
+    /// Parses `Memcheck:Addr4`, `Helgrind,Memcheck:Leak`, `ulpf:freed`.
     fn of(text: &str) -> Result<Kind, String> {
         let Some((tools, kind)) = text.split_once(':') else {
             return Err(format!(
@@ -255,7 +255,7 @@ impl Kind {
         match self {
             Kind::Access => access && case.syscall.is_none(),
             Kind::Param(what) => {
-                // write(buf): the call, and which of its arguments.
+                // `write(buf)`: the call and its argument.
                 let name = what.split('(').next().unwrap_or(what);
                 access && case.syscall.is_some_and(|call| glob(name, call))
             }
@@ -289,12 +289,13 @@ fn leaks(line: &str) -> Result<Vec<&'static str>, String> {
     Ok(out)
 }
 
-/// One that is about this error, for a file. `shown`: so many frames are the program's own, and worth naming.
+/// Makes a suppression that matches this error. `shown`: number of frames that belong to the program and are worth
+/// naming.
 pub fn make(case: &Case, len: u64, shown: usize) -> String {
     use std::fmt::Write as _;
     let frames = case.frames.get(..shown.min(24)).unwrap_or(case.frames);
     let frames = frames.get(case.inner..).unwrap_or_default();
-    // Memcheck has no word for addresses in a module; it leaves entries for other tools alone.
+    // Memcheck has no notation for addresses in a module; it ignores entries for other tools.
     let nameless = |f: &Frame| f.names.is_empty() && f.object.is_some();
     let kind = match leak(case.wrong) {
         _ if frames.iter().any(nameless) => format!("ulpf:{}", word(case.wrong)),
@@ -308,7 +309,7 @@ pub fn make(case: &Case, len: u64, shown: usize) -> String {
             _ => "Memcheck:Free".into(),
         },
     };
-    // (Before who frees or has allocated comes what they call.)
+    // (The functions that a freeing or allocating function calls come before it.)
     let access = case.wrong.is_access();
     let mut callers = frames.iter().skip(usize::from(!access));
     let named = callers.find_map(|f| f.names.last());

@@ -1,15 +1,14 @@
-//! Another process's memory, read by a process apart.
+//! Reads another process's memory through a helper process.
 //!
-//! A page of a file may be on a file system that never answers (FUSE, a network). Who reads it waits in the kernel, where not
-//! even SIGKILL reaches it. That is a child of ours, which is left alone then, and not we:
+//! A page of a file may be on a file system that never answers (FUSE, a network). A process that reads it then waits in
+//! the kernel, where not even SIGKILL reaches it. So a child of ours reads, and we abandon it if it hangs:
 //!
 //! ```text
 //!   ulpf ── address, length ──▶ child ── pread(/proc/PID/mem) ─▶ kernel ─▶ the target's file system
 //!    ▲ poll, with a timeout      │
 //!    └──── how many bytes ◀──────┘     the bytes: in a page buffer that both have mapped
 //! ```
-//! The child is forked and never executes anything, so it makes nothing but system calls: other threads of ours may have held
-//! locks.
+//! The child is forked and never calls exec. Other threads of ours may have held locks, so it makes only system calls.
 
 use crate::signals;
 use crate::sys::check;
@@ -20,19 +19,19 @@ use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const PIECE: usize = 1 << 20;
-/// How long a file system may take to answer.
+/// Time limit for the answer of a file system.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How often signals are looked for meanwhile.
+/// Interval of the checks for signals meanwhile.
 const TURN: Duration = Duration::from_millis(100);
 
-/// A child that reads the memory of one process, and what it has read.
+/// A child that reads the memory of one process, and the buffer for the bytes.
 pub struct Apart {
     child: i32,
     to: UnixStream,
     buffer: Buffer,
-    /// The child has not answered: nobody asks it again.
+    /// The child has not answered, and is not asked again.
     silent: bool,
 }
 
@@ -61,7 +60,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody refers to any more.
+        // SAFETY: our own mapping, with no references left.
         unsafe { libc::munmap(self.0.as_ptr().cast(), PIECE) };
     }
 }
@@ -70,7 +69,7 @@ impl Apart {
     /// `memory` is /proc/PID/mem, open.
     ///
     /// # Errors
-    /// There is no room for another process.
+    /// The kernel cannot create another process.
     pub fn new(memory: &File) -> io::Result<Apart> {
         let (ours, theirs) = UnixStream::pair()?;
         let buffer = Buffer::new()?;
@@ -90,11 +89,11 @@ impl Apart {
         })
     }
 
-    /// Reads what is at `at`, as far as it can be read: how many bytes.
+    /// Reads memory at `at` as far as it is readable, and returns the number of bytes.
     ///
     /// # Errors
-    /// `TimedOut`: a file system has not answered, and this reader is of no use any more. `Interrupted`: a signal tells us to
-    /// end.
+    /// `TimedOut`: a file system has not answered, and this reader is unusable from now on. `Interrupted`: a signal
+    /// asks us to end.
     pub fn read_at(&mut self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         for part in to.chunks_mut(PIECE) {
@@ -120,7 +119,7 @@ impl Apart {
         let mut answer = [0; 8];
         loop {
             match self.to.read(&mut answer) {
-                // (It is written in one piece.)
+                // (The child writes the answer in one piece.)
                 Ok(8) => break,
                 Ok(_) => return Err(ErrorKind::UnexpectedEof.into()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -134,7 +133,7 @@ impl Apart {
         }
         self.silent = false;
         let n = usize::from_ne_bytes(answer).min(to.len()).min(PIECE);
-        // SAFETY: the buffer has PIECE bytes, which the child does not write to until it is asked again.
+        // SAFETY: the buffer has PIECE bytes, and the child does not write to it until the next request.
         unsafe { std::ptr::copy_nonoverlapping(self.buffer.0.as_ptr(), to.as_mut_ptr(), n) };
         Ok(n)
     }
@@ -142,7 +141,7 @@ impl Apart {
 
 impl Drop for Apart {
     fn drop(&mut self) {
-        // SAFETY: a child of ours that nobody has waited for. Where it waits for a file system it ends later, as an orphan.
+        // SAFETY: an unreaped child of ours. If it waits for a file system, it ends later, as an orphan.
         unsafe {
             libc::kill(self.child, libc::SIGKILL);
             let options = if self.silent { libc::WNOHANG } else { 0 };
@@ -151,20 +150,20 @@ impl Drop for Apart {
     }
 }
 
-/// What the child does until nobody asks any more. It keeps no descriptor of ours but these two: who reads our output is not
-/// to wait for it.
+/// Loop of the child, until the socket closes. It keeps only these two descriptors, so that a reader of our output does
+/// not wait for it.
 ///
 /// # Safety
-/// The calling process has been forked for this. `buffer` has [`PIECE`] bytes.
+/// The caller is a process that was forked for this. `buffer` has [`PIECE`] bytes.
 unsafe fn serve(memory: i32, socket: i32, buffer: *mut u8) -> ! {
     // SAFETY: system calls only; all that they write to is on this stack or in `buffer`.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
-        // Handlers of ours have nothing to do here.
+        // Our signal handlers must not run here.
         libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        // Above all others, so that neither is in the other's way.
+        // Above all other numbers, so that neither descriptor overwrites the other.
         let socket = libc::fcntl(socket, libc::F_DUPFD, 100);
         let memory = libc::fcntl(memory, libc::F_DUPFD, socket + 1);
         libc::syscall(libc::SYS_close_range, 0, socket - 1, 0);

@@ -1,9 +1,9 @@
-//! The user's folder for what `ulpf` keeps between its runs: `$XDG_CACHE_HOME/ulpf`, or `~/.cache/ulpf`.
+//! The user's folder for files that `ulpf` keeps between runs: `$XDG_CACHE_HOME/ulpf`, or `~/.cache/ulpf`.
 //!
-//! Under sudo the home may be another user's, who could lead us anywhere by links. So the way to the folder goes through folders
-//! and links of the user's own and of root's alone ([`Way`]); a home that is somebody else's is replaced by the user's own.
-//! Nothing is written to or read from a folder that anybody else may write to, and no link in it is followed. Files are the
-//! user's alone.
+//! Under sudo the home may belong to another user, whose links could lead us anywhere. So the path to the folder may
+//! only lead through folders and links of the user and of root ([`Way`]). A home of another user is replaced by the
+//! user's own. `ulpf` neither writes to nor reads from a folder that another user may write to, and follows no link in
+//! it. Files are readable by the user alone.
 
 use crate::sys;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Where it is; `None`: this user has no place for it.
+/// Path of the folder, or `None` if no home is known.
 pub fn folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|v: &OsString| !v.is_empty());
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
@@ -24,7 +24,7 @@ pub fn folder() -> Option<PathBuf> {
     cache.is_absolute().then(|| cache.join("ulpf"))
 }
 
-/// `named`, unless that is another user's and the system knows a home of our own.
+/// `named`, or the user's home from passwd(5) if `named` belongs to another user.
 fn own_home(named: PathBuf) -> Option<PathBuf> {
     let user = sys::user();
     if fs::metadata(&named).map_or(true, |found| found.uid() == user) {
@@ -34,7 +34,7 @@ fn own_home(named: PathBuf) -> Option<PathBuf> {
     Some(home_of(user, &users).unwrap_or(named))
 }
 
-/// What passwd(5) says of a user's home.
+/// The user's home according to the text of passwd(5).
 fn home_of(user: u32, users: &str) -> Option<PathBuf> {
     let home = users.lines().find_map(|line| {
         let mut fields = line.split(':').skip(2);
@@ -44,38 +44,39 @@ fn home_of(user: u32, users: &str) -> Option<PathBuf> {
     home.map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
-/// Does the user want what this variable switches off?
+/// Whether the user has left this switch on.
 pub fn is_on(switch: &str) -> bool {
     !matches!(std::env::var(switch).as_deref(), Ok("off" | "0" | "no"))
 }
 
-/// What the stubs in programs write there, each for the files that its program consists of.
+/// Suffix of the files of hot accesses that the stubs write, one file for each set of the program's files.
 const HOT: &str = ".hot";
 const MOST_HOT: usize = 256;
 
-/// Where it is kept which accesses were hot, if the user does not mind, and nobody else has a say in it. There are not more and
-/// more files in it.
+/// The folder for hot accesses, or `None` if the user has switched them off, or other users may write to it. Removes
+/// the oldest files beyond the limit.
 pub fn hot_folder() -> Option<PathBuf> {
     let path = folder().filter(|_| is_on("ULPF_HOT_CACHE"))?;
     Folder::make(&path).ok()?.clear(HOT, MOST_HOT);
     Some(path)
 }
 
-/// A way from the root folder to another one, folder by folder, through nothing that another user could exchange meanwhile.
+/// A walk from the root folder to another one, folder by folder, through nothing that another user could replace
+/// meanwhile.
 struct Way {
-    /// Where we are (O_PATH).
+    /// The present folder (O_PATH).
     at: File,
-    /// How many links were followed.
+    /// Number of links followed.
     links: usize,
-    /// Who may own what lies on the way: this user and root.
+    /// Permitted owners of all folders and links on the path: this user and root.
     owners: Vec<u32>,
 }
 
 impl Way {
-    /// As many links as the kernel follows.
+    /// The kernel's limit of links.
     const MOST_LINKS: usize = 40;
 
-    /// Opens the folder at an absolute path for reading. Folders that are not there are made, if `make` says so.
+    /// Opens the folder at an absolute path for reading. Creates missing folders if `make` is set.
     fn to(path: &Path, make: bool) -> io::Result<File> {
         let mut owners = vec![sys::user(), 0];
         // In a user namespace without root, root's folders belong to the overflow user (user_namespaces(7)).
@@ -97,7 +98,7 @@ impl Way {
             .zip(path.parent())
             .ok_or(ErrorKind::InvalidInput)?;
         way.follow(before, make)?;
-        // The folder itself is no link.
+        // The folder itself must not be a link.
         if fs::symlink_metadata(way.path().join(name)).is_ok_and(|found| found.is_symlink()) {
             let why = format!("{} is a link", path.display());
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
@@ -140,7 +141,7 @@ impl Way {
             io::Error::new(ErrorKind::PermissionDenied, why)
         };
         let here = self.at.metadata()?;
-        // In a folder with the sticky bit nobody exchanges what is not theirs.
+        // In a folder with the sticky bit, users can replace only their own files.
         let exchangeable = here.mode() & 0o002 != 0 && here.mode() & 0o1000 == 0;
         if exchangeable || !self.owners.contains(&here.uid()) {
             return Err(of_others());
@@ -163,7 +164,7 @@ impl Way {
             if self.links > Way::MOST_LINKS {
                 return Err(io::Error::from_raw_os_error(libc::ELOOP));
             }
-            // (The kernel gives no other link's text for that name: nobody else may exchange it.)
+            // (No other user can have replaced the link that `next` names.)
             return self.follow(&fs::read_link(&next)?, make);
         }
         self.at = Way::open(&next)?;
@@ -171,12 +172,12 @@ impl Way {
     }
 }
 
-/// The folder, open: whoever exchanges it by its name exchanges nothing for us.
+/// The open folder: replacing its name does not affect it.
 pub struct Folder(File);
 
 impl Folder {
     /// # Errors
-    /// There is none, or others have a say in it.
+    /// The folder does not exist, or other users may change it.
     pub fn open(path: &Path) -> io::Result<Folder> {
         Folder::at(path, false)
     }
@@ -194,16 +195,16 @@ impl Folder {
         Ok(Folder(folder))
     }
 
-    /// Of one's own, made if there is none.
+    /// The user's own folder, created if it does not exist.
     ///
     /// # Errors
-    /// It cannot be made, or others have a say in it.
+    /// It cannot be created, or other users may change it.
     pub fn make(path: &Path) -> io::Result<Folder> {
         Folder::at(path, true)
     }
 
-    /// Puts a file into it that `write` writes. Whoever reads one of that name at this moment sees all of it or nothing,
-    /// and of several who write one, one wins.
+    /// Creates or replaces a file, which `write` fills. A concurrent reader sees the whole file or none, and of several
+    /// concurrent writers one wins.
     ///
     /// # Errors
     /// It cannot be written.
@@ -212,7 +213,7 @@ impl Folder {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = self.path();
         let new = folder.join(format!(".{name}.{}.{number}.new", std::process::id()));
-        // What an earlier process of that number has left.
+        // Left behind by an earlier process of that number.
         let _ = fs::remove_file(&new);
         let to = OpenOptions::new()
             .write(true)
@@ -226,10 +227,10 @@ impl Folder {
         done
     }
 
-    /// A file of the user's own, of at most so many bytes.
+    /// Reads a file of the user, of at most `most` bytes.
     ///
     /// # Errors
-    /// There is none, or it is another thing, somebody else's, or too large.
+    /// The file does not exist, is not a regular file, belongs to another user, or is too large.
     pub fn get(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
         let file = OpenOptions::new()
             .read(true)
@@ -245,7 +246,7 @@ impl Folder {
         Ok(bytes)
     }
 
-    /// Of the files whose names end so, leaves those that were written last, and none of writers that have been stopped.
+    /// Removes all but the `most` newest files with this suffix, and the files of writers that were killed.
     pub fn clear(&self, suffix: &str, most: usize) {
         let all = fs::read_dir(self.path()).into_iter().flatten().flatten();
         let written = |entry: &fs::DirEntry| entry.metadata().and_then(|m| m.modified());
@@ -261,7 +262,7 @@ impl Folder {
                 }
             }
         }
-        // (As a rule there are fewer, and nobody asks when.)
+        // (Usually there are fewer, and their times are not needed.)
         if kept.len() > most {
             kept.sort_by_cached_key(|entry| written(entry).ok());
             for old in kept.iter().rev().skip(most) {
@@ -298,7 +299,7 @@ mod tests {
         assert!(Folder::open(&made).is_err());
         Folder::make(&made).unwrap().put("x", |_| Ok(())).unwrap();
         assert_eq!(fs::metadata(&made).unwrap().mode() & 0o777, 0o700);
-        // Links of one's own are followed.
+        // Links of the user's own are followed.
         symlink(top.join("a"), top.join("link")).unwrap();
         assert!(
             Folder::open(&top.join("link/b/ulpf"))
@@ -308,7 +309,7 @@ mod tests {
         );
         symlink("loop", top.join("loop")).unwrap();
         assert!(Folder::make(&top.join("loop/ulpf")).is_err());
-        // Whoever may write to a folder on the way may exchange the rest of it.
+        // With write permission for a folder on the path, another user can replace the rest of it.
         fs::set_permissions(top.join("a"), PermissionsExt::from_mode(0o777)).unwrap();
         assert!(Folder::open(&made).is_err());
         fs::set_permissions(top.join("a"), PermissionsExt::from_mode(0o1777)).unwrap();

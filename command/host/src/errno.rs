@@ -1,4 +1,4 @@
-//! Errors of system calls, in words.
+//! Texts for errors of system calls.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -12,7 +12,7 @@ pub fn errno_text(errno: i32) -> String {
     }
 }
 
-/// What an error says; of a system call's, [`errno_text`].
+/// The text of an error; for a system call, [`errno_text`].
 pub fn error_text(error: &io::Error) -> String {
     error
         .raw_os_error()

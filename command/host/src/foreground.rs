@@ -1,9 +1,9 @@
-//! The terminal's foreground belongs to the program while we serve it, as with gdbserver.
+//! Hands the terminal's foreground to the program while we serve it, as gdbserver does.
 
 use crate::sys;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Group that was in the foreground before the first hand-over; 0: none yet.
+/// Group that was in the foreground before the first hand-over, or 0.
 static BEFORE: AtomicI32 = AtomicI32::new(0);
 
 /// Gives the terminal to the process group `pid`; [`take_back`] undoes it.
@@ -13,7 +13,7 @@ pub fn hand_to(pid: i32) {
     }
 }
 
-/// Before the command ends.
+/// Takes the terminal back before the command ends.
 pub fn take_back() {
     let old = BEFORE.swap(0, Ordering::Relaxed);
     if old != 0 {
@@ -21,10 +21,10 @@ pub fn take_back() {
     }
 }
 
-/// GDB's process group under `ulpf gdb`; 0: there is none.
+/// GDB's process group under `ulpf gdb`, or 0.
 static DEBUGGER: AtomicI32 = AtomicI32::new(0);
 
-/// From now on the terminal is `group`'s whenever the program does not run.
+/// From now on `group` has the terminal whenever the program does not run.
 pub fn share_with(group: i32) {
     DEBUGGER.store(group, Ordering::Relaxed);
     if let Some(old) = sys::set_foreground(group) {
@@ -47,7 +47,7 @@ pub fn to_debugger() {
     }
 }
 
-/// Our group has the terminal (or there is none), so that it is ours to hand on.
+/// Whether our group has the terminal, or no terminal exists, so that we may hand it over.
 pub fn is_ours() -> bool {
     sys::foreground_group().is_none_or(|group| group == sys::own_group())
 }

@@ -1,4 +1,4 @@
-//! The machine that `ulpf` runs on, and what others have written there.
+//! The machine that `ulpf` runs on, and data of other programs and users on it.
 //!
 //! ```text
 //!   foreign/     files, numbers and texts of others: looked at before they are used
@@ -7,7 +7,7 @@
 //!   rights       those of one thread of ours          sys          system calls, each behind a safe function
 //!   cache        the folder for what we keep between runs      apart   others' memory, read by a process apart
 //! ```
-//! What needs unsafe code is in [`sys`], [`rights`] and [`apart`].
+//! Only [`sys`], [`rights`] and [`apart`] contain unsafe code.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]

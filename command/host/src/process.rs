@@ -1,4 +1,4 @@
-//! What /proc says about a process.
+//! Properties of a process, from /proc.
 
 use crate::foreign::files;
 use crate::{rights, sys};
@@ -24,18 +24,18 @@ pub const FAULTS: [i32; 6] = [
 ];
 
 impl Status {
-    /// Of a process, or of any thread by its number.
+    /// Reads the status of a process, or of any thread by its number.
     pub fn of(pid: i32) -> io::Result<Status> {
         // Lossy: the name of a process may be any bytes.
         Ok(Status(
             String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status"))?).into_owned(),
         ))
     }
-    /// Of this process.
+    /// Reads the status of this process.
     pub fn of_self() -> io::Result<Status> {
         Status::of(std::process::id() as i32)
     }
-    /// Of a thread, if it is one of process `pid`.
+    /// Reads the status of a thread, if it belongs to process `pid`.
     pub fn of_thread(pid: i32, tid: i32) -> io::Result<Status> {
         Ok(Status(
             String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/task/{tid}/status"))?)
@@ -55,23 +55,23 @@ impl Status {
             .and_then(|v| u64::from_str_radix(v, 16).ok())
             .unwrap_or(0)
     }
-    /// At most 15 bytes; the program chooses them.
+    /// Its name: at most 15 bytes, chosen by the program.
     pub fn name(&self) -> &str {
         self.field("Name").unwrap_or("?")
     }
-    /// The process that it is a thread of.
+    /// The process that the thread belongs to.
     pub fn process(&self) -> Option<i32> {
         self.number("Tgid")
     }
-    /// The parent's number; none where that is outside of our container, or the process is being reaped.
+    /// The parent's number; `None` if the parent is outside of our container, or the process is being reaped.
     pub fn parent(&self) -> Option<i32> {
         self.number("PPid").filter(|&p| p != 0)
     }
-    /// Who traces it.
+    /// Its tracer.
     pub fn tracer(&self) -> Option<i32> {
         self.number("TracerPid").filter(|&t| t != 0)
     }
-    /// Its numbers: ours first, its own last, between them those of the containers around it.
+    /// Its numbers in nested containers: ours first, its own last.
     fn names(&self) -> Vec<i32> {
         let names = self.field("NSpid").unwrap_or_default();
         names
@@ -83,52 +83,53 @@ impl Status {
     pub fn user(&self) -> Option<u32> {
         self.number("Uid").map(|u| u as u32)
     }
-    /// It runs as this user and nobody else: real, effective, saved and for files.
+    /// Whether its real, effective, saved and file-system user are all this user.
     pub fn is_of(&self, user: u32) -> bool {
         let mut users = self.field("Uid").unwrap_or("?").split_whitespace();
         users.all(|id| id.parse() == Ok(user))
     }
-    /// R, S, D, T, t, Z, X.
+    /// Its state: R, S, D, T, t, Z, X.
     pub fn state(&self) -> char {
         self.field("State")
             .and_then(|s| s.chars().next())
             .unwrap_or('?')
     }
-    /// How often it has gone to sleep.
+    /// Number of its voluntary context switches.
     pub fn sleeps(&self) -> Option<i32> {
         self.number("voluntary_ctxt_switches")
     }
-    /// A process without memory of its own is a thread of the kernel.
+    /// Whether it is a kernel thread: these have no memory of their own.
     pub fn is_kernel_thread(&self) -> bool {
         self.field("VmSize").is_none()
     }
-    /// It is being written to a core file.
+    /// Whether the kernel is writing its core file.
     pub fn dumps_core(&self) -> bool {
         self.field("CoreDumping") == Some("1")
     }
-    /// Its seccomp(2) filters, how many; the strict mode is one. (Before Linux 5.9 the number is not told: then 1.)
+    /// Number of its seccomp(2) filters; the strict mode counts as one. (Before Linux 5.9 the number is unknown, and 1
+    /// is returned.)
     pub fn seccomp_filters(&self) -> i32 {
         match self.number("Seccomp") {
             Some(0) | None => 0,
             Some(_) => self.number("Seccomp_filters").unwrap_or(1).max(1),
         }
     }
-    /// It gains no rights by what it executes (PR_SET_NO_NEW_PRIVS).
+    /// Whether exec gives it no rights (PR_SET_NO_NEW_PRIVS).
     pub fn no_new_privileges(&self) -> bool {
         self.field("NoNewPrivs") == Some("1")
     }
-    /// A signal waits that an instruction of the thread's has raised.
+    /// Whether a signal is pending that an instruction of the thread has raised.
     pub fn has_fault(&self) -> bool {
         let faults = FAULTS.iter().fold(0, |mask, n| mask | 1u64 << (n - 1));
         self.mask("SigPnd") & !self.mask("SigBlk") & faults != 0
     }
-    /// A signal waits that the thread does not block.
+    /// Whether a signal is pending that the thread does not block.
     pub fn has_deliverable_signal(&self) -> bool {
         (self.mask("SigPnd") | self.mask("ShdPnd")) & !self.mask("SigBlk") != 0
     }
 }
 
-/// The number that a process has for itself (another one in a container).
+/// The number by which a process knows itself (different from ours in a container).
 pub fn own_number(pid: i32) -> Option<i32> {
     names_of(pid).ok()?.last().copied()
 }
@@ -138,16 +139,16 @@ pub fn names_of(pid: i32) -> io::Result<Vec<i32>> {
     Ok(Status::of(pid)?.names())
 }
 
-/// Which of these processes is known as `number` in containers of that depth?
+/// The process among `pids` that is known as `number` in containers of that depth.
 pub fn named(pids: &[i32], depth: usize, number: i32) -> Option<i32> {
     let name = |pid: i32| names_of(pid).ok()?.get(depth.max(1) - 1).copied();
     pids.iter().copied().find(|&pid| name(pid) == Some(number))
 }
 
-/// What a process may do, as far as others can see it.
+/// Rights of a process, as far as other processes can see them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// Real, effective, saved, of the file system; its other groups.
+    /// Users: real, effective, saved, of the file system. `groups` is likewise; `others` are its supplementary groups.
     users: String,
     groups: String,
     others: String,
@@ -155,12 +156,12 @@ pub struct Rights {
     effective: u64,
     /// The user namespace in which its capabilities hold.
     namespace: Option<PathBuf>,
-    /// Who may look at it: root alone, if it has had other rights or runs a file that may not be read.
+    /// Owner of its files in /proc: root, if it has had other rights or runs a file that may not be read.
     owner: u32,
 }
 
 impl Rights {
-    /// Those that it has now.
+    /// Its present rights.
     pub fn of(pid: i32) -> io::Result<Rights> {
         let status = Status::of(pid)?;
         let text = |name| status.field(name).unwrap_or_default().to_string();
@@ -175,7 +176,7 @@ impl Rights {
         })
     }
 
-    /// Whoever has these may look into who has `other`.
+    /// Whether a process with these rights may inspect one with the rights `other`.
     pub fn include(&self, other: &Rights) -> bool {
         let same = |of: fn(&Rights) -> &str| of(self) == of(other);
         let more = |of: fn(&Rights) -> u64| of(other) & !of(self) != 0;
@@ -183,19 +184,19 @@ impl Rights {
             && same(|r| &r.groups)
             && same(|r| &r.others)
             && self.owner == other.owner
-            // In a namespace of its own a process has all of them, and they are worth nothing here.
+            // In its own namespace a process has all capabilities, which are worth nothing here.
             && (self.namespace != other.namespace
                 || !more(|r| r.permitted) && !more(|r| r.effective))
     }
 
-    /// [`may_trace`], of a thread and a process in a user namespace with these around it.
+    /// [`may_trace`] for a thread and a process in a user namespace; `outer` are the namespaces around it.
     fn may_trace(&self, other: &Rights, outer: &[(PathBuf, u32)]) -> bool {
         const SYS_PTRACE: u64 = 1 << 19;
         let ids = |text: &str| -> Vec<u32> {
             let words = text.split_whitespace();
             words.filter_map(|id| id.parse().ok()).collect()
         };
-        // Its real one is each of the other's.
+        // The tracer's real id must equal each id of the other.
         let one = |own: &str, other: &str| match (ids(own).first(), ids(other).get(..3)) {
             (Some(real), Some(others)) => others.iter().all(|id| id == real),
             _ => false,
@@ -205,7 +206,7 @@ impl Rights {
             && one(&self.users, &other.users)
             && one(&self.groups, &other.groups)
             && other.permitted & !self.permitted == 0;
-        // Who made a namespace has all capabilities in it.
+        // The creator of a namespace has all capabilities in it.
         let user = ids(&self.users).get(1).copied();
         let capable = self.effective & SYS_PTRACE != 0;
         let around = |(space, owner): &(PathBuf, u32)| {
@@ -214,8 +215,8 @@ impl Rights {
         peers || same && capable || outer.iter().any(around)
     }
 
-    /// Has an exec given these to a process that had `before`? Its effective user and group were none of its own, or it
-    /// has capabilities that it had not.
+    /// Whether an exec has added rights to those in `before`: the effective user or group was not among the process's
+    /// own, or a capability is new.
     pub fn exceed(&self, before: &Rights) -> bool {
         let ids = |text: &str| -> Vec<u32> {
             let words = text.split_whitespace();
@@ -232,8 +233,8 @@ impl Rights {
     }
 }
 
-/// Would the kernel let a thread of `tracer` trace `target`, as far as their credentials decide (ptrace(2), "Ptrace access
-/// mode checking")? A security module may still say no.
+/// Whether the kernel lets a thread of `tracer` trace `target`, as far as credentials decide (ptrace(2), "Ptrace access
+/// mode checking"). A security module may still refuse.
 pub fn may_trace(tracer: i32, target: i32) -> bool {
     let Ok(its) = Rights::of(target) else {
         return false;
@@ -244,7 +245,7 @@ pub fn may_trace(tracer: i32, target: i32) -> bool {
     rights.any(|own| own.may_trace(&its, &outer))
 }
 
-/// The user namespaces around a process's own, the innermost first; and whose user made what is in it.
+/// The user namespaces around a process's own, innermost first, each with the owner of the namespace inside it.
 fn outer_namespaces(pid: i32) -> Vec<(PathBuf, u32)> {
     let mut found = Vec::new();
     let own = fs::File::open(format!("/proc/{pid}/ns/user")).ok();
@@ -262,7 +263,7 @@ fn outer_namespaces(pid: i32) -> Vec<(PathBuf, u32)> {
     found
 }
 
-/// What the kernel has told a 64-bit program by this entry of its auxiliary vector.
+/// An entry of a 64-bit program's auxiliary vector.
 pub fn auxiliary(pid: i32, entry: u64) -> io::Result<Option<u64>> {
     let vector = fs::read(format!("/proc/{pid}/auxv"))?;
     let (words, _) = vector.as_chunks::<8>();
@@ -271,14 +272,14 @@ pub fn auxiliary(pid: i32, entry: u64) -> io::Result<Option<u64>> {
     Ok(found.map(|pair| u64::from_le_bytes(pair[1])))
 }
 
-/// The process has just executed a 64-bit program, before which it had these rights. Has it more now? The kernel says so
-/// by AT_SECURE, which also stands for a security module's word; its credentials are compared as well.
+/// Whether a process that has just called exec on a 64-bit program has gained rights over `before`. AT_SECURE says so,
+/// also for a security module; the credentials are compared as well.
 pub fn has_gained_privileges(pid: i32, before: &Rights) -> io::Result<bool> {
     let secure = auxiliary(pid, libc::AT_SECURE)?;
     Ok(secure != Some(0) || Rights::of(pid)?.exceed(before))
 }
 
-/// What it was started as; nothing, if nobody knows.
+/// The command line of a process; empty if unknown.
 pub fn command_line(pid: i32) -> Vec<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = line.strip_suffix(b"\0").unwrap_or(&line);
@@ -288,24 +289,24 @@ pub fn command_line(pid: i32) -> Vec<String> {
         .collect()
 }
 
-/// It is there and has not ended; memory is the first thing that goes.
+/// Whether the process exists and has not ended; memory is the first thing that goes.
 pub fn is_alive(pid: i32) -> bool {
     Status::of(pid).is_ok_and(|s| !matches!(s.state(), 'Z' | 'X') && !s.is_kernel_thread())
 }
 
-/// The process is being written to a core file.
+/// Whether the kernel is writing a core file of the process.
 pub fn dumps_core(pid: i32) -> bool {
     Status::of(pid).is_ok_and(|s| s.dumps_core())
 }
 
-/// When the process began, in ticks since the machine did. With its number it names one process.
+/// Start time of the process, in ticks since boot. Together with its number it identifies one process.
 ///
 /// # Errors
-/// It has ended, or the kernel does not say.
+/// The process has ended, or the kernel does not give the time.
 pub fn started(pid: i32) -> io::Result<u64> {
     let text = fs::read(format!("/proc/{pid}/stat"))?;
     let text = String::from_utf8_lossy(&text);
-    // Behind the name, which may be anything (proc_pid_stat(5)): the state is the third field, this the 22nd.
+    // After the name, which may contain anything (proc_pid_stat(5)): the state is the third field, this the 22nd.
     let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
     let field = behind.split_ascii_whitespace().nth(19);
     let began = field.and_then(|f| f.parse().ok());
@@ -315,7 +316,7 @@ pub fn started(pid: i32) -> io::Result<u64> {
     })
 }
 
-/// The threads of a process, in the order of their numbers.
+/// The threads of a process, in ascending order of their numbers.
 pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
     numbers(&format!("/proc/{pid}/task"))
 }
@@ -328,7 +329,7 @@ pub fn all() -> io::Result<Vec<i32>> {
 fn numbers(dir: &str) -> io::Result<Vec<i32>> {
     let mut list = Vec::new();
     for entry in fs::read_dir(dir)? {
-        // A listing that breaks off is none: somebody would be missed.
+        // A listing that breaks off is an error: processes would be missed.
         let name = entry?.file_name();
         list.extend(name.to_str().and_then(|n| n.parse::<i32>().ok()));
     }
@@ -344,7 +345,7 @@ pub fn shares_memory(pid: i32) -> Option<i32> {
         .find(|&other| other != pid && sys::same_memory(pid, other))
 }
 
-/// The first mapping whose name begins so.
+/// The first mapping whose name starts with `name`.
 pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
     let maps = files::maps(pid)?;
     let named = |m: &Mapping| m.name.starts_with(name.as_bytes());
@@ -354,22 +355,22 @@ pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
 /// The program that a live process runs, if it has no mapping of that name.
 pub fn without_mapping(pid: i32, name: &str) -> Option<PathBuf> {
     match mapping(pid, name) {
-        // A process that is on its way out has no maps, and no program either.
+        // An exiting process has no maps, and no program either.
         Ok(None) => executable(pid),
         _ => None,
     }
 }
 
-/// Which kind of machine code a program has.
+/// Machine code of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Bits64,
     Bits32,
-    /// x32, another machine, or no ELF file.
+    /// x32, another machine, or not an ELF file.
     Other,
 }
 
-/// What kind of program the process runs now.
+/// Class of the program that the process runs now.
 pub fn class(pid: i32) -> io::Result<Class> {
     let mut head = [0; 20];
     fs::File::open(format!("/proc/{pid}/exe"))?.read_exact(&mut head)?;
@@ -382,12 +383,12 @@ pub fn class(pid: i32) -> io::Result<Class> {
     })
 }
 
-/// The path of the program that it runs, as the kernel tells it: with ` (deleted)` behind it if the file is gone.
+/// The path of its program as the kernel reports it, with ` (deleted)` appended if the file is gone.
 pub fn executable(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// The file that a thread of `pid` means by `path`: absolute, or relative to a directory of its own.
+/// The file that a thread of `pid` means by `path`: absolute, or relative to one of its directories.
 pub fn file_of(pid: i32, dir: i32, path: &Path) -> PathBuf {
     let start = match dir {
         _ if path.is_absolute() => format!("/proc/{pid}/root"),
@@ -397,22 +398,22 @@ pub fn file_of(pid: i32, dir: i32, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() {
         return start.into();
     }
-    // Not our own self.
+    // The thread's own /proc/self, not ours.
     if let Ok(rest) = path.strip_prefix("/proc/self") {
         return Path::new(&format!("/proc/{pid}")).join(rest);
     }
     Path::new(&start).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// A path of [`file_of`]'s as the program knows it.
+/// A path of [`file_of`] as the program knows it.
 pub fn own_path(file: &Path) -> String {
     let text = file.display().to_string();
     text.split_once("/root/")
         .map_or(text.clone(), |(_, path)| format!("/{path}"))
 }
 
-/// What is there under a name of [`file_of`]'s, as the process itself finds it: no link of its
-/// leads out of its root, and nothing is opened.
+/// Metadata of a file that [`file_of`] named, found as the process itself finds it: its links do not lead out of its
+/// root, and no file is opened.
 fn look(pid: i32, file: &Path) -> io::Result<fs::Metadata> {
     let own = fs::File::from(name(pid, file)?);
     own.metadata()
@@ -425,13 +426,13 @@ fn name(pid: i32, file: &Path) -> io::Result<std::os::fd::OwnedFd> {
         options.read(true).custom_flags(libc::O_PATH).open(path)
     };
     let root = format!("/proc/{pid}/root");
-    // Of what is relative, only the beginning is a link of the kernel's.
+    // Only the beginning of a relative path is a link of the kernel's.
     let relative = ["cwd", "fd"].map(|link| format!("/proc/{pid}/{link}/"));
     let text = file.to_string_lossy();
     let Some(link) = relative.iter().find(|link| text.starts_with(*link)) else {
         return match file.strip_prefix(&root) {
             Ok(below) => rights::name_below(named(root.as_ref())?.as_fd(), below),
-            // Its own folder in /proc, whose links are the kernel's.
+            // Its own folder in /proc, whose links belong to the kernel.
             Err(_) if text.contains("/../") => Err(io::ErrorKind::NotFound.into()),
             Err(_) => Ok(named(file)?.into()),
         };
@@ -450,19 +451,19 @@ fn name(pid: i32, file: &Path) -> io::Result<std::os::fd::OwnedFd> {
     rights::name_below(named(root.as_ref())?.as_fd(), &below)
 }
 
-/// Device and number of a file.
+/// Device and inode of a file.
 pub type FileId = (u64, u64);
 
-/// Has the process mapped this file? What it calls the file does not matter.
+/// Whether the process has mapped this file, under any name.
 ///
 /// # Errors
-/// We may not see what it has mapped, or it has ended.
+/// We may not read its mappings, or it has ended.
 pub fn maps_file(pid: i32, file: FileId) -> io::Result<bool> {
     let (device, inode) = file;
     let device = (libc::major(device), libc::minor(device));
     let maps = fs::File::open(format!("/proc/{pid}/maps"))?;
     let (mut maps, mut line) = (io::BufReader::new(maps), Vec::new());
-    // The first that fits is enough: a program may have mapped thousands of files.
+    // Stops at the first match: a program may have mapped thousands of files.
     while maps.read_until(b'\n', &mut line)? > 0 {
         let mapping = Mapping::parse(line.trim_ascii_end());
         if mapping.is_some_and(|m| (m.device, m.inode) == (device, inode)) {
@@ -483,14 +484,14 @@ pub fn program_file(pid: i32) -> Option<FileId> {
     Some(file_id(&own))
 }
 
-/// The process runs this very file.
+/// Whether the process runs this very file.
 pub fn runs(pid: i32, file: &Path) -> bool {
     let own = program_file(pid);
     own.is_some() && own == look(pid, file).ok().as_ref().map(file_id)
 }
 
-/// The process runs a set-user-ID or set-group-ID program that has not become that user or group:
-/// the kernel does not let it where a tracer without privileges looks on.
+/// Whether the process runs a set-user-ID or set-group-ID program without that user or group: the kernel withholds them
+/// under a tracer without privileges.
 pub fn loses_privileges(pid: i32) -> bool {
     let (Ok(file), Ok(status)) = (fs::metadata(format!("/proc/{pid}/exe")), Status::of(pid)) else {
         return false;
@@ -498,7 +499,7 @@ pub fn loses_privileges(pid: i32) -> bool {
     changes_identity(&file, &status)
 }
 
-/// Would a process with this status have another user or group by executing this file?
+/// Whether exec of this file would change the user or group of a process with this status.
 fn changes_identity(file: &fs::Metadata, status: &Status) -> bool {
     let effective = |field| {
         status
@@ -511,7 +512,7 @@ fn changes_identity(file: &fs::Metadata, status: &Status) -> bool {
     setuid || setgid
 }
 
-/// Executing this file would give the process other rights than it has.
+/// Whether exec of this file would give the process more rights.
 pub fn would_gain_privileges(pid: i32, file: &Path) -> bool {
     let Ok(file) = name(pid, file).map(fs::File::from) else {
         return false;
@@ -523,13 +524,12 @@ pub fn would_gain_privileges(pid: i32, file: &Path) -> bool {
         return false;
     }
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // Nobody gains what is not in the bounding set.
+    // File capabilities outside the bounding set are not gained.
     let more = status.mask("CapBnd") & !status.mask("CapPrm") != 0;
     changes_identity(&meta, &status) || more && sys::has_capabilities(link.as_ref())
 }
 
-/// The number that we know a thread by, from the one that its process knows it by in containers of that
-/// depth.
+/// Our number of a thread that its process knows by `number` in containers of that depth.
 pub fn thread_named(pid: i32, depth: usize, number: i32) -> Option<i32> {
     let name = |tid: i32| {
         let names = Status::of_thread(pid, tid).ok()?.names();
@@ -542,15 +542,15 @@ pub fn thread_named(pid: i32, depth: usize, number: i32) -> Option<i32> {
     threads(pid).ok()?.into_iter().find(is_it)
 }
 
-/// Exit code word (as wait(2) gives it) of a process that its parent has not reaped yet.
+/// Exit status (as wait(2) returns it) of a process that its parent has not reaped yet.
 pub fn zombie_status(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may contain anything, also ')': fields start after the last one.
+    // The name may contain anything, even ')': the fields start after the last one.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     (fields.next()? == "Z").then(|| fields.last()?.parse().ok())?
 }
 
-/// What is typed on the terminal (Ctrl-C) goes to this process as well as to us.
+/// Whether keys of the terminal (Ctrl-C) signal this process as well as us.
 pub fn gets_keys_with_us(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return false;
@@ -568,7 +568,7 @@ pub fn gets_keys_with_us(pid: i32) -> bool {
     matches!(fields[..], [_, group, _, _, foreground] if group == own && foreground == own)
 }
 
-/// yama's ptrace_scope; `None` where yama is not there.
+/// Yama's ptrace_scope; `None` without Yama.
 pub fn ptrace_scope() -> Option<u32> {
     fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
         .ok()?
@@ -602,12 +602,13 @@ mod tests {
         let user = rights(1000, 0, ours);
         assert!(root.may_trace(&user, &[]) && user.may_trace(&rights(1000, 0, ours), &[]));
         assert!(!user.may_trace(&root, &[]) && !user.may_trace(&rights(1001, 0, ours), &[]));
-        // One that keeps a capability, and one that is another user at heart.
+        // One keeps a capability, and one has another user as its saved user.
         assert!(!user.may_trace(&rights(1000, 1, ours), &[]));
         let mut other = rights(1000, 0, ours);
         other.users = "1000\t1000\t0\t1000".into();
         assert!(!user.may_trace(&other, &[]));
-        // All capabilities of a namespace of its own are worth nothing outside; who made it has them inside.
+        // All capabilities of its own namespace are worth nothing outside; the creator of the namespace has them
+        // inside.
         let within = rights(1000, u64::MAX, inner);
         assert!(!within.may_trace(&user, &[]) && !within.may_trace(&root, &[]));
         assert!(user.may_trace(&within, &outer) && root.may_trace(&within, &outer));
@@ -623,7 +624,7 @@ mod tests {
         let mut setuid = rights(1000, 2, "user:[1]");
         setuid.users = "1000\t0\t0\t0".into();
         assert!(setuid.exceed(&before));
-        // It has been this user before.
+        // It has had this user before.
         assert!(!before.exceed(&setuid) && !setuid.exceed(&setuid));
         let mut setgid = rights(1000, 2, "user:[1]");
         setgid.groups = "1000\t5\t5\t5".into();

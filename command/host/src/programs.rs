@@ -1,4 +1,4 @@
-//! Programs of this machine, found as a shell would find them.
+//! Finds programs of this machine as a shell does.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 /// The simulated hardware's command.
 pub const SIMULATOR: &str = "ulpf-sim";
 
-/// One in the search path.
+/// Finds a program in the search path.
 pub fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|dir| dir.join(name))
         .find(|p| is_executable(p))
 }
 
-/// `ulpf-sim`, the simulated hardware: beside this command (there `make sim` leaves it as well) or in the search path.
+/// Finds `ulpf-sim`, the simulated hardware: beside this command (`make sim` puts it there) or in the search path.
 pub fn simulator() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let folder = own.parent()?;
@@ -26,14 +26,14 @@ pub fn simulator() -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
-/// Is it a file that may be executed?
+/// Whether it is a file that may be executed.
 fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata()
         .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// The program's absolute path, as a shell would find it.
+/// The program's absolute path, found as a shell does.
 pub fn locate(program: &OsStr) -> Result<PathBuf, String> {
     let path = Path::new(program);
     let here = path.exists().then(|| path.to_owned());

@@ -1,7 +1,7 @@
-//! The rights with which one thread opens files, and opening below a root that is not ours.
+//! Credentials with which one thread opens files, and opening of files below another root.
 //!
-//! The C library changes the rights of all threads at once; the system calls here change those of the calling
-//! thread alone, which is one that [`crate::foreign::files`] has started for it.
+//! The C library changes the credentials of all threads at once. The system calls here change only the calling thread,
+//! which [`crate::foreign::files`] has started for this purpose.
 
 use crate::sys::check;
 use std::ffi::CString;
@@ -11,21 +11,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Capabilities that read, search or own files whatever their mode says (linux/capability.h):
+/// Capabilities that read, search or own files whatever their mode (linux/capability.h):
 /// CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, CAP_MAC_OVERRIDE.
 const FILE_CAPABILITIES: u64 = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 32;
 
-/// The calling thread opens files as this user and these groups would, from now on.
+/// From now on the calling thread opens files with the rights of this user and these groups.
 pub fn assume(user: u32, group: u32, groups: &[u32]) -> io::Result<()> {
-    // SAFETY: the list of groups outlives the call; the others take numbers only. All of them change the
-    // calling thread's credentials and nothing else.
+    // SAFETY: the list of groups outlives the call; the other calls take only numbers. All of them change the
+    // credentials of the calling thread and nothing else.
     unsafe {
         check(libc::syscall(
             libc::SYS_setgroups,
             groups.len(),
             groups.as_ptr(),
         ))?;
-        // These two report no error, but what was in force before.
+        // These two report no error; they return the previous value.
         for (call, number) in [(libc::SYS_setfsgid, group), (libc::SYS_setfsuid, user)] {
             libc::syscall(call, number);
             if libc::syscall(call, -1) != i64::from(number) {
@@ -36,7 +36,7 @@ pub fn assume(user: u32, group: u32, groups: &[u32]) -> io::Result<()> {
     Ok(())
 }
 
-/// The calling thread has no capability any more that overrides a file's mode.
+/// Drops the calling thread's capabilities that override a file's mode.
 pub fn drop_file_capabilities() -> io::Result<()> {
     /// _LINUX_CAPABILITY_VERSION_3: two words for each set.
     const VERSION: u32 = 0x2008_0522;
@@ -62,8 +62,8 @@ pub fn drop_file_capabilities() -> io::Result<()> {
     Ok(())
 }
 
-/// Names the file at `path` below `root` without opening it (O_PATH). Symbolic links and `..` stay below
-/// `root`, and links of /proc lead nowhere.
+/// Names the file at `path` below `root` without opening it (O_PATH). Symbolic links and `..` stay below `root`, and
+/// the magic links of /proc are refused.
 pub fn name_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     // struct open_how: flags, mode, resolve.
     let how: [u64; 3] = [
@@ -85,7 +85,7 @@ pub fn name_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// How long the calling thread has used a processor.
+/// Processor time of the calling thread.
 pub fn thread_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,4 +1,4 @@
-//! Signal numbers, as Linux, the remote protocol (GDB) and people write them; and those that we get.
+//! Signal numbers in the notations of Linux, the remote protocol (GDB) and people; and the signals that we receive.
 #![forbid(unsafe_code)]
 
 use crate::sys;
@@ -9,37 +9,36 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The number of a signal that has come and tells us to end, as far as is known; 0: none.
+/// The last signal that asks us to end, or 0.
 static TO_END: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// How many threads read files and debug information that somebody else made.
+/// Number of threads that read foreign files or debug information.
 static READING: AtomicUsize = AtomicUsize::new(0);
 
-/// So long may such reading go on after a signal.
+/// Time limit of such reading after a signal.
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
 
-/// Has a signal come that tells us to end? What takes long, and cannot wait for signals itself, asks.
+/// Whether a signal asks us to end. Long work that cannot wait for signals itself polls this.
 pub fn told_to_end() -> bool {
     TO_END.load(Ordering::Relaxed) != 0
 }
 
-/// A signal that had come was not meant for us: the program has it.
+/// Clears the signal: it has been passed on to the program.
 pub fn passed_on() {
     TO_END.store(0, Ordering::Relaxed);
 }
 
-/// [`told_to_end`] knows of this signal from now on. Its default action must have been replaced.
+/// From now on [`told_to_end`] reports this signal. The caller must have replaced its default action.
 pub fn note(number: i32) {
     let _ = signal_hook::flag::register_usize(number, TO_END.clone(), number as usize);
 }
 
-/// While this lives, the thread reads what somebody else made. It looks at [`told_to_end`]; but should a
-/// library not come back to it, or a file system not answer, `ulpf` ends all the same. The stub notices that,
-/// and lets go of the program.
+/// While this lives, the thread reads foreign data and polls [`told_to_end`]. If a library does not return to it, or a
+/// file system hangs, `ulpf` ends after [`GRACE_PERIOD`] all the same. The stub notices that and releases the program.
 pub struct Reading(());
 
 impl Reading {
-    /// Until it is dropped.
+    /// Begins reading; it ends when the value is dropped.
     pub fn begin() -> Reading {
         look_at_readers();
         READING.fetch_add(1, Ordering::Relaxed);
@@ -58,18 +57,18 @@ impl Drop for Reading {
     }
 }
 
-/// While this lives, a line on the terminal says that debug information is read, if that takes long. Nobody else may
-/// write there meanwhile.
+/// While this lives and reading takes long, a line on the terminal says that debug information is read. No other code
+/// may write to the terminal meanwhile.
 pub struct Told(());
 
-/// Since when it is told, and whether the line is there.
+/// Start of the reading, and whether the line is shown.
 static TOLD: Mutex<Option<(Instant, bool)>> = Mutex::new(None);
 
-/// What takes no longer needs no word.
+/// Reading that is shorter than this shows no line.
 const SHORT: Duration = Duration::from_secs(1);
 
 impl Told {
-    /// `None`: standard error is no terminal.
+    /// `None` if standard error is not a terminal.
     pub fn begin() -> Option<Told> {
         stderr().is_terminal().then(|| {
             look_at_readers();
@@ -118,11 +117,11 @@ fn watch_readers() {
     }
 }
 
-/// Signals to ourselves. One that our parent has set to be ignored (nohup) stays ignored.
+/// Signals to ourselves. A signal that our parent has set to be ignored (nohup) stays ignored.
 pub struct Incoming(Vec<(i32, Signal)>);
 
 impl Incoming {
-    /// Listens for these (Linux numbers), instead of their default action.
+    /// Receives these signals (Linux numbers) instead of their default action.
     pub fn new(numbers: &[i32]) -> Incoming {
         let heard = numbers.iter().filter(|&&n| !sys::is_ignored(n));
         let hear = |&n: &i32| {
@@ -133,7 +132,7 @@ impl Incoming {
         Incoming(heard.filter_map(hear).collect())
     }
 
-    /// The next one. Safe to cancel.
+    /// Waits for the next signal. Safe to cancel.
     pub async fn next(&mut self) -> i32 {
         std::future::poll_fn(|cx| {
             for (number, signal) in &mut self.0 {
@@ -193,13 +192,13 @@ pub fn to_gdb(linux: i32) -> i32 {
     }
 }
 
-/// A name as GDB and Linux write it.
+/// The number for a name in the notation of GDB and Linux.
 pub fn number(name: &str) -> Option<i32> {
     let known = SIGNALS.iter().find(|(_, _, n, _)| *n == name);
     known.map(|(linux, ..)| *linux)
 }
 
-/// `SIGSEGV`; `?` for what is no signal.
+/// `SIGSEGV`, or `?` if there is no such signal.
 pub fn name(linux: i32) -> String {
     match SIGNALS.iter().find(|s| s.0 == linux) {
         Some(s) => s.2.into(),
@@ -208,7 +207,7 @@ pub fn name(linux: i32) -> String {
     }
 }
 
-/// As GDB says it: `Segmentation fault`.
+/// The description that GDB prints: `Segmentation fault`.
 pub fn description(linux: i32) -> String {
     match SIGNALS.iter().find(|s| s.0 == linux) {
         Some(s) => s.3.into(),

@@ -1,5 +1,5 @@
-//! The system calls of the loader, each behind a safe function. All unsafe code of the loader that
-//! is not ptrace (`tracee.rs`) or fork (`launch.rs`) is here.
+//! The system calls of the loader, each behind a safe function. All unsafe code of the loader is here, except that for
+//! ptrace (`tracee.rs`) and fork (`launch.rs`).
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The C library's way to tell of errors: a negative result, and errno.
+/// Converts an error of the C library: a negative result, and errno.
 pub fn check(result: i64) -> io::Result<i64> {
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -16,7 +16,7 @@ pub fn check(result: i64) -> io::Result<i64> {
     }
 }
 
-/// The same for a call that waits: a signal of this process's own (a child has stopped) is no answer.
+/// The same for a call that waits: it is repeated if a signal to this process (a child has stopped) interrupts it.
 fn uninterrupted(mut call: impl FnMut() -> i64) -> io::Result<i64> {
     loop {
         match check(call()) {
@@ -26,7 +26,7 @@ fn uninterrupted(mut call: impl FnMut() -> i64) -> io::Result<i64> {
     }
 }
 
-/// What of `events` (POLLHUP and POLLERR among them in any case) is there within `limit`; 0: nothing.
+/// Waits up to `limit` for `events`; POLLHUP and POLLERR are always included. Returns the events, or 0.
 fn poll(fd: BorrowedFd<'_>, events: i16, limit: Duration) -> i16 {
     let end = Instant::now() + limit;
     let mut poll = libc::pollfd {
@@ -46,9 +46,8 @@ fn poll(fd: BorrowedFd<'_>, events: i16, limit: Duration) -> i16 {
     }
 }
 
-/// Flags of memfd_create(2) for a file that takes seals, in the order in which they are tried: what nobody
-/// executes need not be executable (sysctl vm.memfd_noexec may insist on it), and kernels before 6.3 answer
-/// EINVAL to that.
+/// Flags of memfd_create(2) for a file that takes seals, in the order of the attempts. The file is never executed, and
+/// sysctl vm.memfd_noexec may insist that it is not executable. Kernels before 6.3 answer that flag with EINVAL.
 pub const MEMFD_FLAGS: [u32; 2] = [
     libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL,
     libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
@@ -69,19 +68,18 @@ pub fn memfd(name: &std::ffi::CStr) -> io::Result<File> {
     result.map(|fd| unsafe { File::from_raw_fd(fd as i32) })
 }
 
-/// What a memory file that two sides map must have: whoever could shrink it would kill the other side with
-/// SIGBUS.
+/// Seals of a memory file that two sides map: a side that could shrink it would kill the other with SIGBUS.
 const SEALED: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// The file keeps its length for good.
+/// Fixes the length of the file.
 pub fn seal(file: &File) -> io::Result<()> {
     // SAFETY: no pointers.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALED) } as i64)?;
     Ok(())
 }
 
-/// The file is memory (no file system of a user's answers for its pages), has this length, and is sealed
-/// against another one.
+/// Whether the file is memory (no user's file system serves its pages), has this length, and is sealed against changes
+/// of it.
 pub fn is_sealed_memory(file: &File, len: u64) -> io::Result<bool> {
     // SAFETY: no pointers. Files that know no seals answer EINVAL.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -89,25 +87,25 @@ pub fn is_sealed_memory(file: &File, len: u64) -> io::Result<bool> {
     Ok(seals >= 0 && seals & SEALED == SEALED && is_memory(file)? && file.metadata()?.len() == len)
 }
 
-/// A regular file of the kernel's memory file system, with pages of the usual size.
+/// Whether it is a regular file of the kernel's memory file system, with pages of the usual size.
 pub fn is_memory(file: &File) -> io::Result<bool> {
     // SAFETY: all zeros are a valid statfs.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `system` outlives the call.
     check(unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) } as i64)?;
-    // (C libraries differ in the type.)
+    // (The type differs between C libraries.)
     let is_tmpfs = i128::from(system.f_type) == i128::from(libc::TMPFS_MAGIC);
     Ok(is_tmpfs && file.metadata()?.is_file())
 }
 
-/// A name for a file, whatever it is: opening it so reads nothing, waits for nobody, and asks no driver.
+/// Opens a name of any kind of file (O_PATH): this reads nothing, never blocks, and calls no driver.
 pub fn open_path(path: &std::path::Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
     options.read(true).custom_flags(libc::O_PATH).open(path)
 }
 
-/// Bytes that nobody can guess.
+/// Unpredictable bytes.
 pub fn random() -> u64 {
     let mut number = 0u64;
     // SAFETY: the kernel writes at most eight bytes to `number`. (Such a small request never comes back short.)
@@ -123,13 +121,13 @@ pub fn tsc() -> u64 {
 
 /// Sets a file's length; fails with EFBIG beyond the limit on file size.
 pub fn set_len(file: &File, len: u64) -> io::Result<()> {
-    // The default would be death by SIGXFSZ.
+    // Otherwise SIGXFSZ would kill us.
     // SAFETY: no handler, only a disposition; programs get the default back (see `launch`).
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     file.set_len(len)
 }
 
-/// A copy of another process's descriptor. Needs the right to trace it.
+/// A copy of another process's descriptor. Needs the right to trace that process.
 pub fn pidfd_getfd(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers; the returned descriptor is new (and close-on-exec).
     unsafe {
@@ -143,7 +141,7 @@ pub fn pidfd_getfd(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// A pidfd: becomes readable when the process has ended.
+/// A pidfd: it becomes readable when the process has ended.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers; the returned descriptor is new (and close-on-exec).
     unsafe {
@@ -152,7 +150,7 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Sends a signal to the process that `fd` means.
+/// Sends a signal to the process of `fd`.
 pub fn pidfd_signal(fd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: a null siginfo pointer is allowed.
     check(unsafe {
@@ -167,7 +165,7 @@ pub fn pidfd_signal(fd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// The process that `fd` means has ended (it may be a zombie).
+/// Whether the process of `fd` has ended (it may be a zombie).
 pub fn has_ended(fd: BorrowedFd<'_>) -> bool {
     poll(fd, libc::POLLIN, Duration::ZERO) != 0
 }
@@ -185,7 +183,7 @@ pub fn thread() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// Reaps `pid` if it is a child of ours that has ended: its wait status.
+/// Reaps `pid` if it is a child of ours that has ended, and returns its wait status.
 pub fn try_reap(pid: i32) -> io::Result<Option<i32>> {
     let mut status = 0;
     // SAFETY: `status` outlives the call.
@@ -194,7 +192,7 @@ pub fn try_reap(pid: i32) -> io::Result<Option<i32>> {
     Ok((got != 0).then_some(status))
 }
 
-/// The file has capabilities (setcap).
+/// Whether the file has capabilities (setcap).
 pub fn has_capabilities(file: &std::path::Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let Ok(path) = std::ffi::CString::new(file.as_os_str().as_bytes()) else {
@@ -211,14 +209,14 @@ pub fn has_capabilities(file: &std::path::Path) -> bool {
     }
 }
 
-/// The wait status of a child of ours that has ended; it stays there for whoever reaps it.
+/// The wait status of a child of ours that has ended. It is not reaped.
 pub fn ended(pid: i32) -> io::Result<Option<i32>> {
     let info = wait_info(pid, libc::WEXITED | libc::WNOWAIT)?;
     Ok(info.and_then(|(code, status)| match code {
         libc::CLD_EXITED => Some((status & 0xff) << 8),
         libc::CLD_KILLED => Some(status),
         libc::CLD_DUMPED => Some(status | 0x80),
-        // Tracees that have only stopped are shown, too.
+        // Stopped tracees are reported as well.
         _ => None,
     }))
 }
@@ -229,7 +227,7 @@ pub fn try_stop(tid: i32) -> io::Result<Option<i32>> {
     Ok(info.map(|(_, status)| status << 8 | 0x7f))
 }
 
-/// What waitid(2) finds at once: `si_code` and `si_status`.
+/// Calls waitid(2) without waiting: `si_code` and `si_status`.
 fn wait_info(pid: i32, what: i32) -> io::Result<Option<(i32, i32)>> {
     let flags = what | libc::WNOHANG | libc::__WALL;
     // SAFETY: all-zero is a valid siginfo_t, and it outlives the call, which fills in what is read.
@@ -240,7 +238,7 @@ fn wait_info(pid: i32, what: i32) -> io::Result<Option<(i32, i32)>> {
     }
 }
 
-/// Lets the kernel find out when the peer's machine has gone without a word.
+/// Lets the kernel detect that the peer's machine has vanished.
 pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     let on = 1i32;
     // SAFETY: the option's value is an integer that lives through the call.
@@ -256,23 +254,23 @@ pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     .map(drop)
 }
 
-/// The other end has been closed (what it sent before may still be there to read).
+/// Waits until the other end is closed; bytes that it sent before may remain to be read.
 pub fn wait_for_hangup(socket: &impl AsFd, limit: Duration) -> bool {
     poll(socket.as_fd(), libc::POLLRDHUP, limit) != 0
 }
 
-/// Is there nobody at the other end of this device (a port of virtio-serial knows)?
+/// Whether the other end of this device is closed (a port of virtio-serial reports it).
 pub fn is_hung_up(device: &impl AsFd) -> bool {
     poll(device.as_fd(), 0, Duration::ZERO) & libc::POLLHUP != 0
 }
 
-/// A file that can be waited for.
+/// Registers a file so that a task can wait for it.
 pub fn ready_or_not(file: File) -> io::Result<tokio::io::unix::AsyncFd<File>> {
     // SAFETY: a File owns its descriptor, keeps it to its end, and always names the same one.
     unsafe { tokio::io::unix::AsyncFd::register(file) }.map_err(io::Error::from)
 }
 
-/// A serial line carries our bytes as they are. What is no terminal does so anyway.
+/// Makes a serial line pass our bytes unchanged. Other devices do so anyway.
 pub fn make_raw(device: &impl AsFd) {
     let fd = device.as_fd().as_raw_fd();
     // SAFETY: all-zero is a valid termios, and it outlives the calls.
@@ -285,8 +283,8 @@ pub fn make_raw(device: &impl AsFd) {
     }
 }
 
-/// Exit status from the kernel's pidfd information, which is there even for somebody else's child
-/// (Linux 6.15 and later).
+/// Exit status from the kernel's pidfd information, which is available even for another process's child (Linux 6.15 and
+/// later).
 pub fn pidfd_exit_status(fd: BorrowedFd<'_>) -> Option<i32> {
     const PIDFD_INFO_EXIT: u64 = 1 << 3;
     #[repr(C)]
@@ -309,8 +307,8 @@ pub fn pidfd_exit_status(fd: BorrowedFd<'_>) -> Option<i32> {
     (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
-/// Puts process group `group` into the foreground of the terminal behind stderr, as gdbserver does;
-/// returns the group that was there.
+/// Puts process group `group` into the foreground of the terminal behind stderr, as gdbserver does, and returns the
+/// previous group.
 pub fn set_foreground(group: i32) -> Option<i32> {
     // SAFETY: no pointers; a stderr that is no terminal makes tcgetpgrp fail, and we leave it alone.
     unsafe {
@@ -326,7 +324,7 @@ pub fn set_foreground(group: i32) -> Option<i32> {
     }
 }
 
-/// Our parent has set the signal to be ignored, or we have.
+/// Whether our parent or we have set the signal to be ignored.
 pub fn is_ignored(signal: i32) -> bool {
     // SAFETY: sigaction with a null new action only reads.
     unsafe {
@@ -352,7 +350,7 @@ impl Backoff {
     }
 }
 
-/// Ends this process by the default action of a signal, so that our parent sees what happened.
+/// Ends this process by the default action of a signal, so that our parent sees the reason.
 pub fn die_by(signal: i32) -> ! {
     // SAFETY: default disposition, unblocked, raised at ourselves.
     unsafe {
@@ -365,7 +363,7 @@ pub fn die_by(signal: i32) -> ! {
     }
 }
 
-/// The kernel ends this process after so much processor time of its own from now on (SIGVTALRM); zero: it does not any more.
+/// Lets the kernel end this process (SIGVTALRM) after it has used this much more processor time; zero cancels that.
 pub fn end_after(time: Duration) -> io::Result<()> {
     let zero = libc::timeval {
         tv_sec: 0,
@@ -393,14 +391,14 @@ pub fn watch_readable(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedF
         .map_err(|e| io::Error::other(e.to_string()))
 }
 
-/// Two processes run in one address space. False where the kernel will not tell.
+/// Whether two processes run in one address space. False if the kernel does not tell.
 pub fn same_memory(a: i32, b: i32) -> bool {
     const KCMP_VM: i32 = 1;
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
 }
 
-/// The user namespace around this one, and the user who made this one.
+/// The parent of this user namespace, and the owner of this one.
 pub fn outer_user_namespace(space: BorrowedFd<'_>) -> (io::Result<OwnedFd>, io::Result<u32>) {
     // linux/nsfs.h
     const NS_GET_PARENT: u64 = 0xb702;
@@ -419,16 +417,16 @@ pub fn outer_user_namespace(space: BorrowedFd<'_>) -> (io::Result<OwnedFd>, io::
     }
 }
 
-/// What a child of ours does.
+/// State of a child of ours.
 pub enum ChildState {
     Running,
     /// Wait status.
     Ended(i32),
-    /// By this signal.
+    /// Stopped by this signal.
     Stopped(i32),
 }
 
-/// What has become of a child since the last question.
+/// The change of a child's state since the last call.
 pub fn child_state(pid: i32) -> io::Result<ChildState> {
     let mut status = 0;
     // SAFETY: `status` outlives the call.
@@ -441,14 +439,14 @@ pub fn child_state(pid: i32) -> io::Result<ChildState> {
     })
 }
 
-/// The process group that has the terminal behind stderr.
+/// The foreground process group of the terminal behind stderr.
 pub fn foreground_group() -> Option<i32> {
     // SAFETY: no pointers.
     let group = unsafe { libc::tcgetpgrp(2) };
     (group >= 0).then_some(group)
 }
 
-/// Stops ourselves until somebody continues us, as Ctrl-Z does.
+/// Stops this process until it is continued, as Ctrl-Z does.
 pub fn stop_here() {
     // SAFETY: SIGSTOP cannot be caught; execution goes on after SIGCONT.
     unsafe { libc::raise(libc::SIGSTOP) };
@@ -466,7 +464,7 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Who is at the other end: user, process.
+/// User and process at the other end.
 pub fn peer(stream: &std::os::unix::net::UnixStream) -> io::Result<(u32, i32)> {
     let mut who = libc::ucred {
         pid: 0,
@@ -487,20 +485,20 @@ pub fn peer(stream: &std::os::unix::net::UnixStream) -> io::Result<(u32, i32)> {
     Ok((who.uid, who.pid))
 }
 
-/// We are root, as far as the kernel looks at user numbers.
+/// Whether our effective user is root.
 pub fn is_root() -> bool {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// What of a file's bytes there is between its holes.
+/// Appends the ranges of a file's data between its holes.
 pub fn data_within(file: &File, all: Range<u64>, to: &mut Vec<Range<u64>>) -> io::Result<()> {
     let seek = |at: u64, whence| {
         // SAFETY: moves the file's own offset.
         let found = unsafe { libc::lseek(file.as_raw_fd(), at as i64, whence) };
         match (found, io::Error::last_os_error()) {
             (0.., _) => Ok(Some(found as u64)),
-            // Nothing but a hole follows.
+            // Only a hole follows.
             (_, error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
             (_, error) => Err(error),
         }
@@ -528,7 +526,7 @@ pub fn address_space_limit() -> Option<u64> {
     (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// What the kernel lets us do, found by doing it.
+/// Probes for kernel features.
 pub mod probe {
     use super::*;
     use ulpf_lib::perf::Event;
@@ -553,7 +551,7 @@ pub mod probe {
         super::pidfd_getfd(me.as_fd(), me.as_raw_fd()).map(drop)
     }
 
-    /// A child that may be traced by us.
+    /// A traced child.
     pub fn ptrace() -> io::Result<()> {
         // SAFETY: the child only makes system calls.
         let pid = unsafe { libc::fork() };
@@ -577,7 +575,7 @@ pub mod probe {
         }
     }
 
-    /// How many debug registers can be had at once, and why not more.
+    /// Number of debug registers that are available at once, and the error that limits it.
     pub fn debug_registers() -> (usize, Option<io::Error>) {
         let mut held = Vec::new();
         loop {
@@ -619,11 +617,11 @@ mod tests {
 
     extern "C" fn nothing(_: i32) {}
 
-    /// As the signal of each tracee that stops does it to whoever attaches.
+    /// Every stopping tracee interrupts its tracer by such a signal.
     #[test]
     fn a_signal_is_no_end_of_a_process() {
         let handler = nothing as extern "C" fn(i32) as libc::sighandler_t;
-        // SAFETY: a handler that does nothing, for a signal that nobody else uses; the thread asks for its own number.
+        // SAFETY: a handler that does nothing, for a signal with no other use; the thread asks for its own number.
         let me = unsafe {
             libc::signal(libc::SIGURG, handler);
             libc::pthread_self()

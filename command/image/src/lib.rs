@@ -1,7 +1,7 @@
-//! The image of the stub, which build.rs builds: an ELF shared object that `ulpf_inject` loads into programs.
+//! The stub image, built by build.rs: an ELF shared object that `ulpf_inject` loads into programs.
 #![forbid(unsafe_code)]
 
-/// The file. It is aligned to 16 bytes, because its headers are read in place.
+/// The file, aligned to 16 bytes, because its headers are read in place.
 pub static STUB: &[u8] = &ALIGNED.0;
 
 static ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(env!("ULPF_STUB_IMAGE")));

@@ -1,5 +1,5 @@
-//! What the stub tells the command about itself, beside the remote serial protocol: that a thread is
-//! about to exec. The work is ptrace's and is done on a thread of its own (`ulpf_inject::follow`).
+//! Messages from the stub beside the remote serial protocol: a thread is about to exec. The following uses ptrace, on a
+//! thread of its own (`ulpf_inject::follow`).
 #![forbid(unsafe_code)]
 
 use crate::{Exit, Inferior};
@@ -23,7 +23,7 @@ use ulpf_inject::settings::Settings;
 
 const OFFER: &str = "QUlpfFollow:";
 
-/// Offers the stub to follow its program, and more; it asks for nothing without.
+/// The packet that offers the stub to follow its program through exec, and more; without it the stub requests nothing.
 pub fn offer(more: &[&str]) -> Vec<u8> {
     let mut text = format!("{OFFER}exec");
     for what in more {
@@ -33,21 +33,21 @@ pub fn offer(more: &[&str]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// What has been offered to a stub since there is a session, so what it may speak of. (An answer to an offer
-/// that was withdrawn may be on its way.)
+/// All that was offered to a stub in this session, and that it may therefore report. (An answer to a withdrawn offer
+/// may be on its way.)
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offered {
     exec: bool,
     fork: bool,
-    /// Vfork children, of which a debugger hears; or which are followed by themselves (`spawn`).
+    /// Vfork children that are reported to a debugger; `spawn`: vfork children that are followed separately.
     vfork: bool,
     spawn: bool,
-    /// What the program does with ptrace.
+    /// The program's uses of ptrace.
     pub traces: bool,
 }
 
 impl Offered {
-    /// Takes note of what a packet to the stub offers.
+    /// Records the offers in a packet to the stub.
     pub fn note(&mut self, packet: &[u8]) {
         let Some(list) = packet.strip_prefix(OFFER.as_bytes()) else {
             return;
@@ -64,7 +64,7 @@ impl Offered {
         }
     }
 
-    /// The stub may report a child that was forked, or one of vfork.
+    /// Whether the stub may report a child of fork, or of vfork.
     pub fn children(&self, vfork: bool) -> bool {
         match vfork {
             true => self.vfork,
@@ -73,8 +73,8 @@ impl Offered {
     }
 }
 
-/// The child in a stop reply `T05…fork:pPID.TID;…` (without `p` and `.TID` where there is one process): its
-/// number, and whether it is a vfork child.
+/// The child in a stop reply `T05…fork:pPID.TID;…` (without `p` and `.TID` if there is one process): its number, and
+/// whether it is a vfork child.
 pub fn child_in(stop: &[u8]) -> Option<(i32, bool)> {
     let fields = stop.strip_prefix(b"T")?.get(2..)?;
     fields.split(|&b| b == b';').find_map(|field| {
@@ -91,30 +91,30 @@ pub fn child_in(stop: &[u8]) -> Option<(i32, bool)> {
     })
 }
 
-/// A stub has told of something that was not asked for, or cannot be: whoever says that is no stub of ours, and
-/// nothing else of it is to be believed. A sentence for the user.
+/// Message to the user about a report that was not requested, or is impossible. Such a report does not come from our
+/// stub, and its sender is not trusted any more.
 pub fn forged(pid: i32, what: &str) -> String {
     format!(
         "the stub of process {pid} says that {what}; ulpf did not ask for that. The program, or somebody who shares its rights, speaks in the stub's name: nothing more of it is believed, and it is not watched any more."
     )
 }
 
-/// What became of a notification.
+/// Result of a notification.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub enum Note {
-    /// It was between the stub and us.
+    /// Handled here.
     Taken,
-    /// It is for somebody else.
+    /// For another receiver.
     Theirs,
-    /// It is forged; what to tell the user.
+    /// Forged; the text is for the user.
     Forged(String),
 }
 
-/// Every notification of the stub to us begins like this.
+/// Prefix of every notification of the stub to us.
 const OURS: &[u8] = b"Ulpf";
 
-/// What a thread hears that is not followed.
+/// Answer for a thread that is not followed.
 const ALONE: &[u8] = b"vUlpfExec;alone";
 
 fn not_followed(why: &str) -> Followed<Injected> {
@@ -128,10 +128,10 @@ fn over(how: Followed<Injected>) -> JoinHandle<Followed<Injected>> {
     tokio::spawn(async { how })
 }
 
-/// Of a program that is being killed one thread after the other is gone before it has ended itself.
+/// When a program is killed, threads may be gone this long before the process has ended.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// It is not followed, because of `why`; or it was about to end, for which so much is waited.
+/// Result for an exec that is not followed because of `why`, or `Ended` if the process ends within `patience`.
 async fn unless_it_ends(
     process: Process,
     stub: Channel,
@@ -149,37 +149,37 @@ async fn unless_it_ends(
     Followed::Ended
 }
 
-/// The exec under way, if there is one.
+/// Follows the execs of a program, one at a time.
 pub struct Follower {
     process: Process,
     launched: bool,
-    /// Of the program, and of all that it becomes and makes.
+    /// Settings of the program, its children, and the programs that they become.
     pub settings: Settings,
     exit: Exit,
-    /// Of its present stub.
+    /// Remains of its present stub.
     remains: Remains,
-    /// What its stub may speak of.
+    /// Reports that its stub may make.
     pub offered: Offered,
     task: Option<JoinHandle<Followed<Injected>>>,
-    /// It is this vfork child's, by the number that the stub knows it by.
+    /// The vfork child that the exec belongs to, by the stub's number; `None` for the program.
     child: Option<i32>,
     failed: Arc<AtomicBool>,
-    /// The stub has spoken of the next one before this one was over here; and whom to answer.
+    /// A request that arrived before this exec was over here, and the channel for its answer.
     next: Option<(Vec<u8>, Channel)>,
-    /// Only if it executes the file again that it runs already.
+    /// Follow only an exec of the file that the program already runs.
     same_only: bool,
 }
 
-/// How an exec went, and whose it was.
+/// Result of an exec, and the process that it belongs to.
 pub struct Done {
-    /// A vfork child, by the number that the stub knows it by; else the program.
+    /// A vfork child, by the stub's number; `None` for the program.
     pub child: Option<i32>,
-    /// What the program has become.
+    /// The result.
     pub how: Followed<Inferior>,
 }
 
 impl Done {
-    /// The parent of a vfork child that was traced rests until its stub hears this.
+    /// The packet that lets a traced vfork child's parent resume.
     pub fn last_word(&self) -> Option<Vec<u8>> {
         let traced = matches!(
             self.how,
@@ -190,7 +190,7 @@ impl Done {
 }
 
 impl Follower {
-    /// Of a program that executes nothing yet.
+    /// A follower for a program without an exec under way.
     pub fn of(inferior: &Inferior) -> Follower {
         Follower {
             process: inferior.process(),
@@ -207,23 +207,23 @@ impl Follower {
         }
     }
 
-    /// Follows the program into itself only.
+    /// Follows only execs of the same program.
     pub fn into_itself_only(mut self) -> Follower {
         self.same_only = true;
         self
     }
 
-    /// Follows the program into whatever it executes.
+    /// Follows execs of any program.
     pub fn into_any(&mut self) {
         self.same_only = false;
     }
 
-    /// Is an exec under way?
+    /// Whether an exec is under way.
     pub fn is_busy(&self) -> bool {
         self.task.is_some()
     }
 
-    /// A notification from the stub at the other end of `control`.
+    /// Handles a notification from the stub at the other end of `control`.
     pub fn notified(&mut self, text: &[u8], control: &UnixStream) -> Note {
         if !text.starts_with(OURS) {
             return Note::Theirs;
@@ -247,7 +247,7 @@ impl Follower {
             (Ok(channel), Some(_)) => self.next = Some((rest.to_vec(), channel.into())),
             (Ok(channel), None) => self.begin((rest.to_vec(), channel.into())),
             (Err(error), task) => {
-                // The thread waits for our word.
+                // The thread waits for our answer.
                 let _ = control.try_write(&ulpf_rsp::frame(ALONE));
                 if task.is_none() {
                     let why = error.raw_os_error().map(ulpf_host::errno::errno_text);
@@ -266,7 +266,7 @@ impl Follower {
         self.task = Some(match self.request(&text, &stub) {
             Ok(exec) => tokio::task::spawn_blocking(move || follow::exec(exec)),
             Err(why) => {
-                // (A child that is gone says nothing of its parent, which waits for our word.)
+                // (The end of a child does not mean that of its parent, which waits for our answer.)
                 let patience = match self.child {
                     None => ENDING,
                     Some(_) => Duration::ZERO,
@@ -276,7 +276,7 @@ impl Follower {
         });
     }
 
-    /// `TID;DIR;PATH`, and `;PID` of a vfork child. The error says why it is not followed.
+    /// Parses `TID;DIR;PATH`, and `;PID` of a vfork child. The error says why the exec is not followed.
     fn request(&mut self, text: &[u8], stub: &Channel) -> Result<Exec, String> {
         let bad = || String::from("what the stub says of it is not understood");
         let mut fields = text.split(|&b| b == b';');
@@ -313,12 +313,12 @@ impl Follower {
         })
     }
 
-    /// The last exec that the stub told us of has failed.
+    /// The last exec that the stub reported has failed.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
     }
 
-    /// Waits for the exec under way; for ever if there is none. Safe to cancel.
+    /// Waits for the exec under way; without one, for ever. Safe to cancel.
     pub async fn done(&mut self) -> Done {
         let how = self.outcome().await;
         let child = self.child.take();
@@ -369,7 +369,7 @@ impl Follower {
 }
 
 impl Drop for Follower {
-    /// Whoever traces a thread for us is to let go of it.
+    /// Makes the tracing thread release its tracee.
     fn drop(&mut self) {
         self.failed.store(true, Ordering::SeqCst);
     }
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(child_in(b"T05fork:1f;thread:10;"), Some((31, false)));
         assert_eq!(child_in(b"T05vforkdone:;"), None);
         assert_eq!(child_in(b"W00"), None);
-        // kill(2) would take these for many.
+        // kill(2) would take these for many processes.
         for many in ["p-1.-1", "0", "pffffffff.1", "ffffffffffffffff", ""] {
             assert_eq!(child_in(format!("T05fork:{many};").as_bytes()), None);
         }

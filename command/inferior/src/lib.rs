@@ -1,8 +1,7 @@
-//! A program with the stub inside, from the asynchronous side.
+//! Asynchronous access to a program with the stub inside.
 //!
-//! Ownership: one task (made here) waits for the program's end and is the only one that reaps it;
-//! everybody else learns of it through [`Exit`]. The control stream belongs to whoever took the
-//! session: the server relays it, `ulpf run` speaks it.
+//! Ownership: one task (started here) waits for the program's end, and only this task reaps it; other code waits
+//! through [`Exit`]. The control stream belongs to the owner of the session: the server relays it, `ulpf run` uses it.
 #![forbid(unsafe_code)]
 
 pub mod follow;
@@ -25,7 +24,7 @@ pub enum Ending {
     Exited(i32),
     /// Linux signal number.
     Killed(i32),
-    /// It is gone, but only its parent was told how (attached programs on Linux before 6.15).
+    /// It has ended, but only its parent can read the status (attached programs on Linux before 6.15).
     Unknown,
 }
 
@@ -38,7 +37,7 @@ impl Ending {
     }
 }
 
-/// Tells when and how the program ended. Clones wait for the same program.
+/// Reports when and how the program ended. Clones wait for the same program.
 #[derive(Clone, Debug)]
 pub struct Exit(watch::Receiver<Option<Ending>>);
 
@@ -50,7 +49,7 @@ impl Exit {
             Err(_) => Ending::Unknown,
         }
     }
-    /// How it has ended, if it has.
+    /// How the program has ended, if it has.
     pub fn now(&self) -> Option<Ending> {
         *self.0.borrow()
     }
@@ -65,38 +64,38 @@ pub struct Inferior {
     pub stub_pid: i32,
     /// Started by us rather than attached to.
     pub launched: bool,
-    /// What the user has decided for it.
+    /// The user's settings for it.
     pub settings: Settings,
     /// The remote serial protocol in no-ack mode; [`ulpf_inject::client::Client`] speaks it.
     pub control: UnixStream,
-    /// What it shares with the stub.
+    /// The area that it shares with the stub.
     pub shared: SharedArea,
-    /// Its end.
+    /// Reports its end.
     pub exit: Exit,
-    /// For the user; full sentences.
+    /// Warnings for the user; full sentences.
     pub warnings: Vec<String>,
-    /// What is to be taken away after a detach ([`leave_nothing`]).
+    /// Remains of the stub that must be removed after a detach ([`leave_nothing`]).
     pub remains: Remains,
     process: Process,
 }
 
-/// Starts a program; it rests before its first instruction.
+/// Starts a program, stopped before its first instruction.
 pub async fn start(spec: Launch) -> Result<Inferior, StartError> {
     blocking(move || ulpf_inject::launch(&spec)).await
 }
 
-/// Attaches to a running program; all its threads rest where they were.
+/// Attaches to a running program; all its threads stop where they are.
 pub async fn attach(pid: i32, settings: Settings) -> Result<Inferior, StartError> {
     blocking(move || ulpf_inject::attach(pid, settings)).await
 }
 
-/// Takes hold of a forked child that waits for it; it rests where it returns from fork.
+/// Takes over a forked child that waits for it; it is stopped where it returns from fork.
 pub async fn take_child(child: ulpf_inject::follow::Child) -> Result<Inferior, StartError> {
     blocking(move || ulpf_inject::follow::child(child)).await
 }
 
-/// After a detach: takes the last of ours out of the program. `control` is our end of the channel to the stub.
-/// What could not be done, as a full sentence.
+/// After a detach: removes the stub's remains from the program. `control` is our end of the channel to the stub.
+/// Returns what failed, as a full sentence.
 pub async fn leave_nothing(
     process: &Process,
     remains: Remains,
@@ -167,7 +166,7 @@ impl Inferior {
         })
     }
 
-    /// What `exit` waits for has become another program.
+    /// A session for a program that the same process has executed; `exit` still waits for the process.
     pub(crate) fn continued(injected: Injected, exit: Exit) -> io::Result<Inferior> {
         injected.control.set_nonblocking(true)?;
         Ok(Inferior {
@@ -184,7 +183,7 @@ impl Inferior {
         })
     }
 
-    /// The program, as it is found again whatever becomes of its number.
+    /// The program's process, safe against reuse of its number.
     pub fn process(&self) -> Process {
         self.process.clone()
     }
@@ -202,7 +201,7 @@ async fn ending(pid: i32, launched: bool, pidfd: &OwnedFd) -> Ending {
         }
         return Ending::Unknown;
     }
-    // It may be neither a zombie any more nor recorded yet.
+    // The process may be no zombie any more, and its status not recorded yet.
     for _ in 0..50 {
         let zombie = process::zombie_status(pid);
         if let Some(status) = zombie.or_else(|| sys::pidfd_exit_status(pidfd.as_fd())) {

@@ -1,4 +1,4 @@
-//! Where in a program's address space the stub's memory goes (`ulpf_lib::place` says which part of it is ours).
+//! Chooses the addresses of the stub's memory in a program (`ulpf_lib::place` divides that memory).
 #![forbid(unsafe_code)]
 
 use crate::tracee::Memory;
@@ -10,14 +10,15 @@ use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::mapping::{Mapping, mappings};
 use ulpf_lib::place;
 
-/// Addresses of a program: above what 32 bits reach, and below the stack.
+/// Possible addresses: above the 32-bit range, and below the stack.
 const ANYWHERE: Range<u64> = 0x1_0000_0000..0x7f00_0000_0000;
-/// So far below a file lies what the kernel maps next.
+/// The kernel's next mappings are at most this far below a file.
 const NEXT_FILES: u64 = 16 << 30;
 
-/// The base of the stub's place: `usual`, unless the program has more than half of the addresses there, or the kernel puts
-/// files there. Then it is one in the widest stretch of its address space in which nothing is mapped, far from what the kernel
-/// hands out next. Where an earlier stub has left its code, which no later one may take for the program's, the place stays.
+/// The base of the stub's place: `usual`, unless the program uses more than half of the addresses there, or the kernel
+/// puts files there. Then it is in the widest unmapped range of the address space, far from the kernel's next mappings.
+/// If an earlier stub has left its code, the place stays, because a later stub must not take that code for the
+/// program's.
 pub fn base(pid: i32, usual: u64) -> u64 {
     let maps = files::maps(pid).unwrap_or_default();
     base_in(&maps, usual)
@@ -32,7 +33,7 @@ fn base_in(maps: &[u8], usual: u64) -> u64 {
     let whole = usual..usual + place::WHOLE_LEN;
     let is_file = |m: &Mapping| m.inode != 0 && !m.name.starts_with(b"/memfd:ulpf");
     let is_left = |m: &Mapping| m.prot & PROT_EXEC != 0 && whole.contains(&m.start) && !is_file(m);
-    // The next file comes below those that are there.
+    // The next file is mapped below the present ones.
     let is_near =
         |m: &Mapping| is_file(m) && whole.start < m.end && m.start < whole.end + NEXT_FILES;
     if mappings(maps).any(|m| is_left(&m))
@@ -44,8 +45,8 @@ fn base_in(maps: &[u8], usual: u64) -> u64 {
     place::base_within(gap).unwrap_or(usual)
 }
 
-/// Where the widest stretch of `place` begins in which nothing is mapped. What is there is libulpf's, as a
-/// rule, which goes on behind it: a margin is left for that.
+/// Start of the widest unmapped range in `place`. Existing mappings usually belong to libulpf, which maps more memory
+/// after them, so a margin is left.
 pub fn widest_gap(pid: i32, place: Range<u64>) -> u64 {
     const MARGIN: u64 = 16 << 30;
     let maps = files::maps(pid).unwrap_or_default();
@@ -53,7 +54,7 @@ pub fn widest_gap(pid: i32, place: Range<u64>) -> u64 {
     gap + if gap != place.start { MARGIN } else { 0 }
 }
 
-/// What the kernel has given to the program to be random by (AT_RANDOM); `None`: its addresses are not random.
+/// The kernel's random bytes for the program (AT_RANDOM); `None` if its addresses are not random.
 pub fn random_bytes(pid: i32, memory: &Memory) -> Option<[u8; 16]> {
     let hex = |path: &str| u64::from_str_radix(fs::read_to_string(path).ok()?.trim(), 16).ok();
     let persona = hex(&format!("/proc/{pid}/personality")).unwrap_or(0);
@@ -96,7 +97,7 @@ mod tests {
         };
         assert_eq!(with("7ffff7c00000-7ffff7fff000"), usual);
         assert_eq!(with("7e8100000000-7e8100100000"), usual);
-        // Those of InnoDB.
+        // Mappings of InnoDB.
         let moved = with("77460c000000-7f4604000000");
         assert!(
             (0x2000_0000_0000..0x3000_0000_0000).contains(&moved),
@@ -111,17 +112,17 @@ mod tests {
             with("7ed400000000-7ed400001000 r--p 0 8:1 9 /lib/ld.so\n7ed400001000-7ed400003000"),
             usual
         );
-        // Those of libulpf.
+        // Mappings of libulpf.
         assert_eq!(
             with(
                 "7e9000000000-7e9000001000 rw-s 0 0:1 9 /memfd:ulpf (deleted)\n7ff000001000-7ff000003000"
             ),
             usual
         );
-        // Of an earlier stub.
+        // Left by an earlier stub.
         let left = "7e8000001000-7e8000002000 r-xp 0 0:0 0\n7e8100000000-7ea100000000";
         assert_eq!(with(left), usual);
-        // The images alone.
+        // Only the place of images is used.
         assert_ne!(with("7e8000000000-7e8100000000"), usual);
     }
 

@@ -1,4 +1,4 @@
-//! Taking hold of a running process.
+//! Attaches to a running process.
 
 use crate::error::StartError;
 use crate::image::stub_image;
@@ -11,7 +11,7 @@ use crate::{keeper, sandbox, threads};
 use ulpf_area::shared::Clocks;
 use ulpf_host::foreign::numbers::Process;
 
-/// Puts the stub into a running process and brings all its threads to rest there.
+/// Injects the stub into a running process and stops all its threads there.
 pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
     keeper::begin();
     let status = refuse::attaching(pid)?;
@@ -22,7 +22,7 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
     })?;
     let since = Clocks::now();
     let flags = settings.boot_flags();
-    // What the keeper cannot do is tried here, and said.
+    // If the keeper fails, the attempt here reports the error.
     let loaded = match keeper::inject(&process, flags) {
         Some(handed) => Loaded {
             stub_pid: handed.stub_pid,
@@ -34,14 +34,14 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
     };
     let mut warnings = Vec::new();
     if stopped_by_job_control {
-        // Its threads can only come to rest in the stub when they run.
+        // Its threads can reach the stub only when they run.
         let _ = process.signal(libc::SIGCONT);
         warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
     }
     finish(process, loaded, since, false, settings, warnings)
 }
 
-/// The stub, put into it by this process, which traces it meanwhile.
+/// Injects the stub from this process, which traces the program meanwhile.
 pub(crate) fn inject(process: &Process, flags: u32) -> Result<Loaded, StartError> {
     let image = stub_image()?;
     let pid = process.pid;

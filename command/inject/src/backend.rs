@@ -1,11 +1,11 @@
-//! What guards are made of, as far as the user decides: `--backend`.
+//! The backend of guarded pages that the user selects: `--backend`.
 #![forbid(unsafe_code)]
 
 use clap::ValueEnum;
 use ulpf_lib::device::{self, Device, Unusable};
 use ulpf_lib::guard;
 
-/// What guards are made of.
+/// Backend of guarded pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// The kernel module where it is loaded and may be used, else signals
@@ -17,11 +17,11 @@ pub enum Backend {
     Kernel,
 }
 
-/// What the stub needs the module to be able to do.
+/// Features of the kernel module that the stub needs.
 const NEEDED: u64 = guard::FEATURES | device::FEATURE_SIGSTACK | device::FEATURE_EFAULT;
 
 impl Backend {
-    /// Of a command line that is not clap's.
+    /// Parses a word of a command line that clap does not parse.
     pub fn parse(name: &str) -> Result<Backend, String> {
         match name {
             "debug-registers" => Err(
@@ -39,8 +39,8 @@ impl Backend {
         }
     }
 
-    /// It can be had here. The error says why it cannot; a program whose user has fewer rights than we may
-    /// still be refused it, at its first watch.
+    /// Whether the backend is available; the error gives the reason. A program whose user has fewer rights than we may
+    /// still be refused at its first watch.
     pub fn check(self) -> Result<(), String> {
         match self {
             Backend::Auto | Backend::Signal => Ok(()),
@@ -55,7 +55,7 @@ impl Backend {
     }
 }
 
-/// Can the module be used, by this user?
+/// Whether this user can use the module.
 pub fn usable() -> Result<(), Unusable> {
     Device::open(NEEDED).map(drop)
 }

@@ -1,8 +1,8 @@
-//! What connects us with a stub: the control channel, and the area for hits and counters.
+//! The connection with a stub: the control channel, and the area for hits and counters.
 //!
-//! Both are made inside the program and fetched from there: we may look into the program, but it need not be allowed to
-//! look into us (another user's program, one in a container). Where nobody may fetch descriptors (a container with Docker's
-//! filter), the program connects to us instead, and its memory file is opened by its name in /proc.
+//! Both are created inside the program and fetched from there. We may inspect the program, but the program need not be
+//! allowed to inspect us (another user's program, one in a container). Docker's filter in a container may forbid the
+//! fetch of descriptors. The program then connects to us instead, and we open its memory file by its name in /proc.
 
 use crate::error::StartError;
 use crate::gate::Gate;
@@ -17,11 +17,11 @@ use ulpf_host::sys;
 
 const WHAT: &str = "make a channel to the program";
 
-/// Our ends, and what the stub takes its copies of from the program's own table. Then they are closed there.
+/// Our ends, and the program's descriptors of the other ends. The stub copies these, and then they are closed.
 pub struct Channel {
     pub control: UnixStream,
     pub shared: File,
-    /// In the program's table.
+    /// Descriptor in the program's table.
     pub theirs: i32,
     pub shared_fd: i32,
 }
@@ -32,7 +32,7 @@ struct Caller<'a> {
     gate: u64,
     pid: i32,
     memory: &'a Memory,
-    /// Where it may write.
+    /// Memory in the program that may be overwritten.
     scratch: u64,
 }
 
@@ -44,11 +44,11 @@ impl Caller<'_> {
     }
 
     fn close(&mut self, fd: i32) {
-        // Nothing can be done about a failure, and nothing depends on it.
+        // A failure cannot be handled, and does no harm.
         let _ = self.call(libc::SYS_close, [fd as u64, 0, 0, 0]);
     }
 
-    /// Our end of a connection, and theirs.
+    /// Our end of a connection, and the program's descriptor.
     fn control(&mut self, process: BorrowedFd<'_>) -> io::Result<(UnixStream, i32)> {
         let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
         let pair_at = self.scratch + 2048;
@@ -70,7 +70,7 @@ impl Caller<'_> {
         }
     }
 
-    /// The same: the program connects to a socket of ours that nobody else knows the name of.
+    /// The same, but the program connects to a socket of ours with a random name.
     fn connected(&mut self) -> io::Result<(UnixStream, i32)> {
         let name = format!("ulpf-{:016x}{:016x}", sys::random(), sys::random());
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
@@ -79,7 +79,7 @@ impl Caller<'_> {
         let address = [&family[..], &[0], name.as_bytes()].concat();
         let address_at = self.scratch + 2048;
         self.memory.write(address_at, &address)?;
-        // Whoever fills our queue is not to keep it waiting.
+        // Non-blocking, so that another process that fills our queue does not make the program wait.
         let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u64;
         let theirs = self.call(libc::SYS_socket, [libc::AF_UNIX as u64, kind, 0, 0])?;
         let len = address.len() as u64;
@@ -99,7 +99,7 @@ impl Caller<'_> {
         }
     }
 
-    /// A memory file, and its number in the program's table.
+    /// A memory file, and its descriptor in the program's table.
     fn shared(&mut self, process: BorrowedFd<'_>) -> io::Result<(File, i32)> {
         let name_at = self.scratch + 1024;
         self.memory
@@ -130,8 +130,8 @@ impl Caller<'_> {
                 let opened = File::options().read(true).write(true).open(name);
                 opened.map_err(|_| why)
             })?;
-        // Who shares the program's descriptors may have put another file there meanwhile: nothing is changed that is no
-        // memory file, and `SharedArea` maps only what has been sealed.
+        // A process that shares the program's descriptors may have replaced the file meanwhile. So only a memory file
+        // is changed, and `SharedArea` maps only a sealed one.
         if !sys::is_memory(&file)? {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -140,7 +140,7 @@ impl Caller<'_> {
     }
 }
 
-/// The connection of this process, among those that wait.
+/// Accepts the connection of this process among the waiting ones.
 fn accept(listener: &UnixListener, pid: i32) -> io::Result<UnixStream> {
     loop {
         let (stream, _) = listener.accept()?;
@@ -184,7 +184,7 @@ impl Channel {
         }
     }
 
-    /// Nothing can be done about a failure here, and nothing depends on it.
+    /// Closes the program's descriptors. A failure cannot be handled, and does no harm.
     pub fn close_in_program(&self, t: &mut Tracee, gate: u64) {
         for fd in [self.theirs, self.shared_fd] {
             let _ = t.syscall(gate, libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);

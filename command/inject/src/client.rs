@@ -1,4 +1,4 @@
-//! The control channel from our end: requests to the stub in the remote serial protocol, without acknowledgements.
+//! Our end of the control channel: requests to the stub in the remote serial protocol, without acknowledgements.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -13,11 +13,11 @@ pub struct Client {
     stream: UnixStream,
     decoder: Decoder,
     ready: std::collections::VecDeque<Received>,
-    /// What the stub may still say before it is asked again.
+    /// Bytes that the stub may send until the next request.
     budget: Budget,
 }
 
-/// What a stub says.
+/// Data from a stub.
 #[derive(Debug)]
 pub enum Received {
     Packet(Vec<u8>),
@@ -35,24 +35,24 @@ impl Client {
         }
     }
 
-    /// Sends a packet, unescaped as it is; the answer is the next packet.
+    /// Sends a packet without escaping it; the answer is the next packet.
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
         self.budget.renew();
         self.stream.write_all(&frame(payload)).await
     }
 
-    /// Asks the stub to stop the program; the stop reply is the next packet. A stub that reads nothing
-    /// is not waited for.
+    /// Asks the stub to stop the program; the stop reply is the next packet. Does not wait for a stub that does not
+    /// read.
     pub fn interrupt(&mut self) -> io::Result<()> {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, WouldBlock};
         match self.stream.try_write(&[INTERRUPT]) {
-            // The next read says that the stub has ended, after all that it has sent before.
+            // The next read reports the end of the stub, after all that it has sent before.
             Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset | WouldBlock) => Ok(()),
             result => result.map(drop),
         }
     }
 
-    /// The channel, to wait for what is readable.
+    /// The channel, for waiting until it is readable.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
@@ -66,8 +66,8 @@ impl Client {
         }
     }
 
-    /// The next packet, runs expanded, or notification. Safe to cancel. End of file (the stub has
-    /// gone, as a rule because the program has) is `UnexpectedEof`.
+    /// The next packet (runs expanded) or notification. Safe to cancel. At end of file the error is `UnexpectedEof`:
+    /// the stub has gone, usually because the program has.
     pub async fn next(&mut self) -> io::Result<Received> {
         loop {
             if let Some(received) = self.ready.pop_front() {
@@ -95,13 +95,13 @@ impl Client {
         }
     }
 
-    /// A packet, and its answer.
+    /// Sends a packet and returns its answer.
     pub async fn request(&mut self, payload: &[u8]) -> io::Result<Vec<u8>> {
         self.send(payload).await?;
         self.recv().await
     }
 
-    /// A monitor command (`qRcmd`): its text. An error reply or an unknown command is an error.
+    /// Sends a monitor command (`qRcmd`) and returns its text. An error reply or an unknown command is an error.
     pub async fn monitor(&mut self, command: &str) -> io::Result<String> {
         let no_text =
             || io::Error::other(format!("the stub answers `{command}` with what is no text"));
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use ulpf_rsp::notification;
 
-    /// Notifications, console lines, garbage, a packet that does not end: whatever it is, it ends.
+    /// Notifications, console lines, garbage or an endless packet: the client gives up on each.
     #[tokio::test]
     async fn a_stub_without_end_is_given_up() {
         for flood in [

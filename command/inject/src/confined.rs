@@ -1,16 +1,17 @@
-//! Children and programs of a thread that has seccomp filters from before: its stub has given them to the kernel behind
-//! instructions that let pass what comes from its own image (`ulpf_lib::seccomp::exempting`), and the kernel keeps them
-//! through fork and exec. So the new stub's image lies where the old one lay, and what is injected is made from there.
+//! Children and new programs of a thread with seccomp filters. Its stub has prefixed the filters with instructions
+//! that exempt calls from the stub's own image (`ulpf_lib::seccomp::exempting`), and the kernel keeps them through fork
+//! and exec. So the new stub's image must be at the old one's address, and injected calls are made from there.
 //! ```text
 //!  forked child   the old image is still there                     its `syscall` instruction
 //!  after exec     one mmap that the filters decide about, for      a `syscall` instruction, written there through
 //!                 memory that may be read and executed             /proc/PID/mem: from here on all pass
 //! ```
-//! The filters themselves the new stub gets from us (`BootArgs::filters`), for it runs them on the program's calls.
+//! The new stub receives the filters from us (`BootArgs::filters`), because it runs them on the program's calls.
 //!
-//! The old stub's list is in the program's memory, so the program may have written it. It is bounded, and the kernel is
-//! asked ([`Confined::by_the_kernel`]): a filter that it does not have is given to no stub. Where the kernel shows no filters
-//! (ulpf is not root), their number is compared, and the list goes back to a program of the same rights only.
+//! The old stub's list is in the program's memory, so the program may have written it. It is bounded and compared with
+//! the kernel's ([`Confined::by_the_kernel`]): a filter that the kernel does not have is given to no stub. If the
+//! kernel shows no filters (ulpf is not root), their number is compared, and the list is passed only to a program of
+//! the same rights.
 #![forbid(unsafe_code)]
 
 use crate::error::StartError;
@@ -27,33 +28,33 @@ use ulpf_lib::seccomp::{
     Data, Instruction, Kept, PREFIX, Verdict, X86_64, exempting, run, strictest,
 };
 
-/// The kernel takes no more for one thread, each filter counted as four instructions more (MAX_INSNS_PER_PATH).
+/// The kernel's limit for one thread; each filter counts as four instructions more (MAX_INSNS_PER_PATH).
 const MOST_INSTRUCTIONS: usize = 32768;
 const INSTRUCTION: usize = size_of::<Instruction>();
 
-/// What a stub knows of a thread's filters, and where the image lies that they let pass.
+/// A stub's record of a thread's filters, and the base of the image that they exempt.
 #[derive(Debug)]
 pub struct Confined {
     pub base: u64,
-    /// The oldest first.
+    /// Oldest first.
     filters: Vec<Filter>,
-    /// The image that the filters let pass is there.
+    /// The exempt image is mapped there.
     pub image_stays: bool,
 }
 
 #[derive(Debug)]
 struct Filter {
-    /// As the stub keeps it, with the instructions behind it.
+    /// The stub's record, with the instructions after it.
     bytes: Vec<u8>,
     program: Vec<Instruction>,
 }
 
 impl Confined {
-    /// The filters of a thread that waits in its stub to execute another program, or of a forked child in what it has of its
-    /// parent's stub; `None`: it has none.
+    /// The filters of a thread that waits in its stub before exec, or of a forked child in its copy of its parent's
+    /// stub. `None` if it has none.
     ///
     /// # Errors
-    /// Its memory cannot be read, or there is no list that a stub would have made.
+    /// Its memory cannot be read, or it contains no list that a stub would have made.
     pub fn of(pid: i32, remains: Remains) -> io::Result<Option<Confined>> {
         let memory = Memory::open(pid)?;
         let mut at = word(&memory, remains.args + offset_of!(BootArgs, leaving) as u64)?;
@@ -85,11 +86,11 @@ impl Confined {
         }))
     }
 
-    /// What the kernel says of the filters of a stopped thread, which `told` says by the old stub's word. Where `gains`, the
-    /// thread has more rights than that stub, and only the kernel is heard.
+    /// The filters of a stopped thread, checked with the kernel; `told` is the old stub's list. With `gains`, the
+    /// thread has more rights than that stub, and only the kernel's answer counts.
     ///
     /// # Errors
-    /// The kernel has fewer filters than were told, or does not show those of a thread that has gained rights.
+    /// The kernel has fewer filters than the list, or does not show those of a thread that has gained rights.
     pub fn by_the_kernel(
         thread: &Tracee,
         remains: Remains,
@@ -127,7 +128,7 @@ impl Confined {
         }))
     }
 
-    /// The forked child is to leave the image where it is.
+    /// Makes the forked child leave the image where it is.
     pub fn keep_image(&mut self, pid: i32, remains: Remains) -> io::Result<()> {
         let at = remains.args + offset_of!(BootArgs, stays) as u64;
         Memory::open(pid)?.write(at, &1u64.to_le_bytes())?;
@@ -135,7 +136,7 @@ impl Confined {
         Ok(())
     }
 
-    /// What a new stub is given ([`BootArgs::filters`]).
+    /// The filters for a new stub ([`BootArgs::filters`]).
     pub fn bytes(&self) -> Vec<u8> {
         self.filters
             .iter()
@@ -143,7 +144,7 @@ impl Confined {
             .collect()
     }
 
-    /// Would this call, made by the instruction at `gate`, pass?
+    /// Whether this call, made by the instruction at `gate`, passes.
     fn permits(&self, gate: u64, number: i64, args: [u64; 6]) -> bool {
         let data = Data {
             nr: number as i32,
@@ -155,8 +156,9 @@ impl Confined {
         Verdict::of(strictest(values)) == Verdict::Allow
     }
 
-    /// Memory for the image, empty but for a `syscall` instruction, which the filters let pass; the rest can be written
-    /// through the process's memory, and read and executed by the program. What is told as gate is that instruction.
+    /// Maps memory for the image, empty except for a `syscall` instruction, which the filters exempt; that is the
+    /// returned gate. The program can read and execute the memory, and we write the rest through the process's memory
+    /// file.
     pub fn enter(
         &self,
         t: &mut Tracee,
@@ -182,9 +184,9 @@ impl Confined {
             }
         };
         if self.image_stays {
-            // Its own instruction, around which the rest begins anew.
+            // The old gate stays, and the memory around it is mapped again.
             let page = inside / PAGE * PAGE;
-            // The instruction may lie across two pages.
+            // The instruction may cross a page boundary.
             let behind = (inside + SYSCALL.len() as u64).next_multiple_of(PAGE);
             for (from, to) in [(self.base, page), (behind, end)] {
                 if from < to {
@@ -195,7 +197,7 @@ impl Confined {
             map(gate.addr, self.base, end, libc::MAP_FIXED_NOREPLACE)?;
             memory.write(inside, &SYSCALL).map_err(step)?;
         }
-        // What the image has no segment for: the boot block and the boot stack.
+        // The part without a segment: the boot block and the boot stack.
         let rest = self.base + image.args_offset;
         let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         t.syscall(
@@ -220,7 +222,7 @@ impl Filter {
         }
     }
 
-    /// [`Kept::nature`].
+    /// The field [`Kept::nature`].
     fn nature(&self) -> u64 {
         let bytes = self.bytes.get(offset_of!(Kept, nature)..);
         let bytes = bytes.and_then(<[u8]>::first_chunk);
@@ -228,8 +230,8 @@ impl Filter {
     }
 }
 
-/// Do these instructions let pass what comes from the image there ([`exempting`])? The address of the one call that is not
-/// let pass is the stub's business.
+/// Whether these instructions exempt the image at that range ([`exempting`]). The stub chooses the address of the one
+/// call that is not exempt.
 fn is_exempting(prefix: &[Instruction; PREFIX], start: u64, end: u64) -> bool {
     let judged = u64::from(prefix[1].k) << 32 | u64::from(prefix[3].k);
     *prefix == exempting(start, end, judged)
@@ -261,7 +263,7 @@ fn word(memory: &Memory, at: u64) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    /// A filter as a stub keeps it: what stands before the program's instructions does not matter here.
+    /// A filter as a stub keeps it; the prefix before the program's instructions is not checked here.
     fn kept(parent: u64, own: &[(u16, u32)]) -> Vec<u64> {
         let instructions = vec![0; PREFIX];
         let own = own
@@ -277,7 +279,7 @@ mod tests {
         let args = block.as_ptr() as u64;
         crate::provide(ulpf_image::STUB);
         let image = stub_image().unwrap();
-        // The base is a difference.
+        // The base is computed as a difference.
         let lowest = args >= image.args_offset;
         assert!(lowest);
         Confined::of(std::process::id() as i32, Remains { args })

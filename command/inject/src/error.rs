@@ -1,4 +1,4 @@
-//! Why a program could not be started or attached to, as the user reads it.
+//! Errors of starting and attaching, as the user reads them.
 #![forbid(unsafe_code)]
 
 use crate::image::ImageError;
@@ -7,10 +7,10 @@ use thiserror::Error;
 use ulpf_host::errno::error_text;
 use ulpf_host::{process, signals};
 
-/// Why a program could not be started or attached to: what, why, what to do.
+/// Reason why a program could not be started or attached to, and what to do.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// gdbserver's words, which tools read.
+    /// gdbserver's words, which tools parse.
     #[error("During startup program exited with code {code}.")]
     ExitedEarly {
         code: i32,
@@ -62,7 +62,7 @@ pub enum StartError {
         "{program} gains rights by its exec (set-user-ID, set-group-ID, capabilities), so it is not followed. --follow-setuid follows such programs, too."
     )]
     Privileged { program: String },
-    /// gdbserver's words first.
+    /// Starts with gdbserver's words.
     #[error("Cannot attach to process {pid}: {reason}")]
     Attach { pid: i32, reason: String },
     #[error("Cannot {step}: {}.", error_text(source))]
@@ -83,13 +83,13 @@ pub struct ExecError {
 }
 
 impl StartError {
-    /// "Cannot `step`", and why.
+    /// "Cannot `step`", and the reason.
     pub fn step(step: &'static str, source: io::Error) -> StartError {
         StartError::Step { step, source }
     }
 }
 
-/// Why a program that was started cannot be looked into.
+/// Reason why a started program cannot be inspected.
 fn unreadable(error: &io::Error) -> String {
     match std::path::Path::new("/proc/self").exists() {
         true => format!(
@@ -100,7 +100,7 @@ fn unreadable(error: &io::Error) -> String {
     }
 }
 
-/// What is in the way of ptrace(2).
+/// Advice on what restricts ptrace(2).
 fn trace_hint() -> &'static str {
     match process::ptrace_scope() {
         Some(2) => {

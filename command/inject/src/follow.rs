@@ -1,13 +1,12 @@
-//! Following a program through exec: the stub dies with the image it lives in, so the command takes
-//! hold of the thread before, and puts a stub into the new image at its first instruction.
+//! Follows a program through exec. The stub is destroyed with the image it lives in. So the command seizes the thread
+//! before the exec, and injects a stub into the new image at its first instruction.
 //!
-//! A program that gains rights by its exec is not entered, unless the user asks for it: what the old program has left in
-//! its memory, or says through its stub, must not reach the new one. Its file is looked at before, and what has become of
-//! the process afterwards.
+//! A program that gains rights by its exec is not entered, unless the user asks for it: memory and messages of the old
+//! program must not reach the new one. So the file is checked before the exec, and the process after it.
 //!
-//! A vfork child leaves the memory where the stub lives on; otherwise its exec is followed alike.
+//! A vfork child leaves the stub in its parent's memory; otherwise its exec is followed in the same way.
 //!
-//! The stub's side of the conversation is drawn in `stub/task/src/control/follow.rs`.
+//! `stub/task/src/control/follow.rs` draws the stub's side of the protocol.
 
 use crate::confined::Confined;
 use crate::error::StartError;
@@ -32,43 +31,43 @@ use ulpf_lib::boot::{BOOT_LAUNCHED, PAD_LEN};
 /// A thread that waits in the stub, about to exec.
 pub struct Exec {
     pub process: Process,
-    /// A thread of it, as we see it.
+    /// A thread of the process, by our number.
     pub tid: i32,
-    /// What it is about to execute, as we can look at it.
+    /// The file that it is about to execute, as a path that we can open.
     pub file: PathBuf,
     pub launched: bool,
     pub settings: Settings,
-    /// A vfork child: its exec takes it out of the memory in which the stub lives on.
+    /// A vfork child: its exec leaves the memory in which its parent's stub lives on.
     pub child: bool,
-    /// Only if the file is the one that it runs already.
+    /// Follow only if the file is the program that the process already runs.
     pub same_only: bool,
-    /// To the stub that dies; or, of a vfork child, to its parent's.
+    /// Channel to the old stub, or, for a vfork child, to its parent's.
     pub stub: UnixStream,
-    /// Of that stub.
+    /// Remains of that stub.
     pub remains: Remains,
-    /// Set when the stub has said that exec has failed, or when nobody wants to know any more.
+    /// Set when the stub has reported that exec has failed, or when the result is no longer needed.
     pub failed: Arc<AtomicBool>,
 }
 
-/// How an exec went. `S` is what the process is followed with.
+/// Result of an exec. `S` is the session that follows the process.
 #[derive(Debug)]
 pub enum Followed<S> {
-    /// It rests at the first instruction of its new program.
+    /// The process is stopped at the first instruction of its new program.
     Into(Box<S>),
-    /// Exec failed; the thread is free again and the old stub goes on.
+    /// Exec failed; the thread has been released, and the old stub continues.
     Failed,
-    /// It becomes another program, which was not to be followed, if exec works.
+    /// If exec works, the process becomes another program, which was not to be followed.
     Other,
-    /// It runs on as this program without us, if exec works. Why.
+    /// If exec works, the process runs this program without us, for this reason.
     Not { program: String, why: String },
-    /// It has become this program and runs on without us. Why.
+    /// The process runs this program without us, for this reason.
     Lost { program: String, why: String },
     /// The process has ended.
     Ended,
 }
 
 impl<S> Followed<S> {
-    /// `into` makes the session; if it cannot, the program is lost.
+    /// Makes the session with `into`; if that fails, the program is lost.
     pub fn and_then<T>(self, into: impl FnOnce(S) -> Followed<T>) -> Followed<T> {
         match self {
             Followed::Into(session) => into(*session),
@@ -81,8 +80,8 @@ impl<S> Followed<S> {
     }
 }
 
-/// Works until the thread has become another program or has come back. The parent of a vfork child that
-/// was taken hold of rests until the stub hears `vUlpfExec;over` from whoever has the outcome.
+/// Returns when the thread has become another program or is back in the old one. The parent of a seized vfork child
+/// waits until the caller sends its stub `vUlpfExec;over`.
 pub fn exec(mut request: Exec) -> Followed<Injected> {
     let pid = request.process.pid;
     let as_root = sys::is_root();
@@ -153,7 +152,7 @@ pub fn exec(mut request: Exec) -> Followed<Injected> {
         Outcome::Ended => return Followed::Ended,
     }
     let leader = request.leader();
-    // The stub may have named another file than the one that was executed.
+    // The stub may have named a different file from the executed one.
     if request.same_only && process::program_file(pid) != before.program {
         let _ = request.tell("over");
         leader.let_go();
@@ -171,21 +170,21 @@ pub fn exec(mut request: Exec) -> Followed<Injected> {
     })
 }
 
-/// A forked child that waits in the remains of its parent's stub, which has already taken everything
-/// of ours out of it.
+/// A forked child that waits in the remains of its parent's stub, which has already removed everything else of ours
+/// from it.
 pub struct Child {
     pub process: Process,
-    /// As its parent sees it.
+    /// The number by which its parent knows it.
     pub number: i32,
     pub parent: Process,
-    /// To the parent's stub, which lets the child go on.
+    /// Channel to the parent's stub, which releases the child.
     pub stub: UnixStream,
-    /// Of that stub.
+    /// Remains of that stub.
     pub remains: Remains,
     pub settings: Settings,
 }
 
-/// Puts a stub of its own into a forked child. It rests where it returns from fork.
+/// Injects a stub of its own into a forked child, which is stopped where it returns from fork.
 pub fn child(mut child: Child) -> Result<Injected, StartError> {
     let step = |e| StartError::step("take hold of the forked child", e);
     let image = stub_image()?;
@@ -217,8 +216,8 @@ pub fn child(mut child: Child) -> Result<Injected, StartError> {
     }
 }
 
-/// Takes hold of a running thread, which runs on. It may have ended in the meantime, and its number been
-/// given to a stranger; now that it is traced, its number stays its own.
+/// Seizes a running thread, which runs on. The thread may have ended meanwhile, and its number may belong to another
+/// process; from now on, being traced, it keeps its number.
 fn seize(process: &Process, tid: i32, options: i32) -> io::Result<Tracee> {
     let thread = Tracee::seize_quietly(tid, options)?;
     if !process.has_thread(tid) {
@@ -228,8 +227,8 @@ fn seize(process: &Process, tid: i32, options: i32) -> io::Result<Tracee> {
     Ok(thread)
 }
 
-/// From the wait inside our handler to the program's own code: the end of the handler's sigreturn. What the child has
-/// of seccomp filters.
+/// Runs the child from the wait inside our handler to the end of the handler's sigreturn, in the program's own code.
+/// Returns the child's seccomp filters.
 fn return_from_fork(
     thread: &Tracee,
     child: &mut Child,
@@ -270,7 +269,7 @@ fn return_from_fork(
             return Err(late());
         }
         if !released {
-            thread.interrupt()?; // that stop has taken the first request with it
+            thread.interrupt()?; // that stop has consumed the first request
         }
         thread.cont_syscall(std::mem::take(&mut signal))?;
     }
@@ -281,8 +280,8 @@ fn return_from_fork(
     }
 }
 
-/// The last instructions of the old stub are at the end of the vDSO (stub/handlers/src/ours.rs), which is as it was
-/// afterwards.
+/// Runs the thread out of the old stub's last instructions, which are at the end of the vDSO
+/// (stub/handlers/src/ours.rs). The vDSO is restored afterwards.
 fn out_of_pad(pid: i32) -> io::Result<Tracee> {
     let mut thread = Tracee::adopt(pid);
     let vdso = process::mapping(pid, "[vdso]")?.unwrap_or_default();
@@ -312,8 +311,8 @@ const LET_GO: Duration = Duration::from_secs(2);
 const RETURN: Duration = Duration::from_secs(5);
 
 impl Child {
-    /// It has been stopped, so what is found here stays so: it has the rights of its parent, and it stands
-    /// in our code.
+    /// Checks the stopped child, which cannot change meanwhile: it must have the rights of its parent, and be in our
+    /// code.
     fn waits_for_us(&self, thread: &Tracee, image: &Image) -> io::Result<()> {
         self.parent
             .check_rights(&self.process)
@@ -329,11 +328,11 @@ impl Child {
     }
 }
 
-/// What is known of a thread right before its exec.
+/// State of a thread right before its exec.
 struct Before {
     rights: process::Rights,
     program: Option<process::FileId>,
-    /// As its old stub has it.
+    /// As its old stub has recorded it.
     confined: Option<Confined>,
     since: Clocks,
 }
@@ -360,7 +359,7 @@ impl Exec {
         Followed::Not { program, why }
     }
 
-    /// The first thread, ours already. A child's exit status is not for us.
+    /// The first thread, which we already trace. A child's exit status is not for us.
     fn leader(&self) -> Tracee {
         let leader = Tracee::adopt(self.process.pid);
         match self.launched {
@@ -383,14 +382,14 @@ impl Exec {
                 Ok(Some(Stop::Signal(signal))) => drop(thread.cont(signal)),
                 Ok(Some(_)) => drop(thread.cont(0)),
                 Ok(None) => {}
-                // Another thread than the first has become the first by its exec.
+                // A thread other than the first has become the first by its exec.
                 Err(_) if thread.tid != self.process.pid => thread = self.leader(),
                 Err(_) => return Outcome::Ended,
             }
             if letting_go.is_none() && self.failed.load(Ordering::SeqCst) {
                 letting_go = thread.interrupt().ok().map(|()| Instant::now());
             }
-            // It waits where no signal reaches it, and so it is ours until we end.
+            // The thread waits where no signal reaches it, so we trace it until we end.
             if letting_go.is_some_and(|since| since.elapsed() > LET_GO) {
                 return Outcome::Ended;
             }
@@ -398,7 +397,7 @@ impl Exec {
         }
     }
 
-    /// The leader stands at PTRACE_EVENT_EXEC.
+    /// Injects the stub; the leader is at PTRACE_EVENT_EXEC.
     fn inject(
         &mut self,
         leader: &Tracee,
@@ -406,7 +405,7 @@ impl Exec {
     ) -> Result<Followed<Injected>, StartError> {
         let step = |e| StartError::step("follow the program into what it executes", e);
         if !self.child {
-            // While it looks at the process, the old stub would see an end that is none.
+            // If the old stub checked the process now, it would see a false end.
             let _ = self.tell("over");
             if !sys::wait_for_hangup(&self.stub, Duration::from_secs(5)) {
                 return Err(step(io::Error::other("its old stub does not end")));
@@ -425,7 +424,7 @@ impl Exec {
             let program = refuse::program_name(pid);
             return Err(StartError::Privileged { program });
         }
-        // A program without these rights could have written all that was read in its memory.
+        // A program without these rights could have written everything that was read from its memory.
         let told = before.confined.filter(|_| !gains);
         let confined = Confined::by_the_kernel(leader, self.remains, told, gains)
             .map_err(|e| StartError::step("learn of its seccomp filters from the kernel", e))?;

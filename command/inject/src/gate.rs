@@ -1,4 +1,4 @@
-//! Where a program makes system calls for us.
+//! The instruction by which a program makes system calls for us.
 #![forbid(unsafe_code)]
 
 use crate::image::{PAGE, SYSCALL};
@@ -10,7 +10,7 @@ use ulpf_host::process;
 /// Address of a `syscall` instruction in the program.
 pub struct Gate {
     pub addr: u64,
-    /// Code that was overwritten to make one.
+    /// Original bytes, if code was overwritten to create the instruction.
     original: Option<[u8; 2]>,
     /// The program's vDSO, if it has one.
     pub vdso: Option<Range<u64>>,
@@ -31,7 +31,7 @@ impl Gate {
                 });
             }
         }
-        // No vDSO (vdso=0 on the kernel's command line): borrow two bytes of the page we stopped in.
+        // Without a vDSO (vdso=0 on the kernel's command line), two bytes of the page of the stop are borrowed.
         let addr = at.regs.rip / PAGE * PAGE;
         let mut original = [0; 2];
         memory.read(addr, &mut original)?;
@@ -43,7 +43,7 @@ impl Gate {
         })
     }
 
-    /// An instruction of our own.
+    /// A gate in our own memory.
     pub fn at(addr: u64) -> Gate {
         Gate {
             addr,
@@ -52,7 +52,7 @@ impl Gate {
         }
     }
 
-    /// An instruction of our own, in the same program.
+    /// A gate in our own memory of the same program.
     pub fn moved(&self, addr: u64) -> Gate {
         Gate {
             addr,

@@ -19,11 +19,11 @@ type Header = elf::FileHeader64<LE>;
 
 /// In bytes.
 pub const PAGE: u64 = 4096;
-/// The instruction's bytes.
+/// Encoding of the instruction.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const BOOT_STACK: u64 = 256 * 1024;
 
-/// Why a file is no image of a stub.
+/// Reasons why a file is not a stub image.
 #[derive(Clone, Debug, Error)]
 pub enum ImageError {
     #[error(
@@ -34,19 +34,19 @@ pub enum ImageError {
     Unusable(String),
 }
 
-/// The file that [`provide`] was given.
+/// The file that [`provide`] received.
 static FILE: OnceLock<&'static [u8]> = OnceLock::new();
 
-/// Names the file of the stub's image, an ELF shared object aligned to 16 bytes; the first call decides. (The file is not
-/// part of this crate, so that a change of the stub does not compile all that depends on it.)
+/// Sets the file of the stub's image, an ELF shared object aligned to 16 bytes; the first call decides. (The file is
+/// not part of this crate, so that a change of the stub does not recompile all dependents.)
 pub fn provide(file: &'static [u8]) {
     FILE.get_or_init(|| file);
 }
 
-/// The stub, ready to be loaded.
+/// The parsed stub image.
 ///
 /// # Errors
-/// The file that was provided is no image of a stub, or none was.
+/// The provided file is not a stub image, or no file was provided.
 pub fn stub_image() -> Result<&'static Image, ImageError> {
     static IMAGE: OnceLock<Result<Image, ImageError>> = OnceLock::new();
     let image = IMAGE.get_or_init(|| match FILE.get() {
@@ -65,10 +65,10 @@ pub struct Region {
     pub prot: i32,
 }
 
-/// The stub's file, taken apart: what is written where. All places are offsets from the image's base, in bytes.
+/// The parsed file of the stub. All positions are offsets from the image's base, in bytes.
 #[derive(Debug)]
 pub struct Image {
-    /// What the file has of `[0, args_offset)`, before relocation; the rest is zero.
+    /// Contents of `[0, args_offset)` from the file, before relocation; the rest is zero.
     segments: Vec<Segment>,
     relocations: Vec<Relocation>,
     pub regions: Vec<Region>,
@@ -91,7 +91,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Where the 8 bytes at `offset` of the image are in `data`.
+    /// Index in `data` of the 8 bytes at `offset` of the image.
     fn word(&self, offset: u64) -> Option<usize> {
         let at = usize::try_from(offset.checked_sub(self.offset)?).ok()?;
         (at.checked_add(8)? <= self.data.len()).then_some(at)
@@ -106,10 +106,10 @@ struct Relocation {
 }
 
 impl Image {
-    /// Takes a shared object apart.
+    /// Parses a shared object.
     ///
     /// # Errors
-    /// It is no 64-bit ELF file, needs something that is not there, or lacks a symbol.
+    /// It is not a usable ELF file for x86-64, needs a dynamic linker, has an unsupported relocation, or lacks a symbol.
     pub fn parse(file: &'static [u8]) -> Result<Image, ImageError> {
         let unusable = |text: &str| ImageError::Unusable(text.into());
         let header = Header::parse(file)?;
@@ -188,13 +188,13 @@ impl Image {
         })
     }
 
-    /// These bytes are a piece of its code (which no relocation changes).
+    /// Whether these bytes are part of its code (which no relocation changes).
     pub fn has_code(&self, code: &[u8]) -> bool {
         let mut executable = self.segments.iter().filter(|s| s.executable);
         executable.any(|s| s.data.windows(code.len()).any(|w| w == code))
     }
 
-    /// The pieces of the image as they must stand at `base`, by their offsets; what lies between them is zero.
+    /// The pieces of the image relocated to `base`, by their offsets; the bytes between them are zero.
     pub fn relocated(&self, base: u64) -> impl Iterator<Item = (u64, Cow<'static, [u8]>)> {
         self.segments.iter().map(move |segment| {
             let mut data = Cow::Borrowed(segment.data);
@@ -209,7 +209,7 @@ impl Image {
     }
 }
 
-/// To whole pages.
+/// Rounds up to whole pages.
 pub fn align_up(n: u64) -> u64 {
     n.div_ceil(PAGE) * PAGE
 }
@@ -242,8 +242,8 @@ fn symbol(header: &Header, file: &[u8], name: &str) -> Result<u64, ImageError> {
         .ok_or_else(|| ImageError::Unusable(format!("does not export {name}")))
 }
 
-/// All relocations as "base + addend". The image is linked with -Bsymbolic and -z defs, so symbols
-/// are its own.
+/// All relocations as "base + addend". The image is linked with -Bsymbolic and -z defs, so all symbols are defined in
+/// it.
 fn relocations(
     header: &Header,
     file: &[u8],

@@ -9,11 +9,11 @@ use std::os::unix::net::UnixStream;
 use ulpf_area::shared::{Clocks, SharedArea};
 use ulpf_host::foreign::numbers::Process;
 
-/// A program with the stub inside, every thread of it at rest there.
+/// A program with the stub inside, with every thread stopped in the stub.
 #[derive(Debug)]
 pub struct Injected {
     pub process: Process,
-    /// 0: it is not known.
+    /// 0 if unknown.
     pub stub_pid: i32,
     /// Our end of the control channel: the remote serial protocol in no-ack mode.
     pub control: UnixStream,
@@ -21,13 +21,13 @@ pub struct Injected {
     /// We started it (and are its parent), rather than attached to it.
     pub launched: bool,
     pub settings: Settings,
-    /// Things the user should know; full sentences.
+    /// Warnings for the user; full sentences.
     pub warnings: Vec<String>,
-    /// What is to be taken away after a detach.
+    /// Remains of the stub that must be removed after a detach.
     pub remains: Remains,
 }
 
-/// Completes a start; `since` was taken when it began.
+/// Completes a start; `since` was read when it began.
 pub(crate) fn finish(
     process: Process,
     loaded: Loaded,
@@ -38,7 +38,7 @@ pub(crate) fn finish(
 ) -> Result<Injected, StartError> {
     let shared = SharedArea::map(loaded.shared, process.pid, since)
         .map_err(|e| StartError::step("map the shared area", e))?;
-    // The program can write where the stub has left its number.
+    // The program can overwrite the number that the stub has left.
     let stub = process.in_its_memory(loaded.stub_pid);
     Ok(Injected {
         process,

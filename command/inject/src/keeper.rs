@@ -1,4 +1,4 @@
-//! When `ulpf` is killed: a process beside it takes the last of ours out of the programs.
+//! The keeper: a process beside `ulpf` that removes the stub's remains from the programs when `ulpf` is killed.
 //!
 //! ```text
 //!   ulpf ── inject PID FLAGS ─────────▶ keeper     lines on a socket; when ulpf ends, the socket does
@@ -7,12 +7,12 @@
 //!     ╳ killed                           │
 //!   stub: lets go of the program, ends   └─▶ waits for that, then as after a detach (`remains`)
 //! ```
-//! It is `ulpf` itself, executed anew: what it holds of `ulpf` is that socket alone, so that everything else ends when `ulpf`
-//! does. It has a process group of its own, which no key of a terminal reaches. A session that ends in order takes its program
-//! off the list, and an empty list ends the keeper (`kept`).
+//! The keeper is `ulpf` itself, started by a new exec. Of `ulpf` it holds only that socket, so that all other resources
+//! end with `ulpf`. It has its own process group, which the terminal does not signal. A session that ends normally
+//! takes its program off the list, and an empty list ends the keeper (`kept`).
 //!
-//! A tracer that is killed leaves the program in the middle of what it does for `ulpf`. So the keeper is the tracer of a
-//! running program: whenever `ulpf` is killed, the stub is put in as a whole, finds nobody, and leaves.
+//! A tracer that is killed leaves the program in the middle of an injected operation. So the keeper traces running
+//! programs: whenever `ulpf` is killed, the stub is injected completely, finds its channel closed, and detaches.
 #![forbid(unsafe_code)]
 
 use rustix::net::{
@@ -33,16 +33,16 @@ use ulpf_host::foreign::numbers::Process;
 /// The first argument of a keeper.
 pub const WORD: &str = "__keeper";
 
-/// This program knows [`WORD`].
+/// This program handles [`WORD`].
 static ENABLED: AtomicBool = AtomicBool::new(false);
 static KEEPER: Mutex<Keeper> = Mutex::new(Keeper::None);
 
 enum Keeper {
     None,
     Listens(UnixStream),
-    /// It could not be started, or has been killed: everything is as without one.
+    /// It could not be started, or has been killed; everything works as without a keeper.
     Failed,
-    /// It is this process, which is to read these lines.
+    /// This process is the keeper, and reads these lines itself.
     Here(Vec<String>),
 }
 
@@ -50,7 +50,7 @@ fn keeper() -> MutexGuard<'static, Keeper> {
     KEEPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// This program is a keeper (`kept`) when its first argument is [`WORD`].
+/// Declares that this program becomes a keeper (`kept`) if its first argument is [`WORD`].
 pub fn enable() {
     ENABLED.store(true, Relaxed);
 }
@@ -75,12 +75,12 @@ fn start() -> io::Result<UnixStream> {
     command.process_group(0).spawn().map(|_| ours)
 }
 
-/// This process is the keeper: what it is to be told, it gets by [`told_here`].
+/// Declares this process the keeper; [`told_here`] returns its lines to itself.
 pub(crate) fn is_here() {
     *keeper() = Keeper::Here(Vec::new());
 }
 
-/// The lines that this process has told itself.
+/// The lines that this process has sent itself.
 pub(crate) fn told_here() -> Vec<String> {
     match &mut *keeper() {
         Keeper::Here(lines) => std::mem::take(lines),
@@ -88,7 +88,7 @@ pub(crate) fn told_here() -> Vec<String> {
     }
 }
 
-/// What the keeper hands over of a stub that it has put into a program (`load::Loaded`).
+/// A stub that the keeper has injected into a program, as handed over (`load::Loaded`).
 pub(crate) struct Handed {
     pub stub_pid: i32,
     /// Address of its boot block.
@@ -97,8 +97,8 @@ pub(crate) struct Handed {
     pub shared: File,
 }
 
-/// The stub, put into a running program by the keeper. `None`: it could not, for a reason that whoever tries it here will
-/// find, or there is none.
+/// Lets the keeper inject the stub into a running program. `None` without a keeper, or if it failed; the caller then
+/// tries the injection itself and finds the reason.
 pub(crate) fn inject(process: &Process, flags: u32) -> Option<Handed> {
     let mut keeper = keeper();
     let Keeper::Listens(socket) = &mut *keeper else {
@@ -109,7 +109,7 @@ pub(crate) fn inject(process: &Process, flags: u32) -> Option<Handed> {
         .write_all(line.as_bytes())
         .and_then(|()| receive(socket));
     match answer {
-        // Another process may have its number where it has ended meanwhile.
+        // If the process has ended meanwhile, another one may have its number.
         Ok(handed) => handed.filter(|_| !process.has_ended()),
         Err(_) => {
             *keeper = Keeper::Failed;
@@ -118,8 +118,8 @@ pub(crate) fn inject(process: &Process, flags: u32) -> Option<Handed> {
     }
 }
 
-/// What the keeper answers: the numbers of [`Handed`], each of 8 bytes, with its descriptors. Nothing but one byte: it has
-/// failed.
+/// Length of the keeper's answer: the numbers of [`Handed`], 8 bytes each, sent with its descriptors. A failure is a
+/// single byte.
 const ANSWER: usize = 16;
 
 pub(crate) fn send(socket: impl AsFd, handed: Option<Handed>) -> io::Result<()> {
@@ -177,13 +177,14 @@ fn receive(socket: &UnixStream) -> io::Result<Option<Handed>> {
     }))
 }
 
-/// A stub is in this program from now on, with its boot block at `args`: to be told before the program's threads go on.
+/// Tells the keeper that a stub is in this program, with its boot block at `args`. Call it before the program's threads
+/// resume.
 pub(crate) fn note(pid: i32, stub_pid: i32, args: u64) {
     begin();
     tell(&format!("+ {pid} {args} {stub_pid}\n"));
 }
 
-/// Nothing of ours is in it any more.
+/// Tells the keeper that the program contains nothing of ours any more.
 pub(crate) fn forget(process: &Process) {
     tell(&format!("- {}\n", process.pid));
 }

@@ -1,5 +1,5 @@
-//! The keeper (`keeper`) puts stubs into running programs, and knows which have one. When `ulpf` has ended, it takes the rest
-//! of the stub out of them.
+//! The keeper (`keeper`) injects stubs into running programs, and knows which programs have one. When `ulpf` has ended,
+//! it removes the stubs' remains.
 #![forbid(unsafe_code)]
 
 use crate::attach;
@@ -13,20 +13,20 @@ use ulpf_host::{process, sys};
 /// A program with a stub inside.
 struct Kept {
     process: Process,
-    /// `None`: it has ended, or is not known.
+    /// `None` if it has ended or is unknown.
     stub: Option<Process>,
     remains: Remains,
-    /// How often it was tried.
+    /// Number of attempts to remove the remains.
     tries: u32,
 }
 
 impl Kept {
-    /// Of the words of a line: the number of the process, the address of the boot block, and the number of the stub's task.
+    /// Parses a line: number of the process, address of the boot block, number of the stub's task.
     fn of(mut words: std::str::SplitAsciiWhitespace<'_>) -> Option<Kept> {
         let mut word = || words.next();
         let process = Process::open(word()?.parse().ok()?).ok()?;
         let args = word()?.parse().ok()?;
-        // The program can write where its stub has left this number.
+        // The program can overwrite the number that its stub has left.
         let stub = word()?.parse().ok().filter(|pid| *pid > 0);
         let stub = stub.and_then(|pid| Process::open(pid).ok());
         Some(Kept {
@@ -37,9 +37,9 @@ impl Kept {
         })
     }
 
-    /// Takes ours out of the program. `false`: it is too early.
+    /// Tries to remove the remains. `false` if it is too early.
     fn is_done(&mut self) -> bool {
-        /// A thread of the program may stay in our code for long, in a system call that nothing interrupts.
+        /// A thread of the program may stay in our code for long, in an uninterruptible system call.
         const TRIES: u32 = 20;
         if self.process.has_ended() {
             return true;
@@ -47,12 +47,12 @@ impl Kept {
         if self.stub.as_ref().is_some_and(|stub| !stub.has_ended()) {
             return false;
         }
-        // Another program's memory has nothing of ours; a stub that was killed has left no list.
+        // After exec, the memory has nothing of ours. A stub that was killed has left no list.
         let there = process::mapping(self.process.pid, "/memfd:ulpf-");
         if !there.is_ok_and(|found| found.is_some()) || !self.remains.are_listed(&self.process) {
             return true;
         }
-        // A vfork child runs in the same memory, or the stub of another `ulpf`.
+        // A vfork child, or the stub of another `ulpf`, runs in the same memory.
         if process::shares_memory(self.process.pid).is_some() {
             return false;
         }
@@ -61,7 +61,7 @@ impl Kept {
     }
 }
 
-/// Of the words of a line: the number of a process, and the boot flags.
+/// Parses a line: number of a process, boot flags. Injects the stub.
 fn inject(mut words: std::str::SplitAsciiWhitespace<'_>) -> Option<Handed> {
     let pid = words.next()?.parse().ok()?;
     let flags = words.next()?.parse().ok()?;
@@ -85,12 +85,12 @@ fn note(all: &mut Vec<Kept>, line: &str) {
     }
 }
 
-/// The keeper: listens on standard input until `ulpf` ends. The exit status.
+/// Runs the keeper: reads standard input until `ulpf` ends. Returns the exit status.
 pub fn main() -> i32 {
-    /// How often it looks: at first, and in the long run.
+    /// Interval of the attempts: at first, and later.
     const SOON: Duration = Duration::from_millis(5);
     const LATER: Duration = Duration::from_secs(1);
-    // Executed by way of /proc, it would be called "exe" there.
+    // Otherwise its name would be "exe", from the path in /proc.
     let _ = std::fs::write("/proc/self/comm", "ulpf-keeper");
     keeper::is_here();
     let mut all: Vec<Kept> = Vec::new();
@@ -98,7 +98,7 @@ pub fn main() -> i32 {
         let mut words = line.split_ascii_whitespace();
         if words.next() == Some("inject") {
             let handed = inject(words);
-            // (To nobody: the stub finds its channel closed.)
+            // (If `ulpf` has ended, this fails, and the stub finds its channel closed.)
             let _ = keeper::send(std::io::stdin(), handed);
             let told = keeper::told_here();
             told.iter().for_each(|line| note(&mut all, line));

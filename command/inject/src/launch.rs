@@ -1,4 +1,4 @@
-//! Starting a program the way gdbserver does, up to its first instruction, with the stub inside.
+//! Starts a program as gdbserver does, up to its first instruction, with the stub inside.
 
 use crate::error::{ExecError, StartError};
 use crate::image::stub_image;
@@ -17,24 +17,24 @@ use ulpf_host::foreign::numbers::Process;
 use ulpf_host::{foreground, process, sys};
 use ulpf_lib::boot::BOOT_LAUNCHED;
 
-/// What to start, and how.
+/// The program to start, and how.
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub program: OsString,
-    /// A plain name means a file in the current folder before one in PATH, as gdb and gdbserver have it.
+    /// A plain name means a file in the current folder before one in PATH, as in gdb and gdbserver.
     pub here: bool,
     pub args: Arguments,
     /// The whole environment.
     pub env: Vec<(OsString, OsString)>,
     pub cwd: Option<PathBuf>,
-    /// A command that executes its arguments (`env A=1`, `nice`); it comes between shell and program.
+    /// A command that executes its arguments (`env A=1`, `nice`), between shell and program.
     pub wrapper: Vec<OsString>,
-    /// Through `$SHELL -c "exec …"`, as gdb and gdbserver do.
+    /// Start through `$SHELL -c "exec …"`, as gdb and gdbserver do.
     pub shell: bool,
     pub disable_randomization: bool,
-    /// A process group of its own.
+    /// In its own process group.
     pub own_group: bool,
-    /// Its group gets the terminal at once (gdbserver does that).
+    /// Its group gets the terminal at once (as with gdbserver).
     pub foreground: bool,
     pub stdio: Stdio,
     pub settings: Settings,
@@ -43,10 +43,10 @@ pub struct Launch {
 /// The program's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
-    /// These words, whatever is in them.
+    /// These words, passed unchanged.
     Words(Vec<OsString>),
-    /// The text of GDB's `run TEXT`: the shell makes words, expansions and redirections of it. Where no shell
-    /// starts the program, spaces separate words, as under native GDB.
+    /// The text of GDB's `run TEXT`: the shell splits and expands it and applies redirections. Without a shell, spaces
+    /// separate words, as in native GDB.
     Text(OsString),
 }
 
@@ -57,7 +57,7 @@ impl Default for Arguments {
 }
 
 impl Arguments {
-    /// What a shell makes these arguments of.
+    /// The arguments as text for a shell.
     pub fn shell_text(&self) -> OsString {
         match self {
             Arguments::Words(words) => {
@@ -81,10 +81,10 @@ impl Arguments {
     }
 }
 
-/// Where the program's standard input and output lead.
+/// The program's standard input and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdio {
-    /// The program's stdin, stdout and stderr are ours.
+    /// The program inherits our stdin, stdout and stderr.
     Inherit,
     /// Ours carry the protocol: stdin is /dev/null, stdout goes to stderr.
     Redirect,
@@ -111,8 +111,8 @@ impl Launch {
         }
     }
 
-    /// The file that is meant by the program's name ([`here`](Launch::here)). What may not be executed is meant only if there
-    /// is nothing else.
+    /// The file that the program's name denotes ([`here`](Launch::here)). A file that is not executable counts only if
+    /// there is no other.
     pub fn file(&self) -> Option<PathBuf> {
         let program = &self.program;
         let plain = !program.as_bytes().contains(&b'/');
@@ -129,7 +129,7 @@ impl Launch {
             .cloned()
     }
 
-    /// The file to execute, if it is one here; else PATH decides.
+    /// The path to execute, if the file is in the current folder; else the name, for a search in PATH.
     fn path(&self) -> OsString {
         if self.here
             && !self.program.as_bytes().contains(&b'/')
@@ -147,7 +147,8 @@ impl Launch {
             .unwrap_or_else(|| "/bin/sh".into())
     }
 
-    /// What is executed first, for an error message. Only if that fails nobody else has said so.
+    /// The file of the first exec, for the message if that exec fails. Failures of later ones are reported by the shell
+    /// or wrapper.
     fn first(&self) -> String {
         let program = self.program.to_string_lossy();
         if self.shell {
@@ -164,7 +165,7 @@ impl Launch {
         }
     }
 
-    /// argv of what is executed first, and how many programs are executed on the way to the end.
+    /// argv of the first exec, and the number of execs up to the program.
     fn command(&self) -> (Vec<OsString>, u32) {
         let words = self.wrapper.iter().cloned().chain([self.path()]);
         let execs = 1 + u32::from(!self.wrapper.is_empty());
@@ -185,8 +186,7 @@ impl Launch {
     }
 }
 
-/// Quotes a word for the shell so that it stays one word and nothing in it is expanded; gdbserver's
-/// way of writing it.
+/// Quotes a word for the shell so that it stays one word and nothing in it is expanded, in gdbserver's style.
 pub fn quote(word: &OsStr) -> OsString {
     const SPECIAL: &[u8] = b"\t !\"#$&*()\\|[]{}<>?`~^;'";
     if word.is_empty() {
@@ -264,8 +264,8 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
     }
 }
 
-/// From the child's first stop to the system call exit of the last exec: the program's memory is
-/// there, and it has run no instruction.
+/// Runs the child from its first stop to the system call exit of the last exec: the program's memory is mapped, and it
+/// has executed no instruction.
 fn run_to_entry(
     leader: &Tracee,
     mut execs: u32,
@@ -300,7 +300,7 @@ fn run_to_entry(
     }
 }
 
-/// What a child reports more than its errno if it may not be traced.
+/// Added to the errno that a child reports if it may not be traced.
 const NOT_TRACED: i32 = 1 << 16;
 
 fn ended(stop: Stop, report: &mut UnixStream, spec: &Launch) -> StartError {
@@ -366,9 +366,8 @@ fn fork(spec: &Launch, report: &UnixStream) -> io::Result<(i32, u32)> {
         .map(|d| CString::new(d.as_os_str().as_bytes()))
         .transpose()
         .map_err(nul)?;
-    // SAFETY: between fork and exec the child of a multi-threaded process may only make
-    // async-signal-safe calls: everything it needs was allocated above, and `child` does no more
-    // than system calls.
+    // SAFETY: between fork and exec the child of a multi-threaded process may only make async-signal-safe calls. All
+    // memory that it needs was allocated above, and `child` only makes system calls.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -382,10 +381,10 @@ fn fork(spec: &Launch, report: &UnixStream) -> io::Result<(i32, u32)> {
     }
 }
 
-/// The child, up to exec; returns errno, negative if it was not exec that failed.
+/// Runs the child up to exec; returns errno, negative if a call before exec failed.
 ///
 /// # Safety
-/// Only in the child of a fork, with null-terminated arrays.
+/// Call only in the child of a fork, with null-terminated arrays.
 unsafe fn child(
     spec: &Launch,
     argv: &[*const libc::c_char],
@@ -400,8 +399,8 @@ unsafe fn child(
     let errno = || -exec_errno();
     // SAFETY: system calls with valid pointers; see the caller.
     unsafe {
-        // Rust's runtime ignores SIGPIPE, and we may ignore the terminal's stops (see `foreground`);
-        // the program must not inherit that.
+        // Rust's runtime ignores SIGPIPE, and we may ignore the terminal's stops (see `foreground`); the program must
+        // not inherit that.
         for signal in [libc::SIGPIPE, libc::SIGTTOU, libc::SIGTTIN, libc::SIGXFSZ] {
             libc::signal(signal, libc::SIG_DFL);
         }
@@ -430,7 +429,7 @@ unsafe fn child(
         }
         if spec.disable_randomization {
             let now = libc::personality(0xffff_ffff);
-            // Some containers forbid it; gdbserver goes on too.
+            // Some containers forbid it; gdbserver continues as well.
             libc::personality((now | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong);
         }
         if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0 {

@@ -1,4 +1,4 @@
-//! Starting a program, or taking hold of a running one, with the stub inside.
+//! Starts a program, or attaches to a running one, with the stub inside.
 //!
 //! ```text
 //!   launch   attach   follow (exec, fork)          programs that are started, that run, that change or multiply
@@ -9,10 +9,10 @@
 //!   remains    keeper                              after a detach, what was ours is taken away; also when we were killed
 //!   client                                         requests to the stub, once it runs
 //! ```
-//! Work is done synchronously, on the calling thread, because ptrace binds a tracee to the thread that traces it; when
-//! a function here returns, nothing is traced any more.
+//! The work is synchronous, on the calling thread, because ptrace binds a tracee to the thread that traces it. When a
+//! function of this crate returns, nothing is traced any more.
 //!
-//! Public functions return [`StartError`], whose text says to the user what failed, why, and what to do.
+//! Public functions return [`StartError`], whose text tells the user what failed, why, and what to do.
 
 #![deny(unsafe_code)]
 

@@ -4,8 +4,8 @@
 //!   mmap, socketpair, memfd_create (injected) → write image → mprotect (injected) → ulpf_stub_boot on one thread
 //!   → ulpf_stub_boot_thread on every other → registers back → detach with PARK_SIGNAL
 //! ```
-//! Nothing of the program is written to: the injected system calls go through the `syscall`
-//! instruction of the vDSO, or, in a sandbox that an earlier stub knows, of the image ([`crate::confined`]).
+//! None of the program's memory is written to: the injected system calls use the `syscall` instruction of the vDSO. In
+//! a sandbox that an earlier stub knows, they use that of the image ([`crate::confined`]).
 
 use crate::address_space;
 use crate::channel::Channel;
@@ -31,24 +31,24 @@ use ulpf_lib::boot::{
 };
 use ulpf_lib::place;
 
-/// How many places are tried for the image.
+/// Number of addresses that are tried for the image.
 const ATTEMPTS: u64 = 64;
-/// Their distance in a program whose addresses are not random.
+/// Distance of the addresses in a program whose addresses are not random.
 const STEP: u64 = 64 << 20;
 
-/// A stub that runs, and our ends of what connects us.
+/// A running stub, and our ends of the connection.
 #[derive(Debug)]
 pub struct Loaded {
     pub stub_pid: i32,
     pub control: UnixStream,
-    /// The shared area, in its full length.
+    /// The file of the shared area, with its full length.
     pub shared: File,
     pub remains: Remains,
 }
 
-/// Loads the stub with all `threads` of `pid` stopped under ptrace, and lets go of them: they come to
-/// rest in the stub. On failure the threads are as they were, and still stopped. `confined`: the only thread has seccomp
-/// filters that an earlier stub knew.
+/// Loads the stub with all `threads` of `pid` stopped under ptrace, then releases them: they stop in the stub. On
+/// failure the threads are as they were, and still stopped. `confined`: the only thread has seccomp filters that an
+/// earlier stub knew.
 pub fn load(
     pid: i32,
     threads: &mut [Tracee],
@@ -119,15 +119,15 @@ fn without_rseq(
     gate: &Gate,
 ) -> io::Result<Vec<[u64; 3]>> {
     let unregister = |(t, s)| match rseq::unregister(t, s, memory, gate) {
-        // It was killed meanwhile.
+        // The thread was killed meanwhile.
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok([0; 3]),
         result => result,
     };
     threads.iter_mut().zip(saved).map(unregister).collect()
 }
 
-/// Where it is kept which accesses were hot, if the user does not mind. Not of a program that is attached to: it may be confined by
-/// filters that know nothing of these calls, and the stub's task has them, too.
+/// The folder for hot accesses, unless the user has switched it off. Not for attached programs: their filters may not
+/// expect these calls, and apply to the stub's task as well.
 fn cache(flags: u32) -> [u8; CACHE_LEN] {
     static FOLDER: OnceLock<[u8; CACHE_LEN]> = OnceLock::new();
     if flags & BOOT_LAUNCHED == 0 {
@@ -169,7 +169,7 @@ fn start(
         .ok_or_else(|| step("find a thread", io::Error::from(io::ErrorKind::NotFound)))?;
     let random = address_space::random_bytes(pid, memory);
     let place = match confined {
-        // It has just begun: nothing is there, and its filters may know the place.
+        // The program has just started, so the place is free; and its filters may contain the address.
         Some(_) => place::base_for(random),
         None => address_space::base(pid, place::base_for(random)),
     };
@@ -254,7 +254,7 @@ fn start(
             },
         ));
     }
-    // The stub has taken its own.
+    // The stub has its own copy.
     if !filters.is_empty() {
         let call = [filters.start, filters.end - filters.start, 0, 0, 0, 0];
         let _ = first.syscall(base + image.gate, libc::SYS_munmap, call);
@@ -300,7 +300,7 @@ fn start(
     })
 }
 
-/// Memory with the filters that the stub is to know; an empty range: there are none.
+/// Memory with the filters for the stub; empty if it needs no filters.
 fn filters(
     t: &mut Tracee,
     memory: &Memory,
@@ -329,12 +329,12 @@ fn fill(memory: &Memory, base: u64, image: &Image) -> io::Result<()> {
     pieces.try_for_each(|(offset, data)| memory.write(base + offset, &data))
 }
 
-/// The end of the vDSO's last page, if nothing is there ([`BootArgs::pad`]).
+/// Address of the end of the vDSO's last page, if it is unused ([`BootArgs::pad`]).
 fn pad(vdso: Option<&Range<u64>>, memory: &Memory) -> u64 {
     let Some(vdso) = vdso else {
         return 0;
     };
-    // What ends with zeros may need a few of them.
+    // Code that ends with zeros may need a few of them.
     let mut end = [0; 2 * PAD_LEN as usize];
     let at = vdso.end - end.len() as u64;
     match memory.read(at, &mut end) {
@@ -343,7 +343,7 @@ fn pad(vdso: Option<&Range<u64>>, memory: &Memory) -> u64 {
     }
 }
 
-/// Memory for the image, at a random place unless the program's own addresses are not random.
+/// Reserves memory for the image, at a random address unless the program's own addresses are not random.
 fn reserve(
     t: &mut Tracee,
     gate: &Gate,
@@ -354,7 +354,7 @@ fn reserve(
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let mut last = 0;
-    // An earlier stub's image may be there, if it could not be taken away.
+    // An earlier stub's image may be there, if it could not be removed.
     let places = (images.end - images.start - len) / PAGE;
     let hints = (0..ATTEMPTS).map(|n| match random {
         true => images.start + sys::random() % places * PAGE,
@@ -378,12 +378,12 @@ fn reserve(
     })
 }
 
-/// They as they lie in memory.
+/// The words in memory order.
 fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// The block as it lies in memory.
+/// The block in memory order.
 fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
     let mut bytes = [0; size_of::<BootArgs>()];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);

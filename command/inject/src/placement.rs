@@ -1,9 +1,9 @@
-//! Where watches live, as far as the user decides: `--placement`.
+//! The placement of watches that the user selects: `--placement`.
 #![forbid(unsafe_code)]
 
 use clap::ValueEnum;
 
-/// Where watches live.
+/// Placement of watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Placement {
     /// Guarded pages; debug registers where they cost less
@@ -16,7 +16,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// Of a command line that is not clap's.
+    /// Parses a word of a command line that clap does not parse.
     ///
     /// # Errors
     /// Text for the user.

@@ -1,4 +1,4 @@
-//! Programs that are refused, before anything of theirs is touched, and why the kernel refuses one.
+//! Refuses programs before they are touched, and explains refusals of the kernel.
 #![forbid(unsafe_code)]
 
 use crate::error::StartError;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ulpf_host::errno::errno_text;
 use ulpf_host::{process, sys};
 
-/// Everything that can be refused before the process is touched.
+/// Makes all checks that are possible before the process is touched.
 pub fn attaching(pid: i32) -> Result<process::Status, StartError> {
     let refuse = |reason: String| StartError::Attach { pid, reason };
     let status =
@@ -44,8 +44,7 @@ pub fn attaching(pid: i32) -> Result<process::Status, StartError> {
             "it is already traced by process {tracer} ({name}). A process has one debugger at a time; detach that one first."
         )));
     }
-    // A former session leaves its memory behind (a thread may have been on its way out of it), but
-    // its stub has gone.
+    // A former session may have left its memory behind (a thread may have been leaving it), but its stub has gone.
     if let (Ok(Some(_)), Some(stub)) = (
         process::mapping(pid, "/memfd:ulpf-shared"),
         process::shares_memory(pid),
@@ -61,12 +60,12 @@ fn has_ended(status: &process::Status) -> bool {
     matches!(status.state(), 'Z' | 'X')
 }
 
-/// Has it more threads than the first?
+/// Whether the process has more threads than the first.
 fn has_others(pid: i32) -> bool {
     process::threads(pid).is_ok_and(|tids| tids.len() > 1)
 }
 
-/// The first thread has ended for a moment where another one executes a program, and becomes the first.
+/// The status of the process. When another thread calls exec and becomes the first, the first one is dead for a moment.
 fn settled(pid: i32) -> io::Result<process::Status> {
     const MOMENT: Duration = Duration::from_secs(1);
     let end = Instant::now() + MOMENT;
@@ -76,13 +75,13 @@ fn settled(pid: i32) -> io::Result<process::Status> {
             return Ok(status);
         }
         if !has_others(pid) {
-            return process::Status::of(pid); // one that has become the first meanwhile
+            return process::Status::of(pid); // another thread has become the first meanwhile
         }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Path or number for messages about a process.
+/// Path or number of a process, for messages.
 pub fn program_name(pid: i32) -> String {
     process::executable(pid)
         .unwrap_or_else(|| PathBuf::from(format!("Process {pid}")))
@@ -90,7 +89,7 @@ pub fn program_name(pid: i32) -> String {
         .to_string()
 }
 
-/// Refuses what the stub cannot live in.
+/// Refuses programs that the stub cannot live in.
 pub fn class(pid: i32) -> Result<(), StartError> {
     match process::class(pid) {
         Ok(process::Class::Bits64) => Ok(()),
@@ -107,7 +106,7 @@ pub fn class(pid: i32) -> Result<(), StartError> {
     }
 }
 
-/// Why a thread cannot be seized.
+/// Reason why a thread cannot be seized.
 pub fn why_not(pid: i32, error: &io::Error) -> String {
     let base = with_errno(error);
     if error.raw_os_error() != Some(libc::EPERM) {
@@ -137,7 +136,7 @@ pub fn why_not(pid: i32, error: &io::Error) -> String {
     }
 }
 
-/// As gdbserver says it: `No such process (3)`.
+/// In gdbserver's form: `No such process (3)`.
 pub fn with_errno(e: &io::Error) -> String {
     match e.raw_os_error() {
         Some(n) => format!("{} ({n})", errno_text(n)),

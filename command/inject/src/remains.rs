@@ -1,8 +1,8 @@
-//! After a detach: takes the last of ours out of the program.
+//! After a detach: removes the stub's remains from the program.
 //!
-//! The stub's task has ended, but threads of the program may still be on their way out of its code, and only a
-//! tracer can tell. So every thread is stopped once more; when none is in memory of ours any longer, one of them
-//! unmaps what the stub has listed (`stub/handlers/src/ours.rs`), and all go on.
+//! The stub's task has ended, but threads of the program may still be leaving its code, and only a tracer can tell. So
+//! every thread is stopped once more. When none is in our memory any longer, one of them unmaps the ranges that the
+//! stub has listed (`stub/handlers/src/ours.rs`), and all resume.
 
 use crate::gate::Gate;
 use crate::image::SYSCALL;
@@ -18,22 +18,22 @@ use ulpf_host::foreign::numbers::Process;
 use ulpf_host::{process, sys};
 use ulpf_lib::boot::{BOOT_MAGIC, BootArgs, Left};
 
-/// How long threads have to leave our code. It takes them microseconds, but for one that waits in a system call
-/// which nothing interrupts.
+/// Time limit for threads to leave our code. It takes them microseconds, except for one in an uninterruptible system
+/// call.
 const LIMIT: Duration = Duration::from_secs(2);
-/// How long one of them is left alone with a system call.
+/// First pause before a thread in a system call is interrupted.
 const MOMENT: Duration = Duration::from_millis(2);
-/// How long one that executes something may take to have ended its other threads.
+/// Time limit for an exec to end the process's other threads.
 const LIMIT_OF_EXEC: Duration = Duration::from_millis(500);
-/// How long a vfork child has to execute something.
+/// Time limit for a vfork child to exec.
 const LIMIT_OF_VFORK: Duration = Duration::from_millis(300);
-/// How long all the unmapping may take: some microseconds for each mapping.
+/// Time limit for all the unmapping; each mapping takes some microseconds.
 const LIMIT_OF_UNMAPPING: Duration = Duration::from_secs(10);
-/// Mappings that a stub may list: it has one for each thread, and some more. (The list is the program's
-/// memory, and may say anything.)
+/// Limit of the mappings that a stub may list: one for each thread, and some more. (The list is in the program's
+/// memory, and may contain anything.)
 const MOST: u64 = 1 << 16;
 
-/// Where a stub says what it leaves behind.
+/// Location of a stub's list of remains.
 #[derive(Clone, Copy, Debug)]
 pub struct Remains {
     /// Address of its [`BootArgs`].
@@ -41,11 +41,11 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// Unmaps all of it; `stub` is our end of the channel to the stub that has just let go of the program.
+    /// Unmaps all of it; `stub` is our end of the channel to the stub that has just released the program.
     ///
     /// # Errors
-    /// The kernel's, if the program cannot be traced any more, and one that says which thread does not come out of
-    /// our code. Then memory of ours stays in the program, which it does not use.
+    /// The kernel's, if the program cannot be traced any more; or one that names the thread that does not leave our
+    /// code. Our memory then stays in the program, which does not use it.
     pub fn take_away(self, process: &Process, stub: &impl AsFd) -> io::Result<()> {
         if !sys::wait_for_hangup(stub, LIMIT) {
             return Err(io::Error::other("the stub's task does not end"));
@@ -56,12 +56,12 @@ impl Remains {
         Ok(())
     }
 
-    /// As [`Remains::take_away`]; the stub's task has ended, and the program is alone in its memory.
+    /// As [`Remains::take_away`], when the stub's task has ended and no other process shares the program's memory.
     pub(crate) fn take_away_now(self, process: &Process) -> io::Result<()> {
-        // When the thread that traces ends, the kernel lets go of those that have not come to a stop.
+        // When the tracing thread ends, the kernel releases the threads that have not stopped.
         let result = std::thread::scope(|scope| scope.spawn(|| self.trace(process)).join())
             .unwrap_or_else(|_| Err(io::Error::other("the tracer has failed")));
-        // One that went on in our code may be about to execute a program, which ends the others first.
+        // A thread that continued in our code may be about to exec, which first ends the others.
         let end = Instant::now() + LIMIT_OF_EXEC;
         while result.is_err() && self.are_there(process) {
             if Instant::now() > end {
@@ -72,7 +72,7 @@ impl Remains {
         Ok(())
     }
 
-    /// Has the stub let go of the program by itself, and listed what it leaves? (It has ended.)
+    /// Whether the stub has released the program by itself, and listed its remains. (The stub has ended.)
     pub fn are_listed(self, process: &Process) -> bool {
         Memory::open(process.pid)
             .and_then(|memory| self.field(&memory, offset_of!(BootArgs, left)))
@@ -98,7 +98,7 @@ impl Remains {
         result
     }
 
-    /// Has the program our memory? One that it has executed meanwhile has nothing of ours.
+    /// Whether the program still has our memory; a program after exec has none of it.
     fn are_there(self, process: &Process) -> bool {
         Memory::open(process.pid)
             .and_then(|memory| self.field(&memory, offset_of!(BootArgs, magic)))
@@ -178,7 +178,7 @@ fn word(memory: &Memory, at: u64) -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// A vfork child runs in the same memory, in our code at first, and keeps its parent in there.
+/// Waits until no vfork child shares the memory. Such a child at first runs in our code, and its parent waits there.
 fn wait_until_alone(pid: i32) -> io::Result<()> {
     let deadline = Instant::now() + LIMIT_OF_VFORK;
     while let Some(other) = process::shares_memory(pid) {
@@ -192,17 +192,17 @@ fn wait_until_alone(pid: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets those go on that are in `left`, until none is: no further than to the program's next system call, for that may
-/// be the one before which somebody wants to find it stopped.
+/// Resumes the threads in `left` until none is in it. Each goes no further than to the program's next system call,
+/// because a user may want to find it stopped before that one.
 fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
     let deadline = Instant::now() + LIMIT;
     for thread in threads {
-        // At its next stop for a system call it has not made that yet.
+        // At its next system call stop the thread has not made the call yet.
         let (mut signal, mut enters) = (0, true);
-        // (What is interrupted may begin to wait anew, so it gets more time each time.)
+        // (An interrupted call may start to wait again, so the pause doubles each time.)
         let mut pause = MOMENT;
         loop {
-            // (The kernel delivers a fault's signal only after the stop that is asked for.)
+            // (The kernel delivers a fault's signal only after the requested stop.)
             let busy = is_in(thread, left)? || signal == 0 && threads::has_fault(thread);
             if !busy && signal == 0 {
                 break;
@@ -224,8 +224,7 @@ fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
     Ok(())
 }
 
-/// The next stop of a thread that has just gone on. A busy one has so much time until it is asked to stop; another goes no
-/// further than it must.
+/// The next stop of a resumed thread. A busy one is asked to stop only after the pause; any other is asked at once.
 fn next_stop(thread: &Tracee, busy: Option<Duration>, deadline: Instant) -> io::Result<Stop> {
     let late = || {
         let tid = thread.tid;
@@ -245,7 +244,7 @@ fn next_stop(thread: &Tracee, busy: Option<Duration>, deadline: Instant) -> io::
     thread.wait_until(deadline)?.ok_or_else(late)
 }
 
-/// A thread at the entry to a system call stands before it again.
+/// Moves a thread at the entry to a system call back before the instruction.
 fn take_back_system_call(thread: &Tracee) -> io::Result<()> {
     let mut regs = thread.regs()?;
     let number = regs.orig_rax;

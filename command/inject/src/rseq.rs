@@ -1,10 +1,10 @@
-//! Restartable sequences (rseq(2)) of a program that runs already.
+//! Restartable sequences (rseq(2)) of a program that already runs.
 //!
-//! The kernel writes to the area that a thread has registered whenever the thread was preempted, and kills the
-//! program where that area lies on a guarded page. A program that is started asks, and the stub decides
-//! (`stub/handlers/src/syscalls/rseq.rs`); the threads of one that is attached to, or has been forked, have asked before.
-//! So their areas are unregistered, and the stub asks itself again for each of them. Where it refuses, "no number of a
-//! CPU" is left there: the C library then asks the kernel for the number, and its new threads do not register.
+//! The kernel writes to a thread's registered area whenever the thread was preempted, and kills the program if that
+//! area is on a guarded page. When a program is started, the stub sees the registration and decides
+//! (`stub/handlers/src/syscalls/rseq.rs`); the threads of an attached or forked program have registered before. So
+//! their areas are unregistered, and the stub decides about each again. If it refuses, it leaves "no CPU number" in the
+//! area. The C library then asks the kernel for the number, and its new threads do not register.
 #![forbid(unsafe_code)]
 
 use crate::gate::Gate;
@@ -13,15 +13,15 @@ use std::io;
 
 /// RSEQ_FLAG_UNREGISTER.
 const UNREGISTER: u64 = 1;
-/// Where the area (struct rseq) has the address of the sequence (struct rseq_cs) that the thread is in.
+/// Offset in the area (struct rseq) of the address of the current sequence (struct rseq_cs).
 const CURRENT: u64 = 8;
 
-/// Takes a thread's area from the kernel: its address, length and signature (zeros: it had none).
-/// `saved` are the registers with which the thread will go on: where it is
-/// in a sequence, it goes on where the sequence is aborted, as after any interruption.
+/// Unregisters a thread's area and returns its address, length and signature (zeros if it had none). `saved` are the
+/// registers with which the thread will resume. Inside a sequence, it will resume at the sequence's abort address, as
+/// after any interruption.
 ///
 /// # Errors
-/// The kernel's. A thread without an area is none.
+/// The kernel's. A thread without an area is not an error.
 pub fn unregister(
     thread: &mut Tracee,
     saved: &mut Saved,
@@ -42,7 +42,7 @@ pub fn unregister(
     Ok([area.address, area.len, area.signature])
 }
 
-/// Where a thread goes on that was interrupted in a sequence: `rseq_ip_fixup` in the kernel's kernel/rseq.c.
+/// The abort address of an interrupted sequence: `rseq_ip_fixup` in the kernel's kernel/rseq.c.
 fn abort_of(area: u64, rip: u64, memory: &Memory) -> io::Result<Option<u64>> {
     let word = |at: u64| {
         let mut bytes = [0; 8];

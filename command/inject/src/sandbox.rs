@@ -1,7 +1,7 @@
-//! Programs in a sandbox of their own: would their seccomp filters let the stub work?
+//! Programs in their own sandbox: checks whether their seccomp filters let the stub work.
 //!
-//! A program that runs under ulpf when it installs a filter is no matter (`stub/handlers/src/syscalls/seccomp.rs`). One that has
-//! filters already when we attach applies them to what the stub does, and they may end it. So they are asked before.
+//! A filter that a program installs under ulpf does no harm (`stub/handlers/src/syscalls/seccomp.rs`). Filters from
+//! before an attach apply to the stub's calls, and may kill it. So they are evaluated first.
 #![forbid(unsafe_code)]
 
 use crate::error::StartError;
@@ -11,7 +11,7 @@ use ulpf_host::process::Status;
 use ulpf_lib::seccomp::{Data, Instruction, Verdict, X86_64, run, strictest};
 use ulpf_lib::syscalls;
 
-/// What the stub asks of the kernel in the program, with arguments as it gives them where filters look at these.
+/// System calls that the stub makes in the program. Where filters may check arguments, they are those of the stub.
 const NEEDED: [(c_long, [u64; 6]); 44] = {
     const fn plain(nr: c_long) -> (c_long, [u64; 6]) {
         (nr, [0; 6])
@@ -87,13 +87,13 @@ const NEEDED: [(c_long, [u64; 6]); 44] = {
     ]
 };
 
-/// Refuses a program whose filters would not let the stub work, or which nobody may look at.
+/// Refuses a program whose filters would not let the stub work, or cannot be read.
 pub fn permits(pid: i32, threads: &[Tracee]) -> Result<(), StartError> {
     let ours = Status::of(std::process::id() as i32).map_or(0, |status| status.seccomp_filters());
     for thread in threads {
         let theirs =
             Status::of_thread(pid, thread.tid).map_or(0, |status| status.seccomp_filters());
-        // Those of a container around both of us.
+        // Filters of a container around both of us.
         if theirs <= ours {
             continue;
         }
@@ -119,7 +119,7 @@ pub fn permits(pid: i32, threads: &[Tracee]) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The thread's filters, the oldest first. `None`: the kernel does not show them, or it is the strict mode.
+/// The thread's filters, oldest first. `None` if the kernel does not show them, or in strict mode.
 pub fn filters(thread: &Tracee) -> Option<Vec<Vec<Instruction>>> {
     let mut all = Vec::new();
     while let Some(filter) = thread.seccomp_filter(all.len()).ok()? {

@@ -1,5 +1,5 @@
-//! What the user has decided for one program: it travels with it, into its children and the programs that it
-//! executes. The stub is told when it is loaded (`BootArgs::flags`).
+//! The user's settings for one program. Its children, and the programs that they execute, inherit them. The stub
+//! receives them when it is loaded (`BootArgs::flags`).
 #![forbid(unsafe_code)]
 
 use crate::backend::Backend;
@@ -8,20 +8,20 @@ use ulpf_lib::boot::{
     BOOT_BACKEND_KERNEL, BOOT_BACKEND_SIGNAL, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER,
 };
 
-/// What `--placement`, `--backend`, `--no-patch` and `--follow-setuid` say.
+/// Values of `--placement`, `--backend`, `--no-patch` and `--follow-setuid`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     pub placement: Placement,
     pub backend: Backend,
-    /// The program's code stays as it is (`--no-patch`).
+    /// The program's code is not patched (`--no-patch`).
     pub no_patch: bool,
-    /// It is followed into what gains rights when it is executed, too (`--follow-setuid`).
+    /// Follow also into programs that gain rights at exec (`--follow-setuid`).
     pub follow_setuid: bool,
 }
 
 impl Settings {
-    /// By the words of the user; none means the default. The error says what there is, or why a backend cannot
-    /// be had here.
+    /// Parses the user's words; `None` means the default. The error lists the choices, or says why a backend is not
+    /// available.
     pub fn of(
         placement: Option<&str>,
         backend: Option<&str>,

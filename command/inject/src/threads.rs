@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::{process, sys};
 
-/// How long a thread may take to stop until the others are looked at.
+/// Wait for a thread to stop before the others are checked.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// Seizes every thread, also those that are created meanwhile. Their new threads are found in the
-/// next round; a round without a new one ends it.
+/// Seizes every thread, including those that are created meanwhile: each round finds new threads, and a round without
+/// any ends the search.
 pub fn stop_all(process: &Process) -> Result<Vec<Tracee>, StartError> {
     let end = Instant::now() + STOP_TIMEOUT;
     let (tell, stopped) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| reap(stopped));
-        let tell = tell; // its end is the other one's
+        let tell = tell; // dropped at the end, which ends the other thread
         loop {
             if let Some(threads) = stop_all_until(process, end, &tell)? {
                 return Ok(threads);
@@ -30,8 +30,8 @@ pub fn stop_all(process: &Process) -> Result<Vec<Tracee>, StartError> {
     })
 }
 
-/// A thread that executes a program ends all others, and waits until their tracer knows; PTRACE_SEIZE waits for it
-/// meanwhile. So another thread than the tracer sees to those that were stopped already.
+/// A thread that calls exec ends all others, and waits until their tracer has reaped them; PTRACE_SEIZE waits for it
+/// meanwhile. So a second thread reaps those that were stopped already.
 fn reap(stopped: mpsc::Receiver<i32>) {
     let mut all = HashSet::new();
     loop {
@@ -49,7 +49,7 @@ fn reap(stopped: mpsc::Receiver<i32>) {
     }
 }
 
-/// As [`stop_all`]. `None`: one has executed a program, and is the only thread there is now.
+/// As [`stop_all`]. `None` if a thread has called exec, and is the only one now.
 fn stop_all_until(
     process: &Process,
     end: Instant,
@@ -60,7 +60,7 @@ fn stop_all_until(
     let mut threads: Vec<Tracee> = Vec::new();
     let mut known = HashSet::new();
     loop {
-        // Threads that make others and end could go on like that for ever.
+        // Threads that create others and end could continue like that for ever.
         if Instant::now() > end {
             release(&threads);
             return Err(refuse(format!(
@@ -77,7 +77,7 @@ fn stop_all_until(
             known.insert(tid);
             let tracee = match seize(tid, pid) {
                 Ok(tracee) => tracee,
-                // Ended between the listing and now.
+                // The thread has ended since the listing.
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => continue,
                 // A thread that is exiting, or a dead leader whose other threads live on.
                 Err(e) if e.raw_os_error() == Some(libc::EPERM) && is_dying(pid, tid) => continue,
@@ -92,8 +92,8 @@ fn stop_all_until(
                     return Err(refuse(why));
                 }
             };
-            // Its number may be a stranger's by now. If not, the next round finds it again: a thread that runs on
-            // without the stub would meet our pages and our handlers alone.
+            // Its number may belong to another process by now. If not, the next round finds it again: a thread that
+            // runs on without the stub would meet our guarded pages and handlers unprepared.
             if !process.has_thread(tid) {
                 tracee.let_go();
                 known.remove(&tid);
@@ -129,8 +129,8 @@ fn stop_all_until(
     }
 }
 
-/// A thread that executes a program takes the number of the first one, which has ended: for a moment the kernel refuses
-/// that number.
+/// Seizes a thread. A thread that calls exec takes the number of the first one, which has ended; for a moment the
+/// kernel refuses that number.
 fn seize(tid: i32, pid: i32) -> io::Result<Tracee> {
     const TRIES: u32 = 20;
     let mut tries = 0;
@@ -148,13 +148,13 @@ fn seize(tid: i32, pid: i32) -> io::Result<Tracee> {
     }
 }
 
-/// One that was stopped has ended, or been replaced by one that executes a program.
+/// Whether a stopped thread has ended, or been replaced by one that called exec.
 fn has_gone(thread: &Tracee) -> bool {
     let is_stopped = |s: process::Status| s.state() == 't';
     !matches!(thread.poll(), Ok(None)) || !process::Status::of(thread.tid).is_ok_and(is_stopped)
 }
 
-/// Do we trace this thread? It had another number, and has executed a program since.
+/// Whether we trace this thread; it had another number, and has called exec since.
 fn is_ours(tid: i32) -> bool {
     process::Status::of(tid).is_ok_and(|s| s.tracer() == Some(sys::thread()))
 }
@@ -165,7 +165,7 @@ enum Settled {
     Executes,
 }
 
-/// As [`settle`], while `others` are stopped, which end where it executes a program.
+/// As [`settle`], while `others` are stopped; these end if the thread calls exec.
 fn settle_beside(tracee: &Tracee, others: &[Tracee], end: Instant) -> io::Result<Settled> {
     loop {
         match settle(tracee, end.min(Instant::now() + MOMENT)) {
@@ -182,11 +182,11 @@ fn settle_beside(tracee: &Tracee, others: &[Tracee], end: Instant) -> io::Result
     }
 }
 
-/// Waits for the stop that PTRACE_INTERRUPT asked for, delivering signals that come first. False: the
-/// thread has ended instead.
+/// Waits for the stop that PTRACE_INTERRUPT requested, and delivers signals that come first. False if the thread has
+/// ended instead.
 ///
 /// The kernel makes that stop before it delivers a signal that an instruction has raised. Such a signal is delivered,
-/// too: later it would come in the middle of a call that the thread makes for us.
+/// too; otherwise it would arrive in the middle of a call that the thread makes for us.
 pub fn settle(tracee: &Tracee, end: Instant) -> io::Result<bool> {
     loop {
         let late = || io::Error::from(io::ErrorKind::TimedOut);
@@ -200,12 +200,12 @@ pub fn settle(tracee: &Tracee, end: Instant) -> io::Result<bool> {
     }
 }
 
-/// Has an instruction raised a signal that is not delivered yet?
+/// Whether an instruction has raised a signal that is not delivered yet.
 pub fn has_fault(tracee: &Tracee) -> bool {
     process::Status::of(tracee.tid).is_ok_and(|s| s.has_fault())
 }
 
-/// Lets go of threads that have stopped.
+/// Detaches from stopped threads.
 pub fn release(threads: &[Tracee]) {
     for t in threads {
         let _ = t.detach(0);
@@ -216,9 +216,8 @@ fn is_dying(pid: i32, tid: i32) -> bool {
     process::Status::of_thread(pid, tid).map_or(true, |s| matches!(s.state(), 'Z' | 'X'))
 }
 
-/// A thread that PTRACE_INTERRUPT took out of a sleeping system call must make the call again. The
-/// kernel would do that by itself when it goes on, but only if nobody has run other code in between;
-/// so step back to the `syscall` instruction by hand.
+/// A thread that PTRACE_INTERRUPT took out of a sleeping system call must make the call again. The kernel does that
+/// only if no other code runs in between, so the thread is moved back to the `syscall` instruction.
 pub fn rewind_system_call(pid: i32, tracee: &Tracee) -> io::Result<()> {
     let mut regs = tracee.regs()?;
     if (regs.orig_rax as i64) < 0 {
@@ -227,8 +226,8 @@ pub fn rewind_system_call(pid: i32, tracee: &Tracee) -> io::Result<()> {
     let again = match regs.rax as i64 {
         // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, (ENOIOCTLCMD,) ERESTART_RESTARTBLOCK.
         -516 | -514..=-512 => true,
-        // Some calls (epoll_wait, semop, sigtimedwait …) return EINTR for any interruption. If no
-        // signal is there to be the reason, the reason was us.
+        // Some calls (epoll_wait, semop, sigtimedwait …) return EINTR for any interruption. If no signal is pending, we
+        // have caused it.
         -4 => {
             !process::Status::of_thread(pid, tracee.tid).is_ok_and(|s| s.has_deliverable_signal())
         }

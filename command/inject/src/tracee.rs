@@ -1,7 +1,7 @@
 //! One thread under ptrace.
 //!
-//! All calls must come from the thread that attached it: the loader does its whole work in one
-//! closure on one thread (see [`crate::launch()`], [`crate::attach()`]).
+//! All calls must come from the thread that attached to it: the loader does its whole work in one closure on one thread
+//! (see [`crate::launch()`], [`crate::attach()`]).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,11 +14,11 @@ use ulpf_lib::seccomp::Instruction;
 
 pub type Registers = libc::user_regs_struct;
 
-/// How long a thread may take to come to its next stop. Everything that we run in a program takes
-/// milliseconds; only a machine under extreme load, or a hang, takes longer.
+/// Time limit for a thread's next stop. Everything that we run in a program takes milliseconds, except under extreme
+/// load or in a hang.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Signals that may come while we run code in a thread.
+/// Limit of the signals that arrive while we run code in a thread.
 const MOST_HELD: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// The signal that is about to be delivered, 0: none.
+    /// The signal that is about to be delivered, or 0.
     pub fn signal(self) -> i32 {
         match self {
             Stop::Signal(signal) => signal,
@@ -43,16 +43,16 @@ impl Stop {
     }
 }
 
-/// What a thread has told rseq(2).
+/// A thread's registration with rseq(2).
 pub struct RseqArea {
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What stands before the code at which sequences are aborted.
+    /// Value before the abort code of each sequence.
     pub signature: u64,
 }
 
-/// Everything a thread needs to go on as if nothing had happened.
+/// State that a thread needs to resume as if it had not been interrupted.
 pub struct Saved {
     pub regs: Registers,
     fpregs: libc::user_fpregs_struct,
@@ -61,13 +61,13 @@ pub struct Saved {
 #[derive(Debug)]
 pub struct Tracee {
     pub tid: i32,
-    /// It is our child, and somebody else reaps it.
+    /// It is our child, and other code reaps it.
     keeps_end: bool,
-    /// Signals that came while we ran code in the thread, to be given back afterwards.
+    /// Signals that came while we ran code in the thread, to be sent again afterwards.
     held: Vec<libc::siginfo_t>,
 }
 
-/// As the C library declares it.
+/// The C library's type of a request.
 #[cfg(target_env = "musl")]
 type Request = libc::c_int;
 #[cfg(not(target_env = "musl"))]
@@ -90,13 +90,13 @@ struct RseqConfiguration {
 }
 
 fn ptrace(request: Request, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
-    // SAFETY: callers pass either integers or pointers to live buffers of the size that the request
-    // asks for; the wrappers below are the only callers.
+    // SAFETY: callers pass either integers or pointers to live buffers of the size that the request needs; the wrappers
+    // below are the only callers.
     sys::check(unsafe { libc::ptrace(request, tid, addr, data) })
 }
 
 impl Tracee {
-    /// A thread that is already ours (PTRACE_TRACEME).
+    /// A thread that we already trace (PTRACE_TRACEME).
     pub fn adopt(tid: i32) -> Tracee {
         Tracee {
             tid,
@@ -105,7 +105,7 @@ impl Tracee {
         }
     }
 
-    /// A child of ours whose exit status somebody else waits for: its end is seen, not taken.
+    /// A child of ours that other code reaps: its end is seen, not reaped.
     pub fn keeping_its_end(self) -> Tracee {
         Tracee {
             keeps_end: true,
@@ -113,7 +113,7 @@ impl Tracee {
         }
     }
 
-    /// Takes hold of a running thread without any signal, and interrupts it.
+    /// Seizes a running thread without any signal, and interrupts it.
     pub fn seize(tid: i32) -> io::Result<Tracee> {
         ptrace(
             libc::PTRACE_SEIZE,
@@ -125,18 +125,18 @@ impl Tracee {
         Ok(Tracee::adopt(tid))
     }
 
-    /// Takes hold of a running thread, which runs on.
+    /// Seizes a running thread, which runs on.
     pub fn seize_quietly(tid: i32, options: i32) -> io::Result<Tracee> {
         ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
         Ok(Tracee::adopt(tid))
     }
 
-    /// Asks for a stop.
+    /// Requests a stop.
     pub fn interrupt(&self) -> io::Result<()> {
         ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0).map(drop)
     }
 
-    /// On from another stop to the one that [`Tracee::interrupt`] has asked for. Any stop takes that request with it
+    /// Resumes from another stop to the one that [`Tracee::interrupt`] has requested. Any stop consumes that request
     /// (`ptrace_stop` in Linux's kernel/signal.c), so it is made again.
     pub fn cont_to_stop(&self, signal: i32) -> io::Result<()> {
         self.interrupt()?;
@@ -151,12 +151,12 @@ impl Tracee {
         ptrace(libc::PTRACE_CONT, self.tid, 0, signal as usize).map(drop)
     }
 
-    /// One instruction, then SIGTRAP.
+    /// Executes one instruction; then SIGTRAP.
     pub fn step(&self) -> io::Result<()> {
         ptrace(libc::PTRACE_SINGLESTEP, self.tid, 0, 0).map(drop)
     }
 
-    /// Goes on to the next system call entry or exit.
+    /// Resumes to the next entry to or exit from a system call.
     pub fn cont_syscall(&self, signal: i32) -> io::Result<()> {
         ptrace(libc::PTRACE_SYSCALL, self.tid, 0, signal as usize).map(drop)
     }
@@ -190,7 +190,7 @@ impl Tracee {
         )
     }
 
-    /// As [`Tracee::wait`]; `None`: there has been none by then.
+    /// As [`Tracee::wait`]; `None` if there was no stop by then.
     pub fn wait_until(&self, end: Instant) -> io::Result<Option<Stop>> {
         let mut backoff = Backoff::default();
         loop {
@@ -204,14 +204,14 @@ impl Tracee {
         }
     }
 
-    /// Lets go of a thread, which may run.
+    /// Releases a thread, which may be running.
     pub fn let_go(&self) {
         if self.detach(0).is_ok() {
-            return; // it had stopped
+            return; // it was stopped
         }
         let _ = self.interrupt();
         let stop = self.wait_until(Instant::now() + Duration::from_secs(1));
-        // One that does not stop stays ours until this thread ends.
+        // A thread that does not stop remains traced until this thread ends.
         let _ = self.detach(stop.ok().flatten().map_or(0, Stop::signal));
     }
 
@@ -232,8 +232,8 @@ impl Tracee {
         .map(drop)
     }
 
-    /// The area of restartable sequences that the thread has registered; none where the kernel has no such thing, or
-    /// cannot tell (before Linux 5.13).
+    /// The area of restartable sequences that the thread has registered. None if the kernel has no rseq(2), or no
+    /// request for it (before Linux 5.13).
     pub fn rseq(&self) -> io::Result<Option<RseqArea>> {
         let mut told = RseqConfiguration::default();
         let len = size_of_val(&told);
@@ -253,10 +253,10 @@ impl Tracee {
         }))
     }
 
-    /// A seccomp filter of the stopped thread, the first installed first. `None`: it has no more.
+    /// A seccomp filter of the stopped thread, in order of installation. `None` after the last one.
     ///
     /// # Errors
-    /// The kernel shows filters only to root, where it has no seccomp filter itself.
+    /// The kernel shows filters only to root, and only if root has no seccomp filter itself.
     pub fn seccomp_filter(&self, index: usize) -> io::Result<Option<Vec<Instruction>>> {
         let ask = |to: usize| ptrace(PTRACE_SECCOMP_GET_FILTER, self.tid, index, to);
         let len = match ask(0) {
@@ -274,8 +274,8 @@ impl Tracee {
         Ok(Some(filter))
     }
 
-    /// What code that we run in the thread may change. It uses SSE at most, which leaves the upper halves of vector
-    /// registers alone; and PTRACE_SETREGSET of the whole extended state would set PKRU to zero, for which
+    /// Saves the registers that code run by us may change. That code uses SSE at most, which leaves the upper halves of
+    /// vector registers alone. PTRACE_SETREGSET of the whole extended state would set PKRU to zero, for which
     /// PTRACE_GETREGSET has no value in recent kernels.
     pub fn save(&self) -> io::Result<Saved> {
         // SAFETY: all-zero is a valid user_fpregs_struct.
@@ -301,13 +301,13 @@ impl Tracee {
         Ok(info)
     }
 
-    /// Waits for the stop that `wanted` accepts. Signals that arrive meanwhile are set aside.
+    /// Waits for the stop that `wanted` accepts. Signals that arrive meanwhile are kept for later.
     pub fn wait_for(
         &mut self,
         wanted: impl Fn(Stop) -> bool,
         go_on: impl Fn(&Tracee) -> io::Result<()>,
     ) -> io::Result<Stop> {
-        // Somebody may send signals without end.
+        // Other processes may send signals without end.
         let end = Instant::now() + STOP_TIMEOUT;
         loop {
             let stop = self.wait_until(end)?.ok_or_else(|| self.late())?;
@@ -315,7 +315,7 @@ impl Tracee {
                 return Ok(stop);
             }
             match stop {
-                // A fault of the code that we run is not something to wait through.
+                // A fault of our own code must not be waited through.
                 Stop::Signal(signal) if FAULTS.contains(&signal) => return Ok(stop),
                 Stop::Signal(_) if self.held.len() < MOST_HELD => self.held.push(self.siginfo()?),
                 Stop::Signal(_) => {
@@ -328,9 +328,9 @@ impl Tracee {
         }
     }
 
-    /// Makes one system call in the thread, which must be in a stop outside of any system call of its
-    /// own (or at the exit of one); `gate` is the address of a `syscall` instruction there. Leaves the
-    /// registers changed. The outer error is ours, the inner one the call's errno.
+    /// Makes one system call in the thread, which must be in a stop outside of any system call of its own (or at the
+    /// exit of one). `gate` is the address of a `syscall` instruction in the program. Leaves the registers changed. The
+    /// outer error is ours, the inner one the call's errno.
     pub fn syscall(
         &mut self,
         gate: u64,
@@ -361,7 +361,7 @@ impl Tracee {
         })
     }
 
-    /// Calls `entry(arg)` on the given stack and runs it to its `int3`; rax.
+    /// Calls `entry(arg)` on the given stack, runs it to its `int3`, and returns rax.
     pub fn call(&mut self, entry: u64, arg: u64, stack_top: u64) -> io::Result<i64> {
         let mut regs = self.regs()?;
         regs.rip = entry;
@@ -389,11 +389,11 @@ impl Tracee {
         }
     }
 
-    /// Gives the signals back that came while our code ran.
+    /// Sends the signals again that came while our code ran.
     pub fn release_held(&mut self, pid: i32) {
         for info in self.held.drain(..) {
-            // SAFETY: `info` is a siginfo_t that the kernel filled in. Where the kernel refuses to
-            // forge its origin, the plain signal must do.
+            // SAFETY: `info` is a siginfo_t that the kernel filled in. If the kernel refuses to forge its origin, a
+            // plain signal is sent.
             unsafe {
                 if libc::syscall(
                     libc::SYS_rt_tgsigqueueinfo,
@@ -450,7 +450,8 @@ impl Memory {
     pub fn read(&self, addr: u64, buf: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buf, addr)
     }
-    /// Also to what is read-only. Where a kernel keeps the file from that (proc_mem.force_override=never), word by word.
+    /// Writes to any memory, even if it is read-only. If the kernel forbids that for the file
+    /// (proc_mem.force_override=never), writes word by word with ptrace.
     pub fn write(&self, addr: u64, data: &[u8]) -> io::Result<()> {
         let written = self.file.write_all_at(data, addr);
         written.or_else(|error| self.poke(addr, data).map_err(|_| error))

@@ -1,10 +1,10 @@
-//! What the first bytes of a connection say about who has connected.
+//! Identifies a client by the first bytes of a connection.
 //!
-//! A web page can make its reader's browser connect to a port of this machine and send what the page chooses,
-//! behind a request line and headers that it does not choose (or only in part: a page of a name that leads to
-//! this machine, "DNS rebinding", names method, path and fields). A protocol that skips what it does not
-//! understand finds its packets in there. So a client is believed only if its first bytes are possible in its
-//! protocol and impossible in HTTP, and none of them is interpreted before that:
+//! A web page can make its reader's browser connect to a port of this machine. The page then chooses what is sent after
+//! a request line and headers that it controls only in part. (With "DNS rebinding", a name that resolves to this
+//! machine, it also chooses method, path and fields.) A protocol that skips unknown bytes would find its packets in
+//! there. So a client is accepted only if its first bytes are possible in its protocol and impossible in HTTP. No byte
+//! is interpreted before that:
 //!
 //! ```text
 //!   HTTP      METHOD SP TARGET SP HTTP/1.1 CR LF …    METHOD: one or more of ! # $ % & ' * + - . ^ _ ` | ~ 0-9 A-Z a-z
@@ -12,15 +12,15 @@
 //!   Adapter   Content-Length:                         a method has no colon
 //!   Bridge    { … LF                                  a method has no brace
 //! ```
-//! A remote packet's `$`, `#` and letters may stand in a METHOD, but the blank behind the METHOD may not stand
-//! in what a debugger says first. A browser sends the head of a request at once, so blanks are also looked for
-//! in all that has come along with the first packet.
+//! A METHOD may contain the `$`, `#` and letters of a remote packet, but a debugger's first packet contains no blank,
+//! and a blank follows the METHOD. A browser sends the head of a request at once, so the check for blanks also covers
+//! all bytes that arrive with the first packet.
 #![forbid(unsafe_code)]
 
-/// A client that has said so much is no debugger: each of them waits for the answer to its first words.
+/// Limit of the first words: every debugger waits for an answer much earlier.
 pub const LONGEST: usize = 16 << 10;
 
-/// What is spoken at a place that we listen at.
+/// Protocol of a listening address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// The remote serial protocol.
@@ -33,16 +33,16 @@ pub enum Protocol {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A client of ours.
+    /// A client of the expected protocol.
     Ours,
-    /// Not enough has been said.
+    /// More bytes are needed.
     More,
-    /// What it begins like.
+    /// Another protocol, by name.
     Foreign(&'static str),
 }
 
 impl Protocol {
-    /// Judges all that a connection has said so far.
+    /// Judges all bytes that a connection has sent so far.
     pub fn judge(self, said: &[u8]) -> Verdict {
         let verdict = match self {
             Protocol::Remote => remote(said),
@@ -65,7 +65,7 @@ impl Protocol {
     }
 }
 
-/// A name for the user.
+/// Name of the foreign protocol, for the user.
 fn language(said: &[u8]) -> &'static str {
     const METHODS: &[&[u8]] = &[
         b"GET ",
@@ -92,7 +92,7 @@ fn language(said: &[u8]) -> &'static str {
     }
 }
 
-/// `None`: it may become one.
+/// `None` while more bytes are needed.
 fn remote(said: &[u8]) -> Option<bool> {
     enum State {
         Between,
@@ -102,15 +102,15 @@ fn remote(said: &[u8]) -> Option<bool> {
     let (mut state, mut whole) = (State::Between, false);
     for &b in said {
         state = match (state, b) {
-            // No request line has this byte before its first blank.
+            // A request line has no such byte before its first blank.
             (State::Between, ulpf_rsp::INTERRUPT) => return Some(true),
             (State::Between, b'+' | b'-') => State::Between,
             (State::Between, b'$' | b'%') => State::Body,
-            // Of a person who types packets.
+            // Line ends come from a person who types packets.
             (State::Between, b'\r' | b'\n') if whole => State::Between,
             (State::Between, _) => return Some(false),
             (State::Body, b'#') => State::Digits(2),
-            // Later packets may have binary data, but the blank of a request line comes along with the first.
+            // Later packets may have binary data, but the blank of a request line arrives with the first.
             (State::Body, b) if b.is_ascii_graphic() || whole && b != b' ' => State::Body,
             (State::Body, _) => return Some(false),
             (State::Digits(_), b) if !b.is_ascii_alphanumeric() => return Some(false),
@@ -179,7 +179,7 @@ mod tests {
             "GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
             "OPTIONS / HTTP/1.1\r\n",
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-            // A page of a name that leads here chooses its method.
+            // A page behind a name that resolves to this machine chooses its method.
             "$k#6b / HTTP/1.1\r\nHost: rebound.example\r\n\r\n",
             "+$k#6b+ / HTTP/1.1\r\n",
             "$k#6b$m / HTTP/1.1\r\n\r\n#00",
@@ -200,7 +200,7 @@ mod tests {
             let tls = protocol.judge(b"\x16\x03\x01\x02\x00\x01");
             assert!(matches!(tls, Verdict::Foreign(what) if what.starts_with("TLS")));
         }
-        // A method that fills whatever is looked at.
+        // A method that fills the whole limit.
         let long = "$g#67".repeat(LONGEST);
         assert!(matches!(
             Protocol::Remote.judge(long.as_bytes()),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a page may choose: no request is a client of ours, however much of it has come.
+        /// No HTTP request is accepted, whatever a page may choose and however much of it has arrived.
         #[test]
         fn no_request_is_ours(
             method in "([+]|[$]k#6b|[!#$%&'*+.^_`|~0-9A-Za-z-]){1,20}",
@@ -222,7 +222,7 @@ mod tests {
             }
         }
 
-        /// What has been found out is not taken back when more is said.
+        /// More bytes never turn a foreign verdict around.
         #[test]
         fn foreign_remains_foreign(said: Vec<u8>, at: usize) {
             for protocol in ALL {

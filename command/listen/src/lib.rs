@@ -1,11 +1,11 @@
-//! Where clients come from: TCP, a unix socket, or our own stdin and stdout; and which of them are let in.
+//! Accepts clients from TCP, a unix socket, or our own stdin and stdout, and decides which of them are let in.
 //!
 //! ```text
 //!   a connection ─▶ whose is it? (owner.rs) ─▶ what does it begin like? (greeting.rs) ─▶ the client
 //!                      another user's: no          HTTP, TLS: no · nothing yet: it waits, others overtake it
 //! ```
-//! Whoever connects and says nothing stands in nobody's way: several connections wait at once for their first
-//! words, and the one that has said them first is the next client.
+//! A silent connection blocks no other: several connections wait for their first words at once, and the first that has
+//! sent them is the next client.
 #![forbid(unsafe_code)]
 
 mod greeting;
@@ -30,17 +30,17 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::{AbortHandle, JoinSet};
 use ulpf_host::sys;
 
-/// What a client sends.
+/// Input from a client.
 pub type Reader = Box<dyn AsyncRead + Unpin + Send>;
-/// What a client gets.
+/// Output to a client.
 pub type Writer = Box<dyn AsyncWrite + Unpin + Send>;
 
-/// Connections that have not said their first words. If there are more, the oldest one goes.
+/// Limit of the connections that have not sent their first words; beyond it, the oldest one is dropped.
 const WAITING: usize = 16;
-/// Refusals that are told one by one.
+/// Limit of the refusals that are reported one by one.
 const MOST_REPORTED: usize = 20;
 
-/// What a listener is for, and whom it lets in.
+/// Purpose of a listener, and the clients that it admits.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The command, for messages.
@@ -50,7 +50,7 @@ pub struct Rules {
     pub any_user: bool,
 }
 
-/// Somebody who has connected and speaks our protocol.
+/// An admitted client that speaks our protocol.
 pub struct Connection {
     pub reader: Reader,
     pub writer: Writer,
@@ -65,14 +65,14 @@ enum Kind {
     Unix(Socket),
 }
 
-/// Where clients connect, and those of them that have not said their first words.
+/// A listening address, and its connections that have not sent their first words.
 #[derive(Debug)]
 pub struct Listener {
     kind: Kind,
     rules: Rules,
-    /// Each ends with a client, or with why it is none.
+    /// Each task ends with a client, or with the reason why it is refused.
     waiting: JoinSet<Result<Connection, Option<String>>>,
-    /// Those of `waiting`, the oldest first.
+    /// Handles of the tasks in `waiting`, oldest first.
     order: VecDeque<AbortHandle>,
     refused: usize,
 }
@@ -97,12 +97,12 @@ impl Listener {
         })
     }
 
-    /// The client is at our stdin and stdout; there is one in all.
+    /// Whether the only client is at our stdin and stdout.
     pub fn is_stdio(&self) -> bool {
         matches!(self.kind, Kind::Stdio)
     }
 
-    /// The address, of TCP.
+    /// The address of a TCP listener.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.kind {
             Kind::Tcp(listener) => listener.local_addr().ok(),
@@ -110,13 +110,13 @@ impl Listener {
         }
     }
 
-    /// The address, if other machines reach it.
+    /// The address, if other machines can reach it.
     pub fn beyond_this_machine(&self) -> Option<SocketAddr> {
         let address = self.address()?;
         (!address.ip().to_canonical().is_loopback()).then_some(address)
     }
 
-    /// What gdbserver says when it begins to wait.
+    /// gdbserver's message when it begins to wait.
     pub fn announcement(&self) -> Option<String> {
         match &self.kind {
             Kind::Stdio => None,
@@ -128,18 +128,18 @@ impl Listener {
         }
     }
 
-    /// One client. Safe to cancel.
+    /// Waits for a client. Safe to cancel.
     pub async fn accept(&mut self) -> io::Result<Connection> {
         loop {
             let any_user = self.rules.any_user;
             let protocol = self.rules.protocol;
-            // Where a client says its first words, it is served before the next one is accepted.
+            // A client that has sent its first words is served before the next connection is accepted.
             tokio::select! {
                 biased;
                 Some(done) = self.waiting.join_next() => match done {
                     Ok(Ok(client)) => return Ok(client),
                     Ok(Err(Some(why))) => self.refuse(&why),
-                    // It has gone without a word, or made room.
+                    // It disconnected without a word, or was dropped to make room.
                     Ok(Err(None)) | Err(_) => {}
                 },
                 accepted = next(&self.kind) => {
@@ -178,7 +178,7 @@ impl Listener {
 }
 
 fn tell(text: &str) {
-    // In one write, so that whoever reads our stderr never sees half a line.
+    // One write, so that a reader of our stderr never sees half a line.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
@@ -190,7 +190,7 @@ enum Accepted {
 
 async fn next(kind: &Kind) -> io::Result<Accepted> {
     Ok(match kind {
-        // Whoever has started us has chosen what is behind them.
+        // The parent process has chosen stdin and stdout.
         Kind::Stdio => Accepted::Stdio(Connection {
             reader: Box::new(tokio::io::stdin()),
             writer: Box::new(tokio::io::stdout()),
@@ -214,13 +214,13 @@ async fn tcp(
     any_user: bool,
 ) -> Result<Connection, Option<String>> {
     let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-    // Fails only where the connection has broken already, which shows when it is read from.
+    // Fails only on a broken connection, which the next read reports.
     let _ = stream.set_nodelay(true);
     let _ = sys::keep_alive(&stream);
     if !any_user {
         let peer = owner::of_tcp(&stream).await;
         let why = admit(peer, &format!("from {from}"));
-        // Whoever looks whether the port is open has gone by now.
+        // A port scan has disconnected by now.
         if why.is_err() && has_gone(&stream).await {
             return Err(None);
         }
@@ -274,7 +274,7 @@ async fn has_gone(stream: &TcpStream) -> bool {
     matches!(peeked, Ok(Ok(0) | Err(_)))
 }
 
-/// Waits for the first words. Nothing of them is lost, and nothing interpreted.
+/// Waits for the first words. No byte of them is lost or interpreted.
 async fn meet(
     mut reader: impl AsyncRead + Unpin + Send + 'static,
     writer: impl AsyncWrite + Unpin + Send + 'static,
@@ -308,7 +308,7 @@ async fn meet(
     })
 }
 
-/// HOST:PORT in one of gdbserver's spellings; `None`: it is a path.
+/// HOST:PORT in one of gdbserver's spellings; `None` for a path.
 fn tcp_address(comm: &OsStr) -> Option<String> {
     let text = comm.to_string_lossy();
     let prefixes = ["tcp:", "tcp4:", "tcp6:"];

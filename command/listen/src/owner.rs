@@ -1,20 +1,20 @@
-//! Whose the other end of a connection is. Every user of a machine reaches its loopback ports.
+//! Finds the user at the other end of a connection. Every user of a machine can reach its loopback ports.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use ulpf_peer::Owner;
 
-/// The kernel's list is read a page at a time while it changes, so an entry may be overlooked.
+/// Attempts to find the entry: the kernel's list changes while it is read page by page, so an entry may be missed.
 const LOOKS: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A process of this machine, of this user.
     User(u32),
-    /// It comes from another machine (or another network namespace).
+    /// On another machine (or in another network namespace).
     Elsewhere,
-    /// Of this machine, and nothing more can be said.
+    /// On this machine, but the user is unknown.
     Unknown,
 }
 

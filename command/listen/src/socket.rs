@@ -17,7 +17,7 @@ const BACKLOG: u32 = 64;
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode: what lies at `path` later may be somebody else's.
+    /// Device and inode: the file at `path` may be a different one later.
     file: Option<(u64, u64)>,
 }
 
@@ -58,7 +58,7 @@ fn identity(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
-/// Removes the socket of a server that was killed; anything else stays, and is the error.
+/// Removes the socket of a server that was killed; any other file stays and is an error.
 fn clear_away(path: &Path, meta: &Metadata) -> Result<(), String> {
     if !meta.file_type().is_socket() {
         return Err(format!(
@@ -66,7 +66,7 @@ fn clear_away(path: &Path, meta: &Metadata) -> Result<(), String> {
             path.display()
         ));
     }
-    // To connect to a stranger's socket may take for ever.
+    // Connecting to another user's socket may block for ever.
     if meta.uid() != sys::user() {
         return Err(format!(
             "{}: this socket belongs to user {}. Give the path of a new socket, best in a folder that only you can write to.",
@@ -83,8 +83,8 @@ fn clear_away(path: &Path, meta: &Metadata) -> Result<(), String> {
     }
 }
 
-/// The file is made with the rights that the socket has, so nobody finds it open to others. (A umask would
-/// do that, too, but it is the whole process's, and other threads make files meanwhile.)
+/// Sets the mode before bind, so that the file is never open to other users. (A umask would do that, too, but it
+/// belongs to the whole process, and other threads create files meanwhile.)
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     let as_file = File::from(socket.as_fd().try_clone_to_owned()?);
@@ -110,7 +110,7 @@ mod tests {
         let mode = fs::symlink_metadata(&path).unwrap().mode();
         assert_eq!(mode & 0o177, 0, "{mode:o}");
         assert!(Socket::bind(&path).unwrap_err().contains("in use"));
-        // Somebody else's by now.
+        // The file belongs to another program by now.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "").unwrap();
         drop(socket);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use ulpf_host::sys;
 
-/// A directory that only we may enter, of a name that nobody foresees, removed at the end.
+/// A directory that only this user may enter, with an unpredictable name, removed on drop.
 pub struct SocketDir(TempDir);
 
 impl SocketDir {
@@ -25,7 +25,7 @@ impl SocketDir {
                 .tempdir_in(base)
         };
         let made = made(&base).or_else(|why| {
-            // A system that is read-only has this, as a rule.
+            // A read-only system usually still has this.
             let memory = shared("/dev/shm".into())
                 .ok()
                 .filter(|_| is_read_only(&why));
@@ -40,7 +40,7 @@ impl SocketDir {
         }
     }
 
-    /// A path in it.
+    /// Path of a file in the directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -50,14 +50,15 @@ fn is_read_only(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::ReadOnlyFilesystem
 }
 
-/// What a runtime directory has to be by its specification. It is not if root has kept its user's variable.
+/// Whether the directory fits the XDG specification of a runtime directory. Under `sudo`, root may have kept its user's
+/// variable.
 fn is_ours_alone(dir: &Path) -> bool {
     let meta = fs::symlink_metadata(dir);
     dir.is_absolute()
         && meta.is_ok_and(|m| m.is_dir() && m.uid() == sys::user() && m.mode() & 0o077 == 0)
 }
 
-/// A folder where what is ours stays ours: nobody else can rename it.
+/// A folder in which no other user can rename our files.
 fn shared(dir: PathBuf) -> Result<PathBuf, String> {
     const STICKY: u32 = 0o1000;
     let meta = fs::metadata(&dir).map_err(|e| {

@@ -1,5 +1,5 @@
-//! What a hit costs whoever writes the compact log, and how many a second that is: from a ring as a thread has left it to
-//! a file, on one processor. Prints a table.
+//! Cost of a hit in the compact log: time per hit and hits per second, from a thread's full ring to the file, on one
+//! processor. Prints a table.
 //!
 //! `cargo bench -p ulpf-log`
 
@@ -48,7 +48,7 @@ fn now() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// What programs do: the n-th hit's address, length, old and new value.
+/// Generates the n-th hit of a simulated program: address, length, old and new value.
 type Program = fn(u64) -> (u64, u32, u64, u64);
 
 const PROGRAMS: [(&str, Program); 4] = [

@@ -1,4 +1,4 @@
-//! The payload of a block becomes hits again. A file may come from anybody: each number in it is checked.
+//! Decodes the payload of a block. Files are untrusted: each number is checked.
 
 use crate::format::{
     A_SITE, A_STACK, FIELD, MORE, MOST_SITES, MOST_STACKS, NO_HIT, SHORT_SITES, Site, TIME, Values,
@@ -6,7 +6,7 @@ use crate::format::{
 };
 use ulpf_lib::ring::{Hit, MAX_FRAMES, MAX_VALUE, SystemCall, hit_flags};
 
-/// Why a payload ends before its end.
+/// Reasons why a payload cannot be decoded to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Bad {
     #[error("it ends in the middle of a hit")]
@@ -31,7 +31,7 @@ pub struct Decoder {
     time: u64,
 }
 
-/// What the next hit has beside.
+/// Optional parts of the next hit.
 #[derive(Default)]
 struct Beside {
     lost: u64,
@@ -42,7 +42,7 @@ struct Beside {
 }
 
 impl Decoder {
-    /// Of a payload whose first hit was at that time.
+    /// Decodes a payload whose first hit has the time `first`.
     pub fn new(payload: Vec<u8>, first: u64) -> Decoder {
         Decoder {
             payload,
@@ -54,10 +54,10 @@ impl Decoder {
         }
     }
 
-    /// The next hit; `None` behind the last one.
+    /// The next hit, or `None` after the last one.
     ///
     /// # Errors
-    /// Nothing behind this place can be read.
+    /// The rest of the payload cannot be read.
     pub fn next_hit(&mut self) -> Result<Option<Hit>, Bad> {
         let mut beside = Beside::default();
         loop {
@@ -168,7 +168,7 @@ impl Decoder {
             beside.inside = self.field(8)?;
         }
         if mask & more::VALUES != 0 {
-            // How long they are the hit's site says, which comes behind.
+            // The hit's site gives their length, but comes later.
             let len = self.length_of_values()?;
             let from = self.bytes(2 * usize::from(len))?;
             let mut values = [0; 2 * MAX_VALUE];
@@ -211,7 +211,7 @@ impl Decoder {
         Ok(bytes)
     }
 
-    /// A number of so many bytes.
+    /// Reads a number of `n` bytes.
     #[inline]
     fn field(&mut self, n: usize) -> Result<u64, Bad> {
         if self.payload.len() - self.at < n {

@@ -1,11 +1,11 @@
-//! Hits of one ring become the payload of a block.
+//! Encodes the hits of one ring as the payload of a block.
 //!
 //! ```text
 //! hit := site (1 or 2 bytes)  control (1)  time (1, 2, 4, 8)  addr (0, 1, 4, 8)  old (0, 1, 4, 8)  new (0, 1, 4, 8)
 //! ```
-//! Most hits of a counter take five bytes: its site is known, the time is two bytes, it is where it was before, its
-//! old value is the last new one, and the new one is near. Each field is written as eight bytes, of which as many count
-//! as the control byte says, so that nothing is decided per byte.
+//! Most hits of a counter take five bytes. The site is known, the time takes two bytes, and the address is the site's
+//! last one. The old value equals the last new value, and the new value is near it. Each field is stored as eight
+//! bytes; the control byte says how many of them count, so the encoder does not branch per byte.
 
 use crate::format::{
     A_SITE, A_STACK, FIELD, FULL, Head, LARGEST_HIT, MORE, MOST_SITES, MOST_STACKS, NO_HIT,
@@ -14,11 +14,11 @@ use crate::format::{
 use std::collections::HashMap;
 use ulpf_lib::ring::{Hit, MAX_FRAMES, hit_flags};
 
-/// Places of the table of sites, by their hash; a power of two.
+/// Slots of the hash table of sites; a power of two.
 const PLACES: usize = 4096;
 const NOWHERE: u16 = u16::MAX;
 
-/// The block of a ring that is being filled.
+/// Builds the block of one ring.
 pub struct Encoder {
     head: Head,
     out: Box<[u8]>,
@@ -27,13 +27,13 @@ pub struct Encoder {
     places: Box<[u16; PLACES]>,
     stacks: HashMap<Vec<u64>, u16>,
     values: Values,
-    /// The time of the hit before.
+    /// Time of the previous hit.
     time: u64,
 }
 
 struct Known {
     site: Site,
-    /// Where its last access was.
+    /// Address of the site's last access.
     addr: u64,
 }
 
@@ -51,7 +51,7 @@ impl Encoder {
         }
     }
 
-    /// Has it to be taken before the next hit?
+    /// Whether [`Encoder::take`] must be called before the next hit.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.at >= FULL || self.sites.len() >= MOST_SITES || self.stacks.len() >= MOST_STACKS
@@ -61,13 +61,13 @@ impl Encoder {
         self.at == 0 && self.head.lost == 0
     }
 
-    /// So many were lost behind the last hit.
+    /// Counts `lost` hits lost after the last hit.
     pub fn lose(&mut self, lost: u64) {
         self.head.lost = self.head.lost.saturating_add(lost);
     }
 
-    /// Adds a hit. `time` is its place in the order of its thread: at least that of the hit before. `new_code` hears of
-    /// each instruction, and (`true`) each return address, that this block has not had before.
+    /// Adds a hit. `time` orders the hits of a thread: it is not before the time of the previous hit. `new_code` is
+    /// called for each instruction and (`true`) each return address that is new to this block.
     #[inline]
     pub fn hit(&mut self, hit: &Hit, time: u64, mut new_code: impl FnMut(u64, bool)) {
         let site = Site {
@@ -128,7 +128,7 @@ impl Encoder {
         self.out[control] = codes;
     }
 
-    /// The block, if there is something in it; the encoder begins the next one.
+    /// Passes the block to `write`, unless it is empty, and starts the next one.
     pub fn take(&mut self, write: impl FnOnce(&Head, &[u8])) {
         if self.is_empty() {
             return;
@@ -142,7 +142,7 @@ impl Encoder {
         self.values.clear();
     }
 
-    /// The number of a site, or where it belongs in the table.
+    /// The number of a site, or the slot where it belongs in the table.
     #[inline]
     fn find(&self, site: &Site) -> Result<usize, usize> {
         let who = u64::from(site.watch) << 32 ^ u64::from(site.tid);
@@ -151,7 +151,7 @@ impl Encoder {
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut place = (hash >> 52) as usize % PLACES;
         loop {
-            // (There are fewer sites than places.)
+            // (There are fewer sites than slots.)
             match self.places[place] {
                 NOWHERE => return Err(place),
                 n if self.sites[usize::from(n)].site == *site => return Ok(n.into()),
@@ -173,10 +173,10 @@ impl Encoder {
         number
     }
 
-    /// What this hit has beside what all of them have.
+    /// Writes the optional parts of a hit: those that most hits do not have.
     #[cold]
     fn more(&mut self, hit: &Hit, used: usize, new_code: &mut impl FnMut(u64, bool)) {
-        // (A program may write anything to its ring.)
+        // (The program may write anything to its ring.)
         let stack = match &hit.frames[..hit.frames.len().min(MAX_FRAMES)] {
             [] => None,
             frames => match self.stacks.get(frames) {
@@ -238,7 +238,7 @@ impl Encoder {
         self.at += bytes.len();
     }
 
-    /// Eight bytes, of which those count that the code says.
+    /// Stores eight bytes and keeps as many as the code says.
     #[inline]
     fn field(&mut self, value: u64, lengths: [usize; 4], code: u8) -> u8 {
         self.out[self.at..self.at + 8].copy_from_slice(&value.to_le_bytes());
@@ -247,19 +247,19 @@ impl Encoder {
     }
 }
 
-/// The shortest of [`TIME`] that holds it.
+/// The shortest length of [`TIME`] that holds the value.
 #[inline]
 fn time_code(value: u64) -> u8 {
     u8::from(value > 0xff) + u8::from(value > 0xffff) + u8::from(value > 0xffff_ffff)
 }
 
-/// The shortest of [`FIELD`] that holds it.
+/// The shortest length of [`FIELD`] that holds the value.
 #[inline]
 fn field_code(value: u64) -> u8 {
     u8::from(value > 0) + u8::from(value > 0xff) + u8::from(value > 0xffff_ffff)
 }
 
-/// The first up to eight bytes of a value as a number.
+/// The first `used` bytes of a value, at most eight, as a number.
 #[inline]
 fn first(value: &[u8; 32], used: usize) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = *value;

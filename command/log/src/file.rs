@@ -1,4 +1,4 @@
-//! A file as it is read: its blocks, what is damaged, and the hits in their order.
+//! Reads a log file: its blocks, its damage, and its hits in order of time.
 
 use crate::decode::Decoder;
 use crate::format::{HEAD_LEN, Head, MAGIC, What};
@@ -14,10 +14,10 @@ use std::path::Path;
 use ulpf_lib::ring::Hit;
 use ulpf_session::words::{Seconds, count};
 
-/// A part of a file that could not be read, in words.
+/// A part of a file that cannot be read, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where it begins, in bytes.
+    /// Offset of the part, in bytes.
     pub at: u64,
     pub what: String,
 }
@@ -28,11 +28,11 @@ impl fmt::Display for Damage {
     }
 }
 
-/// A block of hits, and where its payload is.
+/// A block of hits, and the position of its payload.
 struct Block {
     at: u64,
     len: u32,
-    /// The file ends in it.
+    /// The file ends inside this block.
     cut: bool,
     crc: u32,
     hits: u32,
@@ -41,25 +41,25 @@ struct Block {
     lost: u64,
 }
 
-/// A log that has been opened.
+/// An open log.
 pub struct LogFile {
     file: File,
     pub words: Words,
-    /// By life and ring, each in its order.
+    /// Blocks by life and ring, in file order.
     rings: BTreeMap<(u32, u32), Vec<Block>>,
     pub damage: Vec<Damage>,
 }
 
-/// How many places are told of.
+/// Limit of the damaged places that are reported.
 const MOST_DAMAGE: usize = 20;
-/// Bytes that are looked through at once for the next block.
+/// Bytes of one read in the search for the next block.
 const PIECE: usize = 1 << 20;
 
 impl LogFile {
     /// Reads the heads of all blocks, and the words.
     ///
     /// # Errors
-    /// It cannot be read, or is no log.
+    /// The file cannot be read or is not a log.
     pub fn open(path: &Path) -> Result<LogFile> {
         let name = path.display();
         let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
@@ -134,7 +134,7 @@ impl LogFile {
                 at,
                 "the file ends in the middle of words: names may be missing".into(),
             );
-            // Whole lines are what they were.
+            // Whole lines are intact.
             let whole = payload
                 .iter()
                 .rposition(|b| *b == b'\n')
@@ -175,7 +175,7 @@ impl LogFile {
         }
     }
 
-    /// Where the next block begins.
+    /// Offset of the next block.
     fn next_block(&self, from: u64, end: u64) -> io::Result<Option<u64>> {
         let mut at = from;
         let mut piece = vec![0; PIECE + HEAD_LEN];
@@ -192,7 +192,7 @@ impl LogFile {
         Ok(None)
     }
 
-    /// How many hits there are, as the heads say.
+    /// Number of hits according to the heads.
     pub fn hits_told(&self) -> u64 {
         self.rings
             .values()
@@ -205,7 +205,7 @@ impl LogFile {
         let mut payload = vec![0; block.len as usize];
         let n = read_up_to(&self.file, &mut payload, block.at)?;
         payload.truncate(n);
-        // (Of one that the file ends in there is no sum; that is told already.)
+        // (A block that the end of the file cuts off has no checksum to compare; the cut is already reported.)
         if block.cut || crc32fast::hash(&payload) == block.crc {
             return Ok(Ok(Decoder::new(payload, block.first)));
         }
@@ -219,10 +219,10 @@ impl LogFile {
         Ok(Err(Damage { at: block.at, what }))
     }
 
-    /// All hits in the order of their times; those of one thread are in its order.
+    /// Passes all hits to `out` in order of time; the hits of one thread stay in its order.
     ///
     /// # Errors
-    /// The file cannot be read. What is damaged is told in [`LogFile::damage`], and left out.
+    /// The file cannot be read. Damaged blocks are left out and listed in [`LogFile::damage`].
     pub fn each(&mut self, mut out: impl FnMut(u32, Item) -> Result<()>) -> Result<()> {
         let mut damage = Vec::new();
         let mut rings: Vec<Stream> = Vec::new();
@@ -252,8 +252,8 @@ impl LogFile {
         Ok(())
     }
 
-    /// Of the hits before `before` (TSC) that `wanted` accepts the last `most`, the youngest first. `near` says which
-    /// bytes they may be at, by life; blocks that have touched none of these are not read.
+    /// The last `most` hits before `before` (TSC) that `wanted` accepts, youngest first. `near` tells from a head
+    /// whether the block may hold such a hit, by life; other blocks are not read.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -271,7 +271,7 @@ impl LogFile {
         }
         let block = |(life, ring, n): &(u32, u32, usize)| &self.rings[&(*life, *ring)][*n];
         blocks.sort_by_key(|b| Reverse(block(b).last));
-        // By time, life and their order in the file.
+        // Ordered by time, life and position in the file.
         let mut found: BTreeMap<(u64, u32, u32, usize, usize), Hit> = BTreeMap::new();
         let mut damage = Vec::new();
         for key @ (life, ring, n) in &blocks {
@@ -316,26 +316,26 @@ impl LogFile {
     }
 }
 
-/// What a log holds of a process.
+/// A hit, or a gap where hits were lost.
 pub enum Item {
     Hit(Hit),
-    /// So many hits of one thread are missing here.
+    /// Number of hits of one thread that are missing here.
     Lost(u64),
 }
 
 /// One ring's hits.
 struct Stream<'a> {
     life: u32,
-    /// Those that are not read yet.
+    /// Blocks that are not read yet.
     blocks: VecDeque<&'a Block>,
     open: Option<(Decoder, &'a Block, u32)>,
-    /// The next one.
+    /// The next hit.
     hit: Option<Hit>,
     latest: u64,
 }
 
 impl Stream<'_> {
-    /// Reads the next hit; when it, or what must be read to know it, is due.
+    /// Reads the next hit. Returns its time, or the earliest time that the next unread block can have.
     fn advance(
         &mut self,
         log: &LogFile,
@@ -370,7 +370,7 @@ impl Stream<'_> {
                 out(self.life, Item::Lost(block.lost))?;
             }
             self.open = None;
-            // What is due later is read later: not all rings' blocks are in memory.
+            // Later blocks are read only when they are due, so that not all rings' blocks are in memory.
             if let Some(block) = self.blocks.front() {
                 self.latest = self.latest.max(block.first);
                 return Ok(Some(self.latest));
@@ -379,7 +379,7 @@ impl Stream<'_> {
     }
 }
 
-/// Fills as much of the buffer as there is.
+/// Fills the buffer as far as the file reaches.
 fn read_up_to(file: &File, to: &mut [u8], at: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < to.len() {

@@ -1,4 +1,4 @@
-//! The layout of the file; docs/log.md says the same for whoever writes a reader of his own.
+//! Layout of the file; docs/log.md describes it for authors of other readers.
 //!
 //! ```text
 //! file  := MAGIC block*
@@ -8,59 +8,60 @@
 //!       16 what (1 words, 2 hits)                20 life                 24 ring   28 hits
 //!       32 time of the first hit   40 of the last   48 lowest address   56 highest   64 lost   72 marks …
 //! ```
-//! All numbers are little-endian. Each block can be read by itself: what is damaged costs its own hits alone. The
-//! heads are the index: they say when a block's hits were, and which bytes they have touched.
+//! All numbers are little-endian. Each block can be read on its own, so damage costs only the hits of its block. The
+//! heads are the index: they give the times of a block's hits and the bytes that those hits touched.
 
 use crc32fast::hash;
 
-/// The beginning of a file; the last byte is the format's version.
+/// Magic number of the file; the last byte is the version of the format.
 pub const MAGIC: &[u8; 8] = b"ulpflog\x01";
-/// The beginning of each block.
+/// Magic number of a block.
 const BLOCK: &[u8; 4] = b"ULPB";
-/// Words of [`Head::marks`].
+/// Length of [`Head::marks`] in words.
 const MARK_WORDS: usize = 16;
-/// Bytes of a head.
+/// Length of a head in bytes.
 pub const HEAD_LEN: usize = 72 + 8 * MARK_WORDS;
-/// A block of hits is written when it has so many bytes.
+/// A block of hits is written when it has this many bytes.
 pub const FULL: usize = 64 << 10;
-/// What one hit may add to a block that is not full, with all that has to be said before it.
+/// Upper limit of the bytes that one hit adds to a block, with its site, callers and optional parts.
 pub const LARGEST_HIT: usize = 512;
-/// No payload is longer: words are cut into pieces.
+/// Upper limit of a payload; longer words are split.
 pub const LARGEST: usize = 1 << 20;
 
 /// Bytes that share a mark.
 const GRAIN: u64 = 64;
-/// A hit that touches more grains marks all.
+/// A hit that touches more grains sets all marks.
 const MOST_GRAINS: u64 = 16;
 
-/// What a block holds.
+/// Kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Lines of JSON: what is known of lives, watches, instructions, and what was said.
+    /// Lines of JSON: lives, watches, instructions, and the messages of the run.
     Words,
     /// Hits of one thread's ring.
     Hits,
 }
 
-/// The beginning of a block.
+/// Head of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub what: What,
-    /// Bytes behind the head.
+    /// Length of the payload in bytes.
     pub len: u32,
     pub crc: u32,
-    /// Which process, from one exec to the next; as the words count them.
+    /// Number of the life: a process from one exec to the next, counted as in the words.
     pub life: u32,
     pub ring: u32,
-    /// How many hits.
+    /// Number of hits.
     pub hits: u32,
-    /// TSC of the first and the last of them.
+    /// TSC of the first and the last hit.
     pub first: u64,
     pub last: u64,
-    /// The lowest and the highest byte that they have touched.
+    /// The lowest and the highest byte that the hits touched.
     pub lowest: u64,
     pub highest: u64,
-    /// Hits of this ring that were lost behind the last one of the block; those before a hit are told at the hit.
+    /// Hits of this ring that were lost after the last hit of the block. Hits lost earlier are counted at the hit that
+    /// follows them.
     pub lost: u64,
     pub marks: Marks,
 }
@@ -83,7 +84,7 @@ impl Head {
         }
     }
 
-    /// As it stands in the file, before that payload.
+    /// The head as it is stored before `payload`.
     pub fn bytes(&self, payload: &[u8]) -> [u8; HEAD_LEN] {
         let mut out = [0; HEAD_LEN];
         let what = match self.what {
@@ -111,7 +112,7 @@ impl Head {
         out
     }
 
-    /// `None`: no block begins here.
+    /// `None` if no block starts here.
     pub fn read(bytes: &[u8; HEAD_LEN]) -> Option<Head> {
         let (small, large) = (|at: usize| number(bytes, at) as u32, |at| number(bytes, at));
         if !bytes.starts_with(BLOCK) || small(4) != hash(&bytes[8..]) {
@@ -138,7 +139,7 @@ impl Head {
         })
     }
 
-    /// These bytes have been touched.
+    /// Records that a hit touched these bytes.
     #[inline]
     pub fn touch(&mut self, addr: u64, len: u32) {
         let end = addr.saturating_add(u64::from(len.max(1)) - 1);
@@ -147,14 +148,14 @@ impl Head {
         self.marks.add(addr, end);
     }
 
-    /// May there be a hit of bytes in `[addr, addr + len)`? `false` is certain.
+    /// Whether a hit may overlap `[addr, addr + len)`; `false` is certain.
     pub fn may_touch(&self, addr: u64, len: u64) -> bool {
         let end = addr.saturating_add(len.max(1) - 1);
         self.hits > 0 && addr <= self.highest && end >= self.lowest && self.marks.has(addr, end)
     }
 }
 
-/// Which of the program's memory was touched, by the hash of where it is: a Bloom filter with one hash.
+/// Touched grains of the program's memory, by hash of the address: a Bloom filter with one hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks([u64; MARK_WORDS]);
 
@@ -187,7 +188,7 @@ impl Marks {
     }
 }
 
-/// Eight bytes, or fewer at the end.
+/// Reads eight bytes, or fewer at the end, as a number.
 pub fn number(bytes: &[u8], at: usize) -> u64 {
     let mut out = [0; 8];
     let from = bytes.get(at..).unwrap_or_default();
@@ -196,19 +197,19 @@ pub fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(out)
 }
 
-/// A number as a small one, if it is near zero.
+/// Zigzag coding: maps numbers near zero, of either sign, to small numbers.
 #[inline]
 pub fn zigzag(n: u64) -> u64 {
     n << 1 ^ ((n as i64) >> 63) as u64
 }
 
-/// The other way.
+/// Inverse of [`zigzag`].
 #[inline]
 pub fn unzigzag(n: u64) -> u64 {
     n >> 1 ^ (n & 1).wrapping_neg()
 }
 
-/// What is known of a hit's instruction, thread and watch, which many hits have in common.
+/// Instruction, thread and watch of a hit: the part that many hits share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Site {
     pub pc: u64,
@@ -219,37 +220,37 @@ pub struct Site {
     pub flags: u8,
 }
 
-/// Most sites of a block.
+/// Limit of the sites of a block.
 pub const MOST_SITES: usize = 2000;
-/// Most different ways of callers of a block.
+/// Limit of the distinct call stacks of a block.
 pub const MOST_STACKS: usize = 4096;
 /// Site numbers from here on take two bytes.
 pub const SHORT_SITES: usize = 0xe0;
-/// For a site's number: what follows is no hit.
+/// In place of a site's number: the next item is not a hit.
 pub const NO_HIT: u8 = 0xff;
-/// Behind [`NO_HIT`]: the next site; callers; what the next hit has beside.
+/// Codes after [`NO_HIT`]: the next site, a call stack, optional parts of the next hit.
 pub const A_SITE: u8 = 1;
 pub const A_STACK: u8 = 2;
 pub const MORE: u8 = 3;
-/// What the next hit has beside, in this order.
+/// Optional parts of the next hit, in this order.
 pub mod more {
-    /// Eight bytes: so many were lost before it.
+    /// Eight bytes: the number of hits lost before it.
     pub const LOST: u8 = 1;
     /// Eight bytes: `Hit::inside`.
     pub const INSIDE: u8 = 2;
-    /// Its values behind the first eight bytes: a byte that says how many more each has, the old one, the new one.
+    /// The bytes of its values after the first eight: one byte for the number of bytes, then the old and the new ones.
     pub const VALUES: u8 = 4;
-    /// Number, six arguments and result of a system call, eight bytes each.
+    /// A system call: number, six arguments and result, eight bytes each.
     pub const CALL: u8 = 8;
-    /// Two bytes: which callers.
+    /// Two bytes: number of the call stack.
     pub const STACK: u8 = 16;
 }
 
-/// How many bytes a field has, by its two bits of the control byte.
+/// Bytes of a field, by its two bits of the control byte.
 pub const TIME: [usize; 4] = [1, 2, 4, 8];
 pub const FIELD: [usize; 4] = [0, 1, 4, 8];
 
-/// The last values, by the hash of where they were: what a hit finds is mostly what the one before has left.
+/// The last values, by hash of the address: the old value of a hit is mostly the new value of the one before.
 pub struct Values(Box<[u64; VALUES]>);
 
 const VALUES: usize = 1024;
@@ -301,7 +302,7 @@ mod tests {
         ] {
             assert_eq!(head.may_touch(addr, len), may, "{addr:#x}");
         }
-        // Between the two, in another grain.
+        // Between the two, in a different grain.
         assert!(!head.may_touch(0x1800, 8));
     }
 

@@ -6,8 +6,8 @@
 //!                                                                                   │
 //!   text · JSON · CSV · trace ◀── show ◀── in order of time, or by the heads ◀── file ◀── decode, words
 //! ```
-//! [`format`] draws the file. A thread's hits stay in its own order, and nobody sorts them before they are read: so the
-//! one who writes does for each hit only what makes it small.
+//! [`format`] draws the file. The hits of a thread stay in its order and are sorted only when they are read, so the
+//! writer does nothing per hit but compress it.
 #![forbid(unsafe_code)]
 
 mod decode;

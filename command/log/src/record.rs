@@ -1,4 +1,4 @@
-//! From a process's rings into the file, on a thread of its own.
+//! Copies hits from a process's rings to the file, on a thread of its own.
 
 use crate::encode::Encoder;
 use crate::writer::Log;
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use ulpf_lib::ring::{Hit, hit_flags};
 use ulpf_session::drain::Sink;
 
-/// A hit is in the file so long after it was read, at the latest: so much a killed ulpf loses.
+/// A hit reaches the file at most this long after it was read. A killed ulpf loses no more than that.
 const SOON: Duration = Duration::from_millis(200);
-/// A ring that is silent for so many of these gives its memory back.
+/// A ring that stays silent for this many periods frees its memory.
 const SILENT: u32 = 10;
 
-/// What a process's hits go through.
+/// Encodes the hits of one process.
 pub struct Recorder<F> {
     log: Log,
     life: u32,
-    /// Writes that change nothing are left out.
+    /// Leave out silent stores.
     changes_only: bool,
-    /// But for the one that hits come from at present.
+    /// All rings except the one that hits come from at present.
     rings: BTreeMap<usize, Ring>,
     current: Option<(usize, Ring)>,
-    /// Instructions and return addresses that somebody has been told of.
+    /// Instructions and return addresses that `tell` has already received.
     seen: HashSet<(u64, bool)>,
     news: Vec<(u64, bool)>,
     tell: F,
@@ -30,16 +30,16 @@ pub struct Recorder<F> {
 
 struct Ring {
     encoder: Encoder,
-    /// Times go forward in a thread's order, whatever its clock says.
+    /// Times never decrease within a thread, whatever its clock says.
     latest: u64,
     silent: u32,
-    /// Lost before a hit that was left out.
+    /// Hits lost before a hit that was left out.
     lost: u64,
 }
 
 impl<F: FnMut(Vec<(u64, bool)>) -> bool> Recorder<F> {
-    /// `tell` hears of code that has not been met before (`true`: of return addresses); it says `false` when nobody
-    /// listens any more.
+    /// `tell` receives code that is new to this log (`true` for return addresses). It returns `false` when the receiver
+    /// is gone.
     pub fn new(log: Log, life: u32, changes_only: bool, tell: F) -> Recorder<F> {
         Recorder {
             log,
@@ -54,7 +54,7 @@ impl<F: FnMut(Vec<(u64, bool)>) -> bool> Recorder<F> {
         }
     }
 
-    /// All rings are in the map.
+    /// Moves the current ring back into the map.
     fn put_back(&mut self) {
         self.rings.extend(self.current.take());
     }

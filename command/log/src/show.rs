@@ -49,7 +49,7 @@ pub struct LogArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Who has written this last: a watch, a part of one by the name that hits have, ADDRESS, or ADDRESS:BYTES
+    /// Show the last write to WHAT: a watch, a part of one by its name in hits, ADDRESS, or ADDRESS:BYTES
     #[arg(long, value_name = "WHAT")]
     pub who: Option<String>,
 
@@ -66,7 +66,7 @@ pub struct LogArgs {
     pub reads: bool,
 }
 
-/// A form of hits.
+/// Output format of hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Lines for people
@@ -95,7 +95,7 @@ impl Format {
     }
 }
 
-/// The exit status.
+/// Runs the command and returns the exit status.
 pub fn main(args: &LogArgs) -> i32 {
     match show(args) {
         Ok(status) => status,
@@ -107,7 +107,7 @@ pub fn main(args: &LogArgs) -> i32 {
     }
 }
 
-/// Who reads us has read enough.
+/// Whether the reader of our output has closed it.
 fn is_closed(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     kind == Some(io::ErrorKind::BrokenPipe)
@@ -142,7 +142,7 @@ fn show(args: &LogArgs) -> Result<i32> {
         Some(seconds) => bail!("{seconds} is no second of a log"),
         None => u64::MAX,
     };
-    // (The heads' times are told of damage, too.)
+    // (Damage is reported with times from the heads, so the log needs the clock.)
     log.words.clock = words.clock;
     let mut out = Out::new(to, look, &words);
     let mut status = 0;
@@ -206,7 +206,7 @@ pub fn show_all(log: &mut LogFile, json: bool) -> Result<()> {
     shown
 }
 
-/// Everything before a time.
+/// Shows everything before a time.
 fn all(log: &mut LogFile, out: &mut Out, before: u64) -> Result<()> {
     let words = out.words;
     let mut said = words.said.iter().peekable();
@@ -246,11 +246,11 @@ fn who(
     Ok(hits.len())
 }
 
-/// Which bytes are asked for.
+/// The bytes that `--who` asks for.
 enum Asked {
     /// In any process.
     At { addr: u64, len: u64 },
-    /// Parts of watches, by life and the hits' number: from there, so many bytes, and where that is if it stays there.
+    /// Parts of watches, by life and the hits' number: offset, length, and the address if the part does not move.
     Parts(HashMap<(u32, u32), (u64, u64, Option<u64>)>),
 }
 
@@ -286,7 +286,7 @@ impl Asked {
         Ok(Asked::Parts(parts))
     }
 
-    /// May there be a hit of them in that block?
+    /// Whether that block may hold a hit of these bytes.
     fn near(&self, life: u32, head: &Head) -> bool {
         match self {
             Asked::At { addr, len } => head.may_touch(*addr, *len),
@@ -316,7 +316,7 @@ impl Asked {
     }
 }
 
-/// What the log is about, for a message.
+/// The watches of the log, for a message.
 fn watches(words: &Words) -> String {
     const MOST: usize = 8;
     let all = words.lives.iter().flat_map(|l| l.watches.values());
@@ -335,7 +335,7 @@ fn watches(words: &Words) -> String {
     }
 }
 
-/// Where it goes.
+/// Output, formatted as the user asked.
 struct Out<'a> {
     to: Box<dyn Write>,
     look: Look,
@@ -343,7 +343,7 @@ struct Out<'a> {
     clock: Clock,
     text: String,
     formatters: HashMap<u32, Formatter>,
-    /// Hits whose watch nobody knows.
+    /// Hits of watches that the log does not list.
     unknown: u64,
 }
 
@@ -376,7 +376,7 @@ impl Out<'_> {
 
     fn hit(&mut self, number: u32, hit: &Hit) -> Result<()> {
         let life = self.words.lives.get(number as usize);
-        // Watches of somebody else (a debugger) share the rings.
+        // Watches of another client (a debugger) share the rings.
         let known = life.and_then(|life| Some((life, life.watches.get(&hit.watch)?)));
         let Some((life, (watch, watched))) = known else {
             self.unknown += 1;
@@ -424,13 +424,13 @@ impl Out<'_> {
         self.put(CHUNK)
     }
 
-    /// What is no hit.
+    /// Shows a message that is not a hit.
     fn said(&mut self, tsc: u64, line: &str) -> Result<()> {
         let Ok(value) = serde_json::from_str::<serde_json::Value>(line) else {
             return Ok(());
         };
         match (self.look, value["type"].as_str()) {
-            // As it was written, in its order of fields.
+            // As it was written, with its order of fields.
             (Look::Json, _) if line.chars().all(is_plain) => {
                 self.text.push_str(line);
                 self.text.push('\n');
@@ -456,7 +456,7 @@ impl Out<'_> {
         self.put(CHUNK)
     }
 
-    /// Hands on what is there, if it is so much.
+    /// Writes out the buffered text once it has at least `at_least` bytes.
     fn put(&mut self, at_least: usize) -> Result<()> {
         if self.text.len() >= at_least {
             self.to.write_all(self.text.as_bytes())?;
@@ -467,7 +467,7 @@ impl Out<'_> {
 
     fn finish(&mut self) -> Result<()> {
         if self.look == Look::Trace {
-            // The last one, without a comma behind it.
+            // The last object, without a comma after it.
             let pid = self.words.lives.first().map_or(0, |l| l.pid);
             json::append(&mut self.text, &Meta::end(pid));
             self.text.push_str("]\n");

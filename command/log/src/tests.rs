@@ -1,4 +1,4 @@
-//! What is written is read back: hits of any kind, in their order, from a file that is whole, damaged or cut short.
+//! Round trips: hits of any kind come back in order from a file that is whole, damaged or cut short.
 
 use crate::decode::{Bad, Decoder};
 use crate::encode::Encoder;
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use ulpf_lib::ring::{Hit, MAX_VALUE, SystemCall, hit_flags};
 
-/// Bytes of values behind those that are meant are not kept.
+/// Clears the bytes of both values past the used length: the log does not keep them.
 fn meant(mut hit: Hit) -> Hit {
     let used = hit.used();
     hit.old[used..].fill(0);
@@ -99,7 +99,7 @@ proptest! {
             back.extend(hits);
         }
         prop_assert_eq!(&back, &hits);
-        // What is cut anywhere gives all that was before.
+        // A payload cut anywhere yields a prefix of the hits.
         let (head, payload) = &blocks[0];
         let cut = steps as usize % payload.len();
         let (before, _) = read(head.first, &payload[..cut]);
@@ -107,7 +107,7 @@ proptest! {
     }
 }
 
-/// A counter that a loop adds to.
+/// The n-th hit of a counter that a loop increments.
 fn counting(n: u64) -> Hit {
     let mut hit = Hit {
         time: 5_000 + n * 300,
@@ -167,7 +167,7 @@ fn what_nobody_has_written_is_refused() {
     assert_eq!(read(0, &sites).1, Some(Bad::TooMany));
 }
 
-/// A file of two rings whose times interleave, with words; and where its blocks begin.
+/// A file with words and two rings whose times interleave, and the offsets of its blocks.
 fn file(hits: u64) -> (File, Vec<u8>) {
     let file = tempfile::tempfile().unwrap();
     let log = Log::begin(file.try_clone().unwrap()).unwrap();
@@ -206,7 +206,7 @@ fn of_bytes(bytes: &[u8]) -> anyhow::Result<LogFile> {
     LogFile::read(file)
 }
 
-/// The numbers of the counter in the order of the file, and how many were lost.
+/// The counter's values in file order, and the number of lost hits.
 fn numbers(log: &mut LogFile) -> (Vec<u64>, u64) {
     let (mut numbers, mut lost) = (Vec::new(), 0);
     log.each(|life, item| {
@@ -238,7 +238,7 @@ fn a_file_that_is_cut_short_gives_all_that_was_before() {
     for cut in (MAGIC.len()..bytes.len()).step_by(97) {
         let mut log = of_bytes(&bytes[..cut]).unwrap();
         let (some, _) = numbers(&mut log);
-        // Of each ring as much as there was: the last of one may be behind those of the other.
+        // Each ring yields a prefix of its hits: the last hit of one ring may be older than those of the other.
         for ring in 0..2 {
             let of_ring: Vec<u64> = some.iter().copied().filter(|n| n % 2 == ring).collect();
             let whole = (0..5_000).filter(|n| n % 2 == ring);
@@ -248,7 +248,7 @@ fn a_file_that_is_cut_short_gives_all_that_was_before() {
                 "{cut}"
             );
         }
-        // A hit of five bytes each, and what blocks begin with.
+        // Five bytes a hit, plus the start of each block.
         assert!(
             some.len() * 6 + 2_000 > cut.saturating_sub(20 * HEAD_LEN),
             "{cut}: {}",
@@ -270,7 +270,7 @@ fn what_is_damaged_costs_its_own_block_alone() {
         assert!(some.is_sorted());
         assert!(!log.damage.is_empty() || log.words.bad > 0, "byte {at}");
     }
-    // Something else in between, as long as two blocks.
+    // Foreign bytes in between, as long as two blocks.
     let mut between = bytes[..5_000].to_vec();
     between.extend(vec![b'U'; 9_000]);
     between.extend(&bytes[5_000..]);

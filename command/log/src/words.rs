@@ -1,5 +1,5 @@
-//! What stands beside the hits: lines of JSON in blocks of their own. They say what a number in a hit means (a process,
-//! a watch, an instruction), and what else was said during the run.
+//! Words: lines of JSON in blocks of their own. They explain the numbers in hits (process, watch, instruction) and keep
+//! the other messages of the run.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ pub enum Word<'a> {
         ulpf: Cow<'a, str>,
         tsc: u64,
         rate: u64,
-        /// Lines name the process: there may be several.
+        /// Lines name the process, because there may be several.
         several: bool,
     },
     /// A process from its start, its fork or its last exec to its end.
@@ -39,9 +39,9 @@ pub enum Word<'a> {
         caller: bool,
         at: Location,
     },
-    /// A line of JSON that is no hit, as docs/json.md describes them.
+    /// A line of JSON that is not a hit; docs/json.md describes these.
     Said { tsc: u64, line: Cow<'a, str> },
-    /// Nothing is missing behind this line.
+    /// The log is complete up to this line.
     End,
 }
 
@@ -59,19 +59,19 @@ impl Clock {
         ((counts.max(0) as u128 * u128::from(self.rate)) >> 32) as u64
     }
 
-    /// The first TSC value that is so many nanoseconds or more since the beginning.
+    /// The first TSC value at least `nanos` nanoseconds after the beginning.
     pub fn tsc(&self, nanos: u64) -> u64 {
         let counts = (u128::from(nanos) << 32).div_ceil(u128::from(self.rate.max(1)));
         u64::try_from(counts).map_or(u64::MAX, |n| self.tsc.saturating_add(n))
     }
 }
 
-/// A process, as hits know it.
+/// A process, as hits refer to it.
 #[derive(Default)]
 pub struct Life {
     pub pid: i32,
     pub program: String,
-    /// By the hits' numbers: the watch's own, from 1, and what was watched.
+    /// Watches by the number that hits carry: the user's number of the watch, from 1, and the watched place.
     pub watches: HashMap<u32, (usize, Watched)>,
     code: HashMap<(u64, bool), Location>,
 }
@@ -92,15 +92,15 @@ pub struct Words {
     pub clock: Clock,
     pub several: bool,
     pub lives: Vec<Life>,
-    /// In their order.
+    /// Messages in their order.
     pub said: Vec<(u64, String)>,
     pub ended: bool,
-    /// Lines that are none of ours.
+    /// Lines that do not parse as words.
     pub bad: u64,
     types: Reader,
 }
 
-/// No log has more: a hostile file must not make us keep what nobody has written.
+/// Limit of the lives of a log, so that a hostile file cannot make us allocate without bound.
 const MOST_LIVES: usize = 1 << 20;
 
 impl Words {
@@ -142,7 +142,7 @@ impl Words {
         Some(())
     }
 
-    /// Lives are told in the order of their numbers.
+    /// Finds or adds a life; lives appear in the order of their numbers.
     fn life(&mut self, life: u32) -> Option<&mut Life> {
         let life = life as usize;
         if life == self.lives.len() && life < MOST_LIVES {

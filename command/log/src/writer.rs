@@ -1,5 +1,4 @@
-//! The file as it is written: whole blocks, each by one system call, so that what is there when a writer is killed can be
-//! read.
+//! Writes the file: whole blocks, each by one system call, so that the file of a killed writer can be read.
 
 use crate::format::{HEAD_LEN, Head, LARGEST, MAGIC, What};
 use crate::words::Word;
@@ -18,10 +17,10 @@ struct Writer {
 }
 
 impl Log {
-    /// Begins a file that is empty.
+    /// Starts a log in an empty file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn begin(mut to: File) -> io::Result<Log> {
         to.write_all(MAGIC)?;
         Ok(Log(Arc::new(Mutex::new(Writer { to, broken: None }))))
@@ -31,7 +30,7 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes words, one after the other.
+    /// Writes words in order.
     pub fn words<'a>(&self, words: impl IntoIterator<Item = Word<'a>>) {
         let (mut text, mut line) = (String::new(), String::new());
         for word in words {
@@ -63,13 +62,13 @@ impl Log {
             return;
         }
         if let Err(error) = put(&mut writer.to, &head, payload) {
-            // Now, not at the end of a program that may run for days.
+            // Reported now: the program may run for days.
             say!("the log ends here: {error}; the program goes on, and its hits are counted");
             writer.broken = Some(error.kind());
         }
     }
 
-    /// Why the file is incomplete, if it could not be written.
+    /// The error that made the file incomplete, if any.
     pub fn broken(&self) -> Option<io::Error> {
         self.writer().broken.map(io::Error::from)
     }

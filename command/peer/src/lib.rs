@@ -1,7 +1,7 @@
-//! Whose the other end of a TCP connection is, if that is a process of this machine. Every user of a machine reaches
-//! its loopback ports, so who listens there asks before it answers.
+//! Finds the user at the other end of a TCP connection, if it is on this machine. Every user of a machine can reach its
+//! loopback ports, so a listener checks this before it answers.
 //!
-//! The command and the simulator ask here, so nothing of either is needed.
+//! The command and the simulator use this crate, so it depends on neither.
 #![forbid(unsafe_code)]
 
 mod diag;
@@ -12,9 +12,9 @@ pub use owner::Owner;
 
 use std::net::SocketAddr;
 
-/// The owner of the other end of a connection; `ours` and `theirs` are the addresses as our end has them. `None`: the
-/// other end is of another machine (or another network namespace), or has been overlooked, since the kernel's list is
-/// read a page at a time while it changes.
+/// The owner of the other end of a connection; `ours` and `theirs` are the addresses as our end has them. `None` if the
+/// other end is on another machine (or in another network namespace). It may also be missed, because the kernel's list
+/// changes while it is read page by page.
 pub fn owner(ours: SocketAddr, theirs: SocketAddr) -> Option<Owner> {
     if let Some(owner) = diag::owner(theirs, ours) {
         return Some(owner);

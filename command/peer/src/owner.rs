@@ -1,7 +1,7 @@
-/// Whose a connection is, by what the kernel knows of it.
+/// Owner of a connection, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     User(u32),
-    /// Its other end has been closed: the kernel does not say any more whose it was.
+    /// The other end is closed, so the kernel no longer reports its owner.
     Closed,
 }

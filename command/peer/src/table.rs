@@ -1,21 +1,21 @@
-//! The text of `/proc/net/tcp`.
+//! Parses the text of `/proc/net/tcp`.
 
 use crate::owner::Owner;
 use std::net::{IpAddr, SocketAddr};
 
-/// The owner of the other end of a TCP connection of this machine, in the text of `/proc/net/tcp` or
-/// `/proc/net/tcp6`; `ours` and `theirs` are the addresses as our end has them. `None`: it is not there.
+/// The owner of the other end of a TCP connection of this machine, in the text of `/proc/net/tcp` or `/proc/net/tcp6`.
+/// `ours` and `theirs` are the addresses as our end has them. `None` if the connection is not listed.
 pub(crate) fn owner(table: &str, ours: SocketAddr, theirs: SocketAddr) -> Option<Owner> {
     let (ours, theirs) = (plain(ours), plain(theirs));
     table.lines().skip(1).find_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
-        // Seen from the other end.
+        // The entry of the other end.
         let local = address(fields.next()?)?;
         let remote = address(fields.next()?)?;
         if (local, remote) != (theirs, ours) {
             return None;
         }
-        // State, queues, timer and retransmissions come first; a timeout stands between user and inode.
+        // State, queues, timer and retransmissions come first; a timeout is between user and inode.
         let user = fields.nth(4)?.parse().ok()?;
         let inode = fields.nth(1)?;
         Some(match inode {
@@ -25,12 +25,12 @@ pub(crate) fn owner(table: &str, ours: SocketAddr, theirs: SocketAddr) -> Option
     })
 }
 
-/// An IPv4 address is the same one when a socket of IPv6 uses it.
+/// Reduces a mapped IPv4 address of an IPv6 socket to IPv4.
 fn plain(address: SocketAddr) -> (IpAddr, u16) {
     (address.ip().to_canonical(), address.port())
 }
 
-/// `0100007F:1F90`: words of the machine's byte order, and the port.
+/// `0100007F:1F90`: words in the machine's byte order, and the port.
 fn address(text: &str) -> Option<(IpAddr, u16)> {
     let (host, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -77,7 +77,7 @@ mod tests {
         };
         let ours = "127.0.0.1:2345";
         assert_eq!(find(V4, ours, "127.0.0.1:41394"), Some(Owner::User(1000)));
-        // Whose orphans are, is not known: the table says root.
+        // The owner of an orphan is unknown: the table says root.
         assert_eq!(find(V4, ours, "127.0.0.1:41395"), Some(Owner::Closed));
         assert_eq!(find(V4, ours, "127.0.0.1:41399"), None);
         assert_eq!(find(V6, ours, "127.0.0.1:41396"), Some(Owner::User(1001)));

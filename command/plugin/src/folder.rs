@@ -1,4 +1,4 @@
-//! Writes files that other programs will run into a folder in which nobody else can write.
+//! Writes files that other programs will run to a folder in which no other user can write.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
@@ -7,17 +7,17 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use ulpf_host::sys;
 
-/// Writes `files` (path below `dir`, text), and makes `dir` and the folders in it where they are missing.
+/// Writes `files` (path below `dir`, text), and creates `dir` and the folders in it if they do not exist.
 ///
-/// A folder that another user can write to is refused with `why` (such as "GDB runs what lies there"), and nothing
-/// is written through a link.
+/// A folder that another user can write to is refused with `why` (such as "GDB runs what lies there"). No file is
+/// written through a link.
 pub fn write<P: AsRef<Path>, T: AsRef<[u8]>>(
     dir: &Path,
     files: &[(P, T)],
     why: &str,
 ) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    // The user may have named a link; what lies below is ours.
+    // The user may have named a link; the folders below it are ours.
     check(dir, &fs::metadata(dir)?, why)?;
     for (name, text) in files {
         let path = dir.join(name);
@@ -32,13 +32,13 @@ pub fn write<P: AsRef<Path>, T: AsRef<[u8]>>(
             .permissions(Permissions::from_mode(0o644))
             .tempfile_in(folder)?;
         file.write_all(text.as_ref())?;
-        // In the place of what was there, and not through it.
+        // Replaces an existing file or link instead of writing through it.
         file.persist(&path)?;
     }
     Ok(())
 }
 
-/// Those from below `dir` to `folder`.
+/// The folders from below `dir` to `folder`.
 fn folders(dir: &Path, folder: &Path) -> Vec<PathBuf> {
     let below = folder.ancestors().take_while(|above| *above != dir);
     let mut all: Vec<_> = below.map(Path::to_owned).collect();

@@ -1,4 +1,4 @@
-//! GDB's plugin (`gdb-plugin/`), which the command carries with it.
+//! GDB's plugin (`gdb-plugin/`), embedded in the command.
 #![forbid(unsafe_code)]
 
 pub mod folder;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// (path, text), made by `build.rs`.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/plugin.rs"));
-/// The one that GDB sources.
+/// The file that GDB sources.
 const FIRST: &str = "ulpf-gdb.py";
 
 #[derive(Debug, Args)]
@@ -18,7 +18,7 @@ pub struct PluginArgs {
     dir: PathBuf,
 }
 
-/// Writes all files below `dir`; which of them GDB has to source.
+/// Writes all files below `dir`; returns the path of the file that GDB must source.
 pub fn write(dir: &Path) -> io::Result<PathBuf> {
     folder::write(dir, FILES, "GDB runs what lies there")?;
     std::path::absolute(dir.join(FIRST))
@@ -75,7 +75,7 @@ mod tests {
         mode(&place.join("ulpf/commands"), 0o777);
         assert!(write(&place).unwrap_err().to_string().contains("everybody"));
         mode(&place.join("ulpf/commands"), 0o755);
-        // A link in a file's place is replaced, one in a folder's is not followed.
+        // A link in a file's place is replaced; a link in a folder's place is not followed.
         let other = folder.path().join("other");
         fs::write(&other, "untouched").unwrap();
         fs::remove_file(place.join(FIRST)).unwrap();

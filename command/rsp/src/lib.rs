@@ -1,4 +1,4 @@
-//! The GDB remote serial protocol, as far as its framing goes; no I/O.
+//! Framing of the GDB remote serial protocol; no I/O.
 //!
 //! ```text
 //!   $ payload # c1 c2        packet; c1 c2 = sum of the payload bytes mod 256, in hex
@@ -10,16 +10,16 @@
 //! ```
 #![forbid(unsafe_code)]
 
-/// Asks to stop the program; outside of packets.
+/// Requests a stop of the program; sent outside of packets.
 pub const INTERRUPT: u8 = 0x03;
 
-/// Hard limit for what a peer may make us hold: more than any PacketSize that a stub announces.
+/// Hard limit of a packet: more than any PacketSize that a stub announces.
 pub const MAX_PACKET: usize = 1 << 20;
 
-/// What a byte stream consists of.
+/// An element of the byte stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Payload as it was sent (escapes and runs still in it).
+    /// Payload as it was sent, with its escapes and runs.
     Packet(Vec<u8>),
     Notification(Vec<u8>),
     BadChecksum {
@@ -123,7 +123,7 @@ impl Decoder {
                             Event::Packet(body)
                         }
                     }
-                    // Two characters that are no hex number never match.
+                    // Characters that are not hex digits never match.
                     sent => Event::BadChecksum {
                         sent: sent.unwrap_or(!computed),
                         computed,
@@ -159,12 +159,12 @@ fn framed(lead: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// 0 to 15, of either case.
+/// Value of a hex digit of either case: 0 to 15.
 pub fn hex_digit(b: u8) -> Option<u8> {
     (b as char).to_digit(16).map(|d| d as u8)
 }
 
-/// Two digits a byte, in lower case.
+/// Encodes each byte as two lower-case hex digits.
 pub fn to_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes
@@ -175,7 +175,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
         })
 }
 
-/// `None` for an odd number of digits or anything that is none.
+/// Decodes pairs of hex digits; `None` for an odd number of digits or any other character.
 pub fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     if !digits.len().is_multiple_of(2) {
         return None;
@@ -208,7 +208,7 @@ pub fn escape(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Undoes [`escape`]; an escape at the end stands for nothing.
+/// Undoes [`escape`]; an escape character at the end is dropped.
 pub fn unescape(data: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(data.len());
     let mut bytes = data.iter();
@@ -221,8 +221,8 @@ pub fn unescape(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Undoes run-length encoding. `None`: a run without a byte to repeat, or with an impossible count; or more
-/// than any packet holds.
+/// Undoes run-length encoding. `None` if a run has no byte to repeat or an impossible count, or if the result is longer
+/// than a packet may be.
 pub fn expand_runs(data: &[u8]) -> Option<Vec<u8>> {
     let mut out: Vec<u8> = Vec::with_capacity(data.len());
     let mut bytes = data.iter();
@@ -236,7 +236,7 @@ pub fn expand_runs(data: &[u8]) -> Option<Vec<u8>> {
             }
         } else {
             out.push(b);
-            // An escaped byte may be anything, '*' too.
+            // An escaped byte may be anything, even '*'.
             if b == b'}' {
                 out.push(*bytes.next()?);
             }
@@ -320,7 +320,7 @@ mod tests {
             prop_assert_eq!(from_hex(to_hex(&data).as_bytes()), Some(data));
         }
 
-        /// However the bytes are cut into pieces, the events are the same.
+        /// The events do not depend on how the bytes are split.
         #[test]
         fn pieces_do_not_matter(bytes in noise(), cut in 0usize..64) {
             let whole = decode(&bytes);
@@ -332,20 +332,20 @@ mod tests {
             prop_assert_eq!(events, whole);
         }
 
-        /// After any garbage, an interrupt or a packet on a fresh line is still understood: no input
-        /// wedges the decoder for good.
+        /// After any garbage, an interrupt or a packet on a fresh line is still understood: no input wedges the decoder
+        /// for good.
         #[test]
         fn garbage_does_not_stick(bytes in noise()) {
             let mut decoder = Decoder::default();
             decoder.feed(&bytes, |_| {});
             let mut last = None;
-            // At most one packet is swallowed by what was left open.
+            // An unfinished packet swallows at most one packet.
             decoder.feed(b"$#00$#00$?#3f", |e| last = Some(e));
             prop_assert_eq!(last, Some(Event::Packet(b"?".into())));
         }
     }
 
-    /// Bytes that look like the protocol more often than random ones do.
+    /// Bytes that resemble the protocol more often than random ones do.
     fn noise() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![3 => Just(b'$'), 3 => Just(b'#'), 1 => Just(b'}'), 1 => Just(b'*'), 1 => Just(3u8), 4 => any::<u8>(), 4 => prop::sample::select(b"0123456789abcdef".to_vec())];
         prop::collection::vec(byte, 0..256)

@@ -1,5 +1,5 @@
-//! Locals of functions (`function::local`): the program stops where such a function begins and where it returns, and the
-//! stub is told which frames there are.
+//! Locals of functions (`function::local`). The program stops where such a function starts and where it returns, and
+//! the stub receives the frames.
 //!
 //! ```text
 //!   entry   stack pointer + 8 = the frame (CFA)    frame ID begins CFA;  a breakpoint at the return address
@@ -8,8 +8,8 @@
 //!   there, longjmp  the stack pointer, now or then: frames below it have ended without a return
 //!   pthread_exit    all of the thread's; what destructors store in them meanwhile is not seen
 //! ```
-//! A frame belongs to a thread. One whose return address is no longer where the call has put it, or whose thread has
-//! ended, is over as well, wherever it went; that is looked at when the function is entered the next time.
+//! A frame belongs to a thread. It is also over if its return address is no longer where the call put it, or its thread
+//! has ended. That is checked when the function is next entered.
 
 use super::control::Control;
 use super::frames::{Active, Landing};
@@ -21,10 +21,10 @@ use ulpf_lib::command::{Command, Reply, What};
 use ulpf_say::say;
 use ulpf_session::armed::Armed;
 
-/// A jump within a stack goes no further, in bytes; where a thread uses another stack, the frames of the first one stay.
+/// Longest jump within a stack, in bytes. When a thread uses another stack, the frames on the first one stay.
 const ONE_STACK: u64 = 8 << 20;
 
-/// Has the thread ended? (`p<process>.<thread>`, in hexadecimal)
+/// Whether the thread has ended. (`p<process>.<thread>`, in hexadecimal)
 fn has_ended(pid: i32, thread: &str) -> bool {
     let tid = thread.rsplit('.').next().unwrap_or("");
     i32::from_str_radix(tid, 16)
@@ -32,7 +32,7 @@ fn has_ended(pid: i32, thread: &str) -> bool {
 }
 
 impl Control {
-    /// Watches on locals have been armed, others are no more.
+    /// Sets and removes breakpoints after watches on locals were armed or disarmed.
     pub(super) async fn frames_changed(
         &mut self,
         changes: &Changes,
@@ -89,13 +89,13 @@ impl Control {
     }
 
     async fn land(&mut self, at: u64, landing: Landing) {
-        // Without it such frames are over somewhat later.
+        // Without this breakpoint such frames are recognised as over somewhat later.
         if self.frames.is_set(at) || self.breakpoint(b'Z', at).await.is_ok() {
             self.frames.landings.entry(at).or_insert(landing);
         }
     }
 
-    /// A thread stands at one of the breakpoints: the packet to go on with. `None`: we leave.
+    /// A thread is at one of the breakpoints. Returns the packet that resumes it, or `None` if we leave.
     pub(super) async fn at_frame(&mut self, pc: u64, thread: &str) -> Result<Option<String>> {
         let stack = self.register(7).await?.context("the stub has no rsp")?;
         let mut told = Vec::new();
@@ -135,11 +135,11 @@ impl Control {
         }
     }
 
-    /// Which frames have begun and ended.
+    /// Tells the stub which frames have started and ended.
     async fn tell_frames(&mut self, commands: &[Command]) -> Result<()> {
         let answers = self.monitor(commands).await?;
         for (command, answer) in commands.iter().zip(answers) {
-            // (A frame that a watch has never had may end: the watch is younger.)
+            // (The end of a frame that a watch has never had is refused: the watch is younger.)
             if let Command::Frame { begins: true, .. } = command
                 && let Ok(Reply::Refused(refused)) = serde_json::from_str(&answer)
             {
@@ -162,7 +162,7 @@ impl Control {
     ) -> Result<()> {
         let cfa = stack.wrapping_add(8);
         self.forget_stale(thread, cfa, told).await?;
-        // Where it jumps to its beginning, the frame stays.
+        // A jump to the start of the function keeps the frame.
         let same = |a: &&Active| a.thread == thread && a.cfa == cfa && a.function == function;
         if self.frames.active.iter().find(same).is_some() {
             return Ok(());
@@ -185,7 +185,7 @@ impl Control {
         Ok(())
     }
 
-    /// Frames that have ended without a word.
+    /// Ends the frames that are over without having been reported.
     async fn forget_stale(
         &mut self,
         thread: &str,
@@ -240,8 +240,8 @@ impl Control {
         Ok(())
     }
 
-    /// Where the stack pointer will be behind a longjmp: glibc keeps it as its seventh number, rotated and mixed with
-    /// a number that each thread has at fs:0x30. `None`: another library's, or nothing sensible.
+    /// The stack pointer after a longjmp. glibc keeps it as the seventh word, rotated and xored with a value at fs:0x30
+    /// of each thread. `None` for another library, or an implausible value.
     async fn jump_target(&mut self) -> Result<Option<u64>> {
         let (buffer, stack) = (self.register(5).await?, self.register(7).await?);
         let thread = self.register(58).await?;

@@ -1,4 +1,4 @@
-//! What others ask of the watches of a process over the control socket, decided: what to tell the stub, or why not.
+//! Decides requests over the control socket about a process's watches: changes for the stub, or a refusal.
 
 use super::events::Planned;
 use super::life::Life;
@@ -11,7 +11,7 @@ use ulpf_session::memory::ProcessMemory;
 use ulpf_session::snapshot::State;
 use ulpf_symbols::{Problem, Spec};
 
-/// All watches of a life, for whoever shows them.
+/// The list of all watches of a life, for a client.
 pub fn list(life: &Life) -> String {
     let shown = |(_, w): &(usize, &Watch)| !w.deleted;
     let entry = |(number, watch): (usize, &Watch)| {
@@ -37,7 +37,7 @@ pub fn list(life: &Life) -> String {
     Listing::of(entries.collect()).to_json()
 }
 
-/// Decides what to tell the stub, and keeps it in mind.
+/// Decides on the changes for the stub, and records them.
 pub fn plan(life: &mut Life, ask: &Ask, how: How) -> Planned {
     match ask {
         Ask::List | Ask::Sites | Ask::Blocks => Err("a list changes nothing".into()),

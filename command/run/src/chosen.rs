@@ -1,11 +1,11 @@
-//! Which of the programs that are started are watched: `--only`, `--skip`.
+//! Selects the watched programs among those that are started: `--only`, `--skip`.
 
 use anyhow::{Context, Result};
 use glob::{MatchOptions, Pattern};
 use std::path::Path;
 use ulpf_host::process;
 
-/// Patterns of executables, as users of strace and Valgrind know them.
+/// Patterns of executables, as in strace and Valgrind.
 #[derive(Clone, Debug, Default)]
 pub struct Chosen {
     only: Vec<Pattern>,
@@ -23,12 +23,12 @@ impl Chosen {
         })
     }
 
-    /// Did the user choose at all? Else all is about one program.
+    /// Whether the user has chosen at all; if not, only one program matters.
     pub fn any(&self) -> bool {
         !self.only.is_empty() || !self.skip.is_empty()
     }
 
-    /// Is what process `pid` executes now to be watched?
+    /// Whether the present program of process `pid` is watched.
     pub fn wants(&self, pid: i32) -> bool {
         !self.any() || process::executable(pid).is_some_and(|path| self.wants_program(&path))
     }
@@ -39,7 +39,7 @@ impl Chosen {
     }
 }
 
-/// With a slash the pattern is one of the whole path, else of the file's name.
+/// Whether the pattern matches: with a slash, the whole path, else the name of the file.
 fn means(pattern: &Pattern, path: &Path) -> bool {
     let options = MatchOptions::new();
     match pattern.as_str().contains('/') {

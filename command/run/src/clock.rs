@@ -1,9 +1,9 @@
-//! Times of hits: the processor's time-stamp counter, turned into time since the start.
+//! Times of hits: converts the time-stamp counter to time since the start.
 
 use std::time::{Duration, Instant};
 use ulpf_host::sys;
 
-/// Two readings of both clocks this far apart tell the counter's rate to better than 0.1 per mille.
+/// Two readings of both clocks this far apart give the counter's rate to better than 0.1 per mille.
 const BASELINE: Duration = Duration::from_millis(10);
 
 /// The first reading.
@@ -13,7 +13,7 @@ pub struct Start {
     tsc: u64,
 }
 
-/// Knows the counter's rate; from here on times only grow.
+/// The clock with a known rate; from here on times never decrease.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     tsc: u64,
@@ -33,7 +33,7 @@ impl Start {
         self.at.elapsed()
     }
 
-    /// Takes the second reading, as soon as it is worth something.
+    /// Takes the second reading, after at least [`BASELINE`].
     pub fn clock(&self) -> Clock {
         std::thread::sleep(BASELINE.saturating_sub(self.elapsed()));
         let (nanos, counts) = (self.elapsed().as_nanos(), sys::tsc().wrapping_sub(self.tsc));
@@ -52,7 +52,7 @@ impl Clock {
 
     /// Nanoseconds from the start to a reading of the counter.
     pub fn nanos(&self, tsc: u64) -> u64 {
-        // Readings before the start do not happen; a slightly skewed core could make one.
+        // Readings before the start do not happen, except on a slightly skewed core.
         let counts = tsc.wrapping_sub(self.tsc) as i64;
         ((counts.max(0) as u128 * u128::from(self.rate)) >> 32) as u64
     }
@@ -67,7 +67,7 @@ mod tests {
         let start = Start::now();
         let clock = start.clock();
         std::thread::sleep(Duration::from_millis(30));
-        // The thread may lose the processor between two readings: the counter's is between two of the system's.
+        // The thread may lose the processor between two readings, so the counter's is only between two of the system's.
         let before = start.elapsed().as_nanos() as u64;
         let counter = clock.nanos(sys::tsc());
         let after = start.elapsed().as_nanos() as u64;

@@ -1,5 +1,5 @@
-//! The log as a file that `ulpf log` reads (`ulpf_log`): hits go there past the log's own thread, which only says what
-//! the numbers in them mean.
+//! The log as a file for `ulpf log` (`ulpf_log`). Hits go there without passing through the log's own thread, which
+//! writes only the meaning of their numbers.
 
 use super::clock::Clock;
 use super::events::Event;
@@ -16,7 +16,7 @@ use ulpf_session::hit::place::Places;
 use ulpf_session::merge::Flow;
 use ulpf_symbols::stored;
 
-/// What a file begins with.
+/// Writes the start of a file.
 pub fn begin(output: &Output, clock: &Clock, several: bool) {
     if let Some(log) = &output.compact {
         let (tsc, rate) = clock.of_log();
@@ -29,7 +29,7 @@ pub fn begin(output: &Output, clock: &Clock, several: bool) {
     }
 }
 
-/// A thread that writes a process's hits.
+/// Starts a thread that writes a process's hits.
 pub fn record(
     log: ulpf_log::Log,
     (life, pid): (usize, i32),
@@ -49,7 +49,7 @@ pub fn record(
     })
 }
 
-/// Says where code is that has been met for the first time.
+/// Writes the location of code that is new to the log.
 pub fn name_code(output: &Output, number: usize, life: &mut Life, code: &[(u64, bool)]) {
     let is_new = |(pc, _): &(u64, bool)| life.program.module_at(*pc).is_none();
     let long_ago = |t: std::time::Instant| t.elapsed() > Duration::from_millis(200);
@@ -67,7 +67,7 @@ pub fn name_code(output: &Output, number: usize, life: &mut Life, code: &[(u64, 
     }
 }
 
-/// Says what one of a process's watches is, by the numbers that its hits have.
+/// Writes one of a process's watches, by the numbers that its hits have.
 pub fn name_watch(
     output: &Output,
     types: &mut stored::Writer,
@@ -92,7 +92,7 @@ pub fn name_watch(
     log.words(places);
 }
 
-/// Says what the processes were called.
+/// Writes the names of the programs.
 pub fn name_programs(output: &Output, lives: &[Life]) {
     if let Some(log) = &output.compact {
         let names = lives.iter().enumerate();

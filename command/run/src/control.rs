@@ -1,7 +1,7 @@
-//! The program's run, over the remote serial protocol: to its entry, arming, and on to its end.
+//! Controls the program's run over the remote serial protocol: to its entry, arming, and on to its end.
 //!
-//! Every signal that the stub reports is handed back to it for the program; nothing else stops it
-//! (watches only log).
+//! Every signal that the stub reports is handed back to it for the program. Watches only log, so nothing else stops the
+//! program.
 
 use super::events::{Event, OnSignal};
 use super::frames::Frames;
@@ -38,20 +38,20 @@ pub struct Control {
     pub(super) signals: Incoming,
     pub(super) launched: bool,
     pub(super) on_signal: OnSignal,
-    /// We were told to leave, and have asked for a stop to do it at.
+    /// We were asked to leave, and have requested a stop for that.
     pub(super) leaving: bool,
-    /// When we were told so first.
+    /// Time of the first request to leave.
     pub(super) told_at: Option<Instant>,
-    /// What the process executed when we came.
+    /// The program that the process ran when we came.
     pub(super) executable: Option<PathBuf>,
     pub(super) follower: Follower,
-    /// What it executes, or is about to, without being followed; why.
+    /// The program of an exec that is not followed, and the reason.
     unfollowed: Option<(String, String)>,
-    /// Children are watched, too.
+    /// Children are watched as well.
     pub follows_forks: bool,
-    /// Also those that execute another program.
+    /// Children that execute another program as well.
     pub follows_any: bool,
-    /// How its heap is checked, and that of all that it starts.
+    /// Settings of the check of its heap, and of the heaps of all programs that it starts.
     pub heap: Option<HeapCheck>,
     /// As [`super::events::Forked::parents_heap`].
     pub(super) parents_heap: Option<u64>,
@@ -60,55 +60,55 @@ pub struct Control {
     pub(super) parent_waits: Option<Parent>,
     /// Its number in the log.
     pub(super) life: usize,
-    /// What others ask of us, and what of it waits for the program to rest.
+    /// Requests from other processes; `waiting` are those that need a stop.
     requests: Option<Requests>,
     pub(super) waiting: Vec<Asked>,
-    /// Bytes of its notices that are still shown.
+    /// Bytes of notices that may still be shown.
     notices: usize,
-    /// What it has said on the way to its beginning.
+    /// Its notices on the way to its entry.
     early: Vec<String>,
     pub(super) frames: Frames,
-    /// Who traces it asks us to let go of it; and waits.
+    /// Requests of its tracers to release it; `tracer` is the one that waits.
     tracers: tracers::Asked,
     tracer: Option<oneshot::Sender<()>>,
 }
 
-/// A stub that has not answered for so long when we are told to leave is left as it is.
+/// If the stub does not answer for this long when we are asked to leave, it is left as it is.
 pub(super) const STUB_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Nobody reads more notices of one process than that.
+/// Limit of the notices of one process, in bytes.
 const NOTICES: usize = 1 << 20;
 
-/// The stub's end is the program's, or exec's; if the program is still there so much later, it is not.
+/// The stub ends with the program, or at exec. If the program exists this much later, the stub has ended alone.
 const STUB_GONE: Duration = Duration::from_secs(2);
-/// A request to leave is a second one after so long.
+/// Signals at least this long after the first one are a second request to leave.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) static FIRST_HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// A signal asks us to leave; the first one came at `first`. timeout(1) sends one to its child and one to the child's group
-/// at once: these are one request.
+/// Whether a signal is a second request to leave; the first one came at `first`. timeout(1) signals its child and the
+/// child's group at once: these are one request.
 pub(super) fn is_second_request(first: &mut Option<Instant>) -> bool {
     first.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
 }
 
-/// Where a program was brought to.
+/// Result of running a program to a place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reached {
     There,
-    /// It has ended before.
+    /// The program has ended before.
     Ended,
-    /// We were told to leave, and have let go of it.
+    /// We were asked to leave, and have released the program.
     Left,
 }
 
-/// Signals that are the program's, or tell us to leave. To be heard before the program is touched: who dies
-/// half-way in would leave it broken.
+/// Signals that belong to the program, or ask us to leave. Receive them before the program is touched: if we died
+/// during the injection, the program would be broken.
 pub fn signals() -> Incoming {
     Incoming::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP])
 }
 
-/// The next request; none comes where the control socket cannot be served.
+/// The next request. Pending for ever without a control socket.
 async fn next_request(requests: &mut Option<Requests>) -> Asked {
     if let Some(open) = requests
         && let Some(asked) = open.recv().await
@@ -156,7 +156,7 @@ impl Control {
         })
     }
 
-    /// What a packet says, if it is a stop. An error: it speaks of what it was not asked for.
+    /// Parses a packet, if it is a stop. An error if it reports an event that we have not offered to follow.
     fn stop_of(&self, packet: &[u8]) -> Result<Option<Stop>> {
         let stop = stop_of(packet);
         if let Some(Stop::Forked { vfork, .. }) = stop {
@@ -170,7 +170,7 @@ impl Control {
         Ok(stop)
     }
 
-    /// What the stub tells the user, who reads only so much of it.
+    /// Passes a text of the stub to the user, up to a limit.
     fn notice(&mut self, text: String, events: &Sender<Event>) {
         if self.notices == 0 {
             return;
@@ -183,7 +183,7 @@ impl Control {
         }
     }
 
-    /// Runs to the first of breakpoints at these addresses.
+    /// Runs to the first of the breakpoints at these addresses.
     pub async fn run_to(&mut self, addrs: &[u64]) -> Result<Reached> {
         for addr in addrs {
             self.breakpoint(b'Z', *addr)
@@ -219,7 +219,7 @@ impl Control {
         Ok(Reached::There)
     }
 
-    /// Lets the program go on; to the next stop only, if we are leaving.
+    /// Resumes the program; only to the next stop if we are leaving.
     pub(super) async fn resume(&mut self, packet: &str) -> Result<()> {
         self.answer(async |stub: &mut Client| stub.send(packet.as_bytes()).await)
             .await?;
@@ -229,8 +229,8 @@ impl Control {
         Ok(())
     }
 
-    /// Lets the program run to its end (or, attached, to Ctrl-C), passing everything on. With
-    /// `libraries`, the log is asked what to arm whenever the program has loaded some.
+    /// Runs the program to its end (or, attached, to Ctrl-C) and passes everything on. With `libraries`, asks the log
+    /// what to arm whenever the program has loaded some.
     pub async fn run(mut self, events: Sender<Event>, libraries: bool) -> Result<Ending> {
         self.requests = Some(serve::open(self.pid));
         let result = self.follow(&events, libraries).await;
@@ -249,7 +249,7 @@ impl Control {
         result
     }
 
-    /// An error came of the program's end, which may come at any time: it was killed at a stop.
+    /// Whether an error comes from the end of the program, which may be killed at any stop.
     pub async fn has_ended(&mut self, error: &anyhow::Error) -> bool {
         let of_end = |cause: &(dyn std::error::Error + 'static)| {
             cause.downcast_ref::<io::Error>().is_some_and(is_end)
@@ -263,14 +263,14 @@ impl Control {
     /// Waits for the program's end, after that of its stub.
     ///
     /// # Errors
-    /// The stub has ended alone, and the program was not started by us: it is not followed any more.
+    /// The stub has ended alone, and the program was not started by us, so we no longer follow it.
     async fn ended(&mut self) -> Result<Ending> {
-        // The control channel ends a moment before the process does; or the program has become
-        // another one, and the stub went with the memory it lived in.
+        // The control channel closes a moment before the process ends. Or the program has executed another one, and the
+        // stub went with its memory.
         let pid = self.pid;
         let unfollowed = self.unfollowed.take();
         if self.follower.has_failed() {
-            // It is what it was.
+            // It still runs the same program.
         } else if let Some((program, why)) = unfollowed {
             say!("process {pid} has executed {program} and runs on unwatched: {why}");
         } else if let Some(program) = self.another_program()
@@ -323,7 +323,7 @@ impl Control {
         }
     }
 
-    /// The stub has let go of the program by itself: the last of it is taken away, as after a detach.
+    /// The stub has released the program by itself: its remains are removed, as after a detach.
     async fn is_left_alone(&mut self) -> bool {
         let stream = self.client.stream();
         // Its memory says so before its end of the channel is closed; a core dump of the program keeps both.
@@ -337,7 +337,7 @@ impl Control {
         true
     }
 
-    /// What the process executes now, if that is no longer what was watched.
+    /// The program that the process runs now, if it is another than the watched one.
     fn another_program(&self) -> Option<String> {
         let exe = executable(self.pid)?;
         (is_alive(self.pid) && self.executable.as_ref() != Some(&exe))
@@ -366,8 +366,8 @@ impl Control {
             self.set_off(&resume).await?;
             let stop = loop {
                 tokio::select! {
-                    // What the stub said before the program's end comes first; but one that never ceases
-                    // must not keep us from hearing who tells us to leave.
+                    // The stub's packets from before the program's end come first, but a stub that never stops sending
+                    // must not keep us from requests to leave.
                     biased;
                     number = self.signals.next() => if !self.heard(number)? {
                         break Stop::GivenUp;
@@ -467,7 +467,7 @@ impl Control {
             }
             self.serve(events).await?;
             resume = match (library_event, frame) {
-                // The program's own interrupts do not stop it, so this is what we have asked for.
+                // The program's own interrupts do not stop it, so this is the stop that we requested.
                 (None, _) if signal == INTERRUPT => "vCont;c".into(),
                 (None, Some(pc)) => match self.at_frame(pc, &thread).await? {
                     Some(resume) => resume,
@@ -485,7 +485,7 @@ impl Control {
         }
     }
 
-    /// The program's end may be known before the stub has said all that it has to say about it.
+    /// The end of the program may be known before all packets of the stub have been read.
     async fn last_words(&mut self, events: &Sender<Event>) {
         let mut enough = pin!(tokio::time::sleep(STUB_GONE));
         loop {
@@ -505,7 +505,7 @@ impl Control {
         }
     }
 
-    /// The process has ended, perhaps as a program into which it was not followed: why not is known in a moment.
+    /// The process has ended, perhaps as a program that was not followed: the reason arrives in a moment.
     async fn last_outcome(&mut self) {
         if !self.follower.is_busy() {
             return;
@@ -537,7 +537,7 @@ impl Control {
         Ok(())
     }
 
-    /// Executes the instruction under a breakpoint; the resume packet to go on with. `None`: we leave.
+    /// Executes the instruction under a breakpoint. Returns the packet that resumes the program, or `None` if we leave.
     pub(super) async fn step_over(&mut self, addr: u64, thread: &str) -> Result<Option<String>> {
         self.breakpoint(b'z', addr).await?;
         self.resume(&format!("vCont;s:{thread}")).await?;
@@ -553,8 +553,7 @@ impl Control {
         Ok(Some(resume))
     }
 
-    /// A signal to ourselves. False: we were told to leave once more, and the program does not come to
-    /// rest.
+    /// Handles a signal to ourselves. False if it is another request to leave, and the program does not stop.
     pub(super) fn heard(&mut self, number: i32) -> Result<bool> {
         match self.on_signal {
             OnSignal::Forward => forward(&self.process, number),
@@ -578,10 +577,10 @@ impl Control {
         let _ = self.process.signal(libc::SIGKILL);
     }
 
-    /// The program goes on without us; it rests now.
+    /// Releases the stopped program, which runs on without us.
     ///
     /// # Errors
-    /// The program lives and its stub does not answer: the stub lets go of it when we have gone.
+    /// The program lives and its stub does not answer; the stub releases it when we are gone.
     pub(super) async fn let_go(&mut self) -> Result<()> {
         self.leaving = true;
         let told_at = &mut self.told_at;
@@ -610,7 +609,7 @@ impl Control {
         Ok(())
     }
 
-    /// We have let go of it. What we have started we wait for: its end is ours to tell.
+    /// Result after the release. `None` for a program that we have started: we wait for its end and report it.
     fn left(&self) -> Option<Ending> {
         (!self.launched).then_some(Ending::Unknown)
     }
@@ -638,7 +637,7 @@ impl Control {
         }
     }
 
-    /// After a failure: a program that we started is ended, one that we attached to goes on.
+    /// After a failure: kills a program that we started; releases one that we attached to.
     pub async fn give_up(mut self) {
         if self.launched {
             self.kill();
@@ -651,13 +650,13 @@ impl Control {
     /// How the program ended, once it has.
     ///
     /// # Errors
-    /// As that of a run: its stub alone has ended.
+    /// As those of a run: the stub has ended alone.
     pub async fn ending(mut self) -> Result<Ending> {
         self.ended().await
     }
 }
 
-/// The program gets a signal of ours, unless the terminal has given it to both of us.
+/// Passes a signal of ours to the program, unless the terminal has sent it to both of us.
 pub(super) fn forward(to: &Process, number: i32) {
     ulpf_host::signals::passed_on();
     let typed = matches!(number, libc::SIGINT | libc::SIGQUIT);
@@ -670,24 +669,24 @@ pub(super) fn executable(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// What a user is told of a program that is left as it is.
+/// Message that a program does not stop and is left as it is.
 pub(super) fn restless(pid: i32) -> String {
     format!("process {pid} does not come to rest, {LEFT}")
 }
 
-/// What a user is told of a program whose stub is left as it is.
+/// Message that a stub does not answer and its program is left as it is.
 pub(super) fn silent(pid: i32) -> String {
     format!("the stub of process {pid} does not answer, {LEFT}")
 }
 
 const LEFT: &str = "so it is left as it is; its watches end as soon as it does";
 
-/// Reading maps tells a living process from a dead one, whose memory is gone already.
+/// Whether the process lives: a dead one has no maps any more.
 fn is_alive(pid: i32) -> bool {
     std::fs::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.is_empty())
 }
 
-/// Is the memory of a stub still there? (It goes with the program, also at exec.)
+/// Whether the stub's memory exists. (It goes with the program, also at exec.)
 fn has_stub(pid: i32) -> bool {
     process::mapping(pid, "/memfd:ulpf-").is_ok_and(|m| m.is_some())
 }

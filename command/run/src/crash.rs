@@ -1,6 +1,6 @@
-//! A program that a signal of its own doing has ended: where it was, who had called, and who has written what it
-//! stumbled over. The stub notes the place before the program dies (`stub/handlers/src/crash.rs`), in memory that is
-//! the program's to write: nothing there is more than a claim.
+//! Explains the end of a program by a signal that it caused itself: the place, the callers, and the writers of the
+//! values that led there. The stub records the place before the program dies (`stub/handlers/src/crash.rs`). The
+//! program can write to that memory, so the record is not trusted.
 
 use super::clock::Clock;
 use super::life::Life;
@@ -20,11 +20,11 @@ use ulpf_session::hit::log::{Formatter, Look, Record};
 use ulpf_session::hit::place::{Caller, Place, own_caller};
 use ulpf_session::words::Seconds;
 
-/// Records that are looked through for what the program stumbled over, the youngest first.
+/// Limit of the records that are searched for such writers, youngest first.
 const MOST: usize = 1 << 16;
-/// Pointers that are told of.
+/// Limit of the pointers that are reported.
 const TOLD: usize = 3;
-/// An access so far behind a pointer may be one to what it points to.
+/// An access this far after a pointer's target may belong to the target.
 const NEAR: u64 = 4096;
 
 /// How a process has ended.
@@ -42,18 +42,18 @@ pub struct Crash<'a> {
     writers: Vec<Writer>,
 }
 
-/// Who has written something that the address comes from.
+/// Last writer of a value that the address comes from.
 struct Writer {
     hit: Hit,
-    /// The watch's number in the log, and which of its places it was.
+    /// The watch's number in the log, and the index of its place.
     number: usize,
     place: usize,
-    /// How far before the address that points which was written; `None`: it is what stands at the address.
+    /// Distance from the written pointer's target to the address; `None` if the write was at the address itself.
     before: Option<u64>,
 }
 
 impl<'a> Crash<'a> {
-    /// `signal`: the one that has ended it, if that is known.
+    /// `signal`: the signal that ended it, if known.
     pub fn of(
         life: &'a Life,
         clock: &'a Clock,
@@ -72,7 +72,7 @@ impl<'a> Crash<'a> {
         let mut callers: Vec<Rc<Place>> = frames.map(|at| caller(at.load(Relaxed))).collect();
         let place = Rc::new(Place::at(program, noted.pc.load(Relaxed), false));
         let by = own_caller(&place, &callers);
-        // What calls main is nobody's concern.
+        // The callers of main are omitted.
         let before_main = |c: &Rc<Place>| c.is_runtime() || c.function.as_deref() == Some("_start");
         while callers.last().is_some_and(before_main) {
             callers.pop();
@@ -108,7 +108,7 @@ impl<'a> Crash<'a> {
         })
     }
 
-    /// For people.
+    /// Text for people.
     pub fn text(&self, look: Look) -> String {
         let mut out = String::new();
         let name = signals::name(self.signal);
@@ -190,7 +190,7 @@ struct Line<'a> {
     writers: Vec<Box<RawValue>>,
 }
 
-/// The last writers of what stands at the address, and of watched pointers that lead to it or a little before it.
+/// The last writers of the bytes at the address, and of watched pointers that lead to it or a little before it.
 fn writers(life: &Life, address: u64) -> Vec<Writer> {
     let all = Asked {
         addr: 0,
@@ -204,7 +204,7 @@ fn writers(life: &Life, address: u64) -> Vec<Writer> {
         let Some(&(number, place)) = life.by_id.get(&hit.watch) else {
             continue;
         };
-        // What a place held before its last write led nobody anywhere.
+        // Only the last write of a place matters.
         if !seen.insert(hit.addr) {
             continue;
         }
@@ -228,7 +228,7 @@ fn writers(life: &Life, address: u64) -> Vec<Writer> {
     found
 }
 
-/// The pointer that the hit has stored, if it was one: any word may be one where types are not known, but not 0.
+/// The pointer that the hit has stored, if any. Without type information any word but 0 may be one.
 fn pointer(life: &Life, (number, place): (usize, usize), hit: &Hit) -> Option<u64> {
     let value = hit.new.first_chunk::<8>().filter(|_| hit.len == 8)?;
     let value = u64::from_le_bytes(*value);

@@ -1,4 +1,4 @@
-//! What the tasks that run processes tell the log, and what they ask of it: the log owns symbols and watches.
+//! Messages from the tasks that run processes to the log, which owns symbols and watches.
 
 use super::parent::Parent;
 use super::watches::Changes;
@@ -12,42 +12,42 @@ use ulpf_session::drain::Drained;
 use ulpf_session::memory::ProcessMemory;
 use ulpf_session::merge::Batch;
 
-/// What reaches the log. Numbers are those of lives.
+/// A message to the log. Numbers are those of lives.
 pub enum Event {
     Hits(usize, Batch),
-    /// Instructions, and (`true`) return addresses, that a compact log has not named yet.
+    /// Instructions and (`true`) return addresses that are new to a compact log.
     Code(usize, Vec<(u64, bool)>),
-    /// A compact log has all that the ring had.
+    /// A compact log has received all hits of the ring.
     Drained(usize, Drained),
     /// The rings have been read to their end.
     NoMoreHits(usize),
-    /// It is time to look for what a check of the heap has found.
+    /// Read the new findings of the heap check.
     Look,
-    /// The process is stopped after its list of libraries has changed. Answer what to arm.
+    /// The process is stopped after a change of its list of libraries; answer with the watches to arm.
     Libraries(usize, oneshot::Sender<Changes>),
-    /// Lines that the stub has for the user.
+    /// Lines of the stub for the user.
     Notice(String),
-    /// Somebody wants to know which watches there are.
+    /// A client asks for the list of watches.
     List(usize, oneshot::Sender<String>),
-    /// The stub has told of so many places that have allocated blocks: which they are.
+    /// The stub has reported this many places with allocated blocks; answer with the blocks.
     Blocks(usize, u32, oneshot::Sender<String>),
-    /// Somebody wants other watches, and the process rests.
+    /// A client asks for a change of watches, and the process is stopped.
     Change(usize, Ask, oneshot::Sender<Planned>),
-    /// Outcome of arming the watch of that number.
+    /// Outcome of arming the watch with this number.
     Armed(usize, usize, Armed),
     Forked(Box<Forked>),
     Spawned(Box<Spawned>),
     Entered(Entered),
     Reexecuted(Reexecuted),
     Ready(Ready),
-    /// The process has ended, or was detached from; or has executed itself again.
+    /// The process has ended, was detached from, or has called exec again.
     Ended(usize),
 }
 
-/// What is to be done for a request, or why not.
+/// Changes for a request, or the reason of its refusal.
 pub type Planned = Result<(usize, Changes), String>;
 
-/// A forked child, at rest where it returns from fork.
+/// A forked child, stopped where it returns from fork.
 pub struct Forked {
     /// Number of its parent in the log.
     pub parent: usize,
@@ -59,43 +59,43 @@ pub struct Forked {
     pub heap: Option<HeapCheck>,
     /// The boot block of its parent's stub.
     pub parents_heap: Option<u64>,
-    /// Its parent, which waits in fork until it runs.
+    /// Its parent, which waits in fork until the child runs.
     pub parent_waits: Option<Parent>,
 }
 
-/// A vfork child has executed the program again, and rests at its first instruction.
+/// A vfork child has executed the program again, and is stopped at its first instruction.
 pub type Spawned = Forked;
 
-/// It has come to its entry.
+/// A program is stopped at its entry.
 pub struct Entered {
     pub life: usize,
-    /// Where it is to run before its watches are resolved.
+    /// Answer: addresses to run to before the watches are resolved.
     pub reply: oneshot::Sender<Vec<u64>>,
 }
 
-/// The program has executed itself again, and rests at its entry.
+/// The program has executed itself again, and is stopped at its entry.
 pub struct Reexecuted {
-    /// Its number in the log up to now.
+    /// Its previous number in the log.
     pub before: usize,
     pub shared: SharedArea,
-    /// Its new number, and where it is to run before its watches are resolved.
+    /// Answer: its new number, and addresses to run to before the watches are resolved.
     pub reply: oneshot::Sender<(usize, Vec<u64>)>,
 }
 
-/// It has come there.
+/// A program is stopped where its watches are resolved.
 pub struct Ready {
     pub life: usize,
     pub memory: ProcessMemory,
     pub reply: oneshot::Sender<Changes>,
 }
 
-/// What a signal to ourselves means for a process.
+/// Effect of a signal to ourselves on a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OnSignal {
     /// The program gets it, too.
     Forward,
-    /// We let go of the process.
+    /// We release the process.
     Leave,
-    /// It is its parent's business, until the first process has ended: then as `Leave`.
+    /// None until the first process has ended, because its parent handles the signal; then as `Leave`.
     Nothing,
 }

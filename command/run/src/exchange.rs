@@ -1,4 +1,4 @@
-//! What the stub is asked and told while its program rests: packets and their answers, monitor commands.
+//! Exchanges with the stub while the program is stopped: packets and their answers, monitor commands.
 
 use super::control::{
     Control, FIRST_HAS_ENDED, STUB_TIMEOUT, forward, is_second_request, restless, silent,
@@ -17,49 +17,49 @@ use ulpf_session::arm;
 use ulpf_session::armed::{Armed, outcomes};
 use ulpf_session::memory::ProcessMemory;
 
-/// Commands in one `monitor` request: bytes before they are written in hex.
+/// Limit of the commands in one `monitor` request: bytes before the hex coding.
 const BATCH: usize = 16 << 10;
 
 impl Control {
-    /// First words: what we understand, and which signals need not be reported.
+    /// First packets: the features that we support, and the signals that need no report.
     pub async fn greet(&mut self) -> Result<()> {
         self.request(b"qSupported:swbreak+;hwbreak+;vContSupported+;error-message+")
             .await?;
         self.request(b"?").await?;
-        // All of them: none is ours.
+        // All signals: we need none.
         let all: Vec<String> = (1..=0x97).map(|n| format!("{n:x}")).collect();
         self.request(format!("QPassSignals:{}", all.join(";")).as_bytes())
             .await?;
         Ok(())
     }
 
-    /// What the stub answers to a packet.
+    /// Sends a packet and returns the stub's answer.
     pub(super) async fn request(&mut self, packet: &[u8]) -> Result<Vec<u8>> {
         self.follower.offered.note(packet);
         self.answer(async |stub: &mut Client| stub.request(packet).await)
             .await
     }
 
-    /// What the stub answers to a monitor command.
+    /// Sends a monitor command and returns the stub's answer.
     pub(super) async fn command(&mut self, command: &Command) -> Result<String> {
         self.text(&command.to_string()).await
     }
 
-    /// What the stub answers to the text of some commands.
+    /// Sends commands as text and returns the stub's answer.
     async fn text(&mut self, text: &str) -> Result<String> {
         self.answer(async |stub: &mut Client| stub.monitor(text).await)
             .await
     }
 
-    /// An exchange with the stub, which may be nobody's stub at all and never answer: the program's end and
-    /// signals to us are heeded meanwhile.
+    /// An exchange with the stub. The stub may be forged and never answer, so the end of the program and signals to us
+    /// are handled meanwhile.
     pub(super) async fn answer<T>(
         &mut self,
         exchange: impl AsyncFnOnce(&mut Client) -> io::Result<T>,
     ) -> Result<T> {
         let mut enough = pin!(tokio::time::sleep(STUB_TIMEOUT));
         let (pid, forwards) = (self.pid, self.on_signal == OnSignal::Forward);
-        // The signals of a program that we have started are its own; who sends a second one wants to leave.
+        // Signals to a program that we have started belong to it; a second one means that the user wants to leave.
         let mut told = 0;
         let mut exchange = pin!(exchange(&mut self.client));
         loop {
@@ -114,7 +114,7 @@ impl Control {
         Ok(ProcessMemory::of(self.pid, thread_pointer)?)
     }
 
-    /// Disarms and arms; the outcome for each watch that was to be armed.
+    /// Disarms and arms watches; returns the outcome for each watch to be armed.
     pub async fn change(&mut self, changes: &Changes) -> Result<Vec<(usize, Armed)>> {
         let disarm = changes.disarm.iter().map(|id| Command::Unwatch(*id));
         let disarm: Vec<Command> = disarm.collect();
@@ -161,7 +161,7 @@ impl Control {
         Ok(outcomes)
     }
 
-    /// From now on the program's heap is checked.
+    /// Starts the check of the program's heap.
     pub async fn check_heap(&mut self, how: &HeapCheck) -> Result<()> {
         self.heap_command(&Command::HeapCheck(*how)).await
     }
@@ -176,7 +176,7 @@ impl Control {
         }
     }
 
-    /// How watches are served, and why so, in a sentence.
+    /// How watches are served, and the reason, in a sentence.
     pub async fn backend(&mut self) -> Result<String> {
         let answer = self.ask(&Command::Backend.to_string()).await?;
         let answer = answer.trim();
@@ -193,7 +193,7 @@ impl Control {
         answer.context("cannot set the watches")
     }
 
-    /// Sends commands, many at a time; one line of answer for each, in order.
+    /// Sends commands, many at a time; returns one line of answer for each, in order.
     pub(super) async fn monitor(&mut self, commands: &[Command]) -> Result<Vec<String>> {
         let mut lines = Vec::with_capacity(commands.len());
         let commands: Vec<String> = commands.iter().map(Command::to_string).collect();

@@ -1,8 +1,8 @@
-//! Children of the program, and its own next lives: `ulpf run --follow`, and exec.
+//! Follows children of the program (`ulpf run --follow`), and the program itself through exec.
 //!
-//! A forked child gets a stub of its own and its parent's watches. Its hits come through a ring of its
-//! own, and a task like its parent's runs it. Into exec only the same program is followed, since names mean
-//! something else in another one; or whatever it is, where the user says which are meant (`--only`). A vfork child (posix_spawn) is first heard of when it executes it.
+//! A forked child gets its own stub and its parent's watches. Its hits come through its own ring, and a task like its
+//! parent's controls it. Through exec, only the same program is followed, since names mean something else in another
+//! one; with `--only`, the user chooses the programs. A vfork child (posix_spawn) is reported only when it calls exec.
 
 use super::control::{Control, Reached, executable, signals};
 use super::events::{Entered, Event, Forked, OnSignal, Ready, Reexecuted};
@@ -26,7 +26,7 @@ use ulpf_lib::command::HeapCheck;
 use ulpf_say::say;
 use ulpf_session::memory::Auxv;
 
-/// Runs a child by a task of its own; see `log::RunChild`.
+/// Starts a task that runs a child; see `log::RunChild`.
 pub fn run_child(
     runtime: &Handle,
     child: Forked,
@@ -72,7 +72,7 @@ impl Control {
         Ok(control)
     }
 
-    /// Arms what a child inherits, and lets it run.
+    /// Arms the watches that a child inherits, and lets it run.
     async fn run_child(mut self, changes: Changes, events: Sender<Event>) -> Result<()> {
         self.greet().await?;
         if let Some(how) = self.heap {
@@ -88,13 +88,13 @@ impl Control {
         self.run_to_the_end(events).await
     }
 
-    /// Tells the stub what we follow.
+    /// Tells the stub which events we follow.
     pub(super) async fn offer(&mut self) -> Result<()> {
         let mut more = vec!["traces"];
         if self.follows_forks {
             more.extend(["fork", "spawn"]);
         }
-        // Who was started by us is nobody else's child.
+        // A program that we have started is not the child of another tracer.
         if !self.launched {
             more.push("traced");
         }
@@ -103,7 +103,7 @@ impl Control {
         Ok(())
     }
 
-    /// The thread that has just stopped has made child `number`, as it says. False: we were told to leave.
+    /// The thread that has just stopped says that it has made child `number`. False if we were asked to leave.
     pub(super) async fn forked(
         &mut self,
         (thread, number): (i32, i32),
@@ -125,7 +125,7 @@ impl Control {
         };
         match taken {
             Ok(inferior) => {
-                // The next thing that its parent does may be to trace it.
+                // The parent may trace the child next.
                 tracers::expect(inferior.pid);
                 let mut forked = self.child_with(inferior);
                 forked.parents_heap = Some(self.remains.args);
@@ -144,8 +144,8 @@ impl Control {
         Ok(true)
     }
 
-    /// Lets the process go on. If its parent waits for that in fork, that returns when the thread has left the sleep in which
-    /// it rested.
+    /// Resumes the process. If its parent waits for that in fork, returns when the process's thread has left the sleep
+    /// in which it waited.
     pub(super) async fn set_off(&mut self, packet: &str) -> Result<()> {
         let Some(mut parent) = self.parent_waits.take() else {
             return self.resume(packet).await;
@@ -158,7 +158,7 @@ impl Control {
         Ok(())
     }
 
-    /// What there is to take hold of, if the kernel knows it for a child.
+    /// The data for taking over a child, if the kernel confirms that it is one.
     fn child(&self, number: i32) -> Result<Child, StartError> {
         let step = |e| StartError::step("take hold of the forked child", e);
         let process = self.process.child(number);
@@ -184,7 +184,7 @@ impl Control {
         }
     }
 
-    /// A vfork child has executed something, or tried to.
+    /// A vfork child has called exec, or tried to.
     pub(super) fn spawned(&mut self, done: Done, events: &Sender<Event>) {
         if let Some(word) = done.last_word() {
             // The stub waits for nothing else, so there is room.
@@ -203,9 +203,9 @@ impl Control {
         }
     }
 
-    /// Of a child.
+    /// Runs a child to its end.
     async fn run_to_the_end(self, events: Sender<Event>) -> Result<()> {
-        // What is found in a library that comes late needs its names.
+        // The heap check needs the names in libraries that are loaded late.
         let libraries = self.heap.is_some();
         self.run(events, libraries).await.map(drop)
     }
@@ -225,7 +225,7 @@ impl Control {
         }
     }
 
-    /// The thread that has forked rests until its child is about to run. False: we were told to leave.
+    /// The thread that has forked waits until its child is about to run. False if we were asked to leave.
     async fn until_it_goes_on(&mut self, mut goes_on: oneshot::Receiver<()>) -> Result<bool> {
         let mut enough = pin!(tokio::time::sleep(LONGEST_FORK));
         loop {
@@ -239,13 +239,13 @@ impl Control {
         }
     }
 
-    /// Into whatever it executes: some of that is to be watched, or starts what is.
+    /// Follows exec of any program: it may be a wanted one, or start one.
     pub fn follow_any(&mut self) {
         self.follows_any = true;
         self.follower.into_any();
     }
 
-    /// Brings a program that a child has executed to where its watches are set, and lets it run.
+    /// Runs a program that a child has executed to where its watches are set, then lets it run.
     async fn run_spawned(mut self, events: Sender<Event>) -> Result<()> {
         self.greet().await?;
         if let Some(how) = self.heap {
@@ -269,7 +269,7 @@ impl Control {
         self.run_to_the_end(events).await
     }
 
-    /// The same program again, from its beginning: its watches are resolved anew.
+    /// Follows an exec of the same program: its watches are resolved again.
     pub(super) async fn again(
         &mut self,
         inferior: Inferior,
@@ -300,7 +300,7 @@ impl Control {
         self.set_watches(reached, at, events).await
     }
 
-    /// From the entry on to where watches are set; there they are resolved and armed.
+    /// Runs from the entry to where watches are set, then resolves and arms them.
     async fn set_watches(
         &mut self,
         mut reached: Reached,

@@ -1,4 +1,4 @@
-//! Calls of the functions whose locals are watched (`function::local`), that have not returned. [`super::calls`] keeps them.
+//! Calls of functions with watched locals (`function::local`) that have not returned. [`super::calls`] maintains them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use ulpf_lib::command::Command;
@@ -6,18 +6,18 @@ use ulpf_lib::command::Command;
 /// How frames may end without a return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Landing {
-    /// The function there is told where an exception, a panic or a cancelled thread goes on (Itanium C++ ABI: Exception
-    /// Handling, 1.5).
+    /// An argument of the function there gives the place where an exception, a panic or a cancelled thread continues
+    /// (Itanium C++ ABI: Exception Handling, 1.5).
     Told,
-    /// It goes on there.
+    /// Execution continues there.
     Here,
-    /// The function there goes on where its first argument, a `jmp_buf` of glibc's, says.
+    /// The function there continues where its first argument, a `jmp_buf` of glibc, says.
     Jump,
     /// The function there ends the thread.
     Leave,
 }
 
-/// What ends frames so, by the name of the function that is met.
+/// Functions that end frames in these ways.
 pub const LANDINGS: [(&str, Landing); 6] = [
     ("_Unwind_SetIP", Landing::Told),
     ("longjmp", Landing::Jump),
@@ -29,19 +29,19 @@ pub const LANDINGS: [(&str, Landing); 6] = [
 
 #[derive(Default)]
 pub struct Frames {
-    /// Where functions begin, and the watches on locals of each.
+    /// Starts of functions, each with its watches on locals.
     pub functions: BTreeMap<u64, BTreeSet<u32>>,
     pub landings: BTreeMap<u64, Landing>,
     pub active: Vec<Active>,
-    /// Breakpoints at return addresses: of so many calls.
+    /// Breakpoints at return addresses, each with its number of calls.
     pub returns: BTreeMap<u64, usize>,
-    /// Where there has been one: another thread's stop there may be told of when it is gone.
+    /// Former breakpoints: another thread's stop there may be reported after the removal.
     pub past: BTreeSet<u64>,
 }
 
 /// A call of such a function that has not returned.
 pub struct Active {
-    /// As the protocol writes it.
+    /// In the notation of the protocol.
     pub thread: String,
     pub function: u64,
     pub cfa: u64,
@@ -49,7 +49,7 @@ pub struct Active {
 }
 
 impl Frames {
-    /// Is there, or was there, a breakpoint of ours?
+    /// Whether a breakpoint of ours is or was there.
     pub fn knows(&self, pc: u64) -> bool {
         self.is_set(pc) || self.past.contains(&pc)
     }

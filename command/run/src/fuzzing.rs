@@ -1,4 +1,4 @@
-//! Entry points of `ulpf run` for the fuzz targets in fuzz/. Nothing else calls them.
+//! Entry points of `ulpf run` for the fuzz targets in fuzz/. No other code calls them.
 #![forbid(unsafe_code)]
 
 use super::stops::{console, stop_of};
@@ -6,14 +6,14 @@ use ulpf_heap::pattern::Frame;
 use ulpf_heap::suppress::{Case, Suppressions, make};
 use ulpf_lib::ring::found::Wrong;
 
-/// A packet of a stub, read as a stop reply and as console output; the text of the latter.
+/// Parses a stub's packet as a stop reply and as console output; returns the text of the latter.
 pub fn packet(packet: &[u8]) -> Option<String> {
     let _ = stop_of(packet);
     console(packet)
 }
 
-/// A file of suppressions, compared with errors whose functions have these names; what is made of such an error
-/// suppresses it.
+/// Compares a suppression file with errors whose functions have these names, and checks that a generated entry
+/// suppresses its error.
 pub fn suppressions(text: &str, names: &[&str]) {
     let mut read = Suppressions::default();
     let _ = read.parse(text);

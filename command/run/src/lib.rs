@@ -59,12 +59,12 @@ use ulpf_session::words::count;
 use ulpf_symbols::{Program, Spec};
 use watches::{Changes, Watch};
 
-/// What `ulpf find` has left, as a watch.
+/// A SPEC for the places that `ulpf find` has left.
 const FOUND: &str = "@found";
-/// The exit status when watches are refused, or nothing could be started.
+/// Exit status if watches are refused, or no program could be started.
 const REFUSED: i32 = 2;
 
-/// `ulpf run`: the exit status. Does not return when the program died by a signal: neither do we.
+/// `ulpf run`: returns the exit status. If the program died by a signal, does not return but dies by the same signal.
 pub fn run(args: &RunArgs) -> i32 {
     let (program, rest) = args
         .command
@@ -78,7 +78,7 @@ pub fn run(args: &RunArgs) -> i32 {
     main(&args.watching, Target::Launch(launch))
 }
 
-/// `ulpf check`: the exit status, as of `ulpf run`.
+/// `ulpf check`: returns the exit status, as `ulpf run` does.
 pub fn check(args: &CheckArgs) -> i32 {
     let watching = match Check::options(args) {
         Ok(watching) => watching,
@@ -98,7 +98,7 @@ pub fn check(args: &CheckArgs) -> i32 {
     })
 }
 
-/// `ulpf attach`: the exit status.
+/// `ulpf attach`: returns the exit status.
 pub fn attach(args: &AttachArgs) -> i32 {
     let mut watching = args.watching.clone();
     let specs = std::mem::take(&mut watching.watch).into_iter();
@@ -123,7 +123,7 @@ enum Target {
 }
 
 fn main(options: &WatchArgs, target: Target) -> i32 {
-    // Whoever chooses among programs means more than one.
+    // A choice among programs implies more than one.
     let follow = options.follow || !options.only.is_empty() || !options.skip.is_empty();
     let options = &WatchArgs {
         follow,
@@ -139,7 +139,7 @@ fn main(options: &WatchArgs, target: Target) -> i32 {
         Ok(Ending::Killed(signal)) if launched => ulpf_host::sys::die_by(signal),
         Ok(_) => 0,
         Err(error) => {
-            // Already told in detail when there is nothing to say.
+            // An empty text means that the details have been printed already.
             let text = format!("{error:#}");
             if !text.is_empty() {
                 say!("{text}");
@@ -159,7 +159,7 @@ fn exec_status(error: &std::io::Error, otherwise: i32) -> i32 {
     }
 }
 
-/// Says why a program cannot be run.
+/// Prints why a program cannot be run.
 fn cannot_run(program: &str, error: &std::io::Error, otherwise: i32) -> Ending {
     let why = error
         .raw_os_error()
@@ -233,7 +233,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let shared = inferior.shared.clone();
     let mut control = runtime.block_on(async { Control::new(inferior, signals) })?;
     let pid = control.pid;
-    // A wrapper is not what is meant.
+    // A wrapper is not the wanted program.
     let wanted = chosen.wants(pid);
     let (asked, none) = (specs.clone(), Vec::new());
     let prepared = prepare(
@@ -279,7 +279,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         runtime.block_on(control.give_up());
         return Err(told());
     }
-    // What is found in a library that a short program loads late needs its names, too.
+    // The heap check needs the names in libraries that a short program loads late, too.
     let pending = options.check.is_some() || watches.iter().any(Watch::follows_libraries);
     let plan = log::Plan {
         specs: asked,
@@ -296,7 +296,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     });
     let mut log = Log::new(started.clock(), plan, output, &control.process, run_child);
     control.follows_forks = options.follow;
-    // Where it executes itself, its heap is checked again.
+    // After an exec of its own, its heap is checked again.
     control.heap = options.check.as_ref().map(|check| check.how);
     if log.chooses() || options.check.as_ref().is_some_and(|check| check.follow) {
         control.follow_any();
@@ -332,7 +332,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
             options.verbose,
         );
     }
-    // Of the others nobody has told how they have ended.
+    // Only the end of the first process is known.
     let signal = match &control {
         Ok(Ok(Ending::Killed(signal))) => Some(*signal),
         _ => None,
@@ -385,7 +385,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     }
 }
 
-/// `ulpf last` answers also when the programs have ended.
+/// Keeps the sessions of ended programs for `ulpf last`.
 fn keep_sessions(log: &Log, ending: Option<&Ending>, verbose: bool) {
     for (number, life) in log.lives.iter().enumerate() {
         let ending = match ending {
@@ -399,7 +399,7 @@ fn keep_sessions(log: &Log, ending: Option<&Ending>, verbose: bool) {
         if life.shared.rings() == 0 {
             continue;
         }
-        // Whoever has no place for it has no answer later; the run is as good.
+        // Without a folder there is no session for `ulpf last`; the run itself is not affected.
         let kept = ulpf_session::kept::keep(&life.shared, life.pid, &life.program, ending);
         if let (Err(error), true) = (kept, verbose) {
             let pid = life.pid;
@@ -413,7 +413,7 @@ async fn ended_early(control: Control) -> Result<Ending> {
     control.ending().await
 }
 
-/// The watches could not be set; perhaps because the program has ended meanwhile.
+/// The watches could not be set, perhaps because the program has ended meanwhile.
 async fn not_begun(mut control: Control, error: anyhow::Error) -> Result<Ending> {
     if control.has_ended(&error).await {
         return ended_early(control).await;
@@ -424,7 +424,7 @@ async fn not_begun(mut control: Control, error: anyhow::Error) -> Result<Ending>
 
 type Ready = (Program, Vec<Watch>, Changes);
 
-/// Brings the program to where watches are set, and resolves them; or it does not come there.
+/// Brings the program to where watches are set, and resolves them, unless it ends before.
 async fn prepare(
     control: &mut Control,
     options: &WatchArgs,
@@ -457,7 +457,7 @@ async fn prepare(
     }
     let memory = control.memory().await?;
     let (watches, mut changes) = {
-        // A program that runs, or has come to --at, may have written there, too.
+        // A program that already runs, or has reached --at, may have written to the terminal, too.
         let alone = launched && options.at.is_none();
         let _told =
             (alone && !options.quiet && !options.json).then(ulpf_host::signals::Told::begin);

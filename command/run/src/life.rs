@@ -1,4 +1,4 @@
-//! A process as the log knows it: its rings, symbols and watches.
+//! A process from the log's view: its rings, symbols and watches.
 
 use super::watches::Watch;
 use std::collections::HashMap;
@@ -15,23 +15,23 @@ pub struct Life {
     pub pid: i32,
     /// The process that it was forked from.
     pub parent: Option<i32>,
-    /// It has executed itself.
+    /// It has called exec.
     pub after_exec: bool,
-    /// Its number among the processes of an MPI program.
+    /// Its rank in an MPI program.
     pub rank: Option<u32>,
-    /// Its program is one that the user means.
+    /// Its program is one that the user has chosen.
     pub wanted: bool,
     pub shared: SharedArea,
     pub program: Program,
     /// All watches, in the order given.
     pub watches: Vec<Watch>,
     pub formatter: Formatter,
-    /// By the stub's number: the watch, and which of its places.
+    /// By the stub's number: index of the watch, and of its place.
     pub by_id: HashMap<u32, (usize, usize)>,
     pub lost: u64,
-    /// Where functions are that the stub was told of, for a check of its heap.
+    /// Addresses of the functions that the stub has received for the heap check.
     pub served: Vec<u64>,
-    /// The user knows that its rings hold what no writer of ours has written.
+    /// The user has been told that its rings hold records of no writer of ours.
     pub damaged: bool,
     pub last_refresh: Option<Instant>,
     pub flow: Flow,
@@ -85,7 +85,7 @@ impl Life {
         }
     }
 
-    /// Its ring is read to the end.
+    /// Lets the reader read its rings to the end and finish.
     pub fn finish(&self) {
         self.flow.finish.store(true, Ordering::Release);
         self.shared.wake();
@@ -99,7 +99,7 @@ impl Life {
     }
 }
 
-/// What launchers of MPI programs tell each process: Open MPI; MPICH and Intel MPI; any by PMIx; MVAPICH; Slurm.
+/// Environment variables with the rank: Open MPI; MPICH and Intel MPI; PMIx; MVAPICH; Slurm.
 const RANKS: [&str; 5] = [
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",

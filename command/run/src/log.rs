@@ -5,12 +5,12 @@
 //!   Control::run (task) ──Event─┴──▶ Log::follow (the main thread) ──▶ stderr, FILE
 //! ```
 //!
-//! With `--follow` there are several processes, and exec begins a new life of one: each life has a
-//! ring, symbols and watches of its own.
+//! With `--follow` there are several processes, and exec starts a new life of one. Each life has its own ring, symbols
+//! and watches.
 //!
-//! Hits that the ring lost are counted, shown where they happened, and repeated in the summary. The
-//! main thread owns the symbols, which is why libraries that appear later are resolved here. What
-//! the control task sends before it resumes the program arrives before the hits that follow.
+//! Hits that the ring lost are counted, shown where they happened, and repeated in the summary. The main thread owns
+//! the symbols, so it resolves libraries that appear later. Messages that the control task sends before it resumes the
+//! program arrive before the hits that follow.
 
 use super::changes;
 use super::check::{self, Told};
@@ -43,7 +43,7 @@ use ulpf_session::merge;
 use ulpf_session::words::count;
 use ulpf_symbols::{Program, Spec, stored};
 
-/// What the log needs to begin with a process, and to know about the others.
+/// Settings of the log for all processes.
 pub struct Plan {
     pub specs: Vec<Spec>,
     /// `watches::how`.
@@ -52,7 +52,7 @@ pub struct Plan {
     pub at: Option<String>,
     /// Children are watched as well: lines name the process.
     pub follow: bool,
-    /// Which programs are watched.
+    /// Selects the watched programs.
     pub chosen: Chosen,
     /// The heap is checked.
     pub check: Option<Check>,
@@ -60,11 +60,11 @@ pub struct Plan {
     pub lossless: bool,
 }
 
-/// Lines are handed to the system in pieces of about this size.
+/// Approximate size of a write.
 const CHUNK: usize = 64 << 10;
 
-/// Lets a child run that has a life of this number, with what it inherits; `None`: it has executed the program
-/// again, and its watches are resolved anew.
+/// Runs a child as the life with this number, with the watches that it inherits. `None` after exec of the same program:
+/// its watches are resolved again.
 pub type RunChild = Box<dyn Fn(Forked, usize, Option<Changes>, Sender<Event>)>;
 
 pub struct Log {
@@ -75,14 +75,14 @@ pub struct Log {
     run_child: RunChild,
     sender: Sender<Event>,
     events: Receiver<Event>,
-    /// What came while the log waited for something else, the oldest first.
+    /// Events that arrived while the log waited for another one, oldest first.
     waiting: VecDeque<Event>,
-    /// So many processes' rings have been read to their end.
+    /// Number of processes whose rings have been read to their end.
     read: usize,
     readers: Vec<std::thread::JoinHandle<()>>,
-    /// What a compact log has been told of.
+    /// The types that a compact log already has.
     types: stored::Writer,
-    /// What a check of the heap has found.
+    /// Findings of the heap check.
     found: Option<Told>,
 }
 
@@ -118,7 +118,7 @@ impl Log {
         }
     }
 
-    /// A compact log hears of all watches that a process has.
+    /// Writes all watches of a process to a compact log.
     pub fn name_watches(&mut self, life: usize) {
         for number in 0..self.lives[life].watches.len() {
             let of = &self.lives[life];
@@ -126,30 +126,30 @@ impl Log {
         }
     }
 
-    /// The first program is where it begins.
+    /// Begins the check of the first program, which has reached its entry.
     pub fn begin_check(&mut self) {
         if let (Some(found), Some(life)) = (&mut self.found, self.lives.first_mut()) {
             found.begin(life, false);
         }
     }
 
-    /// All programs have ended, the first one by that signal: what is left to tell of a check; the exit status that was
-    /// asked for, if it has found errors.
+    /// All programs have ended, the first one by the signal `by`. Reports the remaining findings of the check, and
+    /// returns the exit status that the user wants for errors, if there were any.
     pub fn end_check(&mut self, by: Option<i32>) -> Option<i32> {
         self.found.as_mut()?.end(&mut self.lives, by)
     }
 
-    /// The user has said which programs are meant.
+    /// Whether the user has chosen among programs.
     pub fn chooses(&self) -> bool {
         self.plan.chosen.any()
     }
 
-    /// For whoever has something to tell.
+    /// A sender of events to the log.
     pub fn sender(&self) -> Sender<Event> {
         self.sender.clone()
     }
 
-    /// Begins with a process; its number.
+    /// Adds a process and returns its number.
     pub fn begin(
         &mut self,
         pid: i32,
@@ -243,7 +243,7 @@ impl Log {
         }
     }
 
-    /// What comes next. `None`: nobody tells anything any more.
+    /// The next event. `None` if all senders are gone.
     fn next(&mut self, text: &mut String) -> Option<Event> {
         if let Some(event) = self.waiting.pop_front() {
             return Some(event);
@@ -251,7 +251,7 @@ impl Log {
         match self.events.try_recv() {
             Ok(event) => Some(event),
             Err(TryRecvError::Empty) => {
-                // Nothing to do: let people see what there is.
+                // No event is waiting: write the buffered lines.
                 self.output.write(text);
                 self.events.recv().ok()
             }
@@ -281,7 +281,7 @@ impl Log {
         self.damaged(life, drained.damaged, text);
     }
 
-    /// A process has executed another program: what it has done before stands before what it does then.
+    /// A process has executed another program: writes its hits from before the exec first.
     fn finish(&mut self, life: usize, text: &mut String) {
         self.lives[life].finish();
         let mut before = std::mem::take(&mut self.waiting);
@@ -306,14 +306,14 @@ impl Log {
         self.read += 1;
     }
 
-    /// What a check has found since.
+    /// Reads new findings of the check.
     fn look(&mut self) {
         if let Some(found) = &mut self.found {
             found.look(&mut self.lives);
         }
     }
 
-    /// A child begins with its parent's watches.
+    /// Adds a child that starts with its parent's watches.
     fn forked(&mut self, forked: Forked, text: &mut String) {
         let parent = &self.lives[forked.parent];
         let (program, from) = (parent.program.forked(), parent.pid);
@@ -333,7 +333,7 @@ impl Log {
         self.comes(process);
     }
 
-    /// A child that begins with a program of its own, the same as its parent's.
+    /// Adds a child that has executed the same program as its parent.
     fn spawned(&mut self, spawned: Spawned, text: &mut String) {
         let from = self.lives[spawned.parent].pid;
         let (pid, shared) = (spawned.inferior.pid, spawned.inferior.shared.clone());
@@ -346,7 +346,7 @@ impl Log {
         self.comes(process);
     }
 
-    /// A check has one more process.
+    /// Adds a process to the check.
     fn comes(&mut self, process: Process) {
         if let Some(found) = &mut self.found {
             found.comes(process);
@@ -386,7 +386,7 @@ impl Log {
         }
     }
 
-    /// The same program from its beginning.
+    /// The process has executed the same program again.
     fn again(&mut self, again: Reexecuted, text: &mut String) {
         let before = &self.lives[again.before];
         let (pid, parent) = (before.pid, before.parent);
@@ -414,7 +414,7 @@ impl Log {
         };
         let (watches, mut changes) =
             watches::resolve_all(specs, &life.program, &ready.memory, self.plan.how);
-        // In one that was killed meanwhile nothing can be found, and nothing needs to.
+        // In a program that was killed meanwhile, no name can be found, and none is needed.
         let alive = process::is_alive(life.pid);
         let news = |w: &&Watch| alive && w.spec.problem().is_none();
         for watch in watches.iter().filter(news) {
@@ -441,7 +441,7 @@ impl Log {
             return;
         }
         let life = &mut self.lives[life];
-        // Watches of somebody else (a debugger) share the ring.
+        // Watches of another client (a debugger) share the ring.
         let Some(&(number, place)) = life.by_id.get(&hit.watch) else {
             return;
         };
@@ -483,7 +483,7 @@ impl Log {
         }
     }
 
-    /// Said once: there may be any number of them.
+    /// Reported once: there may be any number of damaged hits.
     fn damaged(&mut self, life: usize, n: u64, text: &mut String) {
         let life = &mut self.lives[life];
         if n == 0 || std::mem::replace(&mut life.damaged, true) || self.output.quiet {
@@ -509,7 +509,7 @@ impl Log {
             };
             json::append(text, &lost);
         } else if self.output.look != Look::Csv {
-            // (The summary says how many.)
+            // (The summary gives the number.)
             let _ = writeln!(
                 text,
                 "            ({} lost here: they came faster than this log is written)",
@@ -519,7 +519,7 @@ impl Log {
     }
 }
 
-/// What stands between hits in a log of JSON (docs/json.md).
+/// Remark between hits in a log of JSON (docs/json.md).
 #[derive(Serialize)]
 struct Remark<'a> {
     r#type: &'static str,

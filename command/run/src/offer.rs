@@ -1,4 +1,4 @@
-//! What there is to watch, for who has named nothing.
+//! Lists variables to watch if the user has named none.
 
 use super::Target;
 use std::path::Path;
@@ -7,12 +7,12 @@ use ulpf_say::say;
 use ulpf_session::words::count;
 use ulpf_symbols::{Global, Module, Program};
 
-/// Variables that are named.
+/// Limit of the variables in the list.
 const MOST: usize = 12;
-/// Characters of a name or a type.
+/// Limit of the characters of a name or a type.
 const WIDEST: usize = 48;
 
-/// Says that nothing is named, and what could be.
+/// Says that no watch is named, and lists variables.
 pub fn offer(target: &Target) {
     let told = ulpf_host::signals::Told::begin();
     let (module, start) = match target {
@@ -60,7 +60,7 @@ fn of_process(pid: i32) -> Option<Rc<Module>> {
     Program::of_process(pid).ok()?.executable().cloned()
 }
 
-/// In columns.
+/// Lines with columns.
 fn lines(globals: &[Global]) -> impl Iterator<Item = String> {
     let sizes = globals.iter().map(|g| count(g.size, "byte"));
     let cells: Vec<_> = globals
@@ -92,7 +92,7 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// As a shell takes it.
+/// Quotes a name for the shell.
 fn quoted(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_:./".contains(c);
     match name.chars().all(plain) {

@@ -101,12 +101,12 @@ pub struct WatchArgs {
     #[arg(long, value_name = "FILE")]
     pub watch_file: Vec<PathBuf>,
 
-    /// Write the hits to FILE instead of standard error: lines (.txt, .log), JSON lines (.jsonl), a table (.csv), or a
-    /// compact log (.ulpf), which is written fastest and read by `ulpf log FILE`; - is standard output
+    /// Write the hits to FILE instead of standard error. Lines: .txt, .log; JSON lines: .jsonl; a table: .csv; a
+    /// compact log, which is written fastest and read by `ulpf log FILE`: .ulpf. - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 
-    /// What happens to hits that come faster than the log is written
+    /// Policy for hits that come faster than the log is written
     #[arg(long, value_enum, value_name = "POLICY", default_value_t)]
     pub log_policy: LogPolicy,
 
@@ -221,8 +221,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub frames: u8,
 
-    /// Freed blocks are not used again before blocks that take so many bytes, with the gaps behind them and what is noted of
-    /// them, have been freed after them (64M, 1G)
+    /// Freed blocks are not used again until so many bytes of blocks, with their gaps and records, have been freed
+    /// after them (64M, 1G)
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     pub quarantine: u64,
 
@@ -275,7 +275,7 @@ pub struct CheckArgs {
     #[arg(long)]
     pub follow_setuid: bool,
 
-    /// FUNCTION of the program is its NAME (malloc, free, calloc, realloc ...), where it is not called that: a symbol, or
+    /// FUNCTION of the program is its NAME (malloc, free, calloc, realloc ...) under another name: a symbol, or
     /// FILE+0xADDRESS as the file has it; may be given several times
     #[arg(long, value_name = "NAME=FUNCTION", value_parser = Named::list)]
     pub allocator: Vec<Names>,
@@ -305,7 +305,7 @@ pub struct CheckArgs {
     pub command: Vec<OsString>,
 }
 
-/// What happens to hits that come faster than the log is written.
+/// Policy for hits that come faster than the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogPolicy {
     /// The program never waits; hits for which there is no room are lost, and counted
@@ -316,7 +316,7 @@ pub enum LogPolicy {
 }
 
 impl WatchArgs {
-    /// What goes with the program.
+    /// Settings for the program's start.
     pub fn settings(&self) -> Settings {
         Settings {
             placement: self.placement,
@@ -327,7 +327,7 @@ impl WatchArgs {
     }
 }
 
-/// What is asked of the stub, and what becomes of its answers.
+/// Settings of a heap check, for the stub and for the reports.
 #[derive(Clone, Debug)]
 pub struct Check {
     pub how: HeapCheck,
@@ -336,15 +336,15 @@ pub struct Check {
     pub log: Option<PathBuf>,
     pub status: Option<i32>,
     pub suppressions: Arc<Suppressions>,
-    /// Entries for suppressions are written.
+    /// Suppression entries are printed.
     pub make: bool,
     pub xml: Option<Arc<File>>,
     pub sarif: Option<Arc<File>>,
     /// The first error ends the program.
     pub first: bool,
-    /// Children, and what they and the program execute, are checked, too.
+    /// Children, and the programs that they and the program execute, are checked, too.
     pub follow: bool,
-    /// Allocators by other names.
+    /// Allocators with other names.
     pub allocator: Vec<Named>,
     /// The program and its arguments.
     pub command: Vec<String>,
@@ -352,7 +352,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// The options of a run that checks. An error says which file cannot be read, or written.
+    /// The options of a run that checks. An error names the file that cannot be read or written.
     pub fn options(args: &CheckArgs) -> Result<WatchArgs, String> {
         let mut suppressions = Suppressions::default();
         for path in &args.suppressions {

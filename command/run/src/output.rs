@@ -1,4 +1,4 @@
-//! Where hits go, and what is said before the first one.
+//! Output of hits, and the messages before the first one.
 
 use super::options::WatchArgs;
 use super::watches::Watch;
@@ -17,35 +17,35 @@ use ulpf_session::armed::Armed;
 use ulpf_session::hit::entry::CSV_HEAD;
 use ulpf_session::hit::log::Look;
 
-/// Decides how [`say`] says it; before anything is said.
+/// Sets the form of [`say`]; call it before the first message.
 pub fn speak_as(options: &WatchArgs) {
     say_json(options.json && options.log.is_none());
 }
 
-/// Where hits go.
+/// Output of hits.
 pub struct Output {
     pub look: Look,
-    /// The log shares standard error with what else is said.
+    /// The log shares standard error with other messages.
     pub is_stderr: bool,
     /// No line per hit.
     pub quiet: bool,
-    /// No line for writes that change nothing.
+    /// No line for silent stores.
     pub changes_only: bool,
-    /// It goes where others may write to as well, and what is too much at once is torn.
+    /// Other processes may write to it as well, so a write that is too long could be torn.
     pieces: bool,
     to: File,
-    /// Hits go here, past us; what we write is words beside them.
+    /// Hits go here without passing through us; we write only words beside them.
     pub compact: Option<ulpf_log::Log>,
     broken: Option<io::Error>,
 }
 
-/// A file of this name is a compact log.
+/// Whether a file of this name is a compact log.
 fn is_compact(path: &Path) -> bool {
     path.extension()
         .is_some_and(|e| e.eq_ignore_ascii_case("ulpf"))
 }
 
-/// How a log looks that goes to a file of this name.
+/// The form of a log in a file of this name.
 fn look_of(path: &Path, json: bool) -> Result<Look> {
     let end = path.extension().map(|e| e.to_string_lossy().to_lowercase());
     match end.as_deref() {
@@ -60,7 +60,7 @@ fn look_of(path: &Path, json: bool) -> Result<Look> {
     }
 }
 
-/// Who else writes to the file writes behind, not over what we have written.
+/// Opens the file for appending, so that other writers do not overwrite our output.
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
@@ -114,7 +114,7 @@ impl Output {
         Ok(output)
     }
 
-    /// Writes and empties `text`, which is whole lines. After a failure nothing more is written.
+    /// Writes and empties `text`, which consists of whole lines. After a failure, later output is dropped.
     pub fn write(&mut self, text: &mut String) {
         if let Some(log) = &self.compact {
             let tsc = sys::tsc();
@@ -131,7 +131,7 @@ impl Output {
                 false => lines::put(&mut self.to, text.as_bytes()),
             };
             if let Err(error) = written {
-                // Now, not at the end of a program that may run for days.
+                // Reported now: the program may run for days.
                 say(&format!(
                     "the log ends here: {error}; the program goes on, and its hits are counted"
                 ));
@@ -141,21 +141,21 @@ impl Output {
         text.clear();
     }
 
-    /// Why the log is incomplete, if it could not be written.
+    /// The error that made the log incomplete, if any.
     pub fn broken(&self) -> Option<String> {
         let compact = self.compact.as_ref().and_then(ulpf_log::Log::broken);
         let broken = self.broken.as_ref().map(io::Error::to_string);
         broken.or(compact.map(|e| e.to_string()))
     }
 
-    /// Nothing is written behind this.
+    /// Marks the end of the log; no more output may follow.
     pub fn end(&self) {
         if let Some(log) = &self.compact {
             log.words([Word::End]);
         }
     }
 
-    /// Says what is watched (JSON), and on standard error what is not.
+    /// Writes the watches to the log (JSON), and refused ones to standard error.
     pub fn start(&mut self, watches: &[Watch], pid: i32, options: &WatchArgs) {
         let mut text = String::new();
         let json = self.look == Look::Json;

@@ -4,8 +4,8 @@
 //!   parent   rests (S) ───── awake in our code (R) ──────▶ returns from fork
 //!   child    rests (S) ───────────── runs ────────────────▶
 //! ```
-//! Each may look whether the other sleeps (/proc/PID/stat), and send it a signal that is to end the call in which it does. So
-//! neither sleeps in our code while the other runs.
+//! Each may check whether the other sleeps (/proc/PID/stat), and send it a signal that is meant to end the call in
+//! which it sleeps. So neither sleeps in our code while the other runs.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use ulpf_host::process::Status;
 
-/// A child that does not run by then is not waited for any more: the parent may be what it waits for.
+/// Time limit for the child to run: it may wait for the parent.
 pub const LONGEST_FORK: Duration = Duration::from_secs(5);
-/// A thread that goes on does so within microseconds.
+/// A thread that resumes does so within microseconds.
 const LONGEST_WAKE: Duration = Duration::from_millis(200);
 
-/// Dropped, it returns from fork.
+/// A parent that waits in fork; it returns from fork when this is dropped.
 pub struct Parent {
-    /// To its stub.
+    /// Channel to its stub.
     stub: UnixStream,
-    /// The process and its thread that has forked.
+    /// The process, and its thread that has forked.
     thread: (i32, i32),
-    /// To the task that has it rest.
+    /// Channel to the task that keeps it stopped.
     goes_on: Option<oneshot::Sender<()>>,
 }
 
 impl Parent {
-    /// Also what its task waits for before it lets it go on.
+    /// Also returns the receiver that the parent's task waits for before it resumes the parent.
     pub fn new(stub: UnixStream, thread: (i32, i32)) -> (Parent, oneshot::Receiver<()>) {
         let (goes_on, heard) = oneshot::channel();
         let parent = Parent {
@@ -40,7 +40,7 @@ impl Parent {
         (parent, heard)
     }
 
-    /// Comes back when it is awake.
+    /// Returns when the parent is awake.
     pub async fn wake(&mut self) {
         let resting = Sleep::of(self.thread);
         self.hold(true);
@@ -50,7 +50,7 @@ impl Parent {
         until_left(self.thread, resting, LONGEST_WAKE).await;
     }
 
-    /// The stub may be gone.
+    /// The stub may be gone, so errors are ignored.
     fn hold(&mut self, yes: bool) {
         let word = format!("vUlpfForkHold;{}", u8::from(yes));
         let _ = self.stub.write_all(&ulpf_rsp::frame(word.as_bytes()));
@@ -63,21 +63,21 @@ impl Drop for Parent {
     }
 }
 
-/// One sleep of a thread: how often it has gone to sleep.
+/// One sleep of a thread, identified by the number of its sleeps so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Sleep(Option<i32>);
 
 impl Sleep {
-    /// Of a process and its thread; `None`: it does not sleep.
+    /// The sleep of a process's thread; `None` if it does not sleep.
     pub fn of((pid, tid): (i32, i32)) -> Option<Sleep> {
         let status = Status::of_thread(pid, tid).ok()?;
         (status.state() == 'S').then(|| Sleep(status.sleeps()))
     }
 }
 
-/// Waits until a thread has left the sleep in which it was, if it was in one.
+/// Waits until a thread has left the given sleep, if there is one.
 pub async fn until_left(thread: (i32, i32), sleep: Option<Sleep>, longest: Duration) {
-    /// Mostly it takes no longer than some looks at it.
+    /// Mostly a few checks are enough.
     const AT_ONCE: u32 = 20;
     let end = Instant::now() + longest;
     let mut looks = 0;

@@ -1,10 +1,10 @@
-//! What others ask of us while the program runs over the control socket: `ulpf top` adds watches, switches them off and
-//! on, takes them away, and asks how sites are served and which blocks a checked heap has.
+//! Requests over the control socket while the program runs. `ulpf top` adds watches, switches them off and on, deletes
+//! them, and asks how sites are served and which blocks a checked heap has.
 //!
 //! ```text
 //!   socket ──Asked──▶ Control: interrupt, at rest ──Event::Change──▶ Log: resolve ──Changes──▶ Control: arm
 //! ```
-//! The program rests for as long as that takes. A list needs no rest: the log knows.
+//! The program is stopped meanwhile. A list needs no stop: the log has it.
 
 use super::control::Control;
 use super::events::Event;
@@ -19,7 +19,7 @@ use ulpf_session::control_socket::{Ask, refusal};
 use ulpf_session::listing::{MOST_SITES, sites};
 
 impl Control {
-    /// Somebody asks something.
+    /// A client sends a request.
     pub(super) async fn asked(&mut self, asked: Asked, events: &Sender<Event>) -> Result<()> {
         if asked.ask == Ask::List {
             let _ = events.send(Event::List(self.life, asked.reply));
@@ -30,7 +30,7 @@ impl Control {
         Ok(())
     }
 
-    /// The program rests: now what was asked for can be done.
+    /// The program is stopped, so the waiting requests can be served.
     pub(super) async fn serve(&mut self, events: &Sender<Event>) -> Result<()> {
         for asked in std::mem::take(&mut self.waiting) {
             if asked.ask == Ask::Sites {

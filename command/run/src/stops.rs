@@ -1,16 +1,16 @@
-//! What the stub's packets say, and those that resume.
+//! Parses the stub's packets, and builds those that resume.
 
 use ulpf_inferior::follow::child_in;
 
-/// GDB's number for SIGTRAP, and for the interrupt that we ask for ourselves.
+/// GDB's numbers for SIGTRAP, and for the interrupt that we request ourselves.
 pub const TRAP: u8 = 5;
 pub const INTERRUPT: u8 = 2;
 
-/// Why the stub says that the program has stopped.
+/// Reason of a stop, as the stub reports it.
 pub enum Stop {
-    /// GDB signal number, thread as the protocol writes it.
+    /// GDB signal number, and thread in the notation of the protocol.
     Signal { signal: u8, thread: String },
-    /// This thread (0: it does not say) has made this child, which waits.
+    /// This thread (0 if unknown) has made this child, which waits.
     Forked {
         child: i32,
         vfork: bool,
@@ -18,13 +18,13 @@ pub enum Stop {
     },
     /// The thread is about to trace this process or thread (ptrace), or to be traced by its parent (0).
     Traces { number: i32 },
-    /// It has ended.
+    /// The program has ended.
     Gone,
-    /// It does not come to rest, and the user wants to leave all the same.
+    /// The program does not stop, and the user wants to leave all the same.
     GivenUp,
 }
 
-/// Resumes everything, with `signal` for the thread that it stopped.
+/// The packet that resumes all threads, with `signal` for the thread that it stopped.
 pub fn pass_on(signal: u8, thread: &str) -> String {
     match (signal, thread) {
         (0, _) => "vCont;c".into(),
@@ -33,13 +33,13 @@ pub fn pass_on(signal: u8, thread: &str) -> String {
     }
 }
 
-/// What the stub has to say to the user.
+/// A text of the stub for the user.
 pub fn console(packet: &[u8]) -> Option<String> {
     let text = ulpf_rsp::from_hex(packet.strip_prefix(b"O")?)?;
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Reads a stop reply; `None` for packets that are none (console output).
+/// Reads a stop reply; `None` for other packets (console output).
 pub fn stop_of(packet: &[u8]) -> Option<Stop> {
     match packet {
         [kind @ (b'T' | b'S'), high, low, rest @ ..] => {
@@ -70,7 +70,7 @@ pub fn stop_of(packet: &[u8]) -> Option<Stop> {
     }
 }
 
-/// Of `pPROCESS.THREAD`, or `THREAD`.
+/// The thread number in `pPROCESS.THREAD` or `THREAD`.
 fn number_of(thread: &str) -> Option<i32> {
     let thread = thread.rsplit('.').next()?;
     i32::try_from(ulpf_rsp::hex_number(thread.as_bytes())?).ok()

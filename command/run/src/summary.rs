@@ -1,4 +1,4 @@
-//! What is said at the end: counts per watch, totals, losses.
+//! The summary at the end: counts per watch, totals, losses.
 
 use super::watches::Watch;
 use serde::Serialize;
@@ -13,10 +13,10 @@ use ulpf_say::json::{self, Address};
 use ulpf_session::armed::Armed;
 use ulpf_session::words::count;
 
-/// Watches without a hit are listed one by one only up to this many.
+/// Up to this number, watches without a hit are listed one by one.
 const LIST_IDLE: usize = 24;
 
-/// Why there were faults is told from here on.
+/// From this number on, the causes of faults are listed.
 const MANY_FAULTS: u64 = 10_000;
 
 /// The counters of one watch, read once.
@@ -24,9 +24,9 @@ const MANY_FAULTS: u64 = 10_000;
 pub struct Row {
     pub number: usize,
     pub name: String,
-    /// Of the first of its places.
+    /// Address of its first place.
     pub addr: u64,
-    /// Of all of them together.
+    /// Bytes of all its places.
     pub len: u64,
     pub places: usize,
     pub kind: &'static str,
@@ -39,11 +39,11 @@ pub struct Row {
     pub register: bool,
     /// Hits that a debug register has reported.
     pub traps: u64,
-    /// Why it was not watched.
+    /// Reason why it was not watched.
     pub refused: Option<String>,
-    /// Its memory was gone at the end.
+    /// Its memory was unmapped at the end.
     pub gone: bool,
-    /// It follows pointers, and has moved so often.
+    /// Number of moves, if it follows pointers.
     pub moved: Option<u64>,
 }
 
@@ -54,15 +54,15 @@ pub struct Summary {
     pub faults: u64,
     pub false_positives: u64,
     pub slow: u64,
-    /// Of the faults: by why a patch has not spared them.
+    /// Faults by the reason why no patch has spared them.
     pub unpatched: Vec<(&'static str, u64)>,
     pub syscalls: u64,
     pub seconds: f64,
-    /// Where there are several: the process, and the one that it was forked from.
+    /// If there are several processes: this one, and the one that it was forked from.
     pub process: Option<(i32, Option<i32>)>,
-    /// Its number in an MPI program.
+    /// Its rank in an MPI program.
     pub rank: Option<u32>,
-    /// The program's name, where there are several.
+    /// The program's name, if there are several processes.
     pub program: String,
     pub after_exec: bool,
 }
@@ -140,15 +140,15 @@ impl Summary {
         }
     }
 
-    /// False positives that are no single watch's: a patched instruction sees that it meets no watch, and goes on
-    /// without asking which was near.
+    /// False positives that belong to no single watch: a patched instruction that meets no watch continues without
+    /// looking for the nearest one.
     fn beside_any(&self) -> u64 {
         let told = self.rows.iter().map(|r| r.false_positives);
         let told = told.fold(0, u64::saturating_add);
         self.false_positives.saturating_sub(told)
     }
 
-    /// For people. `all`: also every watch without a hit.
+    /// Text for people. With `all`, lists every watch without a hit.
     pub fn text(&self, all: bool) -> String {
         let mut out = String::new();
         let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).fold(0, u64::saturating_add);
@@ -181,13 +181,13 @@ impl Summary {
         );
         let idle = |r: &&Row| r.hits == 0 && r.refused.is_none();
         let folded = !all && self.rows.iter().filter(idle).count() > LIST_IDLE;
-        // One that is refused now may have been hit before: its library has come back different, say.
+        // A refused watch may have been hit before: say, its library has come back different.
         let shown = |r: &&Row| match r.refused {
             Some(_) => r.hits > 0 || r.false_positives > 0,
             None => !folded || r.hits > 0,
         };
         let rows: Vec<&Row> = self.rows.iter().filter(shown).collect();
-        // Only where there is something to show.
+        // Only if there are filtered hits.
         let column = |text: &str| match filtered {
             0 => String::new(),
             _ => format!("{text:>10} "),
@@ -241,7 +241,7 @@ impl Summary {
                 );
             }
         }
-        // Rows without a watch of their own, so that each column adds up to the figure above.
+        // Rows without a watch, so that each column adds up to the figure above.
         let mut rest = |false_positives: u64, what: fmt::Arguments| {
             let _ = writeln!(
                 out,
@@ -353,7 +353,7 @@ impl Summary {
     }
 }
 
-/// What all processes have counted together.
+/// Totals of all processes.
 pub fn of_all(all: &[Summary]) -> String {
     let sum = |f: &dyn Fn(&Summary) -> u64| all.iter().map(f).fold(0, u64::saturating_add);
     let rows = |f: fn(&Row) -> u64| {
@@ -404,7 +404,7 @@ struct WatchJson {
     kind: &'static str,
     addr: Address,
     len: u64,
-    /// Where there are several: `addr` is that of the first, `len` that of all.
+    /// If there are several: `addr` is that of the first, `len` that of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     places: Option<usize>,
     hits: u64,
@@ -522,7 +522,7 @@ mod tests {
         assert_eq!(s.text(true).lines().count(), 1003);
     }
 
-    /// The sum of a column of the table, by where its heading ends.
+    /// The sum of a column of the table, located by the end of its heading.
     fn sum(text: &str, column: &str) -> u64 {
         let mut lines = text.lines().skip(1);
         let head = lines.next().unwrap();

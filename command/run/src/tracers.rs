@@ -1,8 +1,8 @@
 //! Programs that trace others with ptrace(2), as debuggers and crash handlers do.
 //!
-//! A traced process stops for its tracer where nothing of ours may be seen, nor be waited for. So before one of the
-//! watched processes traces another one, we let go of that (`stub/handlers/src/syscalls/tracing.rs`), if it may trace it.
-//! Each process has a task of its own: who learns of it asks the other one's task here.
+//! A traced process stops for its tracer, and must neither show our code at such a stop nor wait in it. So before a
+//! watched process traces another one, we release that one (`stub/handlers/src/syscalls/tracing.rs`), if the tracer may
+//! trace it. Each process has a task of its own: the tracer's task asks the other process's task here.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,15 @@ use ulpf_host::foreign::numbers::Process;
 use ulpf_host::process;
 use ulpf_say::say;
 
-/// Nobody waits longer for a process to be let go of. (It may be stopped by a signal, and so never come to rest.)
+/// Limit of the wait for a release. (The process may be stopped by a signal, and so never reach a stop of ours.)
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is dropped when a process has been let go of.
+/// Dropped when a process has been released.
 type Done = oneshot::Sender<()>;
 
 struct Entry {
     ask: mpsc::UnboundedSender<Done>,
-    /// Until its task takes it.
+    /// Kept until the process's task takes it.
     asked: Option<mpsc::UnboundedReceiver<Done>>,
 }
 
@@ -31,14 +31,14 @@ fn watched() -> MutexGuard<'static, BTreeMap<i32, Entry>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A process is watched from here on, though its task may begin later.
+/// Registers a process as watched, though its task may start later.
 pub fn expect(pid: i32) {
     let (ask, asked) = mpsc::unbounded_channel();
     let asked = Some(asked);
     watched().insert(pid, Entry { ask, asked });
 }
 
-/// Who asks us to let go of one process.
+/// Requests to release one process.
 pub struct Asked {
     pid: i32,
     asked: mpsc::UnboundedReceiver<Done>,
@@ -55,7 +55,7 @@ impl Asked {
         Asked { pid, asked }
     }
 
-    /// The next one, who waits until the answer is dropped. Safe to cancel.
+    /// The next request; its sender waits until the answer is dropped. Safe to cancel.
     pub async fn next(&mut self) -> Done {
         match self.asked.recv().await {
             Some(done) => done,
@@ -70,7 +70,7 @@ impl Drop for Asked {
     }
 }
 
-/// The watched process that has this thread, as `tracer` numbers it.
+/// The watched process that has this thread, by `tracer`'s number of it.
 fn named(tracer: &Process, number: i32) -> Option<i32> {
     let depth = process::names_of(tracer.pid).ok()?.len();
     let pids: Vec<i32> = watched().keys().copied().collect();
@@ -80,12 +80,13 @@ fn named(tracer: &Process, number: i32) -> Option<i32> {
         .find(|pid| process::thread_named(*pid, depth, number).is_some())
 }
 
-/// A thread of `tracer` is about to trace `number`.
+/// Releases the process of `number`, which a thread of `tracer` is about to trace.
 pub async fn let_go(tracer: &Process, number: i32) {
     let Some(pid) = named(tracer, number) else {
         return;
     };
-    // The tracer's stub has told of it, in memory that the tracer shares: only one that may do it is believed.
+    // The report comes from memory that the tracer can write to, so it counts only for a tracer that may trace the
+    // process.
     if !process::may_trace(tracer.pid, pid) {
         return;
     }

@@ -14,12 +14,12 @@ use ulpf_symbols::{Memory, Problem, Program, Scope, Spec, Watched};
 #[derive(Clone, Debug)]
 pub struct Watch {
     pub spec: Spec,
-    /// Its places, as many as the stub has numbers for when it is armed.
+    /// Its places; one number of the stub for each when it is armed.
     pub watched: Vec<Watched>,
     pub armed: Armed,
-    /// Numbers that it had while its library was loaded before.
+    /// The stub's previous numbers of it, from before its library was unloaded.
     pub past: Vec<u32>,
-    /// Nobody wants to hear of it any more.
+    /// Deleted on request; no longer shown.
     pub deleted: bool,
 }
 
@@ -30,35 +30,34 @@ impl Watch {
         lengths.fold(0, u64::saturating_add)
     }
 
-    /// Does it depend on libraries that come or go while the program runs?
+    /// Whether it depends on libraries that come or go while the program runs.
     pub fn follows_libraries(&self) -> bool {
         matches!(self.armed, Armed::Pending(_)) || self.spec.filter.names_code()
     }
 }
 
-/// What to tell the stub.
+/// Changes that are sent to the stub.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Number of the watch (in the order given), and how a place of it is armed. Places of a watch stand
-    /// side by side.
+    /// Number of the watch (in the order given), and how one of its places is armed. Places of a watch are adjacent.
     pub arm: Vec<(usize, Arm)>,
     pub disarm: Vec<u32>,
     /// Commands that give armed watches another filter.
     pub filter: Vec<Command>,
-    /// Where frames may end without a return, if watches on locals are among those to be armed.
+    /// Code where frames may end without a return, if watches on locals are armed.
     pub landings: Vec<(u64, Landing)>,
-    /// Functions that a check of the heap has to know, perhaps none: the program is where its libraries are there.
+    /// Functions that the heap check needs, perhaps none. `Some` once the program's libraries are loaded.
     pub functions: Option<Vec<HeapFunction>>,
 }
 
 impl Changes {
-    /// The places of the watch of that number are to be armed.
+    /// Arms these places of the watch with this number.
     pub fn add(&mut self, number: usize, places: Vec<Arm>) {
         let places = places.into_iter().map(|place| (number, place));
         self.arm.extend(places);
     }
 
-    /// The same with what belongs to them.
+    /// Adds the landings, if a watch is on locals of a function.
     pub fn complete(self, program: &Program) -> Changes {
         let of_a_function = |arm: &Arm| match &arm.what {
             What::Along(path, _) => path.function().is_some(),
@@ -73,7 +72,7 @@ impl Changes {
     }
 }
 
-/// What is to be done at a hit.
+/// The settings for hits of a watch.
 pub fn how(options: &WatchArgs) -> How {
     How {
         // Counting needs no records.
@@ -83,7 +82,7 @@ pub fn how(options: &WatchArgs) -> How {
     }
 }
 
-/// Resolves all watches where the program is now.
+/// Resolves all watches at the program's present state.
 pub fn resolve_all(
     specs: Vec<Spec>,
     program: &Program,
@@ -107,7 +106,7 @@ pub fn resolve_all(
     (watches, changes.complete(program))
 }
 
-/// The watches of a process that has been forked from one with these; `armed` are settled later.
+/// The watches of a process that was forked from one with these, and the changes that arm them; `armed` follows later.
 pub fn inherit(watches: &[Watch], program: &Program, how: How) -> (Vec<Watch>, Changes) {
     let mut inherited = watches.to_vec();
     let mut changes = Changes::default();
@@ -123,7 +122,7 @@ pub fn inherit(watches: &[Watch], program: &Program, how: How) -> (Vec<Watch>, C
     (inherited, changes.complete(program))
 }
 
-/// Resolves one watch; how its places are armed. None: it cannot be watched (`watch.armed` says why).
+/// Resolves one watch and returns how to arm its places. None if it cannot be watched; `watch.armed` has the reason.
 pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: How) -> Vec<Arm> {
     let found = program
         .resolve_path(&watch.spec, memory)
@@ -137,7 +136,7 @@ pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: H
             arms
         }
         Err(problem) => {
-            // Only a named library is worth waiting for: a misspelt name would wait for ever.
+            // Only a watch with a named library may wait: a misspelt name would wait for ever.
             let waits = problem.not_yet && matches!(watch.spec.scope, Some(Scope::Object(_)));
             watch.armed = if waits {
                 Armed::Pending(problem)
@@ -149,7 +148,8 @@ pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: H
     }
 }
 
-/// After libraries were loaded or unloaded: resolves what waited for one, lets go of what is gone.
+/// After libraries were loaded or unloaded: resolves the watches that waited for one, and disarms those whose memory is
+/// gone.
 pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how: How) -> Changes {
     let mut changes = Changes::default();
     let Ok(memory) = ProcessMemory::of(pid, None) else {
@@ -163,7 +163,7 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
                 .unwrap_or_default();
             for (id, watched) in ids.iter().zip(&mut watch.watched) {
                 let same = |w: &&Watched| (w.addr, w.len) == (watched.addr, watched.len);
-                // (Elements may have moved since; the code that the filter names is the same for all.)
+                // (Elements may have moved since; the filter's code is the same for all.)
                 let Some(again) = again.iter().find(same).or(again.first()) else {
                     break;
                 };
@@ -205,7 +205,7 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
     changes.complete(program)
 }
 
-/// All watches that the user named, in the order given.
+/// All watches of the command line, in the order given.
 pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
     let mut texts = options.watch.clone();
     for file in &options.watch_file {
@@ -220,7 +220,7 @@ pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
         .iter()
         .map(|text| Spec::parse(text).unwrap_or_else(|problem| Spec::malformed(text, problem)))
         .collect();
-    // With --keep-going they are told when the others are armed, like all that are refused.
+    // With --keep-going they are reported when the others are armed, like all refused watches.
     let malformed: Vec<&Problem> = specs.iter().filter_map(Spec::problem).collect();
     let none = malformed.len() == specs.len();
     if none || !malformed.is_empty() && !options.keep_going {
@@ -230,7 +230,7 @@ pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
     Ok(specs)
 }
 
-/// One a line; `#` starts a comment.
+/// SPECs, one a line; `#` starts a comment.
 fn spec_lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .map(|line| line.split('#').next().unwrap_or("").trim())

@@ -1,4 +1,4 @@
-//! JSON as the command writes it: one object a line, in which nothing is left that a terminal would obey.
+//! JSON output of the command: one object a line, without characters that a terminal would obey.
 
 use serde::{Serialize, Serializer};
 use serde_json::ser::Formatter;
@@ -20,7 +20,7 @@ pub fn append(out: &mut String, value: &impl Serialize) {
     out.push('\n');
 }
 
-/// Appends `value`. One that JSON cannot have (a map whose keys are no texts) is left out; there is none.
+/// Appends `value`, or nothing if JSON cannot represent it (a map with keys that are no texts); no caller has one.
 pub fn put(out: &mut String, value: &impl Serialize) {
     let before = out.len();
     let mut to = serde_json::Serializer::with_formatter(Appending(out), Escaping);
@@ -29,7 +29,7 @@ pub fn put(out: &mut String, value: &impl Serialize) {
     }
 }
 
-/// Takes what serde_json writes: whole characters, piece by piece.
+/// Receives the output of serde_json: whole characters, piece by piece.
 struct Appending<'a>(&'a mut String);
 
 impl Write for Appending<'_> {
@@ -44,7 +44,7 @@ impl Write for Appending<'_> {
     }
 }
 
-/// Compact, and every character that is not plain is an escape.
+/// Compact format that escapes every character that is not plain.
 struct Escaping;
 
 impl Formatter for Escaping {
@@ -68,7 +68,7 @@ impl Formatter for Escaping {
     }
 }
 
-/// An address: a text, since a number of JSON may lose its last bits.
+/// An address, as a text, because a JSON number may lose its last bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Address(pub u64);
 
@@ -78,7 +78,7 @@ impl Serialize for Address {
     }
 }
 
-/// Bytes in hex, the first one first.
+/// Bytes in hex, first byte first.
 #[derive(Clone, Copy, Debug)]
 pub struct Hex<'a>(pub &'a [u8]);
 
@@ -94,7 +94,7 @@ impl Serialize for Hex<'_> {
     }
 }
 
-/// A number with the places that `text` has.
+/// A number with as many decimal places as `text` has.
 pub fn number(text: impl fmt::Display) -> Option<Box<RawValue>> {
     RawValue::from_string(text.to_string()).ok()
 }

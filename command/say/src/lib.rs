@@ -1,6 +1,5 @@
-//! What the command says to the user on standard error: [`say!`] where it is about a watched program (`ulpf run`,
-//! `top`, `last`, `export`), [`message!`] in the words of gdbserver (`ulpf server`, `gdb`, `bridge`); and JSON as the
-//! command writes it ([`json`]).
+//! Messages to the user on standard error: [`say!`] about a watched program (`ulpf run`, `top`, `last`, `export`),
+//! [`message!`] in gdbserver's words (`ulpf server`, `gdb`, `bridge`). [`json`] writes JSON.
 #![forbid(unsafe_code)]
 
 pub mod json;
@@ -12,19 +11,19 @@ use std::io::stderr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use ulpf_host::foreign::text;
 
-/// Tells the user something, as `println!`.
+/// Prints a message, formatted as by `println!`.
 #[macro_export]
 macro_rules! say {
     ($($text:tt)*) => { $crate::say(&format!($($text)*)) };
 }
 
-/// `eprintln!` in one write, so that whoever reads our stderr never sees half a line.
+/// Prints a message in one write, so that a reader of our stderr never sees half a line.
 #[macro_export]
 macro_rules! message {
     ($($text:tt)*) => { $crate::message(format_args!($($text)*)) };
 }
 
-/// Standard error carries JSON lines: whatever else is said there must be one as well.
+/// Standard error carries JSON lines, so each message must be one as well.
 static JSON_ON_STDERR: AtomicBool = AtomicBool::new(false);
 
 #[derive(Serialize)]
@@ -33,7 +32,7 @@ struct Message<'a> {
     text: &'a str,
 }
 
-/// Tells the user something on standard error. (Not `eprintln!`, which panics when nobody listens.)
+/// Prints a message on standard error. (`eprintln!` would panic if the reader has closed it.)
 pub fn say(what: &str) {
     let line = match JSON_ON_STDERR.load(Ordering::Relaxed) {
         true => json::line(&Message {
@@ -45,22 +44,22 @@ pub fn say(what: &str) {
     put(&line);
 }
 
-/// What [`message!`] does.
+/// Implements [`message!`].
 pub fn message(what: fmt::Arguments<'_>) {
     put(&text::lines(&format!("{what}\n")));
 }
 
-/// Lines on standard error, which the program may share. That nobody listens is no reason to fail.
+/// Writes lines to standard error, which the program may share. A closed reader is no error.
 pub fn put(text: &str) {
     let _ = lines::put_pieces(&mut stderr(), text);
 }
 
-/// Decides how [`say()`] says it; before anything is said.
+/// Sets the form of [`say()`]; call it before the first message.
 pub fn say_json(json: bool) {
     JSON_ON_STDERR.store(json, Ordering::Relaxed);
 }
 
-/// An error whose details the user has been told: it has no text of its own.
+/// An error whose details have already been printed; it has no text of its own.
 pub fn told() -> anyhow::Error {
     anyhow::Error::msg("")
 }

@@ -1,14 +1,14 @@
-//! Lines that are never torn, though others write to the same place.
+//! Writes lines that are never torn, though other processes write to the same place.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 
-/// A pipe takes so much as a whole (PIPE_BUF, pipe(7)); of more, another writer's may come between.
+/// A pipe takes this much in one piece (PIPE_BUF, pipe(7)); another writer's output may split a longer write.
 const AT_ONCE: usize = 4096;
-/// Until a descriptor that does not wait is tried again.
+/// Delay before a write to a non-blocking descriptor is repeated.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// Writes whole lines, as many as a pipe takes at once; a line that is longer alone goes alone.
+/// Writes whole lines, as many as a pipe takes at once; a longer line is written alone.
 pub fn put_pieces(to: &mut (impl Write + ?Sized), text: &str) -> io::Result<()> {
     let mut rest = text;
     while !rest.is_empty() {
@@ -32,7 +32,7 @@ fn piece(text: &str) -> usize {
     }
 }
 
-/// Writes all of it. The program may have made a descriptor that it shares with us one that does not wait.
+/// Writes all bytes. The program may have made a shared descriptor non-blocking.
 pub fn put(to: &mut (impl Write + ?Sized), mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {

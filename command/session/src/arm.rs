@@ -1,15 +1,15 @@
-//! How the stub is told to watch: what a name has been resolved to, and many watches of which the same is wanted in
-//! few words (`ulpf_lib::command::Command::Watches`). [`crate::armed`] reads what it answers.
+//! Encodes watches as commands to the stub; many similar watches become one short command
+//! (`ulpf_lib::command::Command::Watches`). [`crate::armed`] reads the answers.
 
 use ulpf_lib::command::{Arm, Command, How, Place, What};
 use ulpf_lib::filter::Filter;
 use ulpf_lib::{TargetAddr, WatchRange};
 use ulpf_symbols::{Problem, Watched};
 
-/// About how long a command may become, in bytes.
+/// Approximate limit of a command, in bytes.
 const ENOUGH: usize = 16 << 10;
 
-/// How the stub is told to watch this.
+/// The request to the stub for a resolved watch.
 pub fn of(watched: &Watched, how: How) -> Result<Arm, Problem> {
     let what = match &watched.path {
         _ if watched.heap => What::Heap,
@@ -36,12 +36,12 @@ pub fn of(watched: &Watched, how: How) -> Result<Arm, Problem> {
     })
 }
 
-/// May it stand in a list with others?
+/// Whether it may share a command with others.
 fn is_plain(arm: &Arm) -> bool {
     arm.what.range().is_some() && arm.filter == Filter::default() && !arm.how.freeze
 }
 
-/// A text with commands, and how many watches it asks for.
+/// Command texts, each with its number of watches.
 pub fn commands(arms: &[&Arm]) -> impl Iterator<Item = (String, usize)> {
     let mut rest = arms;
     std::iter::from_fn(move || {
@@ -78,7 +78,7 @@ fn alone(arm: &Arm) -> String {
     format!("{};", Command::Watch(arm.clone()))
 }
 
-/// The place that the first ones make, and how many they are: of the same length, and as far from each other.
+/// The leading watches with the same length and equal distances, as one place, and their number.
 fn stretch(arms: &[&Arm], like: &Arm) -> Option<(Place, usize)> {
     let of = |n: usize| {
         let arm = arms.get(n).filter(|a| is_plain(a))?;
@@ -100,7 +100,7 @@ fn stretch(arms: &[&Arm], like: &Arm) -> Option<(Place, usize)> {
         of(*n).map(|r| (r.start.0.wrapping_sub(start.0), r.len)) == Some((stride * *n as u64, len))
     };
     let n = 1 + (1..arms.len()).take_while(fits).count();
-    // Two of them take as many words alone.
+    // Two watches take as many words alone.
     if n <= 2 {
         return Some((one, 1));
     }
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(told.iter().map(|c| c.1).sum::<usize>(), scattered.len());
     }
 
-    /// The same places twice: they stand where they stood, not as a stretch with no stride.
+    /// Equal places stay apart; they do not become a place with stride 0.
     #[test]
     fn doubles() {
         let arms = [arm(0x10, 8, "w"), arm(0x10, 8, "w"), arm(0x10, 8, "w")];

@@ -1,25 +1,25 @@
-//! What has become of a watch that the stub was told to arm.
+//! Outcome of a request to the stub to arm a watch.
 
 use anyhow::{Result, anyhow, bail, ensure};
 use ulpf_host::foreign::numbers;
 use ulpf_lib::command::Reply;
 use ulpf_symbols::Problem;
 
-/// What happened to a watch.
+/// State of a watch.
 #[derive(Clone, Debug)]
 pub enum Armed {
-    /// The stub's numbers for its places.
+    /// The stub's numbers of its places.
     Yes(Vec<u32>),
     No(Problem),
     /// Its library is not loaded (yet, or any more).
     Pending(Problem),
-    /// Taken away at somebody's request.
+    /// Switched off on request.
     Off,
 }
 
 impl Armed {
-    /// What has become of a watch, from what has become of its places. All or nothing: half a watch would miss
-    /// silently, so the numbers that come back are those to be taken away again.
+    /// The outcome of a watch from the outcomes of its places. All or nothing: half a watch would miss hits silently.
+    /// The returned numbers are places that the caller must disarm.
     pub fn together(places: Vec<Armed>) -> (Armed, Vec<u32>) {
         let (mut ids, mut refused, mut refusals) = (Vec::new(), None, 0);
         let several = places.len() > 1;
@@ -47,7 +47,7 @@ impl Armed {
     }
 }
 
-/// Reads one line of the answer to `ulpf watch` or `ulpf watches`, by which `wanted` watches were to be armed.
+/// Reads one line of the answer to `ulpf watch` or `ulpf watches`, which asked for `wanted` watches.
 pub fn outcomes(line: &str, wanted: usize, armed: &mut Vec<Armed>) -> Result<()> {
     ensure!(armed.len() < wanted, "more answers than watches");
     match serde_json::from_str(line)? {

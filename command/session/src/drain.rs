@@ -1,6 +1,6 @@
-//! Takes hits out of the threads' rings ring by ring, for who keeps each thread's own order and needs no other
-//! ([`crate::merge`] brings all of them into one). Nothing is sorted, kept or handed to another thread, so that the
-//! reader is as fast as the writers.
+//! Takes hits out of the threads' rings ring by ring, for readers that need only each thread's own order
+//! ([`crate::merge`] brings all hits into one order). It sorts and keeps nothing and hands nothing to another thread,
+//! so that the reader is as fast as the writers.
 
 use crate::merge::{FUTURE, Flow, IDLE, SHORT, UNFINISHED};
 use crate::source::Source;
@@ -9,21 +9,21 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use ulpf_lib::ring::{Hit, Progress, Reader, Start};
 
-/// Where hits go.
+/// Receiver of hits.
 pub trait Sink {
-    /// The hits that come now are of that ring.
+    /// The following hits are of that ring.
     fn ring(&mut self, ring: usize);
-    /// The next one, in the ring's order.
+    /// The next hit, in the ring's order.
     fn hit(&mut self, hit: Hit);
-    /// So many of the ring were lost behind its last hit.
+    /// `lost` hits of the ring were lost after its last hit.
     fn lost(&mut self, ring: usize, lost: u64);
-    /// All rings have been looked at once more; `false`: it is enough.
+    /// All rings have been read once more; `false` ends the reading.
     fn looked(&mut self) -> bool;
-    /// Nothing comes any more.
+    /// No more hits follow.
     fn end(&mut self);
 }
 
-/// What the rings have not told.
+/// Counts of [`drain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     pub hits: u64,
@@ -32,11 +32,11 @@ pub struct Drained {
     pub damaged: u64,
 }
 
-/// Records that are read of a ring before its writer hears of the room, and the next ring is looked at.
+/// Records that are read from a ring before its writer learns of the room and the next ring is read.
 const TURN: usize = 8192;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Reads until told to finish.
+/// Reads until `flow` or the sink ends it.
 pub fn drain(source: &impl Source, flow: &Flow, sink: &mut impl Sink) -> Drained {
     let mut reader = Reader::new(Start::First);
     let mut stuck: BTreeMap<usize, Instant> = BTreeMap::new();
@@ -46,7 +46,7 @@ pub fn drain(source: &impl Source, flow: &Flow, sink: &mut impl Sink) -> Drained
         let finish = flow.finish.load(Ordering::Acquire);
         source.alive();
         if finish {
-            // Whoever shares the memory may go on writing for ever.
+            // The program may go on writing to the shared memory for ever.
             reader.finish(source);
         }
         let before = drained.hits;
@@ -59,7 +59,7 @@ pub fn drain(source: &impl Source, flow: &Flow, sink: &mut impl Sink) -> Drained
             sink.ring(ring);
             let mut take = |mut hit: Hit| {
                 if hit.time > now {
-                    // It may have been written since we began.
+                    // The hit may be younger than `now`.
                     now = source.now();
                     if hit.time > now.saturating_add(FUTURE) {
                         (hit.time, drained.damaged) = (now, drained.damaged + 1);

@@ -1,4 +1,4 @@
-//! Which session is meant, where the user names a process or none.
+//! Chooses the session for a command, with or without a process number from the user.
 
 use anyhow::{Context, Result, bail};
 use std::fmt;
@@ -8,8 +8,8 @@ use ulpf_area::sessions::{self, Claim, Watched, Whose};
 use ulpf_host::foreign::text::Bytes;
 use ulpf_host::{process, sys};
 
-/// The session of this program, or of this `ulpf`; the only one if none is named. The error says why it is not to
-/// be had, and what to do.
+/// The session of this program or of this `ulpf`; without a number, the only session. The error gives the reason and
+/// the remedy.
 pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
     let mut sessions = sessions::find(of, whose).context("cannot look at processes")?;
     let claim = of.and_then(|pid| sessions.false_claim_of(pid));
@@ -35,7 +35,7 @@ pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
                 sessions.foreign[0]
             ),
             Some(pid) if !process::is_alive(pid) => bail!("there is no process {pid}"),
-            // (Nobody but root watches what is not their own.)
+            // (Only root watches programs of other users.)
             Some(pid) if sessions.hides_some() && !is_ours(pid) => bail!(
                 "process {pid} is not watched by a ulpf of yours; ulpf ({}) of another user is at work: --all-users looks into other users' sessions, too",
                 sessions.others[0]
@@ -58,7 +58,7 @@ fn is_ours(pid: i32) -> bool {
     std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() == sys::user())
 }
 
-/// Why [`choose`] has not chosen: the user has to. Each on a line of its own.
+/// Error of [`choose`]: the user must choose. Lists the sessions, one a line.
 #[derive(Debug)]
 pub struct Several(String);
 
@@ -74,7 +74,7 @@ impl fmt::Display for Several {
     }
 }
 
-/// What process `pid` executes, as a name to show.
+/// Name of the executable of process `pid`, for display.
 pub fn name(pid: i32) -> String {
     let path = process::executable(pid).unwrap_or_default();
     let name = path.file_name().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A session that has ended, with what its program was made of (`ulpf_area::kept` has the file).
+//! An ended session, with the modules of its program (`ulpf_area::kept` describes the file).
 
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -16,7 +16,7 @@ struct Head {
     program: String,
     ending: String,
     boot: String,
-    /// Nothing the program names is opened without them.
+    /// Without them, no file that the program names is opened.
     #[serde(default)]
     rights: Option<Rights>,
     objects: Vec<Object>,
@@ -55,19 +55,19 @@ impl From<Rights> for files::Ended {
 
 #[derive(Serialize, Deserialize)]
 struct Object {
-    /// Its bytes: a path may be any.
+    /// The bytes of the path, which need not be UTF-8.
     path: Vec<u8>,
     bias: u64,
     code: Vec<(u64, u64)>,
     is_executable: bool,
-    /// When the file was changed last: another one has other names.
+    /// Time of the file's last change: a changed file has other names.
     changed: Option<u64>,
 }
 
 /// A session that has ended.
 pub struct Kept {
     pub pid: i32,
-    /// The ulpf that has watched it.
+    /// The ulpf that watched it.
     pub by: i32,
     /// The program's name.
     pub program: String,
@@ -79,20 +79,20 @@ pub struct Kept {
     objects: Vec<Object>,
 }
 
-/// Times of another boot mean nothing.
+/// Number of this boot: times of another boot mean nothing.
 fn boot() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_default().trim().to_string()
 }
 
-/// When the file was changed last, as far as the program itself could see.
+/// Time of the file's last change, as far as the program itself could read it.
 fn changed(loaded: &Loaded, by: &files::Process) -> Option<u64> {
     let time = by.look(&loaded.path).ok()?.modified().ok()?;
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     u64::try_from(since.as_nanos()).ok()
 }
 
-/// Keeps the session of a program that has ended.
+/// Saves the session of a program that has ended.
 pub fn keep(shared: &SharedArea, pid: i32, program: &Program, ending: String) -> io::Result<bool> {
     let object = |l: Loaded| Object {
         changed: program.by().and_then(|by| changed(&l, by)),
@@ -115,7 +115,7 @@ pub fn keep(shared: &SharedArea, pid: i32, program: &Program, ending: String) ->
     kept::keep(shared, pid, &serde_json::to_vec(&head)?)
 }
 
-/// The newest that has ended, or the one of this process.
+/// The newest ended session, or that of process `pid`.
 pub fn find(pid: Option<i32>) -> io::Result<Option<Kept>> {
     let Some(found) = kept::find(pid)? else {
         return Ok(None);
@@ -134,7 +134,8 @@ pub fn find(pid: Option<i32>) -> io::Result<Option<Kept>> {
 }
 
 impl Kept {
-    /// What the program was made of. Files that have changed since are left out, and those that it could not open itself.
+    /// The program's modules. Files that have changed since, and files that the program could not open itself, are left
+    /// out.
     pub fn program(&mut self) -> Program {
         let by = self.rights.take();
         let Some(by) = by.and_then(|by| files::Process::ended(by.into()).ok()) else {

@@ -1,6 +1,6 @@
-//! What is known of a session, a program that a `ulpf` watches: read from the area that its threads write to
-//! (`ulpf_lib::ring`), and from what its owner says. `ulpf run`, `top`, `last`, `export`, the debug adapter and
-//! the server all read it here; nothing in here draws or serves.
+//! The state of a session: a program that a `ulpf` watches. It is read from the area that the program's threads write
+//! to (`ulpf_lib::ring`), and from its owner's answers. `ulpf run`, `top`, `last`, `export`, the debug adapter and the
+//! server all read it with this crate, which neither draws nor serves.
 //!
 //! ```text
 //!   rings ──▶ merge (hits in order of time) ──▶ hit (a hit in words) ──▶ text · JSON · CSV · trace

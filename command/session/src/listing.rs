@@ -1,5 +1,5 @@
-//! The watches of a session as its owner lists them: by the words that the user typed, also those that the stub
-//! does not know of (switched off, refused, waiting for a library).
+//! The watches of a session as its owner lists them, by the words that the user typed. The list includes watches that
+//! the stub does not know (switched off, refused, waiting for a library).
 
 use super::snapshot::{State, Watch};
 use serde::Deserialize;
@@ -8,28 +8,28 @@ use std::collections::HashMap;
 use ulpf_host::foreign::text::cut;
 use ulpf_lib::command::reply::PatchSite;
 
-/// Of a text in an answer so many bytes are taken, of a list so many entries.
+/// Limits of an answer: bytes of a text, and entries of a list.
 const LONGEST_TEXT: usize = 4096;
 const MOST_ENTRIES: usize = 1 << 17;
-/// The busiest sites that are told of.
+/// Number of sites that are listed, busiest first.
 pub const MOST_SITES: u64 = 512;
 
 /// One watch, as its owner knows it.
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
-    /// The number that its owner knows it by.
+    /// The owner's number.
     pub number: usize,
-    /// What the user typed.
+    /// The text that the user typed.
     pub spec: String,
     /// `w`, `r`, `rw`.
     pub kind: String,
     pub addr: u64,
     pub len: u64,
-    /// Whether it is in force.
+    /// Whether it is armed.
     pub state: State,
-    /// Why not.
+    /// Reason, if it is not.
     pub why: String,
-    /// The stub's numbers of its places, and those that they had before.
+    /// The stub's present numbers of its places, and the previous ones.
     pub ids: Vec<u32>,
     pub past: Vec<u32>,
 }
@@ -39,7 +39,7 @@ pub struct Entry {
 pub struct Listing {
     /// In the order given.
     pub entries: Vec<Entry>,
-    /// Places in `entries`, by the stub's present numbers and by all those of before.
+    /// Index in `entries` by the stub's present number, and by previous numbers.
     by_id: HashMap<u32, usize>,
     by_past: HashMap<u32, usize>,
 }
@@ -67,7 +67,7 @@ impl Listing {
         json!({"watches": entries}).to_string()
     }
 
-    /// Reads such an answer; `None` if it is none.
+    /// Reads such an answer; `None` if it is malformed.
     pub fn parse(value: &Value) -> Option<Listing> {
         let entry = |v: &Value| {
             let text = |key: &str| {
@@ -101,7 +101,7 @@ impl Listing {
         Some(Listing::of(entries.map(entry).collect()))
     }
 
-    /// Of these watches.
+    /// Makes a list of these watches.
     pub fn of(entries: Vec<Entry>) -> Listing {
         let all = || entries.iter().enumerate();
         let ids = all().flat_map(|(at, e)| e.ids.iter().map(move |id| (*id, at)));
@@ -120,14 +120,14 @@ impl Listing {
         self.entries.get(*self.by_id.get(&id)?)
     }
 
-    /// The watch that has had this number before.
+    /// The watch that had this number before.
     pub fn past(&self, id: u32) -> Option<&Entry> {
         self.entries.get(*self.by_past.get(&id)?)
     }
 }
 
 impl Entry {
-    /// One that is not armed, with what it has counted.
+    /// A row for a watch that is not armed, with its counters.
     pub fn row(&self, [hits, silent, filtered, false_positives]: [u64; 4]) -> Watch {
         Watch {
             number: Some(self.number),
@@ -150,14 +150,14 @@ impl Entry {
     }
 }
 
-/// The answer to what instructions have touched guarded pages (`Ask::Sites`): `lines` is what the stub has said.
+/// The answer to `Ask::Sites`, the instructions that have touched guarded pages; `lines` is the stub's output.
 pub fn sites(lines: &str) -> String {
     let sites = lines.lines().filter_map(|l| serde_json::from_str(l).ok());
     let sites: Vec<String> = sites.map(|site: PatchSite| site.to_string()).collect();
     format!("{{\"sites\":[{}]}}", sites.join(","))
 }
 
-/// What [`sites`] has written, as far as it is understood.
+/// Reads the output of [`sites`] and skips entries that do not parse.
 pub fn sites_of(value: &Value) -> impl Iterator<Item = PatchSite> + '_ {
     let sites = value["sites"].as_array().into_iter().flatten();
     sites.filter_map(|site| PatchSite::deserialize(site).ok())

@@ -1,4 +1,4 @@
-//! A program's memory, for resolving names, and the kernel's notes to the program.
+//! A program's memory, for resolving names, and its auxiliary vector.
 
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
@@ -14,7 +14,7 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// `thread_pointer`: of the thread whose thread-local variables are meant.
+    /// `thread_pointer`: of the thread whose thread-local variables are read.
     pub fn of(pid: i32, thread_pointer: Option<u64>) -> io::Result<ProcessMemory> {
         Ok(ProcessMemory {
             mem: File::open(format!("/proc/{pid}/mem"))?,
@@ -22,7 +22,7 @@ impl ProcessMemory {
         })
     }
 
-    /// A word, where it can be read.
+    /// A word, or `None` if it cannot be read.
     pub fn read_u64(&self, addr: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         self.read(addr, &mut bytes)
@@ -39,12 +39,12 @@ impl Memory for ProcessMemory {
     }
 }
 
-/// A running program's memory. Yama may keep us from it, so it is opened only if it is needed. A process apart reads it: where
-/// a file system of the program's does not answer, nothing can be read any more, and nobody hangs.
+/// A running program's memory, opened on first use because Yama may forbid it. A separate process reads it: if a file
+/// system of the program's hangs, reads fail and this process does not hang.
 pub struct LazyMemory(i32, OnceCell<Option<RefCell<Apart>>>);
 
 impl LazyMemory {
-    /// Nothing is opened yet.
+    /// Opens nothing yet.
     pub fn of(pid: i32) -> LazyMemory {
         LazyMemory(pid, OnceCell::new())
     }
@@ -71,11 +71,11 @@ const AT_PHENT: u64 = 4;
 const AT_PHNUM: u64 = 5;
 const AT_ENTRY: u64 = 9;
 
-/// The kernel's notes to the program (`/proc/PID/auxv`).
+/// The auxiliary vector of the program (`/proc/PID/auxv`).
 pub struct Auxv(Vec<(u64, u64)>);
 
 impl Auxv {
-    /// Reads a process's.
+    /// Reads the vector of a process.
     pub fn of(pid: i32) -> io::Result<Auxv> {
         Ok(Auxv::parse(&std::fs::read(format!("/proc/{pid}/auxv"))?))
     }
@@ -101,12 +101,12 @@ impl Auxv {
             .map(|(_, value)| *value)
     }
 
-    /// The executable's entry point, where it is loaded.
+    /// The executable's entry point in memory.
     pub fn entry(&self) -> Option<u64> {
         self.get(AT_ENTRY)
     }
 
-    /// Where ld.so calls after it has changed the list of loaded libraries (`r_debug.r_brk`, see
+    /// The address that ld.so calls after it has changed the list of loaded libraries (`r_debug.r_brk`, see
     /// `<link.h>`), and the address of the state word. `None` without a dynamic linker.
     pub fn library_event(&self, memory: &ProcessMemory) -> Option<(u64, u64)> {
         const PT_DYNAMIC: u64 = 2;

@@ -1,19 +1,22 @@
-//! Takes hits out of the threads' rings as fast as they come, so that a pause of the log (symbols being
-//! read, a slow terminal) costs memory first and hits only when that is used up.
+//! Takes hits out of the threads' rings as they come. A pause of the log (reading of symbols, a slow terminal) first
+//! costs memory, and costs hits only when the limit is reached.
 //!
 //! ```text
 //!   a thread ──▶ its ring ──┐
 //!   a thread ──▶ its ring ──┼─ each as far as it goes ─▶ in order of time, up to the horizon ─Batch─▶ Log
 //!   a thread ──▶ its ring ──┘                            (the rest waits for the next look)
 //! ```
-//! The **horizon** is the moment at which a look has begun. A writer first takes room in its ring and
-//! then reads the clock; so who has taken none by then will write a younger record, and all that is
-//! older has been seen. Only a record that is not complete, or more than one look can hold, draws the
-//! horizon back. Within one thread the order is that of the ring, whatever the clock says.
+//! The **horizon** is the moment at which a look began. A writer first takes room in its ring and then reads the clock.
+//! So a writer that has taken no room by then will write a younger record, and all older ones have been seen. Only an
+//! incomplete record, or a ring that one look does not exhaust, moves the horizon back. Within one thread the order is
+//! that of the ring, whatever the clock says.
 //!
-//! A program can write anything to its rings. What one of them holds must not keep the others' hits back for
-//! ever, nor let us collect them without bound: a time that has not come yet is no time ([`Batch::damaged`]);
-//! the horizon goes on after a while, whatever holds it back; and a look ends when enough is waiting.
+//! A program can write anything to its rings. One ring must not keep the others' hits back for ever, nor make us
+//! collect them without bound:
+//!
+//! - a time in the future is replaced ([`Batch::damaged`]);
+//! - the horizon advances after a while, whatever holds it back;
+//! - a look ends when enough hits are waiting.
 
 pub use crate::source::Source;
 use std::cell::Cell;
@@ -23,14 +26,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use ulpf_lib::ring::{Hit, Progress, Reader, Start};
 
-/// Hits in the order of their times; each says how many of its thread were lost before it.
+/// Hits in the order of their times; each gives the number of its thread's hits that were lost before it.
 pub struct Batch {
-    /// The oldest first.
+    /// Oldest first.
     pub hits: Vec<Hit>,
-    /// Lost at the very end.
+    /// Hits lost after the last one.
     pub lost: u64,
-    /// Hits with a time that had not come yet when they were read: the program has written over its ring.
-    /// They are here, with the time at which they were read.
+    /// Hits whose time was still to come when they were read: the program has overwritten its ring. `hits` contains
+    /// them, with the time at which they were read.
     pub damaged: u64,
     _held: Held,
 }
@@ -38,13 +41,13 @@ pub struct Batch {
 /// Shared by the reader's thread and the log.
 #[derive(Clone, Default)]
 pub struct Flow {
-    /// The program has ended: read what is there and finish.
+    /// The program has ended: read the remaining hits and finish.
     pub finish: Arc<AtomicBool>,
-    /// Hits on their way to the log.
+    /// Hits that have been sent and not yet dropped.
     held: Arc<AtomicUsize>,
 }
 
-/// Gives its hits back to the budget when dropped.
+/// Returns its hits to the budget when dropped.
 struct Held(Arc<AtomicUsize>, usize);
 
 impl Drop for Held {
@@ -54,47 +57,47 @@ impl Drop for Held {
 }
 
 const BATCH: usize = 1024;
-/// At most so many hits wait for the log (some 150 bytes each); then the rings have to hold them.
+/// Limit of the hits that wait for the log (some 150 bytes each); further hits stay in the rings.
 const MOST_HELD: usize = 1 << 19;
-/// Records that one look takes, of all threads together; but of each at least `LEAST`.
+/// Records that one look takes, of all threads together, but at least `LEAST` of each.
 const LOOK: usize = 1 << 17;
 const LEAST: usize = 64;
-/// Between two looks while hits come.
+/// Pause between two looks while hits come.
 pub(crate) const SHORT: Duration = Duration::from_millis(1);
-/// So long without a hit, and we wait to be woken.
+/// After this time without a hit, the reader sleeps until it is woken.
 pub(crate) const IDLE: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(250);
-/// An incomplete record (its thread may have lost the processor, or been stopped) holds everybody up
-/// for so long, if the rings have room.
+/// An incomplete record holds all rings up for at most this long, if they have room. (Its thread may have lost the
+/// processor, or been stopped.)
 pub(crate) const UNFINISHED: Duration = Duration::from_secs(2);
-/// The same for whatever else holds the horizon back, if it does so at this many looks: more than it takes to
-/// read a ring from its beginning to its end.
+/// The same limit for any other cause, after this many looks: more than are needed to read a ring from beginning to
+/// end.
 const LOOKS: u32 = 1024;
-/// For what a processor has not yet shown to the others, and clocks that differ a little, in TSC counts.
+/// Allowance for stores that other processors do not see yet and for clocks that differ a little, in TSC counts.
 const MARGIN: u64 = 30_000;
-/// A time so far ahead of our own clock is not due to clocks that differ (some tens of milliseconds).
+/// A time this far ahead of our own clock (some tens of milliseconds) is no difference between clocks.
 pub(crate) const FUTURE: u64 = 100_000_000;
 
-/// What has been read and not yet been handed on.
+/// Hits that have been read and not yet sent.
 #[derive(Default)]
 struct Waiting {
-    /// With the time by which it is ordered.
+    /// Each with the time by which it is ordered.
     hits: Vec<(u64, Hit)>,
     /// By ring: the latest of those times.
     latest: Vec<u64>,
-    /// Rings at an incomplete record, since when.
+    /// Rings at an incomplete record, and since when.
     stuck: BTreeMap<usize, Instant>,
     horizon: u64,
-    /// The horizon goes no further back than this, whatever a ring holds.
+    /// Lower bound of the horizon, whatever a ring holds.
     floor: Floor,
-    /// With which ring the next look begins: one that has always more does not keep us from the others.
+    /// First ring of the next look: a ring that always has more must not keep us from the others.
     first: usize,
     damaged: u64,
     /// The last look has found hits.
     progress: bool,
 }
 
-/// Where the horizon would have been some looks ago, if nothing had held it back.
+/// The horizon as it was some looks ago, if no ring had held it back.
 #[derive(Default)]
 struct Floor {
     at: u64,
@@ -104,7 +107,7 @@ struct Floor {
 }
 
 impl Floor {
-    /// A look has begun at this moment.
+    /// A look begins at `now`.
     fn look(&mut self, now: u64) {
         self.looks += 1;
         let since = *self.since.get_or_insert_with(Instant::now);
@@ -119,7 +122,7 @@ impl Floor {
     }
 }
 
-/// Reads until told to finish; `send` returns `false` when nobody listens any more.
+/// Reads until told to finish; `send` returns `false` when the receiver is gone.
 pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bool) {
     let mut reader = Reader::new(Start::First);
     let mut waiting = Waiting::default();
@@ -128,7 +131,7 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
         let finish = flow.finish.load(Ordering::Acquire);
         source.alive();
         if finish {
-            // Whoever shares the memory may go on writing for ever.
+            // The program may go on writing to the shared memory for ever.
             reader.finish(source);
         }
         let before = waiting.hits.len();
@@ -164,7 +167,7 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
 }
 
 impl Waiting {
-    /// Reads what there is; `true`: everything.
+    /// Reads the available hits; `true` if all were read.
     fn look(&mut self, reader: &mut Reader, source: &impl Source, finish: bool) -> bool {
         let horizon = match finish {
             true => u64::MAX,
@@ -175,7 +178,7 @@ impl Waiting {
             self.latest.resize(rings, 0);
         }
         let most = (LOOK / rings.max(1)).max(LEAST);
-        // Behind it there may be hits that we have not seen.
+        // After this time there may be hits that this look has not seen.
         let mut safe = horizon;
         let mut whole = true;
         let mut now = source.now();
@@ -192,7 +195,7 @@ impl Waiting {
             let damaged = &mut self.damaged;
             let mut take = |mut hit: Hit| {
                 if hit.time > now {
-                    // It may have been written since we began.
+                    // The hit may be younger than `now`.
                     now = source.now();
                     if hit.time > now.saturating_add(FUTURE) {
                         (hit.time, *damaged) = (now, *damaged + 1);
@@ -209,7 +212,7 @@ impl Waiting {
                 }
                 let since = self.stuck.entry(ring).or_insert_with(Instant::now);
                 let room = reader.room(source, ring) >= source.slots(ring) / 16;
-                // After the end nobody writes any more.
+                // After the end of the program no thread completes the record.
                 if !finish && room && since.elapsed() < UNFINISHED {
                     break;
                 }
@@ -229,7 +232,7 @@ impl Waiting {
         }
         self.floor.look(horizon);
         if self.hits.len() >= MOST_HELD {
-            // In the order in which they have come, then.
+            // So the hits are sent in the order in which they came.
             safe = horizon;
         }
         self.horizon = safe.max(self.floor.at).max(self.horizon);
@@ -237,7 +240,7 @@ impl Waiting {
         whole
     }
 
-    /// Sends what is older than the horizon; `false`: nobody listens.
+    /// Sends the hits older than the horizon; `false` if the receiver is gone.
     fn hand_on(
         &mut self,
         flow: &Flow,
@@ -284,7 +287,7 @@ mod tests {
 
     const SLOTS: usize = 1 << 12;
 
-    /// Rings in our own memory. Who waits for more has read everything: the program ends.
+    /// Rings in our own memory. When the reader waits for more, it has read everything, and the program ends.
     struct Fake {
         heads: Vec<RingHead>,
         words: Vec<Vec<AtomicU64>>,
@@ -331,7 +334,7 @@ mod tests {
         fn end(&self) {
             self.flow.finish.store(true, Ordering::Release);
         }
-        /// The watches of the hits in order, and how many were lost.
+        /// The watches of the hits in order, and the number of lost hits.
         fn read(&self) -> (Vec<u32>, u64) {
             let (mut seen, mut lost) = (Vec::new(), 0);
             read(self, &self.flow, |batch| {
@@ -417,7 +420,7 @@ mod tests {
         };
         assert!(waiting.look(&mut reader, &fake, false));
         assert!(waiting.hand_on(&fake.flow, false, 0, &mut send));
-        // This one had its time before the other, and is seen later.
+        // This hit has an earlier time than the other, and is seen later.
         fake.write(1, now + 1, 1);
         fake.now.store(now + 10 * MARGIN, Ordering::Relaxed);
         assert!(waiting.look(&mut reader, &fake, false));
@@ -478,7 +481,7 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 std::thread::sleep(Duration::from_millis(100));
-                // The same again at the same place is the record that was missing.
+                // A second write at the same place completes the missing record.
                 let (taken, records) = fake.head(0);
                 fake.heads[0].taken.store(0, Ordering::Relaxed);
                 fake.heads[0].records.store(0, Ordering::Relaxed);
@@ -504,7 +507,7 @@ mod tests {
         assert_eq!(fake.read(), ((1..SLOTS as u32).collect(), 1));
     }
 
-    /// Looks once, as long after the last time as that takes; the watches of what is handed on.
+    /// Looks once, long enough after the last look; returns the watches of the hits that are sent.
     fn look(fake: &Fake, waiting: &mut Waiting, reader: &mut Reader) -> Vec<u32> {
         fake.now.fetch_add(10 * MARGIN, Ordering::Relaxed);
         waiting.look(reader, fake, false);
@@ -530,7 +533,7 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, (0..100).collect::<Vec<_>>());
         assert!(waiting.hits.is_empty());
-        // It is told of, and has the time of its look.
+        // The hit is reported, with the time of the look.
         let fake = Fake::new(1, false);
         fake.write(0, u64::MAX - 1, 7);
         fake.end();
@@ -549,13 +552,13 @@ mod tests {
         let (mut waiting, mut reader) = (Waiting::default(), Reader::new(Start::First));
         let mut seen = Vec::new();
         fake.write(1, fake.now(), 7);
-        // It has always more, and nothing of it is a record.
+        // The ring always has more, and none of it is a record.
         while !seen.contains(&7) {
             fake.heads[0].taken.fetch_add(1 << 40, Ordering::Relaxed);
             seen.extend(look(&fake, &mut waiting, &mut reader));
         }
         assert!(waiting.hits.is_empty());
-        // An end comes, although the head goes on.
+        // The reader ends, although the head moves on.
         reader.finish(&fake);
         let mut looks = 0;
         while !waiting.look(&mut reader, &fake, true) {
@@ -571,7 +574,7 @@ mod tests {
     fn what_waits_is_bounded() {
         let fake = Fake::new(3, false);
         let (mut waiting, mut reader) = (Waiting::default(), Reader::new(Start::First));
-        // Its writer never finishes, and all others wait for it, for a while.
+        // Its writer never finishes, and all other rings wait for it for a while.
         fake.begin(0);
         for n in 0.. {
             for _ in 0..SLOTS / 2 {

@@ -1,5 +1,5 @@
-//! What watches and places are called. The owner of a session knows what the user typed; where it does
-//! not say (gdb's own watches), the variable at the address is looked up.
+//! Names of watches and places. The owner of a session knows what the user typed; for other watches (gdb's own), the
+//! variable at the address is looked up.
 
 use super::hit::entry::Named;
 use super::hit::place;
@@ -11,16 +11,16 @@ use ulpf_lib::WatchKind;
 use ulpf_lib::ring::{Hit, hit_flags};
 use ulpf_symbols::{Memory, Program, Spec, Watched};
 
-/// Forgets everything when it has grown to this many entries.
+/// The caches are emptied when they have this many entries.
 const CACHE_LIMIT: usize = 1 << 15;
 
 /// The names of one program's watches and places.
 pub struct Names {
     pid: i32,
-    /// What is loaded there.
+    /// The loaded modules.
     pub program: Program,
     memory: LazyMemory,
-    /// By the stub's number and the moment at which it was set.
+    /// By the stub's number, and the moment at which the watch was set.
     watches: HashMap<(u32, u64), Rc<Watched>>,
     /// By the watch's number, offset in it, length.
     parts: HashMap<(u32, u64, u32), Rc<Named>>,
@@ -28,7 +28,7 @@ pub struct Names {
     callers: HashMap<u64, Rc<place::Place>>,
 }
 
-/// An instruction's place, in a programmer's words.
+/// The place of an instruction, in text for people.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     /// `add+0x12 at stray.c:16`
@@ -37,12 +37,12 @@ pub struct Place {
     pub function: Rc<str>,
     /// `stray.c:16`, or the object where no line is known
     pub line: Rc<str>,
-    /// All that is known of it.
+    /// The structured form.
     pub full: Rc<place::Place>,
 }
 
 impl Names {
-    /// Of a program of this machine.
+    /// Names for a program of this machine.
     pub(crate) fn of(pid: i32) -> Names {
         Names {
             pid,
@@ -55,13 +55,13 @@ impl Names {
         }
     }
 
-    /// Of a session's program, wherever that is; process `by` watches it.
+    /// Names for a session's program, on this machine or another; process `by` watches it.
     pub(crate) fn of_session(pid: i32, elsewhere: Option<&Elsewhere>, by: i32) -> Names {
         match elsewhere {
             None => Names::of(pid),
             Some(elsewhere) => Names {
                 program: Program::of_file(&elsewhere.file, elsewhere.bias, by),
-                // Its memory is not ours to read.
+                // Its memory cannot be read.
                 pid: 0,
                 memory: LazyMemory::of(0),
                 ..Names::of(0)
@@ -69,7 +69,7 @@ impl Names {
         }
     }
 
-    /// Libraries may have come or gone.
+    /// Reads the modules again: libraries may have come or gone.
     pub(crate) fn refresh(&mut self) {
         if self.pid == 0 {
             return;
@@ -106,7 +106,7 @@ impl Names {
             let spec = Spec::parse(s).ok()?;
             let found = self.program.resolve_path(&spec, &self.memory).ok()?;
             let same = |w: &Watched| match w.path {
-                // Wherever its pointers lead by now: it was at `addr`.
+                // Its pointers may have moved since: it was at `addr`.
                 Some(_) => w.len == len,
                 None => w.heap || (w.addr, w.len) == (addr, len),
             };
@@ -129,7 +129,7 @@ impl Names {
         found
     }
 
-    /// The variable that begins at the address or holds it; its part, if that is what is watched.
+    /// The variable at the address or around it, or its watched part.
     fn variable(&self, addr: u64, len: u64) -> Option<Watched> {
         let module = self.program.module_of_data(addr)?;
         let linked = addr.wrapping_sub(module.bias);
@@ -197,7 +197,7 @@ impl Names {
         let offset = watch.offset(hit);
         let named = self.part(watch, hit.watch, offset, hit.len);
         let mut out = match named.name.strip_prefix(watch.name.as_str()) {
-            // Which element it was.
+            // The element.
             Some(path) if !path.is_empty() && hit.len as u64 != watch.len => format!("{path}="),
             _ => String::new(),
         };
@@ -206,7 +206,7 @@ impl Names {
         out
     }
 
-    /// What stands in memory, where we may look.
+    /// The value in memory, if it can be read.
     pub(crate) fn memory(&self, watch: &Watched) -> String {
         let mut bytes = vec![0; (watch.len as usize).min(32)];
         let mut out = String::new();
@@ -217,7 +217,7 @@ impl Names {
         out
     }
 
-    /// Reads code; false where we may not look.
+    /// Reads code; false if it cannot be read.
     pub fn code(&self, addr: u64, bytes: &mut [u8]) -> bool {
         self.memory.read(addr, bytes)
     }

@@ -1,6 +1,5 @@
-//! One session, looked at from outside: its shared area is mapped for reading, and nobody is asked for
-//! anything. What a look costs does not grow with the number of hits: they are counted by counters, and
-//! of the rings only the youngest records are read.
+//! Observes one session from outside: its shared area is mapped read-only, and no process is asked. The cost of a look
+//! does not grow with the number of hits: counters count them, and only the youngest records of the rings are read.
 
 use super::hit::place::own_caller;
 use super::hit::{Known, Line};
@@ -20,21 +19,21 @@ use ulpf_lib::ring::found::Findings;
 use ulpf_lib::ring::{Hit, Reader, Rings, Start, Unpatched, listed};
 use ulpf_symbols::{Program, Watched};
 
-/// Slots that one look reads of all rings together, and at least of each that has news.
+/// Slots that one look reads of all rings together, and of each ring with news at least.
 const SLOTS: u64 = 4096;
 const LEAST: u64 = 16;
-/// Lines that one look adds to the feed: more than anybody reads, less than costs anything.
+/// Lines that one look adds to the feed: more than a user reads, and cheap.
 const LINES: usize = 256;
-/// Rings with news that one look reads; the others come next.
+/// Rings with news that one look reads; the others follow in the next look.
 const RINGS: usize = 1024;
-/// Watches that are shown; the others are in the totals.
+/// Watches that are shown; the totals include the others.
 const WATCHES: usize = 20_000;
 const PAGES: usize = 4096;
-/// Pages that one look goes through, of all watches together.
+/// Pages that one look visits, of all watches together.
 const STEPS: usize = 1 << 17;
-/// What is left of a site's hits after a look.
+/// Share of a site's recent hits that remains after a look.
 const KEPT: f64 = 0.8;
-/// How much the last look counts in a rate that is shown.
+/// Weight of the last look in a shown rate.
 const FRESH: f64 = 0.6;
 
 /// Looks at one session, again and again.
@@ -45,15 +44,15 @@ pub struct Observer {
     pub(crate) by: i32,
     /// As [`Found::started`].
     started: u64,
-    /// Nothing more will happen.
+    /// The session has ended.
     pub(crate) ended: bool,
-    /// What is shown; here only while we look.
+    /// The snapshot; it is here only during a look.
     snapshot: Snapshot,
-    /// The program is on another machine: what /proc says of the number is not about it.
+    /// The program is on another machine: /proc describes another process of that number.
     elsewhere: bool,
     /// Mapped for reading.
     pub(crate) shared: SharedArea,
-    /// What its watches and places are called.
+    /// Names of its watches and places.
     pub names: Names,
     reader: Reader,
     last: Instant,
@@ -61,13 +60,13 @@ pub struct Observer {
     before: Totals,
     rings: HashMap<usize, Ring>,
     sites: HashMap<u64, Sampled>,
-    /// What the owner has said of the watches.
+    /// The owner's list of the watches.
     pub listing: Listing,
     known: HashMap<u32, Rc<Watched>>,
     values: HashMap<u32, String>,
     before_watch: HashMap<u32, (u64, u64, f64, f64)>,
     lines: u64,
-    /// With which of many rings the next look begins.
+    /// First ring of the next look, if there are many.
     turn: usize,
 }
 
@@ -82,7 +81,7 @@ struct Ring {
 #[derive(Default)]
 struct Sampled {
     hits: u64,
-    /// Those of late.
+    /// Recent hits.
     recent: f64,
     by_kernel: bool,
     by_register: bool,
@@ -91,7 +90,7 @@ struct Sampled {
     traps: Option<(u64, u64)>,
 }
 
-/// Which hits the feed takes.
+/// Selects the hits for the feed.
 pub type Wanted<'a> = &'a dyn Fn(&str, &str, u32) -> bool;
 
 fn mixed(before: f64, now: f64) -> f64 {
@@ -100,7 +99,7 @@ fn mixed(before: f64, now: f64) -> f64 {
 }
 
 impl Observer {
-    /// Begins to look at a session that was found.
+    /// Begins to observe a session that was found.
     pub fn new(found: &Found) -> Observer {
         let pid = found.pid;
         let elsewhere = found.elsewhere.as_ref();
@@ -139,23 +138,23 @@ impl Observer {
         }
     }
 
-    /// When the session began, in nanoseconds of CLOCK_MONOTONIC.
+    /// Start of the session, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) fn base_ns(&self) -> u64 {
         self.shared.clock().base_ns
     }
 
-    /// What is wrong with its heap, if that is checked, and what is loaded in the program.
+    /// Findings of the heap check, if it is on, and the modules of the program.
     pub fn findings(&self) -> Option<(&Findings, &Program)> {
         let findings = self.shared.findings();
         (findings.on.load(Relaxed) != 0).then_some((findings, &self.names.program))
     }
 
-    /// What is shown before the first look.
+    /// The snapshot before the first look.
     pub fn begin(&mut self) -> Snapshot {
         std::mem::take(&mut self.snapshot)
     }
 
-    /// Brings the session up to date. `feed`: the hits that are wanted for the feed; none while it rests.
+    /// Brings the session up to date. `feed` selects hits for the feed, which is paused if it is `None`.
     pub fn look(&mut self, snapshot: &mut Snapshot, feed: Option<Wanted>) {
         std::mem::swap(&mut self.snapshot, snapshot);
         self.update(feed);
@@ -173,7 +172,7 @@ impl Observer {
             let now = clock.nanos(sys::tsc());
             self.snapshot.seconds = now.saturating_sub(clock.base_ns) as f64 / 1e9;
             self.last = Instant::now();
-            // In this order: who watched a program ends after it.
+            // In this order: the watching process ends after its program.
             let left_alone = !process::is_alive(self.snapshot.by);
             let gone = self.elsewhere && header.pid.load(Acquire) == 0;
             // (Another process may have got its number.)
@@ -186,7 +185,7 @@ impl Observer {
             }
         }
         let rate = |before: f64, n: u64, was: u64| match () {
-            // What was before we came is nobody's rate.
+            // Hits from before the first look have no rate.
             _ if first || ended => 0.0,
             _ => mixed(before, n.saturating_sub(was) as f64 / passed),
         };
@@ -224,7 +223,7 @@ impl Observer {
     }
 
     fn watches(&mut self, rate: &dyn Fn(f64, u64, u64) -> f64) {
-        // Several stretches may be reported as one watch (the heap).
+        // Several ranges may be reported as one watch (the heap).
         let mut all: BTreeMap<u32, (u64, u64, u32, u64, bool)> = BTreeMap::new();
         for (id, line) in self.shared.watch_table().iter().enumerate() {
             let what = line.what.load(Acquire);
@@ -282,7 +281,7 @@ impl Observer {
             (b.0, b.1) = (n[0], n[3]);
             let (hit_rate, false_rate) = (b.2, b.3);
             if n[0] == 0 || !self.values.contains_key(&id) {
-                // Until a hit tells. Memory is not always ours to read.
+                // Until a hit gives the value. The program's memory may be unreadable.
                 if watches.len() < 256 {
                     let value = self.names.memory(&named);
                     if !value.is_empty() {
@@ -294,7 +293,7 @@ impl Observer {
                 id: Some(id),
                 number: entry.map(|e| e.number),
                 name: match spec {
-                    // (Of several places each is called by its own name.)
+                    // (If a watch has several places, each is shown by its own name.)
                     Some(spec) if !heap && entry.is_none_or(|e| e.ids.len() <= 1) => spec.into(),
                     _ => named.name.as_str().into(),
                 },
@@ -302,7 +301,7 @@ impl Observer {
                 len,
                 kind: kind.word(),
                 state: match (entry.map(|e| e.state), c.gone.load(Relaxed)) {
-                    // (A list may be older than what we see here.)
+                    // (The list may be older than the table.)
                     (None | Some(State::Armed | State::Waiting), 0) => State::Armed,
                     (Some(state), 0) => state,
                     _ => State::Gone,
@@ -325,8 +324,8 @@ impl Observer {
             });
             self.known.insert(id, named);
         }
-        // What is switched off, waits or was refused is known to the owner only. A watch that was off for
-        // a while has another number since: what it has counted before is its own all the same.
+        // Only the owner knows watches that are off, waiting or refused. A watch that was off for a while has a new
+        // number since, and keeps its counts from before.
         let numbers = watches.iter().enumerate();
         let numbers = numbers.filter_map(|(at, w)| Some((w.number?, at)));
         let mut shown: HashMap<usize, usize> = numbers.collect();
@@ -351,7 +350,8 @@ impl Observer {
             }
             watches.push(entry.row([0; 4]));
         }
-        // A watch that has gone is remembered for its last hits; but who writes new numbers for ever, is not.
+        // An ended watch is remembered for its last hits. The limit guards against a program that writes new numbers
+        // for ever.
         if self.known.len() > 2 * WATCHES {
             let present: HashSet<u32> = watches.iter().filter_map(|w| w.id).collect();
             self.known.retain(|id, _| present.contains(id));
@@ -381,7 +381,7 @@ impl Observer {
                 ring.records = records;
             }
         }
-        // (A ring that is not read now says the next time how much it has left out.)
+        // (A ring that is skipped now reports the next time how many hits were left out.)
         let all = news.len();
         if all > RINGS {
             news.rotate_left(self.turn % all);
@@ -393,7 +393,7 @@ impl Observer {
         for n in news {
             let before = hits.len();
             self.reader.keep_last(&self.shared, n, slots);
-            // What is not complete, or too much, is read the next time.
+            // Incomplete records, and those over the limit, are read the next time.
             let take = |hit: Hit| hits.push(hit);
             self.reader.read(&self.shared, n, slots as usize, take);
             if let (Some(ring), Some(hit)) = (self.rings.get_mut(&n), hits[before..].last()) {
@@ -448,8 +448,7 @@ impl Observer {
         }
     }
 
-    /// What the stub knows of instructions: faults, how many of them beside every watch, and why they
-    /// are not patched.
+    /// Takes the stub's data of instructions: faults, how many of them met no watch, and why they are not patched.
     pub(crate) fn know_sites(&mut self, value: &serde_json::Value) {
         for site in sites_of(value) {
             if self.sites.len() >= PAGES && !self.sites.contains_key(&site.pc) {
@@ -469,12 +468,12 @@ impl Observer {
         }
     }
 
-    /// Has this watch been seen, by the stub's number?
+    /// Whether this watch, by the stub's number, has been seen.
     pub fn knows(&self, watch: u32) -> bool {
         self.known.contains_key(&watch)
     }
 
-    /// A hit in words; `None`: nobody knows its watch.
+    /// A hit in words; `None` if its watch is unknown.
     pub fn line(&mut self, hit: Hit) -> Option<Line> {
         let watch = self.known.get(&hit.watch)?.clone();
         let place = self.names.place(hit.pc);
@@ -552,7 +551,7 @@ impl Observer {
                 row.bytes += end
                     .min(row.addr.saturating_add(PAGE_SIZE))
                     .saturating_sub(from);
-                // A watch counts as a whole; where it has several pages, each gets its share.
+                // A watch is counted as a whole; if it has several pages, each gets its share.
                 row.hits += w.rate / (last - first + 1) as f64;
                 if n == 0 {
                     row.false_positives += w.false_rate;
@@ -584,13 +583,13 @@ impl Observer {
                 row.state = status.state();
             }
         }
-        // Those that have ended are of interest only for what they did.
+        // Ended threads are shown only for their hits.
         rows.retain(|_, r| r.state != '\0' || r.logged > 0);
         self.snapshot.threads = rows.into_values().collect();
     }
 }
 
-/// What the ulpf that watches was started as.
+/// Subcommand of the watching ulpf.
 fn subcommand(pid: i32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let word = line.split(|b| *b == 0).nth(1).unwrap_or_default();

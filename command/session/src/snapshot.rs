@@ -1,34 +1,34 @@
-//! What is known of a session at one moment, as plain data: made by [`super::observer`] out of a running session,
-//! or by a test. `ulpf top` draws it, `ulpf export` writes it.
+//! State of a session at one moment, as plain data. [`super::observer`] makes it from a running session, or a test
+//! makes it. `ulpf top` draws it, `ulpf export` writes it.
 
 use super::hit::Line;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use ulpf_host::foreign::text::Text;
 
-/// Lines of the feed that are kept.
+/// Limit of the lines in the feed.
 pub(crate) const FEED: usize = 4096;
-/// Looks that the small chart remembers.
+/// Length of the small chart in looks.
 pub(crate) const HISTORY: usize = 240;
 
 /// A session at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub pid: i32,
-    /// The ulpf that watches it, and what that was started as: `run`, `server`.
+    /// The ulpf that watches it, and its subcommand: `run`, `server`.
     pub by: i32,
     pub how: String,
     /// The name of its file.
     pub program: String,
-    /// Why nothing more will happen.
+    /// Reason why the session has ended.
     pub ended: Option<String>,
-    /// Since it has been watched.
+    /// Seconds since the session began.
     pub seconds: f64,
-    /// Counted since then.
+    /// Totals since then.
     pub totals: Totals,
-    /// The same, each second.
+    /// Rates of the same counters, per second.
     pub rates: Rates,
-    /// Hits each second, one number a look.
+    /// Hits per second, one number a look.
     pub history: VecDeque<u64>,
     /// The watches, at most 20,000.
     pub watches: Vec<Watch>,
@@ -40,11 +40,11 @@ pub struct Snapshot {
     pub pages: Vec<Page>,
     /// Its threads.
     pub threads: Vec<Thread>,
-    /// The youngest last.
+    /// The latest hits, youngest last.
     pub feed: VecDeque<Line>,
-    /// Hits that the feed has left out: they came faster than anybody reads.
+    /// Hits that the feed has left out because they came too fast.
     pub unseen: u64,
-    /// Why watches cannot be changed from here; `None`: they can.
+    /// Reason why watches cannot be changed from here; `None` if they can.
     pub closed: Option<String>,
 }
 
@@ -60,7 +60,7 @@ pub struct Totals {
     pub syscalls: u64,
 }
 
-/// Some of the counters, each second.
+/// Rates of some of the counters, per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates {
     pub hits: f64,
@@ -68,14 +68,14 @@ pub struct Rates {
     pub faults: f64,
 }
 
-/// Whether a watch is in force, and why not.
+/// Whether a watch is armed, and if not, why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     #[default]
     Armed,
-    /// Taken away for a while; can come back.
+    /// Switched off; can be armed again.
     Off,
-    /// Its memory is gone for now.
+    /// Its memory is unmapped at present.
     Gone,
     /// Waits for a library.
     Waiting,
@@ -87,9 +87,9 @@ pub enum State {
 pub struct Watch {
     /// The stub's number.
     pub id: Option<u32>,
-    /// The number that whoever serves changes knows it by.
+    /// The number by which the session's owner changes it.
     pub number: Option<usize>,
-    /// By the user's words; else the variable, or the address.
+    /// The user's words, or else the variable or the address.
     pub name: Rc<str>,
     pub addr: u64,
     pub len: u64,
@@ -97,28 +97,28 @@ pub struct Watch {
     pub kind: &'static str,
     pub state: State,
     pub hits: u64,
-    /// Hits each second.
+    /// Hits per second.
     pub rate: f64,
     pub silent: u64,
     pub filtered: u64,
     pub false_positives: u64,
-    /// False positives each second.
+    /// False positives per second.
     pub false_rate: f64,
     /// It has a debug register.
     pub register: bool,
-    /// In the debugger's own table.
+    /// It is in the debugger's own table.
     pub debuggers: bool,
-    /// Its hits are counted only.
+    /// Its hits are only counted.
     pub counts_only: bool,
     /// The value after the last hit that was seen.
     pub last: String,
-    /// It follows pointers, and has moved so often; `addr` is 0 while it is nowhere.
+    /// Number of moves, if it follows pointers; `addr` is 0 while a pointer leads nowhere.
     pub moved: Option<u64>,
-    /// Why it is not watched.
+    /// Reason why it is not watched.
     pub note: String,
 }
 
-/// How accesses of an instruction reach us.
+/// How accesses of an instruction reach the handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Served {
     #[default]
@@ -129,7 +129,7 @@ pub enum Served {
 }
 
 impl Served {
-    /// In one word.
+    /// The state in one word.
     pub fn word(self) -> &'static str {
         match self {
             Served::Trap => "trap",
@@ -150,13 +150,13 @@ pub struct Site {
     pub served: Served,
     /// Hits of this instruction in the sample.
     pub sampled: u64,
-    /// Its share of all hits, of late.
+    /// Its share of all recent hits.
     pub share: f64,
-    /// Why it is not patched, if that is known.
+    /// Reason why it is not patched, if known.
     pub why: String,
-    /// Accesses that trapped, and how many of them met no watch; `None`: nobody counts them here.
+    /// Accesses that trapped, and how many of them met no watch; `None` if they are not counted.
     pub traps: Option<(u64, u64)>,
-    /// Hits each second, by the sample.
+    /// Hits per second, from the sample.
     pub rate: f64,
 }
 
@@ -180,14 +180,14 @@ pub struct Thread {
     pub state: char,
     /// Records in its ring.
     pub logged: u64,
-    /// Hits each second.
+    /// Hits per second.
     pub rate: f64,
-    /// Where its last hit that was seen was made.
+    /// Place of its last hit that was seen.
     pub last: Rc<str>,
 }
 
 impl Snapshot {
-    /// The program and its number, to show.
+    /// The program and its number, for display.
     pub fn title(&self) -> String {
         format!("{} ({})", Text(&self.program), self.pid)
     }

@@ -1,17 +1,17 @@
-//! Where hits come from: rings, their clock, and whoever writes them.
+//! Source of hits: rings and their clock.
 
 use std::time::Duration;
 use ulpf_area::SharedArea;
 use ulpf_host::sys;
 use ulpf_lib::ring::Rings;
 
-/// Rings that somebody writes.
+/// Rings with a writer.
 pub trait Source: Rings {
     /// The clock of the hits' times.
     fn now(&self) -> u64;
-    /// Until `any()` may be true, at most for `limit`.
+    /// Waits until `any()` may be true, at most for `limit`.
     fn wait(&self, any: impl Fn() -> bool, limit: Duration);
-    /// Nothing of the ring before this slot is read again.
+    /// Slots of the ring before `slot` are not read again.
     fn has_read(&self, _ring: usize, _slot: u64) {}
     /// Called again and again, however long the log takes.
     fn alive(&self) {}

@@ -1,5 +1,5 @@
-//! All sessions that are looked at: finds them, looks at each, and asks their owners. Owners are asked by threads
-//! of their own, since they may be slow to answer.
+//! Watches all wanted sessions: finds them, looks at each, and asks their owners. Each request to an owner runs on a
+//! thread of its own, since an owner may be slow to answer.
 
 use super::listing::Listing;
 use super::observer::{Observer, Wanted};
@@ -16,21 +16,21 @@ const FIND: Duration = Duration::from_secs(2);
 const LIST: Duration = Duration::from_secs(2);
 const SITES: Duration = Duration::from_secs(3);
 
-/// How long to rest after a look: a hundredth of a processor at most is used, however many watches there are.
+/// Rest after each look: however many watches there are, looks use at most a hundredth of a processor.
 #[derive(Default)]
 pub struct Pace(Duration);
 
 impl Pace {
     const REST: u32 = 100;
 
-    /// `used`: the processor time of the look. Only what the look before has used as well counts: symbols are read once,
-    /// and nobody is to wait for a hundred times that.
+    /// `used` is the processor time of the look. The rest follows from the smaller of the last two looks: symbols are
+    /// read only once, and must not cause a rest of a hundred times that.
     pub fn rest(&mut self, used: Duration) -> Duration {
         std::mem::replace(&mut self.0, used).min(used) * Pace::REST
     }
 }
 
-/// What a thread that has asked an owner brings back, about a process.
+/// Answer of an owner about a process, from the thread that asked.
 enum Answer {
     Listing(i32, Result<Listing, String>),
     Done(i32, Result<String, String>),
@@ -38,18 +38,18 @@ enum Answer {
     Blocks(i32, Result<Value, String>),
 }
 
-/// What is wanted of a look.
+/// Options of a look.
 pub struct Look<'a> {
-    /// The hits that feeds take.
+    /// The hits that the feeds take.
     pub feed: Wanted<'a>,
-    /// The feed of this process's session rests.
+    /// The feed of this process's session is paused.
     pub paused: Option<i32>,
-    /// How the instructions of this process are served is wanted, too.
+    /// Also ask how the instructions of this process are served.
     pub sites: Option<i32>,
 }
 
 impl Look<'_> {
-    /// Figures and all hits.
+    /// Counters and all hits.
     pub fn everything() -> Look<'static> {
         Look {
             feed: &|_, _, _| true,
@@ -59,33 +59,33 @@ impl Look<'_> {
     }
 }
 
-/// One sentence for the user, and whether it is bad news.
+/// One sentence for the user, and whether it reports a problem.
 pub type Message = (String, bool);
 
-/// Looks at all sessions that are wanted.
+/// Looks at all wanted sessions.
 pub struct Watcher {
     only: Vec<i32>,
     whose: Whose,
-    /// There is only the session of the program that we have started ourselves; and until the first look, that.
+    /// The only session is that of the program that we have started ourselves.
     started: bool,
     first: Option<Observer>,
     observers: Vec<Observer>,
-    /// When sessions are looked for again.
+    /// Time of the next search for sessions.
     find: Instant,
     pace: Pace,
     lists: Vec<Listed>,
     answers: (Sender<Answer>, Receiver<Answer>),
     sites_next: Instant,
     sites_under_way: bool,
-    /// How often owners have told of their sites.
+    /// Number of answers about sites.
     pub sites_heard: u64,
-    /// What an owner has told of the blocks of this process's heap, until somebody takes it.
+    /// Answer of an owner about the blocks of this process's heap, until the caller takes it.
     pub blocks: Option<(i32, Value)>,
-    /// Why there is no session.
+    /// Reason why there is no session.
     pub nothing: String,
 }
 
-/// When an owner is asked for its list again; not while it has not answered.
+/// Time of the next request for an owner's list; none is sent while one is under way.
 struct Listed {
     pid: i32,
     next: Instant,
@@ -93,7 +93,7 @@ struct Listed {
 }
 
 impl Watcher {
-    /// `only`: of these programs, or of those that these watch; none: all there are.
+    /// `only`: watch these programs, or the programs that these processes watch; if empty, all.
     pub fn new(only: Vec<i32>, whose: Whose) -> Watcher {
         Watcher {
             only,
@@ -113,14 +113,14 @@ impl Watcher {
         }
     }
 
-    /// Only this one, from now on: names are found while its program is there.
+    /// Watches only this session from now on. The names are read while its program runs.
     pub fn only(&mut self, session: &Watched) {
         self.started = true;
         self.first = Some(Observer::new(session));
     }
 
-    /// Brings all sessions up to date; `snapshots` are those of the look before, in the same order. What there is
-    /// to tell the user.
+    /// Brings all sessions up to date and returns messages for the user. `snapshots` are those of the look before, in
+    /// the same order.
     pub fn look(&mut self, snapshots: &mut Vec<Snapshot>, look: &Look) -> Vec<Message> {
         let mut messages = Vec::new();
         if let Some(mut observer) = self.first.take() {
@@ -137,14 +137,14 @@ impl Watcher {
         self.ask_for_lists();
         self.ask_for_sites(look.sites);
         for (observer, snapshot) in self.observers.iter_mut().zip(snapshots) {
-            // A pause stops what is looked at; the others have nothing to hold still.
+            // A pause stops only the feed of the shown session.
             let feed = look.paused != Some(observer.pid);
             observer.look(snapshot, feed.then_some(look.feed));
         }
         messages
     }
 
-    /// What looks at the session of the snapshot `at`.
+    /// The observer of the snapshot `at`.
     pub fn observer(&mut self, at: usize) -> Option<&mut Observer> {
         self.observers.get_mut(at)
     }
@@ -175,7 +175,7 @@ impl Watcher {
             let base = new.shared.clock().base_ns;
             let same = |l: &Observer| (l.pid, l.by) == (new.pid, new.by);
             match self.observers.iter().position(same) {
-                // It has executed itself anew.
+                // The program has called exec.
                 Some(at) if self.observers[at].base_ns() != base => {
                     self.observers[at] = Observer::new(new);
                     snapshots[at] = self.observers[at].begin();
@@ -184,7 +184,7 @@ impl Watcher {
                 None => self.add(new, snapshots),
             }
         }
-        // One that has ended stays while it is the only one; else it makes room.
+        // An ended session stays while it is the only one; otherwise it is removed.
         if self.observers.iter().any(|l| !l.ended) && self.observers.iter().any(|l| l.ended) {
             self.observers.retain(|l| !l.ended);
             snapshots.retain(|s| s.ended.is_none());
@@ -215,8 +215,8 @@ impl Watcher {
         message
     }
 
-    /// How sites are served is the stub's knowledge, and it speaks only while the program rests: that is
-    /// asked for where somebody looks at it, and not often.
+    /// Only the stub knows how sites are served, and answers only while the program is stopped. So they are requested
+    /// rarely, and only while they are shown.
     fn ask_for_sites(&mut self, of: Option<i32>) {
         let Some(observer) = self.observers.iter().find(|o| Some(o.pid) == of) else {
             return;
@@ -256,7 +256,7 @@ impl Watcher {
         }
     }
 
-    /// What has come back.
+    /// Handles the answers that have arrived.
     fn hear(&mut self, snapshots: &mut [Snapshot], messages: &mut Vec<Message>) {
         while let Ok(answer) = self.answers.1.try_recv() {
             let (Answer::Listing(pid, _)
@@ -305,13 +305,14 @@ impl Watcher {
         }
     }
 
-    /// Asks the owner of a session which blocks its heap has; the program rests meanwhile. See [`Watcher::blocks`].
+    /// Asks the owner of a session for the blocks of its heap; the program is stopped meanwhile. See
+    /// [`Watcher::blocks`].
     pub fn ask_for_blocks(&self, snapshot: &Snapshot) {
         let (pid, by, to) = (snapshot.pid, snapshot.by, self.answers.0.clone());
         std::thread::spawn(move || drop(to.send(Answer::Blocks(pid, ask(by, pid, &Ask::Blocks)))));
     }
 
-    /// Asks the owner of a session for a change. The next look tells `done`, or why it was refused.
+    /// Asks the owner of a session for a change. A later look returns `done`, or the reason of the refusal.
     pub fn ask(&self, snapshot: &Snapshot, what: Ask, done: String) {
         let (pid, by, to) = (snapshot.pid, snapshot.by, self.answers.0.clone());
         std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The words and figures in which every part of the command speaks of watches and hits.
+//! Words and figures for watches and hits, common to all parts of the command.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -6,7 +6,7 @@ use ulpf_lib::WatchKind;
 use ulpf_lib::ring::listed;
 use ulpf_say::json;
 
-/// The kind of a watch in the shared table; `what` is that of its line.
+/// The kind of a watch, from the `what` of its line in the shared table.
 pub fn kind_of(what: u32) -> WatchKind {
     let is = |kind: WatchKind| what & listed::KIND == kind as u32;
     match () {
@@ -16,7 +16,7 @@ pub fn kind_of(what: u32) -> WatchKind {
     }
 }
 
-/// What a hit of this kind (`Hit::kind`) has done.
+/// Verb for the kind of a hit (`Hit::kind`).
 pub(crate) fn verb(kind: u8) -> &'static str {
     match kind {
         1 => "read",

@@ -1,12 +1,12 @@
-//! A file that somebody else named: opened only if it is one that can do no harm.
+//! Files that untrusted programs name, opened only if they can do no harm.
 //!
-//! A program that is watched names files: what it has mapped, where its debug information and its sources are,
-//! what it executes next. `ulpf` may have more rights than that program, so a name of its is never simply opened:
+//! A watched program names files: its mappings, its debug information and sources, and the program of its next exec.
+//! `ulpf` may have more rights than that program, so it never simply opens such a name:
 //!
 //! ```text
 //! /proc/PID/map_files/A-B   the very file that is mapped, whatever its name leads to now
 //! /proc/PID/root + path     below the program's own root (openat2, RESOLVE_IN_ROOT): no link leads out of it
-//!          │ O_PATH: named, not opened; nobody's device or FIFO notices
+//!          │ O_PATH: named, not opened; no device or FIFO notices
 //!          ▼
 //!        fstat              a regular file, or refused
 //!          │
@@ -17,8 +17,8 @@
 //!        pread              as far as the file goes; never mmap, which a truncated file turns into SIGBUS
 //! ```
 //!
-//! All of that happens on a thread of its own, because rights belong to threads, and because a file system may
-//! never answer: who waits gives up after a while, or when a signal tells `ulpf` to end.
+//! All of this happens on a thread of its own. Rights belong to threads, and a file system may never answer: the
+//! waiting thread gives up after a while, or when a signal asks `ulpf` to end.
 
 use crate::rights;
 use crate::signals;
@@ -35,29 +35,29 @@ use std::time::{Duration, Instant};
 /// The largest text that is read whole: a source file, a configuration.
 pub const MOST_TEXT: u64 = 64 << 20;
 
-/// How long a file system may take to answer.
+/// Time limit for the answer of a file system.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Threads that wait for file systems that do not answer; with more of them nothing is opened any more.
+/// Limit of the threads that wait for a file system; beyond it no file is opened any more.
 const MOST_STUCK: usize = 16;
 
 static STUCK: AtomicUsize = AtomicUsize::new(0);
 
-/// The text of a maps file has a line for each mapping: 65,530 of them by default, with a path each.
+/// Limit of the text of a maps file. It has a line for each mapping: 65,530 of them by default, with a path each.
 const MOST_MAPS: u64 = 512 << 20;
 
 /// A regular file, open for reading.
 #[derive(Debug)]
 pub struct Opened {
     file: File,
-    /// When it was opened.
+    /// Length when it was opened.
     pub len: u64,
-    /// How many bytes of it are stored; less than `len` where it has holes.
+    /// Stored bytes; fewer than `len` if the file has holes.
     pub stored: u64,
-    /// Which file it is, and in which state it was when it was opened.
+    /// Identity of the file, and its state when it was opened.
     pub state: State,
 }
 
-/// What changes when a file is exchanged or written to. The last of them is the kernel's alone to set.
+/// Changes when a file is replaced or written to. Only the kernel can set `changed`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
     pub device: u64,
@@ -86,13 +86,13 @@ impl Opened {
         self.file.read_exact_at(to, offset)
     }
 
-    /// Is it as it was when it was opened?
+    /// Whether the file is unchanged since it was opened.
     pub fn is_unchanged(&self) -> bool {
         let now = self.file.metadata();
         now.is_ok_and(|now| State::of(&now) == self.state)
     }
 
-    /// The whole file, if it is not larger than that.
+    /// The whole file, if it has at most `most` bytes.
     pub fn read(&self, most: u64) -> io::Result<Vec<u8>> {
         if self.len > most {
             return Err(refused(format!(
@@ -138,7 +138,7 @@ impl Rights {
         Rights::of(&String::from_utf8_lossy(&status))
     }
 
-    /// The calling thread has these rights from now on; or `false`, where it may not take on others'.
+    /// Gives the calling thread these rights; `false` if it may not assume them.
     fn assume(&self) -> io::Result<bool> {
         let same = *self == Rights::ours()?;
         let assumed = same || rights::assume(self.user, self.group, &self.groups).is_ok();
@@ -148,7 +148,7 @@ impl Rights {
         Ok(assumed)
     }
 
-    /// What the file's mode says; the first class that fits decides.
+    /// Whether the file's mode permits reading; the first class that fits decides.
     fn may_read(&self, file: &Metadata) -> bool {
         let bit = match file {
             f if f.uid() == self.user => 0o400,
@@ -170,7 +170,7 @@ fn refused(why: impl Into<String>) -> io::Error {
 
 /// A process that names files.
 ///
-/// Names are also looked up after its end, when its last hits are told: then with the rights and below the root
+/// Names are also looked up after its end, when its last hits are printed. The lookup then uses the rights and the root
 /// that it had.
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -180,10 +180,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process that names files, with the rights that it has now.
+    /// A process that names files, with its present rights.
     ///
     /// # Errors
-    /// /proc cannot be read, because the process has ended as a rule.
+    /// /proc cannot be read, usually because the process has ended.
     pub fn of(pid: i32) -> io::Result<Process> {
         let rights = Rights::of_process(pid)?;
         let root = named(Path::new(&format!("/proc/{pid}/root"))).ok();
@@ -191,7 +191,7 @@ impl Process {
         Ok(Process { pid, rights, root })
     }
 
-    /// What has to be kept of it, so that its names can be looked up later ([`Process::ended`]).
+    /// The properties that a later lookup of its names needs ([`Process::ended`]).
     pub fn keep(&self) -> Ended {
         let root = self.root.as_ref().and_then(|root| id(root).ok());
         let Rights {
@@ -207,10 +207,10 @@ impl Process {
         }
     }
 
-    /// A process that has ended long ago: names are looked up with the rights that it had.
+    /// A process that ended long ago; names are looked up with the rights that it had.
     ///
     /// # Errors
-    /// It had another root folder than we have, so its names mean something else here.
+    /// Its root folder was a different one, so its names mean something else here.
     pub fn ended(kept: Ended) -> io::Result<Process> {
         let root: OwnedFd = named(Path::new("/"))?;
         if kept.root != Some(id(&root)?) {
@@ -234,17 +234,17 @@ impl Process {
         self.open(move || named(Path::new(&link)))
     }
 
-    /// The file that is mapped from `start` to `end`; `path` is what the maps file calls it.
+    /// The file that is mapped from `start` to `end`; `path` is its name in the maps file.
     pub fn mapped(&self, start: u64, end: u64, path: &Path) -> io::Result<Opened> {
         let link = format!("/proc/{}/map_files/{start:x}-{end:x}", self.pid);
-        // Following that link takes CAP_CHECKPOINT_RESTORE; and the mapping may have changed.
+        // Following that link needs CAP_CHECKPOINT_RESTORE; and the mapping may have changed.
         match named(Path::new(&link)) {
             Ok(file) => self.open(|| Ok(file)),
             Err(_) => self.named(&self.below_its_root(path)),
         }
     }
 
-    /// A file by the name that the process has for it.
+    /// A file by the process's own name for it.
     pub fn named(&self, path: &Path) -> io::Result<Opened> {
         let root = self.root()?;
         let path = path.to_path_buf();
@@ -257,7 +257,7 @@ impl Process {
         self.open(move || named(&path))
     }
 
-    /// What is there by a name that the process has for it, without a look inside.
+    /// Metadata of a file by the process's own name for it; the file is not read.
     pub fn look(&self, path: &Path) -> io::Result<Metadata> {
         let root = self.root()?;
         let path = path.to_path_buf();
@@ -275,7 +275,8 @@ impl Process {
         format!("/proc/{}/{name}", self.pid).into()
     }
 
-    /// The maps file of a process in a changed root of our own name space has our names.
+    /// Converts a path of the maps file: for a process with a changed root in our mount namespace, that file has our
+    /// names.
     pub fn below_its_root(&self, path: &Path) -> PathBuf {
         let root = std::fs::read_link(self.link("root")).unwrap_or_default();
         match path.strip_prefix(&root) {
@@ -298,12 +299,12 @@ impl Process {
         })
     }
 
-    /// Does `work` with the rights of the process, and tells it whether they could be assumed.
+    /// Runs `work` with the rights of the process, and tells it whether they could be assumed.
     fn apart<T: Send + 'static>(
         &self,
         work: impl FnOnce(bool) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        // It may have executed a set-user-ID program since it named the file.
+        // The process may have run a set-user-ID program since it named the file.
         match Rights::of_process(self.pid) {
             Ok(now) if now != self.rights => {
                 return Err(refused("the program has other rights now"));
@@ -324,7 +325,7 @@ pub struct Ended {
     pub user: u32,
     pub group: u32,
     pub groups: Vec<u32>,
-    /// Device and number of its root folder, if that was known.
+    /// Device and inode of its root folder, if known.
     pub root: Option<(u64, u64)>,
 }
 
@@ -333,17 +334,17 @@ fn id(file: &OwnedFd) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// What a process has mapped: the text of its maps file, for [`ulpf_lib::mapping`]. The names in it are whatever the
-/// process has made them.
+/// The mappings of a process: the text of its maps file, for [`ulpf_lib::mapping`]. The process chooses the names in
+/// it.
 ///
 /// # Errors
-/// /proc cannot be read, or its memory is gone, because the process has ended as a rule.
+/// /proc cannot be read, or the memory is gone, usually because the process has ended.
 pub fn maps(pid: i32) -> io::Result<Vec<u8>> {
     let mut file = File::open(format!("/proc/{pid}/maps"))?;
     let mut text = Vec::new();
     (&file).take(MOST_MAPS).read_to_end(&mut text)?;
-    // The text of a process that ends meanwhile stops at any line, and that of a zombie is empty: neither says what it
-    // has mapped. Whoever has memory has a first line still.
+    // If the process ends meanwhile, the text stops at any line; the text of a zombie is empty. Either would be
+    // incomplete, so a process that still has memory must still have a first line.
     file.rewind()?;
     match file.read(&mut [0])? {
         0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
@@ -351,7 +352,7 @@ pub fn maps(pid: i32) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A file that the user of `ulpf` named, or what the system has: opened with our own rights.
+/// A file that the user of `ulpf` named, or a file of the system: opened with our own rights.
 pub fn ours(path: &Path) -> io::Result<Opened> {
     let path = path.to_path_buf();
     apart(move || reopen(File::from(named(&path)?)))
@@ -363,7 +364,7 @@ pub fn text_of_ours(path: &Path) -> io::Result<String> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no UTF-8 text"))
 }
 
-/// A name that is one, of a file in a folder that is known otherwise.
+/// Whether the name is a single component: a file in a known folder.
 pub fn is_plain_name(name: &Path) -> bool {
     let mut parts = name.components();
     let one = matches!(parts.next(), Some(std::path::Component::Normal(part)) if part == name.as_os_str());
@@ -376,7 +377,7 @@ fn named(path: &Path) -> io::Result<OwnedFd> {
     Ok(options.open(path)?.into())
 }
 
-/// Opens for reading what is only named so far, if that is a regular file.
+/// Opens a named file for reading, if it is a regular file.
 fn reopen(named: File) -> io::Result<Opened> {
     let found = named.metadata()?;
     let kind = found.file_type();
@@ -402,7 +403,7 @@ fn reopen(named: File) -> io::Result<Opened> {
     })
 }
 
-/// Does `work` on a thread of its own, and waits for it, but not for ever.
+/// Runs `work` on a thread of its own, and waits for it with a time limit.
 fn apart<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -447,7 +448,7 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
 
-    /// A folder that goes away.
+    /// A folder that is removed on drop.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -484,7 +485,7 @@ mod tests {
             let mut command = Command::new("sleep");
             command.arg("100").stdin(Stdio::null());
             if let Some(user) = user {
-                // A user alone leaves the groups, unless that is said before.
+                // `uid` alone would keep our group, so `gid` is set as well.
                 command.gid(user).uid(user);
             }
             Sleeper(command.spawn().unwrap())
@@ -533,7 +534,7 @@ mod tests {
         assert_eq!(process.named(&file).unwrap().read(4).unwrap(), b"file");
         assert!(ours(&file).unwrap().read(3).is_err());
         assert_eq!(text_of_ours(&file).unwrap(), "file");
-        // Files of /proc are regular, but have no length: nothing of them is read.
+        // Files of /proc are regular but have length 0, so nothing is read.
         let read = process
             .named(Path::new("/proc/version"))
             .and_then(|f| f.read(9));
@@ -575,7 +576,7 @@ mod tests {
         // Other threads keep their rights, and so does this one.
         assert_eq!(ours(&secret).unwrap().read(9).unwrap(), b"secret");
         assert!(process.executable().is_ok());
-        // A set-user-ID program, executed after the file was named.
+        // A set-user-ID program was executed after the file was named.
         let mut other = process.clone();
         other.rights.user = 0;
         assert!(why(other.named(&open)).contains("other rights"));
@@ -595,7 +596,7 @@ mod tests {
         assert!(stranger.may_read(&owner));
         assert!(!stranger.may_read(&meta(0o640)));
         assert!(theirs(54321, owner.gid()).may_read(&meta(0o640)));
-        // The owner's class counts for the owner, even if others may.
+        // The owner's class decides for the owner, even if others may read.
         assert!(owner.uid() == 0 || !theirs(owner.uid(), 54321).may_read(&meta(0o044)));
     }
 
@@ -603,7 +604,7 @@ mod tests {
     fn after_the_end_of_the_program() {
         let folder = Folder::new("ended");
         let (all, none) = (folder.file("all", 0o644), folder.file("none", 0o600));
-        // Only root can start somebody else's program.
+        // Only root can start a program of another user.
         let root = !crate::foreign::no_other_users();
         let sleeper = Sleeper::of(root.then_some(54321));
         let process = sleeper.process();
@@ -613,7 +614,7 @@ mod tests {
             let may = !root || path == &all;
             assert!(opened.iter().all(|o| o.is_ok() == may), "{opened:?}");
         }
-        // And in another run of ulpf.
+        // The same in another run of ulpf.
         let kept = process.keep();
         let later = Process::ended(kept.clone()).unwrap();
         assert!(later.named(&all).is_ok() && later.named(&none).is_ok() != root);

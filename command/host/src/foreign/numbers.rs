@@ -1,8 +1,8 @@
-//! A number that somebody else sent: checked before it is used.
+//! Numbers from untrusted sources, checked before use.
 //!
-//! A stub says what the program wants it to say: whoever may look into the program may take the stub's end of
-//! the control channel, and lie. So a count from there allocates nothing before it is compared with what was
-//! asked for, and a number of a process or a thread is nothing but a hint: what it means is the kernel's word.
+//! A stub is not trusted: with the right to inspect the program, a user may take over the stub's end of the control
+//! channel, and lie. So a count is compared with the request before anything is allocated. A number of a process or
+//! thread is only a hint, which is checked with the kernel.
 //!
 //! ```text
 //!   number ──▶ pidfd_open(2)                 from here on the pidfd means one process, whatever its number
@@ -10,9 +10,9 @@
 //!          ──▶ both pidfds: has neither ended?   then what was read was read of that process, and its
 //!                                                parent is the target and no later owner of that number
 //! ```
-//! A thread has no such handle, but while it is listed under a process that has not ended, it is one of that
-//! process. Who is about to trace a thread or a process asks again when it does: while it is traced, its
-//! number is not given to another.
+//! A thread has no such handle, but while it is listed under a process that has not ended, it belongs to that process.
+//! The caller that traces a thread or a process must check again after that: while it is traced, its number is not
+//! reused.
 
 use crate::errno::error_text;
 use crate::{process, sys};
@@ -22,23 +22,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Linux gives no higher number to a process (PID_MAX_LIMIT).
+/// Linux gives no process a higher number (PID_MAX_LIMIT).
 const HIGHEST_PROCESS: u64 = 1 << 22;
 
-/// The number of one process or thread: never 0 or a negative one, which kill(2) takes for many.
+/// The number of one process or thread. 0 and negative numbers, which kill(2) takes for many, are refused.
 pub fn of_process(number: u64) -> Option<i32> {
     (1..=HIGHEST_PROCESS)
         .contains(&number)
         .then_some(number as i32)
 }
 
-/// `count` numbers from `first` on, of which at most `most` were asked for.
+/// `count` numbers from `first` on; `None` if that is more than `most`, the number requested.
 pub fn ids(first: u64, count: u64, most: usize) -> Option<Range<u32>> {
     let end = u32::try_from(first.checked_add(count)?).ok()?;
     (count <= most as u64).then(|| end - count as u32..end)
 }
 
-/// Why a process that a stub has named is left alone.
+/// Reason why a process that a stub has named is left alone.
 #[derive(Debug, Error)]
 pub enum RelationError {
     #[error("there is no process {number} any more")]
@@ -54,17 +54,17 @@ pub enum RelationError {
 }
 
 impl RelationError {
-    /// What it means that the kernel says this of a process.
+    /// Interprets the kernel's error for process `pid`.
     fn of(pid: i32, source: io::Error) -> RelationError {
         match source.raw_os_error() {
-            // There is no such process (any more); or it is a thread; or no process can have such a number.
+            // No such process (any more); or a thread; or an impossible number.
             Some(libc::ESRCH | libc::ENOENT | libc::EINVAL) => RelationError::Gone { number: pid },
             _ => RelationError::Unknown { pid, source },
         }
     }
 }
 
-/// A process that cannot be mistaken for another one that gets its number later.
+/// A process, which a later process with the same number is not mistaken for.
 #[derive(Clone, Debug)]
 pub struct Process {
     pub pid: i32,
@@ -75,21 +75,21 @@ impl Process {
     /// The process that has this number now.
     ///
     /// # Errors
-    /// ESRCH: there is none. EINVAL: it is a thread's number.
+    /// ESRCH: it does not exist. EINVAL: the number belongs to a thread.
     pub fn open(pid: i32) -> io::Result<Process> {
         let pidfd = Arc::new(sys::pidfd_open(pid)?);
         Ok(Process { pid, pidfd })
     }
 
-    /// It may be a zombie.
+    /// Whether it has ended; it may be a zombie.
     pub fn has_ended(&self) -> bool {
         sys::has_ended(self.pidfd.as_fd())
     }
 
-    /// Sends a signal (Linux number; 0 only asks whether that is allowed).
+    /// Sends a signal (Linux number; 0 only checks whether that is allowed).
     ///
     /// # Errors
-    /// ESRCH: it has ended. EPERM: it is somebody else's.
+    /// ESRCH: it has ended. EPERM: it belongs to another user.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         sys::pidfd_signal(self.pidfd.as_fd(), signal)
     }
@@ -99,7 +99,7 @@ impl Process {
         self.pidfd.as_fd()
     }
 
-    /// What the kernel says of it; an error if it has ended.
+    /// Queries the kernel by the process's number; an error if the process has ended.
     fn ask<T>(&self, question: impl FnOnce(i32) -> io::Result<T>) -> io::Result<T> {
         let answer = question(self.pid)?;
         match self.has_ended() {
@@ -108,7 +108,7 @@ impl Process {
         }
     }
 
-    /// The child of this process that it knows by `number`.
+    /// The child that this process knows by `number`.
     pub fn child(&self, number: i32) -> Result<Process, RelationError> {
         let child = self.relative(number, |child| {
             Ok(child.ask(process::Status::of)?.parent() == Some(self.pid))
@@ -117,8 +117,8 @@ impl Process {
         Ok(child)
     }
 
-    /// The child that runs in the memory of this process, or has until it executed something. (One that was
-    /// made with CLONE_PARENT has another parent.)
+    /// The child that runs in the memory of this process, or has until it called exec. (A child made with CLONE_PARENT
+    /// has another parent.)
     pub fn vfork_child(&self, number: i32) -> Result<Process, RelationError> {
         let child = match self.child(number) {
             Err(RelationError::NoChild { .. }) => self.in_its_memory(number)?,
@@ -136,14 +136,14 @@ impl Process {
         let gone = || RelationError::Gone { number };
         let unknown = |source| RelationError::of(number, source);
         let names = process::names_of(self.pid).map_err(unknown)?;
-        // In a container it knows its child by another number than we do.
+        // In a container the process knows its child by a number different from ours.
         let pid = match names.len() {
             0 | 1 => Some(number),
             depth => process::named(&process::all().map_err(unknown)?, depth, number),
         };
         let child = Process::open(pid.ok_or_else(gone)?).map_err(unknown)?;
         let ours = is_ours(&child).map_err(unknown)?;
-        // Whose children they would be if another process had got its number.
+        // If our process had ended, the children could belong to a process that has reused its number.
         if self.has_ended() {
             return Err(gone());
         }
@@ -154,7 +154,7 @@ impl Process {
         Ok(child)
     }
 
-    /// A child that has gained rights is not to be touched in its parent's name.
+    /// Refuses a child that has gained rights over its parent.
     pub fn check_rights(&self, child: &Process) -> Result<(), RelationError> {
         let (parent, pid) = (self.pid, child.pid);
         let of = |process: &Process| {
@@ -167,14 +167,14 @@ impl Process {
         }
     }
 
-    /// The process that runs in the memory of this one, and is known to it by `number`.
+    /// The process that runs in the memory of this one, which knows it by `number`.
     pub fn in_its_memory(&self, number: i32) -> Result<Process, RelationError> {
         self.relative(number, |other| {
             other.ask(|pid| Ok(sys::same_memory(pid, self.pid)))
         })
     }
 
-    /// Our number of the thread of this process that it knows by `number`.
+    /// Our number of the thread that this process knows by `number`.
     pub fn thread(&self, number: i32) -> Result<i32, RelationError> {
         let pid = self.pid;
         let found = self.ask(|pid| {
@@ -186,14 +186,14 @@ impl Process {
             .ok_or(RelationError::NoThread { number, pid })
     }
 
-    /// `tid` is one of its threads, by our number.
+    /// Whether `tid`, by our number, is one of its threads.
     pub fn has_thread(&self, tid: i32) -> bool {
         self.ask(|pid| process::Status::of_thread(pid, tid)).is_ok()
     }
 }
 
-/// How much a stub (or another remote port) may say before it is asked again. What it says without being asked
-/// is a line now and then; an answer may be long. One without end is no answer.
+/// Limit of the bytes that a stub (or another remote port) may send until the next request. Unrequested output is a
+/// line now and then; an answer may be long, but not endless.
 #[derive(Debug)]
 pub struct Budget {
     left: usize,
@@ -206,20 +206,20 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Bytes.
+    /// The initial budget, in bytes.
     pub const WHOLE: usize = 64 << 20;
 
-    /// So many bytes.
+    /// A budget of `left` bytes.
     pub fn of(left: usize) -> Budget {
         Budget { left }
     }
 
-    /// It was asked.
+    /// Restores the budget at a request.
     pub fn renew(&mut self) {
         *self = Budget::default();
     }
 
-    /// It has said so much more. False: too much.
+    /// Counts received bytes. False if the budget is exceeded.
     pub fn take(&mut self, bytes: usize) -> bool {
         let left = self.left.checked_sub(bytes);
         self.left = left.unwrap_or(0);
@@ -227,7 +227,7 @@ impl Budget {
     }
 }
 
-/// What to tell the user of `who` has said too much.
+/// Message to the user that `who` has sent too much.
 pub fn too_much(who: &str) -> String {
     format!(
         "{who} says more than {} MiB at a time, which is no answer; it is not listened to any more",
@@ -266,7 +266,7 @@ mod tests {
     fn one_process_each() {
         assert_eq!(of_process(1), Some(1));
         assert_eq!(of_process(1 << 22), Some(1 << 22));
-        // kill(2) and waitpid(2) take these for many processes; the last one is -1 as 32 bits.
+        // kill(2) and waitpid(2) take these for many processes; the last one is -1 in 32 bits.
         for many in [0, u64::MAX, 1 << 63, 0xffff_ffff, (1 << 32) + 7] {
             assert_eq!(of_process(many), None, "{many:#x}");
         }

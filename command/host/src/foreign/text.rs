@@ -1,24 +1,24 @@
-//! A text that somebody else wrote: written so that it is only text.
+//! Text from untrusted sources, escaped for output.
 //!
-//! Names of symbols, types, source files and threads, paths, what a user of another machine or a hostile
-//! program has typed: a terminal must show it, and must not obey it. It must not look like a line of ours
-//! either, or read from right to left.
+//! Examples are names of symbols, types, source files and threads, paths, and input of a user of another machine or of
+//! a hostile program. A terminal must show such text and not obey it. Nor may it look like a line of ours, or read from
+//! right to left.
 //!
 //! ```text
 //!   one name in a line of ours     Text(name)      ESC ]0;…  →  \x1b]0;…     a newline →  \n     cut if it is long
 //!   lines of ours on their way out  lines(text)    the same, but newlines and tabs are ours
 //!   one cell of the screen          is_plain(c)
 //! ```
-//! What goes to other programs (JSON, CSV, Prometheus) is quoted as those want it; `ulpf_say::json`
-//! leaves nothing to the terminal either. The program's own output is the program's.
+//! Output for other programs (JSON, CSV, Prometheus) is quoted as their formats require; `ulpf_say::json` leaves no
+//! control character either. The program's own output is passed through unchanged.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter, Write};
 
-/// Of one name so many bytes are shown.
+/// Limit of the bytes that are shown of one name.
 pub const LONGEST: usize = 4096;
 
-/// A foreign text on one line: whatever a terminal would obey is shown as an escape, as C writes it.
+/// A foreign text on one line: characters that a terminal would obey are shown as C escapes.
 pub struct Text<'a>(pub &'a str);
 
 impl Display for Text<'_> {
@@ -32,7 +32,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// The same for what may not be UTF-8: other bytes are shown as `\xNN`.
+/// The same for text that may not be UTF-8: other bytes are shown as `\xNN`.
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl Display for Bytes<'_> {
@@ -51,12 +51,12 @@ impl Display for Bytes<'_> {
     }
 }
 
-/// A path, as [`Bytes`].
+/// A path, shown as [`Bytes`].
 pub fn path(path: &std::path::Path) -> Bytes<'_> {
     Bytes(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))
 }
 
-/// As [`Text`] shows it.
+/// The text as [`Text`] shows it.
 pub fn shown(text: &str) -> Cow<'_, str> {
     match text.len() <= LONGEST && text.chars().all(is_plain) {
         true => Cow::Borrowed(text),
@@ -64,7 +64,7 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Lines of ours, in which there may be foreign text that nobody has looked at.
+/// Escapes lines of ours that may contain unchecked foreign text.
 pub fn lines(text: &str) -> Cow<'_, str> {
     let ours = |c: char| matches!(c, '\n' | '\t');
     if text.chars().all(|c| is_plain(c) || ours(c)) {
@@ -76,7 +76,7 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// At most so many bytes of a text.
+/// At most `most` bytes of a text.
 pub fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
@@ -85,7 +85,7 @@ pub fn cut(text: &str, most: usize) -> &str {
     &text[..end]
 }
 
-/// A terminal shows it and does nothing else; it does not hide, and does not change how its neighbours read.
+/// Whether a terminal only shows the character: it is visible, and does not change how its neighbours read.
 pub fn is_plain(c: char) -> bool {
     match c {
         ' '..='~' => true,

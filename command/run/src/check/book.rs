@@ -1,4 +1,4 @@
-//! What has been found in one process.
+//! Findings of one process.
 
 use crate::options::Check;
 use serde::Serialize;
@@ -6,18 +6,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use ulpf_heap::sums::{Ended, Sums};
 use ulpf_lib::ring::found::{Findings, Wrong};
 
-/// What has been found in one process.
+/// Findings of one process.
 #[derive(Default)]
 pub struct Book {
-    /// Of each report that has been read: its number among those of all processes, and the suppression that hides it.
+    /// For each report that has been read: its number among those of all processes, and the suppression that hides it.
     pub reports: Vec<(usize, Option<usize>)>,
-    /// Some of them have been told.
+    /// Some of them have been reported.
     pub told: bool,
     pub sums: Sums,
 }
 
 impl Book {
-    /// Errors that are hidden, no leaks.
+    /// Number of hidden errors that are not leaks.
     fn suppressed(&self, f: &Findings) -> u64 {
         let all = f.reports.iter().zip(&self.reports);
         let hidden = all.filter(|(r, (_, by))| {
@@ -26,7 +26,8 @@ impl Book {
         hidden.fold(0, |n, (r, _)| n.saturating_add(r.count.load(Relaxed)))
     }
 
-    /// For people. `who`: whose it is, if there are several. `killed`: at its first error. `goes_on`: it has not ended.
+    /// Text for people. `who`: prefix that names the process, if there are several. `killed`: at its first error.
+    /// `goes_on`: it has not ended.
     pub fn summary(
         &self,
         f: &Findings,
@@ -49,7 +50,7 @@ impl Book {
     }
 }
 
-/// What a process has come to, for programs.
+/// Totals of a process, for programs.
 #[derive(Serialize)]
 pub struct SumLine {
     r#type: &'static str,
@@ -70,7 +71,7 @@ pub struct SumLine {
 }
 
 impl SumLine {
-    /// `pid`: whose it is, if there are several.
+    /// `pid`: the process, if there are several.
     pub fn of(f: &Findings, told: &Book, pid: Option<i32>) -> SumLine {
         let get = |n: &std::sync::atomic::AtomicU64| n.load(Relaxed);
         SumLine {

@@ -1,6 +1,6 @@
-//! `ulpf check`: what is wrong with the program's heap, for people and programs. The stub finds it
-//! (`stub/handlers/src/check`), and notes it in the shared area, which is the program's to write: nothing there is more
-//! than a claim.
+//! `ulpf check`: reports errors of the program's heap, for people and programs. The stub finds them
+//! (`stub/handlers/src/check`), and records them in the shared area. The program can write to that, so the records are
+//! not trusted.
 
 mod book;
 mod sarif;
@@ -34,15 +34,15 @@ use ulpf_say::say;
 use ulpf_session::words::count;
 use xml::Xml;
 
-/// How often it is looked for news; and if the first error is the end.
+/// Interval of the checks for new findings; `SHORT_TICK` if the first error ends the program.
 const TICK: Duration = Duration::from_millis(50);
 const SHORT_TICK: Duration = Duration::from_millis(2);
-/// The exit status after the first error, if nobody has named one.
+/// Default exit status after the first error.
 const ENDED: i32 = 1;
 const SIGKILL: i32 = 9;
 const WHAT_TO_DO: &str = "say how its functions are called, or where they are: --allocator malloc=my_malloc,free=FILE+0x41c910";
 
-/// Asks the log to look for news, until nobody listens.
+/// Asks the log for new findings until the log has ended.
 pub fn tick(check: &Check, events: Sender<Event>) {
     let tick = if check.first { SHORT_TICK } else { TICK };
     std::thread::spawn(move || {
@@ -52,37 +52,37 @@ pub fn tick(check: &Check, events: Sender<Event>) {
     });
 }
 
-/// Functions of the program that its stub has to be told of, and has not been before.
+/// Functions of the program that its stub needs and has not received yet.
 pub fn functions(life: &mut Life, check: &Check) -> Vec<HeapFunction> {
     let (all, _) = functions::find(&life.program, &check.allocator);
-    // (What is unloaded may come again.)
+    // (An unloaded library may come again.)
     let starts: Vec<u64> = all.iter().map(|f| f.start).collect();
     let before = std::mem::replace(&mut life.served, starts);
     let known = |f: &HeapFunction| before.contains(&f.start);
     all.into_iter().filter(|f| !known(f)).collect()
 }
 
-/// What has been found, as it is told.
+/// Reports the findings.
 pub struct Told {
     check: Check,
     file: Option<File>,
     xml: Option<Xml>,
     sarif: Option<Sarif>,
-    /// What was found in each process, by the number of its life.
+    /// Findings of each process, by the number of its life.
     books: Vec<Book>,
-    /// Reports that have been read, of all processes; and of these, those that have been told as a text.
+    /// Number of reports that have been read, of all processes; `shown` counts those that were reported as text.
     numbers: usize,
     shown: usize,
-    /// The processes, the first one first, if the first error is to end them.
+    /// The processes, the first one first, if the first error ends them.
     ends: Vec<Process>,
-    /// There was that error.
+    /// The first error has occurred.
     is_over: bool,
-    /// That is why the first process ends, as far as we know: see [`Told::end`].
+    /// The first process ends for that reason, as far as we know: see [`Told::end`].
     killed: bool,
 }
 
 impl Told {
-    /// `process`: whose errors they are.
+    /// `process`: the first one.
     pub fn new(check: Check, process: Process) -> Told {
         let file = check.log.as_ref().and_then(|log| {
             let file = File::create(log);
@@ -112,12 +112,12 @@ impl Told {
         }
     }
 
-    /// The program begins: can anything be found? `more`: the stub is about to be told of functions.
+    /// The program starts: reports if no errors can be found. `more`: the stub is about to receive functions.
     pub fn begin(&mut self, life: &mut Life, more: bool) {
         let allocator = self.check.allocator.clone();
         let (found, missing) = functions::find(&life.program, &allocator);
         life.served = found.iter().map(|f| f.start).collect();
-        // (Other programs need not have what is the first one's.)
+        // (Other programs need not have the functions of the first one.)
         let is_first = self.books.is_empty();
         for one in missing.into_iter().filter(|_| is_first) {
             let later = match life.program.static_executable() {
@@ -153,7 +153,7 @@ impl Told {
         self.put(&text);
     }
 
-    /// Whose it is, if there are several.
+    /// Prefix that names the process, if there are several.
     fn who(&self, life: &Life) -> String {
         match self.check.follow {
             true => format!("process {} ({}): ", life.pid, Text(&life.name())),
@@ -161,7 +161,7 @@ impl Told {
         }
     }
 
-    /// Tells what is new.
+    /// Reports new findings.
     pub fn look(&mut self, lives: &mut [Life]) {
         if let (Some(file), Some(first)) = (self.check.xml.take(), lives.first()) {
             self.xml = Some(Xml::begin(file, first.pid, &self.check.command));
@@ -190,14 +190,14 @@ impl Told {
         }
     }
 
-    /// Tells of an error; the suppression that hides it instead.
+    /// Reports an error, or returns the suppression that hides it.
     fn report(&mut self, report: &Report, n: usize, life: &Life) -> Option<usize> {
         // (The program may have written anything there.)
         let wrong = Wrong::of(report.wrong.load(Relaxed))?;
         let number = self.numbers;
         let unsaid = wrong == Wrong::Reachable && !self.check.reachable;
         if unsaid && self.check.suppressions.is_empty() {
-            // (Nobody asks where they were allocated, and to find it out takes as long as many programs run.)
+            // (These are not shown, and to resolve their places takes as long as many programs run.)
             let all = (report.count.load(Relaxed), report.len.load(Relaxed));
             self.books[n].sums.left(wrong, false, all);
             return None;
@@ -227,7 +227,7 @@ impl Told {
             error.make_suppression();
         }
         if let Some(xml) = &mut self.xml {
-            // (Of leaks the first process has the last word.)
+            // (The first process is the last to report leaks.)
             xml.error(&error, number, n == 0);
         }
         self.shown += 1;
@@ -247,10 +247,10 @@ impl Told {
         None
     }
 
-    /// One more process is checked.
+    /// Adds a process to the check.
     pub fn comes(&mut self, process: Process) {
         if self.is_over {
-            // (It was forked by one that has been killed since.)
+            // (Its parent has been killed since.)
             kill(&process);
         } else if self.check.first {
             self.ends.push(process);
@@ -269,11 +269,11 @@ impl Told {
         }
     }
 
-    /// The program has ended, `by` that signal: all of it together. The exit status that was asked for, if there were
-    /// errors.
+    /// Reports the totals when the program has ended, `by` that signal. Returns the exit status that the user wants for
+    /// errors, if there were any.
     pub fn end(&mut self, lives: &mut [Life], by: Option<i32>) -> Option<i32> {
         self.look(lives);
-        // (Who had ended by itself shortly before notices no signal.)
+        // (A program that had ended by itself shortly before is not killed by the signal.)
         self.killed &= by == Some(SIGKILL);
         let shared: Vec<_> = lives.iter().map(|life| life.shared.clone()).collect();
         let all: Vec<&Findings> = shared.iter().map(|shared| shared.findings()).collect();
@@ -326,10 +326,10 @@ impl Told {
         }
     }
 
-    /// What other programs read is complete.
+    /// Completes the files for other programs.
     fn end_files(&mut self, all: &[&Findings]) {
         let both: Vec<_> = self.books.iter().zip(all.iter().copied()).collect();
-        // By their numbers: how often, and is it told?
+        // By their numbers: count, and whether the finding is reported.
         let mut counts = vec![(0, false); self.numbers];
         for (book, f) in &both {
             for (report, (number, by)) in f.reports.iter().zip(&book.reports) {
@@ -348,7 +348,7 @@ impl Told {
     }
 }
 
-/// The first error was the process's last moment. `false`: it has ended before, or goes on.
+/// Kills a process at its first error. `false`: it has ended before, or it cannot be killed.
 fn kill(process: &Process) -> bool {
     match process.signal(SIGKILL) {
         Ok(()) => return true,
@@ -360,7 +360,7 @@ fn kill(process: &Process) -> bool {
     false
 }
 
-/// The suppressions that have hidden something in these processes: how many errors, and their names.
+/// The suppressions that have hidden errors in these processes: number of errors, and name.
 fn used_by<'a>(check: &'a Check, books: &[(&Book, &Findings)]) -> Vec<(u64, &'a str)> {
     let mut sums = std::collections::BTreeMap::<usize, u64>::new();
     for (book, f) in books {
@@ -376,7 +376,7 @@ fn used_by<'a>(check: &'a Check, books: &[(&Book, &Findings)]) -> Vec<(u64, &'a 
         .collect()
 }
 
-/// What the check has cost, beside patched accesses.
+/// Cost of the check, apart from patched accesses.
 fn cost(life: &Life) -> String {
     let header = life.shared.header();
     let mut out = String::new();

@@ -1,5 +1,5 @@
-//! What is found, in SARIF 2.1.0 (Static Analysis Results Interchange Format, OASIS): code hosts show it beside the lines
-//! that it is about. One document, written at the end.
+//! Findings in SARIF 2.1.0 (Static Analysis Results Interchange Format, OASIS): code hosts show them beside the source
+//! lines. One document, written at the end.
 
 use super::sink::Sink;
 use serde_json::{Value, json};
@@ -14,13 +14,13 @@ use ulpf_lib::ring::found::Wrong;
 use ulpf_session::hit::place::Place;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
-/// What relative names begin at.
+/// Name of the base of relative paths.
 const ROOT: &str = "SRCROOT";
 
 pub struct Sarif {
     file: Sink,
     command: Vec<String>,
-    /// Where the command was started.
+    /// The folder where the command was started.
     root: PathBuf,
     /// Each with the number of its report.
     results: Vec<(usize, Value)>,
@@ -75,7 +75,7 @@ impl Sarif {
         }
     }
 
-    /// Below the folder where the command was started, a name is relative to that: so it fits a checkout elsewhere.
+    /// Below the folder where the command was started, a name is relative to it, so that it fits a checkout elsewhere.
     fn artifact(&self, file: &str) -> Value {
         match Path::new(file).strip_prefix(&self.root) {
             Ok(inside) => json!({ "uri": quoted(&inside.to_string_lossy()), "uriBaseId": ROOT }),
@@ -114,7 +114,7 @@ impl Sarif {
         (!frames.is_empty()).then(|| json!({ "message": { "text": what }, "frames": frames }))
     }
 
-    /// One more error; `suppressed`: the name of what hides it.
+    /// Adds an error; `suppressed`: the name of the suppression that hides it.
     pub fn add(&mut self, error: &Error, number: usize, suppressed: Option<&str>) {
         let leak = error.wrong.is_leak();
         let own = [&error.place].into_iter().filter(|_| error.is_at_place());
@@ -122,7 +122,7 @@ impl Sarif {
             true => error.allocated_by.iter().collect(),
             false => own.chain(&error.callers).collect(),
         };
-        // The line that people can change.
+        // A line that the user can change.
         let meant = here.iter().find(|p| p.file.is_some() && !p.is_runtime());
         let meant = meant.or(here.first());
         let id = word(error.wrong);
@@ -155,12 +155,12 @@ impl Sarif {
         self.results.push((number, result));
     }
 
-    /// All of it. `counts`: how often each report's error has happened.
+    /// Writes the document. `counts`: the number of errors of each report.
     pub fn end(mut self, counts: &[u64]) {
         let results = std::mem::take(&mut self.results)
             .into_iter()
             .map(|(number, mut result)| {
-                // (A count of leaks is one of blocks.)
+                // (The count of a leak is a number of blocks.)
                 let count = counts.get(number).copied().unwrap_or(1);
                 result["occurrenceCount"] = json!(count.clamp(1, i64::MAX as u64));
                 result

@@ -1,11 +1,11 @@
-//! A file for other programs, of which writing may fail.
+//! A file for other programs; writing to it may fail.
 
 use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
 use ulpf_say::say;
 
-/// A file that somebody else reads; what cannot be written is said once.
+/// A file that another program reads; the first write error is reported, and later ones are not.
 pub struct Sink(pub Option<Arc<File>>);
 
 impl Sink {

@@ -1,5 +1,5 @@
-//! What is found, in the XML that Valgrind's memcheck writes (`docs/internals/xml-output-protocol4.txt` of its sources):
-//! IDEs and plugins of CI servers read it.
+//! Findings in the XML format of Valgrind's memcheck (`docs/internals/xml-output-protocol4.txt` of its sources), for
+//! IDEs and plugins of CI servers.
 //!
 //! ```text
 //! valgrindoutput
@@ -27,7 +27,7 @@ pub struct Xml {
     finished: bool,
 }
 
-/// A text that somebody else wrote, as the content of an element. (XML has no way to write most control characters.)
+/// Foreign text as the content of an element. (XML cannot represent most control characters.)
 struct Content<'a>(&'a str);
 
 impl Display for Content<'_> {
@@ -46,13 +46,13 @@ impl Display for Content<'_> {
     }
 }
 
-/// One line of it.
+/// Appends one line with an element.
 fn element(out: &mut String, depth: usize, name: &str, content: &str) {
     let shown = Text(content).to_string();
     let _ = writeln!(out, "{:depth$}<{name}>{}</{name}>", "", Content(&shown));
 }
 
-/// What memcheck calls it.
+/// Memcheck's name of the error.
 fn kind(error: &Error) -> &'static str {
     match error.wrong {
         wrong if wrong.is_access() && error.syscall().is_some() => "SyscallParam",
@@ -171,7 +171,7 @@ impl Xml {
         );
     }
 
-    /// Leaks come when the program has ended.
+    /// Leaks follow the end of the program.
     fn finish(&mut self, out: &mut String) {
         if !std::mem::replace(&mut self.finished, true) {
             self.state(out, "FINISHED");
@@ -257,7 +257,7 @@ impl Xml {
     }
 }
 
-/// An entry of a file of suppressions, in parts and as it is.
+/// An entry of a suppression file, in parts and as it is.
 fn suppression(out: &mut String, text: &str) {
     let mut lines = text
         .lines()

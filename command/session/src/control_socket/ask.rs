@@ -1,4 +1,4 @@
-//! The side that asks.
+//! The asking side.
 
 use super::{Ask, name};
 use crate::listing::Listing;
@@ -11,10 +11,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use ulpf_host::{process, sys};
 
-/// A change needs the program to come to rest, which may take a while.
+/// A change must stop the program, which may take a while.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How much is taken of an answer.
+/// Limits of an answer.
 #[derive(Clone, Copy)]
 struct Most {
     /// Bytes that are read.
@@ -24,12 +24,12 @@ struct Most {
 }
 
 impl Most {
-    /// Nobody has so many watches that their list is longer.
+    /// Limit for an own session: no list of watches is that long.
     const OWN: Most = Most {
         text: 16 << 20,
         values: 512 << 20,
     };
-    /// Of another user's session: some thousand watches. There may be hundreds of such sessions.
+    /// Limit for another user's session: some thousand watches. There may be hundreds of such sessions.
     const OF_OTHERS: Most = Most {
         text: 1 << 20,
         values: 32 << 20,
@@ -59,7 +59,8 @@ pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
         true => Most::OWN,
         false => Most::OF_OTHERS,
     };
-    // Who is refused without having been heard (there are too many) finds the answer all the same.
+    // If the server has too many connections, it refuses without reading the request; its answer can be read all the
+    // same.
     let sent = (&stream).write_all(ask.to_json(pid).as_bytes());
     let line = match (read_line(&stream, end, most.text), sent) {
         (Ok(line), Ok(())) => line,
@@ -77,7 +78,7 @@ pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
     }
 }
 
-/// Anybody may have taken the name before, and may let whoever connects wait for ever.
+/// Connects with a time limit: another process may have taken the name, and never accept.
 fn connect(name: &str) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_write_timeout(Some(TIMEOUT))?;
@@ -85,15 +86,15 @@ fn connect(name: &str) -> io::Result<UnixStream> {
     Ok(OwnedFd::from(socket).into())
 }
 
-/// The user of the process that listens, if it is the ulpf that is meant. The number alone does not say so: who had it before
-/// may have left a socket to somebody else.
+/// The user of the listening process, if that is the intended ulpf. The process number alone is no proof: its previous
+/// process may have left the socket to another one.
 fn owner_of(by: i32, stream: &UnixStream) -> Option<u32> {
     let owner = process::Status::of(by).ok()?.user()?;
     let peer = sys::peer(stream).ok()?;
     (peer == (owner, by)).then_some(owner)
 }
 
-/// The values of an answer, one answer at a time. (Values nest 127 levels deep at most: that is serde_json's limit.)
+/// Parses an answer, one at a time. (serde_json limits the nesting of values to 127 levels.)
 fn parse(line: &[u8], most: Most) -> Result<Value, String> {
     static ONE: Mutex<()> = Mutex::new(());
     let values = weight(line);
@@ -107,7 +108,7 @@ fn parse(line: &[u8], most: Most) -> Result<Value, String> {
     serde_json::from_slice(line).map_err(|e| e.to_string())
 }
 
-/// About how many bytes of memory the values of this JSON take, at most. Known before any of it is taken.
+/// Estimated upper bound of the memory for the values of this JSON, before any is allocated.
 fn weight(json: &[u8]) -> usize {
     /// An object has a node of a B-tree for up to eleven fields, at least half full; an array has room for four values.
     const OBJECT: usize = 720;
@@ -135,7 +136,7 @@ fn weight(json: &[u8]) -> usize {
     weight
 }
 
-/// Up to the end of the line, which is left out, or of what is said. However slowly it comes, `end` holds.
+/// Reads up to the end of the line (exclusive) or of the stream. However slowly it comes, `end` holds.
 fn read_line(mut stream: &UnixStream, end: Instant, longest: usize) -> io::Result<Vec<u8>> {
     let (mut line, mut piece) = (Vec::new(), vec![0; 1 << 16]);
     loop {
@@ -186,7 +187,7 @@ mod tests {
             assert!(refused(&many(one, (1 << 20) / (one.len() + 1))), "{one}");
         }
         assert!(refused(&format!("{}{}", "[".repeat(200), "]".repeat(200))));
-        // Some thousand watches, and texts with signs of all kinds.
+        // Some thousand watches, and texts with characters of all kinds.
         let entry = r#"{"watch":12,"spec":"tab[3]","kind":"w","addr":94123456789,"len":8,"state":"armed","why":"","ids":[12],"past":[]}"#;
         assert!(!refused(&many(entry, 8000)));
         let text = format!(r#"["{}\"[[{{{{,"]"#, "{[,".repeat(300_000));

@@ -1,13 +1,15 @@
-//! What another process of the same user may ask of a ulpf that watches: which watches there are, by the
-//! words that the user typed, how sites are served, which blocks a checked heap has; and to add a watch, switch
-//! one off and on, or take it away.
+//! Requests that another process of the same user may send to a watching ulpf:
+//!
+//! - list the watches, by the words that the user typed;
+//! - list how sites are served, or the blocks of a checked heap;
+//! - add a watch, switch one off and on, or delete it.
 //!
 //! ```text
-//!   ulpf top ── ask ── @ulpf/PID (abstract socket, JSON lines) ── serve ──▶ who owns the session
+//!   ulpf top ── ask ── @ulpf/PID (abstract socket, JSON lines) ── serve ──▶ owner of the session
 //! ```
-//! An abstract socket leaves nothing behind, and has no rights: every user can connect, and take the name
-//! before us. So both sides look at who is at the other end before anything is said: the one that serves
-//! hears its own user and root only, the one that asks believes only the process that it means.
+//! An abstract socket leaves no file behind and has no permissions: every user can connect, and can take the name
+//! first. So both sides check the other end before they send anything. The server answers only its own user and root;
+//! the client accepts only the process that it means.
 
 pub(crate) mod ask;
 pub mod serve;
@@ -22,7 +24,7 @@ fn name(by: i32) -> String {
     format!("ulpf/{by}")
 }
 
-/// What can be asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
     List,
@@ -38,7 +40,7 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// As a line to send, about process `pid`.
+    /// The request as a line to send, about process `pid`.
     pub fn to_json(&self, pid: i32) -> String {
         let value = match self {
             Ask::List => json!({"do": "list", "pid": pid}),
@@ -52,7 +54,7 @@ impl Ask {
         format!("{value}\n")
     }
 
-    /// The process that it concerns, and what is asked. The error is for whoever asked.
+    /// Reads a request and its process. The error is a text for the client.
     pub fn parse(line: &str) -> Result<(i32, Ask), String> {
         let value: Value = serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))?;
         let pid = value["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
@@ -77,7 +79,7 @@ impl Ask {
     }
 }
 
-/// What was asked cannot be had; for the user.
+/// Encodes a refusal, with a reason for the user.
 pub fn refusal(why: impl std::fmt::Display) -> String {
     json!({"refused": why.to_string()}).to_string()
 }

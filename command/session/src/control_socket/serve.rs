@@ -1,4 +1,4 @@
-//! The side that serves: one task takes requests and hands them to whoever owns the process's session.
+//! The serving side: one task takes requests and hands them to the owner of the process's session.
 
 use super::{Ask, LONGEST, name, refusal};
 use std::collections::HashMap;
@@ -13,34 +13,33 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use ulpf_host::sys;
 
-/// Connections at a time; each of them costs a descriptor.
+/// Limit of the connections at a time; each of them costs a descriptor.
 const MOST: usize = 32;
-/// For a whole request to come, and for an answer to be taken.
+/// Limit for a whole request to arrive, and for an answer to be taken.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request on its way, and where its answer (one line of JSON) goes.
+/// A request, and the channel for its answer (one line of JSON).
 pub struct Asked {
-    /// What is asked.
+    /// The request.
     pub ask: Ask,
-    /// Whoever asks waits for this.
+    /// The client waits for this answer.
     pub reply: oneshot::Sender<String>,
 }
 
-/// Where requests about one process arrive.
+/// The requests about one process.
 pub type Requests = mpsc::Receiver<Asked>;
 
 type Owners = Arc<Mutex<HashMap<i32, mpsc::Sender<Asked>>>>;
 
 static OWNERS: OnceLock<Owners> = OnceLock::new();
 
-/// From now on requests about `pid` arrive at the returned end. Where the socket cannot be made nobody can
-/// ask, and all else goes on.
+/// Directs requests about `pid` to the returned channel. Without a socket no client can ask, and the session goes on.
 pub fn open(pid: i32) -> Requests {
     let (sender, requests) = mpsc::channel(16);
     let owners = OWNERS.get_or_init(|| {
         let owners = Owners::default();
         let served = owners.clone();
-        // A thread of its own: whoever serves first may be gone long before the last.
+        // A thread of its own: the first session may end long before the last.
         let thread = std::thread::Builder::new().name("control".into());
         let _ = thread.spawn(move || keep(served));
         owners
@@ -87,13 +86,13 @@ async fn accept(listener: UnixListener, owners: Owners) {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
-            // A lack of descriptors may pass.
+            // A lack of descriptors may be temporary.
             Err(_) => {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 continue;
             }
         };
-        // Strangers are not waited for, not even for what they want to say.
+        // Connections of other users are refused at once, without waiting for their request.
         let user = stream.peer_cred().map(|c| c.uid());
         if !matches!(user, Ok(user) if user == 0 || user == sys::user()) {
             turn_away(&stream, "this session belongs to another user");
@@ -111,7 +110,7 @@ async fn accept(listener: UnixListener, owners: Owners) {
     }
 }
 
-/// A new connection has room for this.
+/// Sends a refusal; it fits into the buffer of a new connection.
 fn turn_away(stream: &UnixStream, why: &str) {
     let _ = stream.try_write(format!("{}\n", refusal(why)).as_bytes());
 }

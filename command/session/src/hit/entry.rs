@@ -1,6 +1,6 @@
-//! A hit with all that is known of it, and its forms for programs: a JSON object, a row of CSV. All of the command
-//! writes hits in these, and the plugin does in `gdb-plugin/ulpf/record.py`; docs/json.md and docs/json.schema.json
-//! say what a reader may rely on.
+//! A hit with all its known properties, and its forms for programs: a JSON object and a row of CSV. All parts of the
+//! command write hits in these forms, and so does the plugin in `gdb-plugin/ulpf/record.py`. docs/json.md and
+//! docs/json.schema.json define them.
 
 use super::place::{Caller, Place};
 use crate::words::{Seconds, verb};
@@ -29,7 +29,7 @@ impl Serialize for Call<'_> {
     }
 }
 
-/// In nanoseconds.
+/// Time of a hit, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub enum When {
     /// Since the start.
@@ -63,7 +63,7 @@ impl fmt::Display for When {
     }
 }
 
-/// What of a watch was accessed: looked up once, for all accesses to the same bytes.
+/// The accessed part of a watch, looked up once for all accesses to the same bytes.
 #[derive(Clone, Debug)]
 pub struct Named {
     pub name: Rc<str>,
@@ -84,19 +84,19 @@ impl Named {
     }
 }
 
-/// A hit, and what is known of it beside what its thread has written.
+/// A hit, with the properties that its thread has not written.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     pub hit: &'a ring::Hit,
     pub pid: i32,
     pub when: When,
-    /// The watch's number as its user counts, from 1; `None`: it has none (a debugger's).
+    /// The user's number of the watch, from 1; `None` for a debugger's watch.
     pub watch: Option<usize>,
     pub spec: &'a str,
     pub named: &'a Named,
     pub place: &'a Place,
     pub by: Option<&'a Caller>,
-    /// The innermost first.
+    /// Innermost first.
     pub callers: &'a [Rc<Place>],
 }
 
@@ -163,7 +163,7 @@ impl fmt::Display for NameOfCall {
     }
 }
 
-/// A value as JSON has it.
+/// A value in JSON form.
 struct Typed(Value);
 
 impl Serialize for Typed {
@@ -183,7 +183,7 @@ fn json_of<S: Serializer>(value: &Value, to: S) -> Result<S::Ok, S::Error> {
         Value::Bool(b) => to.serialize_bool(*b),
         Value::Signed(n) => to.serialize_i128(*n),
         Value::Unsigned(n) => to.serialize_u128(*n),
-        // (JSON has no infinity and no NaN: `inf`, `NaN`.)
+        // (JSON has no infinity and no NaN, so these become texts: `inf`, `NaN`.)
         Value::Single(n) if !n.is_finite() => to.collect_str(n),
         Value::Double(n) if !n.is_finite() => to.collect_str(n),
         Value::Single(n) => to.serialize_f32(*n),
@@ -250,7 +250,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// A line of CSV, with its end; its columns are [`CSV_HEAD`].
+    /// Appends a line of CSV; its columns are [`CSV_HEAD`].
     pub fn csv(&self, out: &mut String) {
         let mut row = Row { out, first: true };
         row.maybe(self.when.since());
@@ -298,7 +298,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The names of what [`Entry::csv`] writes: those of the JSON object's fields, in its order.
+/// Column names of [`Entry::csv`]: the fields of the JSON object, in their order.
 pub const CSV_HEAD: &str = "time,ago,pid,tid,watch,spec,name,access,addr,len,value_type,old,new,old_bytes,new_bytes,\
 silent,truncated,unchained,syscall,call,pc,function,offset,inlined,file,line,object,by,callers\n";
 
@@ -308,7 +308,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// What needs no quotes.
+    /// Appends a cell that needs no quotes.
     fn cell(&mut self, what: impl fmt::Display) {
         let comma = if std::mem::take(&mut self.first) {
             ""
@@ -325,7 +325,7 @@ impl Row<'_> {
         }
     }
 
-    /// CSV has no way to write a character that a terminal obeys: it is shown.
+    /// Appends a text. CSV cannot escape a control character of a terminal, so the text shows it in printable form.
     fn text(&mut self, text: &str) {
         let text = shown(text);
         match text.contains([',', '"']) {
@@ -334,7 +334,7 @@ impl Row<'_> {
         }
     }
 
-    /// A text as it is, everything else as in JSON.
+    /// Appends a text as it is, any other value as in JSON.
     fn value(&mut self, value: &Value) {
         match value {
             Value::Text(text) => self.text(text),

@@ -11,19 +11,19 @@ use ulpf_lib::ring::{self, hit_flags};
 use ulpf_say::json;
 use ulpf_symbols::Watched;
 
-/// How lines look.
+/// Form of the lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Look {
     Plain,
     Coloured,
     Json,
     Csv,
-    /// Events of Chrome's trace format, each with a comma behind it.
+    /// Events of Chrome's trace format, each with a comma after it.
     Trace,
 }
 
 impl Look {
-    /// How lines look on a terminal, or elsewhere.
+    /// The form for a terminal, or for another output.
     pub fn of(json: bool, is_terminal: bool) -> Look {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
             || std::env::var_os("TERM").is_none_or(|t| t == "dumb");
@@ -35,30 +35,30 @@ impl Look {
     }
 }
 
-/// A hit, and what is known of it beside what its thread has written.
+/// A hit, with the properties that its thread has not written.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// The record itself.
     pub hit: &'a ring::Hit,
     pub pid: i32,
-    /// Lines name the process: there are several.
+    /// Lines name the process, because there are several.
     pub several: bool,
-    /// When it was made.
+    /// Time of the hit.
     pub when: When,
-    /// Of the watch, in the order given by the user, from 0.
+    /// The user's number of the watch, from 0.
     pub number: usize,
     /// The watch that it hit.
     pub watch: &'a Watched,
 }
 
-/// Forgets everything when it has grown to this many entries.
+/// The cache is emptied when it has this many entries.
 const CACHE_LIMIT: usize = 1 << 16;
 
 /// Writes records as lines. Allocates only for names and places not seen before; a busy program hits some
 /// hundred thousand times a second.
 pub struct Formatter {
     look: Look,
-    /// By watch, where it begins (one of the stub may be many places of a question), offset in it, length.
+    /// By watch, start of the place (one watch of the stub may be many places of the user's), offset in it, length.
     names: HashMap<(u32, u64, u64, u32), Rc<Named>>,
     places: HashMap<u64, Rc<Place>>,
     old: String,
@@ -77,7 +77,7 @@ impl Formatter {
         }
     }
 
-    /// Libraries came or went: what was looked up may be wrong.
+    /// Forgets the places: libraries came or went, so they may be wrong.
     pub fn forget_places(&mut self) {
         self.places.clear();
     }
@@ -152,7 +152,7 @@ impl Formatter {
             None => writeln!(out, "{}", entry.place.text),
         };
         if !entry.callers.is_empty() && entry.by.is_some() {
-            // With callers, all of the way is shown.
+            // With callers, the whole stack is shown.
             let _ = writeln!(out, "                #0 {}", entry.place.text);
         }
         for (i, caller) in entry.callers.iter().enumerate() {
@@ -175,7 +175,7 @@ impl Formatter {
 
     /// `caller`: `pc` is a return address.
     fn place(&mut self, places: &impl Places, pc: u64, caller: bool) -> Rc<Place> {
-        // Return addresses and hits are told apart by the top bit, which no user address has.
+        // The top bit, which no user address has, distinguishes return addresses from hits.
         let key = pc | u64::from(caller) << 63;
         if let Some(known) = self.places.get(&key) {
             return known.clone();
@@ -189,7 +189,7 @@ impl Formatter {
     }
 }
 
-/// The thread, with its process where there are several.
+/// The thread, with its process if there are several.
 struct Who(Option<i32>, u32);
 
 impl fmt::Display for Who {

@@ -1,5 +1,5 @@
-//! A hit in words, and its forms: an object of JSON and a row of CSV ([`entry`]), lines for people ([`log`]), events of
-//! a trace ([`Line::trace`]), and what the stub writes ([`as_the_stub`]).
+//! The text forms of a hit. Programs read an object of JSON or a row of CSV ([`entry`]), people read lines ([`log`]),
+//! and trace viewers read events ([`Line::trace`]). The plugin reads the stub's own form ([`as_the_stub`]).
 
 pub mod entry;
 pub mod log;
@@ -17,12 +17,12 @@ use ulpf_lib::command::reply::{Micros, Record, Which};
 use ulpf_lib::ring;
 use ulpf_symbols::{Part, Watched};
 
-/// A hit as whoever looks at a session from outside knows it.
+/// A hit as an outside observer of a session knows it.
 #[derive(Clone, Debug, Default)]
 pub struct Line {
-    /// Counts lines, from the first.
+    /// Number of the line, from the first.
     pub number: u64,
-    /// Since the session began.
+    /// Time since the session began.
     pub nanos: u64,
     /// The thread that made it.
     pub tid: u32,
@@ -32,18 +32,18 @@ pub struct Line {
     pub name: Rc<str>,
     /// Its value before and after.
     pub change: String,
-    /// Where the instruction is; in a library that every program has, whoever has called it.
+    /// Place of the instruction; in a runtime library, the program's own caller.
     pub place: Rc<str>,
-    /// What else is known.
+    /// The other properties.
     pub known: Rc<Known>,
     /// The record itself.
     pub hit: ring::Hit,
 }
 
-/// What is looked up for a hit.
+/// Properties that are looked up for a hit.
 #[derive(Debug)]
 pub struct Known {
-    /// Its number, as the session's owner counts.
+    /// The number of the watch that the session's owner uses.
     pub watch: Option<usize>,
     pub watched: Option<Rc<Watched>>,
     pub named: Rc<Named>,
@@ -66,7 +66,7 @@ impl Default for Known {
 }
 
 impl Line {
-    /// As programs are told of it, of process `pid`.
+    /// The form for programs, of process `pid`.
     pub fn entry(&self, pid: i32) -> Entry<'_> {
         let known = &*self.known;
         Entry {
@@ -98,7 +98,7 @@ impl Line {
     }
 }
 
-/// A hit as the stub tells of it (`monitor ulpf log`, stub/task/src/control/last.rs), which is what the plugin reads.
+/// The hit in the stub's form (`monitor ulpf log`, stub/task/src/control/last.rs), which the plugin reads.
 pub fn as_the_stub(area: &SharedArea, hit: &ring::Hit) -> Record {
     let clock = area.clock();
     let since = clock.nanos(hit.time).saturating_sub(clock.base_ns);

@@ -1,4 +1,4 @@
-//! Where the instruction of a hit is, and who has called it.
+//! The instruction of a hit, and its callers.
 
 use serde::Serialize;
 use std::rc::Rc;
@@ -8,13 +8,13 @@ use ulpf_lib::runtime_library::is_runtime;
 use ulpf_say::json::Address;
 use ulpf_symbols::{Location, Program};
 
-/// Where an instruction is.
+/// Location of an instruction.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Place {
-    /// For a line: `fill+0x1f at loop.c:23`.
+    /// For a line of the log: `fill+0x1f at loop.c:23`.
     #[serde(skip)]
     pub text: String,
-    /// The same of a caller, who is meant as a whole: `main at loop.c:23`.
+    /// The same for a caller, without an offset: `main at loop.c:23`.
     #[serde(skip)]
     pub caller: String,
     pub pc: Address,
@@ -32,7 +32,7 @@ pub struct Place {
     pub object: Option<String>,
 }
 
-/// Whoever knows where instructions are: a program, or a log that has noted it.
+/// Knows the locations of instructions: a program, or a log that has recorded them.
 pub trait Places {
     /// An instruction, or (`caller`) the call before a return address.
     fn location(&self, pc: u64, caller: bool) -> Location;
@@ -62,29 +62,29 @@ impl Place {
         }
     }
 
-    /// Of an instruction, or (`caller`) of the call before a return address.
+    /// The place of an instruction, or (`caller`) of the call before a return address.
     pub fn at(places: &impl Places, pc: u64, caller: bool) -> Place {
         Place::of(&places.location(pc, caller))
     }
 
-    /// The function that it is in as a programmer sees it, with arguments and types.
+    /// Its function as a programmer sees it, with arguments and types.
     pub fn name(&self) -> Option<&str> {
         self.inlined.as_deref().or(self.function.as_deref())
     }
 
-    /// In a library that every program of a language has.
+    /// Whether it is in a runtime library, which every program of a language has.
     pub fn is_runtime(&self) -> bool {
         let object = self.object.as_ref();
         object.is_some_and(|name| is_runtime(name.as_bytes()))
     }
 
-    /// What its function is called in a program's text: `memcpy`.
+    /// Name of the function in source text: `memcpy`.
     fn called_as(&self) -> Option<&str> {
         self.function.as_deref().map(written)
     }
 }
 
-/// An access inside the C library, say, is the doing of the first function outside.
+/// The first function outside the C library, say, that caused an access inside it.
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub place: Rc<Place>,
@@ -92,14 +92,13 @@ pub struct Caller {
     pub text: String,
 }
 
-/// Whoever has made the program's own call, if the hit was in a library that every program has, and the callers are
-/// known so far.
+/// The program's own caller, if the hit was in a runtime library and the callers are known so far.
 pub fn own_caller(place: &Rc<Place>, callers: &[Rc<Place>]) -> Option<Caller> {
     if !place.is_runtime() {
         return None;
     }
     let at = callers.iter().position(|c| !c.is_runtime())?;
-    // The program knows the function that it has called, not the ones within.
+    // The program's text names the function that it called, not the inner ones.
     let called = match at.checked_sub(1) {
         Some(before) => callers.get(before)?,
         None => place,
@@ -114,7 +113,7 @@ pub fn own_caller(place: &Rc<Place>, callers: &[Rc<Place>]) -> Option<Caller> {
     })
 }
 
-/// The callers that were asked for: not those that were noted only to find the program's own one.
+/// The callers that the user asked for, without those that were recorded only to find the program's own caller.
 pub fn asked_for<'a>(hit: &ring::Hit, callers: &'a [Rc<Place>]) -> &'a [Rc<Place>] {
     match hit.flags & hit_flags::CALLER {
         0 => callers,
@@ -122,7 +121,7 @@ pub fn asked_for<'a>(hit: &ring::Hit, callers: &'a [Rc<Place>]) -> &'a [Rc<Place
     }
 }
 
-/// `__memcpy_avx_unaligned_erms` is what `memcpy` comes to on one processor, `__GI___libc_write` is `write`.
+/// `__memcpy_avx_unaligned_erms` is the `memcpy` of some processors, `__GI___libc_write` is `write`.
 pub fn written(symbol: &str) -> &str {
     const VARIANTS: [&str; 12] = [
         "_avx",
@@ -140,7 +139,7 @@ pub fn written(symbol: &str) -> &str {
     ];
     let symbol = symbol.split('@').next().unwrap_or(symbol);
     let mut name = symbol.trim_start_matches('_');
-    // (Names that begin with underscores are the library's own; others mean what they say.)
+    // (Names that begin with underscores are internal to the library; others are left as they are.)
     if name.len() == symbol.len() {
         return symbol;
     }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use ulpf_lib::ring::hit_flags;
 use ulpf_say::json::{self, Address};
 
-/// What is told of it.
+/// Arguments of the event.
 pub struct Event<'a> {
     pub name: &'a str,
     pub verb: &'static str,
@@ -59,7 +59,7 @@ impl<'a> Event<'a> {
 }
 
 impl Entry<'_> {
-    /// An event, with the comma and the end of the line behind it.
+    /// Appends an event, with a comma and a line end.
     pub fn trace(&self, out: &mut String) {
         let hit = self.hit;
         let render = |bytes: &[u8]| {
@@ -89,7 +89,7 @@ impl Entry<'_> {
     }
 }
 
-/// What a trace says of a process or a thread.
+/// Metadata of a process or a thread in a trace.
 #[derive(Serialize)]
 pub struct Meta<'a> {
     ph: &'static str,
@@ -114,7 +114,7 @@ impl<'a> Meta<'a> {
         Meta::of("thread_name", pid, tid, Some(name))
     }
 
-    /// The last one, without a comma behind it.
+    /// The last event, without a comma after it.
     pub fn end(pid: i32) -> Meta<'a> {
         Meta::of("end", pid, pid, None)
     }
