@@ -2,7 +2,7 @@
 # make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
 # make check      formats, lints, some of the tests: within a minute where all is built (installs what is missing)
 # make test       everything that CI checks: 20 minutes on two processors (installs what is missing)
-# make nightly    what takes longer: other kernels, packages, GDB's suite, programs of Debian's archive, coverage-guided fuzzing, the oldest Rust (as root)
+# make nightly    the longer tests: other kernels, packages, GDB's suite, programs of Debian's archive, coverage-guided fuzzing, the oldest Rust (as root)
 # make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
 # make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): COLLECTION=rr|libc-test|valgrind|ltp FROM=sources
 # make check-suite   Juliet's errors of the heap under ulpf check: FROM=folder-of-Juliet
@@ -12,7 +12,7 @@
 # make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
 #                    KERNEL=newer: in the one of Debian's backports; KERNEL=debug: as kernel-debug
 # make kernel-debug  the same in a kernel with KASAN, lockdep and kmemleak, which it builds at first (20 minutes, 2 GB)
-# make kernel-bench  what the module costs, and the stub with it, in instructions
+# make kernel-bench  measures the module, and the stub with it, in instructions
 # make kernel-fuzz   random calls of its interface, CALLS=1000000
 # make sim        builds the simulated hardware (ulpf sim), which links Unicorn and so is GPL-2.0
 # make docs       the book (docs/), as HTML in target/book; checks all links
@@ -30,15 +30,15 @@ BUILD_PACKAGES := gcc libc6-dev make python3
 DEMO_PACKAGES  := gdb sqlite3
 # These two build Unicorn, the machine of the simulator and the oracle.
 SIM_PACKAGES   := cmake libclang-dev
-# What runs the tests, and checks their Python (python3-pip fetches ruff).
+# To run the tests, and to check their Python (python3-pip fetches ruff).
 PYTEST_PACKAGES := python3-pytest python3-pytest-xdist python3-pytest-timeout python3-jsonschema python3-pip
 TEST_PACKAGES  := $(PYTEST_PACKAGES) g++ gdb gdbserver sqlite3 redis-tools procps tmux pkg-config xz-utils $(SIM_PACKAGES)
 # GDB's own testsuite; its sources come by apt, too.
 SUITE_PACKAGES := gdb gdbserver dejagnu expect gcc g++ dpkg-dev libc6-dbg util-linux
 BENCH_PACKAGES := gdb gdbserver sqlite3 redis-tools
-# What packages are made with.
+# To make packages.
 PACKAGED_PACKAGES := musl-tools xz-utils
-# What ulpf is compared with, where it can be had.
+# Programs for comparison with ulpf, where available.
 PEER_PACKAGES  := valgrind libquantum-dev
 # The kernel module is built with the packaged headers, and booted in a simulator.
 KERNEL_PACKAGES := linux-headers-cloud-amd64 qemu-system-x86 sparse kmod

@@ -1,4 +1,4 @@
-/* Many hands write to the same few variables. Who wrote, from where, and what tells them apart. */
+/* Several functions and threads write to the same few variables; filters select among their stores. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

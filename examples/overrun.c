@@ -1,5 +1,5 @@
-/* The bug that hardware watchpoints do not see: read(2) is given a length that nobody has checked, and
- * the kernel writes over what lies behind the buffer. No instruction of the program ever touches it. */
+/* The bug that hardware watchpoints do not see: read(2) gets an unchecked length, and the kernel
+ * overwrites the bytes behind the buffer. No instruction of the program ever touches them. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ int main(void)
 	    write(channel[1], &sent, length) != (ssize_t)length)
 		return 2;
 	ready();
-	/* A message: how long the name is, then the name. Whoever sent it is believed. */
+	/* A message: the length of the name, then the name. The length is not checked. */
 	if (read(channel[0], &length, sizeof(length)) < 0 || read(channel[0], account.name, length) < 0)
 		return 2;
 	printf("overrun: %s has %ld\n", account.name, account.balance);

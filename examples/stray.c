@@ -1,4 +1,4 @@
-/* "total" is wrong at the end, although only add() writes it. Who else does?
+/* "total" is wrong at the end, although only add() should write it. To find the other writer:
  *
  *   (gdb) watch total
  *   (gdb) continue      ... until the store comes from reset_scores()

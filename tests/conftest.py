@@ -29,10 +29,10 @@ import pytest
 from lib import leftovers
 from lib.env import PATIENCE
 
-# So many lines of what a failed test has said are shown, and so much of each.
+# Of a failed test's output, this many lines are shown, and this many characters of each.
 LINES, COLUMNS = 60, 400
 
-# A test that does not heed its limit has so many more seconds; then its worker ends.
+# A test that does not stop at its time limit has this many more seconds; then its worker ends.
 GRACE = 30
 
 
@@ -66,7 +66,7 @@ def worker(config):
     return config.workerinput["workerid"] if hasattr(config, "workerinput") else None
 
 
-# ---- which tests, and in which order ----
+# ---- selection and order of tests ----
 
 def pytest_addoption(parser):
     parser.addoption("--named", metavar="WORD", action="append", default=[],
@@ -106,10 +106,10 @@ def pytest_collection_modifyitems(config, items):
 def pytest_configure(config):
     # Tests that share a machine's boot (lib/vm.py) know by it what belongs to this run.
     run = os.environ.setdefault("ULPF_TEST_RUN", f"{os.getpid()}-{time.time():.0f}")
-    # What one test's program has learned is not to change another one's faults (command/test_hot.py).
+    # The hot cache of one test's program must not change another one's faults (command/test_hot.py).
     os.environ["ULPF_HOT_CACHE"] = "off"
     if worker(config):
-        # A group and a session of its own: what a test leaves in them is found.
+        # A process group and a session of its own, so that processes left by a test are found.
         os.setsid()
         # A shell's background jobs ignore SIGINT and SIGQUIT, what nohup starts ignores SIGHUP; the programs under test
         # would inherit that.

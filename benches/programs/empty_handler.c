@@ -1,5 +1,5 @@
-/* What the kernel alone takes for a store that faults: a SIGSEGV handler on an alternate stack that
- * does nothing but skip the instruction. No design with one signal a store can be cheaper. */
+/* The kernel's own cost of a store that faults: a SIGSEGV handler on an alternate stack that does
+ * nothing but skip the instruction. No design with one signal a store can be cheaper. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>

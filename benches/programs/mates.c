@@ -1,5 +1,5 @@
-/* Stores to the last 64 bytes of each of 256 pages, in a loop: whose bytes are watched, and how many
- * they are, is told by the rest of the pages. mates SECONDS */
+/* Stores to the last 64 bytes of each of 256 pages, in a loop: mates SECONDS. The watches are on the
+ * other bytes of these pages. */
 #include <stdlib.h>
 #include <string.h>
 

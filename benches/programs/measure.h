@@ -1,4 +1,4 @@
-/* What the programs of `ulpf-bench` share: where watches are set, the clock, and the line that is read. */
+/* Shared by the programs of `ulpf-bench`: the function where watches are set, the clock, the line of results. */
 #include <stdio.h>
 #include <time.h>
 #include <x86intrin.h>

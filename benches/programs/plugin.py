@@ -1,4 +1,4 @@
-"""What GDB takes for a stop and a resume with ten and with ten thousand ulpf watches, in turns.
+"""Times GDB's stop and resume with ten and with ten thousand ulpf watches, in turns.
 
 GDB has the program `stores` at its ready(), under ulpf, and the plugin: `ulpf-bench --only plugin`.
 """

@@ -1,8 +1,8 @@
 /* Times a pointer that changes, and a store through it: pointers COUNT PLACES THREADS [NODES]
  *
- *   PLACES   how many blocks it points to, one after the other, each on a page of its own
- *   THREADS  how many others sleep meanwhile
- *   NODES    of a list, into which a node is linked, and out of which it is unlinked, instead
+ *   PLACES   number of blocks that it points to in turn, each on a page of its own.
+ *   THREADS  number of other threads, which sleep meanwhile.
+ *   NODES    instead of the pointer: length of a list into which a node is linked and unlinked.
  */
 #include <pthread.h>
 #include <stdlib.h>

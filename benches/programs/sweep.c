@@ -22,8 +22,8 @@ __attribute__((noinline)) void fill(STORED unsigned char *bytes, long size, unsi
 		bytes[i] = value;
 }
 
-/* Nanoseconds of a cycle. The rounds themselves are timed by rdtsc alone: under a debugger that steps,
- * the vDSO's clock never comes to an end, since it begins again when the kernel has updated it. */
+/* Nanoseconds of a cycle. The rounds themselves are timed by rdtsc alone. The vDSO's clock retries when
+ * the kernel has updated it, so under a debugger that steps it never returns. */
 static double calibrate(void)
 {
 	struct moment from = {0}, to = {0};
@@ -47,7 +47,7 @@ static double calibrate(void)
 	return (to.ns - from.ns) / (to.cycles - from.cycles);
 }
 
-/* Whoever steps through the program may stop stepping. */
+/* A debugger that steps through the program may stop stepping here. */
 __attribute__((noinline)) void measured(void)
 {
 	__asm__ volatile("");

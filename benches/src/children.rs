@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The end of what somebody has said.
+/// The last 2000 bytes of an output.
 pub fn tail(text: &str) -> &str {
     let from = text.len().saturating_sub(2000);
     let from = (from..text.len()).find(|n| text.is_char_boundary(*n));

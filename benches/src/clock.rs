@@ -1,6 +1,6 @@
 //! Processor time of commands, and of all that they start, as `perf stat -e task-clock` counts it.
 //!
-//! What getrusage tells leaves out ulpf's own task in the program, for which nobody waits.
+//! getrusage leaves out ulpf's own task in the program, because no process waits for it.
 
 use anyhow::{Context, Result};
 use perf_event::events::Software;
@@ -9,15 +9,15 @@ use perf_event::{Builder, Counter};
 /// Counts what this thread starts from now on, each from its exec on.
 pub struct Clock {
     counter: Counter,
-    /// Counts nothing, and is not inherited. Without it, the kernel takes parent and child for interchangeable until the
-    /// child has executed its program: it may exchange their counters when it switches between them
-    /// (perf_event_context_sched_out), and ours ends with the child. Later children are not counted then.
+    /// Counts nothing, and is not inherited. Without it, the kernel treats parent and child as interchangeable until the
+    /// child has executed its program. It may exchange their counters when it switches between them
+    /// (perf_event_context_sched_out). Then ours ends with the child, and later children are not counted.
     _not_inherited: Counter,
 }
 
 impl Clock {
     /// # Errors
-    /// The kernel counts for nobody (perf_event_paranoid 3, seccomp).
+    /// The kernel denies the counter (perf_event_paranoid 3, seccomp).
     pub fn begin() -> Result<Clock> {
         let mut builder = Builder::new(Software::TASK_CLOCK);
         builder.inherit(true).enable_on_exec(true);

@@ -1,8 +1,8 @@
-//! Which stores and loads of a program's file some tactic can patch: a static count.
+//! Static count of the stores and loads of a program's file that some tactic can patch.
 //!
 //! The code sections are decoded from one end to the other. Each instruction that names memory is a
-//! site; it is put to the engine as the stub would put it ([`Group::new`], [`Trampoline::new`]) with a trampoline
-//! that lies near. Implicit accesses to the stack (push, call, ret) are no sites: nobody patches them,
+//! site. It is passed to the engine as the stub would pass it ([`Group::new`], [`Trampoline::new`]), with a trampoline
+//! that lies near. Implicit accesses to the stack (push, call, ret) are no sites: ulpf does not patch them,
 //! and a guarded stack page is rare.
 #![forbid(unsafe_code)]
 
@@ -64,7 +64,7 @@ pub struct Coverage {
     pub loads: Sites,
 }
 
-/// How many instructions before a site are remembered.
+/// Number of instructions before a site that are remembered.
 const BEFORE: usize = 8;
 
 enum Tactic {
@@ -208,7 +208,7 @@ fn tactic(
     }
 }
 
-/// What about an instruction is beyond a body.
+/// Why a trampoline cannot perform an instruction.
 fn kind(insn: &Instruction) -> String {
     let mnemonic = format!("{:?}", insn.mnemonic()).to_lowercase();
     let rsp = |n| {
@@ -235,7 +235,7 @@ fn kind(insn: &Instruction) -> String {
     }
 }
 
-/// Which instruction behind a site cannot move.
+/// The first instruction behind a site that cannot be displaced.
 fn successor(insn: &Instruction, code: &[u8]) -> String {
     let mut len = insn.len();
     while len < JUMP {

@@ -8,7 +8,7 @@ use object::{Object, ObjectSection, ObjectSymbol};
 use std::path::Path;
 
 /// Refuses a function that is not a single loop with one store of one byte (at `-O0` also stores to its
-/// own frame), without vector and string instructions, without calls. How many instructions a byte.
+/// own frame), without vector and string instructions, without calls. Returns the number of instructions a byte.
 pub fn check(program: &Path, function: &str) -> Result<usize> {
     let (start, code) = function_of(program, function)?;
     let decoder = Decoder::with_ip(64, &code, start, DecoderOptions::NONE);

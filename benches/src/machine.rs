@@ -1,4 +1,4 @@
-//! What the readings were taken on.
+//! Description of the machine that the readings were taken on.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub fn describe() -> Vec<(&'static str, String)> {
     all
 }
 
-/// What has been built for one machine is of no interest.
+/// The kernel release without its local suffix.
 fn release(text: &str) -> &str {
     text.split('-').next().unwrap_or(text)
 }

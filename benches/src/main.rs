@@ -42,7 +42,7 @@ use turns::Bench;
 /// How long what is prepared may take.
 const SOON: Duration = Duration::from_secs(120);
 
-/// What watching costs here, beside what others take and what they have published
+/// Measures what watching costs here, beside other tools and their published figures
 #[derive(Parser, Clone, Debug)]
 #[command(name = "ulpf-bench", version)]
 struct BenchArgs {

@@ -19,7 +19,7 @@ use ulpf_session::arm;
 /// `ulpf server` or gdbserver, with a program.
 pub struct Server {
     child: Option<Child>,
-    /// What it said until it listened.
+    /// Its output until it listened.
     begun: String,
     pub port: u16,
 }

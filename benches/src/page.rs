@@ -18,7 +18,7 @@ pub fn can_write() -> Result<()> {
     parts(&fs::read_to_string(PAGE).unwrap_or_default()).map(|_| ())
 }
 
-/// What stands before and behind the figures.
+/// The parts of the page before and behind the figures.
 fn parts(page: &str) -> Result<(&str, &str)> {
     let found = page.split_once(BEGIN).and_then(|(before, rest)| {
         let (_, behind) = rest.split_once(END)?;

@@ -1,4 +1,4 @@
-//! How much memory a command and all that it starts take at most.
+//! Peak memory of a command and all its descendants.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 const OFTEN: Duration = Duration::from_millis(10);
 
-/// Looks every ten milliseconds while `work` is done: the most bytes that what this process has started took meanwhile. Pages
-/// that several share count once (proportional set size).
+/// Runs `work`, and samples the memory of this process's descendants every ten milliseconds. Returns the largest sum in bytes.
+/// Pages that several processes share count once (proportional set size).
 pub fn during<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -27,7 +27,7 @@ pub fn during<T>(work: impl FnOnce() -> T) -> (T, u64) {
     })
 }
 
-/// What the descendants of `top` take now.
+/// Present memory of the descendants of `top`, in bytes.
 fn now(top: u32) -> u64 {
     let mut parents = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -78,7 +78,7 @@ mod tests {
         let (said, most) = during(|| Command::new("sh").args(["-c", script]).output());
         assert_eq!(said.unwrap().stdout, b"8388608\n");
         assert!(most >= 8 << 20, "{most}");
-        // (Other tests start something meanwhile, too: nobody's children are none.)
+        // (A process ID that does not exist has no children. Other tests may start children of this process meanwhile.)
         assert_eq!(now(u32::MAX), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! The programs that are measured: C, inside this command, compiled when they are needed.
 //!
-//! Base and watched are the same file. What each does is said at its head (`benches/programs`).
+//! Base and watched are the same file. The head of each file in `benches/programs` describes its program.
 
 use super::{loops, machine};
 use anyhow::{Context, Result, bail};
@@ -61,7 +61,7 @@ impl Programs {
         self.built(name, name, &["-O2"])
     }
 
-    /// The sweep, whose loop must be what it is said to be: `-O2`, or `-O0` as in the thesis's table 4.6.
+    /// The sweep, at `-O2`, or at `-O0` as in the thesis's table 4.6. Its loop is verified ([`loops::check`]).
     pub fn sweep(&self, optimise: &str) -> Result<PathBuf> {
         // GCC 13 and later unroll small loops at -O2, too.
         let flags = [optimise, "-fno-unroll-loops"];

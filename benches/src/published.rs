@@ -1,4 +1,4 @@
-//! What others have published: "User Level Page Faults" (Qingyang Li, CMU-CS-20-124, 2020: simulated
+//! Published figures: "User Level Page Faults" (Qingyang Li, CMU-CS-20-124, 2020: simulated
 //! hardware, slowdowns of the whole loop) and MemTrace (binary translation; its figures from the
 //! thesis's table 4.8).
 

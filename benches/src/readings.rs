@@ -10,7 +10,7 @@ pub const PROCESSOR: &str = "processor ms";
 #[derive(Clone, Debug)]
 pub struct Reading {
     pub case: &'static str,
-    /// What was run, e.g. `16 watches, patched`.
+    /// The variant that was run, e.g. `16 watches, patched`.
     pub variant: String,
     pub unit: &'static str,
     pub value: f64,
@@ -30,7 +30,7 @@ impl Readings {
         });
     }
 
-    /// What a case's costs are told in: processor time, if all of them are.
+    /// Unit of a case's costs: processor time, if all of them have it.
     pub fn unit_of_cost(&self, case: &str) -> &'static str {
         let count = |unit: &str| {
             let all = self.0.iter().filter(|r| r.case == case && r.unit == unit);
@@ -48,8 +48,8 @@ impl Readings {
         median(self.0.iter().filter(wanted).map(|r| r.value).collect())
     }
 
-    /// How many times as much as `base` a variant takes: the median of what each of its readings is to the
-    /// last one of `base` before it. They take turns, so a machine that becomes slower meanwhile slows both.
+    /// Ratio of a variant to `base`: the median of the ratios of each reading to the last one of `base`
+    /// before it. They take turns, so a machine that becomes slower meanwhile slows both.
     pub fn ratio(&self, case: &str, variant: &str, base: &str, unit: &str) -> Option<f64> {
         let mut last = None;
         let mut ratios = Vec::new();

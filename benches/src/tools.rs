@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What a program has printed on its line `bench: ns=0.25 cycles=0.7`.
+/// Readings of a program, from its line `bench: ns=0.25 cycles=0.7`.
 #[derive(Clone, Debug, Default)]
 pub struct Measured(Vec<(String, f64)>);
 
@@ -51,7 +51,7 @@ pub struct How {
     pub log: bool,
     /// Not from `ready()` on, but from the entry.
     pub at_once: bool,
-    /// Which accesses were hot is kept for the next run that is asked so.
+    /// Hot accesses are cached for the next run with this set.
     pub kept: bool,
 }
 
@@ -67,7 +67,7 @@ pub const TRAP: How = How {
     ..PATCHED
 };
 
-/// What `ulpf run` has counted.
+/// Counters of `ulpf run`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
     pub hits: u64,
@@ -76,7 +76,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Which part of the accesses to guarded pages has faulted.
+    /// Fraction of the accesses to guarded pages that has faulted.
     pub fn share(&self) -> f64 {
         self.faults as f64 / ((self.hits + self.false_positives) as f64).max(1.0)
     }
@@ -171,7 +171,7 @@ impl Bench {
         Ok((said, summary))
     }
 
-    /// What the last [`Bench::ulpf_run_command`] has counted, which has printed that.
+    /// Counters of the last [`Bench::ulpf_run_command`], whose output is `said`.
     pub fn summary(&self, said: &str) -> Result<Value> {
         let text = fs::read_to_string(self.programs.file("log.json")).unwrap_or_default();
         let last = text
@@ -214,7 +214,7 @@ impl Bench {
             true => command.args(["--no-summary", "--log", "/dev/null"]),
             false => {
                 let log = self.programs.file("log.json");
-                // What an earlier one has left must not be taken for this one's.
+                // The log of an earlier run must not be taken for this one's.
                 let _ = fs::remove_file(&log);
                 command
                     .args(["--quiet", "--no-summary", "--json", "--log"])
@@ -225,7 +225,7 @@ impl Bench {
         Ok(command)
     }
 
-    /// gdb, with the program at `ready()`: `script` there, then on to the end. What all have said.
+    /// Runs gdb with the program at `ready()`: `script` there, then on to the end. Returns the output of both.
     pub fn debugged(&self, peer: Peer, script: &str, run: Run) -> Result<String> {
         let Run { program, arguments } = run;
         let path = program.to_str().context("the folder's name is not UTF-8")?;

@@ -1,4 +1,4 @@
-//! What the cases of a benchmark work with, and where their readings go.
+//! Context of a benchmark's cases, which collects their readings.
 
 use super::clock::Clock;
 use super::programs::Programs;
@@ -7,18 +7,18 @@ use anyhow::Result;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What the cases work with.
+/// Settings and results of a benchmark run.
 pub struct Bench {
     pub quick: bool,
-    /// How often A and B take their turn.
+    /// Number of turns of A and B.
     pub turns: u32,
     pub programs: Programs,
     /// This very command.
     pub ulpf: PathBuf,
-    /// How long anything may take.
+    /// Time limit of each command.
     pub limit: Duration,
     pub readings: Readings,
-    /// What could not take part, and why.
+    /// Programs that were skipped, with the reason.
     pub absent: Vec<String>,
     pub verbose: bool,
 }
@@ -31,7 +31,7 @@ impl Bench {
         self.readings.add(case, variant, unit, value);
     }
 
-    /// What `work` costs that starts commands: by the clock, and in processor time where that is counted.
+    /// Records the cost of `work`, which starts commands: wall-clock time, and processor time where the kernel counts it.
     pub fn cost<T>(
         &mut self,
         case: &'static str,

@@ -1,6 +1,6 @@
 /*
- * A program that watches itself, for another watcher beside the library: it prints what its own handler is
- * told, and what the other one is told has to be the same.
+ * A program that watches itself while another watcher runs beside the library. It prints the hits of its own
+ * handler. The other watcher must report the same hits.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -30,7 +30,7 @@ include!(concat!(env!("OUT_DIR"), "/table.rs"));
 /// The target of this name.
 ///
 /// # Panics
-/// There is none.
+/// No target has this name.
 pub const fn target(name: &str) -> &'static Target {
     let mut n = 0;
     while n < TARGETS.len() {

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
-/// What one input, which has some kilobytes, may take at the same time.
+/// Maximum memory in use at one time for one input, which has some kilobytes.
 pub const MOST: usize = 96 << 20;
 
 struct Counting;

@@ -8,7 +8,7 @@
 //!   and the child is killed                       …
 //!   the child has ended ◀────────────────────── writes that all inputs have passed
 //! ```
-//! The parent learns from the file which input it was, whatever the child has died of.
+//! The file identifies the input to the parent, however the child has died.
 
 use crate::changes::Changes;
 use crate::corpus::{self, FUZZ};
@@ -34,7 +34,7 @@ const DONE: u64 = u64::MAX;
 /// Number and length of the input, before its bytes.
 const HEADER: usize = 16;
 
-/// What a target has done.
+/// Result of a target whose inputs have all passed.
 pub struct Passed {
     pub corpus: u64,
     pub changed: u64,
@@ -151,7 +151,7 @@ fn report(how: &str, name: &str, input: &[u8], path: &Path) -> String {
 /// The child's side.
 fn inside(target: &Target, path: &Path) -> ! {
     no_core_file();
-    // A panic in a task that nobody waits for fails, too.
+    // A panic in a detached task fails, too.
     let say = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         say(info);

@@ -1,5 +1,5 @@
 //! A stack overflow is a finding like any other: libFuzzer's handler of SIGSEGV needs a stack of its own
-//! to write the input down. Its main() is not Rust's, so nobody else has made one.
+//! to write the input down. Its main() is not Rust's, so Rust's runtime has not created one.
 
 use std::mem::zeroed;
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What to type instead of a plain `watch` that GDB would serve badly, or not at all."""
+"""Advice for a plain `watch` that GDB would serve badly, or not at all."""
 
 from . import facade, settings, values
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Tells the server the text of the program's arguments.
 
-GDB up to 16 sends words, out of which it has taken all quotes, so that nobody knows any more what a shell was to expand
-or redirect. The server asks for the text while GDB's own thread waits for the answer to its vRun, and does nothing else until that
-comes. So another thread may ask GDB meanwhile, which it must not do at any other time.
+GDB up to 16 sends words without their quotes, so the server cannot know which words a shell was to expand or redirect.
+The server asks for the text while GDB's own thread waits for the answer to its vRun. That thread does nothing else until
+the answer comes, so another thread may use GDB meanwhile. It must not do so at any other time.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from . import facade
 
 
 def offer(path):
-    """Answers whoever connects to the socket `path`, which lies in a folder of ours alone: `=` and the text."""
+    """Answers each connection to the socket `path` with `=` and the text. The socket lies in a private folder."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()

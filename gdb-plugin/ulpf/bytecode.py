@@ -26,10 +26,10 @@ OPCODES = {
     "rot": (0x33, 0),
 }
 
-# What a condition calls a hit's values: their numbers in the stub (stub/README.md, "Filters").
+# Names of a hit's values in conditions, with their numbers in the stub (stub/README.md, "Filters").
 VARIABLES = {"old": 0xff00, "new": 0xff01, "addr": 0xff02, "len": 0xff03, "tid": 0xff04, "pid": 0xff05,
              "kind": 0xff06, "hits": 0xff07, "pc": 0xff08,
-             # Of the kind, what `behind` leaves of it.
+             # The kind, reduced by the code in `behind`.
              "reads": 0xff06, "writes": 0xff06}
 
 _LINE = re.compile(r"^ *(\d+)  (\w+)(?: (-?\d+))?$")
@@ -40,8 +40,8 @@ class Unsupported(Exception):
 
 
 def assemble(listing, variables, behind=None, base=0):
-    """The bytes; `variables` maps GDB's numbers of trace state variables to the stub's, and `behind` says what
-    follows where one of them is taken, by GDB's number, too. `base`: how much code stands before all of it."""
+    """Returns the bytes. `variables` maps GDB's numbers of trace state variables to the stub's. `behind` has code to add
+    where one of them is read, by GDB's number, too. `base` is the length of the code before this one."""
     taken = []
     length = 0
     for line in listing.splitlines():
@@ -96,8 +96,8 @@ def variable_number(listing):
 
 
 def bits_changed(mask, kind="w"):
-    """A condition that holds where one of these bits has, and for reads where these are watched: a bit-field shares
-    its bytes with others, and nobody can tell which bits an instruction is after."""
+    """A condition that is true if one of these bits has changed, and for reads if reads are watched. (A bit-field shares
+    its bytes with others, and an instruction does not show which bits it reads.)"""
     old, new = (b"\x2c" + VARIABLES[name].to_bytes(2, "big") for name in ("old", "new"))
     reads = b"" if kind == "w" else b"\x2c" + VARIABLES["kind"].to_bytes(2, "big") + b"\x22\x01\x0f\x10"
     return old + new + b"\x11\x25" + mask.to_bytes(8, "big") + b"\x0f" + reads + b"\x27"

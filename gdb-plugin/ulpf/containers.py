@@ -17,7 +17,7 @@ _FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "containers.jso
 _table = None
 _WORD = 8
 _LONGEST_KEY = 64
-# What takes a path of members.
+# Keys whose value is a path of members.
 _PATHS = ("begin", "end", "count", "at", "pointer", "flag", "first", "header", "start", "finish", "map", "capacity", "head", "as", "root", "height",
           "control", "mask", "inside", "index", "tables", "length")
 _ELSEWHERE = {("one", "at"), ("alternatives", "first"), ("directory", "mask"), ("directory", "control")}
@@ -93,7 +93,7 @@ def _unqualified(name):
 
 
 def member(type, path):
-    """Offset and type of a member of members; None if there is none."""
+    """Offset and type of a member of members, or None if the type lacks it."""
     offset = 0
     for name in path.split("."):
         found = _member(facade.plain(type), name)
@@ -123,8 +123,8 @@ def _member(type, name):
 
 
 def elements(head, value, low=None, high=None):
-    """The elements of a container as runs, from `low` to the one before `high` where they are said; none if it is
-    empty, None if it is no container that is known. Of what smart pointers and cells hold the elements, or all of it."""
+    """The elements of a container as runs, from `low` to before `high` if given. An empty container has no runs. Returns
+    None for an unknown container. Smart pointers and cells give the elements of their target, or the whole target."""
     numbered = low is not None or high is not None
     run = None
     for _ in range(_MOST_HELD):
@@ -151,7 +151,7 @@ def elements(head, value, low=None, high=None):
 
 
 def held(head, value):
-    """What a smart pointer or a cell holds now, or None."""
+    """The present target of a smart pointer or cell, or None."""
     type = facade.plain(value.type)
     with _sense(head):
         return _held(_at(head, value), type, of(type))
@@ -241,7 +241,7 @@ def _behind(head, value, type, entry, low, high):
     return [Run(low, address + low * inner.sizeof, high - low, inner)] if address else []
 
 
-# ---- what has one thing for each number ----
+# ---- types with one field for each number ----
 
 def _field(head, at, type, entry, number):
     found = member(type, entry["at"].replace("{}", str(number)))
@@ -267,7 +267,7 @@ def _alternative(head, at, type, entry, number):
     return Run(number, at + found[0], 1, found[1])
 
 
-# ---- what has its elements side by side ----
+# ---- types with contiguous elements ----
 
 def _array(at, type, entry):
     offset, array = member(type, entry["at"])
@@ -358,7 +358,7 @@ def _deque(at, type, entry):
         last = current + chunk
 
 
-# ---- what has a node for each ----
+# ---- types with a node for each element ----
 
 def _list(at, type, entry):
     element = element_type(type, entry)
@@ -399,7 +399,7 @@ def _tree(at, type, entry):
 
 
 def after(entry, element, node):
-    """So many bytes of a node are before its value."""
+    """Offset of the value in a node."""
     if "value" in entry:
         return _offset(node, entry["value"])
     whole = align(element)
@@ -426,7 +426,8 @@ def _hash_table(at, type, entry):
 
 
 def map_behind(value):
-    """A map of Go's is a pointer to what we know as a map: that map, of None if there is none; any other value as it is."""
+    """A map of Go's is a pointer to the map that `containers.json` describes. Returns that map, or None for a nil pointer,
+    and any other value as it is."""
     type = facade.plain(value.type)
     target = facade.plain(type.target()) if facade.is_pointer(type) else None
     entry = of(target) if target is not None and facade.is_struct(target) else None
@@ -549,7 +550,7 @@ _FORMS = {"array": _array, "span": _span, "short": _short, "blocks": _blocks, "r
 # ---- numbers and types ----
 
 def element_type(type, entry):
-    """What the elements are."""
+    """Type of the elements."""
     which = entry.get("element")
     if which is None:
         return facade.plain(facade.plain(member(type, entry["begin"])[1]).target())

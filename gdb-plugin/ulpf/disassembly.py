@@ -20,7 +20,7 @@ def instructions(address, before, count):
 
 
 def _decoded(start, count=None, end=None):
-    """What is decoded from an address on; less if the memory ends."""
+    """Decoded instructions from an address on; fewer if the memory ends."""
     how = {"count": count} if end is None else {"end_pc": end - 1}
     try:
         frames = facade.gdb.selected_inferior().architecture().disassemble(start, **how)
@@ -46,7 +46,7 @@ def _instruction(f):
 
 
 def _ahead(address, before):
-    """The instructions ahead of an address, from functions' beginnings on; fewer if there are none."""
+    """The instructions before an address, decoded from the beginnings of functions; fewer if no function covers them."""
     found, end = [], address
     while len(found) < before:
         symbol = facade.symbol_at(end - 1)

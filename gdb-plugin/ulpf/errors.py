@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What the user did not get: what, why, what to do."""
+"""Refusals for the user: what, why, what to do."""
 
 
 class UlpfError(Exception):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What an expression without ranges means: in the debugged language, as GDB has it, with what `ulpf run` knows beside
-that: `FILE.c:`, OBJECT`, and ways through containers.
+"""Evaluates expressions without ranges: in the debugged language, by GDB, with the additions of `ulpf run`:
+`FILE.c:`, OBJECT`, and paths through containers.
 """
 
 import re
@@ -59,7 +59,7 @@ def _by_a_part_of_its_name(expression):
 
 
 def _walked(path):
-    """What a path means, and whether it leads through a container. None: nobody but GDB can tell."""
+    """Value of a path, and whether it leads through a container; None if only GDB can evaluate it."""
     through, at, steps = False, 0, path["steps"]
     try:
         value = facade.evaluate(path["name"])
@@ -101,7 +101,7 @@ def _holds(value):
 
 
 def _held(value, name):
-    """What a smart pointer or cell holds, or None if the value is neither."""
+    """The target of a smart pointer or cell, or None if the value is neither."""
     if not _holds(value):
         return None
     found = containers.held(name, value)
@@ -182,7 +182,7 @@ class Outside(UlpfError):
 def _indexed_value(value, index, said):
     type = facade.plain(value.type)
     known = facade.bounds(type) if facade.is_array(type) else None
-    # (As for ranges: a last array of one or no element may be as long as is said.)
+    # As for ranges, the index may exceed a trailing array of one or no element.
     if known and known[1] > known[0] and not known[0] <= index <= known[1]:
         raise Outside(f"cannot watch [{said}]", f"it has the elements {known[0]} to {known[1]}", "stay within them")
     return facade.element(value, index)

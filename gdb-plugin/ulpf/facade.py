@@ -98,7 +98,7 @@ def gdb_error(error):
 
 
 def mi_result(value):
-    """A result of MI: tuples, lists and texts. Yes is 1, no 0; what is None is left out of its tuple."""
+    """A result of MI: tuples, lists and texts. Yes is 1, no 0; a field that is None is left out of its tuple."""
     if isinstance(value, dict):
         return {name: mi_result(of) for name, of in value.items() if of is not None}
     if isinstance(value, (list, tuple)):
@@ -110,7 +110,7 @@ def mi_result(value):
 
 
 def user_error(text):
-    """What a command raises to print just this."""
+    """The exception that makes a command print exactly this text."""
     return gdb.GdbError(foreign.lines(text))
 
 
@@ -150,7 +150,7 @@ def _advice(text):
 def own_language():
     """For expressions that the plugin has written itself: they are C, which the user's language may not know.
 
-    What is set in it (breakpoints with their conditions) stays in C: GDB keeps the language with each.
+    Breakpoints and conditions that are set in it stay in C: GDB keeps the language with each.
     """
     language = gdb.parameter("language")
     if language == "c":
@@ -342,7 +342,7 @@ def lookup_type(name):
 # ---- the program ----
 
 def pid():
-    """Its process, or 0 when there is none."""
+    """Process ID of the inferior, or 0 if it has no process."""
     return gdb.selected_inferior().pid
 
 
@@ -369,8 +369,8 @@ def read_memory(address, length):
 
 
 def _about_address(command, address):
-    """What a command says of an address. Languages write numbers in many ways, and some know only small ones; all
-    know this variable."""
+    """Output of a command for an address. Languages write numbers in many ways, and some support only small ones; all
+    support this variable."""
     gdb.set_convenience_variable("_ulpf_address", gdb.Value(address))
     return execute(f"{command} $_ulpf_address")
 
@@ -552,7 +552,7 @@ def is_c():
 
 
 def compile_condition(expression, as_c=True):
-    """What GDB prints of an expression's bytecode; C++, or the user's own language.
+    """GDB's listing of an expression's bytecode; C++, or the user's own language.
 
     GDB meets internal errors of its own where a value has more than 8 bytes (gen_fetch, ax-gdb.c) and where a member is
     one of a virtual base. It would ask whether to end, and end. Here such an error is a gdb.error as any other.
@@ -569,7 +569,7 @@ def compile_condition(expression, as_c=True):
 
 @contextlib.contextmanager
 def _living_through_internal_errors():
-    """GDB asks nobody, and goes on, where it meets an error of its own."""
+    """Makes GDB continue without a question when it meets an internal error."""
     before = {}
     for what, wanted in ("quit", "no"), ("corefile", "no"), ("backtrace", "off"):
         try:
@@ -636,7 +636,7 @@ def on(event, handler):
 
 
 def access_watch():
-    """What makes a gdb.Breakpoint an internal `awatch`."""
+    """Arguments that make a gdb.Breakpoint an internal `awatch`."""
     return {"type": gdb.BP_WATCHPOINT, "wp_class": gdb.WP_ACCESS, "internal": True}
 
 
@@ -654,12 +654,12 @@ def parameter(name):
 
 
 def arguments():
-    """What `run` or `set args` has been given, as bytes."""
+    """The arguments of `run` or `set args`, as bytes."""
     inferior = gdb.selected_inferior()
     if hasattr(inferior, "arguments"):  # GDB 14
         text = inferior.arguments or ""
     else:
-        # gdb.parameter("args") knows of `set args` alone.
+        # gdb.parameter("args") returns only the value of `set args`.
         shown = gdb.execute("show args", False, True)
         text = shown[shown.index('"') + 1:shown.rindex('"')]
     return text.encode(gdb.host_charset())

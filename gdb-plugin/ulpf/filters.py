@@ -8,9 +8,9 @@ from .errors import UlpfError
 
 _VARIABLE = re.compile(r"\$(old|new|addr|len|tid|pid|kind|hits|pc|reads|writes)\b")
 _NAME = re.compile(r"(?<![\w.$>:])(?<!->)([A-Za-z_]\w*)\b(?!\s*\()")
-# What GDB says of an expression that is wrong, and not only beyond its bytecode.
+# GDB's messages for an expression that is wrong, and not only beyond its bytecode.
 _MISTAKE = re.compile(r"No symbol|yntax error|no member|Junk|Invalid (number|character)|Unmatched|No (registers|frame)|running")
-# GDB's numbers of the variables that stand for a hit's values; they stay once they are made.
+# GDB's numbers of the convenience variables for a hit's values. They stay once they are created.
 _numbers = {}
 
 
@@ -51,7 +51,7 @@ def _meant():
 
 
 def _behind():
-    """What makes of a hit's kind whether it reads, and whether it writes."""
+    """Bytecode that turns a hit's kind into whether it reads, and whether it writes."""
     return {_numbers[name]: bytecode.has_bit(bit) for name, bit in (("reads", 1), ("writes", 2)) if name in _numbers}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A text that somebody else wrote (names of symbols, files and threads), written so that it is only text.
+"""Escapes foreign text (names of symbols, files and threads), so that it is only text.
 
-As command/host/src/foreign/text.rs does it: what a terminal would obey, and what changes how its neighbours read, is shown.
+It follows command/host/src/foreign/text.rs: control characters, and characters that change the reading of their neighbours, are shown.
 """
 
 import re
@@ -36,5 +36,5 @@ def shown(text):
 
 
 def lines(text):
-    """Lines of ours, in which there may be foreign text that nobody has looked at."""
+    """Lines of our own that may contain foreign text, escaped."""
     return _BUT_LINES.sub(_escaped, text)

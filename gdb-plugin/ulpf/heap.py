@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Heap blocks: those that may hold a type, and following one object through realloc and free.
 
-The stub knows no allocator. What tells is the C library's own: its chunk headers, and its functions, at
-which internal breakpoints with conditions are set (the program's threads evaluate these; only the call that
-concerns the object stops it).
+The stub knows no allocator. The plugin uses the C library's chunk headers, and sets internal breakpoints with
+conditions at its functions. The program's threads evaluate the conditions; only the call that concerns the object
+stops the program.
 """
 
 import re
@@ -79,7 +79,7 @@ def _main_heap(what):
 
 
 class _Call(facade.Breakpoint):
-    """A call that concerns a watch. GDB asks `stop` whoever's condition at this address has held."""
+    """A call that concerns a watch. GDB calls `stop` of each breakpoint at this address if any condition was true."""
 
     def stop(self):
         try:
@@ -113,7 +113,7 @@ class _Ended(_Call):
         if watch.number not in watches.all or not watch.armed:
             return
         if self.moves:
-            # What the allocator does with the block meanwhile is none of the object's business.
+            # The allocator's accesses to the block meanwhile are no accesses to the object.
             _Moved(watch)
             watches.pause(watch)
             return
@@ -153,7 +153,7 @@ if facade.gdb:
 
 # ---- all blocks that a function allocates ----
 
-# What says how large the block will be.
+# Expression for the size of the new block.
 _SIZES = {"malloc": "$rdi", "calloc": "$rdi * $rsi"}
 # More breakpoints at `free` than that make each call of it slow.
 _MOST_BLOCKS = 1000
@@ -223,7 +223,7 @@ if facade.gdb:
 
 
 def _block(watch):
-    """What the allocator has given: the pointer by which the expression gets at the object."""
+    """The allocated block: the pointer by which the expression reaches the object."""
     at = watch.places[0].address
     head, arrow, _ = watch.name.rpartition("->")
     for pointer in (head if arrow else None, watch.name.split("[")[0], watch.name.lstrip("* ").split("@")[0]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What the rings of the program's threads still know: the log, and who wrote something last."""
+"""Hits that are still in the rings of the program's threads: the log, and the last writers."""
 
 import csv
 import os
@@ -8,7 +8,7 @@ from . import foreign, places, record, replies, wire
 from .errors import UlpfError
 from .stops import Hit, hit_of
 
-# What the stub gives at once.
+# Maximum number of hits in one answer of the stub.
 MOST = 20_000
 _VERBS = {"read": "read  ", "write": "write ", "update": "update", "access": "access"}
 
@@ -25,7 +25,7 @@ def hits(most, numbers=()):
 
 # When the youngest hit that `since_then` has shown was.
 _shown = 0.0
-# So many of them are shown at once.
+# Maximum number of hits shown at once.
 _MOST_SHOWN = 20
 
 
@@ -80,12 +80,12 @@ def frames(hit):
     return [foreign.shown(f"{'':14}  called from {record.at(pc - 1)}") for pc in hit.callers]
 
 
-# What a file holds, by the end of its name.
+# Format of a file, by the suffix of its name.
 _FORMS = {".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "text", ".log": "text", "": "text"}
 
 
 def form(file):
-    """What is written to a file of this name."""
+    """Format of a file of this name."""
     end = os.path.splitext(file)[1].lower()
     if end not in _FORMS:
         raise UlpfError(f"the hits are not saved in {file}", f"nobody knows what is written to a file called {end}",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What a debug adapter (`ulpf dap`) asks of ulpf: MI commands.
+"""MI commands for a debug adapter (`ulpf dap`).
 
     12-ulpf-remove "{\\"numbers\\": [3]}"      arguments by their names, as JSON
     12^done,removed=["3"]                     a tuple of MI (`facade.mi_result`); command/dap/src/plugin.rs reads it
 
-Data breakpoints are watches like those of `ulpf watch`, and stand in the same list.
+Data breakpoints are watches like those of `ulpf watch`, and are in the same list.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from .spec import Spec, parse
 _ACCESS = {"read": "r", "write": "w", "readWrite": "rw"}
 # Places that have been asked about, for a client that wants to watch them: locals, what pointers lead to.
 _places = {}
-# Every place that has been armed, by the stub's number: hits are told after the program's end, too.
+# Every place that has been armed, by the stub's number. Hits are reported after the program's end, too.
 _known = {}
 # Watches that the adapter knows to have ended.
 _ended = set()
@@ -53,7 +53,7 @@ def _why(error):
 # ---- data breakpoints ----
 
 def info(expression=None, address=None, bytes=None):
-    """What a client has to say to watch something, and what it may show its user."""
+    """Data for a client: the arguments that set a watch, and the text to show."""
     if address is not None:
         length = 1 if bytes is None else int(bytes)
         _readable(address, length)
@@ -80,7 +80,7 @@ def _size(found):
 
 
 def _of_length(expression, found, length):
-    """So many bytes from where an expression is; of a pointer, or an array, that is what a user means, too."""
+    """`length` bytes from the address of an expression, also of a pointer or an array."""
     if len(found) > 1:
         raise UlpfError(f"cannot watch {length} bytes at {expression}", "it is in several places", "name one of them")
     first = found[0]
@@ -129,10 +129,10 @@ class _Every:
 def _asked(id, access="write", condition=None, hit=None, log=False, silent=False, bt=0):
     expression, found = _found(id)
     spec = Spec(text=expression, expression=expression, kind=_ACCESS[access], condition=condition or None, log=log, bt=bt)
-    # What users call a change of the value; reads and accesses have none.
+    # A write watch reports changes of the value; reads and accesses have no changes.
     spec.changed = spec.kind == "w" and not silent
     if spec.kind == "w" and silent and not log:
-        # A write that changes nothing stops nobody; an access does.
+        # A write that changes nothing never stops a write watch, but it stops an access watch.
         spec.kind = "rw"
         spec.codes.append(bytecode.no_read())
     callback = None
@@ -265,10 +265,10 @@ def listed(running=False):
     return {"watches": said, "pid": watches.pid}
 
 
-# ---- what MI does not tell ----
+# ---- facts that MI does not report ----
 
 def summary(expression):
-    """What the pretty-printer of an expression's type says of the whole."""
+    """Text of the pretty-printer of an expression's type for the whole value."""
     return {"text": facade.summary(facade.evaluate(expression))}
 
 

@@ -9,7 +9,7 @@ _MOST_BYTES = 1 << 47
 
 
 class Senseless(Exception):
-    """What is in memory is no container: it has not been constructed yet, or not any more."""
+    """The memory does not hold a container: not constructed yet, or already destroyed."""
 
 
 def align(type):

@@ -23,8 +23,8 @@ def is_variable(name):
 
 
 def variable_of(object, name):
-    """A pointer to the variable of that name in an executable or library, which may be named by the beginning of its
-    file's name; None if there is none."""
+    """A pointer to the variable of that name in an executable or library, or None. The file may be named by the
+    beginning of its name."""
     for file in gdb.objfiles():
         base = os.path.basename(file.filename or "")
         if base != object and file.filename != object and not base.startswith((object + ".", object + "-")):
@@ -36,8 +36,8 @@ def variable_of(object, name):
 
 
 def variable_by_part(name):
-    """A pointer to the one static variable that is called so, or by more names before it; None if there is none, or
-    several."""
+    """A pointer to the only static variable of that name, which may have further names before it. None if no variable,
+    or more than one, has it."""
     function, _, last = name.rpartition("::")
     found = _static_of(function, last) if function else None
     if found is None:
@@ -58,7 +58,7 @@ def _of_one(names):
 
 
 def _crates():
-    """What stands first in the names of the functions that run."""
+    """First parts of the names of the functions on the stack."""
     try:
         frame = gdb.selected_frame()
     except gdb.error:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """`set non-stop on` at the prompt of `ulpf gdb`.
 
-GDB tells a server about non-stop mode when it connects. `ulpf gdb` has connected before its user can say anything, so
-the server is told when the setting changes (GDB lets it change only while there is no program).
+GDB tells a server about non-stop mode when it connects. `ulpf gdb` has connected before its user can type, so the
+plugin tells the server when the setting changes. (GDB allows a change only while no program runs.)
 """
 
 from . import facade
 from .errors import UlpfError
 
-# The setting's command, with the prefix that it is defined in, and how it is asked for and taken back.
+# Prefix and name of each setting's command, and the command that turns the setting off again.
 _SETTINGS = [("set", "non-stop", "set non-stop off"),
              ("maintenance set", "target-non-stop", "maintenance set target-non-stop auto")]
 

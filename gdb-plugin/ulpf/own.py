@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """GDB's own watches: their conditions, threads and ignore counts are decided by the program's threads.
 
-GDB's protocol says of a watch only which bytes. What else its user wants of it (`watch x if …`, `condition`, `ignore`,
-`thread N`) is seen here, at GDB's own breakpoint objects, and said to the stub (`monitor ulpf condition`). GDB does not
-know, and decides again at each hit that it hears of.
+GDB's protocol transmits only the bytes of a watch. The plugin reads the rest (`watch x if …`, `condition`, `ignore`,
+`thread N`) from GDB's own breakpoint objects, and sends it to the stub (`monitor ulpf condition`). GDB does not notice,
+and decides again at each hit that it receives.
 
     breakpoint_created, _modified, _deleted ─▶ refresh(): what do GDB's watches ask, where are they? ─▶ condition ADDR LEN …
     the plugin's byte is hit ─▶ stopped(): settle ─▶ GDB reads the values anew, ignore counts go down; it goes on
 
-What cannot be decided there (`why`) stays GDB's: nothing is missed, each hit is a stop of which GDB thinks nothing.
+GDB decides where the stub cannot (`why`): nothing is missed, and each hit is a stop that GDB may discard.
 """
 
 from . import facade, own_conditions, own_places, replies, wire
@@ -42,7 +42,7 @@ class Own:
             self.unknown = facade.error_text(e)
 
     def look(self):
-        """What is asked now. True: something else than before, and not only what GDB has counted itself."""
+        """Reads the present condition. True if it has changed, apart from GDB's own counts."""
         b = self.breakpoint
         asked = (b.enabled, b.condition, b.thread, b.task, b.ignore_count)
         before, self.asked = self.asked, asked
@@ -78,12 +78,12 @@ class Own:
 
 
 _own = {}
-# What the stub has: (start, length, kind): (words, the watches).
+# Watches set in the stub: (start, length, kind): (words, the watches).
 _set = {}
 # The stack pointer of the innermost function whose locals GDB watches, as the stub has it.
 _locals = 0
 _session = None
-# Changes of our own making are none.
+# Set while the plugin itself changes breakpoints, so that their events are ignored.
 _busy = False
 
 
@@ -123,7 +123,7 @@ def _refuse_all(of, why):
 
 
 def _wanted():
-    """What the stub is to have."""
+    """The watches and conditions to set in the stub."""
     enabled = [own for own in _own.values() if own.asked and own.asked[0]]
     asking = [own for own in enabled if own.asks]
     for own in _own.values():
@@ -322,7 +322,7 @@ def _settle(one):
 
 
 def _guarded(do):
-    """Nothing that goes wrong here may disturb GDB; the watches are its own again."""
+    """Runs `do`. An error must not disturb GDB; then GDB decides about its watches again."""
     try:
         do()
     except UlpfError as e:
@@ -348,7 +348,7 @@ def _created(breakpoint):
 
 
 def _looked(own):
-    """What a watch asks is said to the stub."""
+    """Sends the condition of a watch to the stub."""
     from . import session
 
     if own.asks and own.breakpoint.is_valid():

@@ -170,7 +170,7 @@ class Condition:
         self.compile()
 
     def compile(self):
-        """For the addresses that the program has now. What its names mean here must be what they meant."""
+        """Compiles for the program's present addresses. Its names must still refer to the same variables."""
         newest = gdb.newest_frame()
         for name, symbol in self.symbols.items():
             here = gdb.lookup_symbol(name, newest.block())[0]
@@ -186,7 +186,7 @@ class Condition:
 
 
 class Question:
-    """What one of GDB's watches asks of a hit: a condition, a thread, and where its own variables are."""
+    """The condition, the thread and the variables' places of one of GDB's watches."""
 
     def __init__(self, condition=None, lwp=None, frame=None):
         self.condition, self.lwp, self.frame = condition, lwp, frame

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Which bytes GDB watches for an expression of its own `watch`, where that can be told from outside.
+"""Computes the bytes that GDB watches for an expression of its own `watch`, where that is possible from outside.
 
 GDB watches each piece of memory that an expression's value was read from:
 
@@ -7,7 +7,7 @@ GDB watches each piece of memory that an expression's value was read from:
     p->x             p, and p->x           *p               p, and *p
     a + b            a, and b              -location x      x
 
-What is not of these forms is `None`: then nothing is known of where it is, now or later.
+Any other form is `None`: its bytes are unknown, now and later.
 """
 
 import re
@@ -19,12 +19,12 @@ gdb = facade.gdb
 _PATH = re.compile(r"(\**)\s*([A-Za-z_]\w*)((?:\s*(?:\.|->)\s*[A-Za-z_]\w*|\s*\[\s*\d+\s*\])*)")
 _STEP = re.compile(r"\s*(\.|->)\s*([A-Za-z_]\w*)|\s*\[\s*(\d+)\s*\]")
 _ABSOLUTE = re.compile(r"\*\s*\(\s*[A-Za-z_][\w\s:]*\*+\s*\)\s*\(?\s*(?:0x[0-9a-fA-F]+|\d+)\s*\)?")
-# What may stand between the variables of a sum.
+# Text that is allowed between the variables of a sum.
 _BETWEEN = re.compile(r"[-+/%|^~<>=!?: ()0-9]*")
 
 
 class Unknown(Exception):
-    """Nobody can tell from outside which bytes GDB watches for this expression."""
+    """The bytes that GDB watches for this expression cannot be determined from outside."""
 
 
 class Path:
@@ -41,8 +41,8 @@ class Path:
         self.address = facade.address_of(value) if self.local else None
 
     def pieces(self):
-        """(address, length) of each piece; the last one is what the expression stands for. Fewer where a pointer
-        leads nowhere."""
+        """(address, length) of each piece; the last one is the value of the expression. Fewer where a pointer is
+        invalid."""
         value = facade.value_at(self.address, self.type) if self.local else self.symbol.value()
         found = []
         try:
@@ -79,7 +79,7 @@ def _piece(value):
 
 
 class Expression:
-    """What is watched for an expression, which was typed now, in the selected frame."""
+    """The bytes watched for an expression that was typed now, in the selected frame."""
 
     def __init__(self, text):
         self.text = text
@@ -98,7 +98,7 @@ class Expression:
         rest += text[at:]
         if not _BETWEEN.fullmatch(rest) or not self.paths:
             raise Unknown("its form is not known")
-        # Nothing but one variable: what it stands for is one piece, and what is compared is just that.
+        # True for a single variable: its bytes are contiguous, and GDB compares exactly these bytes.
         self.whole = not rest.strip() and len(self.paths) == 1
 
     @property

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What an expression goes through, so that the program's threads can follow it: pointers, lists, containers.
+"""Splits an expression into steps that the program's threads can follow: pointers, lists, containers.
 
-    p->next->x            the pointer p, 8 bytes behind what it points to another one, and 16 bytes behind that the value
-    list->*next.refs      the pointer list, in each node the link at 8, and 4 bytes behind its beginning the value
+    p->next->x            the pointer p, another one at offset 8 of its target, and the value at offset 16 of that target
+    list->*next.refs      the pointer list, in each node the link at offset 8, and the value at offset 4
     v[*]                  a vector's two pointers, and the elements between them
 
-The stub is told where the first step is made, and what to add to what each comes to (ulpf-lib/src/command/path.rs has the
-words). Where an expression has more than fields, indices, pointers, lists and containers (casts, calls, references,
-overloaded operators), or many places in two ways, GDB says where its value is now, and the watch stays there.
+The stub gets the address of the first step, and the offset to add to the target of each step (the syntax is in
+ulpf-lib/src/command/path.rs). Other expressions (casts, calls, references, overloaded operators), and expressions with
+many places in two ways, are evaluated by GDB once. The watch then stays at that address.
 """
 
 import re
@@ -20,7 +20,7 @@ _TOKEN = re.compile(r"\s*(?:(?P<name>(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)|(?P
 _LOWEST = 0x1000
 _POINTER = 8
 _WRAP = 1 << 64
-# Where nobody says how many places there may be (MOST_FOLLOWED of the stub).
+# Default limit of the number of places (MOST_FOLLOWED of the stub).
 _MOST = 100_000
 
 
@@ -47,7 +47,7 @@ def along(expression):
             return None
         found = walk.place(expression, value)
     except (_None, UlpfError, RuntimeError, LookupError, ValueError, TypeError):
-        # (GDB's own are RuntimeErrors. What is wrong with an expression it says when it evaluates it.)
+        # (GDB's own errors are RuntimeErrors. GDB reports a wrong expression when it evaluates it.)
         return None
     if length is not None:
         found.length, found.type, found.unit, found.mask, found.first = length, None, 0, 0, None
@@ -55,7 +55,7 @@ def along(expression):
 
 
 def _first(value, low=None):
-    """The elements from there on that a container has now; none if it has none, or is none yet."""
+    """The present elements of a container from `low` on; empty if it is empty, or not constructed yet."""
     try:
         return containers.elements("it", value, low)
     except UlpfError:
@@ -67,18 +67,18 @@ class _Walk:
 
     def __init__(self, text):
         self.text, self.at = text.rstrip(), 0
-        # Where the first step is made, each step as the stub reads it with `{}` for what is added, and what is.
+        # Address of the first step; each step in the stub's syntax, with `{}` for its offset; the offsets.
         self.base = 0
         self.steps = []
         self.offsets = []
-        # What the last one comes to.
+        # Address that the last step leads to.
         self.last = 0
         self.whole = True
         # Is there more on the way than an array's elements?
         self.may_change = False
         # Structure and member that were named last.
         self.member = None
-        # The number of the first place, if there may be many, and what stands in the name for it: from here to there.
+        # Number of the first place, or None if there is only one. `mark` is its position in the name: begin, end, text.
         self.many = None
         self.mark = 0, 0, ""
         # Of a range that the expression ends with: the first index.
@@ -184,7 +184,7 @@ class _Walk:
         self.many, self.mark = first, (start, end, said)
 
     def _innermost(self, value):
-        """What smart pointers and cells hold."""
+        """The innermost target of smart pointers and cells."""
         held = value
         while held is not None:
             value, held = held, self._held(held)
@@ -279,7 +279,7 @@ class _Walk:
         else:
             _, length, edges, offset, room, stride = containers.btree(type, entry)
             step = f"@btree,{there('height')},{length},{edges},{room},{stride}"
-        # (What it leads to first matters to nobody: elements may come and go.)
+        # (The first target does not matter, because elements may come and go.)
         found = _first(value) if self.whole else []
         to = found[0].address - offset - more if found else None
         place = self._step(at, f"{step},{{}}{end}", to)
@@ -338,7 +338,7 @@ class _Walk:
         return facade.value_at(self._step(at, f"{until},{element.sizeof},{low},{high},{{}}", to), element)
 
     def _held(self, value):
-        """What a smart pointer or cell holds; None if it is none."""
+        """The target of a smart pointer or cell; None for any other value."""
         type = _type(value)
         entry = containers.of(type) if facade.is_struct(type) else None
         if entry is None or entry["shape"] not in ("one", "inline"):
@@ -387,7 +387,7 @@ class _Walk:
         return facade.value_at(at % _WRAP, first.type)
 
     def _object(self, value):
-        """What a pointer points to."""
+        """The target of a pointer."""
         type = _type(value)
         if facade.is_array(type):
             return facade.element(value, 0)

@@ -45,8 +45,8 @@ class Place:
     # 0: nowhere.
     path: str = ""
     base: int = 0
-    # There may be many such places; the number of the first one. `[*]` stands in the name for the number, or
-    # `[#*]` where elements are known by keys.
+    # Number of the first place, if there may be many. The name has `[*]` in place of the number, or `[#*]` where
+    # elements are known by keys.
     many: Optional[int] = None
     id: Optional[int] = None
 
@@ -71,7 +71,7 @@ class Place:
 
     @property
     def anchor(self):
-        """What the place goes away with: where it is, or where its first pointer is."""
+        """Range of memory that the place depends on: its own, or that of its first pointer."""
         return (self.base, self.base + 8) if self.path else (self.address, self.end)
 
 
@@ -101,7 +101,7 @@ def bytes_of(said):
 
 
 def _bytes(expression, what, length):
-    """So many bytes, whatever their type."""
+    """A place of `length` bytes without a type."""
     if not length:
         raise UlpfError(f"cannot watch {expression}", "its length is zero", "say how many bytes: x:8")
     if re.fullmatch(r"0[xX][0-9a-fA-F]+|\d+", what):
@@ -130,7 +130,7 @@ def _find(expression):
 
 
 def _repeated(expression):
-    """`*ptr@len` of more bytes than GDB makes a value of: only the first element is asked for."""
+    """`*ptr@len` with more bytes than GDB's largest value: only the first element is evaluated."""
     head, at, count = expression.rpartition("@")
     limit = values.max_value_size()
     if not at or limit is None:
@@ -202,7 +202,7 @@ def _bit_field(expression):
 
 
 def bits(name, parent, field):
-    """The place of a bit-field; None: it is none."""
+    """The place of a bit-field, or None for any other field."""
     type = facade.plain(parent.type)
     if not facade.is_struct(type):
         return None
@@ -421,7 +421,7 @@ def _all(head, value, tail):
 
 
 def _follow(name, value, tail):
-    """What stands behind an element: fields, indices, and further marks."""
+    """Resolves the text behind an element: fields, indices, and further marks."""
     mark = MARK.search(tail)
     steps = tail[:mark.start()] if mark else tail
     parent, at, last = None, 0, None
@@ -446,7 +446,7 @@ def _follow(name, value, tail):
     yield field or _of(name, value)
 
 
-# ---- what of a place was hit ----
+# ---- the part of a place that was hit ----
 
 def part(place, address, length):
     """Name, address and type of the smallest part of a place in which an access lies."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Which file `run` starts under `ulpf gdb`: the one that GDB has, also if `file` names it later, as environments do that speak
-MI, or another one. GDB alone asks for a `set remote exec-file` then, or the server would start the one before."""
+"""Under `ulpf gdb`, `run` starts the file that GDB has, also if `file` names it or another one later, as environments do that
+speak MI. GDB alone requires a `set remote exec-file` then, or the server would start the earlier file."""
 
 from . import facade
 
@@ -8,7 +8,7 @@ _PARAMETER = "remote exec-file"
 
 
 class _Follower:
-    """What the user sets stays."""
+    """Keeps the user's own setting."""
 
     def __init__(self):
         self._told = facade.parameter(_PARAMETER)

@@ -23,7 +23,7 @@ _WRITTEN = re.compile(r"_+(?:(?:GI_|libc_|IO_)_*)*(\w+?)(?:_(?:avx|sse|ssse3|eve
 
 
 def of(hit):
-    """The object. What is not known is not in it, but for `value_type`."""
+    """The object. Unknown fields are left out, except `value_type`."""
     said = {"type": "hit"}
     known = {"time": hit.time, "ago": hit.ago, "pid": _pid() or None, "tid": hit.tid, "watch": hit.watch.number if hit.watch else None}
     said.update((name, value) for name, value in known.items() if value is not None)
@@ -120,7 +120,7 @@ def own_caller(hit):
 
 
 def who(hit):
-    """Who has done it: the instruction, or in such a library the call of it, as `main at mpi2.c:5 (memcpy)`."""
+    """The writer: the instruction, or for such a library the call into it, as `main at mpi2.c:5 (memcpy)`."""
     caller = own_caller(hit)
     if not caller:
         return at(hit.pc)

@@ -12,7 +12,7 @@ from . import bytecode, facade, filters, paths, places, replies, scope, settings
 from .errors import UlpfError
 from .spec import Spec
 
-# Watches whose addresses are told one by one in messages.
+# Number of places that are checked to decide whether a watch is static.
 _FEW = 3
 
 
@@ -34,11 +34,11 @@ class Watch:
     # Of a local: where its scope begins (scope.Home).
     scope: Any = None
     words: str = ""
-    # What GDB does when it has stopped for it.
+    # Commands that GDB executes when it has stopped for the watch.
     commands: list = field(default_factory=list)
-    # What had been counted before it was armed the last time.
+    # Counters from before it was last armed.
     before: dict = field(default_factory=dict)
-    # What it counted in the end nobody was told.
+    # True if its final counters could not be read.
     uncounted: bool = False
 
     @property
@@ -70,8 +70,8 @@ class Watches:
         # Of the stub that has the ids, and of which process that is.
         self.session = None
         self.pid = 0
-        # The same of all that there have been in this program: what they have logged is told when they are gone, and
-        # when the program is, until there is another.
+        # The same for all watches that this program has had. Their log can be shown after they, or the program, have
+        # ended, until another program begins.
         self.known = {}
         self._over = False
 
@@ -201,7 +201,7 @@ class Watches:
             return e.why
 
     def found(self, watch):
-        """What it watches is there again."""
+        """Arms a watch whose memory is there again."""
         _locate(watch)
         watch.ended = None
         self._arm(watch)
@@ -235,7 +235,7 @@ class Watches:
             self._by_server(watch)
 
     def _heard(self, watch, wanted, answers):
-        """What the stub has said to these places; the refused ones with their reasons."""
+        """Takes the stub's answers for these places; the refused ones have their reasons."""
         failed = []
         for place, answer in zip(wanted, answers):
             if isinstance(answer, replies.Refused):
@@ -404,7 +404,7 @@ def _locate(watch, found=None):
 
 
 def _commands(watch, wanted):
-    """What the stub is told for these places of a watch, and whether the server has to add the condition."""
+    """The stub's commands for these places of a watch, and whether the server has to add the condition."""
     spec = watch.spec
     mode = "log" if spec.log else "stop log"
     tail = f"{spec.kind} {mode}" + (f" bt {spec.bt}" if spec.bt else "") + (f" {spec.placement}" if spec.placement else "")
@@ -442,8 +442,9 @@ COUNTED = "hits", "silent", "filtered", "false_positives", "stops", "traps"
 
 
 def counts(watches, gone=False):
-    """Of each watch by its number: what its places have counted together, and where they live. How many of them
-    are gone with their memory, and have been switched off or taken away from outside (`ulpf top`). `gone`: the program is, and its server is asked."""
+    """For each watch by its number: the sum of its places' counters, and their placements. Also the number of places
+    that are gone with their memory, or that `ulpf top` has switched off or removed. `gone`: the program has ended, and its
+    server answers."""
     found = {w.number: {**{name: w.before.get(name, 0) for name in COUNTED}, "placements": set(), "gone": 0, "off": 0, "taken": 0, "moved": None}
              for w in watches}
     wanted = {p.id: w.number for w in watches for p in w.places if p.id is not None}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What is answered to `monitor ulpf …`: lines of JSON, read here and nowhere else.
+"""Answers to `monitor ulpf …`: lines of JSON, which are parsed here and nowhere else.
 
-Written by ulpf_lib::command::reply, whose types these are. tests/replies.json holds both to one table. What is no such
+ulpf_lib::command::reply writes them, with the same types. tests/replies.json tests both against one table. Any other
 line is a `ValueError`.
 """
 
@@ -19,7 +19,7 @@ _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"f": b"\f", b"a
 
 
 def unwrapped(said):
-    """What the server has said. Where GDB speaks MI, GDB 18 gives it as records of MI's."""
+    """The server's answer. Where GDB speaks MI, GDB 18 returns it as MI records."""
     if not re.fullmatch(f"(?:{_RECORD})+", said):
         return said
     def plain(found):
@@ -34,7 +34,7 @@ def objects(answer):
 
 
 def _get(object, name, kind, absent=ValueError):
-    """A field of this type; `absent`: what it is where there is none (an exception: there has to be one)."""
+    """A field of this type. `absent` is its value if it is missing; an exception makes the field required."""
     value = object.get(name) if isinstance(object, dict) else None
     if value is None and absent is not ValueError:
         return absent
@@ -75,7 +75,7 @@ def _nullable(object, *names):
             raise ValueError(f"{name} is missing")
 
 
-# ---- what became of a command ----
+# ---- results of commands ----
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Refused:
 
 
 def change(object):
-    """What a command that changes something is answered with; a refusal, too."""
+    """Answer to a command that changes something, or a refusal."""
     if (r := _get(object, "refused", dict, None)) is not None:
         return Refused(_get(r, "what", str), _get(r, "why", str), _get(r, "what_to_do", str))
     if (id := _count(object, "watch", None)) is not None:
@@ -225,7 +225,7 @@ def record(object):
     access = _get(object, "access", str, None)
     if access not in (None, "read", "write", "update"):
         raise ValueError(f"{access} is no access")
-    # What there is of an access is there as a whole.
+    # Fields of an access are present together or not at all.
     absent = None if access is None else ValueError
     pc = _get(object, "pc", str, absent)
     old, new = _bytes(object, "old_bytes"), _bytes(object, "new_bytes")
@@ -361,7 +361,7 @@ def backend(object):
                    _get(object, "what_to_do", str, None))
 
 
-# ---- what GDB has not heard of ----
+# ---- events that GDB has not seen ----
 
 
 @dataclass(frozen=True)

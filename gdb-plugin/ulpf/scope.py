@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Watches on locals end with their function: what lies there afterwards is somebody else's. In another run of the
+"""Watches on locals end with their function, because their memory is reused afterwards. In another run of the
 program they are set again where it enters their scope.
 
     bind: the frame that has the bytes ─▶ an internal breakpoint behind its call ─▶ the watch has ended
@@ -78,8 +78,8 @@ def bind(watch):
 
 
 def _scope(watch):
-    """Where the variable that has all bytes of a watch comes into being; None if it is none of this frame. (What a
-    pointer leads to is found by its value, which another run has later.)"""
+    """Where the scope of the variable with all bytes of a watch begins; None if it is not of this frame. (The target of
+    a pointer is found by the pointer's value, which another run has later.)"""
     for name in _NAME.findall(watch.spec.expression):
         home = _home_of(name)
         if home and all(home.address <= p.anchor[0] and p.anchor[1] <= home.address + home.size for p in watch.places):

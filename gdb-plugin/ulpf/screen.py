@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What `ulpf gdb` does so that its screen is that of GDB alone."""
+"""Makes the screen of `ulpf gdb` look like that of GDB alone."""
 
 from . import facade
 

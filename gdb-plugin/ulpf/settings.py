@@ -19,13 +19,13 @@ def traceback():
     return bool(_get("traceback", False))
 
 
-# What the watch that is being set says itself.
+# Limit given by the watch that is being set.
 _most = None
 
 
 @contextlib.contextmanager
 def with_most(number):
-    """So many elements (None: as it is set) may the watch have that is set meanwhile."""
+    """Limits the elements of the watch that is set meanwhile to `number` (None: as configured)."""
     global _most
     before, _most = _most, number
     try:
@@ -35,7 +35,7 @@ def with_most(number):
 
 
 def most_elements():
-    # `unlimited` is None.
+    # GDB returns None for `unlimited`.
     return _most or _get("max-elements", 100_000) or 10**9
 
 

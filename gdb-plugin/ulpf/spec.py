@@ -36,7 +36,7 @@ class Spec:
     follow: bool = False
     # Stay where the pointers lead now.
     snapshot: bool = False
-    # So many places it may have.
+    # Maximum number of places.
     most: Optional[int] = None
     placement: Optional[str] = None
 
@@ -83,7 +83,7 @@ def _wrong(why):
 
 
 def _clauses(text, spec):
-    """Takes clauses off the end; returns what stands before them."""
+    """Takes clauses off the end; returns the text before them."""
     while True:
         for pattern, take in ((_FLAG, _flag), (_NUMBER, _number), (_PLACE, _place), (_PLACEMENT, _placement)):
             match = pattern.search(text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Stops by ulpf's own watches, shown as clearly as GDB's.
 
-GDB does not know these watches. What it knows is one internal `awatch` of ours on a byte at an address that
-no program has; the stub reports a hit of any of them as an access to it (stub/task/src/control/out_of_band.rs). So GDB
+GDB does not know these watches. It has one internal `awatch` of the plugin's, on a byte at an address that no program
+has. The stub reports a hit of any of them as an access to that byte (stub/task/src/control/out_of_band.rs). So GDB
 removes and inserts one watch at each stop, however many there are, and asks `stop()` here whether to stop.
 
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
@@ -14,7 +14,7 @@ from .errors import UlpfError
 _marker = None
 # The hit that GDB is about to stop for.
 _pending = None
-# The one that it has stopped for last, until somebody takes it (ide.py).
+# The hit that it has stopped for last, until ide.py takes it.
 shown = None
 
 
@@ -35,7 +35,7 @@ class Hit:
 
     @property
     def bytes(self):
-        """What was accessed, before and after (of a long access the beginning); None where it is not known."""
+        """The accessed bytes, before and after (of a long access the beginning); None where unknown."""
         return tuple(None if digits is None else bytes.fromhex(digits) for digits in (self._old, self._new))
 
     @property
@@ -182,7 +182,7 @@ def _what():
 def hit_of(record):
     from .registry import watches
 
-    # A stop of one that is there no more is not its stop; what is told of the past is of all.
+    # A stop counts only for a watch that still exists. Records of the past belong to all watches.
     known = watches.by_id if record.time is None else watches.known
     watch, place = known.get(record.watch, (None, None))
     return Hit(watch, place, record)

@@ -34,7 +34,7 @@ def text(command):
 
 
 def change_by_name(command):
-    """What the server answers to a command that names a variable: a change, or words."""
+    """The server's answer to a command that names a variable: a change, or text."""
     answer = text(command)
     try:
         found = replies.objects(answer)
@@ -44,7 +44,7 @@ def change_by_name(command):
 
 
 def many(commands):
-    """What has become of each of these, in order. As many commands as fit go in one packet."""
+    """Results of these commands, in order. As many commands as fit go in one packet."""
     answers, batch, length = [], [], 0
     for command in commands:
         command = f"ulpf {command}"

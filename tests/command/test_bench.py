@@ -1,4 +1,4 @@
-"""`ulpf-bench`: its machinery. What it measures is for quiet machines, not for tests."""
+"""`ulpf-bench`: its machinery. Its measurements are for quiet machines, not for tests."""
 
 import csv
 import json
@@ -48,7 +48,7 @@ class Bench(unittest.TestCase):
         self.assertIn("there is no case `sprase`", err)
 
     def test_readings_charts_and_tables(self):
-        """Base and watched, of several tables; who is not installed is left out, and named."""
+        """Base and watched, of several tables; a program that is not installed is left out, and named."""
         readings, charts = (os.path.join(self.folder, name) for name in ("readings.csv", "charts"))
         status, out, err = self.bench("-q", "--only", "sparse", "--json", "--csv", readings, "--svg", charts)
         self.assertEqual(status, 0, err)

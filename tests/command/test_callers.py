@@ -8,7 +8,7 @@ from lib.run import Json
 @ulpf_only
 class Callers(Case):
     def callers(self, *arguments, frames=16):
-        """For each hit: the way to it, who called by the C library's unwinder, who called by ours."""
+        """For each hit: its call path, the callers by the C library's unwinder, the callers by ulpf's."""
         said = Json(["total"], "callers", *arguments, options=["--no-aslr", "--backtrace", str(frames)])
         self.assertEqual(said.status, 0, said.err)
         ways = [line.split() for line in said.out.splitlines()]

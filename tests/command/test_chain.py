@@ -25,7 +25,7 @@ MODES = {
 
 
 class Memory:
-    """What the hits of a log have left, in their order."""
+    """Memory as the hits of a log leave it, in their order."""
 
     def __init__(self):
         self.bytes = {}

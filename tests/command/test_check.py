@@ -9,7 +9,7 @@ import unittest
 from lib.env import PATIENCE, ROOT, ULPF, bare, find_tool, ulpf_only
 from lib.run import program
 
-# Each error of tests/programs/heap_errors.c, and what is said of it.
+# Each error of tests/programs/heap_errors.c, with its report.
 ERRORS = {
     "write_behind": ("outside", "write of 1 byte", "0 bytes behind a block of 24 bytes"),
     "write_before": ("outside", "write of 1 byte", "1 byte before a block of 24 bytes"),
@@ -72,13 +72,13 @@ class Check(unittest.TestCase):
                 self.assertEqual((heap["errors"], heap["searched"]), (1, True))
 
     def test_memory_of_large_blocks(self):
-        """What was freed is joined again: blocks of all sizes that come and go do not take more and more."""
+        """Freed blocks are joined again: blocks of all sizes that come and go do not take more and more memory."""
         status, said, found, _ = check(program("heap_large"), "30000", options=["--quarantine", "16M"])
         self.assertEqual((status, found), (0, []))
         self.assertLess(int(said), 200 << 10)
 
     def test_more_than_there_is(self):
-        """Who asks for more than the heap can ever have gets nothing, and goes on; somebody is told."""
+        """A request for more than the heap can ever have fails, and the program continues; the user sees a message."""
         with tempfile.NamedTemporaryFile("r") as log:
             run = [ULPF, "check", "--log", log.name, "--", program("heap_limit"), hex(1 << 35), "3"]
             done = subprocess.run(run, capture_output=True, text=True, timeout=60 * PATIENCE)
@@ -125,7 +125,7 @@ class Check(unittest.TestCase):
         self.assertGreater(heap["allocated"], 50_000)
 
     def test_threads_free_what_others_have_allocated(self):
-        """All are counted, and no block is anybody else's as long as somebody has it, whenever it is used again."""
+        """All are counted, and no block has two owners at a time, whenever it is used again."""
         held, all_of_them = 12 * 200, 12 * 200 * 20
         for quarantine in "0", "100K", "64M":
             with self.subTest(quarantine):
@@ -156,7 +156,7 @@ class Check(unittest.TestCase):
         self.assertEqual(check(program("new_errors"), "none")[2], [])
 
     def test_programs_of_others(self):
-        """They behave as alone, and nothing is said of them."""
+        """They behave as alone, and no error is reported."""
         for command in (
             ["/bin/bash", "-c", "for i in 1 2 3 4 5 6 7 8; do x=$(echo $i; exit 3); done; echo $x $?"],
             ["git", "-C", os.path.dirname(ULPF), "--version"],
@@ -271,7 +271,7 @@ class Life(unittest.TestCase):
                         self.assertEqual((status, said, len(found)), (4, "fine\n", 1))
 
     def test_a_table_that_looks_like_code_of_the_program(self):
-        """A library that is bound lazily: what stands in its table before it is relocated is an address of the executable's."""
+        """A library that is bound lazily: before relocation, its table holds addresses that look like the executable's."""
         with tempfile.TemporaryDirectory() as folder:
             library, name = os.path.join(folder, "libtable.so"), os.path.join(folder, "table")
             build = lambda *words, text: subprocess.run(["gcc", "-x", "c", "-", "-o", *words], input=text, text=True, check=True)

@@ -27,7 +27,7 @@ class Allocators(unittest.TestCase):
         return to
 
     def refused(self, linked):
-        """tcmalloc 2.16 waits for its own malloc; then its heap is not checked, which is said, and the program is as ever."""
+        """tcmalloc 2.16 waits for its own malloc. Then its heap is not checked, with a message, and the program runs as usual."""
         done = subprocess.run([ULPF, "check", "--no-leaks", "--", linked, "good"], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=60 * PATIENCE)
         said = "waits for its own malloc" in done.stderr
@@ -47,7 +47,7 @@ class Allocators(unittest.TestCase):
                 status, _, errors, heap = check(linked, "good", options=["--no-leaks"])
                 self.assertEqual((status, errors), (0, []))
                 self.assertGreater(heap["allocated"], len(cases()))
-                # (Kinds of functions are not told apart there.)
+                # (Allocation families are not distinguished there.)
                 expected = {case: word for case, word in cases().items() if word != "mismatched-free"}
                 found = {}
                 for error in check(linked, "bad")[2]:

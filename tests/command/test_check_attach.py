@@ -70,7 +70,7 @@ class Server:
         self.process.stdin.flush()
 
     def done(self):
-        """What it was told to do, it has done."""
+        """The program has executed its orders."""
         for line in self.process.stdout:
             if line.startswith("done"):
                 return
@@ -174,7 +174,7 @@ class Attached(unittest.TestCase):
         self.assertEqual(server.end(), ("well\n", 0))
 
     def test_detach_leaves_every_block_valid(self):
-        """And who comes again checks again, over what is left of the first one."""
+        """A second attach checks again, despite the remains of the first one."""
         server = Server(program("heap_attached"))
         for _ in range(3):
             checked = Checked(server.pid)
@@ -218,7 +218,7 @@ class Attached(unittest.TestCase):
         self.assertEqual(server.end(), ("well\n", 0))
 
     def test_other_allocators(self):
-        """Nothing is known of their blocks from before, and nothing is said of them."""
+        """Their blocks from before are unknown, and not reported."""
         for name in ("libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"):
             library = f"/usr/lib/x86_64-linux-gnu/{name}"
             if not os.path.exists(library):
@@ -235,7 +235,7 @@ class Attached(unittest.TestCase):
                 self.assertEqual(server.end(), ("well\n", 0))
 
     def test_python(self):
-        """It has a heap of its own above malloc, forks, and goes on when nobody looks any more."""
+        """It has a heap of its own above malloc, forks, and continues after the detach."""
         python = find_tool("python3")
         if not python:
             self.skipTest("no python3")
@@ -265,7 +265,7 @@ class Attached(unittest.TestCase):
         self.assertEqual(server.end(), ("well\n", 0))
 
     def test_a_server_with_traffic(self):
-        """Nobody notices that somebody looks, or has looked, and nothing is said of it."""
+        """The server and its clients do not notice the check, and no error is reported."""
         nginx = find_tool("nginx") or find_tool("/usr/sbin/nginx")
         if not nginx:
             self.skipTest("no nginx")
@@ -314,7 +314,7 @@ class Attached(unittest.TestCase):
 
     @needs("redis-check-rdb")
     def test_redis_under_its_benchmark(self):
-        """It is attached to in the midst of it, and let go, twice; the benchmark notices nothing, and nothing is said."""
+        """ulpf attaches in the midst of it, and detaches, twice. The benchmark notices nothing, and no error is reported."""
         with tempfile.TemporaryDirectory(prefix="ulpf-redis-") as folder:
             # redis-server is the same file under another name.
             command, place = os.path.join(folder, "redis-server"), os.path.join(folder, "socket")

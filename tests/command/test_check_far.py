@@ -83,7 +83,7 @@ class Far(WithFolder):
         self.assertNotIn("after_many_char", found(example(OPTIMISED)))
 
     def test_memcheck_finds_none(self):
-        """The cases are what they are called: no byte is touched that nobody may touch."""
+        """The cases touch addressable bytes only, so memcheck finds no error."""
         if not find_tool("valgrind"):
             self.skipTest("valgrind is not there")
         path = self.file("found.xml")
@@ -95,7 +95,7 @@ class Far(WithFolder):
 
 @ulpf_only
 class Reports(WithFolder):
-    """Both blocks are named, with who allocated them."""
+    """Both blocks are named, with the callers that allocated them."""
 
     CASE = ("bad", "write_int")
 

@@ -29,7 +29,7 @@ def follow(*command, options=()):
 
 
 def is_there(pid):
-    """Zombies, for whom nobody waits any more, are not."""
+    """True for a running process, false for a zombie."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as file:
         return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     return False
@@ -59,7 +59,7 @@ class Follow(unittest.TestCase):
                 ((*behind, "executed"),): 2,
             },
         )
-        # A block of the parent's was allocated there; what is left of these is told of the parent alone.
+        # A block of the parent's was allocated there. Remaining blocks of this kind are reported for the parent alone.
         (own,) = [all_of_one for all_of_one in errors.values() if len(all_of_one) == 3]
         self.assertEqual(own[0]["allocated_by"][0]["function"], "main")
         self.assertEqual((own[2]["error"], own[2]["len"], own[2]["allocated_by"][0]["function"]), ("lost", 5, "forked"))
@@ -72,7 +72,7 @@ class Follow(unittest.TestCase):
         self.assertTrue(all(heap["allocated"] > 10_000 for heap in sums.values()), sums)
 
     def test_of_cxx(self):
-        """What the C++ library has of the allocator is served there as well, and nothing is said of it."""
+        """The allocator functions of the C++ library are served there as well, and no error is reported."""
         run = [ULPF, "check", "--follow", "--no-leaks", program("new_errors"), "forked"]
         done = subprocess.run(run, capture_output=True, text=True, timeout=60 * PATIENCE)
         self.assertEqual(done.returncode, 5, done.stderr)
@@ -95,7 +95,7 @@ class Follow(unittest.TestCase):
         self.assertRegex(done.stderr, r"ulpf: nothing was found in \d+ process(es)? more\n$")
 
     def test_exit_on_first_error(self):
-        """Whoever has made it, all processes end, which would wait for ever."""
+        """An error in any process ends all of them; without it they would wait for ever."""
         for who, ended in {"self": 1, "parent": 1, "child": 1, "child_ends": 1, "executed": 1, "orphan": 0}.items():
             for options, expected in ([], 1), (["--error-exitcode", "7"], 7):
                 with self.subTest(who, expected=expected):

@@ -1,7 +1,7 @@
-"""`ulpf check` beside a model: programs that allocate, free and access at random, some of it wrong on purpose, say what
-they have done, and that is what is found: each error, of that kind, at that place, so often; and nothing else.
+"""`ulpf check` beside a model: programs allocate, free and access at random, with deliberate errors, and list these.
+`ulpf check` must find each error, with its kind, place and count, and nothing else.
 
-`tests/heap-model` goes on for as many accesses as it is told (a part of `make soak`).
+`tests/heap-model` does the same for a given number of accesses (a part of `make soak`).
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""`ulpf check`: errors that nobody wants to hear of, and reports for other programs."""
+"""`ulpf check`: suppressed errors, and reports for other programs."""
 
 import json
 import os
@@ -135,7 +135,7 @@ class Suppressions(WithFolder):
         self.assertEqual((found, heap["suppressed_blocks"][0]), ([], len(LEAKS)))
 
     def test_short_programs(self):
-        """What happens just before the program's end has its names, in libraries, too."""
+        """Errors just before the program's end have names, in libraries, too."""
         library, loads = os.path.join(self.folder, "lib.so"), os.path.join(self.folder, "loads")
         source = self.file("lib.c", "#include <stdlib.h>\nvoid last(void) { volatile char *p = malloc(8); p[8] = 1; }\n")
         subprocess.run(["cc", "-g", "-O0", "-shared", "-fPIC", "-o", library, source], check=True)
@@ -301,7 +301,7 @@ class Outputs(WithFolder):
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertIn("0 bytes behind a block of 8 bytes", done.stderr)
             self.assertIn("the program was ended at its first error", done.stderr)
-        # Who is at the end by himself was not ended by us.
+        # A program that ends by itself was not ended by ulpf.
         source = self.file("ends.c", "#include <stdlib.h>\n#include <unistd.h>\nint main(void) { volatile char *p = malloc(8); p[8] = 1; _exit(3); }\n")
         ends = os.path.join(self.folder, "ends")
         subprocess.run(["cc", "-g", "-O0", "-o", ends, source], check=True)
@@ -312,14 +312,14 @@ class Outputs(WithFolder):
             self.assertEqual((error["error"], heap["errors"]), ("outside", 1))
             text = self.run_check("--exit-on-first-error", "--no-leaks", ends).stderr
             self.assertIn("0 bytes behind a block of 8 bytes", text)
-        # Nor who is killed by others.
+        # Nor was a program that another process kills.
         source = self.file("killed.c", "#include <signal.h>\n#include <unistd.h>\nint main(void) { kill(getpid(), SIGKILL); }\n")
         killed = os.path.join(self.folder, "killed")
         subprocess.run(["cc", "-g", "-O0", "-o", killed, source], check=True)
         done = self.run_check("--exit-on-first-error", killed)
         self.assertEqual(done.returncode, -9)
         self.assertNotIn("first error", done.stderr)
-        # What is suppressed is no error, and no error is no end.
+        # A suppressed error does not end the program.
         hidden = self.file("hidden", entry("ulpf:outside", "fun:write_behind"))
         done = self.run_check("--exit-on-first-error", "--suppressions", hidden, program("heap_errors"), "write_behind")
         self.assertEqual(done.returncode, 5, done.stderr)

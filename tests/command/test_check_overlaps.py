@@ -10,7 +10,7 @@ from command.test_check import check
 from lib.env import PATIENCE, ULPF, find_tool, needs, source_of, ulpf_only
 from lib.run import program
 
-# Each of tests/programs/heap_overlaps.c, and what is said of it.
+# Each overlap of tests/programs/heap_overlaps.c, with its report.
 OVERLAPS = {
     "copies": "memcpy of 10 bytes",
     "copies_back": "memcpy of 10 bytes",

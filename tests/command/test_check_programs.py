@@ -94,7 +94,7 @@ class Static(Built):
         self.assertGreater(heap["allocated"], 50_000)
 
     def test_functions_for_strings(self):
-        """They read more than they are given, and that is no error; also where nobody knows their names."""
+        """Their over-reads are no errors, also without symbols."""
         built = self.built("heap_strings.c", "-static")
         for without in PROCESSORS:
             with self.subTest(without), mock.patch.dict(os.environ, GLIBC_TUNABLES=f"glibc.cpu.hwcaps={without}"):

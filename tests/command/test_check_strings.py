@@ -11,7 +11,7 @@ from command.test_check import check
 from lib.env import needs, source_of, ulpf_only
 from lib.run import program
 
-# What glibc takes for the processor's abilities; each has functions of its own.
+# Settings that change the processor features that glibc assumes; each selects other functions.
 PROCESSORS = ["", "-AVX2", "-AVX2,-Prefer_No_VZEROUPPER,-BMI2", "-AVX512F,-AVX512VL", "-SSE4_2"]
 
 

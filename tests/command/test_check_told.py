@@ -56,7 +56,7 @@ class Requests(unittest.TestCase):
         for name, of in found.items():
             self.assertEqual(len({e.get("place", {}).get("pc") for e in of}), len(of), name)
         self.assertTrue(heap["searched"])
-        # Blocks of the program's own allocator are what is told of, not the memory that they lie in.
+        # Reports name blocks of the program's own allocator, not the memory that they lie in.
         behind, cell, closed = (found[name][0] for name in ("behind_block", "freed_cell", "closed_part"))
         self.assertIn("0 bytes behind a block of 24 bytes", behind["what"])
         self.assertEqual(functions(behind["allocated_by"])[:2], ["own_alloc", "behind_block"])
@@ -73,7 +73,7 @@ class Requests(unittest.TestCase):
             self.assertEqual((status, out, errors, heap["errors"]), (0, "well\n", [], 0), word)
 
     def test_registers_signals_and_children(self):
-        """Nobody notices that somebody listens; a child that is followed is listened to."""
+        """The program does not notice that its requests are served; those of a followed child are served, too."""
         cases(self)
         status, out, errors, heap = check(program(TOLD), "signals", options=["--no-leaks"])
         self.assertEqual((status, out, errors, heap["errors"]), (0, "well\n", [], 0))
@@ -130,7 +130,7 @@ class Requests(unittest.TestCase):
         self.assertEqual(done.stderr.count("tells of memory in which accesses cannot be looked at (a stack"), 1, done.stderr)
 
     def test_of_a_process_that_runs_already(self):
-        """What it has told of before is not known, and no error when it is freed."""
+        """Blocks of earlier requests are unknown, and freeing them is no error."""
         expected = cases(self)
         server = Server(program(TOLD), "serve")
         for _ in range(2):

@@ -8,7 +8,7 @@ import unittest
 from lib.env import ulpf_only
 from lib.run import Json
 
-# What tests/programs/trees.cc notes stores to, by its numbers; `{}` is the number of the place.
+# Places whose stores tests/programs/trees.cc records, by its numbers; `{}` is the number of the place.
 TREES = {"tree[*].second.value": "tree[#{}].second.value", "table[*].second": "table[#{}].second", "queue[*]": "queue[{}]",
          "either[1].value": "either[1].value", "maybe[*].second": "maybe[#{}].second", "several[*].second": "several[#{}].second",
          "queue[2]": "queue[2]"}
@@ -62,7 +62,7 @@ class Oracle(unittest.TestCase):
                 self.assertGreater(said.summary["watches"][0]["moved"], 100)
 
     def test_of_rust(self):
-        """What is in maps, rings and enums, through cells, locks and options on the way."""
+        """Elements of maps, rings and enums, through cells, locks and options on the way."""
         watches = ["TABLE[*].value", "TREE[*].value", "RING[*]", "STATE.value", "HEAD.value", "HEAD.next.value", "LOCKED[*]"]
         said = Json(watches, "maps", "6000", seconds=250)
         self.assertEqual(said.status, 0, said.err)

@@ -1,4 +1,4 @@
-"""What others may change while a debugger has the program: `ulpf top` beside gdb, both real."""
+"""Changes by other clients while a debugger has the program: `ulpf top` beside gdb, both real."""
 
 import json
 import os
@@ -125,7 +125,7 @@ class ControlSocket(PluginCase):
         self.assertExits(gdb, 0, "five: done")
 
     def test_through_exec(self):
-        """Another program has another stub: nobody's watches, and the control socket is open."""
+        """The executed program has another stub: no watches, and the control socket is open."""
         gdb = self.session("relay", "1")
         self.assertIn("watch", self.control(gdb, do="add", spec="environ"))
         gdb("catch exec")
@@ -142,8 +142,8 @@ class ControlSocket(PluginCase):
         self.assertRegex(answer["refused"], r"has ended|is not watched here")
 
     def test_a_storm_of_changes(self):
-        """Every answer reaches the one who asked, whatever gdb does meanwhile: breakpoints, steps, watches of its
-        own, interrupts."""
+        """Every answer reaches its client, whatever gdb does meanwhile: breakpoints, steps, watches of its own,
+        interrupts."""
         gdb = self.session("bank", "1000", "0", options=SEEN)
         at = line("bank.c", "bank.fees += 1;")
         gdb(f"break {at}")

@@ -105,7 +105,7 @@ class Debuginfod(unittest.TestCase):
         self.assertIn("debugaltlink", subprocess.run(["readelf", "-SW", sent], check=True, stdout=subprocess.PIPE, text=True).stdout)
         self.serve(program, sent)
         self.serve(shared, shared)
-        # Nobody finds it but by its build ID.
+        # It can be found by its build ID only.
         os.rename(shared, shared + ".elsewhere")
         self.watched(program)
 

@@ -138,7 +138,7 @@ class Attach(unittest.TestCase):
                 text = log.read().decode()
             self.assertGreaterEqual(len(re.findall(hit, text)), 3, text)
             self.assertRegex(text + err, r'ulpf: \d+ hits on 1 watch|"type":"summary"')
-            # The program goes on without us, with its own signal handlers and nothing guarded.
+            # The program continues without ulpf, with its own signal handlers and nothing guarded.
             self.assertIsNone(program.poll())
             self.assertEqual(handlers(program.pid), before)
             first = rounds()

@@ -25,7 +25,7 @@ class Exactness(unittest.TestCase):
         self.assertRegex(said, rf"100000 hits on 1 watch, 0 silent stores, {others} false positives")
 
     def test_more_instructions_than_can_be_remembered(self):
-        """What an instruction touches is known also where there is no room left for what was made for it."""
+        """An instruction's accesses are known also when the table of sites is full."""
         said = Json(["*watched:1"], "many_stores", options=("--at", "ready", "--placement=guard"))
         self.assertEqual((said.status, said.out), (0, "many_stores: 70\n"))
         self.assertEqual([hit["new"] for hit in said.hits], list(range(1, 71)))
@@ -112,7 +112,7 @@ class Exactness(unittest.TestCase):
             self.assertIn(f"{few + 100_000 * each} hits on 1 watch", said)
 
     def test_ends_of_functions_without_room_for_a_jump(self):
-        """They are patched as well; and who traps behind one of them traps there."""
+        """They are patched as well; a trap behind one of them is reported at its address."""
         expected = bare(example("short_ends"), "30000")
         status, out, said = run(["heap:rw"], "short_ends", "30000", options=["--no-aslr", "-q"])
         self.assertEqual((status, out), expected)
@@ -192,7 +192,7 @@ class Faces(unittest.TestCase):
         self.assertNotIn(socket.gethostname() + " ", out)
 
     def of_a_hidden_proc(self, command, *prefix):
-        """What the doctor says where /proc shows nobody the processes of others."""
+        """Output of the doctor where /proc hides other users' processes."""
         # (Where the root is no mount of its own, it cannot be made private.)
         inside = 'mount --make-private /proc; mount -t proc -o hidepid=2 proc /proc; exec "$@"'
         done = subprocess.run(["unshare", "--mount", "--propagation", "unchanged", "--pid", "--fork", "sh", "-ec", inside, "sh", *prefix, command, "doctor"],

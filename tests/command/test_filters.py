@@ -11,7 +11,7 @@ TOTAL = "filters: total 1050, flag 9, checked 99, hello, filters\n"
 @ulpf_only
 class Filters(unittest.TestCase):
     def passed(self, *watches, options=(), name="filters"):
-        """What each lets pass; the log and the counters have to agree."""
+        """Number of hits that pass each filter; the log and the counters have to agree."""
         said = Json(list(watches), name, options=options)
         self.assertEqual((said.status, said.out), bare(example(name)))
         found = []
@@ -122,7 +122,7 @@ class Filters(unittest.TestCase):
 
 @ulpf_only
 class Freeze(unittest.TestCase):
-    """What a watch's bytes are when it is set they stay."""
+    """A watch's bytes keep the value that they have when it is set."""
 
     def said(self, watches, *args, options=()):
         said = Json(watches, "frozen", *args, options=options)

@@ -33,7 +33,7 @@ class Follow(unittest.TestCase):
         self.assertEqual(counts, {parent: 2, child: 1000, forks[1]["pid"]: 0})
 
     def test_the_first_process_of_a_container(self):
-        """It ends all others by kill(-1), and waits until /proc shows none: the stub's task is none of them."""
+        """It ends all others by kill(-1), and waits until /proc shows none. The stub's task does not appear there."""
         status, expected = bare(example("first_process"))
         if status == 77:
             self.skipTest("no namespaces here")
@@ -78,7 +78,7 @@ class Follow(unittest.TestCase):
         self.assertEqual([h["new"] for h in said.hits], [11, 12, 10, 11])
 
     def test_generations_with_a_watched_heap(self):
-        """What the stubs of its forebears have left in a process is nobody's heap, and in nobody's way."""
+        """Remains of its ancestors' stubs in a process are no heap, and do not interfere."""
         status, out, err = run(["heap:w"], "family", "6", options=["--follow", "--quiet"])
         self.assertEqual((status, out), (6, ""), err)
         self.assertEqual(len(re.findall(r"(?m)^ulpf: process .* hits? on 1 watch", err)), 7, err)
@@ -116,8 +116,8 @@ class Follow(unittest.TestCase):
         self.assertEqual([line for line in said.lines if line["type"] in ("fork", "exec")], [])
 
     def test_terminated(self):
-        """SIGTERM reaches the program, and ours is its end; a child that was forked is still waited for,
-        until we are told again: then it goes on without us."""
+        """SIGTERM reaches the program, and ulpf ends as it does. ulpf still waits for a forked child until the second
+        SIGTERM; then the child continues without ulpf."""
         process = subprocess.Popen([ULPF, "run", "--follow", "--watch", "depth", "--", example("family"), "1", "sleep"],
                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close()))

@@ -1,4 +1,4 @@
-"""Watches follow pointers: what `p->x` is, is decided anew each time that p changes, before anybody goes on."""
+"""Watches follow pointers: `p->x` is resolved again at each change of p, before the thread continues."""
 
 import collections
 import os
@@ -8,11 +8,11 @@ import unittest
 from lib.env import needs_registers, ulpf_only
 from lib.run import Json, run
 
-# What tests/programs/mutations.cc notes stores to, by its numbers; `{}` is the number of the place.
+# Places whose stores tests/programs/mutations.cc records, by its numbers; `{}` is the number of the place.
 MANY = {"numbers[*]": "numbers[{}]", "records[*].count": "records[{}].count", "chain->*next.refs": "chain->*next[{}].refs",
         "items[*].value": "items[{}].value", "text[*]": "text[{}]", "owner->value": "owner->value", "stack[*]": "stack[{}]",
         "table[*]->refs": "table[{}]->refs", "numbers[2]": "numbers[2]"}
-# What tests/programs/following.c notes stores to, by its numbers.
+# Places whose stores tests/programs/following.c records, by its numbers.
 WATCHED = ["head->value", "head->next->next->value", "*pair[1]->inner", "other->value"]
 
 
@@ -77,7 +77,7 @@ class Following(unittest.TestCase):
         self.assertNotIn("moved", said.summary["watches"][0])
 
     def test_parts_behind_a_null_pointer(self):
-        """What lies between where a pointer leads and the first element is counted once, also while it leads nowhere."""
+        """The offset from a pointer's target to the first element is added once, also while the pointer is NULL."""
         for watch, stores in [("holder->pairs[1..3].x", [("holder->pairs[1].x", 21), ("holder->pairs[2].x", 22)]),
                               ("holder->pairs[2]->*link.x", [("holder->pairs[2]->*link[0].x", 22), ("holder->pairs[2]->*link[1].x", 30)]),
                               ("p->z[1..3]", [("p->z[1]", 11), ("p->z[2]", 12)])]:
@@ -159,7 +159,7 @@ class Oracle(unittest.TestCase):
             noted = [line.split() for line in notes]
         expected = [(int(w) + 1, int(at, 16), int(n), int(v, 16).to_bytes(8, "little")[:int(n)].hex()) for w, at, n, v in noted]
         seen = [(h["watch"], int(h["addr"], 16), h["len"], h["new_bytes"]) for h in said.hits]
-        # One store that several watch is told in any order.
+        # The hits of one store on several watches come in any order.
         missed = collections.Counter(expected) - collections.Counter(seen)
         more = collections.Counter(seen) - collections.Counter(expected)
         self.assertEqual((missed, more), (collections.Counter(), collections.Counter()), said.err)
@@ -236,7 +236,7 @@ class Places(unittest.TestCase):
         self.assertEqual(len(stores), 121)
 
     def test_a_list_that_is_too_long(self):
-        """More are refused when the watch is set, and told of when they come."""
+        """Excess elements are refused when the watch is set, and reported when they come later."""
         for nodes, most, stores in ("100000", "", [1, 2]), ("100001", "", [1]), ("100001", " most 200000", [1, 2]), ("11", " most 10", [1]):
             said = Json([f"chain->*next.refs{most}"], "growing_lists", "0", nodes)
             self.assertEqual((said.status, [hit["new"] for hit in said.hits]), (0, stores))

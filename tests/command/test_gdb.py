@@ -19,7 +19,7 @@ from lib.server import peek
 @ulpf_only
 class CommandLine(unittest.TestCase):
     def says(self, *words, status=0):
-        """What is on the screen of somebody who has no terminal."""
+        """Output without a terminal."""
         done = subprocess.run([ULPF, "gdb", "-nx", "-q", "-batch", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE)
         self.assertEqual(done.returncode, status, done.stdout)
@@ -126,7 +126,7 @@ class CommandLine(unittest.TestCase):
                 self.assertNotRegex(out, "(?i)error|cannot|unexpected")
 
     def run_with(self, *commands):
-        """What a program that prints its words and its input says, run by GDB's commands in a folder of its own."""
+        """Output of a program that prints its arguments and its input, run by GDB's commands in a folder of its own."""
         with tempfile.TemporaryDirectory() as folder:
             for name in "a.c", "b.c", "two words.c":
                 open(os.path.join(folder, name), "w").close()

@@ -21,7 +21,7 @@ class Stops(unittest.TestCase):
         return [word for command in all for word in ("-ex", command)]
 
     def test_stops_and_a_rerun(self):
-        """Each stop is as with gdb alone; nobody sees an int3; a second run has them all."""
+        """Each stop is as with gdb alone; no int3 is visible; a second run has all breakpoints."""
         at_a_stop = ["continue", "x/2xb tick", "continue"]
         out = self.says(*self.commands("set confirm off", "break tick", "run", "watch counter", "x/2xb tick", "continue", *at_a_stop,
                                        "delete 2", "run", "continue", "delete", "x/2xb tick", "continue"), example("asked"))
@@ -39,7 +39,7 @@ class Stops(unittest.TestCase):
         self.assertIn("is off", off)
 
     def test_gdb_is_killed(self):
-        """A process that it had attached to goes on without the breakpoints."""
+        """A process that it had attached to continues without the breakpoints."""
         program = subprocess.Popen([example("spin")], stdout=subprocess.PIPE, start_new_session=True)
         for clean in program.stdout.close, program.wait, program.kill:
             self.addCleanup(clean)

@@ -1,4 +1,4 @@
-"""Code that the program generates is patched, and is what it was to all who write to it or read it."""
+"""Code that the program generates is patched; its writers and readers see it unchanged."""
 
 from lib.cases import Case
 from lib.env import bare, example, ulpf_only
@@ -53,7 +53,7 @@ class Generated(Case):
         self.assertLess(self.faults("cells", "moving", "4", "30", "20000"), 600000)
 
     def test_in_reserved_address_space(self):
-        """Patches find room in what the program has reserved, which is as it was for who uses it, and for a child."""
+        """Patches find room in address space that the program has reserved. It is unchanged for the program and for a child."""
         self.assertLess(self.faults("cells", "reserved"), 5000)
 
     def test_a_scattered_heap(self):

@@ -11,8 +11,8 @@ from lib.cases import Case
 from lib.env import PATIENCE, ULPF, bare, example, needs, ulpf_only
 
 MARK = 0x6d61726b00000000  # tests/programs/allocations.c
-# What is heap there: small and large blocks, moved and grown ones, another thread's arena, reserved
-# memory that is opened later or mapped anew, the program break.
+# Marks on the heap: small and large blocks, moved and grown ones, another thread's arena, reserved
+# memory that is made accessible later or mapped again, the program break.
 HEAP = set(range(1, 12))
 
 
@@ -95,7 +95,7 @@ class Heap(unittest.TestCase):
 
     @needs("cc")
     def test_a_variable_of_that_name_comes_first(self):
-        """The program's own, or one that a library exports; what a library keeps to itself is nobody's heap."""
+        """The program's own, or one that a library exports; a library's private variable does not count."""
         sets = "long heap; void set(void) { heap = 7; }"
         libraries = {"": sets, "static ": "static " + sets}
         folder = tempfile.TemporaryDirectory(prefix="ulpf-heap-")
@@ -138,7 +138,7 @@ class Heap(unittest.TestCase):
             self.assertIn("the heap is watched as a whole", done.stderr.decode())
 
     def test_our_own_memory_stays_out_of_the_way(self):
-        """What is mapped for the stub is neither heap nor the neighbour of what the program maps."""
+        """The stub's mappings are neither heap nor adjacent to the program's mappings."""
         script = "print(open('/proc/self/maps').read())"
         done = subprocess.run([ULPF, "run", "--no-aslr", "-q", "--no-summary", "-w", "environ", "--", "/usr/bin/python3", "-c", script],
                               stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=60 * PATIENCE)

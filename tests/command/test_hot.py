@@ -1,4 +1,4 @@
-"""Which accesses were hot is kept for the next run."""
+"""Hot accesses are cached for the next run."""
 
 import glob
 import os
@@ -20,7 +20,7 @@ select count(*), sum(length(b)) from t where b like '1%';"""]
 
 
 def pages(said):
-    """What stands in a file: (offset of a page, hash of its code, its entries)."""
+    """Contents of a file: (offset of a page, hash of its code, its entries)."""
     assert said.startswith(MAGIC)
     at, found = len(MAGIC), []
     while at < len(said):
@@ -91,7 +91,7 @@ class Forged(unittest.TestCase):
         return int(re.search(r"(\d+) hits on", err)[1]), int(re.search(r"(\d+) faults", err)[1])
 
     def test_as_it_should_be(self):
-        """What these files say is understood: right entries spare faults, others do not."""
+        """The helper writes valid files: right entries spare faults, others do not."""
         _, faults = self.run_once()
         listed = subprocess.run(["objdump", "-d", "--no-show-raw-insn", self.program], stdout=subprocess.PIPE, check=True, text=True).stdout
         late = listed.partition("<late>:\n")[2].partition("\n\n")[0]
@@ -143,7 +143,7 @@ class Hot(unittest.TestCase):
         self.env = {**os.environ, "XDG_CACHE_HOME": folder.name, "ULPF_HOT_CACHE": "on"}
 
     def run_once(self, *program, watch="heap:rw", **env):
-        """What it has printed, the hits, the faults. The output is as without ulpf."""
+        """Returns the hits and the faults. The output must be as without ulpf."""
         program = program or WORK
         status, out, err = ulpf("run", "--no-aslr", "-q", "-w", watch, "--", *program, env={**self.env, **env})
         self.assertEqual((status, out), bare(*program), err)
@@ -171,14 +171,14 @@ class Hot(unittest.TestCase):
         again, fewer = self.run_once()
         self.assertEqual(again, hits)
         self.assertLess(fewer, faults / 2)
-        # What only stores is watched for: no load is patched for that.
+        # With a write watch on the heap, no load is patched.
         stores, of_stores = self.run_once(watch="heap", ULPF_HOT_CACHE="off")
         again, fewer = self.run_once(watch="heap")
         self.assertEqual(again, stores)
         self.assertLess(fewer, of_stores)
 
     def test_of_a_program_that_is_executed(self):
-        """By whoever executes it, and by itself before it executes another one."""
+        """A program's hot accesses are saved before it executes another program."""
         command = ["/bin/sh", "-c", 'n=0; while [ $n -lt 300 ]; do n=$((n + 1)); v="$v $n"; done; exec true']
         self.run_once(*command)
         self.assertGreater(len(self.files()), 0)

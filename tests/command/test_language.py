@@ -67,7 +67,7 @@ class Language(unittest.TestCase):
         return self.lines(subprocess.run([program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout.decode())
 
     def lines(self, said):
-        """What such a program says: watches, each with its places."""
+        """Output of such a program: watches, each with its places."""
         found = []
         for watch, *numbers in map(str.split, said.splitlines()):
             numbers = [int(n, 0) for n in numbers]
@@ -89,7 +89,7 @@ class Language(unittest.TestCase):
         self.assertEqual((second["watch"], second["hits"], second.get("places")), (2, 8, None))
 
     def test_many_places_over_the_control_socket(self):
-        """What `ulpf top` asks for: one watch, which goes off and on as a whole."""
+        """A request of `ulpf top`: one watch, which goes off and on as a whole."""
         program = self.compiled("""
             #include <stdio.h>
             struct { int x, y; } table[8]; long sum;

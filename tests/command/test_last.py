@@ -1,4 +1,4 @@
-"""`ulpf last`: who wrote it, out of the rings of a session that runs."""
+"""`ulpf last`: the last writers, from the rings of a running session."""
 
 import json
 import os
@@ -115,7 +115,7 @@ class Last(unittest.TestCase):
                 self.assertEqual([hit["new"] for hit in hits], [5, 4, 3, 2, 1])
             _, head, hits = w.json("cells[..]", "-n", "100000")
             self.assertEqual((head["found"], len({hit["tid"] for hit in hits})), (7500, 1500))
-            # The youngest of all, whoever it was.
+            # The most recent hits of all threads.
             ago = [hit["ago"] for hit in hits]
             self.assertEqual(ago, sorted(ago))
             status, head, hits = w.json("total", "-n", "2000")
@@ -242,7 +242,7 @@ class Afterwards(unittest.TestCase):
             self.assertRegex(out, r"write  nodes\[0\]\.next: 0x0 → 0x10  8 bytes  lose\+0x")
 
     def test_a_folder_that_others_may_write_to(self):
-        """Under sudo the home may be another user's: nothing goes where somebody has put a link, or could put one."""
+        """Under sudo the home may be another user's: nothing is written behind a foreign link, or where one could be put."""
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
             env = {**os.environ, "XDG_CACHE_HOME": folder}
             run = [ULPF, "run", "-v", "-w", "number", "--", example("record"), "types"]
@@ -299,7 +299,7 @@ class UnderGdb(Case):
         status, out, err = ulpf("last", "b", "-p", str(gdb.server.program_pid))
         self.assertEqual((status, err), (0, ""))
         self.assertRegex(out, r"write  b: 20 → 21  4 bytes  main\+\S+ at five\.c:17")
-        # What gdb does not stop for is remembered, too.
+        # Hits that gdb does not stop for are recorded, too.
         gdb("tbreak 21")
         gdb("continue")
         said = json.loads(re.search(r"{.*}", gdb(f"monitor ulpf last {at:#x} 4 5")).group())

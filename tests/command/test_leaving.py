@@ -103,7 +103,7 @@ class Leaving(Command):
                 self.assertGoesOn(program, before)
 
     def test_again_and_again(self):
-        """What an earlier stub has left in the program is in nobody's way, and is not its heap."""
+        """Remains of an earlier stub in the program do not interfere, and are not its heap."""
         program = self.spin()
         before = handlers(program.pid)
         for _ in range(3):
@@ -161,7 +161,7 @@ class Leaving(Command):
         program = self.program(example("threads16"), "4000000000")
         watcher = self.start("attach", "-q", "-w", "stores", str(program.pid))
         self.wait_for(watcher, "watch")
-        # It goes on, so that nobody waits for an answer of its stub.
+        # The program runs, so ulpf does not wait for an answer of its stub.
         self.assertTrue(wait_until(lambda: "R" in states(program.pid)))
         os.kill(program.pid, signal.SIGSTOP)
         self.assertTrue(wait_until(lambda: set(states(program.pid)) == {"T"}))
@@ -179,7 +179,7 @@ class Leaving(Command):
         self.assertIsNone(program.poll())
 
     def test_alternate_stacks_are_the_programs_again(self):
-        """Of each thread, and of a child that nobody follows; with and without somebody who has come and gone."""
+        """Of each thread, and of a child that is not followed; with and without an earlier attach."""
         said = sorted(f"{who}: its stack" for who in ("first", "second", "third", "main", "child"))
         for watched, leaves in (False, False), (True, True), (True, False):
             with self.subTest(watched=watched, leaves=leaves):
@@ -218,7 +218,7 @@ class Leaving(Command):
                 self.assertIsNone(program.poll())
 
     def test_nothing_is_left_by_who_is_killed(self):
-        """SIGKILL of ulpf: somebody beside it takes the last of ours out of the program."""
+        """SIGKILL of ulpf: a helper process takes the last of ulpf out of the program."""
         program = self.spin()
         before = handlers(program.pid)
         maps = lambda: joined(places(program.pid))
@@ -317,7 +317,7 @@ class Killed(Command):
 
 @ulpf_only
 class Shortage(Command):
-    """No descriptor is left for what has to be followed: the program goes on unwatched, and the user is told why."""
+    """No descriptor is left to follow a process: the program continues unwatched, and the user sees the reason."""
 
     def exhaust(self, process, left):
         """`left` descriptors can still be had."""

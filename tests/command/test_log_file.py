@@ -14,7 +14,7 @@ from lib.env import ULPF, example, ulpf_only
 from lib.rsp import wait_until
 from lib.run import run, ulpf
 
-# What differs from run to run.
+# Fields that differ from run to run.
 VOLATILE = {"time", "pid", "tid"}
 TYPES = ["number", "large", "flag", "half", "third", "colour", "letter", "list", "only", "pointer", "bits.high", "pair", "text"]
 
@@ -132,7 +132,7 @@ class LogFile(unittest.TestCase):
         self.assertIn("leave --json out", err)
 
     def test_cut_short_anywhere(self):
-        """All that was before is told, and that something is missing."""
+        """Everything before the cut is reported, and that something is missing."""
         self.record(["total"], "filters")
         whole = open(self.path("hits.ulpf"), "rb").read()
         hits = [line for line in self.lines() if line["type"] == "hit"]

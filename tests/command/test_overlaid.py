@@ -86,7 +86,7 @@ class Failed(Attached):
         return target
 
     def test_the_program_goes_on_without_a_stub_that_failed(self):
-        for _ in range(8):  # The first moments have most requests, which nobody serves then.
+        for _ in range(8):  # The first moments have most requests, and no task serves them then.
             target = self.loses_its_stub(signal.SIGSEGV, "ulpf has left process {}, which goes on without its watches")
             self.assertGoesOn(target)
             self.assertEqual(ours(target.pid), [])

@@ -1,4 +1,4 @@
-"""What is made out of the definition of the command line: manual pages, completions, `ulpf help`."""
+"""Files generated from the definition of the command line: manual pages, completions, `ulpf help`."""
 
 import os
 import re
@@ -119,7 +119,7 @@ class Pages(unittest.TestCase):
                 with self.subTest(line):
                     said = self.shell("fish", "-N", "-c", f"source {self.share}/fish/vendor_completions.d/ulpf.fish; complete -C '{line}'",
                                       env=environment)
-                    # fish 4 goes on with what has the letters inside.
+                    # fish 4 also offers words with the letters inside.
                     offered = [l.split("\t")[0] for l in said.splitlines()]
                     self.assertEqual([word for word in offered if word.startswith(line.split()[-1])], [expected])
 

@@ -1,4 +1,4 @@
-"""The record of hits: one schema in every face, who did it, lines that are whole, figures that add up."""
+"""The record of hits: one schema in every front end, writers, lines that are whole, figures that add up."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from lib.rsp import wait_until
 from lib.run import Json, run, ulpf
 
 TYPES = ["number", "large", "flag", "half", "third", "colour", "letter", "list", "only", "pointer", "bits.high", "pair"]
-# What differs from run to run, and what only a face that runs the program knows.
+# Fields that differ from run to run, and fields that only the command that runs the program knows.
 VOLATILE = {"time", "pid", "tid", "watch", "spec", "addr", "pc", "object", "offset", "file"}
 
 
@@ -254,7 +254,7 @@ class Crashes(unittest.TestCase):
         return said.status, crash
 
     def test_a_stale_pointer(self):
-        """Where it died, who had called, and who had stored what it died of."""
+        """The report names the place of the crash, its callers, and the store of the stale pointer."""
         for how, callers in ("crash", ["main"]), ("thread", ["thread"]):
             with self.subTest(how):
                 status, crash = self.crash(["nodes[..]"], how)
@@ -317,7 +317,7 @@ class Lossless(unittest.TestCase):
             self.assertEqual(stored, list(range(700000)))
 
     def test_the_chain_holds_while_threads_wait_for_room(self):
-        """They store faster than is read: each old value is what the hit before has left, and none is said to be unsure."""
+        """They store faster than the log is read. Each old value is the new value of the hit before, and none is `unchained`."""
         with tempfile.NamedTemporaryFile(suffix=".json") as log:
             status, *_ = run(["shared"], "rivals", "atomic", "400000", options=["--json", "--log", log.name, "--log-policy", "lossless"], seconds=80)
             self.assertEqual(status, 0)
@@ -332,7 +332,7 @@ class Lossless(unittest.TestCase):
     test_the_chain_holds_while_threads_wait_for_room.costs = "fewer hits than these do not fill the rings"
 
     def test_a_reader_that_does_not_read(self):
-        """Nobody reads what ulpf writes: the program waits, and goes on when ulpf does not even live; killed, it takes it along."""
+        """ulpf's output is not read: the program waits, and continues when ulpf has died; killed, ulpf takes the program along."""
         for how in signal.SIGSTOP, signal.SIGKILL:
             with subprocess.Popen([ULPF, "run", "--log-policy", "lossless", "-w", "number", "--", example("record"), "count", "2000000000"],
                                   stderr=subprocess.PIPE) as process:

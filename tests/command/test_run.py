@@ -55,7 +55,7 @@ class Run(unittest.TestCase):
             self.assertIn("write ./only-here", status("run", "only-here")[1])
 
     def test_addresses_are_random_unless_asked_for(self):
-        """Also those of children that nobody watches."""
+        """Also those of unwatched children."""
         with open("/proc/self/personality") as file:
             own = file.read()
         for command in ["run", "-q", "-w", "heap"], ["check", "--no-leaks"]:
@@ -213,7 +213,7 @@ class Run(unittest.TestCase):
         self.assertIn("never loaded", said.summary["watches"][0]["refused"])
 
     def test_thread_locals_of_all_threads(self):
-        """Those to come, too; what another thread has left is nobody's copy."""
+        """Those to come, too; the memory of an ended thread's copy is not watched."""
         for threads, rounds in (3, 2), (20, 5):
             said = Json(["counter", "state.depth", "*to"], "own_data", str(threads), str(rounds))
             self.assertEqual(said.status, 0, said.err)
@@ -373,7 +373,7 @@ class Refusals(unittest.TestCase):
         self.assertIn("refused", types)
 
     def test_what_is_no_watch_keeps_its_number(self):
-        """A malformed SPEC is refused like any other, in its place; and whatever is said is JSON."""
+        """A malformed SPEC is refused like any other, in its place; and all output is JSON."""
         status, _, err = run(["a[", "a"], "five", options=["--keep-going", "--json"])
         self.assertEqual(status, 0)
         lines = [json.loads(text) for text in err.splitlines()]
@@ -430,7 +430,7 @@ class Refusals(unittest.TestCase):
         self.assertIn("the log is incomplete", err)
 
     def test_a_disk_that_fills_up(self):
-        """The log ends with what there is room for, and that is said at once; program and counting go on."""
+        """The log ends when the disk is full, with a message at once; the program and its counters continue."""
         with tempfile.TemporaryDirectory() as folder:
             small = f'mount -t tmpfs -o size=64k none {folder} && exec "$@" && cat {folder}/log'
             if subprocess.run(["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o size=64k none {folder}"], stderr=subprocess.PIPE).returncode:

@@ -109,7 +109,7 @@ class Top(Case):
 
     def test_it_starts_the_program(self):
         with self.top("-w", "game.total", "--", example("stray")) as screen:
-            # Ended before anybody could look: nothing is missed all the same.
+            # The program ends before the first reading of its counters, and no hit is missed.
             screen.shows(r"^ ulpf top  stray \(", r"^   1 game\.total +w ", r"game\.total: 9 → 0  reset_scores\+0x24",
                          r"the program has ended: these are its last figures")
             screen.keys("q")
@@ -238,7 +238,7 @@ class Top(Case):
             subprocess.run(["kill", "-9", str(bank.pid)], stderr=subprocess.DEVNULL)
 
     def test_a_slow_terminal(self):
-        """Nobody reads what it draws: the program comes to its end all the same."""
+        """Its output is not read: the program comes to its end all the same."""
         master, slave = pty.openpty()
         program = Running("bank.transfers", program=("bank", "3", "0"))
         top = subprocess.Popen([ULPF, "top", "--interval", "0.05", "--pid", str(program.pid)], stdin=slave, stdout=slave, stderr=slave,
@@ -264,7 +264,7 @@ class Top(Case):
             screen.shows(r"^transfer\+0x\w+ +bank\.c:\d+ +patched ")
 
     def test_a_checked_heap(self):
-        """Errors as they come, and what is in the heap when somebody asks."""
+        """Errors as they come, and the contents of the heap on request."""
         with checked() as (server, order):
             order("new_behind")
             with self.top("--pid", server, size=(160, 50)) as screen:
@@ -350,7 +350,7 @@ class Export(unittest.TestCase):
             status, _, err = ulpf("export", "-o", "/dev/full", "--format", "csv", "-p", str(bank.pid))
             self.assertEqual(status, 2)
             self.assertRegex(err, r"^ulpf: cannot write /dev/full: .*No space left on device")
-            # Nobody but the export minds.
+            # The error is the export's alone.
             self.assertIsNone(bank.ulpf.poll())
 
     def test_metrics(self):
@@ -424,7 +424,7 @@ class Plain(unittest.TestCase):
             said = []
 
             def ask(*commands):
-                """What is said up to the answer to the last one, which tells the commands."""
+                """Output up to the answer to the last command, which lists the commands."""
                 top.stdin.write("".join(f"{command}\n" for command in (*commands, "what?")))
                 top.stdin.flush()
                 for text in top.stdout:

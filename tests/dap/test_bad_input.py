@@ -1,4 +1,4 @@
-"""What an IDE, or something that is none, may ask for in vain: a clear answer, and the session goes on."""
+"""Invalid requests from an IDE or another client: each gets a clear answer, and the session continues."""
 
 import errno
 import os
@@ -49,7 +49,7 @@ class BadInput(DapCase):
         self.assertEqual(dap.ask("evaluate", expression="gone", frameId=frame, context="watch")["result"], "<optimized out>")
 
     def test_data_ids_of_somebody_else(self):
-        """One that nobody understands leaves itself unverified, and the others alone."""
+        """An unknown ID stays unverified, and does not affect the others."""
         dap = self.adapter()
         dap.launch("five")
         good = dap.watch("b")
@@ -88,8 +88,8 @@ class BadInput(DapCase):
         self.assertEqual(dap.value("a"), "10")
 
     def test_garbage_at_the_port(self):
-        """Noise, half a message, a browser: who does not begin as an IDE is dropped unanswered, others get an answer,
-        and the next client is served."""
+        """Noise, half a message, a browser: a client that does not begin as an IDE is dropped unanswered, others get
+        an answer, and the next client is served."""
         server = subprocess.Popen([ULPF, "dap", "--listen", "0"], stderr=subprocess.PIPE, text=True)
         self.addCleanup(server.wait)
         self.addCleanup(server.stderr.close)

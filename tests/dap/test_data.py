@@ -1,4 +1,4 @@
-"""Data breakpoints: what is hit, what is said, how many there can be."""
+"""Data breakpoints: hits, messages, limits."""
 
 import re
 
@@ -228,7 +228,7 @@ class Many(DapCase):
         dap = self.adapter()
         dap.begin("bigarray", at="ready")
         base = int(dap.ask("evaluate", expression="&big", frameId=dap.caller())["memoryReference"], 16)
-        # Every hundredth byte; which of them are written nobody knows but the program.
+        # Every hundredth byte; only the program knows which of them are written.
         wanted = [{"dataId": f"a:{base + 100 * n:#x}:100"} for n in range(10_000)]
         ids = dap.set_watches(*wanted, seconds=60)
         self.assertEqual(len(set(ids)), 10_000)

@@ -64,7 +64,7 @@ def line_of(text):
 
 
 def configuration(name):
-    """What docs/dap.md gives for it."""
+    """The configuration from docs/dap.md."""
     with open(os.path.join(ROOT, "docs/dap.md"), encoding="utf-8") as file:
         return re.search(rf"### Emacs: {name}\n```elisp\n(.*?)```", file.read(), re.S)[1]
 

@@ -168,7 +168,7 @@ class Launch(DapCase):
         self.addCleanup(terminal.kill)
         dap.respond(wanted, {"processId": terminal.pid})
         dap.answer(launched)
-        # What it has counted is found in the other server's area.
+        # Its counters are found in the other server's area.
         self.watch_a(dap, "a: 10 → 11 (hit 1)")
         dap.disconnect()
         self.assertIn("five: done", terminal.communicate(timeout=20)[0])
@@ -188,11 +188,11 @@ class Launch(DapCase):
         dap.disconnect()
 
     def test_gdb_ends_over_a_question(self):
-        """No stop is told that there was not, and the end is."""
+        """No false stop is reported, and the end is."""
         dap = self.adapter()
         dap.begin("filters", at="ready")
         dap.set_watches(dap.watch("total"))
-        # What the adapter asks first at a stop.
+        # The adapter reads this property first at a stop.
         dap.ask("evaluate", expression="python import ulpf.stops, os; ulpf.stops.Hit.old = property(lambda hit: os.abort())", context="repl")
         dap.ask("continue", threadId=1)
         dap.event("terminated", 30)
@@ -204,7 +204,7 @@ class Launch(DapCase):
 
 @ulpf_only
 class Forks(DapCase):
-    """Children that GDB was told to follow: that is said, and the session stays whole."""
+    """Children that GDB follows by its settings: a message says so, and the session stays whole."""
 
     def launch(self, *commands):
         dap = self.adapter()

@@ -1,4 +1,4 @@
-"""What an IDE shows beside data breakpoints: breakpoints in code, frames, variables, memory, modules."""
+"""Views of an IDE beside data breakpoints: breakpoints in code, frames, variables, memory, modules."""
 
 import base64
 import re
@@ -25,7 +25,7 @@ class Breakpoints(DapCase):
         stop = dap.event("stopped")
         self.assertEqual((stop["reason"], stop["hitBreakpointIds"]), ("breakpoint", [one["id"]]))
         self.assertEqual((dap.top()[0]["line"], dap.value("i")), (checked, "41"))
-        # The same one again is the same one; none is none.
+        # The same breakpoint again keeps its ID; an empty list removes it.
         self.assertEqual(self.at(dap, {"line": checked, "condition": "i == 41"})[0]["id"], one["id"])
         self.assertEqual(self.at(dap), [])
         dap.ask("continue", threadId=1)
@@ -135,7 +135,7 @@ class Variables(DapCase):
             dap.ask("setVariable", variablesReference=box["variablesReference"], name="id", value="nosuch")
         with self.assertRaisesRegex(Refused, "No symbol"):
             dap.value("nosuch", "hover")
-        # What it was before the program has run again is gone.
+        # References from before the program has run again are invalid.
         dap.ask("next", threadId=1)
         dap.event("stopped")
         with self.assertRaisesRegex(Refused, "gone"):

@@ -1,4 +1,4 @@
-"""What people put in front of GDB, on `ulpf-gdb`: GDB's own screen, cgdb, gdb-dashboard, GEF, pwndbg, Neovim, and those that speak MI.
+"""Front ends of GDB, on `ulpf-gdb`: GDB's own screen, cgdb, gdb-dashboard, GEF, pwndbg, Neovim, and those that speak MI.
 
 Those that no distribution packages are named by the environment: ULPF_GDB_DASHBOARD=…/.gdbinit, ULPF_GEF=…/gef.py,
 ULPF_PWNDBG=…/gdbinit.py (with its PWNDBG_VENV_PATH), ULPF_NVIM_DAP=… (the folder of nvim-dap).
@@ -43,8 +43,8 @@ class FrontEnd(Case):
 @unittest.skipUnless(shutil.which("tmux"), "tmux is not installed")
 class Screens(FrontEnd):
     def session(self, *command, prompt=r"\(gdb\)", shows=(), at_first=None):
-        """As somebody types it: a breakpoint, a watch, two changes of the value, five watches more. What it shows when the
-        program has stopped: `at_first`, and otherwise."""
+        """Types a session: a breakpoint, a watch, two changes of the value, five watches more. At the first stop it must show
+        `at_first`, at the others `shows`."""
         with Screen(*command, size=(120, 60), env={"HOME": self.folder, "TERM": "xterm-256color", "GDBHISTFILE": os.path.join(self.folder, "history")}) as screen:
             screen.shows(rf"{prompt} *$", seconds=30 * PATIENCE)
             screen.keys("break main", "Enter")
@@ -88,7 +88,7 @@ class Screens(FrontEnd):
 @ulpf_only
 class Mi(FrontEnd):
     def test_as_integrated_environments_start_it(self):
-        """Eclipse, CLion, Seer, cpptools: the name of a GDB is all that they are told; the program comes later."""
+        """Eclipse, CLion, Seer, cpptools: their only setting is the name of a GDB; the program is named later."""
         said = self.speaks("-gdb-set breakpoint pending on", f"-file-exec-and-symbols {example('stray')}", "-break-insert main", "-exec-run")
         self.assertRegex(said, r'\*stopped,reason="breakpoint-hit"')
         self.assertNotIn("^error", said)

@@ -1,4 +1,4 @@
-"""Front ends with windows, on a screen that nobody sees, with `ulpf-gdb` for their GDB: Seer (Debian's seergdb), DDD, gede.
+"""Front ends with windows, on a virtual screen, with `ulpf-gdb` for their GDB: Seer (Debian's seergdb), DDD, gede.
 
 gede is packaged by no distribution: ULPF_GEDE names its program.
 """
@@ -31,7 +31,7 @@ class Windows(FrontEnd):
         os.chmod(self.logged, 0o755)
 
     def so_far(self):
-        """What GDB has said."""
+        """GDB's output so far."""
         if not os.path.exists(self.told):
             return ""
         with open(self.told, errors="replace") as file:
@@ -68,7 +68,7 @@ class Windows(FrontEnd):
         with Desktop("ddd", "--debugger", self.gdb, "--gdb", example("stray"), env={"HOME": self.folder}) as desktop:
             self.says("This GDB has ulpf", "Select and print stack frame called by this one")
             time.sleep(2 * PATIENCE)
-            # What is typed before the window is ready is lost.
+            # Keys typed before the window is ready are lost.
             for _ in range(5):
                 # The console, below the source.
                 desktop.click(300, 560)

@@ -1,5 +1,5 @@
-"""What gdb asks at one stop as at the one before is answered in advance, and its removals and insertions are settled by
-the server. Nobody may notice: each of these changes something in between."""
+"""Requests that gdb repeats at each stop are answered in advance, and the server settles its removals and insertions.
+That must make no difference: each of these tests changes something in between."""
 
 import os
 import struct

@@ -12,7 +12,7 @@ class BadRanges(Case):
         # GDB (before 15) has no words for it but that there may be too many; so the server says it.
         self.assertIn(f"ulpf: cannot set a write watch on {expression} (1 bytes): {sentence}.\n", gdb("continue"))
         self.assertEqual(gdb("monitor ulpf why").strip(), f"cannot set a write watch on {expression} (1 bytes): {sentence}")
-        # And the session goes on without it.
+        # The session continues without the watch.
         gdb("delete")
         gdb("watch a")
         self.assertSays(gdb("continue"), r"New value = 11")
@@ -46,7 +46,7 @@ class BadRanges(Case):
 
 
 class RawRanges(Case):
-    """What gdb would hide: the server's own answers to a client that has not said what it is."""
+    """The server's own answers, which gdb would hide, to a client that has not identified itself."""
 
     def client(self):
         server = self.serve("five_nopie")

@@ -14,7 +14,7 @@ class CallsThatFork(Case):
                     gdb(f"break *&{how}_call")
                     self.assertSays(gdb("continue"), r"Breakpoint 2")
                     if (how, detach) == ("vfork", "off"):
-                        continue  # the parent waits for a child that nobody lets go
+                        continue  # the parent waits for a child that is held for ever
                     gdb("stepi")
                     self.assertEqual(gdb.value(f"$pc == (long)&after_{how}"), 1)
                     gdb("stepi")
@@ -42,7 +42,7 @@ class CallsThatFork(Case):
         self.assertExits(gdb, 0, "five: done")
 
     def test_a_grandchild(self):
-        """A vfork child makes one of its own: both are told of, and followed."""
+        """A vfork child makes one of its own: both are reported, and followed."""
         gdb = self.session("calls_that_fork", "grand")
         gdb("set follow-fork-mode child")
         gdb("set detach-on-fork off")

@@ -40,7 +40,7 @@ class CatchSyscall(Case):
 
     @ulpf_only
     def test_with_a_watch(self):
-        """A call that is caught and writes what is watched: the hit is told as well."""
+        """A caught call writes to watched memory: the hit is reported as well."""
         gdb = self.session("sysread")
         gdb("catch syscall read")
         gdb("watch *(char(*)[12])buffer")

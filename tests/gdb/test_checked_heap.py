@@ -31,7 +31,7 @@ class Checked(Case):
 @ulpf_only
 class Errors(Checked):
     def test_each_error(self):
-        """Its text, the stop, who made it; and the program goes on as ever."""
+        """Its text, the stop, its thread; and the program continues as usual."""
         for word, (_, access, where) in ERRORS.items():
             if word in BEHIND:
                 continue
@@ -69,7 +69,7 @@ class Errors(Checked):
         self.assertSays(self.assertEnds(gdb), "ulpf: 2 errors at 2 places")
 
     def test_a_store_that_is_left_out(self):
-        """Who sets another PC has it never made."""
+        """After the user sets another PC, the store is never made."""
         gdb = self.checked("heap_errors", "write_behind")
         self.assertSays(gdb("continue"), STOP)
         at = gdb.address("p[24]")
@@ -112,7 +112,7 @@ class Errors(Checked):
         self.assertNotIn("ulpf:", gdb("info threads"))
 
     def test_a_program_that_is_let_go(self):
-        """It goes on with its heap, in all threads, and nobody checks it."""
+        """It continues with its heap, in all threads, unchecked."""
         gdb = self.checked("heap_stops")
         self.assertSays(gdb("continue", 60), STOP)
         gdb("detach")
@@ -342,7 +342,7 @@ class Options(Checked):
         self.assertNotIn("lost", out)
 
     def test_a_static_program(self):
-        """What no dynamic symbol names is found by the symbol table, or by its name."""
+        """A function without a dynamic symbol is found by the symbol table, or by its name."""
         with tempfile.TemporaryDirectory() as folder:
             built = os.path.join(folder, "heap_errors")
             subprocess.run(["cc", "-g", "-static", "-pthread", "-w", "-o", built, source_of("heap_errors.c")], check=True)

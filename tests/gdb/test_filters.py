@@ -31,7 +31,7 @@ class FilterCase(Case):
         return watches
 
     def passed(self, gdb):
-        """How many hits each watch had, and how many passed its filter."""
+        """For each watch, the number of hits, and of those that passed its filter."""
         return [(w["hits"], w["hits"] - w["filtered"]) for w in self.to_the_end(gdb)]
 
     def function(self, gdb, name):
@@ -178,7 +178,7 @@ class Bytecode(FilterCase):
         self.assertExits(gdb)
 
     def test_errors_count_as_true(self):
-        """As a breakpoint's condition in gdb; the reason is said once."""
+        """As a breakpoint's condition in gdb; the reason is reported once."""
         gdb = self.begin()
         at, zero = gdb.value("(long)&checked"), gdb.value("(long)&zero")
         # 50 / zero == 10: true where zero is 5, not known where it is 0.

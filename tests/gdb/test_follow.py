@@ -74,7 +74,7 @@ class Exec(Case):
         self.assertSays(gdb("continue"), r"exited with code 013")
 
     def test_attached(self):
-        """The same for a process that somebody else has started."""
+        """The same for a process that ulpf has attached to."""
         program = subprocess.Popen([example("relay"), "20", "wait"], stdin=subprocess.PIPE,
                                    stdout=subprocess.DEVNULL)
         self.addCleanup(lambda: (program.kill(), program.wait()))
@@ -96,7 +96,7 @@ class Exec(Case):
 
     @ulpf_only
     def test_what_cannot_be_followed(self):
-        """A 32-bit program runs on without us, to its end; the user is told why."""
+        """A 32-bit program runs on without ulpf, to its end; the user sees the reason."""
         gdb = self.session("relay", "0", example("tiny32"))
         out = gdb("continue")
         self.assertSays(out, r"has executed .*/tiny32 and runs on unwatched: .*32-bit program")
@@ -110,7 +110,7 @@ class Exec(Case):
         if os.getuid() == 0:
             if why := no_other_users():
                 self.skipTest(why)
-            # What has been built may lie where only root can read it.
+            # The build may lie where only root can read it.
             place = Place()
             self.addCleanup(place.__exit__)
             program, options = place.add(example("relay")), {"server": [place.add(ULPF), "server"], "preexec": lambda: os.setuid(65534), "cwd": "/"}
@@ -142,7 +142,7 @@ class Fork(Case):
     OUTPUT = "children: count 3, codes 3 4 5 6 -6"
 
     def test_catch_fork(self):
-        """The parent stays with gdb; the child that it lets go runs as if nobody had been there."""
+        """The parent stays with gdb; the child that it lets go runs as without a debugger."""
         gdb = self.session("children")
         gdb("watch shared_count")
         gdb("catch fork")
@@ -218,7 +218,7 @@ class Fork(Case):
         self.assertIn(self.OUTPUT, gdb.server.stdout())
 
     def test_catch_vfork(self):
-        """vfork and posix_spawn: the child shares our memory until its exec, and gdb is told of both."""
+        """vfork and posix_spawn: the child shares the stub's memory until its exec, and gdb gets both events."""
         gdb = self.session("children")
         gdb("watch shared_count if shared_count == 3")
         gdb("catch vfork")
@@ -238,7 +238,7 @@ class Fork(Case):
         self.assertExits(gdb, 0, self.OUTPUT)
 
     def test_a_client_that_leaves_the_child_undecided(self):
-        """The child does not wait for somebody who has gone."""
+        """The child does not wait for a client that has gone."""
         server = self.serve("children", options=("--multi",))
         rsp = Rsp(server.target)
         rsp("qSupported:multiprocess+;fork-events+")

@@ -24,15 +24,15 @@ class IoUring(Case):
             self.assertEqual((status, out), self.expected, f"{spec}: {err}")
 
     def test_completions_are_hits(self):
-        """What the kernel writes for a request is a hit that names it."""
+        """The kernel's write for a request is a hit that names the request."""
         said = Json(["watched[4095]:1"], "uring")
         names = [hit.get("syscall") for hit in said.hits]
         for name in "io_uring read", "io_uring readv", "io_uring recv", "io_uring recvmsg":
             self.assertIn(name, names)
 
     def test_polled(self):
-        """A ring with a polling thread: what setup permits and calls return, requests, completions that a program waits for
-        without a call; hits name the operation. Nobody is told of anything."""
+        """A ring with a polling thread: results of setup and of calls, requests, completions that a program waits for
+        without a call; hits name the operation. The user sees no message."""
         expected = bare(example("uring_polled"))
         self.assertSays(expected[1], "on a processor that is none: Invalid", "recv: 8 received", "another thread: 0", "what was there: 0")
         for spec in "heap", "heap:rw", "watched:8192", "watched[4096]:1", "block":
@@ -44,7 +44,7 @@ class IoUring(Case):
             self.assertIn(name, names)
 
     def same(self, part, *more):
-        """A part of io_uring is as without ulpf, whatever is watched, and nobody is told of anything."""
+        """A part of io_uring works as without ulpf, whatever is watched, and the user sees no message."""
         expected = bare(example("uring_parts"), part)
         for spec in "heap", "heap:rw", "watched:8192", "watched:8192:rw", "watched[4096]:1", *more:
             status, out, err = run([spec], "uring_parts", part)

@@ -63,7 +63,7 @@ class KernelWrites(Case):
         gdb("rwatch buffer[3]")
         self.assertSays(gdb("continue"), rf"ulpf: {at + 3:#x} read by write\(\d+, {at:#x}, 12\) = 12\n", r"read watchpoint 3")
         gdb("delete")
-        # What an instruction does is not the kernel's: the sum at the end reads every byte.
+        # An instruction's access is not attributed to the kernel: the sum at the end reads every byte.
         gdb("rwatch buffer[5000]")
         out = gdb("continue")
         self.assertSays(out, r"read watchpoint 4")

@@ -30,7 +30,7 @@ class NonStopCase(Case):
         return gdb
 
     def later(self, gdb, command, *patterns, seconds=30):
-        """What gdb says to a command and afterwards by itself, until the patterns have appeared in this order."""
+        """gdb's output for a command and afterwards by itself, until the patterns have appeared in this order."""
         said = gdb(command)
         end = time.monotonic() + seconds * PATIENCE
         while not re.search(".*?".join(patterns), said, re.S):
@@ -185,7 +185,7 @@ class NonStop(NonStopCase):
         gdb.server.wait()
 
     def test_a_debugger_that_goes_and_the_next_one(self):
-        """All threads are stopped when nobody is there, also those that ran."""
+        """All threads are stopped while no debugger is connected, also those that ran."""
         server = self.serve("independent")
         for non_stop in ["on", "off"]:
             gdb = self.gdb()
@@ -279,7 +279,7 @@ class Attached(NonStopCase):
 
 class NothingResumed(NonStopCase):
     def test_the_only_thread_that_runs_ends(self):
-        """All others are held: gdb hears that nobody is left, and has its prompt back."""
+        """All others are held: the server reports that no thread runs, and gdb has its prompt back."""
         gdb = self.independent("set non-stop off")
         gdb("set var leave[0] = 1")
         gdb("set scheduler-locking on")

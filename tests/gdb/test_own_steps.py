@@ -49,7 +49,7 @@ class OwnSteps(Case):
             gdb = self.start("crash", how)
             self.passed(gdb, f"*{self.instruction(gdb, name)}")
             if signal == "SIGTRAP":
-                # A breakpoint on an int3 of the program's own stands for it, also if its condition is false.
+                # A breakpoint on an int3 of the program's own replaces it, also if its condition is false.
                 self.assertExits(gdb, 0, "")
                 continue
             self.assertSays(gdb("continue"), rf"received signal {signal}")

@@ -120,7 +120,7 @@ class PatchedAccesses(Case):
         self.assertLess(patches["landings"], 6 * 64)
 
     def test_jumps_over_a_store(self):
-        """What stands behind it stays as it is then."""
+        """The instructions behind it stay unchanged then."""
         stats, patches = self.at_the_end(self.sweep("4", "over", at=2049), "4", "over")
         self.assertEqual([w["hits"] for w in stats["watches"]], [4] * 256)
         self.assertEqual(stats["false_positives"], 4 * (SIZE // 2 - 256))
@@ -145,7 +145,7 @@ class PatchedAccesses(Case):
         self.assertLess(stats["faults"], 4000)
 
     def test_stores_that_are_jumped_to(self):
-        """A C library's memcpy has such ones, and no room for a jump there: who jumps comes to the body."""
+        """A C library's memcpy has such ones, and no room for a jump there: the jumps to them lead to the trampoline."""
         rounds = 40000
         said = subprocess.run([ULPF, "run", "-q", "-w", "copied", "--placement=guard", "--", example("small_copies"), str(rounds)], capture_output=True, text=True, check=True)
         self.assertEqual((0, said.stdout), bare(example("small_copies"), str(rounds)))
@@ -230,7 +230,7 @@ class PatchedAccesses(Case):
         stats, patches, sites = self.neighbours("64")
         self.assertLess(stats["faults"], 300)
         self.assertEqual(patches["patches"], 2)
-        # Who still asks: those that have faulted most, and why.
+        # Sites that still fault, sorted by faults, each with its reason.
         self.assertEqual(len(sites), 3)
         self.assertEqual(sites, sorted(sites, key=lambda s: -s["faults"]))
         self.assertIn("first access to a page", sites[0]["why"])

@@ -24,7 +24,7 @@ class PatchedCalls(Case):
                 if re.search(rf" \(?{number}\)?( |$)", numbers)]
 
     def code(self, gdb, at, count=8):
-        """What really stands in the program's memory."""
+        """The real bytes in the program's memory."""
         with open(f"/proc/{gdb.server.program_pid}/mem", "rb") as memory:
             memory.seek(at)
             return memory.read(count)

@@ -24,7 +24,7 @@ class SeveralPrograms(Case):
         gdb(f"set remote exec-file {example(name)}")
 
     def test_two_are_started(self):
-        """What is started second leaves the first one as it is, and each has watches of its own."""
+        """The second program leaves the first one as it is, and each has watches of its own."""
         gdb = self.connected()
         self.add(gdb, 1, "five")
         gdb("tbreak main")

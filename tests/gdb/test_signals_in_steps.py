@@ -65,7 +65,7 @@ class SignalsInSteps(Case):
         self.assertExits(gdb, 0, "n 1000, handled 1")
 
     def test_a_step_passes_over_a_handler(self):
-        """GDB is told of a signal that comes within a step, also of one that it passes on."""
+        """GDB sees a signal that comes within a step, also one that it passes on."""
         gdb = self.session(self.binary)
         gdb("handle SIGALRM nostop noprint pass")
         gdb("next")

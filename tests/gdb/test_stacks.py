@@ -76,7 +76,7 @@ class Words(StackCase):
         self.assertAsBare(gdb)
 
     def test_signal_frame_on_the_alternate_stack(self):
-        """The handler's own stores are hits; the frame that the kernel would have pushed is none."""
+        """The handler's own stores are hits; the signal frame, which the kernel would have pushed, is not."""
         gdb = self.stacks()
         gdb("set max-value-size unlimited")
         gdb("watch *(char(*)[131072])alternate")

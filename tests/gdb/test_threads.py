@@ -78,7 +78,7 @@ class Threads(Case):
 
     @ulpf_only
     def test_every_change_is_a_stop(self):
-        """Four threads race for one number: each stop shows one change, and nobody's store comes between."""
+        """Four threads race for one number: each stop shows one change, and no other store comes between."""
         for mode in "locked", "plain":
             with self.subTest(mode):
                 gdb = self.session("chain", mode, "4", "50", stop="race")

@@ -46,7 +46,7 @@ class VanishedMemory(Case):
         self.assertEqual(said.summary["watches"][0]["hits"], 7)
 
     def test_debug_registers(self):
-        """What a guard tells of its memory a register does, too."""
+        """Debug registers report vanished memory as guards do."""
         status, out, err = run(["*number:8 snapshot"], "vanish", options=["--at", "ready", "--placement=debug-register"])
         self.assertEqual((status, out), self.expected())
         self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(mmap\)", r"memory of `\*number:8 snapshot` was gone at the end")
@@ -86,7 +86,7 @@ class VanishedMemory(Case):
         for specs in ["*first:8"], ["*second:8"], ["*second:8:rw"], ["*first:8", "*second:8", "heap"]:
             status, out, err = run(specs, "locked", options=["--at", "ready", "--quiet"])
             self.assertEqual((status, out), expected, f"{specs}: {err}")
-        # What it discards before it fails is a hit, too.
+        # Memory that it discards before it fails is a hit, too.
         hits = Json(["*first:8"], "locked", options=["--at", "ready"]).hits
         self.assertEqual([hit.get("syscall") for hit in hits].count("madvise"), 6, hits)
 

@@ -19,7 +19,7 @@ class VforkChild(Case):
         return gdb
 
     def assert_in_five(self, gdb):
-        """gdb stands in the child's new program, and watches there."""
+        """gdb is in the child's new program, and watches there."""
         gdb("tbreak five.c:ready")
         self.assertSays(gdb("continue"), r"Attaching after .* (v?fork) to child",
                         r"is executing new program: .*/five", r"Temporary breakpoint 2.* ready")
@@ -29,7 +29,7 @@ class VforkChild(Case):
         gdb("delete")
 
     def assert_goes_on(self, gdb, how, status=0, in_child=0):
-        """The parent, which nobody debugs any more."""
+        """The parent, which is no longer debugged."""
         said = f"launch: {how}, status {status}, in child {in_child}"
         self.assertTrue(wait_until(lambda: said in gdb.server.stdout()), gdb.server.stdout())
 
@@ -120,7 +120,7 @@ class VforkChild(Case):
         self.assert_goes_on(gdb, "vfork", in_child=3)
 
     def test_one_of_many(self):
-        """Four threads spawn at once; the first child is followed, and the others are none of our business."""
+        """Four threads spawn at once; the first child is followed, and the others run unwatched."""
         gdb = self.follow("threads")
         self.assert_in_five(gdb)
         self.assertSays(gdb("continue"), r"Inferior 2 .* exited normally")
@@ -161,7 +161,7 @@ class VforkChild(Case):
     @ulpf_only
     @unittest.skipUnless(os.stat("/bin/mount").st_mode & 0o4000, "mount is no set-user-ID program here")
     def test_what_cannot_be_followed(self):
-        """A 32-bit program: the child runs on, the user is told, and its end is seen."""
+        """A 32-bit program: the child runs on, the user sees a message, and its end is reported."""
         gdb = self.follow("vfork", example("tiny32"))
         out = gdb("continue")
         self.assertSays(out, r"tiny32 and runs on unwatched: .*32-bit program", r"Inferior 2 .* exited")
@@ -218,7 +218,7 @@ class NotFollowed(Case):
 
 class Attached(Case):
     def test_follow_from_an_attached_program(self):
-        """The same for a process that somebody else has started."""
+        """The same for a process that ulpf has attached to."""
         program = subprocess.Popen(["/bin/sh", "-c", f"read line; exec {example('launch')} spawn {example('five')}"],
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.addCleanup(lambda: (program.kill(), program.wait(), program.stdout.close()))

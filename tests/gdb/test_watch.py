@@ -240,7 +240,7 @@ class ManyWatches(Case):
 
     @ulpf_only
     def test_above_max_value_size_is_explained(self):
-        """gdb accepts the watch and would never report it: somebody has to say so."""
+        """gdb accepts the watch and would never report it, so the server explains that."""
         gdb = self.session("bigarray")
         out = gdb("watch big") + gdb("continue", 60)
         self.assertSays(out, r"max-value-size")

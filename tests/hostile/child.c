@@ -3,7 +3,7 @@
  * while the parent goes on storing.
  *
  *	child maps		the child writes its /proc/self/maps to stdout, at its first instruction, and ends
- *	child overwrite [UID]	it overwrites whatever it shares with its parent, as that user
+ *	child overwrite [UID]	it overwrites all memory that it shares with its parent, as that user
  *	child grandchild	its child does, after the child has forked again
  *	child exec FILE		the child executes FILE
  */

@@ -2,7 +2,7 @@
 //
 //   evil_x_   ESC ] 0 ; A A BEL   sets the window's title
 //   cone      U+009B 3 m          the same as ESC [ 3 m, in one character
-//   bidi      U+202E !            all that follows is read from right to left
+//   bidi      U+202E !            the following text is shown from right to left
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

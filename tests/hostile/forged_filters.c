@@ -2,7 +2,7 @@
  * A program that lies about its seccomp filters, in the stub's own list, while it executes another one.
  *
  *	forged_filters FILE		waits for a stub, then lies and executes FILE
- *	forged_filters			what is executed: it says who it is, gives its rights up, and says it once more
+ *	forged_filters			the executed program: it prints its user, gives its rights up, and prints it again
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* ulpf_lib::boot::BootArgs, ulpf_lib::seccomp::Kept; how many instructions let the image's calls pass */
+/* ulpf_lib::boot::BootArgs, ulpf_lib::seccomp::Kept; number of instructions that allow the image's calls */
 #define LEAVING 112
 #define PREFIX 18
 
@@ -37,7 +37,7 @@ static struct {
 	},
 };
 
-/* The stub's boot block in the liar's memory, the offset of which is its address; 0: there is none. */
+/* Address of the stub's boot block in the liar's memory (a file whose offsets are addresses), or 0. */
 static unsigned long boot_block(pid_t liar, int memory)
 {
 	char name[64], line[512], magic[8];

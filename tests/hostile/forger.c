@@ -1,6 +1,6 @@
-// A watched program that writes to the memory in which its hits are kept: a hit from the end of time, and then
-// goes on as if nothing had happened. With an argument it waits until somebody attaches; a second one is the number of a
-// process that it claims to be.
+// A watched program that writes a hit with the latest possible time to the memory in which its hits are kept, and
+// then continues normally. With an argument it waits until ulpf attaches. A second argument is the number of a process
+// that it claims to be.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static char *shared(void) {
 
 int main(int argc, char **argv) {
     char *area;
-    // Whoever attaches sets the watch a moment later.
+    // ulpf attach sets the watch a moment after it has attached.
     for (int n = 0; !(area = shared()) && argc > 1 && n < 3000; n++) usleep(10000);
     if (!area) return 3;
     for (long before = counter; argc > 1 && counter < before + 200; counter++) usleep(10000);

@@ -1,4 +1,4 @@
-/* A program that is watched, and somebody of the same user who speaks in the name of its stub.
+/* A watched program, and a process of the same user that impersonates its stub.
  *
  *   hostile target CLOCK                        counts in `watched`, and in the file CLOCK
  *   hostile forger TARGET CLOCK STEP WHAT NUMBER
@@ -6,10 +6,10 @@
  * The forger waits until the target runs under ulpf, stops its stub and takes the stub's socket. Then it answers
  * STEP packets as a stub would, and does WHAT:
  *
- *   exec thread fork vfork spawn strange     tells of NUMBER, which is somebody else's
- *   notes output garbage packet runs         says so without end
- *   many deep nonsense truncated             answers with what is no answer
- *   silent deaf                              says nothing; reads nothing either
+ *   exec thread fork vfork spawn strange     reports NUMBER, which belongs to another process
+ *   notes output garbage packet runs         sends that without end
+ *   many deep nonsense truncated             sends a malformed answer
+ *   silent deaf                              sends nothing; reads nothing either
  *   close die kill                           ends the connection, itself, the target
  *
  * It says "forging" on its standard output when it begins, and the number of the stub, and "done" at the end.
@@ -78,7 +78,7 @@ static void say(const char *lead, const char *text) {
         int n = send(control, frame + at, len - at, MSG_NOSIGNAL);
         if (n <= 0) {
             printf("done\n");
-            exit(0); /* nobody listens any more */
+            exit(0); /* the other end has closed */
         }
         at += n;
     }
@@ -102,7 +102,7 @@ static void notify(const char *format, ...) {
     say("%", text);
 }
 
-/* The same again and again, until nobody listens any more. */
+/* Sends the same text again and again, until the other end has closed. */
 static void flood(const char *text) {
     static char many[1 << 16];
     size_t len = 0;

@@ -6,7 +6,7 @@
 //   pretender BYTES sockets TEXT      as full, and a control socket that answers: endless | stars
 //   pretender BYTES sockets objects   the same, an area without watches
 //
-// BYTES is how long the area of a session is.
+// BYTES is the length of a session's area.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -140,7 +140,7 @@ int main(int argc, char **argv) {
     if (!strcmp(kind, "truncated"))
         for (;;) {
             if (ftruncate(fd, 0) || ftruncate(fd, length)) return 4;
-            // As a session looks, for a moment: whoever maps it now is dead at the next turn.
+            // It looks like a session for a moment. A reader that maps it now gets SIGBUS at the next turn.
             uint32_t pid = getpid();
             pwrite(fd, "ulpfrin4", 8, 0);
             pwrite(fd, &pid, 4, 32);

@@ -2,7 +2,7 @@
  * A master that counts, and a worker that would trace it.
  *
  *	seizes dropped		the worker has dropped to another user: the kernel refuses
- *	seizes malformed	it asks for what the kernel does not know
+ *	seizes malformed	it requests options that the kernel does not know
  *	seizes attaches		as dropped, by PTRACE_ATTACH
  *	seizes may		it may
  */

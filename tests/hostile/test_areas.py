@@ -1,5 +1,5 @@
-"""Memory that somebody else has written: areas of neighbours that pretend to be a session, and of programs that
-forge what is kept about them."""
+"""Memory from other processes: areas of other users that pretend to be a session, and of programs that forge their
+own records."""
 
 import contextlib
 import fcntl
@@ -176,13 +176,13 @@ class Claims(unittest.TestCase):
 
     def setUp(self):
         length_of_areas()
-        # A process of root's, which nobody watches.
+        # An unwatched process of root's.
         self.victim = subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL)
         self.addCleanup(self.victim.wait)
         self.addCleanup(self.victim.kill)
 
     def refused(self, pid, by, *options):
-        """Nobody shows the process's name, maps or symbols as those of a watched one."""
+        """No command shows the process's name, maps or symbols as those of a watched one."""
         why = f"process {by} has a session that claims to watch process {pid}, but the kernel does not confirm that"
         for words in ["last", "0x1000"], ["export", "-o", "-", "--for", "1"]:
             status, said = limited(*words, "--pid", str(pid), *options)

@@ -1,4 +1,4 @@
-"""The folder for what ulpf keeps between its runs, below the home of somebody else, who would lead root elsewhere."""
+"""The cache of ulpf below the home of another user, who tries to lead root elsewhere."""
 
 import os
 import pwd

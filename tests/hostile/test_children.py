@@ -1,4 +1,4 @@
-"""What a program's children find of ours in their memory, and the program itself when we have left it: nothing."""
+"""A program's children find nothing of ulpf in their memory; nor does the program itself when ulpf has left it."""
 
 import os
 import re
@@ -95,7 +95,7 @@ class Children(Programs):
             self.assertIn("child 0, counter 201000", err)
 
     def test_nor_one_that_is_followed(self):
-        """What a stub of its own has is not its parent's."""
+        """The memory of its own stub is not its parent's."""
         program = build(self.folder, "child")
         status, out, err = ulpf("run", "-f", "-q", "-w", "counter", program, "maps")
         self.assertEqual(status, 0, err)
@@ -131,7 +131,7 @@ class Attached(Programs):
         return process
 
     def state(self, pid):
-        """What anybody can see of it."""
+        """Its state as /proc shows it to every user."""
         with open(f"/proc/{pid}/maps") as file:
             maps = file.read()
         with open(f"/proc/{pid}/status") as file:

@@ -127,7 +127,7 @@ class ControlSocket(Case):
         self.assertTrue(wait_until(lambda: self.answers(watched)))
 
     def test_silence_ends(self):
-        """Whoever says nothing, or half a line, is not waited for for ever."""
+        """A client that sends nothing, or half a line, is not waited for for ever."""
         watched = Watched(self)
         self.assertTrue(wait_until(lambda: self.answers(watched), 20))
         # Both wait for their end at the same time.
@@ -151,7 +151,7 @@ class ControlSocket(Case):
         return squatter
 
     def held(self, backlog, **options):
-        """A session whose name somebody has taken while it was not there yet: its number is known, it waits."""
+        """A session whose name another process took before the session began: its process ID is known, and it waits."""
         read, write = os.pipe()
         starts = "import os, sys; sys.stdin.read(1); os.execv(sys.argv[1], sys.argv[1:])"
         self.log = subprocess.Popen([PYTHON, "-c", starts, ULPF, *RUN],
@@ -177,7 +177,7 @@ class ControlSocket(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"(?m)^bank \(\d+\), \d+ seconds: ")
         squatter.kill()
-        # Who is not the one that is meant has been asked nothing.
+        # The process that took the name has received no request.
         for line in squatter.stdout.read().splitlines():
             self.assertIn(line, ("asked nothing", "asked b''"))
 

@@ -1,5 +1,5 @@
-"""The program that is watched belongs to another user, who speaks in the name of its stub: whatever is said, root's
-ulpf touches nobody else's process, stays small, and ends when it is told to."""
+"""The watched program belongs to another user, who impersonates its stub. Whatever it sends, root's ulpf touches no
+other process, stays small, and ends on request."""
 
 import os
 import re
@@ -17,12 +17,12 @@ from lib.users import ALICE, BOB, Place, as_root, becomes
 
 # A flood of hundreds of megabytes a second would show; an idle ulpf has a tenth of this.
 MOST_MEMORY = 400 << 20
-# Until it has ended, when it is told to.
+# Seconds until it must have ended after the request.
 PATIENT = 25
 
 
 class Victim:
-    """A process that somebody looks after: it must never be traced, changed or signalled."""
+    """A process under observation: it must never be traced, changed or signalled."""
 
     def __init__(self, **user):
         self.process = subprocess.Popen(["sleep", "600"], **user)
@@ -42,7 +42,7 @@ class Victim:
             return file.read()
 
     def _look(self):
-        """What would change if code were put into it."""
+        """State that would change if code were injected into it."""
         maps = [line.split()[0:2] + line.split()[5:] for line in self._read("maps").splitlines()]
         status = re.findall(r"(?m)^(?:Name|Threads|SigCgt|SigBlk|SigPnd|ShdPnd):.*", self._read("status"))
         return maps, status, os.listdir(f"/proc/{self.pid}/fd")
@@ -54,7 +54,7 @@ class Victim:
                 self.tracers.add(tracer.group(1))
 
     def end(self):
-        """What has been done to it; nothing, it is hoped."""
+        """Changes since the beginning; expected: none."""
         self._over.set()
         self._watcher.join()
         done = [f"traced by {tracer}" for tracer in self.tracers]
@@ -128,7 +128,7 @@ class Ulpf:
     def ends(self, seconds):
         """Waits for its end; true if it has come. Its peak of memory is known then.
 
-        (As the process itself has it: what wait4(2) tells begins with the memory of who has started it.)"""
+        (The peak of the process itself: wait4(2) includes the memory of the process that started it.)"""
         def ended():
             if self.process.poll() is None:
                 with open(f"/proc/{self.process.pid}/status") as status:
@@ -138,7 +138,7 @@ class Ulpf:
         return wait_until(ended, seconds)
 
     def must_end(self, by_itself):
-        """By itself in so many seconds, or when it is told to leave; and small."""
+        """It must end by itself in `by_itself` seconds, or on request; and stay small."""
         if not self.ends(by_itself):
             for number in signal.SIGINT, signal.SIGTERM:
                 self.process.send_signal(number)
@@ -173,9 +173,9 @@ class Hostile(unittest.TestCase):
         os.chmod(program, 0o755)
 
     def forged(self, what, *options, step=0, victim=None, run=False, by_itself=1, status=None):
-        """What root's `ulpf attach` says when the stub's words are forged; or `ulpf run`, with a forger of root's.
+        """Output of root's `ulpf attach` when the stub's messages are forged; or of `ulpf run`, with a forger of root's.
 
-        `status`: with which status it ends, if not with any."""
+        `status`: the expected exit status, or None for any."""
         scene = Scene(self, user=0 if run else ALICE)
         number = 0 if victim is None else scene.victims[victim].pid
         options = ["--watch", "watched", "--log", "/dev/null", *options, *(["--at", "ready"] if step else [])]
@@ -199,7 +199,7 @@ class Hostile(unittest.TestCase):
             self.fail(said)
 
     def test_what_was_not_asked_for(self):
-        """Nobody follows children: who reports one is no stub."""
+        """Children are not followed, so a process that reports one is no stub."""
         def check(what, says, victim):
             said = self.forged(what, victim=victim)
             self.assertRegex(said, rf"the stub of process TARGET says that .*{says}.*ulpf did not ask for that")
@@ -253,7 +253,7 @@ class Hostile(unittest.TestCase):
     test_nonsense_and_endings_at_every_step.costs = "35 programs of another user's, each with a stub and a command of its own"
 
     def test_silence_at_every_step(self):
-        """Nobody answers, or nobody reads: whoever tells ulpf to leave is heard."""
+        """The stub does not answer, or does not read: ulpf still obeys a request to leave."""
         self.side_by_side(lambda what, step: self.forged(what, step=step),
                           [("silent", 0), ("silent", 1), ("silent", 4), ("silent", 5), ("deaf", 0), ("deaf", 4)])
     test_silence_at_every_step.idle = True
@@ -290,7 +290,7 @@ class Hostile(unittest.TestCase):
         self.side_by_side(check, [("fork",), ("vfork",), ("strange",)])
 
     def test_server_a_stranger_as_a_child(self):
-        """What a debugger wants of it is refused; killing everybody does not kill strangers."""
+        """A debugger's requests for it are refused; killing all processes does not kill foreign ones."""
         def check(what, wish, victim):
             scene, server, gdb = self.forged_to_server(what, victim)
             pid = f"{scene.victims[victim].pid:x}"

@@ -33,7 +33,7 @@ def elf(**sections):
 
 
 def debug_link(name, crc=0):
-    """What a .gnu_debuglink section has."""
+    """Contents of a .gnu_debuglink section."""
     name = name.encode() + b"\0"
     return name + bytes(-len(name) % 4) + struct.pack("<I", crc)
 
@@ -74,7 +74,7 @@ class Hers(unittest.TestCase):
 
 @as_root
 class Named(Hers):
-    """What it names while it runs."""
+    """Files that the program names while it runs."""
 
     def attach(self, target, spec):
         """ulpf that watches, and what it says."""
@@ -189,7 +189,7 @@ class Named(Hers):
             ulpf = self.attach(target, "counter")
             self.assertTrue(self.said(ulpf, "no variable"), ulpf.said)
             ulpf.wait(20 * PATIENCE)
-            # What Alice may read is read.
+            # A file that Alice may read is read.
             os.chmod(secret, 0o644)
             ulpf = self.attach(target, "counter")
             self.assertTrue(self.said(ulpf, SEEN), ulpf.said)
@@ -253,7 +253,7 @@ class Named(Hers):
 
 @as_root
 class Afterwards(Hers):
-    """What `ulpf last` opens when a program of Alice's has ended that root has watched."""
+    """Files that `ulpf last` opens after the end of a program of Alice's that root has watched."""
 
     def setUp(self):
         super().setUp()
@@ -300,7 +300,7 @@ class Afterwards(Hers):
             status, said = self.last("hidden", pid)
             self.assertEqual(status, 2)
             self.assertNotIn("cannot tell who", said)
-            # What Alice may read is read.
+            # A file that Alice may read is read.
             os.chmod(secret, 0o644)
             self.assertIn("cannot tell who", self.last("hidden", pid)[1])
 

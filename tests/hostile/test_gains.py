@@ -36,7 +36,7 @@ class Gains(unittest.TestCase):
         return path
 
     def follow(self, file, *options):
-        """What the program says that Alice's liar executes, and what root's ulpf says, which follows it."""
+        """Output of the program that Alice's liar executes, and of root's ulpf, which follows it."""
         with subprocess.Popen(["liar", file], executable=self.liar, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               cwd="/", **becomes(ALICE)) as program:
             self.addCleanup(program.kill)

@@ -1,4 +1,4 @@
-"""Who connects: web pages, other users, people who say nothing; and what they find."""
+"""Unwanted connections: web pages, other users, silent clients."""
 
 import contextlib
 import errno
@@ -26,8 +26,8 @@ from lib.users import ALICE, Place, as_root, becomes
 # One that every user can run.
 PYTHON = "/usr/bin/python3"
 
-# What browsers send for fetch(…, {mode: "no-cors"}), a form, a picture, a WebSocket, and a page whose name leads
-# to this machine, which chooses even the method.
+# Requests of browsers for fetch(…, {mode: "no-cors"}), a form, a picture, a WebSocket, and a page whose name resolves
+# to this machine (DNS rebinding), which chooses even the method.
 PAGE = "Host: 127.0.0.1:%d\r\nOrigin: http://evil.example\r\nReferer: http://evil.example/\r\nUser-Agent: Mozilla/5.0\r\n"
 
 
@@ -278,7 +278,7 @@ class Beyond(Case):
     @as_root
     @needs("unshare")
     def test_a_containers_links_stay_in_it(self):
-        """Whoever lives in another mount namespace makes links as they like; the server has the rights of root."""
+        """A process in another mount namespace can make any links; the server has the rights of root."""
         with Place(static("alone")) as place, tempfile.NamedTemporaryFile() as ours:
             ours.write(b"of the host")
             ours.flush()
@@ -307,7 +307,7 @@ class Beyond(Case):
 
     @ulpf_only
     def test_sockets_that_are_there(self):
-        """What lies at a socket's path is not followed, not asked if it is a stranger's, and not removed if it is not ours."""
+        """A link at a socket's path is not followed, another user's socket not connected to, a foreign file not removed."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "socket")
             os.symlink("/nonexistent/elsewhere", path)
@@ -447,7 +447,7 @@ class Adapter(DapCase):
                 messages += f"Content-Length: {len(body)}\r\n\r\n{body}"
             for name, request in requests(port, messages).items():
                 self.assertEqual(say(port, request, half=False), b"", name)
-            # Nor does who speaks the protocol, and has no token.
+            # Nor does a client that speaks the protocol without a token.
             self.assertIn(b"token", say(port, messages, half=False))
             time.sleep(0.5)  # Nothing happens in it.
             self.assertFalse(os.path.exists(mark))
@@ -544,7 +544,7 @@ class Metrics(Case):
         self.assertRegex(self.get("Host: Box.Example:80"), r"^HTTP/1.1 200 ")
 
     def test_a_program_names_no_figures(self):
-        """Quotes and backslashes in a label are escaped, and no terminal is told anything."""
+        """Quotes and backslashes in a label are escaped, and no control character reaches a terminal."""
         with tempfile.TemporaryDirectory() as folder:
             name = 'b"\\\x1b[2J'
             program = shutil.copy(example("bank"), os.path.join(folder, name))
@@ -558,7 +558,7 @@ class Metrics(Case):
                 self.assertRegex(line, r'^(#|ulpf_\w+\{(\w+="([^"\\\x00-\x1f]|\\["\\n])*",?)+\} \d+$)')
 
     def test_who_is_slow_stands_in_nobodys_way(self):
-        """Neither silence nor a byte now and then, nor who does not read; and each has its end."""
+        """Not by silence, nor by a byte now and then, nor by not reading; and each connection has its end."""
         def is_open(client):
             with contextlib.suppress(BlockingIOError):
                 return client.recv(1, socket.MSG_DONTWAIT) != b""

@@ -1,4 +1,4 @@
-"""What is ours in a program may do no more than the program: credentials, root, namespaces and domains follow it down.
+"""The stub in a program may do no more than the program: its credentials, root, namespaces and domains follow.
 
 The oracle: a program changes what it may at random. After each call, each task of the stub is compared with each thread of
 the program; results, and what the threads may, are compared with the same program alone.
@@ -20,7 +20,7 @@ SPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup")
 
 
 class Task:
-    """What the kernel says of a task."""
+    """A task's rights as the kernel reports them."""
 
     def __init__(self, path):
         with open(f"{path}/status") as file:
@@ -35,7 +35,7 @@ class Task:
         return self.users, self.groups, self.others, self.sets, self.no_new_privs
 
     def more_than(self, thread):
-        """What it may, and the thread could not."""
+        """Rights that it has and the thread lacks."""
         permitted = thread.sets["CapPrm"]
         more = []
         if not permitted & CAP_SETUID and not set(self.users) <= set(thread.users):
@@ -121,8 +121,8 @@ class Rights(unittest.TestCase):
             for task in (Task(path) for path in tasks(stub)):
                 for thread in threads:
                     self.assertEqual(task.more_than(thread), [], said)
-                # Who may not look where the program has gone, or not enter, opens no file any more, and stays.
-                # (In another user namespace nobody looks at a program that has changed its user.)
+                # A task that may not see the program's new place, or not enter it, opens no more files, and stays.
+                # (In another user namespace, a program that has changed its user is not visible.)
                 inner = task.place[1] != Task("/proc/self").place[1]
                 if task.place != threads[-1].place and (inner or FOLLOWS & ~before[0]):
                     stays.append(said[-1])

@@ -1,4 +1,5 @@
-"""A forked child that has given up its rights: it has no say about its siblings' memory, nor about who follows them."""
+"""A forked child that has given up its rights has no influence on its siblings' memory, nor on the process that
+follows them."""
 
 import json
 import os

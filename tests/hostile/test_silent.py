@@ -1,4 +1,4 @@
-"""File systems of a target's that never answer: whoever reads the target's memory is not to wait for them."""
+"""File systems of a target that never answer: a reader of the target's memory must not wait for them."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ class Silent(unittest.TestCase):
         self.addCleanup(self.target.stdout.close)
         self.addCleanup(self.target.wait)
         self.addCleanup(self.target.kill)
-        # First of all: nobody waits for it any more.
+        # Runs before the cleanups above, so that no process waits for the file system any more.
         self.addCleanup(files.__exit__, None, None, None)
         self.assertEqual(self.target.stdout.readline(), b"ready\n")
         cache = tempfile.TemporaryDirectory(prefix="ulpf-silent-")
@@ -62,7 +62,7 @@ class Silent(unittest.TestCase):
             with self.subTest(signal=number):
                 self.waits.clear()
                 find = self.ulpf("find", str(self.target.pid), "4711")
-                # (A page that is being read is asked for once.)
+                # (The kernel requests a page once while it is being read.)
                 wait_until(self.waits.is_set, 3)
                 find.send_signal(number)
                 self.ends(find, 5)

@@ -1,4 +1,4 @@
-"""Text that somebody else has written: names that a terminal would obey are shown, and not obeyed."""
+"""Foreign text: control characters in names are shown, and not interpreted."""
 
 import json
 import os

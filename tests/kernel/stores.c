@@ -1,4 +1,4 @@
-/* What a store beside a watch costs; time is instructions where the machine counts them. */
+/* Cost of a store beside a watch; time is instructions where the machine counts them. */
 #include <stdio.h>
 #include <time.h>
 

@@ -1,7 +1,7 @@
 """`--backend kernel`: the same sessions as everywhere, with the kernel module serving the faults.
 
-The server and the program run in a machine of their own (lib/guest.py), gdb out here. One boot serves all:
-whoever comes first runs everything there, the others wait for the verdicts.
+The server and the program run in a machine of their own (lib/guest.py), gdb outside. One boot serves all tests:
+the first one runs everything there, and the others wait for the verdicts.
 """
 
 import glob
@@ -36,9 +36,9 @@ CASES = list(cases())
 WIDER = os.path.join(vm.BUILD, "wider")
 # Tools in the machine.
 TOOLS = ["/bin/sh", "/bin/true", "/bin/sleep", "/bin/chmod", "/sbin/rmmod", "/usr/bin/setpriv"]
-# gdb is to say there what it says here: by day in the conversations that differ most from each other, of the basic ones and
-# of those that are special for this back end; each takes two and a half seconds in the machine. By night in more of them,
-# or in all (None).
+# Sessions in which gdb's output must be the same there as here. By day these are the most different of the basic sessions,
+# and those that are special for this back end. Each takes two and a half seconds in the machine. The nightly tests run more
+# of them, or all (None).
 GDB_SESSIONS = {
     "Spine": (test_watch.Watch, None if LONG else [
         "test_five_watches", "test_condition", "test_local_in_a_recursion", "test_true_read_watch"]),
@@ -152,7 +152,7 @@ class Others(WithModule):
     """Programs that run beside a shell."""
 
     def shell(self, script):
-        """What a shell in the machine says: (status, standard output, standard error)."""
+        """Result of a shell in the machine: (status, standard output, standard error)."""
         status, out, err = self.guest.run("/bin/sh", "-c", script)
         print(script, status, out, err, sep="\n")
         return status, out, err
@@ -213,7 +213,7 @@ class Refused(WithModule):
 
 
 class Settings(WithModule):
-    """What the administrator has set."""
+    """Settings of the administrator."""
 
     NOEXEC = "/proc/sys/vm/memfd_noexec"
     EARLY = "/sys/module/ulpf/parameters/early"
@@ -238,8 +238,8 @@ class Settings(WithModule):
         """vm.memfd_noexec: 1 changes nothing for us; with 2 we work, or say that this is why not."""
         if not self.there(self.NOEXEC):
             self.skipTest("this kernel has no vm.memfd_noexec (6.3 or later: make kernel-test KERNEL=newer)")
-        # Programs with a handler and without take turns here. The kernel's code would be patched each time, and QEMU's
-        # processors, if each is a thread, execute what has been there before now and then (seen: an int3 that was gone).
+        # Programs with a handler and without take turns here, and each turn would patch the kernel's code. If each of
+        # QEMU's processors is a thread, it sometimes executes the old code (seen: an int3 that was gone).
         if self.there(self.EARLY):
             self.write(self.EARLY, "N")
             self.addCleanup(self.write, self.EARLY, "Y")
@@ -277,7 +277,7 @@ class State(WithModule):
         gdb("ignore 2 18")
         gdb("continue")
         self.assertEqual(gdb.value("a"), 40)
-        # What came before the request.
+        # Upcalls from before the request.
         self.assertLess(self.told(gdb)["upcalls"] - before, 5)
         gdb("delete")
         self.assertExits(gdb, 0, "wider: refused")

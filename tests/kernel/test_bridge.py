@@ -36,7 +36,7 @@ class Bridged(Case):
         """`ulpf bridge` in the guest; where it is to be reached from here."""
         self.guest.start("/ulpf", "bridge", at, "--backend", backend, "--", example(program[0]), *program[1:])
         place = self.guest.port if at == PORT else f"127.0.0.1:{self.guest.forwarded}"
-        # Whoever comes before it listens is answered by nobody.
+        # A front end that connects before it listens gets no answer.
         Front(place, patient=60).close()
         return place
 
@@ -52,7 +52,7 @@ class Bridged(Case):
         return server, gdb
 
     def ended(self):
-        """What `ulpf bridge` has said, when it has ended by itself."""
+        """Output of `ulpf bridge`, after it has ended by itself."""
         status, out, err = self.guest.ended()
         print(out, err)
         return status, out, err
@@ -73,7 +73,7 @@ class Bridged(Case):
         gdb("ulpf watch unwatched[5] if $new > 70")
         self.assertSays(gdb("continue"), r"Ulpf watch 2: unwatched\[5\]\n\nOld value = 5\nNew value = 74")
         self.assertSays(gdb("ulpf log show"), r"#1 (write |update) e: 50 → 51  main\+0x\w+ at five")
-        # What the stub there has counted, in the area of the front end here.
+        # Counters of the stub there, in the area of the front end here.
         top = subprocess.run([ULPF, "top", "--plain", "--count", "1", "--pid", str(server.process.pid)], stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
         self.assertSays(top.stdout, r"five", r"unwatched")
@@ -94,7 +94,7 @@ class Bridged(Case):
         server.process.send_signal(signal.SIGKILL)
         server.wait()
         rsp.close()
-        # Whoever comes next finds it stopped, or at its end.
+        # The next front end finds it stopped, or ended.
         front = Front(place, patient=30)
         self.addCleanup(front.close)
         self.assertEqual(front.hello["backend"], "rsp")

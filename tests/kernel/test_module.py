@@ -1,6 +1,6 @@
 """The kernel module in a machine of its own: each test of kernel/tests is one here.
 
-One boot serves all of them. Whoever comes first boots, the others wait for what it says.
+One boot serves all of them. The first test boots the machine, and the others wait for its output.
 """
 
 import os
@@ -10,8 +10,8 @@ from lib import vm
 
 # Once more where no function of the kernel can be traced.
 LATE = ["test_faults@late", "test_flush@late", "test_kernel@late", "test_life@late", "test_remote@late"]
-# It has the kernel's code patched while it is executed, and QEMU's processors, if each is a thread, execute
-# what has been there before now and then (seen: an int3 that was gone). So they take turns.
+# This test has the kernel's code patched while it is executed. If each of QEMU's processors is a thread, it
+# sometimes executes the old code (seen: an int3 that was gone). So the processors take turns.
 PATCHING = ["test_early"]
 PROGRAMS = [*(name for name in vm.names("test_") if name not in PATCHING), *LATE, *vm.names("example_"), *vm.names("fuzz_")]
 

@@ -1,1 +1,1 @@
-"""What the tests share: the server under test, gdb as a conversation, a raw protocol client."""
+"""Shared by the tests: the server under test, gdb as a conversation, a raw protocol client."""

@@ -56,7 +56,7 @@ def copy(base, root):
 
 
 def settle(root):
-    """What an installer would have written."""
+    """Writes the files that an installer would have written."""
     for name in glob.glob("/etc/apt/apt.conf.d/*"):
         shutil.copy(name, os.path.join(root, "etc/apt/apt.conf.d"))
     for name in "resolv.conf", "hosts":

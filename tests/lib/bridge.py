@@ -42,7 +42,7 @@ class Front:
     """The debugger's side: `front("threads")` asks and returns the answer."""
 
     def __init__(self, place, hello=True, patient=20):
-        """`place`: a socket's path, or HOST:PORT. Whoever forwards it may connect us before anybody answers."""
+        """`place`: a socket's path, or HOST:PORT. A port forwarder may accept before the back end answers."""
         end = time.monotonic() + patient * PATIENCE
         while True:
             self._input, self._id, self.events = b"", 0, []

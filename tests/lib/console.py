@@ -1,4 +1,4 @@
-"""Runs the console blocks of a page of documentation, as a reader would type them, and compares what is said.
+"""Runs the console blocks of a page of documentation, as a reader would type them, and compares the output.
 
     ```console
     $ cc -g -o stray examples/stray.c
@@ -9,11 +9,11 @@
     ```
 
 All commands of a page run in one shell and one folder, in which `examples` is that of the source tree, and `ulpf` is
-in PATH. What stands behind a command is all that it says: blanks count as one, times, process numbers, addresses and
-offsets into functions may be any, `…` is any text (a line of it: any lines), and no line at all means that nothing is said. Lines behind
-`(gdb)` and `(lldb)` are typed at the debugger's prompt. A block of another language with `file=NAME` is written to
-that file before the commands below it run. `<!-- needs: PROGRAM … -->` names what a page cannot be tried without;
-`<!-- where: COMMAND -->` before a block leaves that one out where the command fails.
+in PATH. The lines behind a command are its whole output. Blanks count as one; times, process numbers, addresses and
+offsets into functions may differ; `…` is any text, and alone in a line any lines. A command without lines has no output.
+Lines behind `(gdb)` and `(lldb)` are typed at the debugger's prompt. A block of another language with `file=NAME` is
+written to that file before the commands below it run. `<!-- needs: PROGRAM … -->` names the programs that a page needs;
+`<!-- where: COMMAND -->` before a block skips that block where the command fails.
 """
 
 import os
@@ -28,14 +28,14 @@ from .env import PATIENCE, ROOT, ULPF, find_tool
 
 FENCE = re.compile(r"(?ms)^```(\w+)([^\n]*)\n(.*?)^```$")
 PROMPTS = ("(gdb)", "(lldb)")
-# Said at each debugger's first prompt, where nobody sits who could answer.
+# Sent at each debugger's first prompt, because no user is there to answer its questions.
 FIRST = {"(gdb)": ["set confirm off", "set width 0", "set debuginfod enabled off"], "(lldb)": ["settings set auto-confirm true", "settings set use-color false"]}
 END = "\x01"
 EXAMPLES = os.path.join(ROOT, "examples")
 
 
 class Command:
-    """One command of a page: what is typed at the debugger that it starts, and what is said."""
+    """One command of a page: the text typed at the debugger that it starts, and the expected output."""
 
     def __init__(self, text, line):
         self.text, self.line = text, line
@@ -73,7 +73,7 @@ def commands(text, line):
         elif prompt:
             found[-1].prompt = prompt
             found[-1].typed.append(words[len(prompt):].strip())
-            # What is said between two prompts is compared where it stands.
+            # Output between two prompts is compared at its position.
             found[-1].said.append("")
         else:
             found[-1].said.append(words)
@@ -81,7 +81,7 @@ def commands(text, line):
 
 
 def patterns(lines):
-    """Regular expressions for what is said between the gaps."""
+    """Regular expressions for the text between the `…`."""
     text = re.escape(" ".join(" ".join(lines).split()))
     text = re.sub(r"0x[0-9a-f]{5,}|(?<=\+)0x[0-9a-f]+", "0x[0-9a-f]+", text)
     text = re.sub(r"\d+\\\.\d{3,}", r"\\d+\\.\\d+", text)
@@ -92,7 +92,8 @@ def patterns(lines):
 
 
 def fits(parts, said):
-    """Are these all that is said, in this order, with anything between them? (One expression would try all ways.)"""
+    """True if these parts are the whole output, in this order, with any text between them. (A single regular expression would
+    try all ways.)"""
     first, *rest = parts
     if not rest:
         return re.fullmatch(first, said) is not None
@@ -103,7 +104,7 @@ def fits(parts, said):
 
 
 class Shell:
-    """A shell whose commands' words are told apart."""
+    """A shell that separates the output of its commands."""
 
     def __init__(self, folder, ulpf, library):
         self.folder = folder
@@ -119,7 +120,7 @@ class Shell:
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
     def __call__(self, command, typed="", seconds=60):
-        """What it says, to its end."""
+        """The command's output, to its end."""
         if typed:
             name = os.path.join(self.folder, ".typed")
             with open(name, "w") as file:
@@ -145,7 +146,7 @@ class Shell:
 
 
 def run(shell, command):
-    """What is said, without the debugger's prompts and echo."""
+    """Output of the command, without the debugger's prompts and echo."""
     if not command.prompt:
         return shell(command.text)
     typed = "".join(line + "\n" for line in FIRST[command.prompt] + command.typed)
@@ -192,7 +193,7 @@ def try_page(path, examples=EXAMPLES, ulpf=ULPF, library=None):
 
 
 def missing(path):
-    """What the page needs and this machine has not."""
+    """Programs that the page needs and this machine lacks."""
     with open(path, encoding="utf-8") as file:
         named = re.findall(r"<!-- needs: (.*?) -->", file.read())
     return [name for words in named for name in words.split() if not (find_tool(name) or name == "lldb" and find_tool("lldb-19", "lldb-14"))]

@@ -168,7 +168,7 @@ class Adapter:
         return said
 
     def waiting(self, name):
-        """Events of that name that nobody has taken."""
+        """Events of that name that were not consumed."""
         with self._changed:
             return [m["body"] for m in self._messages if m.get("event") == name]
 
@@ -198,7 +198,7 @@ class Adapter:
             self.ask("setFunctionBreakpoints", breakpoints=[])
 
     def watch(self, name, access="write", frame=None, bytes=None, **more):
-        """What setDataBreakpoints takes for it."""
+        """The argument of setDataBreakpoints for it."""
         asked = {"name": name, **({"frameId": frame} if frame else {}), **({"bytes": bytes} if bytes else {})}
         info = self.ask("dataBreakpointInfo", asked)
         if not info["dataId"]:

@@ -12,7 +12,7 @@ HERE = bool(shutil.which("Xvfb") and shutil.which("xdotool"))
 
 
 class Desktop:
-    """A program on a screen that nobody sees."""
+    """A program on a virtual screen."""
 
     def __init__(self, *command, env=None):
         told, tell = os.pipe()
@@ -37,7 +37,7 @@ class Desktop:
         self._server.wait()
 
     def do(self, *words):
-        """What xdotool is to do."""
+        """Runs xdotool with these words."""
         return subprocess.run(["xdotool", *map(str, words)], env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               timeout=20 * PATIENCE, check=True).stdout
 

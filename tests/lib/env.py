@@ -8,13 +8,13 @@ import subprocess
 import unittest
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
-# Programs to try ulpf on, and those that only tests need. What is built lies in bin/ of each.
+# Programs to try ulpf on, and programs for tests only. The binaries are in bin/ of each.
 PROGRAMS = [os.path.join(ROOT, "examples"), os.path.join(ROOT, "tests", "programs")]
 SOURCES = ".c", ".cc", ".rs"
 ULPF = os.environ.get("ULPF", os.path.join(ROOT, "target", "release", "ulpf"))
 
-# ULPF_SERVER=gdbserver runs the same tests against the real gdbserver: the judge of the tests
-# themselves. What only ulpf can do is skipped then.
+# ULPF_SERVER=gdbserver runs the same tests against the real gdbserver, which validates the tests
+# themselves. Tests of features that only ulpf has are skipped then.
 SERVER = os.environ.get("ULPF_SERVER", f"{ULPF} server").split()
 STAND_IN = os.path.basename(SERVER[0]) != "ulpf"
 
@@ -43,7 +43,7 @@ def example(name):
         # (What another test builds just now may not be executed yet.)
         if os.access(place, os.X_OK) and (source is None or os.path.getmtime(source) <= os.path.getmtime(place)):
             return place
-    # What has no source of its name has a rule of its own in tests/programs.
+    # A program without a source of its name has a rule of its own in tests/programs.
     folder = os.path.dirname(source) if source else PROGRAMS[-1]
     build(folder, name)
     return os.path.join(folder, "bin", name)

@@ -1,4 +1,4 @@
-"""A file system that does not answer: it has one file, and whoever reads that waits until the file system is gone."""
+"""A file system that does not answer: it has one file, and a read of it waits until the file system is gone."""
 
 import contextlib
 import ctypes
@@ -21,7 +21,7 @@ def attributes(node):
 
 @contextlib.contextmanager
 def silent(folder):
-    """Mounts it at `folder`, for all users; the path of its file, and an event that says that somebody waits for it.
+    """Mounts it at `folder`, for all users. Yields the path of its file, and an event that is set when a process waits for it.
 
     OSError where the kernel permits no such mount.
     """
@@ -65,7 +65,7 @@ def silent(folder):
     try:
         yield os.path.join(folder, NAME), waits
     finally:
-        # By force: whoever waits gets an error. The mount goes when nobody has its file open any more.
+        # Waiting processes get an error (MNT_FORCE). The mount goes when its file is no longer open.
         libc.umount2(folder.encode(), MNT_FORCE)
         libc.umount2(folder.encode(), MNT_DETACH)
         thread.join(1)

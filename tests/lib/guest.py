@@ -2,8 +2,8 @@
 
     python3 -m lib.guest        (in tests/) counts what a store beside a watch costs, by module and by signal
 
-The machine's serial ports are sockets of ours: on one kernel/tests/agent.c is told what to run, on the
-other gdb and the server talk.
+The machine's serial ports are sockets of the test. One carries commands for kernel/tests/agent.c, the other connects
+gdb and the server.
 """
 
 import os
@@ -201,7 +201,7 @@ class GuestServer:
         return self.status
 
     def stdout(self):
-        """What the program has said, which ends with it."""
+        """The program's output, to its end."""
         self.close()
         return self._out
 
@@ -224,7 +224,7 @@ class InGuest(Case):
 
     def gdb(self, *args, **options):
         gdb = super().gdb(*args, **options)
-        # What it sends once more because a machine is slow would be answered twice.
+        # A packet that gdb repeats because the machine is slow would be answered twice.
         gdb("set remotetimeout 60")
         return gdb
 

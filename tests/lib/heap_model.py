@@ -1,6 +1,6 @@
-"""What tests/programs/heap_model.c has done wrong on purpose, beside what `ulpf check` has found: by place and kind, how often.
+"""The deliberate errors of tests/programs/heap_model.c, beside those that `ulpf check` has found: counts by place and kind.
 
-For tests/command/test_check_model.py, and for tests/heap-model, which goes on for as long as it is told.
+For tests/command/test_check_model.py, and for tests/heap-model, which runs for a given number of accesses.
 """
 
 import collections
@@ -35,7 +35,7 @@ class Verdict:
         return lines
 
     def errors(self):
-        """So many were expected at least, and so many found."""
+        """Least number of expected errors, and number of errors found."""
         return sum(least for least, _ in self.expected.values()), sum(self.found.values())
 
 
@@ -47,7 +47,7 @@ def run(program, seed, threads=1, accesses=100_000, wrong=20, quarantine=64 * MI
     arguments = [str(n) for n in (seed, threads, accesses, wrong, believed or quarantine)] + ["overlaps"] * overlaps + ["signals"] * signals
     with tempfile.TemporaryDirectory(prefix="ulpf-model-") as folder:
         sarif, log = os.path.join(folder, "sarif"), os.path.join(folder, "log")
-        # (How often each error has been is told at the end, which only SARIF waits for.)
+        # (The number of times of each error is known at the end only, and only SARIF waits for it.)
         command = [ULPF, "check", "--no-leaks", "--json", "--log", log, "--sarif", sarif, "--quarantine", str(quarantine), *options]
         done = subprocess.run([*command, "--", program, *arguments], capture_output=True, text=True, timeout=seconds * PATIENCE,
                               env={**os.environ, **(env or {})})

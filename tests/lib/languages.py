@@ -17,9 +17,9 @@ class Language:
     name: str
     # The compiler, and the rest of its command line; it runs in a folder with copies of all sources.
     build: list
-    # What calls the functions `ready` and `add`.
+    # Expression that calls the functions `ready` and `add`.
     ready: str
-    # Expressions: the counter, an element of the array, the array, a field; `None` where there is none.
+    # Expressions: the counter, an element of the array, the array, a field; `None` in languages without them.
     total: str
     element: str = None
     array: str = None

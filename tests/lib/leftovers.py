@@ -1,4 +1,4 @@
-"""What tests leave running: a mark in the environment, which children inherit, tells whose a process is."""
+"""Processes left by tests: a mark in the environment, which children inherit, identifies the test of a process."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What real gdb does on a simulated processor, whichever it is."""
+"""Sessions of real gdb on any simulated processor."""
 
 from .bridge import static
 from .cases import SEEN, line

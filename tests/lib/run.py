@@ -32,7 +32,7 @@ def command(*words, stdin=b"", seconds=60, **options):
 
 
 def threads(pid):
-    """Where all threads of a process are, of its children and of all stubs: for whoever looks into a hang."""
+    """The position of all threads of a process, of its children and of all stubs, to investigate a hang."""
     found = []
     for which in ["-P", str(pid)], ["-x", "ulpf-stub"]:
         found += subprocess.run(["pgrep", *which], stdout=subprocess.PIPE, text=True).stdout.split()

@@ -1,6 +1,6 @@
-"""Which worker of pytest-xdist runs which test, and when.
+"""Assigns tests to workers of pytest-xdist, in order.
 
-    together   most tests: the next one goes to whichever worker is free
+    together   most tests: the next one goes to any free worker
     idle       tests that wait: one worker runs all of them, one by one, beside the others
     alone      tests that need the machine for themselves: at the end, one by one, in one worker
 
@@ -10,7 +10,7 @@ one test ahead.
 
 
 class Scheduling:
-    """What pytest-xdist asks of a scheduler. `kinds()`: {test: "idle" or "alone"}, known once all workers have collected.
+    """Scheduler interface of pytest-xdist. `kinds()`: {test: "idle" or "alone"}, known once all workers have collected.
 
     With a single worker everything runs there, one after the other.
     """
@@ -79,7 +79,7 @@ class Scheduling:
         self._put_back(given[1:])
         return self._collection[given[0]]
 
-    # ---- who runs what ----
+    # ---- assignment of tests to workers ----
 
     def _put_back(self, tests):
         idle = self._idle if self._workers > 1 else self._together

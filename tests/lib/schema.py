@@ -1,6 +1,6 @@
-"""Holds what is said in JSON against schemas: our own (docs/json.schema.json), and the Debug Adapter Protocol's.
+"""Validates JSON output against schemas: our own (docs/json.schema.json), and the Debug Adapter Protocol's.
 
-That one debugpy (PyPI) carries. ULPF_DAP_SCHEMA names a newer one, where there is one.
+debugpy (PyPI) carries the protocol's. ULPF_DAP_SCHEMA can name a newer one.
 """
 
 import functools
@@ -35,7 +35,7 @@ def path(fetch=False):
     return found[0] if found else None
 
 
-# So many elements of an array are looked at; they are alike.
+# Number of elements of an array that are checked; the others are alike.
 MANY = 200
 
 
@@ -48,7 +48,7 @@ class Schema:
         self._judges = {}
 
     def against(self, definition, value):
-        """What is wrong with a value that is to be as the definition says."""
+        """Violations of a definition by a value."""
         if definition not in self._judges:
             self._judges[definition] = self._kind({"allOf": [{"$ref": f"#/definitions/{definition}"}], "definitions": self.definitions})
         for error in self._judges[definition].iter_errors(_cut(value)):
@@ -59,7 +59,7 @@ class Protocol(Schema):
     """The adapter's messages."""
 
     def problems(self, message):
-        """What is wrong with a message; nothing is known of requests and events that are not in the schema."""
+        """Violations in a message. Requests and events that are not in the schema are not checked."""
         kind = message.get("type")
         if kind == "response" and not message.get("success"):
             yield from self.against("Response", message)
@@ -106,7 +106,7 @@ class Lines(Schema):
 
 @functools.cache
 def load():
-    """The protocol's, or None where there is none."""
+    """The protocol's schema, or None if it is not installed."""
     file = path()
     return Protocol(file) if file else None
 

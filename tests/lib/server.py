@@ -105,7 +105,7 @@ def address(pid, name, variable):
 
 
 def peek(pid, name, variable, size=8):
-    """What it holds (as bytes): the program is asked, no debugger."""
+    """The variable's bytes, read from the program itself, without a debugger."""
     with open(f"/proc/{pid}/mem", "rb") as memory:
         memory.seek(address(pid, name, variable))
         return memory.read(size)
@@ -133,7 +133,7 @@ def sleeps(pid):
 
 
 def stub_of(pid):
-    """The stub's task of a program: nobody's child, but it shares the program's memory."""
+    """The stub's task of a program. It is no child of the program, but shares its memory."""
     def area(pid):
         try:
             with open(f"/proc/{pid}/maps") as maps:

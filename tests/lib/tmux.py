@@ -14,7 +14,7 @@ class Screen:
     def __init__(self, *command, size=(80, 24), env=None):
         self._folder = tempfile.TemporaryDirectory(prefix="ulpf-tmux-")
         self._tmux = ["tmux", "-S", os.path.join(self._folder.name, "socket"), "-u", "-f", "/dev/null"]
-        # What it leaves on the screen after its end stays to be seen, with its exit status.
+        # The screen stays visible after the command's end, with its exit status.
         self._words = ["sh", "-c", '"$@"; echo "exit status $?"; exec sleep 1000', "sh", *map(str, command)]
         settings = [word for name, value in (env or {}).items() for word in ("-e", f"{name}={value}")]
         subprocess.run([*self._tmux, "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-s", "t",

@@ -8,7 +8,7 @@ TOGETHER = 6
 
 
 def failures(check, cases):
-    """Calls check(*case) for each case, in threads; the failures of all as a text, empty if there are none."""
+    """Calls check(*case) for each case, in threads. Returns the failures of all as a text, empty if all have passed."""
     def failure(case):
         try:
             check(*case)

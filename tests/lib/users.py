@@ -24,7 +24,7 @@ def open_root():
 
     In a chroot the root folder can be closed (mode 700); then other users reach no file at all. The new root is a tmpfs
     with a bind mount of each folder, in a mount namespace of this thread and its children. Nothing outside changes: no
-    mount propagates, and nobody's mode is changed. OSError if the kernel permits no mounts; then the root stays.
+    mount propagates, and no file's mode is changed. OSError if the kernel permits no mounts; then the root stays.
     """
     libc = ctypes.CDLL(None, use_errno=True)
 

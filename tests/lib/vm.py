@@ -33,7 +33,7 @@ KINDS = ("packaged", "newer", "debug")
 
 
 def unpacked(script, *words):
-    """What a script of .ci says that it has unpacked: a kernel's version, the folder that modules are built in, its image."""
+    """Output of a script of .ci: a kernel's version, the folder that modules are built in, its image."""
     if not shutil.which("qemu-system-x86_64"):
         raise Unavailable("qemu-system-x86_64 is not installed")
     os.makedirs(BUILD, exist_ok=True)
@@ -76,7 +76,7 @@ class Kernel:
 
     @property
     def slow(self):
-        """How many times the time of a usual kernel it may take."""
+        """Factor of the time limit, relative to a usual kernel."""
         return 6 if self.kind == "debug" else 1
 
 
@@ -204,7 +204,7 @@ def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kerne
 
 
 def once(key, boot):
-    """What a machine said in this run of the tests (ULPF_TEST_RUN), booted by whoever comes first; skips where there is none."""
+    """Output of a machine in this run of the tests (ULPF_TEST_RUN). The first test boots it; skips without a machine."""
     os.makedirs(BUILD, exist_ok=True)
     with open(os.path.join(BUILD, f"lock-{key}"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -244,7 +244,7 @@ def verdicts(said):
 
 
 def case(told, program, test):
-    """A test method: what `told()` knows of this test."""
+    """A test method that reports the result of this test in `told()`."""
     def run(self):
         said = told()
         verdict, notes = verdicts(said).get(program, {}).get(test, ("failed", "the machine ended before"))

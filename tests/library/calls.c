@@ -75,7 +75,7 @@ CASE(calls_read)
 	EQ(seen.syscall, SYS_recvmsg);
 	EQ(calls, 5);
 	EQ(counts(id).hits, 5);
-	/* What fails leaves all as it was, and says why as ever. */
+	/* A call that fails changes nothing, and sets errno as usual. */
 	errno = 0;
 	EQ(read(-1, at, 8), -1);
 	EQ(errno, EBADF);
@@ -114,7 +114,7 @@ CASE(calls_write)
 	EQ(calls, 4);
 }
 
-/* What is not the C library's to carry over fails, and can be explained; nothing is lost. */
+/* Calls that the C library does not wrap fail. The error can be explained, and nothing is lost. */
 CASE(system_calls)
 {
 	NOT_WITH("device");
@@ -145,7 +145,7 @@ CASE(system_calls)
 	EQ(read(fds[0], (char *)target, 5), 5);
 	char *elsewhere = malloc(10);
 	CHECK(ulpf_alias(elsewhere, 10) == elsewhere, "an unguarded buffer is its own alias");
-	/* What the program itself may not write to is EFAULT, guarded or not. */
+	/* Memory that the program itself may not write to is EFAULT, guarded or not. */
 	EQ(write(fds[1], "x", 1), 1);
 	char *volatile nowhere = NULL;
 	EQ(read(fds[0], nowhere, 1), -1);
@@ -179,7 +179,7 @@ CASE(device_calls)
 	CHECK(!strcmp(ulpf_backend_name(), "device"), "%s", ulpf_backend_name());
 }
 
-/* With keys a thread may let itself through, and nobody else. */
+/* With keys a thread may let itself through, and no other thread. */
 static void *store(void *arg)
 {
 	*(volatile char *)arg = 3;
@@ -209,7 +209,7 @@ CASE(keys_suspend)
 	EQ(counts(id).hits, 2);
 }
 
-/* A call that blocks keeps nobody from changing the watches, and finds those that are there when it returns. */
+/* Watches can be changed during a blocking call. The call uses the watches at the time of its return. */
 static void *changer(void *arg)
 {
 	(void)arg;

@@ -61,7 +61,7 @@ static int one(const char *name, char *said, size_t room)
 	return status == 0;
 }
 
-/* In a machine of its own, where nobody else runs them: all of them, with the back end that the program's name ends with. */
+/* In a machine of its own, without a test runner: runs all cases, with the back end that the program's name ends with. */
 static int all(const char *backend)
 {
 	static char said[4096];

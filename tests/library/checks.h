@@ -27,8 +27,8 @@
 	CHECK(strlen(ulpf_error()) > 10, "no sentence"); } while (0)
 
 #define SKIP(...) do { printf("skip: " __VA_ARGS__); printf("\n"); exit(0); } while (0)
-/* In a case's first line, what it is about; test_backends.py gives each back end the cases that are about it. */
-/* What all back ends share; elsewhere it would only take long. */
+/* Each case states its back ends in its first line. test_backends.py runs the cases of each back end. */
+/* Code that all back ends share: with another back end the case would only take time. */
 #define WITH_THE_USUAL_BACKEND() do { if (getenv("ULPF_BACKEND")) SKIP("with the usual back end"); } while (0)
 /* One back end, unless this machine has none. */
 #define NEED_BACKEND(name) do { \

@@ -56,7 +56,7 @@ CASE(bad_input)
 		mprotect(p + 2 * PAGE, PAGE, PROT_READ | PROT_WRITE);
 	}
 	EQ(descriptors(), open);
-	/* What was refused has left nothing behind. */
+	/* Refused watches have left nothing behind. */
 	struct ulpf_stats before = stats();
 	p[PAGE] = 1, p[2 * PAGE] = 1;
 	EQ(stats().faults, before.faults);

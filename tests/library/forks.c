@@ -51,7 +51,7 @@ static int code_files(unsigned long *inodes, int most)
 	return n;
 }
 
-/* What a child writes, its parent does not execute. */
+/* The parent does not execute code that its child writes. */
 CASE(forks_have_code_of_their_own)
 {
 	target = pages(1);

@@ -1,4 +1,4 @@
-/* What handlers may do, and stops. */
+/* Actions that handlers may take, and stops. */
 #include "checks.h"
 
 static long id_nested;

@@ -1,4 +1,4 @@
-/* What the system does not give: an errno each, and life goes on. Signals at the wrong moment. */
+/* Shortages: each has an errno of its own, and the library continues. Signals at the wrong moment. */
 #include "checks.h"
 #include <sys/resource.h>
 
@@ -51,7 +51,7 @@ CASE(no_room)
 			pthread_join(threads[i], NULL);
 		EQ(refused_with, EAGAIN);
 	}
-	/* Those that have ended leave theirs to others. */
+	/* The stacks of ended threads can be used by others. */
 	pthread_barrier_init(&together, NULL, 1);
 	refused_with = 0;
 	CHECK(pthread_create(&threads[0], NULL, begins, NULL) == 0, "one");
@@ -109,7 +109,7 @@ CASE(sent_at_bad_moments)
 	EQ(refused, 0);
 }
 
-/* Somebody closes what is not his; no descriptors are left. */
+/* First no descriptors are left; then the program closes descriptors of the library. */
 CASE(descriptors_gone)
 {
 	WITH_THE_USUAL_BACKEND();
@@ -130,7 +130,7 @@ CASE(descriptors_gone)
 	EQ(closed, 1);
 	REFUSED(insert_watchpoint(p, 1, ULPF_WRITE), EBADF);
 	CHECK(strstr(ulpf_error(), "descriptor"), "%s", ulpf_error());
-	/* What is guarded stays so. */
+	/* Guarded memory stays guarded. */
 	p[0] = 1;
 	EQ(p[0], 1);
 }

@@ -43,7 +43,7 @@ CASE(registers_tell)
 	words[0] = 7 + 512;
 	EQ(seen[2].silent, 1);
 	EQ(counts(w).silent, 1);
-	/* Reads of it, and what lies beside, are none of its hits. */
+	/* Reads of it, and stores beside it, are no hits. */
 	EQ(words[0], 519);
 	words[1] = 1;
 	EQ(told, 3);

@@ -1,4 +1,4 @@
-"""libulpf and ulpf watch the same program: both are told of the same accesses, each of its own, exactly once."""
+"""libulpf and ulpf watch the same program: each gets all hits of its own watches, exactly once."""
 
 import os
 import re
@@ -15,7 +15,7 @@ WATCHES = ["page.shared", "page.other", "page.seen", "far.shared"]
 
 
 def told(output):
-    """What the program's own handler has printed: (name, old, new)."""
+    """Output of the program's own handler: (name, old, new)."""
     return [(name, int(old), int(new)) for name, old, new in re.findall(r"(?m)^(\w+) (-?\d+) (-?\d+)$", output)]
 
 
@@ -73,7 +73,7 @@ class Run(Library):
             self.assertEqual((status, out), (0, bare), err)
 
     def test_other_back_ends(self):
-        """What cannot be seen through is refused, and `auto` takes what can."""
+        """A back end that conflicts with ulpf is refused, and `auto` takes one that works."""
         program = self.build(BOTH)
         for backend in "debug-registers", "protection-keys", "device":
             status, _, err = run(["far.shared"], program, env={**os.environ, "ULPF_BACKEND": backend})
@@ -98,7 +98,7 @@ class Gdb(Case, Library):
         gdb = self.session(self.build(BOTH))
         for number, watch in enumerate(["page.shared", "page.other", "far.shared", "*heap"], start=2):
             self.assertSays(gdb(f"watch {watch}"), f"Hardware watchpoint {number}: ")
-        # An access of the library's alone, or one that leaves the value, stops nobody.
+        # An access that only the library watches, or one that leaves the value, causes no stop.
         for number, watch, old, new in [(2, "page.shared", 0, 1), (3, "page.other", 0, 2), (4, "far.shared", 0, 4),
                                         (5, r"\*heap", 0, 5), (2, "page.shared", 1, 6), (2, "page.shared", 6, 4)]:
             self.assertSays(gdb("continue"),
@@ -179,7 +179,7 @@ class Gdb(Case, Library):
 
     @needs_registers
     def test_attach_to_debug_registers(self):
-        """The library would miss what is performed for our watches: so there are none."""
+        """The library would miss accesses that ulpf performs for its own watches, so these are refused."""
         gdb = self.attached(self.started(ULPF_BACKEND="debug-registers"))
         gdb("watch far.shared")
         self.assertSays(gdb("continue"), r"ulpf: cannot watch 8 bytes at 0x\w+: .*libulpf, by debug registers")

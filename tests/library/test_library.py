@@ -178,7 +178,7 @@ class Ways(Library):
         self.assertRegex(said, "ULPF_BACKEND=telepathy: .*`signal`")
 
     def test_a_back_end_by_name(self):
-        """What a program does with page guards it does with debug registers, as far as these go."""
+        """A program behaves with debug registers as with page guards, within the number of registers."""
         program = self.build("examples/libulpf/kinds.c")
         usual = self.says(program)
         said = self.says(program, env={**os.environ, "ULPF_BACKEND": "debug-registers"}, status=None)

@@ -3,7 +3,7 @@
 #include <time.h>
 
 #define THREADS 8
-/* So many rounds, or so many seconds: a simulated machine takes a hundred times as long. */
+/* Limits in rounds and in seconds: a simulated machine takes a hundred times as long. */
 #define ROUNDS 3000
 #define SECONDS 60
 static long *shared_words;

@@ -22,7 +22,7 @@ PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "cross
 
 
 class Plain(InGuest):
-    """What is the program's own is as without ulpf, in the machine."""
+    """Programs behave as without ulpf, in the machine."""
 
     def as_bare(self, specs, *program, options=(), without=None):
         """The same exit status and output, but for lines `without`."""
@@ -136,7 +136,7 @@ class Kernels(unittest.TestCase):
         self.works("debian", "trixie", "6.12", "proc_mem.force_override=never")
 
     def test_yama(self):
-        """Who may be traced: yama's ptrace_scope, for root and for others."""
+        """Permission to trace: yama's ptrace_scope, for root and for others."""
         guest = self.boot("ubuntu", "noble-updates", "6.8")
         nobody = ["/usr/bin/perl", "-e", '$( = 65534; $) = "65534 65534"; $< = 65534; $> = 65534; exec @ARGV']
         # (3 stays until the next boot.)

@@ -15,8 +15,8 @@ LD, JEQ, RET = 0x20, 0x15, 0x06
 ALLOW, ERRNO = 0x7fff0000, 0x50000
 NUMBER, ARGUMENT = 0, 16
 EPERM, ENOSYS = 1, 38
-# x86-64's numbers of what Docker's default profile refuses to who has no rights beyond the usual: kcmp, userfaultfd, pidfd_getfd,
-# process_madvise, perf_event_open, bpf, keyctl, mount, setns, unshare, and others that nobody here calls.
+# x86-64's numbers of the calls that Docker's default profile refuses to a container with default rights. (They are kcmp,
+# userfaultfd, pidfd_getfd, process_madvise, perf_event_open, bpf, keyctl, mount, setns, unshare, and others not called here.)
 REFUSED = [312, 323, 438, 440, 298, 321, 250, 165, 308, 272, 246, 153, 169, 175, 313]
 CLONE3, PERSONALITY = 435, 135
 PERSONALITIES = [0, 8, 0x20000, 0x20008, 0xffffffff]

@@ -13,7 +13,7 @@ from lib.bare import DEBOOTSTRAP, bare, copy, inside, run
 from lib.env import ROOT, ULPF, ulpf_only
 
 BUILD = os.path.join(ROOT, "packaging", "build")
-# What the pages say that one needs, and what runs them.
+# Packages that the pages require, and packages to run the pages.
 NEEDED = ["ca-certificates", "gcc", "libc6-dev", "make", "pkg-config", "procps", "python3"]
 PAGES = ["README.md", "docs/tutorial/gdb.md", "docs/tutorial/terminal.md", "docs/tutorial/library.md", "docs/tutorial/ci.md", "docs/commands.md", "docs/log.md"]
 INSTALL = """

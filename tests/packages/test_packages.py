@@ -16,7 +16,7 @@ from lib import console
 from lib.env import PATIENCE, ROOT, ULPF, needs, ulpf_only
 
 BUILD = os.path.join(ROOT, "packaging", "build")
-# What is made once in a run of the tests.
+# Packages that are made once in a run of the tests.
 MADE = os.path.join(ROOT, "target", "test-packages")
 README = os.path.join(ROOT, "README.md")
 LIBRARY = os.path.join(ROOT, "docs", "tutorial", "library.md")
@@ -68,7 +68,7 @@ class Case(unittest.TestCase):
         return {os.path.basename(path): path for path in glob.glob(f"{folder}/*")}
 
     def session(self, ulpf, examples, library):
-        """What the README and the library's tutorial show, with what was unpacked here."""
+        """The sessions of the README and of the library's tutorial, with the files unpacked here."""
         self.assertNotEqual(os.path.realpath(ulpf), os.path.realpath(ULPF))
         for page in README, LIBRARY:
             if missing := console.missing(page):
@@ -123,11 +123,11 @@ class Tarball(Case):
             head, *texts = file.read().split("=" * 100)
         names = re.findall(r"(?m)^([\w-]+) (\d\S*): ", head)
         self.assertGreater(len(names), 50)
-        # What everybody knows to be in it: of the command, of the stub, and C code.
+        # Well-known components: of the command, of the stub, and C code.
         self.assertLessEqual({"clap", "tokio", "gdbstub", "capstone-sys", "cpp_demangle"}, {name for name, _ in names})
         having = {name for text in texts for name in re.findall(r"(?m)^([\w-]+) \d\S*, ", text.split("-" * 100)[0])}
         for name, _ in names:
-            # Whose crate has no text is under one whose text the package has anyway.
+            # A crate without a licence text has a licence whose text the package contains anyway.
             if name not in having:
                 self.assertRegex(head, rf"(?m)^{re.escape(name)} .*: .*(MIT|Apache-2\.0)")
         self.assertNotIn("GPL", head.replace("LGPL", ""))
@@ -164,7 +164,7 @@ class Image(Case):
             command = root + os.path.join(folder.removeprefix("PATH="), "ulpf")
             self.assertRegex(run(command, "--version"), rf"^ulpf {re.escape(version)}\b")
             self.assertEqual(sorted(os.listdir(root)), ["opt"])
-            # What is tested as a rule needs the C library of the machine.
+            # The build that is usually tested needs the C library of the machine.
             if "INTERP" not in run("readelf", "-lW", command):
                 said = self.buildah("run", "--isolation", "chroot", container, "ulpf", "--version")
                 self.assertRegex(said, rf"ulpf {re.escape(version)}\b")
@@ -188,7 +188,7 @@ class Deb(Case):
         usr = os.path.join(root, "usr")
         for name in ("share/zsh/vendor-completions/_ulpf", "share/man/man1/ulpf-run.1.gz", "share/doc/ulpf/copyright", "share/doc/libulpf-dev/copyright"):
             self.assertTrue(os.path.exists(os.path.join(usr, name)), name)
-        # What pkg-config says is true below the root only.
+        # The paths of pkg-config are valid below the root only.
         config = os.path.join(usr, "lib/x86_64-linux-gnu/pkgconfig/ulpf.pc")
         with open(config) as file:
             text = file.read()

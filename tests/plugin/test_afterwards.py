@@ -1,4 +1,4 @@
-"""What a session has learned survives the program; another run finds its watches."""
+"""The data of a session survives the program; another run finds its watches."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ class Afterwards(PluginCase):
             self.assertEqual([json.loads(line)["new"] for line in file], [6])
         self.assertSays(gdb("ulpf last total"), r"s ago \[\d+\] \w+ +total: 0 → 6 ")
         self.assertSays(gdb("ulpf stats"), r"hits +\d+\n")
-        # What needs a program says so.
+        # Commands that need a program say so.
         self.assertSays(gdb("ulpf watch total"), r"^there is no program: ")
 
     def test_after_a_kill_and_a_detach(self):
@@ -45,7 +45,7 @@ class Afterwards(PluginCase):
                 self.assertSays(gdb("ulpf log show"), r"#1 (update|write ) total: 0 → 6 ")
 
     def test_a_connection_that_ends_with_the_program(self):
-        """Nobody is left to ask: that is not told as none."""
+        """No server is left to answer, and the plugin does not report that as zero hits."""
         gdb = self.begin("locals_again", done=False)
         gdb("ulpf watch total")
         gdb("continue")

@@ -35,7 +35,7 @@ class Questions(PluginCase):
         self.assertSays(gdb("ulpf who-points-at &main"), "is not in the checked heap")
 
     def test_leaks_on_demand(self):
-        """While the program runs, as often as one likes; what is told at the end is the same as ever."""
+        """While the program runs, any number of times; the report at the end is unchanged."""
         gdb = self.at("lose", "lose")
         self.assertSays(gdb("ulpf leaks"), "ulpf: nothing is lost")
         gdb("break scrub")

@@ -13,7 +13,7 @@ class Clauses(PluginCase):
         return int(row["Hits"]), int(row["Hits"]) - int(row["Filtered"])
 
     def all_passed(self, *clauses, variable="total"):
-        """How many hits of all there are pass each of these; all logged."""
+        """For each of these clauses, the number of all hits, and of those that pass; all are logged."""
         gdb = self.begin()
         for clause in clauses:
             self.assertSays(gdb(f"ulpf watch {variable} {clause} log"), r"^Ulpf (access )?watch \d+: .*, logged\n")

@@ -40,7 +40,7 @@ class Conversations(LanguageCase):
             self.assertSays(gdb("continue"), rf"Ulpf watch 4: {re.escape(language.weight)}\n\nOld value = 0(\.0)?\nNew value = 2\.5\n")
             watches = 4
         self.assertEqual(gdb("show language"), before)
-        # What is logged is told in the frame of another function, too.
+        # Logged hits are shown in the frame of another function, too.
         said = gdb("ulpf log show")
         self.assertEqual(said.count("0 → 5"), 1)
         gdb("ulpf delete")

@@ -1,4 +1,4 @@
-"""Values larger than GDB makes any: GDB (13) ends when Python asks it for one, so nobody does."""
+"""Values larger than GDB's limit: GDB (13) ends when Python requests one, so the plugin never does."""
 
 from lib.env import ulpf_only
 from lib.plugin import PluginCase

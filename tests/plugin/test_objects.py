@@ -45,7 +45,7 @@ class Objects(PluginCase):
         self.assertSays(said, r"ulpf: watch 2 \(table->slots\[2\]\) follows its object from 0x\w+ to 0x\w+\.")
         self.assertStop(said, 1, "table->used", 1, 2)
         self.assertStop(gdb("continue"), 1, "table->used", 2, 3)
-        # What comes to lie there afterwards is no hit.
+        # A store to a later object at the same address is no hit.
         said = gdb("continue")
         self.assertSays(said, r"ulpf: watch 1 \(table->used\) has ended: the object was freed by drop\.", r"Temporary breakpoint")
         self.assertEqual([self.row(gdb, n)["Lives"] for n in (1, 2, 3)], ["ended", "ended", "page"])

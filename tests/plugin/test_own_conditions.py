@@ -11,7 +11,7 @@ from lib.cases import SEEN
 from lib.env import example, ulpf_only
 from lib.plugin import LOADER, PluginCase
 
-# What is watched, and what may be asked of it at ready()'s caller.
+# Watched expressions, and conditions that are valid in ready()'s caller.
 WATCHED = ["counter", "toggle", "sum", "bits", "boxes[1].a", "boxes[0].b", "at->a", "at", "table[3]", "-l counter", "counter + toggle",
            "round"]
 CONDITIONS = ["counter == 7", "counter > 20 && toggle", "toggle == 1", "toggle == 0", "sum % 3 == 0", "bits & 8", "bits > 2000000000", "at->a > 10",
@@ -61,7 +61,7 @@ def script(seed):
 
 
 def told(program, said, target=None):
-    """What GDB says to these commands, from the first stop at ready() on, and how long it took."""
+    """GDB's output for these commands, from the first stop at ready() on, and the time it took."""
     with tempfile.NamedTemporaryFile("w", suffix=".gdb") as file:
         # An error in a command of the list does not end the list.
         lines = "\n".join(f"python talk({c!r})" for c in said)
@@ -80,9 +80,9 @@ def told(program, said, target=None):
 def plain(text):
     """Without what differs between a remote program and one of GDB's own."""
     text = re.sub(r"\[Inferior 1 \((?:process \d+|Remote target)\) ", "[Inferior 1 ", text)
-    # What GDB says about a watch of several locations depends on the order in which it finds them.
+    # GDB's message about a watch of several locations depends on the order in which it finds them.
     text = re.sub(r"^warning: location number not found.*\n", "", text, flags=re.M)
-    # The program's own words come another way.
+    # The program's own output is interleaved differently.
     return re.sub(r"^-?\d+ -?\d+ \d+\n", "", text, flags=re.M)
 
 
@@ -115,7 +115,7 @@ class LikeGdb(PluginCase):
 
 @ulpf_only
 class InTheProgram(PluginCase):
-    """What is decided there, and that it is said where it is not."""
+    """Conditions decided by the program, and messages about conditions that are not."""
 
     def decided(self, gdb, number):
         said = gdb("ulpf info watches")
@@ -157,7 +157,7 @@ class InTheProgram(PluginCase):
         self.assertChange(gdb("continue"), 3, "counter", 39, 40)
 
     def test_a_value_that_comes_back(self):
-        """What GDB has seen last is there again; between them was a change that it has not heard of."""
+        """The value that GDB saw last is there again, after a change that GDB did not see."""
         gdb = self.begin("own_watches", options=SEEN)
         gdb("watch toggle if toggle == 0 && round > 30")
         said, resumed = self.resumptions(gdb, lambda: gdb("continue"))

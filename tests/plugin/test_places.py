@@ -36,7 +36,7 @@ class Many(PluginCase):
         self.assertSays(gdb("ulpf watch first->*next.x snapshot"), r"^cannot follow first->\*next: after 2 nodes it leads to 0x10, where no memory is; ")
         gdb("set var head = 0")
         self.assertSays(gdb("ulpf watch head->*next.x snapshot"), r"^cannot watch head->\*next\.x: it has no elements now; ")
-        # What follows waits for them.
+        # A watch that follows waits for them.
         self.assertSays(gdb("ulpf watch head->*next.x"), r"^Ulpf watch \d+: head->\*next\.x$")
         self.assertSays(gdb("ulpf watch first->*nxt.x"), r"^cannot (watch|follow) first->\*nxt.*ptype shows the members")
 
@@ -46,7 +46,7 @@ class Many(PluginCase):
         said = gdb("ulpf watch cells[*]", 60)
         self.assertSays(said, r"Ulpf watch 1: cells\[\*\]$")
         self.assertSays(gdb("ulpf watch cells[*] snapshot", 60), r"Ulpf watch 2: cells\[\*\] \(3200 bytes\)")
-        # What follows waits for its elements.
+        # A watch that follows waits for its elements.
         self.assertSays(gdb("ulpf watch table[*].second"), r"Ulpf watch 3: table\[\*\]\.second$")
         self.assertSays(gdb("ulpf watch table[*] snapshot"), r"^cannot watch table\[\*\]: it has no elements now; ")
         self.assertSays(gdb("ulpf watch lock[*]"), r"^cannot watch lock\[\*\]: .*no pretty-printer")

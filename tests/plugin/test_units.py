@@ -1,4 +1,4 @@
-"""What of the plugin needs no gdb."""
+"""Parts of the plugin that need no gdb."""
 
 import dataclasses
 import glob
@@ -49,7 +49,7 @@ class Specifications(unittest.TestCase):
 
 class Answers(unittest.TestCase):
     def test_records_of_mi(self):
-        """What GDB 18 makes of an answer where it speaks MI."""
+        """GDB 18's form of an answer where it speaks MI."""
         said = '{"name":"a\\tb \\\\ \\303\\244 ä","id":7}\n{"id":8}\n'
         wrapped = '@"{\\"name\\":\\"a\\\\tb \\\\\\\\ \\\\303\\\\244 ä\\",\\"id\\":7}\\n"\n@"{\\"id\\":8}\\n"\n'
         self.assertEqual(replies.unwrapped(wrapped), said)
@@ -149,7 +149,7 @@ class Versions(unittest.TestCase):
         for file in files:
             with open(file) as text:
                 code = text.read()
-            # What the same file asks for first may be missing.
+            # A name that the same file checks with hasattr may be missing.
             found += [f"{os.path.relpath(file, ROOT)}: {match[0]}" for match in used.finditer(code)
                       if not re.search(rf'hasattr\(\w+, "{match[1]}"\)', code)]
         self.assertEqual(found, [])

@@ -1,4 +1,4 @@
-"""`ulpf watch` in a real gdb: what stops, what is said, what stays."""
+"""`ulpf watch` in a real gdb: stops, messages, and watches that stay."""
 
 import json
 import re
@@ -40,7 +40,7 @@ class Stops(PluginCase):
         gdb = self.begin("reads", done=False)
         self.assertSays(gdb("ulpf watch table[2] :r"), r"Ulpf read watch 1: table\[2\]\n")
         self.assertSays(gdb("continue"), r"Ulpf read watch 1: table\[2\]\n\nValue = 300\n", r"middle \(\) at reads\.c:\d+")
-        # The write between them is none of its business.
+        # The write between them is no read hit.
         self.assertSays(gdb("continue"), r"Ulpf read watch 1: table\[2\]\n\nValue = 301\n")
         gdb("ulpf delete 1")
         self.assertExits(gdb)
@@ -74,7 +74,7 @@ class Stops(PluginCase):
         self.assertEqual(self.row(gdb, 1)["Hits"], "2")
 
     def test_another_run(self):
-        """What is static is set again where the program begins; what was on the stack or heap is not, and that is said."""
+        """Static watches are set again where the program begins; those on the stack or heap are not, with a message."""
         gdb = self.begin(extended=True, done=False)
         gdb("break ready")
         gdb("ulpf watch total")
@@ -141,7 +141,7 @@ class Loading(PluginCase):
         self.assertSays(gdb("ulpf watch a"), r"Undefined command")
 
     def test_another_target(self):
-        """Under a plain gdb: what to do is said."""
+        """Under a plain gdb: the message says what to do."""
         gdb = self.gdb()
         gdb(f"source {LOADER}\nfile {example('five')}\nbreak ready\nrun")
         self.assertSays(gdb("ulpf watch a"), r"no program under ulpf: .*; start GDB as `ulpf gdb PROGRAM`")

@@ -1,5 +1,5 @@
-/* Memory of every sort, each marked by a store of its own number: what a watch on the heap has to see,
- * and what it has not (static data, stacks, files, memory that was given back). */
+/* Memory of every sort, each marked by a store of its own number. A watch on the heap has to see the heap's
+ * marks, and no others (static data, stacks, files, memory that was given back). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>

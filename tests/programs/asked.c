@@ -1,7 +1,7 @@
-/* What a debugger asks at every stop, and how that changes in between: by the debugger itself, by another process,
- * by a thread's system call; and code that is written anew under a breakpoint.
+/* State that a debugger reads at every stop, with changes in between: by the debugger itself, by another process,
+ * by a thread's system call. Also code that is overwritten under a breakpoint.
  *
- *   asked SHARED TYPED     a file of 8 bytes that others write to as well; a FIFO that somebody types into
+ *   asked SHARED TYPED     a file of 8 bytes that others write to as well; a FIFO that the test types into
  */
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* What a program may have for itself of a thread: the base of gs (by arch_prctl and by wrgsbase), and the time-stamp counter
+/* Thread state that a program may use for itself: the base of gs (by arch_prctl and by wrgsbase), and the time-stamp counter
    forbidden (prctl(PR_SET_TSC)). */
 #define _GNU_SOURCE
 #include <asm/prctl.h>

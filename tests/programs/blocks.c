@@ -25,7 +25,7 @@ static void *work(void *number)
 		unsigned long r = seed >> 33, at = r % BLOCKS;
 		size_t len = r % 17 == 0 ? 300000 + r % 100000 : r % 5 == 0 ? 8000 + r % 9000 : 16 + r % 500;
 		if (b[at].p && (b[at].p[0] != b[at].value || b[at].p[b[at].len - 1] != b[at].value))
-			damage++; /* somebody else wrote there */
+			damage++; /* another owner wrote there */
 		if (r % 3 == 0) {
 			free(b[at].p);
 			b[at].p = calloc(1, len);

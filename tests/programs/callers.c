@@ -1,5 +1,5 @@
-/* Comes to one store by many ways, and says for each who has called: by the C library's own unwinder, which
- * reads the same tables. Built as programs are that people use: optimised, without frame pointers. */
+/* Reaches one store by many call paths, and prints the callers of each. It uses the C library's own unwinder, which
+ * reads the same tables. Built as distributions build programs: optimised, without frame pointers. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -77,7 +77,7 @@ static void library(const char *beside)
 	call = handle ? (void (*)(void (*)(void)))dlsym(handle, "plugin_call") : NULL;
 	if (!call)
 		exit(2);
-	/* Twice: the first time nobody knows of the library yet. */
+	/* Twice: at the first time ulpf has not read the library yet. */
 	for (int i = 0; i < 2; i++)
 		call(leaf);
 	dlclose(handle);

@@ -44,7 +44,7 @@ int main(void) {
     there.uc_link = &here;
     makecontext(&there, on_the_heap, 0);
     swapcontext(&here, &there);
-    /* The return address is the same whoever makes the call. */
+    /* The return address is the same, whether the call is native or ulpf performs it. */
     printf("%ld %ld, from %d place\n", sum, result, places);
     free(stack);
     free(shapes);

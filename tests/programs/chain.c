@@ -1,4 +1,4 @@
-/* Threads that race for the same bytes: MODE THREADS STORES. What the program prints is the same in every run. */
+/* Threads that race for the same bytes: MODE THREADS STORES. The output is the same in every run. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 struct {
-	unsigned long number; /* what most modes are about */
+	unsigned long number; /* used by most modes */
 	unsigned long wide[2] __attribute__((aligned(16)));
 	unsigned char text[64];
 } cell __attribute__((aligned(4096)));

@@ -1,7 +1,7 @@
 /* Memory of the heap gets another protection, or loses its content, again and again.
  *
- *   changed_in_place counts N     each sort of call N times; how often the thread has had to wait for somebody meanwhile
- *   changed_in_place random SEED N   N random calls and accesses; a checksum of results, contents and faults
+ * `changed_in_place counts N` makes each sort of call N times, and prints the number of the thread's waits meanwhile.
+ * `changed_in_place random SEED N` makes N random calls and accesses. It prints a checksum of results, contents and faults.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Coroutines whose stacks are blocks of the heap: they call, recurse, keep arrays, vectors and numbers of the x87 on them,
- * sort, copy and jump out of frames, and hand over to one another in between. Prints what they have computed;
+/* Coroutines whose stacks are blocks of the heap. They call, recurse, sort, copy and jump out of frames, and keep arrays,
+ * vectors and numbers of the x87 on their stacks. In between they hand over to one another. Prints their results;
  * `coroutines ROUNDS`. */
 #include <alloca.h>
 #include <stdint.h>
@@ -35,8 +35,8 @@ __attribute__((noinline)) static uint64_t recurse(int n, int self)
 	return n < 2 ? (uint64_t)n : recurse(n - 1, self) + recurse(n - 2, self);
 }
 
-/* (What the C library's functions keep on the stack has a secret of the process in it: its canary, or how longjmp hides where
- * it leads to. So there are none here but plain copies.) */
+/* (The C library's functions keep a secret of the process on the stack: its canary, or the mangled target of longjmp.
+ * Only plain copies are used here, because the contents would differ from run to run.) */
 __attribute__((noinline)) static int by_value(const void *a, const void *b)
 {
 	short x = *(const short *)a, y = *(const short *)b;
@@ -120,7 +120,7 @@ static void work(int self)
 		hand_over(self);
 		sums[self] += (uint64_t)(w.d[0] * 2 + w.d[7]) + jump(round);
 	}
-	/* Whoever ends first ends all. */
+	/* The first coroutine that ends ends them all. */
 }
 
 int main(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* Dies in the way that it is told. */
+/* Dies in the way that its argument names. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

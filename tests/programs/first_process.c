@@ -17,7 +17,7 @@
 
 int counter;
 
-/* How many others /proc shows; `size`: of the buffer. */
+/* Number of other processes in /proc, read with a buffer of `size` bytes. */
 static int others(size_t size)
 {
 	char *buffer = malloc(size);

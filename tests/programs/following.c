@@ -46,7 +46,7 @@ static void note(int watch, void *addr, int len, uint64_t value) {
     noted[count++] = (struct noted){watch, len, (uint64_t)addr, value};
 }
 
-/* A store to these bytes is about to be made: who watches them? */
+/* Records the watches that see the next store, which is to these bytes. */
 static void expect(void *addr, int len, uint64_t value) {
     struct node *second = head ? head->next : NULL, *third = second ? second->next : NULL;
     long *at[4] = {

@@ -29,16 +29,16 @@ static volatile int rounds;
 __attribute__((noinline)) void here(int n) { __asm__ volatile("" : : "r"(n) : "memory"); }
 
 static void plain(void) {
-    SET(a.x, 1); /* nobody's */
+    SET(a.x, 1); /* not watched */
     SET(p, &a);
     SET(p->x, 2);
     here(1);
     SET(p, &b);
     here(2);
     SET(p->x, 3);
-    SET(a.x, 4); /* nobody's */
+    SET(a.x, 4); /* not watched */
     SET(p, NULL);
-    SET(b.x, 5); /* nobody's */
+    SET(b.x, 5); /* not watched */
     here(3);
     SET(p, &a);
     SET(p->x, 6);
@@ -98,7 +98,7 @@ static void race(void) {
     pthread_join(other, NULL);
 }
 
-/* What it points to is mapped later, goes, and comes back. */
+/* The target of the pointer is mapped later, unmapped, and mapped again. */
 static void mapped(void) {
     size_t page = 4096;
     struct pair *there = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -115,9 +115,9 @@ static void mapped(void) {
     SET(*pp, &a);
     SET(a.x, 4);
     munmap(pp, page);
-    SET(a.x, 5); /* nobody's */
+    SET(a.x, 5); /* not watched */
     pp = mmap(pp, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    SET(a.x, 6); /* nobody's: the page is new, and NULL */
+    SET(a.x, 6); /* not watched: the page is new, and NULL */
     SET(*pp, &b);
     SET(b.x, 7);
 }
@@ -160,7 +160,7 @@ static void forked(void) {
     SET(p->x, 2);
 }
 
-/* As often as is said, between two pages: what a changed pointer costs. */
+/* Moves the pointer between two pages, `rounds` times, to measure the cost of a changed pointer. */
 static void often(void) {
     struct pair *places[2] = {aligned_alloc(4096, 4096), aligned_alloc(4096, 4096)};
     for (int n = 0; n < rounds; n++) {

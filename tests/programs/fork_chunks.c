@@ -28,7 +28,7 @@ static void *map(void *at, int fixed)
 	return p;
 }
 
-/* Of each page its letter; *: it is wiped; -: there is none. */
+/* Prints the letter of each page, `*` for a wiped page, `-` for an unmapped one. */
 static void say(const char *who)
 {
 	unsigned char there;

@@ -1,4 +1,4 @@
-/* What forked children get of memory: all, zeros (MADV_WIPEONFORK) or nothing (MADV_DONTFORK). */
+/* Memory that forked children inherit: as it is, as zeros (MADV_WIPEONFORK) or not at all (MADV_DONTFORK). */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

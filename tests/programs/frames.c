@@ -16,7 +16,7 @@ static int noted[1 << 16];
 static int notes;
 #define STORE(to, value) ((to) = (value), noted[__atomic_fetch_add(&notes, 1, __ATOMIC_SEQ_CST)] = (to))
 
-/* What all frames below have left is overwritten. */
+/* Overwrites the remains of all frames below. */
 __attribute__((noinline)) static void use_the_stack(void) {
     volatile char all[16384];
     for (size_t i = 0; i < sizeof all; i++)

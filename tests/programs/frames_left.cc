@@ -33,7 +33,7 @@ public:
     }
 };
 
-// What it catches it catches itself.
+// A callee throws; this frame catches the exception and stays.
 __attribute__((noinline)) int careful(int left) {
     volatile int mine = 10 + left;
     note(mine);

@@ -1,4 +1,4 @@
-/* Stores to a value that somebody else may keep as it is; says what it finds. */
+/* Stores to a value that ulpf may keep as it is, and prints the value that it finds. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Code that is generated, run, changed and run again, by several threads: in memory that stays writable, in memory that is
- * switched by mprotect, by stores, by the kernel, by other threads while it runs, and by a forked child. It reads back what
- * runtimes read of their code. Prints how many stores its code has made to `cells`; `generated THREADS ROUNDS RUNS`. */
+/* Generates code, runs it, changes it and runs it again, in several threads. The memory stays writable, or is switched by
+ * mprotect. Changes come by stores, the kernel, other threads while it runs, and a forked child. The program reads back what
+ * runtimes read of their code. Prints the number of its code's stores to `cells`; `generated THREADS ROUNDS RUNS`. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -18,7 +18,7 @@
 
 typedef uint64_t function(uint64_t *cell, uint64_t value, uint64_t times);
 
-/* What is watched: nothing but generated code writes there. */
+/* The watched memory: only generated code writes there. */
 uint64_t cells[MOST + 1][CELLS] __attribute__((aligned(4096)));
 
 static long rounds, runs = 200;
@@ -82,7 +82,7 @@ static void put_constant(struct made *m, unsigned char *at, uint64_t value)
 	memcpy(at + m->of->constant, &m->constant, m->of->constant_size);
 }
 
-/* By the kernel, as by whoever loads code from a file. */
+/* Has the kernel write the code, as a program does that reads code from a file. */
 static void put_by_kernel(unsigned char *to, const unsigned char *from, size_t n)
 {
 	int ends[2];
@@ -107,7 +107,7 @@ static void make(struct made *m, unsigned char *at, long round, int kernel)
 		memcpy(at, code, m->of->size);
 }
 
-/* What is read back is what was written: where it jumps to, what it returns. */
+/* Checks that code reads back as written: its jump and its constant. */
 static void read_back(const struct made *m, long round)
 {
 	uint64_t constant = 0;
@@ -177,7 +177,7 @@ static void *work(void *argument)
 	return (void *)stores;
 }
 
-/* What one thread runs while another one changes it: a constant of eight bytes. */
+/* Runs code while another thread changes its constant of eight bytes. */
 static void *run_shared(void *argument)
 {
 	function *f = (function *)shared_code;

@@ -16,7 +16,7 @@ fn store<T: std::fmt::Display + Copy>(what: &str, to: *mut T, value: T) {
     println!("{what} {value}");
 }
 
-/// Somebody uses what is free.
+/// Allocates freed memory again, and writes to it.
 #[inline(never)]
 fn others() {
     let mut all: Vec<Vec<i64>> = (0..20).map(|n| vec![-1; n]).collect();

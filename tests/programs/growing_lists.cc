@@ -1,5 +1,5 @@
-// A list and a vector that grow, and stores to what is in them. growing_lists ROUNDS: one by one; growing_lists 0 NODES: a
-// list that is there at once, and stores to its first and its last node.
+// A list and a vector that grow, and stores to their elements. `growing_lists ROUNDS` adds elements one by one.
+// `growing_lists 0 NODES` has the whole list at once, and stores to its first and its last node.
 #include <cstdlib>
 #include <vector>
 

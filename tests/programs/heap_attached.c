@@ -1,5 +1,5 @@
-/* A small server that runs already when its heap is begun to be checked. Threads allocate, hand blocks on and free them, as
- * long as it runs; a line on standard input is an order, and what it has come to is a line on standard output. */
+/* A small server that runs already when ulpf check attaches. Threads allocate, hand blocks on and free them as long as it
+ * runs. A line on standard input is an order, and its result is a line on standard output. */
 #include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,7 +15,7 @@ static _Atomic(char *) slots[SLOTS];
 static atomic_int stop;
 static atomic_ulong rounds;
 
-/* From before somebody looks. */
+/* Blocks from before ulpf check has attached. */
 static char *old, *old_freed, *old_large, *old_grows;
 
 static void *work(void *arg)
@@ -110,7 +110,7 @@ static void some_threads(void)
 	}
 }
 
-/* What stands before a block is its size. */
+/* Damages the size of a block, which glibc keeps before it. */
 static void break_heap(void) { ((size_t *)old)[-1] ^= 0x7008; }
 
 static const struct {

@@ -156,7 +156,7 @@ CASE(cwe762_new_array_free, "mismatched-free") { char *p = new char[9]; if (bad)
 CASE(cwe762_new_array_delete, "mismatched-free") { int *p = new int[9]; if (bad) delete p; else delete[] p; }
 CASE(cwe762_new_delete_array, "mismatched-free") { int *p = new int; if (bad) delete[] p; else delete p; }
 
-// What was in registers and on the stack is no more.
+// Clears pointers that remain in registers and on the stack.
 static __attribute__((noinline)) void scrub()
 {
 	char much[4096];

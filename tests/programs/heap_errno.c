@@ -1,4 +1,4 @@
-// What the allocator's functions say of requests that no heap can serve, and leave in errno.
+// Results and errno of the allocator's functions for requests that no heap can serve.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>

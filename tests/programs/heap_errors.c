@@ -1,4 +1,4 @@
-/* What `ulpf check` is to find: one error for each word, each in a function of its own name. `none`: no error at all, in
+/* Errors for `ulpf check` to find: one for each word, each in a function of its own name. `none`: no error at all, in
  * many threads and children. */
 #include <malloc.h>
 #include <pthread.h>
@@ -41,7 +41,7 @@ ERROR(lose)
     kept = NULL;
 }
 
-/* What was in registers and on the stack is no more. */
+/* Clears pointers that remain in registers and on the stack. */
 static __attribute__((noinline)) void scrub(void)
 {
     char much[4096];

@@ -1,8 +1,8 @@
-// Accesses that leap from one block of the heap into another one, over what lies between: an index comes from outside, as text
-// through a pipe. Each beside a twin that does the same with a good index: `heap_far bad`, `heap_far good` run all of them
-// (or those whose names follow), and no arguments list them, with the word `index` (the access has its pointer and its index), `object`
-// (an operator of a class has them: a call where nothing is optimised), `sum` (somebody else makes it, who is given their sum),
-// `loop` (it comes there step by step, and so through the gap) or `none` (it is no error, bad or not).
+// Out-of-block accesses that land in another block of the heap, over the redzone: an index comes from outside, as text through
+// a pipe. Each has a twin with a good index. `heap_far bad` and `heap_far good` run all of them, or those whose names follow.
+// Without arguments, it lists them with a word. `index`: the access has its pointer and its index. `object`: an operator of a
+// class has them (a call without optimisation). `sum`: another function gets their sum and makes the access. `loop`: it gets
+// there step by step, and so through the redzone. `none`: it is no error, bad or not.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +22,7 @@
 static volatile long sink;
 static int ends[2];
 
-// A number that nobody knows who compiles this.
+// Returns a number that the compiler cannot know.
 static HIDDEN long read_number(long number)
 {
 	char text[32] = "";
@@ -44,7 +44,7 @@ static HIDDEN long index(bool bad, const void *block, long size, bool back = fal
 	behind = (char *)calloc(4000, 1);
 	return read_number(bad ? index_of(block, size, back ? before : behind) : 3);
 }
-// Nobody can say that what was stored is not used.
+// Frees a block. The compiler must assume that its contents are used.
 static HIDDEN void give_back(void *block)
 {
 	asm volatile("" : : "r"(block) : "memory");
@@ -170,7 +170,7 @@ CASE(vector_of_five, object) { prepare(); std::vector<Five> v(10); v[index(bad, 
 CASE(unique_array, object) { prepare(); auto p = std::make_unique<int[]>(10); p[index(bad, p.get(), 4)] = 1; use(*p.get()); finish(); }
 CASE(string_char, object) { prepare(); std::string s(100, 'x'); s[index(bad, s.data(), 1)] = 'y'; use(s[0]); finish(); }
 
-// ---- who makes the access is given the sum ----
+// ---- the function with the access gets the sum ----
 CASE(copy_to_far, sum) { prepare(); char from[200] = "x", *p = make<char>(300); memcpy(p + index(bad, p, 1), from, sizeof from); give_back(p); finish(); }
 CASE(set_far, sum) { prepare(); char *p = make<char>(300); memset(p + index(bad, p, 1), 1, read_number(200)); give_back(p); finish(); }
 CASE(length_of_far, sum) { prepare(); char *p = make<char>(300); sink = strlen(p + index(bad, p, 1)); give_back(p); finish(); }
@@ -190,7 +190,7 @@ CASE(pointer_moved_before, sum)
 CASE(loop_up, loop) { prepare(); int *p = make<int>(); long end = index(bad, p, 4); end = bad && end > 0 ? 14 : end; for (long n = 0; n < end || (bad && n < 14); n++) p[n] = 1; give_back(p); finish(); }
 CASE(loop_down, loop) { prepare(); int *p = make<int>(); index(bad, p, 4); for (long n = 9; n >= (bad ? -3 : 0); n--) p[n] = 1; give_back(p); finish(); }
 
-// ---- a sum stands before the access, but this is jumped to ----
+// ---- a sum precedes the access, but a jump leads to the access ----
 #define JUMPED(name, between) \
 	CASE(name, none) \
 	{ \

@@ -18,7 +18,7 @@ LOSES(by_posix_memalign, posix_memalign((void **)&kept, 64, 18) ? NULL : kept)
 LOSES(by_valloc, valloc(19))
 LOSES(by_strdup, strdup("a text of 20 bytes."))
 
-/* What was in registers and on the stack is no more. */
+/* Clears pointers that remain in registers and on the stack. */
 static __attribute__((noinline)) void scrub(void)
 {
     char much[4096];

@@ -2,18 +2,18 @@
  *
  *     heap_model SEED THREADS ACCESSES WRONG QUARANTINE [overlaps] [signals]
  *
- * WRONG of a thousand turns make an error; 0: none, as it has to be where nobody keeps the program's heap from harm.
- * QUARANTINE: the bytes of freed blocks of which the program can be sure that they are not used again. What there is of
- * errors, `PLACE KIND AT_LEAST AT_MOST`, comes at the end on standard output, then `accesses NUMBER`. Each error is made at
- * a place of heap_model_places.h or at a function bad_… below.
+ * WRONG of a thousand turns make an error. It has to be 0 where no checker protects the program's heap.
+ * QUARANTINE is the number of bytes of freed blocks that the allocator certainly does not use again. At the end, the program
+ * prints each error as `PLACE KIND AT_LEAST AT_MOST`, then `accesses NUMBER`. Each error is made at a place of
+ * heap_model_places.h or at a function bad_… below.
  *
- *     blocks[]   any thread takes one, uses it, frees it, gives it back        freed[]   the same of those that are no more
- *       shadow   what is in its first and its last bytes
+ *     blocks[]   any thread takes one, uses it, frees it, gives it back        freed[]   the same for freed blocks
+ *       shadow   expected contents of its first and its last bytes
  *
- * `overlaps`: copies between places that overlap are among the errors. `signals`: a handler makes accesses, too, whatever it has
- * interrupted; then no run is like another.
+ * `overlaps`: copies between places that overlap are among the errors. `signals`: a signal handler makes accesses, too, at any
+ * time; then no run is like another.
  *
- * What the model knows lies in no heap. Built as C++ too (heap_model_new.cc), with new and delete.
+ * The model's own data lies in no heap. Built as C++ too (heap_model_new.cc), with new and delete.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -45,7 +45,7 @@ static struct block blocks[BLOCKS], freed[FREED];
 static uint64_t freed_bytes, quarantine;
 static unsigned wrongs;
 static int overlaps;
-/* What a thread is at, in freed[]: its `at`. */
+/* For each thread, `at` of the freed block that it uses. */
 static uint64_t uses_freed[THREADS];
 #define NOTHING_FREED UINT64_MAX
 
@@ -153,7 +153,7 @@ static int has_cpu(enum needs needs)
 	}
 }
 
-/* Where what is known of a byte stands; NULL: nothing is. */
+/* Address of a byte's expected value, or NULL if it is unknown. */
 static unsigned char *known(struct block *b, long at)
 {
 	long size = (long)b->size;
@@ -164,9 +164,9 @@ static unsigned char *known(struct block *b, long at)
 	return at >= size - EDGE ? b->shadow + 2 * EDGE - (size - at) : NULL;
 }
 
-/* ---- what an access is ---- */
+/* ---- classification of accesses ---- */
 
-/* Is it an error to touch [at, at + n) of the block? A load of a whole aligned word of which a part may be touched is none. */
+/* Classifies an access to [at, at + n) of the block. A load of a whole aligned word with an addressable part is no error. */
 static enum wrong judge(const struct block *b, int live, long at, long n, int loads)
 {
 	enum wrong found = RIGHT;
@@ -380,7 +380,7 @@ static size_t some_size(struct mine *m, long slot)
 	}
 }
 
-/* What is in a new block from its byte `from` on is known afterwards. */
+/* Fills a new block from its byte `from` on, so that its contents are known. */
 static void fill(struct mine *m, struct block *b, size_t from)
 {
 	struct hand *h = &m->hand;
@@ -503,13 +503,13 @@ static void obtain(struct mine *m, struct block *b)
 	fill(m, b, 0);
 }
 
-/* So many bytes of the quarantine at most a freed block takes. */
+/* Upper bound of the bytes of quarantine that a freed block takes. */
 static uint64_t takes(size_t size)
 {
 	return size + size / 4 + 24576 + (size > 4096 ? 65536 : 0);
 }
 
-/* It is about to be freed: that makes nobody's freed block anybody else's. */
+/* Before a block is freed: waits until that cannot push another thread's freed block out of the quarantine. */
 static void makes_room(size_t size)
 {
 	uint64_t now = __atomic_add_fetch(&freed_bytes, takes(size), __ATOMIC_SEQ_CST);
@@ -520,7 +520,7 @@ static void makes_room(size_t size)
 	}
 }
 
-/* Notes what is no more. */
+/* Records a freed block. */
 static void is_freed(struct mine *m, unsigned char *p, size_t size, uint64_t at)
 {
 	struct block *old = &freed[any(m, FREED)];
@@ -662,7 +662,7 @@ static void turn(struct mine *m)
 static struct mine mine[THREADS];
 static char stacks[THREADS][1 << 16];
 
-/* What a handler has for itself. */
+/* Data of the signal handler. */
 static struct mine handlers;
 static struct block handlers_block;
 

@@ -11,16 +11,16 @@
 #define PLACE(name) static __attribute__((noinline)) void name(struct hand *h)
 enum { MOST = 256 };
 
-/* What a place is given, and what comes out of it. Lies in no heap. */
+/* Arguments and results of a place. Lies in no heap. */
 struct hand {
 	unsigned char *p;
 	size_t n;
-	/* What is stored, and what has been loaded. */
+	/* Values to store, and loaded values. */
 	unsigned char v[MOST] __attribute__((aligned(64))), got[MOST] __attribute__((aligned(64)));
-	/* Of masked accesses: a bit for each element; the same as lanes. Of gathers and scatters: offsets. */
+	/* For masked accesses: a bit for each element; the same as lanes. For gathers and scatters: offsets. */
 	uint64_t mask;
 	int32_t lanes[16] __attribute__((aligned(64))), index[16] __attribute__((aligned(64)));
-	/* Iterations that a string instruction has made; what a call has come to. */
+	/* Iterations that a string instruction has made; result of a call. */
 	size_t made;
 	long result;
 };
@@ -28,26 +28,26 @@ struct hand {
 /* A memory that the kernel reads from and writes to. */
 static int file;
 
-/* What becomes of the bytes. */
+/* Effect on the bytes. */
 enum effect {
 	NOTHING,
 	LOADS,
 	STORES,
 	XORS,
 	EXCHANGES,
-	/* Who knows, but they are stored to. */
+	/* They are stored to, but the model does not compute the value. */
 	CHANGES
 };
-/* Which of them are touched. */
+/* Set of bytes that are touched. */
 enum shape { WHOLE, MASKED, PACKED, SCATTERED, ITERATED };
-/* Who touches them. */
+/* Agent of the access. */
 enum by { INSTRUCTION, KERNEL, LIBRARY };
 enum needs { ANY_CPU, SSE41, AVX2, AVX512 };
 
 struct place {
 	const char *name;
 	void (*make)(struct hand *);
-	/* Bytes, 0: as many as is liked; of an element; what p is a multiple of. */
+	/* Number of bytes (0: any); size of an element; alignment of p. */
 	int size, element, aligned;
 	enum effect effect;
 	enum shape shape;
@@ -96,7 +96,7 @@ PLACE(compare_exchange16b)
 	uint64_t a = 1, d = 2;
 	ASM("lock cmpxchg16b %0" : "+m"(AT(sixteen)), "+a"(a), "+d"(d) : "b"(3), "c"(4) : "cc");
 }
-/* Of a string of bits, the word by its number; the base is a place that nobody may touch, perhaps. */
+/* Addresses a word of a bit string by its number. The base may be poisoned. */
 PLACE(set_bit8) { ASM("btsq %1, (%0)" : : "r"(h->p - 64), "r"(64L * 8 + (h->v[0] & 63)) : "memory", "cc"); }
 PLACE(compare4) { ASM("cmpl $7, %0" : : "m"(AT(uint32_t)) : "cc"); GOT(uint32_t) = 0; }
 PLACE(widen2) { uint32_t x; ASM("movzwl %1, %0" : "=r"(x) : "m"(AT(uint16_t))); GOT(uint16_t) = (uint16_t)x; }

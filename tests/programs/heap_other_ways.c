@@ -1,5 +1,5 @@
-/* What an allocator has beside malloc and free: it expects that it has begun, and blocks go from the one to the other. Each is used
- * where the program's allocator has it. */
+/* Functions of an allocator beside malloc and free. They expect an initialised allocator, and accept each other's blocks. Each
+ * is used where the program's allocator has it. */
 #include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
-// What the program tells of its memory by Valgrind's client requests, each error beside a twin without it: `heap_told bad`,
-// `heap_told good` run all cases, `heap_told CASE` that one's error, and no arguments list them with the word of `ulpf check`;
-// `heap_told leaks` has counted what it loses; `heap_told serve` runs those that it is told of, a line each; `heap_told signals` looks at what requests leave as it is.
-// Without Valgrind's headers there are none.
+// Valgrind's client requests, each error beside a twin without it. `heap_told bad` and `heap_told good` run all cases, `heap_told CASE`
+// one case with its error. Without arguments, it lists the cases with the error word of `ulpf check`. `heap_told leaks` counts its lost
+// blocks; `heap_told serve` runs the cases named on standard input, a line each; `heap_told signals` checks that requests preserve state.
+// Without Valgrind's headers there are no cases.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -206,7 +206,7 @@ static void in_threads(void)
 	free(all);
 }
 
-// What is not looked at: errors that nobody is to hear of, stacks, and memory that has gone meanwhile.
+// Accesses that are not checked: with error reporting disabled, to stacks, and to memory that was unmapped meanwhile.
 static void harmless(void)
 {
 	char *p = malloc(64), local[256] = "";
@@ -269,7 +269,7 @@ static int among_signals(void)
 	setitimer(ITIMER_REAL, &never, NULL);
 	if (wrong)
 		printf("%d were wrong\n", wrong);
-	// A forked child goes on, whoever looks at it.
+	// A forked child continues, whether it is checked or not.
 	fflush(stdout);
 	pid_t child = fork();
 	if (child == 0) {
@@ -282,7 +282,7 @@ static int among_signals(void)
 	return wrong;
 }
 
-// Names of cases, `threads`, and blocks that it has had before somebody looks.
+// Reads names of cases, `threads`, and `before` (blocks from before ulpf check has attached).
 static int serve(void)
 {
 	char word[64], *before = own_alloc(50);
@@ -309,7 +309,7 @@ static int serve(void)
 	return 0;
 }
 
-// ---- what is lost is counted ----
+// ---- counts of lost blocks ----
 static HIDDEN void lose(void)
 {
 	for (int n = 0; n < 3; n++) {

@@ -1,4 +1,4 @@
-// What libulpf says of memory: by its function if the program is linked to it (ULPF_LIBRARY), else by its macros.
+// Client requests of libulpf: by its function if the program is linked to it (ULPF_LIBRARY), else by its macros.
 #include <stdio.h>
 #include <stdlib.h>
 #ifdef ULPF_LIBRARY

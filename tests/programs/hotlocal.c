@@ -62,5 +62,5 @@ int main(int argc, char **argv)
 	fprintf(stderr, "bench: ns=%.2f\n", ((to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec)) / rounds);
 	printf("hotlocal: busy %ld seldom %ld pair %ld\n", busy, seldom[0], pair);
 	fflush(stdout);
-	_exit(0); /* nobody uses this frame again */
+	_exit(0); /* this frame is not used again */
 }

@@ -1,5 +1,5 @@
-/* Threads that go on whatever the others do: two count, one stores, and all of them leave, crash, fork or exit when
- * the debugger says so. What non-stop mode is tried on. */
+/* Threads that run independently, for non-stop mode: two count, one stores, and all of them leave, crash, fork or exit
+ * when the debugger sets a variable. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

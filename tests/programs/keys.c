@@ -149,7 +149,7 @@ int main(void)
 	printf("counted to %ld and %d\n", counter, *on_heap);
 	TRY(printf("%d\n", *(volatile char *)code_page), "load from it");
 
-	/* What may be watched gets a key. */
+	/* A page of the heap, which may be watched, gets a key. */
 	char *own = aligned_alloc(4096, 8192);
 	memset(own, 7, 8192);
 	pkey_set(key, 0);

@@ -1,4 +1,4 @@
-/* Robust mutexes whose owner ends: legacy thread|exit|kill|exec. Who wants one next gets EOWNERDEAD. */
+/* Robust mutexes whose owner ends: legacy thread|exit|kill|exec. The next locker gets EOWNERDEAD. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* On one page: what is watched, and the locks. */
+/* The watched word and the locks, on one page. */
 static struct page {
 	long word;
 	pthread_mutex_t locks[3];

@@ -32,7 +32,7 @@
 #define BLOCKS 48
 #define MAPS 12
 
-/* What calls with fixed addresses play with: nobody else's memory is near. */
+/* For calls with fixed addresses: no other memory is near. */
 char area[(PAGES + 1) * PAGE] __attribute__((aligned(4096)));
 
 static unsigned long long state, sum;
@@ -88,7 +88,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 	siglongjmp(back, 1);
 }
 
-/* Reads or writes a few bytes; a fault is told with what the kernel says of it. */
+/* Reads or writes a few bytes; prints a fault with the kernel's signal information. */
 static void touch(char *at, size_t length, int writes)
 {
 	volatile char *byte = at;
@@ -320,7 +320,7 @@ static void advise(void)
 	tell(what, madvise(at, length, advice));
 }
 
-/* What a call has left there that failed, or ended early, is anybody's guess. */
+/* Overwrites memory whose contents are undefined after a call that failed or ended early. */
 static void write_over(char *at, size_t length)
 {
 	char *end = at + length;

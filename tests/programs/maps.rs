@@ -1,5 +1,5 @@
-//! Changes Rust's maps, rings and enums at random. What it stores to their elements with `store` it says, one in a line, as
-//! `name value`: the name that a watch on it should say. maps MUTATIONS
+//! Changes Rust's maps, rings and enums at random. Prints each store to an element with `store` as a line `name value`, with
+//! the name that a watch on it should report. maps MUTATIONS
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{LazyLock, Mutex};
 
@@ -122,6 +122,6 @@ fn main() {
         }
     }
     said.iter().for_each(|line| println!("{line}"));
-    // What is dropped now is nobody's business.
+    // Destructors would store to watched memory, so none runs.
     std::process::exit(0);
 }

@@ -1,9 +1,9 @@
-/* Loads with an opmask, as C libraries compare with what is no whole vector: `vpcmpneqb (%rdi),%ymm18,%k1{%k2}`.
+/* Loads with an opmask, with which C libraries compare partial vectors: `vpcmpneqb (%rdi),%ymm18,%k1{%k2}`.
  *
  *   masked_loads ROUNDS FROM LEN
  *
- * loads from `block`, with masks of all kinds, and prints how many stretches of bytes that meet the LEN bytes at offset
- * FROM of it were selected, and a sum of what was read; "no AVX-512" where the processor has none.
+ * Loads from `block`, with masks of all kinds. Prints the number of selected stretches of bytes that overlap the LEN bytes
+ * at offset FROM, and a sum of the loaded values. Prints "no AVX-512" if the processor lacks it.
  */
 #include <stdio.h>
 #include <stdlib.h>

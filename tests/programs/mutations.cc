@@ -1,8 +1,8 @@
-// Changes lists, vectors and strings at random, and notes each store to what is in them: the oracle of watches that follow
-// many places. mutations MUTATIONS SEED THREADS FILE: FILE gets a line for each store that a watch on one of these should
-// see, `watch number address length value`: 0 numbers[*], 1 records[*].count, 2 chain->*next.refs, 3 items[*].value,
+// Changes lists, vectors and strings at random, and records each store to their elements: the oracle of watches that follow
+// many places. mutations MUTATIONS SEED THREADS FILE. FILE gets a line `watch number address length value` for each store
+// that a watch should see. The watches are 0 numbers[*], 1 records[*].count, 2 chain->*next.refs, 3 items[*].value,
 // 4 text[*], 5 owner->value, 6 stack[*], 7 table[*]->refs, 8 numbers[2].
-// What is freed is used again at once, and written to, so that nobody who watches what was there gets away with it.
+// Freed memory is used again at once, and written to, so that a watch that stays on it reports a wrong hit.
 #include "noted.h"
 #include <cstdint>
 #include <cstdio>
@@ -46,7 +46,7 @@ static void *junk[JUNK];
 static long left;
 static std::mutex mutex;
 
-// A store to these bytes is about to be made: who watches them? As a debugger would walk.
+// Records the watches that see the next store, which is to these bytes. Walks the containers as a debugger would.
 static void expect(const void *addr, int len, uint64_t value) {
     auto look = [&](int watch, unsigned number, const void *place, size_t size) {
         ::look(watch, number, place, size, addr, len, value);
@@ -89,7 +89,7 @@ template <class T> __attribute__((noinline)) static void store(T *to, uint64_t v
     *(volatile T *)to = typed;
 }
 
-// What is free is somebody's at once.
+// Allocates freed memory again at once.
 static void reuse() {
     unsigned n = any(JUNK);
     free(junk[n]);
@@ -164,7 +164,7 @@ static void mutate_chain() {
             memset(old, 0x5a, sizeof *old);
             free(old);
         } else {
-            // Freed first, and then nobody's.
+            // Freed first, and unlinked afterwards.
             struct node *next = old->next;
             free(old);
             *at = next;

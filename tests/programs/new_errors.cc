@@ -27,7 +27,7 @@ int main(int, char **word)
         int *all = new int[10], *one = new int;
         delete[] all;
         delete one;
-        // Those that throw nothing call those that may.
+        // The nothrow operators call the throwing ones.
         for (int i = 0; i < 3; i++) {
             int *some = new (std::nothrow) int[10], *next = new int, *last = new (std::nothrow) int;
             delete next;

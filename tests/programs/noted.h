@@ -40,7 +40,7 @@ static void look(int watch, unsigned number, const void *place, size_t size, con
     noted[noted_count++] = Noted{watch, number, (uint64_t)addr, len, value};
 }
 
-// `watch number address length value`, a line for each store. What is destroyed afterwards is nobody's business.
+// `watch number address length value`, a line for each store. Destructors would store to watched memory, so none runs.
 [[noreturn]] static void end(const char *file) {
     FILE *to = fopen(file, "w");
     for (size_t i = 0; to && i < noted_count; i++)

@@ -1,5 +1,5 @@
-// A task beside the threads, with their memory, stops them all by ptrace(2), maps memory and stores much meanwhile, and
-// lets them go: as LeakSanitizer does at the end of a program.
+// A task beside the threads shares their memory, as LeakSanitizer's does at the end of a program. It stops them all by
+// ptrace(2), maps memory and stores much meanwhile, and lets them go.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <elf.h>
@@ -32,7 +32,7 @@ static void *thread(void *unused) {
     return unused;
 }
 
-// Waits for its SIGSTOP; other signals are its own.
+// Waits for the task's SIGSTOP, and passes other signals on to it.
 static int stops(pid_t task) {
     int status;
     while (waitpid(task, &status, __WALL) == task && WIFSTOPPED(status)) {
@@ -43,7 +43,7 @@ static int stops(pid_t task) {
     return 0;
 }
 
-// The registers of a task, in memory of the heap: true if they are some.
+// Reads and writes the registers of a task, in memory of the heap; true if they are valid.
 static int registers(pid_t task) {
     struct user_regs_struct *new = calloc(10, sizeof *new), *old = calloc(1, sizeof *old);
     struct iovec *vector = malloc(sizeof *vector);
@@ -54,7 +54,7 @@ static int registers(pid_t task) {
     return got && new->rip && !memcmp(old, new, sizeof *new);
 }
 
-// What was mapped meanwhile is watched from here on.
+// Memory that was mapped meanwhile is watched from here on.
 __attribute__((noinline)) static void marks(void) {
     for (int n = 0; n < KEPT; n++)
         kept[n][64 + n] = n + 1;

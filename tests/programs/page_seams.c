@@ -1,4 +1,4 @@
-/* Stores whose first bytes end a page of code: a jump that takes their place lies on two pages. */
+/* Stores whose first bytes end a page of code: a jump written over them spans two pages. */
 #include <stdio.h>
 
 unsigned long counts[4];

@@ -1,6 +1,6 @@
-/* Code at the end of much address space that is reserved, as the copy that V8 makes of its built-in functions: where the jump
- * of a patch has to lead, nothing is free. Afterwards, in a child and here, all of what was reserved is as it was: it
- * cannot be read, and is empty. Prints how many stores its code has made to `cells`. */
+/* Code at the end of a large reserved address range, like V8's copy of its built-in functions. No address within reach of a
+ * patch's jump is free. Afterwards, in a child and here, all of the range is still reserved: it cannot be read, and is
+ * empty. Prints the number of its code's stores to `cells`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>

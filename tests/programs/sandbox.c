@@ -225,7 +225,7 @@ static void threads(void)
 	fflush(stdout);
 	INSTALL(0, NR, CALL(SYS_getppid, SECCOMP_RET_KILL_THREAD), ALLOW);
 	pthread_create(&thread, 0, dies, 0);
-	/* It ends without a word to those who would join it, but for the kernel's. */
+	/* The thread ends without its own exit path; only the kernel wakes the thread that joins it. */
 	pthread_join(thread, 0);
 	say("one thread less\n");
 }
@@ -270,7 +270,7 @@ static void supervised(void)
 	pthread_join(thread, 0);
 }
 
-/* Nobody is there to be asked: such calls fail, also one that is told by its address, and one that only ulpf can make. */
+/* There is no supervisor. Its calls fail, also one that the filter matches by address, and one that only ulpf can make. */
 static void unsupervised(void)
 {
 	INSTALL(0, NR, CALL(SYS_mremap, SECCOMP_RET_USER_NOTIF), CALL(SYS_munmap, SECCOMP_RET_TRACE | 7), IS(SYS_getppid, 3), IP,
@@ -334,7 +334,7 @@ static void raced(void)
 	printf("%ld\n", call(SYS_getuid, 0, 0, 0));
 }
 
-/* What is wrong with a filter, in the kernel's order. */
+/* Errors in a filter, in the order of the kernel's checks. */
 static void refused(void)
 {
 	struct sock_filter wrong = RETURN(0);
@@ -422,7 +422,7 @@ static void third_of_lineage(void)
 	printf("%d\n", status);
 }
 
-/* What it executes may not map memory in the way that ulpf would have to. */
+/* The executed program may not map memory in the way that ulpf needs. */
 static void unmappable(const char *self)
 {
 	INSTALL(0, NR, IS(SYS_mmap, 3), ARG(3), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 0x100000, 0, 1), RETURN(SECCOMP_RET_KILL_PROCESS), NR,

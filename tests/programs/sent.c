@@ -1,4 +1,4 @@
-/* Signals that usually say that an instruction has failed, and one that nobody uses, sent like any other:
+/* Signals that usually report a failed instruction, and an unused one, sent like any other signal:
  * delivered, blocked, fetched, waited for, in the middle of a system call. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 long watched;
-sigset_t old; /* written by the kernel, or by who answers in its place */
+sigset_t old; /* written by the kernel, or by the stub in its place */
 stack_t stack;
 static volatile int count, code, value, inside, outside;
 
@@ -99,7 +99,7 @@ static void try(int number)
 			told("epoll_pwait", epoll_pwait(queue, &event, 1, 3000, &none));
 		printf("  masks: %d %d\n", inside, outside);
 	}
-	/* What is ready comes first: the signal goes on waiting. */
+	/* A ready descriptor comes first: the signal stays pending. */
 	if (pipe(pipes) || write(pipes[1], "text", 4) != 4 || epoll_ctl(queue, EPOLL_CTL_ADD, pipes[0], &event))
 		return;
 	struct pollfd ready_fd = { .fd = pipes[0], .events = POLLIN };

@@ -1,6 +1,6 @@
-/* Functions on a stack that is in the heap, as often as argument 1 says, whose ends have no room for a jump: behind one
-   is only what fills the space to the next, behind the others what is jumped to. Nobody tells where they begin. At last
-   somebody traps in what fills the space. */
+/* Functions on a stack in the heap, run as often as argument 1 says. Their ends have no room for a jump: behind one is
+   only padding, behind the others the target of a jump. No symbols say where they begin. At last, the program traps in
+   the padding. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>

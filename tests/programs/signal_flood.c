@@ -28,8 +28,8 @@ static void take(int sig)
 		__asm__ volatile("incq %0" : "+m"(queued_taken));
 }
 
-/* Every access to a whole page, in instructions of all kinds: four hits, of which (from 0 on) as many leave
- * memory as it was as this says: i is odd or 0, i % 4 or 0, never, always. */
+/* Four accesses to a whole page, by instructions of all kinds. Each is a hit. They leave memory as it was if
+ * i is odd or 0; if i % 4 is not 0 or i is 0; never; always. */
 static __attribute__((noinline)) void four(volatile long *page, long i)
 {
 	typedef long pair __attribute__((vector_size(16)));
@@ -48,7 +48,7 @@ static void *send_signals(void *thread)
 {
 	sigset_t all;
 
-	/* What is not for one thread alone (SIGALRM) is for the other one: `take` is not for two at once. */
+	/* Process-wide signals (SIGALRM) go to the other thread, because two threads must not run `take` at once. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, NULL);
 	for (int i = 0; i < QUEUED; i++) {

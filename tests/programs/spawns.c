@@ -75,7 +75,7 @@ static int action(int number)
 	return seen.sa_handler == SIG_DFL ? 0 : seen.sa_handler == SIG_IGN ? 1 : 2;
 }
 
-/* Which signals are default, ignored, handled. */
+/* Exits with a status that says whether two signals are default, ignored or handled. */
 static void tells_actions(void)
 {
 	_exit(100 + action(SIGUSR1) * 10 + action(SIGUSR2));

@@ -1,4 +1,4 @@
-/* Works until somebody sets "leave", kills it, or ten minutes are over. */
+/* Works until a debugger sets "leave", it is killed, or ten minutes are over. */
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>

@@ -1,6 +1,6 @@
-/* Everything that happens on a stack while its pages are watched: calls, red zones, signal frames on
- * the stack in use and on an alternate one, recursion into pages that are not there yet, alloca,
- * longjmp, coroutines, and the stacks of threads. Prints the same with and without watches. */
+/* Uses of a stack whose pages are watched: calls, red zones, alloca, longjmp, coroutines, and the stacks
+ * of threads. Signal frames lie on the stack in use and on an alternate one. A recursion reaches pages
+ * that are not there yet. Prints the same with and without watches. */
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@
 #define AREA 32768
 #define STACK 131072
 
-/* What there is to watch: AREA bytes of each stack, and single words of them. */
+/* Memory to watch: AREA bytes of each stack, and single words of them. */
 char *main_area, *alternate, *thread_area, *coroutine_area;
 void **return_slot;
 long *local_slot, *thread_slot, *coroutine_slot;

@@ -1,5 +1,5 @@
 /* String instructions in both directions, locked and wide atomics, bit strings that reach beyond
- * their word, pushes and calls on a stack that lies on the heap. */
+ * their word, pushes and calls on a stack in the heap. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

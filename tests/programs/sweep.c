@@ -88,7 +88,7 @@ __attribute__((noinline)) void fill_both(unsigned char *from, unsigned char *to,
 			 : "memory", "cc");
 }
 
-/* What begins behind a jump that takes the first store's place, and goes round to that. */
+/* A loop that is entered behind the patched first store, and jumps back to it. */
 __attribute__((noinline)) void fill_behind(unsigned char *from, unsigned char *to, int value)
 {
 	__asm__ volatile("	jmp	2f\n"

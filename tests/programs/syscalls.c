@@ -1,5 +1,5 @@
 /* A great many system calls, each with its buffers in, before, behind and across the pages of `hot`.
- * Prints what every call has returned and left in memory: the same, whoever watches `hot`. */
+ * Prints the result and the memory contents of every call. They are the same with a watch on `hot`. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -556,7 +556,7 @@ static void about(unsigned char *p)
 		tell("ioctl TIOCSPTLCK", ioctl(pt, TIOCSPTLCK, p), 0, 0);
 		close(pt);
 	}
-	/* Calls that nobody knows are answered as they would be. */
+	/* Unknown calls get the kernel's answers. */
 	tell("no such call", syscall(999, p, p, p), 0, 0);
 	tell("bpf", syscall(SYS_bpf, 999, p, 64), 0, 0);
 	tell("keyctl", syscall(SYS_keyctl, 999, p, p), 0, 0);

@@ -110,7 +110,7 @@ class Python(Watched):
 
 
 def verdicts(text):
-    """Which tests there were, how many of them passed, and the last line's verdict. (What they print has times.)"""
+    """The tests, how many of them passed, and the last line's verdict. (Their output has times.)"""
     return (re.findall(r"(?m)^(\w+ \(test\.[\w.]+\))", text), len(re.findall(r"(?m)\bok$", text)),
             re.findall(r"(?m)^(?:Ran \d+ tests?|OK.*|FAILED.*)", text))
 

@@ -1,4 +1,4 @@
-"""Protection keys: the program's rights are its own, and ours do not depend on them."""
+"""Protection keys: the program's rights are unchanged, and the stub does not depend on them."""
 
 from lib.cases import Case
 from lib.env import bare, example, ulpf_only

@@ -44,5 +44,5 @@ class Life(Case):
         self.compare(1001, ["check", "heap", "heap, read and written"], "3", calls=200)
 
     def test_area(self):
-        """What the calls are about is watched itself."""
+        """The memory of the calls is itself watched."""
         self.compare(2001, ["area", "area and heap", "two bytes"], "0", "plain")

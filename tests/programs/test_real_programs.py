@@ -158,7 +158,7 @@ for module in Programs.PYTHON_TESTS:
 
 
 def summary(text):
-    """What `python3 -m test` says, without its times and the like."""
+    """Output of `python3 -m test`, without its times and the like."""
     text = re.sub(r"\d+:\d+:\d+( load avg: [\d.]+)?", "", text)
     text = re.sub(r"(in )?[\d.]+ (ms|sec|min)( [\d.]+ sec)?", "TIME", text)
     return [l for l in text.splitlines() if not re.match(r"==|Using random seed|.*build-|test_\w+ passed", l)]

@@ -124,7 +124,7 @@ class Sandbox(Case):
         self.assertSays(gdb("signal 0"), r"received signal SIGSYS")
 
     def test_detached(self):
-        """What takes our memory away is let pass, too."""
+        """The calls that unmap the stub's memory are allowed, too."""
         with subprocess.Popen([example("sandbox"), "late"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
             try:
                 watching = subprocess.Popen([ULPF, "attach", "--quiet", "-w", "counter", str(program.pid)],
@@ -162,7 +162,7 @@ class Sandbox(Case):
                 program.kill()
 
     def test_attaching_to_a_sandbox(self):
-        """What the stub needs is forbidden there: nothing is begun that would end the program."""
+        """The filter forbids calls that the stub needs: ulpf begins nothing that would end the program."""
         status, _, err = self.attached("waits", lambda pid: ulpf("attach", "-w", "counter", str(pid)))
         self.assertEqual(status, 2, err)
         if os.geteuid() == 0:

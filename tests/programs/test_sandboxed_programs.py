@@ -72,7 +72,7 @@ class Sandboxed(unittest.TestCase):
     @needs("sshd")
     @needs("ssh")
     def test_sshd(self):
-        """Before who comes is known, a child that may do next to nothing speaks with him."""
+        """Before authentication, a child with next to no rights talks to the client."""
         for name in "host", "identity":
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", os.path.join(self.folder, name)], check=True)
         os.makedirs("/run/sshd", exist_ok=True)

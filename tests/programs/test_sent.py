@@ -41,7 +41,7 @@ class Sent(Case):
             status, out, err = ulpf("run", "--quiet", "--no-summary", *options, "--", example("woken"))
             self.assertEqual((status, out, err), (0, expected, ""), options)
 
-    # Who waits for a processor in our code sleeps there meanwhile.
+    # On a busy machine, a process may sleep in the stub's code longer, so this test runs alone.
     test_children_are_woken.alone = True
 
     def test_lengths_that_the_kernel_refuses(self):

@@ -30,8 +30,8 @@ class Spawns(Case):
                               timeout=60 * PATIENCE, text=True)
 
     def test_clone3(self):
-        """Also where what the kernel reads and writes for it lies on the watched page; and one whose status
-        nobody has fetched yet need not rest."""
+        """Also with the kernel's arguments and results on the watched page. A zombie child does not delay a
+        stop-the-world."""
         status, expected = bare(example("spawns"))
         self.assertEqual(status, 0)
         for spec in "watched", "here.watched", "here.watched:rw", "here.pidfd", "here.parent_tid:rw":
@@ -71,7 +71,7 @@ class Spawns(Case):
 @ulpf_only
 class ForkedChildren(Case):
     def test_a_caught_system_call(self):
-        """The child has nobody to stop for."""
+        """The child stops for no debugger."""
         gdb = self.session("children")
         gdb("catch syscall fork vfork clone clone3 exit_group")
         out = ""

@@ -54,7 +54,7 @@ class Tracers(unittest.TestCase):
                     self.check(how, watches)
 
     def test_a_task_that_stops_all_threads(self):
-        """It maps memory meanwhile, and stores to watched memory, and waits for nobody's rest."""
+        """It maps memory meanwhile, stores to watched memory, and does not wait until other threads are stopped."""
         with tempfile.TemporaryDirectory() as folder:
             # LeakSanitizer does so, too, at the end.
             sanitized = os.path.join(folder, "sanitized")
@@ -90,7 +90,7 @@ class Tracers(unittest.TestCase):
         self.assertEqual(len(re.findall(r" write  counter: ", err)), 4, err)
 
     def test_who_asks_to_be_traced_has_nobody_who_would(self):
-        """A way to ask for debuggers: there is none. Its parent, which is ulpf, traces nobody."""
+        """A program tests for debuggers with PTRACE_TRACEME, and finds none. Its parent, which is ulpf, traces no process."""
         program = """
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)

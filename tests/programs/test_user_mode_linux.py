@@ -74,7 +74,7 @@ class UserModeLinux(Case):
             vm.archive(os.path.join(self.folder, "initrd"), [("dev", 0o040755, b""), ("init", 0o100755, file.read())])
 
     def kernel(self, *words):
-        """Its command line. What it keeps in files of its own lies in the test's folder."""
+        """Its command line. Its own files lie in the test's folder."""
         return [find_tool("linux.uml"), f"initrd={self.folder}/initrd", "mem=64M", "con=null", "con0=fd:0,fd:1", "rdinit=/init",
                 f"uml_dir={self.folder}/", *words]
 
@@ -103,7 +103,7 @@ class UserModeLinux(Case):
         found = subprocess.run([ULPF, "find", "--type", "i32", str(process.pid), "1234567"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, timeout=LIMIT).stdout
         end()
-        # The kernel's data; elsewhere it may stand in a buffer, too.
+        # The variable is in the kernel's data. Buffers may contain the value, too.
         place = re.search(r"(?m)^ *(0x[0-9a-f]+) +1234567 +linux\.uml", found)
         self.assertTrue(place, found)
         process, _ = self.start([ULPF, "run", "-w", f"{place[1]}:4", "--", *self.kernel()], log)

@@ -1,5 +1,5 @@
-/* Waits of every sort, each of which knows how long it must take and how it must end; for so many seconds,
- * or until somebody sets "enough". */
+/* Waits of every sort. Each checks how long it takes and how it ends. Runs for the number of seconds in its
+ * argument, or until a debugger sets "enough". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -61,7 +61,7 @@ static void *feed(void *unused)
 	return unused;
 }
 
-/* Calls that move more than fits at once: nobody may see them end halfway. */
+/* Calls that move more than fits at once: none may end halfway. */
 static int bulk[2], sockets[2];
 
 static char block[200000];

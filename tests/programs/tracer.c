@@ -70,7 +70,7 @@ static void follow(pid_t pid, int status)
 		if (which == (SIGTRAP | 0x80)) {
 			struct user_regs_struct regs;
 			ptrace(PTRACE_GETREGS, pid, 0, &regs);
-			/* What the C library and the loader do may differ. */
+			/* Calls of the C library and the loader may differ. */
 			if (regs.orig_rax == SYS_getppid || regs.orig_rax == SYS_getuid || regs.orig_rax == SYS_execve || regs.orig_rax == SYS_ptrace)
 				printf("call %ld, in a file %d\n", (long)regs.orig_rax, known(pid, regs.rip));
 		} else {

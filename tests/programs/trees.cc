@@ -1,7 +1,7 @@
-// Changes maps, hash tables, deques and variants at random, and notes each store to what is in them, as mutations.cc does:
-// trees MUTATIONS SEED FILE. FILE gets a line for each store that a watch on one of these should see, `watch number address
-// length value`: 0 tree[*].second.value, 1 table[*].second, 2 queue[*], 3 either[1].value, 4 maybe[*].second, 5 several[*].second,
-// 6 queue[2]; numbers are those in the order of the container.
+// Changes maps, hash tables, deques and variants at random, and records each store to their elements, as mutations.cc does:
+// trees MUTATIONS SEED FILE. FILE gets a line `watch number address length value` for each store that a watch should see.
+// The watches are 0 tree[*].second.value, 1 table[*].second, 2 queue[*], 3 either[1].value, 4 maybe[*].second,
+// 5 several[*].second, 6 queue[2]. Numbers are those in the order of the container.
 // trees beside STORES tree|table|queue: one thread stores to an element that stays, another one changes the container around it.
 #include "noted.h"
 #include <atomic>
@@ -66,7 +66,7 @@ __attribute__((noinline)) static void store(long *to, uint64_t value) {
     *(volatile long *)to = (long)value;
 }
 
-// What is free is somebody's at once.
+// Allocates freed memory again at once.
 static void reuse() {
     unsigned n = any(JUNK);
     free(junk[n]);

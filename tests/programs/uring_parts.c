@@ -1,5 +1,5 @@
-/* Parts of io_uring, each by its name: completions that are skipped, rings that a thread has registered, buffers that a
- * ring is given, sends that do not copy, and requests of rarer sorts. */
+/* Parts of io_uring, each run by its name: skipped completions, rings that a thread has registered, provided
+ * buffers, sends that do not copy, and requests of rarer sorts. */
 #include "rings.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ static unsigned completions(struct ring *r)
 	return __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE) - *r->cq_head;
 }
 
-/* Requests that say nothing when they succeed. */
+/* Requests without a completion when they succeed. */
 static void skipped(char *buf)
 {
 	struct ring r;
@@ -42,7 +42,7 @@ static void skipped(char *buf)
 	say("a read and a nop", submit(&r, 1), 0);
 	say("only the nop", completions(&r), buf + 4090);
 	say("nop", next(&r).res, 0);
-	/* A failure is told, and of what is linked to it nothing is. */
+	/* A failure has a completion; the request that is linked to it has none. */
 	get(&r, IORING_OP_READ, 77, buf, 7, 0)->flags = IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK;
 	get(&r, IORING_OP_READ, fd, buf, 7, 0);
 	submit(&r, 1);
@@ -56,7 +56,7 @@ static void skipped(char *buf)
 	say("done before a failure", completions(&r), buf + 100);
 	say("failure", next(&r).res, 0);
 	say("cancelled", next(&r).res, buf);
-	/* Many sends of which nothing is heard. */
+	/* Many sends without completions. */
 	for (int i = 0; i < 3000; i++) {
 		buf[200] = 'a' + i % 26;
 		get(&r, IORING_OP_SEND, pair[0], buf + 200, 1, 0)->flags = IOSQE_CQE_SKIP_SUCCESS;
@@ -125,7 +125,7 @@ static void registered(char *buf)
 	close(fd);
 }
 
-/* What a completion says, and the buffer that it has taken. */
+/* Prints a completion, and returns the number of the buffer that it has taken. */
 static int taken(struct ring *r, const char *what, char *buffers)
 {
 	struct io_uring_cqe c = next(r);

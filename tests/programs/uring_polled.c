@@ -15,7 +15,7 @@ __attribute__((noinline)) void ready(void)
 	__asm__ volatile("" ::: "memory");
 }
 
-/* What the kernel says to these flags; the descriptor stays open. */
+/* Prints the kernel's answer to these flags. The descriptor stays open. */
 static int setup(const char *what, unsigned flags, unsigned cpu, int other)
 {
 	struct io_uring_params p = { .flags = flags, .sq_thread_cpu = cpu, .sq_thread_idle = 20, .wq_fd = other };

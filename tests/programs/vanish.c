@@ -104,7 +104,7 @@ int main(int argc, char **argv)
 	mremap(elsewhere, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, AT);
 	*number = 6;
 	sum = sum * 10 + *number; /* 6 */
-	((unsigned *)AT)[2] = 1u << 31; /* a flag that nobody serves */
+	((unsigned *)AT)[2] = 1u << 31; /* an unknown flag */
 	long ring = syscall(SYS_io_uring_setup, 1, AT);
 	syscall(SYS_io_uring_setup, 1, AT);
 	munmap(AT, LEN);

@@ -130,7 +130,7 @@ int main(void)
 		if (child == 0)
 			wake_parent();
 		alarm(30);
-		long got = wait_in(call == 10 ? 0 : call); /* nobody has the lock */
+		long got = wait_in(call == 10 ? 0 : call); /* the lock is free */
 		printf("parent, call %2d: %ld, %s, handled %ld\n", call, got, got < 0 ? strerrorname_np(errno) : "no error", counter);
 		if (waitpid(child, &status, 0) != child || status != 0)
 			result = 5;

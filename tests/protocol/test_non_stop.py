@@ -200,8 +200,8 @@ class NonStop(NonStopCase):
 
 
 class EveryStore(NonStopCase):
-    """16 threads store 1, 2, 3, … each into a byte of its own. Each store is one stop of its thread, whatever else is
-    asked for meanwhile: watches and breakpoints that come and go, single threads that stop and step, memory."""
+    """16 threads store 1, 2, 3, … each into a byte of its own. Each store is one stop of its thread, whatever other
+    requests arrive: watches and breakpoints that come and go, single threads that stop and step, memory."""
 
     STORES = 24
 
@@ -261,7 +261,7 @@ class EveryStore(NonStopCase):
         elif what == 2:
             self.assertEqual(rsp(f"M{cells + 32 + rng.randrange(16):x},1:55"), b"OK")
         elif what == 3:
-            # In a function that nobody calls any more.
+            # In a function that is no longer called.
             self.assertEqual(rsp(f"{rng.choice('Zz')}0,{worker:x},1"), b"OK")
         else:
             threads = threads_of(rsp)

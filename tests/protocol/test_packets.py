@@ -200,7 +200,7 @@ class Packets(Case):
 
 
 class NewerPackets(Case):
-    """What GDB 14 to 17 have added, and who knows less."""
+    """Packets that GDB 14 to 17 added, and clients that know fewer."""
 
     GDB = "qSupported:multiprocess+;swbreak+;hwbreak+;xmlRegisters=i386"
 
@@ -272,7 +272,7 @@ class NewerPackets(Case):
                 self.assertIn(said, self.server.stdout())
 
     def test_libraries_of_a_program_run_by_the_dynamic_linker(self):
-        """The file that the kernel has started knows of no list. GDB is told so, and finds it by symbols."""
+        """The file that the kernel has started has no list of libraries. The server says so, and GDB finds it by symbols."""
         rsp = self.client("/lib64/ld-linux-x86-64.so.2", example("five"))
         rsp(self.GDB)
         self.assertEqual(rsp("qXfer:libraries-svr4:read::0,1000"), b"E01")
@@ -302,7 +302,7 @@ class NewerPackets(Case):
 @ulpf_only
 class Threads(Case):
     def test_a_step_that_came_second(self):
-        """Another thread's breakpoint is told of first; when the stepped one is let go, nobody asks for its step."""
+        """Another thread's breakpoint is reported first. The client then resumes the stepped thread without a step."""
         server = self.serve("threads16", "1000000000")
         rsp = Rsp(server.target)
         self.addCleanup(rsp.close)

@@ -123,7 +123,7 @@ class Order(unittest.TestCase):
 
 
 class Said:
-    """What tests/run said of a suite: its text, its exit status, the files that it wrote {name: text}."""
+    """Result of tests/run for a suite: its output, its exit status, the files that it wrote {name: text}."""
 
     def __init__(self, source, *options, costs=None):
         with tempfile.TemporaryDirectory(prefix="ulpf-test-") as folder:
@@ -198,7 +198,7 @@ class Verdicts(RunnerCase):
         self.assertIn("in its clean-up", said.read("target", "failed-tests", "little.test_little.Verdicts.test_a_clean_up_fails"))
 
     def test_a_limit(self):
-        """What the test would catch stops it all the same, and it has its tearDown."""
+        """The limit stops a test that catches its exception, and its tearDown runs."""
         written = self.all().read("target", "failed-tests", "little.test_little.Limits.test_takes_too_long")
         self.assertRegex(written, r"Timeout >0\.\d+s|Timeout \(>0\.\d+s\)")
         self.assertIn("its tearDown has run", written)

@@ -1,4 +1,4 @@
-"""What gdbserver's callers rely on: messages, exit statuses, transports, modes."""
+"""Properties that gdbserver's callers rely on: messages, exit statuses, transports, modes."""
 
 import json
 import os
@@ -102,8 +102,8 @@ class Messages(Case):
 
     @ulpf_only
     def test_setuid_program_runs_as_the_caller(self):
-        """An ordinary user may not control a program that runs as somebody else: as under any debugger,
-        it runs without the other's rights."""
+        """An ordinary user may not control a program that runs as another user: as under any debugger,
+        it runs without the other user's rights."""
         if why := no_other_users():
             self.skipTest(why)
         if subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "true"], stderr=subprocess.DEVNULL).returncode:
@@ -120,7 +120,7 @@ class Messages(Case):
 
 
 class Ends(Case):
-    """Who ends when, and with which status."""
+    """The end of server and program, and their exit statuses."""
 
     def test_exit_code(self):
         gdb = self.session("exitcode", "7", stop=None)
@@ -330,7 +330,7 @@ class Modes(Case):
         self.assertEqual(server.stdout(), "wrapped green\n")
 
     def test_the_shell_is_missing(self):
-        """It is the shell that is told of, not the program, which is there."""
+        """The message names the shell, not the program, which exists."""
         status, said = server("127.0.0.1:0", example("five"), env={**os.environ, "SHELL": "/missing/sh"})
         self.assertEqual(status, 1)
         self.assertIn(f"Cannot exec /missing/sh, the shell that is to start {example('five')}. "

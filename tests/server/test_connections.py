@@ -1,4 +1,4 @@
-"""What becomes of a program while clients come and go."""
+"""The state of a program while clients come and go."""
 
 import os
 import resource

@@ -70,7 +70,7 @@ class BackEnds(Case):
         said = self.refused({"hello": [b"x" * (5 << 20)]})
         self.assertSays(said, r"a line has more than")
         said = self.refused({"hello": [lambda f, a: f.hang_up()] * 1000})
-        # Whoever forwards a port may be there before the back end is.
+        # A port forwarder may listen before the back end does.
         self.assertSays(said, r"No back end answers at .*: it has closed the connection\. Start it first")
         said = self.refused({"hello": [lambda f, a: None]})
         self.assertSays(said, r"Something is at .*, but it does not answer `hello`\. Start the back end there \(in a guest: `ulpf bridge`\)")
@@ -146,7 +146,7 @@ class BackEnds(Case):
             "read": [lambda f, a: f.hang_up()],
             "status": [None, None, lambda f, a: f.say(id=a["id"], reply="status", state="stopped", stop=hits)],
             "resume": [lambda f, a: (f.say(id=a["id"], reply="done"), f.hang_up())]})
-        # What only asks is asked again.
+        # Requests without side effects are repeated.
         self.assertEqual(rsp("m1000,4"), b"00000000")
         self.assertEqual(self.fake.asked[-2]["session"], "one")
         self.fake.script["status"].pop(0)
@@ -165,8 +165,8 @@ class BackEnds(Case):
                 "old": "", "new": "", **more}
 
     def test_who_sorts_hits(self):
-        """A back end without filters stops for each hit, and tells an address: values are read, conditions evaluated,
-        the log kept on this side; and nobody hears of a stop that is nobody's."""
+        """A back end without filters stops for each hit, and reports an address. This side reads values, evaluates
+        conditions and keeps the log. A stop that no watch wants is not reported."""
         def resumed(fake, ask):
             fake.say(id=ask["id"], reply="done")
             runs.append(ask)
@@ -210,7 +210,7 @@ class BackEnds(Case):
 @ulpf_only
 @needs_sim
 class FrontEnds(Case):
-    """ulpf-sim, asked by whoever comes."""
+    """ulpf-sim with arbitrary clients."""
 
     def sim(self, *program):
         sim = Sim(*(program or (static("alone"), "spin")))
@@ -224,7 +224,7 @@ class FrontEnds(Case):
 
     def test_garbage(self):
         front = self.front(self.sim(), hello=False)
-        # (Who does not begin with a brace is no front end.)
+        # (A client whose first byte is not a brace is no front end.)
         for says in (b"{garbage\n", b"garbage\n", b"\xff\n", b"[]\n", b"{}\n", b'{"id":1}\n', b'{"id":1,"op":"levitate"}\n',
                      b'{"id":1,"op":"hello","versions":[9,9],"client":""}\n', b'{"id":1,"op":"kill"}\n'):
             front.raw(says)
@@ -268,7 +268,7 @@ class FrontEnds(Case):
         session = front.hello["session"]
         front("resume", how="continue")
         front.close()
-        # A machine that nobody hears of does not run on.
+        # A machine without a front end stops.
         again = self.front(sim)
         self.assertEqual(again.hello["session"], session)
         self.assertTrue(wait_until(lambda: again("status")["state"] == "stopped"))

@@ -63,7 +63,7 @@ class Plugin(PluginCase):
         self.assertStop(gdb("continue"), 1, "shelf[1].id", 0, 10)
 
     def passed(self, *clauses, variable="total"):
-        """How many hits of all there are pass each of these; all logged, none stops."""
+        """For each of these clauses, the number of all hits, and of those that pass; all are logged, none stops."""
         gdb = self.begin()
         for clause in clauses:
             self.assertSays(gdb(f"ulpf watch {variable} {clause} log"), r"^Ulpf (access )?watch \d+: .*, logged\n")

@@ -17,7 +17,7 @@ FOLDER = os.path.join(ROOT, "sim-bridge", "gem5")
 
 
 def run(program, *args, options=()):
-    """What gem5's run.py says of a program: (status, standard output, standard error)."""
+    """Result of gem5's run.py for a program: (status, standard output, standard error)."""
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run([GEM5, "--quiet", "--listener-mode=on", "--dot-config=", "--outdir", out, os.path.join(FOLDER, "run.py"),
                                *options, "--", program, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Random talk on each side of the bridge: nobody crashes, nobody hangs, and sense is understood afterwards."""
+"""Random messages on each side of the bridge: no crash, no hang, and valid messages work afterwards."""
 
 import json
 import random
@@ -14,7 +14,7 @@ NUMBERS = [0, 1, 2, 7, 8, 4095, 4096, 0x401000, 0x4a0000, 2**31, 2**47, 2**63, 2
 
 
 def value(rng, deep=2):
-    """Something that could stand in a message, or could not."""
+    """A value that is valid in a message, or not."""
     kind = rng.randrange(9 if deep else 5)
     if kind < 3:
         return rng.choice(NUMBERS)

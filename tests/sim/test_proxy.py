@@ -50,7 +50,7 @@ class Offered(Case):
         gdb("set var a = 5")
         self.assertEqual(gdb.value("a"), 5)
         self.assertSays(gdb("monitor ulpf backend"), r"rsp: the remote port at")
-        # What the bridge does not know goes to the stub.
+        # Commands that the bridge does not know go to the stub.
         self.assertSays(gdb("monitor ulpf patch"), r"patch")
         gdb("delete")
         self.assertSays(gdb("continue"), r"exited normally")

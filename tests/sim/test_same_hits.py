@@ -59,7 +59,7 @@ class SameHits(Case):
 
     @staticmethod
     def go_on(rsp):
-        """The next stop reply; what is said before it is for people."""
+        """The next stop reply; console output before it is skipped."""
         stop = rsp("vCont;c")
         while stop[:1] == b"O" and len(stop) % 2:
             stop = rsp.reply()

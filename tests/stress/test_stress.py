@@ -37,7 +37,7 @@ def counted(spec, *program, meanwhile=None):
 
 
 def pid_of(log):
-    """The program's id stands in the first line of the log."""
+    """The program's process ID, from the first line of the log."""
     text = []
     assert wait_until(lambda: text.append(open(log).readline()) or text[-1].endswith("\n"), 30)
     return json.loads(text[-1])["pid"]
@@ -53,7 +53,7 @@ class Stress(Case):
         self.assertTrue(any(self.come_and_go(stores) > 10 for stores in (1_000_000, 10_000_000, 100_000_000)))
 
     def come_and_go(self, stores):
-        """How many watches have been deleted before the program's end."""
+        """Number of watches deleted before the program's end."""
         gdb = self.session("threads16", str(stores))
         gdb("monitor ulpf placement guard")  # in debug registers most stores would not be seen at all
         said = gdb("monitor ulpf watch %#x 1 w" % gdb.address("cells[3]"))
@@ -77,7 +77,7 @@ class Stress(Case):
         stats = json.loads(gdb("monitor ulpf stats").strip())
         mine = [w["hits"] for w in stats["watches"] if w["id"] == json.loads(said.strip())["watch"]]
         self.assertEqual(mine, [stores])
-        # Memory is as if nobody had looked: each cell holds its last store.
+        # Memory is as without watches: each cell holds its last store.
         self.assertExits(gdb, 0)
         self.assertEqual(gdb.server.stdout(), bare(example("threads16"), str(stores))[1])
         return deleted
@@ -157,7 +157,7 @@ class Stress(Case):
 
 @ulpf_only
 class Watchdog(Case):
-    """What does not come to rest is named, and the debugger gets an answer."""
+    """Threads that cannot be stopped are named, and the debugger gets an answer."""
 
     limit = 180
     idle = True  # it waits for what the watchdogs wait for
@@ -167,7 +167,7 @@ class Watchdog(Case):
             return stat.read().rsplit(") ", 1)[1][0]
 
     def interrupted_while_stopped(self):
-        """Ctrl-C for a program that somebody has stopped (SIGSTOP): it cannot come to rest."""
+        """Ctrl-C for a program that was stopped from outside (SIGSTOP): its threads cannot be stopped by the stub."""
         # Busy: what rests in a system call needs no help.
         gdb = self.session("threads16", "4000000000", options=SEEN)
         pid = gdb.server.program_pid
@@ -210,7 +210,7 @@ class Watchdog(Case):
         self.assertSays(out, r"Cannot access memory")
         gdb.server.wait_for(rf"Process {pid} has not answered for \d+ s: the stub's task {stub} is stopped by a signal")
         os.kill(stub, signal.SIGCONT)
-        # It answers again, and its late answer is nobody's.
+        # It answers again, and its late answer is ignored.
         self.assertEqual(gdb.value("a"), 10)
         os.kill(stub, signal.SIGSTOP)
         self.assertSays(gdb("kill", 60), r"killed")
@@ -286,8 +286,8 @@ class Watchdog(Case):
 
     @needs("python3")
     def test_a_vfork_parent_rests(self):
-        """Its child waits before its exec, for somebody who opens a pipe; the parent is inside the kernel and
-        cannot be moved, but the debugger has its prompt."""
+        """Its child waits before its exec, until a pipe is opened. The parent is inside the kernel and cannot be
+        moved, but the debugger has its prompt."""
         with tempfile.TemporaryDirectory() as folder:
             pipe = os.path.join(folder, "pipe")
             os.mkfifo(pipe)

@@ -1,6 +1,6 @@
 //! `ulpf check`: programs that everybody knows with their heaps checked, beside valgrind's memcheck.
 //!
-//! Whole runs, from the command to its end. What each takes is processor time, ulpf's own included (see `real`).
+//! Whole runs, from the command to its end. Costs are in processor time, ulpf's own included (see `real`).
 
 use super::super::children::{finish, tail};
 use super::super::machine::find;
@@ -22,10 +22,10 @@ const OURS: &str = "ulpf check";
 const MEMCHECK: &str = "memcheck";
 const REDIS: &str = "redis";
 const MEMORY: &str = "MiB";
-/// Freed blocks that `ulpf check` keeps, if nobody says how many.
+/// Default size of `ulpf check`'s quarantine.
 const QUARANTINE_MIB: f64 = 64.0;
 
-/// What they are given to do: a fourth to a half of a second's work.
+/// Amount of work for each program: a fourth to a half of a second.
 const WORK: &[(&str, u32)] = &[
     ("sqlite3", 60_000),
     ("CPython", 200_000),
@@ -126,7 +126,7 @@ fn one(
     Ok(())
 }
 
-/// What was not checked is not told as fast.
+/// Fails if `ulpf check` did not check the program, so that an unchecked run does not count as fast.
 fn is_served(bench: &Bench, way: &str) -> Result<()> {
     if way != OURS {
         return Ok(());
@@ -154,7 +154,7 @@ fn memory(
     Ok(())
 }
 
-/// redis-server, under redis-benchmark: the server's time, without that of who loads it.
+/// redis-server, under redis-benchmark: the server's time, without that of redis-benchmark.
 fn server(bench: &mut Bench, way: &str) -> Result<()> {
     let Some(program) = redis::program(bench) else {
         return Ok(());
@@ -211,7 +211,7 @@ pub fn tables(r: &Readings) -> Vec<Table> {
             "ulpf check",
         ],
     );
-    // (redis is told in processor time alone.)
+    // (redis is measured in processor time only.)
     let unit = r.unit_of_cost(CASE);
     let mut ratios = Vec::new();
     let names = WORK.iter().map(|w| w.0);

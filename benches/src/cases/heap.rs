@@ -1,5 +1,5 @@
-//! The whole heap watched: the thesis's programs, and three that everybody knows. And the static count
-//! of what can be patched.
+//! The whole heap watched: the thesis's programs, and three well-known ones. And the static count of
+//! accesses that can be patched.
 
 use super::super::children::finish;
 use super::super::machine::find;
@@ -249,7 +249,7 @@ pub fn fault_tables(r: &Readings) -> Vec<Table> {
     vec![t]
 }
 
-// ---- what can be patched ----------------------------------------------------------------------------
+// ---- accesses that can be patched -------------------------------------------------------------------
 
 const FILES: &[(&str, &[&str])] = &[
     ("sqlite3 (libsqlite3.so)", &["libsqlite3.so.0"]),

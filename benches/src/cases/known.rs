@@ -1,4 +1,4 @@
-//! Programs that everybody knows, and the work that they are given.
+//! Well-known programs, and their work in the benchmarks.
 
 use super::super::SOON;
 use super::super::children::finish;
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What its bars are.
+/// Kind of program, which decides its bars.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Compiled,
@@ -25,9 +25,9 @@ pub struct Program {
     pub program: &'static str,
     pub package: &'static str,
     pub kind: Kind,
-    /// How much work the longer run of `real` does.
+    /// Amount of work in the longer run of `real`.
     pub work: u32,
-    /// `WORK` stands for that.
+    /// Arguments; `WORK` is replaced by the amount.
     arguments: &'static [&'static str],
 }
 
@@ -242,7 +242,7 @@ pub const PROGRAMS: &[Program] = &[
 ];
 
 impl Program {
-    /// What is run, after what it needs has been made.
+    /// Creates the input files. Returns the program to run and its arguments.
     pub fn prepare(&self, folder: &Path, work: u32) -> Result<(PathBuf, Vec<String>)> {
         let work = work.max(1);
         let mut file = find(self.program).unwrap_or_default();
@@ -330,7 +330,7 @@ fn history(folder: &Path) -> Result<()> {
     build(Command::new("sh").args(["-c", sh]), folder)
 }
 
-/// So many KiB of text.
+/// Writes a file of `kib` KiB of text.
 fn text(path: &Path, kib: u32) -> Result<()> {
     let mut out = String::new();
     let mut n = 1u32;
@@ -341,7 +341,7 @@ fn text(path: &Path, kib: u32) -> Result<()> {
     Ok(fs::write(path, out)?)
 }
 
-/// So many functions in C.
+/// Writes a file of `count` functions in C.
 fn functions(path: &Path, count: u32) -> Result<()> {
     let mut out = String::new();
     for n in 0..count {

@@ -14,7 +14,7 @@ use std::time::Instant;
 const CASE: &str = "log";
 const FAST: &str = "lines, the program does not wait";
 
-/// What is written, into a file of which kind, and whether the program waits.
+/// Variant, log file, and log policy (whether the program waits).
 const CASES: [(&str, &str, &str); 6] = [
     ("compact, the program does not wait", "hits.ulpf", "fast"),
     ("compact, none lost", "hits.ulpf", "lossless"),
@@ -55,7 +55,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// How many lines `ulpf log` makes of it.
+/// Number of lines that `ulpf log` prints for the file.
 fn lines_of_compact(bench: &Bench, file: &Path) -> Result<usize> {
     let mut reading = bench
         .ulpf()

@@ -7,7 +7,7 @@ use super::super::turns::Bench;
 use anyhow::{Context, Result};
 
 const CASE: &str = "plugin";
-/// What `benches/programs/plugin.py` prints, and what it is.
+/// Names of the readings that `benches/programs/plugin.py` prints, with their meaning.
 const READINGS: [(&str, &str); 3] = [
     ("few", "a stop and a resumption with 10 watches"),
     ("many", "the same with 10,000"),

@@ -1,9 +1,9 @@
 //! Programs that everybody knows, with their heaps watched as a whole: what that costs, beside what valgrind takes to do
 //! nothing.
 //!
-//! Each runs with some work and with ten times as much. The whole run is the longer one; the steady state is what it takes
-//! more than the shorter one, so that neither the start nor the first tenth of the work counts. What each takes is processor
-//! time, ulpf's own included, or (where the kernel does not count that) the time of the clock.
+//! Each runs with some work and with ten times as much. The whole run is the longer one. The steady state is the difference
+//! between the two, so that neither the start nor the first tenth of the work counts. Costs are in processor time, ulpf's own
+//! included, or in wall-clock time where the kernel does not count processor time.
 
 use super::super::children::{finish, tail};
 use super::super::machine::find;
@@ -21,7 +21,7 @@ use std::process::Command;
 
 const CASE: &str = "real";
 
-/// What each is run as, and by which name that is read.
+/// Name of a way to run the programs, and the watch that it sets, if any.
 type Way = (&'static str, Option<&'static str>);
 const WAYS: [Way; 3] = [
     ("bare", None),
@@ -70,10 +70,10 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// What one of them does.
+/// Work of one program.
 enum Work {
     Runs(PathBuf, Vec<String>),
-    /// So many requests of each sort.
+    /// A server, and the number of requests of each sort.
     Serves(PathBuf, u32),
 }
 

@@ -144,7 +144,7 @@ impl Drop for Server {
     }
 }
 
-/// Eight bytes of the program's data that nobody touches, where it lies without randomisation.
+/// Eight bytes of the program's data that are never touched, at their address without randomisation.
 fn idle(program: &Path) -> Result<String> {
     let data = fs::read(program)?;
     let file = object::File::parse(&*data)?;
@@ -228,11 +228,11 @@ pub fn tables(r: &Readings) -> Vec<Table> {
     vec![t]
 }
 
-/// The processor time in ms of a server that `command` runs, from its start to its end, with so many requests of each sort:
-/// without that of who loads it. `None`: the kernel counts no such time here.
+/// The processor time in ms of a server that `command` runs, from its start to its end, with `count` requests of each sort.
+/// The load generator's time does not count. Returns `None` if the kernel does not count processor time here.
 pub fn served(programs: &Programs, command: Command, count: u32) -> Result<Option<f64>> {
     thread::scope(|scope| {
-        // What this thread starts is not counted, for it is there before the clock.
+        // The commands of this thread are not counted, because the thread starts before the clock.
         let (begin, may_begin) = mpsc::channel::<Server>();
         let loader = scope.spawn(move || -> Result<()> {
             let server = may_begin.recv().context("there is no server")?;

@@ -1,4 +1,4 @@
-//! What a debugger waits for: stops, start-up, arming packet by packet.
+//! Operations that a debugger waits for: stops, start-up, arming packet by packet.
 
 use super::super::packets::{Client, Server, Session};
 use super::super::readings::Readings;
@@ -49,7 +49,7 @@ pub fn stop(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// One watch is hit again and again; the others lie beside it. What gdb's own processor time has been is said, too.
+/// One watch is hit again and again; the others lie beside it. gdb's own processor time is also reported.
 fn one_stop(
     bench: &mut Bench,
     (who, peer): (&str, Peer),
@@ -229,7 +229,7 @@ pub fn packets(bench: &mut Bench) -> Result<()> {
             );
         }
     }
-    // What gdb does at every stop, with ten thousand watches: all removed, all inserted again.
+    // At every stop, gdb removes all ten thousand watches and inserts them again.
     let (mut session, block) = session(bench)?;
     let all = |letter: char| (0..10_000).map(move |n| format!("{letter}2,{:x},8", block + 64 * n));
     session.client.many(all('Z'))?;

@@ -1,4 +1,4 @@
-//! What one store to a guarded page costs, by what becomes of it.
+//! The cost of one store to a guarded page, by its result.
 
 use super::super::packets::Session;
 use super::super::published::{TABLE_4_1_HARDWARE, TABLE_4_1_SIGNALS};

@@ -44,7 +44,7 @@ fn random(watches: usize, pages: usize) -> BTreeSet<usize> {
     bytes
 }
 
-/// What is watched in a row of a table.
+/// Watches in a row of a table.
 enum Watches {
     Bytes(BTreeSet<usize>),
     All,
@@ -233,7 +233,7 @@ pub fn sparse(bench: &mut Bench) -> Result<()> {
     table(bench, "sparse", &rows, true)
 }
 
-/// What a block would take of which so many pages are watched in the open-step-close way.
+/// Projected slowdown of a block with `pages` pages watched by opening, stepping and closing pages.
 fn projected(r: &Readings, case: &str, pages: usize) -> Option<f64> {
     let bare = r.median(case, "bare", "ns")?;
     let each = r.median(case, "open-step-close", "ns")?;

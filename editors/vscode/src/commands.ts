@@ -5,7 +5,7 @@ import { Kind, Watch, expressionIn, kindName, objection, watchText } from './tex
 import { processes } from './processes';
 import { Watches, ulpfSession } from './watches';
 
-/** What VS Code hands to a command in the menu of a variable. */
+/** Argument that VS Code passes to a command in the menu of a variable. */
 interface Variable {
   variable: { name: string; evaluateName?: string };
 }
@@ -42,7 +42,7 @@ function session(): vscode.DebugSession {
   return session;
 }
 
-/** The frame that is looked at: locals are its own. */
+/** The selected stack frame, in which locals are resolved. */
 function frame(): number | undefined {
   const item = vscode.debug.activeStackItem;
   return item instanceof vscode.DebugStackFrame ? item.frameId : undefined;

@@ -10,7 +10,7 @@ export interface Process {
   user: number;
 }
 
-/** Those that may be debugged: ours (all, for root), without the kernel's own; the newest first. */
+/** Processes that may be debugged, the newest first: the user's (all, for root), without kernel threads. */
 export async function processes(root = '/proc', user = process.getuid?.() ?? 0): Promise<Process[]> {
   const found: Process[] = [];
   const entries = await fs.readdir(root);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /**
- * What `ulpf watch` takes and what a watch looks like in the view. Nothing here knows VS Code.
+ * Arguments of `ulpf watch`, and the text of a watch in the view. This file does not depend on VS Code.
  */
 
 /** One element of the answer to `ulpf/watches` (docs/dap.md). */
@@ -120,7 +120,7 @@ export function description(watch: Watch): string {
   return parts.join(' · ');
 }
 
-/** All that is known, for the tooltip and for who listens: a line each. */
+/** All fields of a watch, for the tooltip and for screen readers: a line each. */
 export function details(watch: Watch): [string, string][] {
   const rows: [string, string][] = [
     ['Set with', `ulpf watch ${watch.text}`],
@@ -151,7 +151,7 @@ export function details(watch: Watch): [string, string][] {
   return rows;
 }
 
-/** What a screen reader says. */
+/** Text for screen readers. */
 export function spoken(watch: Watch): string {
   const state = watch.ended ? `ended, ${watch.ended}` : `${watch.hits} hits, ${watch.falsePositives} false positives`;
   return `${watch.name}, ${kindName(watch.kind)} watch${watch.log ? ', logged' : ''}, ${state}`;

@@ -11,7 +11,7 @@ export class Watches implements vscode.TreeDataProvider<Watch>, vscode.Disposabl
   private asking = false;
   private visible = false;
 
-  /** The view is open, or not: counts are read only for somebody who looks. */
+  /** Called when the view opens or closes. Counts are read only while it is open. */
   show(visible: boolean): void {
     this.visible = visible;
     this.schedule();

@@ -18,7 +18,7 @@ test('processes: what runs, without the kernel\'s own and ourselves', async () =
     const all = await processes();
     assert.ok(!all.some(p => p.pid === process.pid));
     assert.ok(!all.some(p => p.name === 'kthreadd'));
-    // Nobody has this number.
+    // No user has this ID.
     assert.deepEqual(await processes('/proc', 4000000000), []);
   } finally {
     child.kill();

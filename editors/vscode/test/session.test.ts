@@ -25,7 +25,7 @@ test('a session as VS Code leads it', { skip: unable() }, async () => {
     const set = await adapter.customRequest('setDataBreakpoints', { breakpoints });
     assert.deepEqual(set.body.breakpoints.map((b: { verified: boolean }) => b.verified), names.map(() => true));
 
-    // What the commands of the extension send, and what its view shows.
+    // Requests as the extension's commands send them, and the rows of its view.
     const logged = watchText({ expression: 'unwatched[0..64]', kind: 'w', log: true });
     await adapter.customRequest('ulpf/watch', { text: logged });
 

@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
         let back = AgentError::unpack(error.pack());
         // (Of an address the upper bits are left out.)
         assert!(back.is_some() && (back == Some(error) || matches!(error, AgentError::Memory(_))));
-        // What is looked at before is not found out when it runs.
+        // Code that `variables` accepts has no unsupported operation when it runs.
         assert!(!(known && matches!(error, AgentError::Unsupported(_)) && !jumps(data)));
     }
 }

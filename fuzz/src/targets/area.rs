@@ -1,5 +1,5 @@
-//! A shared area that somebody else made, looked at as `top`, `last` and `export` do: the input says what
-//! stands in its header, counters, table of watches, rings' heads and rings.
+//! A shared area from another process, read as `top`, `last` and `export` read it. The input fills its header,
+//! counters, table of watches, rings' heads and rings.
 
 use crate::Numbers;
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ pub const INPUTS: u64 = 600;
 struct Area {
     shared: SharedArea,
     file: File,
-    /// What the last input has written.
+    /// Offsets and lengths that the last input has written.
     written: Vec<(u64, usize)>,
 }
 
@@ -58,7 +58,7 @@ fn fill(area: &mut Area, data: &[u8]) {
     let mut numbers = Numbers(data);
     while !numbers.0.is_empty() {
         let place = numbers.byte();
-        // The header's first 32 bytes are written once, before anybody looks; the process's number follows.
+        // The header's first 32 bytes are written once, before any reader exists; the process's number follows.
         let (start, unit) = match place % 6 {
             0 => (36, 4),
             1 => (COUNTERS_OFFSET, 8),

@@ -1,4 +1,4 @@
-//! The control socket: what is asked, and what is answered (by somebody who took the name, perhaps).
+//! The control socket: requests, and answers (perhaps of another process that took the name).
 
 use ulpf_session::control_socket::Ask;
 use ulpf_session::listing::Listing;

@@ -1,4 +1,4 @@
-//! A compact log that anybody may have made: as it is, and with sums that fit, so that what lies behind them is reached.
+//! A compact log of unknown origin: as it is, and with correct checksums, so that the code behind the checks is reached.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -35,7 +35,7 @@ fn file(bytes: &[u8]) -> File {
     // SAFETY: a name that ends, and no flags.
     let fd = unsafe { libc::memfd_create(c"log".as_ptr(), 0) };
     assert!(fd >= 0);
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the descriptor is new, and has no other owner.
     let mut file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
     file.write_all(bytes).expect("memory");
     file.rewind().expect("memory");

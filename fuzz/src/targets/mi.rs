@@ -1,4 +1,4 @@
-//! What GDB writes, and a program that shares its output: a line is a record.
+//! Output of GDB, and of a program that shares it: a line is a record.
 
 pub const INPUTS: u64 = 150_000;
 

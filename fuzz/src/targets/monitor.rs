@@ -1,5 +1,4 @@
-//! Monitor commands, which the stub and the bridge's front end read (they serve whoever the debugger is), and
-//! replies, which `ulpf` reads.
+//! Monitor commands, which the stub and the bridge's front end read from any debugger, and replies, which `ulpf` reads.
 
 use ulpf_lib::command::{self, Command, MOST_IN_PLACE, Reply, reply};
 use ulpf_lib::filter::Filter;

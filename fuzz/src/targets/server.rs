@@ -1,4 +1,4 @@
-//! A debugger (or a neighbour who found the port) talks to a server that has no program: a line is a packet.
+//! A debugger (or another user's process that found the port) talks to a server that has no program: a line is a packet.
 
 pub const INPUTS: u64 = 25_000;
 

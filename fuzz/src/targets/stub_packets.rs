@@ -28,6 +28,6 @@ pub fn run(data: &[u8]) {
         }
     }
     assert!(said <= packets.len() * 5 * packet::PACKET_SIZE / 2);
-    // Bytes without frames come from nobody, but they must not hurt.
+    // The server sends no bytes without frames, but they must do no harm.
     session.incoming(&mut program, data, &mut |_| {});
 }

@@ -3,7 +3,7 @@ from .. import facade, own, replies, session, table, wire
 from ..registry import counts, watches
 from . import UlpfCommand, number_words, numbers, plain_class
 
-# What one access costs at most, in microseconds: a fault, or a debug register's trap.
+# Upper bound of one access's cost in microseconds: a fault, or a debug register's trap.
 FAULT, TRAP = 2.5, 20
 
 

@@ -11,7 +11,7 @@ from . import UlpfCommand, plain_class
 
 # Servers that this GDB has started (kept, so that Python does not warn of them), and their folders.
 _started = []
-# What else lies in the file system until this GDB ends.
+# Directories to delete when this GDB ends.
 _folders = []
 
 
