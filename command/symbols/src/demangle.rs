@@ -1,9 +1,8 @@
 //! C++ and Rust names as a programmer writes them.
 //!
-//! The parser of C++ names tries alternatives one after the other, so the time that it takes can double with each level of a
-//! name (`_Zli1_DT` and twenty times `dl`), and nothing that its caller sets ends it. Symbols of a hostile program are such
-//! names. So a name of a few levels is parsed here, and one of more levels by a child, which the kernel ends when a name takes
-//! too much of the processor:
+//! The parser of C++ names backtracks: its time can double with each level of a name (`_Zli1_DT` and twenty times `dl`). Its
+//! caller can limit the levels, but not the time, and a hostile program may have such symbols. So this process parses names of
+//! a few levels only. A child parses the others, and the kernel ends it when a name takes too much processor time:
 //!
 //! ```text
 //!   readable ── a few levels ──▶ cpp_demangle
@@ -26,7 +25,7 @@ use ulpf_host::sys;
 
 /// Symbols beyond that stay as they are.
 const MOST_MANGLED: usize = 64 << 10;
-/// The longest readable name. A few characters can stand for endless ones, because they refer to each other.
+/// The longest readable name. Characters of a mangled name can refer to others, so a short one may be endless when readable.
 const MOST_READABLE: usize = 64 << 10;
 const STEPS_A_MICROSECOND: u64 = 100;
 /// Levels of a name that is parsed at once: four of five names in LLVM's and GNU's libraries have no more, and the worst one
@@ -36,7 +35,7 @@ const FEW_LEVELS: u32 = 24;
 const MOST_LEVELS: u32 = 512;
 /// Processor time for a name of many levels. The slowest one of 135,000 in the libraries of a Debian took 4 ms.
 const MOST_TIME: Duration = Duration::from_millis(200);
-/// So many names may end their child; after that, names of many levels stay as they are.
+/// Limit of children that end; after that, names of many levels stay mangled.
 const MOST_CHILDREN: u32 = 4;
 /// A child that has not answered for so long is not asked again.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -84,10 +83,10 @@ fn readable(name: &str) -> Option<String> {
     text
 }
 
-/// It has more levels than it may.
+/// The name has more levels than the limit.
 struct TooDeep;
 
-/// A C++ name; `None`: it is none.
+/// Parses a C++ name of at most `levels` levels; `None` if it is not a mangled name.
 fn cpp(name: &str, levels: u32) -> Result<Option<String>, TooDeep> {
     use cpp_demangle::error::Error;
     use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
@@ -116,7 +115,7 @@ impl fmt::Write for Limited {
     }
 }
 
-/// What parses names of many levels.
+/// The child that parses names of many levels.
 struct Parser {
     child: Option<(Child, BufReader<UnixStream>)>,
     started: u32,
@@ -156,7 +155,7 @@ fn start() -> io::Result<(Child, BufReader<UnixStream>)> {
     Ok((child, BufReader::new(ours)))
 }
 
-/// What the child says to a name: a line, empty where it is no name.
+/// Asks the child: its answer is a line, empty if the name is not a mangled one.
 fn answer(stream: &mut BufReader<UnixStream>, name: &str) -> io::Result<String> {
     stream.get_mut().write_all(format!("{name}\n").as_bytes())?;
     let end = Instant::now() + PATIENCE;
