@@ -193,7 +193,7 @@ fn tactic(
                 asks: 0,
                 asking: None,
                 step: 0,
-                surplus: false,
+                over_read: false,
                 heap: None,
                 ahead: false,
                 counts: true,

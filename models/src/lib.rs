@@ -7,9 +7,9 @@
 //! | model | code of the product |
 //! |---|---|
 //! | `ring` | `ulpf-lib/src/ring/{record,reader,room}.rs` |
-//! | `world` | `ulpf-lib/src/sync/rest.rs` |
+//! | `world` | `ulpf-lib/src/sync/stop_the_world.rs` |
 //! | `lock` | `ulpf-lib/src/sync/lock.rs` |
-//! | `patches` | `ulpf-lib/src/sync/rest.rs`; tables and code are mirrored |
+//! | `patches` | `ulpf-lib/src/sync/stop_the_world.rs`; tables and code are mirrored |
 //!
 //! The surroundings of that code (signals, futexes, tables of code) are modelled here, and each model names the code it
 //! mirrors. Each model also lists the changes of the product that made it fail.

@@ -6,7 +6,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use ulpf_lib::sync::lock::{lock, unlock};
-use ulpf_lib::sync::rest::Futexes;
+use ulpf_lib::sync::stop_the_world::Futexes;
 
 use crate::words::{Futex, Table, Word32, check};
 

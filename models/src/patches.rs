@@ -1,13 +1,13 @@
 //! Patches: code, trampolines and their table change while the world is stopped, and a running thread uses them without
 //! locks.
 //!
-//! The stop is the product's (`ulpf-lib/src/sync/rest.rs`). The rest mirrors `Patches::put` and `Patches::remove`
+//! The stop is the product's (`ulpf-lib/src/sync/stop_the_world.rs`). The rest mirrors `Patches::put` and `Patches::remove`
 //! (`stub/task/src/control/patches.rs`), `patches::leave` (`stub/handlers/src/patches.rs`) and `ulpf_on_park`
 //! (`signals/entry.rs`): their tables are maps on a heap, and their code is machine code.
 
 use loom::sync::Arc;
 use loom::thread;
-use ulpf_lib::sync::rest::State;
+use ulpf_lib::sync::stop_the_world::State;
 
 use crate::words::{Table, check};
 use crate::world::World;

@@ -1,6 +1,6 @@
 //! Parking and stop-the-world: the program's threads and the stub's task.
 //!
-//! Stopping, going on and leaving a system call are the product's code (`ulpf-lib/src/sync/rest.rs`). The handlers and
+//! Stopping, going on and leaving a system call are the product's code (`ulpf-lib/src/sync/stop_the_world.rs`). The handlers and
 //! the task's loop around them are modelled here. A signal arrives at points that the model's thread names.
 
 use std::sync::atomic::Ordering::*;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::*;
 use loom::sync::Arc;
 use loom::thread;
 use ulpf_lib::sync::Atomic;
-use ulpf_lib::sync::rest::{self, Futexes, Gate, State};
+use ulpf_lib::sync::stop_the_world::{self, Futexes, Gate, State};
 
 use crate::words::{Futex, Table, Word32, check};
 
@@ -130,7 +130,7 @@ impl World {
     pub fn end(&self, n: usize) {
         let state = &self.threads[n].state;
         state.store(State::Dead as u32, SeqCst);
-        rest::notify(&self.event, self);
+        stop_the_world::notify(&self.event, self);
     }
 
     // ---- on the stub's task ----------------------------------------------------------------------
@@ -153,7 +153,7 @@ impl World {
             (!pending).then_some(())
         };
         let pause = |seen| self.wait(&self.event, seen);
-        rest::stop(&self.world, &self.event, look, pause);
+        stop_the_world::stop(&self.world, &self.event, look, pause);
     }
 
     /// `World::goes_on`, then the task's loop, until all threads have ended. The loop releases threads that have parked

@@ -17,12 +17,12 @@ use ulpf_lib::sync::futex;
 use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
 use ulpf_stub_handlers::global::{self, Machine, g, machine};
 use ulpf_stub_handlers::ours::PAD;
-use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::rights::{MOST_GROUPS, Rights, supplementary};
 use ulpf_stub_handlers::runtime::asm::{ulpf_report, ulpf_spawn};
 use ulpf_stub_handlers::runtime::keys;
 use ulpf_stub_handlers::runtime::thread::{Current, State};
 use ulpf_stub_handlers::signals::{kernel, numbers::HIDDEN};
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::{engine, locks, syscalls};
 use ulpf_stub_task::control;
 
@@ -332,7 +332,7 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         guards.exclude(ulpf_lib::TargetAddr(at), SHARED_LEN);
         guards.stay_where(ulpf_stub_handlers::sections::stays);
         // Nothing else of ours runs yet.
-        AtRest::claim().tables_mut().guards = Some(Box::new(guards));
+        Stopped::claim().tables_mut().guards = Some(Box::new(guards));
         Ok(control as i32)
     }
 }

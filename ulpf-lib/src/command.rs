@@ -152,7 +152,7 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
-    /// `heap-check frames N quarantine BYTES gap BYTES [gap-most BYTES] [leaks] [stop] [running] [base] [of ADDR]`
+    /// `heap-check frames N quarantine BYTES redzone BYTES [redzone-most BYTES] [leaks] [stop] [running] [base] [of ADDR]`
     HeapCheck(HeapCheck),
     /// `heap-error`, `heap-block ADDR`, `heap-leaks`, `heap-pointers ADDR`
     HeapAsk(HeapAsk),
@@ -176,14 +176,14 @@ pub enum HeapAsk {
 /// Size of the redzone between blocks, in bytes: multiples of 16, from 16 to 4096. (Large blocks have a larger one behind
 /// them.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gap {
+pub struct Redzone {
     /// Minimum.
     pub least: u64,
     /// Maximum. If it exceeds `least`, each block gets a random size between the two.
     pub most: u64,
 }
 
-impl Gap {
+impl Redzone {
     /// Allowed range of both.
     pub const BYTES: core::ops::RangeInclusive<u64> = 16..=4096;
 }
@@ -196,7 +196,7 @@ pub struct HeapCheck {
     /// Bytes that freed blocks may take, with their records, before the oldest are used again.
     pub quarantine: u64,
     /// Redzone between blocks.
-    pub gap: Gap,
+    pub redzone: Redzone,
     /// Reports the blocks that are left at the end.
     pub leaks: bool,
     /// The program stops at its errors, for a debugger.
@@ -214,7 +214,7 @@ impl Default for HeapCheck {
         HeapCheck {
             frames: 8,
             quarantine: 64 << 20,
-            gap: Gap {
+            redzone: Redzone {
                 least: 16,
                 most: 16,
             },
@@ -458,16 +458,16 @@ impl fmt::Display for Command {
                 let HeapCheck {
                     frames,
                     quarantine,
-                    gap,
+                    redzone,
                     ..
                 } = how;
                 write!(
                     f,
                     "heap-check frames {frames} quarantine {quarantine} gap {}",
-                    gap.least
+                    redzone.least
                 )?;
-                if gap.most > gap.least {
-                    write!(f, " gap-most {}", gap.most)?;
+                if redzone.most > redzone.least {
+                    write!(f, " gap-most {}", redzone.most)?;
                 }
                 write!(f, "{leaks}{stop}{running}{base}")?;
                 how.of.map_or(Ok(()), |at| write!(f, " of {at:#x}"))

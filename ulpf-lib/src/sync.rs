@@ -5,7 +5,7 @@
 
 pub mod futex;
 pub mod lock;
-pub mod rest;
+pub mod stop_the_world;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

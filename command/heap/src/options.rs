@@ -5,7 +5,7 @@ use super::functions::Named;
 use super::suppress::Suppressions;
 use std::path::Path;
 use std::sync::Arc;
-use ulpf_lib::command::{Gap, HeapCheck};
+use ulpf_lib::command::{HeapCheck, Redzone};
 
 /// Settings of a heap check for a debugger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl HeapOptions {
             "--base" => how.base = true,
             "--no-leaks" => how.leaks = false,
             "--frames" => how.frames = number(name, value, 1, 16)? as u8,
-            "--gap" => how.gap = gap(value).map_err(|why| format!("{name} {why}"))?,
+            "--gap" => how.redzone = redzone(value).map_err(|why| format!("{name} {why}"))?,
             "--quarantine" => {
                 how.quarantine = bytes(value).map_err(|why| format!("{name}: {why}"))?;
             }
@@ -123,18 +123,18 @@ impl Asked {
 ///
 /// # Errors
 /// The text is invalid. The error is for people; the caller puts the option's name before it.
-pub fn gap(text: &str) -> Result<Gap, String> {
+pub fn redzone(text: &str) -> Result<Redzone, String> {
     let (least, most) = text.split_once("..").unwrap_or((text, text));
-    let bytes = |text: &str| text.parse().ok().filter(|n| Gap::BYTES.contains(n));
+    let bytes = |text: &str| text.parse().ok().filter(|n| Redzone::BYTES.contains(n));
     match (bytes(least), bytes(most)) {
-        (Some(least), Some(most)) if least <= most => Ok(Gap {
+        (Some(least), Some(most)) if least <= most => Ok(Redzone {
             least: least.next_multiple_of(16),
             most: most.next_multiple_of(16),
         }),
         _ => Err(format!(
             "takes a number from {} to {}, or two of them, as 16..256, not `{text}`",
-            Gap::BYTES.start(),
-            Gap::BYTES.end()
+            Redzone::BYTES.start(),
+            Redzone::BYTES.end()
         )),
     }
 }
@@ -198,16 +198,16 @@ mod tests {
         let HeapCheck {
             frames,
             quarantine,
-            gap,
+            redzone,
             leaks,
             stop,
             base,
             ..
         } = o.how;
         assert_eq!((frames, quarantine), (3, 2 << 20));
-        assert_eq!((gap.least, gap.most), (48, 48));
+        assert_eq!((redzone.least, redzone.most), (48, 48));
         o.set("--gap", "16..250").unwrap();
-        assert_eq!((o.how.gap.least, o.how.gap.most), (16, 256));
+        assert_eq!((o.how.redzone.least, o.how.redzone.most), (16, 256));
         assert_eq!((leaks, stop, base), (false, true, true));
         assert_eq!(o.allocator.len(), 2);
         for (name, value) in [

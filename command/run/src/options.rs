@@ -6,13 +6,13 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use ulpf_heap::functions::{Named, Names};
-use ulpf_heap::options::{bytes, gap};
+use ulpf_heap::options::{bytes, redzone};
 use ulpf_heap::suppress::Suppressions;
 use ulpf_host::foreign::text;
 use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
 use ulpf_inject::settings::Settings;
-use ulpf_lib::command::{Gap, HeapCheck};
+use ulpf_lib::command::{HeapCheck, Redzone};
 
 const SPECS: &str = "\
 WATCHES (SPEC)
@@ -228,8 +228,8 @@ pub struct CheckArgs {
 
     /// Bytes between blocks, at least (16 to 4096); larger blocks have larger gaps. Two numbers (16..256): a random one for each
     /// block, others in each run
-    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = gap)]
-    pub gap: Gap,
+    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = redzone)]
+    pub redzone: Redzone,
 
     /// Find accesses that leap from one block into another one also where the pointer is a guess, and at each access: slower
     #[arg(long)]
@@ -385,7 +385,7 @@ impl Check {
                 how: HeapCheck {
                     frames: args.frames,
                     quarantine: args.quarantine,
-                    gap: args.gap,
+                    redzone: args.redzone,
                     leaks: !args.no_leaks,
                     stop: false,
                     running: args.attach.is_some(),

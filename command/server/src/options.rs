@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(serve(":0 --check x").check, None);
         let how = serve("--base --check --gap=32 --quarantine 1M --once :0 x").check;
         let how = how.unwrap().how;
-        assert!(how.base && how.stop && (how.gap.least, how.quarantine) == (32, 1 << 20));
+        assert!(how.base && how.stop && (how.redzone.least, how.quarantine) == (32, 1 << 20));
         assert!(serve("--check --attach :0 1").check.is_some());
     }
 

@@ -181,9 +181,9 @@ fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
     Some(())
 }
 
-/// Tests whether a set bit is one of the access's own, and adds a jump that is taken if so. With `surplus`: whether all of
+/// Tests whether a set bit is one of the access's own, and adds a jump that is taken if so. With `over_read`: whether all of
 /// the access's own are set.
-pub fn closer(w: &mut Writer, x: &Near, surplus: bool, hits: &mut Vec<usize>) -> Option<()> {
+pub fn closer(w: &mut Writer, x: &Near, over_read: bool, hits: &mut Vec<usize>) -> Option<()> {
     w.part = x.part;
     // Its bits may reach beyond 64 from the first one's byte on.
     if x.size == 64 {
@@ -205,8 +205,8 @@ pub fn closer(w: &mut Writer, x: &Near, surplus: bool, hits: &mut Vec<usize>) ->
     asm.constant(x.b, x.bits);
     asm.r11_indexed(x.b);
     asm.shift_by(false, R11, R11, RCX);
-    let surplus = surplus && x.size > 1 && x.mask.is_none();
-    if surplus {
+    let over_read = over_read && x.size > 1 && x.mask.is_none();
+    if over_read {
         asm.not(R11);
     }
     match x.mask {
@@ -222,7 +222,7 @@ pub fn closer(w: &mut Writer, x: &Near, surplus: bool, hits: &mut Vec<usize>) ->
     asm.load(R11, offset_of!(Area, r11));
     w.mark(Phase::Closer);
     let none = w.asm.jrcxz();
-    if surplus {
+    if over_read {
         // (Bits are also set before a page whose neighbour lies elsewhere.)
         if let Some(one_page) = on_one_page(&mut w.asm, (x.size, x.a, x.b)) {
             hits.push(w.asm.jmp());

@@ -38,7 +38,7 @@ fn target(at: u64) -> Target {
         asking: None,
         leaving: 0x7ea1_2345_0040,
         ahead: false,
-        surplus: false,
+        over_read: false,
         heap: None,
         whole: false,
         counts: true,

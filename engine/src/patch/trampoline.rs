@@ -250,10 +250,10 @@ impl Trampoline {
                     Some(count)
                 }
             };
-            let surplus = target.surplus && !access.mem().kind.writes();
+            let over_read = target.over_read && !access.mem().kind.writes();
             let mut hits = Vec::new();
             for x in &its {
-                closer(&mut w, x, surplus, &mut hits)?;
+                closer(&mut w, x, over_read, &mut hits)?;
             }
             let here = w.asm.here();
             for from in hits {

@@ -31,7 +31,7 @@ pub struct Target {
     /// Accesses with an index ask first whether they lead out of the block of their pointer.
     pub asking: Option<Blocks>,
     /// A load is a hit only if all of its bits are set, because string functions over-read.
-    pub surplus: bool,
+    pub over_read: bool,
     /// Most accesses are of a checked heap, at this distance to its alias, and [`Tables::whole`] says which.
     pub heap: Option<u64>,
     /// Most pages are watched as a whole, by watches that only count.

@@ -15,9 +15,9 @@ const VALUE: u64 = 64;
 const LOG: usize = 1 << 16;
 
 /// The machine between two instructions, for conditions.
-struct AtRest<'a, 'd, D>(&'a Unicorn<'d, D>);
+struct Stopped<'a, 'd, D>(&'a Unicorn<'d, D>);
 
-impl<D> Program for AtRest<'_, '_, D> {
+impl<D> Program for Stopped<'_, '_, D> {
     fn register(&mut self, number: u16) -> Option<u64> {
         // As gdb numbers them: behind the instruction pointer come the flags.
         let flags = (usize::from(number) == GENERAL.len()).then_some(&R::EFLAGS);
@@ -48,7 +48,7 @@ fn passes<D>(w: &mut Watch, hit: &Hit, uc: &Unicorn<D>, messages: &mut Vec<Strin
         w.passed += 1;
         w.passed - 1
     };
-    let verdict = filter.passes(&candidate, &mut AtRest(uc), passed);
+    let verdict = filter.passes(&candidate, &mut Stopped(uc), passed);
     if let Some(why) = verdict
         .failed
         .filter(|_| !std::mem::replace(&mut w.told, true))

@@ -29,9 +29,9 @@ use ulpf_lib::sys;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use crate::global::g;
-use crate::rest::AtRest;
 use crate::runtime::clock;
 use crate::runtime::thread::{Current, Thread};
+use crate::stopped::Stopped;
 
 /// Tries of a handler for a lock before the thread gives way.
 const LOOKS: u32 = 200;
@@ -110,7 +110,7 @@ pub fn several() -> bool {
 }
 
 /// Reserves the locks of these pages, and no others, for handlers. A lock that is held stays held.
-pub fn reserve(_: &mut AtRest, pages: impl Iterator<Item = u64>) {
+pub fn reserve(_: &mut Stopped, pages: impl Iterator<Item = u64>) {
     let mut wanted = Held::NONE;
     pages.for_each(|page| wanted.add(number(page)));
     for (n, lock) in ALL.each.iter().enumerate() {

@@ -32,11 +32,11 @@ use crate::direct_frame;
 use crate::generated;
 use crate::global::{g, tables};
 use crate::locks::Held;
-use crate::rest::AtRest;
 use crate::runtime::areas::{GS_TAKEN, SOME, area, disable, gs, is_area, set_gs};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
+use crate::stopped::Stopped;
 use crate::syscalls::sites;
 
 pub fn table() -> &'static Table {
@@ -44,7 +44,7 @@ pub fn table() -> &'static Table {
 }
 
 /// Removes the tables of pages: no trampoline is left that could read them.
-pub fn drop_tables(rest: &mut AtRest) {
+pub fn drop_tables(rest: &mut Stopped) {
     let t = &mut rest.tables_mut().patches;
     let of = core::mem::take(&mut t.tables);
     if of.classes == 0 {
@@ -624,7 +624,7 @@ pub fn idle_count_at(n: usize) -> usize {
 pub static LANDINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Restores the original bytes in a forked child.
-pub fn remove_in_child(rest: &mut AtRest) {
+pub fn remove_in_child(rest: &mut Stopped) {
     if SOME.load(Relaxed) {
         disable();
         ENABLED.store(false, SeqCst);

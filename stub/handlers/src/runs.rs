@@ -175,7 +175,7 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
             Way::Up => dest.wrapping_sub(source),
             Way::Down => source.wrapping_sub(dest),
         };
-        if checked && shadow::first_closed(from, len as u64).is_some()
+        if checked && shadow::first_poisoned(from, len as u64).is_some()
             || seen.moved() && !seen.permits(AccessKind::Read)
             || memory::read(from, new) != len
             || !way.spread(new, behind, size)
@@ -263,7 +263,7 @@ fn has_only_bits(addr: u64) -> bool {
 pub fn alone(addr: u64, n: &mut u64, size: u64, access: AccessKind) -> Option<Option<WatchId>> {
     let len = *n * size;
     if has_only_bits(addr) && addr % PAGE_SIZE + len <= PAGE_SIZE {
-        let open = shadow::first_closed(addr, len).map_or(len, |closed| closed - addr);
+        let open = shadow::first_poisoned(addr, len).map_or(len, |closed| closed - addr);
         *n = open / size;
         return (*n > 0).then_some(None);
     }
@@ -278,7 +278,7 @@ pub fn alone(addr: u64, n: &mut u64, size: u64, access: AccessKind) -> Option<Op
         let a = g().attributes(id);
         if a.part == Part::Checked {
             // Accesses to poisoned bytes are reported one by one.
-            let open = shadow::first_closed(addr, end - addr).map_or(end, |closed| closed);
+            let open = shadow::first_poisoned(addr, end - addr).map_or(end, |closed| closed);
             special |= open - addr < size;
             end = end.min(open - (open - addr) % size);
             return true;

@@ -19,7 +19,7 @@ use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
 use ulpf_lib::ring::MAX_FRAMES;
-use ulpf_stub_tables::code::{Code, Memory, Surplus, TakenCache};
+use ulpf_stub_tables::code::{Code, Memory, OverRead, TakenCache};
 use ulpf_stub_tables::rows::{Place, Row, Way};
 
 use crate::frames::{self, Frame, Stack};
@@ -96,8 +96,8 @@ pub fn is_runtime(pc: u64) -> bool {
 }
 
 /// Whether the instruction belongs to a function that over-reads strings.
-pub fn surplus(pc: u64) -> Surplus {
-    code().map_or(Surplus::None, |c| c.surplus(pc))
+pub fn over_read(pc: u64) -> OverRead {
+    code().map_or(OverRead::None, |c| c.over_read(pc))
 }
 
 /// For an access in such a library: finds return addresses up to that of the program's own call. Returns their number.

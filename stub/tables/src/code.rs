@@ -41,7 +41,7 @@ impl File {
 
 /// Over-reads of string functions: loads of more bytes than are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Surplus {
+pub enum OverRead {
     None,
     /// Over-reads by vectors; a word is used at least in part.
     Vectors,
@@ -181,17 +181,17 @@ impl Code {
     }
 
     /// How far loads at `at` may over-read.
-    pub fn surplus(&self, at: u64) -> Surplus {
+    pub fn over_read(&self, at: u64) -> OverRead {
         let is_in = |ranges: &[(u64, u64)]| {
             let n = ranges.partition_point(|r| r.1 <= at);
             ranges.get(n).is_some_and(|r| r.0 <= at)
         };
         if self.is_runtime(at) || is_in(&self.strings) {
-            return Surplus::Words;
+            return OverRead::Words;
         }
         match is_in(&self.vectors) {
-            true => Surplus::Vectors,
-            false => Surplus::None,
+            true => OverRead::Vectors,
+            false => OverRead::None,
         }
     }
 

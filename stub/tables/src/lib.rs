@@ -2,7 +2,7 @@
 //! without locks.
 //!
 //! The task makes these tables, so they allocate. Handlers have them as `&Tables` only. Each function that changes a
-//! table takes `&mut`, which the task alone can get (`ulpf_stub_handlers::rest`). The functions that handlers call
+//! table takes `&mut`, which the task alone can get (`ulpf_stub_handlers::stopped`). The functions that handlers call
 //! allocate nothing.
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;

@@ -150,7 +150,7 @@ impl Command {
 }
 
 fn is_gap(n: u64) -> bool {
-    Gap::BYTES.contains(&n) && n.is_multiple_of(16)
+    Redzone::BYTES.contains(&n) && n.is_multiple_of(16)
 }
 
 fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
@@ -174,12 +174,12 @@ fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
             ("quarantine", Some(n)) => how.quarantine = n,
             ("of", Some(at)) => how.of = Some(at),
             ("gap", Some(n)) if is_gap(n) => {
-                how.gap = Gap {
+                how.redzone = Redzone {
                     least: n,
-                    most: n.max(how.gap.most),
+                    most: n.max(how.redzone.most),
                 }
             }
-            ("gap-most", Some(n)) if is_gap(n) && n >= how.gap.least => how.gap.most = n,
+            ("gap-most", Some(n)) if is_gap(n) && n >= how.redzone.least => how.redzone.most = n,
             _ => {
                 return HEAP_CHECK.no(
                     "it takes up to 16 frames, the quarantine in bytes, and gaps of 16 to 4096 bytes, multiples of 16, of which the most is not less",

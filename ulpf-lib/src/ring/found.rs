@@ -286,10 +286,10 @@ impl Old {
     }
 }
 
-/// Number of shelves from which threads take blocks. Up to this number of threads, each has a shelf of its own.
-pub const SHELVES: usize = 8;
+/// Number of shards from which threads take blocks. Up to this number of threads, each has a shard of its own.
+pub const SHARDS: usize = 8;
 
-/// Counters of the blocks of a shelf.
+/// Counters of the blocks of a shard.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct Counts {
@@ -340,11 +340,11 @@ pub struct Findings {
     /// Errors for which no report was left.
     pub untold: AtomicU64,
     /// Peak of the bytes in blocks. Where several threads allocate, it may be up to 4 KiB too low for each of the
-    /// [`SHELVES`].
+    /// [`SHARDS`].
     pub most: AtomicU64,
-    /// Indexed by the shelf of a block, also if a thread of another shelf frees it.
-    pub counts: [Counts; SHELVES],
-    /// Bytes of the freed blocks in the quarantine; recently freed blocks of a shelf are added later.
+    /// Indexed by the shard of a block, also if a thread of another shard frees it.
+    pub counts: [Counts; SHARDS],
+    /// Bytes of the freed blocks in the quarantine; recently freed blocks of a shard are added later.
     pub kept: AtomicU64,
     /// Number of intercepted allocator functions.
     pub functions: AtomicU64,

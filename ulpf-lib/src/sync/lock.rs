@@ -10,7 +10,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-use super::rest::Futexes;
+use super::stop_the_world::Futexes;
 use super::{Atomic, futex};
 
 /// Looks at the word before the thread sleeps.

@@ -6,8 +6,8 @@ use core::sync::atomic::Ordering::*;
 
 use super::twin::Twin;
 use super::{
-    arena, blocks, depot, entries, far, heap, judge, lines, news, requests, serve, shadow,
-    told_blocks, told_list,
+    arena, blocks, client_blocks, client_list, depot, entries, far, heap, judge, lines, news,
+    requests, serve, shadow,
 };
 use crate::check::LEAKS;
 use crate::check::found::{count, findings};
@@ -24,7 +24,7 @@ pub fn books(twin: Twin) -> bool {
     twin.take(&arena::CARVED);
     heap::adopt(twin);
     requests::adopt(twin);
-    told_list::adopt(twin);
+    client_list::adopt(twin);
     depot::adopt(twin);
     twin.take(&news::NEWS);
     twin.take(&judge::COPIERS);
@@ -42,14 +42,14 @@ pub fn books(twin: Twin) -> bool {
 pub fn open_blocks() {
     let f = findings();
     blocks::each(|block, _| {
-        shadow::open(block.start, block.size);
-        let shelf = blocks::owner(block.start - arena::arena());
-        if let Some(counts) = f.and_then(|f| f.counts.get(shelf)) {
+        shadow::unpoison(block.start, block.size);
+        let shard = blocks::owner(block.start - arena::arena());
+        if let Some(counts) = f.and_then(|f| f.counts.get(shard)) {
             count(&counts.bytes, block.size as i64);
         }
     });
     blocks::inherit();
-    told_blocks::inherit();
+    client_blocks::inherit();
     if let Some(f) = f {
         f.most.store(f.bytes(), Relaxed);
     }

@@ -64,8 +64,8 @@ pub fn reset() {
 
 // ---- the lock ------------------------------------------------------------------------------------
 
-/// Guards what all shelves share: room for granules, blocks of client requests, the depot of callers, reports. A thread
-/// that holds a shelf's lock ([`super::shelf`]) may take it, not the other way round.
+/// Guards what all shards share: room for granules, blocks of client requests, the depot of callers, reports. A thread
+/// that holds a shard's lock ([`super::shard`]) may take it, not the other way round.
 static LOCK: Lock = Lock::open();
 
 pub fn lock() -> Locked<'static> {

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::{Asked, By, SHELVES};
+use ulpf_lib::ring::found::{Asked, By, SHARDS};
 
 use super::arena::{ARENA, CARVED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, SMALLEST, arena, has};
 use super::lines;
@@ -17,10 +17,10 @@ pub const RECORDS: u64 = MOST * size_of::<Slot>() as u64;
 /// Records that have been given to granules. Record 0 belongs to no slot.
 static GIVEN: AtomicU64 = AtomicU64::new(1);
 
-/// True if records are left for one more granule of every shelf, since other threads may be asking now. The caller
-/// holds the lock of a shelf and asks before it takes a granule.
+/// True if records are left for one more granule of every shard, since other threads may be asking now. The caller
+/// holds the lock of a shard and asks before it takes a granule.
 pub fn has_records() -> bool {
-    GIVEN.load(Relaxed) + GRANULE / SMALLEST * SHELVES as u64 <= MOST
+    GIVEN.load(Relaxed) + GRANULE / SMALLEST * SHARDS as u64 <= MOST
 }
 
 /// The record of a slot. A slot that was never used is all zero.
@@ -93,7 +93,7 @@ impl Granule {
     }
 }
 
-/// Bit positions in a granule's word: the record number of its first slot (0 if it has none yet), and the owning shelf.
+/// Bit positions in a granule's word: the record number of its first slot (0 if it has none yet), and the owning shard.
 const RECORD: u32 = 22;
 const OWNER: u32 = 56;
 const _: () = assert!(ARENA / GRANULE < 1 << (RECORD - 2) && MOST <= 1 << (OWNER - RECORD));
@@ -135,7 +135,7 @@ pub fn get(offset: u64) -> Slot {
 }
 
 pub fn put(offset: u64, slot: Slot) {
-    // SAFETY: within the records, and under the lock of its shelf.
+    // SAFETY: within the records, and under the lock of its shard.
     unsafe { record(offset).write_volatile(slot) };
 }
 
@@ -156,7 +156,7 @@ pub fn granule(offset: u64) -> Granule {
     Granule::of(word(offset))
 }
 
-/// The shelf that owns the slots there; it never changes. Large blocks and unused granules belong to the first shelf.
+/// The shard that owns the slots there; it never changes. Large blocks and unused granules belong to the first shard.
 pub fn owner(offset: u64) -> usize {
     (word(offset) >> OWNER) as usize
 }
@@ -171,7 +171,7 @@ pub fn set_granule(offset: u64, what: Granule, owner: usize) {
         (first, _) => first,
     };
     let word = what.word() | first << RECORD | (owner as u64) << OWNER;
-    // SAFETY: within the words of granules, and under the lock of the shelf.
+    // SAFETY: within the words of granules, and under the lock of the shard.
     unsafe { granule_word(offset).write_volatile(word) };
     match what {
         Granule::Unused => {}
@@ -278,7 +278,7 @@ pub fn next(addr: u64) -> Option<Block> {
 }
 
 /// Marks the slot with the record `known` as free and puts it at the head of `list`. The caller holds the lock of its
-/// shelf.
+/// shard.
 pub fn put_free(list: &AtomicU32, slot: u64, known: Slot) {
     let next = list.swap(link(slot), Relaxed);
     let state = FREE;
@@ -396,7 +396,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
         #[test]
-        fn a_word_says_what_a_granule_is_for(what in granules(), first in 0..MOST, owner in 0..SHELVES as u64) {
+        fn a_word_says_what_a_granule_is_for(what in granules(), first in 0..MOST, owner in 0..SHARDS as u64) {
             let word = what.word() | first << RECORD | owner << OWNER;
             prop_assert!(Granule::of(word) == what);
             prop_assert_eq!(first_record(word), first);

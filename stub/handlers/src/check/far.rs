@@ -21,7 +21,7 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_engine::exec::Site;
 use ulpf_engine::patch::Blocks;
 use ulpf_lib::{AccessKind, TargetAddr};
-use ulpf_stub_tables::code::Surplus;
+use ulpf_stub_tables::code::OverRead;
 use ulpf_stub_tables::patches::Known;
 
 use super::blocks::Block;
@@ -44,14 +44,14 @@ pub fn tables() -> Option<Blocks> {
 }
 
 /// Bytes of the smallest redzone.
-const LEAST_GAP: u64 = 16;
+const LEAST_REDZONE: u64 = 16;
 
 /// With [`GUESSES`]: extra faults before an instruction is patched whose operand holds only the sum of pointer and
 /// index.
 const LATER: i32 = 2048;
 
 /// An access at `addr` by a pointer to another block.
-struct Leap {
+struct OutOfBlock {
     addr: u64,
     block: Block,
     other: Block,
@@ -72,7 +72,7 @@ pub fn access(t: Current, gprs: &Gprs, site: &Site, list: &AccessList) -> (bool,
     let Some(a) = list.iter().find(|a| a.addr.0 == addr) else {
         return (false, None);
     };
-    let found = leap(gprs, &insn.mem).or_else(|| {
+    let found = out_of_block(gprs, &insn.mem).or_else(|| {
         let no_index = insn.mem.index == NO_REG;
         let pointers = no_index.then(|| computed::pointers(insn, gprs))?;
         wait(site, pointers.all.iter().any(Option::is_some));
@@ -92,7 +92,7 @@ pub fn access(t: Current, gprs: &Gprs, site: &Site, list: &AccessList) -> (bool,
 /// Checks an access for a trampoline that is about to make it. The registers are the program's.
 pub fn ask(t: Current, gprs: &Gprs, patched: &Known) {
     if let Some(mem) = &patched.operand
-        && let Some(found) = leap(gprs, mem)
+        && let Some(found) = out_of_block(gprs, mem)
     {
         tell(t, gprs, &found, (patched.pc, patched.size, patched.kind));
     }
@@ -109,11 +109,12 @@ fn wait(site: &Site, computed: bool) {
 fn tell(
     t: Current,
     gprs: &Gprs,
-    found: &Leap,
+    found: &OutOfBlock,
     (pc, len, kind): (u64, u64, AccessKind),
 ) -> (bool, Option<Event>) {
     // Register values in C libraries come from hand-written code, not from a compiler.
-    if unwind::surplus(pc) != Surplus::None || shadow::first_closed(found.addr, len).is_some() {
+    if unwind::over_read(pc) != OverRead::None || shadow::first_poisoned(found.addr, len).is_some()
+    {
         return (false, None);
     }
     let cause = Cause::ahead(pc, TargetAddr(found.addr), len, kind);
@@ -133,7 +134,7 @@ fn address(gprs: &Gprs, mem: &MemOp) -> u64 {
         .wrapping_add(mem.disp as u64)
 }
 
-fn leap(gprs: &Gprs, mem: &MemOp) -> Option<Leap> {
+fn out_of_block(gprs: &Gprs, mem: &MemOp) -> Option<OutOfBlock> {
     if mem.segment != 0 || mem.base == NO_REG {
         return None;
     }
@@ -157,8 +158,8 @@ fn leap(gprs: &Gprs, mem: &MemOp) -> Option<Leap> {
 
 /// The two blocks, if `pointer` leads into one and `addr` into another. With `start`, only a pointer to the very
 /// beginning counts.
-fn between(pointer: u64, addr: u64, start: bool) -> Option<Leap> {
-    let near = addr.wrapping_sub(pointer).wrapping_add(LEAST_GAP) < 2 * LEAST_GAP;
+fn between(pointer: u64, addr: u64, start: bool) -> Option<OutOfBlock> {
+    let near = addr.wrapping_sub(pointer).wrapping_add(LEAST_REDZONE) < 2 * LEAST_REDZONE;
     if near || !arena::has(addr) || !arena::has(pointer) {
         return None;
     }
@@ -168,5 +169,5 @@ fn between(pointer: u64, addr: u64, start: bool) -> Option<Leap> {
         return None;
     }
     let other = known::near(addr).filter(|b| !b.freed && b.has(addr))?;
-    (other.start != block.start).then_some(Leap { addr, block, other })
+    (other.start != block.start).then_some(OutOfBlock { addr, block, other })
 }

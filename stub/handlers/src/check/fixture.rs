@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::*;
 use std::sync::{Mutex, MutexGuard};
 
 use linux_raw_sys::general as k;
-use ulpf_lib::command::Gap;
+use ulpf_lib::command::Redzone;
 use ulpf_lib::ring::found::{Asked, By, FINDINGS_OFFSET, Findings};
 use ulpf_lib::sys;
 
@@ -20,7 +20,7 @@ use super::arena::{self, ARENA, GRANULE, GRANULES};
 use super::blocks::{self, RECORDS};
 use super::heap::{self, Origin, Places};
 use super::room::NoRoom;
-use super::{depot, found, large, lines, old, quarantine, regions, shadow, shelf, told_list};
+use super::{client_list, depot, found, large, lines, old, quarantine, regions, shadow, shard};
 use crate::global::{g, tables_mut};
 
 /// Zeroed memory that is unmapped when this is dropped.
@@ -91,8 +91,8 @@ fn reset() {
     old::reset();
     quarantine::reset();
     regions::reset();
-    shelf::reset();
-    told_list::reset();
+    shard::reset();
+    client_list::reset();
 }
 
 /// An origin for a block that thread `thread` asks for.
@@ -145,7 +145,7 @@ impl Heap {
             records: others[0].at,
             granules: others[1].at,
             quarantine,
-            gap: Gap { least: 16, most: 0 },
+            redzone: Redzone { least: 16, most: 0 },
         });
         assert!(shadow::settle(arena.at, alias.at.wrapping_sub(arena.at)));
         statics.use_bits(bits.at.wrapping_sub(alias.at / 8));

@@ -6,13 +6,13 @@
 //! granules  a word each: what it is for            known apart from the program's memory
 //! slots     a record each: size, state, call stacks of malloc and free
 //! ```
-//! Each thread takes small blocks from a shelf of its own (`shelf.rs`), under the shelf's lock, which is held for some
+//! Each thread takes small blocks from a shard of its own (`shard.rs`), under the shard's lock, which is held for some
 //! tens of instructions. A freed block passes the quarantine (`quarantine.rs`) before its slot is used again.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_lib::PAGE_SIZE;
-use ulpf_lib::command::Gap;
+use ulpf_lib::command::Redzone;
 use ulpf_lib::ring::found::{Asked, By, Wrong};
 
 use super::arena::{ARENA, GRANULE, GRANULES_AT, RECORDS_AT, START, arena};
@@ -20,9 +20,9 @@ use super::blocks::{
     EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, has_records, put, set_granule,
 };
 use super::room::{GIVEN_BACK, NoRoom, carve, each_window, give_back};
-use super::shelf::{self, Taken, class};
+use super::shard::{self, Taken, class};
 use super::twin::Twin;
-use super::{blocks, large, quarantine, shadow, told_blocks};
+use super::{blocks, client_blocks, large, quarantine, shadow};
 use crate::runtime::memory;
 use ulpf_stub_tables::patches::tsc;
 
@@ -32,8 +32,8 @@ pub(super) const LARGEST: u64 = 16 << 10;
 const LARGE_GAP: u64 = PAGE_SIZE;
 
 /// Least redzone, in bytes; and the greatest, if redzones are random, or else 0.
-static GAP: AtomicU64 = AtomicU64::new(16);
-static GAP_MOST: AtomicU64 = AtomicU64::new(0);
+static REDZONE: AtomicU64 = AtomicU64::new(16);
+static REDZONE_MOST: AtomicU64 = AtomicU64::new(0);
 /// State of the random generator for redzones.
 static RANDOM: AtomicU64 = AtomicU64::new(0);
 
@@ -47,7 +47,7 @@ pub struct Places {
     pub granules: u64,
     /// Size of the quarantine in bytes.
     pub quarantine: u64,
-    pub gap: Gap,
+    pub redzone: Redzone,
 }
 
 /// Starts the heap. Called by the stub's task before the first call is served.
@@ -55,9 +55,9 @@ pub fn begin(places: &Places) {
     RECORDS_AT.store(places.records, Relaxed);
     GRANULES_AT.store(places.granules, Relaxed);
     quarantine::begin(places.quarantine);
-    GAP.store(places.gap.least.max(16).next_multiple_of(16), Relaxed);
-    if places.gap.most > places.gap.least {
-        GAP_MOST.store(places.gap.most, Relaxed);
+    REDZONE.store(places.redzone.least.max(16).next_multiple_of(16), Relaxed);
+    if places.redzone.most > places.redzone.least {
+        REDZONE_MOST.store(places.redzone.most, Relaxed);
         RANDOM.store(tsc(), Relaxed);
     }
     START.store(places.arena, Relaxed);
@@ -65,23 +65,23 @@ pub fn begin(places: &Places) {
 
 /// Takes over the state of the parent's stub in a forked child.
 pub fn adopt(twin: Twin) {
-    twin.take(&GAP);
-    twin.take(&GAP_MOST);
+    twin.take(&REDZONE);
+    twin.take(&REDZONE_MOST);
     twin.take(&RANDOM);
     blocks::adopt(twin);
-    shelf::adopt(twin);
+    shard::adopt(twin);
     large::adopt(twin);
     quarantine::adopt(twin);
 }
 
 // ---- allocation ----------------------------------------------------------------------------------
 
-pub(super) fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
+pub(super) fn small(shard: &Taken, need: u64) -> Result<u64, NoRoom> {
     let (n, size) = class(need);
-    let Some(class) = shelf.class(n) else {
+    let Some(class) = shard.class(n) else {
         return Err(NoRoom::Never);
     };
-    if let Some(slot) = shelf.pop(&class.free) {
+    if let Some(slot) = shard.pop(&class.free) {
         return Ok(slot);
     }
     let mut fresh = class.fresh.load(Relaxed);
@@ -90,7 +90,7 @@ pub(super) fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
             return Err(NoRoom::Never);
         }
         fresh = carve(1)?;
-        set_granule(fresh, Granule::Small(size), shelf.number());
+        set_granule(fresh, Granule::Small(size), shard.number());
         class.end.store(fresh + GRANULE, Relaxed);
     }
     class.fresh.store(fresh + size, Relaxed);
@@ -98,8 +98,8 @@ pub(super) fn small(shelf: &Taken, need: u64) -> Result<u64, NoRoom> {
 }
 
 /// Least redzone behind the next block, in bytes.
-fn gap() -> u64 {
-    let (least, most) = (GAP.load(Relaxed), GAP_MOST.load(Relaxed));
+fn redzone() -> u64 {
+    let (least, most) = (REDZONE.load(Relaxed), REDZONE_MOST.load(Relaxed));
     if most <= least {
         return least;
     }
@@ -129,28 +129,28 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
         return Err(NoRoom::Never);
     }
     let rounded = size.max(1).next_multiple_of(16);
-    let gap = gap().max((size / 16).next_multiple_of(16).min(512));
+    let redzone = redzone().max((size / 16).next_multiple_of(16).min(512));
     let extra = if align > 16 { align } else { 0 };
-    let mut need = rounded + gap + extra;
+    let mut need = rounded + redzone + extra;
     let is_small = need <= LARGEST;
     if !is_small {
         need += LARGE_GAP;
     }
-    let (shelf, slot) = loop {
+    let (shard, slot) = loop {
         let number = if is_small {
             origin.thread as usize
         } else {
-            large::SHELF
+            large::SHARD
         };
-        let shelf = shelf::take(number);
+        let shard = shard::take(number);
         let slot = match is_small {
-            true => small(&shelf, need),
+            true => small(&shard, need),
             false => large::take(need),
         };
         match slot {
-            Ok(slot) => break (shelf, slot),
+            Ok(slot) => break (shard, slot),
             // (Out of memory: rather reuse quarantined blocks, and miss accesses to them, than fail.)
-            Err(NoRoom::Never) => drop(shelf),
+            Err(NoRoom::Never) => drop(shard),
             Err(grow) => return Err(grow),
         }
         if !quarantine::shorten(need) {
@@ -173,9 +173,9 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
     );
     let block = arena() + slot + inside;
     memory::expect(shadow::reachable(block));
-    shadow::open(block, size);
-    shelf.allocated(size);
-    drop(shelf);
+    shadow::unpoison(block, size);
+    shard.allocated(size);
+    drop(shard);
     if before != 0 && zeroed {
         clear(block, size);
     }
@@ -204,7 +204,7 @@ pub fn copy(from: u64, to: u64, len: u64) {
 
 /// Frees the block at `addr`, which was passed to a function of this kind.
 pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
-    let (shelf, slot, bytes) = shelf::take_of(addr).ok_or(Wrong::NoBlock)?;
+    let (shard, slot, bytes) = shard::take_of(addr).ok_or(Wrong::NoBlock)?;
     let s = get(slot);
     let start = arena() + slot + u64::from(s.inside);
     match s.state {
@@ -212,8 +212,8 @@ pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
         QUARANTINED | FREE if start == addr => return Err(Wrong::Twice),
         _ => return Err(Wrong::NoBlock),
     }
-    shadow::close(start, s.size);
-    told_blocks::forget_all(start, start + s.size);
+    shadow::poison(start, s.size);
+    client_blocks::forget_all(start, start + s.size);
     put(
         slot,
         Slot {
@@ -226,8 +226,8 @@ pub fn free(addr: u64, by: By, noted: u32) -> Result<(), Wrong> {
     if s.size >= GIVEN_BACK {
         give_back(start, s.size);
     }
-    shelf.released(s.size);
-    quarantine::add(shelf, slot, bytes);
+    shard.released(s.size);
+    quarantine::add(shard, slot, bytes);
     // The block is freed even so.
     if By::of(s.by.into()) != by {
         return Err(Wrong::Mismatch);
@@ -458,12 +458,12 @@ mod tests {
                     "its gap"
                 );
                 assert_eq!(
-                    shadow::first_closed(at, live.size),
+                    shadow::first_poisoned(at, live.size),
                     None,
                     "its bytes are open"
                 );
                 assert_eq!(
-                    shadow::first_open(at + live.size, 16),
+                    shadow::first_addressable(at + live.size, 16),
                     None,
                     "its gap is closed"
                 );
@@ -474,7 +474,7 @@ mod tests {
                     assert_eq!((b.size, b.freed, b.freed_at), (dead.size, true, 99));
                 }
                 assert_eq!(
-                    shadow::first_open(at, dead.size),
+                    shadow::first_addressable(at, dead.size),
                     None,
                     "its bytes are closed"
                 );
@@ -558,17 +558,17 @@ mod tests {
         let heap = Heap::new(4 << 20, 0);
         let from = origin(0, By::Malloc, 0);
         for (least, most) in [(64, 0), (32, 512)] {
-            GAP.store(least, Relaxed);
-            GAP_MOST.store(most, Relaxed);
-            let mut gaps = Vec::new();
+            REDZONE.store(least, Relaxed);
+            REDZONE_MOST.store(most, Relaxed);
+            let mut redzones = Vec::new();
             for size in 1..200 {
                 let at = heap.allocate(size, 16, from, false).unwrap();
                 let (slot, bytes) = blocks::slot_of(at).unwrap();
-                gaps.push(arena() + slot + bytes - at - size);
+                redzones.push(arena() + slot + bytes - at - size);
             }
-            assert!(gaps.iter().all(|gap| *gap >= least));
-            assert_eq!(gaps.iter().any(|gap| *gap > 400), most > 400);
+            assert!(redzones.iter().all(|redzone| *redzone >= least));
+            assert_eq!(redzones.iter().any(|redzone| *redzone > 400), most > 400);
         }
-        GAP_MOST.store(0, Relaxed);
+        REDZONE_MOST.store(0, Relaxed);
     }
 }

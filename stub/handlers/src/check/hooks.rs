@@ -11,7 +11,7 @@ use super::entries::{self, MOST, function, go_back, known, leave, way_back};
 use super::left;
 use super::old;
 use super::serve::{Outcome, serve};
-use super::{errno, requests, told};
+use super::{client, errno, requests};
 use crate::breakpoints;
 use crate::direct_frame::Frame;
 use crate::fault;
@@ -111,9 +111,9 @@ fn told_of(t: Current, known: &Known, gprs: &mut Gprs) {
     let i = t.own();
     match breakpoint(known)
         .is_none()
-        .then(|| told::serve(t, gprs, known, false))
+        .then(|| client::serve(t, gprs, known, false))
     {
-        Some(told::Outcome::Returns(value)) => gprs.rdx = value,
+        Some(client::Outcome::Returns(value)) => gprs.rdx = value,
         _ => i.unmade.set(true),
     }
     if i.unmade.get() || i.new_code.get() != 0 || !i.pending.get().is_empty() {
@@ -237,13 +237,13 @@ fn serve_here(t: Current, uc: &mut UContext, known: &Known) {
 fn serve_request(t: Current, uc: &mut UContext, known: &Known) {
     let mut asked = false;
     let value = loop {
-        match told::serve(t, &uc.gprs, known, asked) {
-            told::Outcome::Returns(value) => break value,
-            told::Outcome::NeedsWatch(start, end) => {
+        match client::serve(t, &uc.gprs, known, asked) {
+            client::Outcome::Returns(value) => break value,
+            client::Outcome::NeedsWatch(start, end) => {
                 park::request(t, uc, Request::WatchTold { start, end });
                 asked = true;
             }
-            told::Outcome::NeedsCount => {
+            client::Outcome::NeedsCount => {
                 park::request(t, uc, Request::CountLeaks);
                 asked = true;
             }

@@ -6,10 +6,10 @@ use ulpf_engine::access::{Class, Insn, NO_REG};
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::found::Wrong;
 
-use ulpf_stub_tables::code::Surplus;
+use ulpf_stub_tables::code::OverRead;
 
 use super::blocks::Block;
-use super::{arena, entries, known, old, regions, report, shadow, told_blocks};
+use super::{arena, client_blocks, entries, known, old, regions, report, shadow};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
@@ -40,11 +40,11 @@ fn copies(start: u64, end: u64) -> bool {
 
 /// True if all loads of this code may be over-reads, which are harmless if some byte of them is addressable
 /// ([`is_surplus`]). Loads of one byte are not over-reads.
-pub fn takes_surplus(start: u64, end: u64) -> bool {
+pub fn takes_over_read(start: u64, end: u64) -> bool {
     !copies(start, end)
         && [start, end - 1]
             .into_iter()
-            .all(|pc| unwind::surplus(pc) != Surplus::None)
+            .all(|pc| unwind::over_read(pc) != OverRead::None)
 }
 
 /// Reports the instruction's access, which overlaps checked memory, if it is an error. Returns the event to stop for.
@@ -83,7 +83,7 @@ fn wrong_byte(c: &Cause) -> Option<u64> {
     if c.syscall.is_none() && old::is_allocators(c.pc) && !arena::has(start) {
         return None;
     }
-    let closed = shadow::first_closed(start, len)?;
+    let closed = shadow::first_poisoned(start, len)?;
     let harmless = c.syscall.is_none() && !c.kind.writes() && is_harmless(c);
     (!harmless).then_some(closed)
 }
@@ -97,8 +97,8 @@ fn is_harmless(c: &Cause) -> bool {
     // Only the remaining cases are decoded, since decoding costs more than the other tests.
     is_surplus(c)
         || c.len < WIDEST
-            && is_open(c.addr.0.saturating_sub(VECTORS * WIDEST), c.addr.0 + WIDEST)
-            && unwind::surplus(c.pc) != Surplus::None
+            && is_addressable(c.addr.0.saturating_sub(VECTORS * WIDEST), c.addr.0 + WIDEST)
+            && unwind::over_read(c.pc) != OverRead::None
             && is_masked(c.pc)
         || is_one_of_four(c)
         || is_search(c)
@@ -109,9 +109,9 @@ const VECTORS: u64 = 4;
 const WIDEST: u64 = 64;
 
 /// True if some byte of `[from, to)` is addressable.
-fn is_open(from: u64, to: u64) -> bool {
+fn is_addressable(from: u64, to: u64) -> bool {
     let from = shadow::checked_from(from, to);
-    shadow::first_open(from, to.saturating_sub(from)).is_some()
+    shadow::first_addressable(from, to.saturating_sub(from)).is_some()
 }
 
 /// True for the over-reads of string functions. An aligned word or vector with some addressable bytes crosses into no
@@ -125,11 +125,11 @@ fn is_surplus(c: &Cause) -> bool {
         return false;
     }
     let aligned = len.is_power_of_two() && addr.is_multiple_of(len);
-    if aligned && len >= 8 && is_open(addr, addr + len) {
+    if aligned && len >= 8 && is_addressable(addr, addr + len) {
         return true;
     }
-    let surplus = unwind::surplus(c.pc);
-    if surplus == Surplus::None {
+    let over_read = unwind::over_read(c.pc);
+    if over_read == OverRead::None {
         return false;
     }
     let together = len * VECTORS;
@@ -137,10 +137,12 @@ fn is_surplus(c: &Cause) -> bool {
     let beside = (addr + 1).is_multiple_of(len);
     match len {
         // It may be the last one.
-        16.. if is_open(addr.saturating_sub(together - len), addr + len) => true,
-        16.. if aligned || beside => is_open(addr, (addr + 1) / together * together + together),
-        8 if surplus == Surplus::Words => is_open(addr.saturating_sub(len), addr + len),
-        _ => is_open(addr, addr + len),
+        16.. if is_addressable(addr.saturating_sub(together - len), addr + len) => true,
+        16.. if aligned || beside => {
+            is_addressable(addr, (addr + 1) / together * together + together)
+        }
+        8 if over_read == OverRead::Words => is_addressable(addr.saturating_sub(len), addr + len),
+        _ => is_addressable(addr, addr + len),
     }
 }
 
@@ -149,8 +151,8 @@ fn is_surplus(c: &Cause) -> bool {
 fn is_one_of_four(c: &Cause) -> bool {
     let word = c.addr.0 & !3;
     c.len == 1
-        && is_open(word, c.addr.0)
-        && unwind::surplus(c.pc) != Surplus::None
+        && is_addressable(word, c.addr.0)
+        && unwind::over_read(c.pc) != OverRead::None
         && instruction(c.pc).is_some_and(|insn| {
             let (mem, layout) = (insn.mem, insn.layout);
             let movzx = layout.map == 1 && layout.opcode == 0xb6;
@@ -167,7 +169,7 @@ fn is_search(c: &Cause) -> bool {
     let addr = c.addr.0;
     c.len == 4
         && addr.is_multiple_of(4)
-        && is_open(addr, addr + 4)
+        && is_addressable(addr, addr + 4)
         && patches::original(c.pc, &mut [0; NEAR])
             .windows(MASK.len())
             .any(|bytes| bytes == MASK)
@@ -197,7 +199,7 @@ pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     // Poisoned bytes inside a block in use, and in memory of no heap, were poisoned by client requests.
     let inside = here.filter(|b| !b.freed && b.has(at));
     if inside.is_some() || regions::is_told(at) {
-        return told_blocks::judge(at, inside);
+        return client_blocks::judge(at, inside);
     }
     let next = known::next(at).filter(is_one);
     let distance = |b: &Block| match at < b.start {

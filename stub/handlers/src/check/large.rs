@@ -3,7 +3,7 @@
 //! ```text
 //! free blocks by size, as powers of two of granules ── none that is large enough ──▶ neighbours become one ──▶ new granules
 //! ```
-//! All of it is under the lock of the shelf that has the large blocks.
+//! All of it is under the lock of the shard that has the large blocks.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -14,8 +14,8 @@ use super::blocks::{
 use super::room::{self, NoRoom};
 use super::twin::Twin;
 
-/// The shelf that owns them.
-pub const SHELF: usize = 0;
+/// The shard that owns them.
+pub const SHARD: usize = 0;
 
 const SIZES: usize = (ARENA / GRANULE).ilog2() as usize + 1;
 /// Limit of free blocks of one power of two that are tried.
@@ -167,9 +167,9 @@ fn put_run((slot, n, granules): (u64, u64, u64)) {
 }
 
 fn set(slot: u64, granules: u64) {
-    set_granule(slot, Granule::Large(granules), SHELF);
+    set_granule(slot, Granule::Large(granules), SHARD);
     for n in 1..granules {
-        set_granule(slot + n * GRANULE, Granule::Behind(n), SHELF);
+        set_granule(slot + n * GRANULE, Granule::Behind(n), SHARD);
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
         heap.retry(|| take(granules * GRANULE)).expect("room")
     }
 
-    /// Frees as the shelf does.
+    /// Frees as the shard does.
     fn free(slot: u64) {
         put_back(slot, size(slot), get(slot));
     }

@@ -28,7 +28,7 @@ pub fn reset() {
 }
 
 /// Enters a granule in the tables: slots of this many bytes share it, or it belongs to a large block that begins
-/// `before` granules earlier. The caller holds the lock of its shelf.
+/// `before` granules earlier. The caller holds the lock of its shard.
 pub fn settle(offset: u64, slots: Option<u64>, before: u64) {
     let (owners, lines) = (OWNERS_AT.load(Relaxed), LINES_AT.load(Relaxed));
     if owners == 0 || lines == 0 {

@@ -14,9 +14,9 @@
 //! which trampolines decide, too. Each byte of the arena has a bit that is set if the byte is poisoned. So malloc and
 //! free change bits and nothing else, on the calling thread, without stopping other threads.
 //!
-//! Client requests of the program (Valgrind's) come the same way (`requests.rs`) and change bits, too (`told.rs`,
-//! `told_blocks.rs`). They may be about other memory, which is watched from then on (`regions.rs`). Blocks of the
-//! program's own allocators are in separate lists (`told_list.rs`).
+//! Client requests of the program (Valgrind's) come the same way (`requests.rs`) and change bits, too (`client.rs`,
+//! `client_blocks.rs`). They may be about other memory, which is watched from then on (`regions.rs`). Blocks of the
+//! program's own allocators are in separate lists (`client_list.rs`).
 //!
 //! The records of blocks are kept apart from the blocks (`blocks.rs`), where stray stores of the program are unlikely
 //! to hit.
@@ -30,6 +30,9 @@ pub mod adopt;
 pub mod arena;
 pub mod blocks;
 pub mod chain;
+pub mod client;
+pub mod client_blocks;
+pub mod client_list;
 pub mod computed;
 pub mod depot;
 pub mod entries;
@@ -58,11 +61,8 @@ pub mod requests;
 pub mod room;
 pub mod serve;
 pub mod shadow;
-pub mod shelf;
+pub mod shard;
 pub mod thunks;
-pub mod told;
-pub mod told_blocks;
-pub mod told_list;
 pub mod twin;
 
 /// Blocks left at the end of the program are searched.

@@ -76,14 +76,14 @@ pub fn begin((at, blocks): (u64, u64), allocator: (u64, u64), free: u64) {
 /// Poisons all bytes that the program may not touch. All of the region is addressable so far.
 pub fn close_all() {
     for (start, end) in old_regions() {
-        shadow::open(start, end - start);
+        shadow::unpoison(start, end - start);
         let from = index_behind(start);
         let within = blocks().iter().skip(from);
         for block in within.take_while(|b| b.start < end) {
             // The word before it is its size, which only the allocator uses.
-            shadow::close(block.start - 8, 8);
+            shadow::poison(block.start - 8, 8);
             if !block.is(IN_USE) {
-                shadow::close(block.start, block.size);
+                shadow::poison(block.start, block.size);
             }
         }
     }
@@ -158,7 +158,7 @@ pub fn free(addr: u64, noted: u32) -> Result<(), Wrong> {
     let before = state.compare_exchange(IN_USE, FREED, Relaxed, Relaxed);
     before.map_err(|_| Wrong::Twice)?;
     block.freed.store(noted, Relaxed);
-    shadow::close(block.start, block.size);
+    shadow::poison(block.start, block.size);
     Ok(())
 }
 
@@ -276,7 +276,7 @@ mod tests {
         let mut bits = vec![0u8; END as usize / 8];
         statics.use_bits(bits.as_mut_ptr() as u64);
         close_all();
-        let open = |at| shadow::first_closed(at, 1).is_none();
+        let open = |at| shadow::first_poisoned(at, 1).is_none();
         assert!(open(0x1010) && open(0x1027));
         assert!(!open(0x1008) && !open(0x100f), "the word before a block");
         assert!(!open(0x1028) && !open(0x1030) && !open(0x104f));

@@ -1,13 +1,13 @@
 //! The quarantine: freed blocks are used again only after a number of bytes has been freed after them.
 //!
 //! ```text
-//! free ─▶ chain of the block's shelf ── some kilobytes ──▶ the quarantine, a chain of all ── too long ──▶ shelves
+//! free ─▶ chain of the block's shard ── some kilobytes ──▶ the quarantine, a chain of all ── too long ──▶ shards
 //! ```
 //! So threads do not contend for the end of the quarantine at each call.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::SHELVES;
+use ulpf_lib::ring::found::SHARDS;
 use ulpf_lib::sync::lock::Lock;
 
 use super::arena::arena;
@@ -15,10 +15,10 @@ use super::blocks::{expect, get, link, offset, owner};
 use super::chain::{Chain, Loose, takes};
 use super::found::findings;
 use super::shadow;
-use super::shelf::{self, Taken};
+use super::shard::{self, Taken};
 use super::twin::Twin;
 
-/// Limit of bytes in the chain of a shelf.
+/// Limit of bytes in the chain of a shard.
 const MOST_FREED: u64 = 64 << 10;
 
 /// Least bytes of freed blocks in quarantine, with their redzones and records ([`takes`]).
@@ -45,11 +45,11 @@ pub fn reset() {
     QUARANTINE.store(64 << 20, Relaxed);
 }
 
-/// Adds a freed slot of `bytes` bytes of that shelf.
-pub fn add(shelf: Taken, slot: u64, bytes: u64) {
+/// Adds a freed slot of `bytes` bytes of that shard.
+pub fn add(shard: Taken, slot: u64, bytes: u64) {
     let quarantine = QUARANTINE.load(Relaxed);
     let enough = (quarantine / 1024).min(MOST_FREED);
-    let freed = shelf.freed();
+    let freed = shard.freed();
     freed.append(&Loose {
         first: link(slot),
         last: link(slot),
@@ -59,12 +59,12 @@ pub fn add(shelf: Taken, slot: u64, bytes: u64) {
         return;
     }
     let chain = freed.take_all();
-    drop(shelf);
+    drop(shard);
     let ended = {
         let _lock = LOCK.lock();
         WAITING.append(&chain);
-        // (A chain of another shelf may have been freed earlier and come later.)
-        let ended = WAITING.take_until(quarantine + enough * (SHELVES as u64 - 1));
+        // (A chain of another shard may have been freed earlier and come later.)
+        let ended = WAITING.take_until(quarantine + enough * (SHARDS as u64 - 1));
         if let Some(f) = findings() {
             f.kept.store(WAITING.bytes(), Relaxed);
         }
@@ -96,7 +96,7 @@ pub fn shorten(need: u64) -> bool {
 
 /// Makes these slots usable again.
 fn release(chain: &Loose) {
-    let mut shelf: Option<Taken> = None;
+    let mut shard: Option<Taken> = None;
     let mut at = chain.first;
     while at != 0 {
         let slot = offset(at);
@@ -111,10 +111,10 @@ fn release(chain: &Loose) {
         shadow::expect(arena() + slot);
         let number = owner(slot);
         // (One lock is held at a time.)
-        let same = shelf.take().filter(|taken| taken.number() == number);
-        let taken = same.unwrap_or_else(|| shelf::take(number));
+        let same = shard.take().filter(|taken| taken.number() == number);
+        let taken = same.unwrap_or_else(|| shard::take(number));
         taken.take_back(slot);
-        shelf = Some(taken);
+        shard = Some(taken);
     }
 }
 
@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn the_oldest_ones_are_used_again_first() {
-        let each = takes(shelf::class(SIZE + 64 + 8).1);
+        let each = takes(shard::class(SIZE + 64 + 8).1);
         let heap = Heap::new(4 << 20, 10 * each);
         let all: Vec<u64> = (0..40).map(|_| allocate(&heap, 1)).collect();
         free_all(&all);
         let states = states(&all);
         let used = states.iter().filter(|s| **s == FREE).count();
-        // (Including what other shelves may still hold: seven times a kilobyte's share of it.)
+        // (Including what other shards may still hold: seven times a kilobyte's share of it.)
         assert!((25..=30).contains(&used), "{used}");
         assert!(states[..used].iter().all(|s| *s == FREE));
         assert!(states[used..].iter().all(|s| *s == QUARANTINED));
@@ -173,11 +173,11 @@ mod tests {
         let all: Vec<u64> = (0..100).map(|_| allocate(&heap, 2)).collect();
         free_all(&all[..40]);
         assert_eq!(WAITING.bytes(), 0);
-        let freed = shelf::take(2).freed().bytes();
+        let freed = shard::take(2).freed().bytes();
         assert_eq!(freed % 40, 0);
         free_all(&all[40..]);
         let freed = freed / 40 * 100;
-        let own = shelf::take(2).freed().bytes();
+        let own = shard::take(2).freed().bytes();
         assert!(own < MOST_FREED && WAITING.bytes() >= MOST_FREED);
         assert_eq!(WAITING.bytes() + own, freed);
     }
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(QUARANTINE.load(Relaxed), waiting / 2);
         let free = states(&all).iter().filter(|s| **s == FREE).count();
         assert!((100..=200).contains(&free), "{free}");
-        // Each slot went back to its own shelf.
+        // Each slot went back to its own shard.
         for at in &all {
             if get(slot(*at)).state == FREE {
                 assert!((0..2).contains(&owner(slot(*at))));

@@ -1,5 +1,5 @@
 //! Memory outside the arena with bits of its own: heaps of the program from before (`old.rs`), and memory that client
-//! requests are about (`told.rs`).
+//! requests are about (`client.rs`).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 

@@ -92,7 +92,7 @@ fn each(addr: u64, len: u64, mut f: impl FnMut(*mut u8, u64)) {
 }
 
 /// Poisons `[addr, addr + len)`; `addr` is a multiple of eight. The rest of the last eight bytes is poisoned, too.
-pub fn close(addr: u64, len: u64) {
+pub fn poison(addr: u64, len: u64) {
     each(addr, len, |bits, n| {
         // SAFETY: the bits of mapped memory of ours. Blocks are apart by more than eight bytes, so no other thread
         // writes to the same byte.
@@ -101,7 +101,7 @@ pub fn close(addr: u64, len: u64) {
 }
 
 /// Makes `[addr, addr + len)` addressable; `addr` is a multiple of eight. The rest of the last eight bytes is poisoned.
-pub fn open(addr: u64, len: u64) {
+pub fn unpoison(addr: u64, len: u64) {
     each(addr, len, |bits, n| {
         let (whole, rest) = ((n / 8) as usize, n % 8);
         // SAFETY: as in `close`.
@@ -114,13 +114,13 @@ pub fn open(addr: u64, len: u64) {
     });
 }
 
-/// As [`close`], but exact to the byte: other threads may change other bits of the same shadow byte meanwhile.
-pub fn close_bytes(addr: u64, len: u64) {
+/// As [`poison`], but exact to the byte: other threads may change other bits of the same shadow byte meanwhile.
+pub fn poison_bytes(addr: u64, len: u64) {
     change_bytes(addr, len, true);
 }
 
-/// As [`open`], but exact to the byte.
-pub fn open_bytes(addr: u64, len: u64) {
+/// As [`unpoison`], but exact to the byte.
+pub fn unpoison_bytes(addr: u64, len: u64) {
     change_bytes(addr, len, false);
 }
 
@@ -156,12 +156,12 @@ fn change_bytes(addr: u64, len: u64, closed: bool) {
 }
 
 /// The first poisoned byte of `[addr, addr + len)`.
-pub fn first_closed(addr: u64, len: u64) -> Option<u64> {
+pub fn first_poisoned(addr: u64, len: u64) -> Option<u64> {
     first(addr, len, 0)
 }
 
 /// The first addressable byte of `[addr, addr + len)`.
-pub fn first_open(addr: u64, len: u64) -> Option<u64> {
+pub fn first_addressable(addr: u64, len: u64) -> Option<u64> {
     first(addr, len, !0)
 }
 
@@ -266,20 +266,20 @@ mod tests {
                 let mut set = |from: u64, to: u64, closed| model[from as usize..to as usize].fill(closed);
                 match op {
                     Op::Close(at, len) => {
-                        close(FROM + at, len);
+                        poison(FROM + at, len);
                         set(at, (at + len).next_multiple_of(8), true);
                     }
                     Op::Open(at, len) => {
-                        open(FROM + at, len);
+                        unpoison(FROM + at, len);
                         set(at, (at + len).next_multiple_of(8), true);
                         set(at, at + len, false);
                     }
                     Op::CloseBytes(at, len) => {
-                        close_bytes(FROM + at, len);
+                        poison_bytes(FROM + at, len);
                         set(at, at + len, true);
                     }
                     Op::OpenBytes(at, len) => {
-                        open_bytes(FROM + at, len);
+                        unpoison_bytes(FROM + at, len);
                         set(at, at + len, false);
                     }
                 }
@@ -290,8 +290,8 @@ mod tests {
             for (at, len) in look {
                 let len = len.min(ALL - at);
                 let find = |closed| (at..at + len).find(|n| model[*n as usize] == closed);
-                prop_assert_eq!(first_closed(FROM + at, len).map(|a| a - FROM), find(true));
-                prop_assert_eq!(first_open(FROM + at, len).map(|a| a - FROM), find(false));
+                prop_assert_eq!(first_poisoned(FROM + at, len).map(|a| a - FROM), find(true));
+                prop_assert_eq!(first_addressable(FROM + at, len).map(|a| a - FROM), find(false));
             }
         }
     }
@@ -311,10 +311,10 @@ mod tests {
     fn what_has_no_bits_may_be_touched() {
         let _bits = Bits::new();
         let none = ARENA_AT + 9 * WINDOW;
-        close(none, 64);
-        assert_eq!(first_closed(none, 64), None);
-        assert_eq!(first_open(none, 64), Some(none));
-        assert_eq!(first_closed(64, 64), None);
+        poison(none, 64);
+        assert_eq!(first_poisoned(none, 64), None);
+        assert_eq!(first_addressable(none, 64), Some(none));
+        assert_eq!(first_poisoned(64, 64), None);
     }
 
     #[test]

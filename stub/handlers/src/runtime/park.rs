@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use linux_raw_sys::general as k;
 use ulpf_lib::eflags;
 use ulpf_lib::sync::futex;
-use ulpf_lib::sync::rest::{self, Futexes};
+use ulpf_lib::sync::stop_the_world::{self, Futexes};
 use ulpf_lib::sys;
 use ulpf_lib::sys::uapi::arch::*;
 
@@ -21,7 +21,7 @@ use crate::runtime::events::Resume;
 use crate::signals::numbers::{SIG_DFL, SIG_IGN};
 use crate::signals::{delivery, kernel, leaving, masks};
 
-/// Waiting and waking by futex(2), for the protocol of `ulpf_lib::sync::rest`.
+/// Waiting and waking by futex(2), for the protocol of `ulpf_lib::sync::stop_the_world`.
 pub struct Futex;
 
 impl Futexes<AtomicU32> for Futex {
@@ -35,7 +35,7 @@ impl Futexes<AtomicU32> for Futex {
 
 /// Wakes the stub's task for an event.
 pub fn notify() {
-    rest::notify(&g().event, &Futex);
+    stop_the_world::notify(&g().event, &Futex);
 }
 
 fn read_bases(t: Current) {

@@ -27,8 +27,8 @@ use linux_raw_sys::general as k;
 use ulpf_engine::exec::Site;
 use ulpf_lib::place;
 pub use ulpf_lib::ring::SystemCall as Call;
-use ulpf_lib::sync::rest::Gate;
-pub use ulpf_lib::sync::rest::State;
+use ulpf_lib::sync::stop_the_world::Gate;
+pub use ulpf_lib::sync::stop_the_world::State;
 use ulpf_lib::sys;
 
 use super::events::{Event, Events, Foreseen, Request, Resume, Tid};

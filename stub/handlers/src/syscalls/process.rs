@@ -25,7 +25,6 @@ use crate::global::{follows, g, machine};
 use crate::locks;
 use crate::ours;
 use crate::paths;
-use crate::rest::AtRest;
 use crate::runtime::areas;
 use crate::runtime::asm::ulpf_clone;
 use crate::runtime::debug_registers;
@@ -38,6 +37,7 @@ use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
 use crate::runtime::thread::{Call, Current, State, Thread};
 use crate::sections;
 use crate::signals::{alternate, kernel};
+use crate::stopped::Stopped;
 
 const CLONE_VM: u64 = k::CLONE_VM as u64;
 const CLONE_SIGHAND: u64 = k::CLONE_SIGHAND as u64;
@@ -522,7 +522,7 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     areas::disable();
     g().shared.store(core::ptr::null_mut(), Relaxed);
     // SAFETY: the child has one thread, and it is this one.
-    let mut rest = unsafe { AtRest::claim() };
+    let mut rest = unsafe { Stopped::claim() };
     if rest.guards().privatize_in_child().is_err() {
         crate::say::fatal_child("a forked child cannot get memory of its own (out of memory?)");
     }

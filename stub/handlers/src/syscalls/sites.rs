@@ -19,11 +19,11 @@ use ulpf_lib::syscalls::NUMBERS;
 use super::sites_code::{self, Code, Mark, Phase, Reg, SLOT, SLOTS};
 use crate::child;
 use crate::global::g;
-use crate::rest::AtRest;
 use crate::runtime::areas;
 use crate::runtime::asm::ulpf_slots;
 use crate::runtime::clock;
 use crate::runtime::frame::UContext;
+use crate::stopped::Stopped;
 /// Pages with trampolines.
 pub const NEAR_PAGES: usize = 64;
 /// Bytes of the slow way of a site whose own `syscall` is displaced.
@@ -110,7 +110,7 @@ pub fn table() -> &'static Table {
     unsafe { &*TABLE.0.get() }
 }
 
-impl AtRest {
+impl Stopped {
     pub fn sites(&mut self) -> &mut Table {
         // SAFETY: the token's own promise.
         unsafe { &mut *TABLE.0.get() }

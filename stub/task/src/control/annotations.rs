@@ -16,7 +16,7 @@ use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use ulpf_lib::mapping::mappings;
 use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchId, place, sys};
 use ulpf_stub_handlers::check::requests::{self, CODE, REQUEST, TABLE};
-use ulpf_stub_handlers::check::{arena, regions, shadow, told_blocks, told_list};
+use ulpf_stub_handlers::check::{arena, client_blocks, client_list, regions, shadow};
 use ulpf_stub_handlers::global::{g, machine};
 
 use super::allocator::Tables;
@@ -246,16 +246,16 @@ impl Control {
         if !executable(code, CODE) {
             return false;
         }
-        if told_list::place() == 0
-            && let Ok(list) = memory(told_list::LEN)
+        if client_list::place() == 0
+            && let Ok(list) = memory(client_list::LEN)
         {
-            told_list::begin(list);
+            client_list::begin(list);
         }
-        let guards = self.world.rest().guards();
+        let guards = self.world.stopped().guards();
         for (at, len) in [
             (code, len),
             (table, TABLE),
-            (told_list::place(), told_list::LEN),
+            (client_list::place(), client_list::LEN),
         ] {
             guards.exclude(TargetAddr(at), len);
         }
@@ -266,7 +266,7 @@ impl Control {
 
     /// Serves the request at `at` from now on. `false`: there are too many.
     fn serve_request(&mut self, at: u64) -> bool {
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         let end = at + REQUEST.len() as u64;
         self.sites.restore(rest, at, end);
         self.patches.restore(rest, at, end);
@@ -295,7 +295,7 @@ impl Control {
             return;
         }
         let all = &mut self.annotations;
-        told_blocks::forget_all(start, end);
+        client_blocks::forget_all(start, end);
         regions::remove_told(start, end);
         let staged = &mut self.staged;
         let mut any = false;
@@ -350,7 +350,7 @@ impl Control {
         }
         let Some(page) = self.functions() else { return };
         for (slot, offset) in empty {
-            let _ = text::write(self.world.rest(), slot, &(page + offset).to_le_bytes());
+            let _ = text::write(self.world.stopped(), slot, &(page + offset).to_le_bytes());
         }
     }
 
@@ -371,7 +371,7 @@ impl Control {
             place::add(page, PAGE_SIZE);
         }
         self.world
-            .rest()
+            .stopped()
             .guards()
             .exclude(TargetAddr(page), PAGE_SIZE);
         let all = [
@@ -443,7 +443,7 @@ impl Control {
             // The thread's own data, which the C library keeps behind its stack.
             const BEHIND: u64 = 2 * PAGE_SIZE;
             let fs = t.fs_base.load(Relaxed);
-            let frame = parked::frame(t, self.world.rest());
+            let frame = parked::frame(t, self.world.stopped());
             if let Some(sp) = frame.map(|c| c.gprs.rsp)
                 && (vma.start..vma.end).contains(&sp)
             {
@@ -482,10 +482,10 @@ impl Control {
         }
         for (from, to, distance) in &parts {
             regions::add_region((*from, *to), *distance, true);
-            shadow::open(*from, to - from);
+            shadow::unpoison(*from, to - from);
         }
         for (from, to, _) in parts {
-            let rest = self.world.rest();
+            let rest = self.world.stopped();
             self.patches.classes.classify_checked(rest, from, to);
         }
         self.annotations.watched.push(((start, end), id));

@@ -8,11 +8,11 @@ use ulpf_lib::device;
 use ulpf_lib::guard::{DeviceUse, Machine};
 
 use super::replies::refused;
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::upcall;
 
 /// Selects the backend that the user wants; nothing is opened before the first watch.
-pub fn choose(flags: u32, rest: &mut AtRest) {
+pub fn choose(flags: u32, stopped: &mut Stopped) {
     if flags & BOOT_BACKEND_SIGNAL != 0 {
         return;
     }
@@ -24,18 +24,18 @@ pub fn choose(flags: u32, rest: &mut AtRest) {
         policy: device::POLICY_EFAULT,
     };
     // SAFETY: the entry is a handler.
-    unsafe { rest.guards().use_device(how) };
+    unsafe { stopped.guards().use_device(how) };
 }
 
 /// Forbidden accesses raise signals from now on; the guards stay.
-pub fn no_upcalls(rest: &mut AtRest) {
+pub fn no_upcalls(stopped: &mut Stopped) {
     upcall::no_more();
-    rest.guards().no_handler();
+    stopped.guards().no_handler();
 }
 
 /// `monitor ulpf backend`: the backend and the reason for it, as JSON.
-pub fn tell(rest: &mut AtRest, out: &mut dyn Write) {
-    let guards = rest.guards();
+pub fn tell(stopped: &mut Stopped, out: &mut dyn Write) {
+    let guards = stopped.guards();
     if let Err(r) = guards.prepare() {
         return refused(out, &r);
     }

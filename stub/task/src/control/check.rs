@@ -24,7 +24,7 @@ use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
 use ulpf_stub_handlers::check::thunks;
 use ulpf_stub_handlers::check::twin::Twin;
-use ulpf_stub_handlers::check::{self, depot, errno, far, files, judge, left, news, told_list};
+use ulpf_stub_handlers::check::{self, client_list, depot, errno, far, files, judge, left, news};
 use ulpf_stub_handlers::global::{boot_block, g, machine};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
@@ -207,7 +207,7 @@ fn books() -> impl Iterator<Item = (u64, u64)> {
         (lines::OWNERS_AT.load(SeqCst), OWNERS),
         (lines::LINES_AT.load(SeqCst), LINES),
         (depot::place(), depot::LEN),
-        (told_list::place(), told_list::LEN),
+        (client_list::place(), client_list::LEN),
     ];
     all.into_iter().filter(|(at, _)| *at != 0)
 }
@@ -260,7 +260,7 @@ impl Control {
             self.look_for_old_blocks();
             return Ok(());
         }
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         self.patches.search();
         if areas::GS_TAKEN.load(SeqCst) || !self.patches.classes.prepare_for_check(rest) {
             return Err(no(
@@ -279,7 +279,7 @@ impl Control {
             records: memory(RECORDS)?,
             granules: memory(GRANULES)?,
             quarantine: how.quarantine,
-            gap: how.gap,
+            redzone: how.redzone,
         };
         // (Of a record its state is read before it is written: as small pages each would fault twice.)
         place::huge(places.records, RECORDS);
@@ -346,7 +346,7 @@ impl Control {
         let mut code = Vec::new();
         adopt::functions(twin, |at, jump| code.push((at, jump)));
         for (at, jump) in code {
-            let _ = text::write(self.world.rest(), at, &jump);
+            let _ = text::write(self.world.stopped(), at, &jump);
         }
         self.begin_to_serve();
         Ok(())
@@ -354,7 +354,7 @@ impl Control {
 
     /// Excludes the heap's own records from guards.
     fn exclude_books(&mut self) {
-        let guards = self.world.rest().guards();
+        let guards = self.world.stopped().guards();
         books().for_each(|(at, len)| guards.exclude(TargetAddr(at), len));
     }
 
@@ -424,7 +424,7 @@ impl Control {
                 .filter(|(n, _)| *n == name && !own.contains(n));
             known.next().map(|(_, at)| *at)
         };
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         self.check.unlooked.retain(|start| {
             let object = Object::at(maps.index(*start), maps).filter(|o| o.start == *start);
             object.is_some_and(|object| !slots::look(rest, &object, maps, find))
@@ -479,8 +479,8 @@ impl Control {
                 && let Some(code) = entries::add(array.0, Function::NewArray, Some(one.0))
             {
                 entries::keep(array.0, bytes(array.0).unwrap_or_default());
-                own_functions::send_threads(self.world.rest(), array.0, one.0);
-                let _ = text::write(self.world.rest(), array.0, &code);
+                own_functions::send_threads(self.world.stopped(), array.0, one.0);
+                let _ = text::write(self.world.stopped(), array.0, &code);
             }
         }
         for name in COPIERS {
@@ -554,7 +554,7 @@ impl Control {
             }
             return;
         }
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         let end = at.0 + entries::JUMP as u64;
         self.sites.restore(rest, at.0, end);
         self.patches.restore(rest, at.0, end);
@@ -599,7 +599,7 @@ impl Control {
         if left::holds() {
             return;
         }
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         if let Ok(maps) = Snapshot::read() {
             for start in &self.check.looked {
                 let object = Object::at(maps.index(*start), &maps).filter(|o| o.start == *start);
@@ -741,10 +741,10 @@ wanted, so that uses of them may not be found; where that is not enough, the pro
                 // (The surrounding memory holds bits of ours, too.)
                 place::huge(bits as u64 - place::HUGE, (stop - at) / 8 + 2 * place::HUGE);
             }
-            shadow::close(at, stop - at);
+            shadow::poison(at, stop - at);
             at = stop;
         }
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         self.patches.classes.classify_checked(rest, start, end);
         true
     }

@@ -62,7 +62,7 @@ impl Control {
                 Does::Copies => judge::add_copier(at),
                 Does::ReadsStrings | Does::MayReadStrings => self.reads_strings(one.does, at),
                 Does::ErrnoLocation => errno::learn(at.0, &functions::block(at.0, errno::CODE)),
-                Does::UnwindTable => unwind::add_table(self.world.rest(), at, &maps),
+                Does::UnwindTable => unwind::add_table(self.world.stopped(), at, &maps),
                 does => {
                     if let Some(function) = function(does) {
                         self.replace(false, does.word(), at, function, &maps);
@@ -71,7 +71,7 @@ impl Control {
             }
             self.check.tells_kinds |= one.does == Does::Delete && entries::all().any(|e| e == at.0);
         }
-        if let Some(code) = self.world.rest().tables_mut().code.as_deref_mut() {
+        if let Some(code) = self.world.stopped().tables_mut().code.as_deref_mut() {
             code.sort();
         }
         self.serve_allocators();
@@ -80,7 +80,7 @@ impl Control {
     }
 
     fn reads_strings(&mut self, does: Does, at: (u64, u64)) {
-        let Some(code) = self.world.rest().tables_mut().code.as_deref_mut() else {
+        let Some(code) = self.world.stopped().tables_mut().code.as_deref_mut() else {
             return;
         };
         match does {
@@ -95,7 +95,7 @@ impl Control {
             && room(at) >= entries::JUMP as u64
             && let Some(code) = entries::add(at.0, Function::NewArray, Some(one))
         {
-            let _ = text::write(self.world.rest(), at.0, &code);
+            let _ = text::write(self.world.stopped(), at.0, &code);
         }
     }
 }

@@ -26,7 +26,7 @@ use ulpf_stub_handlers::check::{self, arena, regions, shadow};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::patches;
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::attributes::Part;
 
 /// Size of a batch of pages that are processed together, in bytes.
@@ -71,12 +71,12 @@ impl Classes {
     }
 
     /// The same for a checked heap, whose bits are for loads and stores alike.
-    pub fn prepare_for_check(&mut self, rest: &mut AtRest) -> bool {
-        if !self.prepare(rest) {
+    pub fn prepare_for_check(&mut self, stopped: &mut Stopped) -> bool {
+        if !self.prepare(stopped) {
             return false;
         }
         self.declassify();
-        let tables = &mut rest.tables_mut().patches.tables;
+        let tables = &mut stopped.tables_mut().patches.tables;
         if tables.reads != tables.writes {
             place::unmap(
                 tables.reads.wrapping_add(place::memory().start / 8),
@@ -88,8 +88,8 @@ impl Classes {
     }
 
     /// Maps the tables, once. `false`: they cannot be mapped.
-    pub fn prepare(&mut self, rest: &mut AtRest) -> bool {
-        if rest.tables().patches.tables.classes != 0 {
+    pub fn prepare(&mut self, stopped: &mut Stopped) -> bool {
+        if stopped.tables().patches.tables.classes != 0 {
             return true;
         }
         // CPUID 7: EBX bit 8 is BMI2.
@@ -110,16 +110,16 @@ impl Classes {
                 // Probably RLIMIT_AS: the program works with faults alone.
                 for (at, (len, _)) in all.into_iter().zip(maps).take(n) {
                     place::unmap(at, len);
-                    rest.guards().include(TargetAddr(at), len);
+                    stopped.guards().include(TargetAddr(at), len);
                 }
                 return false;
             };
-            rest.guards().exclude(TargetAddr(at), len);
+            stopped.guards().exclude(TargetAddr(at), len);
             *slot = at;
         }
         let [classes, writes, reads, tallies, whole] = all;
         let (classes, whole) = (classes + PAGE_SIZE, whole + PAGE_SIZE);
-        rest.tables_mut().patches.tables = Tables {
+        stopped.tables_mut().patches.tables = Tables {
             classes,
             writes: writes.wrapping_sub(place::memory().start / 8),
             reads: reads.wrapping_sub(place::memory().start / 8),
@@ -135,7 +135,7 @@ impl Classes {
         true
     }
 
-    pub fn classify_around(&mut self, rest: &mut AtRest, page: u64) {
+    pub fn classify_around(&mut self, stopped: &mut Stopped, page: u64) {
         if g().page_map.class(TargetAddr(page)) != 0 {
             return;
         }
@@ -143,18 +143,18 @@ impl Classes {
         self.batches.insert(first);
         self.batch = first;
         for page in pages(first, first + BATCH) {
-            self.classify(rest, page);
+            self.classify(stopped, page);
         }
     }
 
     /// Pages of a checked heap, whose bits are the heap's own.
-    pub fn classify_checked(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+    pub fn classify_checked(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
         for page in pages(start, end) {
-            self.classify(rest, page);
+            self.classify(stopped, page);
         }
     }
 
-    fn classify(&mut self, rest: &mut AtRest, page: TargetAddr) {
+    fn classify(&mut self, stopped: &mut Stopped, page: TargetAddr) {
         // Where the program wants no patches (a lock of all memory), their tables are gone.
         if patches::table().tables.classes == 0 {
             return;
@@ -173,7 +173,7 @@ impl Classes {
             return;
         }
         let distance = alias.wrapping_sub(page.0);
-        let Some(class) = self.class(rest, distance, guard) else {
+        let Some(class) = self.class(stopped, distance, guard) else {
             return;
         };
         if regions::is_checked(page.0) {
@@ -301,14 +301,14 @@ impl Classes {
         }
     }
 
-    fn class(&mut self, rest: &mut AtRest, distance: u64, guard: Guard) -> Option<u8> {
+    fn class(&mut self, stopped: &mut Stopped, distance: u64, guard: Guard) -> Option<u8> {
         let known = |c: &Option<(u64, Guard)>| *c == Some((distance, guard));
         if let Some(n) = self.classes.iter().position(known) {
             return Some(n as u8 + 1);
         }
-        let n = self.free_class(rest)?;
+        let n = self.free_class(stopped)?;
         *self.classes.get_mut(n - 1)? = Some((distance, guard));
-        let distances = &mut rest.tables_mut().patches.distances;
+        let distances = &mut stopped.tables_mut().patches.distances;
         if !distances.contains(&distance) {
             distances.push(distance);
         }
@@ -333,14 +333,14 @@ impl Classes {
     }
 
     /// A class that no page has.
-    fn free_class(&mut self, rest: &mut AtRest) -> Option<usize> {
+    fn free_class(&mut self, stopped: &mut Stopped) -> Option<usize> {
         if self.classes.len() + 1 < CLASSES {
             self.classes.push(None);
             return Some(self.classes.len());
         }
         let free = |c: &[Option<(u64, Guard)>]| c.iter().position(Option::is_none);
         if free(&self.classes).is_none() {
-            self.take_classes(rest);
+            self.take_classes(stopped);
         }
         free(&self.classes).map(|n| n + 1)
     }
@@ -348,7 +348,7 @@ impl Classes {
     /// All classes are taken. Classes of memory that was unmapped become free again (collectors map and unmap their
     /// heaps in small pieces, each with an alias of its own). If no class is free then, some pages lose theirs, and get
     /// one at their next fault.
-    fn take_classes(&mut self, rest: &mut AtRest) {
+    fn take_classes(&mut self, stopped: &mut Stopped) {
         let map = &g().page_map;
         let mut used = [false; CLASSES];
         for class in &self.pinned {
@@ -384,7 +384,7 @@ impl Classes {
             *class = class.filter(|_| *used);
         }
         let left = self.classes.iter().flatten().map(|class| class.0);
-        let distances = &mut rest.tables_mut().patches.distances;
+        let distances = &mut stopped.tables_mut().patches.distances;
         distances.clear();
         distances.extend(left);
     }

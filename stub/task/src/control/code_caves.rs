@@ -19,8 +19,8 @@ use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
-use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::cells::Cells;
 
 const CAVE_SIZE: u64 = 4 << 20;
@@ -63,7 +63,7 @@ impl CodeCaves {
     /// A free place for a trampoline of `size` bytes that a jump of this group can reach.
     pub fn find(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         group: &Group,
         size: u64,
         maps: &Snapshot,
@@ -79,7 +79,7 @@ impl CodeCaves {
             let start = free.start.max(to & !(16 * PAGE_SIZE - 1));
             let len = CAVE_SIZE.min(free.end - start);
             if self.0.len() < MOST_CAVES
-                && self.add(rest, start, len, reserved)
+                && self.add(stopped, start, len, reserved)
                 && let Some(at) = self.0.last_mut().and_then(|c| c.find(group, size))
             {
                 return Some(at);
@@ -154,7 +154,7 @@ impl CodeCaves {
         all
     }
 
-    fn add(&mut self, rest: &mut AtRest, start: u64, len: u64, reserved: bool) -> bool {
+    fn add(&mut self, stopped: &mut Stopped, start: u64, len: u64, reserved: bool) -> bool {
         let there = match reserved {
             true => open(start, len),
             false => map(start, len),
@@ -163,10 +163,10 @@ impl CodeCaves {
             return false;
         }
         match reserved {
-            true => rest.guards().exclude_lent(TargetAddr(start), len),
-            false => rest.guards().exclude(TargetAddr(start), len),
+            true => stopped.guards().exclude_lent(TargetAddr(start), len),
+            false => stopped.guards().exclude(TargetAddr(start), len),
         }
-        let patches = &mut rest.tables_mut().patches;
+        let patches = &mut stopped.tables_mut().patches;
         patches.caves.push((start, start + len));
         if reserved {
             patches.reserved.push((start, start + len));
@@ -191,7 +191,7 @@ impl CodeCaves {
     }
 
     /// Gives back the caves in `[start, end)`, and returns which they were.
-    pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) -> Vec<Range<u64>> {
+    pub fn forget(&mut self, stopped: &mut Stopped, start: u64, end: u64) -> Vec<Range<u64>> {
         let (gone, stay) = core::mem::take(&mut self.0)
             .into_iter()
             .partition(|c| c.start < end && start < c.start + c.len);
@@ -203,8 +203,8 @@ impl CodeCaves {
                 // SAFETY: our own mapping, with the world stopped; no thread executes in it.
                 false => drop(unsafe { sys!(k::__NR_munmap, cave.start, cave.len) }),
             }
-            rest.guards().include(TargetAddr(cave.start), cave.len);
-            let patches = &mut rest.tables_mut().patches;
+            stopped.guards().include(TargetAddr(cave.start), cave.len);
+            let patches = &mut stopped.tables_mut().patches;
             patches.caves.retain(|r| r.0 != cave.start);
             patches.reserved.retain(|r| r.0 != cave.start);
         }

@@ -14,7 +14,7 @@ use super::allocator::Tables;
 use super::functions::Object;
 use super::{parked, text};
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::breakpoints::{self, Breakpoint};
 
 /// v8::internal::MarkCompactCollector::CollectGarbage(): code is moved only there.
@@ -42,7 +42,7 @@ impl Collector {
     }
 
     /// Addresses of collectors that are not known yet, and that are at work in no thread.
-    pub fn find(&self, rest: &mut AtRest) -> Vec<u64> {
+    pub fn find(&self, stopped: &mut Stopped) -> Vec<u64> {
         let Ok(maps) = Snapshot::read() else {
             return Vec::new();
         };
@@ -59,7 +59,7 @@ impl Collector {
             files.push(file);
             if let Some(function) = tables.find(NAME)
                 && !self.begins.contains(&function.0)
-                && !is_inside(function, rest)
+                && !is_inside(function, stopped)
             {
                 found.push(function.0);
             }
@@ -67,27 +67,27 @@ impl Collector {
         found
     }
 
-    pub fn plant(&mut self, rest: &mut AtRest, at: u64) {
-        if plant(rest, at, breakpoints::Collector::Begins) {
+    pub fn plant(&mut self, stopped: &mut Stopped, at: u64) {
+        if plant(stopped, at, breakpoints::Collector::Begins) {
             self.begins.push(at);
         }
     }
 
     /// A collection begins that will return to `back`.
-    pub fn begins(&mut self, rest: &mut AtRest, back: u64) {
-        self.lost |= !plant(rest, back, breakpoints::Collector::Ends);
+    pub fn begins(&mut self, stopped: &mut Stopped, back: u64) {
+        self.lost |= !plant(stopped, back, breakpoints::Collector::Ends);
         self.back.push(back);
     }
 
     /// A collection has returned to `at`.
-    pub fn ends(&mut self, rest: &mut AtRest, at: u64) {
+    pub fn ends(&mut self, stopped: &mut Stopped, at: u64) {
         if let Some(n) = self.back.iter().position(|back| *back == at) {
             self.back.swap_remove(n);
         }
         if self.back.contains(&at) {
             return;
         }
-        let list = &mut rest.tables_mut().breakpoints;
+        let list = &mut stopped.tables_mut().breakpoints;
         let ours_alone = list.at_mut(at).is_some_and(|b| {
             b.collector = None;
             !b.debuggers
@@ -98,8 +98,8 @@ impl Collector {
     }
 }
 
-fn plant(rest: &mut AtRest, at: u64, what: breakpoints::Collector) -> bool {
-    let list = &mut rest.tables_mut().breakpoints;
+fn plant(stopped: &mut Stopped, at: u64, what: breakpoints::Collector) -> bool {
+    let list = &mut stopped.tables_mut().breakpoints;
     if let Some(b) = list.at_mut(at) {
         b.collector = Some(what);
         return text::plant_again(b).is_ok() && b.there;
@@ -120,12 +120,12 @@ fn plant(rest: &mut AtRest, at: u64, what: breakpoints::Collector) -> bool {
 }
 
 /// Returns whether a thread may be in this function, or in a function that it has called.
-fn is_inside((start, end): (u64, u64), rest: &mut AtRest) -> bool {
+fn is_inside((start, end): (u64, u64), stopped: &mut Stopped) -> bool {
     // (Where it ends another one begins, whose address may be anywhere.)
     let within = |at: u64| start < at && at < end;
     let mut stack = alloc::vec![0; DEEP];
     g().threads.iter().any(|t| {
-        let Some(context) = parked::frame(t, rest) else {
+        let Some(context) = parked::frame(t, stopped) else {
             return false; // it is gone, or has not begun
         };
         let (pc, sp) = (context.gprs.rip, context.gprs.rsp & !7);

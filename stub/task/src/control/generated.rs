@@ -25,9 +25,9 @@ use crate::files;
 use ulpf_stub_handlers::generated::{CLOSED, FAR};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
-use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::syscalls::sites::FILTER;
 use ulpf_stub_handlers::warm::Half;
 use ulpf_stub_tables::patches::{CodePage, tsc};
@@ -121,7 +121,7 @@ impl Generated {
 
     /// Looks for runtimes, if much was mapped since. Returns the addresses where collectors that move code begin, for
     /// breakpoints.
-    pub fn look(&mut self, rest: &mut AtRest) -> Vec<u64> {
+    pub fn look(&mut self, stopped: &mut Stopped) -> Vec<u64> {
         /// Number of mapping changes between two looks at the mappings.
         const OFTEN: u64 = 64;
         let now = CHANGES.load(SeqCst);
@@ -133,7 +133,7 @@ impl Generated {
         let maps = files::read_file("/proc/self/maps\0").unwrap_or_default();
         let has = |name: &[u8]| maps.windows(name.len()).any(|part| part == name);
         self.known = Some((now, RUNTIMES.into_iter().any(has)));
-        self.collector.find(rest)
+        self.collector.find(stopped)
     }
 
     /// A file has been mapped that may be another runtime.
@@ -142,14 +142,14 @@ impl Generated {
     }
 
     /// The pages are about to be read: forgets what is known of them.
-    pub fn read(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        open(rest, start, end);
+    pub fn read(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
+        open(stopped, start, end);
     }
 
     /// Closes the pages of `[start, end)`, whose protection is `prot` as far as is known: the program's own, or what
     /// we have left of it. `false`: not all of them.
-    pub fn close(&self, rest: &mut AtRest, (start, end): (u64, u64), prot: u8) -> bool {
-        let known = &mut rest.tables_mut().patches.written;
+    pub fn close(&self, stopped: &mut Stopped, (start, end): (u64, u64), prot: u8) -> bool {
+        let known = &mut stopped.tables_mut().patches.written;
         for at in pages(start, end) {
             let prot = known.get(&at).map_or(prot, |page| page.prot);
             if prot & PROT_WRITE == 0 || known.get(&at).is_some_and(|page| page.closed) {
@@ -173,8 +173,8 @@ impl Generated {
     }
 
     /// The pages are about to be written. (Their patches have been removed.)
-    pub fn written(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        for page in open(rest, start, end) {
+    pub fn written(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
+        for page in open(stopped, start, end) {
             let times = self.written.get(&page).map_or(0, |w| w.times);
             let again = now() + (OPEN_FOR << times.min(MOST_DOUBLED));
             let times = times + 1;
@@ -183,8 +183,8 @@ impl Generated {
     }
 
     /// Other watches need these pages: they are not patched any more.
-    pub fn give_up(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        for page in open(rest, start, end) {
+    pub fn give_up(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
+        for page in open(stopped, start, end) {
             let never = Written {
                 times: 0,
                 again: u64::MAX,
@@ -194,20 +194,20 @@ impl Generated {
     }
 
     /// The mappings there are about to change.
-    pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        open(rest, start, end);
-        let known = &mut rest.tables_mut().patches.written;
+    pub fn forget(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
+        open(stopped, start, end);
+        let known = &mut stopped.tables_mut().patches.written;
         known.retain(|at, _| *at < start || *at >= end);
         self.written.retain(|at, _| *at < start || *at >= end);
     }
 }
 
 /// Returns whether a thread is in a system call that may be writing there.
-pub fn in_use(rest: &mut AtRest, start: u64, end: u64) -> bool {
+pub fn in_use(stopped: &mut Stopped, start: u64, end: u64) -> bool {
     let start = start & !(PAGE_SIZE - 1);
     let calls = |t: &&Thread| t.state() == State::InSyscall;
     g().threads.iter().filter(calls).any(|t| {
-        let passed = parked::frame(t, rest).map(|c| {
+        let passed = parked::frame(t, stopped).map(|c| {
             let r = &c.gprs;
             [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9]
         });
@@ -217,8 +217,8 @@ pub fn in_use(rest: &mut AtRest, start: u64, end: u64) -> bool {
 }
 
 /// Opens the pages of `[start, end)` that are closed, and returns them.
-fn open(rest: &mut AtRest, start: u64, end: u64) -> Vec<u64> {
-    let patches = &mut rest.tables_mut().patches;
+fn open(stopped: &mut Stopped, start: u64, end: u64) -> Vec<u64> {
+    let patches = &mut stopped.tables_mut().patches;
     let all: Vec<_> = patches.closed(start, end).collect();
     for (at, prot) in &all {
         protect(*at, *prot);

@@ -102,11 +102,11 @@ impl Control {
             let mut not = Vec::new();
             for t in g().threads.iter().filter(|t| t.rests()) {
                 not.push(t.fs_base.load(Relaxed));
-                not.extend(parked::frame(t, self.world.rest()).map(|c| c.gprs.rsp));
+                not.extend(parked::frame(t, self.world.stopped()).map(|c| c.gprs.rsp));
             }
             let end = g().brk.load(Relaxed).next_multiple_of(4096);
             let brk = (start_brk().unwrap_or(end), end);
-            let guards = self.world.rest().guards();
+            let guards = self.world.stopped().guards();
             self.heap.parts = guards.heap(brk, &not)?;
         }
         let id = self

@@ -21,7 +21,9 @@ use ulpf_lib::guard::{PROT_READ, PROT_WRITE};
 use ulpf_lib::ring::found::{By, IN_MEMORY, Wrong};
 use ulpf_lib::{kept, sys};
 use ulpf_stub_handlers::check::blocks::{self, Block};
-use ulpf_stub_handlers::check::{arena, found, judge, regions, report, shadow, told, told_blocks};
+use ulpf_stub_handlers::check::{
+    arena, client, client_blocks, found, judge, regions, report, shadow,
+};
 use ulpf_stub_handlers::global::{g, machine};
 
 use super::{Control, parked, reader, text};
@@ -54,7 +56,7 @@ impl Search {
             };
             set
         };
-        let marked = told_blocks::mark(word, &mut mark).or_else(|| {
+        let marked = client_blocks::mark(word, &mut mark).or_else(|| {
             let outer = blocks::near(word).is_some_and(|b| is_divided(&b));
             match arena::has(word) && !outer {
                 true => blocks::mark(word, mark),
@@ -254,19 +256,19 @@ impl Control {
         if !self.mark_all() {
             return;
         }
-        told::LEFT
+        client::LEFT
             .iter()
             .flatten()
             .for_each(|n| n.store(0, Relaxed));
         tell(|_, wrong, blocks, bytes, _| {
-            report::add_left(&told::LEFT, wrong, blocks, bytes);
+            report::add_left(&client::LEFT, wrong, blocks, bytes);
         });
         let sum = |of: &[AtomicU64; 2]| {
             let [blocks, bytes] = of.each_ref().map(|n| n.load(Relaxed));
             let s = if blocks == 1 { "" } else { "s" };
             alloc::format!("{blocks} block{s} ({bytes} bytes)")
         };
-        let [lost, with, perhaps, reachable] = told::LEFT.each_ref().map(sum);
+        let [lost, with, perhaps, reachable] = client::LEFT.each_ref().map(sum);
         self.warn(&alloc::format!(
             "ulpf: the program asks what is lost by now: {lost}; with these, {with}; possibly, {perhaps}; still reachable, {reachable}\n"
         ));
@@ -292,7 +294,7 @@ impl Control {
     /// Marks each block with how it is reached. `false`: the search failed.
     fn mark_all(&mut self) -> bool {
         blocks::unmark();
-        told_blocks::unmark();
+        client_blocks::unmark();
         let mut search = Search::default();
         if !self.each_word(|_, word| search.word(word, REACHED)) {
             return false;
@@ -310,7 +312,7 @@ impl Control {
         for block in rest {
             // (A block before it may have led there.)
             let marked = match block.by {
-                By::Told => told_blocks::mark(block.start, |_| LOST),
+                By::Told => client_blocks::mark(block.start, |_| LOST),
                 _ => blocks::mark(block.start, |_| LOST),
             };
             if marked.is_some() {
@@ -326,7 +328,7 @@ impl Control {
     fn each_word(&mut self, mut see: impl FnMut(Place, u64)) -> bool {
         let mut stacks = Vec::new();
         for t in g().threads.iter() {
-            let Some(context) = parked::frame(t, self.world.rest()) else {
+            let Some(context) = parked::frame(t, self.world.stopped()) else {
                 continue;
             };
             stacks.push(context.gprs.rsp - RED_ZONE);
@@ -349,7 +351,7 @@ impl Control {
             let words = piece.get(..read).unwrap_or_default().chunks_exact(8);
             for (at, word) in (from..).step_by(8).zip(words) {
                 let word = word.try_into().map_or(0, u64::from_le_bytes);
-                let forbidden = regions::is_told(at) && shadow::first_closed(at, 8).is_some();
+                let forbidden = regions::is_told(at) && shadow::first_poisoned(at, 8).is_some();
                 if !forbidden {
                     see(Place::Memory(at), word);
                 }
@@ -365,7 +367,7 @@ impl Control {
         for vma in &maps.vmas {
             let ours = vma.is_ours()
                 || (image.0..image.1).contains(&vma.start)
-                || self.world.rest().guards().is_ours(vma.start);
+                || self.world.stopped().guards().is_ours(vma.start);
             let data = vma.prot & PROT_READ != 0 && vma.prot & PROT_WRITE != 0;
             // Data that was relocated before it became read-only (RELRO).
             let was_data = vma.prot == PROT_READ && vma.kind == VmaKind::File && !vma.shared;
@@ -416,11 +418,11 @@ impl Control {
                 then,
             );
         }
-        self.world.rest();
+        self.world.stopped();
         let told = match what {
             HeapAsk::Leaks => self.leaks_now(),
             HeapAsk::Block(at) | HeapAsk::Pointers(at) => {
-                let (wrong, block) = match told_blocks::near(at).filter(|b| b.has(at)) {
+                let (wrong, block) = match client_blocks::near(at).filter(|b| b.has(at)) {
                     Some(block) => (Wrong::Outside, Some(block)),
                     // (Old blocks, too.)
                     None if arena::has(at) || regions::has(at) => judge::nearest(at),
@@ -482,13 +484,13 @@ impl Control {
 
 /// It contains blocks of the program's own allocator, which are counted in its place.
 fn is_divided(block: &Block) -> bool {
-    told_blocks::any_within(block.start, block.start + block.size)
+    client_blocks::any_within(block.start, block.start + block.size)
 }
 
 /// Calls `f` with every block in use and its mark: blocks that the program has described, and all others except those
 /// that contain them.
 fn each_block(mut f: impl FnMut(Block, u8)) {
-    told_blocks::each(&mut f);
+    client_blocks::each(&mut f);
     blocks::each(|block, mark| {
         if !is_divided(&block) {
             f(block, mark);

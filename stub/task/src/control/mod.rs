@@ -208,7 +208,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
     }
     c.wait_for_boot();
     c.world.stop(None);
-    backend::choose(flags, c.world.rest());
+    backend::choose(flags, c.world.stopped());
     let mut session = GdbSession::new(pid);
     c.first_stop(&mut session);
     c.main_loop(&mut session, flags);

@@ -124,7 +124,7 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
             c.placement.wanted = to.unwrap_or(c.placement.wanted);
             let _ = writeln!(out, "{}", c.placement_state());
         }
-        Command::Backend => super::backend::tell(c.world.rest(), out),
+        Command::Backend => super::backend::tell(c.world.stopped(), out),
         Command::Stats => stats(c, out),
         Command::About => about(out),
         Command::Why => why(c, out),
@@ -398,7 +398,7 @@ fn patch(
     }
     match on {
         Some(true) => patches::ENABLED.store(true, SeqCst),
-        Some(false) => c.patches.disable(c.world.rest()),
+        Some(false) => c.patches.disable(c.world.stopped()),
         None => {}
     }
     c.patches.state(out);

@@ -87,10 +87,10 @@ impl Control {
             chosen.push((t, how));
         }
         // The debugger's changes take effect before any thread runs.
-        let rested = self.world.rests();
+        let rested = self.world.is_stopped();
         if rested {
             self.commit_watches();
-            self.world.rest().guards().resumed();
+            self.world.stopped().guards().resumed();
             self.world.goes_on();
         }
         for (t, how) in chosen {
@@ -114,7 +114,7 @@ impl Control {
         if !g().threads.iter().any(|t| named(&t) && runs(&t)) {
             return Vec::new();
         }
-        self.world.rest();
+        self.world.stopped();
         let mut held = Vec::new();
         for t in g().threads.iter().filter(named).filter(runs) {
             if !has_met(t) {
@@ -174,7 +174,7 @@ impl Control {
         }
         if self.non_stop {
             self.commit_watches();
-            self.world.rest().guards().resumed();
+            self.world.stopped().guards().resumed();
         }
         self.let_world_go();
     }

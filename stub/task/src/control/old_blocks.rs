@@ -51,7 +51,7 @@ impl Control {
 
     /// Lets threads leave the allocator, which they no longer enter for a new block. `false`: the program has died.
     fn goes_on_a_moment(&mut self) -> bool {
-        self.world.rest().guards().resumed();
+        self.world.stopped().guards().resumed();
         self.running = true;
         self.let_world_go();
         pause::sleep();
@@ -65,7 +65,7 @@ impl Control {
     fn find_old_blocks(&mut self) -> Result<(), Old> {
         let maps = Snapshot::read().map_err(|_| Old::Unknown)?;
         let (allocator, free, file) = allocator(&maps).ok_or(Old::Unknown)?;
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         let busy = g().threads.iter().any(|t| {
             let frame = parked::frame(t, rest);
             frame.is_some_and(|c| {
@@ -88,7 +88,7 @@ impl Control {
         let len = (walked.blocks.len() * size_of::<OldBlock>()) as u64;
         let at =
             memory(len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE)).map_err(|_| Old::Unwatched)?;
-        self.world.rest().guards().exclude(TargetAddr(at), len);
+        self.world.stopped().guards().exclude(TargetAddr(at), len);
         let mut watched = Vec::new();
         for region in &walked.regions {
             watched.extend(self.watch_region(*region).ok_or(Old::Unwatched)?);
@@ -114,7 +114,7 @@ impl Control {
         }
         old::close_all();
         for (start, end, _) in watched {
-            let rest = self.world.rest();
+            let rest = self.world.stopped();
             self.patches.classes.classify_checked(rest, start, end);
         }
         if let Some(f) = findings()

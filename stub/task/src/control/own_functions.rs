@@ -17,7 +17,7 @@ use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::{PAGE_SIZE, TargetAddr, place, sys};
 use ulpf_stub_handlers::check::entries::JUMP;
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 
 use super::{parked, text};
 
@@ -44,14 +44,14 @@ impl OwnFunctions {
     /// instructions. `None`: they cannot be relocated.
     pub fn moved(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         (start, end): (u64, u64),
         maps: &Snapshot,
     ) -> Option<(u64, Prologue)> {
         let mut code = alloc::vec![0; (end - start).clamp(64, LONGEST) as usize];
         let known = text::read(start, &mut code);
         let code = code.get(..known)?;
-        let to = self.room(rest, start, maps)?;
+        let to = self.room(stopped, start, maps)?;
         let made = Prologue::of(start, code, JUMP, to)?;
         if made.code.len() as u64 > ROOM || text::write_raw(to, &made.code).is_err() {
             return None;
@@ -62,14 +62,14 @@ impl OwnFunctions {
         Some((to, made))
     }
 
-    fn room(&mut self, rest: &mut AtRest, at: u64, maps: &Snapshot) -> Option<u64> {
+    fn room(&mut self, stopped: &mut Stopped, at: u64, maps: &Snapshot) -> Option<u64> {
         let fits = |n: &&Near| n.used + ROOM <= PAGE_SIZE && n.page.abs_diff(at) < REACH;
         if let Some(near) = self.0.iter().find(fits) {
             return Some(near.page + near.used);
         }
         let page = gaps(at, maps).into_iter().find_map(map)?;
         place::add(page, PAGE_SIZE);
-        rest.guards().exclude(TargetAddr(page), PAGE_SIZE);
+        stopped.guards().exclude(TargetAddr(page), PAGE_SIZE);
         self.0.push(Near { page, used: 0 });
         Some(page)
     }
@@ -108,9 +108,9 @@ fn map(page: u64) -> Option<u64> {
 }
 
 /// Moves threads that are in the middle of a function that only jumps to `to` on to `to`.
-pub fn send_threads(rest: &mut AtRest, start: u64, to: u64) {
+pub fn send_threads(stopped: &mut Stopped, start: u64, to: u64) {
     for t in g().threads.iter() {
-        if let Some(context) = parked::frame(t, rest)
+        if let Some(context) = parked::frame(t, stopped)
             && (1..JUMP as u64).contains(&context.gprs.rip.wrapping_sub(start))
         {
             context.gprs.rip = to;
@@ -119,9 +119,9 @@ pub fn send_threads(rest: &mut AtRest, start: u64, to: u64) {
 }
 
 /// Moves threads that are inside the bytes that become a jump to the relocated copy of these instructions.
-pub fn move_threads(rest: &mut AtRest, start: u64, (to, made): (u64, &Prologue)) {
+pub fn move_threads(stopped: &mut Stopped, start: u64, (to, made): (u64, &Prologue)) {
     for t in g().threads.iter() {
-        let Some(context) = parked::frame(t, rest) else {
+        let Some(context) = parked::frame(t, stopped) else {
             continue;
         };
         let inside = context.gprs.rip.wrapping_sub(start);

@@ -3,12 +3,12 @@
 use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::TargetAddr;
-use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::events::{Event, Events, Request, Resume, Tid};
 use ulpf_stub_handlers::runtime::frame::UContext;
 use ulpf_stub_handlers::runtime::mapped::{Locks, Mapped};
 use ulpf_stub_handlers::runtime::park;
 use ulpf_stub_handlers::runtime::thread::{Call, Own, State, Thread};
+use ulpf_stub_handlers::stopped::Stopped;
 
 /// A thread that goes on only when the task lets it: parked, or with a request.
 #[derive(Clone, Copy)]
@@ -113,7 +113,7 @@ pub fn event(t: &Thread) -> Event {
 }
 
 /// The frame of a stopped thread. A thread in a system call does not touch it before it has stopped elsewhere.
-pub fn frame<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut UContext> {
+pub fn frame<'a>(t: &Thread, _: &'a mut Stopped) -> Option<&'a mut UContext> {
     if !t.rests() {
         return None;
     }
@@ -122,7 +122,7 @@ pub fn frame<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut UContext> {
 }
 
 /// siginfo_t of the signal that a stopped thread has stopped for.
-pub fn siginfo<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut [u8; 128]> {
+pub fn siginfo<'a>(t: &Thread, _: &'a mut Stopped) -> Option<&'a mut [u8; 128]> {
     if !t.rests() {
         return None;
     }

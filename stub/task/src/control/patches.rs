@@ -32,10 +32,10 @@ use hot::Hot;
 use ulpf_stub_handlers::check::{self, entries, far, judge};
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
-use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sections;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::warm;
 use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PLACED, Patch, REMOVED};
 use ulpf_stub_tables::patience::{By, Patience};
@@ -103,24 +103,24 @@ impl Patches {
     }
 
     /// The site at `pc` is hot, and has met `page`.
-    pub fn serve(&mut self, rest: &mut AtRest, pc: u64, page: u64) {
+    pub fn serve(&mut self, stopped: &mut Stopped, pc: u64, page: u64) {
         if !ENABLED.load(SeqCst) || self.failed {
             return;
         }
-        if !self.classes.prepare(rest) {
+        if !self.classes.prepare(stopped) {
             self.failed = true;
             return;
         }
         self.search();
         if GS_TAKEN.load(SeqCst) {
-            self.disable(rest);
+            self.disable(stopped);
             return;
         }
-        self.look_for_runtimes(rest);
-        self.serve_hinted(rest, pc, page);
-        self.serve_one(rest, pc, page);
+        self.look_for_runtimes(stopped);
+        self.serve_hinted(stopped, pc, page);
+        self.serve_one(stopped, pc, page);
         if patches::is_entered_behind(pc) {
-            self.split(rest, pc);
+            self.split(stopped, pc);
         }
         // The world is stopped already.
         for half in warm::take() {
@@ -128,7 +128,7 @@ impl Patches {
             if !self.is_same(&half) {
                 continue;
             }
-            self.serve_one(rest, site.insn.pc, page);
+            self.serve_one(stopped, site.insn.pc, page);
             if !patches::is_patched(site.insn.pc) {
                 site.heat.store(-warm::after(site.insn.pc), Relaxed);
             }
@@ -142,23 +142,23 @@ impl Patches {
         vma.is_none_or(|v| !generated::is_generated(v) || self.generated.is_same(v, half))
     }
 
-    fn serve_one(&mut self, rest: &mut AtRest, pc: u64, page: u64) {
-        self.classes.classify_around(rest, page);
+    fn serve_one(&mut self, stopped: &mut Stopped, pc: u64, page: u64) {
+        self.classes.classify_around(stopped, page);
         if patches::is_patched(pc) {
             return;
         }
         let known = self.maps.is_some();
         self.window.open(pc);
         self.foresee(pc, page);
-        let mut done = self.make(rest, pc);
+        let mut done = self.make(stopped, pc);
         if known && matches!(done, Err(Unpatched::Code | Unpatched::Room)) {
             self.maps = None;
             self.window.open(pc);
-            done = self.make(rest, pc);
+            done = self.make(stopped, pc);
         }
-        self.make_foreseen(rest, done.is_ok());
+        self.make_foreseen(stopped, done.is_ok());
         self.window.close();
-        let refused = &mut rest.tables_mut().patches.refused;
+        let refused = &mut stopped.tables_mut().patches.refused;
         match done {
             // A loop still begins behind it.
             Ok(()) if refused.get(&pc) == Some(&Unpatched::Landings) => {}
@@ -173,7 +173,7 @@ impl Patches {
     }
 
     /// Makes the patch that checks the access of the instruction at `pc`.
-    fn make(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+    fn make(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
         use Unpatched::{Landings, Room, Successor, Taken};
         let table = patches::table();
         match (table.at(pc), table.of(pc)) {
@@ -181,27 +181,27 @@ impl Patches {
             (Some(p), _) if p.group.pun().is_some() && pc < p.start() + JUMP as u64 => {
                 let start = p.start();
                 self.jumped_over.insert(start);
-                self.remove(rest, start);
-                self.patch_at(rest, pc)
+                self.remove(stopped, start);
+                self.patch_at(stopped, pc)
             }
             // One more of its instructions is hot.
             (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
                 let (start, pun, maps) = (p.start(), p.group.pun(), self.maps()?);
-                self.place(rest, pc, start, pun, &maps)
+                self.place(stopped, pc, start, pun, &maps)
             }
             (Some(_), _) => Err(Taken),
             (_, Some(p)) => self.put_back(p),
             _ if table.refused.get(&pc) == Some(&Landings) => {
                 let punned = match self.jumped_over.contains(&pc) {
                     true => Err(Landings),
-                    false => self.patch_punned(rest, pc),
+                    false => self.patch_punned(stopped, pc),
                 };
-                punned.or_else(|_| self.patch_before(rest, pc, Landings))
+                punned.or_else(|_| self.patch_before(stopped, pc, Landings))
             }
-            _ => match self.patch_at(rest, pc) {
+            _ => match self.patch_at(stopped, pc) {
                 Err(why @ (Successor | Room)) => {
-                    let done = self.patch_before(rest, pc, why);
-                    done.or_else(|_| self.patch_punned(rest, pc).map_err(|_| why))
+                    let done = self.patch_before(stopped, pc, why);
+                    done.or_else(|_| self.patch_punned(stopped, pc).map_err(|_| why))
                 }
                 done => done,
             },
@@ -257,14 +257,14 @@ impl Patches {
         let known =
             |at: &u64| self.recalled.contains(at) || self.foreseen.binary_search(at).is_ok();
         let hot = |at: u64| patched(at) || known(&at);
-        let mut also = |at: u64, rest: &[u8]| {
+        let mut also = |at: u64, stopped: &[u8]| {
             let hot = hot(at);
             if !hot && !stacks {
                 return None; // to decode takes longer than all else here
             }
-            let rest = rest.get(..rest.len().min(15))?;
+            let stopped = stopped.get(..stopped.len().min(15))?;
             // A function's saves and restores become hot together.
-            let decoded = ulpf_stub_handlers::engine::decode(at, rest)?;
+            let decoded = ulpf_stub_handlers::engine::decode(at, stopped)?;
             (hot || decoded.is_stack()).then_some(decoded)
         };
         let group = Group::from(from, last, &insn, code, &mut also).map_err(|why| match why {
@@ -293,7 +293,7 @@ impl Patches {
     /// function, which the unwind tables know.
     fn patch_before(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         pc: u64,
         why: Unpatched,
     ) -> Result<(), Unpatched> {
@@ -312,7 +312,7 @@ impl Patches {
         let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(why)?;
         for from in Group::starts(&insn, start, code) {
             let tried = patches::table().refused.get(&from) == Some(&Landings);
-            if !tried && self.place(rest, pc, from, None, &maps).is_ok() {
+            if !tried && self.place(stopped, pc, from, None, &maps).is_ok() {
                 return Ok(());
             }
         }
@@ -320,32 +320,34 @@ impl Patches {
     }
 
     /// A patch that leaves the bytes behind the access unchanged, since other code jumps there.
-    fn patch_punned(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+    fn patch_punned(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
         let maps = self.maps()?;
         let mut done = Err(Unpatched::Room);
         for pun in [Pun::Plain, Pun::Prefixed] {
-            done = done.or_else(|_| self.place(rest, pc, pc, Some(pun), &maps));
+            done = done.or_else(|_| self.place(stopped, pc, pc, Some(pun), &maps));
         }
         done
     }
 
-    fn patch(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+    fn patch(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
         let maps = self.maps()?;
-        self.place(rest, pc, pc, None, &maps)
+        self.place(stopped, pc, pc, None, &maps)
     }
 
     /// As [`Patches::patch`]. Behind an instruction that does not continue there, another function may begin. Behind a
     /// call that is shorter than a jump, each return would land in the jump's middle.
-    fn patch_at(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+    fn patch_at(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
         let mut code = [0; 15];
         let n = self.window.read(pc, &mut code);
         let insn = ulpf_stub_handlers::engine::decode(pc, code.get(..n).unwrap_or(&[]));
         let elsewhere = insn.filter(|i| (i.len as usize) < JUMP && !goes_on_behind(i));
         let Some(insn) = elsewhere else {
-            return self.patch(rest, pc);
+            return self.patch(stopped, pc);
         };
-        match self.patch_before(rest, pc, Unpatched::Successor) {
-            Err(_) if !matches!(insn.class, Class::Call | Class::CallMem) => self.patch(rest, pc),
+        match self.patch_before(stopped, pc, Unpatched::Successor) {
+            Err(_) if !matches!(insn.class, Class::Call | Class::CallMem) => {
+                self.patch(stopped, pc)
+            }
             done => done,
         }
     }
@@ -390,7 +392,7 @@ impl Patches {
     /// A patch of the access at `pc`, its jump at `from`.
     fn place(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         pc: u64,
         from: u64,
         pun: Option<Pun>,
@@ -400,13 +402,13 @@ impl Patches {
             None => self.with_neighbours(pc, from, maps)?,
             Some(pun) => self.alone(pc, from, pun, maps)?,
         };
-        self.put(rest, group, maps)
+        self.put(stopped, group, maps)
     }
 
     /// Puts a patch that displaces this code.
     fn put(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         mut group: Group,
         maps: &Snapshot,
     ) -> Result<(), Unpatched> {
@@ -435,7 +437,7 @@ impl Patches {
         let idle_count = self.made % IDLE_COUNTS;
         let heap = self.classes.heap();
         let whole = heap.is_none() && self.classes.are_mostly_whole();
-        let surplus = check::has_no_debugger() && judge::takes_surplus(start, end);
+        let over_read = check::has_no_debugger() && judge::takes_over_read(start, end);
         let target = |at| Target {
             at,
             idle_count: patches::idle_count_at(idle_count),
@@ -444,7 +446,7 @@ impl Patches {
             asks: hit + (ASKS * size_of::<Known>()) as u64,
             step: KNOWN as u64 * size_of::<Known>() as u64,
             ahead: check::STOPS.load(Relaxed),
-            surplus,
+            over_read,
             heap,
             asking: far::tables(),
             whole,
@@ -452,11 +454,11 @@ impl Patches {
             counts: !check::has_no_debugger(),
             tables: patches::table().tables,
         };
-        let made = self.body(rest, &mut group, maps, target);
-        if generated && generated::in_use(rest, start, end) {
+        let made = self.body(stopped, &mut group, maps, target);
+        if generated && generated::in_use(stopped, start, end) {
             return Err(Unpatched::Cold);
         }
-        if generated && !self.generated.close(rest, (start, end), vma.prot) {
+        if generated && !self.generated.close(stopped, (start, end), vma.prot) {
             return Err(Code);
         }
         let (at, mut body) = made.ok_or(Room)?;
@@ -464,7 +466,7 @@ impl Patches {
         let size = takes(&body);
         // The patches that it replaces, and with them the accesses that they check.
         while let Some(p) = patches::table().before(end).filter(|p| start < p.end()) {
-            self.remove(rest, p.start());
+            self.remove(stopped, p.start());
         }
         if !generated && let Some((linked, to)) = entered::linked(&group, maps) {
             let linked = Trampoline::new(&linked, target(at));
@@ -494,7 +496,7 @@ impl Patches {
         let len = mem::take(&mut body.code).len() as u64;
         body.shrink();
         group.shrink();
-        let table = &mut rest.tables_mut().patches;
+        let table = &mut stopped.tables_mut().patches;
         table.list.insert(
             start,
             Box::new(Patch {
@@ -523,7 +525,7 @@ impl Patches {
     /// The trampoline of a patch that displaces this, and a place with room for it.
     fn body(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         group: &mut Group,
         maps: &Snapshot,
         target: impl Fn(u64) -> Target,
@@ -539,10 +541,10 @@ impl Patches {
         // Its length does not depend on where it is.
         let size = takes(&Trampoline::new(group, target(group.start()))?);
         let caves = self.caves.count();
-        let mut place = self.caves.find(rest, group, size, maps);
+        let mut place = self.caves.find(stopped, group, size, maps);
         if place.is_none() {
             *group = group.clone().without_ret();
-            place = self.caves.find(rest, group, size, maps);
+            place = self.caves.find(stopped, group, size, maps);
         }
         if self.caves.count() != caves {
             self.maps = None;
@@ -554,8 +556,8 @@ impl Patches {
     // ---- the way back ----------------------------------------------------------------------------
 
     /// The patch that begins at `start`.
-    fn remove(&mut self, rest: &mut AtRest, start: u64) {
-        let table = &mut rest.tables_mut().patches;
+    fn remove(&mut self, stopped: &mut Stopped, start: u64) {
+        let table = &mut stopped.tables_mut().patches;
         let Some(p) = table.list.remove(&start) else {
             return;
         };
@@ -566,11 +568,11 @@ impl Patches {
             REMOVED.fetch_add(1, Relaxed);
         }
         self.caves.take(p.at, p.len + 1, false);
-        self.unlink(rest, &p);
+        self.unlink(stopped, &p);
     }
 
     /// The patch of the instruction at `pc` has not paid off: restores the original code, for now or for good.
-    pub fn cool(&mut self, rest: &mut AtRest, pc: u64) {
+    pub fn cool(&mut self, stopped: &mut Stopped, pc: u64) {
         // Its jump may be before the access.
         let table = patches::table();
         let there = table.list.get(&pc).map(|p| &**p);
@@ -580,9 +582,9 @@ impl Patches {
         };
         if p.hopeless() {
             let start = p.start();
-            let refused = &mut rest.tables_mut().patches.refused;
+            let refused = &mut stopped.tables_mut().patches.refused;
             refused.insert(start, Unpatched::Landings);
-            return self.remove(rest, start);
+            return self.remove(stopped, start);
         }
         let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
         let _ = text::write_raw(p.start(), original);
@@ -599,91 +601,91 @@ impl Patches {
     }
 
     /// The code in `[start, end)` is about to be changed, or something planted there: restores the original code.
-    pub fn restore(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+    pub fn restore(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
         if !patches::touches(start, end) {
             return;
         }
-        self.remove_each(rest, patches::table().meeting(start, end));
-        self.remove_each(rest, patches::table().with_bodies(start, end));
+        self.remove_each(stopped, patches::table().meeting(start, end));
+        self.remove_each(stopped, patches::table().with_bodies(start, end));
     }
 
-    fn remove_where(&mut self, rest: &mut AtRest, goes: impl Fn(&Patch) -> bool) {
+    fn remove_where(&mut self, stopped: &mut Stopped, goes: impl Fn(&Patch) -> bool) {
         let all = patches::table().list.values().filter(|p| goes(p));
         let all = all.map(|p| p.start()).collect();
-        self.remove_each(rest, all);
+        self.remove_each(stopped, all);
     }
 
-    fn remove_each(&mut self, rest: &mut AtRest, starts: Vec<u64>) {
+    fn remove_each(&mut self, stopped: &mut Stopped, starts: Vec<u64>) {
         for start in starts {
-            self.remove(rest, start);
+            self.remove(stopped, start);
         }
     }
 
     /// The mappings of `[start, end)` are about to change.
-    pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+    pub fn forget(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
         self.maps = None;
         self.hot.forget(start, end);
-        self.clear_code(rest, start, end);
-        self.generated.forget(rest, start, end);
-        self.restore(rest, start, end);
-        for room in self.caves.forget(rest, start, end) {
-            self.remove_each(rest, patches::table().with_bodies(room.start, room.end));
+        self.clear_code(stopped, start, end);
+        self.generated.forget(stopped, start, end);
+        self.restore(stopped, start, end);
+        for room in self.caves.forget(stopped, start, end) {
+            self.remove_each(stopped, patches::table().with_bodies(room.start, room.end));
         }
     }
 
     /// Generated code is about to be written.
-    pub fn code_written(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        self.open_code(rest, (start, end), Generated::written);
+    pub fn code_written(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
+        self.open_code(stopped, (start, end), Generated::written);
     }
 
     /// In generated code that a collector moves, patches are placed only where collections can be noticed.
-    fn look_for_runtimes(&mut self, rest: &mut AtRest) {
-        for at in self.generated.look(rest) {
-            self.restore(rest, at, at + 1);
-            self.generated.collector.plant(rest, at);
+    fn look_for_runtimes(&mut self, stopped: &mut Stopped) {
+        for at in self.generated.look(stopped) {
+            self.restore(stopped, at, at + 1);
+            self.generated.collector.plant(stopped, at);
         }
     }
 
     /// A collector is about to read generated code, and to move it.
-    pub fn collector_begins(&mut self, rest: &mut AtRest, back: u64) {
-        self.restore(rest, back, back + 1);
-        self.generated.collector.begins(rest, back);
-        self.open_code(rest, (0, u64::MAX), Generated::read);
+    pub fn collector_begins(&mut self, stopped: &mut Stopped, back: u64) {
+        self.restore(stopped, back, back + 1);
+        self.generated.collector.begins(stopped, back);
+        self.open_code(stopped, (0, u64::MAX), Generated::read);
         let maps = self.maps();
         let generated = |at| match &maps {
             Ok(maps) => maps.at(at).is_none_or(generated::is_generated),
             Err(_) => true,
         };
-        self.remove_where(rest, |p| generated(p.start()));
+        self.remove_where(stopped, |p| generated(p.start()));
     }
 
-    pub fn collector_ends(&mut self, rest: &mut AtRest, at: u64) {
-        self.generated.collector.ends(rest, at);
+    pub fn collector_ends(&mut self, stopped: &mut Stopped, at: u64) {
+        self.generated.collector.ends(stopped, at);
     }
 
     /// Watches are wanted among generated code.
-    pub fn give_up_code(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        self.open_code(rest, (start, end), Generated::give_up);
+    pub fn give_up_code(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
+        self.open_code(stopped, (start, end), Generated::give_up);
     }
 
     fn open_code(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         (start, end): (u64, u64),
-        opened: fn(&mut Generated, &mut AtRest, u64, u64),
+        opened: fn(&mut Generated, &mut Stopped, u64, u64),
     ) {
         let pages: Vec<_> = patches::table().closed(start, end).collect();
         for (page, _) in pages {
             let next = page + PAGE_SIZE;
-            self.clear_code(rest, page, next);
-            opened(&mut self.generated, rest, page, next);
+            self.clear_code(stopped, page, next);
+            opened(&mut self.generated, stopped, page, next);
         }
     }
 
     /// Forgets results about `[start, end)`, which will contain other code.
-    fn clear_code(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+    fn clear_code(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
         let codes = start..end.max(start);
-        let refused = &mut rest.tables_mut().patches.refused;
+        let refused = &mut stopped.tables_mut().patches.refused;
         let gone: Vec<u64> = refused.range(codes.clone()).map(|(at, _)| *at).collect();
         for at in gone {
             refused.remove(&at);
@@ -692,16 +694,16 @@ impl Patches {
         for at in gone {
             self.jumped_over.remove(&at);
         }
-        self.remove_each(rest, patches::table().meeting(start, end));
+        self.remove_each(stopped, patches::table().meeting(start, end));
     }
 
-    pub fn remove_all(&mut self, rest: &mut AtRest) {
-        self.remove_where(rest, |_| true);
+    pub fn remove_all(&mut self, stopped: &mut Stopped) {
+        self.remove_where(stopped, |_| true);
         // Closed pages are opened now, which is not a change by the program.
         self.maps = None;
-        self.generated.forget(rest, 0, u64::MAX);
+        self.generated.forget(stopped, 0, u64::MAX);
         self.classes.declassify();
-        self.caves.forget(rest, 0, u64::MAX);
+        self.caves.forget(stopped, 0, u64::MAX);
     }
 
     pub fn searched_for_gs(&mut self) -> &mut gs::Searched {
@@ -716,37 +718,37 @@ impl Patches {
     }
 
     /// Code has come that may set gs itself.
-    pub fn code_has_come(&mut self, rest: &mut AtRest) {
+    pub fn code_has_come(&mut self, stopped: &mut Stopped) {
         if self.searched.begun() && ENABLED.load(SeqCst) {
             self.searched.look();
             self.generated.code_has_come();
             if GS_TAKEN.load(SeqCst) {
-                self.disable(rest);
+                self.disable(stopped);
             }
         }
     }
 
     /// Switches patches off, for good or until they are switched on again.
-    pub fn disable(&mut self, rest: &mut AtRest) {
+    pub fn disable(&mut self, stopped: &mut Stopped) {
         ENABLED.store(false, SeqCst);
-        self.remove_all(rest);
+        self.remove_all(stopped);
         // The bits of a checked heap say what is addressable, to faults too.
         if !entries::ON.load(SeqCst) {
-            self.drop_tables(rest);
+            self.drop_tables(stopped);
         }
     }
 
     /// The program is left alone.
-    pub fn leave(&mut self, rest: &mut AtRest) {
+    pub fn leave(&mut self, stopped: &mut Stopped) {
         ENABLED.store(false, SeqCst);
-        self.remove_all(rest);
-        self.drop_tables(rest);
+        self.remove_all(stopped);
+        self.drop_tables(stopped);
     }
 
-    fn drop_tables(&mut self, rest: &mut AtRest) {
+    fn drop_tables(&mut self, stopped: &mut Stopped) {
         self.classes.clear();
-        rest.tables_mut().patches.distances.clear();
-        patches::drop_tables(rest);
+        stopped.tables_mut().patches.distances.clear();
+        patches::drop_tables(stopped);
     }
 
     /// For `monitor ulpf patch`.

@@ -429,7 +429,7 @@ impl Control {
             };
             if first != Some(run.first) {
                 let before = run.first.wrapping_sub(w.path.first()).wrapping_mul(w.len);
-                let watches = &mut self.world.rest().tables_mut().watches;
+                let watches = &mut self.world.stopped().tables_mut().watches;
                 watches.set_before(id, before);
             }
             w.runs.push(id);

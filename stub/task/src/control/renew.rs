@@ -3,13 +3,13 @@
 //! server answers such pairs of packets without us (`command/server/src/watches.rs`), and names the breakpoints that
 //! were set again.
 
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 
 use super::text;
 
 /// Before the program runs.
-pub fn breakpoint(rest: &mut AtRest, addr: u64) {
-    if let Some(b) = rest.tables_mut().breakpoints.at_mut(addr) {
+pub fn breakpoint(stopped: &mut Stopped, addr: u64) {
+    if let Some(b) = stopped.tables_mut().breakpoints.at_mut(addr) {
         // Where nothing is mapped any more, no breakpoint can be set.
         let _ = text::plant_again(b);
     }

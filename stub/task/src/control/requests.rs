@@ -53,7 +53,7 @@ impl Control {
                     return false;
                 } else if let Some(Request::CodeWritten { start, end }) = asked(t) {
                     // It writes to code while it runs alone.
-                    self.patches.code_written(self.world.rest(), start, end);
+                    self.patches.code_written(self.world.stopped(), start, end);
                     world::answer(t);
                     return false;
                 } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
@@ -130,7 +130,7 @@ impl Control {
                 true
             }
             Request::ForkBegin => {
-                self.world.rest().guards().prepare_fork();
+                self.world.stopped().guards().prepare_fork();
                 true
             }
             Request::ReleaseBegin { start, end } => {
@@ -149,9 +149,9 @@ impl Control {
             Request::OpenBegin { start, end } => {
                 // The instruction to be stepped must be in place itself.
                 if let Some(pc) = Parked::of(t).map(|t| t.pc()) {
-                    self.patches.restore(self.world.rest(), pc, pc + 1);
+                    self.patches.restore(self.world.stopped(), pc, pc + 1);
                 }
-                self.patches.code_written(self.world.rest(), start, end);
+                self.patches.code_written(self.world.stopped(), start, end);
                 self.open_pages(start, end, true);
                 true
             }
@@ -160,7 +160,7 @@ impl Control {
                 true
             }
             Request::StepOverBegin { addr } => {
-                let list = &mut self.world.rest().tables_mut().breakpoints;
+                let list = &mut self.world.stopped().tables_mut().breakpoints;
                 if let Some(b) = list.at_mut(addr) {
                     // If other memory is mapped there now, no byte is restored, nor the int3 put back at the end.
                     b.there = text::restore(b);
@@ -176,7 +176,7 @@ impl Control {
                 false
             }
             Request::Plain { at } => {
-                self.patches.restore(self.world.rest(), at, at + 1);
+                self.patches.restore(self.world.stopped(), at, at + 1);
                 false
             }
             Request::Register { at, len, signature } => {
@@ -184,39 +184,39 @@ impl Control {
                 false
             }
             Request::CodeWritten { start, end } => {
-                self.patches.code_written(self.world.rest(), start, end);
+                self.patches.code_written(self.world.stopped(), start, end);
                 false
             }
             Request::CollectorBegins { back } => {
-                self.patches.collector_begins(self.world.rest(), back);
+                self.patches.collector_begins(self.world.stopped(), back);
                 false
             }
             Request::CollectorEnds { at } => {
-                self.patches.collector_ends(self.world.rest(), at);
+                self.patches.collector_ends(self.world.stopped(), at);
                 false
             }
             Request::Patch { insn } => {
-                self.sites.patch(self.world.rest(), insn);
+                self.sites.patch(self.world.stopped(), insn);
                 false
             }
             Request::PatchAccess { pc, page } => {
-                self.patches.serve(self.world.rest(), pc, page);
+                self.patches.serve(self.world.stopped(), pc, page);
                 false
             }
             Request::Cool { start } => {
-                self.patches.cool(self.world.rest(), start);
+                self.patches.cool(self.world.stopped(), start);
                 false
             }
             Request::SitesAnew => {
-                self.sites.remove_all(self.world.rest());
+                self.sites.remove_all(self.world.stopped());
                 false
             }
             Request::NoUpcalls => {
-                backend::no_upcalls(self.world.rest());
+                backend::no_upcalls(self.world.stopped());
                 false
             }
             Request::NoPatches => {
-                self.patches.disable(self.world.rest());
+                self.patches.disable(self.world.stopped());
                 false
             }
             Request::Rearm => {
@@ -225,7 +225,7 @@ impl Control {
                 paths::changed();
                 self.retrace();
                 self.apply_guards();
-                text::plant_waiting(self.world.rest());
+                text::plant_waiting(self.world.stopped());
                 false
             }
             Request::Adopt => {
@@ -253,10 +253,10 @@ impl Control {
                 false
             }
             Request::Unwind { at } => {
-                unwind::load(self.world.rest(), (at != 0).then_some(at));
+                unwind::load(self.world.stopped(), (at != 0).then_some(at));
                 self.serve_allocators();
                 self.sections_have_come();
-                self.patches.code_has_come(self.world.rest());
+                self.patches.code_has_come(self.world.stopped());
                 false
             }
             Request::GrowHeap { bytes } => {
@@ -298,7 +298,7 @@ impl Control {
                 paths::changed();
                 self.retrace();
                 self.apply_guards();
-                text::plant_waiting(self.world.rest());
+                text::plant_waiting(self.world.stopped());
             }
             Request::OpenBegin { start, end } => self.open_pages(start, end, false),
             Request::LocksBegin { start, end } => {
@@ -307,7 +307,7 @@ impl Control {
             }
             Request::ExecBegin { .. } => self.exec = follow::Exec::None,
             Request::StepOverBegin { addr } => {
-                let list = &mut self.world.rest().tables_mut().breakpoints;
+                let list = &mut self.world.stopped().tables_mut().breakpoints;
                 if let Some(b) = list.at_mut(addr).filter(|b| b.there) {
                     // The instruction may have unmapped itself.
                     b.there = text::plant_again(b).is_ok();
@@ -326,7 +326,7 @@ impl Control {
 
     /// A thread has locked memory, or unlocked it; `None`: it is gone.
     fn locks_settled(&mut self, t: Option<&Thread>, start: u64, end: u64) {
-        let guards = self.world.rest().guards();
+        let guards = self.world.stopped().guards();
         let (at, len) = (TargetAddr(start), end - start);
         match t
             .and_then(Parked::of)

@@ -35,7 +35,7 @@ impl Control {
     fn frame(&mut self, tid: Tid) -> Option<(&'static Thread, &mut UContext)> {
         let t = self.thread(tid)?;
         if self.non_stop && !t.rests() {
-            self.world.rest();
+            self.world.stopped();
         }
         // A thread that leaves a system call while the world is stopped is between two states for a moment.
         let mut rounds = 0;
@@ -46,7 +46,7 @@ impl Control {
         if let Some(mut parked) = Parked::of(t) {
             return Some((t, parked.frame()?));
         }
-        Some((t, parked::frame(t, self.world.rest())?))
+        Some((t, parked::frame(t, self.world.stopped())?))
     }
 
     /// Writes changed registers of threads that are stopped in a system call.
@@ -60,7 +60,7 @@ impl Control {
             };
             t.dirty.store(true, SeqCst);
             let _ = world::pull_out(t);
-            if let Some(c) = parked::frame(t, self.world.rest()) {
+            if let Some(c) = parked::frame(t, self.world.stopped()) {
                 c.gprs = shown;
             }
         }
@@ -162,7 +162,7 @@ impl Inferior for Control {
         if let Some(mut parked) = Parked::of(t) {
             return Some(parked.siginfo());
         }
-        parked::siginfo(t, self.world.rest())
+        parked::siginfo(t, self.world.stopped())
     }
 
     fn thread_name(&self, tid: Tid) -> String {
@@ -199,7 +199,7 @@ impl Inferior for Control {
                 return Ok(());
             }
         }
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         self.sites.restore(rest, addr.0, end);
         self.patches.restore(rest, addr.0, end);
         paths::changed();
@@ -226,7 +226,7 @@ impl Inferior for Control {
         conditions: Vec<AgentExpr>,
         hardware: bool,
     ) -> Result<(), Refusal> {
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         self.sites.restore(rest, addr.0, addr.0 + 1);
         self.patches.restore(rest, addr.0, addr.0 + 1);
         let list = &mut rest.tables_mut().breakpoints;
@@ -276,11 +276,11 @@ impl Inferior for Control {
     }
 
     fn renew_breakpoint(&mut self, addr: TargetAddr) {
-        renew::breakpoint(self.world.rest(), addr.0);
+        renew::breakpoint(self.world.stopped(), addr.0);
     }
 
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool {
-        let list = &mut self.world.rest().tables_mut().breakpoints;
+        let list = &mut self.world.stopped().tables_mut().breakpoints;
         if let Some(b) = list.at_mut(addr.0).filter(|b| b.collector.is_some()) {
             b.conditions.clear();
             return core::mem::take(&mut b.debuggers);
@@ -300,7 +300,7 @@ impl Inferior for Control {
         self.conditions.watches_changed();
         if self.non_stop {
             // Effective when it goes on.
-            self.world.rest();
+            self.world.stopped();
         }
         self.stage_watch(range, kind)
     }
@@ -312,7 +312,7 @@ impl Inferior for Control {
         }
         self.conditions.watches_changed();
         if self.non_stop {
-            self.world.rest();
+            self.world.stopped();
         }
         let own = |id| !g().is_out_of_band(id);
         self.staged.remove_one(range, kind, own).is_some()
@@ -321,7 +321,7 @@ impl Inferior for Control {
     fn set_catch_syscalls(&mut self, on: bool, numbers: &[u64]) {
         use ulpf_stub_handlers::syscalls::{catch, sites};
         if self.non_stop {
-            self.world.rest();
+            self.world.stopped();
         }
         // A patched site would make the call unnoticed.
         match (on, catch::active()) {
@@ -348,7 +348,7 @@ impl Inferior for Control {
         let interrupted = self.end_round();
         self.settle_shadows();
         self.commit_watches();
-        self.world.rest().guards().resumed();
+        self.world.stopped().guards().resumed();
         (self.running, self.nobody_told) = (true, false);
         if interrupted {
             self.interrupt = true;
@@ -493,7 +493,7 @@ impl Inferior for Control {
     fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool {
         if self.non_stop {
             // No thread is in the middle of the state that it changes.
-            self.world.rest();
+            self.world.stopped();
         }
         monitor::run(self, command, out)
     }
@@ -506,15 +506,15 @@ impl Control {
             return;
         }
         self.settle_shadows();
-        for b in self.world.rest().tables_mut().breakpoints.drain() {
+        for b in self.world.stopped().tables_mut().breakpoints.drain() {
             text::restore(&b);
         }
         self.leave_heap();
         check::alone();
         self.drop_all_watches();
         self.tell_at_once();
-        self.sites.remove_all(self.world.rest());
-        self.patches.leave(self.world.rest());
+        self.sites.remove_all(self.world.stopped());
+        self.patches.leave(self.world.stopped());
         self.detached = true;
         follow::release_everybody();
         leaving::begin_leaving();

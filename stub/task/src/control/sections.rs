@@ -130,7 +130,7 @@ impl Control {
         if !possible && !others {
             return;
         }
-        backend::no_upcalls(self.world.rest());
+        backend::no_upcalls(self.world.stopped());
         t.sequences.set(at, len, signature);
         self.apply_guards();
     }
@@ -144,8 +144,8 @@ impl Control {
             return false;
         };
         for (start, end) in new {
-            self.patches.restore(self.world.rest(), start, end);
-            self.sites.restore(self.world.rest(), start, end);
+            self.patches.restore(self.world.stopped(), start, end);
+            self.sites.restore(self.world.stopped(), start, end);
         }
         true
     }
@@ -167,7 +167,7 @@ impl Control {
         };
         if !moved(g()) && self.pull_out_of_system_calls() {
             self.world
-                .rest()
+                .stopped()
                 .guards()
                 .move_pages(TargetAddr(from), to - from);
         }

@@ -29,7 +29,7 @@ use ulpf_lib::sys;
 use super::trampolines::{self, Trampolines};
 use super::{Control, text};
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::syscalls::seccomp;
 use ulpf_stub_handlers::syscalls::sites::{self, FILTER, KNOWN, SEEN_SITES, SLOW, Seen, Site};
 use ulpf_stub_handlers::syscalls::sites_code::{Code, MAX_NUMBERS, Plan, SLOT, SLOTS};
@@ -65,7 +65,7 @@ impl Sites {
     }
 
     /// The site at `insn` is busy: patch it, and with it those that nearly are.
-    pub fn patch(&mut self, rest: &mut AtRest, insn: u64) {
+    pub fn patch(&mut self, stopped: &mut Stopped, insn: u64) {
         if !sites::ENABLED.load(SeqCst) {
             return;
         }
@@ -78,7 +78,7 @@ impl Sites {
                 continue;
             }
             s.count.store(0, Relaxed);
-            if self.patch_one(rest, s, at, &maps) == Err(Not::Ever) {
+            if self.patch_one(stopped, s, at, &maps) == Err(Not::Ever) {
                 s.refused.store(true, Relaxed);
                 self.refused += 1;
             }
@@ -87,7 +87,7 @@ impl Sites {
 
     fn patch_one(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         s: &Seen,
         insn: u64,
         maps: &Snapshot,
@@ -102,20 +102,20 @@ impl Sites {
             .iter()
             .position(|x| x.in_place && x.insn == insn)
         {
-            return self.extend(rest, at, s, &met);
+            return self.extend(stopped, at, s, &met);
         }
         let index = table
             .sites
             .iter()
             .position(|x| !x.in_place)
             .ok_or(Not::Ever)?;
-        let mut site = self.place(rest, insn, &met, maps)?;
-        let written = self.fill(rest, index, &mut site, &met);
+        let mut site = self.place(stopped, insn, &met, maps)?;
+        let written = self.fill(stopped, index, &mut site, &met);
         if written.is_err() {
             self.trampolines.free(site.trampoline);
             return written;
         }
-        if let Some(slot) = rest.sites().sites.get_mut(index) {
+        if let Some(slot) = stopped.sites().sites.get_mut(index) {
             *slot = Site {
                 in_place: true,
                 ..site
@@ -123,7 +123,7 @@ impl Sites {
         }
         sites::SOME.store(true, SeqCst);
         if write_jump(&site).is_err() {
-            self.remove(rest, index);
+            self.remove(stopped, index);
             return Err(Not::Ever);
         }
         met.iter().for_each(|&nr| sites::put(&s.done, nr as u64));
@@ -133,12 +133,12 @@ impl Sites {
     /// More numbers for a site that is patched already.
     fn extend(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         index: usize,
         s: &Seen,
         met: &[u16],
     ) -> Result<(), Not> {
-        let table = rest.sites();
+        let table = stopped.sites();
         let site = table.sites.get_mut(index).ok_or(Not::Ever)?;
         // Whatever the result, it is not tried again for these.
         met.iter().for_each(|&nr| sites::put(&s.done, nr as u64));
@@ -178,14 +178,14 @@ impl Sites {
     /// Slot and trampoline, before the jump that leads there.
     fn fill(
         &self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         index: usize,
         site: &mut Site,
         met: &[u16],
     ) -> Result<(), Not> {
         let slow = match site.keeps_syscall() {
             true => site.insn,
-            false => slow_way(rest, index, site.next())?,
+            false => slow_way(stopped, index, site.next())?,
         };
         let numbers = if site.mov.is_some() { &[][..] } else { met };
         let code = self.code(site, slow, numbers)?;
@@ -198,7 +198,7 @@ impl Sites {
     /// Decides how to patch, and takes a place for the trampoline.
     fn place(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         insn: u64,
         met: &[u16],
         maps: &Snapshot,
@@ -272,14 +272,14 @@ impl Sites {
                 Shape::Near => {
                     site.end = insn;
                     self.trampolines
-                        .near(rest, site.start, maps)
+                        .near(stopped, site.start, maps)
                         .map(|t| (t, trampolines::jump(site.start, t)))
                 }
                 Shape::Punned { prefix } => {
                     site.end = site.start + 5 + prefix as u64;
                     let tail = bytes.get(w.start + 2..w.start + 6).unwrap_or(&[]);
                     self.trampolines
-                        .punned(rest, site.start, tail, prefix, maps)
+                        .punned(stopped, site.start, tail, prefix, maps)
                 }
             };
             let Some((trampoline, patched)) = jump else {
@@ -305,8 +305,8 @@ impl Sites {
 
     // ---- the way back --------------------------------------------------------------------------
 
-    fn remove(&mut self, rest: &mut AtRest, index: usize) {
-        let Some(site) = rest.sites().sites.get_mut(index) else {
+    fn remove(&mut self, stopped: &mut Stopped, index: usize) {
+        let Some(site) = stopped.sites().sites.get_mut(index) else {
             return;
         };
         let original = site.original.get(..site.len as usize).unwrap_or(&[]);
@@ -323,7 +323,7 @@ impl Sites {
     }
 
     /// The code in `[start, end)` is about to be changed, or something planted there: restores the original code.
-    pub fn restore(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+    pub fn restore(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
         if !sites::touches(start, end) {
             return;
         }
@@ -335,14 +335,14 @@ impl Sites {
             if s.in_place
                 && (meets(s.start, s.end) || meets(s.trampoline, s.trampoline + trampolines::LEN))
             {
-                self.remove(rest, n);
+                self.remove(stopped, n);
             }
         }
     }
 
     /// The mappings of `[start, end)` are about to change. Forgets what is known of code there.
-    pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        self.restore(rest, start, end);
+    pub fn forget(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
+        self.restore(stopped, start, end);
         for s in &SEEN_SITES {
             let at = s.insn.load(Relaxed);
             if at >= start && at < end {
@@ -351,16 +351,16 @@ impl Sites {
                 s.done.iter().for_each(|w| w.store(0, Relaxed));
             }
         }
-        self.trampolines.forget(rest, start, end);
+        self.trampolines.forget(stopped, start, end);
     }
 
-    pub fn remove_all(&mut self, rest: &mut AtRest) {
+    pub fn remove_all(&mut self, stopped: &mut Stopped) {
         for n in 0..SLOTS {
             if sites::table().sites.get(n).is_some_and(|s| s.in_place) {
-                self.remove(rest, n);
+                self.remove(stopped, n);
             }
         }
-        self.trampolines.unmap(rest);
+        self.trampolines.unmap(stopped);
         sites::SOME.store(false, SeqCst);
     }
 
@@ -402,7 +402,7 @@ impl Sites {
 impl Control {
     /// Updates the filter of the slots after a change of watched, moved or write-protected pages.
     pub fn refresh_filter(&mut self) {
-        let moved = self.world.rest().guards().moved_runs();
+        let moved = self.world.stopped().guards().moved_runs();
         let pages = self.staged.list().pages();
         let pages = pages.map(|run| (run.start.0, run.end.0));
         let closed = ulpf_stub_handlers::patches::table().closed(0, u64::MAX);
@@ -429,7 +429,7 @@ impl Control {
     pub fn enable_sites(&mut self, on: bool) {
         sites::ENABLED.store(on, SeqCst);
         if !on {
-            self.sites.remove_all(self.world.rest());
+            self.sites.remove_all(self.world.stopped());
         }
     }
 }
@@ -497,8 +497,8 @@ fn write_jump(site: &Site) -> Result<(), sys::Errno> {
 }
 
 /// `syscall`, outside the image and so dispatched; then a jump to the next instruction.
-fn slow_way(rest: &mut AtRest, index: usize, next: u64) -> Result<u64, Not> {
-    let table = rest.sites();
+fn slow_way(stopped: &mut Stopped, index: usize, next: u64) -> Result<u64, Not> {
+    let table = stopped.sites();
     if table.slow == 0 {
         let prot = k::PROT_READ | k::PROT_EXEC;
         let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS;

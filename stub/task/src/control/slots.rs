@@ -9,7 +9,7 @@ use ulpf_lib::guard::maps::Snapshot;
 
 use ulpf_stub_handlers::check::entries::{self, Function};
 use ulpf_stub_handlers::check::{overlaps, thunks};
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 
 use super::functions::{DT_STRTAB, Object, Pages, block, bytes, u64_of};
 use super::text;
@@ -122,11 +122,11 @@ fn copies(object: &Object) -> Vec<(u64, (&'static [u8], Function))> {
 }
 
 /// The file's slots for such functions lead straight to them again.
-pub fn restore(rest: &mut AtRest, object: &Object) {
+pub fn restore(stopped: &mut Stopped, object: &Object) {
     for (slot, _) in copies(object) {
         let now = bytes::<8>(slot).map(u64::from_le_bytes);
         if let Some(n) = now.and_then(thunks::number) {
-            let _ = text::write(rest, slot, &thunks::leads_to(n).to_le_bytes());
+            let _ = text::write(stopped, slot, &thunks::leads_to(n).to_le_bytes());
         }
     }
 }
@@ -134,7 +134,7 @@ pub fn restore(rest: &mut AtRest, object: &Object) {
 /// Redirects the file's slots for such functions to a check of their arguments. `chosen` returns the address of the
 /// function of that name that the C library has chosen. `false`: the file was not relocated yet.
 pub fn look(
-    rest: &mut AtRest,
+    stopped: &mut Stopped,
     object: &Object,
     maps: &Snapshot,
     chosen: impl Fn(&[u8]) -> Option<u64>,
@@ -166,7 +166,7 @@ pub fn look(
         let known = if unbound { chosen(name) } else { Some(now) };
         complete &= known.is_some();
         if let Some(thunk) = overlaps::add(does, known.unwrap_or(now)) {
-            let _ = text::write(rest, slot, &thunk.to_le_bytes());
+            let _ = text::write(stopped, slot, &thunk.to_le_bytes());
         }
     }
     complete

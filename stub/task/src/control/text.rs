@@ -13,8 +13,8 @@ use ulpf_lib::{kept, sys};
 
 use ulpf_stub_handlers::check::{entries, requests};
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::library_link;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::syscalls::sites;
 use ulpf_stub_handlers::{child, patches};
 use ulpf_stub_tables::breakpoints::{Breakpoint, INT3};
@@ -250,10 +250,10 @@ pub fn word(addr: u64) -> Option<u64> {
 }
 
 /// Writes; bytes under breakpoints become their new originals.
-pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
+pub fn write(stopped: &mut Stopped, addr: u64, data: &[u8]) -> Result<(), Errno> {
     let mut result = Ok(());
     let end = addr.saturating_add(data.len() as u64);
-    for b in rest.tables_mut().breakpoints.within_mut(addr, end) {
+    for b in stopped.tables_mut().breakpoints.within_mut(addr, end) {
         b.there = b.there && is_planted(b.addr);
     }
     pages(addr, data.len(), |at, r| {
@@ -263,7 +263,7 @@ pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
         result.is_ok()
     });
     result?;
-    for b in rest.tables_mut().breakpoints.within_mut(addr, end) {
+    for b in stopped.tables_mut().breakpoints.within_mut(addr, end) {
         b.there = b.there && entries::around(b.addr).is_none();
         if !b.there {
             continue;
@@ -297,12 +297,12 @@ pub fn plant_again(b: &mut Breakpoint) -> Result<(), Errno> {
 }
 
 /// Hardware breakpoints that wait for code: there was none, or it has gone.
-pub fn plant_waiting(rest: &mut AtRest) {
+pub fn plant_waiting(stopped: &mut Stopped) {
     let waits = |b: &&mut Breakpoint| {
         let planted = b.there && is_planted(b.addr);
         b.hardware && !planted && entries::around(b.addr).is_none()
     };
-    let list = &mut rest.tables_mut().breakpoints;
+    let list = &mut stopped.tables_mut().breakpoints;
     if !list.iter_mut().any(|b| waits(&b)) {
         return;
     }

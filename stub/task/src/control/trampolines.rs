@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::text;
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::syscalls::sites;
 
 const PAGE: u64 = 4096;
@@ -49,7 +49,7 @@ impl Trampolines {
     }
 
     /// A cell that a jump at `from` reaches.
-    pub fn near(&mut self, rest: &mut AtRest, from: u64, maps: &Snapshot) -> Option<u64> {
+    pub fn near(&mut self, stopped: &mut Stopped, from: u64, maps: &Snapshot) -> Option<u64> {
         for page in sites::table().near {
             if page != 0 && page.abs_diff(from) < REACH {
                 let cells = (page..page + PAGE).step_by(CELL as usize);
@@ -76,7 +76,7 @@ impl Trampolines {
             .chain(above)
             .filter(|p| p.abs_diff(from) < REACH && quiet(*p, maps))
             .take(8)
-            .find(|&p| self.new_page(rest, p).is_some())?;
+            .find(|&p| self.new_page(stopped, p).is_some())?;
         self.take_cell(page).then_some(page)
     }
 
@@ -84,7 +84,7 @@ impl Trampolines {
     /// for a trampoline, and the two bytes.
     pub fn punned(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         start: u64,
         tail: &[u8],
         prefix: bool,
@@ -97,14 +97,14 @@ impl Trampolines {
                 .checked_add_signed(i32::from_le_bytes([b1, b2, b3, b4]) as i64)?;
             // 0x48: REX.W, without effect on a near jump.
             return self
-                .take_place(rest, to, maps)
+                .take_place(stopped, to, maps)
                 .then_some((to, [0x48, 0xe9, 0, 0, 0, 0, 0, 0]));
         }
         let low = i32::from_le_bytes([0, b1, b2, b3]) as i64;
         let first = start.checked_add(5)?.checked_add_signed(low)?;
         let mut to = first.next_multiple_of(CELL);
         while to <= first + 255 {
-            if self.take_place(rest, to, maps) {
+            if self.take_place(stopped, to, maps) {
                 return Some((to, [0xe9, (to - first) as u8, 0, 0, 0, 0, 0, 0]));
             }
             to += CELL;
@@ -113,7 +113,7 @@ impl Trampolines {
     }
 
     /// Takes the cells of a trampoline at `at`, on new pages if need be.
-    fn take_place(&mut self, rest: &mut AtRest, at: u64, maps: &Snapshot) -> bool {
+    fn take_place(&mut self, stopped: &mut Stopped, at: u64, maps: &Snapshot) -> bool {
         let last = at + LEN - 1;
         if at < 0x1_0000 || last >= ulpf_lib::addr::USER_END - PAGE {
             return false;
@@ -122,7 +122,7 @@ impl Trampolines {
             let ready = sites::table().near.contains(&page)
                 || (maps.at(page).is_none()
                     && quiet(page, maps)
-                    && self.new_page(rest, page).is_some());
+                    && self.new_page(stopped, page).is_some());
             if !ready {
                 return false;
             }
@@ -139,8 +139,8 @@ impl Trampolines {
         true
     }
 
-    fn new_page(&mut self, rest: &mut AtRest, page: u64) -> Option<usize> {
-        let table = rest.sites();
+    fn new_page(&mut self, stopped: &mut Stopped, page: u64) -> Option<usize> {
+        let table = stopped.sites();
         let n = table.near.iter().position(|p| *p == 0)?;
         let prot = k::PROT_READ | k::PROT_EXEC;
         let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE;
@@ -153,7 +153,7 @@ impl Trampolines {
         }
         *table.near.get_mut(n)? = page;
         *self.cells.get_mut(n)? = [0; 4];
-        rest.guards().exclude(TargetAddr(page), PAGE);
+        stopped.guards().exclude(TargetAddr(page), PAGE);
         Some(n)
     }
 
@@ -189,8 +189,8 @@ impl Trampolines {
     }
 
     /// No code leads to any of them any more.
-    pub fn unmap(&mut self, rest: &mut AtRest) {
-        for p in rest.sites().near.iter_mut() {
+    pub fn unmap(&mut self, stopped: &mut Stopped) {
+        for p in stopped.sites().near.iter_mut() {
             let page = core::mem::take(p);
             if page != 0 {
                 // SAFETY: our own page.
@@ -200,8 +200,8 @@ impl Trampolines {
     }
 
     /// The mappings of `[start, end)` are about to change; no site uses a page there any more.
-    pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
-        for p in rest.sites().near.iter_mut() {
+    pub fn forget(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
+        for p in stopped.sites().near.iter_mut() {
             if *p < end && start < *p + PAGE {
                 *p = 0;
             }

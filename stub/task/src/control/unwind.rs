@@ -17,7 +17,7 @@ use super::allocator;
 use super::functions::Object;
 use super::text;
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::code::{Code, File};
 
@@ -33,19 +33,19 @@ impl Control {
             let mut all = g().watches().attributes.all();
             all.any(|a| a.backtrace > 0 || by_caller(a))
         };
-        let rest = self.world.rest();
+        let stopped = self.world.stopped();
         // (A debugger's watch stops, and the user sees the callers at the stop.)
         let named = || g().watches().attributes.all().any(|a| a.log && !a.stop);
         // (A store by the allocator is not a hit of a watch that follows pointers.)
         let follows = ulpf_stub_handlers::paths::some();
-        if rest.tables().code.is_none() && (wanted() || named() || follows) {
-            load(rest, None);
+        if stopped.tables().code.is_none() && (wanted() || named() || follows) {
+            load(stopped, None);
         }
     }
 
     /// The mappings of `[start, end)` are about to change.
     pub fn forget_code(&mut self, start: u64, end: u64) {
-        let Some(code) = self.world.rest().tables_mut().code.as_deref_mut() else {
+        let Some(code) = self.world.stopped().tables_mut().code.as_deref_mut() else {
             return;
         };
         if !code.files.iter().any(|f| f.meets(start, end)) {
@@ -62,9 +62,9 @@ impl Control {
 }
 
 /// Reads the mapped code: at first, when a file was mapped since, or when a thread has met unknown code at `missed`.
-pub fn load(rest: &mut AtRest, missed: Option<u64>) {
+pub fn load(stopped: &mut Stopped, missed: Option<u64>) {
     let Ok(maps) = Snapshot::read() else { return };
-    let code = rest
+    let code = stopped
         .tables_mut()
         .code
         .get_or_insert_with(|| Box::new(Code::new()));
@@ -101,12 +101,12 @@ pub fn load(rest: &mut AtRest, missed: Option<u64>) {
 }
 
 /// The unwind table `[start, end)` belongs to a file without a header for it.
-pub fn add_table(rest: &mut AtRest, (start, end): (u64, u64), maps: &Snapshot) {
+pub fn add_table(stopped: &mut Stopped, (start, end): (u64, u64), maps: &Snapshot) {
     let at = maps.index(start);
     let Some(object) = Object::at(at, maps) else {
         return;
     };
-    let Some(code) = rest.tables_mut().code.as_deref_mut() else {
+    let Some(code) = stopped.tables_mut().code.as_deref_mut() else {
         return;
     };
     let mut own = maps

@@ -121,7 +121,7 @@ impl Control {
         } else if placement == Placement::Register {
             self.check_register(range, kind).map(|()| false)
         } else {
-            let rest = self.world.rest();
+            let rest = self.world.stopped();
             self.patches
                 .give_up_code(rest, range.start.0, range.end().0);
             let guards = rest.guards();
@@ -140,7 +140,7 @@ impl Control {
 
     /// The same for a watch that takes effect with the next commit: it is on no page yet.
     pub fn set_first_attributes(&mut self, id: WatchId, a: Attributes) {
-        let watches = &mut self.world.rest().tables_mut().watches;
+        let watches = &mut self.world.stopped().tables_mut().watches;
         watches.attributes.set(id, a);
         watch_table::attributes_changed(id);
     }
@@ -156,7 +156,7 @@ impl Control {
         if changes.is_empty() {
             return;
         }
-        self.world.rest().tables_mut().watches.list = self.staged.list() as *const _;
+        self.world.stopped().tables_mut().watches.list = self.staged.list() as *const _;
         watch_table::changed(&changes);
         self.place(&changes);
         self.patches.classes.forget(&changes);
@@ -166,15 +166,15 @@ impl Control {
 
     /// Sets the guards that the watches in force need.
     pub fn apply_guards(&mut self) {
-        self.world.rest().guards().resumed();
+        self.world.stopped().guards().resumed();
         let placed = self.placement.placed();
         let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
         let wanted = self.spare_sequences(wanted);
-        if self.world.rest().guards().would_change(&wanted) && !self.pull_out_of_system_calls() {
+        if self.world.stopped().guards().would_change(&wanted) && !self.pull_out_of_system_calls() {
             self.warn(STAYS);
             return;
         }
-        let unarmed = self.world.rest().guards().apply(wanted);
+        let unarmed = self.world.stopped().guards().apply(wanted);
         for u in unarmed {
             let r = u.refusal;
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
@@ -185,7 +185,7 @@ impl Control {
         g().moved.store(some, SeqCst);
         g().watching.store(!self.staged.list().is_empty(), SeqCst);
         self.refresh_filter();
-        locks::reserve(self.world.rest(), self.paths.pages());
+        locks::reserve(self.world.stopped(), self.paths.pages());
         self.note_unmapped();
     }
 
@@ -227,15 +227,15 @@ impl Control {
     }
 
     pub fn release_memory(&mut self, start: u64, end: u64) {
-        self.sites.forget(self.world.rest(), start, end);
-        self.patches.forget(self.world.rest(), start, end);
+        self.sites.forget(self.world.stopped(), start, end);
+        self.patches.forget(self.world.stopped(), start, end);
         self.forget_code(start, end);
         if !g().touches(start, end) {
             return;
         }
         // (Bytes that are read into memory that another thread unmaps are lost without us, too.)
         let _ = self.pull_out_of_system_calls();
-        let guards = self.world.rest().guards();
+        let guards = self.world.stopped().guards();
         guards.resumed();
         if let Err(r) = guards.release(TargetAddr(start), end - start) {
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
@@ -248,14 +248,14 @@ impl Control {
     pub fn change_in_place(&mut self, start: u64, end: u64, prot: Option<u8>) -> bool {
         let (at, len) = (TargetAddr(start), end - start);
         // Another thread may have been first.
-        if !self.world.rest().guards().can_change(at, len) {
+        if !self.world.stopped().guards().can_change(at, len) {
             return false;
         }
         // Pending writes by the kernel may not be permitted under the new protection.
         if prot.is_some() && !self.pull_out_of_system_calls() {
             return false;
         }
-        let guards = self.world.rest().guards();
+        let guards = self.world.stopped().guards();
         guards.resumed();
         let done = match prot {
             Some(prot) => guards.set_prot(at, len, prot),
@@ -266,7 +266,7 @@ impl Control {
 
     /// Opens (or closes again) the guarded pages of a range for one step or one system call.
     pub fn open_pages(&mut self, start: u64, end: u64, open: bool) {
-        let guards = self.world.rest().guards();
+        let guards = self.world.stopped().guards();
         guards.open(TargetAddr(start), end - start, open);
     }
 
@@ -277,7 +277,7 @@ impl Control {
         self.forget_paths();
         self.patches.classes.declassify();
         self.placement.release_all();
-        let rest = self.world.rest();
+        let rest = self.world.stopped();
         rest.tables_mut().watches.list = self.staged.list() as *const _;
         rest.guards().resumed();
         // Requests of io_uring in flight, and a call that cannot be interrupted, hold addresses in the alias: their memory

@@ -5,10 +5,10 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
 use ulpf_lib::mapping::mappings;
-use ulpf_lib::sync::rest;
+use ulpf_lib::sync::stop_the_world;
 use ulpf_lib::sys;
 
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 
 use super::parked::Parked;
 use super::text;
@@ -70,8 +70,8 @@ pub fn died(t: &Thread) -> bool {
 /// Owns the stop-the-world token.
 #[derive(Default)]
 pub struct World {
-    rest: Option<AtRest>,
-    /// It was stopped by [`World::rest`] alone.
+    stopped: Option<Stopped>,
+    /// It was stopped by [`World::stopped`] alone.
     halted: bool,
     /// Number of threads that had to be signalled when it was stopped.
     pub told: u64,
@@ -84,42 +84,43 @@ impl World {
         let told = stop(except);
         self.told = told.unwrap_or(0);
         let stopped = told.is_some();
-        if stopped && self.rest.is_none() {
+        if stopped && self.stopped.is_none() {
             // SAFETY: as just seen; there is no other token, since `World` keeps it.
-            self.rest = Some(unsafe { AtRest::claim() });
+            self.stopped = Some(unsafe { Stopped::claim() });
         }
         stopped
     }
 
     /// Returns the token, which is needed to change what handlers read. Stops the world unless it is stopped, which it
     /// nearly always is: a debugger sends packets at a stop.
-    pub fn rest(&mut self) -> &mut AtRest {
-        if self.rest.is_none() {
+    pub fn stopped(&mut self) -> &mut Stopped {
+        if self.stopped.is_none() {
             self.halted = stop(None).is_some();
         }
         // SAFETY: the world is stopped, or the program has died, and no thread reads any more.
-        self.rest.get_or_insert_with(|| unsafe { AtRest::claim() })
+        self.stopped
+            .get_or_insert_with(|| unsafe { Stopped::claim() })
     }
 
     /// Returns whether it is stopped.
-    pub fn rests(&self) -> bool {
-        self.rest.is_some()
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
     }
 
-    /// Returns whether [`World::rest`] has stopped it since the last call of this function, and nothing else has.
+    /// Returns whether [`World::stopped`] has stopped it since the last call of this function, and nothing else has.
     pub fn was_halted(&mut self) -> bool {
         core::mem::take(&mut self.halted)
     }
 
     /// Ends the stop: threads that are not held may run from here on.
     pub fn goes_on(&mut self) {
-        (self.rest, self.halted) = (None, false);
+        (self.stopped, self.halted) = (None, false);
         text::serialize();
         g().world.store(0, SeqCst);
     }
 }
 
-/// See [`World::stop`]. Returns the number of threads that had to be signalled.
+/// See [`World::stopped`]. Returns the number of threads that had to be signalled.
 fn stop(except: Option<&Thread>) -> Option<u64> {
     let skip = |t: &Thread| except.is_some_and(|e| core::ptr::eq(e, t));
     let mut told = 0;
@@ -155,7 +156,7 @@ fn stop(except: Option<&Thread>) -> Option<u64> {
         }
         None
     };
-    rest::stop(&g().world, &g().event, look, super::pause::wait_a_little)
+    stop_the_world::stop(&g().world, &g().event, look, super::pause::wait_a_little)
 }
 
 /// Lets one stopped thread go on as `how` says.

@@ -18,13 +18,13 @@ const FETCHES: usize = 64;
 const VALUE: u64 = 32;
 
 /// Known registers and memory of the stopped program. A missing block is noted, and read before the next attempt.
-struct AtRest {
+struct Stopped {
     registers: Vec<u8>,
     blocks: HashMap<u64, Vec<u8>>,
     missing: Option<u64>,
 }
 
-impl Program for AtRest {
+impl Program for Stopped {
     fn register(&mut self, number: u16) -> Option<u64> {
         let bytes = self.registers.get(packets::register(number.into())?)?;
         let mut word = [0; 8];
@@ -174,7 +174,7 @@ impl Front {
 
     async fn passes(&mut self, number: u32, hit: &Hit) -> bool {
         let registers = self.registers().await.unwrap_or_default();
-        let mut program = AtRest {
+        let mut program = Stopped {
             registers,
             blocks: HashMap::new(),
             missing: None,

@@ -12,7 +12,7 @@ use crate::control::text;
 use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
-use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::warm;
 
 /// Number of bytes behind an access that are examined.
@@ -25,7 +25,7 @@ impl Patches {
     }
 
     /// Accesses in the same page of code as the one at `pc`, which has met `page`, that were hot in an earlier run.
-    pub(super) fn serve_hinted(&mut self, rest: &mut AtRest, pc: u64, page: u64) {
+    pub(super) fn serve_hinted(&mut self, stopped: &mut Stopped, pc: u64, page: u64) {
         if !self.are_looked_for() {
             return;
         }
@@ -43,7 +43,7 @@ impl Patches {
             let refused = patches::table().refused.contains_key(&at);
             if !refused && !patches::is_patched(at) {
                 // (If it cannot be, it is tried again when it is hot.)
-                let _ = self.make(rest, at);
+                let _ = self.make(stopped, at);
             }
         }
         self.foreseen.clear();
@@ -75,7 +75,7 @@ impl Patches {
     }
 
     /// Patches them, if the access before them has a patch (`worth`), and no further work is needed.
-    pub(super) fn make_foreseen(&mut self, rest: &mut AtRest, worth: bool) {
+    pub(super) fn make_foreseen(&mut self, stopped: &mut Stopped, worth: bool) {
         let all = match worth {
             true => self.foreseen.clone(),
             false => Default::default(),
@@ -92,7 +92,7 @@ impl Patches {
             };
             if !table.refused.contains_key(&at) {
                 // (If that fails, it is tried again when it is hot, in other ways.)
-                let _ = self.place(rest, at, start, pun, &maps);
+                let _ = self.place(stopped, at, start, pun, &maps);
             }
         }
         self.foreseen.clear();

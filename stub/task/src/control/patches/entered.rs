@@ -20,8 +20,8 @@ use super::{FURTHEST, Patches};
 use crate::control::{functions, generated, text};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
-use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::sections;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::patches::Patch;
 
 /// Longer functions are not searched for branches.
@@ -30,38 +30,38 @@ const LONGEST: u64 = 1 << 16;
 impl Patches {
     /// The access at `pc` is checked by a patch whose jump is before it, and the program also reaches it by a branch.
     /// It gets a patch of its own, or the branches to it are patched.
-    pub(super) fn split(&mut self, rest: &mut AtRest, pc: u64) {
+    pub(super) fn split(&mut self, stopped: &mut Stopped, pc: u64) {
         let Some(p) = patches::table().at(pc) else {
             return;
         };
         let (start, pun) = (p.start(), p.group.pun());
         let looked_at = p.group.parts.iter().filter(|x| x.is_looked_at());
         self.recalled = looked_at.map(|x| x.at).collect();
-        self.remove(rest, start);
+        self.remove(stopped, start);
         let own = match patches::table().refused.get(&pc) {
             Some(why @ Unpatched::Landings) => Err(*why),
-            _ => self.patch_at(rest, pc),
+            _ => self.patch_at(stopped, pc),
         };
-        let own = own.or_else(|_| self.patch_punned(rest, pc));
+        let own = own.or_else(|_| self.patch_punned(stopped, pc));
         // Code before the access still reaches the trampoline. Without a patch of its own, the previous patch is
         // restored.
         let mut looked_at = self.recalled.iter().rev();
         let last = looked_at.find(|at| own.is_err() || **at < pc).copied();
         if let (Some(last), Ok(maps)) = (last, self.maps()) {
-            let _ = self.place(rest, last, start, pun, &maps);
+            let _ = self.place(stopped, last, start, pun, &maps);
         }
         self.recalled.clear();
-        let refused = &mut rest.tables_mut().patches.refused;
+        let refused = &mut stopped.tables_mut().patches.refused;
         if own.is_ok() {
             refused.remove(&pc);
         } else {
             refused.insert(pc, Unpatched::Entered);
-            self.link(rest, pc);
+            self.link(stopped, pc);
         }
     }
 
     /// Patches the branches to the access at `pc`, so that they lead to the trampoline that checks it.
-    fn link(&mut self, rest: &mut AtRest, pc: u64) {
+    fn link(&mut self, stopped: &mut Stopped, pc: u64) {
         let whole = self.maps().ok().and_then(|m| functions::whole(pc, &m));
         let Some((start, end)) = whole.filter(|w| w.1 - w.0 <= LONGEST) else {
             return;
@@ -74,12 +74,12 @@ impl Patches {
                 let (start, pun) = (p.start(), p.group.pun());
                 let last = p.group.parts.iter().rfind(|x| x.is_looked_at());
                 if let Some(last) = last.map(|x| x.at).filter(|_| !p.group.checks(pc)) {
-                    let _ = self.place(rest, last, start, pun, &maps);
+                    let _ = self.place(stopped, last, start, pun, &maps);
                 }
                 continue;
             }
             for from in branch.starts {
-                if self.place_branch(rest, from, branch.at, &maps).is_ok() {
+                if self.place_branch(stopped, from, branch.at, &maps).is_ok() {
                     break;
                 }
             }
@@ -89,7 +89,7 @@ impl Patches {
     /// A patch of the branch at `at`, its jump at `from`.
     fn place_branch(
         &mut self,
-        rest: &mut AtRest,
+        stopped: &mut Stopped,
         from: u64,
         at: u64,
         maps: &Snapshot,
@@ -132,22 +132,22 @@ impl Patches {
             }
             _ => return Err(Taken),
         };
-        self.put(rest, group, maps)
+        self.put(stopped, group, maps)
     }
 
     /// After the removal of `gone`: removes the patches whose trampolines lead into its trampoline.
-    pub(super) fn unlink(&mut self, rest: &mut AtRest, gone: &Patch) {
+    pub(super) fn unlink(&mut self, stopped: &mut Stopped, gone: &Patch) {
         let pairs = self
             .linked
             .range((gone.start(), 0)..=(gone.start(), u64::MAX));
         let pairs: Vec<(u64, u64)> = pairs.copied().collect();
         for pair in &pairs {
             self.linked.remove(pair);
-            self.remove(rest, pair.1);
+            self.remove(stopped, pair.1);
         }
         if !pairs.is_empty() {
             // Once the patch is back, its branches are to be patched again, too.
-            let refused = &mut rest.tables_mut().patches.refused;
+            let refused = &mut stopped.tables_mut().patches.refused;
             for part in &gone.group.parts {
                 if refused.get(&part.at) == Some(&Unpatched::Entered) {
                     refused.remove(&part.at);

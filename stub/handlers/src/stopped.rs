@@ -11,14 +11,14 @@ use crate::global::{tables, tables_mut};
 ///
 /// There is one token at a time, and its owner lets no thread continue. So data that it lends for change have no other
 /// reader.
-pub struct AtRest(());
+pub struct Stopped(());
 
-impl AtRest {
+impl Stopped {
     /// # Safety
     /// The world must be stopped while the token lives, and there must be no other token. In a forked child the only
     /// thread may claim it.
-    pub unsafe fn claim() -> AtRest {
-        AtRest(())
+    pub unsafe fn claim() -> Stopped {
+        Stopped(())
     }
 
     pub fn tables(&self) -> &Tables {

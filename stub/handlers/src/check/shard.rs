@@ -1,16 +1,16 @@
-//! Shards of the heap: each thread has one of a few shelves, with free slots and granules of its own, so threads need
+//! Shards of the heap: each thread has one of a few shards, with free slots and granules of its own, so threads need
 //! not wait for each other.
 //!
 //! ```text
-//! thread ─▶ shelf   free and unused slots by size, of granules that are this shelf's for good (`blocks::owner`)
+//! thread ─▶ shard   free and unused slots by size, of granules that are this shard's for good (`blocks::owner`)
 //!                   freed blocks of these, until they are enough for the quarantine (`quarantine.rs`)
 //! ```
-//! A block is changed under the lock of its own shelf, also if another thread frees it. The first shelf also has all
+//! A block is changed under the lock of its own shard, also if another thread frees it. The first shard also has all
 //! large blocks.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::{Counts, Findings, SHELVES};
+use ulpf_lib::ring::found::{Counts, Findings, SHARDS};
 use ulpf_lib::sync::lock::{Lock, Locked};
 
 use super::arena::{self, GRANULE};
@@ -30,17 +30,17 @@ pub struct Class {
 }
 
 #[repr(align(64))]
-struct Shelf {
+struct Shard {
     lock: Lock,
     classes: [Class; CLASSES],
     /// Freed blocks that are not in quarantine yet.
     freed: Chain,
-    /// The fewest bytes in its blocks since the sum of all shelves was last taken.
+    /// The fewest bytes in its blocks since the sum of all shards was last taken.
     least: AtomicU64,
 }
 
-static ALL: [Shelf; SHELVES] = [const {
-    Shelf {
+static ALL: [Shard; SHARDS] = [const {
+    Shard {
         lock: Lock::open(),
         classes: [const {
             Class {
@@ -52,8 +52,8 @@ static ALL: [Shelf; SHELVES] = [const {
         freed: Chain::empty(),
         least: AtomicU64::new(0),
     }
-}; SHELVES];
-/// A bit for each shelf that was ever used.
+}; SHARDS];
+/// A bit for each shard that was ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
 /// Takes over the state of the parent's stub in a forked child.
@@ -63,7 +63,7 @@ pub fn adopt(twin: Twin) {
     twin.take(&USED);
 }
 
-/// Resets to the state before any thread has used a shelf.
+/// Resets to the state before any thread has used a shard.
 #[cfg(test)]
 pub fn reset() {
     super::twin::clear(&ALL);
@@ -86,26 +86,26 @@ pub fn class(need: u64) -> (usize, u64) {
     ((below + u64::from(power - 7) * 8 + n) as usize, size)
 }
 
-/// A locked shelf; dropping it releases the lock.
+/// A locked shard; dropping it releases the lock.
 pub struct Taken {
     number: usize,
-    shelf: &'static Shelf,
+    shard: &'static Shard,
     _locked: Locked<'static>,
 }
 
-/// Locks the shelf with this number, modulo the number of shelves.
+/// Locks the shard with this number, modulo the number of shards.
 pub fn take(number: usize) -> Taken {
-    let number = number % SHELVES;
+    let number = number % SHARDS;
     let [first, ..] = &ALL;
-    let shelf = ALL.get(number).unwrap_or(first);
+    let shard = ALL.get(number).unwrap_or(first);
     Taken {
         number,
-        shelf,
-        _locked: shelf.lock.lock(),
+        shard,
+        _locked: shard.lock.lock(),
     }
 }
 
-/// Locks the shelf that owns the byte at `addr`. Also returns the slot and its size in bytes.
+/// Locks the shard that owns the byte at `addr`. Also returns the slot and its size in bytes.
 pub fn take_of(addr: u64) -> Option<(Taken, u64, u64)> {
     loop {
         let number = owner(slot_of(addr)?.0);
@@ -124,14 +124,14 @@ impl Taken {
     }
 
     pub fn class(&self, n: usize) -> Option<&'static Class> {
-        self.shelf.classes.get(n)
+        self.shard.classes.get(n)
     }
 
     pub fn freed(&self) -> &'static Chain {
-        &self.shelf.freed
+        &self.shard.freed
     }
 
-    /// The counters of this shelf, unless they are not read any more.
+    /// The counters of this shard, unless they are not read any more.
     fn counts(&self) -> Option<(&'static Findings, &'static Counts)> {
         let f = findings()?;
         Some((f, f.counts.get(self.number)?))
@@ -159,8 +159,8 @@ impl Taken {
         }
     }
 
-    /// The bytes in all blocks, after an allocation of `size` by which this shelf has `own`. `None` if the shelf has
-    /// grown by less than `STEP` since its low since the last look. With several shelves in use the sum is seldom
+    /// The bytes in all blocks, after an allocation of `size` by which this shard has `own`. `None` if the shard has
+    /// grown by less than `STEP` since its low since the last look. With several shards in use the sum is seldom
     /// taken, since their counters are in the caches of other cores.
     fn look(&self, f: &Findings, own: u64, size: u64) -> Option<u64> {
         const STEP: u64 = 4096;
@@ -171,14 +171,14 @@ impl Taken {
         if used == bit {
             return Some(own);
         }
-        let least = self.shelf.least.load(Relaxed).min(own.wrapping_sub(size));
+        let least = self.shard.least.load(Relaxed).min(own.wrapping_sub(size));
         let looks = own.wrapping_sub(least) >= STEP;
         let least = if looks { own } else { least };
-        self.shelf.least.store(least, Relaxed);
+        self.shard.least.store(least, Relaxed);
         looks.then(|| f.bytes())
     }
 
-    /// Takes the first slot out of a list of this shelf.
+    /// Takes the first slot out of a list of this shard.
     pub fn pop(&self, list: &AtomicU32) -> Option<u64> {
         let slot = Some(list.load(Relaxed))
             .filter(|link| *link != 0)
@@ -187,7 +187,7 @@ impl Taken {
         Some(slot)
     }
 
-    /// Makes a slot of this shelf usable again.
+    /// Makes a slot of this shard usable again.
     pub fn take_back(&self, slot: u64) {
         match granule(slot & !(GRANULE - 1)) {
             Granule::Small(size) => {
@@ -229,18 +229,18 @@ mod tests {
     fn a_granule_is_divided_into_slots_that_lie_in_it() {
         let heap = Heap::new(16 << 20, 0);
         for need in [1, 33, 129, 200, 5000, heap::LARGEST] {
-            let shelf = take(3);
+            let shard = take(3);
             let size = class(need).1;
-            let slot = heap.retry(|| heap::small(&shelf, need)).unwrap();
+            let slot = heap.retry(|| heap::small(&shard, need)).unwrap();
             assert_eq!(slot % GRANULE, 0, "the first one of its granule");
             assert!(granule(slot) == Granule::Small(size));
             for n in 1..GRANULE / size {
-                assert_eq!(heap::small(&shelf, need).ok(), Some(slot + n * size));
+                assert_eq!(heap::small(&shard, need).ok(), Some(slot + n * size));
             }
             assert_eq!(owner(slot), 3);
-            drop(shelf);
+            drop(shard);
             let last = arena::arena() + slot + GRANULE / size * size;
-            let of = take_of(last - 1).map(|(shelf, slot, size)| (shelf.number(), slot, size));
+            let of = take_of(last - 1).map(|(shard, slot, size)| (shard.number(), slot, size));
             assert_eq!(of, Some((3, last - size - arena::arena(), size)));
             // The rest of the granule is no slot, nor is the memory beyond what has been carved.
             assert_eq!(slot_of(last), None);
@@ -250,17 +250,17 @@ mod tests {
     #[test]
     fn numbers_beyond_the_last_shelf_begin_again() {
         let _heap = Heap::new(1 << 20, 0);
-        assert_eq!(take(SHELVES + 2).number(), 2);
+        assert_eq!(take(SHARDS + 2).number(), 2);
     }
 
     #[test]
     fn a_slot_that_is_taken_back_is_the_next_one() {
         let heap = Heap::new(1 << 20, 0);
-        let shelf = take(1);
-        let small = || heap.retry(|| heap::small(&shelf, 100)).unwrap();
+        let shard = take(1);
+        let small = || heap.retry(|| heap::small(&shard, 100)).unwrap();
         let [a, b, c] = [small(), small(), small()];
         for slot in [a, c] {
-            shelf.take_back(slot);
+            shard.take_back(slot);
             assert_eq!(get(slot).state, super::super::blocks::FREE);
         }
         assert_eq!([small(), small(), small()], [c, a, b + class(100).1 * 2]);

@@ -17,7 +17,7 @@ const LEVELS: usize = 11;
 /// A block, or a pool.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Told {
+pub struct ClientBlock {
     pub start: u64,
     /// Bytes of a block; for a pool, bytes of the redzone on both sides of its blocks.
     pub size: u64,
@@ -27,7 +27,7 @@ pub struct Told {
     pub next: u32,
     pub before: u32,
     /// The redzone of a block that is in no pool.
-    pub gap: u32,
+    pub redzone: u32,
     /// For a pool, the flags that the program has given.
     pub flags: u32,
     /// Entries of the depot.
@@ -43,13 +43,13 @@ pub struct Told {
     ahead: [u32; LEVELS],
 }
 
-const EMPTY: Told = Told {
+const EMPTY: ClientBlock = ClientBlock {
     start: 0,
     size: 0,
     pool: 0,
     next: 0,
     before: 0,
-    gap: 0,
+    redzone: 0,
     flags: 0,
     allocated: 0,
     freed: 0,
@@ -63,7 +63,7 @@ const EMPTY: Told = Told {
 
 /// Limit of records, and their bytes.
 const MOST: u32 = 1 << 21;
-pub const LEN: u64 = MOST as u64 * size_of::<Told>() as u64;
+pub const LEN: u64 = MOST as u64 * size_of::<ClientBlock>() as u64;
 
 /// The two lists, by the number of their head.
 pub const BLOCKS: u32 = 0;
@@ -108,18 +108,18 @@ pub fn is_empty() -> bool {
     COUNT.load(Relaxed) == 0
 }
 
-fn record(n: u32) -> *mut Told {
-    (AT.load(Relaxed) + u64::from(n) * size_of::<Told>() as u64) as *mut Told
+fn record(n: u32) -> *mut ClientBlock {
+    (AT.load(Relaxed) + u64::from(n) * size_of::<ClientBlock>() as u64) as *mut ClientBlock
 }
 
 /// The record with this number, which is in a list.
-pub fn get(n: u32) -> Told {
+pub fn get(n: u32) -> ClientBlock {
     // SAFETY: within the records, of which all zero is one.
     unsafe { record(n.min(MOST - 1)).read() }
 }
 
 /// Changes the record, except for its start.
-pub fn change(n: u32, f: impl FnOnce(&mut Told)) {
+pub fn change(n: u32, f: impl FnOnce(&mut ClientBlock)) {
     // SAFETY: as in `get`, and under the lock.
     f(unsafe { &mut *record(n.min(MOST - 1)) });
 }
@@ -195,7 +195,7 @@ pub fn add(list: u32, start: u64, pool: u32) -> u32 {
         }
         USED.store(n + 1, Relaxed);
     }
-    let mut told = Told {
+    let mut told = ClientBlock {
         start,
         pool,
         levels: levels(),

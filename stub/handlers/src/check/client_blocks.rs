@@ -1,10 +1,10 @@
-//! Blocks and pools of the program's own allocators, as its client requests describe them (`told.rs`). Changed under
+//! Blocks and pools of the program's own allocators, as its client requests describe them (`client.rs`). Changed under
 //! [`arena::lock`].
 
 use ulpf_lib::ring::found::{Asked, By, Wrong};
 
 use super::blocks::Block;
-use super::told_list::{self as list, BLOCKS, POOLS, Told};
+use super::client_list::{self as list, BLOCKS, ClientBlock, POOLS};
 use super::{arena, shadow};
 
 /// The number of the pool with this handle. `make` creates the pool if it does not exist.
@@ -19,7 +19,7 @@ pub fn pool(handle: u64, make: bool) -> Option<u32> {
     }
 }
 
-pub fn change_pool(handle: u64, f: impl FnOnce(&mut Told)) {
+pub fn change_pool(handle: u64, f: impl FnOnce(&mut ClientBlock)) {
     if let Some(n) = pool(handle, false) {
         list::change(n, f);
     }
@@ -31,9 +31,9 @@ pub fn is_pool(n: u32) -> bool {
 }
 
 /// The redzone on both sides of a block, in bytes, which is poisoned when the block is freed.
-fn gap(told: &Told) -> u64 {
+fn redzone(told: &ClientBlock) -> u64 {
     match told.pool {
-        0 => told.gap.into(),
+        0 => told.redzone.into(),
         pool => list::get(pool).size,
     }
 }
@@ -68,7 +68,7 @@ pub fn forget(n: u32) {
 
 /// Calls `f` with each block that has a byte in `[start, end)`, or begins there. (Of blocks that begin before, with the
 /// last one.)
-pub fn each_within(start: u64, end: u64, mut f: impl FnMut(u32, &Told)) {
+pub fn each_within(start: u64, end: u64, mut f: impl FnMut(u32, &ClientBlock)) {
     let mut n = match list::before(BLOCKS, start) {
         0 => list::from(BLOCKS, start),
         before => before,
@@ -100,13 +100,13 @@ pub fn forget_all(start: u64, end: u64) {
 /// Frees the block, with a redzone of at least `least` bytes on both sides.
 pub fn free(n: u32, noted: u32, least: u64) {
     let told = list::get(n);
-    let gap = gap(&told).max(least);
+    let redzone = redzone(&told).max(least);
     list::change(n, |told| {
         told.is_freed = true;
         told.freed = noted;
     });
-    let from = told.start.saturating_sub(gap);
-    shadow::close_bytes(from, told.start + told.size + gap - from);
+    let from = told.start.saturating_sub(redzone);
+    shadow::poison_bytes(from, told.start + told.size + redzone - from);
 }
 
 /// Frees the blocks inside a block whose pool frees them along.
@@ -143,7 +143,7 @@ pub fn rehouse(n: u32, start: u64, size: u64, pool: u32) {
     }
     list::change(new, |told| {
         told.size = size;
-        told.gap = old.gap;
+        told.redzone = old.redzone;
         told.allocated = old.allocated;
         told.freed = old.freed;
         told.is_freed = old.is_freed;
@@ -163,7 +163,7 @@ pub fn detach(n: u32) {
 
 // ---- queries -------------------------------------------------------------------------------------
 
-pub fn block(told: &Told) -> Block {
+pub fn block(told: &ClientBlock) -> Block {
     Block {
         start: told.start,
         size: told.size,
@@ -177,7 +177,7 @@ pub fn block(told: &Told) -> Block {
 }
 
 /// Distance from the block to the byte at `at`, or 0 inside.
-fn distance(told: &Told, at: u64) -> u64 {
+fn distance(told: &ClientBlock, at: u64) -> u64 {
     let end = told.start + told.size;
     match at {
         at if at < told.start => told.start - at,
@@ -197,7 +197,7 @@ pub fn near(at: u64) -> Option<Block> {
     let sides = [list::before(BLOCKS, at + 1), list::from(BLOCKS, at + 1)];
     let sides = sides.into_iter().filter(|n| *n != 0).map(list::get);
     let nearest = sides.min_by_key(|told| distance(told, at))?;
-    (distance(&nearest, at) <= gap(&nearest).max(LEAST)).then(|| block(&nearest))
+    (distance(&nearest, at) <= redzone(&nearest).max(LEAST)).then(|| block(&nearest))
 }
 
 /// The error of an access to the poisoned byte at `at`, and its block. `outer` is the block in use that contains the

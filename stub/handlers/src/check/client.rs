@@ -11,11 +11,11 @@ use ulpf_lib::{AccessKind, TargetAddr};
 use ulpf_stub_tables::patches::Known;
 
 use super::blocks::Block;
+use super::client_blocks::*;
+use super::client_list::{self as list, BLOCKS, POOLS};
 use super::found::findings;
-use super::told_blocks::*;
-use super::told_list::{self as list, BLOCKS, POOLS};
 use super::{
-    arena, blocks, depot, entries, judge, known, regions, report, requests, serve, shadow, shelf,
+    arena, blocks, depot, entries, judge, known, regions, report, requests, serve, shadow, shard,
 };
 use crate::cause::Cause;
 use crate::runtime::memory;
@@ -116,10 +116,10 @@ pub fn serve(t: Current, gprs: &Gprs, known: &Known, asked: bool) -> Outcome {
         after: known.after,
     };
     match request {
-        numbers::NO_ACCESS => close(a, b),
-        numbers::UNDEFINED | numbers::DEFINED => open(a, b),
+        numbers::NO_ACCESS => poison(a, b),
+        numbers::UNDEFINED | numbers::DEFINED => unpoison(a, b),
         numbers::IS_ADDRESSABLE | numbers::IS_DEFINED => return Returns(caller.check(a, b)),
-        numbers::POISONED => return Returns(first_closed(a, b).unwrap_or(0)),
+        numbers::POISONED => return Returns(first_poisoned(a, b).unwrap_or(0)),
         numbers::MALLOCLIKE => caller.allocated(0, a, b, c),
         numbers::FREELIKE => caller.freed(0, a, b),
         numbers::RESIZE => caller.resized(a, b, c, d),
@@ -189,30 +189,30 @@ fn closes(request: u64, [a, b, c, d]: [u64; 4]) -> Option<(u64, u64)> {
 }
 
 /// Poisons these bytes.
-fn close(at: u64, len: u64) {
-    shadow::close_bytes(at, len);
+fn poison(at: u64, len: u64) {
+    shadow::poison_bytes(at, len);
 }
 
 /// Makes bytes addressable; in the heap, only those of a block in use.
-fn open(at: u64, len: u64) {
+fn unpoison(at: u64, len: u64) {
     let end = at.saturating_add(len);
     if !arena::has(at) {
-        return shadow::open_bytes(at, len);
+        return shadow::unpoison_bytes(at, len);
     }
     // (The lock keeps the block from being freed meanwhile.)
-    let Some((_taken, slot, _)) = shelf::take_of(at) else {
+    let Some((_taken, slot, _)) = shard::take_of(at) else {
         return;
     };
     if let Some(block) = blocks::block(slot).filter(|b| !b.freed) {
         let (from, to) = (at.max(block.start), end.min(block.start + block.size));
-        shadow::open_bytes(from, to.saturating_sub(from));
+        shadow::unpoison_bytes(from, to.saturating_sub(from));
     }
 }
 
 /// The first poisoned byte of these.
-fn first_closed(at: u64, len: u64) -> Option<u64> {
+fn first_poisoned(at: u64, len: u64) -> Option<u64> {
     let from = shadow::checked_from(at, at.saturating_add(len));
-    shadow::first_closed(from, len.saturating_sub(from - at))
+    shadow::first_poisoned(from, len.saturating_sub(from - at))
 }
 
 impl Caller<'_> {
@@ -268,7 +268,7 @@ impl Caller<'_> {
 
     /// Reports the first poisoned byte, and returns it; 0 if all bytes are addressable.
     fn check(&self, at: u64, len: u64) -> u64 {
-        let Some(closed) = first_closed(at, len) else {
+        let Some(closed) = first_poisoned(at, len) else {
             return 0;
         };
         let gprs = self.gprs();
@@ -279,7 +279,7 @@ impl Caller<'_> {
         closed
     }
 
-    fn allocated(&self, pool: u32, at: u64, size: u64, gap: u64) {
+    fn allocated(&self, pool: u32, at: u64, size: u64, redzone: u64) {
         if at == 0 {
             return;
         }
@@ -299,23 +299,23 @@ impl Caller<'_> {
         }
         list::change(n, |told| {
             told.size = size;
-            told.gap = gap.min(u32::MAX.into()) as u32;
+            told.redzone = redzone.min(u32::MAX.into()) as u32;
             told.allocated = noted;
         });
         link(n, pool);
-        shadow::open_bytes(at, size);
-        shadow::close_bytes(at.saturating_sub(gap), gap);
-        shadow::close_bytes(at + size, gap);
+        shadow::unpoison_bytes(at, size);
+        shadow::poison_bytes(at.saturating_sub(redzone), redzone);
+        shadow::poison_bytes(at + size, redzone);
     }
 
-    fn freed(&self, pool: u32, at: u64, gap: u64) {
+    fn freed(&self, pool: u32, at: u64, redzone: u64) {
         let noted = self.note();
         let found = {
             let _lock = arena::lock();
             let found = list::find(BLOCKS, at, pool);
             let block = found.map(|n| block(&list::get(n)));
             if let Some(n) = found.filter(|_| block.is_some_and(|b| !b.freed)) {
-                free(n, noted, gap);
+                free(n, noted, redzone);
                 free_inner(n, noted);
             }
             block
@@ -334,7 +334,7 @@ impl Caller<'_> {
         }
     }
 
-    fn resized(&self, at: u64, old: u64, new: u64, gap: u64) {
+    fn resized(&self, at: u64, old: u64, new: u64, redzone: u64) {
         let _lock = arena::lock();
         let Some(n) = list::find(BLOCKS, at, 0).filter(|n| !list::get(*n).is_freed) else {
             drop(_lock);
@@ -342,10 +342,10 @@ impl Caller<'_> {
         };
         list::change(n, |told| told.size = new);
         if new < old {
-            shadow::close_bytes(at + new, (old - new).saturating_add(gap));
+            shadow::poison_bytes(at + new, (old - new).saturating_add(redzone));
         } else {
-            shadow::open_bytes(at + old, new - old);
-            shadow::close_bytes(at + new, gap);
+            shadow::unpoison_bytes(at + old, new - old);
+            shadow::poison_bytes(at + new, redzone);
         }
     }
 
@@ -394,8 +394,8 @@ impl Caller<'_> {
                 free(n, noted, 0);
             } else {
                 let (from, to) = (told.start.max(at), stop.min(end));
-                shadow::close_bytes(told.start, from - told.start);
-                shadow::close_bytes(to, stop - to);
+                shadow::poison_bytes(told.start, from - told.start);
+                shadow::poison_bytes(to, stop - to);
                 replace(n, from, to - from);
             }
             n = told.next;
@@ -405,7 +405,7 @@ impl Caller<'_> {
     fn moved(&self, from: u64, to: u64) {
         let Some(pool) = self.pool(from) else { return };
         let _lock = arena::lock();
-        let new = super::told_blocks::pool(to, true);
+        let new = super::client_blocks::pool(to, true);
         let Some(new) = new.filter(|new| is_pool(pool) && *new != pool) else {
             return;
         };
