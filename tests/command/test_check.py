@@ -140,7 +140,7 @@ class Check(unittest.TestCase):
         """Blocks of one size have slots of many sizes."""
         for gap, least, most in (("16", 1, 1), ("64", 1, 1), ("16..512", 8, 33)):
             with self.subTest(gap):
-                status, out, found, _ = check(program("heap_gaps"), options=["--gap", gap, "--no-leaks"])
+                status, out, found, _ = check(program("heap_gaps"), options=["--redzone", gap, "--no-leaks"])
                 self.assertEqual((status, found), (0, []))
                 self.assertIn(int(out), range(least, most + 1))
 

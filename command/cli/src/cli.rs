@@ -78,7 +78,7 @@ struct Words {
 struct GdbArgs {
     /// GDB's own options (-x FILE, -ex COMMAND, …), --placement=auto|guard|debug-register and
     /// --backend=auto|signal|kernel|sim, --follow-setuid, --check (stop at errors of the heap; with
-    /// --base, --gap=BYTES and other options of `ulpf check`), then the program and its arguments
+    /// --base, --redzone=BYTES and other options of `ulpf check`), then the program and its arguments
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

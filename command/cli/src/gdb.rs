@@ -62,6 +62,7 @@ const WITH_VALUE: &[&str] = &[
     "frames",
     "gap",
     "quarantine",
+    "redzone",
     "suppressions",
 ];
 

@@ -70,7 +70,7 @@ pub struct Start {
     pub token: Option<String>,
 }
 
-/// Whether the heap is checked. A list contains options of a check (`--base`, `--gap=64`) and may be empty.
+/// Whether the heap is checked. A list contains options of a check (`--base`, `--redzone=64`) and may be empty.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Check {

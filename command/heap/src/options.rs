@@ -31,13 +31,15 @@ impl Default for HeapOptions {
 }
 
 /// Names of the options, and whether a value follows.
-pub const OPTIONS: [(&str, bool); 7] = [
+pub const OPTIONS: [(&str, bool); 8] = [
     ("--allocator", true),
     ("--base", false),
     ("--frames", true),
+    // The earlier name of --redzone.
     ("--gap", true),
     ("--no-leaks", false),
     ("--quarantine", true),
+    ("--redzone", true),
     ("--suppressions", true),
 ];
 
@@ -52,7 +54,7 @@ impl HeapOptions {
             "--base" => how.base = true,
             "--no-leaks" => how.leaks = false,
             "--frames" => how.frames = number(name, value, 1, 16)? as u8,
-            "--gap" => how.redzone = redzone(value).map_err(|why| format!("{name} {why}"))?,
+            "--redzone" | "--gap" => how.redzone = redzone(value).map_err(|why| format!("{name} {why}"))?,
             "--quarantine" => {
                 how.quarantine = bytes(value).map_err(|why| format!("{name}: {why}"))?;
             }

@@ -221,14 +221,14 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub frames: u8,
 
-    /// Freed blocks are not used again until so many bytes of blocks, with their gaps and records, have been freed
+    /// Freed blocks are not used again until so many bytes of blocks, with their redzones and records, have been freed
     /// after them (64M, 1G)
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     pub quarantine: u64,
 
-    /// Bytes between blocks, at least (16 to 4096); larger blocks have larger gaps. Two numbers (16..256): a random one for each
+    /// Poisoned bytes between blocks, at least (16 to 4096); larger blocks have larger redzones. Two numbers (16..256): a random one for each
     /// block, others in each run
-    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = redzone)]
+    #[arg(long, value_name = "BYTES", default_value = "16", alias = "gap", value_parser = redzone)]
     pub redzone: Redzone,
 
     /// Find accesses that leap from one block into another one also where the pointer is a guess, and at each access: slower

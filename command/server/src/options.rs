@@ -73,7 +73,7 @@ Other options:
                         beside a block or to a freed one, and at wrong frees, and
                         blocks that are lost are listed at its end.
                         (`ulpf check` does the same without a debugger.)
-  --base, --no-leaks, --frames N, --quarantine BYTES, --gap BYTES,
+  --base, --no-leaks, --frames N, --quarantine BYTES, --redzone BYTES,
   --suppressions FILE, --allocator NAME=FUNCTION
                         With --check: as `ulpf check --help` says.
   --no-patch            Leave the program's code as it is: hot instructions and
