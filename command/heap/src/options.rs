@@ -54,7 +54,9 @@ impl HeapOptions {
             "--base" => how.base = true,
             "--no-leaks" => how.leaks = false,
             "--frames" => how.frames = number(name, value, 1, 16)? as u8,
-            "--redzone" | "--gap" => how.redzone = redzone(value).map_err(|why| format!("{name} {why}"))?,
+            "--redzone" | "--gap" => {
+                how.redzone = redzone(value).map_err(|why| format!("{name} {why}"))?
+            }
             "--quarantine" => {
                 how.quarantine = bytes(value).map_err(|why| format!("{name}: {why}"))?;
             }

@@ -52,7 +52,7 @@ pub fn ask(w: &mut Writer, insn: &Insn, (a, b): (u8, u8), target: Target) -> Opt
     w.asm.aim_short(near)?;
     restore(w, a, b);
     w.mark(Phase::Saved);
-    let body = w.asm.jmp();
+    let trampoline = w.asm.jmp();
     w.mark(Phase::Before);
     w.asm.aim_short(far)?;
     w.asm.save(offset_of!(Area, r11), R11);
@@ -82,7 +82,7 @@ pub fn ask(w: &mut Writer, insn: &Insn, (a, b): (u8, u8), target: Target) -> Opt
     restore(w, a, b);
     w.mark(Phase::Saved);
     let here = w.asm.here();
-    w.asm.aim(body, here)?;
+    w.asm.aim(trampoline, here)?;
     Some(here as u16)
 }
 

@@ -409,9 +409,9 @@ fn accesses_that_find_nothing_take_no_branch() {
             counts: false,
             ..unchecked
         };
-        let body = Trampoline::new(&group, checked).unwrap();
+        let trampoline = Trampoline::new(&group, checked).unwrap();
         let mut decoder =
-            iced_x86::Decoder::with_ip(64, &body.code, 0, iced_x86::DecoderOptions::NONE);
+            iced_x86::Decoder::with_ip(64, &trampoline.code, 0, iced_x86::DecoderOptions::NONE);
         let (mut rare, mut nops) = (0, 0);
         loop {
             let insn = decoder.decode();
@@ -419,15 +419,19 @@ fn accesses_that_find_nothing_take_no_branch() {
             match insn.mnemonic() {
                 iced_x86::Mnemonic::Jrcxz => {
                     let to = insn.near_branch64() as u16;
-                    assert_eq!(body.code[usize::from(to)], 0xe9, "{code:x?} at {at:#x}");
-                    let (from, to) = (body.mark(at).unwrap(), body.mark(to).unwrap());
+                    assert_eq!(
+                        trampoline.code[usize::from(to)],
+                        0xe9,
+                        "{code:x?} at {at:#x}"
+                    );
+                    let (from, to) = (trampoline.mark(at).unwrap(), trampoline.mark(to).unwrap());
                     assert_eq!((to.part, to.phase), (from.part, Phase::Saved));
                     rare += 1;
                 }
                 // (Its operand is the jump.)
                 iced_x86::Mnemonic::Nop if insn.len() == 8 => {
-                    assert_eq!(body.code[usize::from(at) + 3], 0xe9);
-                    let phase = |at| body.mark(at).unwrap().phase;
+                    assert_eq!(trampoline.code[usize::from(at) + 3], 0xe9);
+                    let phase = |at| trampoline.mark(at).unwrap().phase;
                     let implicit = phase(at) == Phase::Saved;
                     assert!(
                         implicit || phase(at) == Phase::After,
@@ -452,14 +456,14 @@ fn accesses_that_find_nothing_take_no_branch() {
 fn hits_may_be_looked_at_before_they_are_made() {
     // mov %al,(%rdi); inc %rdi
     let group = group(&[0x88, 0x07, 0x48, 0xff, 0xc7]).unwrap();
-    let body = |ahead| {
+    let trampoline = |ahead| {
         let target = Target {
             ahead,
             ..target(AT + 0x1_0000)
         };
         Trampoline::new(&group, target).unwrap()
     };
-    let (made, ahead) = (body(false), body(true));
+    let (made, ahead) = (trampoline(false), trampoline(true));
     assert!(ahead.code.len() < made.code.len());
     let at = *ahead.looks.last().unwrap();
     assert_eq!(ahead.code[usize::from(at)], 0xcc);

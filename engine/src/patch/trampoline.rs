@@ -126,7 +126,7 @@ impl Trampoline {
                     // Else the page is asked whether it is whole before the bits are.
                     let asks = target.whole && counted.is_none();
                     let mut aside = checked(&mut w, access, (a, b), (target, asks), &mut near)?;
-                    if let Some(Behind::Body(from)) = counted {
+                    if let Some(Behind::Trampoline(from)) = counted {
                         aside.counted = Some(from);
                     }
                     after = aside.back as u16;

@@ -146,7 +146,7 @@ pub fn store(
     w.asm.load(RCX, offset_of!(Area, rcx));
     w.asm.load(a, offset_of!(Area, address));
     w.mark(Phase::Asked);
-    let body = w.asm.jmp_short();
+    let trampoline = w.asm.jmp_short();
     w.mark(Phase::Before);
     w.asm.aim_short(same)?;
     w.asm.load(RCX, target.idle_count);
@@ -156,7 +156,7 @@ pub fn store(
     let from = w.asm.jmp();
     w.asm.aim(from, back)?;
     w.mark(Phase::Stored);
-    w.asm.aim_short(body)?;
+    w.asm.aim_short(trampoline)?;
     Some(behind)
 }
 

@@ -14,7 +14,7 @@ use super::writer::{Target, Writer};
 /// Continuation of a counted access: the next instruction in the program, or (a jump to be aimed) in the body.
 pub enum Behind {
     Program,
-    Body(usize),
+    Trampoline(usize),
 }
 
 /// A branch to be aimed later.
@@ -112,7 +112,7 @@ pub fn behind(w: &mut Writer, access: Access, end: Option<u64>, target: Target) 
             jump_to(&mut w.asm, target, end)?;
             Behind::Program
         }
-        None => Behind::Body(w.asm.jmp()),
+        None => Behind::Trampoline(w.asm.jmp()),
     };
     w.mark(Phase::After);
     Some(behind)

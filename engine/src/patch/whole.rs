@@ -131,7 +131,7 @@ fn any(
     none.aim(w)?;
     restore(w, a, b);
     w.mark(Phase::Saved);
-    let body = w.asm.jmp();
+    let trampoline = w.asm.jmp();
     w.mark(Phase::Before);
     w.asm.aim_short(same)?;
     let mut changed = Vec::new();
@@ -142,6 +142,6 @@ fn any(
         w.asm.aim(from, back)?;
     }
     w.mark(Phase::Rest);
-    From::Long(body).aim(w)?;
+    From::Long(trampoline).aim(w)?;
     Some(behind)
 }

@@ -270,8 +270,8 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
     }
     let area = area(t)?;
     direct_frame::leave(area, uc);
-    let (p, offset) = table().body(uc.gprs.rip)?;
-    let mark = p.body.mark(offset)?;
+    let (p, offset) = table().trampoline(uc.gprs.rip)?;
+    let mark = p.trampoline.mark(offset)?;
     let n = mark.part as usize;
     let part = p.group.parts.get(n)?;
     let after = part.next(area.target.load(Relaxed));
@@ -279,8 +279,8 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
         uc.gprs.rsp = area.rsp.load(Relaxed);
     }
     let (a, b) = (
-        p.body.address.get(n).copied().unwrap_or(0),
-        p.body.other.get(n).copied().unwrap_or(0),
+        p.trampoline.address.get(n).copied().unwrap_or(0),
+        p.trampoline.other.get(n).copied().unwrap_or(0),
     );
     match mark.phase {
         Phase::Before => uc.gprs.rip = part.at,
@@ -388,7 +388,10 @@ pub enum Landing {
 /// Handles the `int3` at `at` if it belongs to a trampoline: then the context becomes that of the original instruction,
 /// whose access must be performed.
 pub fn trap(t: Current, uc: &mut UContext, at: u64) -> bool {
-    let ours = SOME.load(Relaxed) && table().body(at).is_some_and(|(p, o)| p.body.traps(o));
+    let ours = SOME.load(Relaxed)
+        && table()
+            .trampoline(at)
+            .is_some_and(|(p, o)| p.trampoline.traps(o));
     if ours {
         uc.gprs.rip = at;
         leave(t, uc);
@@ -399,7 +402,10 @@ pub fn trap(t: Current, uc: &mut UContext, at: u64) -> bool {
 /// Executes the `int3` of a trampoline again. A SIGTRAP sent by a process may have replaced its trap.
 pub fn untrap(uc: &mut UContext) {
     let at = uc.gprs.rip.wrapping_sub(1);
-    let ours = SOME.load(Relaxed) && table().body(at).is_some_and(|(p, o)| p.body.traps(o));
+    let ours = SOME.load(Relaxed)
+        && table()
+            .trampoline(at)
+            .is_some_and(|(p, o)| p.trampoline.traps(o));
     if ours || direct_frame::is_trap(at) {
         uc.gprs.rip = at;
     }
@@ -416,7 +422,7 @@ fn copy_of(pc: u64) -> Option<(&'static Patch, u64)> {
     if pc >= p.start() + JUMP as u64 {
         return None;
     }
-    Some((p, p.at + u64::from(*p.body.parts.get(n)?)))
+    Some((p, p.at + u64::from(*p.trampoline.parts.get(n)?)))
 }
 
 /// Handles a jump of the thread to where an instruction was before a patch.
@@ -445,7 +451,7 @@ pub fn skip(t: Current, uc: &mut UContext) {
     if visited != 0
         && let Some(p) = loop_at(visited)
         && let Some(n) = p.group.part(uc.gprs.rip)
-        && let Some(copy) = p.body.parts.get(n)
+        && let Some(copy) = p.trampoline.parts.get(n)
     {
         uc.gprs.rip = p.at + u64::from(*copy);
     } else if let Some((_, copy)) = copy_of(uc.gprs.rip) {

@@ -94,7 +94,7 @@ pub struct Patch {
     pub plain_code: bool,
     pub at: u64,
     /// Layout of its trampoline, without the bytes, which are in place.
-    pub body: Trampoline,
+    pub trampoline: Trampoline,
     /// Length of the trampoline in bytes.
     pub len: u64,
     /// [`Known::of`] for each part. The trampoline contains their addresses; a hit and a thread that has met no guard
@@ -206,7 +206,7 @@ pub struct Table {
     /// By their start; no two of them overlap.
     pub list: BTreeMap<u64, Box<Patch>>,
     /// From the address of a trampoline to the start of its patch.
-    pub bodies: BTreeMap<u64, u64>,
+    pub trampolines: BTreeMap<u64, u64>,
     /// Ranges that contain trampolines.
     pub caves: Vec<(u64, u64)>,
     /// The ranges of `caves` in address space that the program has reserved.
@@ -242,7 +242,7 @@ impl Table {
     pub const fn new() -> Table {
         Table {
             list: BTreeMap::new(),
-            bodies: BTreeMap::new(),
+            trampolines: BTreeMap::new(),
             caves: Vec::new(),
             reserved: Vec::new(),
             tables: Tables {
@@ -278,11 +278,11 @@ impl Table {
         p.group.checks(pc).then_some(p)
     }
     /// The patch whose trampoline covers `pc`, and the offset in it.
-    pub fn body(&self, pc: u64) -> Option<(&Patch, u16)> {
+    pub fn trampoline(&self, pc: u64) -> Option<(&Patch, u16)> {
         if !self.caves.iter().any(|r| pc >= r.0 && pc < r.1) {
             return None;
         }
-        let (at, start) = self.bodies.range(..=pc).next_back()?;
+        let (at, start) = self.trampolines.range(..=pc).next_back()?;
         let p = self.list.get(start)?;
         let offset = pc - at;
         (offset <= p.len).then_some((p, offset as u16))
@@ -294,8 +294,8 @@ impl Table {
     }
     /// The starts of the patches whose trampolines meet `[start, end)`.
     pub fn with_bodies(&self, start: u64, end: u64) -> Vec<u64> {
-        let body = |of: &u64| self.list.get(of).map_or(0, |p| p.len);
-        let meeting = overlapping(&self.bodies, start..end, |at, of| at + body(of));
+        let trampoline = |of: &u64| self.list.get(of).map_or(0, |p| p.len);
+        let meeting = overlapping(&self.trampolines, start..end, |at, of| at + trampoline(of));
         meeting.map(|(_, of)| *of).collect()
     }
     /// The pages of [`Table::written`] that meet `[start, end)`.

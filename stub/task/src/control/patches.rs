@@ -454,16 +454,16 @@ impl Patches {
             counts: !check::has_no_debugger(),
             tables: patches::table().tables,
         };
-        let made = self.body(stopped, &mut group, maps, target);
+        let made = self.trampoline(stopped, &mut group, maps, target);
         if generated && generated::in_use(stopped, start, end) {
             return Err(Unpatched::Cold);
         }
         if generated && !self.generated.close(stopped, (start, end), vma.prot) {
             return Err(Code);
         }
-        let (at, mut body) = made.ok_or(Room)?;
+        let (at, mut trampoline) = made.ok_or(Room)?;
         let jump = group.jump(at).ok_or(Room)?;
-        let size = takes(&body);
+        let size = takes(&trampoline);
         // The patches that it replaces, and with them the accesses that they check.
         while let Some(p) = patches::table().before(end).filter(|p| start < p.end()) {
             self.remove(stopped, p.start());
@@ -471,8 +471,8 @@ impl Patches {
         if !generated && let Some((linked, to)) = entered::linked(&group, maps) {
             let linked = Trampoline::new(&linked, target(at));
             // (It may be out of reach.)
-            if let Some(linked) = linked.filter(|l| l.code.len() == body.code.len()) {
-                body = linked;
+            if let Some(linked) = linked.filter(|l| l.code.len() == trampoline.code.len()) {
+                trampoline = linked;
                 self.linked.extend(to.into_iter().map(|to| (to, start)));
             }
         }
@@ -481,20 +481,21 @@ impl Patches {
         for (n, known) in known.chunks_exact_mut(KNOWN).enumerate() {
             let offset = |of: &[u16]| at + u64::from(of.get(n).copied().unwrap_or(0));
             if let [hit, stays, _, native, asks] = known {
-                (hit.back, stays.back) = (offset(&body.after), offset(&body.parts));
-                native.back = offset(&body.native);
-                asks.back = offset(&body.asked);
+                (hit.back, stays.back) = (offset(&trampoline.after), offset(&trampoline.parts));
+                native.back = offset(&trampoline.native);
+                asks.back = offset(&trampoline.asked);
             }
         }
         SOME.store(true, SeqCst);
-        let written = text::write_raw(at, &body.code).and_then(|()| text::write_raw(start, &jump));
+        let written =
+            text::write_raw(at, &trampoline.code).and_then(|()| text::write_raw(start, &jump));
         if written.is_err() {
             self.caves.take(at, size, false);
             return Err(Code);
         }
         // Large programs have tens of thousands of patches: each keeps only what it needs.
-        let len = mem::take(&mut body.code).len() as u64;
-        body.shrink();
+        let len = mem::take(&mut trampoline.code).len() as u64;
+        trampoline.shrink();
         group.shrink();
         let table = &mut stopped.tables_mut().patches;
         table.list.insert(
@@ -505,7 +506,7 @@ impl Patches {
                 jump,
                 plain_code,
                 at,
-                body,
+                trampoline,
                 len,
                 known,
                 idle_count,
@@ -517,13 +518,13 @@ impl Patches {
                 returns: AtomicU32::new(0),
             }),
         );
-        table.bodies.insert(at, start);
+        table.trampolines.insert(at, start);
         PLACED.fetch_add(1, Relaxed);
         Ok(())
     }
 
     /// The trampoline of a patch that displaces this, and a place with room for it.
-    fn body(
+    fn trampoline(
         &mut self,
         stopped: &mut Stopped,
         group: &mut Group,
@@ -533,9 +534,9 @@ impl Patches {
         // Usually there is room for more than it takes, and it is made only once.
         let most = Trampoline::length(group) as u64 + 1;
         if let Some(at) = self.caves.find_there(group, most) {
-            let body = Trampoline::new(group, target(at))?;
-            if takes(&body) <= most {
-                return Some((at, body));
+            let trampoline = Trampoline::new(group, target(at))?;
+            if takes(&trampoline) <= most {
+                return Some((at, trampoline));
             }
         }
         // Its length does not depend on where it is.
@@ -561,7 +562,7 @@ impl Patches {
         let Some(p) = table.list.remove(&start) else {
             return;
         };
-        table.bodies.remove(&p.at);
+        table.trampolines.remove(&p.at);
         if p.is_in_place() {
             let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
             let _ = text::write_raw(p.start(), original);
@@ -776,8 +777,8 @@ impl Patches {
 }
 
 /// Number of bytes of a cave that a trampoline takes.
-fn takes(body: &Trampoline) -> u64 {
-    body.code.len() as u64 + 1
+fn takes(trampoline: &Trampoline) -> u64 {
+    trampoline.code.len() as u64 + 1
 }
 
 /// Start of the straight-line code that leads to `pc`, from known instructions, for code without unwind tables; not

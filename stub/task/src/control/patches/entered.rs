@@ -174,7 +174,7 @@ pub(super) fn linked(group: &Group, maps: &Snapshot) -> Option<(Group, Vec<u64>)
             continue;
         };
         let is_needed = to < p.start() + JUMP as u64 || p.group.checks(to);
-        if let Some(offset) = p.body.parts.get(n).filter(|_| is_needed) {
+        if let Some(offset) = p.trampoline.parts.get(n).filter(|_| is_needed) {
             let linked: &mut Group = linked.get_or_insert_with(|| group.clone());
             let part = linked.parts.get_mut(at).map(|part| &mut part.what);
             if let Some(What::If(_, to) | What::Jump(to)) = part {
