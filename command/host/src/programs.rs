@@ -1,9 +1,14 @@
-//! Finds programs of this machine as a shell does.
+//! Finds programs of this machine as a shell does, and starts helpers: this command again, for one task.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 /// The simulated hardware's command.
 pub const SIMULATOR: &str = "ulpf-sim";
@@ -24,6 +29,26 @@ pub fn simulator() -> Option<PathBuf> {
         .chain(std::env::split_paths(&path))
         .map(|folder| folder.join(SIMULATOR))
         .find(|file| is_executable(file))
+}
+
+/// Starts this command again, with `word` as its first argument, and a socket to its standard input. The child has nothing else
+/// of this process, and a process group of its own, which the terminal does not signal.
+///
+/// # Errors
+/// No socket, or no process, can be had.
+pub fn start_helper(word: &str) -> io::Result<(Child, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ulpf").arg(word).env_clear().current_dir("/");
+    command.stdin(OwnedFd::from(theirs));
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let child = command.process_group(0).spawn()?;
+    Ok((child, ours))
+}
+
+/// Names this process, a helper: executed by way of /proc, it would be called "exe".
+pub fn name_helper(name: &str) {
+    let _ = std::fs::write("/proc/self/comm", name);
 }
 
 /// Whether it is a file that may be executed.

@@ -22,13 +22,12 @@ use rustix::net::{
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use ulpf_host::foreign::numbers::Process;
+use ulpf_host::programs;
 
 /// The first argument of a keeper.
 pub const WORD: &str = "__keeper";
@@ -62,17 +61,11 @@ pub(crate) fn begin() {
     }
     let mut keeper = keeper();
     if matches!(*keeper, Keeper::None) {
-        *keeper = start().map_or(Keeper::Failed, Keeper::Listens);
+        *keeper = match programs::start_helper(WORD) {
+            Ok((_, socket)) => Keeper::Listens(socket),
+            Err(_) => Keeper::Failed,
+        };
     }
-}
-
-fn start() -> io::Result<UnixStream> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("ulpf").arg(WORD).env_clear().current_dir("/");
-    command.stdin(OwnedFd::from(theirs));
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    command.process_group(0).spawn().map(|_| ours)
 }
 
 /// Declares this process the keeper; [`told_here`] returns its lines to itself.

@@ -8,7 +8,7 @@ use crate::remains::Remains;
 use std::io::BufRead;
 use std::time::Duration;
 use ulpf_host::foreign::numbers::Process;
-use ulpf_host::{process, sys};
+use ulpf_host::{process, programs, sys};
 
 /// A program with a stub inside.
 struct Kept {
@@ -90,8 +90,7 @@ pub fn main() -> i32 {
     /// Interval of the attempts: at first, and later.
     const SOON: Duration = Duration::from_millis(5);
     const LATER: Duration = Duration::from_secs(1);
-    // Otherwise its name would be "exe", from the path in /proc.
-    let _ = std::fs::write("/proc/self/comm", "ulpf-keeper");
+    programs::name_helper("ulpf-keeper");
     keeper::is_here();
     let mut all: Vec<Kept> = Vec::new();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {

@@ -13,15 +13,14 @@
 use crate::meter;
 use std::fmt::{self, Write as _};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use ulpf_host::signals::told_to_end;
-use ulpf_host::sys;
+use ulpf_host::{programs, sys};
 
 /// Symbols beyond that stay as they are.
 const MOST_MANGLED: usize = 64 << 10;
@@ -145,14 +144,9 @@ impl Parser {
 }
 
 fn start() -> io::Result<(Child, BufReader<UnixStream>)> {
-    let (ours, theirs) = UnixStream::pair()?;
-    ours.set_read_timeout(Some(Duration::from_millis(100)))?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("ulpf").arg(WORD).env_clear().current_dir("/");
-    command.stdin(OwnedFd::from(theirs));
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.process_group(0).spawn()?;
-    Ok((child, BufReader::new(ours)))
+    let (child, socket) = programs::start_helper(WORD)?;
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    Ok((child, BufReader::new(socket)))
 }
 
 /// Asks the child: its answer is a line, empty if the name is not a mangled one.
@@ -177,6 +171,7 @@ fn answer(stream: &mut BufReader<UnixStream>, name: &str) -> io::Result<String> 
 /// The child: answers names until its parent has gone. Its exit status.
 pub fn serve() -> i32 {
     fn all() -> io::Result<()> {
+        programs::name_helper("ulpf-demangle");
         let mut to = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let mut names = BufReader::new(to.try_clone()?);
         let mut name = Vec::new();
