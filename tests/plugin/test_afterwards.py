@@ -3,7 +3,10 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
+import sys
+import tempfile
 
 from lib.env import GDB, ULPF, example, ulpf_only
 from lib.plugin import LOADER, PluginCase
@@ -77,12 +80,45 @@ class Afterwards(PluginCase):
         gdb("ulpf delete 1 2")
         self.assertSays(gdb("run"), r"exited normally")
 
+    def ulpf_run(self, *commands, ulpf=ULPF):
+        """What GDB prints until the last process that it has started has closed its output."""
+        done = subprocess.run([GDB, "-nx", "-q", "-batch", "-ex", f"source {LOADER}", "-ex", "break ready", "-ex", "ulpf run",
+                               *(word for command in commands for word in ("-ex", command)), "-ex", "quit", example("locals_again")],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=60, env={**os.environ, "ULPF": ulpf})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
     def test_leaving_after_ulpf_run(self):
         for last in "run", "ulpf run", "kill", "info watchpoints":
             with self.subTest(last):
-                done = subprocess.run([GDB, "-nx", "-q", "-batch", "-ex", f"source {LOADER}", "-ex", "break ready", "-ex", "ulpf run",
-                                       "-ex", "ulpf watch total", "-ex", last, "-ex", "quit", example("locals_again")],
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                      timeout=60, env={**os.environ, "ULPF": ULPF})
-                self.assertEqual(done.returncode, 0, done.stdout)
-                self.assertNotRegex(done.stdout, "reset|rror|ignoring|roken")
+                self.assertNotRegex(self.ulpf_run("ulpf watch total", last), "reset|rror|ignoring|roken")
+
+    def server_like(self, text):
+        """A command of this Python program, which finds its own last argument, the socket's path, as `path`."""
+        folder = tempfile.mkdtemp(prefix="ulpf-test-")
+        self.addCleanup(shutil.rmtree, folder)
+        file = os.path.join(folder, "server")
+        with open(file, "w") as out:
+            out.write(f"#!{sys.executable}\nimport os, socket, sys, time\npath = sys.argv[-1]\n{text}")
+        os.chmod(file, 0o700)
+        return file
+
+    def test_a_server_that_is_slow_to_listen(self):
+        server = self.server_like(f"""
+early = socket.socket(socket.AF_UNIX)
+early.bind(path)
+time.sleep(1)
+os.execv({ULPF!r}, [{ULPF!r}, *sys.argv[1:]])
+""")
+        said = self.ulpf_run("info watchpoints", "next", ulpf=server)
+        self.assertSays(said, r"Breakpoint 1, ready ")
+        self.assertNotRegex(said, "refused|rror")
+
+    def test_a_server_that_does_not_listen(self):
+        server = self.server_like("""
+sys.stderr.write(f"Listening on {path}\\n")
+sys.stderr.flush()
+time.sleep(1000)
+""")
+        self.assertSays(self.ulpf_run("info watchpoints", ulpf=server), r"No such file or directory|Connection refused")

@@ -34,32 +34,37 @@ def _ulpf():
     return found
 
 
-def _serve(options, program=()):
-    """Starts a server on a socket of ours; its path."""
+def _serve(options):
+    """Starts a server on a socket of ours; the server and the socket's path."""
     folder = tempfile.mkdtemp(prefix="ulpf-gdb-")
     path = os.path.join(folder, "gdb")
     log = open(os.path.join(folder, "log"), "w+b")
     try:
-        server = subprocess.Popen([_ulpf(), "server", *options, path, *program], stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
+        server = subprocess.Popen([_ulpf(), "server", *options, path], stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
     except OSError as e:
         raise UlpfError("ulpf is not started", e.strerror or str(e), "set ULPF=/path/to/ulpf") from None
     _started.append((server, folder))
     end = time.monotonic() + 20
-    while not os.path.exists(path):
+    # Its socket is there before it listens. (The server writes at the offset of this open file: it must not move.)
+    while b"Listening on " not in (said := os.pread(log.fileno(), 65536, 0)):
         if server.poll() is not None or time.monotonic() > end:
             server.kill()
-            log.seek(0)
-            said = log.read().decode(errors="replace").strip().splitlines()
-            raise UlpfError("ulpf server does not serve", said[-1].rstrip(".") if said else "it says nothing", "see what `ulpf doctor` says")
+            lines = said.decode(errors="replace").strip().splitlines()
+            raise UlpfError("ulpf server does not serve", lines[-1].rstrip(".") if lines else "it says nothing", "see what `ulpf doctor` says")
         time.sleep(0.01)
-    return path
+    return server, path
 
 
-def _connect(kind, path):
-    """The socket is of use only until GDB has connected."""
-    facade.execute("set sysroot /")
+def _connect(kind, options):
+    """Connects to a server that is started for it, whose socket is of use only until then."""
+    server, path = _serve(options)
     try:
+        facade.execute("set sysroot /")
         facade.run_command(f"target {kind} {path}")
+    except BaseException:
+        # It would wait for its first client for ever.
+        server.kill()
+        raise
     finally:
         shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
@@ -94,7 +99,7 @@ Where `ulpf gdb` has connected already, this is `run`. The program reads nothing
             _folders.append(folder)
             asked_at = os.path.join(folder, "arguments")
             arguments.offer(asked_at)
-            _connect("extended-remote", _serve(["--multi", "--once", f"--ask-arguments={asked_at}"]))
+            _connect("extended-remote", ["--multi", "--once", f"--ask-arguments={asked_at}"])
             facade.execute(f"set remote exec-file {os.path.abspath(file)}")
         facade.run_command(f"run {argument}".strip())
 
@@ -116,7 +121,7 @@ class Attach(UlpfCommand):
             facade.run_command(f"attach {argument}")
             return
         # (A `target remote` would end with the program, and with it what the watches have learned.)
-        _connect("extended-remote", _serve(["--multi", "--once"]))
+        _connect("extended-remote", ["--multi", "--once"])
         facade.run_command(f"attach {argument}")
 
 
