@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import termios
 import tempfile
 import unittest
 import urllib.error
@@ -151,6 +152,20 @@ class Top(Case):
             screen.close()
             for which in pid, top:
                 self.assertTrue(wait_until(lambda: not os.path.exists(f"/proc/{which}"), 20), "it is still there")
+
+    def test_the_terminal_goes_away_without_a_signal(self):
+        """As for a command that is not in the terminal's foreground, or in another session."""
+        terminal, end = os.openpty()
+        termios.tcsetwinsize(end, (24, 80))
+        with Running("bank.fees") as bank:
+            top = subprocess.Popen([ULPF, "top", "--pid", str(bank.pid)], stdin=end, stdout=end, stderr=end,
+                                   env={**os.environ, "TERM": "xterm"}, start_new_session=True)
+            os.close(end)
+            said = b""
+            while b"bank.fees" not in said:
+                said += os.read(terminal, 4096)
+            os.close(terminal)
+            self.assertEqual(top.wait(20), 0)
 
     def test_watches_from_the_screen(self):
         with Running("bank.fees") as bank, self.top("--pid", bank.pid) as screen:

@@ -259,7 +259,7 @@ pub fn wait_for_hangup(socket: &impl AsFd, limit: Duration) -> bool {
     poll(socket.as_fd(), libc::POLLRDHUP, limit) != 0
 }
 
-/// Whether the other end of this device is closed (a port of virtio-serial reports it).
+/// Whether the other end of this device is closed: of a port of virtio-serial, or of a terminal.
 pub fn is_hung_up(device: &impl AsFd) -> bool {
     poll(device.as_fd(), 0, Duration::ZERO) & libc::POLLHUP != 0
 }

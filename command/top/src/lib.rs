@@ -29,6 +29,7 @@ use app::{Action, App};
 use clap::Args;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, DisableMouseCapture, EnableMouseCapture, Event};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
@@ -38,6 +39,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use started::Started;
 use std::ffi::OsString;
 use std::io::{IsTerminal, stdout};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -145,24 +147,51 @@ fn top(args: &TopArgs) -> Result<()> {
     }
     let screen = Screen::open()?;
     let child = started.as_ref().map(Started::pid);
-    let told = leave.clone();
-    std::thread::spawn(move || leave_all_the_same(&told, child));
-    let result = live(args, &mut watcher, started, &leave);
+    let in_live = Arc::new(AtomicBool::new(true));
+    let (told, still) = (leave.clone(), in_live.clone());
+    std::thread::spawn(move || end_by_force(&told, &still, child));
+    let result = live(args, &mut watcher, &mut started, &leave);
+    in_live.store(false, Ordering::Relaxed);
+    drop(started);
     drop(screen);
-    result
+    match ulpf_host::sys::is_hung_up(&stdout()) {
+        true => Ok(()),
+        false => result,
+    }
 }
 
-/// Exits by force if the normal way fails. When the terminal has gone, crossterm waits for keys for ever in a busy
-/// loop. A program that this command has started is ended, too.
-fn leave_all_the_same(told: &AtomicBool, child: Option<i32>) {
-    while !told.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(200));
+/// Ends this command if the main thread cannot. When the terminal has gone, crossterm waits for keys for ever, in a busy
+/// loop; when the terminal takes no output, a write blocks. A program that this command has started ends, too.
+fn end_by_force(leave: &AtomicBool, in_live: &AtomicBool, run: Option<i32>) {
+    // The main thread draws a screen in less, and looks at `leave` each 250 ms.
+    const PATIENCE: Duration = Duration::from_millis(500);
+    const PATIENCE_WITH_TERMINALS: Duration = Duration::from_secs(5);
+    let mut told = None;
+    let mut gone = false;
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        gone |= ulpf_host::sys::is_hung_up(&stdout());
+        if gone {
+            leave.store(true, Ordering::Relaxed);
+        }
+        if !in_live.load(Ordering::Relaxed) {
+            return;
+        }
+        if leave.load(Ordering::Relaxed) {
+            let patience = if gone {
+                PATIENCE
+            } else {
+                PATIENCE_WITH_TERMINALS
+            };
+            if told.get_or_insert_with(Instant::now).elapsed() > patience {
+                break;
+            }
+        }
     }
-    std::thread::sleep(Duration::from_secs(5));
-    if let Some(pid) = child {
-        let _ = ulpf_host::sys::kill(pid, libc::SIGTERM);
+    if let Some(run) = run {
+        started::end(run, || ulpf_host::process::zombie_status(run).is_some());
     }
-    std::process::exit(1);
+    std::process::exit(i32::from(!gone));
 }
 
 /// Switches the terminal to our mode, and back when dropped.
@@ -181,7 +210,7 @@ impl Screen {
         Ok(screen)
     }
     fn close() {
-        let _ = execute!(stdout(), DisableMouseCapture, LeaveAlternateScreen);
+        let _ = execute!(stdout(), DisableMouseCapture, LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
     }
 }
@@ -195,10 +224,11 @@ impl Drop for Screen {
 fn live(
     args: &TopArgs,
     watcher: &mut Watcher,
-    mut started: Option<Started>,
+    started: &mut Option<Started>,
     leave: &AtomicBool,
 ) -> Result<()> {
-    let mut terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
+    // Dropped, it shows the cursor ([`Screen`] does), and panics if the terminal and standard error have gone.
+    let mut terminal = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(stdout()))?);
     let mut app = App::new(Theme::of_environment());
     let every = Duration::from_secs_f64(args.interval);
     let mut next = Instant::now();
@@ -210,7 +240,7 @@ fn live(
         if Instant::now() >= next {
             let begun = thread_time();
             watcher.look(&mut app);
-            if let Some(program) = &mut started {
+            if let Some(program) = started {
                 tell_of(program, &mut app);
             }
             next = Instant::now() + every.max(pace.rest(thread_time() - begun));

@@ -119,23 +119,27 @@ impl Started {
 
     /// Ends the program together with `ulpf top`.
     pub fn end(&mut self) {
-        let pid = self.child.id() as i32;
-        for signal in [libc::SIGTERM, libc::SIGKILL] {
-            if self.ended() {
-                return;
+        end(self.pid(), || self.ended());
+    }
+}
+
+/// Ends `ulpf run`, a child of ours, and its program.
+pub fn end(run: i32, mut ended: impl FnMut() -> bool) {
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        if ended() {
+            return;
+        }
+        if signal == libc::SIGKILL {
+            // The program ignores SIGTERM. After SIGKILL, `ulpf run` could no longer end it.
+            for program in children(run) {
+                let _ = sys::kill(program, signal);
             }
-            if signal == libc::SIGKILL {
-                // The program ignores SIGTERM. After SIGKILL, `ulpf run` could no longer end it.
-                for program in children(pid) {
-                    let _ = sys::kill(program, signal);
-                }
-            }
-            let _ = sys::kill(pid, signal);
-            let _ = sys::kill(pid, libc::SIGCONT);
-            let late = Instant::now() + Duration::from_secs(2);
-            while !self.ended() && Instant::now() < late {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+        }
+        let _ = sys::kill(run, signal);
+        let _ = sys::kill(run, libc::SIGCONT);
+        let late = Instant::now() + Duration::from_secs(2);
+        while !ended() && Instant::now() < late {
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
