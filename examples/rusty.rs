@@ -1,4 +1,5 @@
 //! Collections, threads, channels and a caught panic.
+#![allow(clippy::print_stdout)]
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;

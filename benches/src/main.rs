@@ -9,6 +9,7 @@
 //! Base and watched are the same file. Where ulpf watches, its own counters must account for every
 //! access, or the case fails: what was not watched is not reported as fast.
 #![forbid(unsafe_code)]
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 mod cases;
 mod children;

@@ -8,6 +8,7 @@
 //! ```
 //! An input fails if the code panics, runs for too long, overflows a stack of 2 MiB (what a thread of the
 //! command has), or takes more memory than [`memory::MOST`].
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod changes;
 pub mod corpus;

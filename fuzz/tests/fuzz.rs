@@ -1,4 +1,5 @@
 //! A test for each fuzz target: its corpus, and changed inputs from a fixed seed. `build.rs` finds the targets.
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::fs;
 use std::hint::black_box;

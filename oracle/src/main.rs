@@ -6,6 +6,7 @@
 //!                                └▶ ulpf server, hit ring ─▶ Actual ────────────────────────────────┴▶ compare
 //! ```
 #![doc = include_str!("../README.md")]
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 mod asm;
 mod bench;

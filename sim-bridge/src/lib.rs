@@ -9,6 +9,22 @@
 //! ```
 #![doc = include_str!("../README.md")]
 
+/// Prints a line on standard error. A closed reader is no error; `eprintln!` would panic.
+#[macro_export]
+macro_rules! message {
+    ($($text:tt)*) => {{
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{}\n", format_args!($($text)*)).as_bytes());
+    }};
+}
+
+/// Prints a line on standard output. A closed reader is no error; `println!` would panic.
+#[macro_export]
+macro_rules! outln {
+    ($($text:tt)*) => {{
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{}\n", format_args!($($text)*)).as_bytes());
+    }};
+}
+
 pub mod bridge;
 pub mod config;
 pub mod costs;

@@ -111,11 +111,11 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
         };
         match name.as_str() {
             "-h" | "--help" => {
-                print!("{USAGE}");
+                ulpf_sim_bridge::outln!("{}", USAGE.trim_end());
                 return Ok(None);
             }
             "-V" | "--version" => {
-                println!("ulpf-sim {}", env!("CARGO_PKG_VERSION"));
+                ulpf_sim_bridge::outln!("ulpf-sim {}", env!("CARGO_PKG_VERSION"));
                 return Ok(None);
             }
             "--functional" => o.config.functional = true,
@@ -224,21 +224,21 @@ fn run(o: &Options) -> Result<i32> {
     let status = match &end {
         End::Exit(status) => *status,
         End::Signal(n, why) => {
-            eprintln!("ulpf-sim: {path}: signal {n}: {why}");
+            ulpf_sim_bridge::message!("ulpf-sim: {path}: signal {n}: {why}");
             128 + n
         }
         End::Failed(why) => {
-            eprintln!("ulpf-sim: {path}: {why}");
+            ulpf_sim_bridge::message!("ulpf-sim: {path}: {why}");
             125
         }
         End::Paused(_) => unreachable!("nobody has asked for it"),
     };
     let stats = &machine.state.borrow().stats;
     if o.stats {
-        eprint!("{}", stats.table(!watches.is_empty()));
+        ulpf_sim_bridge::message!("{}", stats.table(!watches.is_empty()).trim_end());
     }
     match o.json.as_deref() {
-        Some("-") => eprintln!("{}", stats.json(!watches.is_empty(), status)),
+        Some("-") => ulpf_sim_bridge::message!("{}", stats.json(!watches.is_empty(), status)),
         Some(file) => std::fs::write(file, stats.json(!watches.is_empty(), status) + "\n")
             .with_context(|| file.to_owned())?,
         None => {}
@@ -267,7 +267,7 @@ fn tables(mut args: impl Iterator<Item = String>) -> Result<()> {
             "--write" => o.write = true,
             "--base" => o.base = value()?.parse().context("--base is a number of cycles")?,
             "-h" | "--help" => {
-                println!("Tables: {}\n\n{USAGE}", report::names());
+                ulpf_sim_bridge::outln!("Tables: {}\n\n{USAGE}", report::names());
                 return Ok(());
             }
             _ => bail!("unknown option {name}; tables are {}", report::names()),
@@ -282,7 +282,7 @@ fn main() {
         let status = match tables(words) {
             Ok(()) => 0,
             Err(e) => {
-                eprintln!("ulpf-sim: {e:#}");
+                ulpf_sim_bridge::message!("ulpf-sim: {e:#}");
                 125
             }
         };
@@ -291,11 +291,11 @@ fn main() {
     let status = match options(words) {
         Ok(None) => 0,
         Ok(Some(o)) => run(&o).unwrap_or_else(|e| {
-            eprintln!("ulpf-sim: {e:#}");
+            ulpf_sim_bridge::message!("ulpf-sim: {e:#}");
             125
         }),
         Err(e) => {
-            eprintln!("ulpf-sim: {e:#}");
+            ulpf_sim_bridge::message!("ulpf-sim: {e:#}");
             125
         }
     };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `ulpf-sim tables`: the thesis's experiments.
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::process::Command;
 

@@ -33,6 +33,22 @@ class Endings(unittest.TestCase):
             self.assertEqual(run(["libc`environ"], "exitcode", str(status))[0], status)
         self.assertEqual(run(["stdout"], "exitcode", "7", options=["-q", "--no-summary"])[0], 7)
 
+    def test_a_reader_that_has_gone(self):
+        """Its end is no error of ours: no panic (101)."""
+        with tempfile.TemporaryDirectory() as folder:
+            for words in (["doctor"], ["doctor", "--report"], ["--help"], ["server", "--help"], ["server", "--nonsense"], ["gdb-plugin", folder],
+                          ["gdb-plugin", "/dev/null/x"], ["pages", "/dev/null/x"], ["last"], ["find", "1", "--pid", "1"], ["gdb", "--no-such", "x"],
+                          ["sim"], ["dap", "--no-such"], ["run", example("exitcode"), "0"]):
+                for which in "stdout", "stderr":
+                    with self.subTest(words, which=which):
+                        reader, gone = os.pipe()
+                        os.close(reader)
+                        both = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, which: gone}
+                        done = subprocess.run([ULPF, *words], stdin=subprocess.DEVNULL, timeout=60, **both)
+                        os.close(gone)
+                        self.assertNotIn(b"panicked", (done.stdout or b"") + (done.stderr or b""))
+                        self.assertNotEqual(done.returncode, 101)
+
     def test_death_by_signal_is_ours_too(self):
         for how, number in ("segv", signal.SIGSEGV), ("abort", signal.SIGABRT), ("kill", signal.SIGKILL):
             with self.subTest(how):

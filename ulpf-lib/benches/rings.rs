@@ -2,6 +2,7 @@
 //! reader. Prints a table.
 //!
 //! `cargo bench -p ulpf-lib --bench rings`
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

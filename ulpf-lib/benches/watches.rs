@@ -2,6 +2,7 @@
 //! Prints tables.
 //!
 //! `cargo bench -p ulpf-lib`
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -145,16 +145,16 @@ fn theirs(words: &[OsString]) -> Vec<OsString> {
 fn server(words: Vec<OsString>) -> i32 {
     match options::parse(words) {
         Parsed::Print(text) => {
-            print!("{text}");
+            ulpf_say::outln!("{}", text.trim_end());
             0
         }
         Parsed::Refuse(text) => {
-            eprint!("{text}");
+            ulpf_say::message!("{}", text.trim_end());
             1
         }
         Parsed::Serve(options) => {
             if let Err(why) = options.settings.backend.check() {
-                eprintln!("{why}");
+                ulpf_say::message!("{why}");
                 return 1;
             }
             run(ulpf_server::serve(*options))
@@ -175,7 +175,7 @@ fn run(work: impl Future<Output = i32>) -> i32 {
             status
         }
         Err(e) => {
-            eprintln!("ulpf cannot start: {e}.");
+            ulpf_say::message!("ulpf cannot start: {e}.");
             1
         }
     }

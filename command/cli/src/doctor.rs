@@ -66,15 +66,15 @@ pub struct DoctorArgs {
 
 pub fn doctor(args: &DoctorArgs) -> i32 {
     if args.report {
-        println!("ulpf {}\n\n```text", env!("CARGO_PKG_VERSION"));
+        ulpf_say::outln!("ulpf {}\n\n```text", env!("CARGO_PKG_VERSION"));
         system()
             .iter()
-            .for_each(|(what, value)| println!("{what}: {}", Text(value)));
-        println!();
+            .for_each(|(what, value)| ulpf_say::outln!("{what}: {}", Text(value)));
+        ulpf_say::outln!("");
     }
     let status = examine();
     if args.report {
-        println!("```");
+        ulpf_say::outln!("```");
     }
     status
 }
@@ -136,25 +136,25 @@ fn examine() -> i32 {
             Level::Note => "-   ",
             Level::Fail => "FAIL",
         };
-        println!("{mark}  {:width$}  {}", f.what, Text(&f.value));
+        ulpf_say::outln!("{mark}  {:width$}  {}", f.what, Text(&f.value));
         if let Some(advice) = &f.advice {
-            println!("{:6}{:width$}  {}", "", "", lines(advice));
+            ulpf_say::outln!("{:6}{:width$}  {}", "", "", lines(advice));
         }
     }
     let failed = findings.iter().filter(|f| f.level == Level::Fail).count();
-    println!();
+    ulpf_say::outln!("");
     if failed == 0 {
         match ulpf_inject::backend::usable() {
-            Ok(()) => println!(
+            Ok(()) => ulpf_say::outln!(
                 "Watchpoints work on this machine, through page guards and the kernel module (backend `kernel`)."
             ),
-            Err(_) => println!(
+            Err(_) => ulpf_say::outln!(
                 "Watchpoints work on this machine, through page guards and signals (backend `signal`)."
             ),
         }
         0
     } else {
-        println!("Watchpoints do not work on this machine: see FAIL above.");
+        ulpf_say::outln!("Watchpoints do not work on this machine: see FAIL above.");
         1
     }
 }

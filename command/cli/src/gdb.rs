@@ -199,7 +199,7 @@ pub async fn gdb(words: Vec<OsString>) -> i32 {
     match open(&words).await {
         Ok(status) => status,
         Err(why) => {
-            eprintln!("ulpf gdb: {}", lines(&why));
+            ulpf_say::message!("ulpf gdb: {}", lines(&why));
             1
         }
     }
@@ -224,7 +224,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         return Err(format!("{} cannot be started: {error}.", gdb.display()));
     }
     if subject == Subject::Core {
-        eprintln!(
+        ulpf_say::message!(
             "ulpf gdb: a core file runs no more, so there is nothing to watch: GDB looks at it alone."
         );
         let error = Command::new(&gdb).args(gdb_options).args(program).exec();

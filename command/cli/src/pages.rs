@@ -66,7 +66,7 @@ pub fn main(args: &PagesArgs, command: Command) -> i32 {
     match written {
         Ok(()) => 0,
         Err(e) => {
-            eprintln!(
+            ulpf_say::message!(
                 "ulpf pages: {} cannot be written: {e}. Name another folder.",
                 args.dir.display()
             );

@@ -80,7 +80,7 @@ pub async fn dap(args: DapArgs) -> i32 {
             Some(place) => match listen(place, &args, told).await {
                 Ok(()) => 0,
                 Err(why) => {
-                    eprintln!("ulpf dap: {why}");
+                    ulpf_say::message!("ulpf dap: {why}");
                     1
                 }
             },
@@ -139,21 +139,21 @@ async fn listen(
         None => Some(Token::new()?),
     };
     if let Some(text) = listener.announcement() {
-        eprintln!("{text}");
+        ulpf_say::message!("{text}");
     }
     match (&token, &args.token_file) {
         (None, _) => {}
-        (Some(_), Some(file)) => eprintln!(
+        (Some(_), Some(file)) => ulpf_say::message!(
             "Clients have to give the token in {}: \"token\" in their launch or attach configuration",
             file.display()
         ),
-        (Some(token), None) => eprintln!(
+        (Some(token), None) => ulpf_say::message!(
             "Clients have to give this in their launch or attach configuration: \"token\": \"{}\"",
             token.text()
         ),
     }
     if let Some(address) = listener.beyond_this_machine() {
-        eprintln!(
+        ulpf_say::message!(
             "ulpf dap: whoever reaches {address} and has the token can run programs as you; what is said there is not encrypted."
         );
     }
@@ -172,7 +172,7 @@ async fn listen(
                 sessions.spawn(Session::new(client).serve(leave.clone()));
             }
             Err(e) => {
-                eprintln!("ulpf dap: {e}");
+                ulpf_say::message!("ulpf dap: {e}");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }

@@ -111,7 +111,9 @@ fn watch_readers() {
             false => None,
         };
         if since.is_some_and(|s| s.elapsed() > GRACE_PERIOD) {
-            eprintln!("ulpf: ends while it reads debug information, because it was told to");
+            // (`eprintln!` panics if the reader has gone, and this must end.)
+            let text = "ulpf: ends while it reads debug information, because it was told to\n";
+            let _ = stderr().write_all(text.as_bytes());
             std::process::exit(128 + TO_END.load(Ordering::Relaxed) as i32);
         }
     }

@@ -2,6 +2,7 @@
 //! processor. Prints a table.
 //!
 //! `cargo bench -p ulpf-log`
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::fs::File;
 use std::hint::black_box;

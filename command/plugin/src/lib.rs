@@ -28,14 +28,14 @@ pub fn write(dir: &Path) -> io::Result<PathBuf> {
 pub fn main(args: &PluginArgs) -> i32 {
     match write(&args.dir) {
         Ok(first) => {
-            println!(
+            ulpf_say::outln!(
                 "For GDB, or as a line of ~/.gdbinit: source {}",
                 first.display()
             );
             0
         }
         Err(e) => {
-            eprintln!(
+            ulpf_say::message!(
                 "ulpf gdb-plugin: {} cannot be written: {e}. Name another folder.",
                 args.dir.display()
             );

@@ -1,5 +1,6 @@
 //! Messages to the user on standard error: [`say!`] about a watched program (`ulpf run`, `top`, `last`, `export`),
-//! [`message!`] in gdbserver's words (`ulpf server`, `gdb`, `bridge`). [`json`] writes JSON.
+//! [`message!`] in gdbserver's words (`ulpf server`, `gdb`, `bridge`); lines on standard output: [`outln!`]. [`json`] writes
+//! JSON.
 #![forbid(unsafe_code)]
 
 pub mod json;
@@ -7,7 +8,7 @@ pub mod lines;
 
 use serde::Serialize;
 use std::fmt;
-use std::io::stderr;
+use std::io::{Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use ulpf_host::foreign::text;
 
@@ -21,6 +22,12 @@ macro_rules! say {
 #[macro_export]
 macro_rules! message {
     ($($text:tt)*) => { $crate::message(format_args!($($text)*)) };
+}
+
+/// Prints a line on standard output, formatted as by `println!` (which panics if the reader has closed it).
+#[macro_export]
+macro_rules! outln {
+    ($($text:tt)*) => { $crate::outln(format_args!($($text)*)) };
 }
 
 /// Standard error carries JSON lines, so each message must be one as well.
@@ -47,6 +54,11 @@ pub fn say(what: &str) {
 /// Implements [`message!`].
 pub fn message(what: fmt::Arguments<'_>) {
     put(&text::lines(&format!("{what}\n")));
+}
+
+/// Implements [`outln!`]. A closed reader is no error.
+pub fn outln(what: fmt::Arguments<'_>) {
+    let _ = stdout().write_all(format!("{what}\n").as_bytes());
 }
 
 /// Writes lines to standard error, which the program may share. A closed reader is no error.

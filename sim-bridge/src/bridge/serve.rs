@@ -129,9 +129,9 @@ fn bind(addr: &str) -> Result<Listener> {
             let l = TcpListener::bind((host, port))
                 .with_context(|| format!("{addr} cannot be bound"))?;
             let address = l.local_addr()?;
-            eprintln!("ulpf-sim: the bridge is at {address}");
+            crate::message!("ulpf-sim: the bridge is at {address}");
             if !address.ip().is_loopback() {
-                eprintln!(
+                crate::message!(
                     "ulpf-sim: whoever reaches {address} has the machine: there is no password."
                 );
             }
@@ -196,7 +196,9 @@ impl Listener {
 
     fn meet(&mut self, stream: Stream) {
         if !stream.may_come() {
-            eprintln!("ulpf-sim: a connection was refused: it is not known to be this user's");
+            crate::message!(
+                "ulpf-sim: a connection was refused: it is not known to be this user's"
+            );
             return;
         }
         if stream.set_nonblocking(true).is_ok() {
@@ -231,7 +233,7 @@ impl Listener {
             if known(&stranger) == Some(true) && stranger.stream.settle().is_ok() {
                 return Some((stranger.stream, stranger.said));
             }
-            eprintln!(
+            crate::message!(
                 "ulpf-sim: a connection was dropped: what it says is not how a front end of the bridge begins"
             );
         }

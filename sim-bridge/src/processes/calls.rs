@@ -160,7 +160,7 @@ pub fn end(end: &End) -> ! {
             128 + signal
         }
         End::Failed(why) => {
-            eprintln!("ulpf-sim: process {}: {why}", own());
+            crate::message!("ulpf-sim: process {}: {why}", own());
             125
         }
         End::Paused(_) => 125,

@@ -85,16 +85,16 @@ pub fn run(o: &Options) -> Result<()> {
         }
         let table = case(o)?;
         if table.rows.is_empty() {
-            println!("{}\n  left out by --quick\n", table.title);
+            crate::outln!("{}\n  left out by --quick\n", table.title);
             continue;
         }
         match o.markdown || o.write {
             true => written += &table.markdown(),
-            false => println!("{}", table.text()),
+            false => crate::outln!("{}", table.text()),
         }
     }
     match page {
-        None => print!("{written}"),
+        None => crate::outln!("{}", written.trim_end()),
         Some(page) => std::fs::write(PAGE, place(&page, &written)?)?,
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Time that the protocol layer itself takes for what GDB does at a stop with N watches: remove
 //! and insert every one. `cargo run --release -p ulpf-stub-host-tests --example insert_remove -- N`
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::time::Instant;
 use ulpf_stub_host_tests::fake::{PAGE, Recorder};

@@ -1,5 +1,6 @@
 //! `ulpf-stub-host-tests PORT PROG ARGS…`: one debugger, one ptraced program, the stub's protocol
 //! layer between them.
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::net::TcpListener;
 

@@ -1,5 +1,6 @@
 //! Conditions that real GDB compiles to bytecode, evaluated by our interpreter at the breakpoint,
 //! against the values that GDB itself finds.
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::fmt::Write;
 use std::net::TcpListener;

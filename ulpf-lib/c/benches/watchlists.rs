@@ -3,6 +3,7 @@
 //!
 //! `cargo bench -p libulpf [-- TRACE…]`; a TRACE has a line `ADDRESS LENGTH` (hexadecimal, decimal) for each
 //! access, as `benches/trace` makes them out of the log of `ulpf run`.
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;

@@ -65,7 +65,7 @@ fn keep(owners: Owners) {
                     }
                     _ => e.to_string(),
                 };
-                eprintln!(
+                ulpf_say::message!(
                     "ulpf: the control socket @{} cannot be made: {taken}. `ulpf top` and others can look, but change no watches of this session.",
                     name(std::process::id() as i32)
                 );
