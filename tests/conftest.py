@@ -37,7 +37,7 @@ GRACE = 30
 
 
 def dotted(nodeid):
-    """tests/gdb/test_watch.py::Watch::test_five is gdb.test_watch.Watch.test_five: the form that SPECIFICATION.md uses."""
+    """tests/gdb/test_watch.py::Watch::test_five is gdb.test_watch.Watch.test_five: the form that docs/guarantees uses."""
     return nodeid.removeprefix("tests/").replace(".py", "").replace("::", ".").replace("/", ".")
 
 

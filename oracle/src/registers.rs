@@ -1,4 +1,4 @@
-//! Comparison of hits by debug registers (SPECIFICATION.md, "Stacks and placement"). They give the same hits
+//! Comparison of hits by debug registers (docs/limits.md, "Watches in debug registers"). They give the same hits
 //! in the same order, one for each watch that an instruction touches, but the trap comes behind the access.
 
 use crate::hits::{Actual, Difference, Expected, Hit};

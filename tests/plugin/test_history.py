@@ -59,7 +59,7 @@ class Reasons(PluginCase):
         gdb("ulpf watch limit")
         self.assertSays(gdb("continue"), r"Temporary breakpoint")
         self.assertSays(gdb("ulpf why 1"), r"On a guarded page", r"has not stopped the program: its filter has rejected every hit")
-        self.assertSays(gdb("ulpf why 2"), r"It has not been hit\.", r"Not guaranteed")
+        self.assertSays(gdb("ulpf why 2"), r"It has not been hit\.", r"What a watch does not see")
         self.assertSays(gdb("ulpf why 9"), r"^no ulpf watch 9: ")
         gdb("ulpf watch *(long *) 0xffffffffff600000")
         self.assertSays(gdb("ulpf why"), r"0xffffffffff600000")

@@ -200,4 +200,4 @@ def _reasons(watch):
             yield "  It has not stopped the program: every write left the value as it was."
     if not n["hits"]:
         yield ("  It has not been hit. Writes by other processes, through another mapping of the same memory, and by devices are "
-               "not seen (SPECIFICATION.md, \"Not guaranteed\").")
+               "not seen (docs/limits.md, \"What a watch does not see\").")

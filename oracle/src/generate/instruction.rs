@@ -96,7 +96,7 @@ fn testable(code: Code) -> bool {
             code.mnemonic(),
             Enter | Leave | Popf | Popfq | Pushf | Pushfq | Xlatb | Call | Ret | Jmp
         );
-    // Not compared: see SPECIFICATION.md. Their output depends on the components used before.
+    // Not compared: see docs/guarantees/hits.md. Their output depends on the components used before.
     let state = matches!(
         code.mnemonic(),
         Xsave
