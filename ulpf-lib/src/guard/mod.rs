@@ -1,21 +1,5 @@
 //! Page guards: watched pages lose the right to be written (or touched) at their own address, and
-//! keep it at a second one, the alias.
-//!
-//! ```text
-//!              primary (the program's address)        alias window (delta constant per GiB)
-//!   page n-1   rw-   moved, no guard         ┐      ┌ rw-
-//!   page n     r--   moved, Guard::NoWrite   ├ file ┤ rw-
-//!   page n+1   rw-   moved, no guard         ┘      └ rw-
-//!                     one memfd, offset = virtual address
-//! ```
-//!
-//! Private memory (heap, globals, stacks, private file pages) is copied into the memfd, which then
-//! takes its place; pages that were never touched stay holes. The pages on either side of a guarded
-//! one are moved as well, unguarded, so that an access across a page edge is contiguous in the alias.
-//! Memory that the program itself shares is not copied: its mapping is duplicated (mremap(2) with
-//! an old size of zero).
-//!
-//! With `/dev/ulpf` its store takes the memfd's place, and permissions that of mprotect(2): `machine.rs`.
+//! keep it at a second one, the alias. `ulpf-lib/GUARD.md` has the drawing and the kinds of page.
 //!
 //! **Concurrency.** [`Guards`] belongs to the stub's task, which shares the program's memory but not its descriptor
 //! table. Every method that takes `&mut self` is called while all program threads are parked. The fault handler reads the
