@@ -1,4 +1,5 @@
-//! Decodes the memory accesses of an instruction, and performs them through the alias.
+//! Decodes the memory accesses of an instruction, performs them through the alias, and patches them.
+//! `engine/PERFORM.md` and `engine/PATCH.md` describe both.
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
