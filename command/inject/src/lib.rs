@@ -13,6 +13,7 @@
 //! function of this crate returns, nothing is traced any more.
 //!
 //! Public functions return [`StartError`], whose text tells the user what failed, why, and what to do.
+//! `FOLLOW.md` in this folder tells the whole story.
 
 #![deny(unsafe_code)]
 
