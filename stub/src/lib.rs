@@ -1,9 +1,6 @@
 //! The image that ulpf loads into the watched program: no libc, no thread-local storage, nothing
-//! shared with the program but its memory. See ARCHITECTURE.md.
-//!
-//! The image joins two kinds of code: `handlers`, which run on the program's threads, and `task`, which runs on the
-//! stub's own task and shares only the address space with the program. The image itself contains the start of both
-//! (`boot`), the heap, and the exits for when either cannot continue.
+//! shared with the program but its memory. See ARCHITECTURE.md. This crate has the start of the handlers and of the
+//! task (`boot`), the heap, and the exits for when either cannot continue.
 //!
 #![doc = include_str!("../README.md")]
 // The image is built with `panic = "abort"`. The lints check it in a profile that unwinds, which needs std.
