@@ -1,6 +1,6 @@
-/* "total" is wrong at the end, although only add() should write it. To find the other writer:
+/* The total is wrong at the end, although only add() should write it. To find the other writer:
  *
- *   (gdb) watch total
+ *   (gdb) watch game.total
  *   (gdb) continue      ... until the store comes from reset_scores()
  */
 #include <stdio.h>

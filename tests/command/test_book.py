@@ -2,11 +2,12 @@
 
 import os
 import re
+import shlex
 import subprocess
 import unittest
 
 from lib import console
-from lib.env import ROOT, ulpf_only
+from lib.env import ROOT, ULPF, example, needs, ulpf_only
 
 
 def read(*names):
@@ -57,3 +58,36 @@ class Book(unittest.TestCase):
             cells = re.search(rf"(?m)^\| {watches} \| (.*)$", table)[1].split(" | ")
             # Patched, then without the trap path's column.
             self.assertEqual(figures.split(" | "), [cells[0], *cells[2:6]])
+
+
+@ulpf_only
+class Examples(unittest.TestCase):
+    """Each command of the table in examples/README.md has a hit. (command.test_top runs the one of `ulpf top`.)"""
+
+    def rows(self):
+        rows = re.findall(r"(?m)^\| `(\w+)` \| .* \| (`.*`) \|$", read("examples", "README.md"))
+        self.assertGreater(len(rows), 10)
+        return [(name, re.findall(r"`([^`]+)`", commands)) for name, commands in rows]
+
+    def said(self, *words, **options):
+        return subprocess.run([ULPF, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options).stdout
+
+    def test_in_a_shell(self):
+        for name, (command, *_) in self.rows():
+            words = shlex.split(command)
+            if words[:2] == ["ulpf", "run"]:
+                with self.subTest(name):
+                    self.assertEqual(words[-1], f"examples/bin/{name}")
+                    self.assertRegex(self.said(*words[1:-1], example(name)), r"(?m)^ulpf: .*\b[1-9]\d* hits? on 1 watch")
+
+    @needs("gdb")
+    def test_in_gdb(self):
+        for name, commands in self.rows():
+            if commands[0].startswith(("ulpf run", "ulpf top")):
+                continue
+            with self.subTest(name):
+                typed = [word for command in ("start", *commands, "continue", "kill") for word in ("-ex", command)]
+                said = self.said("gdb", "-nx", "-batch", *typed, example(name))
+                numbers = r"(?i)(?:watch|watchpoint) (\d+): "
+                self.assertEqual(len(set(re.findall(numbers, said))), sum("watch" in command for command in commands), said)
+                self.assertRegex(said.split("Continuing.")[-1], numbers)
