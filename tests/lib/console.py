@@ -24,7 +24,7 @@ import subprocess
 import tempfile
 import time
 
-from .env import PATIENCE, ROOT, ULPF, find_tool
+from .env import GO_CACHE, PATIENCE, ROOT, ULPF, find_tool
 
 FENCE = re.compile(r"(?ms)^```(\w+)([^\n]*)\n(.*?)^```$")
 PROMPTS = ("(gdb)", "(lldb)")
@@ -103,6 +103,15 @@ def fits(parts, said):
     return bool(match and re.compile(f"(?:{rest[-1]})$").search(said, match.end()))
 
 
+def compiler_of_rust():
+    """The rustc of the selected toolchain, or None. rustup's proxy of that name needs the user's HOME, which a page does not have."""
+    if not (proxy := find_tool("rustc")):
+        return None
+    root = subprocess.run([proxy, "--print", "sysroot"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip()
+    compiler = os.path.join(root, "bin", "rustc")
+    return compiler if root and os.path.exists(compiler) else None
+
+
 class Shell:
     """A shell that separates the output of its commands."""
 
@@ -111,10 +120,11 @@ class Shell:
         places = os.path.join(folder, ".bin")
         os.mkdir(places)
         os.symlink(ulpf, os.path.join(places, "ulpf"))
-        if lldb := find_tool("lldb", "lldb-19", "lldb-14"):
-            os.symlink(lldb, os.path.join(places, "lldb"))
+        for name, tool in {"lldb": find_tool("lldb", "lldb-19", "lldb-14"), "go": find_tool("go"), "rustc": compiler_of_rust()}.items():
+            if tool:
+                os.symlink(tool, os.path.join(places, name))
         environment = {"PATH": f"{places}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": folder, "LC_ALL": "C.UTF-8", "TERM": "dumb",
-                       "SHELL": "/bin/sh", "PKG_CONFIG_PATH": os.path.join(library, "pkgconfig"),
+                       "SHELL": "/bin/sh", "GOCACHE": GO_CACHE, "PKG_CONFIG_PATH": os.path.join(library, "pkgconfig"),
                        "LD_LIBRARY_PATH": library}
         self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], cwd=folder, env=environment, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
