@@ -15,6 +15,16 @@ def read(*names):
         return file.read()
 
 
+def said_by_the_sources():
+    """All texts of the programs, with `…` in the place of what is filled in, and without backticks."""
+    names = subprocess.run(["git", "ls-files", "command/**.rs", "stub/**.rs", "ulpf-lib/**.rs", "gdb-plugin/**.py"], cwd=ROOT, stdout=subprocess.PIPE,
+                           text=True, check=True).stdout.split()
+    text = "\n".join(read(name) for name in names)
+    # A string that goes on in the next line: Rust's, then Python's.
+    text = re.sub(r'\\\n\s*|"\n\s*f?"', "", text).replace('\\"', '"').replace("`", "")
+    return re.sub(r"\{[^{}\n]*(?:\{[^{}\n]*\}[^{}\n]*)*\}", "…", text)
+
+
 @ulpf_only
 class Pages(unittest.TestCase):
     """A test for each page, of its name: test_readme, test_tutorial_gdb, …"""
@@ -48,6 +58,13 @@ class Book(unittest.TestCase):
         tests = {name for name in dir(Pages) if name.startswith("test_")}
         self.assertLessEqual({"test_readme", "test_recipes", "test_tutorial_gdb", "test_tutorial_lldb", "test_tutorial_terminal",
                               "test_tutorial_library", "test_tutorial_ci"}, tests)
+
+    def test_messages_that_are_explained_exist(self):
+        rows = re.findall(r"(?m)^\| (?!message|---)(.*?) \| .* \|$", read("docs", "errors.md"))
+        self.assertGreater(len(rows), 40)
+        sources = said_by_the_sources()
+        for message in rows:
+            self.assertIn(message.strip("… "), sources)
 
     def test_headline_figures_are_the_measured_ones(self):
         """Each row of the README's table is, number for number, part of the row in BENCHMARKS.md."""
