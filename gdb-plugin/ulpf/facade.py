@@ -489,6 +489,20 @@ def frame_with(address, most):
     return None
 
 
+def in_thread(thread, ask):
+    """The answer of a function while this thread is selected."""
+    now = gdb.selected_thread()
+    if now is None or now.ptid == thread.ptid:
+        return ask()
+    frame = gdb.selected_frame()
+    thread.switch()
+    try:
+        return ask()
+    finally:
+        now.switch()
+        frame.select()
+
+
 def is_location(name):
     """Can a breakpoint be set there? (GDB asks its user when it cannot.)"""
     try:

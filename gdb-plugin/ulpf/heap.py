@@ -9,7 +9,7 @@ stops the program.
 import re
 import struct
 
-from . import facade, settings
+from . import facade, returns, settings
 from .errors import UlpfError
 from .places import Place
 
@@ -127,28 +127,26 @@ def _by():
     return f" by {match.group(1) or match.group(2)}" if match else ""
 
 
-if facade.gdb:
-    class _Moved(facade.gdb.FinishBreakpoint):
-        """realloc's end: where the object is now."""
+class _Moved(returns.Return):
+    """realloc's end: where the object is now."""
 
-        def __init__(self, watch):
-            super().__init__(facade.gdb.newest_frame(), internal=True)
-            self.watch = watch
+    def __init__(self, watch):
+        super().__init__(facade.gdb.newest_frame())
+        self.watch = watch
 
-        def stop(self):
-            from .registry import watches
+    def returned(self):
+        from .registry import watches
 
-            try:
-                now = facade.register("rax")
-                base = _following[self.watch.number][0]
-                # NULL: it stays where it was.
-                watches.moved(self.watch, (now or base) - base)
-                if now and now != base:
-                    facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) follows its object from {base:#x} to {now:#x}.")
-                    follow(self.watch, now)
-            except Exception as e:
-                facade.say(f"ulpf: watch {self.watch.number} is not followed any more: {e}")
-            return False
+        try:
+            now = facade.register("rax")
+            base = _following[self.watch.number][0]
+            # NULL: it stays where it was.
+            watches.moved(self.watch, (now or base) - base)
+            if now and now != base:
+                facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) follows its object from {base:#x} to {now:#x}.")
+                follow(self.watch, now)
+        except Exception as e:
+            facade.say(f"ulpf: watch {self.watch.number} is not followed any more: {e}")
 
 
 # ---- all blocks that a function allocates ----
@@ -201,25 +199,23 @@ class _Freed(_Call):
             watches.shrink(self.watch, self.place)
 
 
-if facade.gdb:
-    class _Allocated(facade.gdb.FinishBreakpoint):
-        def __init__(self, watch, size):
-            super().__init__(facade.gdb.newest_frame(), internal=True)
-            self.watch, self.size = watch, size
+class _Allocated(returns.Return):
+    def __init__(self, watch, size):
+        super().__init__(facade.gdb.newest_frame())
+        self.watch, self.size = watch, size
 
-        def stop(self):
-            from .registry import watches
+    def returned(self):
+        from .registry import watches
 
-            try:
-                at = facade.register("rax")
-                if at and self.size and self.watch.armed:
-                    place = Place(f"block of {self.size} bytes at {at:#x}", at, self.size)
-                    watches.extend(self.watch, place)
-                    freed = _at(_Freed, _entry("free"), f"$rdi == {at:#x}")
-                    freed.watch, freed.place = self.watch, place
-            except Exception as e:
-                facade.say(f"ulpf: a block of watch {self.watch.number} is not watched: {e}")
-            return False
+        try:
+            at = facade.register("rax")
+            if at and self.size and self.watch.armed:
+                place = Place(f"block of {self.size} bytes at {at:#x}", at, self.size)
+                watches.extend(self.watch, place)
+                freed = _at(_Freed, _entry("free"), f"$rdi == {at:#x}")
+                freed.watch, freed.place = self.watch, place
+        except Exception as e:
+            facade.say(f"ulpf: a block of watch {self.watch.number} is not watched: {e}")
 
 
 def _block(watch):

@@ -9,7 +9,7 @@ program they are set again where it enters their scope.
 import re
 from dataclasses import dataclass
 
-from . import facade
+from . import facade, returns
 
 _MOST_FRAMES = 100
 _MOST_STACK = 8 << 20
@@ -18,30 +18,27 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 # watch number: the breakpoint at which it is set again
 _expected = {}
 
-if facade.gdb:
-    class _Left(facade.gdb.FinishBreakpoint):
-        """Behind the call of the function that has the variable."""
+class _Left(returns.Return):
+    """Behind the call of the function that has the variable."""
 
-        def __init__(self, frame, watch):
-            super().__init__(frame, internal=True)
-            self.watch = watch
+    def __init__(self, frame, watch):
+        super().__init__(frame)
+        self.watch = watch
 
-        def stop(self):
-            self.out_of_scope()
-            return False
+    def returned(self):
+        from .registry import watches
 
-        def out_of_scope(self):
-            from .registry import watches
+        try:
+            if self.watch.number in watches.all and self.watch.armed and _stays(self.watch):
+                watches.pin(self.watch)
+                facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) stays where it is: the function that had the pointer has returned.")
+            elif self.watch.number in watches.all and self.watch.armed:
+                watches.end(self.watch, "the function that had it has returned")
+                facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) has ended: the function that had it has returned.")
+        except Exception as e:
+            facade.say(f"ulpf: {e}")
 
-            try:
-                if self.watch.number in watches.all and self.watch.armed and _stays(self.watch):
-                    watches.pin(self.watch)
-                    facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) stays where it is: the function that had the pointer has returned.")
-                elif self.watch.number in watches.all and self.watch.armed:
-                    watches.end(self.watch, "the function that had it has returned")
-                    facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) has ended: the function that had it has returned.")
-            except Exception as e:
-                facade.say(f"ulpf: {e}")
+    lost = returned
 
 
 def _stays(watch):
@@ -136,6 +133,7 @@ def rest():
         if point.is_valid():
             point.enabled = False
     _expected.clear()
+    returns.rest()
 
 
 # ---- variables ----

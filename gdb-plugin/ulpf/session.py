@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Watches through the life of programs: started, started again, executing another, gone."""
 
-from . import facade, heap, history, own, scope, settings, stops, wire
+from . import facade, heap, history, own, returns, scope, settings, stops, wire
 from .errors import UlpfError
 from .registry import Elsewhere, watches
 
@@ -74,6 +74,7 @@ def get_ready():
 def _stopped(event):
     get_ready()
     own.at_stop()
+    returns.at_stop()
     try:
         if settings.show_hits():
             for line in history.since_then():

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,26 @@ class Afterwards(PluginCase):
         self.assertEqual(self.row(gdb, 2)["Stops"], "2")
         gdb("ulpf delete 1 2")
         self.assertSays(gdb("run"), r"exited normally")
+
+    def test_a_local_of_another_thread(self):
+        """It lasts as long as its function, whichever thread stops."""
+        gdb = self.begin("local_of_thread", done=False)
+        self.assertSays(gdb("ulpf watch mine"), r"Ulpf watch 1: mine")
+        gdb("break tick")
+        said = [gdb("continue") for _ in range(7)]
+        stops = [re.search(r"Breakpoint \d+, tick|Old value = \d+\nNew value = \d+|exited normally", text)[0] for text in said]
+        self.assertEqual([stop for stop in stops if "value" in stop], ["Old value = 0\nNew value = 1", "Old value = 1\nNew value = 3"], said)
+        self.assertEqual(sum("tick" in stop for stop in stops), 4, said)
+        self.assertEqual("".join(said).count("has ended: the function that had it has returned"), 1, said)
+
+    def test_a_kill_while_a_local_is_watched(self):
+        for kind in "ulpf watch", "watch":
+            with self.subTest(kind):
+                gdb = self.begin("locals_again", done=False, extended=True)
+                gdb(f"{kind} all")
+                self.assertNotIn("ulpf", gdb("kill"))
+                gdb("break ready")
+                self.assertSays(gdb("run"), r"Breakpoint \d+, ready|Old value")
 
     def ulpf_run(self, *commands, ulpf=ULPF):
         """What GDB prints until the last process that it has started has closed its output."""
