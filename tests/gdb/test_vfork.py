@@ -2,11 +2,13 @@
 system and popen into the new program."""
 
 import os
+import signal
 import subprocess
+import tempfile
 import unittest
 
 from lib.cases import Case
-from lib.env import PATIENCE, example, ulpf_only
+from lib.env import PATIENCE, ULPF, example, ulpf_only
 from lib.rsp import Rsp, wait_until
 
 
@@ -236,3 +238,56 @@ class Attached(Case):
         self.assertSays(gdb("continue"), r"Inferior 2 .* exited normally")
         self.assertEqual(program.wait(60 * PATIENCE), 0)
         self.assertIn(b"launch: spawn, status 0", program.stdout.read())
+
+
+@ulpf_only
+class Orphan(Case):
+    """The child goes on when its parent has been killed, as it does alone, though the stub's task ends with the parent."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory(prefix="ulpf-test-")
+        self.addCleanup(folder.cleanup)
+        self.mark = os.path.join(folder.name, "mark")
+        self.words = "/bin/sh", "-c", f"echo gone on > {self.mark}"
+
+    def assert_goes_on(self):
+        self.assertTrue(wait_until(lambda: os.path.exists(self.mark), 20), "the child does not go on")
+
+    def stopped(self):
+        """gdb has interrupted the parent in its vfork; the child has stopped with it."""
+        gdb = self.session("orphan", *self.words)
+        gdb("watch shared")
+        gdb.send("continue")
+        parent = int(gdb.server.wait_for(r"pid = (\d+)").group(1))
+        self.assertTrue(wait_until(lambda: children_of(parent, "orphan"), 20))
+        gdb.interrupt()
+        self.assertSays(gdb.answer(), r"received signal SIGINT")
+        return gdb
+
+    def test_stopped(self):
+        self.stopped()("kill")
+        self.assert_goes_on()
+
+    def test_stopped_when_the_server_ends(self):
+        self.stopped().server.process.terminate()
+        self.assert_goes_on()
+
+    def test_stopped_when_the_server_is_killed(self):
+        self.stopped().server.process.kill()
+        self.assert_goes_on()
+
+    def test_running(self):
+        command = [ULPF, "run", "-q", "-w", "shared", "--log", os.devnull, "--", example("orphan"), *self.words]
+        with subprocess.Popen(command) as run:
+            program = []
+            self.assertTrue(wait_until(lambda: program.extend(children_of(run.pid, "orphan")) or program, 20))
+            self.assertTrue(wait_until(lambda: children_of(program[0], "orphan"), 20))
+            os.kill(program[0], signal.SIGKILL)
+        self.assertEqual(run.returncode, -signal.SIGKILL)
+        self.assert_goes_on()
+
+
+def children_of(pid, name):
+    said = subprocess.run(["pgrep", "-x", "-P", str(pid), name], stdout=subprocess.PIPE, text=True).stdout
+    return [int(word) for word in said.split()]

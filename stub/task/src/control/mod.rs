@@ -80,6 +80,7 @@ use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::events::Request;
+use ulpf_stub_handlers::runtime::park;
 use ulpf_stub_handlers::runtime::robust;
 use ulpf_stub_handlers::runtime::thread::Thread;
 
@@ -215,6 +216,11 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
     if !c.detached {
         c.tell(&mut session); // of what has happened in the program's last moments
         c.program_is_gone();
+        if world::others_live_on() {
+            // Vfork children, which may be parked. They go on as after a failure of this task.
+            park::unattended();
+            c.leave_unserved();
+        }
     }
     c.detached
 }

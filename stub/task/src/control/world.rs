@@ -67,6 +67,19 @@ pub fn died(t: &Thread) -> bool {
     dead
 }
 
+/// The program has ended: marks its threads. Returns whether others live on in its memory (vfork children).
+pub fn others_live_on() -> bool {
+    let pid = g().pid.load(Relaxed);
+    let mut others = false;
+    for t in g().threads.iter() {
+        match t.tgid() == pid {
+            true => t.has_ended(t.serial.load(SeqCst)),
+            false => others |= !died(t),
+        }
+    }
+    others
+}
+
 /// Owns the stop-the-world token.
 #[derive(Default)]
 pub struct World {
@@ -79,7 +92,7 @@ pub struct World {
 
 impl World {
     /// Waits until every thread but `except` is stopped. Threads that start meanwhile stop at once. `false`: the
-    /// program has died.
+    /// program has died, and nothing else lives in its memory.
     pub fn stop(&mut self, except: Option<&Thread>) -> bool {
         let told = stop(except);
         self.told = told.unwrap_or(0);
@@ -145,7 +158,7 @@ fn stop(except: Option<&Thread>) -> Option<u64> {
             return Some(Some(told));
         }
         if g().threads.iter().next().is_none()
-            || super::reader::program_is_dead()
+            || super::reader::program_is_dead() && !others_live_on()
             || untold && exec_happened()
         {
             return Some(None);
