@@ -8,7 +8,7 @@
 # make check-suite   Juliet's errors of the heap under ulpf check: FROM=folder-of-Juliet
 # make soak       random programs against an independent machine, for SECONDS=1800; a million changes of what watches follow; ten million accesses of a heap under ulpf check
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
-# make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
+# make bench      measures (best on a quiet machine), and writes docs/notes/measurements.md, benches/
 # make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
 #                    KERNEL=newer: in the one of Debian's backports; KERNEL=debug: as kernel-debug
 # make kernel-debug  the same in a kernel with KASAN, lockdep and kmemleak, which it builds at first (20 minutes, 2 GB)

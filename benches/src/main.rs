@@ -3,7 +3,7 @@
 //! ```text
 //!   programs (C, compiled now) ─▶ loops: is it one store a byte? ─▶ cases: A and B in turns ─▶ readings
 //!                                                                                                 │
-//!   terminal · BENCHMARKS.md · JSON ◀─ tables, with bars and goals ◀─ medians, ratios ◀───────────┤
+//!   terminal · the record · JSON ◀──── tables, with bars and goals ◀─ medians, ratios ◀───────────┤
 //!                                                     charts (SVG) · CSV with the machine ◀───────┘
 //! ```
 //! Base and watched are the same file. Where ulpf watches, its own counters must account for every
@@ -79,7 +79,7 @@ struct BenchArgs {
     #[arg(long)]
     json: bool,
 
-    /// Write BENCHMARKS.md, benches/runs and benches/charts of ulpf's own source tree (the current folder)
+    /// Write docs/notes/measurements.md, benches/runs and benches/charts of ulpf's own source tree (the current folder)
     #[arg(long, conflicts_with_all = ["only", "quick"])]
     write: bool,
 

@@ -1,4 +1,4 @@
-//! BENCHMARKS.md, the raw readings and the charts in ulpf's own source tree.
+//! The record of all measurements, the raw readings and the charts in ulpf's own source tree.
 
 use super::table::Table;
 use super::turns::Bench;
@@ -7,7 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const PAGE: &str = "BENCHMARKS.md";
+/// The record, as a path from the root of the source tree.
+const PAGE: &str = "docs/notes/measurements.md";
+/// The way from the record's folder back to that root, for links.
+const UP: &str = "../..";
 const RUNS: &str = "benches/runs";
 const CHARTS: &str = "benches/charts";
 const BEGIN: &str = "<!-- begin figures -->";
@@ -46,7 +49,7 @@ pub fn write(
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
     let mut figures = format!(
-        "Medians of {} turns on {date}: {}. Raw readings: [{runs}]({runs}).\n\n",
+        "Medians of {} turns on {date}: {}. Raw readings: [{runs}]({UP}/{runs}).\n\n",
         bench.turns,
         machine.join(", ")
     );
@@ -55,7 +58,7 @@ pub fn write(
         figures.push('\n');
     }
     for (name, _) in charts {
-        figures += &format!("![{name}]({CHARTS}/{name}.svg)\n\n");
+        figures += &format!("![{name}]({UP}/{CHARTS}/{name}.svg)\n\n");
     }
     for absent in &bench.absent {
         figures += &format!("{absent}.\n\n");

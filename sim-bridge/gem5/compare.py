@@ -4,7 +4,7 @@
 
     compare.py GEM5 ULPF-SIM [--write]
 
---write puts it into BENCHMARKS.md. Ends with 1 if hits or false positives differ."""
+--write puts it into docs/notes/measurements.md. Ends with 1 if hits or false positives differ."""
 
 import argparse
 import json
@@ -106,7 +106,7 @@ def main():
     text = table(rows)
     print(text, end="")
     if options.write:
-        page = os.path.join(HERE, "..", "..", "BENCHMARKS.md")
+        page = os.path.join(HERE, "..", "..", "docs", "notes", "measurements.md")
         with open(page, encoding="utf-8") as file:
             whole = file.read()
         before, after = whole[:whole.index(BEGIN) + len(BEGIN)], whole[whole.index(END):]

@@ -115,6 +115,6 @@ class Bench(unittest.TestCase):
         self.assertIn("--write belongs in ulpf's source tree", err)
 
     def test_the_page_has_a_place_for_figures(self):
-        with open(os.path.join(ROOT, "BENCHMARKS.md")) as page:
+        with open(os.path.join(ROOT, "docs", "notes", "measurements.md")) as page:
             text = page.read()
         self.assertLess(text.index("<!-- begin figures -->"), text.index("<!-- end figures -->"))

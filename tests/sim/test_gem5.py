@@ -68,7 +68,7 @@ class Models(unittest.TestCase):
     night = "gem5 takes an hour to build"
 
     def test_same_hits_and_false_positives(self):
-        """As many of each on both models, for real programs and for the thesis's patterns (BENCHMARKS.md has the table)."""
+        """As many of each on both models, for real programs and for the thesis's patterns (docs/notes/measurements.md has the table)."""
         done = subprocess.run([os.path.join(FOLDER, "compare.py"), GEM5, SIM], stdout=subprocess.PIPE, text=True,
                               timeout=240)
         self.assertEqual(done.returncode, 0, done.stdout)

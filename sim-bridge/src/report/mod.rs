@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   guest/*.c + libulpf's splay tree ─▶ the machine ─┬▶ cycles, faults, hits ─▶ tables ─▶ terminal,
-//!   guest/signals.c ─▶ this processor ───────────────┘                         BENCHMARKS.md
+//!   guest/signals.c ─▶ this processor ───────────────┘                         the record
 //! ```
 //! Each table says what of it is measured, what is a parameter, and where it differs from what was
 //! published and why.
@@ -24,7 +24,7 @@ pub struct Options {
     /// Short rows only.
     pub quick: bool,
     pub markdown: bool,
-    /// Write BENCHMARKS.md in the current folder.
+    /// Write docs/notes/measurements.md, seen from the current folder.
     pub write: bool,
     /// Cost of a store of the measured loops (Tables 4.3 to 4.6).
     pub base: u64,
@@ -57,7 +57,7 @@ const CASES: [(&str, Case); 10] = [
     ("speed", speed::speed),
 ];
 
-const PAGE: &str = "BENCHMARKS.md";
+const PAGE: &str = "docs/notes/measurements.md";
 const BEGIN: &str = "<!-- begin simulator -->\n";
 const END: &str = "<!-- end simulator -->";
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What was published: "User Level Page Faults" (Qingyang Li, CMU-CS-20-124, 2020), its tables; and what
-//! gdb's software watchpoints cost on the machine of BENCHMARKS.md.
+//! gdb's software watchpoints cost on the machine of docs/notes/measurements.md.
 
 /// Watches, pages spanned, slowdown with lookup, and without.
 pub type Row = (u64, u64, f64, f64);
@@ -30,7 +30,7 @@ pub const TABLE_4_4: [Row; 6] = [
 pub const TABLE_4_5: [Row; 2] = [(256, 256, 15.8, 3.2), (1_048_576, 256, 14.5, 3.2)];
 
 /// Watches; slowdown with gdb's hardware and software watchpoints, and with ULPF; gdb's software
-/// watchpoints measured with `ulpf-bench --only debuggers` (BENCHMARKS.md, 2026-11-21).
+/// watchpoints measured with `ulpf-bench --only debuggers` (docs/notes/measurements.md, 2026-11-21).
 pub const TABLE_4_6: [(u64, Option<f64>, f64, f64, f64); 8] = [
     (1, Some(1.05), 799_600., 2.5, 1_441_859.),
     (2, Some(1.05), 1_018_000., 4.2, 1_486_896.),

@@ -313,7 +313,7 @@ pub fn debuggers(o: &Options) -> Result<Table> {
             ratio(fast.slowdown),
         ]);
     }
-    t.note("gdb is not simulated: `native` is what gdb 13's software watchpoints took on the machine of BENCHMARKS.md for the same loop (`ulpf-bench --only debuggers`), steps of gdb that run on a real processor; the thesis's columns are its own. gdb's hardware watchpoints have four registers.");
+    t.note("gdb is not simulated: `native` is what gdb 13's software watchpoints took on the machine of `make bench` for the same loop (`ulpf-bench --only debuggers`), steps of gdb that run on a real processor; the thesis's columns are its own. gdb's hardware watchpoints have four registers.");
     t.note(format!(
         "ULPF, ours: measured with the loop and the splay tree compiled without optimisation, as the thesis compiled its; {} cycles a store of the bare loop, as above. The thesis does not say how many pages its random places spanned; the figures go with the pages, so rows are to be compared by them.",
         o.base
