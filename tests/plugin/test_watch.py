@@ -101,7 +101,7 @@ class Stops(PluginCase):
         self.assertSays(gdb("ulpf delete"), r"^$")
 
     def test_thousands(self):
-        """One command, ten thousand watches; gdb's part does not grow with them (the figure: docs/notes/measurements.md)."""
+        """One command, ten thousand watches; gdb's part does not grow with them (the figure: BENCHMARKS.md)."""
         gdb = self.begin("bigarray", done=False, options=SEEN)
         self.assertSays(gdb("ulpf watch ((char (*)[2]) big)[0..10000][0]", 60), r"\(10000 places, 10000 bytes\)")
         gdb("stepi")

@@ -38,7 +38,7 @@ use super::{Control, text};
 use crate::files::read_file;
 use crate::inferior::Refusal;
 
-/// Cycles that an access to a guarded page costs, and a hit in a debug register (`make bench`). Only
+/// Cycles that an access to a guarded page costs, and a hit in a debug register (BENCHMARKS.md). Only
 /// their ratio matters much.
 const FAULT: u64 = 5_500;
 const TRAP: u64 = 50_000;
