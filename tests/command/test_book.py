@@ -15,6 +15,42 @@ def read(*names):
         return file.read()
 
 
+def sections(page):
+    """The (heading's anchor, text) of each part of a page, where headings are of the second or third level."""
+    for heading, text in re.findall(r"(?ms)^##+ ([^\n]+)\n(.*?)(?=^##|\Z)", page):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-"), text
+
+
+def rows(text):
+    """The cells of each row of a text's tables, without the tables' heads."""
+    for table in re.findall(r"(?m)^\|.*\n\|[-:| ]+\|\n((?:\|.*\n)*)", text):
+        yield from ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+
+
+def figures(*cells):
+    """Numbers, and the dash that stands for none, in their order."""
+    return re.findall(r"–|\d+(?:,\d{3})*(?:\.\d+)?", " ".join(cells))
+
+
+def missing_rows(page, record):
+    """The rows of `page` that are no part of a row of `record`, number for number.
+
+    A row is looked for in the sections of the record that its own section links to; if one of their rows has the same
+    first cell, then only in the rows that have. Its own first cell is text, unless it is a number."""
+    parts = dict(sections(record))
+    for _, text in sections(page):
+        linked = [row for anchor in re.findall(r"measurements\.md#([\w-]+)", text) for row in rows(parts[anchor])]
+        for first, *rest in rows(text):
+            wanted = figures(*([first] if figures(first) == [first] else []), *rest)
+            of_this_name = [row for row in linked if row[0] == first]
+            for row in of_this_name or linked:
+                left = iter(figures(*row))
+                if wanted and all(figure in left for figure in wanted):
+                    break
+            else:
+                yield [first, *rest]
+
+
 def said_by_the_sources():
     """All texts of the programs, with `…` in the place of what is filled in, and without backticks."""
     names = subprocess.run(["git", "ls-files", "command/**.rs", "stub/**.rs", "ulpf-lib/**.rs", "gdb-plugin/**.py"], cwd=ROOT, stdout=subprocess.PIPE,
@@ -67,14 +103,28 @@ class Book(unittest.TestCase):
             self.assertIn(message.strip("… "), sources)
 
     def test_headline_figures_are_the_measured_ones(self):
-        """Each row of the README's table is, number for number, part of the row in the record."""
-        table = read("docs", "notes", "measurements.md").split("### Beside debuggers")[1].split("###")[0]
-        rows = re.findall(r"(?m)^\| (\d+) \| (.*) \|$", read("README.md").split("GDB, hardware")[1].split("##")[0])
-        self.assertEqual([watches for watches, _ in rows], ["1", "4", "8", "64"])
-        for watches, figures in rows:
-            cells = re.search(rf"(?m)^\| {watches} \| (.*)$", table)[1].split(" | ")
-            # Patched, then without the trap path's column.
-            self.assertEqual(figures.split(" | "), [cells[0], *cells[2:6]])
+        """Each row of the README's table is, cell for cell, part of the row in BENCHMARKS.md."""
+        table = {row[0]: row for row in rows(dict(sections(read("BENCHMARKS.md")))["1-beside-debuggers"])}
+        shown = list(rows(read("README.md").split("Slowdown of a loop")[1].split("##")[0]))
+        self.assertEqual([row[0] for row in shown], ["1", "4", "8", "64"])
+        for row in shown:
+            watches, patched, _, *others = table[row[0]]
+            self.assertEqual(row, [watches, patched, *others])
+
+    def test_benchmarks_are_the_measured_ones(self):
+        """Each row of BENCHMARKS.md is, number for number, part of a row of the record (docs/notes/measurements.md)."""
+        page, record = read("BENCHMARKS.md"), read("docs", "notes", "measurements.md")
+        tables = [len(list(rows(text))) for _, text in sections(page)]
+        self.assertEqual(sum(count > 4 for count in tables), 6, tables)
+        self.assertEqual(list(missing_rows(page, record)), [])
+
+    def test_a_row_that_is_not_in_the_record(self):
+        record = "## Real\n| program | ms | writes | reads |\n|---|---|---|---|\n| perl | 2,877 | 3.29× | – |\n| 8 | 20 | 30 | 40 |\n"
+        for row, found in (("perl | 2,877 | –", True), ("perl's loop | 3.29×", True), ("8 | 20 ms, 40 µs", True), ("perl | 2,878", False),
+                           ("perl | 20", False), ("4 | 20", False), ("8 | 40 | 30", False), ("perl | –, 3.29×", False)):
+            with self.subTest(row):
+                page = f"## Table\n[all](docs/notes/measurements.md#real)\n\n| program | figures |\n|---|---|\n| {row} |\n"
+                self.assertEqual(list(missing_rows(page, record)), [] if found else [row.split(" | ")])
 
 
 @ulpf_only
