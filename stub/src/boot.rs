@@ -330,7 +330,7 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         let (base, end) = machine().image;
         guards.exclude(ulpf_lib::TargetAddr(base), end - base);
         guards.exclude(ulpf_lib::TargetAddr(at), SHARED_LEN);
-        guards.stay_where(ulpf_stub_handlers::sections::stays);
+        guards.stay_where(ulpf_stub_handlers::sequences::stays);
         // Nothing else of ours runs yet.
         Stopped::claim().tables_mut().guards = Some(Box::new(guards));
         Ok(control as i32)

@@ -15,17 +15,17 @@
 //! A number is reused when its thread has ended. The ring then continues, and each record names its thread. Reading
 //! removes nothing: records stay until newer ones need the room, so that `ulpf last` can look back.
 
-pub mod found;
+pub mod findings;
 pub mod last;
 mod layout;
+mod lossless;
 mod reader;
 mod record;
-mod room;
 #[cfg(test)]
 mod tests;
 
-pub use found::SHARED_LEN;
+pub use findings::SHARED_LEN;
 pub use layout::*;
+pub use lossless::Room;
 pub use reader::{Progress, Reader, Rings, Start, copy_slots};
 pub use record::{Entry, Hit, Ring, SystemCall};
-pub use room::Room;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use ulpf_host::sys;
-use ulpf_lib::ring::found::{FINDINGS_OFFSET, Findings};
+use ulpf_lib::ring::findings::{FINDINGS_OFFSET, Findings};
 use ulpf_lib::ring::{
     AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Clock, Counters, Entry,
     HEADS_OFFSET, Listed, Ring, RingHead, Rings, Room, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS,

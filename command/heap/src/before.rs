@@ -1,7 +1,7 @@
 //! The blocks that a program had before its heap was checked.
 
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_lib::ring::found::{Findings, Old};
+use ulpf_lib::ring::findings::{Findings, Old};
 use ulpf_session::words::count;
 
 const NEW_ONES: &str = "what is allocated from now on is checked";

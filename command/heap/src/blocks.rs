@@ -5,7 +5,7 @@ use super::suppress::word;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_lib::ring::found::{Report, Wrong};
+use ulpf_lib::ring::findings::{Report, Wrong};
 use ulpf_symbols::Program;
 
 /// Blocks in use that were allocated at one place.

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use ulpf_host::foreign::text::Text;
-use ulpf_lib::ring::found::{Asked, By, COPIES, Report, Trace, Wrong};
+use ulpf_lib::ring::findings::{Asked, By, COPIES, Report, Trace, Wrong};
 use ulpf_lib::{AccessKind, syscalls};
 use ulpf_say::json::{self, Address};
 use ulpf_session::hit::place::{Place, written};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_lib::ring::found::{IN_MEMORY, Report};
+use ulpf_lib::ring::findings::{IN_MEMORY, Report};
 use ulpf_session::words::count;
 use ulpf_symbols::Program;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_lib::ring::found::{Findings, Wrong};
+use ulpf_lib::ring::findings::{Findings, Wrong};
 use ulpf_session::words::count;
 
 pub const NO_ALLOCATOR: &str = "the program has no function called malloc, or no symbols any more";

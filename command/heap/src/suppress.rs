@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use ulpf_host::foreign::text::{Text, path as shown};
-use ulpf_lib::ring::found::Wrong;
+use ulpf_lib::ring::findings::Wrong;
 
 /// Limit of the bytes of a file.
 const LONGEST: u64 = 4 << 20;

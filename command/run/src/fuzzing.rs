@@ -4,7 +4,7 @@
 use super::stops::{console, stop_of};
 use ulpf_heap::pattern::Frame;
 use ulpf_heap::suppress::{Case, Suppressions, make};
-use ulpf_lib::ring::found::Wrong;
+use ulpf_lib::ring::findings::Wrong;
 
 /// Parses a stub's packet as a stop reply and as console output; returns the text of the latter.
 pub fn packet(packet: &[u8]) -> Option<String> {

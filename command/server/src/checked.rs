@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use ulpf_heap::error::Error;
 use ulpf_heap::options::HeapOptions;
 use ulpf_heap::sums::Sums;
-use ulpf_lib::ring::found::{Report, Wrong};
+use ulpf_lib::ring::findings::{Report, Wrong};
 use ulpf_symbols::Program;
 
 /// State of a program whose heap is checked or has been queried.

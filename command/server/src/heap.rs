@@ -21,7 +21,7 @@ use ulpf_heap::sums::{Ended, Sums};
 use ulpf_heap::{before, blocks, functions, pointers};
 use ulpf_host::foreign::text::{Text, lines};
 use ulpf_lib::command::{Command, HeapAsk, HeapCheck, Reply};
-use ulpf_lib::ring::found::{ASKED, Report, Wrong};
+use ulpf_lib::ring::findings::{ASKED, Report, Wrong};
 use ulpf_say::message;
 use ulpf_symbols::Program;
 

@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 mod afterwards;
-mod ahead;
 mod apply;
 mod bridge;
 mod changes;
@@ -27,6 +26,7 @@ mod non_stop;
 pub mod options;
 mod osdata;
 mod packets;
+mod prefetch;
 mod processes;
 mod refused;
 mod relay;

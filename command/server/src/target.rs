@@ -1,10 +1,10 @@
 //! A served program, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
-use super::ahead::{self, Ahead};
 use super::changes::Changed;
 use super::checked::Checked;
 use super::common::reap_later;
+use super::prefetch::{self, Ahead};
 
 use super::packets::{exec_stop, is_output};
 use super::refused::RefusedWatches;
@@ -396,8 +396,8 @@ impl Target {
                     self.queue.push_back(Event::Reply(p));
                 }
             }
-            ulpf_rsp::Event::Notification(p) if p.starts_with(ahead::ANSWERS) => {
-                let answers = &p[ahead::ANSWERS.len()..];
+            ulpf_rsp::Event::Notification(p) if p.starts_with(prefetch::ANSWERS) => {
+                let answers = &p[prefetch::ANSWERS.len()..];
                 // A vfork child has a different name in the stub than in the debugger's packets.
                 if self.children.is_empty() {
                     self.ahead.answers(answers);

@@ -15,7 +15,7 @@ use ulpf_area::SharedArea;
 use ulpf_area::sessions::Watched as Found;
 use ulpf_host::{process, sys};
 use ulpf_lib::PAGE_SIZE;
-use ulpf_lib::ring::found::Findings;
+use ulpf_lib::ring::findings::Findings;
 use ulpf_lib::ring::{Hit, Reader, Rings, Start, Unpatched, listed};
 use ulpf_symbols::{Program, Watched};
 

@@ -14,7 +14,7 @@
 //! ```
 //! A is one of the low eight so that no REX prefix is needed where ah, bh, ch or dh are named.
 
-use super::parts::Slow;
+use super::types::Slow;
 use crate::access::layout::{Pp, Wrap};
 use crate::access::{Class, Insn, state};
 use crate::cpu::Gprs;

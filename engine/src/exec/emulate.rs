@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::native::{self, ExecFrame};
-use super::parts::{AliasMap, Outcome, STATUS, Slow, open, translate};
+use super::types::{AliasMap, Outcome, STATUS, Slow, open, translate};
 use crate::access::{Class, Insn};
 use crate::cpu::{Cpu, Gprs};
 use ulpf_lib::AccessKind::{self, Read, Write};

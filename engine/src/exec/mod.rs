@@ -18,12 +18,12 @@
 mod emit;
 mod emulate;
 mod native;
-mod parts;
 mod sites;
 #[cfg(test)]
 mod tests;
+mod types;
 
 pub(crate) use emit::{can_thunk, redirected};
 pub use native::FaultInfo;
-pub use parts::{AliasMap, CodeArena, DataArena, Open, Outcome, Slow};
 pub use sites::{Site, SiteError, Thunks};
+pub use types::{AliasMap, CodeArena, DataArena, Open, Outcome, Slow};

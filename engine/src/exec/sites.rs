@@ -7,7 +7,7 @@
 use super::emit::{self, Plan};
 use super::emulate;
 use super::native::{self, ExecFrame, FaultInfo};
-use super::parts::{AliasMap, CodeArena, DataArena, Open, Outcome, STATUS, Slow, open, translate};
+use super::types::{AliasMap, CodeArena, DataArena, Open, Outcome, STATUS, Slow, open, translate};
 
 use crate::access::layout::Wrap;
 use crate::access::{AccessList, Class, DecodeError, Decoder, Insn, state};

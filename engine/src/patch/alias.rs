@@ -4,7 +4,7 @@ use ulpf_lib::AccessKind;
 
 use super::asm::RCX;
 use super::implicit::Access;
-use super::parts::{CLASS_READS, CLASS_WRITES, FS, IDLE_START};
+use super::types::{CLASS_READS, CLASS_WRITES, FS, IDLE_START};
 use super::writer::{Target, Writer, keep};
 
 /// The three registers are in the area from here on, and `a` holds the alias of the access. A short branch that is taken if

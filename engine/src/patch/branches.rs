@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use iced_x86::{DecoderOptions, FlowControl};
 
-use super::parts::JUMP;
+use super::types::JUMP;
 
 /// A direct branch.
 #[derive(Debug, PartialEq, Eq)]

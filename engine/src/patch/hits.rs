@@ -10,7 +10,7 @@ use ulpf_lib::ring::Area;
 use super::asm::{Asm, R11, RCX};
 use super::implicit::Access;
 use super::mask::Mask;
-use super::parts::{LOCK, LOCKS, Phase, SEVERAL};
+use super::types::{LOCK, LOCKS, Phase, SEVERAL};
 use super::writer::{Target, Writer, restore};
 
 /// Some bit is set in the bytes that hold the access's bits.

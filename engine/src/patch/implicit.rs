@@ -18,8 +18,8 @@ use ulpf_lib::ring::Area;
 
 use super::asm::RCX;
 use super::mask::Mask;
-use super::parts::{GS, Phase};
 use super::registers::named;
+use super::types::{GS, Phase};
 use super::writer::Writer;
 use crate::access::insn::{MemOp, NO_REG};
 use crate::access::layout::Wrap;

@@ -8,7 +8,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX};
-use super::parts::Phase;
+use super::types::Phase;
 use super::writer::Writer;
 use crate::access::{Class, Insn};
 

@@ -18,34 +18,34 @@
 //! (gs-relative). At each of its instructions the PC alone determines the state of the original program ([`Mark`]).
 //! Code that interrupts a trampoline rolls it back or forward, so that it is never visible.
 
-mod ahead;
 mod alias;
 mod asm;
 mod branches;
-mod far;
+mod fast_path;
 mod hits;
 mod implicit;
 mod mask;
 mod original;
-mod parts;
+mod out_of_block;
 mod plan;
+mod prediction;
 mod prologue;
 mod registers;
 mod stretch;
 #[cfg(test)]
 mod tests;
 mod trampoline;
+mod types;
 mod value;
-mod way;
-mod whole;
+mod whole_page;
 mod writer;
 
-pub use ahead::ahead;
 pub use branches::{Branch, leading_to};
 pub use implicit::{Access, Implicit};
-pub use parts::*;
 pub use plan::{Group, Part, Pun, Refusal, What, is_masked_move, skipped};
+pub use prediction::ahead;
 pub use prologue::Prologue;
 pub use stretch::stretch;
 pub use trampoline::Trampoline;
+pub use types::*;
 pub use writer::{Tables, Target};

@@ -6,8 +6,8 @@ use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, relative};
 use super::implicit::{Does, GoesOn, Implicit, read_into};
-use super::parts::Phase;
 use super::plan::{Group, Part, What};
+use super::types::Phase;
 use super::writer::{Target, Writer, restore};
 
 pub fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {

@@ -7,7 +7,7 @@ use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 
 use super::implicit::{Access, GoesOn, Implicit};
 use super::mask::Mask;
-use super::parts::{FS, GS, JUMP, TRAPS, TRAPS_OR_RET};
+use super::types::{FS, GS, JUMP, TRAPS, TRAPS_OR_RET};
 use crate::access::layout::Pp;
 use crate::access::{Class, Insn};
 

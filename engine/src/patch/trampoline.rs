@@ -7,15 +7,15 @@ use ulpf_lib::ring::Area;
 
 use super::alias::{alias, look_up};
 use super::asm::{Asm, RCX};
-use super::far;
+use super::fast_path::{Behind, island};
 use super::hits::{Near, closer, hit, tally, whole_page};
 use super::implicit::Access;
 use super::original::{self, jump_to, plain};
-use super::parts::{Mark, Phase};
+use super::out_of_block;
 use super::plan::{Group, Part, What, is_masked_move};
 use super::registers::{named, registers};
-use super::way::{Behind, island};
-use super::whole;
+use super::types::{Mark, Phase};
+use super::whole_page;
 use super::writer::{Target, Writer, keep, restore};
 use crate::access::Insn;
 
@@ -120,9 +120,9 @@ impl Trampoline {
                     let is_last = n + 1 == group.parts.len();
                     let end = is_last.then(|| group.end());
                     if let What::Checked(insn) = &part.what {
-                        asked = far::ask(&mut w, insn, (a, b), target)?;
+                        asked = out_of_block::ask(&mut w, insn, (a, b), target)?;
                     }
-                    let counted = whole::count(&mut w, access, (a, b), end, target);
+                    let counted = whole_page::count(&mut w, access, (a, b), end, target);
                     // Else the page is asked whether it is whole before the bits are.
                     let asks = target.whole && counted.is_none();
                     let mut aside = checked(&mut w, access, (a, b), (target, asks), &mut near)?;

@@ -11,9 +11,9 @@ use core::mem::offset_of;
 use ulpf_lib::ring::Area;
 
 use super::asm::RCX;
+use super::fast_path::{Behind, From, begin, behind, distance};
 use super::implicit::{Access, Does, push_slot};
-use super::parts::Phase;
-use super::way::{Behind, From, begin, behind, distance};
+use super::types::Phase;
 use super::writer::{Target, Writer};
 use crate::access::Insn;
 use crate::access::layout::Wrap;
@@ -90,7 +90,7 @@ impl Value {
     }
 }
 
-/// As [`super::whole::count`], with the address register `a` and rcx.
+/// As [`super::whole_page::count`], with the address register `a` and rcx.
 pub fn store(
     w: &mut Writer,
     access: Access,

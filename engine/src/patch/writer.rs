@@ -6,7 +6,7 @@ use core::mem::offset_of;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, RCX};
-use super::parts::{Blocks, Mark, Phase};
+use super::types::{Blocks, Mark, Phase};
 
 /// Where a trampoline goes, and what it works with.
 #[derive(Clone, Copy)]

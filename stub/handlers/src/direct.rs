@@ -51,7 +51,7 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     }
     if known.operand.is_some() {
         frame.gprs.rip = known.pc;
-        return check::far::ask(t, &frame.gprs, known);
+        return check::out_of_block::ask(t, &frame.gprs, known);
     }
     if known.repeats && !known.leaving {
         return make_runs(t, area, known, frame);

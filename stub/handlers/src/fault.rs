@@ -18,11 +18,12 @@ use ulpf_lib::ring::Unpatched;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
 
 use crate::cause::Cause;
-use crate::check::{self, far, foresee};
+use crate::check::{self, out_of_block, precheck};
 use crate::engine;
 use crate::generated;
 use crate::global::g;
 use crate::hits::{count_false_positive, hits};
+use crate::hot_sites::{self, HOPELESS, MISSED, warm};
 use crate::locks::{self, Held};
 use crate::log;
 use crate::patches;
@@ -34,10 +35,9 @@ use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
 use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
-use crate::sections;
+use crate::sequences;
 use crate::signals::{numbers, raise};
 use crate::syscalls::{catch, forked, sites};
-use crate::warm::{self, HOPELESS, MISSED, warm};
 
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
 const MAX_REPEATS: u32 = 1 << 16;
@@ -69,9 +69,9 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
         Fault::Stale => return true,
         Fault::Guarded => {}
     }
-    if sections::was_aborted(t, uc) && !sections::active(t) {
+    if sequences::was_aborted(t, uc) && !sequences::active(t) {
         cancel_own_step(t, uc);
-        if !sections::begin(t, uc) && t.stepping.load(Relaxed) {
+        if !sequences::begin(t, uc) && t.stepping.load(Relaxed) {
             raise::step_done(t, uc);
         }
         return true;
@@ -95,7 +95,7 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
         }
     }
     look_again(t, uc);
-    if sections::active(t) {
+    if sequences::active(t) {
         section_stepped(t, uc);
     } else if t.stepping.load(Relaxed) {
         raise::step_done(t, uc);
@@ -107,7 +107,7 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
 
 /// A step inside a restartable sequence has executed an instruction.
 fn section_stepped(t: Current, uc: &mut UContext) {
-    if sections::stepped(t, uc) {
+    if sequences::stepped(t, uc) {
         stop_for_met(t, uc);
         if t.stepping.load(Relaxed) {
             raise::step_done(t, uc);
@@ -141,7 +141,7 @@ pub fn again(t: Current, uc: &mut UContext) {
         Step::Fault(what) => return raise_fault(t, uc, what),
     }
     look_again(t, uc);
-    if sections::active(t) {
+    if sequences::active(t) {
         section_stepped(t, uc);
     } else if t.stepping.load(Relaxed) && uc.gprs.rip != pc {
         raise::step_done(t, uc);
@@ -204,7 +204,7 @@ pub fn look_again(t: Current, uc: &mut UContext) {
         }
         request(t, uc, Request::PatchAccess { pc, page });
         if !patches::is_patched(pc) || g().page_map.class(TargetAddr(page)) == 0 {
-            site.heat.store(-warm::after(pc), Relaxed);
+            site.heat.store(-hot_sites::after(pc), Relaxed);
         }
     }
 }
@@ -247,7 +247,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let mut list = AccessList::new();
     accesses(&site.insn, &cpu, &mut list);
     let known = !list.overflowed() && site.insn.accesses_known();
-    let wrong = foresee::stops_at(t, cpu.gprs, site, known.then_some(&list));
+    let wrong = precheck::stops_at(t, cpu.gprs, site, known.then_some(&list));
     if !wrong.is_empty() {
         cancel_own_step(t, uc);
         stop_for(t, uc, &wrong);
@@ -257,8 +257,8 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         paths::begin(t, uc);
         return Step::Alone;
     }
-    if known && sections::enters(t, &list) && !own {
-        sections::enter(t, uc);
+    if known && sequences::enters(t, &list) && !own {
+        sequences::enter(t, uc);
         return Step::Alone;
     }
     if faulted {
@@ -291,7 +291,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
             Some(held) => held,
             None => {
                 paths::settle(t, uc);
-                if sections::active(t) {
+                if sequences::active(t) {
                     // The thread that holds the locks is stopped by us, so we must let the world continue.
                     cancel_own_step(t, uc);
                 }
@@ -305,7 +305,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         cpu.gprs.rflags &= !eflags::TF;
     }
     if !check::STOPS.load(Relaxed) {
-        far::access(t, cpu.gprs, site, &list);
+        out_of_block::access(t, cpu.gprs, site, &list);
     }
     let probe = site.insn.probe(&cpu);
     match engine::thunks().execute(site, &mut cpu, &g().page_map) {
@@ -331,7 +331,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
                 }
             } else {
                 events = report(t, uc, pc, &list, saved);
-                if sections::active(t) {
+                if sequences::active(t) {
                     // They are reported when the sequence is over.
                     events.take_all().iter().for_each(|e| t.own().report(e));
                 }
@@ -348,8 +348,8 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
             let again = matches!(done, Outcome::Repeat);
             if !again || !events.is_empty() {
                 // A step over a breakpoint on this instruction is made by it, too.
-                match sections::active(t) {
-                    true => sections::performed(t, uc),
+                match sequences::active(t) {
+                    true => sequences::performed(t, uc),
                     false => cancel_own_step(t, uc),
                 }
             }
@@ -646,8 +646,8 @@ pub fn end_own_step(t: Current, uc: &mut UContext) {
     } else if fired.any() {
         debug_traps::report(t, uc, &fired, Some(step.pc), |_| false, &mut events);
     }
-    if sections::active(t) {
-        sections::made(t, uc, step, &events);
+    if sequences::active(t) {
+        sequences::made(t, uc, step, &events);
         return section_stepped(t, uc);
     }
     if !events.is_empty() && step.kind == OwnStepKind::Slow {
@@ -669,13 +669,13 @@ pub fn end_own_step(t: Current, uc: &mut UContext) {
     own_step_is_over(t, uc, step.pc, step.tf);
     if let Some(section) = t.own().section_after.take() {
         let at = uc.gprs.rip;
-        sections::go_on(t, uc, section, at);
+        sequences::go_on(t, uc, section, at);
     }
 }
 
 /// The stepped instruction has faulted for reasons of its own, or has been performed in another way.
 pub fn cancel_own_step(t: Current, uc: &mut UContext) {
-    if sections::abandon(t, uc) {
+    if sequences::abandon(t, uc) {
         stop_for_met(t, uc);
     } else if take_own_step(t, uc).is_some() {
         request(t, uc, Request::End);

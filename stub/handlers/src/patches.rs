@@ -23,8 +23,8 @@ use ulpf_lib::ring::{Area, IDLE_COUNTS, Unpatched};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
+use ulpf_stub_tables::back_off::By;
 use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, tsc};
-use ulpf_stub_tables::patience::By;
 
 use crate::check::{entries, requests};
 use crate::child;

@@ -8,12 +8,12 @@
 extern crate alloc;
 
 pub mod attributes;
+pub mod back_off;
 pub mod breakpoints;
 pub mod cells;
 pub mod code;
 pub mod filter;
 pub mod patches;
-pub mod patience;
 pub mod rows;
 pub mod stacks;
 

@@ -11,7 +11,7 @@ use ulpf_engine::patch::{Group, IDLE_ROUND, JUMP, Part, Tables, Trampoline, What
 use ulpf_lib::ring::{Area, SharedHeader, Unpatched};
 use ulpf_lib::{AccessKind, PAGE_SIZE};
 
-use crate::patience::{By, Patience};
+use crate::back_off::{By, Patience};
 
 /// Precomputed facts about a patched instruction; [`Area::hit`] points to one.
 #[repr(C)]

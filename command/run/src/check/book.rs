@@ -4,7 +4,7 @@ use crate::options::Check;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 use ulpf_heap::sums::{Ended, Sums};
-use ulpf_lib::ring::found::{Findings, Wrong};
+use ulpf_lib::ring::findings::{Findings, Wrong};
 
 /// Findings of one process.
 #[derive(Default)]

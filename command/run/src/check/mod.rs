@@ -28,7 +28,7 @@ use ulpf_host::foreign::text::{Text, path};
 use ulpf_host::process;
 use ulpf_lib::command::HeapFunction;
 use ulpf_lib::ring::Unpatched;
-use ulpf_lib::ring::found::{Findings, Report, Wrong};
+use ulpf_lib::ring::findings::{Findings, Report, Wrong};
 use ulpf_say::json;
 use ulpf_say::say;
 use ulpf_session::words::count;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ulpf_heap::error::Error;
 use ulpf_heap::suppress::word;
 use ulpf_host::foreign::text::shown;
-use ulpf_lib::ring::found::Wrong;
+use ulpf_lib::ring::findings::Wrong;
 use ulpf_session::hit::place::Place;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";

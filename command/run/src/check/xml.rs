@@ -18,7 +18,7 @@ use std::time::Instant;
 use ulpf_heap::error::Error;
 use ulpf_host::foreign::text::Text;
 use ulpf_host::process::Status;
-use ulpf_lib::ring::found::Wrong;
+use ulpf_lib::ring::findings::Wrong;
 use ulpf_session::hit::place::Place;
 
 pub struct Xml {

@@ -7,9 +7,9 @@ mod explain;
 mod find;
 mod local;
 mod nodes;
+mod steps;
 mod variants;
 mod walk;
-mod way;
 
 use crate::condition::{self, Kind};
 use crate::filter;
@@ -148,7 +148,7 @@ fn with_path(name: &str, path: &str) -> String {
     }
 }
 
-use way::Way;
+use steps::Way;
 
 /// An object in memory, while an expression is evaluated.
 #[derive(Clone)]

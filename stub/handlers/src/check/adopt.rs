@@ -6,11 +6,11 @@ use core::sync::atomic::Ordering::*;
 
 use super::twin::Twin;
 use super::{
-    arena, blocks, client_blocks, client_list, depot, entries, far, heap, judge, lines, news,
-    requests, serve, shadow,
+    arena, block_map, blocks, client_blocks, client_list, depot, entries, family, heap, judge,
+    out_of_block, requests, serve, shadow,
 };
 use crate::check::LEAKS;
-use crate::check::found::{count, findings};
+use crate::check::findings::{count, findings};
 use ulpf_lib::{PAGE_SIZE, place};
 use ulpf_stub_tables::patches::Known;
 
@@ -26,13 +26,13 @@ pub fn books(twin: Twin) -> bool {
     requests::adopt(twin);
     client_list::adopt(twin);
     depot::adopt(twin);
-    twin.take(&news::NEWS);
+    twin.take(&family::NEWS);
     twin.take(&judge::COPIERS);
     twin.take(&serve::FRAMES);
     twin.take(&LEAKS);
-    twin.take(&far::GUESSES);
-    twin.take(&lines::OWNERS_AT);
-    twin.take(&lines::LINES_AT);
+    twin.take(&out_of_block::GUESSES);
+    twin.take(&block_map::OWNERS_AT);
+    twin.take(&block_map::LINES_AT);
     twin.take(&entries::PASSES);
     twin.take(&entries::OTHERS);
     arena::arena() != 0

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::{Asked, By, SHARDS};
+use ulpf_lib::ring::findings::{Asked, By, SHARDS};
 
 use super::arena::{ARENA, CARVED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, SMALLEST, arena, has};
-use super::lines;
+use super::block_map;
 use super::twin::Twin;
 use crate::runtime::memory;
 
@@ -175,9 +175,9 @@ pub fn set_granule(offset: u64, what: Granule, owner: usize) {
     unsafe { granule_word(offset).write_volatile(word) };
     match what {
         Granule::Unused => {}
-        Granule::Small(size) => lines::settle(offset, Some(size), 0),
-        Granule::Large(_) => lines::settle(offset, None, 0),
-        Granule::Behind(n) => lines::settle(offset, None, n),
+        Granule::Small(size) => block_map::settle(offset, Some(size), 0),
+        Granule::Large(_) => block_map::settle(offset, None, 0),
+        Granule::Behind(n) => block_map::settle(offset, None, n),
     }
 }
 

@@ -6,16 +6,16 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::addr::USER_END;
 use ulpf_lib::ring::MAX_FRAMES;
-use ulpf_lib::ring::found::Wrong;
+use ulpf_lib::ring::findings::Wrong;
 use ulpf_lib::{AccessKind, TargetAddr};
 use ulpf_stub_tables::patches::Known;
 
 use super::blocks::Block;
 use super::client_blocks::*;
 use super::client_list::{self as list, BLOCKS, POOLS};
-use super::found::findings;
+use super::findings::findings;
 use super::{
-    arena, blocks, depot, entries, judge, known, regions, report, requests, serve, shadow, shard,
+    arena, blocks, depot, entries, judge, lookup, regions, report, requests, serve, shadow, shard,
 };
 use crate::cause::Cause;
 use crate::runtime::memory;
@@ -325,10 +325,10 @@ impl Caller<'_> {
             Some(block) => self.report(Wrong::Twice, at, Some(block)),
             None => {
                 // (A function of another kind has allocated it.)
-                let other = known::at(at).filter(|b| !b.freed);
+                let other = lookup::at(at).filter(|b| !b.freed);
                 match other {
                     Some(_) => self.report(Wrong::Mismatch, at, other),
-                    None => self.report(Wrong::NoBlock, at, near(at).or_else(|| known::near(at))),
+                    None => self.report(Wrong::NoBlock, at, near(at).or_else(|| lookup::near(at))),
                 }
             }
         }

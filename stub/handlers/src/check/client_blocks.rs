@@ -1,7 +1,7 @@
 //! Blocks and pools of the program's own allocators, as its client requests describe them (`client.rs`). Changed under
 //! [`arena::lock`].
 
-use ulpf_lib::ring::found::{Asked, By, Wrong};
+use ulpf_lib::ring::findings::{Asked, By, Wrong};
 
 use super::blocks::Block;
 use super::client_list::{self as list, BLOCKS, ClientBlock, POOLS};

@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_lib::ring::MAX_FRAMES;
-use ulpf_lib::ring::found::Trace;
+use ulpf_lib::ring::findings::Trace;
 
 use super::arena;
 use super::twin::Twin;

@@ -99,7 +99,7 @@ impl Function {
         )
     }
 
-    /// Index in `ulpf_lib::ring::found::COPIES`.
+    /// Index in `ulpf_lib::ring::findings::COPIES`.
     pub fn copies(self) -> Option<u32> {
         (self as u32).checked_sub(Function::Memcpy as u32)
     }

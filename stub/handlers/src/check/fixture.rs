@@ -13,14 +13,16 @@ use std::sync::{Mutex, MutexGuard};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::command::Redzone;
-use ulpf_lib::ring::found::{Asked, By, FINDINGS_OFFSET, Findings};
+use ulpf_lib::ring::findings::{Asked, By, FINDINGS_OFFSET, Findings};
 use ulpf_lib::sys;
 
 use super::arena::{self, ARENA, GRANULE, GRANULES};
 use super::blocks::{self, RECORDS};
+use super::granules::NoRoom;
 use super::heap::{self, Origin, Places};
-use super::room::NoRoom;
-use super::{client_list, depot, found, large, lines, old, quarantine, regions, shadow, shard};
+use super::{
+    block_map, client_list, depot, findings, large, old, quarantine, regions, shadow, shard,
+};
 use crate::global::{g, tables_mut};
 
 /// Zeroed memory that is unmapped when this is dropped.
@@ -87,7 +89,7 @@ fn reset() {
     blocks::reset();
     depot::reset();
     large::reset();
-    lines::reset();
+    block_map::reset();
     old::reset();
     quarantine::reset();
     regions::reset();
@@ -197,6 +199,6 @@ impl Heap {
     }
 
     pub fn findings(&self) -> &Findings {
-        found::findings().expect("a shared area")
+        findings::findings().expect("a shared area")
     }
 }

@@ -13,13 +13,13 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::command::Redzone;
-use ulpf_lib::ring::found::{Asked, By, Wrong};
+use ulpf_lib::ring::findings::{Asked, By, Wrong};
 
 use super::arena::{ARENA, GRANULE, GRANULES_AT, RECORDS_AT, START, arena};
 use super::blocks::{
     EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, has_records, put, set_granule,
 };
-use super::room::{GIVEN_BACK, NoRoom, carve, each_window, give_back};
+use super::granules::{GIVEN_BACK, NoRoom, carve, each_window, give_back};
 use super::shard::{self, Taken, class};
 use super::twin::Twin;
 use super::{blocks, client_blocks, large, quarantine, shadow};

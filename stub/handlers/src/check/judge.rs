@@ -4,12 +4,12 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_engine::access::{Class, Insn, NO_REG};
 use ulpf_engine::cpu::Gprs;
-use ulpf_lib::ring::found::Wrong;
+use ulpf_lib::ring::findings::Wrong;
 
 use ulpf_stub_tables::code::OverRead;
 
 use super::blocks::Block;
-use super::{arena, client_blocks, entries, known, old, regions, report, shadow};
+use super::{arena, client_blocks, entries, lookup, old, regions, report, shadow};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
@@ -189,7 +189,7 @@ fn instruction(pc: u64) -> Option<Insn> {
 /// The block that the byte belongs to: the freed block that contains it, or the nearest block.
 pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     let is_one = |b: &Block| b.size > 0 || b.allocated_at != 0;
-    let here = known::near(at).filter(is_one);
+    let here = lookup::near(at).filter(is_one);
     if let Some(b) = here
         && b.freed
         && b.has(at)
@@ -201,7 +201,7 @@ pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     if inside.is_some() || regions::is_told(at) {
         return client_blocks::judge(at, inside);
     }
-    let next = known::next(at).filter(is_one);
+    let next = lookup::next(at).filter(is_one);
     let distance = |b: &Block| match at < b.start {
         true => b.start - at,
         false => at - (b.start + b.size) + 1,

@@ -11,7 +11,7 @@ use super::arena::{ARENA, CARVED, GRANULE, arena};
 use super::blocks::{
     EMPTY, FREE, Granule, Slot, get, granule, has_records, offset, put_free, set_granule, set_next,
 };
-use super::room::{self, NoRoom};
+use super::granules::{self, NoRoom};
 use super::twin::Twin;
 
 /// The shard that owns them.
@@ -64,7 +64,7 @@ pub fn take(need: u64) -> Result<u64, NoRoom> {
     if !has_records() {
         return Err(NoRoom::Never);
     }
-    let slot = room::carve(granules)?;
+    let slot = granules::carve(granules)?;
     set(slot, granules);
     Ok(slot)
 }
@@ -159,8 +159,8 @@ fn put_run((slot, n, granules): (u64, u64, u64)) {
     }
     if n > 1 {
         set(slot, granules);
-        if granules * GRANULE >= room::GIVEN_BACK {
-            room::give_back(arena() + slot, granules * GRANULE);
+        if granules * GRANULE >= granules::GIVEN_BACK {
+            granules::give_back(arena() + slot, granules * GRANULE);
         }
     }
     put_back(slot, granules, get(slot));

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use super::blocks::Block;
 use super::regions::{has, old_regions};
 use super::shadow;
-use ulpf_lib::ring::found::{Asked, By, Wrong};
+use ulpf_lib::ring::findings::{Asked, By, Wrong};
 
 /// A block. Only its state and the call stack that freed it change.
 #[repr(C)]

@@ -7,13 +7,13 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::SHARDS;
+use ulpf_lib::ring::findings::SHARDS;
 use ulpf_lib::sync::lock::Lock;
 
 use super::arena::arena;
 use super::blocks::{expect, get, link, offset, owner};
 use super::chain::{Chain, Loose, takes};
-use super::found::findings;
+use super::findings::findings;
 use super::shadow;
 use super::shard::{self, Taken};
 use super::twin::Twin;
@@ -120,7 +120,7 @@ fn release(chain: &Loose) {
 
 #[cfg(test)]
 mod tests {
-    use ulpf_lib::ring::found::By;
+    use ulpf_lib::ring::findings::By;
 
     use super::super::arena::GRANULE;
     use super::super::blocks::{FREE, QUARANTINED};

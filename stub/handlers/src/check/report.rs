@@ -5,12 +5,12 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::MAX_FRAMES;
-use ulpf_lib::ring::found::{By, Report, Wrong};
+use ulpf_lib::ring::findings::{By, Report, Wrong};
 use ulpf_lib::sync::futex;
 
 use super::blocks::Block;
-use super::found::findings;
-use super::{STOPS, arena, depot, known};
+use super::findings::findings;
+use super::{STOPS, arena, depot, lookup};
 use crate::cause::Cause;
 use crate::global::g;
 use crate::runtime::events::Event;
@@ -80,7 +80,7 @@ pub fn far(t: Current, gprs: &Gprs, c: &Cause, block: Block, other: Block) -> Op
     )
 }
 
-/// Reports a copy whose operands overlap: to, from, bytes. `which` is an index in [`ulpf_lib::ring::found::COPIES`].
+/// Reports a copy whose operands overlap: to, from, bytes. `which` is an index in [`ulpf_lib::ring::findings::COPIES`].
 pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, u64)) {
     write(
         t,
@@ -93,7 +93,7 @@ pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, 
             kind: which,
             syscall: 0,
             from,
-            block: known::near(to),
+            block: lookup::near(to),
             other: None,
         },
     );
@@ -101,7 +101,7 @@ pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, 
 
 /// Reports a pointer that cannot be freed. Returns the event to stop for.
 pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) -> Option<Event> {
-    given(t, gprs, wrong, addr, by, known::near(addr))
+    given(t, gprs, wrong, addr, by, lookup::near(addr))
 }
 
 /// Reports a client request with arguments that do not fit. Returns the event to stop for.

@@ -4,12 +4,12 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use linux_raw_sys::errno::{EINVAL, ENOMEM};
 use ulpf_engine::cpu::Gprs;
-use ulpf_lib::ring::found::{Asked, By, Wrong};
+use ulpf_lib::ring::findings::{Asked, By, Wrong};
 
 use super::entries::{self, Function};
+use super::granules::NoRoom;
 use super::heap::{self, Origin};
-use super::room::NoRoom;
-use super::{arena, blocks, depot, errno, files, known, news, old, overlaps, report, shadow};
+use super::{arena, blocks, depot, errno, family, files, lookup, old, overlaps, report, shadow};
 use crate::global::machine;
 use crate::runtime::thread::Current;
 use crate::runtime::{memory, park};
@@ -44,7 +44,7 @@ impl Caller<'_> {
         let want = FRAMES.load(Relaxed) as usize;
         let note = |frames: &[u64]| depot::note(t.tid() as u32, frames);
         let (noted, by) = stacks::callers(t, gprs, want.max(2), note, |noted, frames| {
-            (noted, news::by(frames))
+            (noted, family::by(frames))
         });
         self.noted = noted;
         // Reset whatever the callers say: the next block belongs to another call. (The `operator new[]` that does not
@@ -181,7 +181,7 @@ pub fn serve(
             }
             Returns(0)
         }
-        Function::UsableSize => Returns(known::at(a).map_or(0, |block| block.size)),
+        Function::UsableSize => Returns(lookup::at(a).map_or(0, |block| block.size)),
     }
 }
 
@@ -272,8 +272,8 @@ fn free_any(block: u64, by: By, noted: u32) -> Result<(), Wrong> {
 
 /// Moves the block always, so that uses of the old address are found.
 fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outcome {
-    let Some(old) = known::at(block).filter(|old| !old.freed) else {
-        let wrong = match known::at(block) {
+    let Some(old) = lookup::at(block).filter(|old| !old.freed) else {
+        let wrong = match lookup::at(block) {
             Some(_) => Wrong::Twice,
             None => Wrong::NoBlock,
         };

@@ -10,13 +10,13 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::{Counts, Findings, SHARDS};
+use ulpf_lib::ring::findings::{Counts, Findings, SHARDS};
 use ulpf_lib::sync::lock::{Lock, Locked};
 
 use super::arena::{self, GRANULE};
 use super::blocks::{Granule, get, granule, offset, owner, put_free, slot_of};
 use super::chain::Chain;
-use super::found::{count, findings};
+use super::findings::{count, findings};
 use super::large;
 use super::twin::Twin;
 

@@ -10,10 +10,10 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::uapi::arch::*;
 
 use super::areas;
+use super::deferred;
 use super::events::{Event, Request};
 use super::frame::{SigInfo, UContext};
 use super::memory;
-use super::owed;
 use super::thread::{Current, State, Thread};
 use super::tracer;
 use crate::global::{g, machine};
@@ -231,7 +231,7 @@ pub fn unattended() {
 /// Hands `r` to the stub's task and waits until it is served. Returns at once if that task has failed, or has released
 /// the thread.
 pub fn request(t: Current, uc: &mut UContext, r: Request) {
-    if tracer::holds(t) && owed::put_off(t, r) {
+    if tracer::holds(t) && deferred::put_off(t, r) {
         return;
     }
     if UNATTENDED.load(SeqCst) || t.has_left() {

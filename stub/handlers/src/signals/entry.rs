@@ -26,7 +26,7 @@ use crate::runtime::keys;
 use crate::runtime::park::{self, park};
 use crate::runtime::thread::{Current, OwnStepKind};
 use crate::runtime::tracer;
-use crate::sections;
+use crate::sequences;
 use crate::syscalls::{self, legacy, rseq, sites, vsyscall};
 use crate::{breakpoints, check, direct, direct_frame, fault, generated, upcall};
 
@@ -291,7 +291,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         patches::leave(t, uc);
     } else if patches::leave(t, uc) == Some(Left::Access)
         && info.code == TRAP_TRACE
-        && (t.stepping.load(Relaxed) || park::steps_itself(t, uc) || sections::active(t))
+        && (t.stepping.load(Relaxed) || park::steps_itself(t, uc) || sequences::active(t))
     {
         // The step has executed only the jump.
         return fault::again(t, uc);
@@ -300,9 +300,9 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         if ours(uc.gprs.rip) {
             debug_traps::our_own(&debug_traps::drain(t));
         } else {
-            let aborted = sections::was_aborted(t, uc).then_some(uc.gprs.rip);
+            let aborted = sequences::was_aborted(t, uc).then_some(uc.gprs.rip);
             on_match(t, uc);
-            if aborted == Some(uc.gprs.rip) && sections::begin(t, uc) {
+            if aborted == Some(uc.gprs.rip) && sequences::begin(t, uc) {
                 return;
             }
             if park::steps_itself(t, uc) {
@@ -317,8 +317,8 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         return;
     }
     if info.code == SI_KERNEL {
-        let aborted = g().has_breakpoints() && sections::was_aborted(t, uc);
-        if aborted && sections::begin(t, uc) {
+        let aborted = g().has_breakpoints() && sequences::was_aborted(t, uc);
+        if aborted && sequences::begin(t, uc) {
             return; // the next attempt shows which breakpoint that is
         }
         let at = uc.gprs.rip.wrapping_sub(1);
@@ -334,7 +334,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         } else if g().breakpoint_at(at).is_some() {
             uc.gprs.rip = at;
             let section = i.section.get();
-            let abort = sections::interrupt(t, uc).flatten();
+            let abort = sequences::interrupt(t, uc).flatten();
             // The list of breakpoints may change wherever the thread may park.
             fault::stop_for_met(t, uc);
             let collector = g().breakpoint_at(at).and_then(|b| b.collector);
@@ -362,7 +362,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             return;
         }
     }
-    if info.code == SI_KERNEL && sections::active(t) {
+    if info.code == SI_KERNEL && sequences::active(t) {
         // The program's own trap.
         fault::cancel_own_step(t, uc);
     } else if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == 1 {

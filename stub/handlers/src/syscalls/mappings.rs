@@ -9,7 +9,7 @@ use ulpf_lib::{AccessKind, TargetAddr};
 
 use super::call::{Args, raw};
 use super::scratch::Scratch;
-use super::{absent, buffers, in_place, inherited, sites, unguarded};
+use super::{buffers, in_place, inherited, sites, unguarded, userfaultfd};
 use crate::breakpoints;
 use crate::global::g;
 use crate::patches;
@@ -19,7 +19,7 @@ use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
 use crate::runtime::mapped::{CHANGES, Locks, Mapped};
 use crate::runtime::thread::{Call, Current};
-use crate::runtime::{owed, park, tracer};
+use crate::runtime::{deferred, park, tracer};
 use crate::unwind;
 use crate::uring::held;
 
@@ -27,7 +27,7 @@ use crate::uring::held;
 /// threads stopped. Afterwards it is guarded again as far as it still exists. (Some calls need less: `in_place.rs`.)
 pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if unmaps_later(t, nr, a) {
-        owed::unmap(a[0], a[1]);
+        deferred::unmap(a[0], a[1]);
         return 0;
     }
     let result = match affected(nr, a) {
@@ -45,7 +45,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             if let Some((from, to)) = replaced {
                 scratch.keep(from, to - from);
             }
-            let request = absent::request(nr, a);
+            let request = userfaultfd::request(nr, a);
             if let Some(request) = &request {
                 scratch.keep(request.answer().0, request.answer().1);
             }
@@ -90,7 +90,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             CHANGES.fetch_add(1, SeqCst);
             if r >= 0 && (g().has_watches() || g().has_breakpoints()) {
                 let mapped = done(nr, a, r as u64);
-                owed::gone(mapped.gone);
+                deferred::gone(mapped.gone);
                 let heap = matters(&mapped);
                 if heap || watch_in_new_memory(nr, a, r as u64) {
                     t.own().mapped.set(mapped);
@@ -116,7 +116,7 @@ fn unmaps_later(t: Current, nr: u64, a: &Args) -> bool {
 }
 
 fn done(nr: u64, a: &Args, result: u64) -> Mapped {
-    match absent::request(nr, a) {
+    match userfaultfd::request(nr, a) {
         Some(request) => Mapped {
             gone: request.range(),
             ..Mapped::default()
@@ -243,7 +243,7 @@ pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
                 new => span(new.next_multiple_of(4096), end - new),
             }
         }
-        k::__NR_ioctl => absent::request(nr, a)?.range(),
+        k::__NR_ioctl => userfaultfd::request(nr, a)?.range(),
         k::__NR_shmat if a[1] != 0 => (0, USER_END),
         k::__NR_shmdt => (0, USER_END),
         _ => return None,

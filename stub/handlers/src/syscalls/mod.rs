@@ -4,7 +4,6 @@
 //! A call that may block is made inside `asm::ulpf_blocking`, under the program's own signal mask and in state
 //! `InSyscall`. So signals interrupt it as without us, and a stop of the world need not interrupt it at all.
 
-mod absent;
 mod again;
 mod attempt;
 mod buffers;
@@ -40,6 +39,7 @@ mod timeout;
 pub mod tracing;
 mod unguarded;
 pub mod user_dispatch;
+mod userfaultfd;
 pub mod vectors;
 pub mod vsyscall;
 
@@ -55,6 +55,7 @@ use ulpf_lib::{library_abi, sys, syscalls};
 use crate::check;
 use crate::crash;
 use crate::global::g;
+use crate::hot_sites;
 use crate::library;
 use crate::paths;
 use crate::runtime::areas;
@@ -62,10 +63,9 @@ use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::UContext;
 use crate::runtime::thread::{Call, Current, OwnStepKind};
 use crate::runtime::{keys, park};
-use crate::sections;
+use crate::sequences;
 use crate::signals::{alternate, kernel, masks, raise, sigreturn};
 use crate::uring::rings;
-use crate::warm;
 
 use call::{ABANDONED, Args, Outcome, RESTART, arguments, raw};
 use io_uring::{completions, enter, register, setup};
@@ -87,7 +87,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
         // The breakpoint was on this `syscall` instruction, which has now been fetched.
         crate::fault::end_own_step(t, uc);
     }
-    let alone = sections::pause(t, uc);
+    let alone = sequences::pause(t, uc);
     if !catch::enter(t, uc, nr) {
         t.orig_rax.store(-1, Relaxed);
         return;
@@ -118,7 +118,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
     let still = library::after_call(t, uc, returned);
     settle(t, uc, still);
     if let Some(section) = alone {
-        sections::go_on(t, uc, section, insn + 2);
+        sequences::go_on(t, uc, section, insn + 2);
     }
 }
 
@@ -230,7 +230,7 @@ fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             if g().decides.load(Relaxed) {
                 park::park(t, uc, Event::Ends);
             }
-            if warm::KEPT.load(Relaxed) && t.is_programs() {
+            if hot_sites::KEPT.load(Relaxed) && t.is_programs() {
                 park::request(t, uc, Request::KeepHot);
             }
             if check::LEAKS.load(Relaxed) && t.is_programs() {

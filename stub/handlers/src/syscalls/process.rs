@@ -35,7 +35,7 @@ use crate::runtime::library_link;
 use crate::runtime::memory::{self, reachable};
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
 use crate::runtime::thread::{Call, Current, State, Thread};
-use crate::sections;
+use crate::sequences;
 use crate::signals::{alternate, kernel};
 use crate::stopped::Stopped;
 
@@ -428,14 +428,14 @@ fn fork(
     }
     // SAFETY: asks for our number, by which the child will recognise us.
     let parent = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0);
-    let withdrawn = sections::before_fork(t);
+    let withdrawn = sequences::before_fork(t);
     let result = raw(nr, &args);
     if result != 0 {
-        sections::after_fork(t, withdrawn);
+        sequences::after_fork(t, withdrawn);
     }
     if result == 0 {
         in_child(t, uc, clear);
-        sections::after_fork(t, withdrawn);
+        sequences::after_fork(t, withdrawn);
         if stack != 0 {
             uc.gprs.rsp = stack;
         }

@@ -5,19 +5,19 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 
 use super::mappings::memory_call;
+use crate::runtime::deferred::{self, Owed};
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
-use crate::runtime::owed::{self, Owed};
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::runtime::tracer;
 
 /// Does all of it, unless there is nothing, or the thread still holds others.
 pub fn serve(t: Current, uc: &mut UContext) {
-    while owed::SOME.load(Relaxed) && !tracer::holds(t) {
-        if owed::begin(t) {
+    while deferred::SOME.load(Relaxed) && !tracer::holds(t) {
+        if deferred::begin(t) {
             serve_all(t, uc);
-            owed::end();
+            deferred::end();
             return;
         }
         park::request(t, uc, Request::Tell);
@@ -25,7 +25,7 @@ pub fn serve(t: Current, uc: &mut UContext) {
 }
 
 fn serve_all(t: Current, uc: &mut UContext) {
-    owed::take(|owed| match owed {
+    deferred::take(|owed| match owed {
         Owed::Mapped(mapped) => {
             t.own().mapped.set(mapped);
             park::request(t, uc, Request::Rearm);
@@ -35,7 +35,7 @@ fn serve_all(t: Current, uc: &mut UContext) {
             memory_call(t, uc, k::__NR_munmap.into(), &range);
         }
     });
-    for request in owed::requests() {
+    for request in deferred::requests() {
         park::request(t, uc, request);
     }
 }

@@ -9,22 +9,24 @@ use ulpf_lib::command::HeapCheck;
 use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::place;
-use ulpf_lib::ring::found::By;
+use ulpf_lib::ring::findings::By;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, AliasAddr, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::check::adopt;
 use ulpf_stub_handlers::check::arena::{self, ARENA, GRANULE, GRANULES};
+use ulpf_stub_handlers::check::block_map::{self, LINES, OWNERS};
 use ulpf_stub_handlers::check::blocks::RECORDS;
 use ulpf_stub_handlers::check::entries::{self, Function};
-use ulpf_stub_handlers::check::found::findings;
+use ulpf_stub_handlers::check::findings::findings;
 use ulpf_stub_handlers::check::heap::{self, Places};
-use ulpf_stub_handlers::check::lines::{self, LINES, OWNERS};
 use ulpf_stub_handlers::check::requests;
 use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
 use ulpf_stub_handlers::check::thunks;
 use ulpf_stub_handlers::check::twin::Twin;
-use ulpf_stub_handlers::check::{self, client_list, depot, errno, far, files, judge, left, news};
+use ulpf_stub_handlers::check::{
+    self, client_list, depot, errno, family, files, judge, left, out_of_block,
+};
 use ulpf_stub_handlers::global::{boot_block, g, machine};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
@@ -204,8 +206,8 @@ fn books() -> impl Iterator<Item = (u64, u64)> {
     let all = [
         (records, RECORDS),
         (granules, GRANULES),
-        (lines::OWNERS_AT.load(SeqCst), OWNERS),
-        (lines::LINES_AT.load(SeqCst), LINES),
+        (block_map::OWNERS_AT.load(SeqCst), OWNERS),
+        (block_map::LINES_AT.load(SeqCst), LINES),
         (depot::place(), depot::LEN),
         (client_list::place(), client_list::LEN),
     ];
@@ -290,9 +292,9 @@ impl Control {
         check::LEAKS.store(how.leaks, Relaxed);
         check::STOPS.store(how.stop, Relaxed);
         if how.base {
-            lines::OWNERS_AT.store(memory(OWNERS)?, Relaxed);
-            lines::LINES_AT.store(memory(LINES)?, Relaxed);
-            far::GUESSES.store(true, Relaxed);
+            block_map::OWNERS_AT.store(memory(OWNERS)?, Relaxed);
+            block_map::LINES_AT.store(memory(LINES)?, Relaxed);
+            out_of_block::GUESSES.store(true, Relaxed);
         }
         entries::PASSES.store(how.running, Relaxed);
         self.exclude_books();
@@ -465,7 +467,7 @@ impl Control {
         }
         for (name, by) in NEWS.iter().filter(|_| runtime) {
             if let Some(at) = tables.find(name) {
-                news::add_new(at, *by);
+                family::add_new(at, *by);
             }
         }
         for (array, one) in ARRAYS.iter().filter(|_| runtime) {

@@ -3,9 +3,9 @@
 
 use ulpf_lib::command::{Does, HeapFunction};
 use ulpf_lib::guard::maps::Snapshot;
-use ulpf_lib::ring::found::By;
+use ulpf_lib::ring::findings::By;
 use ulpf_stub_handlers::check::entries::{self, Function};
-use ulpf_stub_handlers::check::{errno, judge, news};
+use ulpf_stub_handlers::check::{errno, family, judge};
 
 use super::Control;
 use super::entrances::{comes_to_served, jumps_to, room};
@@ -53,9 +53,9 @@ impl Control {
             match one.does {
                 // (A program's own may have another meaning.)
                 Does::Delete | Does::DeleteArray if !comes_to_served(one.start) => {}
-                Does::New if self.check.tells_kinds => news::add_new(at, By::New),
+                Does::New if self.check.tells_kinds => family::add_new(at, By::New),
                 Does::NewArray if self.check.tells_kinds => {
-                    news::add_new(at, By::NewArray);
+                    family::add_new(at, By::NewArray);
                     self.serve_array(at);
                 }
                 Does::New | Does::NewArray => {}

@@ -24,12 +24,12 @@ use super::parked;
 use crate::files;
 use ulpf_stub_handlers::generated::{CLOSED, FAR};
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::hot_sites::Half;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::syscalls::sites::FILTER;
-use ulpf_stub_handlers::warm::Half;
 use ulpf_stub_tables::patches::{CodePage, tsc};
 
 /// Files of the runtimes whose code may be patched: HotSpot, Guile, LuaJIT.

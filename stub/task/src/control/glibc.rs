@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::maps::{Snapshot, Vma};
 use ulpf_lib::guard::{PROT_READ, PROT_WRITE};
-use ulpf_lib::ring::found::Old;
+use ulpf_lib::ring::findings::Old;
 use ulpf_stub_handlers::check::old::{FREED_BEFORE, IN_USE, OldBlock};
 use ulpf_stub_handlers::global::g;
 

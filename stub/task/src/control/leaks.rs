@@ -18,11 +18,11 @@ use ulpf_lib::command::HeapAsk;
 use ulpf_lib::command::reply::Reply;
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::guard::{PROT_READ, PROT_WRITE};
-use ulpf_lib::ring::found::{By, IN_MEMORY, Wrong};
+use ulpf_lib::ring::findings::{By, IN_MEMORY, Wrong};
 use ulpf_lib::{kept, sys};
 use ulpf_stub_handlers::check::blocks::{self, Block};
 use ulpf_stub_handlers::check::{
-    arena, client, client_blocks, found, judge, regions, report, shadow,
+    arena, client, client_blocks, findings, judge, regions, report, shadow,
 };
 use ulpf_stub_handlers::global::{g, machine};
 
@@ -240,7 +240,7 @@ enum Place {
 impl Control {
     /// Reports the leaks at the program's end.
     pub fn find_leaks(&mut self) {
-        let Some(findings) = found::findings() else {
+        let Some(findings) = findings::findings() else {
             return;
         };
         if findings.searched.swap(1, SeqCst) != 0 || self.check.unknown {
@@ -440,7 +440,7 @@ impl Control {
                 match what {
                     HeapAsk::Block(_) => {
                         let done = report::answer(0, wrong as u32, 1, 1, Some(&block));
-                        if let Some(r) = found::findings().and_then(|f| f.asked.first()) {
+                        if let Some(r) = findings::findings().and_then(|f| f.asked.first()) {
                             r.addr.store(at, Relaxed);
                         }
                         usize::from(done)

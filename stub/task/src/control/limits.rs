@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicBool;
 
-use ulpf_stub_handlers::runtime::owed;
+use ulpf_stub_handlers::runtime::deferred;
 use ulpf_stub_handlers::syscalls::{legacy, seccomp, tracing};
 use ulpf_stub_handlers::uring::held;
 
@@ -45,7 +45,7 @@ pub static ALL: [(&AtomicBool, &str); COUNT] = [
         "ulpf: the program traces a child itself (ptrace), which is not followed into what it executes.\n",
     ),
     (
-        &owed::FULL,
+        &deferred::FULL,
         "ulpf: a task that holds the program's threads by ptrace has mapped memory more than 256 times meanwhile: the \
          rest of it is not watched.\n",
     ),

@@ -25,6 +25,7 @@ mod glibc;
 mod gs;
 pub mod heap;
 mod held;
+mod inferior;
 mod last;
 mod leaks;
 pub mod left;
@@ -48,8 +49,7 @@ mod renew;
 mod replies;
 mod requests;
 pub mod rescue;
-mod seam;
-mod sections;
+mod sequences;
 mod sites;
 mod slots;
 mod socket;
@@ -132,7 +132,7 @@ pub struct Control {
     exec: follow::Exec,
     patches: patches::Patches,
     paths: paths::Paths,
-    sections: sections::Sections,
+    sections: sequences::Sections,
     sites: sites::Sites,
 }
 
@@ -195,7 +195,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         sites: sites::Sites::new(),
         patches: patches::Patches::new(),
         paths: paths::Paths::default(),
-        sections: sections::Sections::default(),
+        sections: sequences::Sections::default(),
     };
     rescue::of(&mut c);
     c.placement.wanted = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {

@@ -20,7 +20,7 @@ use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_tables::attributes::Attributes;
-use ulpf_stub_tables::patience::PATIENCE;
+use ulpf_stub_tables::back_off::PATIENCE;
 
 const HELP: &str = "\
 ulpf watch ADDR LEN r|w|rw [stop] [log] [freeze] [bt N] [auto|guard|debug-register] [FILTER]

@@ -7,10 +7,10 @@ use core::sync::atomic::Ordering::*;
 use alloc::vec::Vec;
 
 use ulpf_lib::guard::maps::Snapshot;
-use ulpf_lib::ring::found::Old;
+use ulpf_lib::ring::findings::Old;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 use ulpf_stub_handlers::check::entries::{self, Function};
-use ulpf_stub_handlers::check::found::findings;
+use ulpf_stub_handlers::check::findings::findings;
 use ulpf_stub_handlers::check::old::{self, IN_USE, OldBlock};
 use ulpf_stub_handlers::check::regions::{self, MOST_REGIONS};
 use ulpf_stub_handlers::global::g;

@@ -2,9 +2,9 @@
 //!
 //! `classes.rs` has the tables about pages that trampolines use, `code_caves.rs` the places of trampolines.
 
-mod ahead;
 mod entered;
 mod hot;
+mod prediction;
 mod window;
 
 use alloc::boxed::Box;
@@ -29,16 +29,16 @@ use super::generated::{self, Generated, May};
 use super::gs;
 use super::text;
 use hot::Hot;
-use ulpf_stub_handlers::check::{self, entries, far, judge};
+use ulpf_stub_handlers::check::{self, entries, judge, out_of_block};
 use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::hot_sites;
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
-use ulpf_stub_handlers::sections;
+use ulpf_stub_handlers::sequences;
 use ulpf_stub_handlers::stopped::Stopped;
-use ulpf_stub_handlers::warm;
+use ulpf_stub_tables::back_off::{By, Patience};
 use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PLACED, Patch, REMOVED};
-use ulpf_stub_tables::patience::{By, Patience};
 use window::Window;
 
 /// Largest distance, in bytes, from the access to patches that its patch replaces.
@@ -123,20 +123,20 @@ impl Patches {
             self.split(stopped, pc);
         }
         // The world is stopped already.
-        for half in warm::take() {
-            let warm::Half { site, page, .. } = half;
+        for half in hot_sites::take() {
+            let hot_sites::Half { site, page, .. } = half;
             if !self.is_same(&half) {
                 continue;
             }
             self.serve_one(stopped, site.insn.pc, page);
             if !patches::is_patched(site.insn.pc) {
-                site.heat.store(-warm::after(site.insn.pc), Relaxed);
+                site.heat.store(-hot_sites::after(site.insn.pc), Relaxed);
             }
         }
     }
 
     /// Returns whether the code that faulted a while ago is still there.
-    fn is_same(&mut self, half: &warm::Half) -> bool {
+    fn is_same(&mut self, half: &hot_sites::Half) -> bool {
         let maps = self.maps();
         let vma = maps.as_ref().ok().and_then(|m| m.at(half.site.insn.pc));
         vma.is_none_or(|v| !generated::is_generated(v) || self.generated.is_same(v, half))
@@ -225,7 +225,7 @@ impl Patches {
             self.may_patch_generated(from, pc + 1)?;
         }
         if !(text::may_patch(vma) || text::is_vdso(vma) || generated)
-            || sections::has_code(vma.start, vma.end)
+            || sequences::has_code(vma.start, vma.end)
             || g().alias_of(pc).is_some()
         {
             return Err(Code);
@@ -448,7 +448,7 @@ impl Patches {
             ahead: check::STOPS.load(Relaxed),
             over_read,
             heap,
-            asking: far::tables(),
+            asking: out_of_block::tables(),
             whole,
             // (Where only a heap is checked, false positives are not counted.)
             counts: !check::has_no_debugger(),

@@ -14,7 +14,7 @@ use super::parked::{self, Parked, asked, resume_again};
 use super::stops::behind;
 use super::{Control, backend, follow, notices, text, unwind, watchdog, world};
 use ulpf_stub_handlers::paths;
-use ulpf_stub_tables::patience;
+use ulpf_stub_tables::back_off;
 
 impl Control {
     /// Serves the requests of program threads, up to the end of one that has run alone. Where threads make requests
@@ -106,7 +106,7 @@ impl Control {
                 // (Processors need not agree on the time.)
                 let between = |from, to| h.nanos(to).saturating_sub(h.nanos(from));
                 let took = between(asked_at, stopped_at) + between(done_at, now());
-                patience::rest_took(took, threads);
+                back_off::rest_took(took, threads);
             }
         }
     }

@@ -204,7 +204,7 @@ impl Sites {
         maps: &Snapshot,
     ) -> Result<Site, Not> {
         let vma = maps.at(insn).ok_or(Not::Ever)?;
-        let sections = ulpf_stub_handlers::sections::has_code(vma.start, vma.end);
+        let sections = ulpf_stub_handlers::sequences::has_code(vma.start, vma.end);
         if !text::may_patch(vma) || sections || insn + 8 > vma.end {
             return Err(Not::Ever);
         }

@@ -12,7 +12,7 @@ use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::debug_registers;
-use ulpf_stub_handlers::sections;
+use ulpf_stub_handlers::sequences;
 use ulpf_stub_handlers::uring;
 use ulpf_stub_tables::attributes::Attributes;
 
@@ -285,7 +285,7 @@ impl Control {
         let stays = reads_on || uring::held::in_use(0, ulpf_lib::addr::USER_END);
         if stays {
             let _ = rest.guards().apply([]);
-        } else if sections::has_area(0, ulpf_lib::addr::USER_END) {
+        } else if sequences::has_area(0, ulpf_lib::addr::USER_END) {
             // Their threads tell the kernel of another place for their areas as they go on; until then it writes to the
             // windows, which the command unmaps last.
             let _ = rest.guards().apply([]);

@@ -16,12 +16,12 @@
 //! Contents may still be hostile: a packet that gdbstub cannot parse ends gdbstub's session, so it
 //! is restarted in the same state and the client gets an error reply.
 
-mod ahead;
 mod amend;
 mod arch;
 mod beside;
 mod non_stop;
 pub mod packet;
+mod prefetch;
 mod procfs;
 mod registers;
 mod signals;
@@ -97,7 +97,7 @@ pub struct GdbSession {
     last_stop: Vec<u8>,
     last_reason: Option<Stop>,
     large: beside::large::LargeWatches,
-    ahead: ahead::Ahead,
+    ahead: prefetch::Ahead,
     non_stop: non_stop::NonStop,
 }
 
@@ -188,7 +188,7 @@ impl GdbSession {
             if halted {
                 reply.extend_from_slice(HALTED);
             }
-            ahead::answer(self, inf, &packet::frame(&reply), out);
+            prefetch::answer(self, inf, &packet::frame(&reply), out);
         }
         self.event = Event::Stopped;
         self.event

@@ -20,7 +20,7 @@ use super::{FURTHEST, Patches};
 use crate::control::{functions, generated, text};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
-use ulpf_stub_handlers::sections;
+use ulpf_stub_handlers::sequences;
 use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::patches::Patch;
 
@@ -99,7 +99,7 @@ impl Patches {
         let vma = maps.at(from).ok_or(Code)?;
         let code = code.get_mut(..(vma.end - from).min(64) as usize);
         let code = code.ok_or(Code)?;
-        let may = text::may_patch(vma) && !sections::has_code(vma.start, vma.end);
+        let may = text::may_patch(vma) && !sequences::has_code(vma.start, vma.end);
         if !may || g().alias_of(at).is_some() || text::read(from, code) != code.len() {
             return Err(Code);
         }

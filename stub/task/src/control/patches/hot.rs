@@ -29,7 +29,7 @@ use ulpf_lib::hot::{ENTRY, Entry, MAGIC, MOST, PAGE, Page, code_hash, pages};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_stub_handlers::global::boot_block;
-use ulpf_stub_handlers::{engine, patches, warm};
+use ulpf_stub_handlers::{engine, hot_sites, patches};
 use ulpf_stub_tables::patches::Patch;
 
 use crate::control::functions::{self, Object};
@@ -95,7 +95,7 @@ impl Hot {
         let read = bytes.map(|bytes| read(&bytes, &object));
         let (hints, pages) = read.unwrap_or_default();
         for at in hints.keys() {
-            warm::hint(*at, true);
+            hot_sites::hint(*at, true);
         }
         self.files.push(File {
             object,
@@ -104,14 +104,14 @@ impl Hot {
             hints,
             pages,
         });
-        warm::KEPT.store(true, Relaxed);
+        hot_sites::KEPT.store(true, Relaxed);
     }
 
     /// Accesses in this page of code that were hot in an earlier run and whose code (from its beginning on) is the
     /// same: only stores, or all. The instruction at `pc`, in this page, has been executed. Removes the accesses from
     /// the hints.
     pub(super) fn take(&mut self, page: u64, pc: u64, code: &[u8], loads: bool) -> Vec<u64> {
-        warm::hint(page, false);
+        hot_sites::hint(page, false);
         let Some(file) = self.files.iter_mut().find(|f| f.holds(page)) else {
             return Vec::new();
         };

@@ -14,11 +14,11 @@ use ulpf_engine::access::AccessList;
 use ulpf_engine::cpu::Gprs;
 use ulpf_engine::exec::Site;
 
-use super::{STOPS, far, judge, regions};
+use super::{STOPS, judge, out_of_block, regions};
 use crate::cause::Cause;
 use crate::runtime::events::{Events, Foreseen};
 use crate::runtime::thread::Current;
-use crate::sections;
+use crate::sequences;
 
 /// The events to stop for before the instruction at PC makes these accesses; `None` if they are not known.
 pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>) -> Events {
@@ -34,7 +34,7 @@ pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>)
         return events;
     }
     // (A thread that runs alone cannot park.)
-    let Some(list) = list.filter(|_| !sections::active(t) && !i.alone.get()) else {
+    let Some(list) = list.filter(|_| !sequences::active(t) && !i.alone.get()) else {
         return events;
     };
     let mut wrong = false;
@@ -43,7 +43,7 @@ pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>)
         wrong |= is_one;
         event.into_iter().for_each(|e| events.push(e));
     }
-    let (is_one, event) = far::access(t, gprs, site, list);
+    let (is_one, event) = out_of_block::access(t, gprs, site, list);
     wrong |= is_one;
     event.into_iter().for_each(|e| events.push(e));
     let stopped = !events.is_empty();

@@ -1,4 +1,4 @@
-//! The short way of an access to a page that is watched as a whole (`whole.rs`): the steps that all such accesses take.
+//! The short way of an access to a page that is watched as a whole (`whole_page.rs`): the steps that all such accesses take.
 
 use core::mem::offset_of;
 
@@ -8,7 +8,7 @@ use ulpf_lib::ring::Area;
 use super::asm::RCX;
 use super::implicit::{Access, GoesOn};
 use super::original::jump_to;
-use super::parts::{Phase, WHOLE_DISTANCES, WHOLE_WRITES};
+use super::types::{Phase, WHOLE_DISTANCES, WHOLE_WRITES};
 use super::writer::{Target, Writer};
 
 /// Continuation of a counted access: the next instruction in the program, or (a jump to be aimed) in the body.

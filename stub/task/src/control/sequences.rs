@@ -14,7 +14,7 @@ use ulpf_lib::pages::{Guard, PageRun};
 use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchKind, WatchRange, place};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::thread::Thread;
-use ulpf_stub_handlers::sections;
+use ulpf_stub_handlers::sequences;
 
 use super::{Control, backend, gs, text};
 
@@ -77,7 +77,7 @@ impl Sections {
             if !has {
                 continue;
             }
-            if !sections::remember_code(vma.start, vma.end) {
+            if !sequences::remember_code(vma.start, vma.end) {
                 return None;
             }
             self.some = true;
@@ -191,7 +191,7 @@ impl Control {
     pub(super) fn has_sequences(&mut self, range: WatchRange, kind: WatchKind) -> bool {
         let (from, to) = pages(range.start.0, range.end().0);
         let reads = kind != WatchKind::Write;
-        sections::has_area(from, to) && !g().touches(from, to)
+        sequences::has_area(from, to) && !g().touches(from, to)
             || reads && somebody() && self.describes_any(from, to)
     }
 
@@ -272,7 +272,7 @@ fn describes(start: u64, end: u64, signature: u32) -> bool {
             let [head, from, len, abort] = *w else {
                 return false;
             };
-            let known = |at: u64| sections::has_code(at, at.saturating_add(1));
+            let known = |at: u64| sequences::has_code(at, at.saturating_add(1));
             let mut before = [0u8; 4];
             head as u32 == 0
                 && len != 0

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::By;
+use ulpf_lib::ring::findings::By;
 
 /// Ranges of `operator new` and `operator new[]`, and the kind of each.
 pub static NEWS: [[AtomicU64; 3]; 64] = [const { [const { AtomicU64::new(0) }; 3] }; 64];

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use ulpf_lib::ring::found::{FINDINGS_OFFSET, Findings};
+use ulpf_lib::ring::findings::{FINDINGS_OFFSET, Findings};
 
 use super::entries;
 use crate::global::g;

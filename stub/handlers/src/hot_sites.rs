@@ -14,7 +14,7 @@ use ulpf_stub_tables::patches::tsc;
 use crate::patches;
 use crate::runtime::mapped::CHANGES;
 use crate::runtime::thread::Current;
-use crate::sections;
+use crate::sequences;
 
 /// Further faults before the next try, for a site that could not be patched, or whose page could not be prepared.
 pub const HOPELESS: i32 = 100_000;
@@ -101,7 +101,7 @@ pub fn is_hinted(pc: u64) -> bool {
 /// Counts an access from this site without a stop, and requests a patch if it is worth one.
 pub fn warm(t: Current, site: &'static Site, at: TargetAddr) {
     if !patches::ENABLED.load(Relaxed)
-        || sections::active(t)
+        || sequences::active(t)
         || t.tgid() != crate::global::g().pid.load(Relaxed)
     {
         return;

@@ -15,11 +15,11 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::RCX;
+use super::fast_path::{Behind, From, begin, behind, distance, island, watch};
 use super::hits::{compare, compare_rest, make, silent};
 use super::implicit::Access;
-use super::parts::{FS, Phase};
+use super::types::{FS, Phase};
 use super::value::{Value, store};
-use super::way::{Behind, From, begin, behind, distance, island, watch};
 use super::writer::{Target, Writer, keep, restore};
 
 /// Whether it may be such an access.

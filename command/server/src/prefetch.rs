@@ -1,6 +1,6 @@
 //! Answers in advance the questions that the debugger asks at every stop. GDB asks the same at each stop: the values of
 //! its watches, the list of threads. So the relay sends the stub the list of questions of the last stop. The stub
-//! answers them at the next stop unasked (`stub/task/src/gdb/ahead.rs`), and the relay serves the debugger from these
+//! answers them at the next stop unasked (`stub/task/src/gdb/prefetch.rs`), and the relay serves the debugger from these
 //! answers.
 //!
 //! ```text

@@ -1,6 +1,6 @@
 //! Answers in advance. The server sends the questions that the debugger asked at the last stop
 //! (`vUlpfAhead;QUESTION;…`). At the next stop the stub answers them unasked, and GDB gets its answers from the server
-//! (`command/server/src/ahead.rs`). That saves a hop for each.
+//! (`command/server/src/prefetch.rs`). That saves a hop for each.
 //!
 //! ```text
 //! %UlpfAhead:NUMBER;LENGTH:ANSWER LENGTH:ANSWER …#xx      NUMBER: which question the first answer is to

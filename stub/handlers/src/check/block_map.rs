@@ -1,5 +1,5 @@
-//! Maps a byte to its block in a form that trampolines read in a few instructions (`engine/src/patch/far.rs`).
-//! Maintained only with [`super::far::GUESSES`].
+//! Maps a byte to its block in a form that trampolines read in a few instructions (`engine/src/patch/out_of_block.rs`).
+//! Maintained only with [`super::out_of_block::GUESSES`].
 //!
 //! ```text
 //! owners   a word for each granule: 0 if slots share it, else the number of the large block's first one, plus 1

@@ -12,7 +12,7 @@
 //! beginning less some index. By default an access is reported only if it can hardly be one of those: the pointer leads
 //! to the very beginning of its block, and the index is multiplied. That costs nothing: it is checked when an
 //! instruction faults, so for its first accesses, until it is patched. With [`GUESSES`] any pointer into a block
-//! counts, and trampolines check, too (`engine/src/patch/far.rs`).
+//! counts, and trampolines check, too (`engine/src/patch/out_of_block.rs`).
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -25,7 +25,7 @@ use ulpf_stub_tables::code::OverRead;
 use ulpf_stub_tables::patches::Known;
 
 use super::blocks::Block;
-use super::{arena, computed, entries, jumps, known, lines, report, shadow};
+use super::{arena, block_map, computed, entries, jumps, lookup, report, shadow};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
@@ -38,8 +38,8 @@ pub static GUESSES: AtomicBool = AtomicBool::new(false);
 pub fn tables() -> Option<Blocks> {
     (entries::ON.load(Relaxed) && GUESSES.load(Relaxed)).then(|| Blocks {
         heap: arena::arena(),
-        owners: lines::OWNERS_AT.load(Relaxed),
-        lines: lines::LINES_AT.load(Relaxed),
+        owners: block_map::OWNERS_AT.load(Relaxed),
+        lines: block_map::LINES_AT.load(Relaxed),
     })
 }
 
@@ -163,11 +163,11 @@ fn between(pointer: u64, addr: u64, start: bool) -> Option<OutOfBlock> {
     if near || !arena::has(addr) || !arena::has(pointer) {
         return None;
     }
-    let block = known::near(pointer).filter(|b| !b.freed)?;
+    let block = lookup::near(pointer).filter(|b| !b.freed)?;
     let inside = pointer.wrapping_sub(block.start);
     if start && inside != 0 || inside >= block.size {
         return None;
     }
-    let other = known::near(addr).filter(|b| !b.freed && b.has(addr))?;
+    let other = lookup::near(addr).filter(|b| !b.freed && b.has(addr))?;
     (other.start != block.start).then_some(OutOfBlock { addr, block, other })
 }

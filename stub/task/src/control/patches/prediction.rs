@@ -11,9 +11,9 @@ use super::Patches;
 use crate::control::text;
 use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::hot_sites;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::stopped::Stopped;
-use ulpf_stub_handlers::warm;
 
 /// Number of bytes behind an access that are examined.
 const BYTES: usize = 64;
@@ -31,7 +31,7 @@ impl Patches {
         }
         let Ok(maps) = self.maps() else { return };
         self.hot.look(pc, &maps);
-        if !warm::is_hinted(pc) {
+        if !hot_sites::is_hinted(pc) {
             return;
         }
         let code = pc & !(PAGE_SIZE - 1);

@@ -13,7 +13,7 @@ use core::mem::offset_of;
 use ulpf_lib::ring::Area;
 
 use super::asm::{R11, RCX};
-use super::parts::{ARENA_BITS, Blocks, GRANULE_BITS, Phase};
+use super::types::{ARENA_BITS, Blocks, GRANULE_BITS, Phase};
 use super::writer::{Target, Writer, keep, restore};
 use crate::access::{Class, Insn, NO_REG};
 
