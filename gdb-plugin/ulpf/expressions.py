@@ -165,13 +165,13 @@ def step(value, match, name):
     if held is not None:
         return held[member]
     if index is not None:
-        return _indexed_value(value, int(facade.evaluate(index)), index)
+        return _indexed_value(value, int(facade.evaluate(index)), f"{name}[{index}]")
     if arrow == "->" or facade.is_pointer(facade.plain(value.type)):
         value = value.dereference()
     if arrow == "->" and facade.is_pointer(facade.plain(value.type)):
         value = value.dereference()
     if not facade.is_struct(facade.plain(value.type)):
-        raise UlpfError(f"cannot watch .{member}", f"{value.type} has no members", "ptype shows what it is")
+        raise UlpfError(f"cannot watch {name}{arrow}{member}", f"{value.type} has no members", "ptype shows what it is")
     return value[member]
 
 
@@ -184,5 +184,5 @@ def _indexed_value(value, index, said):
     known = facade.bounds(type) if facade.is_array(type) else None
     # As for ranges, the index may exceed a trailing array of one or no element.
     if known and known[1] > known[0] and not known[0] <= index <= known[1]:
-        raise Outside(f"cannot watch [{said}]", f"it has the elements {known[0]} to {known[1]}", "stay within them")
+        raise Outside(f"cannot watch {said}", f"it has the elements {known[0]} to {known[1]}", "stay within them")
     return facade.element(value, index)

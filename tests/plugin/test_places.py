@@ -77,6 +77,7 @@ class Refused(PluginCase):
                 ("$rax", r"it has no address: it lives in a register"),
                 ("add", r"it is code, .*; use break"),
                 ("table[0..17]", r"it has the elements 0 to 15; stay within"),
+                ("table[17]", r"cannot watch table\[17\]: it has the elements 0 to 15; stay within them"),
                 ("table[3..3]", r"it is empty; write arr\[0\.\.16\] for the elements 0 to 15"),
                 ("head[..]", r"how many elements head has is not known"),
                 ("table[5..2]", r"it ends before it begins"),
