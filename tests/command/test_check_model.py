@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 from lib import heap_model
-from lib.env import example, needs, ulpf_only
+from lib.env import PATIENCE, example, needs, ulpf_only
 from lib.heap_model import MIB
 
 
@@ -80,7 +80,7 @@ class Model(unittest.TestCase):
     def test_alone(self):
         """Without errors it runs by itself, and its blocks keep what is stored in them."""
         for program in "heap_model", "heap_model_new":
-            done = subprocess.run([example(program), "14", "4", "300000", "0", "0"], capture_output=True, text=True, timeout=100)
+            done = subprocess.run([example(program), "14", "4", "300000", "0", "0"], capture_output=True, text=True, timeout=100 * PATIENCE)
             self.assertEqual((done.returncode, done.stderr, done.stdout.split()[:1]), (0, "", ["accesses"]))
 
 

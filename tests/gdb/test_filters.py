@@ -10,8 +10,8 @@ TOTAL = "filters: total 1050, flag 9, checked 99, hello, filters"
 
 
 class FilterCase(Case):
-    def begin(self, *options):
-        gdb = self.session("filters", options=options)
+    def begin(self, *options, **more):
+        gdb = self.session("filters", options=options, **more)
         gdb("tbreak done")
         return gdb
 
@@ -82,7 +82,7 @@ class ReadyMade(FilterCase):
 
     def test_the_kernels_writes(self):
         """pc and caller are those of the system call."""
-        gdb = self.begin()
+        gdb = self.begin(gdb_options={"libraries": True})  # functions of the C library's own
         fill = self.function(gdb, "fill")
         libc = re.search(r"(0x\w+) +(0x\w+) +\S+ .*libc\.so", gdb("info sharedlibrary"))
         libc = f"{libc.group(1)}-{libc.group(2)}"
