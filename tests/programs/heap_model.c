@@ -419,7 +419,7 @@ static void look_at_all(struct mine *m, struct block *b, size_t n)
 #include <new>
 static unsigned char *obtain_new(struct mine *m, struct block *b, size_t size)
 {
-	/* No block of libstdc++ is empty; those that are aligned have a multiple of that. */
+	/* No block of libstdc++ is empty. Up to GCC 12, it makes the size of an aligned one a multiple of that. */
 	b->size += !size;
 	switch (any(m, 5)) {
 	case 0: b->by = BY_NEW; return (unsigned char *)::operator new(size);
@@ -429,7 +429,7 @@ static unsigned char *obtain_new(struct mine *m, struct block *b, size_t size)
 	default:
 		b->by = BY_NEW_ALIGNED;
 		b->size = (b->size + 63) / 64 * 64;
-		return (unsigned char *)::operator new(size, std::align_val_t(64));
+		return (unsigned char *)::operator new(b->size, std::align_val_t(64));
 	}
 }
 static void release_new(struct block *b)
