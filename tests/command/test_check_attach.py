@@ -229,8 +229,10 @@ class Attached(unittest.TestCase):
                 self.assertIn("are not known, because its allocator is not glibc's", checked.notice())
                 for word in ("harmless", *NEW, "threads", "harmless"):
                     server.order(word)
+                # Debian 13's tcmalloc: nobody can take the place of its malloc. That is said.
+                refused = "tcmalloc" in name and any("the heap is not checked: this tcmalloc" in line.get("text", "") for line in checked.lines())
                 found, _ = checked.leave()
-                self.assertEqual(short(found), [(kind, word) for word, kind in NEW.items()], found)
+                self.assertEqual(short(found), [] if refused else [(kind, word) for word, kind in NEW.items()], found)
                 server.order("harmless")
                 self.assertEqual(server.end(), ("well\n", 0))
 
