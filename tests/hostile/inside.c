@@ -1,5 +1,6 @@
 /* A constant whose bytes are an instruction, in a page of code that meets watched memory. */
 #include <stdio.h>
+#include <stdlib.h>
 
 volatile unsigned long counter;
 
@@ -33,6 +34,9 @@ __attribute__((noinline, aligned(4096))) void late(void)
 
 int main(void)
 {
+	/* Most pages that are watched are the heap's, whatever the C library has taken. */
+	if (!malloc(1 << 16))
+		return 1;
 	printf("before %lx\n", constant());
 	for (int i = 0; i < 100; i++)
 		work();
