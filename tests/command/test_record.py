@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -72,12 +73,23 @@ class OneSchema(PluginCase):
                     self.assertEqual(len(row["callers"].split(" < ")), len(hit["callers"]))
 
     def test_export(self):
+        self.exported(lambda process: None)
+
+    def test_export_while_the_session_answers_late(self):
+        """The names are its, and are waited for."""
+        def answer_late(process):
+            process.send_signal(signal.SIGSTOP)
+            threading.Timer(0.5, process.send_signal, [signal.SIGCONT]).start()
+        self.exported(answer_late)
+
+    def exported(self, first):
         """Each hit as the session's own log has it, but for the clock."""
         with tempfile.TemporaryDirectory() as folder:
             own, name = os.path.join(folder, "own.jsonl"), os.path.join(folder, "export.jsonl")
             with subprocess.Popen([ULPF, "run", "--log", own, "--no-summary", "-w", "bank.fees", "-w", "audits:rw", example("bank"), "2", "1000"],
                                   stdout=subprocess.DEVNULL) as process:
                 self.assertTrue(wait_until(lambda: os.path.exists(own) and '"type":"hit"' in open(own).read(), 30))
+                first(process)
                 status, _, err = ulpf("export", "-o", name, "-p", str(process.pid))
                 self.assertEqual(status, 0, err)
                 process.wait(60)

@@ -152,8 +152,10 @@ fn hits<W: Write>(
     watcher.only(&found);
     // The owner of the session supplies the names.
     watcher.look(&mut snapshots, &Look::everything());
-    std::thread::sleep(Duration::from_millis(50));
-    watcher.look(&mut snapshots, &Look::everything());
+    while watcher.waits_for_lists() && !over() {
+        std::thread::sleep(Duration::from_millis(5));
+        watcher.look(&mut snapshots, &Look::everything());
+    }
     let failed = || format!("cannot write {name}: the export is incomplete");
     to.begin(&snapshots[0]).with_context(failed)?;
     let flow = Flow::default();

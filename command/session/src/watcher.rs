@@ -90,6 +90,8 @@ struct Listed {
     pid: i32,
     next: Instant,
     under_way: bool,
+    /// It has sent one, or refused.
+    heard: bool,
 }
 
 impl Watcher {
@@ -239,6 +241,7 @@ impl Watcher {
                         pid,
                         next: Instant::now(),
                         under_way: false,
+                        heard: false,
                     });
                     self.lists.len() - 1
                 }
@@ -256,6 +259,11 @@ impl Watcher {
         }
     }
 
+    /// Returns whether an owner has neither sent its list of watches nor refused to. It does within the limit of a request.
+    pub fn waits_for_lists(&self) -> bool {
+        self.lists.iter().any(|l| !l.heard)
+    }
+
     /// Handles the answers that have arrived.
     fn hear(&mut self, snapshots: &mut [Snapshot], messages: &mut Vec<Message>) {
         while let Ok(answer) = self.answers.1.try_recv() {
@@ -270,7 +278,7 @@ impl Watcher {
             match answer {
                 Answer::Listing(_, result) => {
                     if let Some(listed) = listed {
-                        listed.under_way = false;
+                        (listed.under_way, listed.heard) = (false, true);
                     }
                     let (Some(observer), Some(snapshot)) = (observer, snapshot) else {
                         continue;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener as Bound};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -32,53 +32,59 @@ pub type Requests = mpsc::Receiver<Asked>;
 type Owners = Arc<Mutex<HashMap<i32, mpsc::Sender<Asked>>>>;
 
 static OWNERS: OnceLock<Owners> = OnceLock::new();
+static STARTED: Once = Once::new();
 
-/// Directs requests about `pid` to the returned channel. Without a socket no client can ask, and the session goes on.
+/// Directs requests about `pid` to the returned channel. From here on clients can connect. Without a socket no client can
+/// ask, and the session goes on.
 pub fn open(pid: i32) -> Requests {
     let (sender, requests) = mpsc::channel(16);
-    let owners = OWNERS.get_or_init(|| {
-        let owners = Owners::default();
-        let served = owners.clone();
-        // A thread of its own: the first session may end long before the last.
-        let thread = std::thread::Builder::new().name("control".into());
-        let _ = thread.spawn(move || keep(served));
-        owners
-    });
+    let owners = OWNERS.get_or_init(Owners::default);
     if let Ok(mut owners) = owners.lock() {
         owners.insert(pid, sender);
     }
+    STARTED.call_once(|| start(owners.clone()));
     requests
 }
 
-fn keep(owners: Owners) {
+fn start(owners: Owners) {
+    match bind() {
+        Ok(listener) => {
+            // A thread of its own: the first session may end long before the last.
+            let thread = std::thread::Builder::new().name("control".into());
+            let _ = thread.spawn(move || keep(listener, owners));
+        }
+        Err(e) => {
+            let taken = match e.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "another process has taken its name (`ss -xlp` shows which one)".to_string()
+                }
+                _ => e.to_string(),
+            };
+            ulpf_say::message!(
+                "ulpf: the control socket @{} cannot be made: {taken}. `ulpf top` and others can look, but change no watches of this session.",
+                name(std::process::id() as i32)
+            );
+        }
+    }
+}
+
+fn bind() -> io::Result<Bound> {
+    let name = name(std::process::id() as i32);
+    let bound = Bound::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    bound.set_nonblocking(true)?;
+    Ok(bound)
+}
+
+fn keep(listener: Bound, owners: Owners) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let Ok(runtime) = runtime else { return };
     runtime.block_on(async {
-        match bind() {
-            Ok(listener) => accept(listener, owners).await,
-            Err(e) => {
-                let taken = match e.kind() {
-                    io::ErrorKind::AddrInUse => {
-                        "another process has taken its name (`ss -xlp` shows which one)".to_string()
-                    }
-                    _ => e.to_string(),
-                };
-                ulpf_say::message!(
-                    "ulpf: the control socket @{} cannot be made: {taken}. `ulpf top` and others can look, but change no watches of this session.",
-                    name(std::process::id() as i32)
-                );
-            }
+        if let Ok(listener) = UnixListener::from_std(listener) {
+            accept(listener, owners).await;
         }
     });
-}
-
-fn bind() -> io::Result<UnixListener> {
-    let name = name(std::process::id() as i32);
-    let bound = Bound::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-    bound.set_nonblocking(true)?;
-    UnixListener::from_std(bound)
 }
 
 async fn accept(listener: UnixListener, owners: Owners) {
