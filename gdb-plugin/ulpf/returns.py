@@ -31,7 +31,7 @@ class Return(facade.Breakpoint):
         pass
 
     def stop(self):
-        if int(facade.gdb.newest_frame().read_register("rsp")) == self.stack:
+        if facade.register("rsp") == self.stack:
             self.over()
             self.returned()
         return False

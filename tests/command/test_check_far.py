@@ -1,4 +1,4 @@
-"""`ulpf check` on accesses that leap over the gap into another block: found by the pointer in the operand. tests/programs/heap_far.cc
+"""`ulpf check` on accesses over the redzone into another block: found by the pointer in the operand. tests/programs/heap_far.cc
 has them, each beside a twin with a good index; Valgrind's memcheck finds none of them."""
 
 import os

@@ -231,7 +231,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "BYTES", default_value = "16", alias = "gap", value_parser = redzone)]
     pub redzone: Redzone,
 
-    /// Find accesses that leap from one block into another one also where the pointer is a guess, and at each access: slower
+    /// Find out-of-block accesses also where the pointer is a guess, and at each access: slower
     #[arg(long)]
     pub base: bool,
 

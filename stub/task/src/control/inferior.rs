@@ -16,7 +16,7 @@ use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::paths;
 use ulpf_stub_handlers::runtime::events::Event;
 use ulpf_stub_handlers::runtime::frame::{UContext, fpstate_len};
-use ulpf_stub_handlers::runtime::park::{Futex, notify};
+use ulpf_stub_handlers::runtime::park::{self, Futex, notify};
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 use ulpf_stub_handlers::signals::{kernel, leaving};
 use ulpf_stub_handlers::syscalls::fork_page;
@@ -531,8 +531,9 @@ impl Control {
         }
     }
 
-    /// A detach that serves no more requests: see [`super::rescue`].
+    /// A detach that serves no more requests, and threads make none from here on: see [`super::rescue`].
     pub(super) fn leave_unserved(&mut self) {
+        park::unattended();
         self.running = true;
         self.holder = None;
         g().threads.iter().for_each(|t| t.hold.store(false, SeqCst));

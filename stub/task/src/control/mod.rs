@@ -80,7 +80,6 @@ use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::events::Request;
-use ulpf_stub_handlers::runtime::park;
 use ulpf_stub_handlers::runtime::robust;
 use ulpf_stub_handlers::runtime::thread::Thread;
 
@@ -218,7 +217,6 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         c.program_is_gone();
         if world::others_live_on() {
             // Vfork children, which may be parked. They go on as after a failure of this task.
-            park::unattended();
             c.leave_unserved();
         }
     }

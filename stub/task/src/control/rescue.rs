@@ -2,7 +2,7 @@
 //! is left, as at a detach: its threads go on without watches, and the command reports it.
 //!
 //! The task's unfinished work is lost, and its stack with it. Requests that threads wait for are not served, and
-//! threads make no more ([`park::unattended`]). A second failure during this ends the program: its memory may be
+//! threads make no more ([`Control::leave_unserved`]). A second failure during this ends the program: its memory may be
 //! anywhere.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
@@ -14,7 +14,6 @@ use ulpf_lib::{arena, sys};
 use super::{Control, notices};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::asm::ulpf_restorer;
-use ulpf_stub_handlers::runtime::park;
 use ulpf_stub_handlers::say::{fatal, fatal_fault, fault};
 use ulpf_stub_handlers::signals::actions::KernelAction;
 use ulpf_stub_handlers::signals::kernel::raw_sigaction;
@@ -113,7 +112,6 @@ pub fn leave() -> ! {
         core::mem::transmute::<*mut (), fn()>(unlock)();
         &mut *control
     };
-    park::unattended();
     control.leave_unserved();
     // SAFETY: as above.
     unsafe { core::mem::transmute::<*mut (), fn() -> !>(end)() }
