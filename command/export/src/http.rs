@@ -159,7 +159,7 @@ impl Hosts {
         }
     }
 
-    /// Whether the name is ours: NAME, NAME:PORT, [ADDRESS]:PORT. Ports may be forwarded, so any port is accepted.
+    /// Whether the name is ours: `NAME`, `NAME:PORT`, `[ADDRESS]:PORT`. Ports may be forwarded, so any port is accepted.
     fn is_ours(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[').map(|rest| rest.split_once(']')) {
             Some(Some((address, _))) => address,

@@ -6,7 +6,7 @@
 //!                                                                                   │
 //!   text · JSON · CSV · trace ◀── show ◀── in order of time, or by the heads ◀── file ◀── decode, words
 //! ```
-//! [`format`] draws the file. The hits of a thread stay in its order and are sorted only when they are read, so the
+//! [`mod@format`] draws the file. The hits of a thread stay in its order and are sorted only when they are read, so the
 //! writer does nothing per hit but compress it.
 #![forbid(unsafe_code)]
 

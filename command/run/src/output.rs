@@ -17,7 +17,7 @@ use ulpf_session::armed::Armed;
 use ulpf_session::hit::entry::CSV_HEAD;
 use ulpf_session::hit::log::Look;
 
-/// Sets the form of [`say`]; call it before the first message.
+/// Sets the form of [`say()`]; call it before the first message.
 pub fn speak_as(options: &WatchArgs) {
     say_json(options.json && options.log.is_none());
 }

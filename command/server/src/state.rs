@@ -54,7 +54,7 @@ pub struct Server {
     pub sticky: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The packet size announced by qSupported.
     pub packet_size: usize,
-    /// Packets are for the first process (see [`processes`]).
+    /// Packets are for the first process (see `processes.rs`).
     pub targets: Vec<Target>,
     /// The shared area of the last process, until there is another one.
     pub past: Option<SharedArea>,

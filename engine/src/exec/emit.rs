@@ -360,7 +360,7 @@ fn has_vsib(insn: &Insn) -> bool {
     matches!(insn.class, Class::Gather | Class::Scatter)
 }
 
-/// X and B of VEX and EVEX, which are stored inverted: [a] needs neither, gathers keep X, register
+/// X and B of VEX and EVEX, which are stored inverted: `[a]` needs neither, gathers keep X, register
 /// forms keep both.
 fn unused_bits(insn: &Insn) -> u8 {
     if !insn.layout.has_mem() {

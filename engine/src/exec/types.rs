@@ -19,7 +19,7 @@ pub struct CodeArena {
     pub len: usize,
 }
 
-/// Zeroed memory (fresh from mmap) for the site table; see [`Thunks::data_size`].
+/// Zeroed memory (fresh from mmap) for the site table; see [`super::sites::Thunks::data_size`].
 #[derive(Clone, Copy, Debug)]
 pub struct DataArena {
     /// First byte, of a page.

@@ -14,7 +14,7 @@ pub struct Prologue {
     pub starts: Vec<(u8, u8)>,
 }
 
-/// jmp qword ptr [rip]; and where to.
+/// `jmp qword ptr [rip]`; and where to.
 const BACK: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
 
 impl Prologue {

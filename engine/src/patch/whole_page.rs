@@ -6,7 +6,7 @@
 //!                                  └─ no ─▶ the body
 //! ```
 //! An access that begins on such a page is watched by one watch in all bytes. They have one distance to their alias, even
-//! if the access crosses into the next page ([`Tables::whole`]).
+//! if the access crosses into the next page ([`super::writer::Tables::whole`]).
 
 use alloc::vec::Vec;
 use core::mem::offset_of;

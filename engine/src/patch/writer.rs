@@ -13,7 +13,7 @@ use super::types::{Blocks, Mark, Phase};
 pub struct Target {
     /// Where it lies.
     pub at: u64,
-    /// Its word of [`Area::idle_count`], which counts accesses to pages without a guard in a row, from [`IDLE_START`] on. If
+    /// Its word of [`Area::idle_count`], which counts accesses to pages without a guard in a row, from [`super::types::IDLE_START`] on. If
     /// the guarded page before them is watched as a whole, it counts on from the number of that page's tally. When the lower
     /// byte overflows, after [`super::IDLE_ROUND`] of them, the patch may not be worth its checks any more.
     pub idle_count: usize,
@@ -58,7 +58,7 @@ pub struct Tables {
     /// A byte for each page number, for loads; then the same for stores. Every access that begins on the page is a hit of
     /// one watch that only counts, in this place of [`Area::hits`], at this one's distance to the alias. Zero: that is not known.
     /// Where there is [`Target::heap`] it says instead that this page and the next one are of that, and is
-    /// [`IDLE_START`](super::IDLE_START).
+    /// [`IDLE_START`](super::types::IDLE_START).
     pub whole: u64,
     /// [`super::LOCKS`] locks, and what follows them.
     pub locks: u64,

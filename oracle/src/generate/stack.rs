@@ -152,7 +152,7 @@ impl Gen<'_> {
         }
     }
 
-    /// push [m], pop [m], also relative to the stack pointer itself.
+    /// `push [m]`, `pop [m]`, also relative to the stack pointer itself.
     fn through_memory(&mut self, top: u64) {
         for _ in 0..1 + self.rng.below(3) {
             let m = self.target(8, 1);

@@ -7,7 +7,7 @@
 //!        int3: a stop is wanted, or a signal has struck ◀─┘
 //! ```
 //! The thread's block is free while the program runs, so its stack serves here too. From the first instruction of
-//! `ulpf_direct`, the thread is in our own image. A signal is put off there, as anywhere in it ([`signals`]). The
+//! `ulpf_direct`, the thread is in our own image. A signal is put off there, as anywhere in it ([`crate::signals`]). The
 //! signal's remaining work, and a stop, need the program's whole state in a signal frame, and an `int3` makes one. The
 //! tail only reads its frame, so it can start again after an interruption.
 

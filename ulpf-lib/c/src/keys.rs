@@ -2,7 +2,7 @@
 //!
 //! Guarded pages have one of two keys (set by `guard/machine.rs` in ulpf-lib). PKRU, a register of each thread that is
 //! written without a system call, determines which accesses a key forbids: stores, or all. So a step opens the pages for
-//! one thread only, and a thread may lift its own guards for a while ([`suspend`]).
+//! one thread only, and a thread may lift its own guards for a while ([`crate::ffi::ulpf_suspend`]).
 //!
 //! The kernel gives signal handlers, and threads that existed before, a PKRU that forbids all accesses for all keys. Such
 //! a thread faults once without reason, and its PKRU is then corrected (`close_frame`).

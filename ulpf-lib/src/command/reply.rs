@@ -74,7 +74,7 @@ pub enum Reply {
     PatchSyscalls(bool),
     /// `{"heap_checked":true}`
     HeapChecked,
-    /// `{"heap_asked":3}`: the number of reports in the answer, in [`crate::ring::found::Findings::asked`].
+    /// `{"heap_asked":3}`: the number of reports in the answer, in [`crate::ring::findings::Findings::asked`].
     HeapAsked(u32),
     /// `{"refused":{"what":"…","why":"…","what_to_do":"…"}}`
     Refused(Refusal),

@@ -484,7 +484,7 @@ impl Guards {
         }
     }
 
-    /// Finds all parts of the stack. The label [stack] is only on the part that holds the initial stack
+    /// Finds all parts of the stack. The label `[stack]` is only on the part that holds the initial stack
     /// pointer; parts below moved pages, or below pages that were moved once, have no name. Nothing
     /// else can be adjacent to the stack (the kernel keeps `stack_guard_gap` free).
     fn mark_stack(&mut self) {

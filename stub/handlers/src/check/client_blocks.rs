@@ -258,7 +258,7 @@ pub fn any_within(start: u64, end: u64) -> bool {
     any
 }
 
-/// As [`blocks::mark`].
+/// As [`super::blocks::mark`].
 pub fn mark(addr: u64, mark: impl FnOnce(bool) -> u8) -> Option<Block> {
     if list::is_empty() {
         return None;

@@ -41,9 +41,9 @@ static RANDOM: AtomicU64 = AtomicU64::new(0);
 pub struct Places {
     /// [`ARENA`] bytes of address space.
     pub arena: u64,
-    /// Zeroed memory of [`RECORDS`] bytes.
+    /// Zeroed memory of [`super::blocks::RECORDS`] bytes.
     pub records: u64,
-    /// Zeroed memory of [`GRANULES`] bytes.
+    /// Zeroed memory of [`super::arena::GRANULES`] bytes.
     pub granules: u64,
     /// Size of the quarantine in bytes.
     pub quarantine: u64,

@@ -39,7 +39,7 @@ fn copies(start: u64, end: u64) -> bool {
 }
 
 /// True if all loads of this code may be over-reads, which are harmless if some byte of them is addressable
-/// ([`is_surplus`]). Loads of one byte are not over-reads.
+/// ([`is_over_read`]). Loads of one byte are not over-reads.
 pub fn takes_over_read(start: u64, end: u64) -> bool {
     !copies(start, end)
         && [start, end - 1]
@@ -88,14 +88,14 @@ fn wrong_byte(c: &Cause) -> Option<u64> {
     (!harmless).then_some(closed)
 }
 
-/// True for an over-read ([`is_surplus`]), also if a mask selects only some of its bytes: with AVX-512 the end of one
+/// True for an over-read ([`is_over_read`]), also if a mask selects only some of its bytes: with AVX-512 the end of one
 /// string masks the comparison of the other.
 fn is_harmless(c: &Cause) -> bool {
     if copies(c.pc, c.pc + 1) {
         return false;
     }
     // Only the remaining cases are decoded, since decoding costs more than the other tests.
-    is_surplus(c)
+    is_over_read(c)
         || c.len < WIDEST
             && is_addressable(c.addr.0.saturating_sub(VECTORS * WIDEST), c.addr.0 + WIDEST)
             && unwind::over_read(c.pc) != OverRead::None
@@ -119,7 +119,7 @@ fn is_addressable(from: u64, to: u64) -> bool {
 /// one string and also read the bytes before it; the other string, and the first vectors of each, may be unaligned.
 /// Older functions load a vector by halves. The last byte of a string may be loaded as a word of two bytes, with the
 /// byte behind it.
-fn is_surplus(c: &Cause) -> bool {
+fn is_over_read(c: &Cause) -> bool {
     let (addr, len) = (c.addr.0, c.len);
     if len < 2 {
         return false;

@@ -230,7 +230,7 @@ pub fn answer(number: usize, wrong: u32, count: u64, len: u64, example: Option<&
     true
 }
 
-/// Answers as [`answer`] does: with a pointer in memory at `at`, or in a register (see [`IN_MEMORY`]) of a thread.
+/// Answers as [`answer`] does: with a pointer in memory at `at`, or in a register (see [`ulpf_lib::ring::findings::IN_MEMORY`]) of a thread.
 pub fn pointer(
     number: usize,
     at: u64,

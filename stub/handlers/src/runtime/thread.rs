@@ -106,7 +106,7 @@ pub struct Thread {
     pub rights: Published,
     /// Head of its list of robust locks (set_robust_list), or 0.
     pub robust: AtomicU64,
-    /// Its registration for restartable sequences ([`crate::sections`]).
+    /// Its registration for restartable sequences ([`crate::sequences`]).
     pub sequences: Registered,
     /// The signal actions of a task that does not share those of its parent.
     pub own_actions: ActionTable,
@@ -146,7 +146,7 @@ pub struct Own {
     /// Our own single step (slow path, stepping over a breakpoint) is under way, with the signal mask to restore after
     /// it.
     pub own_step: Cell<Option<OwnStep>>,
-    /// It executes a restartable sequence alone ([`crate::sections`]).
+    /// It executes a restartable sequence alone ([`crate::sequences`]).
     pub section: Cell<Option<Section>>,
     /// It resumes that after a step over a breakpoint.
     pub section_after: Cell<Option<Section>>,
@@ -246,7 +246,7 @@ impl Own {
 pub enum OwnStepKind {
     Slow,
     OverBreakpoint,
-    /// One of many steps ([`crate::sections`]).
+    /// One of many steps ([`crate::sequences`]).
     Section,
 }
 

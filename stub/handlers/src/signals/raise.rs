@@ -20,7 +20,7 @@ use linux_raw_sys::general as k;
 
 const TRAP_TRACE: i32 = k::TRAP_TRACE as i32;
 
-/// As [`ulpf_late`], in a handler that has blocked signals.
+/// As `ulpf_late` (`entry.rs`), in a handler that has blocked signals.
 pub fn late(t: Current, uc: &mut UContext) {
     if t.own().own_step.get().is_some() {
         // The world is stopped for its step, so it must not park itself, and the frame is not the program's:

@@ -1,4 +1,4 @@
-//! rseq(2). A program with restartable sequences is served ([`crate::sections`]). Other programs go without, as on an
+//! rseq(2). A program with restartable sequences is served ([`crate::sequences`]). Other programs go without, as on an
 //! older kernel, which glibc and others support: then the page of a thread's own data can be watched.
 
 use core::sync::atomic::Ordering::*;

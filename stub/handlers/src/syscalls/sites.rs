@@ -1,6 +1,6 @@
 //! Patched system-call sites, as the program's threads meet them.
 //!
-//! SIGSYS discovers a site ([`note`]). The stub's task patches a busy one with the world stopped (`control/sites.rs`),
+//! SIGSYS discovers a site ([`super::busy::note`]). The stub's task patches a busy one with the world stopped (`control/sites.rs`),
 //! so that its calls reach a slot of `sites_code.rs` with a jump. A slot makes the calls that need no help of ours
 //! under the program's own mask, and sends all others to dispatch. Correctness never depends on a patch.
 //!

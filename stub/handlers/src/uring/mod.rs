@@ -1,12 +1,12 @@
 //! io_uring of the program. The kernel reads and writes the program's memory by the addresses in requests, at any time
 //! and from threads of its own. Guarded pages would make requests fail, and their writes would go unnoticed. So the
 //! program's rings are known here ([`rings`]). Requests are rewritten when the program hands them to the kernel
-//! ([`operands`]), and restored afterwards; they are noted until their completion ([`flight`]).
+//! (`syscalls/io_uring/operands.rs`), and restored afterwards; they are noted until their completion ([`flight`]).
 //!
 //! ```text
 //!  io_uring_enter ─▶ requests changed, noted ─▶ submitted ─▶ put back ─▶ waits, as any call ─▶ completions: hits
 //! ```
-//! Memory that a request in flight holds is neither moved nor given back ([`in_use`]), so the address that the kernel
+//! Memory that a request in flight holds is neither moved nor given back ([`held::in_use`]), so the address that the kernel
 //! has got stays valid.
 
 pub mod flight;

@@ -1,7 +1,7 @@
 //! The rings of the program, created by io_uring_setup(2), and our own view of their memory.
 //!
 //! A ring is known by its file ([`identity`]), so descriptors may be duplicated, closed and used again. Our view would
-//! keep a ring alive after its last descriptor: [`bury`] checks after every call that can close one.
+//! keep a ring alive after its last descriptor: [`State::bury`] checks after every call that can close one.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 

@@ -9,10 +9,10 @@
 //! ```
 //! A stopped thread is *held*, as under scheduler locking in all-stop mode: it is parked, or in a system call after
 //! which it will be. Its events wait until it is released. All other threads run, and the main loop serves the debugger
-//! as it always does while the program runs. Code that needs the world stopped calls [`World::rest`]. The world goes on
+//! as it always does while the program runs. Code that needs the world stopped calls [`World::stopped`]. The world goes on
 //! once all packets that came together are served. Reading memory, and the registers of a parked thread, needs no stop.
 //!
-//! [`World::rest`]: super::world::World::rest
+//! [`World::stopped`]: super::world::World::stopped
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;

@@ -2,7 +2,7 @@
 //! stop, and tells its user nothing about a hit of one that it does not know.
 //!
 //! So a debugger that knows how (the plugin) watches one byte instead, at an address that no program can
-//! have. A hit of any other watch is reported as an access to that byte, and [`answer`] says which it was.
+//! have. A hit of any other watch is reported as an access to that byte, and [`OutOfBand::answer`] says which it was.
 
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
