@@ -165,7 +165,8 @@ fn top(args: &TopArgs) -> Result<()> {
 fn end_by_force(leave: &AtomicBool, in_live: &AtomicBool, run: Option<i32>) {
     // The main thread draws a screen in less, and looks at `leave` each 250 ms.
     const PATIENCE: Duration = Duration::from_millis(500);
-    const PATIENCE_WITH_TERMINALS: Duration = Duration::from_secs(5);
+    // It ends the program, and closes the screen.
+    const LONGEST: Duration = Duration::from_secs(5);
     let mut told = None;
     let mut gone = false;
     loop {
@@ -174,16 +175,12 @@ fn end_by_force(leave: &AtomicBool, in_live: &AtomicBool, run: Option<i32>) {
         if gone {
             leave.store(true, Ordering::Relaxed);
         }
-        if !in_live.load(Ordering::Relaxed) {
-            return;
-        }
         if leave.load(Ordering::Relaxed) {
-            let patience = if gone {
-                PATIENCE
-            } else {
-                PATIENCE_WITH_TERMINALS
+            let limit = match gone && in_live.load(Ordering::Relaxed) {
+                true => PATIENCE,
+                false => LONGEST,
             };
-            if told.get_or_insert_with(Instant::now).elapsed() > patience {
+            if told.get_or_insert_with(Instant::now).elapsed() > limit {
                 break;
             }
         }
