@@ -9,7 +9,7 @@ use ulpf_lib::command::HeapCheck;
 use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::place;
-use ulpf_lib::ring::findings::By;
+use ulpf_lib::ring::findings::{By, UNREPLACED};
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, AliasAddr, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::check::adopt;
@@ -155,20 +155,18 @@ const ARRAYS: [(&[u8], &[u8]); 2] = [
 
 /// tcmalloc's interface to the program.
 const INSTANCE: &[u8] = b"_ZN15MallocExtension8instanceEv";
-const WAITS: &str = "ulpf: the heap is not checked: this tcmalloc (2.16 or later) waits for its own malloc to begin, so that \
-                     nobody can take its place; check the program without it\n";
-
-/// Functions that identify allocators with more entry points than malloc's, or with further records of their blocks,
-/// and the allocators' names. Such an allocator cannot be replaced.
-const UNKNOWN: [(&[u8], &str); 7] = [
-    (b"__asan_init", "AddressSanitizer"),
-    (b"__tsan_init", "ThreadSanitizer"),
-    (b"__msan_init", "MemorySanitizer"),
-    (b"__hwasan_init", "HWAddressSanitizer"),
-    (b"__lsan_init", "LeakSanitizer"),
-    (b"__dfsan_init", "DataFlowSanitizer"),
-    (b"moz_arena_malloc", "Firefox (mozjemalloc)"),
+/// Functions that identify the allocators of [`UNREPLACED`], in its order.
+const UNKNOWN: [&[u8]; 7] = [
+    b"__asan_init",
+    b"__tsan_init",
+    b"__msan_init",
+    b"__hwasan_init",
+    b"__lsan_init",
+    b"__dfsan_init",
+    b"moz_arena_malloc",
 ];
+/// Number of tcmalloc in [`UNREPLACED`].
+const WAITS: usize = UNKNOWN.len();
 
 /// Returns whether the function calls its malloc until something has happened. (test rax, rax; je, backwards)
 fn waits_for_malloc((start, end): (u64, u64)) -> bool {
@@ -433,22 +431,30 @@ impl Control {
         });
     }
 
+    /// Reports an allocator of [`UNREPLACED`].
+    fn cannot_replace(&mut self, n: usize) {
+        if let Some(f) = findings() {
+            f.unreplaced.store(n as u64 + 1, SeqCst);
+        }
+        self.warn(&alloc::format!(
+            "ulpf: the heap is not checked: ulpf cannot take the place of {}\n",
+            UNREPLACED[n]
+        ));
+    }
+
     fn serve_file(&mut self, object: &Object, tables: &Tables, maps: &Snapshot) {
         let runtime = object.is_runtime();
         let has = |name: &[u8]| tables.find(name).is_some();
-        if let Some((_, whose)) = UNKNOWN.iter().find(|(name, _)| has(name)) {
+        if let Some(n) = UNKNOWN.iter().position(|name| has(name)) {
             self.check.unknown = true;
-            self.warn(&alloc::format!(
-                "ulpf: the heap is not checked: the program's allocator is that of {whose}, whose place ulpf cannot take\n"
-            ));
+            self.cannot_replace(n);
         }
         if self.check.unknown {
             return;
         }
         let own = !runtime && has(b"malloc") && has(b"_Znwm");
         if own && tables.find(INSTANCE).is_some_and(waits_for_malloc) {
-            self.warn(WAITS);
-            return;
+            return self.cannot_replace(WAITS);
         }
         let deletes = DELETES.iter().filter(|_| runtime);
         let theirs = OWN.iter().filter(|_| own);
