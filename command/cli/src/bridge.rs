@@ -11,11 +11,11 @@ use std::ffi::OsString;
 use std::path::Path;
 use tokio::net::{TcpStream, UnixStream};
 use ulpf_host::programs::locate;
+use ulpf_host::say::message;
 use ulpf_host::signals::Incoming;
 use ulpf_host::sys;
-use ulpf_listen::socket_dir::SocketDir;
-use ulpf_listen::{Listener, Protocol, Reader, Rules, Writer};
-use ulpf_say::message;
+use ulpf_server::listen::socket_dir::SocketDir;
+use ulpf_server::listen::{Listener, Protocol, Reader, Rules, Writer};
 use ulpf_server::options::{Options, Target};
 use ulpf_server::{BackEnd, Bound, Device, Flavour, Proxy, Terminal};
 

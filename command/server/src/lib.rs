@@ -22,10 +22,12 @@ pub mod fuzzing;
 mod heap;
 mod host_io;
 mod leaving;
+pub mod listen;
 mod non_stop;
 pub mod options;
 mod osdata;
 mod packets;
+pub mod plugin;
 mod prefetch;
 mod processes;
 mod refused;
@@ -49,6 +51,7 @@ pub use bridge::device::Device;
 pub use bridge::proxy::{Flavour, Proxy};
 pub use common::Terminal;
 
+use crate::listen::{Connection, Listener};
 use client::{Client, Input};
 use common::{Outcome, bind, report};
 use options::{Options, Target as Wanted};
@@ -58,11 +61,10 @@ use state::Server;
 use std::sync::Arc;
 use std::time::Duration;
 use target::{Event, Target};
+use ulpf_host::say::message;
 use ulpf_host::signals::Incoming;
 use ulpf_host::{foreground, process};
 use ulpf_inject::{Arguments, Launch, StartError, Stdio};
-use ulpf_listen::{Connection, Listener};
-use ulpf_say::message;
 
 /// A server that is bound to its address but does not serve yet.
 pub struct Bound {
@@ -285,7 +287,7 @@ impl Server {
         if self.stdio {
             message!("stdin/stdout redirected");
         }
-        let inferior = ulpf_inferior::start(spec).await?;
+        let inferior = ulpf_inject::inferior::start(spec).await?;
         self.say(&format!(
             "Process {} created; pid = {}",
             program.to_string_lossy(),
@@ -312,7 +314,7 @@ impl Server {
     }
 
     async fn attach(&mut self, pid: i32) -> Result<(), StartError> {
-        let inferior = ulpf_inferior::attach(pid, self.options.settings).await?;
+        let inferior = ulpf_inject::inferior::attach(pid, self.options.settings).await?;
         self.say(&format!("Attached; pid = {pid}"));
         // `R` starts the same program again.
         self.program = process::executable(pid).map(|p| (p.into(), Arguments::default()));
@@ -322,7 +324,7 @@ impl Server {
     }
 
     /// Takes over the session, and sends its stub the debugger's settings so far.
-    async fn adopt(&mut self, inferior: ulpf_inferior::Inferior) {
+    async fn adopt(&mut self, inferior: ulpf_inject::inferior::Inferior) {
         for warning in &inferior.warnings {
             message!("{warning}");
         }

@@ -13,6 +13,7 @@
 mod app;
 mod details;
 mod draw;
+pub mod export;
 mod figures;
 mod heap;
 mod plain;
@@ -47,7 +48,7 @@ use theme::Theme;
 use ulpf_area::sessions::Whose;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::rights::thread_time;
-use ulpf_say::say;
+use ulpf_host::say::say;
 use ulpf_session::watcher::Pace;
 use watcher::Watcher;
 

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use ulpf_bridge::greeting::is_front_end;
 use ulpf_bridge::{Ask, Lines, Reason, Refusal, Reply, Request, Said, State, Stop, agree};
-use ulpf_peer::Owner;
+use ulpf_host::peer::Owner;
 
 /// How long the process waits for a front end that has not come yet, or has gone.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -105,7 +105,7 @@ impl Stream {
         let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
             return false;
         };
-        match ulpf_peer::owner(ours, theirs) {
+        match ulpf_host::peer::owner(ours, theirs) {
             Some(Owner::User(user)) => user == 0 || Some(user) == own_user(),
             Some(Owner::Closed) => false,
             None => !theirs.ip().to_canonical().is_loopback(),

@@ -26,11 +26,11 @@ use ulpf_heap::sums::NO_ALLOCATOR;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::{Text, path};
 use ulpf_host::process;
+use ulpf_host::say::json;
+use ulpf_host::say::say;
 use ulpf_lib::command::HeapFunction;
 use ulpf_lib::ring::Unpatched;
 use ulpf_lib::ring::findings::{Findings, Report, UNREPLACED, Wrong};
-use ulpf_say::json;
-use ulpf_say::say;
 use ulpf_session::words::count;
 use xml::Xml;
 
@@ -278,7 +278,7 @@ impl Told {
                     self.file = None;
                 }
             }
-            None => ulpf_say::put(text),
+            None => ulpf_host::say::put(text),
         }
     }
 

@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 
 use super::link::{Link, Place};
+use crate::listen::socket_dir::SocketDir;
 use std::path::PathBuf;
 use tokio::process::Child;
 use ulpf_inject::settings::Settings;
-use ulpf_listen::socket_dir::SocketDir;
 
 /// The back end of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]

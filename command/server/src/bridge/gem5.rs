@@ -4,6 +4,7 @@
 use super::backend::Started;
 use super::link::{Link, Place};
 use super::proxy::{Flavour, Proxy};
+use crate::listen::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,6 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 use ulpf_host::programs::{find, locate};
-use ulpf_listen::socket_dir::SocketDir;
 
 const SCRIPT: &str = include_str!("../../../../sim-bridge/gem5/run.py");
 /// Time limit for gem5's start: it reads its configuration and loads the program first.

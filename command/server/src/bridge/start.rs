@@ -4,6 +4,7 @@
 use super::backend::{BackEnd, Started};
 use super::gem5;
 use super::link::{Event, Link, Place, STOPPING};
+use crate::listen::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use ulpf_bridge::{Feature, Reply, Request, Stop};
 use ulpf_host::foreign::files;
 use ulpf_host::programs::locate;
-use ulpf_listen::socket_dir::SocketDir;
-use ulpf_say::message;
+use ulpf_host::say::message;
 
 fn simulator() -> Result<PathBuf, String> {
     ulpf_host::programs::simulator().ok_or_else(|| "The backend \"sim\" needs ulpf-sim, the simulated hardware, which is not here: neither beside `ulpf` nor in PATH. It is a program of its own (GPL-2.0-or-later, it links the Unicorn Engine): `make sim` in ulpf's source tree builds it.".into())

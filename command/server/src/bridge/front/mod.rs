@@ -25,8 +25,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 use ulpf_bridge::{Feature, Reply, Request, State, Stop, Totals};
+use ulpf_host::say::message;
 use ulpf_lib::ring;
-use ulpf_say::message;
 
 const FEATURES: &str = "QStartNoAckMode+;vContSupported+;swbreak+;hwbreak+;qXfer:features:read+;qXfer:exec-file:read+;qXfer:auxv:read+";
 pub struct Front {

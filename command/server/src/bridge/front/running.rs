@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use ulpf_bridge::{Feature, Hit, How, Kind, Reason, Request, Stop};
 use ulpf_host::foreground;
-use ulpf_say::message;
+use ulpf_host::say::message;
 
 /// `LOOK`: interval of reading counters and hits while the program runs. `ALIVE`: interval of checks that the back end
 /// answers, if it cannot be read while the program runs.
