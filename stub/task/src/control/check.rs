@@ -260,16 +260,16 @@ impl Control {
             self.look_for_old_blocks();
             return Ok(());
         }
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         self.patches.search();
-        if areas::GS_TAKEN.load(SeqCst) || !self.patches.classes.prepare_for_check(rest) {
+        if areas::GS_TAKEN.load(SeqCst) || !self.patches.classes.prepare_for_check(stopped) {
             return Err(no(
                 "it takes a processor with BMI2, and address space for its tables",
                 NO_ROOM,
             ));
         }
-        if rest.tables().code.is_none() {
-            unwind::load(rest, None);
+        if stopped.tables().code.is_none() {
+            unwind::load(stopped, None);
         }
         if let Some(args) = how.of {
             return self.adopt_heap(args);
@@ -424,10 +424,10 @@ impl Control {
                 .filter(|(n, _)| *n == name && !own.contains(n));
             known.next().map(|(_, at)| *at)
         };
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         self.check.unlooked.retain(|start| {
             let object = Object::at(maps.index(*start), maps).filter(|o| o.start == *start);
-            object.is_some_and(|object| !slots::look(rest, &object, maps, find))
+            object.is_some_and(|object| !slots::look(stopped, &object, maps, find))
         });
     }
 
@@ -562,15 +562,15 @@ impl Control {
             }
             return;
         }
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         let end = at.0 + entries::JUMP as u64;
-        self.sites.restore(rest, at.0, end);
-        self.patches.restore(rest, at.0, end);
+        self.sites.restore(stopped, at.0, end);
+        self.patches.restore(stopped, at.0, end);
         let known = entries::all().any(|served| served == at.0);
         let mut own = None;
         let ran_before = entries::PASSES.load(Relaxed);
         if (ran_before || has_others) && !known {
-            own = self.check.own_functions.moved(rest, at, maps);
+            own = self.check.own_functions.moved(stopped, at, maps);
             if own.is_none() && ran_before {
                 let text = alloc::format!(
                     "ulpf: the program's {name} at {:#x} cannot be replaced: its first instructions cannot be \
@@ -587,9 +587,9 @@ impl Control {
             }
             if let Some((to, made)) = &own {
                 entries::pass(at.0, *to);
-                own_functions::move_threads(rest, at.0, (*to, made));
+                own_functions::move_threads(stopped, at.0, (*to, made));
             }
-            if text::write(rest, at.0, &code).is_ok()
+            if text::write(stopped, at.0, &code).is_ok()
                 && let Some(f) = findings()
             {
                 f.functions.fetch_add(1, Relaxed);
@@ -607,11 +607,11 @@ impl Control {
         if left::holds() {
             return;
         }
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         if let Ok(maps) = Snapshot::read() {
             for start in &self.check.looked {
                 let object = Object::at(maps.index(*start), &maps).filter(|o| o.start == *start);
-                object.iter().for_each(|o| slots::restore(rest, o));
+                object.iter().for_each(|o| slots::restore(stopped, o));
             }
         }
         let mut requests = Vec::new();
@@ -627,10 +627,10 @@ impl Control {
             if known.pc == 0 || entries::function(known).is_none_or(stays) {
                 continue;
             }
-            let _ = text::write(rest, known.pc, original);
+            let _ = text::write(stopped, known.pc, original);
             // A thread in the middle of the jump has had no effect yet.
             for t in g().threads.iter() {
-                if let Some(context) = parked::frame(t, rest)
+                if let Some(context) = parked::frame(t, stopped)
                     && (1..entries::JUMP as u64).contains(&context.gprs.rip.wrapping_sub(known.pc))
                 {
                     context.gprs.rip = known.pc;
@@ -752,8 +752,8 @@ wanted, so that uses of them may not be found; where that is not enough, the pro
             shadow::poison(at, stop - at);
             at = stop;
         }
-        let rest = self.world.stopped();
-        self.patches.classes.classify_checked(rest, start, end);
+        let stopped = self.world.stopped();
+        self.patches.classes.classify_checked(stopped, start, end);
         true
     }
 }
