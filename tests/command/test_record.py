@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import tempfile
@@ -12,7 +13,8 @@ import time
 import unittest
 
 from lib import schema
-from lib.env import ULPF, bare, example, ulpf_only
+from lib.cases import Case
+from lib.env import PATIENCE, ULPF, bare, example, find_tool, ulpf_only
 from lib.plugin import PluginCase
 from lib.rsp import wait_until
 from lib.run import Json, run, ulpf
@@ -309,6 +311,52 @@ class Crashes(unittest.TestCase):
         with subprocess.Popen([ULPF, "run", "-w", "number", "--", "/bin/sleep", "60"], stderr=subprocess.PIPE, text=True) as process:
             process.kill()
             self.assertNotIn("killed by", process.communicate()[1])
+
+
+@ulpf_only
+class StalledReader(Case):
+    """The log goes to a pipe that nobody reads, as to a pager that waits or a terminal that is held."""
+
+    limit = 120
+    # Each round is a fork, an exec and thousands of hits.
+    PROGRAM = ["perl", "-e", "$|=1; for my $i (1..20) { $h{$_%100}.='x' for 1..2000; print `echo $i`; }"]
+    EXPECTED = "".join(f"{n}\n" for n in range(1, 21)).encode()
+
+    def finishes(self, *words):
+        perl = find_tool("perl")
+        if not perl:
+            self.skipTest("no perl")
+        program = [perl, *self.PROGRAM[1:]]
+        with subprocess.Popen([ULPF, *words, "-w", "heap", "--follow", "--", *program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as run:
+            self.addCleanup(run.kill)
+            self.assertEqual(run.stdout.read(len(self.EXPECTED)), self.EXPECTED)
+            self.assertIsNone(run.poll())
+            said = run.stderr.read()
+            self.assertEqual(run.wait(60 * PATIENCE), 0, said[-2000:])
+            return said.decode()
+
+    def test_the_program_goes_on(self):
+        said = self.finishes("run")
+        self.assertRegex(said, r"hits missing from the log")
+        self.assertGreater(said.count("update heap["), 1000)
+
+    def test_left(self):
+        """Ctrl-C lets the program go, whoever reads."""
+        perl = find_tool("perl")
+        if not perl:
+            self.skipTest("no perl")
+        with subprocess.Popen([perl, *self.PROGRAM[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as program:
+            self.addCleanup(program.kill)
+            with subprocess.Popen([ULPF, "attach", "-w", "heap", "--follow", str(program.pid)], stdin=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE) as watcher:
+                self.addCleanup(watcher.kill)
+                self.assertTrue(select.select([watcher.stderr], [], [], 60 * PATIENCE)[0])
+                watcher.send_signal(signal.SIGINT)
+                self.assertEqual(program.stdout.read(), self.EXPECTED)
+                self.assertEqual(program.wait(60 * PATIENCE), 0)
+                watcher.stderr.read()
+                self.assertEqual(watcher.wait(60 * PATIENCE), 0)
 
 
 @ulpf_only

@@ -89,6 +89,12 @@ struct GdbArgs {
 
 /// Runs the command line, with this image of the stub for the watched programs; returns the exit status.
 pub fn main(stub: &'static [u8]) -> i32 {
+    let status = serve(stub);
+    ulpf_host::say::finish();
+    status
+}
+
+fn serve(stub: &'static [u8]) -> i32 {
     ulpf_inject::provide(stub);
     keeper::enable();
     demangle::enable();

@@ -361,6 +361,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         }
     }
     log.output.end();
+    log.output.finish();
     if let Some(status) = log.end_check(signal) {
         return control?.map(|_| Ending::Exited(status));
     }

@@ -25,7 +25,7 @@ use super::watches::{self, Changes, Watch};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 use ulpf_area::SharedArea;
 use ulpf_heap::blocks;
@@ -77,6 +77,8 @@ pub struct Log {
     events: Receiver<Event>,
     /// Events that arrived while the log waited for another one, oldest first.
     waiting: VecDeque<Event>,
+    /// Hits that wait for the reader of the log, oldest first.
+    held: VecDeque<(usize, merge::Batch)>,
     /// Number of processes whose rings have been read to their end.
     read: usize,
     readers: Vec<std::thread::JoinHandle<()>>,
@@ -111,6 +113,7 @@ impl Log {
             sender,
             events,
             waiting: VecDeque::new(),
+            held: VecDeque::new(),
             read: 0,
             readers: Vec::new(),
             types: stored::Writer::default(),
@@ -191,6 +194,10 @@ impl Log {
                 break;
             };
             match event {
+                // Only hits wait: processes are stopped until other events are answered.
+                Event::Hits(life, batch) if self.output.is_full() || !self.held.is_empty() => {
+                    self.held.push_back((life, batch));
+                }
                 Event::Hits(life, batch) => self.hits(life, &batch, &mut text),
                 Event::Code(life, code) => self.code(life, &code),
                 Event::Drained(life, drained) => self.drained(life, &drained, &mut text),
@@ -236,7 +243,9 @@ impl Log {
                 }
             }
         }
+        self.write_held(&mut text);
         self.output.write(&mut text);
+        self.output.finish();
         compact::name_programs(&self.output, &self.lives);
         for reader in self.readers.drain(..) {
             let _ = reader.join();
@@ -248,6 +257,20 @@ impl Log {
         if let Some(event) = self.waiting.pop_front() {
             return Some(event);
         }
+        while !self.held.is_empty() {
+            /// Time between two looks at whether the reader goes on.
+            const TICK: Duration = Duration::from_millis(5);
+            if !self.output.is_full() {
+                let (life, batch) = self.held.pop_front()?;
+                self.hits(life, &batch, text);
+                continue;
+            }
+            match self.events.recv_timeout(TICK) {
+                Ok(event) => return Some(event),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
         match self.events.try_recv() {
             Ok(event) => Some(event),
             Err(TryRecvError::Empty) => {
@@ -256,6 +279,13 @@ impl Log {
                 self.events.recv().ok()
             }
             Err(TryRecvError::Disconnected) => None,
+        }
+    }
+
+    /// Writes the hits that wait, however long it takes.
+    fn write_held(&mut self, text: &mut String) {
+        while let Some((life, batch)) = self.held.pop_front() {
+            self.hits(life, &batch, text);
         }
     }
 
@@ -284,6 +314,7 @@ impl Log {
     /// A process has executed another program: writes its hits from before the exec first.
     fn finish(&mut self, life: usize, text: &mut String) {
         self.lives[life].finish();
+        self.write_held(text);
         let mut before = std::mem::take(&mut self.waiting);
         while !self.lives[life].is_read {
             let event = before.pop_front().or_else(|| self.events.recv().ok());

@@ -7,10 +7,10 @@ use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, stderr, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use ulpf_host::say::json::{self, Address};
-use ulpf_host::say::{lines, say, say_json};
+use ulpf_host::say::{Writer, lines, say, say_json, stderr_writer};
 use ulpf_host::sys;
 use ulpf_session::armed::Armed;
 use ulpf_session::hit::entry::CSV_HEAD;
@@ -31,12 +31,29 @@ pub struct Output {
     pub quiet: bool,
     /// No line for silent stores.
     pub changes_only: bool,
-    /// Other processes may write to it as well, so a write that is too long could be torn.
-    pieces: bool,
-    to: File,
+    to: To,
     /// Hits go here without passing through us; we write only words beside them.
     pub compact: Option<ulpf_session::log::Log>,
     broken: Option<io::Error>,
+}
+
+/// Where the text goes.
+enum To {
+    File(File),
+    /// A terminal, pipe or socket.
+    Writer(Writer),
+    /// Standard error, if it is no file.
+    Stderr(&'static Writer),
+}
+
+impl To {
+    fn writer(&self) -> Option<&Writer> {
+        match self {
+            To::File(_) => None,
+            To::Writer(writer) => Some(writer),
+            To::Stderr(writer) => Some(writer),
+        }
+    }
 }
 
 /// Whether a file of this name is a compact log.
@@ -90,7 +107,6 @@ impl Output {
                 (file, look, false)
             }
         };
-        let kind = to.metadata().map(|m| m.file_type());
         let compact = match &options.log {
             Some(path) if is_compact(path) => {
                 let begun = to.try_clone().and_then(ulpf_session::log::Log::begin);
@@ -98,12 +114,18 @@ impl Output {
             }
             _ => None,
         };
+        let to = match stderr_writer().filter(|_| is_stderr) {
+            Some(writer) => To::Stderr(writer),
+            None => match Writer::of(to.as_fd()).context("cannot write the log")? {
+                Some(writer) => To::Writer(writer),
+                None => To::File(to),
+            },
+        };
         let mut output = Output {
             look,
             is_stderr,
             quiet: options.quiet,
             changes_only: options.changes_only,
-            pieces: kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket()),
             to,
             compact,
             broken: None,
@@ -126,9 +148,13 @@ impl Output {
             return text.clear();
         }
         if !text.is_empty() && self.broken.is_none() {
-            let written = match self.pieces {
-                true => lines::put_pieces(&mut self.to, text),
-                false => lines::put(&mut self.to, text.as_bytes()),
+            let written = match &mut self.to {
+                To::File(to) => lines::put(to, text.as_bytes()),
+                to => {
+                    let writer = to.writer();
+                    writer.inspect(|writer| writer.write(text));
+                    writer.and_then(Writer::broken).map_or(Ok(()), Err)
+                }
             };
             if let Err(error) = written {
                 // Reported now: the program may run for days.
@@ -139,6 +165,20 @@ impl Output {
             }
         }
         text.clear();
+    }
+
+    /// Whether the reader of the log takes nothing for now, and more text should wait.
+    pub fn is_full(&self) -> bool {
+        self.to.writer().is_some_and(Writer::is_full)
+    }
+
+    /// Waits until all text is written.
+    pub fn finish(&mut self) {
+        if let Some(writer) = self.to.writer() {
+            writer.finish();
+        }
+        // Reports an error.
+        self.write(&mut String::new());
     }
 
     /// The error that made the log incomplete, if any.

@@ -5,6 +5,7 @@
 
 pub mod json;
 pub mod lines;
+mod writer;
 
 use crate::foreign::text;
 use serde::Serialize;
@@ -31,6 +32,7 @@ macro_rules! outln {
 }
 
 pub use crate::{message, outln, say};
+pub use writer::Writer;
 
 /// Standard error carries JSON lines, so each message must be one as well.
 static JSON_ON_STDERR: AtomicBool = AtomicBool::new(false);
@@ -63,9 +65,25 @@ pub fn outln(what: fmt::Arguments<'_>) {
     let _ = stdout().write_all(format!("{what}\n").as_bytes());
 }
 
-/// Writes lines to standard error, which the program may share. A closed reader is no error.
+/// Writes lines to standard error, which the program may share. A closed reader is no error, and one that takes nothing
+/// delays the caller by 100 ms at most ([`Writer`]).
 pub fn put(text: &str) {
-    let _ = lines::put_pieces(&mut stderr(), text);
+    match writer::of_stderr() {
+        Some(writer) => writer.write(text),
+        None => drop(lines::put_pieces(&mut stderr(), text)),
+    }
+}
+
+/// Waits until standard error has taken all messages.
+pub fn finish() {
+    if let Some(writer) = writer::of_stderr() {
+        writer.finish();
+    }
+}
+
+/// The writer of standard error; `None` if that is a file.
+pub fn stderr_writer() -> Option<&'static Writer> {
+    writer::of_stderr()
 }
 
 /// Sets the form of [`say()`]; call it before the first message.
