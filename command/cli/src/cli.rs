@@ -58,8 +58,6 @@ enum Command {
     /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
     #[command(disable_help_flag = true)]
     Sim(Words),
-    /// Offer a remote port (of `ulpf server`, in a guest, say) as a back end of the bridge
-    Bridge(crate::bridge::BridgeArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor(crate::doctor::DoctorArgs),
     /// Write the manual pages and the completions of bash, zsh and fish to a folder
@@ -127,7 +125,6 @@ pub fn main(stub: &'static [u8]) -> i32 {
         Command::Export(args) => ulpf_export::main(&args),
         Command::Find(args) => ulpf_find::main(&args),
         Command::Log(args) => ulpf_log::main(&args),
-        Command::Bridge(args) => run(crate::bridge::bridge(args)),
         Command::Doctor(args) => crate::doctor::doctor(&args),
         Command::Pages(args) => crate::pages::main(&args, Cli::command()),
     }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::changes::Changes;
+use super::reports::Reports;
 use super::common::{Terminal, serves_files};
 use super::host_io::HostIo;
 use super::options::{Options, Target as Wanted};
@@ -67,6 +68,7 @@ pub struct Server {
     pub stdio: bool,
     pub terminal: Terminal,
     pub changes: Changes,
+    pub reports: Reports,
     /// Non-stop mode.
     pub stops: Stops,
 }
@@ -103,6 +105,7 @@ impl Server {
             stdio: listener.is_stdio(),
             terminal,
             changes: Changes::default(),
+            reports: Reports::default(),
             stops: Stops::default(),
             options,
         }
@@ -136,7 +139,7 @@ impl Server {
                 ('W', status)
             }
             Ending::Killed(signal) => {
-                let gdb = ulpf_host::signals::to_gdb(signal);
+                let gdb = i32::from(ulpf_lib::signals::to_gdb(signal));
                 self.say(&format!(
                     "\nChild terminated with signal = {gdb:#x} ({})",
                     ulpf_host::signals::name(signal)

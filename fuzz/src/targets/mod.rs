@@ -3,7 +3,6 @@
 
 pub mod agent;
 pub mod area;
-pub mod bridge;
 pub mod bridge_front;
 pub mod control_socket;
 pub mod dap;

@@ -1,7 +1,7 @@
 //! Back ends for programs of another machine, and a back end that has been started.
 #![forbid(unsafe_code)]
 
-use super::link::{Link, Place};
+use super::remote::Remote;
 use std::path::PathBuf;
 use tokio::process::Child;
 use ulpf_inject::settings::Settings;
@@ -14,7 +14,7 @@ pub enum BackEnd {
     Sim,
     /// gem5, behind its remote port: `--gem5`, or `gem5.opt` in PATH.
     Gem5(Option<PathBuf>),
-    /// A running back end that listens here.
+    /// Any remote stub that listens here, with its program.
     At(Place),
 }
 
@@ -24,7 +24,7 @@ impl BackEnd {
         match name {
             "sim" => Some(BackEnd::Sim),
             "gem5" => Some(BackEnd::Gem5(None)),
-            _ => Some(BackEnd::At(Place::parse(name.strip_prefix("bridge:")?))),
+            _ => Some(BackEnd::At(Place::parse(name.strip_prefix("rsp:")?))),
         }
     }
 
@@ -40,9 +40,38 @@ impl BackEnd {
     }
 }
 
-/// A running back end: the link, and its process if the server has started it.
+/// The address of a remote stub.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    Unix(PathBuf),
+    Tcp(String),
+}
+
+impl Place {
+    /// A path, or HOST:PORT.
+    pub fn parse(text: &str) -> Place {
+        match text.contains(':') && !text.contains('/') {
+            true => Place::Tcp(match text.strip_prefix(':') {
+                Some(port) => format!("127.0.0.1:{port}"),
+                None => text.to_owned(),
+            }),
+            false => Place::Unix(text.into()),
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Place::Unix(path) => write!(f, "{}", path.display()),
+            Place::Tcp(addr) => f.write_str(addr),
+        }
+    }
+}
+
+/// A running back end: the connection, and its process if the server has started it.
 pub struct Started {
-    pub link: Link,
+    pub remote: Remote,
     pub child: Option<Child>,
     /// The back end ends with the debugger's session.
     pub ours: bool,
