@@ -488,6 +488,7 @@ fn refuse(why: &anyhow::Error, shared: &Shared, packets: &Receiver<Work>) -> i32
     while let Ok(work) = packets.recv() {
         match work {
             Work::Begin => {}
+            Work::Packet(packet) if packet == b"vMustReplyEmpty" => shared.reply(b""),
             Work::Packet(_) => {
                 shared.running.store(false, SeqCst);
                 shared.reply(format!("E.The program cannot be loaded: {text}").as_bytes());

@@ -130,6 +130,19 @@ pub fn with_reason(stop: &[u8], signal: u8, watch: Option<(WatchKind, u64)>) -> 
     out
 }
 
+/// The packet that resumes the program in a stub without `vCont` (gem5), which has one thread.
+pub fn without_vcont(packet: &[u8]) -> Vec<u8> {
+    let Some(actions) = packet.strip_prefix(b"vCont;") else {
+        return packet.into();
+    };
+    let mut verbs = actions.split(|&b| b == b';').map(|action| {
+        let end = action.iter().position(|&b| b == b':');
+        &action[..end.unwrap_or(action.len())]
+    });
+    // Behind a step or a signal for one thread is the action for all others.
+    verbs.next().unwrap_or(b"c").into()
+}
+
 /// The first number of a stop reply: its signal in the protocol's numbering, or an exit status.
 pub fn number_in(stop: &[u8]) -> u8 {
     let digits = stop.get(1..3).and_then(ulpf_rsp::hex_number);
@@ -205,6 +218,9 @@ mod tests {
         assert_eq!(other, b"T05core:1;thread:p1.2;awatch:10;");
         for plain in [&b"S05"[..], b"T", b"T05", b"W00", b"", b"T05watch:"] {
             assert_eq!(WatchStop::of(plain), None);
+        }
+        for (packet, old) in [("vCont;s:1;c", "s"), ("vCont;C0b:1", "C0b"), ("S05", "S05")] {
+            assert_eq!(without_vcont(packet.as_bytes()), old.as_bytes());
         }
         assert_eq!((number_in(b"W03;process:1"), number_in(b"X")), (3, 0));
     }

@@ -30,6 +30,8 @@ use ulpf_lib::ring;
 use ulpf_rsp::reports::{Role, Totals};
 use ulpf_say::message;
 
+/// The actions of the simulators.
+const ACTIONS: &[u8] = b"vCont;c;C;s;S";
 /// Time limit for a back end to take note that it is to end.
 const ENDING: Duration = Duration::from_secs(1);
 /// Bytes of a target description that are looked at.
@@ -350,6 +352,9 @@ impl Front {
             if let Some(words) = rest("vRun;") {
                 return self.run(words).await;
             }
+            if packet == b"vCont?" {
+                return Done::Reply(ACTIONS.into());
+            }
             if rest("qAttached").is_some() {
                 return Done::Reply(b"0".into());
             }
@@ -364,7 +369,6 @@ impl Front {
     fn without_program(&self, packet: &[u8]) -> Done {
         let known = match packet {
             b"?" => return Done::Reply(b"W00".into()),
-            b"vCont?" => return Done::Reply(b"vCont;c;C;s;S".into()),
             [
                 b'g' | b'G' | b'm' | b'M' | b'X' | b'p' | b'P' | b'Z' | b'z' | b'T' | b'H',
                 ..,

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{BackEnd, Done, Front, error, print, tell};
-use crate::bridge::packets::{number_in, with_reason};
+use crate::bridge::packets::{number_in, with_reason, without_vcont};
 use crate::bridge::remote::{Failure, Flavour, STOPPING, Said, is_end};
 use crate::client::{Client, Input};
 use crate::common::Terminal;
@@ -58,8 +58,12 @@ impl Front {
                 return Done::Reply(stop);
             }
         }
-        let again = resume_again(packet);
-        let mut resume = packet.to_vec();
+        let packet = match self.started.as_ref().map(|s| s.remote.flavour) {
+            Some(Flavour::Gem5) => without_vcont(packet),
+            _ => packet.to_vec(),
+        };
+        let again = resume_again(&packet);
+        let mut resume = packet;
         let mut wait = Wait {
             asked: None,
             gone: false,
