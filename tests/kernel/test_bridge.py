@@ -161,7 +161,8 @@ class WholeKernel(Case):
         except vm.Unavailable as why:
             self.skipTest(str(why))
         self.addCleanup(guest.close)
-        _, found, _ = guest.run("/bin/grep", "-E", f" ({'|'.join(self.VARIABLES)})$", "/proc/kallsyms")
+        patterns = [word for name in self.VARIABLES for word in ("-e", f" {name}$")]
+        _, found, _ = guest.run("/bin/grep", *patterns, "/proc/kallsyms")
         known = {name: int(address, 16) for address, name in re.findall(r"^(\w+) \w (\w+)$", found, re.M)}
         self.assertEqual(set(known), set(self.VARIABLES))
         server = self.serve(options=["--backend", f"rsp:{port}"])

@@ -63,14 +63,12 @@ class Servers(Case):
         self.assertIn('{"watch":0}', rsp.monitor(f"ulpf watch {rounds:#x} 4 w log"))
         rsp.raw(frame("vCont;c"))
 
-        def counted():
-            top = subprocess.run([ULPF, "top", "--plain", "--count", "1", "--pid", str(server.process.pid)], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60).stdout
-            return re.search(r"rounds.* [1-9]\d*", top)
-        self.assertTrue(wait_until(counted, 20))
-        last = subprocess.run([ULPF, "last", "--pid", str(server.process.pid), "rounds"], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60).stdout
-        self.assertSays(last, r"rounds: \d+ → \d+")
+        def says(pattern, *words):
+            said = subprocess.run([ULPF, *words, "--pid", str(server.process.pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, timeout=60).stdout
+            return re.search(pattern, said)
+        self.assertTrue(wait_until(lambda: says(r"rounds: [1-9][0-9,]* hits", "top", "--plain", "--count", "1"), 20))
+        self.assertTrue(wait_until(lambda: says(r"rounds: \d+ → \d+", "last", "rounds"), 20))
         rsp.raw(b"\x03")
         self.assertRegex(rsp.reply(), rb"^T02")
 

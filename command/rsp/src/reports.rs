@@ -21,7 +21,7 @@ pub const PREFIX: &[u8] = b"qUlpf.";
 pub const ABOUT: &[u8] = b"qUlpf.About";
 
 /// Limit of a reply in bytes.
-pub const MOST_BYTES: usize = 1 << 16;
+pub const MOST_BYTES: usize = 1 << 18;
 
 /// How far a stub serves ulpf's watches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -247,11 +247,7 @@ impl Listed {
             self.stops,
             self.false_positives,
         );
-        for (set, flag) in [
-            (self.log, 'l'),
-            (self.debuggers, 'd'),
-            (self.register, 'g'),
-        ] {
+        for (set, flag) in [(self.log, 'l'), (self.debuggers, 'd'), (self.register, 'g')] {
             if set {
                 out.push(flag);
             }
@@ -432,10 +428,7 @@ mod tests {
             ..Hits::default()
         };
         let reply = Hits::reply(&head, &[hit(7)]);
-        assert_eq!(
-            reply,
-            "h6,7,0,7;7,3,401000,1,rw,4a0000,4,01000000,02000000"
-        );
+        assert_eq!(reply, "h6,7,0,7;7,3,401000,1,rw,4a0000,4,01000000,02000000");
         let listed = Listed {
             id: 3,
             addr: 0x4a0000,
@@ -453,11 +446,7 @@ mod tests {
         let reply = Counts::reply(1, &Totals::default(), [&listed]);
         assert_eq!(reply, "c1,0,0,0,0;3,4a0000,4,rw,7,1,0,2,10,lg");
         assert_eq!(Counts::parse(reply.as_bytes()).unwrap().watches, [listed]);
-        for ask in [
-            Ask::About,
-            Ask::Counts(9),
-            Ask::Hits { since: 16, most: 1 },
-        ] {
+        for ask in [Ask::About, Ask::Counts(9), Ask::Hits { since: 16, most: 1 }] {
             assert_eq!(Ask::parse(ask.packet().as_bytes()), Some(ask));
         }
     }
@@ -475,7 +464,14 @@ mod tests {
             assert_eq!(ask.is_answered_by(reply), is, "{reply:?}");
         }
         for bad in [
-            "h", "h1", "h1,2,3,4;", "h1,2,3,4;1", "h1,2,3,g", "c1,2,3,4", "a;;", "awatches;a b;",
+            "h",
+            "h1",
+            "h1,2,3,4;",
+            "h1,2,3,4;1",
+            "h1,2,3,g",
+            "c1,2,3,4",
+            "a;;",
+            "awatches;a b;",
         ] {
             let bad = bad.as_bytes();
             assert!(Hits::parse(bad).is_none() && Counts::parse(bad).is_none());
@@ -485,10 +481,10 @@ mod tests {
 
     #[test]
     fn a_reply_has_an_end() {
-        let hits: Vec<Hit> = (1..=5000).map(hit).collect();
+        let hits: Vec<Hit> = (1..=20_000).map(hit).collect();
         let reply = Hits::reply(&Hits::default(), &hits);
         let parsed = Hits::parse(reply.as_bytes()).unwrap();
-        assert!(reply.len() <= MOST_BYTES && parsed.hits.len() > 500);
+        assert!(reply.len() <= MOST_BYTES && parsed.hits.len() > 4000);
         assert_eq!(parsed.hits, hits[..parsed.hits.len()]);
     }
 

@@ -2,12 +2,12 @@
 #![forbid(unsafe_code)]
 
 use super::changes::Changes;
-use super::reports::Reports;
 use super::common::{Terminal, serves_files};
 use super::host_io::HostIo;
 use super::options::{Options, Target as Wanted};
 use super::osdata::OsData;
 use super::packets::PACKET_SIZE;
+use super::reports::Reports;
 use super::stops::Stops;
 use super::target::Target;
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ pub mod log_file;
 pub mod maps;
 pub mod mi;
 pub mod monitor;
+pub mod reports;
 pub mod rings;
 pub mod rsp;
 pub mod server;

@@ -352,10 +352,8 @@ impl Front {
                     _ => self.packet(packet),
                 }
             }
-            Event::Interrupt => {
-                if self.shared.running.load(SeqCst) {
-                    self.shared.interrupt.store(true, SeqCst);
-                }
+            Event::Interrupt if self.shared.running.load(SeqCst) => {
+                self.shared.interrupt.store(true, SeqCst);
             }
             Event::BadChecksum { .. } if *acks => self.shared.write(b"-"),
             Event::Oversize => {

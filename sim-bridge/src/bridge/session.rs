@@ -278,7 +278,9 @@ impl Session {
     pub fn run(&mut self, go: Go, mut attend: impl FnMut(&mut Session)) {
         let linux = signals::from_gdb(go.signal);
         let stop = match (self.dying.take(), linux) {
-            (Some((number, _)), Some(signal)) if signal == i32::from(number) => Stop::Killed(number),
+            (Some((number, _)), Some(signal)) if signal == i32::from(number) => {
+                Stop::Killed(number)
+            }
             (dying, Some(signal)) => {
                 self.dying = dying;
                 Stop::Refused(format!(

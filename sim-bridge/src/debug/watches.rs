@@ -78,10 +78,11 @@ impl Debug {
         let Some(Page { ids, .. }) = self.pages.get(&page) else {
             return RW;
         };
-        match ids
-            .iter()
-            .all(|id| self.watches.get(id).is_none_or(|w| w.kind == WatchKind::Write))
-        {
+        match ids.iter().all(|id| {
+            self.watches
+                .get(id)
+                .is_none_or(|w| w.kind == WatchKind::Write)
+        }) {
             true => RO,
             false => NONE,
         }

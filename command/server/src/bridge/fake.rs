@@ -94,7 +94,10 @@ impl Fake {
                 let text = format!("{{\"watch\":{}}}\n", self.watches);
                 ulpf_rsp::to_hex(text.as_bytes()).into()
             }
-            [b'G' | b'P' | b'M' | b'X' | b'H' | b'Z' | b'z' | b'T' | b'D', ..] => b"OK".into(),
+            [
+                b'G' | b'P' | b'M' | b'X' | b'H' | b'Z' | b'z' | b'T' | b'D',
+                ..,
+            ] => b"OK".into(),
             _ => vec![],
         }
     }

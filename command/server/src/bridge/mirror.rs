@@ -142,8 +142,8 @@ impl Drop for Mirror {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ulpf_lib::{AccessKind, WatchKind};
     use ulpf_lib::ring::last::{Asked, all};
+    use ulpf_lib::{AccessKind, WatchKind};
 
     #[test]
     fn a_hit_is_read_as_it_was_told() {

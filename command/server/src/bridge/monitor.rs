@@ -115,7 +115,10 @@ pub async fn hits(remote: &mut Remote, most: u64) -> Result<String, Failure> {
                 if h.system_call { " (system call)" } else { "" },
             );
         }
-        match hits.last().filter(|h| h.sequence < last && h.sequence > since) {
+        match hits
+            .last()
+            .filter(|h| h.sequence < last && h.sequence > since)
+        {
             Some(h) => since = h.sequence,
             None => return Ok(out),
         }

@@ -190,7 +190,8 @@ mod tests {
         assert_eq!(register(17), Some(136..140));
         assert_eq!(register(23), Some(160..164));
         assert_eq!(register(24), None);
-        let all = "\"org.gnu.gdb.i386.sse\" \"org.gnu.gdb.i386.linux\" \"org.gnu.gdb.i386.segments\"";
+        let all =
+            "\"org.gnu.gdb.i386.sse\" \"org.gnu.gdb.i386.linux\" \"org.gnu.gdb.i386.segments\"";
         assert_eq!(thread_pointer(560, all), Some(FS_BASE));
         assert_eq!(thread_pointer(164, all), None);
         assert_eq!(thread_pointer(608, "\"org.gnu.gdb.i386.sse\""), None);
@@ -228,7 +229,10 @@ mod tests {
     #[test]
     fn features_of_both() {
         let theirs = b"PacketSize=3fff;QStartNoAckMode+;QNonStop+;swbreak+";
-        assert_eq!(features(theirs), b"PacketSize=3fff;QStartNoAckMode+;swbreak+");
+        assert_eq!(
+            features(theirs),
+            b"PacketSize=3fff;QStartNoAckMode+;swbreak+"
+        );
         assert_eq!(features(b""), b"PacketSize=10000;QStartNoAckMode+");
         let large = features(b"PacketSize=7fffffff");
         assert_eq!(large, b"PacketSize=40000;QStartNoAckMode+");

@@ -25,10 +25,16 @@ async fn a_conversation() {
     assert_eq!((r.about.role, &r.about.kind[..]), (Role::Watches, "fake"));
     assert_eq!(r.stop.as_deref(), Some(&b"T05thread:1;"[..]));
     assert_eq!(r.ask(b"qfThreadInfo").await.unwrap(), b"m1");
-    assert_eq!(r.monitor("ulpf x", PATIENCE).await.unwrap(), "{\"watch\":1}\n");
+    assert_eq!(
+        r.monitor("ulpf x", PATIENCE).await.unwrap(),
+        "{\"watch\":1}\n"
+    );
     r.send(b"vCont;c").await.unwrap();
     assert_eq!(r.event().await, Said::Stop(b"T05thread:1;".into()));
-    assert!(matches!(r.fine(b"vLevitate").await, Err(Failure::Refused(_))));
+    assert!(matches!(
+        r.fine(b"vLevitate").await,
+        Err(Failure::Refused(_))
+    ));
 }
 
 #[tokio::test]
@@ -43,7 +49,10 @@ async fn one_that_is_silent() {
     let Err(Failure::Late(why)) = greeted(silent).await else {
         panic!()
     };
-    assert!(why.contains("`vMustReplyEmpty`") && why.contains('5'), "{why}");
+    assert!(
+        why.contains("`vMustReplyEmpty`") && why.contains('5'),
+        "{why}"
+    );
 }
 
 /// The late reply is dropped, and the next request gets its own.
@@ -87,7 +96,10 @@ async fn one_that_dies_or_says_garbage() {
     }
     let mut r = remote(&["hello", "h0,zz"]).await;
     assert_eq!(r.ask(b"m0,1").await.unwrap(), b"hello");
-    assert!(matches!(r.hits(0, 1, PATIENCE).await, Err(Failure::Late(_)) | Err(Failure::Lost(_))));
+    assert!(matches!(
+        r.hits(0, 1, PATIENCE).await,
+        Err(Failure::Late(_)) | Err(Failure::Lost(_))
+    ));
 }
 
 /// What a stub says without being asked is bounded.

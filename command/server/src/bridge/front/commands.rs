@@ -11,11 +11,11 @@ use crate::bridge::watch_table::{PLACE, Watch};
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use ulpf_host::sys;
+use ulpf_lib::Refusal;
 use ulpf_lib::command::reply::{
     self, Counted, CountedBytes, Patching, PlacementState, Record, Statistics, Totals, WatchState,
     Which,
 };
-use ulpf_lib::Refusal;
 use ulpf_lib::command::{self, Arm, Command, FilterOf, Mistake, Placement, Reply, What, looks};
 use ulpf_lib::filter::{Filter, Thread};
 use ulpf_rsp::reports::Role;
@@ -261,7 +261,11 @@ impl Front {
         }
         // Copies its final counters to the shared area.
         let _ = self.look().await;
-        let of = self.table.watches.get(&n).map(|w| (w.spec.addr, w.spec.len));
+        let of = self
+            .table
+            .watches
+            .get(&n)
+            .map(|w| (w.spec.addr, w.spec.len));
         match self.disarm(&[n]).await {
             Ok(()) => line(Reply::Unwatched(of)),
             Err(f) => refused("the watch is not taken away", &f.to_string(), "try again"),
@@ -308,7 +312,12 @@ impl Front {
             filter: filter.unwrap_or_default(),
             keep: false,
         };
-        match self.remote()?.commands(&[command], monitor::LONG).await?.pop() {
+        match self
+            .remote()?
+            .commands(&[command], monitor::LONG)
+            .await?
+            .pop()
+        {
             Some(Reply::Refused(why)) => Err(Failure::Refused(why)),
             _ => Ok(()),
         }

@@ -17,9 +17,9 @@ const SOON: Duration = Duration::from_secs(2);
 /// Limits of hits in one answer, and of answers for one update: a running machine may hit faster than the front end
 /// reads.
 const HITS: u64 = 4096;
-const WHILE_IT_RUNS: usize = 64;
+const WHILE_IT_RUNS: usize = 4;
 /// Limit of answers for one update at a stop: all hits that a back end keeps.
-pub(super) const ALL: usize = 1024;
+pub(super) const ALL: usize = 64;
 /// Limit of answers for one list of watches.
 const LISTS: usize = 1024;
 

@@ -203,7 +203,11 @@ impl Front {
         self.started = Some(started);
         if let Some(packet) = self.supported.clone() {
             let told = |f: Failure| f.to_string();
-            self.remote().map_err(told)?.ask(&packet).await.map_err(told)?;
+            self.remote()
+                .map_err(told)?
+                .ask(&packet)
+                .await
+                .map_err(told)?;
         }
         self.begin().await
     }

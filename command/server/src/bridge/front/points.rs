@@ -18,11 +18,7 @@ const BYTES: usize = 1 << 18;
 const OVERDUE: usize = 1024;
 
 fn cannot(why: impl Into<String>) -> Refusal {
-    Refusal::new(
-        "The watch cannot be set",
-        why,
-        "see `monitor ulpf backend`",
-    )
+    Refusal::new("The watch cannot be set", why, "see `monitor ulpf backend`")
 }
 
 /// Sets watches in a back end that numbers them.
