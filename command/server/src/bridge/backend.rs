@@ -1,11 +1,9 @@
-//! Back ends for programs of another machine, and a back end that has been started.
+//! Back ends for programs of another machine.
 #![forbid(unsafe_code)]
 
-use super::remote::Remote;
+use super::place::Place;
 use std::path::PathBuf;
-use tokio::process::Child;
 use ulpf_inject::settings::Settings;
-use ulpf_listen::socket_dir::SocketDir;
 
 /// The back end of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,42 +36,4 @@ impl BackEnd {
         let ours = backend.filter(|_| elsewhere.is_none());
         Ok((elsewhere, Settings::of(placement, ours, no_patch)?))
     }
-}
-
-/// The address of a remote stub.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
-    Unix(PathBuf),
-    Tcp(String),
-}
-
-impl Place {
-    /// A path, or HOST:PORT.
-    pub fn parse(text: &str) -> Place {
-        match text.contains(':') && !text.contains('/') {
-            true => Place::Tcp(match text.strip_prefix(':') {
-                Some(port) => format!("127.0.0.1:{port}"),
-                None => text.to_owned(),
-            }),
-            false => Place::Unix(text.into()),
-        }
-    }
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        match self {
-            Place::Unix(path) => write!(f, "{}", path.display()),
-            Place::Tcp(addr) => f.write_str(addr),
-        }
-    }
-}
-
-/// A running back end: the connection, and its process if the server has started it.
-pub struct Started {
-    pub remote: Remote,
-    pub child: Option<Child>,
-    /// The back end ends with the debugger's session.
-    pub ours: bool,
-    pub(super) _dir: Option<SocketDir>,
 }

@@ -1,9 +1,8 @@
 //! Entry points of the front end for the fuzz targets in fuzz/. Nothing else calls them.
 #![forbid(unsafe_code)]
 
-use super::backend::Started;
 use super::fake::Fake;
-use super::remote::{Flavour, PATIENCE, Remote};
+use super::remote::{Flavour, PATIENCE, Remote, Started};
 use crate::fuzzing::{framed, talk};
 
 /// Sends a debugger's packets to a front end. Its back end answers with these payloads in order, after it has been

@@ -1,8 +1,7 @@
 //! gem5 as a back end. It is started with our configuration script, which sets watches for `monitor ulpf watch`.
 #![forbid(unsafe_code)]
 
-use super::backend::Started;
-use super::remote::{Flavour, Remote};
+use super::remote::{Flavour, Remote, Started};
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};

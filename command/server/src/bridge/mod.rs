@@ -16,6 +16,7 @@ mod gem5;
 mod mirror;
 mod monitor;
 mod packets;
+mod place;
 pub mod remote;
 mod start;
 #[cfg(test)]

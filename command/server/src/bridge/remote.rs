@@ -6,16 +6,18 @@
 //! stops, which wait as events meanwhile.
 #![forbid(unsafe_code)]
 
-use super::backend::Place;
+use super::place::Place;
 use crate::packets::is_output;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use ulpf_host::foreign::numbers::{self, Budget};
 use ulpf_lib::Refusal;
 use ulpf_lib::command::{self, Command};
+use ulpf_listen::socket_dir::SocketDir;
 use ulpf_listen::{Reader, Writer};
 use ulpf_rsp::reports::{ABOUT, About, Ask, Counts, Hits, Role};
 use ulpf_rsp::{Decoder, Event};
@@ -99,6 +101,15 @@ pub struct Remote {
     pub program: String,
     /// `None` without a program.
     pub stop: Option<Vec<u8>>,
+}
+
+/// A running back end: the connection, and its process if the server has started it.
+pub struct Started {
+    pub remote: Remote,
+    pub child: Option<Child>,
+    /// The back end ends with the debugger's session.
+    pub ours: bool,
+    pub(super) _dir: Option<SocketDir>,
 }
 
 async fn connect(place: &Place) -> std::io::Result<(Reader, Writer)> {

@@ -1,9 +1,10 @@
 //! Starts back ends: finds the program, and explains what to do if it is missing.
 #![forbid(unsafe_code)]
 
-use super::backend::{BackEnd, Place, Started};
+use super::backend::BackEnd;
 use super::gem5;
-use super::remote::{Failure, Remote};
+use super::place::Place;
+use super::remote::{Failure, Remote, Started};
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};

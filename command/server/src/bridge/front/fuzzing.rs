@@ -1,6 +1,6 @@
 //! A front end that is connected to its back end, for the fuzz targets in fuzz/.
 
-use super::super::backend::Place;
+use super::super::place::Place;
 use super::{BackEnd, Front, Started, Terminal};
 
 pub async fn front(started: Started) -> Front {

@@ -8,10 +8,10 @@ mod points;
 mod running;
 mod sort;
 
-use super::backend::{BackEnd, Started};
+use super::backend::BackEnd;
 use super::mirror::Mirror;
 use super::packets::Spec;
-use super::remote::{Failure, Remote, is_end, is_stop};
+use super::remote::{Failure, Remote, Started, is_end, is_stop};
 use super::start;
 use super::watch_table::WatchTable;
 use super::{monitor, packets};
