@@ -51,7 +51,7 @@ class Noise(Case):
                     if rng.randrange(10) == 0:
                         cut = rng.randrange(len(body))
                         body = body[:cut] + bytes([rng.choice(b"\0 \"{}x\xff")]) + body[cut + 1:]
-                        # What resumes the program, ends it or is no packet is asked below, or elsewhere.
+                        # Packets that resume or end the program are asked below, or elsewhere.
                         body = body.replace(b"#", b"").replace(b"$", b"")
                         if body[:1] in b"csCSk":
                             continue
@@ -108,7 +108,7 @@ class Noise(Case):
             rsp.no_ack()
             for _ in range(300):
                 body = b"".join(rng.choices(words, k=rng.randrange(1, 5)))
-                # These are answered when the program stops, which the fake never does; or the program goes on without.
+                # The fake never stops, so a resume has no reply. After a detach there is no program.
                 if body[:1] not in b"csCS" and not body.startswith((b"vCont;", b"D")) and b"m" not in body[:1]:
                     rsp.raw(frame(body))
                     rsp.reply()

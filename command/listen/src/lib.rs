@@ -190,7 +190,7 @@ fn tell(text: &str) {
 }
 
 enum Accepted {
-    /// The parent process, or the user who has connected the device, has chosen it.
+    /// The only client: stdin and stdout, or a character device.
     Only(Connection),
     Tcp(TcpStream, SocketAddr),
     Unix(UnixStream, String),

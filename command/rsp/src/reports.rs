@@ -34,7 +34,7 @@ pub enum Role {
     Plain,
 }
 
-/// What a stub says of itself.
+/// A stub's description of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct About {
     pub role: Role,

@@ -144,7 +144,8 @@ impl Front {
                 Ok(n) => decoder.feed(&buf[..n], |e| events.push(e)),
             }
             for event in events {
-                let kills = matches!(&event, Event::Packet(p) if p == b"k" || p.starts_with(b"vKill;"));
+                let kills =
+                    matches!(&event, Event::Packet(p) if p == b"k" || p.starts_with(b"vKill;"));
                 // An error shows at the next read.
                 let _ = replies.send(self.event(event, &mut acks)).await;
                 if kills {
@@ -154,7 +155,7 @@ impl Front {
         }
     }
 
-    /// What is written at once: an acknowledgement, and the replies that are not the machine's.
+    /// Returns the bytes to write at once: an acknowledgement, and a reply that is not the machine's.
     fn event(&self, event: Event, acks: &mut bool) -> Vec<u8> {
         let ack: &[u8] = match &event {
             _ if !*acks => b"",

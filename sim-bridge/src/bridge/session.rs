@@ -331,7 +331,7 @@ impl Session {
         self.machine.uc.reg_read(R::RIP).unwrap_or(0)
     }
 
-    /// The last stop for gdbstub, and what the user is told beside it.
+    /// The last stop for gdbstub, and a text for the user.
     pub fn reason(&self) -> (SingleThreadStopReason<u64>, Option<String>) {
         let signal = |linux: u8| Signal(signals::to_gdb(linux.into()));
         let stopped = |signal| SingleThreadStopReason::SignalWithThread { tid: (), signal };

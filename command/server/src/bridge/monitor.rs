@@ -33,7 +33,7 @@ GDB's ulpf commands work; what needs ulpf's own stub in the program (heap, bt,
 called from, debug registers, patches) is refused by name.
 ";
 
-/// Who evaluates conditions.
+/// The side that evaluates conditions, for the user.
 pub fn sorted(remote: &Remote) -> &'static str {
     match remote.about.role {
         Role::Plain => "conditions are evaluated here, at a stop for every hit",

@@ -1,4 +1,4 @@
-//! What the front end reads and changes in packets: watches, stop replies, features. No I/O.
+//! Parts of packets that the front end reads or changes: watches, stop replies, features. No I/O.
 #![forbid(unsafe_code)]
 
 use crate::packets::{PACKET_LIMIT, PACKET_SIZE};

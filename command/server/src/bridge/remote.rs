@@ -69,7 +69,7 @@ impl Failure {
     }
 }
 
-/// What a running program says.
+/// An event of a running program.
 #[derive(Debug, PartialEq)]
 pub enum Said {
     /// A stop reply, also of the program's end.

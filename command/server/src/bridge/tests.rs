@@ -102,7 +102,7 @@ async fn one_that_dies_or_says_garbage() {
     ));
 }
 
-/// What a stub says without being asked is bounded.
+/// The number of unrequested bytes is bounded.
 #[tokio::test]
 async fn one_that_never_stops_talking() {
     let (ours, mut theirs) = tokio::io::duplex(1 << 20);

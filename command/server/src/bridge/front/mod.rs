@@ -1,4 +1,4 @@
-//! The debugger's packets, relayed to a back end. What is ulpf's own is served here: watches, monitor commands, stops.
+//! The debugger's packets, relayed to a back end. Watches, monitor commands and stops are served here.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -554,7 +554,7 @@ impl Front {
         if !self.is_elsewhere() {
             return Done::Reply(b"E.The simulated machine lives for its debugger, so its program cannot be let go. `kill` ends it.".into());
         }
-        // The program goes on without the watches that the debugger has removed.
+        // Removed watches must not stop the program after the detach.
         let done = match self.settle().await {
             Ok(()) => match self.remote() {
                 Ok(remote) => remote.ask(packet).await,
