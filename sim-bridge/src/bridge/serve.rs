@@ -80,10 +80,16 @@ impl Shared {
 
     /// Text for the user.
     fn print(&self, text: &str) {
-        for piece in text.as_bytes().chunks(PIECE) {
-            self.reply(format!("O{}", ulpf_rsp::to_hex(piece)).as_bytes());
-        }
+        self.write(output(text));
     }
+}
+
+/// Packets with text for the user.
+fn output(text: &str) -> Vec<u8> {
+    let pieces = text.as_bytes().chunks(PIECE);
+    pieces
+        .flat_map(|piece| frame(format!("O{}", ulpf_rsp::to_hex(piece)).as_bytes()))
+        .collect()
 }
 
 /// Commands to the machine's thread.
@@ -356,8 +362,7 @@ impl Server<'_> {
         if let Some(hex) = packet.strip_prefix(b"qRcmd,") {
             let text = ulpf_rsp::from_hex(hex).unwrap_or_default();
             let text = self.session.monitor(&String::from_utf8_lossy(&text));
-            self.shared.print(&text);
-            self.shared.reply(b"OK");
+            self.shared.write([output(&text), frame(b"OK")].concat());
             return true;
         }
         let reply: &[u8] = match packet {

@@ -136,6 +136,10 @@ impl Bound {
             {
                 return Outcome::Quit(0);
             }
+            if let Err(why) = self.front.again().await {
+                message!("ulpf server: {why}\nExiting");
+                return Outcome::Quit(1);
+            }
             self.say(
                 "Remote side has terminated connection.  ulpf server will reopen the connection.",
             );

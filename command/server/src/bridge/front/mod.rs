@@ -19,7 +19,7 @@ use crate::client::{Client, Input};
 use crate::common::Terminal;
 use crate::host_io::HostIo;
 use crate::packets::{PACKET_LIMIT, PACKET_SIZE, TOO_LONG};
-use crate::watches::LazyWatches;
+use crate::watches::{LazyWatches, needs_them};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::ops::Range;
@@ -264,7 +264,10 @@ impl Front {
         self.supported = None;
         loop {
             match client.next().await {
-                Input::Gone => return self.forget().await,
+                Input::Gone => {
+                    self.forget().await;
+                    return None;
+                }
                 Input::Interrupt => {}
                 // A front end of another server: this one has no reports.
                 Input::Ask(_) => drop(client.send(b"").await),
@@ -272,7 +275,10 @@ impl Front {
                     let reply = match self.packet(client, &packet).await {
                         Done::Reply(reply) => reply,
                         Done::Silent => continue,
-                        Done::Close => return self.forget().await,
+                        Done::Close => {
+                            self.forget().await;
+                            return None;
+                        }
                         Done::Quit(status) => return Some(status),
                     };
                     let _ = client.send(&reply).await;
@@ -281,21 +287,22 @@ impl Front {
         }
     }
 
-    /// Removes what a debugger has left that has disconnected. A stub that was not started here does so itself, when the
-    /// connection ends; the next debugger gets a new one.
-    async fn forget(&mut self) -> Option<i32> {
+    /// Prepares for the next debugger. A stub that was not started here forgets the former one when its connection ends.
+    /// The error is text for the user.
+    pub async fn again(&mut self) -> Result<(), String> {
+        match self.is_elsewhere() && self.has_program() {
+            true => self.start().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Removes the watches and breakpoints of a debugger that has disconnected.
+    async fn forget(&mut self) {
         if !self.has_program() {
             self.forget_program();
-            return None;
         }
-        if self.is_elsewhere() {
-            return match self.start().await {
-                Ok(()) => None,
-                Err(why) => {
-                    message!("ulpf server: {why}");
-                    Some(1)
-                }
-            };
+        if !self.has_program() || self.is_elsewhere() {
+            return;
         }
         self.lazy = LazyWatches::default();
         self.table.understood = false;
@@ -307,7 +314,6 @@ impl Front {
         }
         let theirs: Vec<u32> = self.table.watches.keys().copied().collect();
         let _ = self.disarm(&theirs).await;
-        None
     }
 
     async fn packet(&mut self, client: &mut Client, packet: &[u8]) -> Done {
@@ -452,6 +458,12 @@ impl Front {
         if command == "exit" {
             let _ = client.send(b"OK").await;
             return Done::Quit(0);
+        }
+        // Our own stub's counts include the watches that the debugger has removed, until it hears of that.
+        let packet = [b"qRcmd,", hex].concat();
+        if self.role() == Role::Commands && needs_them(&packet) {
+            // A connection that has broken shows below.
+            let _ = self.settle().await;
         }
         let text = match self.answer(&command).await {
             Ok(text) => text,
