@@ -244,7 +244,8 @@ class BackEnds(Case):
             fake.raw(frame("T05thread:1;") * 100_000)
         _, rsp = self.connect({b"vCont;c": [nothing], b"qUlpf.Counts": [flood]}, role=b"watches")
         rsp.raw(RUN)
-        self.assertRegex(rsp.reply(), rb"^T05thread:1;|^O")
+        self.assertEqual(rsp.reply(), b"T05thread:1;")
+        self.assertRegex(rsp("m1000,4"), rb"^E.There is no program")
 
 
 @ulpf_only

@@ -75,7 +75,7 @@ struct Words {
 #[command(override_usage = "ulpf gdb [GDB OPTIONS] [PROGRAM [ARGS]...]")]
 struct GdbArgs {
     /// GDB's own options (-x FILE, -ex COMMAND, …), --placement=auto|guard|debug-register and
-    /// --backend=auto|signal|kernel|sim, --follow-setuid, --check (stop at errors of the heap; with
+    /// --backend=auto|signal|kernel|sim|rsp:ADDR, --follow-setuid, --check (stop at errors of the heap; with
     /// --base, --redzone=BYTES and other options of `ulpf check`), then the program and its arguments
     #[arg(
         trailing_var_arg = true,

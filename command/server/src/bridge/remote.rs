@@ -316,6 +316,14 @@ impl Remote {
         self.write(&ulpf_rsp::frame(packet)).await
     }
 
+    /// Resumes the program. Its stop is an event.
+    pub async fn resume(&mut self, packet: &[u8]) -> Result<(), Failure> {
+        self.catch_up().await?;
+        // A stop that nobody has asked for belongs to an earlier run.
+        self.events.clear();
+        self.send(packet).await
+    }
+
     /// Requests a stop of the running program.
     pub async fn interrupt(&mut self) -> Result<(), Failure> {
         self.write(&[ulpf_rsp::INTERRUPT]).await
@@ -468,13 +476,12 @@ impl Remote {
 
     /// The next event of the running program. Cancel-safe.
     pub async fn event(&mut self) -> Said {
-        if let Some(why) = &self.lost {
-            return Said::Lost(why.clone());
-        }
         loop {
-            let packet = match self.events.pop_front() {
-                Some(packet) => packet,
-                None => match self.next().await {
+            // The last words of a connection that is lost count.
+            let packet = match (self.events.pop_front(), &self.lost) {
+                (Some(packet), _) => packet,
+                (None, Some(why)) => return Said::Lost(why.clone()),
+                (None, None) => match self.next().await {
                     Ok(packet) => packet,
                     Err(why) => return Said::Lost(self.lose(&why).to_string()),
                 },

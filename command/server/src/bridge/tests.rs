@@ -29,7 +29,7 @@ async fn a_conversation() {
         r.monitor("ulpf x", PATIENCE).await.unwrap(),
         "{\"watch\":1}\n"
     );
-    r.send(b"vCont;c").await.unwrap();
+    r.resume(b"vCont;c").await.unwrap();
     assert_eq!(r.event().await, Said::Stop(b"T05thread:1;".into()));
     assert!(matches!(
         r.fine(b"vLevitate").await,

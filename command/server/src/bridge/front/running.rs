@@ -73,7 +73,7 @@ impl Front {
         self.table.stop = None;
         loop {
             let sent = match self.remote() {
-                Ok(remote) => remote.send(&resume).await,
+                Ok(remote) => remote.resume(&resume).await,
                 Err(f) => Err(f),
             };
             // The debugger accepts only a stop now.
