@@ -6,7 +6,7 @@ import subprocess
 
 from lib.bridge import static
 from lib.cases import Case
-from lib.env import ROOT, ULPF, needs, ulpf_only
+from lib.env import PATIENCE, ROOT, ULPF, needs, ulpf_only
 from lib.rsp import Rsp, frame, wait_until
 
 from .test_same_hits import symbols
@@ -91,6 +91,31 @@ class Servers(Case):
         self.assertSays(said[-1], r"the remote stub refuses it|has no debug register left")
         gdb("kill")
 
+    @needs("gdbserver")
+    def test_an_interrupt_a_kill_and_a_detach(self):
+        def connected(*program):
+            inner = Plain(*program)
+            self.addCleanup(inner.close)
+            server = self.serve(options=["--backend", f"rsp:{inner.target}"])
+            rsp = Rsp(server.target)
+            self.addCleanup(rsp.close)
+            rsp.no_ack()
+            return inner, server, rsp
+        inner, server, rsp = connected(static("alone"), "spin")
+        for _ in range(3):
+            rsp.raw(frame("vCont;c"))
+            rsp.raw(b"\x03")
+            self.assertRegex(rsp.reply(), rb"^T02")
+        rsp.raw(frame("k"))
+        self.assertEqual(server.wait(), 0)
+        inner.process.wait(20 * PATIENCE)
+        # After a detach the program goes on to its end, and gdbserver with it.
+        inner, server, rsp = connected(static("five"))
+        self.assertEqual(rsp("D"), b"OK")
+        rsp.close()
+        self.assertEqual(server.wait(), 0)
+        inner.process.wait(20 * PATIENCE)
+
     def test_nothing_there(self):
         done = subprocess.run([ULPF, "gdb", "--backend", "rsp:127.0.0.1:1", "-nx", "-q", "-batch"], stdin=subprocess.DEVNULL,
                               stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, timeout=60)
@@ -101,8 +126,8 @@ class Servers(Case):
 class Plain:
     """A gdbserver of its own."""
 
-    def __init__(self, program):
-        self.process = subprocess.Popen(["gdbserver", "127.0.0.1:0", program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    def __init__(self, *program):
+        self.process = subprocess.Popen(["gdbserver", "127.0.0.1:0", *program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.PIPE, text=True)
         port = next(re.search(r"port (\d+)", line).group(1) for line in self.process.stderr if "Listening" in line)
         self.target = f"127.0.0.1:{port}"
