@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ulpf_lib::command::Reply;
 use ulpf_rsp::{Decoder, Event, expand_runs, frame, from_hex, to_hex, unescape};
 
-/// A program of the generator's runs for a second or so between two markers.
-const PATIENCE_MS: i32 = 30_000;
+/// A program of the generator runs for a second or so between two markers, on a busy machine for half a minute.
+const PATIENCE_MS: i32 = 120_000;
 
 pub struct Session {
     server: Child,

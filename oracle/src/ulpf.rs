@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use ulpf_lib::command::reply;
 
 /// For a marker, or a stop that was asked for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// When hot instructions are patched. The hits are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

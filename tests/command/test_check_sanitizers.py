@@ -1,5 +1,6 @@
 """`ulpf check` where it cannot take the allocator's place, and where memory is much larger than what is used of it."""
 
+import json
 import os
 import subprocess
 import tempfile
@@ -27,6 +28,13 @@ class Sanitizers(unittest.TestCase):
         self.assertEqual((status, out), (7, "done\n"), err)
         self.assertEqual(err.count("the heap is not checked"), 1, err)
         self.assertNotIn("no block begins", err)
+
+    def test_a_log_says_it_too(self):
+        with tempfile.NamedTemporaryFile("r") as log:
+            status, out, err = ulpf("check", "--json", "-l", log.name, self.built("gcc", "-fsanitize=address"))
+            self.assertEqual((status, out), (7, "done\n"), err)
+            notices = [line["text"] for line in map(json.loads, log) if line["type"] == "notice"]
+        self.assertEqual(notices, ["the heap is not checked: ulpf cannot take the place of the allocator of AddressSanitizer"])
 
     def test_address(self):
         self.is_as_alone("gcc", "-fsanitize=address")

@@ -251,6 +251,22 @@ class Leaving(Command):
         self.assertGoesOn(program, before)
         self.assertEqual(maps(), mapped)
 
+    def test_nothing_is_left_by_who_is_killed_on_its_way_out(self):
+        """SIGKILL of ulpf at any moment after it was told to leave: the program has its own registers, and nothing of ours."""
+        program = self.spin()
+        before = handlers(program.pid)
+        maps = lambda: joined(places(program.pid))
+        mapped = maps()
+        for n in range(40):
+            watcher = self.start("attach", "-w", "rounds", str(program.pid))
+            self.wait_for(watcher, "hit")
+            watcher.send_signal(signal.SIGINT)
+            time.sleep(0.001 * n)  # Each time at another moment.
+            watcher.kill()
+            watcher.wait()
+            self.assertGoesOn(program, before)
+            self.assertTrue(wait_until(lambda: maps() == mapped, 20), set(maps()) - set(mapped))
+
     def test_ignored_signals_stay_ignored(self):
         """nohup ulpf attach"""
         program = self.spin()

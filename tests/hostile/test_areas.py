@@ -139,6 +139,7 @@ class OfAnotherUser(unittest.TestCase):
         # Side by side: each waits for three seconds.
         self.assertEqual(failures(check, [(kind,) for kind in KINDS]), "")
     test_whoever_asks_gets_an_answer_all_the_same.idle = True
+    test_whoever_asks_gets_an_answer_all_the_same.costs = "three commands for each kind of forged session"
 
     def test_a_session_of_ones_own_is_found_beside_them(self):
         with Pretender("full") as pretender, tempfile.TemporaryDirectory() as folder:

@@ -320,6 +320,7 @@ class Hostile(unittest.TestCase):
                 self.assertIn(b"stub says more than", said)
                 self.ends(server)
                 scene.close()
+    test_server_floods.costs = "four floods, each up to the size that the server refuses"
 
     def test_server_silence(self):
         def check(what):

@@ -385,7 +385,7 @@ class OtherUsers(Case):
             server = Started(self, f"{place.path}/ulpf", "server", ":0", f"{place.path}/spin", cwd="/", **becomes(ALICE))
             port = None
             while not port:
-                port = re.search(r"the bridge is at 127\.0\.0\.1:(\d+)", server.line())
+                port = re.search(r"Listening on port (\d+)", server.line())
             port = int(port.group(1))
             self.assertRegex(as_alice("127.0.0.1", port, "+$?#3f"), r"^\+")
             rsp = Rsp(f"127.0.0.1:{port}")

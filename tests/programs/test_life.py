@@ -39,6 +39,7 @@ class Life(Case):
     def test_heap(self):
         """With mappings of a file beside watched memory."""
         self.compare(1, ["check", "heap", "heap, read and written"])
+    test_heap.costs = "the oracle of life: three programs of a thousand random calls, each in three ways"
 
     def test_heap_of_threads(self):
         self.compare(1001, ["check", "heap", "heap, read and written"], "3", calls=200)

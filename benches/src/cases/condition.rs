@@ -17,7 +17,7 @@ const WATCH: &str = "watch page[0] if page[0] == -5";
 
 pub fn run(bench: &mut Bench) -> Result<()> {
     let folder = bench.programs.folder.join("condition");
-    let plugin = ulpf_plugin::write(&folder).context("cannot write the plugin")?;
+    let plugin = ulpf_server::plugin::write(&folder).context("cannot write the plugin")?;
     let plugin = format!("source {}", plugin.display());
     let program = bench.programs.get("stores")?;
     let many = if bench.quick { "200000" } else { "2000000" };

@@ -24,7 +24,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         return Ok(());
     }
     let folder = bench.programs.folder.join("plugin");
-    let plugin = ulpf_plugin::write(&folder).context("cannot write the plugin")?;
+    let plugin = ulpf_server::plugin::write(&folder).context("cannot write the plugin")?;
     let script = format!(
         "source {}\nsource {}\ndelete",
         plugin.display(),

@@ -37,7 +37,7 @@ enum Command {
     /// Serve an IDE: a debug adapter (DAP) that drives GDB, with data breakpoints of any size and number
     Dap(ulpf_dap::DapArgs),
     /// Write GDB's ulpf commands to a folder, for a GDB that `ulpf gdb` does not start
-    GdbPlugin(ulpf_plugin::PluginArgs),
+    GdbPlugin(ulpf_server::plugin::PluginArgs),
     /// Watch without a debugger: start a program and log every hit
     Run(ulpf_run::RunArgs),
     /// Watch a running program without a debugger
@@ -49,12 +49,12 @@ enum Command {
     /// Show live what is watched: hits, sites, pages, threads
     Top(ulpf_top::TopArgs),
     /// Write hits and counters for other tools: JSON lines, CSV, a trace, Prometheus
-    Export(ulpf_export::ExportArgs),
+    Export(ulpf_top::export::ExportArgs),
     /// Read a compact log (`ulpf run --log FILE.ulpf`): as text, JSON, CSV, a trace; or the last writes to something
     /// before a time
-    Log(ulpf_log::LogArgs),
+    Log(ulpf_session::log::LogArgs),
     /// Find a value in a running program; the places left after narrowing can be watched
-    Find(ulpf_find::FindArgs),
+    Find(ulpf_run::find::FindArgs),
     /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
     #[command(disable_help_flag = true)]
     Sim(Words),
@@ -116,15 +116,15 @@ pub fn main(stub: &'static [u8]) -> i32 {
         Command::Sim(Words { words }) => crate::sim::sim(words),
         Command::Gdb(GdbArgs { words }) => run(crate::gdb::gdb(words)),
         Command::Dap(args) => run(ulpf_dap::dap(args)),
-        Command::GdbPlugin(args) => ulpf_plugin::main(&args),
+        Command::GdbPlugin(args) => ulpf_server::plugin::main(&args),
         Command::Run(args) => ulpf_run::run(&args),
         Command::Attach(args) => ulpf_run::attach(&args),
         Command::Check(args) => ulpf_run::check(&args),
         Command::Last(args) => crate::last::main(&args),
         Command::Top(args) => ulpf_top::main(&args),
-        Command::Export(args) => ulpf_export::main(&args),
-        Command::Find(args) => ulpf_find::main(&args),
-        Command::Log(args) => ulpf_log::main(&args),
+        Command::Export(args) => ulpf_top::export::main(&args),
+        Command::Find(args) => ulpf_run::find::main(&args),
+        Command::Log(args) => ulpf_session::log::main(&args),
         Command::Doctor(args) => crate::doctor::doctor(&args),
         Command::Pages(args) => crate::pages::main(&args, Cli::command()),
     }
@@ -142,16 +142,16 @@ fn theirs(words: &[OsString]) -> Vec<OsString> {
 fn server(words: Vec<OsString>) -> i32 {
     match options::parse(words) {
         Parsed::Print(text) => {
-            ulpf_say::outln!("{}", text.trim_end());
+            ulpf_host::say::outln!("{}", text.trim_end());
             0
         }
         Parsed::Refuse(text) => {
-            ulpf_say::message!("{}", text.trim_end());
+            ulpf_host::say::message!("{}", text.trim_end());
             1
         }
         Parsed::Serve(options) => {
             if let Err(why) = options.settings.backend.check() {
-                ulpf_say::message!("{why}");
+                ulpf_host::say::message!("{why}");
                 return 1;
             }
             run(ulpf_server::serve(*options))
@@ -172,7 +172,7 @@ fn run(work: impl Future<Output = i32>) -> i32 {
             status
         }
         Err(e) => {
-            ulpf_say::message!("ulpf cannot start: {e}.");
+            ulpf_host::say::message!("ulpf cannot start: {e}.");
             1
         }
     }

@@ -66,15 +66,15 @@ pub struct DoctorArgs {
 
 pub fn doctor(args: &DoctorArgs) -> i32 {
     if args.report {
-        ulpf_say::outln!("ulpf {}\n\n```text", env!("CARGO_PKG_VERSION"));
+        ulpf_host::say::outln!("ulpf {}\n\n```text", env!("CARGO_PKG_VERSION"));
         system()
             .iter()
-            .for_each(|(what, value)| ulpf_say::outln!("{what}: {}", Text(value)));
-        ulpf_say::outln!("");
+            .for_each(|(what, value)| ulpf_host::say::outln!("{what}: {}", Text(value)));
+        ulpf_host::say::outln!("");
     }
     let status = examine();
     if args.report {
-        ulpf_say::outln!("```");
+        ulpf_host::say::outln!("```");
     }
     status
 }
@@ -136,25 +136,25 @@ fn examine() -> i32 {
             Level::Note => "-   ",
             Level::Fail => "FAIL",
         };
-        ulpf_say::outln!("{mark}  {:width$}  {}", f.what, Text(&f.value));
+        ulpf_host::say::outln!("{mark}  {:width$}  {}", f.what, Text(&f.value));
         if let Some(advice) = &f.advice {
-            ulpf_say::outln!("{:6}{:width$}  {}", "", "", lines(advice));
+            ulpf_host::say::outln!("{:6}{:width$}  {}", "", "", lines(advice));
         }
     }
     let failed = findings.iter().filter(|f| f.level == Level::Fail).count();
-    ulpf_say::outln!("");
+    ulpf_host::say::outln!("");
     if failed == 0 {
         match ulpf_inject::backend::usable() {
-            Ok(()) => ulpf_say::outln!(
+            Ok(()) => ulpf_host::say::outln!(
                 "Watchpoints work on this machine, through page guards and the kernel module (backend `kernel`)."
             ),
-            Err(_) => ulpf_say::outln!(
+            Err(_) => ulpf_host::say::outln!(
                 "Watchpoints work on this machine, through page guards and signals (backend `signal`)."
             ),
         }
         0
     } else {
-        ulpf_say::outln!("Watchpoints do not work on this machine: see FAIL above.");
+        ulpf_host::say::outln!("Watchpoints do not work on this machine: see FAIL above.");
         1
     }
 }

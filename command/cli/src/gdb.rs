@@ -16,7 +16,7 @@ use ulpf_heap::options::{Asked, HeapOptions};
 use ulpf_host::foreign::text::lines;
 use ulpf_host::programs::{find, locate};
 use ulpf_host::{foreground, sys};
-use ulpf_listen::socket_dir::SocketDir;
+use ulpf_server::listen::socket_dir::SocketDir;
 use ulpf_server::options::Options;
 use ulpf_server::{BackEnd, Terminal};
 
@@ -199,7 +199,7 @@ pub async fn gdb(words: Vec<OsString>) -> i32 {
     match open(&words).await {
         Ok(status) => status,
         Err(why) => {
-            ulpf_say::message!("ulpf gdb: {}", lines(&why));
+            ulpf_host::say::message!("ulpf gdb: {}", lines(&why));
             1
         }
     }
@@ -224,7 +224,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         return Err(format!("{} cannot be started: {error}.", gdb.display()));
     }
     if subject == Subject::Core {
-        ulpf_say::message!(
+        ulpf_host::say::message!(
             "ulpf gdb: a core file runs no more, so there is nothing to watch: GDB looks at it alone."
         );
         let error = Command::new(&gdb).args(gdb_options).args(program).exec();
@@ -276,7 +276,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         command.args(["-iex", "set breakpoint always-inserted on"]);
     }
     // Removed with the socket.
-    let plugin = ulpf_plugin::write(&dir.file("plugin"))
+    let plugin = ulpf_server::plugin::write(&dir.file("plugin"))
         .map_err(|e| format!("The plugin for GDB cannot be written: {e}."))?;
     command.args(["-iex", "python ulpf_gdb = True"]);
     command.arg("-iex").arg(join("source ", plugin.as_os_str()));

@@ -7,8 +7,8 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 use std::io;
 use std::path::PathBuf;
-use ulpf_plugin::folder;
 use ulpf_server::options::USAGE;
+use ulpf_server::plugin::folder;
 
 const PLACES: &str = "\
 Below DIR they lie where man and the shells look for them:
@@ -66,7 +66,7 @@ pub fn main(args: &PagesArgs, command: Command) -> i32 {
     match written {
         Ok(()) => 0,
         Err(e) => {
-            ulpf_say::message!(
+            ulpf_host::say::message!(
                 "ulpf pages: {} cannot be written: {e}. Name another folder.",
                 args.dir.display()
             );

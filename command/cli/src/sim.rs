@@ -9,7 +9,7 @@ use ulpf_host::programs::{SIMULATOR, simulator};
 /// Executes `ulpf-sim`; returns only on failure.
 pub fn sim(words: Vec<OsString>) -> i32 {
     let Some(program) = simulator() else {
-        ulpf_say::message!(
+        ulpf_host::say::message!(
             "ulpf sim runs `{SIMULATOR}`, the simulated hardware, which is not here: neither beside `ulpf` nor in PATH.\n\
              It is a program of its own, because the Unicorn Engine that it links is GPL-2.0. In ulpf's source tree\n\
              `make sim` builds it (it needs cmake and libclang-dev), and `make install` installs what is built."
@@ -17,6 +17,6 @@ pub fn sim(words: Vec<OsString>) -> i32 {
         return 125;
     };
     let error = Command::new(&program).args(words).exec();
-    ulpf_say::message!("ulpf sim cannot run {}: {error}.", program.display());
+    ulpf_host::say::message!("ulpf sim cannot run {}: {error}.", program.display());
     126
 }

@@ -144,7 +144,7 @@ impl Session {
         };
         let path = path.ok_or("There is no gdb in PATH. Install it (Debian, Ubuntu: apt install gdb), or set \"gdb\" to its path.")?;
         self.program.prepare()?;
-        let plugin = ulpf_plugin::write(&self.program.file("plugin")?)
+        let plugin = ulpf_server::plugin::write(&self.program.file("plugin")?)
             .map_err(|e| format!("The plugin for gdb cannot be written: {e}."))?;
         let mut args: Vec<OsString> = start.gdb_args.iter().map(OsString::from).collect();
         let sysroot = start.sysroot.as_deref().unwrap_or("/");

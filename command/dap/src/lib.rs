@@ -40,7 +40,7 @@ use tokio::io::BufReader;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use ulpf_host::signals::Incoming;
-use ulpf_listen::{Listener, Protocol, Rules};
+use ulpf_server::listen::{Listener, Protocol, Rules};
 
 /// Time limit for sessions to end when a signal ends the adapter.
 const LEAVE: Duration = Duration::from_secs(15);
@@ -80,7 +80,7 @@ pub async fn dap(args: DapArgs) -> i32 {
             Some(place) => match listen(place, &args, told).await {
                 Ok(()) => 0,
                 Err(why) => {
-                    ulpf_say::message!("ulpf dap: {why}");
+                    ulpf_host::say::message!("ulpf dap: {why}");
                     1
                 }
             },
@@ -139,21 +139,21 @@ async fn listen(
         None => Some(Token::new()?),
     };
     if let Some(text) = listener.announcement() {
-        ulpf_say::message!("{text}");
+        ulpf_host::say::message!("{text}");
     }
     match (&token, &args.token_file) {
         (None, _) => {}
-        (Some(_), Some(file)) => ulpf_say::message!(
+        (Some(_), Some(file)) => ulpf_host::say::message!(
             "Clients have to give the token in {}: \"token\" in their launch or attach configuration",
             file.display()
         ),
-        (Some(token), None) => ulpf_say::message!(
+        (Some(token), None) => ulpf_host::say::message!(
             "Clients have to give this in their launch or attach configuration: \"token\": \"{}\"",
             token.text()
         ),
     }
     if let Some(address) = listener.beyond_this_machine() {
-        ulpf_say::message!(
+        ulpf_host::say::message!(
             "ulpf dap: whoever reaches {address} and has the token can run programs as you; what is said there is not encrypted."
         );
     }
@@ -172,7 +172,7 @@ async fn listen(
                 sessions.spawn(Session::new(client).serve(leave.clone()));
             }
             Err(e) => {
-                ulpf_say::message!("ulpf dap: {e}");
+                ulpf_host::say::message!("ulpf dap: {e}");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }

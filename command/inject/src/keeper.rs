@@ -4,6 +4,8 @@
 //!   ulpf ── inject PID FLAGS ─────────▶ keeper     lines on a socket; when ulpf ends, the socket does
 //!        ◀─ STUB ARGS, descriptors ──────│         traces the program, and puts the stub into it (`attach`)
 //!        ── + PID ARGS STUB, - PID ─────▶│
+//!        ── take PID ───────────────────▶│         traces the program, and removes the remains
+//!        ◀─ done · failed · unknown ─────│
 //!     ╳ killed                           │
 //!   stub: lets go of the program, ends   └─▶ waits for that, then as after a detach (`remains`)
 //! ```
@@ -12,7 +14,8 @@
 //! takes its program off the list, and an empty list ends the keeper (`kept`).
 //!
 //! A tracer that is killed leaves the program in the middle of an injected operation. So the keeper traces running
-//! programs: whenever `ulpf` is killed, the stub is injected completely, finds its channel closed, and detaches.
+//! programs: whenever `ulpf` is killed, the stub is injected completely, finds its channel closed, and detaches; and
+//! what was begun to be removed is removed.
 #![forbid(unsafe_code)]
 
 use rustix::net::{
@@ -20,7 +23,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -180,6 +183,39 @@ pub(crate) fn note(pid: i32, stub_pid: i32, args: u64) {
 /// Tells the keeper that the program contains nothing of ours any more.
 pub(crate) fn forget(process: &Process) {
     tell(&format!("- {}\n", process.pid));
+}
+
+/// The keeper's answers to `take`.
+pub(crate) const DONE: &str = "done";
+pub(crate) const FAILED: &str = "failed";
+pub(crate) const UNKNOWN: &str = "unknown";
+
+/// Lets the keeper remove the remains from a program that [`note`] has named. `false` without a keeper, or if it
+/// failed; the caller then tries itself and finds the reason.
+pub(crate) fn take_away(process: &Process) -> bool {
+    let mut keeper = keeper();
+    let Keeper::Listens(socket) = &mut *keeper else {
+        return false;
+    };
+    let line = format!("take {}\n", process.pid);
+    let answer = socket
+        .write_all(line.as_bytes())
+        .and_then(|()| read_line(socket));
+    match answer {
+        Ok(answer) => answer == DONE,
+        Err(_) => {
+            *keeper = Keeper::Failed;
+            false
+        }
+    }
+}
+
+/// A line of the keeper's, which sends nothing behind it.
+fn read_line(socket: &UnixStream) -> io::Result<String> {
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line)?;
+    let end = || io::ErrorKind::UnexpectedEof;
+    Ok(line.strip_suffix('\n').ok_or_else(end)?.to_string())
 }
 
 fn tell(line: &str) {

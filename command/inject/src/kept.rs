@@ -1,10 +1,11 @@
-//! The keeper (`keeper`) injects stubs into running programs, and knows which programs have one. When `ulpf` has ended,
-//! it removes the stubs' remains.
+//! The keeper (`keeper`) injects stubs into running programs, knows which programs have one, and removes the stubs'
+//! remains: when it is told to, and when `ulpf` has ended.
 #![forbid(unsafe_code)]
 
 use crate::attach;
 use crate::keeper::{self, Handed};
 use crate::remains::Remains;
+use rustix::net::{SendFlags, send};
 use std::io::BufRead;
 use std::time::Duration;
 use ulpf_host::foreign::numbers::Process;
@@ -74,6 +75,18 @@ fn inject(mut words: std::str::SplitAsciiWhitespace<'_>) -> Option<Handed> {
     })
 }
 
+/// Parses a line: number of a process. Removes the remains from it, and returns the answer.
+fn take(all: &[Kept], mut words: std::str::SplitAsciiWhitespace<'_>) -> &'static str {
+    let pid = words.next().and_then(|word| word.parse().ok());
+    let Some(kept) = all.iter().find(|kept| Some(kept.process.pid) == pid) else {
+        return keeper::UNKNOWN;
+    };
+    match kept.remains.take_away_now(&kept.process) {
+        Ok(()) => keeper::DONE,
+        Err(_) => keeper::FAILED,
+    }
+}
+
 fn note(all: &mut Vec<Kept>, line: &str) {
     all.retain(|kept| !kept.process.has_ended());
     let mut words = line.split_ascii_whitespace();
@@ -95,14 +108,19 @@ pub fn main() -> i32 {
     let mut all: Vec<Kept> = Vec::new();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let mut words = line.split_ascii_whitespace();
-        if words.next() == Some("inject") {
-            let handed = inject(words);
-            // (If `ulpf` has ended, this fails, and the stub finds its channel closed.)
-            let _ = keeper::send(std::io::stdin(), handed);
-            let told = keeper::told_here();
-            told.iter().for_each(|line| note(&mut all, line));
-        } else {
-            note(&mut all, &line);
+        match words.next() {
+            Some("inject") => {
+                let handed = inject(words);
+                // (If `ulpf` has ended, this fails, and the stub finds its channel closed.)
+                let _ = keeper::send(std::io::stdin(), handed);
+                let told = keeper::told_here();
+                told.iter().for_each(|line| note(&mut all, line));
+            }
+            Some("take") => {
+                let answer = format!("{}\n", take(&all, words));
+                let _ = send(std::io::stdin(), answer.as_bytes(), SendFlags::NOSIGNAL);
+            }
+            _ => note(&mut all, &line),
         }
     }
     let mut pause = SOON;

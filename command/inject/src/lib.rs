@@ -8,6 +8,7 @@
 //!             tracee      threads                  one thread under ptrace; all threads of a process
 //!   remains    keeper                              after a detach, what was ours is taken away; also when we were killed
 //!   client                                         requests to the stub, once it runs
+//!   inferior/                                      a program with the stub inside, asynchronously: its end, exec, fork
 //! ```
 //! The work is synchronous, on the calling thread, because ptrace binds a tracee to the thread that traces it. When a
 //! function of this crate returns, nothing is traced any more.
@@ -27,6 +28,7 @@ pub mod error;
 pub mod follow;
 mod gate;
 pub mod image;
+pub mod inferior;
 pub mod injected;
 pub mod keeper;
 pub mod kept;

@@ -51,7 +51,10 @@ impl Remains {
             return Err(io::Error::other("the stub's task does not end"));
         }
         wait_until_alone(process.pid)?;
-        self.take_away_now(process)?;
+        // If the keeper fails, the attempt here reports the error.
+        if !keeper::take_away(process) {
+            self.take_away_now(process)?;
+        }
         keeper::forget(process);
         Ok(())
     }

@@ -122,6 +122,8 @@ fn stop_all_until(
         return Ok(None);
     }
     match threads.is_empty() {
+        // One has called exec, and taken the number of the first one, which had ended.
+        true if lives(pid) => Ok(None),
         true => Err(refuse(with_errno(&io::Error::from_raw_os_error(
             libc::ESRCH,
         )))),
@@ -210,6 +212,10 @@ pub fn release(threads: &[Tracee]) {
     for t in threads {
         let _ = t.detach(0);
     }
+}
+
+fn lives(pid: i32) -> bool {
+    process::threads(pid).is_ok_and(|tids| tids.iter().any(|tid| !is_dying(pid, *tid)))
 }
 
 fn is_dying(pid: i32, tid: i32) -> bool {

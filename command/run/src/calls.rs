@@ -17,8 +17,8 @@ use super::watches::Changes;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use ulpf_host::say::say;
 use ulpf_lib::command::{Command, Reply, What};
-use ulpf_say::say;
 use ulpf_session::armed::Armed;
 
 /// Longest jump within a stack, in bytes. When a thread uses another stack, the frames on the first one stay.

@@ -1,4 +1,4 @@
-//! The log as a file for `ulpf log` (`ulpf_log`). Hits go there without passing through the log's own thread, which
+//! The log as a file for `ulpf log` (`ulpf_session::log`). Hits go there without passing through the log's own thread, which
 //! writes only the meaning of their numbers.
 
 use super::clock::Clock;
@@ -9,10 +9,10 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use ulpf_area::SharedArea;
-use ulpf_log::{Recorder, Word};
 use ulpf_session::armed::Armed;
 use ulpf_session::drain::drain;
 use ulpf_session::hit::place::Places;
+use ulpf_session::log::{Recorder, Word};
 use ulpf_session::merge::Flow;
 use ulpf_symbols::stored;
 
@@ -31,7 +31,7 @@ pub fn begin(output: &Output, clock: &Clock, several: bool) {
 
 /// Starts a thread that writes a process's hits.
 pub fn record(
-    log: ulpf_log::Log,
+    log: ulpf_session::log::Log,
     (life, pid): (usize, i32),
     changes_only: bool,
     (source, flow): (SharedArea, Flow),

@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::process;
+use ulpf_host::say::say;
 use ulpf_host::signals::Incoming;
-use ulpf_inferior::follow::{Done, Follower, Note, forged};
-use ulpf_inferior::{Ending, Exit, Inferior};
 use ulpf_inject::client::{Client, Received};
 use ulpf_inject::follow::Followed;
+use ulpf_inject::inferior::follow::{Done, Follower, Note, forged};
+use ulpf_inject::inferior::{Ending, Exit, Inferior};
 use ulpf_inject::remains::Remains;
 use ulpf_lib::command::HeapCheck;
-use ulpf_say::say;
 use ulpf_session::control_socket::serve::{self, Asked, Requests};
 use ulpf_session::memory::{Auxv, ProcessMemory};
 
@@ -330,7 +330,8 @@ impl Control {
         if process::dumps_core(self.pid) || !self.remains.are_listed(&self.process) {
             return false;
         }
-        if let Some(text) = ulpf_inferior::leave_nothing(&self.process, self.remains, stream).await
+        if let Some(text) =
+            ulpf_inject::inferior::leave_nothing(&self.process, self.remains, stream).await
         {
             say!("{text}");
         }
@@ -598,9 +599,12 @@ impl Control {
             }
         };
         if detached
-            && let Some(text) =
-                ulpf_inferior::leave_nothing(&self.process, self.remains, self.client.stream())
-                    .await
+            && let Some(text) = ulpf_inject::inferior::leave_nothing(
+                &self.process,
+                self.remains,
+                self.client.stream(),
+            )
+            .await
         {
             say!("{text}");
         }

@@ -4,7 +4,7 @@ use super::parent::Parent;
 use super::watches::Changes;
 use tokio::sync::oneshot;
 use ulpf_area::SharedArea;
-use ulpf_inferior::Inferior;
+use ulpf_inject::inferior::Inferior;
 use ulpf_lib::command::HeapCheck;
 use ulpf_session::armed::Armed;
 use ulpf_session::control_socket::Ask;

@@ -17,13 +17,13 @@ use std::pin::pin;
 use std::sync::mpsc::Sender;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use ulpf_inferior::Inferior;
-use ulpf_inferior::follow::{Done, Follower};
+use ulpf_host::say::say;
 use ulpf_inject::StartError;
 use ulpf_inject::client::Client;
 use ulpf_inject::follow::{Child, Followed};
+use ulpf_inject::inferior::Inferior;
+use ulpf_inject::inferior::follow::{Done, Follower};
 use ulpf_lib::command::HeapCheck;
-use ulpf_say::say;
 use ulpf_session::memory::Auxv;
 
 /// Starts a task that runs a child; see `log::RunChild`.
@@ -98,7 +98,7 @@ impl Control {
         if !self.launched {
             more.push("traced");
         }
-        let offer = ulpf_inferior::follow::offer(&more);
+        let offer = ulpf_inject::inferior::follow::offer(&more);
         self.request(&offer).await?;
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Control {
     ) -> Result<bool> {
         let taken = match self.child(number) {
             Ok(child) => {
-                let mut taken = pin!(ulpf_inferior::take_child(child));
+                let mut taken = pin!(ulpf_inject::inferior::take_child(child));
                 loop {
                     tokio::select! {
                         taken = &mut taken => break taken,

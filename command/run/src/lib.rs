@@ -1,4 +1,4 @@
-//! `ulpf run` and `ulpf attach`: watches without a debugger.
+//! `ulpf run` and `ulpf attach`: watches without a debugger. `find`: `ulpf find`, which needs no stub.
 //!
 //! ```text
 //!   options ─▶ specs ──▶ Control: run to the entry ─▶ symbols resolve ─▶ Control: arm
@@ -19,6 +19,7 @@ mod control;
 mod crash;
 mod events;
 mod exchange;
+pub mod find;
 mod follow;
 mod frames;
 #[doc(hidden)]
@@ -48,10 +49,10 @@ use std::fs::File;
 use std::io::{IsTerminal, Read, stderr};
 use std::path::Path;
 use summary::Summary;
-use ulpf_inferior::{Ending, Inferior};
+use ulpf_host::say::{say, told};
+use ulpf_inject::inferior::{Ending, Inferior};
 use ulpf_inject::{Launch, StartError};
 use ulpf_lib::ring::Rings;
-use ulpf_say::{say, told};
 use ulpf_session::armed::Armed;
 use ulpf_session::hit::log::Look;
 use ulpf_session::memory::Auxv;
@@ -103,7 +104,7 @@ pub fn attach(args: &AttachArgs) -> i32 {
     let mut watching = args.watching.clone();
     let specs = std::mem::take(&mut watching.watch).into_iter();
     let found = |spec: String| match spec.strip_prefix(FOUND) {
-        Some(rest) => ulpf_find::specs(args.pid, rest),
+        Some(rest) => crate::find::specs(args.pid, rest),
         None => Ok(vec![spec]),
     };
     match specs.map(found).collect::<Result<Vec<_>>>() {
@@ -213,8 +214,10 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let (inferior, signals) = runtime.block_on(async {
         let signals = control::signals();
         let inferior = match target {
-            Target::Launch(launch) => ulpf_inferior::start(Launch { settings, ..launch }).await,
-            Target::Attach(pid) => ulpf_inferior::attach(pid, settings).await,
+            Target::Launch(launch) => {
+                ulpf_inject::inferior::start(Launch { settings, ..launch }).await
+            }
+            Target::Attach(pid) => ulpf_inject::inferior::attach(pid, settings).await,
         };
         (inferior, signals)
     });
@@ -368,14 +371,14 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         say!("the log is incomplete: {error}");
     }
     if !(log.output.look == Look::Json && log.output.is_stderr) {
-        told.iter().for_each(|text| ulpf_say::put(text));
+        told.iter().for_each(|text| ulpf_host::say::put(text));
     }
     if !(options.no_summary || log.output.look == Look::Json && log.output.is_stderr) {
         for summary in &summaries {
-            ulpf_say::put(&summary.text(options.summary));
+            ulpf_host::say::put(&summary.text(options.summary));
         }
         if summaries.len() > 1 {
-            ulpf_say::put(&summary::of_all(&summaries));
+            ulpf_host::say::put(&summary::of_all(&summaries));
         }
     }
     match control {

@@ -3,7 +3,7 @@
 use super::Target;
 use std::path::Path;
 use std::rc::Rc;
-use ulpf_say::say;
+use ulpf_host::say::say;
 use ulpf_session::words::count;
 use ulpf_symbols::{Global, Module, Program};
 

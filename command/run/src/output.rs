@@ -9,13 +9,13 @@ use std::io::{self, IsTerminal, stderr, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use ulpf_host::say::json::{self, Address};
+use ulpf_host::say::{lines, say, say_json};
 use ulpf_host::sys;
-use ulpf_log::Word;
-use ulpf_say::json::{self, Address};
-use ulpf_say::{lines, say, say_json};
 use ulpf_session::armed::Armed;
 use ulpf_session::hit::entry::CSV_HEAD;
 use ulpf_session::hit::log::Look;
+use ulpf_session::log::Word;
 
 /// Sets the form of [`say()`]; call it before the first message.
 pub fn speak_as(options: &WatchArgs) {
@@ -35,7 +35,7 @@ pub struct Output {
     pieces: bool,
     to: File,
     /// Hits go here without passing through us; we write only words beside them.
-    pub compact: Option<ulpf_log::Log>,
+    pub compact: Option<ulpf_session::log::Log>,
     broken: Option<io::Error>,
 }
 
@@ -93,7 +93,7 @@ impl Output {
         let kind = to.metadata().map(|m| m.file_type());
         let compact = match &options.log {
             Some(path) if is_compact(path) => {
-                let begun = to.try_clone().and_then(ulpf_log::Log::begin);
+                let begun = to.try_clone().and_then(ulpf_session::log::Log::begin);
                 Some(begun.with_context(|| format!("cannot write the log {}", path.display()))?)
             }
             _ => None,
@@ -143,7 +143,10 @@ impl Output {
 
     /// The error that made the log incomplete, if any.
     pub fn broken(&self) -> Option<String> {
-        let compact = self.compact.as_ref().and_then(ulpf_log::Log::broken);
+        let compact = self
+            .compact
+            .as_ref()
+            .and_then(ulpf_session::log::Log::broken);
         let broken = self.broken.as_ref().map(io::Error::to_string);
         broken.or(compact.map(|e| e.to_string()))
     }

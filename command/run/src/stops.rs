@@ -1,6 +1,6 @@
 //! Parses the stub's packets, and builds those that resume.
 
-use ulpf_inferior::follow::child_in;
+use ulpf_inject::inferior::follow::child_in;
 
 /// GDB's numbers for SIGTRAP, and for the interrupt that we request ourselves.
 pub const TRAP: u8 = 5;

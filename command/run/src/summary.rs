@@ -8,8 +8,8 @@ use std::fmt::{self, Write};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_area::SharedArea;
 use ulpf_host::foreign::text::Text;
+use ulpf_host::say::json::{self, Address};
 use ulpf_lib::ring::{SharedHeader, Unpatched, listed};
-use ulpf_say::json::{self, Address};
 use ulpf_session::armed::Armed;
 use ulpf_session::words::count;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::process;
-use ulpf_say::say;
+use ulpf_host::say::say;
 
 /// Limit of the wait for a release. (The process may be stopped by a signal, and so never reach a stop of ours.)
 const PATIENCE: Duration = Duration::from_secs(5);

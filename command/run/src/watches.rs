@@ -3,8 +3,8 @@
 use super::frames::{LANDINGS, Landing};
 use super::options::WatchArgs;
 use anyhow::{Context, Result};
+use ulpf_host::say::{say, told};
 use ulpf_lib::command::{Arm, Command, FilterOf, HeapFunction, How, What};
-use ulpf_say::{say, told};
 use ulpf_session::arm;
 use ulpf_session::armed::Armed;
 use ulpf_session::memory::ProcessMemory;

@@ -2,11 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::options::Options;
+use crate::listen::{Listener, Protocol, Rules};
 use std::time::Duration;
+use ulpf_host::say::message;
 use ulpf_host::sys;
 use ulpf_inject::{ExecError, StartError};
-use ulpf_listen::{Listener, Protocol, Rules};
-use ulpf_say::message;
 
 /// How a connection, or the whole server, ended.
 pub enum Outcome {

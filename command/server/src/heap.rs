@@ -20,9 +20,9 @@ use ulpf_heap::options::HeapOptions;
 use ulpf_heap::sums::{Ended, Sums};
 use ulpf_heap::{before, blocks, functions, pointers};
 use ulpf_host::foreign::text::{Text, lines};
+use ulpf_host::say::message;
 use ulpf_lib::command::{Command, HeapAsk, HeapCheck, Reply};
 use ulpf_lib::ring::findings::{ASKED, Report, Wrong};
-use ulpf_say::message;
 use ulpf_symbols::Program;
 
 /// Field of a stop reply with the number of the report (stub/task/src/gdb/amend.rs).

@@ -4,7 +4,7 @@
 use super::common::reap_later;
 use super::target::Target;
 use std::time::Duration;
-use ulpf_say::message;
+use ulpf_host::say::message;
 
 impl Target {
     pub async fn kill(&mut self) {
@@ -23,7 +23,8 @@ impl Target {
         match self.request(b"D").await {
             Some(reply) if reply == b"OK" => {
                 if let Some(text) =
-                    ulpf_inferior::leave_nothing(&self.process, self.remains, &self.control).await
+                    ulpf_inject::inferior::leave_nothing(&self.process, self.remains, &self.control)
+                        .await
                 {
                     message!("ulpf server: {text}");
                 }

@@ -22,10 +22,12 @@ pub mod fuzzing;
 mod heap;
 mod host_io;
 mod leaving;
+pub mod listen;
 mod non_stop;
 pub mod options;
 mod osdata;
 mod packets;
+pub mod plugin;
 mod prefetch;
 mod processes;
 mod refused;
@@ -48,6 +50,7 @@ pub use bridge::Bound as BridgeBound;
 pub use bridge::backend::BackEnd;
 pub use common::Terminal;
 
+use crate::listen::{Connection, Listener};
 use client::{Client, Input};
 use common::{Outcome, bind, report};
 use options::{Options, Target as Wanted};
@@ -57,12 +60,11 @@ use state::Server;
 use std::sync::Arc;
 use std::time::Duration;
 use target::{Event, Target};
+use ulpf_host::say::message;
 use ulpf_host::signals::Incoming;
 use ulpf_host::{foreground, process};
 use ulpf_inject::{Arguments, Launch, StartError, Stdio};
-use ulpf_listen::{Connection, Listener};
 use ulpf_rsp::reports::Ask;
-use ulpf_say::message;
 
 /// A server that is bound to its address but does not serve yet.
 pub struct Bound {
@@ -293,7 +295,7 @@ impl Server {
         if self.stdio {
             message!("stdin/stdout redirected");
         }
-        let inferior = ulpf_inferior::start(spec).await?;
+        let inferior = ulpf_inject::inferior::start(spec).await?;
         self.say(&format!(
             "Process {} created; pid = {}",
             program.to_string_lossy(),
@@ -320,7 +322,7 @@ impl Server {
     }
 
     async fn attach(&mut self, pid: i32) -> Result<(), StartError> {
-        let inferior = ulpf_inferior::attach(pid, self.options.settings).await?;
+        let inferior = ulpf_inject::inferior::attach(pid, self.options.settings).await?;
         self.say(&format!("Attached; pid = {pid}"));
         // `R` starts the same program again.
         self.program = process::executable(pid).map(|p| (p.into(), Arguments::default()));
@@ -330,7 +332,7 @@ impl Server {
     }
 
     /// Takes over the session, and sends its stub the debugger's settings so far.
-    async fn adopt(&mut self, inferior: ulpf_inferior::Inferior) {
+    async fn adopt(&mut self, inferior: ulpf_inject::inferior::Inferior) {
         for warning in &inferior.warnings {
             message!("{warning}");
         }

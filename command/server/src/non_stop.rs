@@ -19,8 +19,8 @@ use super::stops::Stops;
 use super::target::{Event, Target};
 use std::collections::VecDeque;
 use ulpf_host::process;
-use ulpf_inferior::Inferior;
-use ulpf_say::message;
+use ulpf_host::say::message;
+use ulpf_inject::inferior::Inferior;
 
 /// Prints text of a stub when no debugger waits for it.
 pub fn say_text(output: &[u8]) {

@@ -13,9 +13,9 @@ use super::packets::process_of;
 use super::state::{PendingChild, Server};
 use super::target::Target;
 use ulpf_host::foreign::numbers::RelationError;
-use ulpf_inferior::follow::child_in;
+use ulpf_host::say::message;
 use ulpf_inject::follow::Child;
-use ulpf_say::message;
+use ulpf_inject::inferior::follow::child_in;
 
 /// Limit in bytes for the list of all threads of one process. Linux does not let a process have so many.
 const LONGEST: usize = 64 << 20;
@@ -281,7 +281,7 @@ impl Server {
             remains: parent.remains,
             settings: self.options.settings,
         };
-        match ulpf_inferior::take_child(request).await {
+        match ulpf_inject::inferior::take_child(request).await {
             Ok(inferior) => {
                 let mut target = Target::new(inferior);
                 target.inherits = true;

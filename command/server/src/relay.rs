@@ -10,7 +10,7 @@ use super::soon::soon;
 use super::state::Server;
 use super::target::Event;
 use super::watchdog;
-use ulpf_say::message;
+use ulpf_host::say::message;
 
 impl Server {
     /// Sends a packet to the stub of the first process, and all its replies to the debugger. The program does not run

@@ -252,7 +252,7 @@ impl Server {
     pub(super) fn offer(&self) -> Vec<u8> {
         let all = [(self.fork_events, "fork"), (self.vfork_events, "vfork")];
         let wanted: Vec<&str> = all.iter().filter(|w| w.0).map(|w| w.1).collect();
-        ulpf_inferior::follow::offer(&wanted)
+        ulpf_inject::inferior::follow::offer(&wanted)
     }
 
     pub(super) fn attached(&self, packet: &[u8]) -> Vec<u8> {

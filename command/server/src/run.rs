@@ -15,8 +15,8 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
+use ulpf_host::say::message;
 use ulpf_inject::Arguments;
-use ulpf_say::message;
 
 /// Time limit for GDB's answer; it has nothing else to do meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -18,9 +18,9 @@ use std::ops::ControlFlow;
 use std::task::Poll;
 use tokio::time::Instant;
 use ulpf_host::foreign::text::lines;
+use ulpf_host::say::message;
 use ulpf_host::{foreground, process};
-use ulpf_inferior::{Ending, Inferior};
-use ulpf_say::message;
+use ulpf_inject::inferior::{Ending, Inferior};
 
 /// The next event of the selected processes, with the process number. Cancel-safe.
 pub(super) async fn event_of(

@@ -10,16 +10,16 @@ use super::packets::PACKET_SIZE;
 use super::reports::Reports;
 use super::stops::Stops;
 use super::target::Target;
+use crate::listen::Listener;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use ulpf_area::shared::SharedArea;
 use ulpf_host::foreground;
 use ulpf_host::foreign::numbers::{Process, RelationError};
-use ulpf_inferior::Ending;
+use ulpf_host::say::message;
 use ulpf_inject::Arguments;
-use ulpf_listen::Listener;
-use ulpf_say::message;
+use ulpf_inject::inferior::Ending;
 
 /// A child that has been reported and has no stub.
 pub struct PendingChild {

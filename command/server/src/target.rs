@@ -23,12 +23,12 @@ use tokio::time::error::Elapsed;
 use ulpf_area::SharedArea;
 use ulpf_host::foreign::numbers::{self, Budget, Process};
 use ulpf_host::process;
-use ulpf_inferior::follow::{Done, Follower, Note, child_in, forged};
-use ulpf_inferior::{Ending, Exit, Inferior};
+use ulpf_host::say::message;
 use ulpf_inject::follow::Followed;
+use ulpf_inject::inferior::follow::{Done, Follower, Note, child_in, forged};
+use ulpf_inject::inferior::{Ending, Exit, Inferior};
 use ulpf_inject::remains::Remains;
 use ulpf_rsp::Decoder;
-use ulpf_say::message;
 
 /// An event of the program or its stub.
 #[derive(Debug)]

@@ -10,7 +10,7 @@
 
 use super::packets::{actions_for, concerns, process_of};
 use ulpf_host::foreign::numbers::Process;
-use ulpf_inferior::{Ending, Exit};
+use ulpf_inject::inferior::{Ending, Exit};
 
 #[derive(Debug)]
 pub struct VforkChild {

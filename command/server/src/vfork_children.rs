@@ -4,7 +4,7 @@
 use super::target::Target;
 use super::vfork::{VforkChild, actions};
 use ulpf_host::foreign::numbers::Process;
-use ulpf_inferior::Exit;
+use ulpf_inject::inferior::Exit;
 
 impl Target {
     /// Makes a vfork child count as a process of its own. Returns false if it has gone.

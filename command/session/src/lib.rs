@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   rings ──▶ merge (hits in order of time) ──▶ hit (a hit in words) ──▶ text · JSON · CSV · trace
-//!   rings ──▶ drain (each ring's hits in their own order) ──▶ the compact log (command/log)
+//!   rings ──▶ drain (each ring's hits in their own order) ──▶ log/ (the compact log)
 //!   rings, counters, table of watches ──▶ observer ──▶ snapshot (watches, sites, pages, threads, hits)
 //!   the owner's control_socket ──▶ listing (the user's words)  ──┘         ▲
 //!   sessions of this machine ──▶ find, watcher (all of them) ───────────────┘
@@ -19,6 +19,7 @@ pub mod find;
 pub mod hit;
 pub mod kept;
 pub mod listing;
+pub mod log;
 pub mod memory;
 pub mod merge;
 pub mod names;

@@ -2,9 +2,9 @@
 
 use serde::{Serialize, Serializer};
 use std::fmt;
+use ulpf_host::say::json;
 use ulpf_lib::WatchKind;
 use ulpf_lib::ring::listed;
-use ulpf_say::json;
 
 /// The kind of a watch, from the `what` of its line in the shared table.
 pub fn kind_of(what: u32) -> WatchKind {

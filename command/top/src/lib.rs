@@ -13,6 +13,7 @@
 mod app;
 mod details;
 mod draw;
+pub mod export;
 mod figures;
 mod heap;
 mod plain;
@@ -45,8 +46,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use theme::Theme;
 use ulpf_area::sessions::Whose;
+use ulpf_host::foreign::numbers::Process;
 use ulpf_host::rights::thread_time;
-use ulpf_say::say;
+use ulpf_host::say::say;
 use ulpf_session::watcher::Pace;
 use watcher::Watcher;
 
@@ -146,7 +148,7 @@ fn top(args: &TopArgs) -> Result<()> {
         return plain::run(args, &mut watcher, started, &leave);
     }
     let screen = Screen::open()?;
-    let child = started.as_ref().map(Started::pid);
+    let child = started.as_ref().map(Started::process);
     let in_live = Arc::new(AtomicBool::new(true));
     let (told, still) = (leave.clone(), in_live.clone());
     std::thread::spawn(move || end_by_force(&told, &still, child));
@@ -162,7 +164,7 @@ fn top(args: &TopArgs) -> Result<()> {
 
 /// Ends this command if the main thread cannot. When the terminal has gone, crossterm waits for keys for ever, in a busy
 /// loop; when the terminal takes no output, a write blocks. A program that this command has started ends, too.
-fn end_by_force(leave: &AtomicBool, in_live: &AtomicBool, run: Option<i32>) {
+fn end_by_force(leave: &AtomicBool, in_live: &AtomicBool, run: Option<Process>) {
     // The main thread draws a screen in less, and looks at `leave` each 250 ms.
     const PATIENCE: Duration = Duration::from_millis(500);
     // It ends the program, and closes the screen.
@@ -186,7 +188,7 @@ fn end_by_force(leave: &AtomicBool, in_live: &AtomicBool, run: Option<i32>) {
         }
     }
     if let Some(run) = run {
-        started::end(run, || ulpf_host::process::zombie_status(run).is_some());
+        started::end(&run);
     }
     std::process::exit(i32::from(!gone));
 }

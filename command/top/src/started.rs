@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use ulpf_area::sessions::{self, Watched, Whose};
+use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::Bytes;
 use ulpf_host::{process, sys};
 
@@ -18,6 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Started {
     child: Child,
+    process: Process,
     said: Arc<Mutex<VecDeque<String>>>,
     readers: Vec<std::thread::JoinHandle<()>>,
     pub status: Option<ExitStatus>,
@@ -41,6 +43,9 @@ impl Started {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = run.spawn().context("cannot start `ulpf run`")?;
+        let process = Process::open(child.id() as i32)
+            .inspect_err(|_| drop(child.kill()))
+            .context("cannot watch `ulpf run`")?;
         let said = Arc::new(Mutex::new(VecDeque::new()));
         let mut readers = Vec::new();
         if let Some(out) = child.stdout.take() {
@@ -51,6 +56,7 @@ impl Started {
         }
         let mut started = Started {
             child,
+            process,
             said,
             readers,
             status: None,
@@ -61,7 +67,7 @@ impl Started {
 
     /// Waits until `ulpf run` stops itself, so that no hit is missed.
     fn held(&mut self) -> Result<Option<Watched>> {
-        let pid = self.child.id() as i32;
+        let pid = self.process.pid;
         let late = Instant::now() + TIMEOUT;
         loop {
             if self.ended() {
@@ -85,12 +91,14 @@ impl Started {
 
     /// Lets the program run. It may end at once, so the caller must have read what it needs.
     pub fn go(&self) -> Result<()> {
-        sys::kill(self.pid(), libc::SIGCONT).context("cannot let the program run")
+        self.process
+            .signal(libc::SIGCONT)
+            .context("cannot let the program run")
     }
 
-    /// The process number of `ulpf run`.
-    pub fn pid(&self) -> i32 {
-        self.child.id() as i32
+    /// The process of `ulpf run`.
+    pub fn process(&self) -> Process {
+        self.process.clone()
     }
 
     /// Whether `ulpf run` has ended, and thus the program.
@@ -119,26 +127,27 @@ impl Started {
 
     /// Ends the program together with `ulpf top`.
     pub fn end(&mut self) {
-        end(self.pid(), || self.ended());
+        end(&self.process());
+        self.ended();
     }
 }
 
 /// Ends `ulpf run`, a child of ours, and its program.
-pub fn end(run: i32, mut ended: impl FnMut() -> bool) {
+pub fn end(run: &Process) {
     for signal in [libc::SIGTERM, libc::SIGKILL] {
-        if ended() {
+        if run.has_ended() {
             return;
         }
         if signal == libc::SIGKILL {
             // The program ignores SIGTERM. After SIGKILL, `ulpf run` could no longer end it.
-            for program in children(run) {
+            for program in children(run.pid) {
                 let _ = sys::kill(program, signal);
             }
         }
-        let _ = sys::kill(run, signal);
-        let _ = sys::kill(run, libc::SIGCONT);
+        let _ = run.signal(signal);
+        let _ = run.signal(libc::SIGCONT);
         let late = Instant::now() + Duration::from_secs(2);
-        while !ended() && Instant::now() < late {
+        while !run.has_ended() && Instant::now() < late {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

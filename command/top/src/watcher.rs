@@ -99,7 +99,7 @@ impl Watcher {
                 self.sessions.ask_for_blocks(session);
                 app.say("the program rests while its blocks are looked for", false);
             }
-            Action::Export(name) => match ulpf_export::snapshot(name.as_ref(), session) {
+            Action::Export(name) => match crate::export::snapshot(name.as_ref(), session) {
                 Ok(hits) => app.say(format!("{hits} hits and the counters are in {name}"), false),
                 Err(error) => app.say(format!("{error:#}"), true),
             },

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Seek, Write};
 use ulpf_lib::ring::Hit;
-use ulpf_log::{Encoder, Head, Item, Log, LogFile, What, Word, show_all};
+use ulpf_session::log::{Encoder, Head, Item, Log, LogFile, What, Word, show_all};
 
 pub const INPUTS: u64 = 60_000;
 

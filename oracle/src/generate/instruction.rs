@@ -5,6 +5,7 @@ use crate::asm::*;
 use crate::corpus::{self, Shape};
 use crate::program::*;
 use iced_x86::*;
+use std::sync::LazyLock;
 
 /// The codes that a judge can follow.
 pub struct Codes {
@@ -287,6 +288,19 @@ fn wants_alignment(i: &Instruction) -> bool {
     }
 }
 
+/// Whether a locked access of `i` would stall: it may cross a cache line, and the processor traps such accesses. Then the
+/// kernel delays them (10 ms each, split_lock_mitigate; Documentation/arch/x86/buslock.rst of Linux). Below a hypervisor
+/// that does so, one has taken 12 s alone, and did not end within a minute beside eight busy processes.
+fn stalls(i: &Instruction) -> bool {
+    static TRAPS: LazyLock<bool> = LazyLock::new(|| {
+        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let mut flags = text.lines().filter(|line| line.starts_with("flags"));
+        let traps = |flag| ["split_lock_detect", "bus_lock_detect"].contains(&flag);
+        flags.any(|line| line.split_whitespace().any(traps))
+    });
+    *TRAPS && (i.has_lock_prefix() || i.mnemonic() == Mnemonic::Xchg)
+}
+
 fn number(r: Register) -> Option<u8> {
     (r != Register::None)
         .then(|| (r.full_register() as u32).wrapping_sub(Register::RAX as u32) as u8)
@@ -344,8 +358,13 @@ impl Gen<'_> {
         use Mnemonic::*;
         let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
         let size = (i.memory_size().size() as u64).max(1);
-        let aligned = wants_alignment(i);
-        let align = if aligned { 64 } else { 1 };
+        let whole = memory && stalls(i);
+        let align = match (wants_alignment(i), whole) {
+            (true, _) => 64,
+            (false, true) => size.next_power_of_two(),
+            (false, false) => 1,
+        };
+        let aligned = align > 1;
         if self.registers && crate::registers::reads_half(i) {
             return false;
         }
@@ -400,7 +419,7 @@ impl Gen<'_> {
         let mut at = shaped;
         if memory && (base.is_some() || index.is_some()) {
             at = self.target(size, align);
-        } else if memory && aligned && shaped & 63 != 0 {
+        } else if memory && shaped & (align - 1) != 0 {
             return false;
         }
         let preset = |g: &mut Self, low: i32| g.asm.store_word(at, low);

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use ulpf_peer::Owner;
+use ulpf_host::peer::Owner;
 use ulpf_rsp::greeting::is_debugger;
 use ulpf_rsp::reports::{Ask, PREFIX};
 use ulpf_rsp::{Decoder, Event, frame};
@@ -116,7 +116,7 @@ impl Stream {
         let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
             return false;
         };
-        match ulpf_peer::owner(ours, theirs) {
+        match ulpf_host::peer::owner(ours, theirs) {
             Some(Owner::User(user)) => user == 0 || Some(user) == own_user(),
             Some(Owner::Closed) => false,
             None => !theirs.ip().to_canonical().is_loopback(),

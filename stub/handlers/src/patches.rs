@@ -44,8 +44,8 @@ pub fn table() -> &'static Table {
 }
 
 /// Removes the tables of pages: no trampoline is left that could read them.
-pub fn drop_tables(rest: &mut Stopped) {
-    let t = &mut rest.tables_mut().patches;
+pub fn drop_tables(stopped: &mut Stopped) {
+    let t = &mut stopped.tables_mut().patches;
     let of = core::mem::take(&mut t.tables);
     if of.classes == 0 {
         return;
@@ -630,7 +630,7 @@ pub fn idle_count_at(n: usize) -> usize {
 pub static LANDINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Restores the original bytes in a forked child.
-pub fn remove_in_child(rest: &mut Stopped) {
+pub fn remove_in_child(stopped: &mut Stopped) {
     if SOME.load(Relaxed) {
         disable();
         ENABLED.store(false, SeqCst);
@@ -642,7 +642,7 @@ pub fn remove_in_child(rest: &mut Stopped) {
         }
         SOME.store(false, SeqCst);
     }
-    drop_tables(rest);
+    drop_tables(stopped);
 }
 
 /// Restores a cave of ours to the state in which the program had reserved it: empty, and not accessible.

@@ -328,6 +328,18 @@ impl Findings {
     }
 }
 
+/// Allocators whose place cannot be taken: they have further records of their blocks, or entry points beside malloc's.
+pub const UNREPLACED: [&str; 8] = [
+    "the allocator of AddressSanitizer",
+    "the allocator of ThreadSanitizer",
+    "the allocator of MemorySanitizer",
+    "the allocator of HWAddressSanitizer",
+    "the allocator of LeakSanitizer",
+    "the allocator of DataFlowSanitizer",
+    "the allocator of Firefox (mozjemalloc)",
+    "this tcmalloc (2.16 or later), which waits for its own malloc to begin",
+];
+
 /// All findings and counters.
 #[repr(C)]
 pub struct Findings {
@@ -348,6 +360,8 @@ pub struct Findings {
     pub kept: AtomicU64,
     /// Number of intercepted allocator functions.
     pub functions: AtomicU64,
+    /// An allocator whose place cannot be taken, so that nothing is checked: its number in [`UNREPLACED`], from 1. 0: none.
+    pub unreplaced: AtomicU64,
     /// Knowledge about earlier blocks: an [`Old`].
     pub old: AtomicU64,
     /// Number of these blocks that are watched, and their bytes.

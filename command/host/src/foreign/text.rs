@@ -9,7 +9,7 @@
 //!   lines of ours on their way out  lines(text)    the same, but newlines and tabs are ours
 //!   one cell of the screen          is_plain(c)
 //! ```
-//! Output for other programs (JSON, CSV, Prometheus) is quoted as their formats require; `ulpf_say::json` leaves no
+//! Output for other programs (JSON, CSV, Prometheus) is quoted as their formats require; `crate::say::json` leaves no
 //! control character either. The program's own output is passed through unchanged.
 
 use std::borrow::Cow;

@@ -14,6 +14,8 @@ pub struct Book {
     /// Some of them have been reported.
     pub told: bool,
     pub sums: Sums,
+    /// It has been reported that the allocator cannot be replaced.
+    pub unreplaced: bool,
 }
 
 impl Book {

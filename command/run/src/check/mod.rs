@@ -26,11 +26,11 @@ use ulpf_heap::sums::NO_ALLOCATOR;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::foreign::text::{Text, path};
 use ulpf_host::process;
+use ulpf_host::say::json;
+use ulpf_host::say::say;
 use ulpf_lib::command::HeapFunction;
 use ulpf_lib::ring::Unpatched;
-use ulpf_lib::ring::findings::{Findings, Report, Wrong};
-use ulpf_say::json;
-use ulpf_say::say;
+use ulpf_lib::ring::findings::{Findings, Report, UNREPLACED, Wrong};
 use ulpf_session::words::count;
 use xml::Xml;
 
@@ -132,7 +132,8 @@ impl Told {
                 ),
             );
         }
-        if let Some(text) = before::text(life.shared.findings()) {
+        let unreplaced = life.shared.findings().unreplaced.load(Relaxed) != 0;
+        if !unreplaced && let Some(text) = before::text(life.shared.findings()) {
             self.notice(life, &text);
         }
         if !more && life.shared.findings().functions.load(Relaxed) == 0 {
@@ -177,6 +178,18 @@ impl Told {
         }
         let shared = life.shared.clone();
         let findings = shared.findings();
+        let unreplaced = findings.unreplaced.load(Relaxed);
+        // (The stub has warned on standard error.)
+        let is_elsewhere = self.check.json || self.file.is_some();
+        if unreplaced != 0
+            && !std::mem::replace(&mut self.books[n].unreplaced, true)
+            && is_elsewhere
+        {
+            let whose = UNREPLACED.get(unreplaced as usize - 1);
+            let whose = whose.unwrap_or(&"the program's allocator");
+            let text = format!("the heap is not checked: ulpf cannot take the place of {whose}");
+            self.notice(life, &text);
+        }
         let new = findings.reports.iter().skip(self.books[n].reports.len());
         let new: Vec<&Report> = new.take_while(|r| r.told.load(Acquire) == 1).collect();
         if new.is_empty() {
@@ -265,7 +278,7 @@ impl Told {
                     self.file = None;
                 }
             }
-            None => ulpf_say::put(text),
+            None => ulpf_host::say::put(text),
         }
     }
 

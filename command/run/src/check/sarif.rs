@@ -193,6 +193,6 @@ impl Sarif {
                 "results": results.collect::<Vec<_>>(),
             }],
         });
-        self.file.write(&ulpf_say::json::line(&document));
+        self.file.write(&ulpf_host::say::json::line(&document));
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
-use ulpf_say::say;
+use ulpf_host::say::say;
 
 /// A file that another program reads; the first write error is reported, and later ones are not.
 pub struct Sink(pub Option<Arc<File>>);

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::remote::{Flavour, Remote, Started};
+use crate::listen::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,6 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 use ulpf_host::programs::{find, locate};
-use ulpf_listen::socket_dir::SocketDir;
 
 const SCRIPT: &str = include_str!("../../../../sim-bridge/gem5/run.py");
 /// Time limit for an answer: a simulator is slow.

@@ -26,12 +26,12 @@ mod watch_table;
 use super::client::Client;
 use super::common::{self, Outcome, Terminal};
 use super::options::{Options, Target as Wanted};
+use crate::listen::Listener;
 use backend::BackEnd;
 use front::Front;
 use ulpf_host::foreground;
+use ulpf_host::say::message;
 use ulpf_host::signals::Incoming;
-use ulpf_listen::Listener;
-use ulpf_say::message;
 
 /// A server that is bound to its address but does not serve yet.
 pub struct Bound {

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 use super::place::Place;
+use crate::listen::socket_dir::SocketDir;
+use crate::listen::{Reader, Writer};
 use crate::packets::is_output;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,8 +19,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use ulpf_host::foreign::numbers::{self, Budget};
 use ulpf_lib::Refusal;
 use ulpf_lib::command::{self, Command};
-use ulpf_listen::socket_dir::SocketDir;
-use ulpf_listen::{Reader, Writer};
 use ulpf_rsp::reports::{ABOUT, About, Ask, Counts, Hits, Role};
 use ulpf_rsp::{Decoder, Event};
 

@@ -5,13 +5,13 @@ use super::backend::BackEnd;
 use super::gem5;
 use super::place::Place;
 use super::remote::{Failure, Remote, Started};
+use crate::listen::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use tokio::process::Command;
 use ulpf_host::foreign::files;
 use ulpf_host::programs::locate;
-use ulpf_listen::socket_dir::SocketDir;
 
 fn simulator() -> Result<PathBuf, String> {
     ulpf_host::programs::simulator().ok_or_else(|| "The backend \"sim\" needs ulpf-sim, the simulated hardware, which is not here: neither beside `ulpf` nor in PATH. It is a program of its own (GPL-2.0-or-later, it links the Unicorn Engine): `make sim` in ulpf's source tree builds it.".into())

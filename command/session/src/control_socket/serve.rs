@@ -60,7 +60,7 @@ fn start(owners: Owners) {
                 }
                 _ => e.to_string(),
             };
-            ulpf_say::message!(
+            ulpf_host::say::message!(
                 "ulpf: the control socket @{} cannot be made: {taken}. `ulpf top` and others can look, but change no watches of this session.",
                 name(std::process::id() as i32)
             );

@@ -9,9 +9,9 @@ use serde::{Serialize, Serializer};
 use std::fmt::{self, Write};
 use std::rc::Rc;
 use ulpf_host::foreign::text::shown;
+use ulpf_host::say::json::{self, Address, Hex};
 use ulpf_lib::ring::{self, SystemCall, hit_flags};
 use ulpf_lib::syscalls;
-use ulpf_say::json::{self, Address, Hex};
 use ulpf_symbols::{Part, Value};
 
 /// The system call that made an access: `read(3, 0x4010, 512) = 512`.

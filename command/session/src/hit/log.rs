@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::rc::Rc;
 use ulpf_host::foreign::text::shown;
+use ulpf_host::say::json;
 use ulpf_lib::ring::{self, hit_flags};
-use ulpf_say::json;
 use ulpf_symbols::Watched;
 
 /// Form of the lines.

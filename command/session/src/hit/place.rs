@@ -3,9 +3,9 @@
 use serde::Serialize;
 use std::rc::Rc;
 use ulpf_host::foreign::text::Text;
+use ulpf_host::say::json::Address;
 use ulpf_lib::ring::{self, hit_flags};
 use ulpf_lib::runtime_library::is_runtime;
-use ulpf_say::json::Address;
 use ulpf_symbols::{Location, Program};
 
 /// Location of an instruction.

@@ -4,8 +4,8 @@ use super::entry::{Entry, When};
 use crate::words::verb;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use ulpf_host::say::json::{self, Address};
 use ulpf_lib::ring::hit_flags;
-use ulpf_say::json::{self, Address};
 
 /// Arguments of the event.
 pub struct Event<'a> {

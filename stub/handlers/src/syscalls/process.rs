@@ -522,12 +522,12 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     areas::disable();
     g().shared.store(core::ptr::null_mut(), Relaxed);
     // SAFETY: the child has one thread, and it is this one.
-    let mut rest = unsafe { Stopped::claim() };
-    if rest.guards().privatize_in_child().is_err() {
+    let mut stopped = unsafe { Stopped::claim() };
+    if stopped.guards().privatize_in_child().is_err() {
         crate::say::fatal_child("a forked child cannot get memory of its own (out of memory?)");
     }
     super::sites::remove_in_child();
-    crate::patches::remove_in_child(&mut rest);
+    crate::patches::remove_in_child(&mut stopped);
     locks::begin_anew();
     breakpoints::remove_in_child();
     // No debugger can stop the child (by a system call that is caught).

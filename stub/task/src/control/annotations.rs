@@ -266,10 +266,10 @@ impl Control {
 
     /// Serves the request at `at` from now on. `false`: there are too many.
     fn serve_request(&mut self, at: u64) -> bool {
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         let end = at + REQUEST.len() as u64;
-        self.sites.restore(rest, at, end);
-        self.patches.restore(rest, at, end);
+        self.sites.restore(stopped, at, end);
+        self.patches.restore(stopped, at, end);
         let Some((place, thunk, jump)) = requests::add(at) else {
             return false;
         };
@@ -278,14 +278,14 @@ impl Control {
             return true;
         }
         for t in g().threads.iter() {
-            if let Some(context) = parked::frame(t, rest)
+            if let Some(context) = parked::frame(t, stopped)
                 && let Some(turned) = requests::begun(context.gprs.rip.wrapping_sub(at))
             {
                 context.gprs.rdi = context.gprs.rdi.rotate_right(turned);
                 context.gprs.rip = at;
             }
         }
-        let _ = text::write(rest, at, &jump);
+        let _ = text::write(stopped, at, &jump);
         true
     }
 
@@ -485,8 +485,8 @@ impl Control {
             shadow::unpoison(*from, to - from);
         }
         for (from, to, _) in parts {
-            let rest = self.world.stopped();
-            self.patches.classes.classify_checked(rest, from, to);
+            let stopped = self.world.stopped();
+            self.patches.classes.classify_checked(stopped, from, to);
         }
         self.annotations.watched.push(((start, end), id));
         true

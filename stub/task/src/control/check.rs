@@ -9,7 +9,7 @@ use ulpf_lib::command::HeapCheck;
 use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::place;
-use ulpf_lib::ring::findings::By;
+use ulpf_lib::ring::findings::{By, UNREPLACED};
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, AliasAddr, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::check::adopt;
@@ -155,20 +155,18 @@ const ARRAYS: [(&[u8], &[u8]); 2] = [
 
 /// tcmalloc's interface to the program.
 const INSTANCE: &[u8] = b"_ZN15MallocExtension8instanceEv";
-const WAITS: &str = "ulpf: the heap is not checked: this tcmalloc (2.16 or later) waits for its own malloc to begin, so that \
-                     nobody can take its place; check the program without it\n";
-
-/// Functions that identify allocators with more entry points than malloc's, or with further records of their blocks,
-/// and the allocators' names. Such an allocator cannot be replaced.
-const UNKNOWN: [(&[u8], &str); 7] = [
-    (b"__asan_init", "AddressSanitizer"),
-    (b"__tsan_init", "ThreadSanitizer"),
-    (b"__msan_init", "MemorySanitizer"),
-    (b"__hwasan_init", "HWAddressSanitizer"),
-    (b"__lsan_init", "LeakSanitizer"),
-    (b"__dfsan_init", "DataFlowSanitizer"),
-    (b"moz_arena_malloc", "Firefox (mozjemalloc)"),
+/// Functions that identify the allocators of [`UNREPLACED`], in its order.
+const UNKNOWN: [&[u8]; 7] = [
+    b"__asan_init",
+    b"__tsan_init",
+    b"__msan_init",
+    b"__hwasan_init",
+    b"__lsan_init",
+    b"__dfsan_init",
+    b"moz_arena_malloc",
 ];
+/// Number of tcmalloc in [`UNREPLACED`].
+const WAITS: usize = UNKNOWN.len();
 
 /// Returns whether the function calls its malloc until something has happened. (test rax, rax; je, backwards)
 fn waits_for_malloc((start, end): (u64, u64)) -> bool {
@@ -262,16 +260,16 @@ impl Control {
             self.look_for_old_blocks();
             return Ok(());
         }
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         self.patches.search();
-        if areas::GS_TAKEN.load(SeqCst) || !self.patches.classes.prepare_for_check(rest) {
+        if areas::GS_TAKEN.load(SeqCst) || !self.patches.classes.prepare_for_check(stopped) {
             return Err(no(
                 "it takes a processor with BMI2, and address space for its tables",
                 NO_ROOM,
             ));
         }
-        if rest.tables().code.is_none() {
-            unwind::load(rest, None);
+        if stopped.tables().code.is_none() {
+            unwind::load(stopped, None);
         }
         if let Some(args) = how.of {
             return self.adopt_heap(args);
@@ -426,29 +424,37 @@ impl Control {
                 .filter(|(n, _)| *n == name && !own.contains(n));
             known.next().map(|(_, at)| *at)
         };
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         self.check.unlooked.retain(|start| {
             let object = Object::at(maps.index(*start), maps).filter(|o| o.start == *start);
-            object.is_some_and(|object| !slots::look(rest, &object, maps, find))
+            object.is_some_and(|object| !slots::look(stopped, &object, maps, find))
         });
+    }
+
+    /// Reports an allocator of [`UNREPLACED`].
+    fn cannot_replace(&mut self, n: usize) {
+        if let Some(f) = findings() {
+            f.unreplaced.store(n as u64 + 1, SeqCst);
+        }
+        self.warn(&alloc::format!(
+            "ulpf: the heap is not checked: ulpf cannot take the place of {}\n",
+            UNREPLACED[n]
+        ));
     }
 
     fn serve_file(&mut self, object: &Object, tables: &Tables, maps: &Snapshot) {
         let runtime = object.is_runtime();
         let has = |name: &[u8]| tables.find(name).is_some();
-        if let Some((_, whose)) = UNKNOWN.iter().find(|(name, _)| has(name)) {
+        if let Some(n) = UNKNOWN.iter().position(|name| has(name)) {
             self.check.unknown = true;
-            self.warn(&alloc::format!(
-                "ulpf: the heap is not checked: the program's allocator is that of {whose}, whose place ulpf cannot take\n"
-            ));
+            self.cannot_replace(n);
         }
         if self.check.unknown {
             return;
         }
         let own = !runtime && has(b"malloc") && has(b"_Znwm");
         if own && tables.find(INSTANCE).is_some_and(waits_for_malloc) {
-            self.warn(WAITS);
-            return;
+            return self.cannot_replace(WAITS);
         }
         let deletes = DELETES.iter().filter(|_| runtime);
         let theirs = OWN.iter().filter(|_| own);
@@ -556,15 +562,15 @@ impl Control {
             }
             return;
         }
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         let end = at.0 + entries::JUMP as u64;
-        self.sites.restore(rest, at.0, end);
-        self.patches.restore(rest, at.0, end);
+        self.sites.restore(stopped, at.0, end);
+        self.patches.restore(stopped, at.0, end);
         let known = entries::all().any(|served| served == at.0);
         let mut own = None;
         let ran_before = entries::PASSES.load(Relaxed);
         if (ran_before || has_others) && !known {
-            own = self.check.own_functions.moved(rest, at, maps);
+            own = self.check.own_functions.moved(stopped, at, maps);
             if own.is_none() && ran_before {
                 let text = alloc::format!(
                     "ulpf: the program's {name} at {:#x} cannot be replaced: its first instructions cannot be \
@@ -581,9 +587,9 @@ impl Control {
             }
             if let Some((to, made)) = &own {
                 entries::pass(at.0, *to);
-                own_functions::move_threads(rest, at.0, (*to, made));
+                own_functions::move_threads(stopped, at.0, (*to, made));
             }
-            if text::write(rest, at.0, &code).is_ok()
+            if text::write(stopped, at.0, &code).is_ok()
                 && let Some(f) = findings()
             {
                 f.functions.fetch_add(1, Relaxed);
@@ -601,11 +607,11 @@ impl Control {
         if left::holds() {
             return;
         }
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         if let Ok(maps) = Snapshot::read() {
             for start in &self.check.looked {
                 let object = Object::at(maps.index(*start), &maps).filter(|o| o.start == *start);
-                object.iter().for_each(|o| slots::restore(rest, o));
+                object.iter().for_each(|o| slots::restore(stopped, o));
             }
         }
         let mut requests = Vec::new();
@@ -621,10 +627,10 @@ impl Control {
             if known.pc == 0 || entries::function(known).is_none_or(stays) {
                 continue;
             }
-            let _ = text::write(rest, known.pc, original);
+            let _ = text::write(stopped, known.pc, original);
             // A thread in the middle of the jump has had no effect yet.
             for t in g().threads.iter() {
-                if let Some(context) = parked::frame(t, rest)
+                if let Some(context) = parked::frame(t, stopped)
                     && (1..entries::JUMP as u64).contains(&context.gprs.rip.wrapping_sub(known.pc))
                 {
                     context.gprs.rip = known.pc;
@@ -746,8 +752,8 @@ wanted, so that uses of them may not be found; where that is not enough, the pro
             shadow::poison(at, stop - at);
             at = stop;
         }
-        let rest = self.world.stopped();
-        self.patches.classes.classify_checked(rest, start, end);
+        let stopped = self.world.stopped();
+        self.patches.classes.classify_checked(stopped, start, end);
         true
     }
 }

@@ -199,11 +199,11 @@ impl Inferior for Control {
                 return Ok(());
             }
         }
-        let rest = self.world.stopped();
-        self.sites.restore(rest, addr.0, end);
-        self.patches.restore(rest, addr.0, end);
+        let stopped = self.world.stopped();
+        self.sites.restore(stopped, addr.0, end);
+        self.patches.restore(stopped, addr.0, end);
         paths::changed();
-        text::write(rest, addr.0, data)
+        text::write(stopped, addr.0, data)
     }
 
     fn is_steady(&self) -> bool {
@@ -226,10 +226,10 @@ impl Inferior for Control {
         conditions: Vec<AgentExpr>,
         hardware: bool,
     ) -> Result<(), Refusal> {
-        let rest = self.world.stopped();
-        self.sites.restore(rest, addr.0, addr.0 + 1);
-        self.patches.restore(rest, addr.0, addr.0 + 1);
-        let list = &mut rest.tables_mut().breakpoints;
+        let stopped = self.world.stopped();
+        self.sites.restore(stopped, addr.0, addr.0 + 1);
+        self.patches.restore(stopped, addr.0, addr.0 + 1);
+        let list = &mut stopped.tables_mut().breakpoints;
         let refused = match list.at_mut(addr.0) {
             Some(b) => {
                 b.debuggers = true;

@@ -65,9 +65,9 @@ impl Control {
     fn find_old_blocks(&mut self) -> Result<(), Old> {
         let maps = Snapshot::read().map_err(|_| Old::Unknown)?;
         let (allocator, free, file) = allocator(&maps).ok_or(Old::Unknown)?;
-        let rest = self.world.stopped();
+        let stopped = self.world.stopped();
         let busy = g().threads.iter().any(|t| {
-            let frame = parked::frame(t, rest);
+            let frame = parked::frame(t, stopped);
             frame.is_some_and(|c| {
                 unwind::comes_from(&c.gprs, text::word, |at| allocator.contains(&at))
             })
@@ -114,8 +114,8 @@ impl Control {
         }
         old::close_all();
         for (start, end, _) in watched {
-            let rest = self.world.stopped();
-            self.patches.classes.classify_checked(rest, start, end);
+            let stopped = self.world.stopped();
+            self.patches.classes.classify_checked(stopped, start, end);
         }
         if let Some(f) = findings()
             && let [blocks, bytes] = &f.old_blocks

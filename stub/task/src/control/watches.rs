@@ -121,10 +121,10 @@ impl Control {
         } else if placement == Placement::Register {
             self.check_register(range, kind).map(|()| false)
         } else {
-            let rest = self.world.stopped();
+            let stopped = self.world.stopped();
             self.patches
-                .give_up_code(rest, range.start.0, range.end().0);
-            let guards = rest.guards();
+                .give_up_code(stopped, range.start.0, range.end().0);
+            let guards = stopped.guards();
             match absent {
                 Absent::Refused => guards.check(range, kind).map(|()| false),
                 Absent::Awaited => guards.check_awaiting(range, kind).map(|at| at.is_some()),
@@ -277,22 +277,22 @@ impl Control {
         self.forget_paths();
         self.patches.classes.declassify();
         self.placement.release_all();
-        let rest = self.world.stopped();
-        rest.tables_mut().watches.list = self.staged.list() as *const _;
-        rest.guards().resumed();
+        let stopped = self.world.stopped();
+        stopped.tables_mut().watches.list = self.staged.list() as *const _;
+        stopped.guards().resumed();
         // Requests of io_uring in flight, and a call that cannot be interrupted, hold addresses in the alias: their memory
         // stays as it is, without guards.
         let stays = reads_on || uring::held::in_use(0, ulpf_lib::addr::USER_END);
         if stays {
-            let _ = rest.guards().apply([]);
+            let _ = stopped.guards().apply([]);
         } else if sequences::has_area(0, ulpf_lib::addr::USER_END) {
             // Their threads tell the kernel of another place for their areas as they go on; until then it writes to the
             // windows, which the command unmaps last.
-            let _ = rest.guards().apply([]);
-            let _ = rest
+            let _ = stopped.guards().apply([]);
+            let _ = stopped
                 .guards()
                 .release(TargetAddr(0), ulpf_lib::addr::USER_END);
-        } else if let Err(r) = rest.guards().release_all() {
+        } else if let Err(r) = stopped.guards().release_all() {
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
             self.warn(&text);
         }

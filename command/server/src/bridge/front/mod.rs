@@ -26,9 +26,9 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 use tokio::time::timeout;
+use ulpf_host::say::message;
 use ulpf_lib::ring;
 use ulpf_rsp::reports::{Role, Totals};
-use ulpf_say::message;
 
 /// The actions of the simulators.
 const ACTIONS: &[u8] = b"vCont;c;C;s;S";

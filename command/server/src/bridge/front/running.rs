@@ -12,9 +12,9 @@ use std::process::ExitStatus;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 use ulpf_host::foreground;
+use ulpf_host::say::message;
 use ulpf_lib::signals;
 use ulpf_rsp::reports::Role;
-use ulpf_say::message;
 
 /// `LOOK`: interval of reading counters and hits while the program runs. `ALIVE`: the same while the back end does not
 /// answer.
