@@ -24,8 +24,8 @@ Usage: ulpf-sim [OPTIONS] PROG [ARGS…]
   --tlb N              entries of the data TLB, a power of two [64]
   --write-once RULE    corrected, thesis (Figure 3.5), or bit (without its address register) [corrected]
   --cost STEP=CYCLES   what a step costs; `--cost help=0` names them
-  --bridge ADDR        wait at ADDR (a new socket's path, or HOST:PORT) for a debugger's side, which says when
-                       to run; `ulpf server --backend sim` starts this (docs/bridge.md)
+  --bridge ADDR        be a remote port at ADDR (a new socket's path, or HOST:PORT): a debugger says when to run;
+                       `ulpf server --backend sim` starts this (docs/bridge.md)
   --limit N            give up after N instructions
   --handler-limit N    give up when a handler of faults has not returned after N instructions [10000000]
   --stats              the machine's counters as a table, to stderr at the end
@@ -202,10 +202,10 @@ fn serve(o: &Options, addr: &str) -> Result<i32> {
         o.watches.is_empty() && !o.config.functional && o.config.limit.is_none(),
         "--bridge goes with neither --watch, --functional nor --limit; the debugger sets the watches"
     );
-    let status = serve::serve(addr, |token| {
+    let status = serve::serve(addr, || {
         let (machine, _) = load(o)?;
         let path = std::path::absolute(&o.program[0])?;
-        Ok(Session::new(machine, path.display().to_string(), token))
+        Ok(Session::new(machine, path.display().to_string()))
     })?;
     Ok(status)
 }

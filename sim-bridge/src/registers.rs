@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The processor's registers in the layout `amd64-linux` (docs/bridge.md): the `g` packet of gdb's
-//! target description `i386:x86-64` with x87, SSE, orig_rax and the segments' bases.
+//! The processor's registers as the `g` packet of gdb's target description `i386:x86-64`, with x87, SSE,
+//! orig_rax and the segments' bases.
 
 use unicorn_engine::RegisterX86 as R;
 use unicorn_engine::Unicorn;
 
-pub const LAYOUT: &str = "amd64-linux";
+/// Bytes of the packet.
 pub const SIZE: usize = 560;
 
 enum Register {

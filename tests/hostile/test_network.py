@@ -172,11 +172,12 @@ class Silence(Case):
         self.assertEqual(server.said.count("Remote debugging from"), 1)
 
     def test_bridge(self):
+        """A server whose program is behind another remote port, at a socket."""
         inner = self.serve("five")
         place = os.path.join(inner.dir.name, "bridge")
-        bridge = Started(self, ULPF, "bridge", place, inner.target)
+        bridge = Started(self, ULPF, "server", "--backend", f"rsp:{inner.target}", place)
         self.assertIn("Listening on", bridge.line())
-        for begins in b"", b"\n\n", b'{"id":1,', b"GET / HTTP/1.1\r\n\r\n", b"nonsense\n", b"x" * 100_000:
+        for begins in b"", b"\n\n", b"$qSupp", b"GET / HTTP/1.1\r\n\r\n", b"nonsense\n", b"x" * 100_000:
             silent = socket.socket(socket.AF_UNIX)
             self.addCleanup(silent.close)
             silent.connect(place)
@@ -184,11 +185,9 @@ class Silence(Case):
                 silent.sendall(begins)
             except ConnectionError:
                 pass
-        with socket.socket(socket.AF_UNIX) as front:
-            front.settimeout(20 * PATIENCE)
-            front.connect(place)
-            front.sendall(b'\n{"id":1,"op":"hello","versions":[1,1],"client":"x"}\n')
-            self.assertIn('"reply":"hello"', front.makefile().readline())
+        rsp = Rsp(place)
+        self.addCleanup(rsp.close)
+        self.assertRegex(rsp("?"), rb"^T05")
 
 
 @ulpf_only
@@ -200,18 +199,20 @@ class Simulator(Case):
         self.port = int(re.search(r"the bridge is at 127\.0\.0\.1:(\d+)", self.sim.line()).group(1))
 
     def greets(self):
-        with socket.create_connection(("127.0.0.1", self.port), 20 * PATIENCE) as front:
-            front.sendall(b'\n{"id":1,"op":"hello","versions":[1,1],"client":"x"}\n')
-            return '"reply":"hello"' in front.makefile().readline()
+        rsp = Rsp(f"127.0.0.1:{self.port}")
+        try:
+            return rsp("qUlpf.About").startswith(b"awatches;unicorn;")
+        finally:
+            rsp.close()
 
     def test_a_web_page(self):
-        for name, request in requests(self.port, '\n{"id":1,"op":"kill"}\n').items():
+        for name, request in requests(self.port, "$k#6b").items():
             self.assertEqual(say(self.port, request), b"", name)
         self.assertIsNone(self.sim.process.poll())
         self.assertTrue(self.greets())
 
     def test_who_says_nothing_blocks_nobody(self):
-        for begins in [b"", b"\n", b'{"id":1,', b"x" * 100_000] * 8:
+        for begins in [b"", b"+", b"$qSuppor", b"x" * 100_000] * 8:
             silent = socket.create_connection(("127.0.0.1", self.port))
             self.addCleanup(silent.close)
             try:
@@ -222,7 +223,7 @@ class Simulator(Case):
 
     @as_root
     def test_another_user(self):
-        self.assertEqual(as_alice("127.0.0.1", self.port, '{"id":1,"op":"kill"}\n'), "")
+        self.assertEqual(as_alice("127.0.0.1", self.port, "$k#6b"), "")
         self.assertIn("refused", self.sim.line())
         self.assertTrue(self.greets())
 

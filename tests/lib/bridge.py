@@ -1,7 +1,7 @@
-"""The bridge (docs/bridge.md): a client for a back end, and a fake back end that records and misbehaves."""
+"""The bridge (docs/bridge.md): a simulator of its own, and a fake remote stub that records and misbehaves."""
 
-import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -11,6 +11,7 @@ import time
 import unittest
 
 from .env import PATIENCE, ROOT
+from .rsp import Rsp, frame
 
 SIM = os.path.join(ROOT, "target", "release", "ulpf-sim")
 
@@ -21,7 +22,7 @@ needs_gem5 = unittest.skipUnless(GEM5, "gem5 is not here (ULPF_GEM5 names one bu
 
 needs_sim = unittest.skipUnless(os.path.exists(SIM), "ulpf-sim is not built (`make sim`)")
 
-REGISTERS = 164  # amd64-core
+REGISTERS = 164  # from rax to gs
 
 
 def static(name, *options):
@@ -38,83 +39,24 @@ def static(name, *options):
     return out
 
 
-class Front:
-    """The debugger's side: `front("threads")` asks and returns the answer."""
+class FakeStub:
+    """A remote stub with one thread at 0x1000, which writes down what it is asked. `script` maps the beginning of a packet
+    to what is done instead, once for each entry of its list: a reply, a function, or None for the usual reply. `role` is
+    what it says of itself to `qUlpf.About`: nothing, as gdbserver and QEMU, or b"watches", as ulpf-sim."""
 
-    def __init__(self, place, hello=True, patient=20):
-        """`place`: a socket's path, or HOST:PORT. A port forwarder may accept before the back end answers."""
-        end = time.monotonic() + patient * PATIENCE
-        while True:
-            self._input, self._id, self.events = b"", 0, []
-            try:
-                if "/" in place:
-                    self.socket = socket.socket(socket.AF_UNIX)
-                    self.socket.connect(place)
-                else:
-                    host, port = place.rsplit(":", 1)
-                    self.socket = socket.create_connection((host, int(port)))
-                self.socket.settimeout(5 * PATIENCE if hello else 20 * PATIENCE)
-                if hello:
-                    self.raw(b"\n")
-                    self.hello = self("hello", versions=[1, 1], client="a test")
-                self.socket.settimeout(20 * PATIENCE)
-                return
-            except OSError:
-                self.socket.close()
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.05)
+    FEATURES = b"PacketSize=4000;QStartNoAckMode+;QNonStop+;vContSupported+;swbreak+;hwbreak+"
 
-    def raw(self, data):
-        self.socket.sendall(data)
-
-    def line(self):
-        while b"\n" not in self._input:
-            data = self.socket.recv(65536)
-            if not data:
-                raise ConnectionError("the back end closed the connection")
-            self._input += data
-        text, self._input = self._input.split(b"\n", 1)
-        return json.loads(text)
-
-    def send(self, op, **fields):
-        self._id += 1
-        self.raw(json.dumps({"id": self._id, "op": op, **fields}).encode() + b"\n")
-        return self._id
-
-    def __call__(self, op, **fields):
-        number = self.send(op, **fields)
-        while (said := self.line()).get("id") != number:
-            self.events.append(said)
-        return said
-
-    def stop(self):
-        """The next stop."""
-        while True:
-            said = self.events.pop(0) if self.events else self.line()
-            if said.get("event") == "stopped":
-                return said["stop"]
-
-    def close(self):
-        self.socket.close()
-
-
-class FakeBackEnd:
-    """Answers as a back end with one thread at 0x1000 does, and writes down what it is asked. `script` maps a
-    request to what is done instead, once for each entry of its list: bytes to be said, or a function."""
-
-    def __init__(self, script=None):
+    def __init__(self, script=None, role=b""):
         self.dir = tempfile.TemporaryDirectory(prefix="ulpf-test-")
-        self.path = os.path.join(self.dir.name, "back")
-        self.script = {op: list(steps) for op, steps in (script or {}).items()}
-        self.asked, self.session, self.connections = [], "one", 0
+        self.path = os.path.join(self.dir.name, "stub")
+        self.script = {start: list(steps) for start, steps in (script or {}).items()}
+        self.role, self.asked, self.connections, self.watches = role, [], 0, 0
+        # The packets of the server's greeting are not noted.
+        self.greeted = False
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.path)
         self._listener.listen()
         threading.Thread(target=self._serve, daemon=True).start()
-
-    def ops(self):
-        return [a["op"] for a in self.asked]
 
     def _serve(self):
         while True:
@@ -123,51 +65,74 @@ class FakeBackEnd:
             except OSError:
                 return
             self.connections += 1
-            held = b""
+            self.acks, held = True, b""
             try:
                 while data := self.peer.recv(65536):
                     held += data
-                    while b"\n" in held:
-                        text, held = held.split(b"\n", 1)
-                        if text:
-                            self._answer(json.loads(text))
+                    while match := re.match(rb"[^$\x03]*(?:\x03|\$([^#]*)#..)", held, re.S):
+                        held = held[match.end():]
+                        self._answer(match.group(1) if match.group(1) is not None else b"\x03")
             except OSError:
                 pass
 
-    def say(self, **message):
-        self.peer.sendall(json.dumps(message).encode() + b"\n")
+    def raw(self, data):
+        self.peer.sendall(data)
 
-    def stopped(self, **stop):
-        self.say(event="stopped", stop={"thread": 1, "pc": 0x1000, **stop})
+    def say(self, body):
+        self.raw(frame(body))
+
+    def print(self, text):
+        self.say(b"O" + text.encode().hex().encode())
 
     def hang_up(self):
         self.peer.shutdown(socket.SHUT_RDWR)
         self.peer.close()
 
-    def _answer(self, ask):
-        self.asked.append(ask)
-        op, number = ask["op"], ask["id"]
-        if steps := self.script.get(op):
-            step = steps.pop(0)
-            if step is not None:
-                return step(self, ask) if callable(step) else self.peer.sendall(step)
-        if op == "hello":
-            self.say(id=number, reply="hello", version=1, backend="fake", name="a fake", session=self.session,
-                     capabilities={"registers": "amd64-core", "watches": ["write", "read", "access"],
-                                   "features": ["breakpoints", "step", "interrupt", "set-registers"]})
-        elif op == "status":
-            self.say(id=number, reply="status", state="stopped",
-                     stop={"thread": 1, "pc": 0x1000, "reason": "attached"})
-        elif op == "threads":
-            self.say(id=number, reply="threads", threads=[1])
-        elif op == "registers":
-            self.say(id=number, reply="data", data="00" * REGISTERS)
-        elif op == "read":
-            self.say(id=number, reply="data", data="00" * ask["len"])
-        elif op == "watch":
-            self.say(id=number, reply="watched", watches=[{"id": n + 1} for n, _ in enumerate(ask["watches"])])
-        else:
-            self.say(id=number, reply="done")
+    def _answer(self, packet):
+        if packet != b"\x03" and self.acks:
+            self.raw(b"+")
+        if self.greeted:
+            self.asked.append(packet)
+        if packet.startswith(b"qXfer:auxv:"):
+            self.greeted = True
+        for start, steps in self.script.items():
+            if packet.startswith(start) and steps:
+                step = steps.pop(0)
+                if step is not None:
+                    return step(self, packet) if callable(step) else self.say(step)
+                break
+        usual = self.usual(packet)
+        if usual is not None:
+            self.say(usual)
+        if packet == b"QStartNoAckMode":
+            self.acks = False
+
+    def usual(self, packet):
+        """The usual reply, or None."""
+        if packet.startswith(b"qSupported"):
+            return self.FEATURES
+        if packet == b"qUlpf.About":
+            return b"a%s;fake;%s" % (self.role, b"a fake".hex().encode()) if self.role else b""
+        if packet.startswith(b"qUlpf.") and self.role:
+            kind, numbers = packet[6:7].lower(), packet.split(b":")[1].split(b",")
+            return b"%s%s,0,0,0" % (kind, numbers[0]) + (b",0" if kind == b"c" else b"")
+        if packet.startswith(b"qRcmd,") and self.role:
+            words = bytes.fromhex(packet[6:].decode()).decode().split(";")
+            self.watches += len(words)
+            first = self.watches - len(words) + 1
+            replies = "".join(f'{{"watch":{first + n}}}\n' if "unwatch" not in word else '{"unwatched":{"heap":true}}\n'
+                              for n, word in enumerate(words))
+            self.print(replies)
+            return b"OK"
+        if packet.startswith(b"m"):
+            return b"00" * int(packet.split(b",")[1], 16)
+        known = {b"?": b"T05thread:1;", b"g": b"00" * REGISTERS, b"vCont?": b"vCont;c;C;s;S", b"qfThreadInfo": b"m1",
+                 b"qsThreadInfo": b"l", b"qC": b"QC1", b"QStartNoAckMode": b"OK"}
+        if packet in known:
+            return known[packet]
+        if packet == b"\x03" or packet == b"k" or packet.startswith(b"vCont;"):
+            return None
+        return b"OK" if packet[:1] in b"GPMXHZzTD" and packet else b""
 
     def close(self):
         self._listener.close()
@@ -175,7 +140,7 @@ class FakeBackEnd:
 
 
 class Sim:
-    """An ulpf-sim of its own that waits for a front end."""
+    """An ulpf-sim of its own that waits for a debugger."""
 
     def __init__(self, program, *args):
         self.dir = tempfile.mkdtemp(prefix="ulpf-test-")
@@ -188,3 +153,16 @@ class Sim:
             self.process.kill()
         self.process.communicate()
         shutil.rmtree(self.dir, ignore_errors=True)
+
+    def connect(self, patient=20):
+        """A client of its remote port; several packets may be on their way before it listens."""
+        end = time.monotonic() + patient * PATIENCE
+        while True:
+            try:
+                rsp = Rsp(self.path)
+                rsp.no_ack()
+                return rsp
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)

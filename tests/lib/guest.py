@@ -64,10 +64,10 @@ class Guest:
     """A machine that has booted, with `ulpf` as /ulpf, and these example programs and other files at their places.
 
     With `bridged` it has a port of virtio-serial, whose socket is `port` (/dev/vport0p1 there), and its TCP port 9000 is
-    our `forwarded`.
+    our `forwarded`. `more` is for QEMU.
     """
 
-    def __init__(self, programs, files=(), limit=280, options="", icount=False, bridged=False, kernel=None):
+    def __init__(self, programs, files=(), limit=280, options="", icount=False, bridged=False, kernel=None, more=()):
         kernel = kernel or vm.Kernel()
         # The version's first two numbers.
         self.version = tuple(map(int, kernel.name.split(".")[:2]))
@@ -77,7 +77,7 @@ class Guest:
         files = tree([*(example(name) for name in programs), *files, ULPF], {"/ulpf": slim})
         files = [file for file in files if "/" + file[0] != ULPF]
         ports = [os.path.join(self.dir.name, port) for port in ("control", "data")]
-        more = ["-cpu", kernel.processor + WITHOUT_SMAP, "-m", "1024"]
+        more = [*more, "-cpu", kernel.processor + WITHOUT_SMAP, "-m", "1024"]
         # A third one of the old kind would share the console's interrupt.
         more += ["-serial", f"unix:{ports[0]},server=on,wait=off", "-device", "pci-serial,chardev=data",
                  "-chardev", f"socket,id=data,path={ports[1]},server=on,wait=off"]

@@ -30,6 +30,28 @@ class Packets(Case):
         self.assertEqual(rsp.byte(), b"+")
         self.assertRegex(rsp.reply(), rb"^[TS]05")
 
+    @ulpf_only
+    def test_reports(self):
+        """Counts and hits for a front end (docs/bridge.md), while the program runs as well, and without a program."""
+        rsp = self.client("spin")
+        rsp.no_ack()
+        self.assertRegex(rsp("qUlpf.About"), rb"^acommands;stub;[0-9a-f]+$")
+        self.assertEqual(rsp("qUlpf.Hits:3,10"), b"h3,0,0,0")
+        for garbage in ("qUlpf.", "qUlpf.Counts:", "qUlpf.Counts:zz", "qUlpf.Hits:1", "qUlpf.Hits:1,2,3", "qUlpf.Levitate:0"):
+            self.assertEqual(rsp(garbage), b"", garbage)
+        rsp.raw(frame("vCont;c"))
+        for _ in range(100):
+            self.assertRegex(rsp(f"qUlpf.Counts:{2**64 - 1:x}"), b"^cffffffffffffffff,")
+        # The interrupt is heard in between.
+        rsp.raw(frame("qUlpf.Counts:0") + b"\x03" + frame("qUlpf.Hits:0,1"))
+        replies = [rsp.reply() for _ in range(3)]
+        self.assertEqual(sorted(reply[:1] for reply in replies), [b"T", b"c", b"h"])
+        rsp.close()
+        server = self.serve(options=["--multi"])
+        idle = Rsp(server.target)
+        self.addCleanup(idle.close)
+        self.assertEqual(idle("qUlpf.Counts:0"), b"c0,0,0,0,0")
+
     def test_reply_is_repeated_after_a_nak(self):
         rsp = self.client()
         rsp.acks = False

@@ -8,8 +8,7 @@
 //! evaluation allocates nothing, takes no lock and formats nothing. Cheap tests come first. A condition that cannot be
 //! evaluated counts as true, as a breakpoint's does in gdb: no hit is lost, and the caller tells the user.
 //!
-//! `words` reads and prints a filter as `monitor ulpf watch` and `monitor ulpf filter` take it; `wire` is its
-//! form in the bridge's messages (feature `serde`).
+//! `words` reads and prints a filter as `monitor ulpf watch` and `monitor ulpf filter` take it.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -17,8 +16,6 @@ use core::ops::Range;
 use crate::agent::{self, AgentContext, AgentError, variable};
 use crate::watch::AccessKind;
 
-#[cfg(feature = "serde")]
-mod wire;
 mod words;
 
 /// Elements of one access for which a condition is evaluated; with more it counts as true.
@@ -30,33 +27,22 @@ const MOST_CODE: usize = 1 << 16;
 
 /// The default lets every hit pass.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(default)
-)]
 pub struct Filter {
     /// Only accesses that leave another value.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "core::ops::Not::not"))]
     pub changed: bool,
     /// Only hits of this thread.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub thread: Option<Thread>,
     /// Addresses of the instruction.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub pc: Option<Ranges>,
-    /// Addresses of the call of its function. (The bridge's protocol lacks it: its front end refuses such a filter.)
-    #[cfg_attr(feature = "serde", serde(skip))]
+    /// Addresses of the call of its function. (The bridge's front end refuses such a filter.)
     pub caller: Option<Ranges>,
     /// Size of the values that conditions see, in bytes: the watch is an array of them. 0: see [`Filter::unit_of`].
     pub unit: u64,
     /// All of them must hold.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
     pub conditions: Vec<Condition>,
     /// Of the hits that pass all other tests, this number is rejected first,
     pub skip: u64,
     /// and this number passes then (`None`: all).
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub count: Option<u64>,
 }
 

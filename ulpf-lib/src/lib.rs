@@ -30,6 +30,7 @@ pub mod refusal;
 pub mod ring;
 pub mod runtime_library;
 pub mod seccomp;
+pub mod signals;
 pub mod staged;
 pub mod sync;
 pub mod sys;

@@ -1,5 +1,5 @@
-//! A request that cannot be met, in three sentences. Two layers wrap it: `symbols::Problem` (names from other sources,
-//! which may appear later), and the bridge's `Refusal` (its names on the wire, parts that may be missing).
+//! A request that cannot be met, in three sentences. `symbols::Problem` wraps it: names from other sources,
+//! which may appear later.
 
 use alloc::string::String;
 use core::fmt;

@@ -58,8 +58,6 @@ enum Command {
     /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
     #[command(disable_help_flag = true)]
     Sim(Words),
-    /// Offer a remote port (of `ulpf server`, in a guest, say) as a back end of the bridge
-    Bridge(crate::bridge::BridgeArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor(crate::doctor::DoctorArgs),
     /// Write the manual pages and the completions of bash, zsh and fish to a folder
@@ -77,7 +75,7 @@ struct Words {
 #[command(override_usage = "ulpf gdb [GDB OPTIONS] [PROGRAM [ARGS]...]")]
 struct GdbArgs {
     /// GDB's own options (-x FILE, -ex COMMAND, …), --placement=auto|guard|debug-register and
-    /// --backend=auto|signal|kernel|sim, --follow-setuid, --check (stop at errors of the heap; with
+    /// --backend=auto|signal|kernel|sim|rsp:ADDR, --follow-setuid, --check (stop at errors of the heap; with
     /// --base, --redzone=BYTES and other options of `ulpf check`), then the program and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -133,7 +131,6 @@ fn serve(stub: &'static [u8]) -> i32 {
         Command::Export(args) => ulpf_top::export::main(&args),
         Command::Find(args) => ulpf_run::find::main(&args),
         Command::Log(args) => ulpf_session::log::main(&args),
-        Command::Bridge(args) => run(crate::bridge::bridge(args)),
         Command::Doctor(args) => crate::doctor::doctor(&args),
         Command::Pages(args) => crate::pages::main(&args, Cli::command()),
     }

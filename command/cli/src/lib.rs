@@ -3,7 +3,6 @@
 #![doc = include_str!("../../README.md")]
 #![forbid(unsafe_code)]
 
-mod bridge;
 mod cli;
 mod doctor;
 mod gdb;

@@ -148,62 +148,51 @@ impl Incoming {
     }
 }
 
-/// (Linux number, GDB number, name, description), from gdb/signals.def.
-const SIGNALS: &[(i32, i32, &str, &str)] = &[
-    (1, 1, "SIGHUP", "Hangup"),
-    (2, 2, "SIGINT", "Interrupt"),
-    (3, 3, "SIGQUIT", "Quit"),
-    (4, 4, "SIGILL", "Illegal instruction"),
-    (5, 5, "SIGTRAP", "Trace/breakpoint trap"),
-    (6, 6, "SIGABRT", "Aborted"),
-    (7, 10, "SIGBUS", "Bus error"),
-    (8, 8, "SIGFPE", "Arithmetic exception"),
-    (9, 9, "SIGKILL", "Killed"),
-    (10, 30, "SIGUSR1", "User defined signal 1"),
-    (11, 11, "SIGSEGV", "Segmentation fault"),
-    (12, 31, "SIGUSR2", "User defined signal 2"),
-    (13, 13, "SIGPIPE", "Broken pipe"),
-    (14, 14, "SIGALRM", "Alarm clock"),
-    (15, 15, "SIGTERM", "Terminated"),
-    // The protocol has no name for it: "some other signal".
-    (16, 143, "SIGSTKFLT", "Stack fault"),
-    (17, 20, "SIGCHLD", "Child status changed"),
-    (18, 19, "SIGCONT", "Continued"),
-    (19, 17, "SIGSTOP", "Stopped (signal)"),
-    (20, 18, "SIGTSTP", "Stopped (user)"),
-    (21, 21, "SIGTTIN", "Stopped (tty input)"),
-    (22, 22, "SIGTTOU", "Stopped (tty output)"),
-    (23, 16, "SIGURG", "Urgent I/O condition"),
-    (24, 24, "SIGXCPU", "CPU time limit exceeded"),
-    (25, 25, "SIGXFSZ", "File size limit exceeded"),
-    (26, 26, "SIGVTALRM", "Virtual timer expired"),
-    (27, 27, "SIGPROF", "Profiling timer expired"),
-    (28, 28, "SIGWINCH", "Window size changed"),
-    (29, 23, "SIGIO", "I/O possible"),
-    (30, 32, "SIGPWR", "Power fail/restart"),
-    (31, 12, "SIGSYS", "Bad system call"),
+/// (Linux number, name, description), from gdb/signals.def.
+const SIGNALS: &[(i32, &str, &str)] = &[
+    (1, "SIGHUP", "Hangup"),
+    (2, "SIGINT", "Interrupt"),
+    (3, "SIGQUIT", "Quit"),
+    (4, "SIGILL", "Illegal instruction"),
+    (5, "SIGTRAP", "Trace/breakpoint trap"),
+    (6, "SIGABRT", "Aborted"),
+    (7, "SIGBUS", "Bus error"),
+    (8, "SIGFPE", "Arithmetic exception"),
+    (9, "SIGKILL", "Killed"),
+    (10, "SIGUSR1", "User defined signal 1"),
+    (11, "SIGSEGV", "Segmentation fault"),
+    (12, "SIGUSR2", "User defined signal 2"),
+    (13, "SIGPIPE", "Broken pipe"),
+    (14, "SIGALRM", "Alarm clock"),
+    (15, "SIGTERM", "Terminated"),
+    (16, "SIGSTKFLT", "Stack fault"),
+    (17, "SIGCHLD", "Child status changed"),
+    (18, "SIGCONT", "Continued"),
+    (19, "SIGSTOP", "Stopped (signal)"),
+    (20, "SIGTSTP", "Stopped (user)"),
+    (21, "SIGTTIN", "Stopped (tty input)"),
+    (22, "SIGTTOU", "Stopped (tty output)"),
+    (23, "SIGURG", "Urgent I/O condition"),
+    (24, "SIGXCPU", "CPU time limit exceeded"),
+    (25, "SIGXFSZ", "File size limit exceeded"),
+    (26, "SIGVTALRM", "Virtual timer expired"),
+    (27, "SIGPROF", "Profiling timer expired"),
+    (28, "SIGWINCH", "Window size changed"),
+    (29, "SIGIO", "I/O possible"),
+    (30, "SIGPWR", "Power fail/restart"),
+    (31, "SIGSYS", "Bad system call"),
 ];
-
-/// The number that GDB uses in stop replies.
-pub fn to_gdb(linux: i32) -> i32 {
-    match linux {
-        32 => 77,                                                        // GDB_SIGNAL_REALTIME_32
-        33..=63 => linux + 12, // GDB_SIGNAL_REALTIME_33 is 45
-        64 => 78,              // GDB_SIGNAL_REALTIME_64
-        _ => SIGNALS.iter().find(|s| s.0 == linux).map_or(143, |s| s.1), // GDB_SIGNAL_UNKNOWN
-    }
-}
 
 /// The number for a name in the notation of GDB and Linux.
 pub fn number(name: &str) -> Option<i32> {
-    let known = SIGNALS.iter().find(|(_, _, n, _)| *n == name);
+    let known = SIGNALS.iter().find(|(_, n, _)| *n == name);
     known.map(|(linux, ..)| *linux)
 }
 
 /// `SIGSEGV`, or `?` if there is no such signal.
 pub fn name(linux: i32) -> String {
     match SIGNALS.iter().find(|s| s.0 == linux) {
-        Some(s) => s.2.into(),
+        Some(s) => s.1.into(),
         None if (32..=64).contains(&linux) => format!("SIG{linux}"),
         None => "?".into(),
     }
@@ -212,29 +201,7 @@ pub fn name(linux: i32) -> String {
 /// The description that GDB prints: `Segmentation fault`.
 pub fn description(linux: i32) -> String {
     match SIGNALS.iter().find(|s| s.0 == linux) {
-        Some(s) => s.3.into(),
+        Some(s) => s.2.into(),
         None => format!("Real-time event {linux}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn gdb_numbers() {
-        let pairs = [
-            (7, 10),
-            (10, 30),
-            (11, 11),
-            (16, 143),
-            (17, 20),
-            (31, 12),
-            (32, 77),
-            (34, 46),
-            (63, 75),
-            (64, 78),
-        ];
-        for (linux, gdb) in pairs {
-            assert_eq!(super::to_gdb(linux), gdb, "signal {linux}");
-        }
     }
 }

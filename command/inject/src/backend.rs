@@ -34,7 +34,7 @@ impl Backend {
             ),
             "device" => Ok(Backend::Kernel),
             _ => <Backend as ValueEnum>::from_str(name, false).map_err(|_| {
-                format!("There is no backend \"{name}\". Use auto, signal or kernel; `ulpf server` and `ulpf gdb` have sim, gem5 and bridge:ADDR, too.\n")
+                format!("There is no backend \"{name}\". Use auto, signal or kernel; `ulpf server` and `ulpf gdb` have sim, gem5 and rsp:ADDR, too.\n")
             }),
         }
     }

@@ -1,4 +1,4 @@
-//! Framing of the GDB remote serial protocol; no I/O.
+//! Framing of the GDB remote serial protocol, and packets of ulpf's own ([`reports`]); no I/O.
 //!
 //! ```text
 //!   $ payload # c1 c2        packet; c1 c2 = sum of the payload bytes mod 256, in hex
@@ -9,6 +9,9 @@
 //!   c * n                    inside a reply: c repeated (n - 29) more times
 //! ```
 #![forbid(unsafe_code)]
+
+pub mod greeting;
+pub mod reports;
 
 /// Requests a stop of the program; sent outside of packets.
 pub const INTERRUPT: u8 = 0x03;

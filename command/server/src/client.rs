@@ -8,12 +8,15 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use ulpf_host::foreign::text::lines;
 use ulpf_host::say::message;
+use ulpf_rsp::reports::Ask;
 use ulpf_rsp::{Decoder, Event};
 
 /// One input from the debugger.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     Packet(Vec<u8>),
+    /// A request that is also served while the program runs.
+    Ask(Ask),
     Interrupt,
     /// End of file or a broken connection.
     Gone,
@@ -84,7 +87,7 @@ impl Client {
         }
     }
 
-    /// The next interrupt request or the end of the connection; packets stay queued for [`Client::next`]. For use while
+    /// The next interrupt request, report or the end of the connection; other packets stay queued for [`Client::next`]. For use while
     /// a request is being served. Cancel-safe.
     pub async fn next_urgent(&mut self) -> Input {
         loop {
@@ -144,8 +147,16 @@ impl Client {
             Event::Packet(p) => {
                 self.unacked = None;
                 self.owe_ack(b"+");
-                self.queued += weight(&p);
-                self.queue.push_back(Input::Packet(p));
+                match Ask::parse(&p) {
+                    Some(ask) => {
+                        self.urgent += 1;
+                        self.queue.push_back(Input::Ask(ask));
+                    }
+                    None => {
+                        self.queued += weight(&p);
+                        self.queue.push_back(Input::Packet(p));
+                    }
+                }
             }
             Event::Interrupt => {
                 // A second interrupt in a row adds nothing.

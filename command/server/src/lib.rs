@@ -32,6 +32,7 @@ mod prefetch;
 mod processes;
 mod refused;
 mod relay;
+mod reports;
 mod requests;
 mod run;
 mod running;
@@ -47,8 +48,6 @@ mod watches;
 
 pub use bridge::Bound as BridgeBound;
 pub use bridge::backend::BackEnd;
-pub use bridge::device::Device;
-pub use bridge::proxy::{Flavour, Proxy};
 pub use common::Terminal;
 
 use crate::listen::{Connection, Listener};
@@ -65,6 +64,7 @@ use ulpf_host::say::message;
 use ulpf_host::signals::Incoming;
 use ulpf_host::{foreground, process};
 use ulpf_inject::{Arguments, Launch, StartError, Stdio};
+use ulpf_rsp::reports::Ask;
 
 /// A server that is bound to its address but does not serve yet.
 pub struct Bound {
@@ -229,6 +229,7 @@ impl Server {
                         let _ = target.interrupt().await;
                     }
                 }
+                Input::Ask(ask) => self.report(client, ask).await,
                 Input::Packet(packet) => {
                     if let Some(outcome) = self.serve_packet(client, &packet).await {
                         return outcome;
@@ -237,6 +238,13 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Answers a front end that asks for counts or hits, in any state of the program.
+    async fn report(&mut self, client: &mut Client, ask: Ask) {
+        let pid = self.targets.first().map(|t| t.pid);
+        let reply = self.reports.reply(ask, pid);
+        let _ = client.send(reply.as_bytes()).await;
     }
 
     /// The debugger's next input, or the next event of a process in non-stop mode. Changes of other clients are served

@@ -20,7 +20,8 @@ Usage:\tulpf server [OPTIONS] COMM PROG [ARGS ...]
 \tulpf server [OPTIONS] --multi COMM
 
 COMM may either be HOST:PORT to listen for a TCP connection, the path of a
-unix socket to listen on, or '-' or 'stdio' to use stdin/stdout of the server.
+unix socket to listen on, a character device (a serial line, a port of
+virtio-serial), or '-' or 'stdio' to use stdin/stdout of the server.
 :PORT listens on this machine only (127.0.0.1); write 0.0.0.0:PORT to let
 other machines in, all of whose users can then run programs as you. Port 0
 picks a free one.
@@ -62,8 +63,9 @@ Other options:
                                          user-level page faults (static programs)
                           gem5           gem5 v24.0 with sim-bridge/gem5 (its
                                          README.md); see --gem5
-                          bridge:ADDR    a back end that listens at ADDR, a socket's
-                                         path or HOST:PORT; no PROG then
+                          rsp:ADDR       any remote stub that listens at ADDR, a
+                                         socket's path or HOST:PORT: another ulpf
+                                         server, gdbserver, QEMU; no PROG then
   --gem5 PATH           The gem5 for --backend gem5.  (default: gem5.opt in PATH)
   --placement WHERE     Where watches live: guard (guarded pages),
                         debug-register (up to four small ones), or auto: guarded

@@ -115,6 +115,10 @@ impl Server {
                 },
                 input = client.next_urgent() => match input {
                     Input::Interrupt => { let _ = target.interrupt().await; }
+                    Input::Ask(ask) => {
+                        let reply = self.reports.reply(ask, Some(target.pid));
+                        let _ = client.send(reply.as_bytes()).await;
+                    }
                     _ => return Some(Outcome::Closed),
                 },
             }

@@ -200,6 +200,10 @@ impl Server {
                         overdue.get_or_insert(limit);
                         continue;
                     }
+                    Input::Ask(ask) => {
+                        self.report(client, ask).await;
+                        continue;
+                    }
                     _ => return Some(Outcome::Closed),
                 },
             };
@@ -401,6 +405,7 @@ impl Server {
                         self.pretend_to_stop(client, number).await;
                         return ControlFlow::Break(None);
                     }
+                    Input::Ask(ask) => self.report(client, ask).await,
                     _ => return ControlFlow::Break(Some(Outcome::Closed)),
                 },
                 () = target.answers() => {}

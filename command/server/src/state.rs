@@ -7,6 +7,7 @@ use super::host_io::HostIo;
 use super::options::{Options, Target as Wanted};
 use super::osdata::OsData;
 use super::packets::PACKET_SIZE;
+use super::reports::Reports;
 use super::stops::Stops;
 use super::target::Target;
 use crate::listen::Listener;
@@ -67,6 +68,7 @@ pub struct Server {
     pub stdio: bool,
     pub terminal: Terminal,
     pub changes: Changes,
+    pub reports: Reports,
     /// Non-stop mode.
     pub stops: Stops,
 }
@@ -103,6 +105,7 @@ impl Server {
             stdio: listener.is_stdio(),
             terminal,
             changes: Changes::default(),
+            reports: Reports::default(),
             stops: Stops::default(),
             options,
         }
@@ -136,7 +139,7 @@ impl Server {
                 ('W', status)
             }
             Ending::Killed(signal) => {
-                let gdb = ulpf_host::signals::to_gdb(signal);
+                let gdb = i32::from(ulpf_lib::signals::to_gdb(signal));
                 self.say(&format!(
                     "\nChild terminated with signal = {gdb:#x} ({})",
                     ulpf_host::signals::name(signal)

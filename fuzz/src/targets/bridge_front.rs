@@ -1,5 +1,5 @@
-//! The bridge's front end between a debugger and a back end, both strange: lines are packets, after an
-//! empty line they are the back end's answers.
+//! The bridge's front end between a debugger and a remote stub, both strange: lines are packets, after an empty line they
+//! are the stub's replies.
 
 pub const INPUTS: u64 = 10_000;
 

@@ -3,7 +3,6 @@
 
 pub mod agent;
 pub mod area;
-pub mod bridge;
 pub mod bridge_front;
 pub mod control_socket;
 pub mod dap;
@@ -13,6 +12,7 @@ pub mod log_file;
 pub mod maps;
 pub mod mi;
 pub mod monitor;
+pub mod reports;
 pub mod rings;
 pub mod rsp;
 pub mod server;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A debugger's connection to the machine.
+//! The remote port, at which a debugger has the machine.
 
+mod arch;
 pub mod serve;
 pub mod session;

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `ulpf-sim --bridge ADDR`: the connection. Two threads, because a machine that runs hears nothing.
+//! `ulpf-sim --bridge ADDR`: a remote port. Two threads, because a machine that runs hears nothing.
 //!
 //! ```text
-//!   front end ⇄ listener thread: lines, hello, interrupt, kill, "it runs"
-//!                  │ requests (a channel)      ▲ answers, events (the writer, under a lock)
-//!                  └────▶ main thread: the machine ┘
+//!   debugger ⇄ listener thread: frames, acknowledgements, interrupt, kill, "it runs"
+//!                  │ packets (a channel)       ▲ replies (the writer, under a lock)
+//!                  └────▶ main thread: ulpf's own packets, else gdbstub; the machine ┘
 //! ```
-//! One front end at a time. If it goes, a running machine is stopped, and another may come for
-//! [`PATIENCE`]; then the process ends.
+//! One debugger at a time (`ulpf server` is one). If it goes, a running machine is stopped, and another may
+//! come for [`PATIENCE`]; then the process ends.
 
+use super::arch::EXPEDITED;
 use super::session::Session;
+use crate::registers;
 use anyhow::{Context, Result, bail};
+use gdbstub::conn::Connection;
+use gdbstub::stub::GdbStubBuilder;
+use gdbstub::stub::state_machine::GdbStubStateMachine;
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fs::{DirBuilder, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,14 +28,19 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use ulpf_bridge::greeting::is_front_end;
-use ulpf_bridge::{Ask, Lines, Reason, Refusal, Reply, Request, Said, State, Stop, agree};
 use ulpf_host::peer::Owner;
+use ulpf_rsp::greeting::is_debugger;
+use ulpf_rsp::reports::{Ask, PREFIX};
+use ulpf_rsp::{Decoder, Event, frame};
 
-/// How long the process waits for a front end that has not come yet, or has gone.
+/// How long the process waits for a debugger that has not come yet, or has gone.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a front end may leave what we write unread.
+/// How long a debugger may leave what we write unread.
 const WRITING: Duration = Duration::from_secs(10);
+/// The longest packet for gdbstub, in bytes. (Monitor commands may have [`ulpf_rsp::MAX_PACKET`].)
+const BUFFER: usize = 0x10000;
+/// Bytes of text in one packet.
+const PIECE: usize = 8 << 10;
 /// Connections that have not said their first words, and how much of these is waited for.
 const STRANGERS: usize = 16;
 const LONGEST: usize = 16 << 10;
@@ -39,13 +50,13 @@ enum Listening {
     Tcp(TcpListener),
 }
 
-/// Accepts front ends. Connections that have not identified themselves wait, and do not block others.
+/// Accepts debuggers. Connections that have not identified themselves wait, and do not block others.
 struct Listener {
     listening: Listening,
     waiting: VecDeque<Stranger>,
 }
 
-/// A connection that may become a front end's.
+/// A connection that may become a debugger's.
 struct Stranger {
     stream: Stream,
     said: Vec<u8>,
@@ -85,7 +96,7 @@ impl Stream {
         }
     }
 
-    /// For a front end's connection.
+    /// For a debugger's connection.
     fn settle(&self) -> std::io::Result<()> {
         self.set_nonblocking(false)?;
         match self {
@@ -172,7 +183,7 @@ fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
 }
 
 impl Listener {
-    /// The next front end, and the bytes read from it so far; `None` if none has come.
+    /// The next debugger, and the bytes read from it so far; `None` if none has come.
     fn accept(&mut self) -> Option<(Stream, Vec<u8>)> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -213,7 +224,7 @@ impl Listener {
     }
 
     /// Reads from all waiting connections. Drops closed ones, and takes out the first that is known to be
-    /// a front end.
+    /// a debugger.
     fn listen_to_all(&mut self) -> Option<(Stream, Vec<u8>)> {
         for mut stranger in std::mem::take(&mut self.waiting) {
             let mut piece = [0; 4096];
@@ -224,7 +235,7 @@ impl Listener {
             }
             self.waiting.push_back(stranger);
         }
-        let known = |s: &Stranger| match is_front_end(&s.said) {
+        let known = |s: &Stranger| match is_debugger(&s.said) {
             None if s.said.len() > LONGEST => Some(false),
             verdict => verdict,
         };
@@ -234,7 +245,7 @@ impl Listener {
                 return Some((stranger.stream, stranger.said));
             }
             crate::message!(
-                "ulpf-sim: a connection was dropped: what it says is not how a front end of the bridge begins"
+                "ulpf-sim: a connection was dropped: what it says is not how a debugger begins"
             );
         }
         None
@@ -243,7 +254,7 @@ impl Listener {
 
 /// State shared by both threads.
 struct Shared {
-    /// The connection for answers; `None` without a front end.
+    /// The connection for replies; `None` without a debugger.
     writer: Mutex<Option<Stream>>,
     running: AtomicBool,
     interrupt: Arc<AtomicBool>,
@@ -252,31 +263,49 @@ struct Shared {
 }
 
 impl Shared {
-    fn say(&self, said: &Said) {
+    fn set_writer(&self, stream: Option<Stream>) {
+        *self.writer.lock().unwrap_or_else(|e| e.into_inner()) = stream;
+    }
+
+    fn write(&self, bytes: &[u8]) {
         let mut writer = self.writer.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(stream) = &mut *writer
-            && stream.write(&said.line()).is_err()
+            && stream.write(bytes).is_err()
         {
             *writer = None;
         }
     }
 
-    fn answer(&self, id: u64, answer: Result<Reply, Refusal>) {
-        self.say(&Said::Answer { id, answer });
+    fn reply(&self, payload: &[u8]) {
+        self.write(&frame(payload));
     }
+
+    /// Text for the user.
+    fn print(&self, text: &str) {
+        self.write(&output(text));
+    }
+}
+
+/// Packets with text for the user.
+fn output(text: &str) -> Vec<u8> {
+    let pieces = text.as_bytes().chunks(PIECE);
+    pieces
+        .flat_map(|piece| frame(format!("O{}", ulpf_rsp::to_hex(piece)).as_bytes()))
+        .collect()
 }
 
 /// Commands to the machine's thread.
 enum Work {
-    Ask(Ask),
-    /// No front end has come (back).
+    /// A debugger has connected.
+    Begin,
+    Packet(Vec<u8>),
+    /// No debugger has come (back).
     Alone,
 }
 
 struct Front {
     shared: Arc<Shared>,
     work: Sender<Work>,
-    hello: Result<Reply, Refusal>,
 }
 
 impl Front {
@@ -285,11 +314,14 @@ impl Front {
             let Ok(writer) = stream.try_clone() else {
                 continue;
             };
-            *self.shared.writer.lock().unwrap_or_else(|e| e.into_inner()) = Some(writer);
+            self.shared.set_writer(Some(writer));
+            let _ = self.work.send(Work::Begin);
             self.serve(&mut stream, &said);
-            *self.shared.writer.lock().unwrap_or_else(|e| e.into_inner()) = None;
-            if self.shared.running.load(SeqCst) {
+            self.shared.set_writer(None);
+            // The next debugger finds the machine stopped.
+            while self.shared.running.load(SeqCst) {
                 self.shared.interrupt.store(true, SeqCst);
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
         let _ = self.work.send(Work::Alone);
@@ -297,125 +329,134 @@ impl Front {
 
     /// Until the connection ends; `said` is its beginning.
     fn serve(&self, stream: &mut Stream, said: &[u8]) {
-        let (mut lines, mut greeted, mut buf) = (Lines::default(), false, vec![0; 1 << 16]);
-        lines.feed(said);
+        let mut decoder = Decoder::default();
+        let (mut acks, mut buf) = (true, vec![0; 1 << 16]);
+        let mut events = vec![];
+        decoder.feed(said, |e| events.push(e));
         loop {
-            loop {
-                match lines.take() {
-                    Ok(None) => break,
-                    Ok(Some(text)) => self.line(&text, &mut greeted),
-                    Err(ulpf_bridge::Bad::NotText) => {
-                        self.shared
-                            .answer(0, Err(not_understood("a line is not UTF-8")));
-                    }
-                    Err(bad) => {
-                        self.shared.answer(0, Err(not_understood(&bad.to_string())));
-                        return;
-                    }
-                }
+            for event in events.drain(..) {
+                self.event(event, &mut acks);
             }
             match stream.read(&mut buf) {
                 Ok(0) | Err(_) => return,
-                Ok(n) => lines.feed(&buf[..n]),
+                Ok(n) => decoder.feed(&buf[..n], |e| events.push(e)),
             }
         }
     }
 
-    fn line(&self, text: &str, greeted: &mut bool) {
-        let ask = match Ask::parse(text) {
-            Ok(ask) => ask,
-            Err((id, why)) => {
-                return self
-                    .shared
-                    .answer(id.unwrap_or(0), Err(not_understood(&why)));
-            }
-        };
-        let (id, running) = (ask.id, self.shared.running.load(SeqCst));
-        match ask.request {
-            Request::Hello { versions, .. } => {
-                let answer = match agree(versions) {
-                    Some(agreed) => {
-                        let mut hello = self.hello.clone();
-                        if let Ok(Reply::Hello { version, .. }) = &mut hello {
-                            *version = agreed;
-                        }
-                        hello
-                    }
-                    None => Err(Refusal::new(
-                        format!(
-                            "There is no version of the bridge that both sides speak: {versions:?} and {}",
-                            ulpf_bridge::VERSION
-                        ),
-                        "ulpf and ulpf-sim are of different times",
-                        "Build both from the same source.",
-                    )),
-                };
-                *greeted = answer.is_ok();
-                self.shared.answer(id, answer);
-            }
-            _ if !*greeted => self.shared.answer(
-                id,
-                Err(Refusal::new(
-                    "This is too early",
-                    "the first request is `hello`",
-                    "",
-                )),
-            ),
-            Request::Interrupt => {
-                if running {
-                    self.shared.interrupt.store(true, SeqCst);
+    fn event(&self, event: Event, acks: &mut bool) {
+        match event {
+            Event::Packet(packet) => {
+                if *acks {
+                    self.shared.write(b"+");
                 }
-                self.shared.answer(id, Ok(Reply::Done));
+                match &packet[..] {
+                    b"QStartNoAckMode" => {
+                        self.shared.reply(b"OK");
+                        *acks = false;
+                    }
+                    _ => self.packet(packet),
+                }
             }
-            Request::Kill => {
-                self.shared.answer(id, Ok(Reply::Done));
-                let reason = Reason::Killed {
-                    number: 9,
-                    why: "the debugger killed it".into(),
-                };
-                self.shared.say(&Said::Stopped(Stop {
-                    thread: 1,
-                    pc: 0,
-                    reason,
-                }));
+            Event::Interrupt if self.shared.running.load(SeqCst) => {
+                self.shared.interrupt.store(true, SeqCst);
+            }
+            Event::BadChecksum { .. } if *acks => self.shared.write(b"-"),
+            Event::Oversize => {
+                self.shared.reply(b"E.The packet is too long.");
+            }
+            _ => {}
+        }
+    }
+
+    fn packet(&self, packet: Vec<u8>) {
+        let running = self.shared.running.load(SeqCst);
+        match &packet[..] {
+            b"k" => std::process::exit(128 + 9),
+            _ if packet.starts_with(b"vKill;") => {
+                self.shared.reply(b"OK");
                 std::process::exit(128 + 9);
             }
-            Request::Status if running => {
-                self.shared.answer(id, Ok(Reply::Status(State::Running)));
+            _ if running && !packet.starts_with(PREFIX) => {
+                self.shared
+                    .reply(b"E.The program runs. Interrupt it first.");
+                return;
             }
-            request @ (Request::Hits { .. } | Request::List | Request::Statistics) if running => {
-                let _ = self.work.send(Work::Ask(Ask { id, request }));
-                self.shared.attention.store(true, SeqCst);
-            }
-            _ if running => self.shared.answer(
-                id,
-                Err(Refusal::new(
-                    "Not now",
-                    "the program runs",
-                    "Interrupt it first.",
-                )),
-            ),
-            request => {
-                // Until the machine has looked at it, it counts as running: two must not go on at once.
-                if matches!(request, Request::Resume { .. }) {
-                    self.shared.interrupt.store(false, SeqCst);
-                    self.shared.running.store(true, SeqCst);
-                }
-                let _ = self.work.send(Work::Ask(Ask { id, request }));
-            }
+            [b'c' | b'C' | b's' | b'S', ..] => self.resumes(),
+            _ if packet.starts_with(b"vCont;") => self.resumes(),
+            _ => {}
         }
+        let _ = self.work.send(Work::Packet(packet));
+        if running {
+            self.shared.attention.store(true, SeqCst);
+        }
+    }
+
+    /// Until the machine has looked at the packet, it counts as running: two must not go on at once.
+    fn resumes(&self) {
+        self.shared.interrupt.store(false, SeqCst);
+        self.shared.running.store(true, SeqCst);
     }
 }
 
-fn not_understood(why: &str) -> Refusal {
-    Refusal::new("This is no request", why, "docs/bridge.md has them all.")
+/// gdbstub writes its replies here.
+struct Capture(Vec<u8>);
+
+impl Connection for Capture {
+    type Error = Infallible;
+
+    fn write(&mut self, byte: u8) -> Result<(), Infallible> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+type Stub = GdbStubStateMachine<'static, Session, Capture>;
+
+/// gdbstub for a debugger that has just connected. It sends no acknowledgements: the listener's thread does.
+fn begin(session: &mut Session) -> Option<Stub> {
+    let stub = GdbStubBuilder::new(Capture(Vec::new()))
+        .packet_buffer_size(BUFFER)
+        .build()
+        .ok()?;
+    let stub = stub.run_state_machine(session).ok()?;
+    let mut stub = feed(stub, session, b"QStartNoAckMode")?;
+    capture(&mut stub).clear();
+    Some(stub)
+}
+
+/// `None`: gdbstub cannot parse the packet, and has given up.
+fn feed(mut stub: Stub, session: &mut Session, packet: &[u8]) -> Option<Stub> {
+    for byte in frame(packet) {
+        stub = match stub {
+            GdbStubStateMachine::Idle(s) => s.incoming_data(session, byte).ok()?,
+            GdbStubStateMachine::Running(s) => s.incoming_data(session, byte).ok()?,
+            // Neither occurs: interrupts, detach and kill do not go through gdbstub.
+            GdbStubStateMachine::CtrlCInterrupt(_) | GdbStubStateMachine::Disconnected(_) => {
+                return None;
+            }
+        };
+    }
+    Some(stub)
+}
+
+fn capture(stub: &mut Stub) -> &mut Vec<u8> {
+    match stub {
+        GdbStubStateMachine::Idle(s) => &mut s.borrow_conn().0,
+        GdbStubStateMachine::Running(s) => &mut s.borrow_conn().0,
+        GdbStubStateMachine::CtrlCInterrupt(s) => &mut s.borrow_conn().0,
+        GdbStubStateMachine::Disconnected(s) => &mut s.borrow_conn().0,
+    }
 }
 
 /// Serves the machine that `load` makes; the process's exit status.
-pub fn serve(addr: &str, load: impl FnOnce(String) -> Result<Session>) -> Result<i32> {
+pub fn serve(addr: &str, load: impl FnOnce() -> Result<Session>) -> Result<i32> {
     let listener = bind(addr)?;
-    let token = format!("{:x}-{:x}", std::process::id(), start_time());
-    let mut session = load(token);
+    let mut session = load();
     let (interrupt, attention) = match &session {
         Ok(s) => {
             let debug = &s.machine.state.borrow().debug;
@@ -423,68 +464,146 @@ pub fn serve(addr: &str, load: impl FnOnce(String) -> Result<Session>) -> Result
         }
         Err(_) => Default::default(),
     };
-    let hello = match &session {
-        Ok(s) => Ok(s.hello()),
-        Err(e) => Err(Refusal::new(
-            "The program cannot be loaded",
-            format!("{e:#}"),
-            "",
-        )),
-    };
     let shared = Arc::new(Shared {
         writer: Mutex::new(None),
         running: AtomicBool::new(false),
         interrupt,
         attention,
     });
-    let (work, requests) = channel();
+    let (work, packets) = channel();
     let front = Front {
         shared: shared.clone(),
         work,
-        hello,
     };
     std::thread::spawn(move || front.listen(listener));
-    let status = run(&mut session, &shared, &requests);
+    let status = match &mut session {
+        Ok(session) => Server { session, shared }.run(&packets),
+        Err(why) => refuse(why, &shared, &packets),
+    };
     if !addr.contains(':') || addr.contains('/') {
         let _ = std::fs::remove_file(addr);
     }
     session.map(|_| status)
 }
 
-fn start_time() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |d| d.as_nanos() as u64)
+/// Without a program, every packet is answered with the reason.
+fn refuse(why: &anyhow::Error, shared: &Shared, packets: &Receiver<Work>) -> i32 {
+    let text = format!("{why:#}").replace(['#', '$', '}', '*', '\n'], " ");
+    while let Ok(work) = packets.recv() {
+        match work {
+            Work::Begin => {}
+            Work::Packet(packet) if packet == b"vMustReplyEmpty" => shared.reply(b""),
+            Work::Packet(_) => {
+                shared.running.store(false, SeqCst);
+                shared.reply(format!("E.The program cannot be loaded: {text}").as_bytes());
+            }
+            Work::Alone => break,
+        }
+    }
+    125
 }
 
-fn tell(session: &mut Session, shared: &Shared) {
+/// The machine's thread.
+struct Server<'a> {
+    session: &'a mut Session,
+    shared: Arc<Shared>,
+}
+
+impl Server<'_> {
+    fn run(&mut self, packets: &Receiver<Work>) -> i32 {
+        let mut stub = None;
+        while let Ok(work) = packets.recv() {
+            match work {
+                Work::Alone => break,
+                Work::Begin => stub = begin(self.session),
+                Work::Packet(packet) => {
+                    if !self.answer(&packet) {
+                        stub = self.through(stub, &packet, packets);
+                    }
+                    self.shared.running.store(false, SeqCst);
+                }
+            }
+        }
+        self.session.exit_status()
+    }
+
+    /// Answers a packet that is not gdbstub's. False if it is.
+    fn answer(&mut self, packet: &[u8]) -> bool {
+        if packet.starts_with(PREFIX) {
+            let reply = Ask::parse(packet).map(|ask| self.session.report(ask));
+            self.shared.reply(reply.unwrap_or_default().as_bytes());
+            return true;
+        }
+        if let Some(hex) = packet.strip_prefix(b"qRcmd,") {
+            let text = ulpf_rsp::from_hex(hex).unwrap_or_default();
+            let text = self.session.monitor(&String::from_utf8_lossy(&text));
+            self.shared.write(&[output(&text), frame(b"OK")].concat());
+            return true;
+        }
+        let reply: &[u8] = match packet {
+            b"D" | [b'D', b';', ..] => {
+                b"E.The simulated machine lives for its debugger, so its program cannot be let go."
+            }
+            b"?" if self.session.last.is_end() => b"W00",
+            _ if self.session.last.is_end() => b"E.The program has ended.",
+            _ => return false,
+        };
+        self.shared.reply(reply);
+        true
+    }
+
+    /// One packet through gdbstub, and the run that it asks for.
+    fn through(
+        &mut self,
+        stub: Option<Stub>,
+        packet: &[u8],
+        packets: &Receiver<Work>,
+    ) -> Option<Stub> {
+        let fed = stub.and_then(|stub| feed(stub, self.session, packet));
+        let Some(mut stub) = fed else {
+            self.shared.reply(b"E01");
+            return begin(self.session);
+        };
+        self.shared.write(&std::mem::take(capture(&mut stub)));
+        let Some(go) = self.session.go.take() else {
+            return Some(stub);
+        };
+        let shared = self.shared.clone();
+        self.session.run(go, |session| {
+            while let Ok(Work::Packet(packet)) = packets.try_recv() {
+                let reply = Ask::parse(&packet).map(|ask| session.report(ask));
+                shared.reply(reply.unwrap_or_default().as_bytes());
+            }
+            tell(session, &shared);
+        });
+        tell(self.session, &self.shared);
+        self.shared.running.store(false, SeqCst);
+        self.stopped(stub)
+    }
+
+    /// Reports the stop, with the registers that every debugger asks for first.
+    fn stopped(&mut self, stub: Stub) -> Option<Stub> {
+        let (reason, text) = self.session.reason();
+        if let Some(text) = text {
+            self.shared.print(&format!("{text}\n"));
+        }
+        let GdbStubStateMachine::Running(stub) = stub else {
+            return Some(stub);
+        };
+        let all = registers::read(&self.session.machine.uc);
+        let mut few = EXPEDITED.iter().map(|(n, at)| (*n, &all[at.clone()]));
+        let mut stub = stub
+            .report_stop_with_regs(self.session, reason, &mut few)
+            .ok()?;
+        self.shared.write(&std::mem::take(capture(&mut stub)));
+        Some(stub)
+    }
+}
+
+/// Prints what the machine has to say to the user.
+fn tell(session: &Session, shared: &Shared) {
     let messages = std::mem::take(&mut session.machine.state.borrow_mut().debug.messages);
     for text in messages {
-        shared.say(&Said::Message(text));
+        shared.print(&format!("{text}\n"));
     }
-}
-
-fn run(session: &mut Result<Session>, shared: &Shared, requests: &Receiver<Work>) -> i32 {
-    while let Ok(Work::Ask(Ask { id, request })) = requests.recv() {
-        let Ok(session) = session else { continue };
-        let Request::Resume { how, signal, .. } = request else {
-            shared.answer(id, session.answer(request));
-            continue;
-        };
-        if let Err(refusal) = session.may_resume(signal) {
-            shared.running.store(false, SeqCst);
-            shared.answer(id, Err(refusal));
-            continue;
-        }
-        shared.answer(id, Ok(Reply::Done));
-        let stop = session.resume(&how, signal, |session| {
-            while let Ok(Work::Ask(Ask { id, request })) = requests.try_recv() {
-                shared.answer(id, session.answer(request));
-            }
-            tell(session, shared);
-        });
-        tell(session, shared);
-        shared.running.store(false, SeqCst);
-        shared.say(&Said::Stopped(stop));
-    }
-    session.as_ref().map_or(125, Session::exit_status)
 }

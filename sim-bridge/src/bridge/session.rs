@@ -1,60 +1,85 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Requests to the machine while it rests, and its runs. docs/bridge.md says what each request means.
+//! The machine as gdbstub sees it while it rests, its runs, and the answers that are not gdbstub's:
+//! ulpf's monitor commands, counts and hits (docs/bridge.md).
 
+use super::arch::{Amd64, RegisterBytes};
 use crate::debug::Pause;
 use crate::debug::watch::WatchRequest;
 use crate::machine::{End, Machine};
 use crate::registers;
-use std::collections::BTreeMap;
-use ulpf_bridge::{
-    Armed, Bytes, Capabilities, Feature, How, Kind, Listed, Reason, Refusal, Reply, Request, State,
-    Stop, Totals, VERSION,
+use gdbstub::common::Signal;
+use gdbstub::stub::SingleThreadStopReason;
+use gdbstub::target::ext::auxv::{Auxv, AuxvOps};
+use gdbstub::target::ext::base::BaseOps;
+use gdbstub::target::ext::base::singlethread::{
+    SingleThreadBase, SingleThreadResume, SingleThreadResumeOps, SingleThreadSingleStep,
+    SingleThreadSingleStepOps,
 };
+use gdbstub::target::ext::breakpoints::{
+    Breakpoints, BreakpointsOps, HwBreakpoint, HwBreakpointOps, HwWatchpoint, HwWatchpointOps,
+    SwBreakpoint, SwBreakpointOps, WatchKind as StubWatchKind,
+};
+use gdbstub::target::ext::exec_file::{ExecFile, ExecFileOps};
+use gdbstub::target::{Target, TargetError, TargetResult};
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::fmt::Write;
+use ulpf_lib::command::{self, Command, FilterOf, Reply};
+use ulpf_lib::{Refusal, WatchKind, signals};
+use ulpf_rsp::reports::{About, Ask, Counts, Hits, Listed, Role, Totals};
 use unicorn_engine::RegisterX86 as R;
 
-/// Bytes of one `read`.
-const MOST: u64 = 1 << 20;
-/// Hits of one answer.
-const MOST_HITS: u64 = 4096;
-/// Watches of one `list`: a line has 4 MiB.
-const MOST_LISTED: usize = 20_000;
+/// Linux's EFAULT and EINVAL, as errors of the remote protocol.
+const EFAULT: u8 = 14;
+const EINVAL: u8 = 22;
+
+/// Why the program does not run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// It has not run yet.
+    Attached,
+    Step,
+    Interrupted,
+    Breakpoint,
+    Watch(u64, WatchKind),
+    /// A signal, in Linux's numbering, that is about to end it.
+    Signal(u8, String),
+    Exited(i32),
+    Killed(u8),
+    /// The machine cannot continue.
+    Failed(String),
+    /// It has not been resumed; the reason.
+    Refused(String),
+}
+
+impl Stop {
+    pub fn is_end(&self) -> bool {
+        matches!(self, Stop::Exited(_) | Stop::Killed(_) | Stop::Failed(_))
+    }
+}
+
+/// A requested run.
+#[derive(Clone, Copy, Debug)]
+pub struct Go {
+    step: bool,
+    /// In GDB's numbering; 0: none.
+    signal: u8,
+}
 
 pub struct Session {
     pub machine: Machine,
-    pub program: String,
-    pub token: String,
+    program: String,
     auxv: Vec<u8>,
-    last: Stop,
+    /// Set by gdbstub when the debugger resumes the program.
+    pub go: Option<Go>,
+    soft: HashSet<u64>,
+    hard: HashSet<u64>,
+    /// Watches of `Z2` to `Z4`, by address, length and kind.
+    debuggers: HashMap<(u64, u64, WatchKind), Vec<u64>>,
+    pub last: Stop,
     /// It has died of a signal, unless the debugger has the instruction made again.
     dying: Option<(u8, String)>,
     status: i32,
-}
-
-type Answer = Result<Reply, Refusal>;
-
-fn refuse(what: &str, why: impl Into<String>, todo: &str) -> Answer {
-    Err(Refusal::new(what, why, todo))
-}
-
-pub fn capabilities() -> Capabilities {
-    Capabilities {
-        registers: registers::LAYOUT.into(),
-        watches: vec![Kind::Write, Kind::Read, Kind::Access],
-        most_watches: None,
-        features: vec![
-            Feature::Breakpoints,
-            Feature::Step,
-            Feature::Interrupt,
-            Feature::SetRegisters,
-            Feature::Hits,
-            Feature::Statistics,
-            Feature::Auxv,
-            Feature::List,
-            Feature::Live,
-            Feature::Log,
-            Feature::Filters,
-        ],
-    }
 }
 
 /// The auxiliary vector, as the program finds it above its first stack pointer.
@@ -87,21 +112,22 @@ fn auxv(machine: &Machine) -> Vec<u8> {
     out
 }
 
+fn refused(what: &str, why: impl Into<String>) -> Reply {
+    Reply::Refused(Refusal::new(what, why, "see `monitor ulpf help`"))
+}
+
 impl Session {
-    pub fn new(machine: Machine, program: String, token: String) -> Session {
+    pub fn new(machine: Machine, program: String) -> Session {
         machine.state.borrow_mut().debug.active = true;
-        let pc = machine.uc.reg_read(R::RIP).unwrap_or(0);
-        let last = Stop {
-            thread: 1,
-            pc,
-            reason: Reason::Attached,
-        };
         Session {
             auxv: auxv(&machine),
             machine,
             program,
-            token,
-            last,
+            go: None,
+            soft: HashSet::new(),
+            hard: HashSet::new(),
+            debuggers: HashMap::new(),
+            last: Stop::Attached,
             dying: None,
             status: 125,
         }
@@ -112,264 +138,157 @@ impl Session {
         self.status
     }
 
-    pub fn hello(&self) -> Reply {
-        Reply::Hello {
-            version: VERSION,
-            backend: "unicorn".into(),
-            name: format!(
-                "ulpf-sim {}, a simulated processor with user-level page faults",
-                env!("CARGO_PKG_VERSION")
-            ),
-            session: self.token.clone(),
-            program: self.program.clone(),
-            capabilities: capabilities(),
-        }
-    }
-
-    pub fn answer(&mut self, request: Request) -> Answer {
-        match request {
-            Request::Status => Ok(Reply::Status(State::Stopped {
-                stop: self.last.clone(),
-            })),
-            Request::Hits { since, most } => Ok(self.hits(since, most.min(MOST_HITS))),
-            Request::Statistics => Ok(self.statistics()),
-            Request::List => Ok(self.list()),
-            _ if self.last.reason.is_end() => refuse(
-                "There is no program any more",
-                "it has ended",
-                "Start it again.",
-            ),
-            Request::Threads => Ok(Reply::Threads { threads: vec![1] }),
-            Request::Registers { thread } | Request::SetRegisters { thread, .. } if thread != 1 => {
-                refuse(
-                    "There is no such thread",
-                    format!("the program has thread 1, not {thread}"),
-                    "",
-                )
-            }
-            Request::Registers { .. } => Ok(Reply::Data {
-                data: Bytes(registers::read(&self.machine.uc)),
-            }),
-            Request::SetRegisters { registers, .. } => {
-                match registers::write(&mut self.machine.uc, &registers.0) {
-                    true => Ok(Reply::Done),
-                    false => refuse(
-                        "The registers cannot be set",
-                        format!(
-                            "{} have {} bytes, these {}",
-                            registers::LAYOUT,
-                            registers::SIZE,
-                            registers.0.len()
-                        ),
-                        "",
-                    ),
-                }
-            }
-            Request::Read { addr, len } => self.read(addr, len),
-            Request::Write { addr, data } => match self.machine.uc.mem_write(addr, &data.0) {
-                Ok(()) => {
-                    // It may be code.
-                    let end = addr.saturating_add(data.0.len() as u64);
-                    let _ = self.machine.uc.ctl_remove_cache(addr, end);
-                    Ok(Reply::Done)
-                }
-                Err(_) => refuse(
-                    "The memory cannot be written",
-                    format!("nothing is mapped at {addr:#x} (+{})", data.0.len()),
-                    "",
-                ),
-            },
-            Request::Breakpoints { insert, remove } => {
-                let s = &mut *self.machine.state.borrow_mut();
-                for addr in remove {
-                    s.debug.breakpoints.remove(&addr);
-                }
-                s.debug.breakpoints.extend(insert);
-                Ok(Reply::Done)
-            }
-            Request::Watch { watches } => Ok(self.watch(&watches)),
-            Request::Unwatch { ids } => {
-                let s = &mut *self.machine.state.borrow_mut();
-                let unknown = ids
-                    .into_iter()
-                    .find(|&id| !s.disarm(&mut self.machine.uc, id));
-                match unknown {
-                    None => Ok(Reply::Done),
-                    Some(id) => refuse("There is no such watch", format!("its number is {id}"), ""),
-                }
-            }
-            Request::Filter { watch, filter } => {
-                match self.machine.state.borrow_mut().debug.filter(watch, filter) {
-                    true => Ok(Reply::Done),
-                    false => refuse(
-                        "There is no such watch",
-                        format!("its number is {watch}"),
-                        "",
-                    ),
-                }
-            }
-            Request::Auxv => Ok(Reply::Data {
-                data: Bytes(self.auxv.clone()),
-            }),
-            Request::Interrupt => Ok(Reply::Done),
-            Request::Hello { .. } => Ok(self.hello()),
-            Request::Resume { .. } | Request::Kill => Ok(Reply::Done),
-            Request::Monitor { .. } | Request::Detach => refuse(
-                "This back end has no such request",
-                "the simulated machine lives for its debugger",
-                "Its capabilities say what it has.",
-            ),
-        }
-    }
-
-    fn read(&self, addr: u64, len: u64) -> Answer {
-        let len = len.min(MOST);
-        let mut data = vec![];
-        // As much as there is: in one piece, or page by page.
-        match self.machine.uc.mem_read_as_vec(addr, len as usize) {
-            Ok(all) => data = all,
-            Err(_) => {
-                let mut at = addr;
-                while at - addr < len {
-                    let n = (4096 - at % 4096).min(len - (at - addr));
-                    match self.machine.uc.mem_read_as_vec(at, n as usize) {
-                        Ok(more) => data.extend(more),
-                        Err(_) => break,
-                    }
-                    match at.checked_add(n) {
-                        Some(next) => at = next,
-                        None => break,
-                    }
-                }
-            }
-        }
-        match data.is_empty() && len > 0 {
-            false => Ok(Reply::Data { data: Bytes(data) }),
-            true => refuse(
-                "The memory cannot be read",
-                format!("nothing is mapped at {addr:#x}"),
-                "",
-            ),
-        }
-    }
-
-    fn watch(&mut self, watches: &[ulpf_bridge::WatchSpec]) -> Reply {
-        let s = &mut *self.machine.state.borrow_mut();
-        let uc = &mut self.machine.uc;
-        let one = |w: &ulpf_bridge::WatchSpec| {
-            let request = WatchRequest {
-                stop: w.stop,
-                filter: w.filter.clone(),
-            };
-            match s.arm(uc, w.addr, w.len, w.kind, request) {
-                Ok(id) => Armed::Id(id),
-                Err(why) => Armed::Refused(Refusal::new("The watch cannot be set", why, "")),
-            }
-        };
-        Reply::Watched {
-            watches: watches.iter().map(one).collect(),
-        }
-    }
-
-    fn list(&self) -> Reply {
-        let s = self.machine.state.borrow();
-        let mut beside = s.debug.false_positives();
-        let watches = s.debug.watches().map(|(id, w)| Listed {
-            id,
-            addr: w.addr,
-            len: w.len,
-            kind: w.kind,
-            hits: w.hits,
-            silent: w.silent,
-            filtered: w.filtered,
-            stops: w.stops,
-            false_positives: beside.remove(&id).unwrap_or(0),
-            log: true,
-            debuggers: false,
-            register: false,
-        });
-        Reply::Listed {
-            watches: watches.take(MOST_LISTED).collect(),
-            totals: Totals {
-                faults: s.debug.sequence + s.debug.false_positives,
-                false_positives: s.debug.false_positives,
-                ..Totals::default()
-            },
-        }
-    }
-
-    fn hits(&self, since: u64, most: u64) -> Reply {
-        let s = self.machine.state.borrow();
-        let first = s
-            .debug
-            .log
-            .front()
-            .map_or(s.debug.sequence + 1, |h| h.sequence);
-        let hits = s
-            .debug
-            .log
-            .iter()
-            .filter(|h| h.sequence > since)
-            .take(most as usize);
-        Reply::Hits {
-            hits: hits.cloned().collect(),
-            last: s.debug.sequence,
-            lost: (first - 1).saturating_sub(since),
-        }
-    }
-
-    fn statistics(&self) -> Reply {
+    /// The answer to one of ulpf's own packets, also while the program runs.
+    pub fn report(&self, ask: Ask) -> String {
         let s = self.machine.state.borrow();
         let d = &s.debug;
-        let mut counters: BTreeMap<String, u64> = BTreeMap::new();
-        let json: serde_json::Value =
-            serde_json::from_str(&s.stats.json(true, 0)).unwrap_or_default();
-        for (name, value) in json.as_object().into_iter().flatten() {
-            if let Some(n) = value.as_u64().filter(|_| name != "status") {
-                counters.insert(name.clone(), n);
+        match ask {
+            Ask::About => About {
+                role: Role::Watches,
+                kind: "unicorn".into(),
+                name: format!(
+                    "ulpf-sim {}, a simulated processor with user-level page faults",
+                    env!("CARGO_PKG_VERSION")
+                ),
+            }
+            .reply(),
+            Ask::Counts(from) => {
+                let mut beside = d.false_positives();
+                let listed = |(id, w): (u64, &crate::debug::watch::Watch)| Listed {
+                    id,
+                    addr: w.addr,
+                    len: w.len,
+                    kind: w.kind,
+                    hits: w.hits,
+                    silent: w.silent,
+                    filtered: w.filtered,
+                    stops: w.stops,
+                    false_positives: beside.remove(&id).unwrap_or(0),
+                    log: true,
+                    debuggers: false,
+                    register: false,
+                };
+                // More do not fit into a reply.
+                let some = d.watches_from(from).take(4096).map(listed);
+                let totals = Totals {
+                    faults: d.sequence + d.false_positives,
+                    false_positives: d.false_positives,
+                    ..Totals::default()
+                };
+                Counts::reply(from, &totals, &some.collect::<Vec<_>>())
+            }
+            Ask::Hits { since, most } => {
+                let first = d.log.front().map_or(d.sequence + 1, |h| h.sequence);
+                let head = Hits {
+                    since,
+                    last: d.sequence,
+                    lost: (first - 1).saturating_sub(since),
+                    stop: d.stop,
+                    hits: vec![],
+                };
+                // They are numbered without gaps.
+                let skip = since.saturating_add(1).saturating_sub(first);
+                let from = usize::try_from(skip).unwrap_or(usize::MAX).min(d.log.len());
+                let most = usize::try_from(most).unwrap_or(usize::MAX);
+                Hits::reply(&head, d.log.range(from..).take(most))
             }
         }
+    }
+
+    /// The answer to a monitor command; lines are separated by `;`.
+    pub fn monitor(&mut self, text: &str) -> String {
+        let mut out = String::new();
+        for text in command::lines(text) {
+            if text == "ulpf stats" {
+                out += &self.statistics();
+                continue;
+            }
+            let _ = match self.command(text) {
+                Some(reply) => writeln!(out, "{reply}"),
+                None => writeln!(out, "ulpf-sim has no command `{text}`."),
+            };
+        }
+        out
+    }
+
+    fn command(&mut self, text: &str) -> Option<Reply> {
+        let command = match Command::parse(text) {
+            Ok(command) => command,
+            Err(command::Mistake::Refused(why)) => return Some(Reply::Refused(why)),
+            Err(_) => return None,
+        };
+        if self.last.is_end() {
+            return Some(refused("ulpf", "the program has ended"));
+        }
+        let unknown = |id: u32| refused("ulpf watch", format!("there is no watch {id}"));
+        let s = &mut *self.machine.state.borrow_mut();
+        Some(match command {
+            Command::Watch(arm) => {
+                let Some(range) = arm.what.range() else {
+                    return Some(refused(text, "the machine watches ranges of bytes only"));
+                };
+                let request = WatchRequest {
+                    stop: arm.how.stop,
+                    filter: (arm.filter != Default::default()).then_some(arm.filter),
+                };
+                let uc = &mut self.machine.uc;
+                match s.arm(uc, range.start.0, range.len, arm.kind, request) {
+                    Ok(id) => Reply::Watch(id as u32),
+                    Err(why) => refused("The watch cannot be set", why),
+                }
+            }
+            Command::Unwatch(id) => match s.disarm(&mut self.machine.uc, id.into()) {
+                true => Reply::Unwatched(None),
+                false => unknown(id),
+            },
+            Command::Filter {
+                of: FilterOf::Watch(id),
+                filter,
+                ..
+            } => {
+                let filter = (filter != Default::default()).then_some(filter);
+                match s.debug.filter(id.into(), filter) {
+                    true => Reply::Filtered(vec![id]),
+                    false => unknown(id),
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    /// `NAME VALUE` lines.
+    fn statistics(&self) -> String {
+        let s = self.machine.state.borrow();
+        let d = &s.debug;
         let silent = d.watches().map(|w| w.1.silent).sum();
-        let own = [
+        let mut text = s.stats.table(false);
+        for (name, value) in [
             ("watches", d.watches().count() as u64),
             ("hits", d.sequence),
-            ("silent_stores", silent),
-            ("false_positives", d.false_positives),
-        ];
-        counters.extend(own.map(|(n, v)| (n.to_owned(), v)));
-        let mut text = s.stats.table(false);
-        for (name, value) in own {
-            text += &format!("{:<24}{value:>16}\n", name.replace('_', " "));
+            ("silent stores", silent),
+            ("false positives", d.false_positives),
+        ] {
+            let _ = writeln!(text, "{name:<24}{value:>16}");
         }
-        Reply::Statistics { counters, text }
+        text
     }
 
-    /// Checks whether the program can continue.
-    pub fn may_resume(&self, signal: u8) -> Result<(), Refusal> {
-        let fatal = self.dying.as_ref().is_some_and(|d| d.0 == signal);
-        let end = self.last.reason.is_end();
-        match end || !(signal == 0 || fatal) {
-            false => Ok(()),
-            true if end => Err(Refusal::new(
-                "The program cannot go on",
-                "it has ended",
-                "Start it again.",
-            )),
-            true => Err(Refusal::new(
-                format!("The program cannot be given signal {signal}"),
-                "the simulated machine has no signals",
-                "Go on without one (`signal 0`).",
-            )),
-        }
-    }
-
-    /// Runs until the program stops; `attend` is called when a request waits that can be answered
-    /// while it runs.
-    pub fn resume(&mut self, how: &How, signal: u8, mut attend: impl FnMut(&mut Session)) -> Stop {
-        let reason = match self.dying.take() {
-            Some((number, why)) if signal == number => Reason::Killed { number, why },
-            _ => {
-                let steps = matches!(how, How::Step).then_some(1);
+    /// The requested run, until the program stops. `attend` is called when a packet waits that can be
+    /// answered meanwhile.
+    pub fn run(&mut self, go: Go, mut attend: impl FnMut(&mut Session)) {
+        let linux = signals::from_gdb(go.signal);
+        let stop = match (self.dying.take(), linux) {
+            (Some((number, _)), Some(signal)) if signal == i32::from(number) => {
+                Stop::Killed(number)
+            }
+            (dying, Some(signal)) => {
+                self.dying = dying;
+                Stop::Refused(format!(
+                    "The program cannot be given signal {signal}: the simulated machine has no signals. Go on without one (`signal 0`)."
+                ))
+            }
+            (_, None) => {
+                let steps = go.step.then_some(1);
                 self.machine.state.borrow_mut().debug.goes_on(steps);
                 let end = loop {
                     match self.machine.run() {
@@ -380,38 +299,280 @@ impl Session {
                         end => break end,
                     }
                 };
-                self.reason(end)
+                self.stop(end)
             }
         };
-        self.status = match &reason {
-            Reason::Exited { status } => *status,
-            Reason::Killed { number, .. } => 128 + i32::from(*number),
+        self.status = match &stop {
+            Stop::Exited(status) => *status,
+            Stop::Killed(number) => 128 + i32::from(*number),
             _ => 125,
         };
-        let pc = self.machine.uc.reg_read(R::RIP).unwrap_or(0);
-        self.last = Stop {
-            thread: 1,
-            pc,
-            reason,
-        };
-        self.last.clone()
+        self.last = stop;
     }
 
-    fn reason(&mut self, end: End) -> Reason {
+    fn stop(&mut self, end: End) -> Stop {
         match end {
-            End::Exit(status) => Reason::Exited { status },
-            End::Failed(why) => Reason::Failed { why },
+            End::Exit(status) => Stop::Exited(status),
+            End::Failed(why) => Stop::Failed(why),
             End::Signal(number, why) => {
                 let number = number as u8;
                 self.dying = Some((number, why.clone()));
-                Reason::Signal { number, why }
+                Stop::Signal(number, why)
             }
-            End::Paused(Pause::Step) => Reason::Step,
-            End::Paused(Pause::Interrupt) => Reason::Interrupted,
-            // (The request has been answered.)
-            End::Paused(Pause::Attention) => Reason::Interrupted,
-            End::Paused(Pause::Breakpoint) => Reason::Breakpoint,
-            End::Paused(Pause::Watch(h, kind)) => Reason::Watch { kind, hit: h },
+            End::Paused(Pause::Step) => Stop::Step,
+            // (A request for attention has been answered.)
+            End::Paused(Pause::Interrupt | Pause::Attention) => Stop::Interrupted,
+            End::Paused(Pause::Breakpoint) => Stop::Breakpoint,
+            End::Paused(Pause::Watch(addr, kind)) => Stop::Watch(addr, kind),
         }
+    }
+
+    fn pc(&self) -> u64 {
+        self.machine.uc.reg_read(R::RIP).unwrap_or(0)
+    }
+
+    /// The last stop for gdbstub, and a text for the user.
+    pub fn reason(&self) -> (SingleThreadStopReason<u64>, Option<String>) {
+        let signal = |linux: u8| Signal(signals::to_gdb(linux.into()));
+        let stopped = |signal| SingleThreadStopReason::SignalWithThread { tid: (), signal };
+        match &self.last {
+            Stop::Attached | Stop::Step => (stopped(Signal::SIGTRAP), None),
+            Stop::Interrupted => (stopped(Signal::SIGINT), None),
+            Stop::Breakpoint if self.soft.contains(&self.pc()) => {
+                (SingleThreadStopReason::SwBreak(()), None)
+            }
+            Stop::Breakpoint => (SingleThreadStopReason::HwBreak(()), None),
+            Stop::Watch(addr, kind) => {
+                let kind = match kind {
+                    WatchKind::Write => StubWatchKind::Write,
+                    WatchKind::Read => StubWatchKind::Read,
+                    WatchKind::Access => StubWatchKind::ReadWrite,
+                };
+                let (tid, addr) = ((), *addr);
+                (SingleThreadStopReason::Watch { tid, kind, addr }, None)
+            }
+            Stop::Signal(number, why) => (
+                stopped(signal(*number)),
+                Some(format!("signal {number}: {why}")),
+            ),
+            Stop::Exited(status) => (SingleThreadStopReason::Exited(*status as u8), None),
+            Stop::Killed(number) => (SingleThreadStopReason::Terminated(signal(*number)), None),
+            Stop::Failed(why) => (
+                SingleThreadStopReason::Terminated(Signal::SIGKILL),
+                Some(format!("The machine cannot go on: {why}")),
+            ),
+            Stop::Refused(why) => (stopped(Signal(0)), Some(why.clone())),
+        }
+    }
+
+    /// The machine stops at these addresses; one that is in both sets stays while one of them has it.
+    fn set_breakpoints(&mut self) {
+        let all = self.soft.union(&self.hard).copied().collect();
+        self.machine.state.borrow_mut().debug.breakpoints = all;
+    }
+}
+
+/// Copies the part of `whole` from `offset` on into `to`, and returns its length.
+fn part(whole: &[u8], offset: u64, to: &mut [u8]) -> usize {
+    let from = usize::try_from(offset).unwrap_or(usize::MAX);
+    let rest = whole.get(from..).unwrap_or_default();
+    let n = rest.len().min(to.len());
+    to[..n].copy_from_slice(&rest[..n]);
+    n
+}
+
+impl Target for Session {
+    type Arch = Amd64;
+    type Error = Infallible;
+
+    fn base_ops(&mut self) -> BaseOps<'_, Amd64, Infallible> {
+        BaseOps::SingleThread(self)
+    }
+
+    fn support_breakpoints(&mut self) -> Option<BreakpointsOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_auxv(&mut self) -> Option<AuxvOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_exec_file(&mut self) -> Option<ExecFileOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl SingleThreadBase for Session {
+    fn read_registers(&mut self, regs: &mut RegisterBytes) -> TargetResult<(), Self> {
+        regs.0 = registers::read(&self.machine.uc);
+        Ok(())
+    }
+
+    fn write_registers(&mut self, regs: &RegisterBytes) -> TargetResult<(), Self> {
+        match registers::write(&mut self.machine.uc, &regs.0) {
+            true => Ok(()),
+            false => Err(TargetError::Errno(EINVAL)),
+        }
+    }
+
+    /// As much as there is: in one piece, or page by page.
+    fn read_addrs(&mut self, start: u64, data: &mut [u8]) -> TargetResult<usize, Self> {
+        let uc = &self.machine.uc;
+        if uc.mem_read(start, data).is_ok() {
+            return Ok(data.len());
+        }
+        let mut done = 0;
+        while done < data.len()
+            && let Some(at) = start.checked_add(done as u64)
+        {
+            let n = (4096 - at as usize % 4096).min(data.len() - done);
+            if uc.mem_read(at, &mut data[done..done + n]).is_err() {
+                break;
+            }
+            done += n;
+        }
+        match done {
+            0 => Err(TargetError::Errno(EFAULT)),
+            n => Ok(n),
+        }
+    }
+
+    fn write_addrs(&mut self, start: u64, data: &[u8]) -> TargetResult<(), Self> {
+        let uc = &mut self.machine.uc;
+        uc.mem_write(start, data)
+            .map_err(|_| TargetError::Errno(EFAULT))?;
+        // It may be code.
+        let _ = uc.ctl_remove_cache(start, start.saturating_add(data.len() as u64));
+        Ok(())
+    }
+
+    fn support_resume(&mut self) -> Option<SingleThreadResumeOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl SingleThreadResume for Session {
+    fn resume(&mut self, signal: Option<Signal>) -> Result<(), Infallible> {
+        let signal = signal.map_or(0, |s| s.0);
+        self.go = Some(Go {
+            step: false,
+            signal,
+        });
+        Ok(())
+    }
+
+    fn support_single_step(&mut self) -> Option<SingleThreadSingleStepOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl SingleThreadSingleStep for Session {
+    fn step(&mut self, signal: Option<Signal>) -> Result<(), Infallible> {
+        let signal = signal.map_or(0, |s| s.0);
+        self.go = Some(Go { step: true, signal });
+        Ok(())
+    }
+}
+
+impl Auxv for Session {
+    fn get_auxv(&self, offset: u64, _: usize, buf: &mut [u8]) -> TargetResult<usize, Self> {
+        Ok(part(&self.auxv, offset, buf))
+    }
+}
+
+impl ExecFile for Session {
+    fn get_exec_file(
+        &self,
+        _: Option<gdbstub::common::Pid>,
+        offset: u64,
+        _: usize,
+        buf: &mut [u8],
+    ) -> TargetResult<usize, Self> {
+        Ok(part(self.program.as_bytes(), offset, buf))
+    }
+}
+
+impl Breakpoints for Session {
+    fn support_sw_breakpoint(&mut self) -> Option<SwBreakpointOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_hw_breakpoint(&mut self) -> Option<HwBreakpointOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_hw_watchpoint(&mut self) -> Option<HwWatchpointOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl SwBreakpoint for Session {
+    fn add_sw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
+        self.soft.insert(addr);
+        self.set_breakpoints();
+        Ok(true)
+    }
+
+    fn remove_sw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
+        self.soft.remove(&addr);
+        self.set_breakpoints();
+        Ok(true)
+    }
+}
+
+impl HwBreakpoint for Session {
+    fn add_hw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
+        self.hard.insert(addr);
+        self.set_breakpoints();
+        Ok(true)
+    }
+
+    fn remove_hw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
+        self.hard.remove(&addr);
+        self.set_breakpoints();
+        Ok(true)
+    }
+}
+
+fn kind_of(kind: StubWatchKind) -> WatchKind {
+    match kind {
+        StubWatchKind::Write => WatchKind::Write,
+        StubWatchKind::Read => WatchKind::Read,
+        StubWatchKind::ReadWrite => WatchKind::Access,
+    }
+}
+
+impl HwWatchpoint for Session {
+    fn add_hw_watchpoint(
+        &mut self,
+        addr: u64,
+        len: u64,
+        kind: StubWatchKind,
+    ) -> TargetResult<bool, Self> {
+        let kind = kind_of(kind);
+        let s = &mut *self.machine.state.borrow_mut();
+        let uc = &mut self.machine.uc;
+        let Ok(id) = s.arm(uc, addr, len, kind, WatchRequest::default()) else {
+            return Ok(false);
+        };
+        self.debuggers
+            .entry((addr, len, kind))
+            .or_default()
+            .push(id);
+        Ok(true)
+    }
+
+    fn remove_hw_watchpoint(
+        &mut self,
+        addr: u64,
+        len: u64,
+        kind: StubWatchKind,
+    ) -> TargetResult<bool, Self> {
+        let same = self.debuggers.get_mut(&(addr, len, kind_of(kind)));
+        let Some(id) = same.and_then(Vec::pop) else {
+            return Ok(false);
+        };
+        let s = &mut *self.machine.state.borrow_mut();
+        Ok(s.disarm(&mut self.machine.uc, id))
     }
 }

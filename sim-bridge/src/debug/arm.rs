@@ -3,7 +3,7 @@
 
 use super::watch::{MAX_WATCHED, WatchRequest};
 use crate::state::{State, Uc};
-use ulpf_bridge::Kind;
+use ulpf_lib::WatchKind;
 
 impl State {
     /// A watch for a debugger. The error says why not, and what to do.
@@ -12,7 +12,7 @@ impl State {
         uc: &mut Uc,
         addr: u64,
         len: u64,
-        kind: Kind,
+        kind: WatchKind,
         request: WatchRequest,
     ) -> Result<u64, String> {
         if len == 0 || addr.checked_add(len).is_none() {

@@ -5,8 +5,9 @@ use super::watch::{Piece, Watch};
 use super::{Debug, Pause};
 use crate::memory::PAGE;
 use crate::registers::GENERAL;
-use ulpf_bridge::filter::Program;
-use ulpf_bridge::{Bytes, Hit, Kind};
+use ulpf_lib::filter::Program;
+use ulpf_lib::{AccessKind, WatchKind};
+use ulpf_rsp::reports::Hit;
 use unicorn_engine::{RegisterX86 as R, Unicorn};
 
 /// Bytes of a hit that are kept.
@@ -124,9 +125,9 @@ impl Debug {
             return;
         };
         let wanted = |p: &&Piece| match w.kind {
-            Kind::Write => p.write,
-            Kind::Read => !p.write,
-            Kind::Access => true,
+            WatchKind::Write => p.write,
+            WatchKind::Read => !p.write,
+            WatchKind::Access => true,
         };
         // The accessed range of the watch, in the watch's own order: the pieces of one operand belong
         // together.
@@ -168,12 +169,15 @@ impl Debug {
             watch: id,
             pc: self.pc,
             thread,
-            write,
-            read: write && read,
+            access: match (write, read) {
+                (true, true) => AccessKind::ReadWrite,
+                (true, false) => AccessKind::Write,
+                (false, _) => AccessKind::Read,
+            },
             addr: from,
             len: to - from,
-            old: Bytes(old),
-            new: Bytes(new),
+            old,
+            new,
             system_call,
         };
         if w.request.filter.is_some() && !passes(w, &hit, uc, &mut self.messages) {
@@ -181,9 +185,10 @@ impl Debug {
             return;
         }
         self.sequence += 1;
-        if w.request.stop && self.paused.is_none() && !(w.kind == Kind::Write && silent) {
+        if w.request.stop && self.paused.is_none() && !(w.kind == WatchKind::Write && silent) {
             w.stops += 1;
-            self.paused = Some(Pause::Watch(hit.clone(), w.kind));
+            self.paused = Some(Pause::Watch(hit.addr, w.kind));
+            self.stop = self.sequence;
         }
         if self.log.len() == LOG {
             self.log.pop_front();
@@ -195,7 +200,7 @@ impl Debug {
     pub fn before_call<D>(&mut self, uc: &Unicorn<D>) {
         let value = |(&id, w): (&u64, &Watch)| {
             let value = uc.mem_read_as_vec(w.addr, w.len as usize).ok()?;
-            (w.kind != Kind::Read).then_some((id, value))
+            (w.kind != WatchKind::Read).then_some((id, value))
         };
         self.before = self.watches.iter().filter_map(value).collect();
     }

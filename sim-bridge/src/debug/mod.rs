@@ -17,7 +17,8 @@ mod watches;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use ulpf_bridge::{Hit, Kind};
+use ulpf_lib::WatchKind;
+use ulpf_rsp::reports::Hit;
 use unicorn_engine::Unicorn;
 use watch::{Page, Piece, Watch};
 
@@ -27,7 +28,8 @@ pub enum Pause {
     Step,
     Interrupt,
     Breakpoint,
-    Watch(Hit, Kind),
+    /// The first accessed byte of a watch.
+    Watch(u64, WatchKind),
     /// A request is waiting that can be answered while the program runs; it continues at once.
     Attention,
 }
@@ -47,6 +49,8 @@ pub struct Debug {
     pub log: VecDeque<Hit>,
     /// The last hit's number.
     pub sequence: u64,
+    /// The number of the hit at which the machine has stopped, or 0.
+    pub stop: u64,
     pub false_positives: u64,
     watches: BTreeMap<u64, Watch>,
     /// Their bytes.
@@ -71,6 +75,11 @@ impl Debug {
         self.watches.iter().map(|(&id, w)| (id, w))
     }
 
+    /// Those with this number and higher ones, ascending.
+    pub fn watches_from(&self, from: u64) -> impl Iterator<Item = (u64, &Watch)> {
+        self.watches.range(from..).map(|(&id, w)| (id, w))
+    }
+
     pub fn has_watches(&self) -> bool {
         !self.watches.is_empty()
     }
@@ -80,6 +89,7 @@ impl Debug {
         self.steps = steps;
         self.first = true;
         self.paused = None;
+        self.stop = 0;
     }
 
     /// As if it had not paused.
@@ -122,8 +132,8 @@ mod tests {
     use super::watch::WatchRequest;
     use super::*;
     use crate::mmu::{NONE, RO, RW};
-    use ulpf_bridge::Filter;
-    use ulpf_bridge::filter::Condition;
+    use ulpf_lib::AccessKind;
+    use ulpf_lib::filter::{Condition, Filter};
     use unicorn_engine::unicorn_const::{Arch, Mode, Prot};
 
     const AT: u64 = 0x10000;
@@ -143,11 +153,11 @@ mod tests {
     #[test]
     fn permissions_follow_the_watches() {
         let mut d = Debug::default();
-        let (a, changed) = d.add(AT + 0xffc, 8, Kind::Write);
+        let (a, changed) = d.add(AT + 0xffc, 8, WatchKind::Write);
         assert_eq!(changed, [(AT, RO), (AT + 0x1000, RO)]);
-        let (b, changed) = d.add(AT + 8, 8, Kind::Read);
+        let (b, changed) = d.add(AT + 8, 8, WatchKind::Read);
         assert_eq!(changed, [(AT, NONE)]);
-        assert_eq!(d.add(AT + 16, 1, Kind::Write).1, []);
+        assert_eq!(d.add(AT + 16, 1, WatchKind::Write).1, []);
         assert_eq!(d.remove(b).unwrap(), [(AT, RO)]);
         assert_eq!(d.remove(a).unwrap(), [(AT + 0x1000, RW)]);
         assert_eq!(d.remove(a), None);
@@ -162,7 +172,7 @@ mod tests {
             },
             memory(),
         );
-        let (id, _) = d.add(AT + 4, 4, Kind::Write);
+        let (id, _) = d.add(AT + 4, 4, WatchKind::Write);
         d.goes_on(None);
         assert!(!store(&mut d, &mut uc, AT, &[1, 2, 3, 4]), "beside it");
         assert!(!store(&mut d, &mut uc, AT + 4, &[0; 4]), "silent");
@@ -170,11 +180,11 @@ mod tests {
             store(&mut d, &mut uc, AT + 2, &[5, 5, 6, 0]),
             "its first byte"
         );
-        let Some(Pause::Watch(hit, Kind::Write)) = d.paused.clone() else {
-            panic!("{:?}", d.paused)
-        };
+        assert_eq!(d.paused, Some(Pause::Watch(AT + 4, WatchKind::Write)));
+        let hit = d.log.back().unwrap();
         assert_eq!((hit.watch, hit.pc, hit.addr, hit.len), (id, 7, AT + 4, 2));
-        assert_eq!((hit.old.0, hit.new.0), (vec![0, 0], vec![6, 0]));
+        assert_eq!((&hit.old[..], &hit.new[..]), (&[0, 0][..], &[6, 0][..]));
+        assert_eq!(d.stop, hit.sequence);
         let w = d.watches().next().unwrap().1;
         assert_eq!((w.hits, w.silent, d.false_positives), (2, 1, 1));
     }
@@ -188,8 +198,8 @@ mod tests {
             },
             memory(),
         );
-        d.add(AT, 4, Kind::Read);
-        d.add(AT + 8, 4, Kind::Access);
+        d.add(AT, 4, WatchKind::Read);
+        d.add(AT + 8, 4, WatchKind::Access);
         d.goes_on(None);
         assert!(!store(&mut d, &mut uc, AT, &[1]), "no read");
         d.touched(&uc, 7, AT, 4, false);
@@ -211,33 +221,30 @@ mod tests {
             },
             memory(),
         );
-        d.add(AT, 8, Kind::Access);
+        d.add(AT, 8, WatchKind::Access);
         d.goes_on(None);
         d.touched(&uc, 7, AT, 4, false);
         assert!(store(&mut d, &mut uc, AT, &[3, 0, 0, 0]));
         assert_eq!(d.log.len(), 1);
-        assert_eq!(
-            (d.log[0].old.0[0], d.log[0].new.0[0], d.log[0].write),
-            (0, 3, true)
-        );
-        assert!(d.log[0].read, "the load");
+        assert_eq!((d.log[0].old[0], d.log[0].new[0]), (0, 3));
+        assert_eq!(d.log[0].access, AccessKind::ReadWrite);
         // A store alone has read nothing.
         d.goes_on(None);
         assert!(store(&mut d, &mut uc, AT, &[4]));
-        assert!(d.log[1].write && !d.log[1].read);
+        assert_eq!(d.log[1].access, AccessKind::Write);
     }
 
     /// A read watch also sees that the instruction has written, and a write watch that it has read.
     #[test]
     fn both_halves_of_an_instruction() {
-        for kind in [Kind::Read, Kind::Write] {
+        for kind in [WatchKind::Read, WatchKind::Write] {
             let (mut d, mut uc) = (Debug::default(), memory());
             d.active = true;
             d.add(AT, 8, kind);
             d.goes_on(None);
             d.touched(&uc, 7, AT, 4, false);
             assert!(store(&mut d, &mut uc, AT, &[3, 0, 0, 0]));
-            assert!(d.log[0].write && d.log[0].read, "{kind:?}");
+            assert_eq!(d.log[0].access, AccessKind::ReadWrite, "{kind:?}");
         }
     }
 
@@ -287,7 +294,7 @@ mod tests {
             stop: false,
             filter: None,
         };
-        let (log, _) = d.add_as(AT, 4, Kind::Write, logged);
+        let (log, _) = d.add_as(AT, 4, WatchKind::Write, logged);
         d.goes_on(None);
         assert!(!store(&mut d, &mut uc, AT, &[1]));
         // $new == 2, once.
@@ -300,7 +307,7 @@ mod tests {
             stop: true,
             filter: Some(filter),
         };
-        let (filtered, _) = d.add_as(AT + 8, 1, Kind::Write, request);
+        let (filtered, _) = d.add_as(AT + 8, 1, WatchKind::Write, request);
         for (value, stops) in [(1, false), (2, true), (3, false), (2, false)] {
             d.goes_on(None);
             assert_eq!(store(&mut d, &mut uc, AT + 8, &[value]), stops, "{value}");
@@ -324,7 +331,7 @@ mod tests {
             },
             memory(),
         );
-        d.add(AT, 16, Kind::Write);
+        d.add(AT, 16, WatchKind::Write);
         d.goes_on(None);
         d.before_call(&uc);
         uc.mem_write(AT + 2, &[1, 0, 1]).unwrap();

@@ -3,7 +3,8 @@
 
 use crate::memory::PAGE;
 use std::collections::BTreeSet;
-use ulpf_bridge::{Filter, Kind};
+use ulpf_lib::WatchKind;
+use ulpf_lib::filter::Filter;
 
 /// Bytes of all watches together; larger ones are refused.
 pub const MAX_WATCHED: u64 = 1 << 30;
@@ -29,7 +30,7 @@ impl Default for WatchRequest {
 pub struct Watch {
     pub addr: u64,
     pub len: u64,
-    pub kind: Kind,
+    pub kind: WatchKind,
     pub hits: u64,
     /// Writes that left the value as it was.
     pub silent: u64,

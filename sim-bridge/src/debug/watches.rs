@@ -6,11 +6,12 @@ use super::watch::{Page, Watch, WatchRequest};
 use crate::memory::PAGE;
 use crate::mmu::{NONE, RO, RW};
 use std::collections::HashMap;
-use ulpf_bridge::{Filter, Kind};
+use ulpf_lib::WatchKind;
+use ulpf_lib::filter::Filter;
 
 impl Debug {
     /// Its number, and the permissions of the pages that are different now.
-    pub fn add(&mut self, addr: u64, len: u64, kind: Kind) -> (u64, Vec<(u64, u8)>) {
+    pub fn add(&mut self, addr: u64, len: u64, kind: WatchKind) -> (u64, Vec<(u64, u8)>) {
         self.add_as(addr, len, kind, WatchRequest::default())
     }
 
@@ -18,7 +19,7 @@ impl Debug {
         &mut self,
         addr: u64,
         len: u64,
-        kind: Kind,
+        kind: WatchKind,
         request: WatchRequest,
     ) -> (u64, Vec<(u64, u8)>) {
         self.next += 1;
@@ -77,10 +78,11 @@ impl Debug {
         let Some(Page { ids, .. }) = self.pages.get(&page) else {
             return RW;
         };
-        match ids
-            .iter()
-            .all(|id| self.watches.get(id).is_none_or(|w| w.kind == Kind::Write))
-        {
+        match ids.iter().all(|id| {
+            self.watches
+                .get(id)
+                .is_none_or(|w| w.kind == WatchKind::Write)
+        }) {
             true => RO,
             false => NONE,
         }

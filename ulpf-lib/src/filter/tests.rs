@@ -161,25 +161,3 @@ fn ranges_are_put_in_order() {
     let ranges = Ranges::new(true, vec![(5, 9), (1, 3), (3, 4), (8, 12), (20, 20)]);
     assert_eq!(ranges.list(), [(1, 4), (5, 12)]);
 }
-
-#[cfg(feature = "serde")]
-#[test]
-fn as_it_travels() {
-    let filter = parse("changed thread 2 from 1-2 unit 4 if x 22011327 skip 3 count 4");
-    let filter = filter.unwrap();
-    let text = serde_json::to_string(&filter).unwrap();
-    assert_eq!(
-        text,
-        r#"{"changed":true,"thread":2,"pc":{"inside":true,"ranges":[[1,2]]},"unit":4,"conditions":["22011327"],"skip":3,"count":4}"#
-    );
-    assert_eq!(serde_json::from_str::<Filter>(&text).unwrap(), filter);
-    for bad in [
-        r#"{"conditions":["xx"]}"#,
-        r#"{"conditions":["00"]}"#,
-        r#"{"thread":"main"}"#,
-    ] {
-        assert!(serde_json::from_str::<Filter>(bad).is_err(), "{bad}");
-    }
-    let main = parse("thread main").unwrap();
-    assert!(serde_json::to_string(&main).is_err());
-}

@@ -109,7 +109,7 @@ fn bytecode(hex: &str) -> Option<Vec<u8>> {
     from_hex(hex).filter(|code| code.len() < MOST_CODE)
 }
 
-pub(super) fn from_hex(hex: &str) -> Option<Vec<u8>> {
+fn from_hex(hex: &str) -> Option<Vec<u8>> {
     let digit = |c: &u8| (*c as char).to_digit(16).map(|d| d as u8);
     if hex.len() & 1 != 0 {
         return None;

@@ -1,10 +1,8 @@
-//! Back ends for programs of another machine, and a back end that has been started.
+//! Back ends for programs of another machine.
 #![forbid(unsafe_code)]
 
-use super::link::{Link, Place};
-use crate::listen::socket_dir::SocketDir;
+use super::place::Place;
 use std::path::PathBuf;
-use tokio::process::Child;
 use ulpf_inject::settings::Settings;
 
 /// The back end of a program.
@@ -14,7 +12,7 @@ pub enum BackEnd {
     Sim,
     /// gem5, behind its remote port: `--gem5`, or `gem5.opt` in PATH.
     Gem5(Option<PathBuf>),
-    /// A running back end that listens here.
+    /// Any remote stub that listens here, with its program.
     At(Place),
 }
 
@@ -24,7 +22,7 @@ impl BackEnd {
         match name {
             "sim" => Some(BackEnd::Sim),
             "gem5" => Some(BackEnd::Gem5(None)),
-            _ => Some(BackEnd::At(Place::parse(name.strip_prefix("bridge:")?))),
+            _ => Some(BackEnd::At(Place::parse(name.strip_prefix("rsp:")?))),
         }
     }
 
@@ -38,13 +36,4 @@ impl BackEnd {
         let ours = backend.filter(|_| elsewhere.is_none());
         Ok((elsewhere, Settings::of(placement, ours, no_patch)?))
     }
-}
-
-/// A running back end: the link, and its process if the server has started it.
-pub struct Started {
-    pub link: Link,
-    pub child: Option<Child>,
-    /// The back end ends with the debugger's session.
-    pub ours: bool,
-    pub(super) _dir: Option<SocketDir>,
 }

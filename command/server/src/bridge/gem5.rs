@@ -1,9 +1,7 @@
-//! gem5 as a back end. It is started with our configuration script; the proxy translates its remote port.
+//! gem5 as a back end. It is started with our configuration script, which sets watches for `monitor ulpf watch`.
 #![forbid(unsafe_code)]
 
-use super::backend::Started;
-use super::link::{Link, Place};
-use super::proxy::{Flavour, Proxy};
+use super::remote::{Flavour, Remote, Started};
 use crate::listen::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
@@ -15,6 +13,8 @@ use tokio::time::{Instant, sleep};
 use ulpf_host::programs::{find, locate};
 
 const SCRIPT: &str = include_str!("../../../../sim-bridge/gem5/run.py");
+/// Time limit for an answer: a simulator is slow.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Time limit for gem5's start: it reads its configuration and loads the program first.
 const COMING: Duration = Duration::from_secs(60);
 
@@ -78,19 +78,14 @@ pub async fn start(
         .spawn()
         .map_err(|e| format!("{} cannot be started: {e}.", gem5.display()))?;
     let (reader, writer) = connect(&socket, &mut child).await?.into_split();
-    let name = format!("{}, with user-level page faults", gem5.display());
-    let program = path.display().to_string();
-    let mut proxy = Proxy::new(reader, writer, Flavour::Gem5, name, program, Some(child)).await?;
-    let (ours, theirs) = tokio::io::duplex(1 << 20);
-    tokio::spawn(async move {
-        let (mut r, mut w) = tokio::io::split(theirs);
-        let _ = proxy.serve(&mut r, &mut w).await;
-    });
-    let (r, w) = tokio::io::split(ours);
-    let link = Link::over(Box::new(r), Box::new(w), Place::Once).await?;
+    let (reader, writer) = (Box::new(reader), Box::new(writer));
+    let greeted = Remote::greet(reader, writer, Flavour::Gem5, PATIENCE).await;
+    let mut remote = greeted.map_err(|why| format!("gem5's remote port: {why}"))?;
+    remote.about.name = format!("{}, with user-level page faults", gem5.display());
+    remote.program = path.display().to_string();
     Ok(Started {
-        link,
-        child: None,
+        remote,
+        child: Some(child),
         ours: true,
         _dir: Some(dir),
     })

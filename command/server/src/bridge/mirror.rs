@@ -4,14 +4,14 @@
 //! Only the front end's task writes it. The time of a hit is when the front end received it.
 #![forbid(unsafe_code)]
 
+use super::packets::Spec;
 use super::watch_table::Counts;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use ulpf_area::SharedArea;
-use ulpf_bridge::{Hit, Kind, Totals};
 use ulpf_host::sys;
-use ulpf_lib::WatchKind;
 use ulpf_lib::ring::{self, Entry, MAX_VALUE, hit_flags, listed};
+use ulpf_rsp::reports::{Hit, Totals};
 
 /// Number of rings; each of the first threads has its own, and further threads share the last one.
 const RINGS: u32 = 64;
@@ -24,9 +24,7 @@ pub struct Mirror {
 /// A watch's entry in the table.
 pub struct Line {
     pub number: u32,
-    pub addr: u64,
-    pub len: u64,
-    pub kind: Kind,
+    pub spec: Spec,
     pub log: bool,
     pub debuggers: bool,
     pub off: bool,
@@ -47,7 +45,7 @@ impl Mirror {
 
     pub fn write(&self, line: &Line) {
         let flag = |is: bool, bit| if is { bit } else { 0 };
-        let what = WatchKind::from(line.kind) as u32
+        let what = line.spec.kind as u32
             | flag(line.log, listed::LOGGED)
             | flag(!line.debuggers, listed::OUT_OF_BAND)
             | flag(line.ended || line.off, listed::ENDED)
@@ -55,8 +53,8 @@ impl Mirror {
         let Some(to) = self.area.list(line.number) else {
             return;
         };
-        to.start.store(line.addr, Relaxed);
-        to.len.store(line.len, Relaxed);
+        to.start.store(line.spec.addr, Relaxed);
+        to.len.store(line.spec.len, Relaxed);
         to.reported_as.store(line.number, Relaxed);
         to.since.store(line.since, Relaxed);
         to.what.store(what, Release);
@@ -87,8 +85,8 @@ impl Mirror {
             bytes[..n].copy_from_slice(&of[..n]);
             bytes
         };
-        let (old, new) = (word(&hit.old.0), word(&hit.new.0));
-        let known = !hit.old.0.is_empty();
+        let (old, new) = (word(&hit.old), word(&hit.new));
+        let known = !hit.old.is_empty();
         let flag = |is: bool, bit| if is { bit } else { 0 };
         let flags = flag(hit.is_silent(), hit_flags::SILENT)
             | flag(hit.len as usize > MAX_VALUE, hit_flags::TRUNCATED)
@@ -107,7 +105,7 @@ impl Mirror {
             len: hit.len as u32,
             watch: number,
             tid: hit.thread as u32,
-            kind: hit.access() as u8,
+            kind: hit.access as u8,
             flags,
             old,
             new,
@@ -144,17 +142,19 @@ impl Drop for Mirror {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ulpf_bridge::Bytes;
     use ulpf_lib::ring::last::{Asked, all};
+    use ulpf_lib::{AccessKind, WatchKind};
 
     #[test]
     fn a_hit_is_read_as_it_was_told() {
         let mut mirror = Mirror::new(1, 0, "/bin/program").unwrap();
         let line = Line {
             number: 3,
-            addr: 0x1000,
-            len: 4,
-            kind: Kind::Write,
+            spec: Spec {
+                addr: 0x1000,
+                len: 4,
+                kind: WatchKind::Write,
+            },
             log: true,
             debuggers: false,
             off: false,
@@ -175,12 +175,11 @@ mod tests {
             watch: 9,
             pc: 0x400000,
             thread,
-            write: true,
-            read: false,
+            access: AccessKind::Write,
             addr: 0x1000,
             len: 4,
-            old: Bytes(vec![1, 0, 0, 0]),
-            new: Bytes(vec![2, 0, 0, 0]),
+            old: vec![1, 0, 0, 0],
+            new: vec![2, 0, 0, 0],
             system_call: false,
         };
         let told = [mirror.hit(3, &hit(7), true), mirror.hit(3, &hit(8), true)];

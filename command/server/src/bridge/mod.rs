@@ -1,23 +1,23 @@
-//! `ulpf server` for programs of other machines: a debugger on one side, and on the other a back end that speaks the
-//! bridge protocol (docs/bridge.md).
+//! `ulpf server` for programs of other machines: a debugger on one side, and on the other a back end, which is any stub
+//! of the remote protocol (docs/bridge.md).
 //!
 //! ```text
-//!   debugger ⇄ Client (framing, acks) ⇄ Front (packets) ⇄ Link (requests, events) ⇄ back end
+//!   debugger ⇄ Client (framing, acks) ⇄ Front (watches, commands, stops) ⇄ Remote (requests, events) ⇄ back end
 //! ```
 //! One task does everything, as in the server for programs of this machine. It serves a packet completely before it
 //! reads the next.
 #![forbid(unsafe_code)]
 
 pub mod backend;
-pub mod device;
+mod fake;
 mod front;
 pub mod fuzzing;
 mod gem5;
-pub mod link;
 mod mirror;
 mod monitor;
 mod packets;
-pub mod proxy;
+mod place;
+pub mod remote;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -135,6 +135,10 @@ impl Bound {
                 || !(self.front.extended && self.multi || self.front.has_program())
             {
                 return Outcome::Quit(0);
+            }
+            if let Err(why) = self.front.again().await {
+                message!("ulpf server: {why}\nExiting");
+                return Outcome::Quit(1);
             }
             self.say(
                 "Remote side has terminated connection.  ulpf server will reopen the connection.",

@@ -1,13 +1,17 @@
-//! `monitor ulpf …` over the bridge: commands of the back end itself. Commands for watches are in `front/commands.rs`.
+//! `monitor ulpf …` for the machine behind a back end: its description, and the simulators' own counters. Commands for
+//! watches are in `front/commands.rs`.
 #![forbid(unsafe_code)]
 
-use super::link::{Failure, Link};
+use super::remote::{Failure, Flavour, Remote};
 use std::fmt::Write;
 use std::time::Duration;
-use ulpf_bridge::{Feature, Hit, Reply, Request};
+use ulpf_lib::AccessKind;
+use ulpf_rsp::reports::Role;
 
 /// Time limit for a command of the user, which may take long.
-const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(60);
+/// Hits of one answer.
+const MOST_HITS: u64 = 4096;
 
 pub const HELP: &str = "\
 ulpf watch ADDR LEN r|w|rw [stop] [log] [FILTER]
@@ -15,7 +19,7 @@ ulpf watch ADDR LEN r|w|rw [stop] [log] [FILTER]
 ulpf filter ID [FILTER]  change which hits of such a watch matter (nothing said: all)
 ulpf unwatch ID          take such a watch away
 ulpf off ID, ulpf on ID  switch it off and on; it keeps its number, counts and filter
-ulpf stats [json]        what watches have counted, and the machine's own counters
+ulpf stats [json]        what watches have counted, and a simulator's own counters
 ulpf hits [N]            the last hits, at most N (20), as the back end has kept them
 ulpf log [N]             the last N (100) hits of watches that log or stop, as JSON lines
 ulpf last ADDR [LEN] [N] who has written these bytes (one) last, as JSON
@@ -29,121 +33,94 @@ GDB's ulpf commands work; what needs ulpf's own stub in the program (heap, bt,
 called from, debug registers, patches) is refused by name.
 ";
 
-fn number(word: &str) -> Result<u64, String> {
-    let parsed = match word.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => word.parse(),
+/// The side that evaluates conditions, for the user.
+pub fn sorted(remote: &Remote) -> &'static str {
+    match remote.about.role {
+        Role::Plain => "conditions are evaluated here, at a stop for every hit",
+        Role::Watches | Role::Commands => "conditions are evaluated by the back end",
+    }
+}
+
+pub fn backend(remote: &Remote) -> String {
+    let about = &remote.about;
+    let (watches, hits) = match (remote.flavour, about.role) {
+        (Flavour::Gem5, _) => (
+            "set by gem5's configuration script, as many as there is memory for",
+            "counted here, at a stop for every hit",
+        ),
+        (Flavour::Packets, Role::Plain) => (
+            "set by Z2, Z3 and Z4, as many as the remote stub has",
+            "counted here, at a stop for every hit; it reports no values, which are read at the stop",
+        ),
+        (Flavour::Packets, Role::Watches | Role::Commands) => (
+            "numbered by the back end, as many as there is memory for",
+            "counted and kept there, and read while the program runs",
+        ),
     };
-    parsed
-        .map_err(|_| format!("`{word}` is no number; numbers are decimal, or hexadecimal with 0x"))
+    format!(
+        "{}: {}\nwatches: {watches}\nhits: {hits}\n",
+        about.kind, about.name
+    )
 }
 
-pub async fn answer(link: &mut Link, command: &str) -> String {
-    let c = &link.capabilities;
-    // A stub behind a proxy answers itself.
-    if c.has(Feature::Monitor) && !c.has(Feature::Statistics) && command != "ulpf backend" {
-        return forward(link, command).await;
+/// Whether it is a simulator, which has counters of its own.
+pub fn is_simulator(remote: &Remote) -> bool {
+    remote.flavour == Flavour::Gem5 || remote.about.role == Role::Watches
+}
+
+/// The counters of a simulator: `NAME VALUE` lines, or the same as JSON.
+pub async fn statistics(remote: &mut Remote, json: bool) -> Result<String, Failure> {
+    if !is_simulator(remote) {
+        return Err(Failure::refused("it has no counters of its own"));
     }
-    let words: Vec<&str> = command.split_whitespace().collect();
-    let text = match &words[..] {
-        ["ulpf"] | ["ulpf", "help"] => Ok(HELP.to_owned()),
-        ["ulpf", "backend"] => Ok(backend(link)),
-        ["ulpf", "stats"] => statistics(link, false).await,
-        ["ulpf", "stats", "json"] => statistics(link, true).await,
-        ["ulpf", "hits"] => hits(link, 20).await,
-        ["ulpf", "hits", n] => match number(n) {
-            Ok(n) => hits(link, n).await,
-            Err(why) => Err(why),
-        },
-        _ if link.capabilities.has(Feature::Monitor) => return forward(link, command).await,
-        _ => Err(format!(
-            "The {} back end has no command `{command}`. `monitor ulpf help` lists what there is.",
-            link.backend
-        )),
+    let text = remote.monitor("ulpf stats", LONG).await?;
+    if !json {
+        return Ok(text);
+    }
+    let counter = |line: &str| {
+        let (name, value) = line.trim().rsplit_once(' ')?;
+        let value: u64 = value.parse().ok()?;
+        Some((name.trim().replace(' ', "_"), value.into()))
     };
-    match text {
-        Ok(text) => text,
-        Err(why) => format!("{why}\n"),
+    let all: serde_json::Map<_, _> = text.lines().filter_map(counter).collect();
+    Ok(format!("{}\n", serde_json::Value::Object(all)))
+}
+
+/// The last hits that the back end has kept.
+pub async fn hits(remote: &mut Remote, most: u64) -> Result<String, Failure> {
+    if remote.about.role == Role::Plain {
+        return Err(Failure::refused("it keeps no hits; `ulpf log` has them"));
     }
-}
-
-async fn forward(link: &mut Link, command: &str) -> String {
-    let command = command.to_owned();
-    match link
-        .request_within(Request::Monitor { command }, LONG)
-        .await
-    {
-        Ok(Reply::Text { text }) => text,
-        Ok(_) => String::new(),
-        Err(f) => format!("{f}\n"),
-    }
-}
-
-pub fn backend(link: &Link) -> String {
-    let c = &link.capabilities;
-    let mut out = format!("{}: {}\n", link.backend, link.name);
-    let _ = writeln!(
-        out,
-        "watches: {:?}, at most {}",
-        c.watches,
-        match c.most_watches {
-            Some(n) => n.to_string(),
-            None => "as many as there is memory for".into(),
-        }
-    );
-    let _ = writeln!(out, "features: {:?}", c.features);
-    out
-}
-
-async fn statistics(link: &mut Link, json: bool) -> Result<String, String> {
-    match link.request(Request::Statistics).await {
-        Ok(Reply::Statistics { counters, text }) => Ok(match json {
-            true => serde_json::to_string(&counters).unwrap_or_default() + "\n",
-            false => text,
-        }),
-        Ok(_) => Err("The back end's answer is none to `statistics`.".into()),
-        Err(f) => Err(f.to_string()),
-    }
-}
-
-async fn last_hits(link: &mut Link, most: u64) -> Result<(Vec<Hit>, u64), Failure> {
-    let ask = |since| Request::Hits { since, most };
-    // Ask for the number of hits first, then for the last of them.
-    let Reply::Hits { last, .. } = link
-        .request(Request::Hits {
-            since: u64::MAX,
-            most: 0,
-        })
-        .await?
-    else {
-        return Ok((vec![], 0));
-    };
-    match link.request(ask(last.saturating_sub(most))).await? {
-        Reply::Hits { hits, last, .. } => Ok((hits, last)),
-        _ => Ok((vec![], last)),
-    }
-}
-
-async fn hits(link: &mut Link, most: u64) -> Result<String, String> {
-    let (hits, last) = last_hits(link, most.min(4096))
-        .await
-        .map_err(|f| f.to_string())?;
+    let patience = remote.patience;
+    let last = remote.hits(u64::MAX, 0, patience).await?.last;
+    let mut since = last.saturating_sub(most.min(MOST_HITS));
     let mut out = format!("{last} hits\n");
-    for h in hits {
-        let hex = |b: &[u8]| ulpf_rsp::to_hex(b);
-        let _ = writeln!(
-            out,
-            "{:>8}  watch {}  {} {:#x} +{}  {} -> {}  at {:#x}{}",
-            h.sequence,
-            h.watch,
-            if h.write { "write" } else { "read " },
-            h.addr,
-            h.len,
-            hex(&h.old.0),
-            hex(&h.new.0),
-            h.pc,
-            if h.system_call { " (system call)" } else { "" },
-        );
+    loop {
+        let hits = remote.hits(since, MOST_HITS, patience).await?.hits;
+        for h in hits.iter().take_while(|h| h.sequence <= last) {
+            let _ = writeln!(
+                out,
+                "{:>8}  watch {}  {} {:#x} +{}  {} -> {}  at {:#x}{}",
+                h.sequence,
+                h.watch,
+                match h.access {
+                    AccessKind::Read => "read ",
+                    AccessKind::Write | AccessKind::ReadWrite => "write",
+                },
+                h.addr,
+                h.len,
+                ulpf_rsp::to_hex(&h.old),
+                ulpf_rsp::to_hex(&h.new),
+                h.pc,
+                if h.system_call { " (system call)" } else { "" },
+            );
+        }
+        match hits
+            .last()
+            .filter(|h| h.sequence < last && h.sequence > since)
+        {
+            Some(h) => since = h.sequence,
+            None => return Ok(out),
+        }
     }
-    Ok(out)
 }

@@ -1,19 +1,17 @@
 //! Starts back ends: finds the program, and explains what to do if it is missing.
 #![forbid(unsafe_code)]
 
-use super::backend::{BackEnd, Started};
+use super::backend::BackEnd;
 use super::gem5;
-use super::link::{Event, Link, Place, STOPPING};
+use super::place::Place;
+use super::remote::{Failure, Remote, Started};
 use crate::listen::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use tokio::process::Command;
-use tokio::time::{Instant, timeout_at};
-use ulpf_bridge::{Feature, Reply, Request, Stop};
 use ulpf_host::foreign::files;
 use ulpf_host::programs::locate;
-use ulpf_host::say::message;
 
 fn simulator() -> Result<PathBuf, String> {
     ulpf_host::programs::simulator().ok_or_else(|| "The backend \"sim\" needs ulpf-sim, the simulated hardware, which is not here: neither beside `ulpf` nor in PATH. It is a program of its own (GPL-2.0-or-later, it links the Unicorn Engine): `make sim` in ulpf's source tree builds it.".into())
@@ -30,12 +28,12 @@ pub async fn start(
         BackEnd::At(place) => {
             if program.is_some() {
                 return Err(format!(
-                    "The back end at {place} has its program already; leave out the program's name."
+                    "The remote stub at {place} has its program already; leave out the program's name."
                 ));
             }
-            let link = Link::open(place.clone(), || Ok(())).await?;
+            let remote = Remote::open(place, || Ok(())).await?;
             Ok(Started {
-                link,
+                remote,
                 child: None,
                 ours: false,
                 _dir: None,
@@ -72,9 +70,9 @@ pub async fn start(
                 )),
                 _ => Ok(()),
             };
-            let link = Link::open(Place::Unix(socket), alive).await?;
+            let remote = Remote::open(&Place::Unix(socket), alive).await?;
             Ok(Started {
-                link,
+                remote,
                 child: Some(child),
                 ours: true,
                 _dir: Some(dir),
@@ -92,16 +90,11 @@ fn copy(fd: i32) -> Result<File, String> {
     file.map_err(|e| format!("The program's output has no place: {e}."))
 }
 
-/// The load bias of the program: its entry in the auxiliary vector minus its entry in the file.
-pub async fn bias(link: &mut Link) -> u64 {
+/// The load bias of the program: its entry in the auxiliary vector minus its entry in the file. 0 if that is not known.
+pub async fn bias(remote: &mut Remote) -> Result<u64, Failure> {
     const AT_ENTRY: u64 = 9;
-    if !link.capabilities.has(Feature::Auxv) {
-        return 0;
-    }
-    let Ok(Reply::Data { data }) = link.request(Request::Auxv).await else {
-        return 0;
-    };
-    let words = data.0.chunks_exact(8).map(|b| {
+    let auxv = remote.object("auxv:read:", 4096).await?;
+    let words = auxv.chunks_exact(8).map(|b| {
         let word = b.try_into().unwrap_or_default();
         u64::from_le_bytes(word)
     });
@@ -109,28 +102,12 @@ pub async fn bias(link: &mut Link) -> u64 {
     let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY);
     // The entry is in the ELF file header.
     let mut head = [0; 32];
-    let read = files::ours(Path::new(&link.program)).and_then(|f| f.read_at(0, &mut head));
-    match (entry, read) {
+    let read = files::ours(Path::new(&remote.program)).and_then(|f| f.read_at(0, &mut head));
+    Ok(match (entry, read) {
         (Some(pair), Ok(())) => {
             let there = head[24..32].try_into().unwrap_or_default();
             pair[1].wrapping_sub(u64::from_le_bytes(there))
         }
         _ => 0,
-    }
-}
-
-/// Stops a program that already runs when the front end connects.
-pub async fn halt(link: &mut Link) -> Result<Stop, String> {
-    link.request(Request::Interrupt)
-        .await
-        .map_err(|f| f.to_string())?;
-    let end = Instant::now() + STOPPING;
-    loop {
-        match timeout_at(end, link.event()).await {
-            Ok(Event::Stopped(stop)) => return Ok(stop),
-            Ok(Event::Message(text)) => message!("{text}"),
-            Ok(Event::Lost(why)) => return Err(why),
-            Err(_) => return Err("The back end's program runs and cannot be stopped.".into()),
-        }
-    }
+    })
 }

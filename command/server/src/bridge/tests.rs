@@ -1,121 +1,116 @@
-//! The front end's half of the bridge against the recording fake.
+//! The connection to a remote stub, against the fake.
 
-use super::link::{Event, Failure, Link, Place};
+use super::fake::Fake;
+use super::remote::{Failure, Flavour, PATIENCE, Remote, Said};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use ulpf_bridge::fake::Fake;
-use ulpf_bridge::{How, Reason, Reply, Request};
+use tokio::io::AsyncWriteExt;
+use ulpf_rsp::reports::Role;
 
-/// A link to a fake that waits for `delay` before each message.
-async fn link(fake: Fake, delay: Duration) -> Result<Link, String> {
+/// A connection to a fake that answers these packets first.
+async fn greeted(fake: Fake) -> Result<Remote, Failure> {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
-    tokio::spawn(async move {
-        let (mut fake, mut theirs) = (fake, theirs);
-        let mut buf = [0; 4096];
-        while let Ok(n @ 1..) = theirs.read(&mut buf).await {
-            let says = fake.feed(&buf[..n]);
-            tokio::time::sleep(delay).await;
-            if theirs.write_all(&says).await.is_err() || says.ends_with(b"EOF") {
-                return;
-            }
-        }
-    });
+    tokio::spawn(fake.serve(theirs));
     let (r, w) = tokio::io::split(ours);
-    Link::over(Box::new(r), Box::new(w), Place::Once).await
+    Remote::greet(Box::new(r), Box::new(w), Flavour::Packets, PATIENCE).await
 }
 
-const NO: Duration = Duration::ZERO;
+async fn remote(script: &[&str]) -> Remote {
+    let script = script.iter().map(|s| s.as_bytes().to_vec()).collect();
+    greeted(Fake::new(script)).await.unwrap()
+}
 
 #[tokio::test]
 async fn a_conversation() {
-    let mut l = link(Fake::default(), NO).await.unwrap();
-    assert_eq!(l.backend, "fake");
-    let threads = l.request(Request::Threads).await.unwrap();
-    assert_eq!(threads, Reply::Threads { threads: vec![1] });
-    let resume = Request::Resume {
-        how: How::Step,
-        thread: None,
-        signal: 0,
-        alone: false,
-    };
-    l.request(resume).await.unwrap();
-    let Event::Stopped(stop) = l.event().await else {
-        panic!()
-    };
-    assert_eq!(stop.reason, Reason::Step);
+    let mut r = remote(&[]).await;
+    assert_eq!((r.about.role, &r.about.kind[..]), (Role::Watches, "fake"));
+    assert_eq!(r.stop.as_deref(), Some(&b"T05thread:1;"[..]));
+    assert_eq!(r.ask(b"qfThreadInfo").await.unwrap(), b"m1");
+    assert_eq!(
+        r.monitor("ulpf x", PATIENCE).await.unwrap(),
+        "{\"watch\":1}\n"
+    );
+    r.resume(b"vCont;c").await.unwrap();
+    assert_eq!(r.event().await, Said::Stop(b"T05thread:1;".into()));
     assert!(matches!(
-        l.request(Request::Statistics).await,
+        r.fine(b"vLevitate").await,
         Err(Failure::Refused(_))
     ));
 }
 
 #[tokio::test]
-async fn versions_and_layouts_that_do_not_fit() {
-    let hello = |version: u32, layout: &str| {
-        format!(
-            "{{\"id\":1,\"reply\":\"hello\",\"version\":{version},\"backend\":\"x\",\"name\":\"\",\"session\":\"s\",\"capabilities\":{{\"registers\":\"{layout}\"}}}}\n"
-        )
-    };
-    for (says, why) in [
-        (hello(9, "amd64-core"), "speaks version 9"),
-        (hello(1, "arm"), "registers that this ulpf does not know"),
-        (
-            "{\"id\":1,\"reply\":\"done\"}\n".into(),
-            "does not answer `hello`",
-        ),
-        ("SSH-2.0-OpenSSH_9.2\r\n".into(), "no message of the bridge"),
-        (
-            "{\"id\":1,\"error\":{\"what\":\"No\",\"why\":\"so\",\"todo\":\"Go.\"}}\n".into(),
-            "No: so. Go.",
-        ),
-    ] {
-        let Err(said) = link(Fake::default().says("hello", says), NO).await else {
-            panic!("{why}: agreed")
-        };
-        assert!(said.contains(why), "{said}");
-    }
+async fn a_stub_without_our_packets() {
+    let r = greeted(Fake::new(vec![]).role(Role::Plain)).await.unwrap();
+    assert_eq!(r.about.role, Role::Plain);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_silent_or_late() {
-    let mut l = link(Fake::default().says("threads", ""), NO).await.unwrap();
-    let Err(Failure::Late(why)) = l.request(Request::Threads).await else {
+async fn one_that_is_silent() {
+    let silent = Fake::new(vec![]).delay(Duration::from_secs(60));
+    let Err(Failure::Late(why)) = greeted(silent).await else {
         panic!()
     };
-    assert!(why.contains("`threads`") && why.contains('5'), "{why}");
-    // The late answer is dropped, and the next request gets its own answer.
-    let late = "{\"id\":2,\"reply\":\"threads\",\"threads\":[7]}\n";
-    let fake = Fake::default().says("threads", "").says("status", late);
-    let mut l = link(fake, NO).await.unwrap();
-    assert!(matches!(
-        l.request(Request::Threads).await,
-        Err(Failure::Late(_))
-    ));
-    assert!(matches!(
-        l.request(Request::Status).await,
-        Err(Failure::Late(_))
-    ));
-    let threads = l.request(Request::Threads).await.unwrap();
-    assert_eq!(threads, Reply::Threads { threads: vec![1] });
+    assert!(
+        why.contains("`vMustReplyEmpty`") && why.contains('5'),
+        "{why}"
+    );
+}
+
+/// The late reply is dropped, and the next request gets its own.
+#[tokio::test(start_paused = true)]
+async fn one_that_is_late() {
+    let late = "raw:$m7#a4$#00";
+    let mut r = remote(&["", late]).await;
+    let Err(Failure::Late(why)) = r.ask(b"qfThreadInfo").await else {
+        panic!()
+    };
+    assert!(why.contains("`qfThreadInfo`"), "{why}");
+    assert_eq!(r.ask(b"qfThreadInfo").await.unwrap(), b"m1");
+}
+
+/// A stop that comes before a report waits; the late reply to an earlier report is not taken.
+#[tokio::test]
+async fn reports_of_a_running_program() {
+    let script = ["T05thread:1;", "h1,7,0,0", "h9,9,0,0"];
+    let mut r = remote(&script).await;
+    r.send(b"qUlpf.Hits:0,0").await.unwrap();
+    r.send(b"qUlpf.Hits:1,0").await.unwrap();
+    let hits = r.hits(9, 1, PATIENCE).await.unwrap();
+    assert_eq!((hits.since, hits.last), (9, 9));
+    assert_eq!(r.event().await, Said::Stop(b"T05thread:1;".into()));
 }
 
 #[tokio::test]
 async fn one_that_dies_or_says_garbage() {
     for (says, why) in [
         ("EOF", "closed the connection"),
-        ("[1,2]\n", "no message of the bridge"),
+        ("raw:$OK#00", "no packet (a packet has a wrong checksum)"),
+        ("raw:$*!#4b", "no packet (a packet has an impossible run)"),
     ] {
-        let mut l = link(Fake::default().says("threads", says), NO)
-            .await
-            .unwrap();
-        let Err(Failure::Lost(said)) = l.request(Request::Threads).await else {
-            panic!()
+        let mut r = remote(&[says]).await;
+        let Err(Failure::Lost(said)) = r.ask(b"m0,1").await else {
+            panic!("{says}")
         };
         assert!(said.contains(why), "{said}");
-        assert!(matches!(
-            l.request(Request::Status).await,
-            Err(Failure::Lost(_))
-        ));
-        assert!(matches!(l.event().await, Event::Lost(_)));
+        assert!(matches!(r.ask(b"m0,1").await, Err(Failure::Lost(_))));
+        assert!(matches!(r.event().await, Said::Lost(_)));
     }
+    let mut r = remote(&["hello", "h0,zz"]).await;
+    assert_eq!(r.ask(b"m0,1").await.unwrap(), b"hello");
+    assert!(matches!(
+        r.hits(0, 1, PATIENCE).await,
+        Err(Failure::Late(_)) | Err(Failure::Lost(_))
+    ));
+}
+
+/// The number of unrequested bytes is bounded.
+#[tokio::test]
+async fn one_that_never_stops_talking() {
+    let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+    tokio::spawn(async move { while theirs.write_all(&[b'x'; 4096]).await.is_ok() {} });
+    let (r, w) = tokio::io::split(ours);
+    let told = Remote::greet(Box::new(r), Box::new(w), Flavour::Packets, PATIENCE).await;
+    let Err(Failure::Lost(why)) = told else {
+        panic!()
+    };
+    assert!(why.contains("MiB at a time"), "{why}");
 }

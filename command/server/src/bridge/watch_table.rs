@@ -1,26 +1,26 @@
 //! All watches of a program on another machine, whichever client has set them, by the numbers that users and the plugin
 //! see. No I/O.
 //!
-//! The back end's abilities decide which side evaluates a filter:
+//! The back end's role decides which side evaluates a filter:
 //! ```text
-//!   it has filters   ▶ the filter travels with the watch; its counts come back (`list`)
-//!   it has not       ▶ every hit of a watch with a filter stops the machine; the front end looks whether it
-//!                      passes, counts, and goes on if nobody wants the stop (`front/sort.rs`)
+//!   it numbers watches   ▶ the filter travels with the watch; its counts come back (`qUlpf.Counts`)
+//!   it has `Z` packets   ▶ every hit of a watch stops the program; the front end looks whether it passes, counts, and
+//!                          resumes the program unless the debugger wants the stop (`front/sort.rs`)
 //! ```
 #![forbid(unsafe_code)]
 
+use super::packets::{Spec, WatchStop};
 use std::collections::{BTreeMap, HashMap};
-use ulpf_bridge::{Capabilities, Feature, Filter, Kind, WatchSpec};
-use ulpf_lib::ring;
+use ulpf_lib::command::{Arm, How, What};
+use ulpf_lib::filter::Filter;
+use ulpf_lib::{TargetAddr, WatchRange, ring};
 
 /// GDB watches a byte here for the plugin (the same address as in `stub/task/src/control/out_of_band.rs`).
 pub const PLACE: u64 = 0x756c_7066_0000_0000;
 
 #[derive(Clone, Debug)]
 pub struct Watch {
-    pub addr: u64,
-    pub len: u64,
-    pub kind: Kind,
+    pub spec: Spec,
     /// `stop`: a hit that passes the filter stops the program. `log`: it is written to the log.
     pub stop: bool,
     pub log: bool,
@@ -64,11 +64,9 @@ impl Counts {
 }
 
 impl Watch {
-    pub fn new(addr: u64, len: u64, kind: Kind) -> Watch {
+    pub fn new(spec: Spec) -> Watch {
         Watch {
-            addr,
-            len,
-            kind,
+            spec,
             stop: false,
             log: false,
             filter: None,
@@ -83,26 +81,27 @@ impl Watch {
     }
 
     /// A watch of the debugger's own table.
-    pub fn debuggers(spec: &WatchSpec) -> Watch {
+    pub fn debuggers(spec: Spec) -> Watch {
         Watch {
             stop: true,
             log: true,
             debuggers: true,
-            ..Watch::new(spec.addr, spec.len, spec.kind)
+            ..Watch::new(spec)
         }
     }
 
-    /// The watch as sent to a back end with these abilities.
-    pub fn spec(&self, can: &Capabilities) -> WatchSpec {
-        let filters = can.has(Feature::Filters);
-        let sorted_here = self.filter.is_some() && !filters;
-        WatchSpec {
-            addr: self.addr,
-            len: self.len,
-            kind: self.kind,
-            stop: self.stop || sorted_here || !can.has(Feature::Log),
-            filter: self.filter.clone().filter(|_| filters),
-        }
+    /// The command that sets it in a back end that numbers watches, or `None` if it has no bytes.
+    pub fn arm(&self) -> Option<Arm> {
+        Some(Arm {
+            what: What::Range(WatchRange::new(TargetAddr(self.spec.addr), self.spec.len)?),
+            kind: self.spec.kind,
+            how: How {
+                stop: self.stop,
+                log: self.log,
+                ..How::default()
+            },
+            filter: self.filter.clone().unwrap_or_default(),
+        })
     }
 }
 
@@ -111,7 +110,7 @@ pub struct WatchTable {
     pub watches: BTreeMap<u32, Watch>,
     by_there: HashMap<u64, u32>,
     /// Watches of the debugger's own table, by range and kind.
-    theirs: HashMap<(u64, u64, Kind), Vec<u32>>,
+    theirs: HashMap<Spec, Vec<u32>>,
     last: u32,
     /// `seen`: number of the last hit that was read. `lost`: hits that were overwritten before they were read.
     pub seen: u64,
@@ -131,7 +130,7 @@ impl WatchTable {
             self.by_there.insert(there, self.last);
         }
         if watch.debuggers {
-            let same = self.theirs.entry((watch.addr, watch.len, watch.kind));
+            let same = self.theirs.entry(watch.spec);
             same.or_default().push(self.last);
         }
         self.watches.insert(self.last, watch);
@@ -148,11 +147,10 @@ impl WatchTable {
         if let Some(there) = watch.there {
             self.by_there.remove(&there);
         }
-        let key = (watch.addr, watch.len, watch.kind);
-        if let Some(same) = self.theirs.get_mut(&key) {
+        if let Some(same) = self.theirs.get_mut(&watch.spec) {
             same.retain(|n| *n != number);
             if same.is_empty() {
-                self.theirs.remove(&key);
+                self.theirs.remove(&watch.spec);
             }
         }
         Some(watch)
@@ -177,41 +175,69 @@ impl WatchTable {
 
     /// The debugger removes one of its own watches on exactly these bytes. Returns its number; equal watches have
     /// others.
-    pub fn taken(&mut self, spec: &WatchSpec) -> Option<u32> {
-        self.theirs
-            .get_mut(&(spec.addr, spec.len, spec.kind))?
-            .pop()
+    pub fn taken(&mut self, spec: &Spec) -> Option<u32> {
+        self.theirs.get_mut(spec)?.pop()
+    }
+
+    /// Whether a watch on exactly these bytes is set. A stub has one watch for equal `Z` packets.
+    pub fn has(&self, spec: &Spec) -> bool {
+        let mut all = self.watches.values();
+        all.any(|w| w.spec == *spec && w.there.is_some())
+    }
+
+    /// The watches that are set and that this stop may be of.
+    pub fn hit_by(&self, stop: &WatchStop) -> Vec<u32> {
+        let of = |w: &Watch| {
+            let Spec { addr, len, kind } = w.spec;
+            w.there.is_some() && kind == stop.kind && stop.addr.wrapping_sub(addr) < len
+        };
+        let all = self.watches.iter().filter(|(_, w)| of(w));
+        all.map(|(n, _)| *n).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ulpf_lib::WatchKind;
 
-    fn can(features: &[Feature]) -> Capabilities {
-        Capabilities {
-            features: features.into(),
-            ..Capabilities::default()
-        }
+    const SPEC: Spec = Spec {
+        addr: 0x1000,
+        len: 4,
+        kind: WatchKind::Write,
+    };
+
+    #[test]
+    fn commands() {
+        let logged = Watch {
+            log: true,
+            ..Watch::new(SPEC)
+        };
+        assert_eq!(logged.arm().unwrap().to_string(), "0x1000 4 w log");
+        let own = Watch::debuggers(SPEC);
+        assert_eq!(own.arm().unwrap().to_string(), "0x1000 4 w stop log");
+        let none = Watch::new(Spec { len: 0, ..SPEC });
+        assert!(none.arm().is_none());
     }
 
     #[test]
-    fn who_sorts() {
-        let logged = Watch {
-            log: true,
-            ..Watch::new(0x1000, 4, Kind::Write)
+    fn which_watches_a_stop_is_of() {
+        let mut table = WatchTable::default();
+        let there = |spec| Watch {
+            there: Some(7),
+            ..Watch::new(spec)
         };
-        assert!(!logged.spec(&can(&[Feature::Log])).stop);
-        // If every hit stops, the front end resumes.
-        assert!(logged.spec(&can(&[])).stop);
-        let filtered = Watch {
-            filter: Some(Filter::default()),
-            ..logged
+        table.add(there(SPEC));
+        table.add(there(Spec { len: 1, ..SPEC }));
+        table.add(Watch::new(SPEC));
+        let stop = |addr| WatchStop {
+            kind: WatchKind::Write,
+            addr,
+            access: None,
         };
-        let there = filtered.spec(&can(&[Feature::Log, Feature::Filters]));
-        assert!(!there.stop && there.filter.is_some());
-        let here = filtered.spec(&can(&[Feature::Log]));
-        assert!(here.stop && here.filter.is_none());
+        assert_eq!(table.hit_by(&stop(0x1000)), [1, 2]);
+        assert_eq!(table.hit_by(&stop(0x1003)), [1]);
+        assert!(table.hit_by(&stop(0x1004)).is_empty());
     }
 
     #[test]
@@ -219,7 +245,7 @@ mod tests {
         let mut table = WatchTable::default();
         let watch = |there| Watch {
             there: Some(there),
-            ..Watch::new(0x1000, 4, Kind::Write)
+            ..Watch::new(SPEC)
         };
         assert_eq!((table.add(watch(7)), table.add(watch(9))), (1, 2));
         assert_eq!(
@@ -230,11 +256,10 @@ mod tests {
             debuggers: true,
             ..watch(4)
         };
-        let spec = WatchSpec::plain(0x1000, 4, Kind::Write);
         assert_eq!((table.add(own.clone()), table.add(own)), (3, 4));
-        let mut taken = [table.taken(&spec), table.taken(&spec)];
+        let mut taken = [table.taken(&SPEC), table.taken(&SPEC)];
         taken.sort();
-        assert_eq!((taken, table.taken(&spec)), ([Some(3), Some(4)], None));
+        assert_eq!((taken, table.taken(&SPEC)), ([Some(3), Some(4)], None));
         table.is_now(2, None);
         assert_eq!(table.number(9), None);
         table.is_now(2, Some(7));

@@ -10,7 +10,6 @@
 //!   HTTP      METHOD SP TARGET SP HTTP/1.1 CR LF …    METHOD: one or more of ! # $ % & ' * + - . ^ _ ` | ~ 0-9 A-Z a-z
 //!   Remote    acks, then a whole packet without blanks, then packets and acks only
 //!   Adapter   Content-Length:                         a method has no colon
-//!   Bridge    { … LF                                  a method has no brace
 //! ```
 //! A METHOD may contain the `$`, `#` and letters of a remote packet, but a debugger's first packet contains no blank,
 //! and a blank follows the METHOD. A browser sends the head of a request at once, so the check for blanks also covers
@@ -27,8 +26,6 @@ pub enum Protocol {
     Remote,
     /// The Debug Adapter Protocol.
     Adapter,
-    /// docs/bridge.md
-    Bridge,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +42,8 @@ impl Protocol {
     /// Judges all bytes that a connection has sent so far.
     pub fn judge(self, said: &[u8]) -> Verdict {
         let verdict = match self {
-            Protocol::Remote => remote(said),
+            Protocol::Remote => ulpf_rsp::greeting::is_debugger(said),
             Protocol::Adapter => adapter(said),
-            Protocol::Bridge => ulpf_bridge::is_front_end(said),
         };
         match verdict {
             Some(true) if said.len() < LONGEST => Verdict::Ours,
@@ -60,7 +56,6 @@ impl Protocol {
         match self {
             Protocol::Remote => "a debugger",
             Protocol::Adapter => "an IDE",
-            Protocol::Bridge => "a front end of the bridge",
         }
     }
 }
@@ -92,38 +87,6 @@ fn language(said: &[u8]) -> &'static str {
     }
 }
 
-/// `None` while more bytes are needed.
-fn remote(said: &[u8]) -> Option<bool> {
-    enum State {
-        Between,
-        Body,
-        Digits(u8),
-    }
-    let (mut state, mut whole) = (State::Between, false);
-    for &b in said {
-        state = match (state, b) {
-            // A request line has no such byte before its first blank.
-            (State::Between, ulpf_rsp::INTERRUPT) => return Some(true),
-            (State::Between, b'+' | b'-') => State::Between,
-            (State::Between, b'$' | b'%') => State::Body,
-            // Line ends come from a person who types packets.
-            (State::Between, b'\r' | b'\n') if whole => State::Between,
-            (State::Between, _) => return Some(false),
-            (State::Body, b'#') => State::Digits(2),
-            // Later packets may have binary data, but the blank of a request line arrives with the first.
-            (State::Body, b) if b.is_ascii_graphic() || whole && b != b' ' => State::Body,
-            (State::Body, _) => return Some(false),
-            (State::Digits(_), b) if !b.is_ascii_alphanumeric() => return Some(false),
-            (State::Digits(2), _) => State::Digits(1),
-            (State::Digits(_), _) => {
-                whole = true;
-                State::Between
-            }
-        };
-    }
-    whole.then_some(true)
-}
-
 fn adapter(said: &[u8]) -> Option<bool> {
     const HEADERS: [&[u8]; 2] = [b"content-length:", b"content-type:"];
     let (mut whole, mut possible) = (false, false);
@@ -145,7 +108,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Protocol; 3] = [Protocol::Remote, Protocol::Adapter, Protocol::Bridge];
+    const ALL: [Protocol; 2] = [Protocol::Remote, Protocol::Adapter];
 
     #[test]
     fn debuggers() {
@@ -167,8 +130,6 @@ mod tests {
         let ours = b"content-LENGTH: 5\r\n";
         assert_eq!(Protocol::Adapter.judge(ours), Verdict::Ours);
         assert_eq!(Protocol::Adapter.judge(b"Content-"), Verdict::More);
-        assert_eq!(Protocol::Bridge.judge(b"\n{\"id\":1}\n"), Verdict::Ours);
-        assert_eq!(Protocol::Bridge.judge(b"\n{\"id\""), Verdict::More);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Accepts clients from TCP, a unix socket, or our own stdin and stdout, and decides which of them are let in.
+//! Accepts clients from TCP, a unix socket, a character device, or our own stdin and stdout, and decides which of them are let in.
 //!
 //! ```text
 //!   a connection ─▶ whose is it? (owner.rs) ─▶ what does it begin like? (greeting.rs) ─▶ the client
@@ -8,6 +8,7 @@
 //! sent them is the next client.
 #![forbid(unsafe_code)]
 
+mod device;
 mod greeting;
 mod owner;
 mod socket;
@@ -15,6 +16,7 @@ pub mod socket_dir;
 
 pub use greeting::Protocol;
 
+use device::Device;
 use greeting::Verdict;
 use owner::Peer;
 use socket::{Socket, cannot_bind};
@@ -23,7 +25,7 @@ use std::ffi::OsStr;
 use std::io::{self, Cursor, Write};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -63,6 +65,7 @@ enum Kind {
     Stdio,
     Tcp(TcpListener),
     Unix(Socket),
+    Device(Device, PathBuf),
 }
 
 /// A listening address, and its connections that have not sent their first words.
@@ -84,6 +87,9 @@ impl Listener {
             Kind::Stdio
         } else {
             match tcp_address(comm) {
+                None if Device::is_one(Path::new(comm)) => {
+                    Kind::Device(Device::open(Path::new(comm))?, comm.into())
+                }
                 None => Kind::Unix(Socket::bind(Path::new(comm))?),
                 Some(address) => Kind::Tcp(bind_tcp(&address).await?),
             }
@@ -125,6 +131,7 @@ impl Listener {
                 l.local_addr().map(|a| a.port()).unwrap_or(0)
             )),
             Kind::Unix(socket) => Some(format!("Listening on {}", socket.path().display())),
+            Kind::Device(_, path) => Some(format!("Listening on {}", path.display())),
         }
     }
 
@@ -144,7 +151,7 @@ impl Listener {
                 },
                 accepted = next(&self.kind) => {
                     let handle = match accepted? {
-                        Accepted::Stdio(client) => return Ok(client),
+                        Accepted::Only(client) => return Ok(client),
                         Accepted::Tcp(stream, from) => {
                             self.waiting.spawn(tcp(stream, from, protocol, any_user))
                         }
@@ -183,15 +190,15 @@ fn tell(text: &str) {
 }
 
 enum Accepted {
-    Stdio(Connection),
+    /// The only client: stdin and stdout, or a character device.
+    Only(Connection),
     Tcp(TcpStream, SocketAddr),
     Unix(UnixStream, String),
 }
 
 async fn next(kind: &Kind) -> io::Result<Accepted> {
     Ok(match kind {
-        // The parent process has chosen stdin and stdout.
-        Kind::Stdio => Accepted::Stdio(Connection {
+        Kind::Stdio => Accepted::Only(Connection {
             reader: Box::new(tokio::io::stdin()),
             writer: Box::new(tokio::io::stdout()),
             from: "using stdio".into(),
@@ -203,6 +210,14 @@ async fn next(kind: &Kind) -> io::Result<Accepted> {
         Kind::Unix(socket) => {
             let stream = socket.accept().await?;
             Accepted::Unix(stream, format!("using {}", socket.path().display()))
+        }
+        Kind::Device(device, path) => {
+            let (reader, writer) = device.accept().await;
+            Accepted::Only(Connection {
+                reader: Box::new(reader),
+                writer: Box::new(writer),
+                from: format!("using {}", path.display()),
+            })
         }
     })
 }

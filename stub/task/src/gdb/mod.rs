@@ -24,7 +24,6 @@ pub mod packet;
 mod prefetch;
 mod procfs;
 mod registers;
-mod signals;
 mod target;
 
 use crate::inferior::{Inferior, Stop, StopReason, Tid};
@@ -39,7 +38,7 @@ use gdbstub::target::ext::breakpoints::WatchKind as StubWatchKind;
 use linux_raw_sys::general as k;
 use packet::{ClientFeatures, FrameReader, Incoming};
 use target::Debuggee;
-use ulpf_lib::WatchKind;
+use ulpf_lib::{WatchKind, signals};
 
 /// State of the session, for the main loop after it has fed the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::arch::{Amd64, Layout, RegisterBytes, RegisterNumber};
 use super::packet::{Action, Go};
-use super::{registers, signals};
+use super::registers;
 use crate::inferior::{Inferior, Refusal, Resume, Tid};
 use alloc::vec::Vec;
 use core::convert::Infallible;
@@ -27,7 +27,7 @@ use gdbstub::target::ext::extended_mode::{
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
 use linux_raw_sys::errno;
-use ulpf_lib::TargetAddr;
+use ulpf_lib::{TargetAddr, signals};
 
 const EFAULT: u8 = errno::EFAULT as u8;
 const EINVAL: u8 = errno::EINVAL as u8;

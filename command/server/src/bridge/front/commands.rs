@@ -5,39 +5,27 @@
 
 use super::Front;
 use crate::bridge::monitor;
+use crate::bridge::packets::Spec;
+use crate::bridge::remote::Failure;
 use crate::bridge::watch_table::{PLACE, Watch};
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_bridge::filter::{Filter, Thread};
-use ulpf_bridge::{Feature, Refusal, Request};
 use ulpf_host::sys;
+use ulpf_lib::Refusal;
 use ulpf_lib::command::reply::{
     self, Counted, CountedBytes, Patching, PlacementState, Record, Statistics, Totals, WatchState,
     Which,
 };
 use ulpf_lib::command::{self, Arm, Command, FilterOf, Mistake, Placement, Reply, What, looks};
+use ulpf_lib::filter::{Filter, Thread};
+use ulpf_rsp::reports::Role;
 
 fn refused(what: &str, why: &str, what_to_do: &str) -> String {
-    line(Reply::Refused(ulpf_lib::Refusal::new(
-        what, why, what_to_do,
-    )))
+    line(Reply::Refused(Refusal::new(what, why, what_to_do)))
 }
 
 fn line(reply: impl std::fmt::Display) -> String {
     format!("{reply}\n")
-}
-
-/// Formats a refusal of the back end.
-fn refusal(r: &Refusal) -> String {
-    let (what, why) = match r.why.as_str() {
-        "" => ("ulpf watch", r.what.as_str()),
-        why => (r.what.as_str(), why),
-    };
-    let what_to_do = match r.what_to_do.as_str() {
-        "" => "see `monitor ulpf backend`",
-        what_to_do => what_to_do,
-    };
-    refused(what, why, what_to_do)
 }
 
 /// Why a back end cannot set this watch, if it cannot.
@@ -88,7 +76,11 @@ fn wanted(arm: Arm) -> Result<Watch, &'static str> {
             stop: arm.how.stop,
             log: arm.how.log,
             filter: matters(arm.filter),
-            ..Watch::new(range.start.0, range.len, arm.kind.into())
+            ..Watch::new(Spec {
+                addr: range.start.0,
+                len: range.len,
+                kind: arm.kind,
+            })
         }),
         (why, _) => Err(why.unwrap_or_default()),
     }
@@ -102,10 +94,10 @@ fn counted(id: u32, w: &Watch) -> Counted {
     Counted {
         id,
         of: CountedBytes::Range {
-            start: w.addr,
-            len: w.len,
+            start: w.spec.addr,
+            len: w.spec.len,
         },
-        kind: w.kind.into(),
+        kind: w.spec.kind,
         hits: c.hits,
         silent: c.silent,
         filtered: c.filtered,
@@ -121,14 +113,14 @@ fn counted(id: u32, w: &Watch) -> Counted {
 }
 
 impl Front {
-    /// Whether this command is answered here. Otherwise it goes to a stub behind a proxy or to the back end.
+    /// Whether this command is answered here. Otherwise it is about the machine.
     pub(super) fn is_command(&self, text: &str) -> bool {
         let first = command::lines(text).next().unwrap_or("");
         let known = match Command::parse(first) {
             Ok(command) => command != Command::Help,
             Err(mistake) => matches!(mistake, Mistake::Refused(_)),
         };
-        known && !self.forwards() && text != "ulpf stats json"
+        known && text != "ulpf stats json"
     }
 
     /// Runs commands that are separated by `;`. Consecutive watches are set in one request.
@@ -185,7 +177,7 @@ impl Front {
                 }
                 Ok(_) => match armed.next() {
                     Some(Ok(number)) => line(Reply::Watch(number)),
-                    Some(Err(why)) => refusal(&why),
+                    Some(Err(why)) => line(Reply::Refused(why)),
                     None => refused("ulpf watch", "the back end says nothing of it", SEE_BACKEND),
                 },
             };
@@ -269,7 +261,11 @@ impl Front {
         }
         // Copies its final counters to the shared area.
         let _ = self.look().await;
-        let of = self.table.watches.get(&n).map(|w| (w.addr, w.len));
+        let of = self
+            .table
+            .watches
+            .get(&n)
+            .map(|w| (w.spec.addr, w.spec.len));
         match self.disarm(&[n]).await {
             Ok(()) => line(Reply::Unwatched(of)),
             Err(f) => refused("the watch is not taken away", &f.to_string(), "try again"),
@@ -299,38 +295,44 @@ impl Front {
         }
         let filter = matters(filter);
         let there = self.table.watches.get(&n).and_then(|w| w.there);
-        if let Some(watch) = there {
-            // If this front end filters, the back end must stop for every hit from now on.
-            let done = match self.can().has(Feature::Filters) {
-                true => {
-                    let filter = filter.clone();
-                    self.ask(Request::Filter { watch, filter }).await.map(drop)
-                }
-                false => self.switch(n, false).await,
-            };
-            if let Err(f) = done {
-                return refused("the filter stays as it was", &f.to_string(), "try again");
-            }
+        if let (Some(id), Role::Watches) = (there, self.role())
+            && let Err(f) = self.filter_there(id as u32, filter.clone()).await
+        {
+            return refused("the filter stays as it was", &f.to_string(), "try again");
         }
         if let Some(w) = self.table.watches.get_mut(&n) {
             (w.filter, w.passed, w.told) = (filter, 0, false);
         }
-        if there.is_some()
-            && !self.can().has(Feature::Filters)
-            && let Err(f) = self.switch(n, true).await
-        {
-            return refused("the watch is off now", &f.to_string(), "switch it on again");
-        }
         line(Reply::Filtered(vec![n]))
+    }
+
+    async fn filter_there(&mut self, id: u32, filter: Option<Filter>) -> Result<(), Failure> {
+        let command = Command::Filter {
+            of: FilterOf::Watch(id),
+            filter: filter.unwrap_or_default(),
+            keep: false,
+        };
+        match self
+            .remote()?
+            .commands(&[command], monitor::LONG)
+            .await?
+            .pop()
+        {
+            Some(Reply::Refused(why)) => Err(Failure::Refused(why)),
+            _ => Ok(()),
+        }
     }
 
     /// The statistics: text for people, then the stub's format.
     async fn stats(&mut self) -> String {
         let mut out = String::new();
-        if self.can().has(Feature::Statistics)
-            && let Some(started) = &mut self.started
+        if let Ok(remote) = self.remote()
+            && monitor::is_simulator(remote)
         {
-            out += &monitor::answer(&mut started.link, "ulpf stats").await;
+            out += &match monitor::statistics(remote, false).await {
+                Ok(text) => text,
+                Err(f) => format!("{f}\n"),
+            };
         }
         if let Err(f) = self.look().await {
             let _ = writeln!(out, "(The counts are those of the last look: {f})");
@@ -392,26 +394,21 @@ impl Front {
         let Some(started) = &self.started else {
             return String::new();
         };
-        let can = self.can();
-        let sorted = match can.has(Feature::Filters) {
-            true => "conditions are evaluated by the back end",
-            false => "conditions are evaluated here, at a stop for every hit",
-        };
+        let (about, sorted) = (&started.remote.about, monitor::sorted(&started.remote));
         let told = line(reply::Backend {
-            backend: started.link.backend.clone().into(),
-            name: Some(started.link.name.clone()),
+            backend: about.kind.clone().into(),
+            name: Some(about.name.clone()),
             why: sorted.into(),
             ..Default::default()
         });
-        format!("{}{sorted}\n{told}", monitor::backend(&started.link))
+        format!("{}{sorted}\n{told}", monitor::backend(&started.remote))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
-    use ulpf_bridge::Kind;
+    use ulpf_lib::WatchKind;
 
     fn of(text: &str) -> Result<Watch, &'static str> {
         match Command::parse(&format!("ulpf watch {text}")) {
@@ -423,7 +420,8 @@ mod tests {
     #[test]
     fn watches_as_the_stub_takes_them() {
         let w = of("0x1000 8 rw stop log guard changed skip 3").unwrap();
-        assert_eq!((w.addr, w.len, w.kind), (0x1000, 8, Kind::Access));
+        let Spec { addr, len, kind } = w.spec;
+        assert_eq!((addr, len, kind), (0x1000, 8, WatchKind::Access));
         assert!(w.stop && w.log && !w.debuggers);
         let filter = w.filter.unwrap();
         assert!(filter.changed && filter.skip == 3);
@@ -438,13 +436,5 @@ mod tests {
             let said = of(bad).unwrap_err();
             assert!(said.contains(why), "{bad}: {said}");
         }
-    }
-
-    #[test]
-    fn refusals_are_what_the_plugin_takes() {
-        let said = refusal(&Refusal::new("The watch cannot be set", "a \"b\"", ""));
-        let said: Value = serde_json::from_str(&said).unwrap();
-        assert_eq!(said["refused"]["what"], "The watch cannot be set");
-        assert_eq!(said["refused"]["why"], "a \"b\"");
     }
 }

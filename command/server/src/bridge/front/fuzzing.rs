@@ -1,22 +1,13 @@
 //! A front end that is connected to its back end, for the fuzz targets in fuzz/.
 
-use super::super::link::Place;
+use super::super::place::Place;
 use super::{BackEnd, Front, Started, Terminal};
-use ulpf_bridge::{Reason, Stop};
 
-pub fn front(started: Started) -> Front {
-    let mut front = Front::new(
-        BackEnd::At(Place::Once),
-        None,
-        Terminal::Shared,
-        true,
-        false,
-    );
-    front.stop = Some(Stop {
-        thread: 1,
-        pc: 0x1000,
-        reason: Reason::Attached,
-    });
+pub async fn front(started: Started) -> Front {
+    let backend = BackEnd::At(Place::Unix("nowhere".into()));
+    let mut front = Front::new(backend, None, Terminal::Shared, true, false);
     front.started = Some(started);
+    // A back end that answers nothing sensible has no program.
+    let _ = front.begin().await;
     front
 }

@@ -2,12 +2,15 @@
 #![forbid(unsafe_code)]
 
 use super::Front;
-use crate::bridge::link::Failure;
 use crate::bridge::mirror::Line;
+use crate::bridge::packets::Spec;
+use crate::bridge::remote::Failure;
 use crate::bridge::watch_table::{Counts, Watch};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
-use ulpf_bridge::{Feature, Hit, Listed, Reply, Request, Totals};
+use ulpf_lib::ring::listed::ENDED;
+use ulpf_rsp::reports::{Hits, Listed, Role, Totals};
 
 /// Time limit for an answer while the program runs, because a user waits for it.
 const SOON: Duration = Duration::from_secs(2);
@@ -17,6 +20,8 @@ const HITS: u64 = 4096;
 const WHILE_IT_RUNS: usize = 4;
 /// Limit of answers for one update at a stop: all hits that a back end keeps.
 pub(super) const ALL: usize = 64;
+/// Limit of answers for one list of watches.
+const LISTS: usize = 1024;
 
 impl Front {
     /// Writes a watch's present state to the mirror. `ended`: it has been removed.
@@ -37,58 +42,61 @@ impl Front {
     }
 
     async fn look_at(&mut self, answers: usize) -> Result<(), Failure> {
-        let can = self.can();
-        if can.has(Feature::List)
-            && let Reply::Listed { watches, totals } = self.ask_within(Request::List, SOON).await?
-        {
-            self.counted(watches, totals);
+        if self.role() == Role::Plain {
+            return Ok(());
         }
-        if can.has(Feature::Hits) {
-            for hit in self.news(answers).await? {
-                let number = match self.forwards() {
-                    true => Some(hit.watch as u32),
-                    false => self.table.number(hit.watch),
-                };
-                if let (Some(number), Some(mirror)) = (number, &mut self.mirror) {
-                    let log = self
-                        .table
-                        .watches
-                        .get(&number)
-                        .is_none_or(|w| w.log || w.stop);
-                    mirror.hit(number, &hit, log);
-                }
+        self.counted().await?;
+        let forwards = self.role() == Role::Commands;
+        for hit in self.news(answers).await?.hits {
+            let number = match forwards {
+                true => u32::try_from(hit.watch).ok(),
+                false => self.table.number(hit.watch),
+            };
+            if let (Some(number), Some(mirror)) = (number, &mut self.mirror) {
+                let watch = self.table.watches.get(&number);
+                let log = watch.is_none_or(|w| w.log || w.stop);
+                mirror.hit(number, &hit, log);
             }
         }
         Ok(())
     }
 
     /// Hits since the last update.
-    pub(super) async fn news(&mut self, answers: usize) -> Result<Vec<Hit>, Failure> {
-        let mut all = vec![];
+    pub(super) async fn news(&mut self, answers: usize) -> Result<Hits, Failure> {
+        let mut all = Hits::default();
         for _ in 0..answers {
             let since = self.table.seen;
-            let request = Request::Hits { since, most: HITS };
-            let Reply::Hits { hits, last, lost } = self.ask_within(request, SOON).await? else {
-                return Ok(all);
-            };
-            self.table.lost += lost;
-            let newest = hits.last().map_or(last, |h| h.sequence);
-            // A back end that was restarted, or that repeats old hits for ever.
-            if hits.is_empty() || newest <= since {
-                self.table.seen = last;
-                return Ok(all);
+            let some = self.remote()?.hits(since, HITS, SOON).await?;
+            self.table.lost += some.lost;
+            all.stop = some.stop;
+            let newest = some.hits.last().map_or(some.last, |h| h.sequence);
+            // A back end that repeats old hits for ever.
+            if some.hits.is_empty() || newest <= since {
+                self.table.seen = some.last;
+                break;
             }
             self.table.seen = newest;
-            all.extend(hits);
-            if newest >= last {
+            all.hits.extend(some.hits);
+            if newest >= some.last {
                 break;
             }
         }
         Ok(all)
     }
 
-    fn counted(&mut self, watches: Vec<Listed>, totals: Totals) {
-        if self.forwards() {
+    async fn counted(&mut self) -> Result<(), Failure> {
+        let (mut watches, mut totals) = (vec![], Totals::default());
+        let mut from = 0;
+        for _ in 0..LISTS {
+            let some = self.remote()?.counts(from, SOON).await?;
+            totals = some.totals;
+            match some.watches.last().and_then(|w| w.id.checked_add(1)) {
+                Some(next) if next > from => from = next,
+                _ => break,
+            }
+            watches.extend(some.watches);
+        }
+        if self.role() == Role::Commands {
             self.counted_by_the_stub(watches);
         } else {
             for listed in &watches {
@@ -106,29 +114,28 @@ impl Front {
         if let Some(mirror) = &self.mirror {
             mirror.totals(&totals);
         }
+        Ok(())
     }
 
-    /// Our own stub behind a proxy uses its own watch numbers, and receives commands directly.
+    /// Our own stub uses its own watch numbers, and receives commands directly.
     fn counted_by_the_stub(&mut self, watches: Vec<Listed>) {
         let Some(mirror) = &self.mirror else { return };
-        let now: BTreeSet<u32> = watches.iter().map(|w| w.id as u32).collect();
+        let mut now = BTreeSet::new();
         for listed in &watches {
-            let mut line = of_listed(listed);
+            let Ok(number) = u32::try_from(listed.id) else {
+                continue;
+            };
+            now.insert(number);
             // A watch keeps its start time as long as it exists.
-            line.since = *self
-                .there_since
-                .entry(line.number)
-                .or_insert_with(ulpf_host::sys::tsc);
-            mirror.write(&line);
+            let since = self.there_since.entry(number);
+            let since = *since.or_insert_with(ulpf_host::sys::tsc);
+            mirror.write(&of_listed(listed, number, since));
         }
         let gone = self.there_since.keys().copied();
         for number in gone.filter(|n| !now.contains(n)).collect::<Vec<_>>() {
             self.there_since.remove(&number);
             if let Some(entry) = mirror.area.watch_table().get(number as usize) {
-                let ended = ulpf_lib::ring::listed::ENDED;
-                entry
-                    .what
-                    .fetch_or(ended, std::sync::atomic::Ordering::Release);
+                entry.what.fetch_or(ENDED, Release);
             }
         }
     }
@@ -145,17 +152,19 @@ fn counts(listed: &Listed) -> Counts {
     }
 }
 
-fn of_listed(listed: &Listed) -> Line {
+fn of_listed(listed: &Listed, number: u32, since: u64) -> Line {
     Line {
-        number: listed.id as u32,
-        addr: listed.addr,
-        len: listed.len,
-        kind: listed.kind,
+        number,
+        spec: Spec {
+            addr: listed.addr,
+            len: listed.len,
+            kind: listed.kind,
+        },
         log: listed.log,
         debuggers: listed.debuggers,
         off: false,
         ended: false,
-        since: 0,
+        since,
         counts: counts(listed),
     }
 }
@@ -163,9 +172,7 @@ fn of_listed(listed: &Listed) -> Line {
 fn line(number: u32, w: &Watch, ended: bool) -> Line {
     Line {
         number,
-        addr: w.addr,
-        len: w.len,
-        kind: w.kind,
+        spec: w.spec,
         log: w.log || w.stop,
         debuggers: w.debuggers,
         off: w.there.is_none() && !ended,

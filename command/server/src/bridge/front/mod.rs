@@ -1,4 +1,4 @@
-//! The debugger's packets, served by a back end over the bridge.
+//! The debugger's packets, relayed to a back end. Watches, monitor commands and stops are served here.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -7,11 +7,11 @@ mod look;
 mod points;
 mod running;
 mod sort;
-mod state;
 
-use super::backend::{BackEnd, Started};
-use super::link::Failure;
+use super::backend::BackEnd;
 use super::mirror::Mirror;
+use super::packets::Spec;
+use super::remote::{Failure, Remote, Started, is_end, is_stop};
 use super::start;
 use super::watch_table::WatchTable;
 use super::{monitor, packets};
@@ -19,16 +19,24 @@ use crate::client::{Client, Input};
 use crate::common::Terminal;
 use crate::host_io::HostIo;
 use crate::packets::{PACKET_LIMIT, PACKET_SIZE, TOO_LONG};
-use crate::watches::LazyWatches;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use crate::watches::{LazyWatches, needs_them};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
-use ulpf_bridge::{Feature, Reply, Request, State, Stop, Totals};
+use tokio::time::timeout;
 use ulpf_host::say::message;
 use ulpf_lib::ring;
+use ulpf_rsp::reports::{Role, Totals};
 
-const FEATURES: &str = "QStartNoAckMode+;vContSupported+;swbreak+;hwbreak+;qXfer:features:read+;qXfer:exec-file:read+;qXfer:auxv:read+";
+/// The actions of the simulators.
+const ACTIONS: &[u8] = b"vCont;c;C;s;S";
+/// Time limit for a back end to take note that it is to end.
+const ENDING: Duration = Duration::from_secs(1);
+/// Bytes of a target description that are looked at.
+const DESCRIPTION: usize = 1 << 16;
+
 pub struct Front {
     backend: BackEnd,
     program: Option<(OsString, Vec<OsString>)>,
@@ -38,16 +46,22 @@ pub struct Front {
     pub debug: bool,
     pub extended: bool,
     started: Option<Started>,
-    /// The last stop; `None` while the program runs or there is no program.
-    stop: Option<Stop>,
+    /// The last stop; `None` while there is no program.
+    stop: Option<Vec<u8>>,
     /// The end of the program has been reported to the debugger.
     ended: bool,
+    /// The debugger's `qSupported`, for a back end that is started later.
+    supported: Option<Vec<u8>>,
     lazy: LazyWatches,
+    /// Breakpoints of the debugger: `0,ADDR,KIND`, `1,ADDR,KIND`.
+    points: HashSet<Vec<u8>>,
     table: WatchTable,
+    /// Number of watches set so far in a back end that does not number them.
+    last_there: u64,
     /// The shared area for other readers; `None` before the program's start and after its end.
     mirror: Option<Mirror>,
     totals: Totals,
-    /// Watches of our own stub behind a proxy, by its numbers: the TSC when each was first seen.
+    /// Watches of our own stub, by its numbers: the TSC when each was first seen.
     there_since: BTreeMap<u32, u64>,
     /// Last known bytes of watches, for back ends that report no values.
     values: HashMap<u32, Vec<u8>>,
@@ -55,13 +69,11 @@ pub struct Front {
     to_tell: Vec<String>,
     /// Further watches that the last instruction has hit. Each is reported as a stop before the program continues, with
     /// the hit's record for the plugin.
-    also: VecDeque<(Stop, Option<ring::Hit>)>,
-    /// Breakpoints by address; `soft` are those that the debugger inserted as software breakpoints.
-    soft: HashMap<u64, usize>,
-    hard: HashMap<u64, usize>,
+    also: VecDeque<(u32, Vec<u8>, Option<ring::Hit>)>,
     /// The registers at this stop.
     registers: Option<Vec<u8>>,
-    thread: u64,
+    /// The back end's target description.
+    description: Option<String>,
     host_io: HostIo,
 }
 
@@ -77,9 +89,9 @@ fn ok() -> Done {
     Done::Reply(b"OK".into())
 }
 
+/// (The client's `send` replaces what a packet cannot have.)
 fn error(f: &Failure) -> Done {
-    let text = f.to_string().replace(['#', '$', '}', '*', '\n'], " ");
-    Done::Reply(format!("E.{text}").into_bytes())
+    Done::Reply(format!("E.{f}").into_bytes())
 }
 
 async fn tell(client: &mut Client, text: &str) {
@@ -94,6 +106,21 @@ async fn print(client: &mut Client, text: &str) {
             .send(format!("O{}", ulpf_rsp::to_hex(piece)).as_bytes())
             .await;
     }
+}
+
+/// The key of a packet that sets or removes a breakpoint.
+fn breakpoint(packet: &[u8]) -> Option<(bool, &[u8])> {
+    match packet {
+        [letter @ (b'Z' | b'z'), b'0' | b'1', b',', ..] => {
+            let key = packet[1..].split(|&b| b == b';').next()?;
+            Some((*letter == b'Z', key))
+        }
+        _ => None,
+    }
+}
+
+fn resumes(packet: &[u8]) -> bool {
+    packet.starts_with(b"vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S'))
 }
 
 impl Front {
@@ -114,86 +141,127 @@ impl Front {
             started: None,
             stop: None,
             ended: false,
+            supported: None,
             lazy: LazyWatches::default(),
+            points: HashSet::new(),
             table: WatchTable::default(),
+            last_there: 0,
             mirror: None,
             totals: Totals::default(),
             there_since: BTreeMap::new(),
             values: HashMap::new(),
             to_tell: Vec::new(),
             also: VecDeque::new(),
-            soft: HashMap::new(),
-            hard: HashMap::new(),
             registers: None,
-            thread: 1,
+            description: None,
             host_io: HostIo::new(files),
         }
     }
 
     /// Whether the program or back end to start is known.
     pub fn can_start(&self) -> bool {
-        self.program.is_some() || matches!(self.backend, BackEnd::At(_))
+        self.program.is_some() || self.is_elsewhere()
+    }
+
+    /// Whether the back end has its program, and was not started here.
+    fn is_elsewhere(&self) -> bool {
+        matches!(self.backend, BackEnd::At(_))
     }
 
     pub fn has_program(&self) -> bool {
-        self.started.is_some() && !self.ended
+        self.is_connected() && !self.ended
+    }
+
+    fn is_connected(&self) -> bool {
+        let started = self.started.as_ref();
+        started.is_some_and(|s| s.remote.lost.is_none())
+    }
+
+    fn remote(&mut self) -> Result<&mut Remote, Failure> {
+        match &mut self.started {
+            Some(started) => Ok(&mut started.remote),
+            None => Err(Failure::Lost("There is no program.".into())),
+        }
+    }
+
+    fn role(&self) -> Role {
+        let started = self.started.as_ref();
+        started.map_or(Role::Plain, |s| s.remote.about.role)
     }
 
     /// Starts the back end. The error is text for the user.
     pub async fn start(&mut self) -> Result<(), String> {
         self.end().await;
         let shared = self.terminal == Terminal::Shared;
-        let mut started =
+        let started =
             start::start(&self.backend, self.program.as_ref(), shared, self.output).await?;
-        let stop = match started.link.request(Request::Status).await {
-            Ok(Reply::Status(State::Stopped { stop })) => stop,
-            Ok(_) => start::halt(&mut started.link).await?,
-            Err(f) => return Err(f.to_string()),
-        };
         if self.terminal == Terminal::Program
             && let Some(pid) = started.child.as_ref().and_then(|c| c.id())
         {
-            message!("Process {} created; pid = {pid}", started.link.program);
+            message!("Process {} created; pid = {pid}", started.remote.program);
+        }
+        self.started = Some(started);
+        if let Some(packet) = self.supported.clone() {
+            let told = |f: Failure| f.to_string();
+            self.remote()
+                .map_err(told)?
+                .ask(&packet)
+                .await
+                .map_err(told)?;
+        }
+        self.begin().await
+    }
+
+    /// Takes note of a program that has just been started.
+    async fn begin(&mut self) -> Result<(), String> {
+        self.forget_program();
+        self.ended = false;
+        let Some(started) = &mut self.started else {
+            return Ok(());
+        };
+        self.stop.clone_from(&started.remote.stop);
+        self.ended = self.stop.is_none();
+        if self.ended {
+            return Ok(());
         }
         let pid = started.child.as_ref().and_then(|c| c.id());
         let pid = pid.unwrap_or(std::process::id()) as i32;
-        let program = started.link.program.clone();
-        let bias = start::bias(&mut started.link).await;
-        self.mirror = Some(Mirror::new(pid, bias, &program)?);
-        self.thread = stop.thread;
-        (self.stop, self.started, self.ended) = (Some(stop), Some(started), false);
+        let bias = start::bias(&mut started.remote).await;
+        let bias = bias.map_err(|f| f.to_string())?;
+        self.mirror = Some(Mirror::new(pid, bias, &started.remote.program)?);
         Ok(())
     }
 
-    /// Ends the program and its back end, if this front end started them.
-    pub async fn end(&mut self) {
-        if let Some(mut started) = self.started.take()
-            && started.ours
-        {
-            // A back end that does not answer is killed all the same.
-            if started.link.lost.is_none() {
-                let time = Duration::from_secs(1);
-                let _ = started.link.request_within(Request::Kill, time).await;
-            }
-            if let Some(child) = &mut started.child {
-                let _ = child.kill().await;
-            }
-        }
-        (self.stop, self.registers) = (None, None);
+    fn forget_program(&mut self) {
+        (self.stop, self.registers, self.description) = (None, None, None);
         self.lazy = LazyWatches::default();
         (self.table, self.mirror) = (WatchTable::default(), None);
         self.totals = Totals::default();
         self.there_since.clear();
         self.values.clear();
         self.also.clear();
-        self.soft.clear();
-        self.hard.clear();
+        self.points.clear();
+    }
+
+    /// Ends the program and its back end, if this front end started them; else the connection.
+    pub async fn end(&mut self) {
+        if let Some(mut started) = self.started.take()
+            && started.ours
+        {
+            // A back end that does not answer is killed all the same.
+            let _ = timeout(ENDING, started.remote.send(b"k")).await;
+            if let Some(child) = &mut started.child {
+                let _ = child.kill().await;
+            }
+        }
+        self.forget_program();
     }
 
     /// Serves one debugger. Returns the exit status if the server is to end.
     pub async fn connection(&mut self, client: &mut Client) -> Option<i32> {
         self.host_io.close_all();
         self.extended = false;
+        self.supported = None;
         loop {
             match client.next().await {
                 Input::Gone => {
@@ -201,6 +269,8 @@ impl Front {
                     return None;
                 }
                 Input::Interrupt => {}
+                // A front end of another server: this one has no reports.
+                Input::Ask(_) => drop(client.send(b"").await),
                 Input::Packet(packet) => {
                     let reply = match self.packet(client, &packet).await {
                         Done::Reply(reply) => reply,
@@ -217,25 +287,32 @@ impl Front {
         }
     }
 
-    /// Removes the watches and settings of a debugger that has disconnected.
+    /// Prepares for the next debugger. A stub that was not started here forgets the former one when its connection ends.
+    /// The error is text for the user.
+    pub async fn again(&mut self) -> Result<(), String> {
+        match self.is_elsewhere() && self.has_program() {
+            true => self.start().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Removes the watches and breakpoints of a debugger that has disconnected.
     async fn forget(&mut self) {
-        self.lazy = LazyWatches::default();
-        self.table.understood = false;
-        let theirs: Vec<u32> = self.table.watches.keys().copied().collect();
-        let remove: Vec<u64> = self
-            .soft
-            .drain()
-            .chain(self.hard.drain())
-            .map(|b| b.0)
-            .collect();
         if !self.has_program() {
-            self.table = WatchTable::default();
+            self.forget_program();
+        }
+        if !self.has_program() || self.is_elsewhere() {
             return;
         }
-        if !remove.is_empty() {
-            let insert = vec![];
-            let _ = self.ask(Request::Breakpoints { insert, remove }).await;
+        self.lazy = LazyWatches::default();
+        self.table.understood = false;
+        self.also.clear();
+        for key in std::mem::take(&mut self.points) {
+            if let Ok(remote) = self.remote() {
+                let _ = remote.ask(&[b"z", &key[..]].concat()).await;
+            }
         }
+        let theirs: Vec<u32> = self.table.watches.keys().copied().collect();
         let _ = self.disarm(&theirs).await;
     }
 
@@ -252,151 +329,127 @@ impl Front {
             }
             b"!" => {
                 self.extended = true;
+                // A stub that knows no extended mode ends with its program; that is the debugger's affair then.
+                if let (true, Ok(remote)) = (self.is_elsewhere(), self.remote()) {
+                    let _ = remote.ask(packet).await;
+                }
                 return ok();
             }
-            b"?" => {
-                return Done::Reply(match (&self.stop, self.has_program()) {
-                    (Some(stop), true) => self.stop_reply(&stop.clone()).await,
-                    _ => b"W00".into(),
-                });
-            }
-            b"k" => return self.kill(client, false).await,
-            b"vCont?" => return Done::Reply(b"vCont;c;C;s;S".into()),
-            b"qC" => return Done::Reply(format!("QC{:x}", self.thread).into_bytes()),
-            b"qsThreadInfo" => return Done::Reply(b"l".into()),
-            b"qAttached" => return Done::Reply(b"0".into()),
-            b"D" => return self.detach().await,
+            b"k" => return self.kill(None).await,
+            b"D" => return self.detach(packet).await,
+            // Stops are answers here, not notifications.
+            b"QNonStop:0" => return ok(),
+            b"QNonStop:1" => return Done::Reply(b"E01".into()),
+            _ if packet.len() > PACKET_LIMIT => return Done::Reply(TOO_LONG.into()),
             _ => {}
         }
         if rest("qSupported").is_some() {
-            return Done::Reply(format!("PacketSize={PACKET_SIZE:x};{FEATURES}").into_bytes());
-        }
-        if let Some(request) = rest("vFile:") {
-            return Done::Reply(self.host_io.answer(request));
-        }
-        if let Some(range) = rest("qXfer:features:read:target.xml:") {
-            return Done::Reply(packets::part(packets::description().as_bytes(), range));
+            return self.features(packet).await;
         }
         if let Some(hex) = rest("qRcmd,") {
             return self.monitor(client, hex).await;
         }
         if rest("vKill;").is_some() {
-            return self.kill(client, true).await;
+            return self.kill(Some(packet)).await;
         }
         if rest("D;").is_some() {
-            return self.detach().await;
+            return self.detach(packet).await;
         }
-        if let Some(words) = rest("vRun;") {
-            return self.run(words).await;
+        if !self.is_elsewhere() {
+            if let Some(request) = rest("vFile:") {
+                return Done::Reply(self.host_io.answer(request));
+            }
+            if let Some(words) = rest("vRun;") {
+                return self.run(words).await;
+            }
+            if packet == b"vCont?" {
+                return Done::Reply(ACTIONS.into());
+            }
+            if rest("qAttached").is_some() {
+                return Done::Reply(b"0".into());
+            }
         }
-        if packet.len() > PACKET_LIMIT {
-            return Done::Reply(TOO_LONG.into());
-        }
-        let known = matches!(
-            packet.first(),
-            Some(
-                b'g' | b'G'
-                    | b'm'
-                    | b'M'
-                    | b'X'
-                    | b'p'
-                    | b'P'
-                    | b'Z'
-                    | b'z'
-                    | b'c'
-                    | b'C'
-                    | b's'
-                    | b'S'
-                    | b'T'
-                    | b'H'
-            )
-        );
-        // (These packets are announced, so the answer must be an error: GDB would read another one as "unknown packet".)
-        let known = known || packet.starts_with(b"vCont;") || packet.starts_with(b"qXfer:");
-        match (self.has_program(), known) {
-            (true, _) => self.with_program(client, packet).await,
-            (false, true) => Done::Reply(b"E.There is no program; `run` starts one.".into()),
-            // With an empty answer, the debugger asks again when there is a program.
-            (false, false) => Done::Reply(Vec::new()),
+        // A stub elsewhere may have other programs, or none yet.
+        match self.has_program() || self.is_elsewhere() && self.is_connected() {
+            true => self.relay(client, packet).await,
+            false => self.without_program(packet),
         }
     }
 
-    /// Serves packets that need a stopped program.
-    async fn with_program(&mut self, client: &mut Client, packet: &[u8]) -> Done {
-        let Some((&letter, args)) = packet.split_first() else {
-            return Done::Reply(Vec::new());
+    fn without_program(&self, packet: &[u8]) -> Done {
+        let known = match packet {
+            b"?" => return Done::Reply(b"W00".into()),
+            [
+                b'g' | b'G' | b'm' | b'M' | b'X' | b'p' | b'P' | b'Z' | b'z' | b'T' | b'H',
+                ..,
+            ] => true,
+            // (These packets are announced, so the answer must be an error: GDB would read another one as "unknown packet".)
+            _ => resumes(packet) || packet.starts_with(b"qXfer:"),
         };
-        match letter {
-            b'v' if !packet.starts_with(b"vCont;") => return Done::Reply(Vec::new()),
-            b'v' | b'c' | b'C' | b's' | b'S' => {
-                return match packets::action(packet) {
-                    Some(action) => self.resume(client, action).await,
-                    None => Done::Reply(b"E.This is no action that the back end knows.".into()),
-                };
-            }
-            b'H' => {
-                if let Some(thread) = args
-                    .get(1..)
-                    .and_then(ulpf_rsp::hex_number)
-                    .filter(|&n| n != 0)
-                {
-                    if self.thread != thread {
-                        self.registers = None;
-                    }
-                    self.thread = thread;
-                }
-                return ok();
-            }
-            _ => {}
+        Done::Reply(match known {
+            true => b"E.There is no program; `run` starts one.".into(),
+            // With an empty answer, the debugger asks again when there is a program.
+            false => Vec::new(),
+        })
+    }
+
+    /// Serves a packet for a stopped program: watches and runs are served here, all others by the back end.
+    async fn relay(&mut self, client: &mut Client, packet: &[u8]) -> Done {
+        if let [letter @ (b'Z' | b'z'), key @ ..] = packet
+            && Spec::parse(key).is_some()
+        {
+            return match self.insert_or_remove(*letter == b'Z', key).await {
+                Ok(reply) => Done::Reply(reply),
+                Err(f) => error(&f),
+            };
         }
-        let done = match letter {
-            b'g' => self
-                .registers()
-                .await
-                .map(|r| packets::all_registers(&r).into_bytes()),
-            b'p' => self.read_register(args).await,
-            b'G' => self.write_registers(args).await,
-            b'P' => self.write_register(args).await,
-            b'm' => self.read(args).await,
-            b'M' => self.write(args, true).await,
-            b'X' => self.write(args, false).await,
-            b'Z' | b'z' => self.insert_or_remove(letter == b'Z', args).await,
-            b'T' => self.threads().await.map(|all| {
-                let alive = ulpf_rsp::hex_number(args).is_some_and(|n| all.contains(&n));
-                if alive { b"OK".into() } else { b"E01".into() }
-            }),
-            _ if packet == b"qfThreadInfo" => self.threads().await.map(|all| {
-                let all: Vec<String> = all.iter().map(|n| format!("{n:x}")).collect();
-                format!("m{}", all.join(",")).into_bytes()
-            }),
-            _ if packet.starts_with(b"qXfer:exec-file:read:") => {
-                let program = self.started.as_ref().map(|s| s.link.program.clone());
-                let range = packet.rsplit(|&b| b == b':').next().unwrap_or_default();
-                Ok(packets::part(program.unwrap_or_default().as_bytes(), range))
-            }
-            _ if packet.starts_with(b"qXfer:auxv:read:") => {
-                let range = packet.rsplit(|&b| b == b':').next().unwrap_or_default();
-                match self.can().has(Feature::Auxv) {
-                    true => self
-                        .data(Request::Auxv)
-                        .await
-                        .map(|d| packets::part(&d, range)),
-                    // An empty document, because the packet is announced as supported.
-                    false => Ok(packets::part(&[], range)),
-                }
-            }
-            _ => Ok(Vec::new()),
+        if resumes(packet) {
+            return self.resume(client, packet).await;
+        }
+        if matches!(packet.first(), Some(b'G' | b'P' | b'H')) {
+            self.registers = None;
+        }
+        let asked = match self.remote() {
+            Ok(remote) => remote.ask(packet).await,
+            Err(f) => Err(f),
         };
-        match done {
-            Ok(reply) => Done::Reply(reply),
+        let reply = match asked {
+            Ok(reply) => reply,
+            Err(f) => return error(&f),
+        };
+        if let (b"OK", Some((insert, key))) = (&reply[..], breakpoint(packet)) {
+            match insert {
+                true => self.points.insert(key.into()),
+                false => self.points.remove(key),
+            };
+        }
+        let starts = [&b"vRun;"[..], b"vAttach;"];
+        if starts.iter().any(|p| packet.starts_with(p)) && is_stop(&reply) && !is_end(&reply) {
+            if let Ok(remote) = self.remote() {
+                remote.stop = Some(reply.clone());
+            }
+            if let Err(why) = self.begin().await {
+                return error(&Failure::Late(why));
+            }
+        }
+        Done::Reply(reply)
+    }
+
+    /// `qSupported`: what the debugger and the back end have in common, but acknowledgements and packet sizes, which
+    /// are between the debugger and this server.
+    async fn features(&mut self, packet: &[u8]) -> Done {
+        self.supported = Some(packet.into());
+        let theirs = match &mut self.started {
+            Some(started) => started.remote.ask(packet).await,
+            None => Ok(match self.backend {
+                BackEnd::Sim => packets::SIMULATOR.into(),
+                BackEnd::Gem5(_) | BackEnd::At(_) => vec![],
+            }),
+        };
+        match theirs {
+            Ok(theirs) => Done::Reply(packets::features(&theirs)),
             Err(f) => error(&f),
         }
-    }
-
-    /// Whether our own stub is behind a proxy: it then serves all commands itself.
-    fn forwards(&self) -> bool {
-        let can = self.can();
-        can.has(Feature::Monitor) && !can.has(Feature::Statistics)
     }
 
     async fn monitor(&mut self, client: &mut Client, hex: &[u8]) -> Done {
@@ -406,18 +459,51 @@ impl Front {
             let _ = client.send(b"OK").await;
             return Done::Quit(0);
         }
-        let is_command = self.is_command(&command);
-        let text = match &mut self.started {
-            _ if command == "help" => format!(
-                "exit                     end the server and its program\n{}",
-                monitor::HELP
-            ),
-            Some(_) if is_command => self.commands(&command).await,
-            Some(started) => monitor::answer(&mut started.link, &command).await,
-            None => "There is no program; `run` starts one.\n".into(),
+        // Our own stub's counts include the watches that the debugger has removed, until it hears of that.
+        let packet = [b"qRcmd,", hex].concat();
+        if self.role() == Role::Commands && needs_them(&packet) {
+            // A connection that has broken shows below.
+            let _ = self.settle().await;
+        }
+        let text = match self.answer(&command).await {
+            Ok(text) => text,
+            Err(f) => format!("{f}\n"),
         };
         print(client, &text).await;
         ok()
+    }
+
+    async fn answer(&mut self, command: &str) -> Result<String, Failure> {
+        let role = self.role();
+        if command == "help" && role != Role::Commands {
+            let exit = "exit                     end the server and its program\n";
+            return Ok(format!("{exit}{}", monitor::HELP));
+        }
+        if self.started.is_none() {
+            return Ok("There is no program; `run` starts one.\n".into());
+        }
+        if role != Role::Commands && self.is_command(command) {
+            return Ok(self.commands(command).await);
+        }
+        let remote = self.remote()?;
+        let words: Vec<&str> = command.split_whitespace().collect();
+        match &words[..] {
+            // Our own stub serves all commands itself; any stub, those that are not ulpf's.
+            _ if role == Role::Commands => remote.monitor(command, monitor::LONG).await,
+            ["ulpf", "stats", "json"] => monitor::statistics(remote, true).await,
+            ["ulpf", "hits"] => monitor::hits(remote, 20).await,
+            ["ulpf", "hits", n] => match ulpf_lib::number::number(Some(n)) {
+                Some(n) => monitor::hits(remote, n).await,
+                None => Ok(format!(
+                    "`{n}` is no number; numbers are decimal, or hexadecimal with 0x\n"
+                )),
+            },
+            ["ulpf", ..] => Ok(format!(
+                "The {} back end has no command `{command}`. `monitor ulpf help` lists what there is.\n",
+                remote.about.kind
+            )),
+            _ => remote.monitor(command, monitor::LONG).await,
+        }
     }
 
     /// `vRun;PROGRAM;ARG…`, all in hex. An empty program means the previous one.
@@ -431,19 +517,18 @@ impl Front {
         };
         let mut words = words.into_iter().map(OsString::from_vec);
         let program = words.next().unwrap_or_default();
-        if matches!(self.backend, BackEnd::At(_)) {
-            return Done::Reply(
-                b"E.This back end has its program already; it cannot be started again from here."
-                    .into(),
-            );
-        }
         if !program.is_empty() {
             self.program = Some((program, words.collect()));
         }
-        match self.start().await {
-            Ok(()) => match self.stop.clone() {
-                Some(stop) => Done::Reply(self.stop_reply(&stop).await),
-                None => Done::Reply(b"E01".into()),
+        let started = match self.start().await {
+            Ok(()) => self.remote().map_err(|f| f.to_string()),
+            Err(why) => Err(why),
+        };
+        match started {
+            // The stop again, with the threads' numbers as this debugger has asked for them.
+            Ok(remote) => match remote.ask(b"?").await {
+                Ok(stop) => Done::Reply(stop),
+                Err(f) => error(&f),
             },
             Err(why) => {
                 message!("ulpf server: {why}");
@@ -452,35 +537,73 @@ impl Front {
         }
     }
 
-    async fn kill(&mut self, client: &mut Client, answer: bool) -> Done {
+    /// `k`, or `vKill`, which is answered.
+    async fn kill(&mut self, packet: Option<&[u8]>) -> Done {
+        if let (true, Some(started)) = (self.is_elsewhere(), &mut self.started) {
+            let done = match packet {
+                Some(packet) => started.remote.ask(packet).await,
+                None => started.remote.send(b"k").await.map(|()| vec![]),
+            };
+            self.ended = true;
+            self.mirror = None;
+            return match (done, packet) {
+                (Ok(reply), Some(_)) => Done::Reply(reply),
+                (Err(f), Some(_)) => error(&f),
+                (_, None) if self.extended => Done::Silent,
+                (_, None) => Done::Quit(0),
+            };
+        }
         self.end().await;
         self.ended = true;
-        match (answer, self.extended) {
-            (true, _) => ok(),
-            (false, true) => {
-                let _ = client;
-                Done::Silent
-            }
-            (false, false) => Done::Quit(0),
+        match (packet, self.extended) {
+            (Some(_), _) => ok(),
+            (None, true) => Done::Silent,
+            (None, false) => Done::Quit(0),
         }
     }
 
-    async fn detach(&mut self) -> Done {
-        if self.can().has(Feature::Detach) {
-            return match self.ask(Request::Detach).await {
-                Ok(_) => {
-                    (self.started, self.ended) = (None, true);
-                    ok()
-                }
-                Err(f) => error(&f),
-            };
+    async fn detach(&mut self, packet: &[u8]) -> Done {
+        if !self.is_elsewhere() {
+            return Done::Reply(b"E.The simulated machine lives for its debugger, so its program cannot be let go. `kill` ends it.".into());
         }
-        match self.backend {
-            // The back end waits for its next client.
-            BackEnd::At(_) => ok(),
-            BackEnd::Sim | BackEnd::Gem5(_) => Done::Reply(
-                b"E.The simulated machine lives for its debugger, so its program cannot be let go. `kill` ends it.".into(),
-            ),
+        // Removed watches must not stop the program after the detach.
+        let done = match self.settle().await {
+            Ok(()) => match self.remote() {
+                Ok(remote) => remote.ask(packet).await,
+                Err(f) => Err(f),
+            },
+            Err(f) => Err(f),
+        };
+        match done {
+            Ok(reply) => {
+                self.ended = reply == b"OK";
+                Done::Reply(reply)
+            }
+            Err(f) => error(&f),
         }
+    }
+
+    /// The registers of the thread that has stopped; empty if they cannot be read.
+    async fn registers(&mut self) -> Vec<u8> {
+        if let Some(all) = &self.registers {
+            return all.clone();
+        }
+        let all = match self.remote() {
+            Ok(remote) => remote.registers().await.unwrap_or_default(),
+            Err(_) => vec![],
+        };
+        self.registers = Some(all.clone());
+        all
+    }
+
+    /// The bytes of fs_base in registers of this length, if the back end's description has it.
+    async fn thread_pointer(&mut self, len: usize) -> Option<Range<usize>> {
+        if self.description.is_none() {
+            let remote = self.remote().ok()?;
+            let text = remote.object("features:read:target.xml", DESCRIPTION).await;
+            let text = text.unwrap_or_default();
+            self.description = Some(String::from_utf8_lossy(&text).into_owned());
+        }
+        packets::thread_pointer(len, self.description.as_deref()?)
     }
 }

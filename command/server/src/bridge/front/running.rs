@@ -1,28 +1,37 @@
 //! A running program: the events that the front end awaits, and the stop that it reports.
 #![forbid(unsafe_code)]
 
-use super::{Done, Front, error, print, tell};
-use crate::bridge::link::{Event, Failure, STOPPING};
-use crate::bridge::packets;
-use crate::bridge::watch_table::PLACE;
+use super::{BackEnd, Done, Front, error, print, tell};
+use crate::bridge::packets::{number_in, with_reason, without_vcont};
+use crate::bridge::remote::{Failure, Flavour, STOPPING, Said, is_end};
 use crate::client::{Client, Input};
 use crate::common::Terminal;
+use crate::packets::{resume_again, thread_in};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
-use ulpf_bridge::{Feature, Hit, How, Kind, Reason, Request, Stop};
+use tokio::time::{Instant, sleep_until, timeout};
 use ulpf_host::foreground;
 use ulpf_host::say::message;
+use ulpf_lib::signals;
+use ulpf_rsp::reports::Role;
 
-/// `LOOK`: interval of reading counters and hits while the program runs. `ALIVE`: interval of checks that the back end
-/// answers, if it cannot be read while the program runs.
+/// `LOOK`: interval of reading counters and hits while the program runs. `ALIVE`: the same while the back end does not
+/// answer.
 const LOOK: Duration = Duration::from_millis(250);
 const ALIVE: Duration = Duration::from_secs(5);
+/// Time limit for a simulator's process to end with its connection.
+const ENDING: Duration = Duration::from_secs(5);
 /// With more watches than this, counters are not read at every stop.
 const FEW: usize = 1000;
+/// The protocol's SIGINT, SIGILL and SIGTRAP.
+const INT: u8 = 2;
+const ILL: u8 = 4;
+const TRAP: u8 = 5;
 
 /// The outcome of one run.
 enum Ran {
-    Stopped(Stop),
+    Stopped(Vec<u8>),
     Done(Done),
 }
 
@@ -38,68 +47,23 @@ struct Wait {
 }
 
 impl Front {
-    pub(super) async fn stop_reply(&mut self, stop: &Stop) -> Vec<u8> {
-        if stop.reason.is_end() {
-            return packets::stop_reply(stop, None, false).into_bytes();
-        }
-        self.thread = stop.thread;
-        self.registers = None;
-        let registers = self.registers().await.ok();
-        if let Reason::Watch { hit, kind } = &stop.reason {
-            let ours = self.table.number(hit.watch);
-            let debuggers = ours
-                .and_then(|n| self.table.watches.get(&n))
-                .is_some_and(|w| w.debuggers);
-            // GDB ignores stops by watches other than its own, unless they are plain traps.
-            let reason = match (debuggers, self.table.understood && ours.is_some()) {
-                (true, _) => Reason::Watch {
-                    kind: *kind,
-                    hit: hit.clone(),
-                },
-                (false, true) => Reason::Watch {
-                    kind: Kind::Access,
-                    hit: Hit {
-                        addr: PLACE,
-                        ..hit.clone()
-                    },
-                },
-                (false, false) => Reason::Step,
-            };
-            let stop = Stop {
-                reason,
-                ..stop.clone()
-            };
-            return packets::stop_reply(&stop, registers.as_deref(), false).into_bytes();
-        }
-        let soft = self.soft.get(&stop.pc).is_some_and(|&n| n > 0);
-        packets::stop_reply(stop, registers.as_deref(), soft).into_bytes()
-    }
-
-    pub(super) async fn resume(&mut self, client: &mut Client, action: packets::Action) -> Done {
+    pub(super) async fn resume(&mut self, client: &mut Client, packet: &[u8]) -> Done {
         if let Err(f) = self.settle().await {
             return error(&f);
         }
         // Unless the watch has been removed meanwhile.
-        while let Some((stop, record)) = self.also.pop_front() {
-            let there = matches!(&stop.reason, Reason::Watch { hit, .. } if self.table.number(hit.watch).is_some());
-            if there {
+        while let Some((number, stop, record)) = self.also.pop_front() {
+            if self.table.watches.contains_key(&number) {
                 self.table.stop = record;
-                let reply = self.stop_reply(&stop).await;
-                self.stop = Some(stop);
-                return Done::Reply(reply);
+                return Done::Reply(stop);
             }
         }
-        let how = if action.step {
-            How::Step
-        } else {
-            How::Continue
+        let packet = match self.started.as_ref().map(|s| s.remote.flavour) {
+            Some(Flavour::Gem5) => without_vcont(packet),
+            _ => packet.to_vec(),
         };
-        let mut resume = Request::Resume {
-            how,
-            thread: action.thread,
-            signal: action.signal,
-            alone: action.alone,
-        };
+        let again = resume_again(&packet);
+        let mut resume = packet;
         let mut wait = Wait {
             asked: None,
             gone: false,
@@ -108,14 +72,17 @@ impl Front {
         };
         self.table.stop = None;
         loop {
-            match self.ask(resume).await {
-                Ok(_) => {}
-                // The debugger accepts only a stop now.
-                Err(f) => return self.stay(client, &f.to_string()).await,
+            let sent = match self.remote() {
+                Ok(remote) => remote.resume(&resume).await,
+                Err(f) => Err(f),
+            };
+            // The debugger accepts only a stop now.
+            if let Err(f) = sent {
+                return self.stay(client, &f.to_string()).await;
             }
             self.registers = None;
             let child = self.started.as_ref().and_then(|s| s.child.as_ref()?.id());
-            if let Some(pid) = child {
+            if let (Some(pid), BackEnd::Sim) = (child, &self.backend) {
                 foreground::to_program(pid as i32);
             }
             let ran = self.running(client, &mut wait).await;
@@ -126,33 +93,21 @@ impl Front {
                 Ran::Done(done) => return done,
                 Ran::Stopped(stop) => stop,
             };
-            let (thread, pc) = (stop.thread, stop.pc);
+            let plain = with_reason(&stop, if again.is_none() { TRAP } else { INT }, None);
             let sorted = self.sorted(stop).await;
             for text in std::mem::take(&mut self.to_tell) {
                 print(client, &text).await;
             }
-            let stop = match sorted {
-                Some(stop) => stop,
-                // No hit is to be reported, but the debugger wants a stop.
-                None if action.step || wait.asked.is_some() || wait.gone => Stop {
-                    thread,
-                    pc,
-                    reason: match action.step {
-                        true => Reason::Step,
-                        false => Reason::Interrupted,
-                    },
-                },
-                None => {
-                    resume = Request::Resume {
-                        how: How::Continue,
-                        thread: action.thread,
-                        signal: 0,
-                        alone: action.alone,
-                    };
+            let stop = match (sorted, &again) {
+                (Some(stop), _) => stop,
+                (None, Some(again)) if wait.asked.is_none() && !wait.gone => {
+                    resume.clone_from(again);
                     continue;
                 }
+                // No hit is to be reported, but the debugger wants a stop.
+                (None, _) => plain,
             };
-            let reply = self.stopped(client, stop).await;
+            let reply = self.stopped(stop).await;
             return match wait.gone {
                 true => Done::Close,
                 false => Done::Reply(reply),
@@ -163,17 +118,30 @@ impl Front {
     /// Reports a stop although the program did not run, and prints the reason. The user gets the prompt back.
     async fn stay(&mut self, client: &mut Client, why: &str) -> Done {
         tell(client, why).await;
-        let lost = self.started.as_ref().is_none_or(|s| s.link.lost.is_some());
-        if lost {
+        if !self.is_connected() {
             self.ended = true;
             self.mirror = None;
             return Done::Reply(b"X09".into());
         }
-        Done::Reply(format!("T00thread:{:x};", self.thread).into_bytes())
+        Done::Reply(self.stands(0))
+    }
+
+    /// A stop reply for the thread of the last stop.
+    fn stands(&self, signal: u8) -> Vec<u8> {
+        match self.stop.as_deref().and_then(thread_in) {
+            Some(thread) => [
+                format!("T{signal:02x}thread:").as_bytes(),
+                thread,
+                &b";"[..],
+            ]
+            .concat(),
+            None => format!("S{signal:02x}").into_bytes(),
+        }
     }
 
     async fn running(&mut self, client: &mut Client, wait: &mut Wait) -> Ran {
         loop {
+            let looks = self.role() != Role::Plain;
             let Some(started) = &mut self.started else {
                 return Ran::Done(Done::Reply(b"X09".into()));
             };
@@ -181,45 +149,69 @@ impl Front {
             tokio::select! {
                 biased;
                 input = client.next_urgent(), if !wait.gone => {
+                    if let Input::Ask(_) = input {
+                        let _ = client.send(b"").await;
+                        continue;
+                    }
                     wait.gone = input == Input::Gone;
                     wait.asked.get_or_insert(Instant::now() + STOPPING);
-                    if let Err(f) = started.link.request(Request::Interrupt).await
+                    if let Err(f) = started.remote.interrupt().await
                         && !wait.gone
                     {
                         tell(client, &f.to_string()).await;
                     }
                 }
-                event = started.link.event() => match event {
-                    Event::Message(text) => print(client, &format!("{text}\n")).await,
-                    Event::Stopped(stop) => return Ran::Stopped(stop),
-                    Event::Lost(why) => return Ran::Done(self.stay(client, &why).await),
+                said = started.remote.event() => match said {
+                    Said::Text(text) => print(client, &text).await,
+                    Said::Stop(stop) => {
+                        // gem5 reports an interrupt so. A program's SIGILL ends it there and never stops it.
+                        let interrupted = started.remote.flavour == Flavour::Gem5 && number_in(&stop) == ILL;
+                        return Ran::Stopped(match interrupted {
+                            true => with_reason(&stop, INT, None),
+                            false => stop,
+                        });
+                    }
+                    Said::Lost(why) => return self.lost(client, &why).await,
                 },
                 () = sleep_until(wait.asked.unwrap_or(wait.look)), if wait.asked.is_some() => {
-                    let name = started.link.backend.clone();
-                    let why = format!("The {name} back end has been told to stop and has not for {} s. `kill` ends it.", STOPPING.as_secs());
+                    let kind = started.remote.about.kind.clone();
+                    let why = format!("The {kind} back end has been told to stop and has not for {} s. `kill` ends it.", STOPPING.as_secs());
                     if wait.gone {
                         return Ran::Done(Done::Close);
                     }
                     tell(client, &why).await;
-                    return Ran::Done(Done::Reply(format!("T02thread:{:x};", self.thread).into_bytes()));
+                    return Ran::Done(Done::Reply(self.stands(INT)));
                 }
-                () = sleep_until(wait.look), if wait.asked.is_none() => self.look_while_it_runs(client, wait).await,
+                () = sleep_until(wait.look), if wait.asked.is_none() && looks => self.look_while_it_runs(client, wait).await,
             }
         }
     }
 
+    /// The connection has ended. A simulator ends with its program.
+    async fn lost(&mut self, client: &mut Client, why: &str) -> Ran {
+        let child = self.started.as_mut().and_then(|s| s.child.as_mut());
+        let status: Option<ExitStatus> = match (&self.backend, child) {
+            (BackEnd::Gem5(_), Some(child)) => {
+                let ended = timeout(ENDING, child.wait()).await;
+                ended.ok().and_then(Result::ok)
+            }
+            _ => None,
+        };
+        match status.map(|s| (s.code(), s.signal())) {
+            Some((Some(code), _)) => Ran::Stopped(format!("W{:02x}", code & 0xff).into_bytes()),
+            // The script ends with this signal when the program does; gem5 itself dies of SIGABRT.
+            Some((_, Some(libc::SIGSEGV))) => Ran::Stopped(b"X0b".into()),
+            Some((_, Some(signal))) => {
+                let name = ulpf_host::signals::name(signal);
+                Ran::Done(self.stay(client, &format!("gem5 has ended ({name})")).await)
+            }
+            _ => Ran::Done(self.stay(client, why).await),
+        }
+    }
+
     async fn look_while_it_runs(&mut self, client: &mut Client, wait: &mut Wait) {
-        let live = self.can().has(Feature::Live);
-        let mut said = Ok(());
-        if live {
-            said = self.look_while_it_is_at_it().await;
-        }
-        if !live || matches!(said, Err(Failure::Late(_))) {
-            // The machine may be busy or waiting while its back end still answers.
-            let time = Duration::from_secs(2);
-            said = self.ask_within(Request::Status, time).await.map(drop);
-        }
-        wait.look = Instant::now() + if live { LOOK } else { ALIVE };
+        let said = self.look_while_it_is_at_it().await;
+        wait.look = Instant::now() + LOOK;
         match said {
             Err(Failure::Late(_)) => {
                 wait.look = Instant::now() + ALIVE;
@@ -236,28 +228,19 @@ impl Front {
         }
     }
 
-    async fn stopped(&mut self, client: &mut Client, stop: Stop) -> Vec<u8> {
-        match &stop.reason {
-            Reason::Failed { why } => {
-                tell(client, &format!("The machine cannot go on: {why}")).await
+    async fn stopped(&mut self, stop: Vec<u8>) -> Vec<u8> {
+        let number = number_in(&stop);
+        if self.terminal == Terminal::Program {
+            match stop.first() {
+                Some(b'W') => message!("\nChild exited with status {number}"),
+                Some(b'X') => message!(
+                    "\nChild terminated with signal = {number:#x} ({})",
+                    ulpf_host::signals::name(signals::from_gdb(number).unwrap_or_default())
+                ),
+                _ => {}
             }
-            Reason::Signal { number, why } => {
-                print(client, &format!("signal {number}: {why}\n")).await;
-            }
-            Reason::Exited { status } if self.terminal == Terminal::Program => {
-                message!("\nChild exited with status {status}");
-            }
-            Reason::Killed { number, .. } if self.terminal == Terminal::Program => {
-                let number = i32::from(*number);
-                message!(
-                    "\nChild terminated with signal = {:#x} ({})",
-                    ulpf_host::signals::to_gdb(number),
-                    ulpf_host::signals::name(number)
-                );
-            }
-            _ => {}
         }
-        self.ended = stop.reason.is_end();
+        self.ended = is_end(&stop);
         if self.table.watches.len() <= FEW {
             // The counters can be read after the end, too; on failure the next look reads them.
             let _ = self.look().await;
@@ -265,8 +248,7 @@ impl Front {
         if self.ended {
             self.mirror = None;
         }
-        let reply = self.stop_reply(&stop).await;
-        self.stop = Some(stop);
-        reply
+        self.stop = Some(stop.clone());
+        stop
     }
 }

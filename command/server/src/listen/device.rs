@@ -1,4 +1,4 @@
-//! A character device as a channel to the front end: a port of virtio-serial (/dev/virtio-ports/…, /dev/hvc1) or a
+//! A character device as a channel to the debugger: a port of virtio-serial (/dev/virtio-ports/…, /dev/hvc1) or a
 //! serial line. A device has no connections. A virtio-serial port reports whether its other end is open; a serial line
 //! does not.
 #![forbid(unsafe_code)]
@@ -19,7 +19,7 @@ use ulpf_host::sys;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A character device, as a connection.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Device(Arc<AsyncFd<File>>);
 
 impl Device {

@@ -1,25 +1,26 @@
-//! Counters and hits of our own stub behind the port. They are read from its shared area, as `ulpf top` does, so no
-//! thread stops for it, and reading works while the program runs.
+//! Counters and hits for a front end on another machine (`qUlpf` packets, docs/bridge.md). They are read from the area that
+//! the stub shares, as `ulpf top` does, so no thread stops for it, and reading works while the program runs.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 use ulpf_area::{SharedArea, sessions};
-use ulpf_bridge::{Bytes, Hit, Listed, Reply, Totals};
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::{self, Reader, Rings, Start, hit_flags, listed};
+use ulpf_rsp::reports::{About, Ask, Counts, Hit, Hits, Listed, Role, Totals};
 
-/// `KEPT`: hits kept for later requests. `MOST`: hits of one answer.
+/// Hits kept for later requests.
 const KEPT: usize = 1 << 16;
-const MOST: u64 = 4096;
-/// Watches of one answer. A line is limited to 4 MiB.
-const WATCHES: usize = 20_000;
 
 /// Interval of checks whether the program has executed another one, which has an area of its own.
 const AGAIN: Duration = Duration::from_secs(1);
 
-pub struct Looks {
+/// The reports of a server. It opens the area of a program when a front end asks for the first time.
+#[derive(Default)]
+pub struct Reports(Option<Looks>);
+
+struct Looks {
     pid: i32,
     looked: Instant,
     area: SharedArea,
@@ -29,8 +30,35 @@ pub struct Looks {
     sequence: u64,
 }
 
+impl Reports {
+    /// The reply to a request about the process `pid`, or to one without a process.
+    pub fn reply(&mut self, ask: Ask, pid: Option<i32>) -> String {
+        if self.0.as_ref().map(|l| l.pid) != pid {
+            self.0 = pid.and_then(Looks::of);
+        }
+        match (ask, &mut self.0) {
+            (Ask::About, _) => About {
+                role: Role::Commands,
+                kind: "stub".into(),
+                name: format!("ulpf server {}", env!("CARGO_PKG_VERSION")),
+            }
+            .reply(),
+            (Ask::Counts(from), Some(looks)) => looks.counts(from),
+            (Ask::Hits { since, most }, Some(looks)) => looks.hits(since, most),
+            (Ask::Counts(from), None) => Counts::reply(from, &Totals::default(), []),
+            (Ask::Hits { since, .. }, None) => {
+                let none = Hits {
+                    since,
+                    ..Hits::default()
+                };
+                Hits::reply(&none, [])
+            }
+        }
+    }
+}
+
 impl Looks {
-    pub fn of(pid: i32) -> Option<Looks> {
+    fn of(pid: i32) -> Option<Looks> {
         Some(Looks {
             pid,
             looked: Instant::now(),
@@ -41,31 +69,33 @@ impl Looks {
         })
     }
 
-    /// All watches and totals.
-    pub fn list(&mut self) -> Reply {
+    fn counts(&mut self, from: u64) -> String {
         self.renew();
         let header = self.area.header();
-        Reply::Listed {
-            watches: self.watches(),
-            totals: Totals {
-                faults: header.faults.load(Relaxed),
-                false_positives: header.all_false_positives(self.area.areas()),
-                slow: header.slow.load(Relaxed),
-                syscalls: header.syscalls.load(Relaxed),
-            },
-        }
+        let totals = Totals {
+            faults: header.faults.load(Relaxed),
+            false_positives: header.all_false_positives(self.area.areas()),
+            slow: header.slow.load(Relaxed),
+            syscalls: header.syscalls.load(Relaxed),
+        };
+        Counts::reply(from, &totals, &self.watches(from))
     }
 
     /// At most `most` hits with numbers greater than `since`.
-    pub fn hits(&mut self, since: u64, most: u64) -> Reply {
+    fn hits(&mut self, since: u64, most: u64) -> String {
         self.update();
         let first = self.log.front().map_or(self.sequence + 1, |h| h.sequence);
-        let hits = self.log.iter().filter(|h| h.sequence > since);
-        Reply::Hits {
-            hits: hits.take(most.min(MOST) as usize).cloned().collect(),
+        let head = Hits {
+            since,
             last: self.sequence,
             lost: (first - 1).saturating_sub(since),
-        }
+            // The stub reports its stops itself.
+            stop: 0,
+            hits: vec![],
+        };
+        let from = self.log.partition_point(|h| h.sequence <= since);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        Hits::reply(&head, self.log.range(from..).take(most))
     }
 
     fn renew(&mut self) {
@@ -96,8 +126,9 @@ impl Looks {
         self.log.drain(..surplus);
     }
 
-    fn watches(&self) -> Vec<Listed> {
-        let lines = self.area.watch_table().iter().enumerate();
+    fn watches(&self, from: u64) -> Vec<Listed> {
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let lines = self.area.watch_table().iter().enumerate().skip(from);
         let present = lines.filter_map(|(id, line)| {
             let what = line.what.load(Acquire);
             // Ranges of the heap are reported as one watch, which has no bytes of its own.
@@ -111,7 +142,7 @@ impl Looks {
                 id: id as u64,
                 addr: line.start.load(Relaxed),
                 len: line.len.load(Relaxed),
-                kind: ulpf_session::words::kind_of(what).into(),
+                kind: ulpf_session::words::kind_of(what),
                 hits,
                 silent,
                 filtered: n.filtered.load(Relaxed),
@@ -122,26 +153,27 @@ impl Looks {
                 register: n.placement.load(Relaxed) != 0,
             })
         });
-        present.take(WATCHES).collect()
+        // More do not fit into a reply.
+        present.take(4096).collect()
     }
 }
 
 fn told(hit: &ring::Hit, sequence: u64) -> Hit {
     let values = hit.flags & hit_flags::UNKNOWN == 0;
-    let bytes = |of: &[u8]| {
-        Bytes(if values {
-            of[..hit.used()].into()
-        } else {
-            vec![]
-        })
+    let bytes = |of: &[u8]| match values {
+        true => of[..hit.used()].to_vec(),
+        false => vec![],
     };
     Hit {
         sequence,
         watch: hit.watch.into(),
         pc: hit.pc,
         thread: hit.tid.into(),
-        write: hit.kind != AccessKind::Read as u8,
-        read: hit.kind == AccessKind::ReadWrite as u8,
+        access: match hit.kind {
+            kind if kind == AccessKind::Read as u8 => AccessKind::Read,
+            kind if kind == AccessKind::Write as u8 => AccessKind::Write,
+            _ => AccessKind::ReadWrite,
+        },
         addr: hit.addr,
         len: hit.len.into(),
         old: bytes(&hit.old),

@@ -17,6 +17,7 @@ const GDB_UNKNOWN: u8 = 143;
 pub const EXC_BAD_ACCESS: u8 = 145;
 const SIGSTKFLT: i32 = 16;
 
+/// The protocol's number of a signal of Linux; 0 for 0.
 pub fn to_gdb(linux: i32) -> u8 {
     match linux {
         0 => 0,
