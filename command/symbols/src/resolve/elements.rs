@@ -32,7 +32,7 @@ impl Resolver<'_> {
             Some(held) => Ok(Some(held)),
             None => Err(self.problem(
                 format!("`{}` holds nothing now", value.name),
-                "set the watch later (--at FUNCTION, ulpf attach, ulpf top), or watch the variable itself",
+                self.later("later") + ", or watch the variable itself",
             )),
         }
     }
@@ -48,6 +48,7 @@ impl Resolver<'_> {
         let Some(found) = self.container(&value) else {
             return Ok(Vec::new());
         };
+        self.decided.set(true);
         if let Form::Same { member } = found.form {
             let name = value.name.clone();
             let inner = self.member(&value, member)?;
@@ -236,7 +237,7 @@ impl Resolver<'_> {
             let now = self.number(&says)?;
             return Err(self.problem(
                 format!("`{}` has its alternative {now} now", value.name),
-                "set the watch when it has that one (--at FUNCTION, ulpf attach, ulpf top), or without `snapshot`",
+                self.later("when it has that one") + ", or without `snapshot`",
             ));
         };
         let mut path = at.clone();
@@ -313,9 +314,16 @@ impl Resolver<'_> {
                 format!(
                     "`{}` has {size} elements now, {} is none of them",
                     value.name,
-                    if first < 0 { first } else { behind.max(first.saturating_add(1)) - 1 }
+                    if first < 0 {
+                        first
+                    } else {
+                        behind.max(first.saturating_add(1)) - 1
+                    }
                 ),
-                "for all that there are now write [*]; set the watch later (--at FUNCTION, ulpf attach, ulpf top) if it is to grow first",
+                format!(
+                    "for all that there are now write [*]; {} if it is to grow first",
+                    self.later("later")
+                ),
             ));
         }
         Ok((first as u64, behind as u64))
@@ -566,7 +574,7 @@ impl Resolver<'_> {
     pub(super) fn senseless(&self, value: &Lvalue) -> Problem {
         self.problem(
             format!("what is in `{}` makes no sense as a container", value.name),
-            "set the watch when it has been constructed (--at FUNCTION, ulpf attach, ulpf top)",
+            self.later("when it has been constructed"),
         )
     }
 }
