@@ -44,7 +44,7 @@ impl Feed {
         let pid = self.stands_for.or(pid)?;
         if self.area.as_ref().is_none_or(|(of, _)| *of != pid) {
             // An exec creates a new area. The watches' names are gone with the old program anyway.
-            self.area = sessions::area_of(pid).map(|area| (pid, area));
+            self.area = sessions::area_of(pid).map(|(area, _)| (pid, area));
             self.reader = None;
         }
         self.area.as_ref().map(|(_, area)| area)
