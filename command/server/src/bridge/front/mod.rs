@@ -4,6 +4,7 @@
 mod commands;
 pub mod fuzzing;
 mod look;
+mod pages;
 mod points;
 mod running;
 mod sort;
@@ -15,6 +16,7 @@ use super::mirror::Mirror;
 use super::start;
 use super::watch_table::WatchTable;
 use super::{monitor, packets};
+use crate::answers;
 use crate::client::{Client, Input};
 use crate::common::Terminal;
 use crate::host_io::HostIo;
@@ -23,10 +25,12 @@ use crate::watches::LazyWatches;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::time::Duration;
 use ulpf_bridge::{Feature, Reply, Request, State, Stop, Totals};
 use ulpf_host::say::message;
 use ulpf_lib::ring;
+use ulpf_symbols::Program;
 
 const FEATURES: &str = "QStartNoAckMode+;vContSupported+;swbreak+;hwbreak+;qXfer:features:read+;qXfer:exec-file:read+;qXfer:auxv:read+";
 pub struct Front {
@@ -46,6 +50,8 @@ pub struct Front {
     table: WatchTable,
     /// The shared area for other readers; `None` before the program's start and after its end.
     mirror: Option<Mirror>,
+    /// Names of the program, for the plugin.
+    names: Program,
     totals: Totals,
     /// Watches of our own stub behind a proxy, by its numbers: the TSC when each was first seen.
     there_since: BTreeMap<u32, u64>,
@@ -117,6 +123,7 @@ impl Front {
             lazy: LazyWatches::default(),
             table: WatchTable::default(),
             mirror: None,
+            names: Program::default(),
             totals: Totals::default(),
             there_since: BTreeMap::new(),
             values: HashMap::new(),
@@ -160,6 +167,8 @@ impl Front {
         let program = started.link.program.clone();
         let bias = start::bias(&mut started.link).await;
         self.mirror = Some(Mirror::new(pid, bias, &program)?);
+        let own = std::process::id() as i32;
+        self.names = Program::of_file(Path::new(&program), bias, own);
         self.thread = stop.thread;
         (self.stop, self.started, self.ended) = (Some(stop), Some(started), false);
         Ok(())
@@ -405,6 +414,11 @@ impl Front {
         if command == "exit" {
             let _ = client.send(b"OK").await;
             return Done::Quit(0);
+        }
+        if let Some(request) = answers::Request::of(command.as_bytes()) {
+            let answer = self.answer_plugin(&request).await;
+            print(client, &answer).await;
+            return ok();
         }
         let is_command = self.is_command(&command);
         let text = match &mut self.started {
