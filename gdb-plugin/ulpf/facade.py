@@ -332,6 +332,26 @@ def template_argument(type, number):
     return found if isinstance(found, gdb.Type) else None
 
 
+def find_type(name):
+    """The type of this name, as the selected frame has it; None if there is none."""
+    try:
+        block = [gdb.selected_frame().block()]
+    except (gdb.error, RuntimeError):
+        block = []
+    def look():
+        for tag in "", "struct ", "union ", "enum ":
+            try:
+                return gdb.lookup_type(tag + name, *block)
+            except gdb.error:
+                pass
+        return None
+    found = look()
+    if found is None:
+        with own_language():
+            found = look()
+    return found
+
+
 def lookup_type(name):
     try:
         return gdb.lookup_type(name)
@@ -386,26 +406,6 @@ def symbol_at(address):
 def is_static(address):
     """Is this in a file's data, so that it is there again when the program is started anew?"""
     return "in section" in _about_address("info symbol", address)
-
-
-def line_at(pc):
-    """`stray.c:22`, or None."""
-    found = gdb.find_pc_line(pc)
-    return f"{found.symtab.filename.rsplit('/', 1)[-1]}:{found.line}" if found.symtab and found.line else None
-
-
-def file_at(pc):
-    """(path, line), or None."""
-    found = gdb.find_pc_line(pc) if pc is not None else None
-    return (found.symtab.fullname(), found.line) if found and found.symtab and found.line else None
-
-
-def object_at(pc):
-    """The file of the executable or library that holds an instruction, or None."""
-    library = gdb.solib_name(pc)
-    if library:
-        return library
-    return gdb.current_progspace().filename if is_static(pc) else None
 
 
 def globals_here():
