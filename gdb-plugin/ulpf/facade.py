@@ -188,13 +188,6 @@ def address_of(value):
     return None if at is None else int(at) & (2**64 - 1)
 
 
-def element(value, index):
-    """Of an array, or behind a pointer: that not all languages take for an array."""
-    if is_pointer(plain(value.type)):
-        return (value + index).dereference()
-    return value[index]
-
-
 def value_at(address, type):
     """The lvalue of this type at an address."""
     return gdb.Value(address).cast(type.pointer()).dereference()
@@ -238,10 +231,6 @@ def plain(type):
     return type.unqualified()
 
 
-def is_reference(type):
-    return type.strip_typedefs().code in (gdb.TYPE_CODE_REF, getattr(gdb, "TYPE_CODE_RVALUE_REF", -1))
-
-
 def is_array(type):
     return type.code == gdb.TYPE_CODE_ARRAY
 
@@ -256,10 +245,6 @@ def is_pointer(type):
 
 def is_struct(type):
     return type.code in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION)
-
-
-def is_union(type):
-    return type.code == gdb.TYPE_CODE_UNION
 
 
 def is_float(type):
@@ -315,23 +300,6 @@ def members(type):
             yield (None if f.is_base_class else f.name), f.bitpos, f.bitsize, f.type
 
 
-def parts(type):
-    """(name, bit offset, bits or 0, type, whether it is a base) of a structure's data members; bases have the names of
-    their classes, anonymous structures none."""
-    for f in type.fields():
-        if hasattr(f, "bitpos"):
-            yield f.name, f.bitpos, f.bitsize, f.type, f.is_base_class
-
-
-def template_argument(type, number):
-    """A type that a class is a template of, or None."""
-    try:
-        found = type.template_argument(number)
-    except (gdb.error, RuntimeError):
-        return None
-    return found if isinstance(found, gdb.Type) else None
-
-
 def find_type(name):
     """The type of this name, as the selected frame has it; None if there is none."""
     try:
@@ -360,6 +328,16 @@ def lookup_type(name):
 
 
 # ---- the program ----
+
+def pc_here():
+    """An address in the block of the selected frame, or None."""
+    try:
+        frame = gdb.selected_frame()
+        # (Of a caller it is behind the call.)
+        return frame.pc() - (frame.newer() is not None)
+    except gdb.error:
+        return None
+
 
 def pid():
     """Process ID of the inferior, or 0 if it has no process."""

@@ -10,7 +10,7 @@ Data breakpoints are watches like those of `ulpf watch`, and are in the same lis
 import dataclasses
 import json
 
-from . import bytecode, disassembly, facade, foreign, history, paths, places, replies, session, stops, told
+from . import bytecode, disassembly, facade, foreign, history, places, replies, session, stops, told
 from .errors import UlpfError
 from .registry import COUNTED, watches
 from .spec import Spec, parse
@@ -60,7 +60,7 @@ def info(expression=None, address=None, bytes=None):
         return {"id": f"a:{address:#x}:{length}", "name": f"{length} bytes at {address:#x}", "persist": False}
     if places.is_heap(expression) or expression.startswith("blocks "):
         return {"id": f"e:{expression}", "name": expression, "persist": True}
-    found = places.find(expression) if bytes else paths.locate(expression)
+    found = places.find(expression) if bytes else places.locate(expression)
     if bytes:
         found = [_of_length(expression, found, int(bytes))]
         _readable(found[0].address, found[0].length)

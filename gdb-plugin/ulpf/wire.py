@@ -30,6 +30,15 @@ def stop_rest():
     return [record for record in records if record is not None]
 
 
+def places(asked):
+    """The places of a watch, with `decided`: only the server can tell them. A `problem` is the error that says why there
+    are none."""
+    said = ask(f"places {json.dumps(asked)}", dict)
+    if "problem" in said:
+        said["problem"] = replies.change(said["problem"]).error()
+    return said
+
+
 def tell(hits, csv=False):
     """The server's words for hits, in order. As many hits as fit go in one packet."""
     answers, batch, length = [], [], 0
