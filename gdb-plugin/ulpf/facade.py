@@ -320,6 +320,11 @@ def find_type(name):
     return found
 
 
+def integer_type(size, signed):
+    """An integer type of so many bytes."""
+    return gdb.selected_inferior().architecture().integer_type(8 * size, signed)
+
+
 def lookup_type(name):
     try:
         return gdb.lookup_type(name)

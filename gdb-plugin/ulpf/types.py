@@ -57,5 +57,9 @@ def named(said):
         array = said["array"]
         element = named(array["of"])
         return element and element.array(array["first"], array["first"] + array["count"] - 1)
-    found = facade.find_type(said["type"]["name"])
-    return found if found is not None and facade.plain(found).sizeof == said["type"]["size"] else None
+    found, size = facade.find_type(said["type"]["name"]), said["type"]["size"]
+    if found is None or facade.plain(found).sizeof == size:
+        return found
+    # (Go's `int` has eight bytes, and GDB finds one of its own.)
+    plain = facade.plain(found)
+    return facade.integer_type(size, facade.is_signed(plain)) if facade.is_integer(plain) and size in (1, 2, 4, 8) else None
