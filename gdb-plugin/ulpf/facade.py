@@ -188,13 +188,6 @@ def address_of(value):
     return None if at is None else int(at) & (2**64 - 1)
 
 
-def element(value, index):
-    """Of an array, or behind a pointer: that not all languages take for an array."""
-    if is_pointer(plain(value.type)):
-        return (value + index).dereference()
-    return value[index]
-
-
 def value_at(address, type):
     """The lvalue of this type at an address."""
     return gdb.Value(address).cast(type.pointer()).dereference()
@@ -238,10 +231,6 @@ def plain(type):
     return type.unqualified()
 
 
-def is_reference(type):
-    return type.strip_typedefs().code in (gdb.TYPE_CODE_REF, getattr(gdb, "TYPE_CODE_RVALUE_REF", -1))
-
-
 def is_array(type):
     return type.code == gdb.TYPE_CODE_ARRAY
 
@@ -256,10 +245,6 @@ def is_pointer(type):
 
 def is_struct(type):
     return type.code in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION)
-
-
-def is_union(type):
-    return type.code == gdb.TYPE_CODE_UNION
 
 
 def is_float(type):
@@ -315,21 +300,29 @@ def members(type):
             yield (None if f.is_base_class else f.name), f.bitpos, f.bitsize, f.type
 
 
-def parts(type):
-    """(name, bit offset, bits or 0, type, whether it is a base) of a structure's data members; bases have the names of
-    their classes, anonymous structures none."""
-    for f in type.fields():
-        if hasattr(f, "bitpos"):
-            yield f.name, f.bitpos, f.bitsize, f.type, f.is_base_class
-
-
-def template_argument(type, number):
-    """A type that a class is a template of, or None."""
+def find_type(name):
+    """The type of this name, as the selected frame has it; None if there is none."""
     try:
-        found = type.template_argument(number)
+        block = [gdb.selected_frame().block()]
     except (gdb.error, RuntimeError):
+        block = []
+    def look():
+        for tag in "", "struct ", "union ", "enum ":
+            try:
+                return gdb.lookup_type(tag + name, *block)
+            except gdb.error:
+                pass
         return None
-    return found if isinstance(found, gdb.Type) else None
+    found = look()
+    if found is None:
+        with own_language():
+            found = look()
+    return found
+
+
+def integer_type(size, signed):
+    """An integer type of so many bytes."""
+    return gdb.selected_inferior().architecture().integer_type(8 * size, signed)
 
 
 def lookup_type(name):
@@ -340,6 +333,16 @@ def lookup_type(name):
 
 
 # ---- the program ----
+
+def pc_here():
+    """An address in the block of the selected frame, or None."""
+    try:
+        frame = gdb.selected_frame()
+        # (Of a caller it is behind the call.)
+        return frame.pc() - (frame.newer() is not None)
+    except gdb.error:
+        return None
+
 
 def pid():
     """Process ID of the inferior, or 0 if it has no process."""
@@ -386,26 +389,6 @@ def symbol_at(address):
 def is_static(address):
     """Is this in a file's data, so that it is there again when the program is started anew?"""
     return "in section" in _about_address("info symbol", address)
-
-
-def line_at(pc):
-    """`stray.c:22`, or None."""
-    found = gdb.find_pc_line(pc)
-    return f"{found.symtab.filename.rsplit('/', 1)[-1]}:{found.line}" if found.symtab and found.line else None
-
-
-def file_at(pc):
-    """(path, line), or None."""
-    found = gdb.find_pc_line(pc) if pc is not None else None
-    return (found.symtab.fullname(), found.line) if found and found.symtab and found.line else None
-
-
-def object_at(pc):
-    """The file of the executable or library that holds an instruction, or None."""
-    library = gdb.solib_name(pc)
-    if library:
-        return library
-    return gdb.current_progspace().filename if is_static(pc) else None
 
 
 def globals_here():

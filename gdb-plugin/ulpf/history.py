@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Hits that are still in the rings of the program's threads: the log, and the last writers."""
 
-import csv
 import os
 
-from . import foreign, places, record, replies, wire
+from . import places, replies, told, wire
 from .errors import UlpfError
 from .stops import Hit, hit_of
 
@@ -45,9 +44,7 @@ def since_then():
     _shown = young[-1].time
     if len(young) > _MOST_SHOWN:
         yield f"{len(young) - _MOST_SHOWN} or more hits before these: ulpf log show"
-    for hit in young[-_MOST_SHOWN:]:
-        yield line(hit, f"{hit.time:11.6f}")
-        yield from frames(hit)
+    yield from lines(young[-_MOST_SHOWN:])
 
 
 def last(expression, most):
@@ -62,22 +59,22 @@ def last(expression, most):
     return found, hits[:most], answers
 
 
-def line(hit, when):
-    """One line, as `ulpf run` writes it."""
+def lines(hits):
+    """Lines of hits, as `ulpf run` writes them."""
+    for hit, said in zip(hits, told.of(hits)):
+        yield from told.lines(said, begin(hit))
+
+
+def begin(hit):
+    """The line of a hit, without the place in the code."""
+    when = f"{hit.time:11.6f}" if hit.time is not None else f"{hit.ago:12.6f} s ago"
     number = f"#{hit.watch.number} " if hit.watch else ""
     if hit.reads:
         values = hit.shown(hit.new)
     else:
         values = f"{hit.shown(hit.old)} → {hit.shown(hit.new)}" + (" (silent)" if hit.silent else "")
-    where = f"  by {hit.call}" if hit.call else ""
-    if hit.pc is not None:
-        where += "  " + record.who(hit)
-    return foreign.shown(f"{when} [{hit.tid}] {number}{_VERBS.get(hit.access, hit.access)} {hit.name}: {values}{where}")
-
-
-def frames(hit):
-    """The callers, if the watch has bt N. A return address is behind its call."""
-    return [foreign.shown(f"{'':14}  called from {record.at(pc - 1)}") for pc in hit.callers]
+    call = f"  by {hit.call}" if hit.call else ""
+    return f"{when} [{hit.tid}] {number}{_VERBS.get(hit.access, hit.access)} {hit.name}: {values}{call}"
 
 
 # Format of a file, by the suffix of its name.
@@ -98,12 +95,9 @@ def save(found, file):
     how = form(file)
     with open(file, "w", encoding="utf-8", newline="") as out:
         if how == "json":
-            for hit in found:
-                out.write(record.text(hit) + "\n")
+            for said in told.of(found):
+                out.write(told.line(said["hit"]) + "\n")
         elif how == "csv":
-            writer = csv.DictWriter(out, record.COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(record.row(hit) for hit in found)
+            out.writelines(told.table(found))
         else:
-            for hit in found:
-                out.write("\n".join([line(hit, f"{hit.time:11.6f}"), *frames(hit)]) + "\n")
+            out.writelines(line + "\n" for line in lines(found))

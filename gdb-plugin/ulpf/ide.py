@@ -10,7 +10,7 @@ Data breakpoints are watches like those of `ulpf watch`, and are in the same lis
 import dataclasses
 import json
 
-from . import bytecode, disassembly, facade, history, paths, places, record, replies, session, stops
+from . import bytecode, disassembly, facade, foreign, history, places, replies, session, stops, told
 from .errors import UlpfError
 from .registry import COUNTED, watches
 from .spec import Spec, parse
@@ -60,7 +60,7 @@ def info(expression=None, address=None, bytes=None):
         return {"id": f"a:{address:#x}:{length}", "name": f"{length} bytes at {address:#x}", "persist": False}
     if places.is_heap(expression) or expression.startswith("blocks "):
         return {"id": f"e:{expression}", "name": expression, "persist": True}
-    found = places.find(expression) if bytes else paths.locate(expression)
+    found = places.find(expression) if bytes else places.locate(expression)
     if bytes:
         found = [_of_length(expression, found, int(bytes))]
         _readable(found[0].address, found[0].length)
@@ -217,7 +217,7 @@ def stop():
 
 def _hit(hit):
     said = {"watch": hit.watch.number if hit.watch else None, "name": hit.name, "access": hit.access, "tid": hit.tid,
-            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent, "record": record.text(hit)}
+            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent, "asked": json.dumps(told.asked(hit))}
     if hit.call:
         said["call"] = hit.call
     ids = hit.watch.ids() if hit.watch else []
@@ -225,19 +225,17 @@ def _hit(hit):
 
 
 def lines(records):
-    """Hits out of the rings, as the stub would tell of them, each in one line as `ulpf log show` has it."""
+    """Hits out of the rings, as the stub would tell of them: the line of each without the place in the code, and what the
+    adapter completes it from. The program may be running, and its server is not asked."""
     for watch in watches.all.values():
         if watch.spec.log:
             _know(watch)
     said = []
     for line in records:
-        told = replies.record(json.loads(line))
-        watch, place = _known.get(told.watch, (None, None))
-        hit = stops.Hit(watch, place, told)
-        text = history.line(hit, f"{hit.time:11.6f}")
-        file, number = facade.file_at(hit.pc) or (None, None)
-        said.append({"text": "\n".join([text, *history.frames(hit)]), "file": file, "line": number,
-                     "record": record.text(hit)})
+        record = replies.record(json.loads(line))
+        watch, place = _known.get(record.watch, (None, None))
+        hit = stops.Hit(watch, place, record)
+        said.append({"text": foreign.shown(history.begin(hit)), "asked": json.dumps(told.asked(hit))})
     return {"lines": said}
 
 

@@ -10,20 +10,34 @@
     total:4, 0x1000:16    so many bytes, as they are     one place
     file.c:total          the one of that source file
     libfoo`total          the one of that object
+
+GDB evaluates the beginning: a variable, or all that only it understands (casts, calls, registers). The server knows the
+way from there through pointers, containers and lists (command/symbols/src/resolve), and where such a watch follows.
 """
 
+import json
 import re
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from . import containers, expressions, facade, names, settings, values
+from . import expressions, facade, names, settings, types, values, wire
 from .errors import UlpfError
 
 # The first of them in an expression is where it stops to be GDB's.
 MARK = re.compile(r"\[(?P<low>[^\[\]]*?)(?P<range>\.\.=?)(?P<high>[^\[\]]*)\]|\[(?P<all>\*)\]|->\*(?P<link>[A-Za-z_]\w*)")
 # `*ptr@len`, whose elements are ptr[0] and so on.
 _AT = re.compile(r"^\*\s*([\w.>\[\]-]+)\s*@")
-_FIELD = re.compile(r"^(.*?)\s*(\.|->)\s*([A-Za-z_]\w*)$", re.S)
+_FIELD = re.compile(r"^(.*?)(\s*(?:\.|->)\s*[A-Za-z_]\w*)$", re.S)
+# A variable with FILE.c: or OBJECT` before it.
+_VARIABLE = re.compile(r"(?P<signs>[\s*(]*)(?P<head>(?:[\w./+-]+\.\w+\s*:(?!:)\s*|[\w./+-]+`\s*)?(?P<name>(?:::)?[A-Za-z_$][\w$]*(?:::~?[A-Za-z_]\w*)*))")
+_NUMBER = r"(?:0[xX][0-9a-fA-F_]+|\d[\d_]*)"
+# Steps that the server knows, behind a variable.
+_STEPS = re.compile(rf"(?:\s*(?:->\*?\s*[A-Za-z_]\w*|[.%]\s*(?:[A-Za-z_]\w*|\d+)|\[[^\[\]]*\]|\)))*(?:\s*[+-]\s*{_NUMBER}(?=\s*:))?(?:\s*:\s*{_NUMBER}[KkMG]?)?\s*$")
+_INDEX = re.compile(r"\[([^\[\]]*)\]")
+# What stands for the beginning in the server's grammar (ulpf_symbols::HEAD).
+_HEAD = "it"
+# The server's limit of places (MOST_PLACES).
+_MOST = 100_000
 
 
 @dataclass
@@ -76,8 +90,7 @@ class Place:
 
 
 # `total:4`, `loop.c:total` and `libfoo`total`, as `ulpf run` takes them.
-BYTES = re.compile(r"^(?P<what>.*[^\s:])\s*:\s*(?P<number>0[xX][0-9a-fA-F_]+|\d[\d_]*)(?P<unit>[KkMG]?)$", re.S)
-_BEYOND = re.compile(r"^(?P<what>.*[^\s+-])\s*(?P<sign>[+-])\s*(?P<bytes>0[xX][0-9a-fA-F]+|\d+)$", re.S)
+_BYTES = re.compile(rf"^(?P<what>.*[^\s:])\s*:\s*(?P<number>{_NUMBER})(?P<unit>[KkMG]?)$", re.S)
 _UNITS = {"": 1, "K": 1 << 10, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -87,46 +100,237 @@ def is_heap(expression):
 
 
 def find(expression):
-    """All places of an expression; at least one, or an error."""
-    said = BYTES.match(expression)
-    # (`a ? b : 4` is the debugged language's.)
-    if said and "?" not in expression:
-        return _bytes(expression, said["what"], bytes_of(said))
-    return _find(expression)
+    """All places of an expression as they are now; at least one, or an error."""
+    return _found(expression, follow=False)
 
 
-def bytes_of(said):
-    """The number in what `BYTES` has matched."""
-    return int(said["number"].replace("_", ""), 0) * _UNITS[said["unit"]]
+def locate(expression):
+    """All places of an expression; one that follows, if it can."""
+    return _found(expression, follow=True)
 
 
-def _bytes(expression, what, length):
-    """A place of `length` bytes without a type."""
-    if not length:
-        raise UlpfError(f"cannot watch {expression}", "its length is zero", "say how many bytes: x:8")
-    if re.fullmatch(r"0[xX][0-9a-fA-F]+|\d+", what):
-        return [Place(what, int(what, 0), length)]
-    beyond = _BEYOND.match(what)
-    offset = 0
-    if beyond:
-        what, offset = beyond["what"], int(beyond["bytes"], 0) * (-1 if beyond["sign"] == "-" else 1)
-    found = [Place(p.name if not offset else f"({p.name}{offset:+})", p.address + offset, length) for p in _find(what)]
-    for place in found:
-        if place.address < 1 << 47 and facade.pid() and not facade.readable(place.end - 1):
-            raise UlpfError(f"cannot watch {expression}", f"there is no memory at {place.end - 1:#x}", "name fewer bytes")
-    return found
+def value(expression):
+    """The value of an expression that has one place."""
+    found = _by_server(expression, follow=False)
+    if found and len(found) == 1 and found[0].type is not None:
+        return facade.value_at(found[0].address, found[0].type)
+    return expressions.evaluate(expression)
 
 
-def _find(expression):
-    mark = MARK.search(expression)
-    if mark:
-        found = list(_expand(expression, mark))
-    else:
-        found = [_repeated(expression) or _single(expression, expressions.evaluate(expression))]
+def _found(expression, follow):
+    found = _by_server(expression, follow) or [_by_gdb(expression)]
     language = facade.language_now()
     for place in found:
         place.language = language
     return found
+
+
+# ---- by the server ----
+
+def _by_server(expression, follow):
+    """The places, or None where the debugged language alone says what the expression means."""
+    mark = MARK.search(expression)
+    if mark:
+        facade.need_program()
+    asked = _asked(expression, mark) if facade.pid() else None
+    if asked is None:
+        return None
+    said = wire.places({**asked, "follow": follow})
+    decided, problem = said["decided"], said.get("problem")
+    if problem is None:
+        # (Any other place GDB finds as well, with the type that it has in the debugged language.)
+        servers = mark or decided or _BYTES.match(expression) or any("path" in place or "mask" in place for place in said["places"])
+        return _places(said["places"], expression, mark, decided) if servers else None
+    if mark and mark["all"] and not decided and (found := _by_printer(expression, mark)):
+        return found
+    if mark or decided:
+        raise UlpfError(f"cannot watch {expression}", problem.why, problem.what_to_do)
+    return None
+
+
+def _asked(expression, mark):
+    """The expression in the server's words, or None if it is none of the server's."""
+    # (`a ? b : 4` is the debugged language's.)
+    if "?" in expression or "@" in expression:
+        return None
+    if re.fullmatch(rf"\s*{_NUMBER}\s*:\s*{_NUMBER}[KkMG]?\s*", expression):
+        return {"watch": expression}
+    split = _variable(expression, mark) or mark and _before(expression, mark.start())
+    if not split:
+        return None
+    signs, head, steps = split
+    if not mark and not signs.strip() and not steps.strip():
+        return None
+    asked = {"watch": signs + _HEAD + _INDEX.sub(lambda match: _numbered(match[1], expression), steps), "head": head}
+    if settings.most_elements() != _MOST:
+        asked["most"] = settings.most_elements()
+    return asked
+
+
+def _variable(expression, mark):
+    """(signs before it, the variable, steps behind it), or None."""
+    match = _VARIABLE.match(expression)
+    if match is None or not _STEPS.match(expression, match.end()):
+        return None
+    try:
+        return match["signs"], _head(match["head"], match["name"]), expression[match.end():]
+    except UlpfError:
+        # (It may be `main.total`, a variable of a Go package.)
+        if mark is None:
+            return None
+        return _before(expression, mark.start())
+
+
+def _before(expression, end):
+    """The same, where GDB evaluates all that stands before an offset."""
+    return "", _head(expression[:end], None), expression[end:]
+
+
+def _head(text, name):
+    """The beginning of an expression: its address, or the value of a pointer that has none."""
+    value = expressions.evaluate(text)
+    type = facade.plain(value.type)
+    said = {"text": text.strip(), "name": name and name.rpartition("::")[2], "pc": facade.pc_here(), "type": types.described(value.type, targets=True)}
+    at = None if facade.is_optimized_out(value) else facade.address_of(value)
+    if at is not None:
+        said["at"] = at
+    elif facade.is_pointer(type):
+        said["value"] = int(value) & (1 << 64) - 1
+    else:
+        raise _no_address(text, value)
+    return said
+
+
+def _numbered(text, expression):
+    """An index or a range, whose numbers GDB computes."""
+    def number(said):
+        said = said.strip()
+        if not said or re.fullmatch(r"-?\d+", said):
+            return said
+        value = facade.evaluate(said, expression)
+        try:
+            return str(int(value))
+        except Exception:  # whatever GDB makes of something that is no number
+            raise UlpfError(f"cannot watch {expression}", f"{said} is no index",
+                            "write arr[0..16] for the elements 0 to 15, or arr[0..=15]") from None
+    if text.strip() == "*":
+        return "[*]"
+    return "[" + "".join(part if part.startswith("..") else number(part) for part in re.split(r"(\.\.=?)", text)) + "]"
+
+
+def _places(said, expression, mark, decided):
+    """The places of an expression, in the server's words."""
+    found, known = [], {}
+    for place in said:
+        # (Most of them are of one type.)
+        key = json.dumps(place.get("type")), "first" in place
+        if key not in known:
+            known[key] = _type(place.get("type"), expression, "first" in place, decided)
+        found.append(_place(place, expression, mark, known[key]))
+    for place in found[0], found[-1]:
+        _in_memory(expression, place)
+    return found
+
+
+def _place(said, expression, mark, type):
+    name, first, many = said["name"], said.get("first"), said.get("many")
+    size = said["len"]
+    if first is not None and type is not None and type.sizeof:
+        size = type.sizeof
+        name = f"{name}[{first}..{first + said['len'] // size}]"
+    elif not mark and not _BYTES.match(expression):
+        name = expression
+    place = Place(name, said["at"], said["len"], type, mask=said.get("mask", 0), first=first, many=many)
+    if type is not None and not place.mask:
+        single = first is None and many is None
+        place.unit = element_size(type) or (0 if single or size > 8 else size)
+    if "path" in said:
+        place.path, place.base = said["path"], int(re.match("0x[0-9a-f]+", said["path"])[0], 16)
+    return place
+
+
+def _type(said, expression, is_range, decided):
+    """GDB's type of a place, or of one element of a range."""
+    if said is None:
+        return None
+    if not decided and facade.is_c() and not _BYTES.match(expression):
+        # The first of many is like the others.
+        one = MARK.sub(lambda mark: f"->{mark['link']}[0]" if mark["link"] else "[0]", expression)
+        try:
+            return facade.plain(expressions.evaluate(one).type)
+        except (UlpfError, RuntimeError):
+            pass  # a pointer that leads nowhere now
+    found = types.named(said["array"]["of"] if is_range and "array" in said else said)
+    return found and facade.plain(found)
+
+
+def _in_memory(expression, place):
+    if place.path or place.address >= 1 << 47 or not facade.pid():
+        return
+    for at in place.address, place.end - 1:
+        if not facade.readable(at):
+            raise UlpfError(f"cannot watch {expression}", f"there is no memory at {at:#x}",
+                            "name fewer elements or bytes; a pointer on the way may be stale or not set yet")
+
+
+def _by_printer(expression, mark):
+    """The elements of a container that only its pretty-printer knows; None if it is none."""
+    head, tail = expression[:mark.start()], expression[mark.end():]
+    of = expressions.evaluate(head)
+    if not facade.is_struct(facade.plain(of.type)):
+        return None
+    found = None if MARK.search(tail) else facade.children(of)
+    if found is None:
+        raise UlpfError(f"cannot watch {expression}", f"GDB knows no elements of {of.type}: it has no pretty-printer for it",
+                        "load one (libstdc++ brings its own: info pretty-printer), or name a range: ptr[0..10]")
+    hint, pairs = found
+    key, places = None, []
+    for number, (name, child) in enumerate(pairs):
+        if hint == "map" and number % 2 == 0:
+            key = facade.shown(child) if not isinstance(child, str) else child
+            continue
+        label = f"{head}[{key}]" if hint == "map" else head + (name if name.startswith("[") else f".{name}")
+        at = None if isinstance(child, (str, int)) else child.address
+        if at is None:
+            raise UlpfError(f"cannot watch {label}", "its pretty-printer computes it; it has no place in memory",
+                            "watch the container itself")
+        facade.keep("ulpf_found", at)
+        places.append(_of(label + tail, facade.evaluate(f"(*$ulpf_found){tail}", label + tail)))
+        if len(places) > settings.most_elements():
+            raise UlpfError(f"cannot watch {expression}", f"it has more than {settings.most_elements()} elements",
+                            f"that many watches are seldom meant; else: set ulpf max-elements {10 * settings.most_elements()}")
+    if not places:
+        raise UlpfError(f"cannot watch {expression}", "it has no elements now", "watch the container itself, or this once there are some")
+    return places
+
+
+# ---- by GDB ----
+
+def _by_gdb(expression):
+    said = _BYTES.match(expression)
+    if said and "?" not in expression:
+        length = int(said["number"].replace("_", ""), 0) * _UNITS[said["unit"]]
+        if not length:
+            raise UlpfError(f"cannot watch {expression}", "its length is zero", "say how many bytes: x:8")
+        place = _by_gdb(said["what"])
+        place = Place(place.name, place.address, length)
+        _in_memory(expression, place)
+        return place
+    return _repeated(expression) or _single(expression)
+
+
+def _single(expression):
+    value = expressions.evaluate(expression)
+    field = _FIELD.match(expression)
+    if field and not facade.is_optimized_out(value) and facade.address_of(value) is None:
+        # GDB does not tell a bit-field's place; its structure's type does.
+        try:
+            said = wire.places({"watch": _HEAD + field[2], "head": _head(field[1], None), "follow": False})
+        except (UlpfError, RuntimeError):
+            said = {}
+        if "places" in said:
+            return _places(said["places"], expression, None, False)[0]
+    return _of(expression, value)
 
 
 def _repeated(expression):
@@ -149,24 +353,23 @@ def _repeated(expression):
     return place
 
 
-def _single(name, value):
-    field = _bit_field(name)
-    if field:
-        return field
-    return _of(name, value)
+def _no_address(name, value):
+    if facade.is_optimized_out(value):
+        return UlpfError(f"cannot watch {name}", "it has been optimised out here", "watch it where it has a place in memory, or compile with -Og")
+    return UlpfError(f"cannot watch {name}", "it has no address: it lives in a register, or is a computed value",
+                     "watch variables: the parts of the expression, or *(long *)ADDRESS")
 
 
 def _of(name, value):
     what = f"cannot watch {name}"
     if facade.is_optimized_out(value):
-        raise UlpfError(what, "it has been optimised out here", "watch it where it has a place in memory, or compile with -Og")
+        raise _no_address(name, value)
     type = facade.plain(value.type)
     if facade.is_function(type):
         raise UlpfError(what, "it is code, and only data can be watched", "use break")
     at = facade.address_of(value)
     if at is None:
-        raise UlpfError(what, "it has no address: it lives in a register, or is a computed value",
-                        "watch variables: the parts of the expression, or *(long *)ADDRESS")
+        raise _no_address(name, value)
     size = type.sizeof
     if not size:
         raise UlpfError(what, "it has no size", "watch one of its elements")
@@ -185,265 +388,6 @@ def element_size(type):
         if not facade.is_array(type):
             return type.sizeof if type.sizeof <= 8 else 0
     return 0
-
-
-def _bit_field(expression):
-    """GDB does not tell a bit-field's place; its structure's type does."""
-    match = _FIELD.match(expression)
-    if not match:
-        return None
-    try:
-        parent = expressions.evaluate(match.group(1))
-        if match.group(2) == "->":
-            parent = parent.dereference()
-        return bits(expression, parent, match.group(3))
-    except (UlpfError, RuntimeError):
-        return None
-
-
-def bits(name, parent, field):
-    """The place of a bit-field, or None for any other field."""
-    type = facade.plain(parent.type)
-    if not facade.is_struct(type):
-        return None
-    for known, position, size, of in facade.members(type):
-        if known == field and size:
-            break
-    else:
-        return None
-    base = facade.address_of(parent)
-    if base is None:
-        return None
-    first, last = position // 8, (position + size - 1) // 8
-    mask = ((1 << size) - 1) << (position % 8)
-    return Place(name, base + first, last - first + 1, of, mask=mask)
-
-
-# ---- several at once ----
-
-def _expand(expression, mark):
-    head, tail = expression[:mark.start()], expression[mark.end():]
-    value = expressions.evaluate(head)
-    found = 0
-    most = settings.most_elements()
-    for place in _walk(head, value, mark, tail):
-        found += 1
-        if found > most:
-            raise UlpfError(f"{expression} has more than {most} elements", "that many watches are seldom meant",
-                            f"name fewer, or: set ulpf max-elements {10 * most}")
-        yield place
-    if not found:
-        raise UlpfError(f"cannot watch {expression}", "it has no elements now",
-                        "watch the container itself, and its elements once there are any")
-
-
-def _walk(head, value, mark, tail):
-    if not mark.group("link"):
-        low = high = None
-        value = containers.map_behind(value)
-        if value is None:
-            return
-        known = containers.of(value.type) is not None
-        if known and not mark.group("all"):
-            text = f"{head}{mark.group()}"
-            low, high = (index(mark.group(part), text) for part in ("low", "high"))
-            if high is None and mark.group("range") == "..=":
-                raise UlpfError(f"cannot watch {text}", "nothing follows ..=", _HOW)
-            high = high + 1 if mark.group("range") == "..=" else high
-        found = containers.elements(head, value, low, high) if known else None
-        if found is not None:
-            yield from _contents(head, found, tail)
-            return
-    if mark.group("link"):
-        yield from _chain(head, value, mark.group("link"), tail)
-    elif mark.group("all"):
-        yield from _all(head, value, tail)
-    else:
-        yield from _range(head, value, *_bounds(head, value, mark), tail)
-
-
-# `..` excludes its end, `..=` includes it, as in Rust and in `ulpf run`.
-_HOW = "write arr[0..16] for the elements 0 to 15, or arr[0..=15]"
-
-
-def _bounds(head, value, mark):
-    """The first index of a range, and the one behind its last."""
-    text = f"{head}{mark.group()}"
-    type = facade.plain(value.type)
-    known = facade.bounds(type) if facade.is_array(type) else None
-    low, high = (index(mark.group(part), text) for part in ("low", "high"))
-    if high is None and mark.group("range") == "..=":
-        raise UlpfError(f"cannot watch {text}", "nothing follows ..=", _HOW)
-    if high is None and not known:
-        raise UlpfError(f"cannot watch {text}", f"how many elements {head} has is not known", _HOW)
-    if low is None:
-        low = known[0] if known else 0
-    if high is None:
-        high = known[1] + 1
-    elif mark.group("range") == "..=":
-        high += 1
-    if high <= low:
-        why = "it is empty" if high == low else "it ends before it begins"
-        raise UlpfError(f"cannot watch {text}", why, _HOW)
-    if not (facade.is_array(type) or facade.is_pointer(type)):
-        raise UlpfError(f"cannot watch {text}", f"{head} is neither an array nor a pointer",
-                        f"for the elements of a container write {head}[*]")
-    # Trailing arrays of one or no element are a C idiom for "as many as there are".
-    if known and known[1] > known[0] and not known[0] <= low < high <= known[1] + 1:
-        raise UlpfError(f"cannot watch {text}", f"it has the elements {known[0]} to {known[1]}",
-                        f"stay within them ({_HOW}), or take its address: (&arr[0])[0..16]")
-    return low, high
-
-
-def index(text, range):
-    """None if nothing is there."""
-    if not text.strip():
-        return None
-    value = facade.evaluate(text.strip(), range)
-    try:
-        return int(value)
-    except Exception:  # whatever GDB makes of something that is no number
-        raise UlpfError(f"cannot watch {range}", f"{text.strip()} is no index", _HOW) from None
-
-
-def _range(head, value, low, high, tail):
-    """The elements from `low` to the one before `high`."""
-    mark = MARK.search(tail)
-    if mark or not _stays(facade.plain(value.type).target(), tail):
-        for i in range(low, high):
-            yield from _follow(f"{head}[{i}]", facade.element(value, i), tail)
-        return
-    type = facade.plain(value.type)
-    # The same offset in each element: no need to ask GDB for all of them.
-    place = next(_follow(f"{head}[{low}]", facade.element(value, low), tail))
-    stride = facade.plain(type.target()).sizeof
-    last = place.address + (high - 1 - low) * stride
-    if not facade.readable(last):
-        raise UlpfError(f"cannot watch {head}[{low}..{high}]", f"there is no memory at {last:#x}", "name fewer elements")
-    if stride == place.length and not place.mask:
-        length = stride * (high - low)
-        yield Place(f"{head}[{low}..{high}]{tail}", place.address, length, place.type, stride if stride <= 8 else 0,
-                    first=low)
-        return
-    for i in range(low, high):
-        yield Place(f"{head}[{i}]{tail}", place.address + (i - low) * stride, place.length, place.type, place.unit, place.mask)
-
-
-def _stays(type, tail):
-    """Do fields and indices lead from an object of this type only to its own parts? Then they are at the same offset in
-    each."""
-    at = 0
-    while at < len(tail.rstrip()):
-        match = expressions.STEP.match(tail, at)
-        if match is None or match.group(1) == "->" or facade.is_reference(type):
-            return False
-        type = facade.plain(type)
-        if match.group(3) is not None:
-            if not facade.is_array(type):
-                return False
-            type = type.target()
-        else:
-            found = containers.member(type, expressions.field(match.group(2)))
-            if found is None:
-                return False
-            type = found[1]
-        at = match.end()
-    return not facade.is_reference(type)
-
-
-def _contents(head, runs, tail):
-    """The elements of a container."""
-    for run in runs:
-        if run.held or run.key is not None:
-            name = f"*{head}" if run.held else f"{head}[{run.key}]"
-            yield from _follow(name, facade.value_at(run.address, run.type), tail)
-        elif run.count > 1 and not tail.strip():
-            size = run.type.sizeof
-            last = run.first + run.count
-            yield Place(f"{head}[{run.first}..{last}]", run.address, size * run.count, run.type, size if size <= 8 else 0,
-                        first=run.first)
-        else:
-            for i in range(run.count):
-                value = facade.value_at(run.address + i * run.type.sizeof, run.type)
-                yield from _follow(f"{head}[{run.first + i}]", value, tail)
-
-
-def _chain(head, value, link, tail):
-    """Nodes from the one that `head` is or points to, until NULL or a node that has been seen."""
-    type = facade.plain(value.type)
-    if facade.is_pointer(type):
-        at, type = int(value), facade.plain(type.target())
-    else:
-        at = facade.address_of(value)
-    if not at:
-        return
-    if not facade.is_struct(type):
-        raise UlpfError(f"cannot follow {head}->*{link}", f"{head} is no structure and points to none", "write list->*next.field")
-    seen, number = set(), 0
-    while at and at not in seen:
-        seen.add(at)
-        if not facade.readable(at):
-            raise UlpfError(f"cannot follow {head}->*{link}", f"after {number} nodes it leads to {at:#x}, where no memory is",
-                            "the list is broken, or not set up yet")
-        node = facade.value_at(at, type)
-        yield from _follow(f"{head}->*{link}[{number}]", node, tail)
-        try:
-            at = int(node[link])
-        except Exception as e:  # no such member, or no pointer
-            raise UlpfError(f"cannot follow {head}->*{link}", f"{link}: {facade.error_text(e)}", "ptype shows the members") from None
-        number += 1
-
-
-def _all(head, value, tail):
-    type = facade.plain(value.type)
-    if facade.is_array(type):
-        known = facade.bounds(type)
-        if known:
-            yield from _range(head, value, known[0], known[1] + 1, tail)
-        return
-    if facade.is_pointer(type):
-        raise UlpfError(f"cannot watch {head}[*]", f"how many elements {head} has is not known", _HOW)
-    found = facade.children(value)
-    if found is None:
-        raise UlpfError(f"cannot watch {head}[*]", f"GDB knows no elements of {value.type}: it has no pretty-printer for it",
-                        "load one (libstdc++ brings its own: info pretty-printer), or name a range: ptr[0..10]")
-    hint, pairs = found
-    key = None
-    for number, (name, child) in enumerate(pairs):
-        if hint == "map" and number % 2 == 0:
-            key = facade.shown(child) if not isinstance(child, str) else child
-            continue
-        label = f"{head}[{key}]" if hint == "map" else head + (name if name.startswith("[") else f".{name}")
-        if isinstance(child, (str, int)) or facade.address_of(child) is None:
-            raise UlpfError(f"cannot watch {label}", "its pretty-printer computes it; it has no place in memory",
-                            "watch the container itself")
-        yield from _follow(label, child, tail)
-
-
-def _follow(name, value, tail):
-    """Resolves the text behind an element: fields, indices, and further marks."""
-    mark = MARK.search(tail)
-    steps = tail[:mark.start()] if mark else tail
-    parent, at, last = None, 0, None
-    while at < len(steps.rstrip()):
-        match = expressions.STEP.match(steps, at)
-        if not match:
-            raise UlpfError(f"cannot watch {name}{tail}", f"{steps[at:].strip()} is no field and no index",
-                            "write for example list->*next.refcount, or arr[0..10].x")
-        parent, last = value, match.group(2)
-        try:
-            value = expressions.step(value, match, name + steps[:at])
-        except UlpfError:
-            raise
-        except Exception as e:  # GDB's own: no such member, memory that cannot be read
-            raise UlpfError(f"cannot watch {name}{tail}", facade.error_text(e), "ptype shows the members") from None
-        at = match.end()
-    name += steps
-    if mark:
-        yield from _walk(name, value, mark, tail[mark.end():])
-        return
-    field = bits(name, parent, last) if parent is not None and last else None
-    yield field or _of(name, value)
 
 
 # ---- the part of a place that was hit ----

@@ -8,7 +8,7 @@ Ids go with the stub: another program, or the same after exec, has none of them.
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional
 
-from . import bytecode, facade, filters, paths, places, replies, scope, settings, stops, wire
+from . import bytecode, facade, filters, places, replies, scope, settings, stops, wire
 from .errors import UlpfError
 from .spec import Spec
 
@@ -398,7 +398,7 @@ def _locate(watch, found=None):
     else:
         stays = watch.spec.snapshot or watch.spec.follow
         with settings.with_most(watch.spec.most):
-            watch.places = (places.find if stays else paths.locate)(watch.spec.expression)
+            watch.places = (places.find if stays else places.locate)(watch.spec.expression)
     watch.type = watch.places[0].type
     watch.static = all(facade.is_static(p.anchor[0]) for p in watch.places[:_FEW])
 

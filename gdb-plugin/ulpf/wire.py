@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Words with the stub: `monitor ulpf …` out, JSON lines back, which `replies` reads."""
 
+import json
+
 from . import facade, replies
 from .errors import UlpfError
 
@@ -26,6 +28,30 @@ def stop_rest():
     command = "stop rest"
     records = [_read(answer, replies.stop, command) for answer in _objects(facade.monitor(f"ulpf {command}"), command)]
     return [record for record in records if record is not None]
+
+
+def places(asked):
+    """The places of a watch, with `decided`: only the server can tell them. A `problem` is the error that says why there
+    are none."""
+    said = ask(f"places {json.dumps(asked)}", dict)
+    if "problem" in said:
+        said["problem"] = replies.change(said["problem"]).error()
+    return said
+
+
+def tell(hits, csv=False):
+    """The server's words for hits, in order. As many hits as fit go in one packet."""
+    answers, batch, length = [], [], 0
+    for hit in [json.dumps(hit) for hit in hits] + [None]:
+        if batch and (hit is None or length + len(hit) > facade.packet_room()):
+            told = _objects(facade.monitor(f'ulpf tell {{"csv":{json.dumps(csv)},"hits":[{",".join(batch)}]}}'), "tell")
+            # (Every table has heads, and this is one.)
+            answers += told[1:] if csv and answers else told
+            batch, length = [], 0
+        if hit is not None:
+            batch.append(hit)
+            length += len(hit) + 1
+    return answers
 
 
 def text(command):

@@ -33,12 +33,12 @@ class Many(PluginCase):
         gdb("set var second.next = &first")
         self.assertSays(gdb("ulpf watch (&second)->*next.state"), r"\(2 places, 2 bytes\)")
         gdb("set var second.next = (struct node *) 16")
-        self.assertSays(gdb("ulpf watch first->*next.x snapshot"), r"^cannot follow first->\*next: after 2 nodes it leads to 0x10, where no memory is; ")
+        self.assertSays(gdb("ulpf watch first->*next.x snapshot"), r"^cannot watch first->\*next\.x: the pointer `first->\*next\[1\]` is 0x10 now; set the watch later, or ")
         gdb("set var head = 0")
         self.assertSays(gdb("ulpf watch head->*next.x snapshot"), r"^cannot watch head->\*next\.x: it has no elements now; ")
         # A watch that follows waits for them.
         self.assertSays(gdb("ulpf watch head->*next.x"), r"^Ulpf watch \d+: head->\*next\.x$")
-        self.assertSays(gdb("ulpf watch first->*nxt.x"), r"^cannot (watch|follow) first->\*nxt.*ptype shows the members")
+        self.assertSays(gdb("ulpf watch first->*nxt.x"), r"^cannot watch first->\*nxt\.x: .*no field `nxt`; did you mean `next`\?")
 
     def test_containers(self):
         gdb = self.begin("cpp_map", done=False)
@@ -60,7 +60,7 @@ class Many(PluginCase):
     def test_too_many(self):
         gdb = self.begin("bigarray", done=False)
         gdb("set ulpf max-elements 100")
-        self.assertSays(gdb("ulpf watch ((char (*)[2]) big)[0..=200][0]"), r"has more than 100 elements: .*set ulpf max-elements 1000\.")
+        self.assertSays(gdb("ulpf watch ((char (*)[2]) big)[0..=200][0]"), r"has more than 100 elements; .*say `most N`")
         self.assertSays(gdb("ulpf watch big[0..=200]"), r"Ulpf watch 1: big\[0\.\.=200\] \(201 bytes\)")
         self.assertSays(gdb("show ulpf max-elements"), r"100\.")
 
@@ -76,14 +76,14 @@ class Refused(PluginCase):
                 ("3 + 4", r"it has no address"),
                 ("$rax", r"it has no address: it lives in a register"),
                 ("add", r"it is code, .*; use break"),
-                ("table[0..17]", r"it has the elements 0 to 15; stay within"),
-                ("table[17]", r"cannot watch table\[17\]: it has the elements 0 to 15; stay within them"),
-                ("table[3..3]", r"it is empty; write arr\[0\.\.16\] for the elements 0 to 15"),
-                ("head[..]", r"how many elements head has is not known"),
-                ("table[5..2]", r"it ends before it begins"),
-                ("total[0..3]", r"total is neither an array nor a pointer"),
+                ("table[0..17]", r"`table` has 16 elements, 16 is none of them; use 0 to 15"),
+                ("table[17]", r"cannot watch table\[17\]: `table` has 16 elements, 17 is none of them; use 0 to 15"),
+                ("table[3..3]", r"the range 3\.\.3 is empty: `\.\.` excludes its end, `\.\.=` includes it"),
+                ("head[..]", r"how many elements `head` has is not known"),
+                ("table[5..2]", r"the range 5\.\.2 ends before it begins"),
+                ("total[0..3]", r"`total` is a int, no array"),
                 ("table[0..x]", r'No symbol "x"'),
-                ("first->*next->x->y", r"Attempt to take contents of a non-pointer value; ptype shows"),
+                ("first->*next->x->y", r"is a struct node, no pointer; use `\.` instead of `->`"),
                 ("*(long *) 0xffffffffff600000", r"vsyscall|kernel|no memory"),
                 ("*(struct node *) 5", r"no memory at 0x5")):
             with self.subTest(expression):
@@ -102,7 +102,7 @@ class Refused(PluginCase):
 
     def test_tracebacks_only_if_asked(self):
         gdb = self.begin()
-        gdb("python import ulpf.places; ulpf.places.find = None")
+        gdb("python import ulpf.places; ulpf.places.locate = None")
         said = gdb("ulpf watch total")
         self.assertSays(said, r"^ulpf watch: unexpected TypeError: .*; `set ulpf traceback on`")
         self.assertNotIn("Traceback", said)

@@ -14,37 +14,14 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "gdb-plugin"))
 
 from ulpf import bytecode, facade, replies, table  # noqa: E402
-from ulpf.errors import UlpfError  # noqa: E402
-from ulpf.spec import parse  # noqa: E402
 
 
-class Specifications(unittest.TestCase):
+class BitFields(unittest.TestCase):
     def test_bit_fields(self):
         """command/symbols/src/condition/bits.rs makes the same."""
         mask = 0b1111111 << 3
         self.assertEqual(bytecode.bits_changed(mask).hex(), "2cff002cff01112500000000000003f80f27")
         self.assertEqual(bytecode.bits_changed(mask, "rw").hex(), "2cff002cff01112500000000000003f80f2cff0622010f1027")
-
-    def test_parts(self):
-        s = parse("  list->*next.refs :rw if $new > 3 && log thread 2 from libfoo.so called outside main skip 3 count 0x10 bt 4 log changed ")
-        self.assertEqual((s.expression, s.kind, s.condition), ("list->*next.refs", "rw", "$new > 3 && log"))
-        self.assertEqual((s.thread, s.skip, s.count, s.bt, s.log, s.changed), (2, 3, 16, 4, True, True))
-        self.assertEqual(s.places, [(True, False, "main"), (False, True, "libfoo.so")])
-
-    def test_clauses_before_the_condition(self):
-        s = parse("x thread 3 if y == (a if b) changed")
-        self.assertEqual((s.expression, s.thread, s.condition, s.changed), ("x", 3, "y == (a if b)", True))
-
-    def test_expressions_stay_whole(self):
-        for text in "a ? b : w", "ns::w", "p->thread", "log", "a - log", "f(x, if_y)", '*(char (*)[3]) "if x"', "v[1].from":
-            s = parse(text)
-            self.assertEqual((s.expression, s.kind, s.condition, s.log), (text, "w", None, False), text)
-
-    def test_what_is_wrong_is_said(self):
-        for text in "", ":r", "x if", "x thread", "x bt 17", "x thread 0", "x skip many", "x :q", "log if":
-            with self.assertRaises(UlpfError, msg=text) as caught:
-                parse(text)
-            self.assertIn("; say: ulpf watch EXPR", str(caught.exception))
 
 
 class Answers(unittest.TestCase):

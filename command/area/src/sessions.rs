@@ -226,19 +226,24 @@ fn open(fd: &Path) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", named.as_raw_fd()))
 }
 
-/// The area of a program that this process watches, or else another ulpf.
-pub fn area_of(program: i32) -> Option<SharedArea> {
+/// The area of a program that this process watches, or else another ulpf, and where the program runs.
+pub fn area_of(program: i32) -> Option<(SharedArea, Option<Elsewhere>)> {
     let ours = fs::read_dir("/proc/self/fd").ok()?;
     let (by, status) = (std::process::id() as i32, process::Status::of_self().ok()?);
     let pid = |area: &SharedArea| area.header().pid.load(Ordering::Acquire) as i32;
     let ours = areas(ours)
-        .filter_map(|(area, elsewhere, memory)| Some((area?, elsewhere.is_some(), memory)))
+        .filter_map(|(area, elsewhere, memory)| Some((area?, elsewhere, memory)))
         .filter(|(area, ..)| pid(area) == program)
         // A program may have written another program's number into its area.
-        .filter(|(_, elsewhere, memory)| confirmed((by, &status), program, *elsewhere, *memory))
-        .map(|(area, ..)| area)
-        .max_by_key(|area| area.clock().base_ns);
-    ours.or_else(|| Some(find(Some(program), Whose::Own).ok()?.list.pop()?.shared))
+        .filter(|(_, elsewhere, memory)| {
+            confirmed((by, &status), program, elsewhere.is_some(), *memory)
+        })
+        .map(|(area, elsewhere, _)| (area, elsewhere))
+        .max_by_key(|(area, _)| area.clock().base_ns);
+    ours.or_else(|| {
+        let found = find(Some(program), Whose::Own).ok()?.list.pop()?;
+        Some((found.shared, found.elsewhere))
+    })
 }
 
 impl Sessions {

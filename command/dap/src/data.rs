@@ -228,9 +228,14 @@ impl Session {
         if let Some(hits) = self.hits_of(&hit.ids) {
             more += &format!(" (hit {hits})");
         }
+        // (It may be the first request about this program.)
+        let pid = self.program.pid;
+        self.feed.area(pid);
+        let told = self.feed.told(vec![hit.asked.clone()]).await.pop();
+        let record = told.map(|told| told["hit"].clone());
         let id = hit.watch.map(|n| self.id_of_watch(n));
         let mut told = json!({"description": what, "text": format!("{what}{more}"),
-                              "ulpf": hit.record});
+                              "ulpf": record});
         if let Some(id) = id {
             told["hitBreakpointIds"] = json!([id]);
         }

@@ -7,10 +7,11 @@ use super::state::sources::source;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 use ulpf_host::foreign::text::Text;
-use ulpf_session::hit::as_the_stub;
+use ulpf_session::hit::{as_the_stub, told};
 
 /// Limit of lines for one reading.
 const LINES: usize = 1000;
+
 impl Session {
     /// Updates the set of watches that log, after watches have changed.
     pub async fn look_for_logs(&mut self) {
@@ -54,15 +55,20 @@ impl Session {
         let records: Vec<String> = records.collect();
         match self.ask("lines", json!({"records": records})).await {
             Ok(said) => {
-                for line in plugin::lines(&said) {
-                    let text = format!("{}\n", Text(&line.text));
-                    let mut body = json!({"category": "console", "output": text});
-                    if let Some(record) = line.record {
-                        body["data"] = json!({"hit": record});
-                    }
-                    if let Some((path, number)) = &line.place {
+                let lines = plugin::lines(&said);
+                let asked = lines.iter().map(|line| line.asked.clone());
+                let told = self.feed.told(asked.collect()).await;
+                for (line, told) in lines.iter().zip(told) {
+                    let text = told::lines(&Text(&line.text).to_string(), &told);
+                    let mut body = json!({"category": "console", "output": text + "\n"});
+                    let hit = &told["hit"];
+                    if let (Some(path), Some(number)) = (hit["file"].as_str(), hit["line"].as_i64())
+                    {
                         body["source"] = source(path);
-                        body["line"] = (*number).into();
+                        body["line"] = number.into();
+                    }
+                    if !hit.is_null() {
+                        body["data"] = json!({"hit": hit});
                     }
                     self.client.event("output", body).await;
                 }

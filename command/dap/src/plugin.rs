@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::mi::parse::{Fields, quote};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The line of a command (without its token).
 pub fn line(verb: &str, arguments: &serde_json::Value) -> String {
@@ -91,13 +91,8 @@ pub struct Hit {
     pub call: Option<String>,
     /// The stub's numbers of the watch's places.
     pub ids: Vec<u32>,
-    /// The whole hit, in the format of docs/json.md.
-    pub record: Option<Value>,
-}
-
-/// A hit for programs: JSON in a string of MI.
-fn record(said: &Fields) -> Option<Value> {
-    serde_json::from_str(said.text("record")).ok()
+    /// What the plugin knows of the hit ([`ulpf_session::hit::told`]).
+    pub asked: String,
 }
 
 impl Stop {
@@ -112,7 +107,7 @@ impl Stop {
             silent: yes(h, "silent"),
             call: known(h, "call"),
             ids: numbers(h, "ids"),
-            record: record(h),
+            asked: h.text("asked").into(),
         };
         Stop {
             ended: said.tuples("ended").filter_map(ended).collect(),
@@ -121,20 +116,17 @@ impl Stop {
     }
 }
 
-/// `lines`: a logged hit as text, and its location.
+/// `lines`: a logged hit as text without its location, and what the plugin knows of it.
 pub struct Line {
     pub text: String,
-    pub place: Option<(String, i64)>,
-    /// The hit in the format of docs/json.md.
-    pub record: Option<Value>,
+    pub asked: String,
 }
 
 /// One line for each requested record.
 pub fn lines(said: &Fields) -> Vec<Line> {
     let one = |l: &Fields| Line {
         text: l.text("text").into(),
-        place: known(l, "file").zip(l.number("line")),
-        record: record(l),
+        asked: l.text("asked").into(),
     };
     said.tuples("lines").map(one).collect()
 }

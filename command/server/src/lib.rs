@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod afterwards;
+mod answers;
 mod apply;
 mod bridge;
 mod changes;

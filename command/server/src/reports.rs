@@ -62,7 +62,7 @@ impl Looks {
         Some(Looks {
             pid,
             looked: Instant::now(),
-            area: sessions::area_of(pid)?,
+            area: sessions::area_of(pid)?.0,
             reader: Reader::new(Start::First),
             log: VecDeque::new(),
             sequence: 0,
@@ -103,7 +103,7 @@ impl Looks {
             return;
         }
         self.looked = Instant::now();
-        let now = sessions::area_of(self.pid);
+        let now = sessions::area_of(self.pid).map(|(area, _)| area);
         if let Some(area) = now.filter(|a| a.clock().base_ns > self.area.clock().base_ns) {
             (self.area, self.reader) = (area, Reader::new(Start::First));
         }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::afterwards;
+use super::answers;
 use super::client::Client;
 use super::common::{Outcome, report};
 use super::filters;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use tokio::task::spawn_blocking;
 use ulpf_host::foreign::text::lines;
 use ulpf_lib::command::Command;
+use ulpf_symbols::Program;
 
 /// Abilities of the server itself, added to the stub's answer to qSupported.
 const OWN_FEATURES: &[&str] = &[
@@ -318,6 +320,15 @@ impl Server {
             let _ = client.send(b"OK").await;
             return None;
         }
+        if let Some(request) = answers::Request::of(&command) {
+            let answer = match (self.targets.first_mut(), &self.past) {
+                (Some(target), _) => target.answer_plugin(&request),
+                (None, Some((_, program))) => request.answer(program, None),
+                (None, None) => request.answer(&Program::default(), None),
+            };
+            self.print(client, &answer).await;
+            return None;
+        }
         match command.trim_ascii() {
             b"exit" => {
                 let _ = client.send(b"OK").await;
@@ -338,10 +349,7 @@ impl Server {
                 let asked = std::str::from_utf8(&command).ok().map(Command::parse);
                 if let Some(Ok(Command::HeapAsk(what))) = asked {
                     let answer = self.targets[0].ask_heap(what).await;
-                    for part in parts(&lines(&answer), self.packet_size / 2 - 8) {
-                        let _ = client.send(output(part).as_bytes()).await;
-                    }
-                    let _ = client.send(b"OK").await;
+                    self.print(client, &answer).await;
                     return None;
                 }
                 let Some(spec) = filters::names_a_variable(&command) else {
@@ -365,20 +373,26 @@ impl Server {
             command => {
                 let past = self.past.as_ref();
                 let text = std::str::from_utf8(command).ok();
-                let answer = past.zip(text).and_then(|(a, t)| afterwards::answer(a, t));
+                let answer = past
+                    .zip(text)
+                    .and_then(|((area, _), t)| afterwards::answer(area, t));
                 let Some(answer) = answer else {
                     let why = "There is no program, and the server itself knows only `help`, `set` and `exit`.\n";
                     self.refuse_command(client, why).await;
                     return None;
                 };
-                // Each packet has to fit, in hex and with its first letter.
-                for part in parts(&lines(&answer), self.packet_size / 2 - 8) {
-                    let _ = client.send(output(part).as_bytes()).await;
-                }
-                let _ = client.send(b"OK").await;
+                self.print(client, &answer).await;
             }
         }
         None
+    }
+
+    /// The answer to a monitor command. Each packet has to fit, in hex and with its first letter.
+    async fn print(&self, client: &mut Client, answer: &str) {
+        for part in parts(&lines(answer), self.packet_size / 2 - 8) {
+            let _ = client.send(output(part).as_bytes()).await;
+        }
+        let _ = client.send(b"OK").await;
     }
 
     /// Refuses a monitor command. GDB since version 15 shows the text of an error; other debuggers get the text as

@@ -20,6 +20,7 @@ use ulpf_host::foreign::numbers::{Process, RelationError};
 use ulpf_host::say::message;
 use ulpf_inject::Arguments;
 use ulpf_inject::inferior::Ending;
+use ulpf_symbols::Program;
 
 /// A child that has been reported and has no stub.
 pub struct PendingChild {
@@ -57,8 +58,8 @@ pub struct Server {
     pub packet_size: usize,
     /// Packets are for the first process (see `processes.rs`).
     pub targets: Vec<Target>,
-    /// The shared area of the last process, until there is another one.
-    pub past: Option<SharedArea>,
+    /// The shared area of the last process, and its names, until there is another one.
+    pub past: Option<(SharedArea, Program)>,
     /// Forked children that have been reported and that the debugger has neither followed nor detached.
     pub pending_children: Vec<PendingChild>,
     /// The pending child that the debugger has selected.
@@ -162,8 +163,9 @@ impl Server {
 
     /// Removes the process in front. Another one takes its place.
     pub fn take_front(&mut self) -> Option<Target> {
-        let front = (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))?;
-        self.past = Some(front.shared().clone());
+        let mut front = (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))?;
+        let names = front.program.take().unwrap_or_default();
+        self.past = Some((front.shared().clone(), names));
         Some(front)
     }
 

@@ -1,6 +1,7 @@
 //! A served program, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
+use super::answers;
 use super::changes::Changed;
 use super::checked::Checked;
 use super::common::reap_later;
@@ -29,6 +30,8 @@ use ulpf_inject::inferior::follow::{Done, Follower, Note, child_in, forged};
 use ulpf_inject::inferior::{Ending, Exit, Inferior};
 use ulpf_inject::remains::Remains;
 use ulpf_rsp::Decoder;
+use ulpf_session::memory::ProcessMemory;
+use ulpf_symbols::{Memory, Program};
 
 /// An event of the program or its stub.
 #[derive(Debug)]
@@ -89,6 +92,8 @@ pub struct Target {
     pub inherits: bool,
     /// State of the heap check, if the heap is checked.
     pub heap: Option<Checked>,
+    /// Names of the program, read when the plugin first needs them.
+    pub program: Option<Program>,
     /// Changes that other clients have made in its stub.
     pub changed: Changed,
     /// The packet that repeats the last resume; `None` if it cannot be repeated.
@@ -145,6 +150,7 @@ impl Target {
             children: Vec::new(),
             inherits: false,
             heap: None,
+            program: None,
             changed: Changed::default(),
             again: None,
             resumed: Vec::new(),
@@ -189,6 +195,25 @@ impl Target {
     pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.budget.renew();
         tokio::time::timeout(watchdog::READ_TIMEOUT, self.control.write_all(bytes)).await?
+    }
+
+    /// The program with its present mappings.
+    pub(super) fn names(&mut self) -> &Program {
+        let program = self.program.get_or_insert_default();
+        // On failure the earlier mappings are better than none.
+        let _ = program.refresh_from_process(self.pid);
+        program
+    }
+
+    /// Answers a request of the plugin.
+    pub(super) fn answer_plugin(&mut self, request: &answers::Request) -> String {
+        let pid = self.pid;
+        let program = self.names();
+        let memory = match request.reads() {
+            true => ProcessMemory::of(pid, None).ok(),
+            false => None,
+        };
+        request.answer(program, memory.as_ref().map(|m| m as &dyn Memory))
     }
 
     pub(super) fn shared(&self) -> &SharedArea {

@@ -1,11 +1,11 @@
-//! Layouts of containers in memory, as described by `gdb-plugin/ulpf/containers.json`. The plugin reads the same file.
+//! Layouts of containers in memory, as described by `containers.json`.
 
 use crate::types::{Member, Shape, Type};
 use serde::Deserialize;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-const TABLE: &str = include_str!("../../../gdb-plugin/ulpf/containers.json");
+const TABLE: &str = include_str!("containers.json");
 
 #[derive(Deserialize)]
 struct Table {

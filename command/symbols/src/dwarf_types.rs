@@ -4,12 +4,12 @@
 //! a linked list can be followed one step at a time.
 
 use crate::dwarf::{Die, Entry, attr_str};
-use crate::index::Index;
+use crate::index::{Index, last_component};
 use crate::meter::Work;
 use crate::object::ObjectFile;
 use crate::slice::Slice;
 use crate::types::{Bits, Bounds, Class, Member, Shape, Type, Variant};
-use gimli::{AttributeValue, Reader, constants as dw};
+use gimli::{AttributeValue, Reader, UnitOffset, constants as dw};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -18,7 +18,12 @@ use std::rc::Rc;
 pub struct Types {
     pub object: Rc<ObjectFile>,
     known: RefCell<Known>,
+    /// Types that a debugger has described, which no entry describes ([`GIVEN`]).
+    given: RefCell<Vec<Rc<Type>>>,
 }
+
+/// The unit of the entries that stand for described types.
+const GIVEN: u32 = u32::MAX;
 
 /// Types and their nesting depths.
 type Known = HashMap<Die, (Rc<Type>, usize)>;
@@ -31,6 +36,7 @@ impl Types {
         Types {
             object,
             known: RefCell::default(),
+            given: RefCell::default(),
         }
     }
 
@@ -43,9 +49,47 @@ impl Types {
 
     /// The type that `die` describes.
     pub fn get(&self, die: Die) -> Option<Rc<Type>> {
+        if die.unit == GIVEN {
+            return self.given.borrow().get(die.offset.0).cloned();
+        }
         let index = self.object.index()?;
         let _work = Work::look_up(self.size());
         Some(self.builder(index).build(die, 0))
+    }
+
+    /// An entry that stands for this type.
+    pub fn give(&self, ty: Rc<Type>) -> Die {
+        let mut given = self.given.borrow_mut();
+        let known = given.iter().position(|known| *known == ty);
+        let number = known.unwrap_or(given.len());
+        if known.is_none() {
+            given.push(ty);
+        }
+        Die {
+            unit: GIVEN,
+            offset: UnitOffset(number),
+        }
+    }
+
+    /// The structure of this name and size. Debuggers write names with keywords, namespaces and their own blanks.
+    pub fn structure(&self, name: &str, size: u64) -> Option<Rc<Type>> {
+        let index = self.object.index()?;
+        let keywords = ["struct ", "class ", "union "];
+        let plain = keywords.iter().find_map(|word| name.strip_prefix(word));
+        let found = index.complete_like(last_component(plain.unwrap_or(name)))?;
+        self.get(found).filter(|ty| ty.size == size)
+    }
+
+    /// The name of a type in its language, with namespaces and classes; `None` for one without a name.
+    pub fn path(&self, ty: &Rc<Type>) -> Option<String> {
+        let index = self.object.index()?;
+        let known = self.known.borrow();
+        let mut dies = known.iter().filter(|(_, (known, _))| Rc::ptr_eq(known, ty));
+        dies.find_map(|(die, _)| index.path_of(*die)).or_else(|| {
+            let given = self.given.borrow();
+            let given = given.iter().find(|given| Rc::ptr_eq(given, ty));
+            given.map(|given| given.name.clone())
+        })
     }
 
     fn builder<'a>(&'a self, index: &'a Index) -> Builder<'a> {

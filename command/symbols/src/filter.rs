@@ -73,27 +73,51 @@ const WORDS: [&str; 11] = [
     "most",
 ];
 
-/// The start of the filter in a watch's text: the first clause keyword that stands alone, outside brackets, after the
-/// watch itself.
+/// Behind these a word belongs to an expression.
+const OPERATORS: &str = "-+*/%&|^!~<>=,?:([.";
+
+/// The start of the filter in a watch's text: the first clause, after the watch itself.
 pub fn begin(text: &str) -> usize {
-    let mut depth = 0;
-    let mut blank = false;
+    clause(text, &WORDS)
+}
+
+/// The start of the first clause behind some other text: one of `words` that stands alone, outside brackets and quotes,
+/// and not behind an operator. The end of the text, if there is none.
+pub fn clause(text: &str, words: &[&str]) -> usize {
+    let (mut depth, mut blank, mut escaped) = (0, false, false);
+    // The last character that is no blank; the quote around this one.
+    let (mut before, mut quote) = (None, None);
     for (at, c) in text.char_indices() {
+        let rest = &text[at..];
+        if let Some(end) = quote {
+            if c == end && !escaped {
+                (quote, before) = (None, Some(c));
+            }
+            escaped = c == '\\' && !escaped;
+            continue;
+        }
+        let starts = std::mem::replace(&mut blank, c.is_whitespace()) && depth == 0;
+        if blank {
+            continue;
+        }
+        let alone = |word: &&str| {
+            let behind = rest.strip_prefix(*word);
+            let next = behind.map(|behind| behind.chars().next());
+            next.is_some_and(|next| {
+                next.is_none_or(|c| c.is_whitespace() || c == '(' && *word == "if")
+            })
+        };
+        let follows = before.is_some_and(|c| !OPERATORS.contains(c));
+        if starts && follows && words.iter().any(alone) {
+            return at;
+        }
         match c {
+            '"' | '\'' if rest[1..].contains(c) => quote = Some(c),
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' => depth -= 1,
             _ => {}
         }
-        let starts = blank && depth == 0;
-        blank = c.is_whitespace();
-        if starts && !blank {
-            let word = Parser::new(text, at).peek_word();
-            let behind = text[at + word.len()..].chars().next();
-            let alone = behind.is_none_or(|c| c.is_whitespace() || c == '(');
-            if alone && WORDS.contains(&word) && text[..at].trim() != "" {
-                return at;
-            }
-        }
+        before = Some(c);
     }
     text.len()
 }
@@ -442,7 +466,9 @@ mod tests {
         assert_eq!(split("count count 3"), ("count ", "count 3"));
         assert_eq!(split("x:4:rw  changed"), ("x:4:rw  ", "changed"));
         assert_eq!(split("x if(a)"), ("x ", "if(a)"));
-        assert_eq!(split("Map<int, from >::x"), ("Map<int, ", "from >::x"));
+        assert_eq!(split("Map<int, from >::x"), ("Map<int, from >::x", ""));
+        assert_eq!(split("a - count count 3"), ("a - count ", "count 3"));
+        assert_eq!(split("x[' if '] changed"), ("x[' if '] ", "changed"));
         assert_eq!(split("*(p if )"), ("*(p if )", ""));
         assert_eq!(split("x iffy"), ("x iffy", ""));
     }

@@ -86,6 +86,30 @@ impl Program {
         locals
     }
 
+    /// The variable that `name` means at an instruction: that of the innermost block which has one.
+    pub fn local_at(&self, pc: u64, name: &str) -> Option<(Rc<Module>, Die)> {
+        let module = self.module_at(pc)?;
+        let info = module.object.debug().info.as_ref()?;
+        let index = module.object.index()?;
+        let _work = Work::through(info.size);
+        let linked = pc.wrapping_sub(module.bias);
+        let found = (0..index.len()).find_map(|unit| {
+            let search = Search {
+                module,
+                index,
+                unit,
+                linked,
+                name,
+            };
+            // A broken unit ends its own walk only.
+            search
+                .has()
+                .then(|| search.innermost().ok().flatten())
+                .flatten()
+        });
+        Some((module.clone(), found?))
+    }
+
     /// Start addresses, as linked, of all functions of this name. The end of a path is sufficient, and template
     /// arguments may be omitted.
     fn functions(&self, name: &str) -> Vec<(Rc<Module>, u64)> {
@@ -219,6 +243,56 @@ impl Search<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The entry of the name in the innermost block around the instruction.
+    fn innermost(&self) -> gimli::Result<Option<Die>> {
+        let mut entries = self.unit().entries();
+        let (mut depth, mut found) = (0isize, None);
+        // Entries deeper than this are in a block elsewhere.
+        let mut elsewhere: Option<isize> = None;
+        while let Some((delta, entry)) = entries.next_dfs()? {
+            depth += delta;
+            elsewhere = elsewhere.filter(|block| depth > *block);
+            match entry.tag() {
+                _ if elsewhere.is_some() => {}
+                dw::DW_TAG_subprogram
+                | dw::DW_TAG_inlined_subroutine
+                | dw::DW_TAG_lexical_block
+                    if !self.is_around(entry) =>
+                {
+                    elsewhere = Some(depth);
+                }
+                dw::DW_TAG_variable | dw::DW_TAG_formal_parameter
+                    if found.is_none_or(|(outer, _)| outer <= depth)
+                        && self.name_of(entry, 4) == Some(self.name) =>
+                {
+                    let offset = entry.offset();
+                    found = Some((
+                        depth,
+                        Die {
+                            unit: self.unit,
+                            offset,
+                        },
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(found.map(|(_, die)| die))
+    }
+
+    /// Whether the block contains the instruction.
+    fn is_around(&self, block: &Entry) -> bool {
+        let Ok(mut ranges) = self.home().die_ranges(self.unit(), block) else {
+            return false;
+        };
+        while let Ok(Some(range)) = ranges.next() {
+            if (range.begin..range.end).contains(&self.linked) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Walks the rest of the function's entries.

@@ -26,6 +26,7 @@ mod condition;
 mod containers;
 mod debug;
 pub mod demangle;
+mod described;
 mod dwarf;
 mod dwarf_types;
 mod elf;
@@ -36,6 +37,7 @@ mod frames;
 mod functions;
 #[doc(hidden)]
 pub mod fuzzing;
+mod head;
 mod image;
 mod index;
 mod largest;
@@ -44,6 +46,7 @@ mod location;
 mod maps;
 mod meter;
 mod object;
+mod parts;
 mod pc;
 mod place;
 mod problem;
@@ -58,13 +61,17 @@ mod types;
 mod value;
 
 pub use demangle::demangle;
+pub use described::Described;
+pub use head::{HEAD, Head, Located};
 pub use largest::Global;
 pub use location::Location;
 pub use maps::{Loaded, Module, Program};
+pub use parts::Parts;
 pub use pc::Spot;
 pub use problem::Problem;
 pub use resolve::{Memory, Watched};
 pub use spec::{Scope, Spec};
+pub use types::Bits;
 pub use value::{Part, Value};
 
 #[cfg(test)]

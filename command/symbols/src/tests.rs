@@ -227,6 +227,86 @@ fn pointers_are_followed() {
     assert!(found.iter().all(|w| w.path.is_none() && w.addr != 0));
 }
 
+/// A debugger says where the expression begins.
+#[test]
+fn watches_begin_where_a_debugger_says() {
+    let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
+    let addr = |spec: &str| fixture.resolve(spec).unwrap().addr;
+    let node = r#"{"name":"struct node","size":16,"is":{"struct":null}}"#;
+    let pointer = format!(r#"{{"name":"struct node *","size":8,"is":{{"pointer":{node}}}}}"#);
+    let located = |watch: &str, head: String| {
+        let head: crate::Head = serde_json::from_str(&head).unwrap();
+        let spec = Spec::parse(watch).unwrap();
+        fixture.program.locate_watch(&spec, Some(&head), &fixture)
+    };
+    let told = |watch: &str, head: String| {
+        let places = located(watch, head)
+            .places
+            .unwrap_or_else(|p| panic!("{p}"));
+        serde_json::to_value(places).unwrap()
+    };
+    // A variable, whose own type counts; and a pointer in a register, which is no part of a path.
+    let at = addr("head");
+    let variable = format!(r#"{{"text":"head","name":"head","at":{at},"type":{pointer}}}"#);
+    let found = told("it->*next.x", variable.clone());
+    assert_eq!(found[0]["path"], format!("{at:#x}@list,0,8"));
+    assert_eq!(
+        (&found[0]["name"], &found[0]["many"]),
+        (&"head->*next[*].x".into(), &0.into())
+    );
+    assert_eq!(
+        found[0]["type"],
+        serde_json::json!({"type": {"name": "int", "size": 4}})
+    );
+    let first = addr("*head");
+    let register = format!(r#"{{"text":"$rdi","value":{first},"type":{pointer}}}"#);
+    let found = told("it->*next", register);
+    assert_eq!(
+        (&found[0]["at"], &found[1]["name"]),
+        (&first.into(), &"$rdi->*next[1]".into())
+    );
+    assert_eq!(found[1]["type"]["type"]["name"], "node");
+    // Only this side knows that there is no such element, but not what the language makes of a field.
+    assert!(
+        located(
+            "it[3].x",
+            format!(r#"{{"text":"first","at":{first},"type":{node}}}"#)
+        )
+        .places
+        .is_err()
+    );
+    let array = format!(
+        r#"{{"name":"struct node [2]","size":32,"is":{{"array":{{"of":{node},"first":0}}}}}}"#
+    );
+    let of_array = |watch: &str| {
+        located(
+            watch,
+            format!(r#"{{"text":"it","at":4096,"type":{array}}}"#),
+        )
+    };
+    assert!(of_array("it[2].x").decided && of_array("it[2].x").places.is_err());
+    assert!(!of_array("it[1].y").decided && of_array("it[1].y").places.is_err());
+    // A local of the frame; a type that nothing here describes.
+    let local = fixture.program.function("bump").unwrap();
+    let (_, die) = fixture.program.local_at(local, "calls").unwrap();
+    assert!(
+        fixture
+            .program
+            .executable()
+            .unwrap()
+            .types
+            .of_variable(die)
+            .is_some()
+    );
+    let strange =
+        r#"{"text":"x","at":4096,"type":{"name":"struct strange","size":8,"is":{"struct":null}}}"#;
+    let problem = located("it.y", strange.into()).places.unwrap_err();
+    assert!(
+        problem.why.contains("struct strange is made of"),
+        "{problem}"
+    );
+}
+
 #[test]
 fn places_of_a_list_have_names() {
     let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");

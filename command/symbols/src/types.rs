@@ -148,6 +148,14 @@ impl Type {
         (sized == 1).then(|| only.ty.clone())
     }
 
+    /// The type of an array's elements, if they have bytes.
+    pub fn element(&self) -> Option<Rc<Type>> {
+        match &self.shape {
+            Shape::Array { element, .. } if element.size > 0 => Some(element.clone()),
+            _ => None,
+        }
+    }
+
     /// Finds a member by name, also inside anonymous members and base classes. Its offset is relative to the start of
     /// this type.
     pub fn member(&self, name: &str) -> Option<Member> {

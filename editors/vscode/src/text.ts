@@ -43,7 +43,7 @@ export function kindName(kind: Kind): string {
   return KINDS[kind] ?? kind;
 }
 
-/** Why an expression cannot be the first part of `ulpf watch`, or undefined. */
+/** Why a text is no expression at all, or undefined. What is wrong with an expression the adapter says. */
 export function objection(expression: string): string | undefined {
   const text = expression.trim();
   if (!text) {
@@ -51,16 +51,6 @@ export function objection(expression: string): string | undefined {
   }
   if (/[\r\n\0]/.test(text)) {
     return 'An expression has one line.';
-  }
-  const range = /\[\s*(-?\d+)\s*\.\.(=?)\s*(-?\d+)\s*\]/.exec(text);
-  if (range) {
-    const [from, to] = [Number(range[1]), Number(range[3])];
-    if (from > to) {
-      return `The range ${range[0]} ends before it begins.`;
-    }
-    if (from === to && !range[2]) {
-      return `The range ${range[0]} is empty: .. excludes its end, ..= includes it.`;
-    }
   }
   return undefined;
 }

@@ -28,6 +28,9 @@ test('a session as VS Code leads it', { skip: unable() }, async () => {
     // Requests as the extension's commands send them, and the rows of its view.
     const logged = watchText({ expression: 'unwatched[0..64]', kind: 'w', log: true });
     await adapter.customRequest('ulpf/watch', { text: logged });
+    for (const [text, why] of [['unwatched[0..0]', /is empty/], ['unwatched[9..3]', /ends before it begins/]] as const) {
+      await assert.rejects(adapter.customRequest('ulpf/watch', { text }), why);
+    }
 
     const first = adapter.waitForEvent('stopped');
     await adapter.configurationDoneRequest();

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Questions about a checked heap (`ulpf gdb --check`)."""
 
-from .. import expressions, facade, replies, session, wire
+from .. import facade, places, replies, session, wire
 from ..errors import UlpfError
 from . import UlpfCommand, plain_class
 
@@ -17,7 +17,7 @@ def _tell(command):
 def _address(argument, command):
     if not argument:
         raise UlpfError(f"ulpf {command}", "it does not say of what", f"say: ulpf {command} p")
-    value = expressions.evaluate(argument)
+    value = places.value(argument)
     try:
         return int(value) & (1 << 64) - 1
     except Exception as e:

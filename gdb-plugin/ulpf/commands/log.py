@@ -22,10 +22,8 @@ All watches' hits that logged or stopped, GDB's own among them; 20 unless COUNT 
         found, since = history.hits(most, chosen)
         if not found:
             facade.say("No hits yet.")
-        for hit in found:
-            facade.say(history.line(hit, f"{hit.time:11.6f}"))
-            for line in history.frames(hit):
-                facade.say(line)
+        for line in history.lines(found):
+            facade.say(line)
         if since is not None and found and found[0].time <= since:
             facade.say(f"Some hits before {since} s have been overwritten by later ones.")
 
@@ -85,10 +83,8 @@ EXPR is any expression whose bytes are watched, also by GDB's own watch, or a pa
             raise UlpfError("ulpf last", f"{count} is no number of writes", "say: ulpf last total -n 5")
         found, hits, answers = history.last(expression, int(count))
         since = max((a.watched_since for a in answers if a.watched_since is not None), default=None)
-        for hit in hits:
-            facade.say(history.line(hit, f"{hit.ago:12.6f} s ago"))
-            for line in history.frames(hit):
-                facade.say(line)
+        for line in history.lines(hits):
+            facade.say(line)
         if since is None:
             place = found[0]
             raise UlpfError(f"nothing is known of {expression}", f"no watch looks at the {place.length} bytes at {place.address:#x}",

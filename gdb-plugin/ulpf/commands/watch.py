@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 from .. import facade, heap, session
-from ..spec import USAGE, parse
+from ..spec import parse
 from ..registry import watches
 from . import UlpfCommand, UlpfError, number_words, numbers, plain_class
 
@@ -145,7 +145,7 @@ The clauses are those of `ulpf watch`; the watch keeps what it watches, and whet
         watch = watches.get(int(number))
         new = parse(f"{watch.name} {rest}")
         if new.expression != watch.name:
-            raise UlpfError(f"ulpf filter {number}", f"{new.expression[len(watch.name):].strip()} says nothing about hits", USAGE)
+            raise UlpfError(f"ulpf filter {number}", f"{new.expression[len(watch.name):].strip()} says nothing about hits", "say: ulpf filter 3 if $new > 900 skip 10")
         old = watch.spec
         new.kind, new.log, new.bt, new.placement = old.kind, old.log, old.bt, old.placement
         new.follow, new.snapshot, new.most = old.follow, old.snapshot, old.most

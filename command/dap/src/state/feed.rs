@@ -1,10 +1,12 @@
 //! Counters and rings of the program's shared area, and the set of watches that log.
 #![forbid(unsafe_code)]
 
+use serde_json::Value;
 use std::collections::HashSet;
 use std::time::Duration;
 use ulpf_area::{SharedArea, sessions};
 use ulpf_lib::ring::{Hit, Reader, Rings, Start};
+use ulpf_session::hit::told::Teller;
 
 const PERIOD: Duration = Duration::from_millis(100);
 /// Limit of records for one reading; the others are read the next time.
@@ -15,6 +17,8 @@ const LEAST: usize = 16;
 #[derive(Default)]
 pub struct Feed {
     pub area: Option<(i32, SharedArea)>,
+    /// Completes the program's hits.
+    pub teller: Option<Teller>,
     reader: Option<Reader>,
     /// The stub's numbers of watches that log, and of all others that have been seen.
     pub logging: HashSet<u32>,
@@ -44,10 +48,22 @@ impl Feed {
         let pid = self.stands_for.or(pid)?;
         if self.area.as_ref().is_none_or(|(of, _)| *of != pid) {
             // An exec creates a new area. The watches' names are gone with the old program anyway.
-            self.area = sessions::area_of(pid).map(|area| (pid, area));
+            let found = sessions::area_of(pid);
+            self.teller = found
+                .as_ref()
+                .map(|(_, elsewhere)| Teller::of(pid, elsewhere.clone()));
+            self.area = found.map(|(area, _)| (pid, area));
             self.reader = None;
         }
         self.area.as_ref().map(|(_, area)| area)
+    }
+
+    /// The completed forms of hits; null if the program is not known.
+    pub async fn told(&self, asked: Vec<String>) -> Vec<Value> {
+        match &self.teller {
+            Some(teller) => teller.tell(asked).await,
+            None => vec![Value::Null; asked.len()],
+        }
     }
 
     /// New hits of watches that log, sorted by time; the number of lost hits; and whether there are hits of unknown

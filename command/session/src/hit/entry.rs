@@ -1,10 +1,10 @@
 //! A hit with all its known properties, and its forms for programs: a JSON object and a row of CSV. All parts of the
-//! command write hits in these forms, and so does the plugin in `gdb-plugin/ulpf/record.py`. docs/json.md and
+//! command write hits in these forms; GDB's plugin gets them from the server ([`super::told`]). docs/json.md and
 //! docs/json.schema.json define them.
 
 use super::place::{Caller, Place};
 use crate::words::{Seconds, verb};
-use serde::ser::SerializeSeq;
+use serde::ser::{SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Write};
 use std::rc::Rc;
@@ -20,12 +20,6 @@ pub struct Call<'a>(pub &'a SystemCall);
 impl fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         syscalls::write_call(f, self.0.nr, &self.0.args, self.0.result)
-    }
-}
-
-impl Serialize for Call<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
     }
 }
 
@@ -100,65 +94,101 @@ pub struct Entry<'a> {
     pub callers: &'a [Rc<Place>],
 }
 
+/// All columns of the table, in their order, and fields of the object.
 #[derive(Serialize)]
-struct Fields<'a> {
-    r#type: &'static str,
+pub(super) struct Fields<'a> {
+    pub r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<Seconds>,
+    pub time: Option<Seconds>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ago: Option<Seconds>,
-    pid: i32,
-    tid: u32,
+    pub ago: Option<Seconds>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    watch: Option<usize>,
-    spec: &'a str,
-    name: &'a str,
-    access: &'static str,
-    addr: Address,
-    len: u32,
-    value_type: Option<&'a str>,
+    pub pid: Option<i32>,
+    pub tid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watch: Option<usize>,
+    pub spec: &'a str,
+    pub name: &'a str,
+    pub access: &'a str,
+    pub addr: Address,
+    pub len: u32,
+    pub value_type: Option<&'a str>,
     #[serde(flatten)]
-    values: Option<Values<'a>>,
-    silent: bool,
-    truncated: bool,
+    pub values: Option<Values<'a>>,
+    pub silent: bool,
+    pub truncated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    unchained: Option<bool>,
+    pub unchained: Option<bool>,
     #[serde(flatten)]
-    call: Option<Called<'a>>,
+    pub call: Option<Caused<'a>>,
+    /// `None`: the stop keeps no record.
     #[serde(flatten)]
-    place: &'a Place,
+    pub place: Option<&'a Place>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    by: Option<&'a Place>,
+    pub by: Option<&'a Place>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    callers: &'a [Rc<Place>],
+    pub callers: &'a [Rc<Place>],
 }
 
 #[derive(Serialize)]
-struct Values<'a> {
+pub(super) struct Values<'a> {
     old: Typed,
     new: Typed,
     old_bytes: Hex<'a>,
     new_bytes: Hex<'a>,
 }
 
-#[derive(Serialize)]
-struct Called<'a> {
-    #[serde(serialize_with = "name_of_call")]
-    syscall: u64,
-    call: Call<'a>,
+impl<'a> Values<'a> {
+    /// The values of an access to `len` bytes, of which these are the first.
+    pub fn of(part: &Part, (old, new): (&'a [u8], &'a [u8]), len: u32) -> Values<'a> {
+        let typed = |bytes: &[u8]| Typed(part.value(bytes, len.into()));
+        Values {
+            old: typed(old),
+            new: typed(new),
+            old_bytes: Hex(old),
+            new_bytes: Hex(new),
+        }
+    }
 }
 
-fn name_of_call<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(&NameOfCall(*number))
+/// The system call that made an access.
+#[derive(Clone, Copy)]
+pub(super) enum Caused<'a> {
+    By(&'a SystemCall),
+    /// As `By` writes it.
+    Text(&'a str),
 }
 
-struct NameOfCall(u64);
-
-impl fmt::Display for NameOfCall {
+impl fmt::Display for Caused<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match syscalls::name(self.0) {
-            Some(name) => f.write_str(name),
-            None => write!(f, "syscall {}", self.0),
+        match *self {
+            Caused::By(call) => Call(call).fmt(f),
+            Caused::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// The fields `syscall` and `call`.
+impl Serialize for Caused<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut both = to.serialize_struct("Caused", 2)?;
+        both.serialize_field("syscall", &NameOf(*self).to_string())?;
+        both.serialize_field("call", &self.to_string())?;
+        both.end()
+    }
+}
+
+/// The name of the system call.
+struct NameOf<'a>(Caused<'a>);
+
+impl fmt::Display for NameOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Caused::By(call) => match syscalls::name(call.nr) {
+                Some(name) => f.write_str(name),
+                None => write!(f, "syscall {}", call.nr),
+            },
+            Caused::Text(text) => f.write_str(text.split('(').next().unwrap_or(text)),
         }
     }
 }
@@ -204,67 +234,62 @@ impl<'a> Entry<'a> {
         self.hit.flags & flag != 0
     }
 
-    fn bytes(&self) -> (Hex<'a>, Hex<'a>) {
-        let used = self.hit.used();
-        (Hex(&self.hit.old[..used]), Hex(&self.hit.new[..used]))
-    }
-
-    fn values(&self) -> Option<Values<'a>> {
-        let (old_bytes, new_bytes) = self.bytes();
-        let typed = |bytes: Hex| Typed(self.named.part.value(bytes.0, self.hit.len.into()));
-        (!self.is(hit_flags::UNKNOWN)).then(|| Values {
-            old: typed(old_bytes),
-            new: typed(new_bytes),
-            old_bytes,
-            new_bytes,
-        })
-    }
-
-    /// One object.
-    pub fn json(&self) -> impl Serialize + 'a {
-        let call = |call: &'a SystemCall| Called {
-            syscall: call.nr,
-            call: Call(call),
-        };
+    fn fields(&self) -> Fields<'a> {
+        let hit = self.hit;
+        let (used, len) = (hit.used(), hit.len);
+        let bytes = (&hit.old[..used], &hit.new[..used]);
+        let known = !self.is(hit_flags::UNKNOWN);
         Fields {
             r#type: "hit",
             time: self.when.since(),
             ago: self.when.ago(),
-            pid: self.pid,
-            tid: self.hit.tid,
+            pid: Some(self.pid),
+            tid: hit.tid,
             watch: self.watch,
             spec: self.spec,
             name: &self.named.name,
-            access: verb(self.hit.kind),
-            addr: Address(self.hit.addr),
-            len: self.hit.len,
+            access: verb(hit.kind),
+            addr: Address(hit.addr),
+            len,
             value_type: self.named.value_type.as_deref(),
-            values: self.values(),
+            values: known.then(|| Values::of(&self.named.part, bytes, len)),
             silent: self.is(hit_flags::SILENT),
             truncated: self.is(hit_flags::TRUNCATED),
             unchained: self.is(hit_flags::UNCHAINED).then_some(true),
-            call: self.hit.call.as_deref().map(call),
-            place: self.place,
+            call: hit.call.as_deref().map(Caused::By),
+            place: Some(self.place),
             by: self.by.map(|by| &*by.place),
             callers: self.callers,
         }
     }
 
+    /// One object.
+    pub fn json(&self) -> impl Serialize + 'a {
+        self.fields()
+    }
+
     /// Appends a line of CSV; its columns are [`CSV_HEAD`].
     pub fn csv(&self, out: &mut String) {
+        self.fields().csv(out);
+    }
+}
+
+impl Fields<'_> {
+    /// As [`Entry::csv`].
+    pub fn csv(&self, out: &mut String) {
         let mut row = Row { out, first: true };
-        row.maybe(self.when.since());
-        row.maybe(self.when.ago());
-        row.cell(self.pid);
-        row.cell(self.hit.tid);
+        row.maybe(self.time);
+        row.maybe(self.ago);
+        row.maybe(self.pid);
+        row.cell(self.tid);
         row.maybe(self.watch);
         row.text(self.spec);
-        row.text(&self.named.name);
-        row.cell(verb(self.hit.kind));
-        row.cell(format_args!("{:#x}", self.hit.addr));
-        row.cell(self.hit.len);
-        row.text(self.named.value_type.as_deref().unwrap_or_default());
-        match self.values() {
+        row.text(self.name);
+        row.cell(self.access);
+        row.cell(format_args!("{:#x}", self.addr.0));
+        row.cell(self.len);
+        row.text(self.value_type.unwrap_or_default());
+        match &self.values {
             Some(values) => {
                 row.value(&values.old.0);
                 row.value(&values.new.0);
@@ -273,25 +298,21 @@ impl<'a> Entry<'a> {
             }
             None => (0..4).for_each(|_| row.cell("")),
         }
-        row.cell(self.is(hit_flags::SILENT));
-        row.cell(self.is(hit_flags::TRUNCATED));
-        row.maybe(self.is(hit_flags::UNCHAINED).then_some(true));
-        let call = self.hit.call.as_deref();
-        row.maybe(call.map(|call| NameOfCall(call.nr)));
-        row.text(&call.map(|call| Call(call).to_string()).unwrap_or_default());
+        row.cell(self.silent);
+        row.cell(self.truncated);
+        row.maybe(self.unchained);
+        row.maybe(self.call.map(NameOf));
+        row.text(&self.call.map(|call| call.to_string()).unwrap_or_default());
         let place = self.place;
-        row.cell(format_args!("{:#x}", place.pc.0));
-        row.text(place.function.as_deref().unwrap_or_default());
-        row.maybe(place.offset);
-        row.text(place.inlined.as_deref().unwrap_or_default());
-        row.text(place.file.as_deref().unwrap_or_default());
-        row.maybe(place.line);
-        row.text(place.object.as_deref().unwrap_or_default());
-        row.text(
-            self.by
-                .map(|by| by.place.caller.as_str())
-                .unwrap_or_default(),
-        );
+        row.maybe(place.map(|place| format!("{:#x}", place.pc.0)));
+        let text = |of: fn(&Place) -> &Option<String>| place.and_then(|p| of(p).as_deref());
+        row.text(text(|place| &place.function).unwrap_or_default());
+        row.maybe(place.and_then(|place| place.offset));
+        row.text(text(|place| &place.inlined).unwrap_or_default());
+        row.text(text(|place| &place.file).unwrap_or_default());
+        row.maybe(place.and_then(|place| place.line));
+        row.text(text(|place| &place.object).unwrap_or_default());
+        row.text(self.by.map(|by| by.caller.as_str()).unwrap_or_default());
         let callers: Vec<&str> = self.callers.iter().map(|c| c.caller.as_str()).collect();
         row.text(&callers.join(" < "));
         out.push('\n');

@@ -4,6 +4,7 @@
 pub mod entry;
 pub mod log;
 pub mod place;
+pub mod told;
 pub mod trace;
 
 pub use entry::Call;

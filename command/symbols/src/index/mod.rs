@@ -503,6 +503,47 @@ impl Index {
         }
     }
 
+    /// As [`Index::complete_type`], for a name as a debugger writes it.
+    pub fn complete_like(&self, name: &str) -> Option<Die> {
+        let like = |known: &str| known.contains('<') && written_alike(known) == written_alike(name);
+        self.complete_type(name).or_else(|| {
+            let templated = name.contains('<');
+            let mut all = self.whole().complete.iter().filter(|_| templated);
+            all.find(|(known, _)| like(known)).map(|(_, die)| *die)
+        })
+    }
+
+    /// The name of an entry with its namespaces and classes, without functions; `None` for an entry without a name.
+    pub fn path_of(&self, die: Die) -> Option<String> {
+        let unit = self.unit(die.unit);
+        let mut entries = unit.entries();
+        let mut around: Vec<&'static str> = Vec::new();
+        let mut depth = 0isize;
+        let _work = self.work();
+        while let Ok(Some((delta, entry))) = entries.next_dfs() {
+            depth += delta;
+            around.truncate(usize::try_from(depth - 1).unwrap_or(0));
+            let name = attr_str(self.home(die.unit), unit, entry, dw::DW_AT_name);
+            if entry.offset() == die.offset {
+                around.retain(|name| !name.is_empty());
+                around.push(name?);
+                return Some(around.join("::"));
+            }
+            let scope = match entry.tag() {
+                dw::DW_TAG_namespace
+                | dw::DW_TAG_module
+                | dw::DW_TAG_structure_type
+                | dw::DW_TAG_class_type
+                | dw::DW_TAG_union_type => name.unwrap_or("(anonymous namespace)"),
+                _ => "",
+            };
+            if depth > 0 {
+                around.push(scope);
+            }
+        }
+        None
+    }
+
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         let completed = &self.whole().completed;
         let units = (0..self.len()).flat_map(|unit| &self.finds(unit).variables);
@@ -629,6 +670,42 @@ fn without_blanks(path: &str) -> Cow<'_, str> {
     plain.into()
 }
 
+/// A type's name, with blanks and integer types written in one way: `unsigned long` for `long unsigned int`.
+fn written_alike(name: &str) -> String {
+    let (mut out, mut words) = (String::new(), Vec::new());
+    let flush = |words: &mut Vec<&str>, out: &mut String| {
+        let integer = [
+            "const", "unsigned", "signed", "short", "long", "int", "char",
+        ];
+        if words.len() > 1 && words.iter().any(|word| integer[1..5].contains(word)) {
+            words.retain(|word| *word != "int");
+        }
+        // (Its words may be in any order.)
+        words.sort_by_key(|word| integer.iter().position(|known| known == word));
+        out.push_str(&words.join(" "));
+        words.clear();
+    };
+    let mut rest = name;
+    while let Some(c) = rest.chars().next() {
+        let word = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+        match word.unwrap_or(rest.len()) {
+            0 => {
+                if c != ' ' {
+                    flush(&mut words, &mut out);
+                    out.push(c);
+                }
+                rest = &rest[c.len_utf8()..];
+            }
+            end => {
+                words.push(&rest[..end]);
+                rest = &rest[end..];
+            }
+        }
+    }
+    flush(&mut words, &mut out);
+    out
+}
+
 fn path_ends_with(path: &str, tail: &str) -> bool {
     path.strip_suffix(tail).is_some_and(|before| before.is_empty() || before.ends_with("::"))
         // Users omit anonymous namespaces.
@@ -659,6 +736,18 @@ mod tests {
             without_blanks("P<A<unsigned int>, 4 >"),
             "P<A<unsigned int>,4>"
         );
+        let pairs = [
+            (
+                "vector<long unsigned int, A<long unsigned int> >",
+                "vector<unsigned long, A<unsigned long> >",
+            ),
+            ("map<int, long int>", "map<int,long>"),
+            ("pair<long int const, short int>", "pair<const long, short>"),
+        ];
+        for (compiler, debugger) in pairs {
+            assert_eq!(written_alike(compiler), written_alike(debugger));
+        }
+        assert_ne!(written_alike("A<int>"), written_alike("A<unsigned int>"));
         assert!(file_ends_with("/src/dir/loop.c", "loop.c"));
         assert!(file_ends_with("/src/dir/loop.c", "dir/loop.c"));
         assert!(!file_ends_with("/src/dir/myloop.c", "loop.c"));

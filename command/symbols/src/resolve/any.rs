@@ -98,81 +98,21 @@ impl Resolver<'_> {
         from: Option<i64>,
         to: Option<i64>,
     ) -> Result<Option<Lvalue>, Problem> {
+        let is_by_side = matches!(
+            found.form,
+            Form::Span { .. } | Form::Short { .. } | Form::Ring { .. } | Form::Deque { .. }
+        );
+        if is_by_side && !value.way.is_many() {
+            let meant = self.meant(value, from, to)?;
+            if let Some((begin, step, element)) = self.step_to(value, found, meant)? {
+                let meant = (meant.0, to);
+                return Ok(Some(self.all_of(value, &begin, step, element, meant)));
+            }
+        }
         match found.form {
             // (Two of them have no numbers.)
-            Form::Span { .. }
-            | Form::Short { .. }
-            | Form::Ring { .. }
-            | Form::Deque { .. }
-            | Form::List { .. }
-            | Form::Tree { .. }
-            | Form::Table { .. }
-            | Form::Btree { .. }
-                if value.way.is_many() => {}
-            Form::Span { begin, end, count } => {
-                let until = (end.as_deref(), count.as_deref());
-                return self
-                    .any_of_span(value, found, begin, until, (from, to))
-                    .map(Some);
-            }
-            Form::Short {
-                flag,
-                begin,
-                count,
-                inside,
-            } => {
-                let begin = self.member(value, begin)?;
-                let element = self.element(value, found, &begin)?;
-                let from_there = |path: &str| self.offset_from(&begin, value, path);
-                let (first, behind) = self.meant(value, from, to)?;
-                let step = Step::Short {
-                    flag: from_there(flag)?,
-                    count: from_there(count)?,
-                    inside: from_there(inside)?,
-                    stride: element.size,
-                    from: first,
-                    to: behind,
-                };
-                return Ok(Some(self.all_of(value, &begin, step, element, (first, to))));
-            }
-            Form::Ring {
-                begin,
-                capacity,
-                head,
-                count,
-            } => {
-                let begin = self.member(value, begin)?;
-                let element = self.element(value, found, &begin)?;
-                let from_there = |path: &str| self.offset_from(&begin, value, path);
-                let (first, behind) = self.meant(value, from, to)?;
-                let step = Step::Ring {
-                    capacity: from_there(capacity)?,
-                    head: from_there(head)?,
-                    count: from_there(count)?,
-                    stride: element.size,
-                    from: first,
-                    to: behind,
-                };
-                return Ok(Some(self.all_of(value, &begin, step, element, (first, to))));
-            }
-            Form::Deque { start, finish, map } => {
-                let start = self.member(value, start)?;
-                let current = self.member(&start, "_M_cur")?;
-                let element = self.target(&current).filter(|ty| ty.size > 0);
-                let element = element.ok_or_else(|| self.senseless(value))?;
-                let from_there = |path: &str| self.offset_from(&start, value, path);
-                let (first, behind) = self.meant(value, from, to)?;
-                let step = Step::Chunks {
-                    finish: from_there(finish)?,
-                    map: from_there(map)?,
-                    stride: element.size,
-                    from: first,
-                    to: behind,
-                };
-                return Ok(Some(self.all_of(value, &start, step, element, (first, to))));
-            }
             Form::List { .. } | Form::Tree { .. } | Form::Table { .. } | Form::Btree { .. }
-                if from.is_none() && to.is_none() =>
+                if !value.way.is_many() && from.is_none() && to.is_none() =>
             {
                 let through = self.through(value, found)?;
                 let to = self.first_of(value, through.at, through.step, through.element.size);
@@ -205,61 +145,84 @@ impl Resolver<'_> {
         Ok(None)
     }
 
-    /// The offset of a member from another one, as used in steps.
-    fn offset_from(&self, begin: &Lvalue, value: &Lvalue, path: &str) -> Result<u64, Problem> {
-        let member = self.member(value, path)?;
-        Ok(member.addr.wrapping_sub(begin.addr))
-    }
-
-    /// The pointer's target, if the path up to it is valid now.
-    fn points_to(&self, value: &Lvalue, pointer: &Lvalue) -> Option<u64> {
-        let there = value
-            .way
-            .whole
-            .then(|| self.pointer(pointer).ok())
-            .flatten();
-        there.filter(|to| *to >= 0x1000)
-    }
-
-    fn any_of_span(
+    /// The step to elements that lie side by side, in one or several runs: the member where it begins, and the type of
+    /// the elements. `None` for other containers.
+    pub(super) fn step_to(
         &self,
         value: &Lvalue,
         found: &Container,
-        begin: &str,
-        (end, count): (Option<&str>, Option<&str>),
-        (from, to): (Option<i64>, Option<i64>),
-    ) -> Result<Lvalue, Problem> {
-        let begin = self.member(value, begin)?;
-        let element = self.element(value, found, &begin)?;
-        let (first, behind) = self.meant(value, from, to)?;
-        let at = |member: &Lvalue| member.addr.wrapping_sub(begin.addr);
-        let (until, says) = match (end, count) {
-            (_, Some(count)) => {
-                let count = self.member(value, count)?;
-                let size = count.ty.as_ref().map_or(8, |ty| ty.size).clamp(1, 8);
-                (Until::Count(at(&count), size), count)
+        (from, to): (u64, u64),
+    ) -> Result<Option<(Lvalue, Step, Rc<Type>)>, Problem> {
+        let begin = match found.form {
+            Form::Span { begin, .. } | Form::Short { begin, .. } | Form::Ring { begin, .. } => {
+                self.member(value, begin)?
             }
-            (Some(end), None) => {
-                let end = self.member(value, end)?;
-                (Until::Pointer(at(&end)), end)
+            Form::Deque { start, .. } => self.member(value, start)?,
+            _ => return Ok(None),
+        };
+        let element = match found.form {
+            Form::Deque { .. } => {
+                let current = self.member(&begin, "_M_cur")?;
+                let element = self.target(&current).filter(|ty| ty.size > 0);
+                element.ok_or_else(|| self.senseless(value))?
             }
-            (None, None) => return Err(self.senseless(value)),
+            _ => self.element(value, found, &begin)?,
         };
-        let step = Step::Elements {
-            until,
-            stride: element.size,
-            from: first,
-            to: behind,
+        let stride = element.size;
+        let there = |path: &str| {
+            let member = self.member(value, path)?;
+            Ok::<u64, Problem>(member.addr.wrapping_sub(begin.addr))
         };
-        let start = self.points_to(value, &begin).and_then(|start| {
-            let count = match until {
-                Until::Count(..) => self.number(&says).ok()?,
-                Until::Pointer(_) => self.pointer(&says).ok()?.checked_sub(start)? / element.size,
-            };
-            let offset = first.checked_mul(element.size)?;
-            (count > first).then(|| start.wrapping_add(offset))
-        });
-        Ok(self.all_that(value, &begin, step, start, element, (first, to)))
+        let step = match found.form {
+            Form::Span { end, count, .. } => Step::Elements {
+                until: match (end, count) {
+                    (_, Some(count)) => {
+                        let size = self.member(value, count)?.ty.map_or(8, |ty| ty.size);
+                        Until::Count(there(count)?, size.clamp(1, 8))
+                    }
+                    (Some(end), None) => Until::Pointer(there(end)?),
+                    (None, None) => return Err(self.senseless(value)),
+                },
+                stride,
+                from,
+                to,
+            },
+            Form::Short {
+                flag,
+                count,
+                inside,
+                ..
+            } => Step::Short {
+                flag: there(flag)?,
+                count: there(count)?,
+                inside: there(inside)?,
+                stride,
+                from,
+                to,
+            },
+            Form::Ring {
+                capacity,
+                head,
+                count,
+                ..
+            } => Step::Ring {
+                capacity: there(capacity)?,
+                head: there(head)?,
+                count: there(count)?,
+                stride,
+                from,
+                to,
+            },
+            Form::Deque { finish, map, .. } => Step::Chunks {
+                finish: there(finish)?,
+                map: there(map)?,
+                stride,
+                from,
+                to,
+            },
+            _ => return Ok(None),
+        };
+        Ok(Some((begin, step, element)))
     }
 
     /// The selected range of numbers.
@@ -281,42 +244,31 @@ impl Resolver<'_> {
 
     /// The first target of a step, if the path up to it is valid now.
     fn first_of(&self, value: &Lvalue, at: u64, step: Step, size: u64) -> Option<u64> {
-        let path = Path::new(at, vec![(step, 0)]).ok()?;
-        let read = |at: u64, size: u64| {
+        let path = Path::new(at, vec![(step, 0)]).ok()?.with_most(1);
+        let trace = value.way.whole.then(|| self.trace(&path, size))?;
+        trace.runs.first().map(|run| run.range.start.0)
+    }
+
+    /// The present targets of a path, of `size` bytes each.
+    pub(super) fn trace(&self, path: &Path, size: u64) -> Trace {
+        path.trace(size, &Trace::default(), None, |at, size| {
             let mut bytes = [0; 8];
             let there = bytes.get_mut(..size as usize)?;
             let read = self.memory.read(at, there);
             read.then_some(u64::from_le_bytes(bytes))
-        };
-        let trace = match value.way.whole {
-            true => path.with_most(1).trace(size, &Trace::default(), None, read),
-            false => return None,
-        };
-        trace.runs.first().map(|run| run.range.start.0)
+        })
     }
 
+    /// All targets of a step, as elements from one number up to, but not including, another.
     fn all_of(
         &self,
         value: &Lvalue,
         begin: &Lvalue,
         step: Step,
         element: Rc<Type>,
-        meant: (u64, Option<i64>),
-    ) -> Lvalue {
-        let start = self.first_of(value, begin.addr, step, element.size);
-        self.all_that(value, begin, step, start, element, meant)
-    }
-
-    /// All targets of a step, as elements from one number up to, but not including, another.
-    fn all_that(
-        &self,
-        value: &Lvalue,
-        begin: &Lvalue,
-        step: Step,
-        start: Option<u64>,
-        element: Rc<Type>,
         (first, to): (u64, Option<i64>),
     ) -> Lvalue {
+        let start = self.first_of(value, begin.addr, step, element.size);
         let way = value.way.clone().by(step, begin.addr, start);
         // The largest possible number: only the path knows how many there are now.
         let count = to.map_or(u64::from(u32::MAX), |to| (to as u64).abs_diff(first));

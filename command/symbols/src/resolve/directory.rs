@@ -25,6 +25,7 @@ impl Resolver<'_> {
         if !matches!(form, Some(Form::Directory { .. })) {
             return Ok(value);
         }
+        self.decided.set(true);
         self.stay()?;
         let name = value.name.clone();
         match self.deref_unless_null(value)? {

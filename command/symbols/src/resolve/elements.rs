@@ -5,15 +5,16 @@ use crate::containers::{Container, Form, container, find, type_at};
 use crate::problem::Problem;
 use crate::types::{Shape, Type, Variant};
 use std::rc::Rc;
+use ulpf_lib::command::{self, Path, Step};
 
 /// Limit of nested pointers and cells.
 pub(super) const MOST_HELD: usize = 8;
 
 /// Adjacent elements: the number of the first, its address, and their count.
-struct Run {
+pub(super) struct Run {
     first: u64,
-    addr: u64,
-    count: u64,
+    pub addr: u64,
+    pub count: u64,
 }
 
 impl Resolver<'_> {
@@ -32,7 +33,7 @@ impl Resolver<'_> {
             Some(held) => Ok(Some(held)),
             None => Err(self.problem(
                 format!("`{}` holds nothing now", value.name),
-                "set the watch later (--at FUNCTION, ulpf attach, ulpf top), or watch the variable itself",
+                self.later("later") + ", or watch the variable itself",
             )),
         }
     }
@@ -48,6 +49,7 @@ impl Resolver<'_> {
         let Some(found) = self.container(&value) else {
             return Ok(Vec::new());
         };
+        self.decided.set(true);
         if let Form::Same { member } = found.form {
             let name = value.name.clone();
             let inner = self.member(&value, member)?;
@@ -236,7 +238,7 @@ impl Resolver<'_> {
             let now = self.number(&says)?;
             return Err(self.problem(
                 format!("`{}` has its alternative {now} now", value.name),
-                "set the watch when it has that one (--at FUNCTION, ulpf attach, ulpf top), or without `snapshot`",
+                self.later("when it has that one") + ", or without `snapshot`",
             ));
         };
         let mut path = at.clone();
@@ -313,9 +315,16 @@ impl Resolver<'_> {
                 format!(
                     "`{}` has {size} elements now, {} is none of them",
                     value.name,
-                    if first < 0 { first } else { behind.max(first.saturating_add(1)) - 1 }
+                    if first < 0 {
+                        first
+                    } else {
+                        behind.max(first.saturating_add(1)) - 1
+                    }
                 ),
-                "for all that there are now write [*]; set the watch later (--at FUNCTION, ulpf attach, ulpf top) if it is to grow first",
+                format!(
+                    "for all that there are now write [*]; {} if it is to grow first",
+                    self.later("later")
+                ),
             ));
         }
         Ok((first as u64, behind as u64))
@@ -341,68 +350,6 @@ impl Resolver<'_> {
                     }) => Ok((element.clone(), one(array.addr, *count))),
                     _ => Err(self.senseless(value)),
                 }
-            }
-            Form::Span { begin, end, count } => {
-                let begin = self.member(value, begin)?;
-                let element = self.element(value, found, &begin)?;
-                let addr = self.pointer(&begin)?;
-                let count = match (end, count) {
-                    (_, Some(count)) => self.number(&self.member(value, count)?)?,
-                    (Some(end), None) => {
-                        let end = self.pointer(&self.member(value, end)?)?;
-                        let bytes = end.checked_sub(addr);
-                        let bytes = bytes.ok_or_else(|| self.senseless(value))?;
-                        bytes / element.size
-                    }
-                    (None, None) => 0,
-                };
-                self.sensible(value, count, element.size)?;
-                Ok((element, one(addr, count)))
-            }
-            Form::Short {
-                flag,
-                begin,
-                count,
-                inside,
-            } => {
-                let begin = self.member(value, begin)?;
-                let element = self.element(value, found, &begin)?;
-                let flag = self.number(&self.member(value, flag)?)? & 0xff;
-                let (addr, count) = match flag & 1 {
-                    0 => (self.member(value, inside)?.addr, flag >> 1),
-                    _ => {
-                        let count = self.number(&self.member(value, count)?)?;
-                        (self.pointer(&begin)?, count)
-                    }
-                };
-                self.sensible(value, count, element.size)?;
-                Ok((element, one(addr, count)))
-            }
-            Form::Ring {
-                begin,
-                capacity,
-                head,
-                count,
-            } => {
-                let begin = self.member(value, begin)?;
-                let element = self.element(value, found, &begin)?;
-                let addr = self.pointer(&begin)?;
-                let number = |path| self.number(&self.member(value, path)?);
-                let (capacity, head, count) = (number(capacity)?, number(head)?, number(count)?);
-                self.sensible(value, capacity, element.size)?;
-                if count > capacity || head > capacity {
-                    return Err(self.senseless(value));
-                }
-                let straight = count.min(capacity - head);
-                let mut runs = one(addr.wrapping_add(head * element.size), straight);
-                if straight < count {
-                    runs.push(Run {
-                        first: straight,
-                        addr,
-                        count: count - straight,
-                    });
-                }
-                Ok((element, runs))
             }
             Form::Blocks { begin, head, count } => {
                 let begin = self.member(value, begin)?;
@@ -430,60 +377,37 @@ impl Resolver<'_> {
                 }
                 Ok((element, runs))
             }
-            Form::Deque { start, finish, .. } => self.chunks(value, start, finish),
-            _ => Err(self.senseless(value)),
+            _ => {
+                let to = self.step_to(value, found, (0, u64::MAX))?;
+                let (begin, step, element) = to.ok_or_else(|| self.senseless(value))?;
+                let runs = self.traced(value, begin.addr, (step, 0), element.size)?;
+                Ok((element, runs))
+            }
         }
     }
 
-    /// libstdc++'s deque: an array of pointers to chunks. Its iterators have the current element and the chunk.
-    fn chunks(
+    /// The present targets of a step, of `size` bytes each, in its order.
+    pub(super) fn traced(
         &self,
         value: &Lvalue,
-        start: &str,
-        finish: &str,
-    ) -> Result<(Rc<Type>, Vec<Run>), Problem> {
-        let at = |iterator: &str, part: &str| {
-            let member = self.member(value, &format!("{iterator}.{part}"))?;
-            Ok::<_, Problem>((self.pointer(&member)?, member))
-        };
-        let (mut at_element, cur) = at(start, "_M_cur")?;
-        let element = self
-            .target(&cur)
-            .filter(|ty| ty.size > 0)
-            .ok_or_else(|| self.senseless(value))?;
-        let ((first, _), (mut last, _), (mut node, _)) = (
-            at(start, "_M_first")?,
-            at(start, "_M_last")?,
-            at(start, "_M_node")?,
-        );
-        let ((end, _), (last_node, _)) = (at(finish, "_M_cur")?, at(finish, "_M_node")?);
-        let chunk = last.wrapping_sub(first);
-        self.sensible(value, chunk, 1)?;
-        let (mut runs, mut number) = (Vec::new(), 0);
-        loop {
-            let behind = if node == last_node { end } else { last };
-            let bytes = behind.checked_sub(at_element).filter(|n| *n <= chunk);
-            let bytes = bytes.ok_or_else(|| self.senseless(value))?;
-            let count = bytes / element.size;
-            if count > 0 {
-                runs.push(Run {
-                    first: number,
-                    addr: at_element,
-                    count,
-                });
-                number += count;
-            }
-            if node == last_node {
-                return Ok((element, runs));
-            }
-            self.few(runs.len() as u64)?;
-            node = node.wrapping_add(8);
-            at_element = self.word(value, node)?;
-            last = at_element.wrapping_add(chunk);
-            if node > last_node {
-                return Err(self.senseless(value));
-            }
+        at: u64,
+        step: (Step, u64),
+        size: u64,
+    ) -> Result<Vec<Run>, Problem> {
+        let most = self.spec.filter.most.unwrap_or(super::walk::MOST_PLACES);
+        let path = Path::new(at, vec![step]);
+        let path = path.map_err(|why| self.problem(why, "watch the container itself"))?;
+        let trace = self.trace(&path.with_most(most), size);
+        self.few(most + u64::from(trace.more))?;
+        if trace.words.iter().any(|word| word.value.is_none()) {
+            return Err(self.senseless(value));
         }
+        let run = |run: &command::Run| Run {
+            first: run.first,
+            addr: run.range.start.0,
+            count: run.range.len / size,
+        };
+        Ok(trace.runs.iter().map(run).collect())
     }
 
     /// A member of nested members, as an object of its own.
@@ -566,7 +490,7 @@ impl Resolver<'_> {
     pub(super) fn senseless(&self, value: &Lvalue) -> Problem {
         self.problem(
             format!("what is in `{}` makes no sense as a container", value.name),
-            "set the watch when it has been constructed (--at FUNCTION, ulpf attach, ulpf top)",
+            self.later("when it has been constructed"),
         )
     }
 }

@@ -4,6 +4,7 @@ use super::{Lvalue, Resolver, Way};
 use crate::closest::list;
 use crate::condition::{Found, Kind, Names};
 use crate::elf_symbols::{ElfSymbol, SymbolSort};
+use crate::head::HEAD;
 use crate::index::{Index, Variable};
 use crate::maps::{Module, Program};
 use crate::place::Place;
@@ -47,6 +48,9 @@ impl Program {
 
 impl Resolver<'_> {
     pub(super) fn variable(&self, name: &str) -> Result<Lvalue, Problem> {
+        if let Some(head) = self.head.filter(|_| name == HEAD) {
+            return self.head(head);
+        }
         let mut unusable: Option<Problem> = None;
         for round in [Round::Executable, Round::Globals, Round::Statics] {
             let modules: Vec<&Rc<Module>> = match &self.spec.scope {

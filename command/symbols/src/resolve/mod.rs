@@ -1,6 +1,7 @@
 //! Resolves a [`Spec`] to the bytes to watch.
 
 mod any;
+mod debugger;
 mod directory;
 mod elements;
 mod explain;
@@ -13,6 +14,7 @@ mod walk;
 
 use crate::condition::{self, Kind};
 use crate::filter;
+use crate::head::Head;
 use crate::maps::{Module, Program};
 use crate::problem::Problem;
 use crate::spec::{Expr, Spec};
@@ -215,40 +217,11 @@ impl Program {
             spec,
             memory,
             stays,
+            head: None,
+            decided: &Cell::new(false),
         };
-        let values = match &spec.expr {
-            Expr::Heap => return Ok(vec![resolver.heap()?]),
-            Expr::Malformed(problem) => return Err(problem.clone()),
-            // A variable of that name takes precedence.
-            Expr::Name(name) if name == "heap" && spec.len.is_none() && spec.scope.is_none() => {
-                match self.may_have(name).then(|| resolver.eval(&spec.expr)) {
-                    None | Some(Err(_)) => return Ok(vec![resolver.heap()?]),
-                    Some(Ok(found)) => found,
-                }
-            }
-            expr => resolver.eval(expr)?,
-        };
-        let mut found: Vec<Watched> = Vec::with_capacity(values.len());
-        for value in values {
-            let (watched, module) = resolver.watched(value)?;
-            // The elements of a range have the same type, and hence the same filter.
-            let alike = |before: &&Watched| {
-                let same = match (&before.ty, &watched.ty) {
-                    (Some(a), Some(b)) => Rc::ptr_eq(a, b),
-                    (a, b) => a.is_none() && b.is_none(),
-                };
-                same && (before.len, before.bits) == (watched.len, watched.bits)
-            };
-            let watched = match found.last().filter(alike) {
-                Some(before) => Watched {
-                    filter: before.filter.clone(),
-                    ..watched
-                },
-                None => resolver.filtered(watched, module)?,
-            };
-            found.push(watched);
-        }
-        Ok(found)
+        let found = resolver.resolve()?.into_iter();
+        Ok(found.map(|(watched, _)| watched).collect())
     }
 }
 
@@ -258,11 +231,64 @@ struct Resolver<'a> {
     memory: &'a dyn Memory,
     /// The watch is fixed to the present places. While this is false, pointers may be NULL and may change.
     stays: &'a Cell<bool>,
+    /// What [`crate::HEAD`] stands for.
+    head: Option<&'a Head>,
+    /// Set where the expression leaves the debugged language ([`Located::decided`]).
+    decided: &'a Cell<bool>,
 }
 
+/// A watch, and the module of its type.
+type Found = (Watched, Option<Rc<Module>>);
+
 impl Resolver<'_> {
+    fn resolve(&self) -> Result<Vec<Found>, Problem> {
+        let spec = self.spec;
+        let values = match &spec.expr {
+            Expr::Heap => return Ok(vec![(self.heap()?, None)]),
+            Expr::Malformed(problem) => return Err(problem.clone()),
+            // A variable of that name takes precedence.
+            Expr::Name(name) if name == "heap" && spec.len.is_none() && spec.scope.is_none() => {
+                match self.program.may_have(name).then(|| self.eval(&spec.expr)) {
+                    None | Some(Err(_)) => return Ok(vec![(self.heap()?, None)]),
+                    Some(Ok(found)) => found,
+                }
+            }
+            expr => self.eval(expr)?,
+        };
+        let mut found: Vec<Found> = Vec::with_capacity(values.len());
+        for value in values {
+            let (watched, module) = self.watched(value)?;
+            // The elements of a range have the same type, and hence the same filter.
+            let alike = |before: &&Found| {
+                let before = &before.0;
+                let same = match (&before.ty, &watched.ty) {
+                    (Some(a), Some(b)) => Rc::ptr_eq(a, b),
+                    (a, b) => a.is_none() && b.is_none(),
+                };
+                same && (before.len, before.bits) == (watched.len, watched.bits)
+            };
+            let watched = match found.last().filter(alike) {
+                Some((before, _)) => Watched {
+                    filter: before.filter.clone(),
+                    ..watched
+                },
+                None => self.filtered(watched, module.clone())?,
+            };
+            found.push((watched, module));
+        }
+        Ok(found)
+    }
+
     fn problem(&self, why: impl Into<String>, what_to_do: impl Into<String>) -> Problem {
         Problem::new(format!("cannot watch `{}`", self.spec), why, what_to_do)
+    }
+
+    /// Advice to set the watch when the program has come further.
+    fn later(&self, when: &str) -> String {
+        match self.head {
+            Some(_) => format!("set the watch {when}"),
+            None => format!("set the watch {when} (--at FUNCTION, ulpf attach, ulpf top)"),
+        }
     }
 
     /// Whether pointers in the expression move the watch.
@@ -280,7 +306,7 @@ impl Resolver<'_> {
     }
 
     /// The watch for an object of the expression, still without a filter.
-    fn watched(&self, value: Lvalue) -> Result<(Watched, Option<Rc<Module>>), Problem> {
+    fn watched(&self, value: Lvalue) -> Result<Found, Problem> {
         let value = self.referred(value)?;
         let (mut value, array) = self.one_of(value)?;
         let size = match &value.ty {

@@ -1,12 +1,11 @@
-//! Values in the nodes of lists and trees, and in hash tables.
+//! Values in the nodes of lists and trees, and in hash tables. The stub's walk finds them (`ulpf_lib::command::Path`).
 
 use super::{Lvalue, Resolver};
 use crate::containers::{Container, Form, InNode, find};
 use crate::problem::Problem;
 use crate::types::{Shape, Type};
-use std::collections::HashSet;
 use std::rc::Rc;
-use ulpf_lib::command::{Path, Step, Trace};
+use ulpf_lib::command::Step;
 
 /// Longest text of a key, in bytes.
 const LONGEST_KEY: u64 = 64;
@@ -39,34 +38,14 @@ impl Resolver<'_> {
         to: Option<i64>,
     ) -> Result<Vec<Lvalue>, Problem> {
         let through = self.through(value, found)?;
-        let nodes = match found.form {
-            Form::List { header, .. } => {
-                let end = match header {
-                    Some(header) => self.member(value, header)?.addr,
-                    None => 0,
-                };
-                let Step::List { link, .. } = through.step else {
-                    return Err(self.senseless(value));
-                };
-                let (mut nodes, mut seen) = (Vec::new(), HashSet::new());
-                let mut node = self.word(value, through.at)?;
-                while node != 0 && node != end && seen.insert(node) {
-                    nodes.push(node.wrapping_add(through.offset));
-                    self.few(nodes.len() as u64)?;
-                    node = self.word(value, node.wrapping_add(link))?;
-                }
-                nodes
-            }
-            Form::Tree { .. } => {
-                let nodes = self.tree(value, &through)?.into_iter();
-                nodes
-                    .map(|node| node.wrapping_add(through.offset))
-                    .collect()
-            }
-            _ => self.traced(&through, through.step, through.offset, through.element.size)?,
+        let places = |step, size| {
+            let runs = self.traced(value, through.at, step, size)?.into_iter();
+            let each = runs.flat_map(move |run| (0..run.count).map(move |n| run.addr + n * size));
+            Ok::<Vec<u64>, Problem>(each.collect())
         };
+        let nodes = places((through.step, through.offset), through.element.size)?;
         let keys = match &through.keys {
-            Some((step, offset, ty)) => self.traced(&through, *step, *offset, ty.size)?,
+            Some((step, offset, ty)) => places((*step, *offset), ty.size.max(1))?,
             None => Vec::new(),
         };
         let keys = keys.into_iter().map(Some).chain(std::iter::repeat(None));
@@ -239,60 +218,6 @@ impl Resolver<'_> {
             item,
             element,
         })
-    }
-
-    /// The present targets of such a step, in its order.
-    fn traced(
-        &self,
-        through: &Through,
-        step: Step,
-        offset: u64,
-        size: u64,
-    ) -> Result<Vec<u64>, Problem> {
-        let most = self.spec.filter.most.unwrap_or(super::walk::MOST_PLACES);
-        let path = Path::new(through.at, vec![(step, offset)]);
-        let path = path.map_err(|why| self.problem(why, "watch the container itself"))?;
-        let read = |at: u64, size: u64| {
-            let mut bytes = [0; 8];
-            let there = bytes.get_mut(..size as usize)?;
-            self.memory
-                .read(at, there)
-                .then_some(u64::from_le_bytes(bytes))
-        };
-        let trace = path
-            .with_most(most)
-            .trace(size.max(1), &Trace::default(), None, read);
-        self.few(most + u64::from(trace.more))?;
-        let runs = trace.runs.iter();
-        let places = runs.flat_map(|run| {
-            let (start, len) = (run.range.start.0, run.range.len);
-            (start..start + len).step_by(size.max(1) as usize)
-        });
-        Ok(places.collect())
-    }
-
-    /// The nodes of a tree, in order.
-    fn tree(&self, value: &Lvalue, through: &Through) -> Result<Vec<u64>, Problem> {
-        let Step::Tree { left, right, .. } = through.step else {
-            return Err(self.senseless(value));
-        };
-        let (mut nodes, mut above, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-        let mut node = self.word(value, through.at)?;
-        loop {
-            while node != 0 {
-                if !seen.insert(node) {
-                    return Err(self.senseless(value));
-                }
-                self.few(seen.len() as u64)?;
-                above.push(node);
-                node = self.word(value, node.wrapping_add(left))?;
-            }
-            let Some(next) = above.pop() else {
-                return Ok(nodes);
-            };
-            nodes.push(next);
-            node = self.word(value, next.wrapping_add(right))?;
-        }
     }
 
     /// A key as text: a number, or characters.

@@ -102,7 +102,7 @@ impl Resolver<'_> {
         let now = now.and_then(|m| m.name).unwrap_or("another variant");
         self.problem(
             format!("`{}` is {now} now, and not {field}", value.name),
-            "set the watch when it is (--at FUNCTION, ulpf attach, ulpf top), or without `snapshot`",
+            self.later("when it is") + ", or without `snapshot`",
         )
     }
 
@@ -112,6 +112,7 @@ impl Resolver<'_> {
         value: Lvalue,
         variant: Variant,
     ) -> Result<Option<Lvalue>, Problem> {
+        self.decided.set(true);
         // A pointer that must not be null, in `Option<Box<T>>`: the pointer's own step checks it.
         let pointer = (variant.first, variant.count, variant.inside) == (0, 1, false)
             && value.ty.as_ref().is_some_and(|ty| ty.size == variant.size);

@@ -9,7 +9,7 @@ use crate::types::{Bounds, Shape, Type};
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// Default limit of places of one watch; equals the plugin's `max-elements` by default.
+/// Default limit of places of one watch, as of the plugin's `max-elements`.
 pub(super) const MOST_PLACES: u64 = 100_000;
 
 impl Resolver<'_> {
@@ -162,7 +162,7 @@ impl Resolver<'_> {
     pub(super) fn empty(&self) -> Problem {
         self.problem(
             "it has no elements now",
-            "watch the container itself, or set the watch later (--at FUNCTION, ulpf attach, ulpf top)",
+            format!("watch the container itself, or {}", self.later("later")),
         )
     }
 
@@ -360,7 +360,7 @@ impl Resolver<'_> {
                         format!("{addr:#x}")
                     }
                 ),
-                "set the watches later with --at FUNCTION, or watch the pointer itself",
+                format!("{}, or watch the pointer itself", self.later("later")),
             ));
         }
         let ty = match (&value.module, target) {
@@ -388,7 +388,7 @@ impl Resolver<'_> {
         if !self.memory.read(value.addr, &mut bytes) {
             return Err(self.problem(
                 format!("`{}` at {:#x} cannot be read", value.name, value.addr),
-                "check that it exists when the watches are set; --at FUNCTION sets them later",
+                format!("check that it exists now, or {}", self.later("later")),
             ));
         }
         Ok(u64::from_le_bytes(bytes))
@@ -479,6 +479,7 @@ impl Resolver<'_> {
                 if let (Some(count @ 2..), _) | (Some(count), true) = (*count, from < 0)
                     && (from < 0 || to as u64 > count)
                 {
+                    self.decided.set(true);
                     let last = if from < 0 { from } else { to - 1 };
                     let (first, last) = (bounds.first, last.saturating_add(bounds.first));
                     return Err(self.problem(

@@ -4,6 +4,7 @@
 mod commands;
 pub mod fuzzing;
 mod look;
+mod pages;
 mod points;
 mod running;
 mod sort;
@@ -15,6 +16,7 @@ use super::remote::{Failure, Remote, Started, is_end, is_stop};
 use super::start;
 use super::watch_table::WatchTable;
 use super::{monitor, packets};
+use crate::answers;
 use crate::client::{Client, Input};
 use crate::common::Terminal;
 use crate::host_io::HostIo;
@@ -24,11 +26,13 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::time::Duration;
 use tokio::time::timeout;
 use ulpf_host::say::message;
 use ulpf_lib::ring;
 use ulpf_rsp::reports::{Role, Totals};
+use ulpf_symbols::Program;
 
 /// The actions of the simulators.
 const ACTIONS: &[u8] = b"vCont;c;C;s;S";
@@ -60,6 +64,8 @@ pub struct Front {
     last_there: u64,
     /// The shared area for other readers; `None` before the program's start and after its end.
     mirror: Option<Mirror>,
+    /// Names of the program, for the plugin.
+    names: Program,
     totals: Totals,
     /// Watches of our own stub, by its numbers: the TSC when each was first seen.
     there_since: BTreeMap<u32, u64>,
@@ -147,6 +153,7 @@ impl Front {
             table: WatchTable::default(),
             last_there: 0,
             mirror: None,
+            names: Program::default(),
             totals: Totals::default(),
             there_since: BTreeMap::new(),
             values: HashMap::new(),
@@ -229,6 +236,8 @@ impl Front {
         let bias = start::bias(&mut started.remote).await;
         let bias = bias.map_err(|f| f.to_string())?;
         self.mirror = Some(Mirror::new(pid, bias, &started.remote.program)?);
+        let own = std::process::id() as i32;
+        self.names = Program::of_file(Path::new(&started.remote.program), bias, own);
         Ok(())
     }
 
@@ -458,6 +467,11 @@ impl Front {
         if command == "exit" {
             let _ = client.send(b"OK").await;
             return Done::Quit(0);
+        }
+        if let Some(request) = answers::Request::of(command.as_bytes()) {
+            let answer = self.answer_plugin(&request).await;
+            print(client, &answer).await;
+            return ok();
         }
         // Our own stub's counts include the watches that the debugger has removed, until it hears of that.
         let packet = [b"qRcmd,", hex].concat();
