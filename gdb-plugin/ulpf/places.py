@@ -34,7 +34,7 @@ _NUMBER = r"(?:0[xX][0-9a-fA-F_]+|\d[\d_]*)"
 # Steps that the server knows, behind a variable.
 _STEPS = re.compile(rf"(?:\s*(?:->\*?\s*[A-Za-z_]\w*|[.%]\s*(?:[A-Za-z_]\w*|\d+)|\[[^\[\]]*\]|\)))*(?:\s*[+-]\s*{_NUMBER}(?=\s*:))?(?:\s*:\s*{_NUMBER}[KkMG]?)?\s*$")
 _INDEX = re.compile(r"\[([^\[\]]*)\]")
-# What stands for the beginning in the server's grammar (ulpf_symbols::HEAD).
+# The beginning of the expression, in the server's grammar (ulpf_symbols::HEAD).
 _HEAD = "it"
 # The server's limit of places (MOST_PLACES).
 _MOST = 100_000

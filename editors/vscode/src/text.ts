@@ -43,7 +43,7 @@ export function kindName(kind: Kind): string {
   return KINDS[kind] ?? kind;
 }
 
-/** Why a text is no expression at all, or undefined. What is wrong with an expression the adapter says. */
+/** Why a text is no expression at all, or undefined. The adapter reports errors in an expression. */
 export function objection(expression: string): string | undefined {
   const text = expression.trim();
   if (!text) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Time for the reader to take a text. So the text is where its user sees it before the caller goes on, but for a reader
 /// that takes nothing.
 const MOMENT: Duration = Duration::from_millis(100);
-/// Bytes that may wait. What can wait elsewhere should, beyond ([`Writer::is_full`]).
+/// Limit of the bytes that wait. Above it [`Writer::is_full`] holds, and callers keep further text.
 const MOST: usize = 256 << 10;
 
 /// A terminal, pipe or socket, and the thread that writes to it.

@@ -319,7 +319,7 @@ impl Remote {
     /// Resumes the program. Its stop is an event.
     pub async fn resume(&mut self, packet: &[u8]) -> Result<(), Failure> {
         self.catch_up().await?;
-        // A stop that nobody has asked for belongs to an earlier run.
+        // An unrequested stop belongs to an earlier run.
         self.events.clear();
         self.send(packet).await
     }

@@ -130,7 +130,7 @@ fn serve(pid: i32, elsewhere: Option<&Elsewhere>, questions: &mpsc::Receiver<Que
             serde_json::from_str(&line).ok()
         };
         let told = hits.iter().map(|hit| tell(hit).unwrap_or_default());
-        // (Nobody waits any more, if this fails.)
+        // (If this fails, the receiver has gone.)
         let _ = answer.send(told.collect());
     }
 }
