@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use ulpf_host::say::json::{self, Address};
-use ulpf_host::say::{Writer, lines, say, say_json, stderr_writer};
+use ulpf_host::say::{Writer, lines, of_stderr, say, say_json};
 use ulpf_host::sys;
 use ulpf_session::armed::Armed;
 use ulpf_session::hit::entry::CSV_HEAD;
@@ -42,18 +42,6 @@ enum To {
     File(File),
     /// A terminal, pipe or socket.
     Writer(Writer),
-    /// Standard error, if it is no file.
-    Stderr(&'static Writer),
-}
-
-impl To {
-    fn writer(&self) -> Option<&Writer> {
-        match self {
-            To::File(_) => None,
-            To::Writer(writer) => Some(writer),
-            To::Stderr(writer) => Some(writer),
-        }
-    }
 }
 
 /// Whether a file of this name is a compact log.
@@ -114,13 +102,12 @@ impl Output {
             }
             _ => None,
         };
-        let to = match stderr_writer().filter(|_| is_stderr) {
-            Some(writer) => To::Stderr(writer),
-            None => match Writer::of(to.as_fd()).context("cannot write the log")? {
-                Some(writer) => To::Writer(writer),
-                None => To::File(to),
-            },
+        // Lines of the log and messages have one order.
+        let writer = match of_stderr().filter(|_| is_stderr) {
+            Some(writer) => Some(writer.clone()),
+            None => Writer::of(to.as_fd()).context("cannot write the log")?,
         };
+        let to = writer.map_or(To::File(to), To::Writer);
         let mut output = Output {
             look,
             is_stderr,
@@ -150,18 +137,13 @@ impl Output {
         if !text.is_empty() && self.broken.is_none() {
             let written = match &mut self.to {
                 To::File(to) => lines::put(to, text.as_bytes()),
-                to => {
-                    let writer = to.writer();
-                    writer.inspect(|writer| writer.write(text));
-                    writer.and_then(Writer::broken).map_or(Ok(()), Err)
+                To::Writer(writer) => {
+                    writer.write(text);
+                    writer.broken().map_or(Ok(()), Err)
                 }
             };
             if let Err(error) = written {
-                // Reported now: the program may run for days.
-                say(&format!(
-                    "the log ends here: {error}; the program goes on, and its hits are counted"
-                ));
-                self.broken = Some(error);
+                self.breaks(error);
             }
         }
         text.clear();
@@ -169,16 +151,25 @@ impl Output {
 
     /// Whether the reader of the log takes nothing for now, and more text should wait.
     pub fn is_full(&self) -> bool {
-        self.to.writer().is_some_and(Writer::is_full)
+        matches!(&self.to, To::Writer(writer) if writer.is_full())
     }
 
     /// Waits until all text is written.
     pub fn finish(&mut self) {
-        if let Some(writer) = self.to.writer() {
+        if let To::Writer(writer) = &self.to {
             writer.finish();
+            if let Some(error) = writer.broken().filter(|_| self.broken.is_none()) {
+                self.breaks(error);
+            }
         }
-        // Reports an error.
-        self.write(&mut String::new());
+    }
+
+    /// Reported now: the program may run for days.
+    fn breaks(&mut self, error: io::Error) {
+        say(&format!(
+            "the log ends here: {error}; the program goes on, and its hits are counted"
+        ));
+        self.broken = Some(error);
     }
 
     /// The error that made the log incomplete, if any.

@@ -32,7 +32,7 @@ macro_rules! outln {
 }
 
 pub use crate::{message, outln, say};
-pub use writer::Writer;
+pub use writer::{Writer, of_stderr};
 
 /// Standard error carries JSON lines, so each message must be one as well.
 static JSON_ON_STDERR: AtomicBool = AtomicBool::new(false);
@@ -68,7 +68,7 @@ pub fn outln(what: fmt::Arguments<'_>) {
 /// Writes lines to standard error, which the program may share. A closed reader is no error, and one that takes nothing
 /// delays the caller by 100 ms at most ([`Writer`]).
 pub fn put(text: &str) {
-    match writer::of_stderr() {
+    match of_stderr() {
         Some(writer) => writer.write(text),
         None => drop(lines::put_pieces(&mut stderr(), text)),
     }
@@ -76,14 +76,9 @@ pub fn put(text: &str) {
 
 /// Waits until standard error has taken all messages.
 pub fn finish() {
-    if let Some(writer) = writer::of_stderr() {
+    if let Some(writer) = of_stderr() {
         writer.finish();
     }
-}
-
-/// The writer of standard error; `None` if that is a file.
-pub fn stderr_writer() -> Option<&'static Writer> {
-    writer::of_stderr()
 }
 
 /// Sets the form of [`say()`]; call it before the first message.

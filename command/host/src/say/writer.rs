@@ -17,6 +17,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 const MOST: usize = 256 << 10;
 
 /// A terminal, pipe or socket, and the thread that writes to it.
+#[derive(Clone)]
 pub struct Writer(Arc<Shared>);
 
 #[derive(Default)]
@@ -132,8 +133,8 @@ fn run(shared: &Shared, mut to: File, pieces: bool) {
     }
 }
 
-/// That of standard error.
-pub(super) fn of_stderr() -> Option<&'static Writer> {
+/// The one of standard error; `None` if that is a file.
+pub fn of_stderr() -> Option<&'static Writer> {
     static WRITER: std::sync::LazyLock<Option<Writer>> =
         std::sync::LazyLock::new(|| Writer::of(io::stderr().as_fd()).ok().flatten());
     WRITER.as_ref()
