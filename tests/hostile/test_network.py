@@ -196,7 +196,7 @@ class Simulator(Case):
     def setUp(self):
         super().setUp()
         self.sim = Started(self, SIM, "--bridge", "127.0.0.1:0", "--", static("alone"), "spin")
-        self.port = int(re.search(r"the bridge is at 127\.0\.0\.1:(\d+)", self.sim.line()).group(1))
+        self.port = int(re.search(r"Listening on port (\d+)", self.sim.line()).group(1))
 
     def greets(self):
         rsp = Rsp(f"127.0.0.1:{self.port}")

@@ -14,9 +14,9 @@ use std::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use ulpf_heap::options::{Asked, HeapOptions};
 use ulpf_host::foreign::text::lines;
+use ulpf_host::listen::socket_dir::SocketDir;
 use ulpf_host::programs::{find, locate};
 use ulpf_host::{foreground, sys};
-use ulpf_server::listen::socket_dir::SocketDir;
 use ulpf_server::options::Options;
 use ulpf_server::{BackEnd, Terminal};
 

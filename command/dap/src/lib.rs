@@ -39,8 +39,8 @@ use token::Token;
 use tokio::io::BufReader;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use ulpf_host::listen::{Listener, Protocol, Rules};
 use ulpf_host::signals::Incoming;
-use ulpf_server::listen::{Listener, Protocol, Rules};
 
 /// Time limit for sessions to end when a signal ends the adapter.
 const LEAVE: Duration = Duration::from_secs(15);

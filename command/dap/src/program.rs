@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 use ulpf_heap::options::HeapOptions;
+use ulpf_host::listen::socket_dir::SocketDir;
 use ulpf_inject::settings::Settings;
-use ulpf_server::listen::socket_dir::SocketDir;
 use ulpf_server::options::Options;
 use ulpf_server::{BackEnd, Terminal};
 

@@ -6,7 +6,8 @@
 //!   signals      numbers, names; those that we get    programs     of this machine, as a shell finds them
 //!   rights       those of one thread of ours          sys          system calls, each behind a safe function
 //!   cache        the folder for what we keep between runs      apart   others' memory, read by a process apart
-//!   peer/        the owner of a connection's other end         say/    messages to the user, JSON
+//!   listen/      listening addresses, access of clients      peer/    the owner of a connection's other end
+//!   say/         messages to the user, JSON
 //! ```
 //! Only [`sys`], [`rights`] and [`apart`] contain unsafe code.
 #![deny(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod cache;
 pub mod errno;
 pub mod foreground;
 pub mod foreign;
+pub mod listen;
 pub mod peer;
 pub mod process;
 pub mod programs;

@@ -2,11 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::packets::{PACKET_LIMIT, TOO_LONG};
-use crate::listen::{Connection, Reader, Writer};
 use std::collections::VecDeque;
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use ulpf_host::foreign::text::lines;
+use ulpf_host::listen::{Connection, Reader, Writer};
 use ulpf_host::say::message;
 use ulpf_rsp::reports::Ask;
 use ulpf_rsp::{Decoder, Event};

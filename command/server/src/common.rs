@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::options::Options;
-use crate::listen::{Listener, Protocol, Rules};
 use std::time::Duration;
+use ulpf_host::listen::{Listener, Protocol, Rules};
 use ulpf_host::say::message;
 use ulpf_host::sys;
 use ulpf_inject::{ExecError, StartError};

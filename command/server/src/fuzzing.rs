@@ -5,9 +5,9 @@ use super::bridge;
 use super::client::Client;
 use super::options::Options;
 use super::{Bound, Terminal, vfork};
-use crate::listen::Connection;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use ulpf_host::listen::Connection;
 
 pub use bridge::fuzzing::debugger_and_back_end;
 

@@ -5,10 +5,10 @@ use super::client::Client;
 use super::options::Options;
 use super::packets::{PACKET_LIMIT, PACKET_SIZE};
 use super::{Bound, Terminal};
-use crate::listen::Connection;
 use proptest::prelude::*;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use ulpf_host::listen::Connection;
 use ulpf_rsp::{Decoder, Event};
 
 /// Sends the bytes, closes, and collects the replies until the server has noticed.

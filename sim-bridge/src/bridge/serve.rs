@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   debugger ⇄ listener thread: frames, acknowledgements, interrupt, kill, "it runs"
-//!                  │ packets (a channel)       ▲ replies (the writer, under a lock)
+//!                  │ packets (a channel)       ▲ replies (a channel)
 //!                  └────▶ main thread: ulpf's own packets, else gdbstub; the machine ┘
 //! ```
 //! One debugger at a time (`ulpf server` is one). If it goes, a running machine is stopped, and another may
@@ -12,250 +12,45 @@
 use super::arch::EXPEDITED;
 use super::session::Session;
 use crate::registers;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow};
 use gdbstub::conn::Connection;
 use gdbstub::stub::GdbStubBuilder;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
-use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fs::{DirBuilder, Permissions};
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use ulpf_host::peer::Owner;
-use ulpf_rsp::greeting::is_debugger;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use ulpf_host::listen::{Listener, Protocol, Reader, Rules, Writer};
 use ulpf_rsp::reports::{Ask, PREFIX};
 use ulpf_rsp::{Decoder, Event, frame};
 
+const RULES: Rules = Rules {
+    name: "ulpf-sim",
+    protocol: Protocol::Remote,
+    any_user: false,
+};
 /// How long the process waits for a debugger that has not come yet, or has gone.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a debugger may leave what we write unread.
 const WRITING: Duration = Duration::from_secs(10);
+/// Replies that may wait to be written; then the machine waits.
+const REPLIES: usize = 64;
 /// The longest packet for gdbstub, in bytes. (Monitor commands may have [`ulpf_rsp::MAX_PACKET`].)
 const BUFFER: usize = 0x10000;
 /// Bytes of text in one packet.
 const PIECE: usize = 8 << 10;
-/// Connections that have not said their first words, and how much of these is waited for.
-const STRANGERS: usize = 16;
-const LONGEST: usize = 16 << 10;
-
-enum Listening {
-    Unix(UnixListener),
-    Tcp(TcpListener),
-}
-
-/// Accepts debuggers. Connections that have not identified themselves wait, and do not block others.
-struct Listener {
-    listening: Listening,
-    waiting: VecDeque<Stranger>,
-}
-
-/// A connection that may become a debugger's.
-struct Stranger {
-    stream: Stream,
-    said: Vec<u8>,
-}
-
-enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
-impl Stream {
-    fn try_clone(&self) -> std::io::Result<Stream> {
-        Ok(match self {
-            Stream::Unix(s) => Stream::Unix(s.try_clone()?),
-            Stream::Tcp(s) => Stream::Tcp(s.try_clone()?),
-        })
-    }
-
-    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Stream::Unix(s) => s.read(buf),
-            Stream::Tcp(s) => s.read(buf),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        match self {
-            Stream::Unix(s) => s.write_all(bytes),
-            Stream::Tcp(s) => s.write_all(bytes),
-        }
-    }
-
-    fn set_nonblocking(&self, is: bool) -> std::io::Result<()> {
-        match self {
-            Stream::Unix(s) => s.set_nonblocking(is),
-            Stream::Tcp(s) => s.set_nonblocking(is),
-        }
-    }
-
-    /// For a debugger's connection.
-    fn settle(&self) -> std::io::Result<()> {
-        self.set_nonblocking(false)?;
-        match self {
-            Stream::Unix(s) => s.set_write_timeout(Some(WRITING)),
-            Stream::Tcp(s) => s
-                .set_nodelay(true)
-                .and_then(|()| s.set_write_timeout(Some(WRITING))),
-        }
-    }
-
-    /// Whether the connection is from our own user, root, or another machine. (The file system guards a
-    /// unix socket.)
-    fn may_come(&self) -> bool {
-        let Stream::Tcp(stream) = self else {
-            return true;
-        };
-        let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
-            return false;
-        };
-        match ulpf_host::peer::owner(ours, theirs) {
-            Some(Owner::User(user)) => user == 0 || Some(user) == own_user(),
-            Some(Owner::Closed) => false,
-            None => !theirs.ip().to_canonical().is_loopback(),
-        }
-    }
-}
-
-fn own_user() -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self").ok().map(|m| m.uid())
-}
-
-/// A path, or HOST:PORT; no host is this machine.
-fn bind(addr: &str) -> Result<Listener> {
-    let listening = match addr.rsplit_once(':') {
-        Some((host, port)) if !addr.contains('/') => {
-            let port: u16 = port
-                .parse()
-                .with_context(|| format!("`{port}` is no port"))?;
-            let host = if host.is_empty() { "127.0.0.1" } else { host };
-            let l = TcpListener::bind((host, port))
-                .with_context(|| format!("{addr} cannot be bound"))?;
-            let address = l.local_addr()?;
-            crate::message!("ulpf-sim: the bridge is at {address}");
-            if !address.ip().is_loopback() {
-                crate::message!(
-                    "ulpf-sim: whoever reaches {address} has the machine: there is no password."
-                );
-            }
-            l.set_nonblocking(true)?;
-            Listening::Tcp(l)
-        }
-        _ => {
-            if Path::new(addr).symlink_metadata().is_ok() {
-                bail!("{addr} exists already; give the path of a new socket");
-            }
-            let l =
-                bind_unix(Path::new(addr)).with_context(|| format!("{addr} cannot be bound"))?;
-            l.set_nonblocking(true)?;
-            Listening::Unix(l)
-        }
-    };
-    Ok(Listener {
-        listening,
-        waiting: VecDeque::new(),
-    })
-}
-
-/// Only the socket's owner may connect, from the beginning: it is bound in a folder that only the owner
-/// enters, and gets its permissions and its name there.
-fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
-    let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
-    let folder = path.with_file_name(format!(".ulpf-sim-{}", &random[..8]));
-    DirBuilder::new().mode(0o700).create(&folder)?;
-    let inside = folder.join("s");
-    let bound = UnixListener::bind(&inside).and_then(|listener| {
-        std::fs::set_permissions(&inside, Permissions::from_mode(0o600))?;
-        std::fs::rename(&inside, path)?;
-        Ok(listener)
-    });
-    let _ = std::fs::remove_file(&inside);
-    let _ = std::fs::remove_dir(&folder);
-    bound
-}
-
-impl Listener {
-    /// The next debugger, and the bytes read from it so far; `None` if none has come.
-    fn accept(&mut self) -> Option<(Stream, Vec<u8>)> {
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
-            let stream = match &self.listening {
-                Listening::Unix(l) => l.accept().map(|s| Stream::Unix(s.0)),
-                Listening::Tcp(l) => l.accept().map(|s| Stream::Tcp(s.0)),
-            };
-            let come = stream.ok();
-            if come.is_none() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            if let Some(stream) = come {
-                self.meet(stream);
-            }
-            if let Some(found) = self.listen_to_all() {
-                return Some(found);
-            }
-        }
-        None
-    }
-
-    fn meet(&mut self, stream: Stream) {
-        if !stream.may_come() {
-            crate::message!(
-                "ulpf-sim: a connection was refused: it is not known to be this user's"
-            );
-            return;
-        }
-        if stream.set_nonblocking(true).is_ok() {
-            self.waiting.push_back(Stranger {
-                stream,
-                said: Vec::new(),
-            });
-        }
-        if self.waiting.len() > STRANGERS {
-            self.waiting.pop_front();
-        }
-    }
-
-    /// Reads from all waiting connections. Drops closed ones, and takes out the first that is known to be
-    /// a debugger.
-    fn listen_to_all(&mut self) -> Option<(Stream, Vec<u8>)> {
-        for mut stranger in std::mem::take(&mut self.waiting) {
-            let mut piece = [0; 4096];
-            match stranger.stream.read(&mut piece) {
-                Ok(n @ 1..) => stranger.said.extend_from_slice(&piece[..n]),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                _ => continue,
-            }
-            self.waiting.push_back(stranger);
-        }
-        let known = |s: &Stranger| match is_debugger(&s.said) {
-            None if s.said.len() > LONGEST => Some(false),
-            verdict => verdict,
-        };
-        while let Some(at) = self.waiting.iter().position(|s| known(s).is_some()) {
-            let stranger = self.waiting.remove(at)?;
-            if known(&stranger) == Some(true) && stranger.stream.settle().is_ok() {
-                return Some((stranger.stream, stranger.said));
-            }
-            crate::message!(
-                "ulpf-sim: a connection was dropped: what it says is not how a debugger begins"
-            );
-        }
-        None
-    }
-}
+/// Exit status after a kill.
+const KILLED: i32 = 128 + 9;
 
 /// State shared by both threads.
 struct Shared {
-    /// The connection for replies; `None` without a debugger.
-    writer: Mutex<Option<Stream>>,
+    /// To the connection; `None` without a debugger.
+    replies: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
     running: AtomicBool,
     interrupt: Arc<AtomicBool>,
     /// The machine is to look at what is asked while it runs.
@@ -263,26 +58,29 @@ struct Shared {
 }
 
 impl Shared {
-    fn set_writer(&self, stream: Option<Stream>) {
-        *self.writer.lock().unwrap_or_else(|e| e.into_inner()) = stream;
+    fn connect(&self, replies: Option<mpsc::Sender<Vec<u8>>>) {
+        *self.replies.lock().unwrap_or_else(|e| e.into_inner()) = replies;
     }
 
-    fn write(&self, bytes: &[u8]) {
-        let mut writer = self.writer.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(stream) = &mut *writer
-            && stream.write(bytes).is_err()
-        {
-            *writer = None;
+    fn connected(&self) -> Option<mpsc::Sender<Vec<u8>>> {
+        let replies = self.replies.lock().unwrap_or_else(|e| e.into_inner());
+        replies.clone()
+    }
+
+    /// Writes from the machine's thread. (A debugger that has gone gets nothing.)
+    fn write(&self, bytes: Vec<u8>) {
+        if let Some(replies) = self.connected() {
+            let _ = replies.blocking_send(bytes);
         }
     }
 
     fn reply(&self, payload: &[u8]) {
-        self.write(&frame(payload));
+        self.write(frame(payload));
     }
 
     /// Text for the user.
     fn print(&self, text: &str) {
-        self.write(&output(text));
+        self.write(output(text));
     }
 }
 
@@ -303,84 +101,98 @@ enum Work {
     Alone,
 }
 
+/// The listener's thread.
 struct Front {
     shared: Arc<Shared>,
     work: Sender<Work>,
 }
 
+/// Writes replies until the other side of the channel is gone, or the debugger.
+async fn write(mut writer: Writer, mut replies: mpsc::Receiver<Vec<u8>>) {
+    while let Some(bytes) = replies.recv().await {
+        let written = timeout(WRITING, writer.write_all(&bytes)).await;
+        if !matches!(written, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
 impl Front {
-    fn listen(self, mut listener: Listener) {
-        while let Some((mut stream, said)) = listener.accept() {
-            let Ok(writer) = stream.try_clone() else {
-                continue;
-            };
-            self.shared.set_writer(Some(writer));
+    async fn listen(self, mut listener: Listener) {
+        while let Ok(Ok(client)) = timeout(PATIENCE, listener.accept()).await {
+            let (replies, written) = mpsc::channel(REPLIES);
+            let writing = tokio::spawn(write(client.writer, written));
+            self.shared.connect(Some(replies.clone()));
             let _ = self.work.send(Work::Begin);
-            self.serve(&mut stream, &said);
-            self.shared.set_writer(None);
+            let killed = self.serve(client.reader, replies).await;
+            self.shared.connect(None);
+            let _ = writing.await;
+            if killed {
+                std::process::exit(KILLED);
+            }
             // The next debugger finds the machine stopped.
             while self.shared.running.load(SeqCst) {
                 self.shared.interrupt.store(true, SeqCst);
-                std::thread::sleep(Duration::from_millis(5));
+                sleep(Duration::from_millis(5)).await;
             }
         }
         let _ = self.work.send(Work::Alone);
     }
 
-    /// Until the connection ends; `said` is its beginning.
-    fn serve(&self, stream: &mut Stream, said: &[u8]) {
+    /// Until the connection ends; true: the debugger has killed the program.
+    async fn serve(&self, mut reader: Reader, replies: mpsc::Sender<Vec<u8>>) -> bool {
         let mut decoder = Decoder::default();
         let (mut acks, mut buf) = (true, vec![0; 1 << 16]);
-        let mut events = vec![];
-        decoder.feed(said, |e| events.push(e));
         loop {
-            for event in events.drain(..) {
-                self.event(event, &mut acks);
-            }
-            match stream.read(&mut buf) {
-                Ok(0) | Err(_) => return,
+            let mut events = vec![];
+            match reader.read(&mut buf).await {
+                Ok(0) | Err(_) => return false,
                 Ok(n) => decoder.feed(&buf[..n], |e| events.push(e)),
             }
+            for event in events {
+                let kills =
+                    matches!(&event, Event::Packet(p) if p == b"k" || p.starts_with(b"vKill;"));
+                // An error shows at the next read.
+                let _ = replies.send(self.event(event, &mut acks)).await;
+                if kills {
+                    return true;
+                }
+            }
         }
     }
 
-    fn event(&self, event: Event, acks: &mut bool) {
-        match event {
-            Event::Packet(packet) => {
-                if *acks {
-                    self.shared.write(b"+");
-                }
-                match &packet[..] {
-                    b"QStartNoAckMode" => {
-                        self.shared.reply(b"OK");
-                        *acks = false;
-                    }
-                    _ => self.packet(packet),
-                }
+    /// Returns the bytes to write at once: an acknowledgement, and a reply that is not the machine's.
+    fn event(&self, event: Event, acks: &mut bool) -> Vec<u8> {
+        let ack: &[u8] = match &event {
+            _ if !*acks => b"",
+            Event::Packet(_) | Event::Oversize => b"+",
+            Event::BadChecksum { .. } => b"-",
+            _ => b"",
+        };
+        let reply: Option<&[u8]> = match event {
+            Event::Packet(packet) if packet == b"QStartNoAckMode" => {
+                *acks = false;
+                Some(b"OK")
             }
+            Event::Packet(packet) => self.packet(packet),
+            Event::Oversize => Some(b"E.The packet is too long."),
             Event::Interrupt if self.shared.running.load(SeqCst) => {
                 self.shared.interrupt.store(true, SeqCst);
+                None
             }
-            Event::BadChecksum { .. } if *acks => self.shared.write(b"-"),
-            Event::Oversize => {
-                self.shared.reply(b"E.The packet is too long.");
-            }
-            _ => {}
-        }
+            _ => None,
+        };
+        [ack, &reply.map(frame).unwrap_or_default()].concat()
     }
 
-    fn packet(&self, packet: Vec<u8>) {
+    /// Passes the packet on to the machine, or returns the reply.
+    fn packet(&self, packet: Vec<u8>) -> Option<&'static [u8]> {
         let running = self.shared.running.load(SeqCst);
         match &packet[..] {
-            b"k" => std::process::exit(128 + 9),
-            _ if packet.starts_with(b"vKill;") => {
-                self.shared.reply(b"OK");
-                std::process::exit(128 + 9);
-            }
+            b"k" => return None,
+            _ if packet.starts_with(b"vKill;") => return Some(b"OK"),
             _ if running && !packet.starts_with(PREFIX) => {
-                self.shared
-                    .reply(b"E.The program runs. Interrupt it first.");
-                return;
+                return Some(b"E.The program runs. Interrupt it first.");
             }
             [b'c' | b'C' | b's' | b'S', ..] => self.resumes(),
             _ if packet.starts_with(b"vCont;") => self.resumes(),
@@ -390,6 +202,7 @@ impl Front {
         if running {
             self.shared.attention.store(true, SeqCst);
         }
+        None
     }
 
     /// Until the machine has looked at the packet, it counts as running: two must not go on at once.
@@ -455,7 +268,19 @@ fn capture(stub: &mut Stub) -> &mut Vec<u8> {
 
 /// Serves the machine that `load` makes; the process's exit status.
 pub fn serve(addr: &str, load: impl FnOnce() -> Result<Session>) -> Result<i32> {
-    let listener = bind(addr)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let bound = runtime.block_on(Listener::bind(OsStr::new(addr), RULES));
+    let listener = bound.map_err(|why| anyhow!(why))?;
+    if let (Some(_), Some(text)) = (listener.address(), listener.announcement()) {
+        crate::message!("ulpf-sim: {text}");
+    }
+    if let Some(address) = listener.beyond_this_machine() {
+        crate::message!(
+            "ulpf-sim: whoever reaches {address} has the machine: there is no password."
+        );
+    }
     let mut session = load();
     let (interrupt, attention) = match &session {
         Ok(s) => {
@@ -465,7 +290,7 @@ pub fn serve(addr: &str, load: impl FnOnce() -> Result<Session>) -> Result<i32> 
         Err(_) => Default::default(),
     };
     let shared = Arc::new(Shared {
-        writer: Mutex::new(None),
+        replies: Mutex::new(None),
         running: AtomicBool::new(false),
         interrupt,
         attention,
@@ -475,7 +300,7 @@ pub fn serve(addr: &str, load: impl FnOnce() -> Result<Session>) -> Result<i32> 
         shared: shared.clone(),
         work,
     };
-    std::thread::spawn(move || front.listen(listener));
+    std::thread::spawn(move || runtime.block_on(front.listen(listener)));
     let status = match &mut session {
         Ok(session) => Server { session, shared }.run(&packets),
         Err(why) => refuse(why, &shared, &packets),
@@ -537,7 +362,7 @@ impl Server<'_> {
         if let Some(hex) = packet.strip_prefix(b"qRcmd,") {
             let text = ulpf_rsp::from_hex(hex).unwrap_or_default();
             let text = self.session.monitor(&String::from_utf8_lossy(&text));
-            self.shared.write(&[output(&text), frame(b"OK")].concat());
+            self.shared.write([output(&text), frame(b"OK")].concat());
             return true;
         }
         let reply: &[u8] = match packet {
@@ -564,7 +389,7 @@ impl Server<'_> {
             self.shared.reply(b"E01");
             return begin(self.session);
         };
-        self.shared.write(&std::mem::take(capture(&mut stub)));
+        self.shared.write(std::mem::take(capture(&mut stub)));
         let Some(go) = self.session.go.take() else {
             return Some(stub);
         };
@@ -595,7 +420,7 @@ impl Server<'_> {
         let mut stub = stub
             .report_stop_with_regs(self.session, reason, &mut few)
             .ok()?;
-        self.shared.write(&std::mem::take(capture(&mut stub)));
+        self.shared.write(std::mem::take(capture(&mut stub)));
         Some(stub)
     }
 }

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use super::remote::{Flavour, Remote, Started};
-use crate::listen::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
+use ulpf_host::listen::socket_dir::SocketDir;
 use ulpf_host::programs::{find, locate};
 
 const SCRIPT: &str = include_str!("../../../../sim-bridge/gem5/run.py");

@@ -26,10 +26,10 @@ mod watch_table;
 use super::client::Client;
 use super::common::{self, Outcome, Terminal};
 use super::options::{Options, Target as Wanted};
-use crate::listen::Listener;
 use backend::BackEnd;
 use front::Front;
 use ulpf_host::foreground;
+use ulpf_host::listen::Listener;
 use ulpf_host::say::message;
 use ulpf_host::signals::Incoming;
 

@@ -7,8 +7,6 @@
 #![forbid(unsafe_code)]
 
 use super::place::Place;
-use crate::listen::socket_dir::SocketDir;
-use crate::listen::{Reader, Writer};
 use crate::packets::is_output;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,6 +15,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use ulpf_host::foreign::numbers::{self, Budget};
+use ulpf_host::listen::socket_dir::SocketDir;
+use ulpf_host::listen::{Reader, Writer};
 use ulpf_lib::Refusal;
 use ulpf_lib::command::{self, Command};
 use ulpf_rsp::reports::{ABOUT, About, Ask, Counts, Hits, Role};

@@ -5,12 +5,12 @@ use super::backend::BackEnd;
 use super::gem5;
 use super::place::Place;
 use super::remote::{Failure, Remote, Started};
-use crate::listen::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use tokio::process::Command;
 use ulpf_host::foreign::files;
+use ulpf_host::listen::socket_dir::SocketDir;
 use ulpf_host::programs::locate;
 
 fn simulator() -> Result<PathBuf, String> {

@@ -1,11 +1,11 @@
 //! A folder for a session's sockets and the plugin's files.
 #![forbid(unsafe_code)]
 
+use crate::sys;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-use ulpf_host::sys;
 
 /// A directory that only this user may enter, with an unpredictable name, removed on drop.
 pub struct SocketDir(TempDir);

@@ -1,9 +1,9 @@
 //! Finds the user at the other end of a connection. Every user of a machine can reach its loopback ports.
 #![forbid(unsafe_code)]
 
+use crate::peer::Owner;
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
-use ulpf_host::peer::Owner;
 
 /// Attempts to find the entry: the kernel's list changes while it is read page by page, so an entry may be missed.
 const LOOKS: usize = 5;
@@ -25,7 +25,7 @@ pub async fn of_tcp(stream: &TcpStream) -> Peer {
     };
     let loopback = theirs.ip().to_canonical().is_loopback();
     for look in 0..LOOKS {
-        match ulpf_host::peer::owner(ours, theirs) {
+        match crate::peer::owner(ours, theirs) {
             Some(Owner::User(user)) => return Peer::User(user),
             Some(Owner::Closed) => return Peer::Unknown,
             None if !loopback => return Peer::Elsewhere,

@@ -3,6 +3,7 @@
 //! does not.
 #![forbid(unsafe_code)]
 
+use crate::sys;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -13,7 +14,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use ulpf_host::sys;
 
 /// Polling interval while the other end is closed.
 const LOOK: Duration = Duration::from_millis(50);

@@ -1,14 +1,14 @@
 //! A unix socket that only its owner may connect to.
 #![forbid(unsafe_code)]
 
+use crate::errno::error_text;
+use crate::sys;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
-use ulpf_host::errno::error_text;
-use ulpf_host::sys;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 64;

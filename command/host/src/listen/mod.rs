@@ -16,6 +16,7 @@ pub mod socket_dir;
 
 pub use greeting::Protocol;
 
+use crate::sys;
 use device::Device;
 use greeting::Verdict;
 use owner::Peer;
@@ -30,7 +31,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::{AbortHandle, JoinSet};
-use ulpf_host::sys;
 
 /// Input from a client.
 pub type Reader = Box<dyn AsyncRead + Unpin + Send>;
