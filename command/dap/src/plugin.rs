@@ -91,7 +91,7 @@ pub struct Hit {
     pub call: Option<String>,
     /// The stub's numbers of the watch's places.
     pub ids: Vec<u32>,
-    /// What the plugin knows of the hit ([`ulpf_session::hit::told`]).
+    /// The hit, as the plugin sends it ([`ulpf_session::hit::told`]).
     pub asked: String,
 }
 
@@ -116,7 +116,7 @@ impl Stop {
     }
 }
 
-/// `lines`: a logged hit as text without its location, and what the plugin knows of it.
+/// A logged hit: its text without the location, and the request for that location.
 pub struct Line {
     pub text: String,
     pub asked: String,

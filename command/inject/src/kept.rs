@@ -1,5 +1,5 @@
-//! The keeper (`keeper`) injects stubs into running programs, knows which programs have one, and removes the stubs'
-//! remains: when it is told to, and when `ulpf` has ended.
+//! The process of `keeper`. It injects stubs into running programs, and lists the programs that have one. It removes the
+//! stubs' remains on request, and when `ulpf` has ended.
 #![forbid(unsafe_code)]
 
 use crate::attach;

@@ -16,7 +16,7 @@ pub fn is_debugger(said: &[u8]) -> Option<bool> {
             (State::Between, crate::INTERRUPT) => return Some(true),
             (State::Between, b'+' | b'-') => State::Between,
             (State::Between, b'$' | b'%') => State::Body,
-            // Line ends come from a person who types packets.
+            // Line ends come from a terminal.
             (State::Between, b'\r' | b'\n') if whole => State::Between,
             (State::Between, _) => return Some(false),
             (State::Body, b'#') => State::Digits(2),

@@ -27,7 +27,7 @@ pub enum Request {
 /// A watch, without its filter.
 #[derive(Deserialize)]
 pub struct Places {
-    /// In the grammar of `ulpf run`; [`ulpf_symbols::HEAD`] stands for the head.
+    /// In the grammar of `ulpf run`, with [`ulpf_symbols::HEAD`] in place of the head.
     watch: String,
     head: Option<Head>,
     /// It follows its pointers.

@@ -22,7 +22,7 @@ pub struct Types {
     given: RefCell<Vec<Rc<Type>>>,
 }
 
-/// The unit of the entries that stand for described types.
+/// The unit number of [`Die`]s for types that a debugger has described.
 const GIVEN: u32 = u32::MAX;
 
 /// Types and their nesting depths.
@@ -57,7 +57,7 @@ impl Types {
         Some(self.builder(index).build(die, 0))
     }
 
-    /// An entry that stands for this type.
+    /// A new entry for this type.
     pub fn give(&self, ty: Rc<Type>) -> Die {
         let mut given = self.given.borrow_mut();
         let known = given.iter().position(|known| *known == ty);

@@ -8,7 +8,7 @@ use crate::types::{Shape, Type};
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 
-/// The name that stands for the head in the text of a watch.
+/// The name of the head in the text of a watch.
 pub const HEAD: &str = "it";
 
 /// The beginning of a watch, evaluated by a debugger.

@@ -231,7 +231,7 @@ struct Resolver<'a> {
     memory: &'a dyn Memory,
     /// The watch is fixed to the present places. While this is false, pointers may be NULL and may change.
     stays: &'a Cell<bool>,
-    /// What [`crate::HEAD`] stands for.
+    /// The value of [`crate::HEAD`].
     head: Option<&'a Head>,
     /// Set where the expression leaves the debugged language ([`Located::decided`]).
     decided: &'a Cell<bool>,
