@@ -463,11 +463,11 @@ impl fmt::Display for Command {
                 } = how;
                 write!(
                     f,
-                    "heap-check frames {frames} quarantine {quarantine} gap {}",
+                    "heap-check frames {frames} quarantine {quarantine} redzone {}",
                     redzone.least
                 )?;
                 if redzone.most > redzone.least {
-                    write!(f, " gap-most {}", redzone.most)?;
+                    write!(f, " redzone-most {}", redzone.most)?;
                 }
                 write!(f, "{leaks}{stop}{running}{base}")?;
                 how.of.map_or(Ok(()), |at| write!(f, " of {at:#x}"))

@@ -239,7 +239,7 @@ fn watches_begin_where_a_debugger_says() {
         let spec = Spec::parse(watch).unwrap();
         fixture.program.locate_watch(&spec, Some(&head), &fixture)
     };
-    let told = |watch: &str, head: String| {
+    let as_json = |watch: &str, head: String| {
         let places = located(watch, head)
             .places
             .unwrap_or_else(|p| panic!("{p}"));
@@ -248,7 +248,7 @@ fn watches_begin_where_a_debugger_says() {
     // A variable, whose own type counts; and a pointer in a register, which is no part of a path.
     let at = addr("head");
     let variable = format!(r#"{{"text":"head","name":"head","at":{at},"type":{pointer}}}"#);
-    let found = told("it->*next.x", variable.clone());
+    let found = as_json("it->*next.x", variable.clone());
     assert_eq!(found[0]["path"], format!("{at:#x}@list,0,8"));
     assert_eq!(
         (&found[0]["name"], &found[0]["many"]),
@@ -260,7 +260,7 @@ fn watches_begin_where_a_debugger_says() {
     );
     let first = addr("*head");
     let register = format!(r#"{{"text":"$rdi","value":{first},"type":{pointer}}}"#);
-    let found = told("it->*next", register);
+    let found = as_json("it->*next", register);
     assert_eq!(
         (&found[0]["at"], &found[1]["name"]),
         (&first.into(), &"$rdi->*next[1]".into())

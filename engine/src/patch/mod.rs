@@ -43,7 +43,7 @@ mod writer;
 pub use branches::{Branch, leading_to};
 pub use implicit::{Access, Implicit};
 pub use plan::{Group, Part, Pun, Refusal, What, is_masked_move, skipped};
-pub use prediction::ahead;
+pub use prediction::following;
 pub use prologue::Prologue;
 pub use stretch::stretch;
 pub use trampoline::Trampoline;

@@ -31,7 +31,7 @@ use crate::global::{g, machine};
 use crate::patches;
 use crate::runtime::asm::ulpf_leave;
 use crate::runtime::frame::UContext;
-use crate::runtime::frames::copy_frame;
+use crate::runtime::handler_frames::copy_frame;
 use crate::runtime::thread::BLOCK;
 use crate::syscalls::sites;
 

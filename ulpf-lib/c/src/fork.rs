@@ -17,10 +17,10 @@ use ulpf_lib::sys;
 
 use crate::change;
 use crate::engine;
+use crate::exception_stacks::{self, OwnBlock};
 use crate::mask;
 use crate::model::MODEL;
 use crate::shared::{Changer, S};
-use crate::stacks::{self, OwnBlock};
 
 /// State that the forking thread keeps from before to after the fork.
 struct Between {
@@ -96,7 +96,7 @@ extern "C" fn in_child() {
     let Some(mut between) = take() else {
         return;
     };
-    stacks::after_fork(between.own);
+    exception_stacks::after_fork(between.own);
     change::aside(between.own, || {
         if !MODEL.get(&mut between.changer).in_child() {
             let text = b"libulpf: no memory for a forked child's copy of watched memory\n";

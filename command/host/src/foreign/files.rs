@@ -427,7 +427,7 @@ fn apart<T: Send + 'static>(
         match result.recv_timeout(Duration::from_millis(50)) {
             Ok(done) => return done,
             Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::Other.into()),
-            Err(RecvTimeoutError::Timeout) if signals::told_to_end() => {
+            Err(RecvTimeoutError::Timeout) if signals::asked_to_end() => {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}

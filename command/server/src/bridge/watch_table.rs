@@ -32,7 +32,7 @@ pub struct Watch {
     /// Hits that have passed all of the filter except `skip` and `count`.
     pub passed: u64,
     /// The user has been informed that its condition cannot be evaluated.
-    pub told: bool,
+    pub reported: bool,
     pub counts: Counts,
     /// The part of `counts` from before the watch was last set in the back end.
     pub before: Counts,
@@ -73,7 +73,7 @@ impl Watch {
             debuggers: false,
             there: None,
             passed: 0,
-            told: false,
+            reported: false,
             counts: Counts::default(),
             before: Counts::default(),
             since: ulpf_host::sys::tsc(),

@@ -23,7 +23,7 @@ pub const LEAST: (u16, u16) = (40, 10);
 pub const WIDE: u16 = 120;
 
 pub fn draw(frame: &mut Frame, app: &mut App) {
-    whole(frame, app);
+    all(frame, app);
     // Final filter: no cell may contain characters that a terminal interprets, whatever their origin.
     for cell in &mut frame.buffer_mut().content {
         if !cell.symbol().chars().all(is_plain) {
@@ -32,7 +32,7 @@ pub fn draw(frame: &mut Frame, app: &mut App) {
     }
 }
 
-fn whole(frame: &mut Frame, app: &mut App) {
+fn all(frame: &mut Frame, app: &mut App) {
     let area = frame.area();
     app.spots.clear();
     if area.width < LEAST.0 || area.height < LEAST.1 {

@@ -18,7 +18,7 @@ use ulpf_lib::sys;
 
 use super::arena::{self, ARENA, GRANULE, GRANULES};
 use super::blocks::{self, RECORDS};
-use super::granules::NoRoom;
+use super::granules::ArenaFull;
 use super::heap::{self, Origin, Places};
 use super::{
     block_map, client_list, depot, findings, large, old, quarantine, regions, shadow, shard,
@@ -176,12 +176,12 @@ impl Heap {
     }
 
     /// Repeats the call after the heap has grown as asked; `None` if there is no memory.
-    pub fn retry<T>(&self, mut call: impl FnMut() -> Result<T, NoRoom>) -> Option<T> {
+    pub fn retry<T>(&self, mut call: impl FnMut() -> Result<T, ArenaFull>) -> Option<T> {
         loop {
             match call() {
                 Ok(value) => return Some(value),
-                Err(NoRoom::Grow(more)) => self.grow(more),
-                Err(NoRoom::Never) => return None,
+                Err(ArenaFull::Grow(more)) => self.grow(more),
+                Err(ArenaFull::Never) => return None,
             }
         }
     }

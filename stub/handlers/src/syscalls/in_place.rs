@@ -25,7 +25,7 @@ use crate::runtime::mapped::CHANGES;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::unwind;
-use crate::uring::held;
+use crate::uring::queries;
 
 #[derive(Clone, Copy)]
 enum Change {
@@ -85,5 +85,5 @@ fn is_plain(start: u64, end: u64) -> bool {
         && !sites::touches(start, end)
         && !patches::touches(start, end)
         && !unwind::touches(start, end)
-        && !held::in_use(start, end)
+        && !queries::in_use(start, end)
 }
