@@ -2,11 +2,11 @@
 //! the stub receives the frames.
 //!
 //! ```text
-//!   entry   stack pointer + 8 = the frame (CFA)    frame ID begins CFA;  a breakpoint at the return address
-//!   return  stack pointer = the frame of a call    frame ID ends CFA
-//!   _Unwind_SetIP   rsi = where the unwinder goes on: a breakpoint there, for good
-//!   there, longjmp  the stack pointer, now or then: frames below it have ended without a return
-//!   pthread_exit    all of the thread's; what destructors store in them meanwhile is not seen
+//!     entry   stack pointer + 8 = the frame (CFA)    frame ID begins CFA;  a breakpoint at the return address
+//!     return  stack pointer = the frame of a call    frame ID ends CFA
+//!     _Unwind_SetIP   rsi = where the unwinder goes on: a breakpoint there, for good
+//!     there, longjmp  the stack pointer, now or then: frames below it have ended without a return
+//!     pthread_exit    all of the thread's; what destructors store in them meanwhile is not seen
 //! ```
 //! A frame belongs to a thread. It is also over if its return address is no longer where the call put it, or its thread
 //! has ended. That is checked when the function is next entered.

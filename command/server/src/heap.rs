@@ -2,8 +2,8 @@
 //! error to the user before it reports the stop.
 //!
 //! ```text
-//!   stub ── T91…ulpfheap:N; ──▶ report N of the shared area, in words ──▶ O… , T91… ──▶ debugger
-//!   stub ── T05…ulpfheapend:; ▶ what is left, and the sums ─────────────▶ O…        (and it goes on to its end)
+//!     stub ── T91…ulpfheap:N; ──▶ report N of the shared area, in words ──▶ O… , T91… ──▶ debugger
+//!     stub ── T05…ulpfheapend:; ▶ what is left, and the sums ─────────────▶ O…        (and it goes on to its end)
 //! ```
 #![forbid(unsafe_code)]
 

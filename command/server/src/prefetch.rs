@@ -4,9 +4,9 @@
 //! answers.
 //!
 //! ```text
-//!   relay ─▶ stub   vUlpfAhead;m601040,8;qXfer:threads:read::0,1000     before a resume, if the list has changed
-//!   stub ─▶ relay   T05watch:601040;…                                   the stop reply, as ever
-//!   stub ─▶ relay   %UlpfAhead:0;10:2a00000000000000;…                  number of the first question; lengths, answers
+//!     relay ─▶ stub  vUlpfAhead;m601040,8;qXfer:threads:read::0,1000    before a resume, if the list has changed
+//!     stub ─▶ relay  T05watch:601040;…                                  the stop reply, as ever
+//!     stub ─▶ relay  %UlpfAhead:0;10:2a00000000000000;…                 number of the first question; lengths, answers
 //! ```
 //! The stub answers only questions whose answers cannot change while the program is stopped. The answers hold until the
 //! debugger sends a packet that is not a query; then all are forgotten.

@@ -2,9 +2,9 @@
 //! costs memory, and costs hits only when the limit is reached.
 //!
 //! ```text
-//!   a thread ──▶ its ring ──┐
-//!   a thread ──▶ its ring ──┼─ each as far as it goes ─▶ in order of time, up to the horizon ─Batch─▶ Log
-//!   a thread ──▶ its ring ──┘                            (the rest waits for the next look)
+//!     a thread ──▶ its ring ──┐
+//!     a thread ──▶ its ring ──┼─ each as far as it goes ─▶ in order of time, up to the horizon ─Batch─▶ Log
+//!     a thread ──▶ its ring ──┘                            (the rest waits for the next look)
 //! ```
 //! The **horizon** is the moment at which a look began. A writer first takes room in its ring and then reads the clock.
 //! So a writer that has taken no room by then will write a younger record, and all older ones have been seen. Only an

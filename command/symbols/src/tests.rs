@@ -543,7 +543,7 @@ fn cpp_containers() {
             assert_eq!(fixture.resolve("v[*]").unwrap().part(4, 4).0, "v[1]");
             fixture.refuses("empty[*]", "no elements now");
             fixture.refuses("*never", "holds nothing now");
-            fixture.refuses("v[1..9]", "3 elements now, 8 is none of them");
+            fixture.refuses("v[1..9]", "3 elements now, and 8 is not among them");
             fixture.refuses("named[0..1]", "has keys");
             fixture.refuses("chain[3]", "3 elements now");
             fixture.refuses("either[0]", "has its alternative 1 now");
@@ -606,7 +606,7 @@ fn maps_of_go() {
     if version < 24 {
         fixture.refuses(
             "main.names[*]",
-            "how many elements `main.names` has is not known",
+            "the number of elements of `main.names` is not known",
         );
         return;
     }
@@ -751,7 +751,7 @@ fn values_names_and_refusals() {
         ("total[1]", "no array"),
         ("*total", "no pointer"),
         ("counts[32]", "use 0 to 31"),
-        ("counts[30..40]", "39 is none of them"),
+        ("counts[30..40]", "39 is not among them"),
         ("*nothing:8", "is null now"),
         ("*hidden", "struct opaque is is not known"),
         ("hidden->x", "declared, but defined in no debug information"),

@@ -2,9 +2,9 @@
 //! cycles instead of a fault.
 //!
 //! ```text
-//!   mov %al,(%rdi)  ─▶  e9 …  jmp ─▶  trampoline:  address → page class → alias → watched? → mov %al,(alias)
-//!   inc %rdi                           │       not a guarded page: the original instruction
-//!   …               ◀─────────────────┘       watched: mov %al,(alias), and the hit is accounted for
+//!     mov %al,(%rdi)  ─▶  e9 …  jmp ─▶  trampoline:  address → page class → alias → watched? → mov %al,(alias)
+//!     inc %rdi                           │       not a guarded page: the original instruction
+//!     …               ◀─────────────────┘       watched: mov %al,(alias), and the hit is accounted for
 //! ```
 //!
 //! A jump has five bytes, most stores have fewer. Then the instructions behind it move to the trampoline, too.

@@ -11,11 +11,11 @@
 //! ever. So the second attempt is made with nothing in between:
 //!
 //! ```text
-//! fault, ip at the abort handler
-//!   ─▶ `SectionBegin`: the world is stopped, no other thread runs
-//!   ─▶ the kernel forgets the area, in which the numbers of processor and node stay
-//!   ─▶ single steps, from the abort handler into the sequence; what faults is served as everywhere
-//!   ─▶ the sequence has been left: registered again, the world continues, stops are reported
+//!     fault, ip at the abort handler
+//!       ─▶ `SectionBegin`: the world is stopped, no other thread runs
+//!       ─▶ the kernel forgets the area, in which the numbers of processor and node stay
+//!       ─▶ single steps, from the abort handler into the sequence; what faults is served as everywhere
+//!       ─▶ the sequence has been left: registered again, the world continues, stops are reported
 //! ```
 //! Any other event ends the attempt: the thread is then where the kernel would have sent it.
 

@@ -1,11 +1,11 @@
 //! fork(2): the child gets its memory as private memory, without watches.
 //!
 //! ```text
-//!  parent                                   child
-//!  becomes the changer, write-protects moved pages
-//!  fork ───────────────────────────────────▶ copies what it still shares with the parent
-//!  waits on a pipe  ◀── end of file ──────── closes the pipe; no watches, no guards
-//!  guards as before, no longer the changer
+//!     parent                                   child
+//!     becomes the changer, write-protects moved pages
+//!     fork ───────────────────────────────────▶ copies what it still shares with the parent
+//!     waits on a pipe  ◀── end of file ──────── closes the pipe; no watches, no guards
+//!     guards as before, no longer the changer
 //! ```
 //! vfork and posix_spawn share the memory until exec, and need nothing. A bare clone(2) is not handled: its child must
 //! exec or exit, because it lacks our generated code but still shares the moved memory.

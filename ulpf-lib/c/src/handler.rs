@@ -8,9 +8,9 @@
 //! ```
 //! Rules of this file and of those that it calls: `callbacks.rs`, `change.rs`, `code.rs`, `hits.rs`, `memory.rs`,
 //! `registers.rs`, `slow.rs`, `stub_link.rs`, `stub_report.rs`.
-//! - No allocation, no lock but `enter`, no thread-local storage, no panics.
-//! - libc is used only around the program's own functions.
-//! - errno is kept.
+//! * No allocation, no lock but `enter`, no thread-local storage, no panics.
+//! * libc is used only around the program's own functions.
+//! * errno is kept.
 
 use core::sync::atomic::Ordering::*;
 

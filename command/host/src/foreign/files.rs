@@ -4,17 +4,17 @@
 //! `ulpf` may have more rights than that program, so it never simply opens such a name:
 //!
 //! ```text
-//! /proc/PID/map_files/A-B   the very file that is mapped, whatever its name leads to now
-//! /proc/PID/root + path     below the program's own root (openat2, RESOLVE_IN_ROOT): no link leads out of it
-//!          │ O_PATH: named, not opened; no device or FIFO notices
-//!          ▼
-//!        fstat              a regular file, or refused
-//!          │
-//!          ▼
-//! /proc/self/fd/N           opened for reading with the rights of the program: user, groups, no capability
-//!          │                that overrides a mode; O_NONBLOCK, so that a lease does not hold us up
-//!          ▼
-//!        pread              as far as the file goes; never mmap, which a truncated file turns into SIGBUS
+//!     /proc/PID/map_files/A-B   the very file that is mapped, whatever its name leads to now
+//!     /proc/PID/root + path     below the program's own root (openat2, RESOLVE_IN_ROOT): no link leads out of it
+//!              │ O_PATH: named, not opened; no device or FIFO notices
+//!              ▼
+//!            fstat              a regular file, or refused
+//!              │
+//!              ▼
+//!     /proc/self/fd/N           opened for reading with the rights of the program: user, groups, no capability
+//!              │                that overrides a mode; O_NONBLOCK, so that a lease does not hold us up
+//!              ▼
+//!            pread              as far as the file goes; never mmap, which a truncated file turns into SIGBUS
 //! ```
 //!
 //! All of this happens on a thread of its own. Rights belong to threads, and a file system may never answer: the

@@ -3,9 +3,9 @@
 //!
 //! The back end's role decides which side evaluates a filter:
 //! ```text
-//!   it numbers watches   ▶ the filter travels with the watch; its counts come back (`qUlpf.Counts`)
-//!   it has `Z` packets   ▶ every hit of a watch stops the program; the front end looks whether it passes, counts, and
-//!                          resumes the program unless the debugger wants the stop (`front/sort.rs`)
+//!     it numbers watches  ▶ the filter travels with the watch; its counts come back (`qUlpf.Counts`)
+//!     it has `Z` packets  ▶ every hit of a watch stops the program; the front end looks whether it passes, counts, and
+//!                           resumes the program unless the debugger wants the stop (`front/sort.rs`)
 //! ```
 #![forbid(unsafe_code)]
 

@@ -279,7 +279,7 @@ impl Resolver<'_> {
             ) => bounds.first.saturating_add_unsigned(*count),
             (None, _) => {
                 return Err(self.problem(
-                    format!("how many elements `{}` has is not known", value.name),
+                    format!("the number of elements of `{}` is not known", value.name),
                     "write [FROM..TO]",
                 ));
             }
@@ -484,7 +484,7 @@ impl Resolver<'_> {
                     let (first, last) = (bounds.first, last.saturating_add(bounds.first));
                     return Err(self.problem(
                         format!(
-                            "`{}` has {count} elements, {last} is none of them",
+                            "`{}` has {count} elements, and {last} is not among them",
                             value.name
                         ),
                         format!(

@@ -1,10 +1,10 @@
 //! Draws the whole screen from the session and the user's choices.
 //!
 //! ```text
-//!  ulpf top  stray (7748) · ulpf run         1 Watches  2 Sites  3 Pages  4 Threads  5 Hits    1:02:03
-//!  hits 1,234,567  1.02M/s  silent 12,345  false 0  faults 16                         ▁▂▂▃▅▆▇█▇▆
-//!  (the table of the view; below or beside it the feed, the page map, or the details)
-//!  ? help  q quit  …
+//!     ulpf top  stray (7748) · ulpf run         1 Watches  2 Sites  3 Pages  4 Threads  5 Hits    1:02:03
+//!     hits 1,234,567  1.02M/s  silent 12,345  false 0  faults 16                         ▁▂▂▃▅▆▇█▇▆
+//!     (the table of the view; below or beside it the feed, the page map, or the details)
+//!     ? help  q quit  …
 //! ```
 
 mod frame;

@@ -2,9 +2,9 @@
 //! grows.
 //!
 //! ```text
-//! arena    | memory of a file ........ | address space only |       the program's addresses
-//! alias    | the same memory           |                            how the heap reaches it
-//! bits     | one for each byte of it   |                            closed where the arena has grown
+//!     arena    | memory of a file ........ | address space only |       the program's addresses
+//!     alias    | the same memory           |                            how the heap reaches it
+//!     bits     | one for each byte of it   |                            closed where the arena has grown
 //! ```
 //! The heap is made of statics, so there is one fixture at a time. Dropping it resets all of them.
 

@@ -1,10 +1,10 @@
 //! The checked heap itself: placement of blocks, and their records.
 //!
 //! ```text
-//! arena     | granule: slots of one size          | granule … | large block: several granules, redzone |
-//! slot      | block (bytes asked for) | redzone |
-//! granules  a word each: what it is for            known apart from the program's memory
-//! slots     a record each: size, state, call stacks of malloc and free
+//!     arena     | granule: slots of one size          | granule … | large block: several granules, redzone |
+//!     slot      | block (bytes asked for) | redzone |
+//!     granules  a word each: what it is for            known apart from the program's memory
+//!     slots     a record each: size, state, call stacks of malloc and free
 //! ```
 //! Each thread takes small blocks from a shard of its own (`shard.rs`), under the shard's lock, which is held for some
 //! tens of instructions. A freed block passes the quarantine (`quarantine.rs`) before its slot is used again.

@@ -1,10 +1,8 @@
 //! Calls that change memory of ours without moving it.
 //!
-//! | call | served by |
-//! |---|---|
-//! | mprotect to the protection that it has | the thread: nothing changes |
-//! | madvise(MADV_FREE) | the thread: the content may stay, and does |
-//! | any other mprotect, madvise(MADV_DONTNEED) | the stub's task, with one stop, without copies |
+//! * The thread serves mprotect to the protection that the memory has: nothing changes.
+//! * The thread serves madvise(MADV_FREE): the content may stay, and does.
+//! * The stub's task serves any other mprotect and madvise(MADV_DONTNEED), with one stop, without copies.
 //!
 //! All other calls give the memory back, make the call, and move it again (`mappings.rs`): with copies, and two stops.
 

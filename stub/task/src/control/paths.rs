@@ -1,14 +1,14 @@
 //! Watches that follow pointers: `p->x` is watched wherever `p` points, `list->*next.refs` in each node that there is.
 //!
 //! ```text
-//! 0x4040>8>16         the pointer at 0x4040 ─▶ 8 bytes behind, another ─▶ 16 bytes behind: the bytes
-//! in the watchlist:   a part `Pointer`          a part `Pointer`           a part `End`
-//! 0x4040@list,8,4     the pointer at 0x4040 ─▶ a node, its link ─▶ a node, its link …
-//! in the watchlist:   a part `Pointer`          `End`,  `Pointer`   `End`,  `Pointer`
-//! 0x1149@frames,-20   20 bytes below the caller's frame, in each reported frame of the function.
-//! in the watchlist:   `End`, `End` …            The debugger reports a frame at the function's first instruction.
-//! 0x0@threads,-4      4 bytes below each thread's pointer to its own data (its fs base); threads report their
-//! in the watchlist:   `End`, `End` …            beginning and their end
+//!     0x4040>8>16         the pointer at 0x4040 ─▶ 8 bytes behind, another ─▶ 16 bytes behind: the bytes
+//!     in the watchlist:   a part `Pointer`          a part `Pointer`           a part `End`
+//!     0x4040@list,8,4     the pointer at 0x4040 ─▶ a node, its link ─▶ a node, its link …
+//!     in the watchlist:   a part `Pointer`          `End`,  `Pointer`   `End`,  `Pointer`
+//!     0x1149@frames,-20   20 bytes below the caller's frame, in each reported frame of the function.
+//!     in the watchlist:   `End`, `End` …            The debugger reports a frame at the function's first instruction.
+//!     0x0@threads,-4      4 bytes below each thread's pointer to its own data (its fs base); threads report their
+//!     in the watchlist:   `End`, `End` …            beginning and their end
 //! ```
 //! Each pointer on the path, and every other word that decides where it leads, is watched for stores that are not
 //! reported. When one changes, the path is resolved again here, with the world stopped, before the thread that changed

@@ -1,12 +1,12 @@
 //! Non-stop mode: each thread stops and goes on by itself.
 //!
 //! ```text
-//!   QNonStop:1              every thread is stopped; from now on a stop is one thread's
-//!   vCont;c:TID ── OK       at once; the stop comes as %Stop, whenever it comes
-//!   vCont;t:TID ── OK       %Stop:T00… follows
-//!   %Stop:T05…              one for each stop, as they happen
-//!   vUlpfStops ── %Stop…OK  the stops of all threads that are stopped, once more (for `?`)
-//!   vUlpfSeen;TID           the debugger has taken note of the thread's stop; no reply
+//!     QNonStop:1              every thread is stopped; from now on a stop is one thread's
+//!     vCont;c:TID ── OK       at once; the stop comes as %Stop, whenever it comes
+//!     vCont;t:TID ── OK       %Stop:T00… follows
+//!     %Stop:T05…              one for each stop, as they happen
+//!     vUlpfStops ── %Stop…OK  the stops of all threads that are stopped, once more (for `?`)
+//!     vUlpfSeen;TID           the debugger has taken note of the thread's stop; no reply
 //! ```
 //! The debugger takes one notification at a time and asks for the next one (`vStopped`). The server keeps the queue,
 //! because it may serve several programs and notices their ends. An action for a thread whose stop the debugger has not
