@@ -16,9 +16,9 @@ __attribute__((noinline)) void step(void) {
 }
 
 __attribute__((noinline)) void use_after_free(void) {
-    char *block = malloc(40);
+    char *volatile block = malloc(40);
     free(block);
-    seen = *(volatile char *)block;
+    seen = *block;
 }
 
 int main(void) {

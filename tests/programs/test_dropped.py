@@ -18,6 +18,7 @@ LIMIT = 60 * PATIENCE
 @as_root
 class Dropped(Case):
     def setUp(self):
+        super().setUp()
         self.program = subprocess.Popen([example("dropped")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
         self.addCleanup(self.program.communicate)
         self.addCleanup(self.program.kill)
@@ -30,7 +31,7 @@ class Dropped(Case):
         return self.program.stdout.readline()
 
     def attached(self, *words):
-        """The lines of the log of `ulpf WORDS PID`, while `orders` are given."""
+        """Begins `ulpf WORDS PID`; returns what ends it, and gives the lines of its log and its messages."""
         log = self.enterContext(tempfile.NamedTemporaryFile())
         ulpf = subprocess.Popen([ULPF, *words[:-1], "--json", "-l", log.name, words[-1], str(self.program.pid)],
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -49,7 +50,7 @@ class Dropped(Case):
         leave = self.attached("check", "--attach")
         self.assertEqual(self.order("e"), "e 0\n")
         lines, said = leave()
-        errors = [line["kind"] for line in lines if line["type"] == "error"]
+        errors = [line["error"] for line in lines if line["type"] == "error"]
         self.assertEqual(errors, ["freed"], said)
         self.assertEqual(self.order("s"), "s 100000\n")
 
@@ -57,10 +58,10 @@ class Dropped(Case):
         leave = self.attached("check", "--follow", "--attach")
         self.assertEqual(self.order("f"), "f 0\n")
         lines, said = leave()
-        self.assertEqual([line["kind"] for line in lines if line["type"] == "error"], ["freed"], said)
+        self.assertEqual([line["error"] for line in lines if line["type"] == "error"], ["freed"], said)
 
     def test_its_hot_instructions_are_patched(self):
-        leave = self.attached("attach", "-q", "-w", "counter")
+        leave = self.attached("attach", "-w", "counter")
         self.assertEqual(self.order("s"), "s 100000\n")
         lines, said = leave()
         self.assertEqual(lines[-1]["watches"][0]["hits"], 100000, said)
@@ -71,8 +72,13 @@ class Dropped(Case):
                                 "-ex", "print counter", "-ex", "delete", "-ex", "watch counter", "-ex", "continue", "-ex", "detach"],
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(gdb.kill)
+        said = ""
+        while "Breakpoint 1 at" not in said:
+            line = gdb.stdout.readline()
+            self.assertTrue(line, said)
+            said += line
         self.program.stdin.write("s")
         self.program.stdin.flush()
-        said = gdb.communicate(timeout=LIMIT)[0]
-        self.assertRegex(said, r"Breakpoint 1, step \(\)(.|\n)*New value = ", said)
+        said += gdb.communicate(timeout=LIMIT)[0]
+        self.assertRegex(said, r"Breakpoint 1, step \(\)(.|\n)*New value = ")
         self.assertEqual(self.program.stdout.readline(), "s 100000\n", said)
