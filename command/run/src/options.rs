@@ -13,6 +13,7 @@ use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
 use ulpf_inject::settings::Settings;
 use ulpf_lib::command::{HeapCheck, Redzone};
+use ulpf_symbols::PLAIN;
 
 const SPECS: &str = "\
 WATCHES (SPEC)
@@ -31,14 +32,12 @@ WATCHES (SPEC)
 WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program)
   total if $new > 900     a condition: C operators, $new and $old (the value), variables (p->x, a[i]),
                           $tid $pid $addr $len $hits $pc $kind $reads $writes, registers ($rax)
-  total changed           only accesses that leave another value
   total from add,libfoo   by an instruction of these functions or objects (or of 0x401000-0x402000)
   total outside libfoo    by any other
   buf called from parse   by a function that parse has called: memcpy, a system call's wrapper
                           (called outside: by others)
   total thread main       by this thread (or a number)
-  total skip 10 count 5   of the hits that are left: from the 11th on, five of them
-  p->x snapshot           no filter: the watch stays where p points when it is set
+PLAIN  p->x snapshot           no filter: the watch stays where p points when it is set
   list->*next.x most 1000000
                           no filter: it may have so many places (100000)
 
@@ -62,8 +61,13 @@ The exit status is the program's (a fatal signal is ours, too); 2: nothing was w
 refused or the start failed; 126, 127: it cannot be executed, was not found. `attach`: 0 after Ctrl-C,
 or if it was killed.";
 
+fn specs() -> String {
+    let plain = PLAIN.iter().map(|clause| clause.help);
+    SPECS.replace("PLAIN", &plain.collect::<String>())
+}
+
 #[derive(Args, Clone, Debug)]
-#[command(after_help = SPECS)]
+#[command(after_help = specs())]
 pub struct RunArgs {
     #[command(flatten)]
     pub watching: WatchArgs,
@@ -82,7 +86,7 @@ pub struct RunArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = SPECS)]
+#[command(after_help = specs())]
 pub struct AttachArgs {
     #[command(flatten)]
     pub watching: WatchArgs,
