@@ -1,8 +1,9 @@
 //! One error with its places resolved, as a text and as a line of JSON.
 
 use super::element::Element;
+use super::kind::word;
 use super::pattern::Frame;
-use super::suppress::{Case, make, word};
+use super::suppress::{Case, make};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::rc::Rc;
