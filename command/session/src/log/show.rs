@@ -21,15 +21,16 @@ use ulpf_lib::ring::Hit;
 use ulpf_symbols::Watched;
 
 const EXAMPLES: &str = "\
+Examples:
   ulpf run --log hits.ulpf -w counter -- ./prog     writes it
   ulpf log hits.ulpf                                as lines, as `ulpf run` would have written them
   ulpf log hits.ulpf -o hits.jsonl                  JSON lines; .csv: a table; .trace.json: for ui.perfetto.dev
   ulpf log hits.ulpf --who 'tab[3].next' --before 1.25
-                                                    who wrote that last before second 1.25
-  ulpf log hits.ulpf --who 0x404040:8 -n 5          the last five who wrote one of these bytes
+                                                    the last write to that before second 1.25
+  ulpf log hits.ulpf --who 0x404040:8 -n 5          the last five writes to these bytes
 
-docs/log.md describes the file. What is damaged in it is left out, and told; all before and behind that is shown.
-Exit status: 0; 1: --who has found nobody; 2: it cannot be read; 3: it is damaged, or was cut short.";
+docs/log.md describes the file. Damaged parts are skipped and reported; all before and behind them is shown.
+Exit status: 0; 1: --who has found no access; 2: it cannot be read; 3: it is damaged, or was cut short.";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]

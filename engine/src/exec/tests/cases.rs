@@ -327,7 +327,7 @@ impl AliasMap for Nothing {
     }
 }
 
-/// Without vector state in the frame, vector instructions go the slow way.
+/// Without vector state in the frame, vector instructions take the slow path.
 #[test]
 fn no_vector_state() {
     let m = Machine::new();

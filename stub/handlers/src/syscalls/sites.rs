@@ -26,7 +26,7 @@ use crate::runtime::frame::UContext;
 use crate::stopped::Stopped;
 /// Pages with trampolines.
 pub const NEAR_PAGES: usize = 64;
-/// Bytes of the slow way of a site whose own `syscall` is displaced.
+/// Bytes of the slow path of a site whose own `syscall` is displaced.
 pub const SLOW: u64 = 16;
 
 pub const XOR_EAX: [u8; 2] = [0x31, 0xc0];
@@ -91,7 +91,7 @@ pub struct Table {
     pub sites: [Site; SLOTS],
     /// Addresses of pages with trampolines, or 0.
     pub near: [u64; NEAR_PAGES],
-    /// Address of the slow ways, or 0.
+    /// Address of the slow paths, or 0.
     pub slow: u64,
 }
 
