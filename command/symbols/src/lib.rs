@@ -75,6 +75,4 @@ pub use types::Bits;
 pub use value::{Part, Value};
 
 #[cfg(test)]
-mod hostile;
-#[cfg(test)]
 mod tests;
