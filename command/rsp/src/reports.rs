@@ -11,7 +11,10 @@
 //! so that it is recognised while the program runs. It has as many whole entries as fit into [`MOST_BYTES`].
 
 use crate::{from_hex, hex_number, to_hex};
-use std::fmt::Write;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
 use ulpf_lib::filter::{Candidate, Filter};
 use ulpf_lib::{AccessKind, WatchKind};
 
@@ -259,7 +262,7 @@ impl Listed {
         let mut fields = text.split(|&b| b == b',');
         let mut number = || hex_number(fields.next()?);
         let (id, addr, len) = (number()?, number()?, number()?);
-        let kind = WatchKind::parse(std::str::from_utf8(fields.next()?).ok()?)?;
+        let kind = WatchKind::parse(core::str::from_utf8(fields.next()?).ok()?)?;
         let mut number = || hex_number(fields.next()?);
         let (hits, silent, filtered) = (number()?, number()?, number()?);
         let (stops, false_positives) = (number()?, number()?);
@@ -418,6 +421,7 @@ mod tests {
         assert_eq!((about.role, &about.name[..]), (Role::Plain, "ulpf-sim"));
         let about = About {
             role: Role::Watches,
+    use std::vec;
             ..about
         };
         assert_eq!(about.reply(), "awatches;unicorn;756c70662d73696d");
