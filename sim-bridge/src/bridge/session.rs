@@ -29,7 +29,7 @@ use std::fmt::Write;
 use ulpf_lib::command::{self, Command, FilterOf, Reply};
 use ulpf_lib::{Refusal, WatchKind, signals};
 use ulpf_rsp::registers::{Components, Layout};
-use ulpf_rsp::reports::{About, Ask, Counts, Hits, Listed, Role, Totals};
+use ulpf_rsp::reports::{About, Ask, Counts, Hits, Listed, Role, Totals, WatchCounts};
 use ulpf_rsp::stub::{Amd64, RegisterBytes};
 use unicorn_engine::RegisterX86 as R;
 
@@ -166,14 +166,12 @@ impl Session {
                     addr: w.addr,
                     len: w.len,
                     kind: w.kind,
-                    hits: w.hits,
-                    silent: w.silent,
-                    filtered: w.filtered,
-                    stops: w.stops,
-                    false_positives: beside.remove(&id).unwrap_or(0),
+                    counts: WatchCounts {
+                        false_positives: beside.remove(&id).unwrap_or(0),
+                        ..w.counts
+                    },
                     log: true,
                     debuggers: false,
-                    register: false,
                 };
                 // More do not fit into a reply.
                 let some = d.watches_from(from).take(4096).map(listed);
@@ -267,7 +265,7 @@ impl Session {
     fn statistics(&self) -> String {
         let s = self.machine.state.borrow();
         let d = &s.debug;
-        let silent = d.watches().map(|w| w.1.silent).sum();
+        let silent = d.watches().map(|w| w.1.counts.silent).sum();
         let mut text = s.stats.table(false);
         for (name, value) in [
             ("watches", d.watches().count() as u64),
@@ -398,12 +396,12 @@ impl Target for Session {
 
     fn support_breakpoints(&mut self) -> Option<BreakpointsOps<'_, Self>> {
         Some(self)
+    }
+
     fn support_target_description_xml_override(
         &mut self,
     ) -> Option<TargetDescriptionXmlOverrideOps<'_, Self>> {
         Some(self)
-    }
-
     }
 
     fn support_auxv(&mut self) -> Option<AuxvOps<'_, Self>> {
@@ -489,6 +487,8 @@ impl SingleThreadSingleStep for Session {
         self.go = Some(Go { step: true, signal });
         Ok(())
     }
+}
+
 impl TargetDescriptionXmlOverride for Session {
     fn target_description_xml(
         &self,
@@ -502,8 +502,6 @@ impl TargetDescriptionXmlOverride for Session {
             _ => Err(TargetError::NonFatal),
         }
     }
-}
-
 }
 
 impl Auxv for Session {
