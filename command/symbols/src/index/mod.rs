@@ -428,12 +428,6 @@ impl Index {
         (of == file && in_types == types).then_some(number as u32)
     }
 
-    pub fn die_name(&self, die: Die) -> Option<&'static str> {
-        let unit = self.unit(die.unit);
-        let entry = unit.entry(die.offset).ok()?;
-        attr_str(self.home(die.unit), unit, &entry, dw::DW_AT_name)
-    }
-
     /// The name with its namespaces, classes and functions: `ns::Class::total`, `main::calls`.
     pub fn path(&self, variable: &Variable) -> String {
         let mut parts = vec![variable.name];
