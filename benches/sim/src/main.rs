@@ -11,8 +11,15 @@
 mod guest;
 mod protection;
 mod published;
+// Domains, and calls across them, occur in its tests alone.
+#[allow(dead_code)]
 mod sentry;
 mod speed;
+// For its tests.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../../ulpf-lib/c/benches/splay/mod.rs"]
+mod splay;
 mod table;
 mod thesis;
 

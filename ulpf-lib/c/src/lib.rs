@@ -45,7 +45,6 @@ mod setup;
 mod shared;
 mod signals;
 mod slow;
-pub mod splay;
 mod stacks;
 mod stub_link;
 mod stub_report;
