@@ -76,6 +76,4 @@ pub use types::Bits;
 pub use value::{Part, Value};
 
 #[cfg(test)]
-mod hostile;
-#[cfg(test)]
 mod tests;

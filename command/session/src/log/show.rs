@@ -6,6 +6,7 @@ use crate::hit::trace::Meta;
 use crate::log::file::{Item, LogFile};
 use crate::log::format::Head;
 use crate::log::words::{Clock, Words};
+use crate::suffix::{Kind, kind_of};
 use crate::words::{Seconds, count};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -82,15 +83,14 @@ pub enum Format {
 
 impl Format {
     fn of(path: &Path) -> Result<Format> {
-        let name = path.to_string_lossy();
-        let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
-        Ok(match () {
-            _ if ends(&[".txt", ".log"]) => Format::Text,
-            _ if ends(&[".jsonl", ".ndjson"]) => Format::Jsonl,
-            _ if ends(&[".csv"]) => Format::Csv,
-            _ if ends(&[".json"]) => Format::Trace,
-            _ => bail!(
-                "cannot tell what to write to {name}: call it .txt (lines), .jsonl (JSON lines), .csv (a table) or .trace.json (for ui.perfetto.dev), or say --format"
+        Ok(match kind_of(path) {
+            Some(Kind::Text) => Format::Text,
+            Some(Kind::Jsonl) => Format::Jsonl,
+            Some(Kind::Csv) => Format::Csv,
+            Some(Kind::Trace) => Format::Trace,
+            Some(Kind::Compact) | None => bail!(
+                "cannot tell what to write to {}: call it .txt (lines), .jsonl (JSON lines), .csv (a table) or .trace.json (for ui.perfetto.dev), or say --format",
+                path.display()
             ),
         })
     }

@@ -375,8 +375,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::arena;
-    use super::super::fixture::{Heap, origin};
     use super::super::heap;
+    use super::super::tests::fixture::{Heap, origin};
     use super::*;
 
     fn allocate(heap: &Heap, size: u64) -> u64 {

@@ -244,7 +244,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::super::chain::takes;
-    use super::super::fixture::{Heap, origin};
+    use super::super::tests::fixture::{Heap, origin};
     use super::*;
 
     #[derive(Clone, Debug)]

@@ -192,8 +192,8 @@ pub fn give_back(free: impl Fn(u64, u64)) {
 mod tests {
     use std::cell::RefCell;
 
-    use super::super::fixture::Statics;
     use super::super::regions::add_region;
+    use super::super::tests::fixture::Statics;
     use super::*;
 
     const END: u64 = 0x3000;

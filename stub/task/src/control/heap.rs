@@ -50,12 +50,6 @@ impl Heap {
         self.watches.iter().map(|w| (w.id, w.kind))
     }
 
-    /// Returns whether it is one of the watches that follow the heap, whose changes are not reported.
-    pub fn has_member(&self, id: WatchId) -> bool {
-        let mut members = self.watches.iter().flat_map(|w| &w.members);
-        members.any(|m| m.1 == id)
-    }
-
     fn meets(&self, r: (u64, u64)) -> bool {
         self.parts.iter().any(|p| p.0 < r.1 && r.0 < p.1)
     }

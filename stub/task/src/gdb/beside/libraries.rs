@@ -7,13 +7,13 @@
 //! ```
 
 use super::image::{self, Headers, PT_DYNAMIC, word, words};
-use super::xml::xml_text;
-use crate::gdb::packet;
 use crate::inferior::Inferior;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use ulpf_lib::TargetAddr;
+use ulpf_rsp::hex_number;
+use ulpf_rsp::xfer::xml_text;
 
 /// Bounds against lists that the program has scribbled over.
 const MAX_LIBRARIES: usize = 10_000;
@@ -87,7 +87,7 @@ fn start_of(annex: &[u8]) -> Option<Link> {
     let field = |name: &[u8]| {
         annex
             .split(|b| *b == b';')
-            .find_map(|f| packet::hex_u64(f.strip_prefix(name)?))
+            .find_map(|f| hex_number(f.strip_prefix(name)?))
     };
     let at = field(b"start=").filter(|at| *at != 0)?;
     Some(Link {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `ulpf-sim tables`: the experiments of the two papers on this machine, beside what was published.
+//! `ulpf-sim-tables`: the experiments of the two papers on the simulated hardware, beside what was published.
 //!
 //! ```text
 //!   guest/*.c + libulpf's splay tree ─▶ the machine ─┬▶ cycles, faults, hits ─▶ tables ─▶ terminal,
@@ -9,37 +9,43 @@
 //! published and why.
 
 mod guest;
+mod protection;
 mod published;
+// Domains, and calls across them, occur in its tests alone.
+#[allow(dead_code)]
 mod sentry;
 mod speed;
+// For its tests.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../../ulpf-lib/c/benches/splay/mod.rs"]
+mod splay;
 mod table;
 mod thesis;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
 use table::Table;
+use ulpf_sim_bridge::outln;
 
-pub struct Options {
-    /// Names of cases, or empty for all.
-    pub only: Vec<String>,
+/// The experiments of the two papers on the simulated hardware.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    /// Tables, separated by commas; without it, all.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
     /// Short rows only.
-    pub quick: bool,
-    pub markdown: bool,
+    #[arg(long)]
+    quick: bool,
+    #[arg(long)]
+    markdown: bool,
     /// Write docs/notes/measurements.md, seen from the current folder.
-    pub write: bool,
-    /// Cost of a store of the measured loops (Tables 4.3 to 4.6).
-    pub base: u64,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            only: vec![],
-            quick: false,
-            markdown: false,
-            write: false,
-            base: thesis::BASE,
-        }
-    }
+    #[arg(long)]
+    write: bool,
+    /// Cost of a store of the measured loops (Tables 4.3 to 4.6), in cycles.
+    #[arg(long, value_name = "CYCLES", default_value_t = thesis::BASE)]
+    base: u64,
 }
 
 type Case = fn(&Options) -> Result<Table>;
@@ -52,8 +58,8 @@ const CASES: [(&str, Case); 10] = [
     ("4.5", thesis::extreme),
     ("4.6", thesis::debuggers),
     ("4.7", thesis::heap),
-    ("sentry-5", sentry::changes),
-    ("sentry-9", sentry::watcher),
+    ("sentry-5", protection::changes),
+    ("sentry-9", protection::watcher),
     ("speed", speed::speed),
 ];
 
@@ -61,11 +67,12 @@ const PAGE: &str = "docs/notes/measurements.md";
 const BEGIN: &str = "<!-- begin simulator -->\n";
 const END: &str = "<!-- end simulator -->";
 
-pub fn names() -> String {
+fn names() -> String {
     CASES.map(|c| c.0).join(", ")
 }
 
-pub fn run(o: &Options) -> Result<()> {
+fn main() -> Result<()> {
+    let o = &Options::parse();
     for name in &o.only {
         if !CASES.iter().any(|c| c.0 == name) {
             bail!("there is no table {name}; there are {}", names());
@@ -85,16 +92,16 @@ pub fn run(o: &Options) -> Result<()> {
         }
         let table = case(o)?;
         if table.rows.is_empty() {
-            crate::outln!("{}\n  left out by --quick\n", table.title);
+            outln!("{}\n  left out by --quick\n", table.title);
             continue;
         }
         match o.markdown || o.write {
             true => written += &table.markdown(),
-            false => crate::outln!("{}", table.text()),
+            false => outln!("{}", table.text()),
         }
     }
     match page {
-        None => crate::outln!("{}", written.trim_end()),
+        None => outln!("{}", written.trim_end()),
         Some(page) => std::fs::write(PAGE, place(&page, &written)?)?,
     }
     Ok(())

@@ -16,11 +16,11 @@ use ulpf_lib::command::Redzone;
 use ulpf_lib::ring::findings::{Asked, By, FINDINGS_OFFSET, Findings};
 use ulpf_lib::sys;
 
-use super::arena::{self, ARENA, GRANULE, GRANULES};
-use super::blocks::{self, RECORDS};
-use super::granules::ArenaFull;
-use super::heap::{self, Origin, Places};
-use super::{
+use super::super::arena::{self, ARENA, GRANULE, GRANULES};
+use super::super::blocks::{self, RECORDS};
+use super::super::granules::ArenaFull;
+use super::super::heap::{self, Origin, Places};
+use super::super::{
     block_map, client_list, depot, findings, large, old, quarantine, regions, shadow, shard,
 };
 use crate::global::{g, tables_mut};

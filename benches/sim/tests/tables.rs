@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `ulpf-sim tables`: the thesis's experiments.
+//! The thesis's experiments.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::process::Command;
 
-fn tables(options: &[&str]) -> Vec<Vec<String>> {
-    let done = Command::new(env!("CARGO_BIN_EXE_ulpf-sim"))
-        .args(["tables", "--markdown"])
+fn tables(options: &[&str]) -> (Vec<Vec<String>>, String) {
+    let done = Command::new(env!("CARGO_BIN_EXE_ulpf-sim-tables"))
+        .arg("--markdown")
         .args(options)
         .output()
         .unwrap();
@@ -16,7 +16,8 @@ fn tables(options: &[&str]) -> Vec<Vec<String>> {
     );
     assert!(done.status.success(), "{err}");
     println!("{out}");
-    out.lines()
+    let rows = out
+        .lines()
         .filter(|l| l.starts_with("| ") && !l.starts_with("| ---"))
         .map(|l| {
             l.trim_matches('|')
@@ -24,7 +25,8 @@ fn tables(options: &[&str]) -> Vec<Vec<String>> {
                 .map(|c| c.trim().replace(',', ""))
                 .collect()
         })
-        .collect()
+        .collect();
+    (rows, out)
 }
 
 fn number(cell: &str) -> f64 {
@@ -32,8 +34,19 @@ fn number(cell: &str) -> f64 {
 }
 
 #[test]
+fn a_table_that_does_not_exist() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ulpf-sim-tables"));
+    let done = command.args(["--only", "4.9"]).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        !done.status.success() && said.contains("there is no table 4.9"),
+        "{said}"
+    );
+}
+
+#[test]
 fn tables_4_1_and_4_2_to_the_cycle() {
-    let rows = tables(&["--only=4.1,4.2"]);
+    let (rows, text) = tables(&["--only=4.1,4.2"]);
     for row in rows.iter().filter(|r| r.len() == 3).skip(1) {
         assert_eq!(row[1], row[2], "{row:?}");
     }
@@ -43,12 +56,14 @@ fn tables_4_1_and_4_2_to_the_cycle() {
         .map(|r| &r[2])
         .collect();
     assert_eq!((ours[1].as_str(), ours[4].as_str()), ("130", "85"));
+    // The program's own count of cycles, in the table's note.
+    assert!(text.contains("says 215.0 cycles a fault"), "{text}");
 }
 
 /// Linear in pages, within 15 % of the thesis's slope without lookup; the lookup is our splay tree's.
 #[test]
 fn tables_4_3_to_4_5() {
-    let rows = tables(&["--only=4.3,4.4", "--quick"]);
+    let (rows, _) = tables(&["--only=4.3,4.4", "--quick"]);
     let rows: Vec<_> = rows.iter().filter(|r| r[0] != "watches").collect();
     assert_eq!(rows.len(), 6 + 6);
     let slope = |r: &[String]| (number(&r[8]) - 1.) / number(&r[1]);
@@ -71,7 +86,7 @@ fn tables_4_3_to_4_5() {
 
 #[test]
 fn table_4_7_has_its_shape() {
-    let rows = tables(&["--only=4.7", "--quick"]);
+    let (rows, _) = tables(&["--only=4.7", "--quick"]);
     for r in &rows[1..] {
         let (hits, fps) = (number(&r[2]), number(&r[4]));
         // (How many others there are depends on the C library: malloc writes into the same pages.)

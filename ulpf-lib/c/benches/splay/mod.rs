@@ -1,8 +1,8 @@
 //! The thesis's watchlist (section 4.1): a splay tree of disjoint address ranges.
 //!
 //! A lookup makes the found node the root, so it changes the tree; handlers on several threads at once cannot use it. So
-//! this is the list of the ranges of `set_permissions`, which only the changer uses. It is also the reference for the
-//! comparison of the thesis's section 5.1 (`benches/watchlists.rs`). Handlers query [`ulpf_lib::Watchlist`].
+//! libulpf has a list of its own. This one is measured: in the comparison of the thesis's section 5.1
+//! (`watchlists.rs`), and in the thesis's handler on the simulated hardware (`benches/sim/guest`).
 
 const NONE: u32 = u32::MAX;
 

@@ -5,8 +5,8 @@ use super::Options;
 use super::guest::{self, GuestReport, HEAP, SWEEP, SWEEP_O0};
 use super::published::{Row, TABLE_4_3, TABLE_4_4, TABLE_4_5, TABLE_4_6, TABLE_4_7};
 use super::table::{Table, count, ratio};
-use crate::costs::{Costs, DELIVERY, SIGNALS, STEPS, Step};
 use anyhow::Result;
+use ulpf_sim_bridge::costs::{Costs, DELIVERY, SIGNALS, STEPS, Step};
 
 /// Cycles of a store of the loop in Tables 4.3 to 4.6, with the instructions around it. The thesis does
 /// not tell; its tables imply it: (130 + 85) * 4096 faults for 1/256 of the loop add 0.0083 to the
@@ -363,7 +363,7 @@ pub fn heap(o: &Options) -> Result<Table> {
         ]);
     }
     t.note(format!(
-        "Not the same programs: the thesis had SPEC CPU2006's. Ours are a quantum register of 2^{} states and a lattice Boltzmann kernel of {}^3 cells (`sim-bridge/guest/heap.c`). So only the shape can be compared. Nearly every store to the heap is a hit. False positives are accesses to what shares a page with a block (malloc's own words, the zeroing of the next block): fewer, the larger the blocks are. The lookup costs most. An instruction of the program takes {CPI} cycles, a parameter, as in the loops above ({} cycles for four instructions); each fault is charged and each lookup executed as there.",
+        "Not the same programs: the thesis had SPEC CPU2006's. Ours are a quantum register of 2^{} states and a lattice Boltzmann kernel of {}^3 cells (`benches/sim/guest/heap.c`). So only the shape can be compared. Nearly every store to the heap is a hit. False positives are accesses to what shares a page with a block (malloc's own words, the zeroing of the next block): fewer, the larger the blocks are. The lookup costs most. An instruction of the program takes {CPI} cycles, a parameter, as in the loops above ({} cycles for four instructions); each fault is charged and each lookup executed as there.",
         sizes[0], sizes[1], BASE
     ));
     Ok(t)

@@ -4,7 +4,7 @@
 //   sweep HANDLER PAGES LAYOUT WATCHES SPANNED
 //
 // HANDLER: none, empty or lookup. LAYOUT: sparse (random bytes on SPANNED pages), dense (256 bytes
-// apart), first (the first byte of each page), all (one range). Prints what `ulpf sim tables` reads.
+// apart), first (the first byte of each page), all (one range). Prints what `ulpf-sim-tables` reads.
 #include "ulpf.h"
 
 _Alignas(2 << 20) static volatile unsigned char block[256 * PAGE];

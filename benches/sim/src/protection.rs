@@ -5,13 +5,13 @@
 use super::Options;
 use super::guest::{self, HEAP};
 use super::table::{Table, count, ratio};
-use crate::elf;
-use crate::machine::{Config, End, Machine};
 use crate::sentry::{Exception, Kind, LINE, LINES, PAGE, Page, Permission, Sentry};
 use anyhow::{Result, ensure};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use ulpf_sim_bridge::elf;
+use ulpf_sim_bridge::machine::{Config, End, Machine};
 
 const DATA: u64 = 0x10_0000;
 const META: u64 = 0x90_0000;
@@ -234,6 +234,6 @@ pub fn watcher(o: &Options) -> Result<Table> {
             .chain(mean),
     );
     t.row(["published average", "", "", "", "6.2 %", "2.6 %", "14 %"].map(String::from));
-    t.note("Not the same programs: the paper has SPEC CPU2006 and SPLASH-2, ours are the kernels of `sim-bridge/guest/heap.c` (`lists`: blocks that come and go). As there, a cache line behind each heap block is watched. Counted by the model on all accesses of the run: fills by a software handler (27 instructions and the exception's 20 cycles, parameters), changes with their invalidations. As there, MemTracker is given its metadata for nothing but the changes, and Mondrian's exceptions and changes take 300 cycles each, and nothing else.");
+    t.note("Not the same programs: the paper has SPEC CPU2006 and SPLASH-2, ours are the kernels of `benches/sim/guest/heap.c` (`lists`: blocks that come and go). As there, a cache line behind each heap block is watched. Counted by the model on all accesses of the run: fills by a software handler (27 instructions and the exception's 20 cycles, parameters), changes with their invalidations. As there, MemTracker is given its metadata for nothing but the changes, and Mondrian's exceptions and changes take 300 cycles each, and nothing else.");
     Ok(t)
 }

@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.realpath(__file__))
+ROOT = os.path.join(HERE, "..", "..", "..")
 PAGE = 4096
 BEGIN, END = "<!-- begin gem5 -->\n", "<!-- end gem5 -->\n"
 
@@ -35,7 +36,7 @@ CASES = [
 
 def build(folder):
     program = os.path.join(folder, "patterns")
-    subprocess.run(["gcc", "-O1", "-static", "-no-pie", "-o", program, os.path.join(HERE, "programs", "patterns.c")],
+    subprocess.run(["gcc", "-O1", "-static", "-no-pie", "-o", program, os.path.join(HERE, "patterns.c")],
                    check=True)
     names = subprocess.run(["nm", program], stdout=subprocess.PIPE, text=True, check=True).stdout
     return program, {words[2]: int(words[0], 16) for line in names.splitlines() if len(words := line.split()) == 3}
@@ -56,7 +57,7 @@ def counters(command, lines):
 def on_gem5(gem5, folder, program, what, watches):
     flags = [flag for place, length in watches for flag in ("--watch", f"{place:#x}:{length}")]
     return counters([gem5, "--quiet", "--listener-mode=on", "--dot-config=", "--outdir", os.path.join(folder, "out"),
-                     os.path.join(HERE, "run.py"), "--stats", *flags, "--", program, what], True)
+                     os.path.join(ROOT, "sim-bridge", "gem5", "run.py"), "--stats", *flags, "--", program, what], True)
 
 
 def on_unicorn(simulator, program, what, watches):
@@ -106,7 +107,7 @@ def main():
     text = table(rows)
     print(text, end="")
     if options.write:
-        page = os.path.join(HERE, "..", "..", "docs", "notes", "measurements.md")
+        page = os.path.join(ROOT, "docs", "notes", "measurements.md")
         with open(page, encoding="utf-8") as file:
             whole = file.read()
         before, after = whole[:whole.index(BEGIN) + len(BEGIN)], whole[whole.index(END):]

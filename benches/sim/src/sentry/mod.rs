@@ -10,7 +10,7 @@
 //!                                               └─ permits ─▶ the line, in a state that permits no more
 //! ```
 //! Section numbers in this folder are the paper's. It is a model of accesses, not of instructions: its callers
-//! (`report/sentry.rs`, tests) name processor, address and domain.
+//! (`protection.rs`, tests) name processor, address and domain.
 
 mod l1;
 mod lines;

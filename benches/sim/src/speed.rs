@@ -4,10 +4,10 @@
 use super::Options;
 use super::guest::SWEEP;
 use super::table::{Table, ratio};
-use crate::elf;
-use crate::machine::{Config, End, Machine};
 use anyhow::{Result, ensure};
 use std::time::Instant;
+use ulpf_sim_bridge::elf;
+use ulpf_sim_bridge::machine::{Config, End, Machine};
 
 /// The loop's data, and so many of its bytes watched, evenly.
 fn mips(functional: bool, watches: u64, instructions: u64) -> Result<f64> {

@@ -1,4 +1,4 @@
-//! Compiles the programs of `ulpf-sim tables` (`guest/`), static, and hands their paths to the crate. The
+//! Compiles the programs of the tables (`guest/`), static, and hands their paths to the crate. The
 //! watchlist that their handlers ask is libulpf's own.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn run(command: &mut Command) {
 fn main() {
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap());
-    for path in ["build.rs", "guest", "../ulpf-lib/c/src/splay.rs"] {
+    for path in ["build.rs", "guest", "../../ulpf-lib/c/benches/splay"] {
         println!("cargo:rerun-if-changed={path}");
     }
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The programs of the tables: carried in this file, run on a machine of their own, and what they say.
 
-use crate::costs::Costs;
-use crate::elf;
-use crate::machine::{Config, End, Machine};
-use crate::stats::Stats;
 use anyhow::{Context, Result, ensure};
+use ulpf_sim_bridge::costs::Costs;
+use ulpf_sim_bridge::elf;
+use ulpf_sim_bridge::machine::{Config, End, Machine};
+use ulpf_sim_bridge::stats::Stats;
 
 pub const SWEEP: &[u8] = include_bytes!(env!("ULPF_GUEST_SWEEP"));
 pub const SWEEP_O0: &[u8] = include_bytes!(env!("ULPF_GUEST_SWEEP_O0"));

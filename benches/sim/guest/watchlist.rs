@@ -2,7 +2,7 @@
 //! libulpf's splay tree for programs on the machine: what the thesis's watchpoint handler asks at each
 //! fault, with the functions that its C API names.
 
-#[path = "../../ulpf-lib/c/src/splay.rs"]
+#[path = "../../../ulpf-lib/c/benches/splay/mod.rs"]
 #[allow(dead_code)]
 mod splay;
 
