@@ -141,7 +141,17 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     let _ = unsafe { sys!(k::__NR_prctl, prctl::PR_SET_PTRACER, a.stub_pid) };
     kernel::take_over();
     let t = adopt_thread(a.sequences)?;
-    syscalls::seccomp::adopt(&t, a)
+    syscalls::seccomp::adopt(&t, a)?;
+    // The stub's task has copies of the descriptors, and we have those of the filters.
+    // SAFETY: what the command has made for this boot alone.
+    unsafe {
+        let _ = sys!(k::__NR_close, a.control_fd);
+        let _ = sys!(k::__NR_close, a.shared_fd);
+        if a.filters_len > 0 {
+            let _ = sys!(k::__NR_munmap, a.filters, a.filters_len);
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether the program would become the parent of orphans, and so of the stub's task. It does if it is the

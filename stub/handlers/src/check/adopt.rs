@@ -1,21 +1,26 @@
-//! Takes over a forked child's heap in the stub that the child gets. The heap belonged to the parent's stub, whose
-//! image is still mapped in the child. Both images are the same, so each static of ours lies as far from its twin as
-//! the images are apart.
+//! Takes over the heap of another stub, whose image is still mapped: the parent's, in the stub that a forked child
+//! gets; or an earlier one's, that has been detached. Both images are the same, so each static of ours lies as far from
+//! its twin as the images are apart.
 
 use core::sync::atomic::Ordering::*;
 
 use super::twin::Twin;
 use super::{
     arena, block_map, blocks, client_blocks, client_list, depot, entries, family, heap, judge,
-    out_of_block, requests, serve, shadow,
+    left, old, out_of_block, requests, serve, shadow,
 };
 use crate::check::LEAKS;
 use crate::check::findings::{count, findings};
 use ulpf_lib::{PAGE_SIZE, place};
 use ulpf_stub_tables::patches::Known;
 
-/// Takes over the books of the parent's stub. Returns `false` if the parent had no checked heap. Called by the stub's
-/// task with the world stopped.
+/// True if that image still serves a program that its stub has left.
+pub fn is_left(twin: Twin) -> bool {
+    entries::are_asleep(twin) && !twin.is_set(&left::LEFT)
+}
+
+/// Takes over the other stub's books. Returns `false` if it had no checked heap. Called by the stub's task with the
+/// world stopped, when no thread is in the other image.
 pub fn books(twin: Twin) -> bool {
     twin.take(&arena::START);
     twin.take(&arena::RECORDS_AT);
@@ -35,6 +40,7 @@ pub fn books(twin: Twin) -> bool {
     twin.take(&block_map::LINES_AT);
     twin.take(&entries::PASSES);
     twin.take(&entries::OTHERS);
+    old::adopt(twin);
     arena::arena() != 0
 }
 
@@ -55,8 +61,26 @@ pub fn open_blocks() {
     }
 }
 
-/// Calls `f` for each function that is served here, with its address and the jump to us that it must begin with.
-pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP])) {
+/// Addresses of the functions that the other stub serves.
+pub fn places(twin: Twin) -> impl Iterator<Item = u64> {
+    let all = (0..entries::MOST).filter_map(entries::known);
+    // SAFETY: the same table of the other image, which nothing changes any more.
+    let there = all.map(move |ours| unsafe { twin.of(ours).read() }.pc);
+    there.filter(|pc| *pc != 0)
+}
+
+/// True if `at` is in the copy of a function's first instructions that the other stub has made.
+pub fn is_in_copy(at: u64, twin: Twin) -> bool {
+    let all = (0..entries::MOST).filter_map(entries::own);
+    // SAFETY: as above.
+    let there = all.map(|ours| unsafe { twin.of(ours).read() }.back);
+    let mut there = there.filter(|back| *back != 0);
+    there.any(|back| at.wrapping_sub(back) < entries::COPY)
+}
+
+/// Calls `f` for each function that the other stub serves, with its address, the jump that it begins with, and the jump
+/// to us that it must begin with.
+pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP], [u8; entries::JUMP])) {
     for n in 0..entries::MOST {
         let Some(ours) = entries::known(n) else { break };
         // SAFETY: the same table of the other image, which nothing changes any more.
@@ -79,7 +103,11 @@ pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP])) {
                 // SAFETY: as above.
                 entries::keep(there.pc, unsafe { twin.of(original).read() });
             }
-            f(there.pc, code);
+            if let Some(moved) = entries::moved(n) {
+                // SAFETY: as above.
+                entries::keep_moved(there.pc, unsafe { twin.of(moved).read() });
+            }
+            f(there.pc, entries::jump_there(n, twin), code);
         }
     }
 }

@@ -20,6 +20,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 use ulpf_stub_tables::patches::Known;
 
+use super::twin::Twin;
 use super::{requests, thunks};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
@@ -133,6 +134,8 @@ pub fn begins_itself() -> bool {
 pub const MOST: usize = 256;
 /// Bytes of an entry.
 const ENTRY: usize = 64;
+/// Bytes for the copy of a function's first instructions, which are relocated.
+pub const COPY: u64 = 160;
 /// Bytes of the jump, and of the first of its two instructions.
 pub const JUMP: usize = 13;
 const STEP: usize = 10;
@@ -162,6 +165,9 @@ static ulpf_check_known: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
 static PASSED: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
 /// Original bytes at the place of each jump.
 static ORIGINALS: Originals = Originals(UnsafeCell::new([[0; JUMP]; MOST]));
+
+/// Where the instructions of these bytes are in the copy, by their offsets: distance from its beginning, or 0.
+static MOVED: Originals = Originals(UnsafeCell::new([[0; JUMP]; MOST]));
 
 #[repr(transparent)]
 struct Originals(UnsafeCell<[[u8; JUMP]; MOST]>);
@@ -263,6 +269,46 @@ pub fn jump_of(at: u64) -> Option<[u8; JUMP]> {
     entry_of(at).map(jump)
 }
 
+/// Keeps the places of the function's first instructions in their copy ([`moved`]). Called by the stub's task with the
+/// world stopped.
+pub fn keep_moved(at: u64, offsets: [u8; JUMP]) {
+    let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at));
+    // SAFETY: the world is stopped.
+    let place = n.and_then(|n| unsafe { (*MOVED.0.get()).get_mut(n) });
+    if let Some(place) = place {
+        *place = offsets;
+    }
+}
+
+/// Places of the first instructions of function `n` in their copy.
+pub fn moved(n: usize) -> Option<&'static [u8; JUMP]> {
+    // SAFETY: written with the world stopped.
+    unsafe { &*MOVED.0.get() }.get(n)
+}
+
+/// A signal had interrupted a function's first instructions before they became a jump: the thread continues in their
+/// copy.
+pub fn go_on(uc: &mut UContext) {
+    if !ON.load(Relaxed) {
+        return;
+    }
+    let at = uc.gprs.rip;
+    let inside =
+        |n: &usize| known(*n).is_some_and(|k| k.pc != 0 && k.pc < at && at < k.pc + JUMP as u64);
+    let Some(n) = (0..MOST).find(inside) else {
+        return;
+    };
+    let (Some(known), Some(own), Some(offsets)) = (known(n), own(n), moved(n)) else {
+        return;
+    };
+    let offset = offsets.get((at - known.pc) as usize).copied().unwrap_or(0);
+    if own.back != 0 && offset != 0 {
+        uc.gprs.rip = own.back + u64::from(offset);
+    } else if known.back != way_back() {
+        uc.gprs.rip = known.back;
+    }
+}
+
 /// Sets the new beginning of the served function at `at`, for calls that continue in it. Called by the stub's task with
 /// the world stopped.
 pub fn pass(at: u64, moved: u64) {
@@ -291,6 +337,29 @@ pub fn passed(known: &Known) -> Option<&'static Known> {
 pub fn own(n: usize) -> Option<&'static Known> {
     // SAFETY: written with the world stopped.
     unsafe { &*PASSED.0.get() }.get(n)
+}
+
+/// True if `at` is in the copy of a function's first instructions: the call goes on in the program's own function.
+pub fn is_in_copy(at: u64) -> bool {
+    let inside = |own: &Known| own.back != 0 && at.wrapping_sub(own.back) < COPY;
+    (0..MOST).filter_map(own).any(inside)
+}
+
+/// The program's own function of this kind that is nearest to `at`.
+pub fn own_of(kind: Function, at: u64) -> Option<&'static Known> {
+    let all = (0..MOST).filter_map(own).filter(|own| own.back != 0);
+    all.filter(|own| function(own) == Some(kind))
+        .min_by_key(|own| own.pc.abs_diff(at))
+}
+
+/// The jump to the entry of function `n` in another image of ours.
+pub fn jump_there(n: usize, twin: Twin) -> [u8; JUMP] {
+    jump(twin.theirs(entries() + (n * ENTRY) as u64))
+}
+
+/// True if this code is the jump to an entry: ours, or one of another image.
+pub fn is_jump(code: &[u8; JUMP]) -> bool {
+    code.starts_with(&[0x49, 0xbb]) && code.ends_with(&[0x41, 0xff, 0xe3])
 }
 
 /// Addresses of all functions that are served.
@@ -375,6 +444,11 @@ pub fn fall_asleep() {
 
 pub fn asleep() -> bool {
     ulpf_check_asleep.load(Relaxed) != 0
+}
+
+/// True if the functions of that image serve a program without the stub's task.
+pub fn are_asleep(twin: Twin) -> bool {
+    twin.is_set(&ON) && twin.is_set(&ulpf_check_asleep)
 }
 
 /// Returns from the function, as `ret` does.

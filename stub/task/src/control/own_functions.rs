@@ -15,14 +15,12 @@ use linux_raw_sys::general as k;
 use ulpf_engine::patch::Prologue;
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::{PAGE_SIZE, TargetAddr, place, sys};
-use ulpf_stub_handlers::check::entries::JUMP;
+use ulpf_stub_handlers::check::entries::{COPY, JUMP};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::stopped::Stopped;
 
 use super::{parked, text};
 
-/// Bytes for one beginning.
-const ROOM: u64 = 160;
 /// Reach of an instruction's operand, less a little.
 const REACH: u64 = (1 << 31) - (1 << 25);
 /// Distance that is kept from memory that grows.
@@ -53,17 +51,17 @@ impl OwnFunctions {
         let code = code.get(..known)?;
         let to = self.allocate(stopped, start, maps)?;
         let made = Prologue::of(start, code, JUMP, to)?;
-        if made.code.len() as u64 > ROOM || text::write_raw(to, &made.code).is_err() {
+        if made.code.len() as u64 > COPY || text::write_raw(to, &made.code).is_err() {
             return None;
         }
         if let Some(near) = self.0.iter_mut().find(|n| n.page + n.used == to) {
-            near.used += ROOM;
+            near.used += COPY;
         }
         Some((to, made))
     }
 
     fn allocate(&mut self, stopped: &mut Stopped, at: u64, maps: &Snapshot) -> Option<u64> {
-        let fits = |n: &&Near| n.used + ROOM <= PAGE_SIZE && n.page.abs_diff(at) < REACH;
+        let fits = |n: &&Near| n.used + COPY <= PAGE_SIZE && n.page.abs_diff(at) < REACH;
         if let Some(near) = self.0.iter().find(fits) {
             return Some(near.page + near.used);
         }
@@ -116,6 +114,20 @@ pub fn send_threads(stopped: &mut Stopped, start: u64, to: u64) {
             context.gprs.rip = to;
         }
     }
+}
+
+/// Offsets in the copy of the instructions that begin at each byte of the jump ([`entries::keep_moved`]).
+///
+/// [`entries::keep_moved`]: ulpf_stub_handlers::check::entries::keep_moved
+pub fn places(made: &Prologue) -> [u8; JUMP] {
+    let mut all = [0; JUMP];
+    for (n, place) in all.iter_mut().enumerate() {
+        *place = made
+            .moved(n as u64)
+            .and_then(|at| at.try_into().ok())
+            .unwrap_or(0);
+    }
+    all
 }
 
 /// Moves threads that are inside the bytes that become a jump to the relocated copy of these instructions.
