@@ -11,7 +11,7 @@
 long counter;
 volatile char seen;
 
-__attribute__((noinline)) void step(void) {
+__attribute__((noinline)) void advance(void) {
     counter++;
 }
 
@@ -32,12 +32,12 @@ int main(void) {
             use_after_free();
         if (order == 's')
             for (int i = 0; i < 100000; i++)
-                step();
+                advance();
         if (order == 'f') {
             pid_t child = fork();
             if (child == 0) {
                 use_after_free();
-                step();
+                advance();
                 _exit(0);
             }
             waitpid(child, NULL, 0);

@@ -16,7 +16,7 @@
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
 /// Raised whenever [`BootArgs`] or the shared area change shape.
-pub const BOOT_VERSION: u32 = 8;
+pub const BOOT_VERSION: u32 = 9;
 
 /// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
 /// it from the program.
@@ -96,7 +96,18 @@ pub struct BootArgs {
     /// The user's cache folder, which stores the hot accesses for the next run: an absolute path, padded with zeros.
     /// Empty if nothing is to be stored.
     pub cache: [u8; CACHE_LEN],
+    /// The program's auxiliary vector (getauxval(3)), padded with zeros. A program that has changed its user cannot read
+    /// it in /proc.
+    pub auxv: [u64; AUXV_WORDS],
+    /// Path of the program's file when the stub was loaded: the target of /proc/PID/exe, padded with zeros.
+    pub exe: [u8; EXE_LEN],
 }
+
+/// Words of [`BootArgs::auxv`], two for each entry. Linux has at most 51 entries (AT_VECTOR_SIZE).
+pub const AUXV_WORDS: usize = 104;
+
+/// Size of [`BootArgs::exe`]; a path of this length or longer is not passed.
+pub const EXE_LEN: usize = 1024;
 
 /// State of a thread.
 #[repr(C)]

@@ -23,11 +23,13 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::OnceLock;
 use ulpf_host::cache::hot_folder;
 use ulpf_host::sys;
 use ulpf_lib::boot::{
-    BOOT_LAUNCHED, BOOT_MAGIC, BOOT_VERSION, BootArgs, CACHE_LEN, Home, PAD_LEN, PARK_SIGNAL,
+    AUXV_WORDS, BOOT_LAUNCHED, BOOT_MAGIC, BOOT_VERSION, BootArgs, CACHE_LEN, EXE_LEN, Home,
+    PAD_LEN, PARK_SIGNAL,
 };
 use ulpf_lib::place;
 
@@ -132,18 +134,32 @@ fn cache(flags: u32) -> [u8; CACHE_LEN] {
     if flags & BOOT_LAUNCHED == 0 {
         return [0; CACHE_LEN];
     }
-    *FOLDER.get_or_init(|| {
-        let mut path = [0; CACHE_LEN];
-        let folder = hot_folder().unwrap_or_default();
-        let name = folder.as_os_str().as_bytes();
-        if let Some(to) = path
-            .get_mut(..name.len())
-            .filter(|_| name.len() < CACHE_LEN)
-        {
-            to.copy_from_slice(name);
-        }
-        path
-    })
+    *FOLDER.get_or_init(|| padded(&hot_folder().unwrap_or_default()))
+}
+
+/// A path for the boot block, with zeros behind it; empty if there is no space for one.
+fn padded<const N: usize>(path: &Path) -> [u8; N] {
+    let name = path.as_os_str().as_bytes();
+    let mut block = [0; N];
+    if let Some(to) = block.get_mut(..name.len()).filter(|_| name.len() < N) {
+        to.copy_from_slice(name);
+    }
+    block
+}
+
+/// The program's auxiliary vector; empty if the kernel does not show it.
+fn auxiliary_vector(pid: i32) -> [u64; AUXV_WORDS] {
+    let bytes = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let mut words = [0; AUXV_WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    words
+}
+
+/// Path of the program's file; empty if the kernel does not show it.
+fn executable(pid: i32) -> [u8; EXE_LEN] {
+    padded(&std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default())
 }
 
 /// The program that the stub is loaded into.
@@ -210,6 +226,8 @@ fn start(
         sequences: areas.first().copied().unwrap_or_default(),
         home: home.home(),
         cache: cache(flags),
+        auxv: auxiliary_vector(pid),
+        exe: executable(pid),
     };
     // If this process is killed, another one knows the image by its block.
     if let Err(e) = memory.write(args_addr, &args_bytes(&args)) {
@@ -423,6 +441,8 @@ fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
     put(offset_of!(BootArgs, sequences), &words(&args.sequences));
     put(offset_of!(BootArgs, home), &home_bytes(&args.home));
     put(offset_of!(BootArgs, cache), &args.cache);
+    put(offset_of!(BootArgs, auxv), &words(&args.auxv));
+    put(offset_of!(BootArgs, exe), &args.exe);
     put(offset_of!(BootArgs, begin), &args.begin.to_ne_bytes());
     put(offset_of!(BootArgs, pad), &args.pad.to_ne_bytes());
     put(offset_of!(BootArgs, filters), &args.filters.to_ne_bytes());

@@ -26,7 +26,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
             session.client.error_strings = true;
             Served::Ok
         }
-        b"qShlibInfoAddr" => match libraries::r_debug_location(inf, pid) {
+        b"qShlibInfoAddr" => match libraries::r_debug_location(inf) {
             Some(at) => {
                 let mut reply = Vec::new();
                 push_number(&mut reply, at);

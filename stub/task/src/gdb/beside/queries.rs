@@ -159,7 +159,7 @@ fn thread_local(inf: &mut dyn Inferior, pid: i32, rest: &[u8]) -> Served {
         return Served::error();
     };
     let mut reply = Vec::new();
-    match tls::address(inf, pid, tid, offset, map) {
+    match tls::address(inf, tid, offset, map) {
         Ok(at) => push_number(&mut reply, at),
         Err(none) => {
             reply.extend_from_slice(b"E.");
