@@ -2,12 +2,12 @@
 //! Framing and encoding are here, amd64's [`registers`], and packets of ulpf's own ([`reports`]).
 //!
 //! ```text
-//!   $ payload # c1 c2        packet; c1 c2 = sum of the payload bytes mod 256, in hex
-//!   % payload # c1 c2        notification, never acknowledged
-//!   +  -                     acknowledged, send again (not in no-ack mode)
-//!   0x03                     interrupt request
-//!   } x                      inside a payload: the byte x ^ 0x20
-//!   c * n                    inside a reply: c repeated (n - 29) more times
+//!     $ payload # c1 c2        packet; c1 c2 = sum of the payload bytes mod 256, in hex
+//!     % payload # c1 c2        notification, never acknowledged
+//!     +  -                     acknowledged, send again (not in no-ack mode)
+//!     0x03                     interrupt request
+//!     } x                      inside a payload: the byte x ^ 0x20
+//!     c * n                    inside a reply: c repeated (n - 29) more times
 //! ```
 #![forbid(unsafe_code)]
 #![no_std]

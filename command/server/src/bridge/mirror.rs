@@ -85,7 +85,7 @@ impl Mirror {
             }
             words
         };
-        let told = ring::Hit {
+        let recorded = ring::Hit {
             time: sys::tsc(),
             pc: hit.pc,
             addr: hit.addr,
@@ -100,12 +100,12 @@ impl Mirror {
         };
         if log {
             let entry = Entry {
-                pc: told.pc,
-                addr: told.addr,
-                len: told.len,
+                pc: recorded.pc,
+                addr: recorded.addr,
+                len: recorded.len,
                 watch: number,
-                tid: told.tid,
-                kind: told.kind,
+                tid: recorded.tid,
+                kind: recorded.kind,
                 flags,
                 old: &words(old),
                 new: &words(new),
@@ -113,9 +113,9 @@ impl Mirror {
                 call: None,
                 frames: &[],
             };
-            self.area.record(ring, &entry, told.time);
+            self.area.record(ring, &entry, recorded.time);
         }
-        told
+        recorded
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     use ulpf_rsp::reports::WatchCounts;
 
     #[test]
-    fn a_hit_is_read_as_it_was_told() {
+    fn a_hit_is_read_as_it_was_recorded() {
         let mut mirror = Mirror::new(1, 0, "/bin/program").unwrap();
         let watch = Listed {
             id: 3,
@@ -165,7 +165,7 @@ mod tests {
             new: vec![2, 0, 0, 0],
             system_call: false,
         };
-        let told = [mirror.hit(3, &hit(7), true), mirror.hit(3, &hit(8), true)];
+        let recorded = [mirror.hit(3, &hit(7), true), mirror.hit(3, &hit(8), true)];
         mirror.hit(3, &hit(7), false);
         let asked = Asked {
             addr: 0,
@@ -176,7 +176,7 @@ mod tests {
         let found = all(&mirror.area, &asked).hits;
         assert_eq!(found.len(), 2);
         for hit in &found {
-            let was = told.iter().find(|t| t.tid == hit.tid).unwrap();
+            let was = recorded.iter().find(|t| t.tid == hit.tid).unwrap();
             assert_eq!((hit.watch, hit.old, hit.new), (3, was.old, was.new));
         }
     }
