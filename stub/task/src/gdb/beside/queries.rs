@@ -3,8 +3,8 @@
 //!
 //! - `?`: the first thread, whatever stopped. Here the last stop reply is repeated (`resuming`).
 //! - `Hg`, `qC`: "any" is the first thread, and any number is accepted. Here it is the thread of the last stop, and a
-//!   thread has to exist (`threads_carry_process_ids_when_asked`).
-//! - `T`, `qThreadExtraInfo`: the process is dropped, and a missing thread has an empty name (the same test).
+//!   thread has to exist. Test: `threads_carry_process_ids_when_asked`.
+//! - `T`, `qThreadExtraInfo`: the process is dropped, and a missing thread has an empty name. It has the same test.
 //! - `k`, `vKill`: only while the program is stopped, and `k` has a reply (`leaving`).
 
 use super::{Served, tls};
