@@ -1,27 +1,27 @@
-# make            builds target/release/ulpf
-# make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
-# make check      formats, lints, some of the tests: within a minute where all is built (installs what is missing)
-# make test       everything that CI checks: 20 minutes on two processors (installs what is missing)
-# make nightly    the longer tests: other kernels, packages, GDB's suite, programs of Debian's archive, coverage-guided fuzzing, the oldest Rust (as root)
-# make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
-# make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): COLLECTION=rr|libc-test|valgrind|ltp FROM=sources
-# make check-suite   Juliet's errors of the heap under ulpf check: FROM=folder-of-Juliet
-# make soak       random programs against an independent machine, for SECONDS=1800; a million changes of what watches follow; ten million accesses of a heap under ulpf check
-# make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
-# make bench      measures (best on a quiet machine), and writes docs/notes/measurements.md, benches/
-# make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
-#                    KERNEL=newer: in the one of Debian's backports; KERNEL=debug: as kernel-debug
-# make kernel-debug  the same in a kernel with KASAN, lockdep and kmemleak, which it builds at first (20 minutes, 2 GB)
-# make kernel-bench  measures the module, and the stub with it, in instructions
-# make kernel-fuzz   random calls of its interface, CALLS=1000000
-# make sim        builds the simulated hardware (ulpf sim), which links Unicorn and so is GPL-2.0
-# make docs       the book (docs/), as HTML in target/book; checks all links
-# make picture    draws docs/top.svg out of a real run of ulpf top
-# make tarball    target/packages/ulpf-VERSION-x86_64-linux.tar.xz, which runs from wherever it is unpacked; debug information apart
-# make deb        target/packages/ulpf_VERSION_amd64.deb and libulpf-dev_VERSION_amd64.deb
-# make deb-all    these, ulpf-dkms_VERSION_all.deb (the kernel module) and ulpf-sim_VERSION_amd64.deb (the simulator)
-# make image      an image for containers, of the tarball: localhost/ulpf (with podman, docker or buildah)
-# make install    copies ulpf (and ulpf-sim, if it is built) to $(PREFIX)/bin, its manual pages and completions, and libulpf with its header, pkg-config file and manual pages
+#     make            builds target/release/ulpf
+#     make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
+#     make check      formats, lints, some of the tests: within a minute where all is built (installs what is missing)
+#     make test       everything that CI checks: 20 minutes on two processors (installs what is missing)
+#     make nightly    the longer tests: other kernels, packages, GDB's suite, programs of Debian's archive, coverage-guided fuzzing, the oldest Rust (as root)
+#     make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
+#     make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): COLLECTION=rr|libc-test|valgrind|ltp FROM=sources
+#     make check-suite   Juliet's errors of the heap under ulpf check: FROM=folder-of-Juliet
+#     make soak       random programs against an independent machine, for SECONDS=1800; a million changes of what watches follow; ten million accesses of a heap under ulpf check
+#     make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
+#     make bench      measures (best on a quiet machine), and writes docs/notes/measurements.md, benches/
+#     make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
+#                        KERNEL=newer: in the one of Debian's backports; KERNEL=debug: as kernel-debug
+#     make kernel-debug  the same in a kernel with KASAN, lockdep and kmemleak, which it builds at first (20 minutes, 2 GB)
+#     make kernel-bench  measures the module, and the stub with it, in instructions
+#     make kernel-fuzz   random calls of its interface, CALLS=1000000
+#     make sim        builds the simulated hardware (ulpf sim), which links Unicorn and so is GPL-2.0
+#     make docs       the book (docs/), as HTML in target/book; checks all links
+#     make picture    draws docs/top.svg out of a real run of ulpf top
+#     make tarball    target/packages/ulpf-VERSION-x86_64-linux.tar.xz, which runs from wherever it is unpacked; debug information apart
+#     make deb        target/packages/ulpf_VERSION_amd64.deb and libulpf-dev_VERSION_amd64.deb
+#     make deb-all    these, ulpf-dkms_VERSION_all.deb (the kernel module) and ulpf-sim_VERSION_amd64.deb (the simulator)
+#     make image      an image for containers, of the tarball: localhost/ulpf (with podman, docker or buildah)
+#     make install    copies ulpf (and ulpf-sim, if it is built) to $(PREFIX)/bin, its manual pages and completions, and libulpf with its header, pkg-config file and manual pages
 
 PREFIX ?= /usr/local
 CARGO  ?= cargo

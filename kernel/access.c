@@ -36,13 +36,13 @@
 
 /**
  * struct closer - pages that one task's system call has opened
- * @space: where
- * @list: in @space->closers
- * @task: the task that made the accesses
- * @since: jiffies when the last of them was opened
- * @count: how many pages; all of them are closed on the way back
- * @closed: how many of them were closed early
- * @at: which of the store, and whether for writing
+ * @space: Guarded address space
+ * @list: In @space->closers
+ * @task: The task that made the accesses
+ * @since: Jiffies when the last of them was opened
+ * @count: Number of pages; all of them are closed on the way back
+ * @closed: Number of those that were closed early
+ * @at: Offsets in the store, and whether for writing
  */
 struct closer {
 	struct ulpf_space *space;
@@ -232,9 +232,9 @@ static void closer_add(struct closer *closer, pgoff_t page, bool write)
 
 /**
  * ulpf_open_for_kernel - a forbidden access that is not the program's
- * @space: where
- * @vmf: the fault
- * @write: whether it is a store
+ * @space: Where
+ * @vmf: The fault
+ * @write: Whether it is a store
  *
  * Tells it, and arranges that the page is closed again. The caller lets the access pass.
  *

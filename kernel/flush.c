@@ -43,13 +43,13 @@ static void take_out(struct ulpf_space *space, const struct vm_area_struct *vma,
 
 /**
  * struct walk - a walk over page table entries
- * @mm: the memory
- * @region: what is permitted here
- * @end: behind the last page, in this region
- * @protect: entries that permit stores are changed; else, their pages have to go
- * @changed: an entry permitted more, and TLBs may still hold that
- * @from: first page to take out, if @to is not zero
- * @to: behind the last one
+ * @mm: The memory
+ * @region: Permissions of these pages
+ * @end: Behind the last page, in this region
+ * @protect: Entries that permit stores are changed; else, their pages have to go
+ * @changed: An entry permitted more, and TLBs may still hold that
+ * @from: First page to take out, if @to is not zero
+ * @to: Behind the last one
  */
 struct walk {
 	struct mm_struct *mm;
@@ -230,7 +230,7 @@ static unsigned long tidy(struct ulpf_stale *stale)
 
 /**
  * ulpf_forget_now - has processors forget all that was collected
- * @stale: the stretches; empty afterwards
+ * @stale: The stretches; empty afterwards
  *
  * The mmap lock is held for writing. When this returns, the permissions of the stretches hold for all
  * threads.

@@ -26,10 +26,10 @@
 
 /**
  * struct changes - state while operations are carried out
- * @space: where
- * @vma: the guarded mapping that was looked at last
- * @region: the region that was changed last
- * @stale: addresses to flush from TLBs
+ * @space: Guarded address space
+ * @vma: The guarded mapping that was looked at last
+ * @region: The region that was changed last
+ * @stale: Addresses to flush from TLBs
  */
 struct changes {
 	struct ulpf_space *space;

@@ -32,17 +32,17 @@
 
 /**
  * struct ulpf_ring_buffer - the ring, as the kernel sees it
- * @header: shared, read only for user space
+ * @header: Shared, read only for user space
  * @slot: ... and the events
- * @mask: slots - 1
- * @watermark: events that wait before a reader is woken
- * @latency: jiffies that the first of them waits; zero: any time
- * @pages: that it occupies
- * @next: the number that read() gives next (@lock)
- * @expired: the latency is over
- * @lock: among readers
- * @readers: they wait here
- * @timer: for the latency
+ * @mask: Slots - 1
+ * @watermark: Events that wait before a reader is woken
+ * @latency: Jiffies that the first of them waits; zero: any time
+ * @pages: That it occupies
+ * @next: The number that read() gives next (@lock)
+ * @expired: The latency is over
+ * @lock: Among readers
+ * @readers: They wait here
+ * @timer: For the latency
  */
 struct ulpf_ring_buffer {
 	struct ulpf_ring_header *header;
@@ -209,11 +209,11 @@ static void arm_timer(struct ulpf_ring_buffer *ring)
 
 /**
  * ulpf_event - writes an event, if the space has a ring
- * @space: where
+ * @space: Where
  * @type: ULPF_EVENT_*
- * @addr: first byte touched
+ * @addr: First byte touched
  * @info: ULPF_INFO_*
- * @user: the access was made by the program's own instruction
+ * @user: The access was made by the program's own instruction
  *
  * For a thread that is not the program's, the event has no registers. It has the thread's number
  * only if that exists in the pid namespace of the opener.

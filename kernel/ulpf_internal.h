@@ -37,12 +37,12 @@ struct ulpf_ring_buffer;
 
 /**
  * struct ulpf_region - the permissions of 512 pages, two bits each
- * @prefix: address >> 21
+ * @prefix: Address >> 21
  * @bits: @own, or 128 bytes of a PLI page, which user space may store to
- * @pli: index of the PLI page, if it is bound
- * @slot: number of the region in it; zero if it is not bound
- * @log: pages whose first access is to be logged; @log and @stop are there if @guarded
- * @stop: pages where every access is stopped
+ * @pli: Index of the PLI page, if it is bound
+ * @slot: Number of the region in it; zero if it is not bound
+ * @log: Pages whose first access is to be logged; @log and @stop are there if @guarded
+ * @stop: Pages where every access is stopped
  */
 struct ulpf_region {
 	unsigned long prefix;
@@ -57,8 +57,8 @@ struct ulpf_region {
 
 /**
  * struct ulpf_pli_page - a page of regions, shared with user space
- * @page: the memory
- * @used: bit n: region n governs a prefix
+ * @page: The memory
+ * @used: Bit n: region n governs a prefix
  */
 struct ulpf_pli_page {
 	struct page *page;
@@ -67,9 +67,9 @@ struct ulpf_pli_page {
 
 /**
  * struct ulpf_thread - a thread's exception stack
- * @pid: whose it is; keeps the number from being given to another
- * @base: lowest address, if @length is not zero
- * @length: its size
+ * @pid: Its owner; keeps the number from being given to another
+ * @base: Lowest address, if @length is not zero
+ * @length: Its size
  *
  * Only the thread itself uses it.
  */
@@ -99,34 +99,34 @@ struct ulpf_counters {
 
 /**
  * struct ulpf_space - one guarded address space
- * @file: the device file; not counted, the space goes with it
- * @mm: the guarded mm; pinned so that no other can get its address, may be dead
- * @cred: the opener's; this user is charged
- * @charged: pages, of which all are given back when the space ends
- * @pid_ns: the opener's; the numbers in events are this namespace's
- * @clock: the opener's CLOCK_MONOTONIC less the kernel's, nanoseconds
- * @store: the shmem file behind guarded mappings and aliases
- * @store_ops: shmem's operations, of which the guarded mappings' are a copy
- * @guard_ops: operations of guarded mappings; tells them from all others
- * @entry: the handler, or zero (mmap lock)
- * @cookie: for its frames (mmap lock)
- * @sigstack: frames go to the thread's alternate signal stack (mmap lock)
- * @efault: the kernel's accesses fail (mmap lock)
- * @early: counted among the spaces that need early.c (its lock)
- * @regions: address >> 21 to struct ulpf_region (changes: mmap lock)
- * @regions_count: how many (mmap lock)
- * @last_region: the one looked up last
- * @streak_page: page of the store that page_mkwrite saw last
- * @streak_left: further faults on it in a row until it is taken out
- * @streak_length: initial value of @streak_left
- * @pli: index to struct ulpf_pli_page (mmap lock)
- * @threads: thread number to struct ulpf_thread
- * @threads_count: how many (@threads' lock)
- * @threads_sweep: count at which dead ones are looked for (@threads' lock)
- * @closers: pages that the kernel's own accesses have opened (@closers_lock)
- * @close_work: closes those that are open for too long
- * @ring: events, once asked for; published with release
- * @counters: for ULPF_COUNTS
+ * @file: The device file; not counted, the space goes with it
+ * @mm: The guarded mm; pinned so that no other can get its address, may be dead
+ * @cred: The opener's; this user is charged
+ * @charged: Pages, of which all are given back when the space ends
+ * @pid_ns: The opener's; the numbers in events are this namespace's
+ * @clock: The opener's CLOCK_MONOTONIC less the kernel's, nanoseconds
+ * @store: The shmem file behind guarded mappings and aliases
+ * @store_ops: Operations of shmem, of which the guarded mappings' are a copy
+ * @guard_ops: Operations of guarded mappings; tells them from all others
+ * @entry: The handler, or zero (mmap lock)
+ * @cookie: For its frames (mmap lock)
+ * @sigstack: Frames go to the thread's alternate signal stack (mmap lock)
+ * @efault: The kernel's accesses fail (mmap lock)
+ * @early: Counted among the spaces that need early.c (its lock)
+ * @regions: Address >> 21 to struct ulpf_region (changes: mmap lock)
+ * @regions_count: Number of regions (mmap lock)
+ * @last_region: The one looked up last
+ * @streak_page: Page of the store that page_mkwrite saw last
+ * @streak_left: Further faults on it in a row until it is taken out
+ * @streak_length: Initial value of @streak_left
+ * @pli: Index to struct ulpf_pli_page (mmap lock)
+ * @threads: Thread number to struct ulpf_thread
+ * @threads_count: Number of threads (@threads' lock)
+ * @threads_sweep: Count at which dead ones are looked for (@threads' lock)
+ * @closers: Pages that the kernel's own accesses have opened (@closers_lock)
+ * @close_work: Closes those that are open for too long
+ * @ring: Events, once asked for; published with release
+ * @counters: For ULPF_COUNTS
  */
 struct ulpf_space {
 	struct file *file;
@@ -319,11 +319,11 @@ struct ulpf_stretch {
 
 /**
  * struct ulpf_stale - addresses of closed pages that TLBs may still hold as open
- * @space: where
- * @sorted: the stretches are in order
- * @count: how many
- * @room: capacity
- * @stretch: the stretches; each begins in a guarded mapping
+ * @space: Guarded address space
+ * @sorted: The stretches are in order
+ * @count: Number of stretches
+ * @room: Capacity
+ * @stretch: The stretches; each begins in a guarded mapping
  */
 struct ulpf_stale {
 	struct ulpf_space *space;

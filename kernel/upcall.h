@@ -71,9 +71,9 @@ static __always_inline void ulpf_enter(struct ulpf_space *space, struct pt_regs 
 
 /**
  * ulpf_upcall - has the thread go on in the handler, in the usual case
- * @space: the space that has the handler
- * @regs: of the program, which the fault has interrupted
- * @addr: first byte that is forbidden
+ * @space: The space that has the handler
+ * @regs: Of the program, which the fault has interrupted
+ * @addr: First byte that is forbidden
  * @info: ULPF_INFO_*
  *
  * Return: false if the thread did not enter the handler. The reason is no handler, an exception

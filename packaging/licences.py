@@ -12,17 +12,17 @@ TEXTS = re.compile(r"(?i)^(licen[sc]e|copying|notice|unlicense|copyright)")
 
 
 def metadata(root):
-    told = subprocess.run(["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"],
+    metadata = subprocess.run(["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"],
                           cwd=root, stdout=subprocess.PIPE, check=True)
-    return json.loads(told.stdout)
+    return json.loads(metadata.stdout)
 
 
-def linked(told, ours):
+def linked(metadata, ours):
     """The packages of others that are linked into `ours`: what ours need to run, not to be built or tested."""
-    packages = {package["id"]: package for package in told["packages"]}
+    packages = {package["id"]: package for package in metadata["packages"]}
     needs = {node["id"]: [dep["pkg"] for dep in node["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
-             for node in told["resolve"]["nodes"]}
-    left = [package["id"] for package in told["packages"] if package["source"] is None and package["name"] in ours]
+             for node in metadata["resolve"]["nodes"]}
+    left = [package["id"] for package in metadata["packages"] if package["source"] is None and package["name"] in ours]
     seen = set()
     while left:
         which = left.pop()

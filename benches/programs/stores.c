@@ -1,9 +1,9 @@
 /* Times stores to one page: stores MODE COUNT
  *
- *   mate    Stores beside the watched long, on its page    (a false positive).
- *   silent  Stores the value that is already there         (a silent store, which needs no stop).
- *   change  Stores a new value each time                   (a hit that a debugger wants to see).
- *   read    Reads the watched long                         (no hit of a write watch).
+ *     mate    Stores beside the watched long, on its page    (a false positive).
+ *     silent  Stores the value that is already there         (a silent store, which needs no stop).
+ *     change  Stores a new value each time                   (a hit that a debugger wants to see).
+ *     read    Reads the watched long                         (no hit of a write watch).
  */
 #include <stdlib.h>
 #include <string.h>

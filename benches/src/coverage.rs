@@ -195,7 +195,7 @@ fn tactic(
                 step: 0,
                 over_read: false,
                 heap: None,
-                ahead: false,
+                before_access: false,
                 counts: true,
                 whole: false,
             };

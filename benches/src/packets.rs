@@ -74,7 +74,7 @@ impl Server {
         let said = self
             .begun
             .split_once("created; pid = ")
-            .context("it told no pid")?;
+            .context("it printed no pid")?;
         let digits: String = said.1.chars().take_while(char::is_ascii_digit).collect();
         Ok(digits.parse()?)
     }

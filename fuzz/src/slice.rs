@@ -1,12 +1,12 @@
 //! A target's corpus, and a fixed number of changed inputs, in a process of its own.
 //!
 //! ```text
-//!   test process                                child: the same test binary, the same test
-//!   ────────────                                ───────────────────────────────────────────
-//!   starts the child ─────────────────────────▶ writes "input n: these bytes" to a file,
-//!   looks at n: the same for ten seconds,         runs the target with them,
-//!   and the child is killed                       …
-//!   the child has ended ◀────────────────────── writes that all inputs have passed
+//!     test process                                child: the same test binary, the same test
+//!     ────────────                                ───────────────────────────────────────────
+//!     starts the child ─────────────────────────▶ writes "input n: these bytes" to a file,
+//!     looks at n: the same for ten seconds,         runs the target with them,
+//!     and the child is killed                       …
+//!     the child has ended ◀────────────────────── writes that all inputs have passed
 //! ```
 //! The file identifies the input to the parent, however the child has died.
 

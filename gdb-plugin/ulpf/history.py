@@ -3,7 +3,7 @@
 
 import os
 
-from . import places, replies, told, wire
+from . import places, replies, completed, wire
 from .errors import UlpfError
 from .stops import Hit, hit_of
 
@@ -54,15 +54,15 @@ def last(expression, most):
     for place in found:
         answer = wire.ask(f"last {place.address:#x} {place.length} {most}", replies.last)
         answers.append(answer)
-        hits += [Hit(None, place, told) for told in answer.last]
+        hits += [Hit(None, place, hit) for hit in answer.last]
     hits.sort(key=lambda hit: hit.ago)
     return found, hits[:most], answers
 
 
 def lines(hits):
     """Lines of hits, as `ulpf run` writes them."""
-    for hit, said in zip(hits, told.of(hits)):
-        yield from told.lines(said, begin(hit))
+    for hit, said in zip(hits, completed.of(hits)):
+        yield from completed.lines(said, begin(hit))
 
 
 def begin(hit):
@@ -95,9 +95,9 @@ def save(found, file):
     how = form(file)
     with open(file, "w", encoding="utf-8", newline="") as out:
         if how == "json":
-            for said in told.of(found):
-                out.write(told.line(said["hit"]) + "\n")
+            for said in completed.of(found):
+                out.write(completed.line(said["hit"]) + "\n")
         elif how == "csv":
-            out.writelines(told.table(found))
+            out.writelines(completed.table(found))
         else:
             out.writelines(line + "\n" for line in lines(found))

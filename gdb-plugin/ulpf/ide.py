@@ -10,7 +10,7 @@ Data breakpoints are watches like those of `ulpf watch`, and are in the same lis
 import dataclasses
 import json
 
-from . import bytecode, disassembly, facade, foreign, history, places, replies, session, stops, told
+from . import bytecode, disassembly, facade, foreign, history, places, replies, session, stops, completed
 from .errors import UlpfError
 from .registry import COUNTED, watches
 from .spec import Spec, parse
@@ -217,7 +217,7 @@ def stop():
 
 def _hit(hit):
     said = {"watch": hit.watch.number if hit.watch else None, "name": hit.name, "access": hit.access, "tid": hit.tid,
-            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent, "asked": json.dumps(told.asked(hit))}
+            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent, "asked": json.dumps(completed.asked(hit))}
     if hit.call:
         said["call"] = hit.call
     ids = hit.watch.ids() if hit.watch else []
@@ -235,7 +235,7 @@ def lines(records):
         record = replies.record(json.loads(line))
         watch, place = _known.get(record.watch, (None, None))
         hit = stops.Hit(watch, place, record)
-        said.append({"text": foreign.shown(history.begin(hit)), "asked": json.dumps(told.asked(hit))})
+        said.append({"text": foreign.shown(history.begin(hit)), "asked": json.dumps(completed.asked(hit))})
     return {"lines": said}
 
 

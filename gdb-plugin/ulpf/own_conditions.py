@@ -63,7 +63,7 @@ def _is_wide(type):
     return type.code in (gdb.TYPE_CODE_INT, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_BOOL) and type.sizeof > 8
 
 
-def _told_by(symbol):
+def _found_by(symbol):
     return symbol.name, symbol.symtab and symbol.symtab.fullname(), symbol.line
 
 
@@ -174,7 +174,7 @@ class Condition:
         newest = gdb.newest_frame()
         for name, symbol in self.symbols.items():
             here = gdb.lookup_symbol(name, newest.block())[0]
-            if here is None or _told_by(here) != _told_by(symbol):
+            if here is None or _found_by(here) != _found_by(symbol):
                 raise NotCompiled(f"{name} means something else here")
         try:
             self.listing = facade.compile_condition(self.text, as_c=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The parts of what `ulpf watch` takes. The server parses it (command/symbols/src/parts.rs)."""
+"""The parts of what `ulpf watch` takes. The server parses it (command/symbols/src/parsed_watch.rs)."""
 
 from dataclasses import dataclass, field
 from typing import Optional

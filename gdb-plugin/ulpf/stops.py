@@ -41,9 +41,9 @@ class Hit:
     @property
     def record(self):
         """All that is known, as a dict: the object that `ulpf run --json` writes (docs/json.md)."""
-        from . import told
+        from . import completed
 
-        return told.of([self])[0]["hit"]
+        return completed.of([self])[0]["hit"]
 
     @property
     def reads(self):

@@ -44,9 +44,9 @@ def tell(hits, csv=False):
     answers, batch, length = [], [], 0
     for hit in [json.dumps(hit) for hit in hits] + [None]:
         if batch and (hit is None or length + len(hit) > facade.packet_room()):
-            told = _objects(facade.monitor(f'ulpf tell {{"csv":{json.dumps(csv)},"hits":[{",".join(batch)}]}}'), "tell")
+            answer = _objects(facade.monitor(f'ulpf tell {{"csv":{json.dumps(csv)},"hits":[{",".join(batch)}]}}'), "tell")
             # (Every table has heads, and this is one.)
-            answers += told[1:] if csv and answers else told
+            answers += answer[1:] if csv and answers else answer
             batch, length = [], 0
         if hit is not None:
             batch.append(hit)

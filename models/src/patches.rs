@@ -17,7 +17,7 @@ struct Patch {
     /// The jump over the access.
     jump: Table,
     /// The code that the jump leads to.
-    body: Table,
+    trampoline: Table,
     /// The row of the table by which a thread inside the trampoline finds its way out.
     row: Table,
 }
@@ -26,14 +26,14 @@ impl Patch {
     fn new(there: u32) -> Arc<Patch> {
         Arc::new(Patch {
             jump: Table::new(there),
-            body: Table::new(there),
+            trampoline: Table::new(there),
             row: Table::new(there),
         })
     }
 
     /// `Patches::put`.
     fn put(&self) {
-        self.body.write(1);
+        self.trampoline.write(1);
         self.jump.write(1);
         self.row.write(1);
     }
@@ -42,16 +42,20 @@ impl Patch {
     fn remove(&self) {
         self.row.write(0);
         self.jump.write(0);
-        self.body.write(0);
+        self.trampoline.write(0);
     }
 
     /// Executes the access once, by the trampoline if the jump is there. A park signal may arrive in the middle of the
     /// trampoline: the thread leaves it before it stops, and makes the access again.
     fn access(&self, world: &World, n: usize) {
         while self.jump.read() == 1 {
-            assert_eq!(self.body.read(), 1, "the jump leads to a free cave");
+            assert_eq!(self.trampoline.read(), 1, "the jump leads to a free cave");
             if !world.is_struck(n) {
-                assert_eq!(self.body.read(), 1, "the body is gone under the thread");
+                assert_eq!(
+                    self.trampoline.read(),
+                    1,
+                    "the body is gone under the thread"
+                );
                 return;
             }
             assert_eq!(self.row.read(), 1, "nobody knows the body");
@@ -95,6 +99,6 @@ fn a_patch_that_comes_is_whole() {
 /// Fails if the task does not stop the world, if the thread stops before it leaves the trampoline, and if it continues
 /// inside the trampoline after its stop.
 #[test]
-fn nobody_is_in_the_body_of_a_patch_that_goes() {
+fn no_thread_is_in_a_removed_trampoline() {
     run(1, Patch::remove);
 }

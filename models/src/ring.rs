@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 use ulpf_lib::ring::{
-    Entry, Hit, Progress, Reader, Ring, RingHead, Rings, Room, SLOT_WORDS, Start, copy_slots,
+    Entry, Handshake, Hit, Progress, Reader, Ring, RingHead, Rings, SLOT_WORDS, Start, copy_slots,
 };
 use ulpf_lib::sync::Atomic;
 
@@ -184,8 +184,8 @@ fn records_that_are_overwritten_while_they_are_read_are_whole_or_lost() {
 /// Where no record may be lost, a writer without room waits until the reader has made some, and is always woken.
 ///
 /// Mirrors `wait_for_room` (`stub/handlers/src/log.rs`) and `SharedArea::has_read` without their time limits. Fails
-/// without the second `has_room`, with a relaxed `writer_waits` in `Room::announce`, and with a relaxed `read` in
-/// `Room::make`. Fails if `Room::make` does not raise `room`.
+/// without the second `has_room`, with a relaxed `writer_waits` in `Handshake::announce`, and with a relaxed `read` in
+/// `Handshake::make`. Fails if `Handshake::make` does not raise `room`.
 #[test]
 fn a_writer_without_room_waits_and_is_woken() {
     // One more than what has room unread in the smallest ring.
@@ -197,8 +197,8 @@ fn a_writer_without_room_waits_and_is_woken() {
         futex: Futex,
     }
     impl Shared {
-        fn handshake(&self) -> Room<'_, Word32> {
-            Room {
+        fn handshake(&self) -> Handshake<'_, Word32> {
+            Handshake {
                 room: &self.room,
                 writer_waits: &self.writer_waits,
             }

@@ -137,16 +137,16 @@ impl World {
 
     /// `stop` (`stub/task/src/control/world.rs`). Signals are sent once: the model shows that once is enough.
     pub fn stop(&self) {
-        let mut told = vec![false; self.threads.len()];
+        let mut signalled = vec![false; self.threads.len()];
         let look = |_| {
             let mut pending = false;
-            for (n, told) in told.iter_mut().enumerate() {
+            for (n, signalled) in signalled.iter_mut().enumerate() {
                 let state = self.state(n);
-                if state.rests() || matches!(state, State::Free | State::Dead) {
+                if state.is_stopped() || matches!(state, State::Free | State::Dead) {
                     continue;
                 }
                 pending = true;
-                if state == State::Running && !std::mem::replace(told, true) {
+                if state == State::Running && !std::mem::replace(signalled, true) {
                     self.threads[n].signal.store(1, SeqCst);
                 }
             }
@@ -186,7 +186,7 @@ impl World {
 /// `world`, reads it before it changes the state, or changes the state relaxed. Fails if `Gate::let_go` writes `go`
 /// relaxed, or before the state. Fails if `notify` or `Gate::let_go` does not wake.
 #[test]
-fn nobody_reads_what_the_task_changes_at_rest() {
+fn no_thread_reads_tables_while_they_change() {
     check(3, || {
         let world = World::new(&[State::Running]);
         let thread = {

@@ -1,11 +1,11 @@
 //! Runs one program under ulpf and on its judge, and keeps what differs.
 
-use crate::filters::Filters;
 use crate::generate::{self, CHILDREN, Codes, MOST_CHILDREN, More, Plan, file_name, mix};
 use crate::hits::{Actual, Difference, Expected, compare};
 use crate::minimise::minimise;
 use crate::program::{Judge, Program, Watch, hot};
 use crate::ring::MOST_HITS;
+use crate::seccomp::Filters;
 use crate::threads::{THREADS, ThreadedProgram};
 use crate::ulpf::{How, Patching, Tasks};
 use crate::{registers, step, ulpf, unicorn};
@@ -485,7 +485,7 @@ impl Bench {
                 let makes = |p: &Program| p.makes_code;
                 totals.making += u64::from(subject.parts().iter().any(makes));
                 if let Kind::More(_, more) = kind {
-                    totals.filtering += u64::from(more.filters);
+                    totals.filtering += u64::from(more.seccomp);
                     totals.forking += u64::from(more.children);
                 }
                 totals.instructions += expected.instructions;

@@ -64,8 +64,8 @@ mod tests {
         }];
         assert!(check(vec![hit(2, 5, 6, 0), hit(1, 4, 5, 0)], &watches).is_ok());
         assert!(check(vec![hit(2, 4, 6, 0), hit(1, 4, 5, 0)], &watches).is_err());
-        let told = vec![hit(2, 4, 6, hit_flags::UNCHAINED), hit(1, 4, 5, 0)];
-        assert!(check(told, &watches).is_ok());
+        let reported = vec![hit(2, 4, 6, hit_flags::UNCHAINED), hit(1, 4, 5, 0)];
+        assert!(check(reported, &watches).is_ok());
         // One instruction that reads and writes the byte.
         let mut read = hit(1, 4, 5, 0);
         read.1.kind = 1;

@@ -2,8 +2,8 @@
 //! the parent. A forked child has its own memory, except shared memory; its accesses are not watched. A vfork child
 //! runs in its parent's memory, where watches see it.
 
-use crate::filters::Filters;
 use crate::kernel::Verdict;
+use crate::seccomp::Filters;
 use crate::unicorn::Machine;
 use unicorn_engine::{Context, RegisterX86 as R, Unicorn, uc_error};
 

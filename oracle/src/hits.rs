@@ -1,5 +1,5 @@
-//! The data that is compared: the hits of each instruction (of each iteration of a string
-//! instruction), in the order of execution, per epoch and thread. docs/guarantees/hits.md defines a hit.
+//! The data that is compared: hits in the order of execution, per epoch and thread. Each instruction has its own hits,
+//! and so has each iteration of a string instruction. docs/guarantees/hits.md defines a hit.
 
 use crate::program::Watch;
 use std::collections::BTreeMap;

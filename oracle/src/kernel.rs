@@ -1,8 +1,8 @@
 //! The system calls that generated programs make, as Linux does them: what they read and write, and
 //! with which values.
 
-use crate::filters::{Call, Filters};
 use crate::hits::Access;
+use crate::seccomp::{Call, Filters};
 use ulpf_lib::AccessKind;
 use ulpf_lib::sys::failure::{EAGAIN, EBADF, ECHILD, EFAULT, EINVAL};
 

@@ -16,7 +16,6 @@ mod children;
 #[allow(dead_code, clippy::should_implement_trait)]
 mod corpus;
 mod examples;
-mod filters;
 mod generate;
 mod hits;
 mod kernel;
@@ -25,6 +24,7 @@ mod minimise;
 mod program;
 mod registers;
 mod ring;
+mod seccomp;
 mod session;
 mod soak;
 mod step;

@@ -39,7 +39,7 @@ pub fn parts(
             .collect();
     }
     let mask = v.mask(i.op_mask().number());
-    if whole(&name) || shift_count(i) {
+    if reads_all_elements(&name) || shift_count(i) {
         return vec![(at, size)];
     }
     let register = |n: u32| i.op_register(n).size() as u64;
@@ -100,7 +100,7 @@ pub fn parts(
 
 /// Exception classes E4NF, E5NF, E6NF: the operand is read whatever the mask says, because its elements
 /// cross lanes.
-fn whole(name: &str) -> bool {
+fn reads_all_elements(name: &str) -> bool {
     [
         "Vunpck",
         "Vpunpck",

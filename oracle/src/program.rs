@@ -2,13 +2,13 @@
 //! for the kernel, as text for a fixed case.
 //!
 //! ```text
-//! 0x0040_0000  code        read, execute; starts at its first byte
-//! 0x0f00_0000  control     read, write: loop counters, then constants; never watched
-//! 0x1000_0000  arena 0     private file mapping (a data segment)
-//! 0x1800_0000  arena 1     private anonymous memory, mapped by the program
-//! 0x2000_0000  arena 2     shared anonymous memory, mapped by the program
-//! 0x2800_0000  contents    what arenas 1 and 2 are filled with
-//! 0x3800_0000  made        code that the program writes; it maps it, if it has any
+//!     0x0040_0000  code        read, execute; starts at its first byte
+//!     0x0f00_0000  control     read, write: loop counters, then constants; never watched
+//!     0x1000_0000  arena 0     private file mapping (a data segment)
+//!     0x1800_0000  arena 1     private anonymous memory, mapped by the program
+//!     0x2000_0000  arena 2     shared anonymous memory, mapped by the program
+//!     0x2800_0000  contents    what arenas 1 and 2 are filled with
+//!     0x3800_0000  made        code that the program writes; it maps it, if it has any
 //! ```
 //! `int3` ends an epoch: the harness changes the watches there.
 

@@ -12,7 +12,7 @@ use ulpf_lib::command::Reply;
 use ulpf_rsp::{Decoder, Event, expand_runs, frame, from_hex, to_hex, unescape};
 
 /// A program of the generator runs for a second or so between two markers, on a busy machine for half a minute.
-const PATIENCE_MS: i32 = 120_000;
+const TIMEOUT_MS: i32 = 120_000;
 
 pub struct Session {
     server: Child,
@@ -22,7 +22,7 @@ pub struct Session {
     /// Messages received and not yet returned.
     ready: VecDeque<String>,
     /// Notifications of stops, not yet returned.
-    told: VecDeque<String>,
+    notified: VecDeque<String>,
     /// Stops acknowledged to the server, in order (non-stop mode).
     stops: VecDeque<String>,
     /// Watch number to index in the epoch.
@@ -50,7 +50,7 @@ impl Session {
             server,
             decoder: Decoder::default(),
             ready: VecDeque::new(),
-            told: VecDeque::new(),
+            notified: VecDeque::new(),
             stops: VecDeque::new(),
             ids: HashMap::new(),
         };
@@ -68,8 +68,8 @@ impl Session {
     }
 
     fn receive(&mut self) -> Result<String> {
-        self.receive_within(PATIENCE_MS)?
-            .with_context(|| format!("no answer for {} s: it hangs", PATIENCE_MS / 1000))
+        self.receive_within(TIMEOUT_MS)?
+            .with_context(|| format!("no answer for {} s: it hangs", TIMEOUT_MS / 1000))
     }
 
     /// `None`: nothing came in that time.
@@ -109,7 +109,7 @@ impl Session {
             }
             Event::Notification(body) => {
                 let text = String::from_utf8_lossy(&body).into_owned();
-                self.told
+                self.notified
                     .extend(text.strip_prefix("Stop:").map(str::to_string));
             }
             Event::BadChecksum { .. } | Event::Oversize => broken = Some(event),
@@ -157,7 +157,7 @@ impl Session {
             if let Some(stop) = self.stops.pop_front() {
                 return Ok(Some(stop));
             }
-            if let Some(stop) = self.told.pop_front() {
+            if let Some(stop) = self.notified.pop_front() {
                 self.stops.push_back(stop);
                 loop {
                     let next = self.request("vStopped")?;

@@ -29,24 +29,24 @@ fn kind(seed: u64, registers: bool) -> Kind {
 }
 
 const MADE: More = More {
-    filters: false,
+    seccomp: false,
     children: false,
     made: true,
 };
 const FILTERS: More = More {
-    filters: true,
+    seccomp: true,
     children: false,
     made: false,
 };
 /// Every other one has filters, too.
 const CHILDREN: [More; 2] = [
     More {
-        filters: false,
+        seccomp: false,
         children: true,
         made: false,
     },
     More {
-        filters: true,
+        seccomp: true,
         children: true,
         made: false,
     },
@@ -81,13 +81,13 @@ fn registers_work(ulpf: &Path) -> bool {
         .any(|l| l.starts_with("ok") && l.contains("debug registers"))
 }
 
-/// Runs all pieces of work on all processors, each with its own bench. Calls `told` with the sum after each.
+/// Runs all pieces of work on all processors, each with its own bench. Calls `report` with the sum after each.
 /// Returns `false` if one of them differs.
 fn share<W: Send>(
     bench: &Bench,
     work: impl Iterator<Item = W> + Send,
     run: impl Fn(&Bench, W, &mut Totals) -> Result<bool> + Sync,
-    told: impl Fn(&Totals) + Sync,
+    report: impl Fn(&Totals) + Sync,
 ) -> Result<(bool, Totals)> {
     let work = Mutex::new(work);
     let all = Mutex::new((true, Totals::default()));
@@ -108,7 +108,7 @@ fn share<W: Send>(
             let mut all = lock(&all);
             all.0 &= ok;
             all.1 += totals;
-            told(&all.1);
+            report(&all.1);
         }
     };
     std::thread::scope(|scope| {
@@ -129,7 +129,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Bench {
     fn soak(&self, time: Duration, first: u64, only: Option<Kind>) -> Result<bool> {
         let start = Instant::now();
-        let told = Mutex::new(Instant::now());
+        let reported = Mutex::new(Instant::now());
         let enough = AtomicBool::new(false);
         let registers = registers_work(&self.ulpf);
         let next = AtomicU64::new(first);
@@ -141,9 +141,9 @@ impl Bench {
             bench.one(only.unwrap_or_else(|| kind(seed, registers)), seed, totals)
         };
         let (ok, totals) = share(self, seeds, run, |totals| {
-            let mut told = lock(&told);
-            if told.elapsed() > Duration::from_secs(30) {
-                *told = Instant::now();
+            let mut reported = lock(&reported);
+            if reported.elapsed() > Duration::from_secs(30) {
+                *reported = Instant::now();
                 println!("{}", totals.line(start.elapsed()));
             }
             enough.store(totals.differences >= 20, Relaxed);

@@ -4,11 +4,11 @@
 //! program's memory. At the end of each epoch every byte of the arenas has to be explained by a
 //! reported write.
 
-use crate::filters::Call;
 use crate::hits::{Access, Expected, Recorder};
 use crate::kernel::{Kernel, Memory, SOME_PROCESS, Verdict};
 use crate::masks;
 use crate::program::*;
+use crate::seccomp::Call;
 use crate::tracee::{Registers, Tracee, Vectors};
 use anyhow::{Result, bail, ensure};
 use iced_x86::*;

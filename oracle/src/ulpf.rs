@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use ulpf_lib::command::reply;
 
 /// For a marker, or a stop that was asked for.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// When hot instructions are patched. The hits are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -202,9 +202,9 @@ impl Runner<'_> {
             return self.run_to_marker(disturb);
         }
         let disturb = disturb && self.how.patching == Patching::Moments;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
-            ensure!(Instant::now() < end, "no marker for {PATIENCE:?}: it hangs");
+            ensure!(Instant::now() < end, "no marker for {TIMEOUT:?}: it hangs");
             let reply = if disturb {
                 let most = if self.rng.chance(3) { 12 } else { 3 };
                 let time = self.rng.below(most);
@@ -225,9 +225,9 @@ impl Runner<'_> {
     /// The same in non-stop mode.
     fn run_to_marker(&mut self, disturb: bool) -> Result<()> {
         self.session.order("vCont;c")?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
-            ensure!(Instant::now() < end, "no marker for {PATIENCE:?}: it hangs");
+            ensure!(Instant::now() < end, "no marker for {TIMEOUT:?}: it hangs");
             let time = if disturb { self.rng.below(4) } else { 1000 };
             match self.session.stop_within(time)? {
                 Some(stop) if stop.starts_with("T05") => break,
@@ -268,7 +268,7 @@ impl Runner<'_> {
     /// Whether this thread has stopped, or else ended, and whether the marker was met.
     fn stop_of(&mut self, one: &str) -> Result<(bool, bool)> {
         let mut marker = false;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             ensure!(Instant::now() < end, "{one} does not stop");
             let Some(stop) = self.session.stop_within(20)? else {
@@ -301,7 +301,7 @@ impl Runner<'_> {
             return self.session.resume();
         }
         self.session.order("vCont;c")?;
-        let end = self.session.stop_within(PATIENCE.as_millis() as u64)?;
+        let end = self.session.stop_within(TIMEOUT.as_millis() as u64)?;
         end.context("the program does not end")
     }
 

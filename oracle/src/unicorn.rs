@@ -4,11 +4,11 @@
 //! operand is one access, too. A string instruction's accesses are those of one iteration, each by itself.
 
 use crate::children;
-use crate::filters::{Call, Filters};
 use crate::generate::Windows;
 use crate::hits::{Access, Expected, Recorder};
 use crate::kernel::{Kernel, Memory, Verdict};
 use crate::program::*;
+use crate::seccomp::{Call, Filters};
 use anyhow::{Result, anyhow, bail};
 use iced_x86::{Code, Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
 use std::collections::HashMap;

@@ -2,10 +2,9 @@
 // Programs that work on the heap, all of it watched (the thesis's Table 4.7 has SPEC's libquantum and
 // lbm; these are ours, with the same patterns of memory):
 //
-//   heap HANDLER quantum BITS    a register of basis states and amplitudes, gates over all of them
-//   heap HANDLER lists ROUNDS    small blocks that come and go (not with watches: they are never
-//   removed) heap HANDLER lbm SIDE        a lattice Boltzmann fluid (D3Q19), from one lattice to the
-//   other
+//     heap HANDLER quantum BITS    a register of basis states and amplitudes, gates over all of them
+//     heap HANDLER lists ROUNDS    small blocks that come and go (without watches, which are never removed)
+//     heap HANDLER lbm SIDE        a lattice Boltzmann fluid (D3Q19), from one lattice to the other
 #include "ulpf.h"
 
 static bool watched;

@@ -230,7 +230,7 @@ impl Space {
     }
 
     /// Room for a mapping: the first hole that is wide enough.
-    pub fn room(&self, len: u64) -> Option<u64> {
+    pub fn find_hole(&self, len: u64) -> Option<u64> {
         let mut at = BOTTOM;
         for (&start, &Map { end, .. }) in self.maps.range(BOTTOM..) {
             if start.checked_sub(at)? >= len {
@@ -400,7 +400,7 @@ mod tests {
     fn mappings_split_and_leave_room() {
         let mut uc = Unicorn::new(Arch::X86, Mode::MODE_64).unwrap();
         let mut s = Space::default();
-        let at = s.room(4 * PAGE).unwrap();
+        let at = s.find_hole(4 * PAGE).unwrap();
         s.map(&mut uc, at, 4 * PAGE, 3).unwrap();
         assert!(s.is_mapped(at, 4 * PAGE) && !s.is_mapped(at, 5 * PAGE));
         s.unmap(&mut uc, at + PAGE, PAGE).unwrap();
@@ -409,8 +409,8 @@ mod tests {
                 && !s.is_mapped(at, 2 * PAGE)
                 && s.is_mapped(at + 2 * PAGE, 2 * PAGE)
         );
-        assert_eq!(s.room(PAGE), Some(at + PAGE));
-        assert_eq!(s.room(2 * PAGE), Some(at + 4 * PAGE));
+        assert_eq!(s.find_hole(PAGE), Some(at + PAGE));
+        assert_eq!(s.find_hole(2 * PAGE), Some(at + 4 * PAGE));
         assert!(!s.is_mapped(u64::MAX - 10, 100));
         assert_eq!(s.used, 3 * PAGE);
     }

@@ -120,7 +120,7 @@ mod tests {
 
     /// Section 3.2.2: what the TLB knows is not what the tables say.
     #[test]
-    fn the_tlb_is_stale_until_it_is_told() {
+    fn the_tlb_is_stale_until_it_is_flushed() {
         const RO_BITS: u8 = 0b0100_0000;
         let mut m = machine();
         assert_eq!(

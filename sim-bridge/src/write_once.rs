@@ -2,14 +2,14 @@
 //! Write-once: a handler that just returns has permitted the access this one time (thesis, section
 //! 3.2.3). Three rules, because the thesis's fail:
 //!
-//! - `bit`, as first described there: a bit in the TLB entry, set before the handler runs. The next
+//! * `bit`, as first described there: a bit in the TLB entry, set before the handler runs. The next
 //!   access clears it and passes. An instruction with two addresses (MOVUPS as two stores) never ends:
 //!   its first access takes the permit, and its second one faults, each time.
-//! - `thesis`, Figure 3.5: the address that faulted is kept in a register. While the bit is set other
+//! * `thesis`, Figure 3.5: the address that faulted is kept in a register. While the bit is set other
 //!   addresses pass; the same address passes and clears the bit. MOVUPS ends. An instruction that
 //!   accesses one address twice does not. The load of a read-modify-write, which is checked as a
 //!   store, takes the permit, and its store faults, each time.
-//! - `corrected`: the instruction is armed, with all addresses at which it has faulted so far. These
+//! * `corrected`: the instruction is armed, with all addresses at which it has faulted so far. These
 //!   pass while that instruction is executed once, however many accesses it makes. Each repetition
 //!   adds an address, so every instruction ends.
 

@@ -335,7 +335,7 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         ulpf_lib::kept::keep();
         control::text::keep();
         control::confine::begin();
-        flags::told_of_calls();
+        flags::calls_are_reported();
         let mut guards = Guards::lazy(&g().page_map);
         let (base, end) = machine().image;
         guards.exclude(ulpf_lib::TargetAddr(base), end - base);

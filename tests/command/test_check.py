@@ -133,7 +133,7 @@ class Check(unittest.TestCase):
                 self.assertEqual((status, out, found), (0, "well\n", []))
                 self.assertIn(heap["allocated"] - all_of_them, range(100), heap)
                 self.assertIn(heap["freed"] - all_of_them, range(100), heap)
-                # Each of the eight shelves may be behind by 4 KiB; the C library has some blocks of its own.
+                # each of the eight shards may be behind by 4 KiB; the C library has some blocks of its own.
                 self.assertIn(heap["most"] - held * 1000, range(-8 * 4096, 32 << 10), heap)
 
     def test_random_gaps(self):

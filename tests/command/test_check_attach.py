@@ -281,7 +281,7 @@ class Attached(unittest.TestCase):
                 first = checked.notice()
                 for word in ("harmless", *NEW, "threads", "harmless"):
                     server.order(word)
-                # Debian 13's tcmalloc: nobody can take the place of its malloc. That is said.
+                # The malloc of Debian 13's tcmalloc cannot be replaced, and a message says so.
                 found, _ = checked.leave()
                 refused = "tcmalloc" in name and "cannot take the place of this tcmalloc" in checked.said
                 says = "the heap is not checked" if refused else "are not known, because its allocator is not glibc's"

@@ -121,8 +121,8 @@ class Reports(WithFolder):
         self.run_check("--no-leaks", "--xml", xml, "--sarif", sarif, example(AS_WRITTEN), *self.CASE)
         (error,) = ElementTree.parse(xml).getroot().iterfind("error")
         self.assertEqual(error.findtext("kind"), "InvalidWrite")
-        told = [re.sub(r"0x\w+", "…", aux.text) for aux in error.iterfind("auxwhat")]
-        self.assertEqual(told, ["Allocated by: the block of 40 bytes at …", "The other one allocated by: the block of 4000 bytes at …"])
+        aux = [re.sub(r"0x\w+", "…", aux.text) for aux in error.iterfind("auxwhat")]
+        self.assertEqual(aux, ["Allocated by: the block of 40 bytes at …", "The other one allocated by: the block of 4000 bytes at …"])
         self.assertEqual([stack.findtext("frame/fn") for stack in error.iterfind("stack")], ["write_int(bool)", "int* make<int>(unsigned long)", "index(bool, void const*, long, bool)"])
         with open(sarif) as file:
             text = file.read()

@@ -240,5 +240,5 @@ class Places(unittest.TestCase):
         for nodes, most, stores in ("100000", "", [1, 2]), ("100001", "", [1]), ("100001", " most 200000", [1, 2]), ("11", " most 10", [1]):
             said = Json([f"chain->*next.refs{most}"], "growing_lists", "0", nodes)
             self.assertEqual((said.status, [hit["new"] for hit in said.hits]), (0, stores))
-            told = "".join(line["text"] for line in said.lines if line["type"] == "notice")
-            self.assertEqual("does not follow to the end" in told, len(stores) == 1, told)
+            notices = "".join(line["text"] for line in said.lines if line["type"] == "notice")
+            self.assertEqual("does not follow to the end" in notices, len(stores) == 1, notices)

@@ -147,7 +147,7 @@ class OneSchema(PluginCase):
             self.assertEqual(set(rows[0]), {name for name in schema.lines().definitions["hit"]["properties"] if name != "type"})
             self.assertEqual([row["old_bytes"] for row in rows], [hit["old_bytes"] for hit in expected])
             said = gdb("python import json; print(json.dumps(ulpf.log(1)[0].record))")
-            schema.lines().check("told", [json.loads(said)])
+            schema.lines().check("completed", [json.loads(said)])
             self.assertSays(gdb(f"ulpf log save {folder}/a.xml"), r"^the hits are not saved in .*/a\.xml: nobody knows what is written "
                             r"to a file called \.xml; call it \.jsonl .*, \.csv .*, \.txt or \.log")
             self.assertFalse(os.path.exists(f"{folder}/a.xml"))

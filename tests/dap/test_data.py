@@ -151,7 +151,7 @@ class Stops(DapCase):
         self.assertEqual(dap.exited(), 0)
         # The same for programs.
         hits = [body["data"]["hit"] for body in dap.waiting("output") if "data" in body]
-        schema.lines().check("told", hits)
+        schema.lines().check("completed", hits)
         self.assertEqual(len([hit for hit in hits if hit["name"] == "total"]), 210)
         said = dap.outputs("console")
         self.assertEqual(len(re.findall(r" total: -?\d+ → -?\d+ ", said)), 210, said[:2000])

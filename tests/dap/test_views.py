@@ -74,8 +74,8 @@ class Breakpoints(DapCase):
     def test_cpp_exceptions(self):
         dap = self.adapter()
         dap.launch("unwind")
-        told = dap.ask("setExceptionBreakpoints", filters=["throw", "signals", "nosuch"])["breakpoints"]
-        self.assertEqual([b["verified"] for b in told], [True, True, False])
+        answer = dap.ask("setExceptionBreakpoints", filters=["throw", "signals", "nosuch"])["breakpoints"]
+        self.assertEqual([b["verified"] for b in answer], [True, True, False])
         dap.ask("configurationDone")
         stop = dap.event("stopped")
         self.assertEqual((stop["reason"], dap.ask("exceptionInfo", threadId=stop["threadId"])["exceptionId"]), ("exception", "throw"))
@@ -268,9 +268,9 @@ class Machine(DapCase):
             os.remove(file)
             dap = self.adapter()
             dap.begin(os.path.join(folder, "here"), at="ready")
-            told = dap.top()[0]["source"]
-            self.assertGreater(told["sourceReference"], 0)
-            text = dap.ask("source", source=told, sourceReference=told["sourceReference"])["content"]
+            answer = dap.top()[0]["source"]
+            self.assertGreater(answer["sourceReference"], 0)
+            text = dap.ask("source", source=answer, sourceReference=answer["sourceReference"])["content"]
             self.assertIn("not on this machine", text)
             self.assertIn("Dump of assembler code for function ready", text)
             dap.disconnect()

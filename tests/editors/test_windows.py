@@ -24,17 +24,17 @@ class Windows(FrontEnd):
 
     def setUp(self):
         super().setUp()
-        self.told = os.path.join(self.folder, "told")
+        self.log = os.path.join(self.folder, "output")
         self.logged = os.path.join(self.folder, "gdb")
         with open(self.logged, "w") as file:
-            file.write(f'#!/bin/sh\n"{self.gdb}" "$@" 2>&1 | tee -a "{self.told}"\n')
+            file.write(f'#!/bin/sh\n"{self.gdb}" "$@" 2>&1 | tee -a "{self.log}"\n')
         os.chmod(self.logged, 0o755)
 
     def so_far(self):
         """GDB's output so far."""
-        if not os.path.exists(self.told):
+        if not os.path.exists(self.log):
             return ""
-        with open(self.told, errors="replace") as file:
+        with open(self.log, errors="replace") as file:
             return file.read()
 
     def says(self, *patterns, seconds=30):
@@ -61,8 +61,8 @@ class Windows(FrontEnd):
         log = self.so_far
         # DDD's log has strings, as they came: a line may be in several.
         self.so_far = lambda: "".join(re.findall(r'(?m)^(?:<- |   )"(.*)"$', log())).replace(r"\n", "\n")
-        self.told = os.path.join(self.folder, ".ddd", "log")
-        os.mkdir(os.path.dirname(self.told))
+        self.log = os.path.join(self.folder, ".ddd", "log")
+        os.mkdir(os.path.dirname(self.log))
         with open(os.path.join(self.folder, ".ddd", "init"), "w") as file:
             file.write("Ddd*dddinitVersion: 3.3.12\nDdd*startupTips: off\nDdd*splashScreen: off\n")
         with Desktop("ddd", "--debugger", self.gdb, "--gdb", example("stray"), env={"HOME": self.folder}) as desktop:

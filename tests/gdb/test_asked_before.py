@@ -152,7 +152,7 @@ class AskedBefore(Case):
         self.assertSays(gdb("x/1i code"), r"nop")
         self.assertExits(gdb, 0, f"asked: 20 0 - {results()}")
 
-    def test_detach_with_removals_that_nobody_was_told_of(self):
+    def test_detach_with_unreported_removals(self):
         gdb = self.session("asked")
         gdb("break tick")
         gdb("watch counter")
@@ -164,7 +164,7 @@ class AskedBefore(Case):
         gdb.server.wait()
         self.assertIn(f"asked: 20 0 - {results()}", gdb.server.stdout())
 
-    def test_kill_with_removals_that_nobody_was_told_of(self):
+    def test_kill_with_unreported_removals(self):
         gdb = self.session("asked")
         gdb("break tick")
         for _ in range(3):
@@ -173,7 +173,7 @@ class AskedBefore(Case):
         self.assertSays(gdb("kill"), r"killed")
         gdb.server.wait()
 
-    def test_threads_are_told_as_they_are(self):
+    def test_threads_are_reported_as_they_are(self):
         _, typed = self.files()
         with open(typed + "2", "wb") as file:
             file.write(bytes(8))

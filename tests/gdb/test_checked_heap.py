@@ -58,7 +58,7 @@ class Errors(Checked):
                 self.assertEqual(gdb.value(value), {"write_behind": 1, "last_of_many": 1000, "use_after_realloc": 7}[word])
                 self.assertEnds(gdb, 5)
 
-    def test_a_leap_into_another_block(self):
+    def test_an_access_to_another_block(self):
         """It stops before it, too, at each place once."""
         gdb = self.checked("heap_far", "bad", "write_int", "write_long")
         for word, size in ("write_int", 4), ("write_long", 8):
@@ -79,7 +79,7 @@ class Errors(Checked):
         self.assertEqual(gdb.value(f"*(char *) {at}"), 0)
         self.assertSays(self.assertEnds(gdb, 5), "ulpf: 1 error at 1 place")
 
-    def test_a_system_call_is_over_when_it_is_told_of(self):
+    def test_a_system_call_is_over_when_it_is_reported(self):
         with open(__file__, "rb") as text:
             gdb = self.checked("heap_errors", "by_the_kernel", stdin=text)
             self.assertSays(gdb("continue"), r"ulpf: #1 write of 8 bytes by read\(2\)", "0 bytes behind a block of 8 bytes", STOP)
@@ -250,15 +250,15 @@ class RunControl(Checked):
 
 
 @ulpf_only
-class Told(Checked):
-    def told(self, word):
-        if subprocess.run([program("heap_told")], capture_output=True).returncode == 77:
+class Requests(Checked):
+    def requests(self, word):
+        if subprocess.run([program("heap_requests")], capture_output=True).returncode == 77:
             self.skipTest("Valgrind's headers are not there (package valgrind)")
-        return self.checked(program("heap_told"), word)
+        return self.checked(program("heap_requests"), word)
 
     def test_what_the_program_says_itself(self):
         """A stop before the store that it forbids."""
-        gdb = self.told("closed_global")
+        gdb = self.requests("closed_global")
         self.assertSays(gdb("continue"), "ulpf: #1 write of 1 byte at .*where the program itself forbids it", STOP)
         self.assertEqual(gdb.value("(int)globals[149]"), 0)
         self.assertSays(gdb("backtrace"), r"#0 .*closed_global", "main")
@@ -266,7 +266,7 @@ class Told(Checked):
 
     def test_a_request_is_one_step(self):
         """And its bytes are what they were; breakpoints are met at it, and in its middle."""
-        gdb = self.told("freed_twice")
+        gdb = self.requests("freed_twice")
         code = gdb("disassemble own_free")
         begin = int(re.search(r"(0x\w+) <\+\d+>:\s+rol +\$0x3,%rdi", code)[1], 16)
         gdb(f"break *{begin:#x}")

@@ -50,8 +50,8 @@ class PatchedAccesses(Case):
         self.assertGreaterEqual(patches["placed"], 1)
 
     def test_jumps_across_pages(self):
-        said = subprocess.run([ULPF, "run", "-q", "-w", "counts:rw", "--", example("page_seams")], capture_output=True, text=True, check=True)
-        self.assertEqual(said.stdout, "page_seams: 3000\n" * 4)
+        said = subprocess.run([ULPF, "run", "-q", "-w", "counts:rw", "--", example("page_boundaries")], capture_output=True, text=True, check=True)
+        self.assertEqual(said.stdout, "page_boundaries: 3000\n" * 4)
         self.assertLess(int(re.search(r"([\d,]+) faults", said.stderr)[1].replace(",", "")), 2000, said.stderr)
 
     def test_off(self):
@@ -114,17 +114,17 @@ class PatchedAccesses(Case):
         stats, patches = self.at_the_end(self.sweep("2", "into"), "2", "into")
         self.assertEqual([w["hits"] for w in stats["watches"]], [2] * 256)
         self.assertEqual(stats["false_positives"], 2 * (SIZE // 2 - 256))
-        self.assertGreater(patches["landings"], 0)
+        self.assertGreater(patches["displaced_entries"], 0)
         # Each costs a signal: a patch in whose middle a loop begins is given up, and so are the few that
         # might take its place.
-        self.assertLess(patches["landings"], 6 * 64)
+        self.assertLess(patches["displaced_entries"], 6 * 64)
 
     def test_jumps_over_a_store(self):
         """The instructions behind it stay unchanged then."""
         stats, patches = self.at_the_end(self.sweep("4", "over", at=2049), "4", "over")
         self.assertEqual([w["hits"] for w in stats["watches"]], [4] * 256)
         self.assertEqual(stats["false_positives"], 4 * (SIZE // 2 - 256))
-        self.assertLess(patches["landings"], 200)
+        self.assertLess(patches["displaced_entries"], 200)
         self.assertEqual((patches["patches"], patches["preceded"]), (1, 0))
         self.assertLess(stats["faults"], 4000)
 
@@ -133,7 +133,7 @@ class PatchedAccesses(Case):
         stats, patches = self.at_the_end(self.sweep("4", "both", at=2049), "4", "both")
         self.assertEqual([w["hits"] for w in stats["watches"]], [8] * 256)
         self.assertEqual(stats["false_positives"], 4 * (SIZE // 2 + SIZE - 2 * 256))
-        self.assertLess(patches["landings"], 200)
+        self.assertLess(patches["displaced_entries"], 200)
         self.assertEqual((patches["patches"], patches["preceded"]), (2, 1))
         self.assertLess(stats["faults"], 4000)
 
@@ -141,7 +141,7 @@ class PatchedAccesses(Case):
         """Its second store gets a patch of its own."""
         stats, patches = self.at_the_end(self.sweep("4", "behind"), "4", "behind")
         self.assertCounted(stats, 4)
-        self.assertEqual(patches["landings"], 0)
+        self.assertEqual(patches["displaced_entries"], 0)
         self.assertLess(stats["faults"], 4000)
 
     def test_stores_that_are_jumped_to(self):

@@ -2,10 +2,10 @@
  * A daemon that separates privileges: a child that has dropped to another user tries what a broken-into one would,
  * while the parent goes on storing.
  *
- *	child maps		the child writes its /proc/self/maps to stdout, at its first instruction, and ends
- *	child overwrite [UID]	it overwrites all memory that it shares with its parent, as that user
- *	child grandchild	its child does, after the child has forked again
- *	child exec FILE		the child executes FILE
+ *     child maps            the child writes its /proc/self/maps to stdout, at its first instruction, and ends
+ *     child overwrite [UID] it overwrites all memory that it shares with its parent, as that user
+ *     child grandchild      its child does, after the child has forked again
+ *     child exec FILE       the child executes FILE
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

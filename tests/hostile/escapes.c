@@ -1,8 +1,8 @@
 // Names that a terminal would obey: the test puts escapes in place of the marked words, in the finished file.
 //
-//   evil_x_   ESC ] 0 ; A A BEL   sets the window's title
-//   cone      U+009B 3 m          the same as ESC [ 3 m, in one character
-//   bidi      U+202E !            the following text is shown from right to left
+//     evil_x_   ESC ] 0 ; A A BEL   sets the window's title
+//     cone      U+009B 3 m          the same as ESC [ 3 m, in one character
+//     bidi      U+202E !            the following text is shown from right to left
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,16 +1,16 @@
 /* A watched program, and a process of the same user that impersonates its stub.
  *
- *   hostile target CLOCK                        counts in `watched`, and in the file CLOCK
- *   hostile forger TARGET CLOCK STEP WHAT NUMBER
+ *     hostile target CLOCK                        counts in `watched`, and in the file CLOCK
+ *     hostile forger TARGET CLOCK STEP WHAT NUMBER
  *
  * The forger waits until the target runs under ulpf, stops its stub and takes the stub's socket. Then it answers
  * STEP packets as a stub would, and does WHAT:
  *
- *   exec thread fork vfork spawn strange     reports NUMBER, which belongs to another process
- *   notes output garbage packet runs         sends that without end
- *   many deep nonsense truncated             sends a malformed answer
- *   silent deaf                              sends nothing; reads nothing either
- *   close die kill                           ends the connection, itself, the target
+ *     exec thread fork vfork spawn strange     reports NUMBER, which belongs to another process
+ *     notes output garbage packet runs         sends that without end
+ *     many deep nonsense truncated             sends a malformed answer
+ *     silent deaf                              sends nothing; reads nothing either
+ *     close die kill                           ends the connection, itself, the target
  *
  * It says "forging" on its standard output when it begins, and the number of the stub, and "done" at the end.
  */

@@ -1,10 +1,10 @@
 // Pretends to be a ulpf: a process called ulpf with memory files called ulpf-shared, in which there is what a
 // hostile neighbour would put there. The layout is that of ulpf-lib/src/ring.rs.
 //
-//   pretender BYTES KIND              random | full | moving | truncated | unsealed
-//   pretender BYTES claims PID        full, as the session of that process
-//   pretender BYTES sockets TEXT      as full, and a control socket that answers: endless | stars
-//   pretender BYTES sockets objects   the same, an area without watches
+//     pretender BYTES KIND              random | full | moving | truncated | unsealed
+//     pretender BYTES claims PID        full, as the session of that process
+//     pretender BYTES sockets TEXT      as full, and a control socket that answers: endless | stars
+//     pretender BYTES sockets objects   the same, an area without watches
 //
 // BYTES is the length of a session's area.
 #define _GNU_SOURCE

@@ -1,10 +1,10 @@
 /*
  * A master that counts, and a worker that would trace it.
  *
- *	seizes dropped		the worker has dropped to another user: the kernel refuses
- *	seizes malformed	it requests options that the kernel does not know
- *	seizes attaches		as dropped, by PTRACE_ATTACH
- *	seizes may		it may
+ *     seizes dropped        the worker has dropped to another user: the kernel refuses
+ *     seizes malformed      it requests options that the kernel does not know
+ *     seizes attaches       as dropped, by PTRACE_ATTACH
+ *     seizes may            it may
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -56,7 +56,7 @@ PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "cross
 class WithModule(InGuest):
     options = ["--backend", "kernel"]
 
-    def told(self, gdb):
+    def backend(self, gdb):
         return json.loads(gdb("monitor ulpf backend").strip().splitlines()[-1])
 
     def assertHits(self, said, at_least):
@@ -70,9 +70,9 @@ class Own(WithModule):
         gdb("watch a")
         self.assertChange(gdb("continue"), 2, "a", 10, 11)
         self.assertChange(gdb("continue"), 2, "a", 11, 12)
-        told = self.told(gdb)
-        self.assertEqual(told["backend"], "kernel")
-        self.assertGreaterEqual(told["upcalls"], 2)
+        backend = self.backend(gdb)
+        self.assertEqual(backend["backend"], "kernel")
+        self.assertGreaterEqual(backend["upcalls"], 2)
         self.assertExits(gdb, 0, "five: done")
 
     def run_there(self, *words):
@@ -157,7 +157,7 @@ class Others(WithModule):
         print(script, status, out, err, sep="\n")
         return status, out, err
 
-    def until_told(self, file):
+    def until_written(self, file):
         """A command of the shell that waits for a first line in this file, or for a minute, on a machine that keeps its time."""
         return f"N=0; while [ $N -lt 300 ] && ! read -r line <{file}; do N=$((N+1)); /bin/sleep 0.2; done; "
 
@@ -165,7 +165,7 @@ class Others(WithModule):
         """A program that runs already gets its pages from the device, and lives on without them."""
         status, out, err = self.shell(
             f"{example('spin')} & P=$!; sleep 1; /ulpf attach --backend kernel -v -q -w rounds $P 2>/tmp/attached & U=$!; "
-            + self.until_told("/tmp/attached") +
+            + self.until_written("/tmp/attached") +
             "sleep 2; kill -TERM $U; wait $U; echo watched $?; sleep 1; kill -TERM $P; wait $P; echo ended $?; "
             "while read -r said; do echo \"$said\" >&2; done </tmp/attached")
         self.assertIn("backend kernel: /dev/ulpf is there", err)
@@ -175,7 +175,7 @@ class Others(WithModule):
 
     def test_the_module_stays_while_a_program_is_watched(self):
         status, out, err = self.shell(
-            f"/ulpf run --backend kernel -v -q -w rounds {example('spin')} 2>/tmp/run & U=$!; " + self.until_told("/tmp/run") +
+            f"/ulpf run --backend kernel -v -q -w rounds {example('spin')} 2>/tmp/run & U=$!; " + self.until_written("/tmp/run") +
             "sleep 2; /sbin/rmmod ulpf; echo rmmod $?; sleep 2; kill -TERM $U; wait $U; echo ended $?; "
             "while read -r said; do echo \"$said\" >&2; done </tmp/run")
         self.assertIn("Module ulpf is in use", err)
@@ -265,20 +265,20 @@ class State(WithModule):
         gdb("ignore 2 19")
         gdb("continue")
         self.assertEqual(gdb.value("a"), 20)
-        told = self.told(gdb)
-        self.assertEqual(told["backend"], "kernel")
-        self.assertNotIn("come by a signal", told["why"])
-        before = told["upcalls"]
+        backend = self.backend(gdb)
+        self.assertEqual(backend["backend"], "kernel")
+        self.assertNotIn("come by a signal", backend["why"])
+        before = backend["upcalls"]
         self.assertGreaterEqual(before, 39)
         gdb("continue")
         self.assertEqual(gdb.value("a"), 21)
-        told = self.told(gdb)
-        self.assertIn("accesses come by a signal, because the program's state (AMX", told["why"])
+        backend = self.backend(gdb)
+        self.assertIn("accesses come by a signal, because the program's state (AMX", backend["why"])
         gdb("ignore 2 18")
         gdb("continue")
         self.assertEqual(gdb.value("a"), 40)
         # Upcalls from before the request.
-        self.assertLess(self.told(gdb)["upcalls"] - before, 5)
+        self.assertLess(self.backend(gdb)["upcalls"] - before, 5)
         gdb("delete")
         self.assertExits(gdb, 0, "wider: refused")
 
@@ -325,7 +325,7 @@ def run_all():
     return verdicts, guest.close()
 
 
-def told():
+def all_verdicts():
     """Its answer of this run of the tests."""
     return json.loads(vm.once("backend", lambda: json.dumps(run_all())))
 
@@ -337,7 +337,7 @@ class Backend(unittest.TestCase):
 
     def test_the_kernel_does_not_complain(self):
         """No warning, and the module can be unloaded when all programs have ended."""
-        verdicts, said = told()
+        verdicts, said = all_verdicts()
         print(said)
         self.assertNotIn("machine", verdicts, verdicts.get("machine"))
         self.assertTrue(vm.is_well(said), "the last lines say why")
@@ -345,7 +345,7 @@ class Backend(unittest.TestCase):
 
 def case(group, name):
     def run(self):
-        verdicts, said = told()
+        verdicts, said = all_verdicts()
         verdict, why = verdicts.get(f"{group}.{name}", ("failed", f"the machine ended before\n{said}"))
         if verdict == "skipped":
             self.skipTest(why)

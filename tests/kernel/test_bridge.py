@@ -83,11 +83,11 @@ class Bridged(Case):
         place = self.offer(TCP, "five")
         server, gdb = self.over(place)
         # The stub there speaks for itself, once it has a watch.
-        told = lambda: json.loads(gdb("monitor ulpf about;ulpf stats;ulpf backend").strip().splitlines()[-1])
+        answer = lambda: json.loads(gdb("monitor ulpf about;ulpf stats;ulpf backend").strip().splitlines()[-1])
         gdb("watch a")
         gdb("watch unwatched[5]")
         self.assertChange(gdb("continue"), 2, "a", 10, 11)
-        self.assertIn("/dev/ulpf is there", told()["why"])
+        self.assertIn("/dev/ulpf is there", answer()["why"])
         gdb("delete")
         gdb(f"source {LOADER}")
         gdb("ulpf watch e if $new > 50 log")

@@ -16,11 +16,11 @@ PATCHING = ["test_early"]
 PROGRAMS = [*(name for name in vm.names("test_") if name not in PATCHING), *LATE, *vm.names("example_"), *vm.names("fuzz_")]
 
 
-def told():
+def booted():
     return vm.once("kernel", lambda: vm.boot(PROGRAMS, limit=280))
 
 
-def told_of_patching():
+def booted_for_patching():
     return vm.once("patching", lambda: vm.boot(PATCHING, limit=120, more=["-accel", "tcg,thread=single"]))
 
 
@@ -30,7 +30,7 @@ class Module(unittest.TestCase):
 
     def test_the_kernel_does_not_complain(self):
         """It loads, unloads, loads again; no warning, no oops, no program that dies."""
-        for machine in told, told_of_patching:
+        for machine in booted, booted_for_patching:
             said = machine()
             print(said)
             self.assertTrue(vm.is_well(said), "the last lines say why")
@@ -38,7 +38,7 @@ class Module(unittest.TestCase):
 
 def define():
     for program in [*PROGRAMS, *PATCHING]:
-        machine = told_of_patching if program in PATCHING else told
+        machine = booted_for_patching if program in PATCHING else booted
         name = program.removeprefix("test_").title().replace("_", "").replace("@", "")
         members = {f"test_{test}": vm.case(machine, program, test) for test in vm.tests(program.split("@")[0])}
         globals()[name] = type(name, (unittest.TestCase,), {"limit": Module.limit, "__module__": __name__, **members})

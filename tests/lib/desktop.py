@@ -15,11 +15,11 @@ class Desktop:
     """A program on a virtual screen."""
 
     def __init__(self, *command, env=None):
-        told, tell = os.pipe()
+        reader, tell = os.pipe()
         self._server = subprocess.Popen(["Xvfb", "-displayfd", str(tell), "-nolisten", "tcp", "-screen", "0", "1400x1000x24"], pass_fds=[tell],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(tell)
-        with os.fdopen(told) as display:
+        with os.fdopen(reader) as display:
             self._env = {**os.environ, **(env or {}), "DISPLAY": f":{display.readline().strip()}", "QT_QPA_PLATFORM": "xcb"}
         self._program = subprocess.Popen(command, env=self._env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                          stderr=subprocess.DEVNULL, start_new_session=True)

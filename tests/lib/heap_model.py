@@ -22,8 +22,8 @@ class Verdict:
     def __init__(self, accesses, expected, found, examples, heap):
         self.accesses, self.expected, self.found, self.heap = accesses, expected, found, heap
         self.differences = self.compare(examples)
-        if heap.get("untold"):
-            self.differences.append(f"{heap['untold']} of more places than there is room for")
+        if heap.get("unreported"):
+            self.differences.append(f"{heap['unreported']} of more places than there is room for")
 
     def compare(self, examples):
         """A line for each place and kind with too few of them, or too many."""

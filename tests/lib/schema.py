@@ -72,7 +72,7 @@ class Protocol(Schema):
 
 class Lines(Schema):
     """JSON lines of `ulpf run`, `ulpf last` or `ulpf export`, as docs/json.md promises them; hits of other faces: `saved` by the
-    plugin, `told` by the debug adapter and to Python."""
+    plugin, `completed` by the debug adapter and to Python."""
 
     def check(self, form, lines):
         """A test fails if a line is not as promised, or has a field that is not. Of many hits, the first are looked at."""

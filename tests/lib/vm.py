@@ -243,10 +243,10 @@ def verdicts(said):
     return found
 
 
-def case(told, program, test):
-    """A test method that reports the result of this test in `told()`."""
+def case(machine, program, test):
+    """A test method that reports the result of this test on the machine."""
     def run(self):
-        said = told()
+        said = machine()
         verdict, notes = verdicts(said).get(program, {}).get(test, ("failed", "the machine ended before"))
         if verdict == "failed":
             print(said)

@@ -12,7 +12,7 @@ from library.test_library import ABOUT, CHECKS, HEADERS, LIBRARY, STATIC, WARNIN
 BACKENDS = ("protection-keys", "device")
 
 
-def told():
+def booted():
     def boot():
         staged()
         with tempfile.TemporaryDirectory() as folder:
@@ -32,7 +32,7 @@ class Backends(unittest.TestCase):
     costs = "whichever of them comes first boots a simulated machine, which runs all of them"
 
     def test_the_kernel_does_not_complain(self):
-        said = told()
+        said = booted()
         print(said)
         self.assertTrue(vm.is_well(said), "the last lines say why")
 
@@ -44,7 +44,7 @@ def about(line, backend):
 
 
 for which in BACKENDS:
-    members = {f"test_{name}": vm.case(told, "library_" + which, name) for name, line in ABOUT.items() if about(line, which)}
+    members = {f"test_{name}": vm.case(booted, "library_" + which, name) for name, line in ABOUT.items() if about(line, which)}
     title = which.title().replace("-", "")
     globals()[title] = type(title, (unittest.TestCase,),
                             {"limit": Backends.limit, "costs": Backends.costs, "night": Backends.night, "__module__": __name__, **members})

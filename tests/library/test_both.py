@@ -14,7 +14,7 @@ BOTH = "examples/libulpf/both.c"
 WATCHES = ["page.shared", "page.other", "page.seen", "far.shared"]
 
 
-def told(output):
+def hits_of(output):
     """Output of the program's own handler: (name, old, new)."""
     return [(name, int(old), int(new)) for name, old, new in re.findall(r"(?m)^(\w+) (-?\d+) (-?\d+)$", output)]
 
@@ -28,7 +28,7 @@ class Run(Library):
         self.assertEqual((log.status, log.out), (0, bare), log.err)
         hits = lambda spec: [hit for hit in log.hits if hit["spec"] == spec]
         shared = hits("page.shared")
-        mine = [hit for hit in told(bare) if hit[0] == "shared"]
+        mine = [hit for hit in hits_of(bare) if hit[0] == "shared"]
         self.assertEqual(len(mine), 13)
         self.assertEqual([hit["len"] for hit in shared], [8] * 3 + [1] * 8 + [8] * 2)
         whole = lambda hits, pick: [pick(hit) for hit in hits[:3] + hits[11:]]
@@ -84,7 +84,7 @@ class Run(Library):
         """The heap as a whole, with the library's watch on it."""
         program = self.build(BOTH)
         status, out, err = run(["heap"], program, options=("--quiet",))
-        self.assertEqual((status, told(out)), (0, told(self.says(program))), err)
+        self.assertEqual((status, hits_of(out)), (0, hits_of(self.says(program))), err)
 
 
 @needs("gdb")
@@ -111,7 +111,7 @@ class Gdb(Case, Library):
         self.assertSays(gdb("continue"), r"Old value = 7523094288207667809\nNew value = 0\n")
         gdb("delete")
         self.assertExits(gdb, 0, "both: done")
-        self.assertEqual(told(gdb.server.stdout()), told(self.says(self.build(BOTH))))
+        self.assertEqual(hits_of(gdb.server.stdout()), hits_of(self.says(self.build(BOTH))))
 
     def test_steps_and_breakpoints(self):
         """The library's handler is not stepped into; breakpoints on the instruction that it performs are no part of it."""
@@ -125,7 +125,7 @@ class Gdb(Case, Library):
             lines += [int(n) for n in re.findall(r"(?m)^(\d+)\t", said)]
         self.assertEqual(lines, sorted(set(lines)))
         self.assertSays(gdb("frame"), r"stores \(")
-        self.assertEqual(told(gdb.server.stdout())[:3], [("shared", 0, 1), ("shared", 1, 1), ("seen", 0, 3)])
+        self.assertEqual(hits_of(gdb.server.stdout())[:3], [("shared", 0, 1), ("shared", 1, 1), ("seen", 0, 3)])
         gdb("delete")
         self.assertExits(gdb, 0, "both: done")
 
@@ -139,7 +139,7 @@ class Gdb(Case, Library):
         self.assertSays(gdb("stepi"), r"Old value = 0\nNew value = 1")
         gdb("delete")
         self.assertExits(gdb, 0, "both: done")
-        self.assertEqual(told(gdb.server.stdout())[0], ("shared", 0, 1))
+        self.assertEqual(hits_of(gdb.server.stdout())[0], ("shared", 0, 1))
 
     def test_its_own_fault_is_told_once(self):
         gdb = self.session(self.build(BOTH), "crash")
@@ -174,8 +174,8 @@ class Gdb(Case, Library):
         self.assertSays(gdb("detach"), r"detached")
         out, _ = program.communicate(timeout=30 * PATIENCE)
         self.assertEqual(program.returncode, 0)
-        mine = [hit for hit in told(self.says(program.args[0])) if hit[0] == "shared"]
-        self.assertEqual(told(out), mine)
+        mine = [hit for hit in hits_of(self.says(program.args[0])) if hit[0] == "shared"]
+        self.assertEqual(hits_of(out), mine)
 
     @needs_registers
     def test_attach_to_debug_registers(self):

@@ -129,6 +129,11 @@ for case in CASES:
 class Ways(Library):
     """How it is linked, installed and run."""
 
+    def functions(self):
+        """The names of all functions that the header declares."""
+        with open(os.path.join(HEADERS, "ulpf.h")) as file:
+            return set(re.findall(r"\b(ulpf_\w+)\(", re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)))
+
     def test_every_case_is_a_test(self):
         self.assertEqual(sorted(self.says(self.checks()).split()), sorted(CASES))
 
@@ -150,18 +155,30 @@ class Ways(Library):
         self.assertIn("10 hits", self.says(program, env={**os.environ, "LD_LIBRARY_PATH": f"{root}/lib"}))
         needed = subprocess.run(["readelf", "-d", program], stdout=subprocess.PIPE, text=True, check=True).stdout
         self.assertIn("[libulpf.so.0]", needed)
-        self.assertTrue({"ulpf.3", "ulpf_insert.3", "ulpf_register_user_handler.3"} <=
-                        set(os.listdir(f"{root}/share/man/man3")))
+        pages = f"{root}/share/man/man3"
+        self.assertEqual({"ulpf.3", *(f"{name}.3" for name in self.functions())} - set(os.listdir(pages)), set())
+        for name in sorted(os.listdir(pages)):
+            with open(os.path.join(pages, name)) as file:
+                page = re.fullmatch(r"\.so man3/(\w+\.3)\n", file.read())
+            self.assertTrue(page is None or os.path.exists(os.path.join(pages, page[1])), name)
 
     def test_every_function_has_a_manual_page(self):
-        with open(os.path.join(HEADERS, "ulpf.h")) as file:
-            functions = set(re.findall(r"\b(ulpf_\w+)\(", re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)))
+        functions = self.functions()
         exported = subprocess.run(["nm", "-D", "--defined-only", f"{LIBRARY}/libulpf.so"], stdout=subprocess.PIPE, text=True,
                                   check=True).stdout
         self.assertEqual(functions, set(re.findall(r" T (ulpf_\w+)", exported)))
         pages = os.path.join(ROOT, "ulpf-lib", "c", "man")
         text = "".join(open(os.path.join(pages, name)).read() for name in sorted(os.listdir(pages)))
-        self.assertEqual({f for f in functions if not re.search(rf"(?m)^\.B[IR]? .*\b{f}\b", text)}, set())
+        self.assertEqual({f for f in functions if not re.search(rf"(?m)^\.BI? .*\b{f}\(", text)}, set(), "no synopsis")
+        names = re.findall(r"(?m)^\.SH NAME\n(.*) \\- ", text)
+        self.assertEqual(functions - set(re.findall(r"\w+", " ".join(names))), set(), "no page names it")
+
+    @needs("groff")
+    def test_manual_pages_are_well_formed(self):
+        pages = os.path.join(ROOT, "ulpf-lib", "c", "man")
+        for name in sorted(os.listdir(pages)):
+            said = subprocess.run(["groff", "-man", "-ww", "-z", os.path.join(pages, name)], capture_output=True, text=True)
+            self.assertEqual((said.returncode, said.stderr), (0, ""), name)
 
     def test_cplusplus(self):
         source = os.path.join(self.folder, "a.cc")

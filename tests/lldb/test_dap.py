@@ -32,8 +32,8 @@ class Adapter(DapCase):
         scores = self.field(dap, game, "scores")
         asked = [(game, "total"), *((scores, f"[{n}]") for n in range(4))]
         watches = [dap.ask("dataBreakpointInfo", variablesReference=of, name=name)["dataId"] for of, name in asked]
-        told = dap.ask("setDataBreakpoints", breakpoints=[{"dataId": watch, "accessType": "write"} for watch in watches])
-        self.assertEqual([one["verified"] for one in told["breakpoints"]], [True] * 5, told)
+        answer = dap.ask("setDataBreakpoints", breakpoints=[{"dataId": watch, "accessType": "write"} for watch in watches])
+        self.assertEqual([one["verified"] for one in answer["breakpoints"]], [True] * 5, answer)
         seen = []
         for _ in range(10):
             dap.ask("continue", threadId=thread)

@@ -18,7 +18,7 @@ from lib.guest import Guest, InGuest, run_sessions
 
 TOOLS = ["/bin/bash", "/bin/sh", "/bin/sleep", "/usr/bin/perl"]
 PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "crossing", "sysread", "barrage", "signals", "threads16",
-            "registers", "children", "page_edge", "page_seams", "syscalls", "storm", "allocations", "uring", "uring_polled", "rseq", "spin"]
+            "registers", "children", "page_edge", "page_boundaries", "syscalls", "storm", "allocations", "uring", "uring_polled", "rseq", "spin"]
 
 
 class Plain(InGuest):
@@ -49,7 +49,7 @@ class Plain(InGuest):
                 self.as_bare(["heap:rw"], example(program))
 
     def test_patches_across_pages(self):
-        _, err = self.as_bare(["counts:rw"], example("page_seams"))
+        _, err = self.as_bare(["counts:rw"], example("page_boundaries"))
         self.assertLess(int(re.search(r"([\d,]+) faults", err)[1].replace(",", "")), 2000, err)
 
     def test_system_calls(self):
@@ -109,17 +109,17 @@ class Kernels(unittest.TestCase):
     limit = 900
     night = "a dozen kernels in a simulator take an hour"
 
-    def boot(self, archive, suite, version, told=""):
+    def boot(self, archive, suite, version, options=""):
         try:
             kernel = vm.Foreign(archive, suite, version)
         except vm.Unavailable as why:
             self.skipTest(str(why))
-        print(kernel.name, told)
+        print(kernel.name, options)
         files = [*TOOLS, *([*CASES, ORACLE] if os.path.exists(ORACLE) else [])]
-        return Guest(PROGRAMS, files, limit=self.limit - 30, options=told, kernel=kernel)
+        return Guest(PROGRAMS, files, limit=self.limit - 30, options=options, kernel=kernel)
 
-    def works(self, archive, suite, version, told=""):
-        guest, verdicts = self.boot(archive, suite, version, told), {}
+    def works(self, archive, suite, version, options=""):
+        guest, verdicts = self.boot(archive, suite, version, options), {}
         try:
             verdicts.update(run_sessions(guest, SESSIONS, InGuest))
         except BaseException:

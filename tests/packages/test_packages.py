@@ -109,8 +109,8 @@ class Tarball(Case):
         self.assertRegex(run(os.path.join(top, "bin", "ulpf"), "--version"), r"^ulpf \d")
         self.assertEqual(os.readlink(os.path.join(top, "bin", "ulpf-gdb")), "ulpf")
         for name in ("README.md", "SECURITY.md", "LICENSE-MIT", "LICENSE-APACHE", "docs/SUMMARY.md", "share/man/man1/ulpf-run.1",
-                     "share/man/man3/ulpf.3", "share/bash-completion/completions/ulpf", "share/zsh/site-functions/_ulpf",
-                     "share/fish/vendor_completions.d/ulpf.fish", "include/ulpf.h", "lib/libulpf.so"):
+                     "share/man/man3/ulpf.3", "share/man/man3/ulpf_unpoison.3", "share/bash-completion/completions/ulpf",
+                     "share/zsh/site-functions/_ulpf", "share/fish/vendor_completions.d/ulpf.fish", "include/ulpf.h", "lib/libulpf.so"):
             self.assertTrue(os.path.exists(os.path.join(top, name)), name)
         (path,) = self.made.values()
         with tarfile.open(path) as tar:

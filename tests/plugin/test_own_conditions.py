@@ -60,7 +60,7 @@ def script(seed):
     return said
 
 
-def told(program, said, target=None):
+def transcript(program, said, target=None):
     """GDB's output for these commands, from the first stop at ready() on, and the time it took."""
     with tempfile.NamedTemporaryFile("w", suffix=".gdb") as file:
         # An error in a command of the list does not end the list.
@@ -96,8 +96,8 @@ class LikeGdb(PluginCase):
             said = script(seed)
             server = self.serve("own_watches")
             with self.subTest(seed=seed):
-                ours, _ = told(program, said, server.target)
-                native, _ = told(program, said)
+                ours, _ = transcript(program, said, server.target)
+                native, _ = transcript(program, said)
                 if ours != native:
                     both = os.path.join(tempfile.gettempdir(), f"own-{seed}")
                     for name, text in ("ulpf", ours), ("gdb", native):
@@ -185,7 +185,7 @@ class InTheProgram(PluginCase):
         gdb("watch counter")
         gdb("ignore 2 100000")
         self.assertSays(gdb("continue"), r"exited normally")
-        native = told(example("own_watches"), ["watch counter", "ignore 2 100000", "continue", "info watchpoints"])[0]
+        native = transcript(example("own_watches"), ["watch counter", "ignore 2 100000", "continue", "info watchpoints"])[0]
         times = re.search(r"already hit (\d+) times", native).group(1)
         self.assertSays(gdb("info watchpoints"), rf"already hit {times} times\n\tignore next {100000 - int(times)} hits")
 

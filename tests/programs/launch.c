@@ -1,10 +1,10 @@
 /* Children that become another program at once: launch HOW PROGRAM [ARGUMENT...].
  *
- *   vfork, spawn, spawnp, system, popen   make the child so.
- *   missing     A vfork child whose first exec fails.
- *   exit        A vfork child that only stores, and exits with 7.
- *   threads     Four threads that spawn it at once.
- *   again N     Spawns itself, N generations deep.
+ *     vfork, spawn, spawnp, system, popen   make the child so.
+ *     missing     A vfork child whose first exec fails.
+ *     exit        A vfork child that only stores, and exits with 7.
+ *     threads     Four threads that spawn it at once.
+ *     again N     Spawns itself, N generations deep.
  *
  * The parent waits, counts, and prints how the child ended. */
 #define _GNU_SOURCE

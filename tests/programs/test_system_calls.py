@@ -35,10 +35,10 @@ class SystemCalls(Case):
 
     def test_memory_that_userfaultfd_serves(self):
         """It was there, for it had been moved; and it could not be taken away (UFFDIO_MOVE)."""
-        status, expected = bare(example("absent"))
+        status, expected = bare(example("missing_pages"))
         if status == 77:
             raise unittest.SkipTest("userfaultfd may not be used here")
         self.assertEqual((status, expected.count("served 4096")), (0, expected.count("then: written")), expected)
         for kinds in "heap", "heap:rw":
-            status, out, err = ulpf("run", "--quiet", "--no-summary", "--watch", kinds, "--", example("absent"))
+            status, out, err = ulpf("run", "--quiet", "--no-summary", "--watch", kinds, "--", example("missing_pages"))
             self.assertEqual((status, out, err), (0, expected, ""), kinds)

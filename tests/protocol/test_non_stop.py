@@ -71,7 +71,7 @@ def threads_of(rsp):
 
 
 class NonStop(NonStopCase):
-    def test_what_is_stopped_is_told_of(self):
+    def test_stopped_threads_are_reported(self):
         rsp = self.client("five")
         self.assertRegex(rsp("?"), rb"^T05.*thread:p")
         self.assertEqual(rsp("vStopped"), b"OK")

@@ -429,9 +429,9 @@ class Monitor(Case):
 class BackEnds(Case):
     def test_without_the_module_it_is_signals(self):
         gdb = self.session("five")
-        told = json.loads(gdb("monitor ulpf backend").strip())
-        self.assertEqual(told["backend"], "signal")
-        self.assertIn("the kernel module is not loaded", told["why"])
+        answer = json.loads(gdb("monitor ulpf backend").strip())
+        self.assertEqual(answer["backend"], "signal")
+        self.assertIn("the kernel module is not loaded", answer["why"])
         gdb("watch a")
         self.assertChange(gdb("continue"), 2, "a", 10, 11)
 

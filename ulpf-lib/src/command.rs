@@ -2,13 +2,13 @@
 //! in place of a stub) parses it. Users type the same words. `reply` has the answers.
 //!
 //! ```text
-//! TEXT    := LINE ((';' | '\n') LINE)*
-//! LINE    := 'ulpf' COMMAND                        see [`Command`]
-//! WATCH   := r|w|rw HOW FILTER
-//! HOW     := ['stop'] ['log'] ['freeze'] ['bt' N] ['auto' | 'guard' | 'debug-register']
-//! FILTER  := see `filter/words.rs`
-//! PATH    := see `command/path.rs`
-//! PLACE   := ADDR:LEN['*'COUNT'+'STRIDE]           0x4040:8*1000+64: a thousand ranges, 64 bytes apart
+//!     TEXT    := LINE ((';' | '\n') LINE)*
+//!     LINE    := 'ulpf' COMMAND                        see [`Command`]
+//!     WATCH   := r|w|rw HOW FILTER
+//!     HOW     := ['stop'] ['log'] ['freeze'] ['bt' N] ['auto' | 'guard' | 'debug-register']
+//!     FILTER  := see `filter/words.rs`
+//!     PATH    := see `command/path.rs`
+//!     PLACE   := ADDR:LEN['*'COUNT'+'STRIDE]           0x4040:8*1000+64: a thousand ranges, 64 bytes apart
 //! ```
 
 use alloc::format;
@@ -463,11 +463,11 @@ impl fmt::Display for Command {
                 } = how;
                 write!(
                     f,
-                    "heap-check frames {frames} quarantine {quarantine} gap {}",
+                    "heap-check frames {frames} quarantine {quarantine} redzone {}",
                     redzone.least
                 )?;
                 if redzone.most > redzone.least {
-                    write!(f, " gap-most {}", redzone.most)?;
+                    write!(f, " redzone-most {}", redzone.most)?;
                 }
                 write!(f, "{leaks}{stop}{running}{base}")?;
                 how.of.map_or(Ok(()), |at| write!(f, " of {at:#x}"))

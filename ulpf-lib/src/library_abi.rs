@@ -4,12 +4,12 @@
 //! faults on them to the library, as to any handler. The library then performs the program's accesses elsewhere: at an
 //! alias, in thunks. So the two sides exchange:
 //! ```text
-//!  library                                          stub
-//!  AbiHeader, before the code of its SIGSEGV handler ──▶ reads it when the program installs that handler,
-//!    with the address of the AbiTable                   or when it is loaded and finds it installed
-//!  AbiTable::stub ◀──────────────────────────────────── a stub is present
-//!  AbiTable::pages, changer, generation ──────────────▶ owner of a fault, and of a system call
-//!  prctl(CALL, …) ────────────────────────────────▶ AccessReport: an access made elsewhere; original bytes of code
+//!     library                                          stub
+//!     AbiHeader, before the code of its SIGSEGV handler ──▶ reads it when the program installs that handler,
+//!       with the address of the AbiTable                   or when it is loaded and finds it installed
+//!     AbiTable::stub ◀──────────────────────────────────── a stub is present
+//!     AbiTable::pages, changer, generation ──────────────▶ owner of a fault, and of a system call
+//!     prctl(CALL, …) ────────────────────────────────▶ AccessReport: an access made elsewhere; original bytes of code
 //! ```
 //! A kernel without a stub does not know the operation [`CALL`] (EINVAL).
 

@@ -78,16 +78,16 @@ impl Event {
     pub fn ring() -> Event {
         let mut event = Event::new(TYPE_SOFTWARE);
         event.0[field::CONFIG] = COUNT_SW_DUMMY;
-        event.waking_nobody()
+        event.without_wakeup()
     }
 
     /// Written to a ring (PERF_EVENT_IOC_SET_OUTPUT): instruction pointer and address.
     pub fn recorded(mut self) -> Event {
         self.0[field::SAMPLE_TYPE] = SAMPLE_IP | SAMPLE_ADDR;
-        self.waking_nobody()
+        self.without_wakeup()
     }
 
-    fn waking_nobody(mut self) -> Event {
+    fn without_wakeup(mut self) -> Event {
         self.0[field::FLAGS] |= flag::WATERMARK;
         self.0[field::WAKEUP_AND_BREAKPOINT] |= 0x7fff_ffff;
         self

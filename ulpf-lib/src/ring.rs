@@ -26,6 +26,6 @@ mod tests;
 
 pub use findings::SHARED_LEN;
 pub use layout::*;
-pub use lossless::Room;
+pub use lossless::Handshake;
 pub use reader::{Progress, Reader, Rings, Start, copy_slots};
 pub use record::{Entry, Hit, Ring, SystemCall};

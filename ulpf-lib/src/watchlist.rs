@@ -5,10 +5,10 @@
 //! overlapping, nested and huge ranges cost a query no more than the watches it reports.
 //!
 //! ```text
-//! levels[2]  [ max ]                               largest end of 256 blocks
-//! levels[1]  [ max  max  max … ]                   … of 16 blocks
-//! levels[0]  [ m m m m m m … ]                     … of a block
-//! firsts     [ k k k k k k … ]   slots → blocks[slot] = { len, entries[31] }
+//!     levels[2]  [ max ]                               largest end of 256 blocks
+//!     levels[1]  [ max  max  max … ]                   … of 16 blocks
+//!     levels[0]  [ m m m m m m … ]                     … of a block
+//!     firsts     [ k k k k k k … ]   slots → blocks[slot] = { len, entries[31] }
 //! ```
 //!
 //! **Concurrency.** Program threads query (`watchlist/query.rs`) in the fault handler. Methods that take `&mut self` run

@@ -10,8 +10,8 @@ use super::super::readings::{PROCESSOR, Readings, median};
 use super::super::table::{Goal, Table, Unit, figure, some, times};
 use super::super::tools::Measured;
 use super::super::turns::Bench;
-use super::known::PROGRAMS;
 use super::redis;
+use super::workloads::PROGRAMS;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,9 +37,9 @@ const WORK: &[(&str, u32)] = &[
 ];
 
 /// The command that runs `program` in one of the ways; what it finds goes to a file.
-fn command(bench: &Bench, way: &str, program: &Path) -> Command {
+fn command(bench: &Bench, mode: &str, program: &Path) -> Command {
     let found = bench.programs.file("found");
-    match way {
+    match mode {
         OURS => {
             let mut command = bench.ulpf();
             command.args(["check", "--log"]).arg(found).arg("--");
@@ -80,24 +80,24 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     }
     for turn in 0..bench.turns {
         // (Of memcheck one turn is enough: it takes longest.)
-        let ways = match turn == 0 && has_memcheck {
+        let modes = match turn == 0 && has_memcheck {
             true => &["bare", OURS, MEMCHECK][..],
             false => &["bare", OURS],
         };
         for (name, file, arguments) in &all {
-            one(bench, name, ways, (file, arguments))?;
+            one(bench, name, modes, (file, arguments))?;
         }
         if !bench.quick {
-            for way in ways {
-                server(bench, way)?;
+            for mode in modes {
+                server(bench, mode)?;
             }
             threads(bench)?;
         }
     }
     if !bench.quick {
         for (name, file, arguments) in &all {
-            for way in ["bare", OURS] {
-                memory(bench, name, way, (file, arguments))?;
+            for mode in ["bare", OURS] {
+                memory(bench, name, mode, (file, arguments))?;
             }
         }
     }
@@ -107,31 +107,32 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 fn one(
     bench: &mut Bench,
     name: &str,
-    ways: &[&str],
+    modes: &[&str],
     (file, arguments): (&PathBuf, &[String]),
 ) -> Result<()> {
     let mut expected = None;
-    for way in ways {
-        let said = bench.cost(CASE, &format!("{name}, {way}"), |bench| {
-            let mut command = command(bench, way, file);
+    for mode in modes {
+        let said = bench.cost(CASE, &format!("{name}, {mode}"), |bench| {
+            let mut command = command(bench, mode, file);
             Ok(finish(command.args(arguments), bench.limit)?.1)
         })?;
-        is_served(bench, way)?;
+        is_served(bench, mode)?;
         let expected = expected.get_or_insert_with(|| said.clone());
         ensure!(
             said == *expected,
-            "{name} printed something else under {way}"
+            "{name} printed something else under {mode}"
         );
     }
     Ok(())
 }
 
 /// Fails if `ulpf check` did not check the program, so that an unchecked run does not count as fast.
-fn is_served(bench: &Bench, way: &str) -> Result<()> {
-    if way != OURS {
+fn is_served(bench: &Bench, mode: &str) -> Result<()> {
+    if mode != OURS {
         return Ok(());
     }
-    let found = fs::read_to_string(bench.programs.file("found")).context("it has told nothing")?;
+    let found =
+        fs::read_to_string(bench.programs.file("found")).context("it has written nothing")?;
     ensure!(
         found.contains("allocated") && !found.contains("nothing is checked"),
         "ulpf check has said:\n{}",
@@ -143,29 +144,29 @@ fn is_served(bench: &Bench, way: &str) -> Result<()> {
 fn memory(
     bench: &mut Bench,
     name: &str,
-    way: &str,
+    mode: &str,
     (file, arguments): (&PathBuf, &[String]),
 ) -> Result<()> {
-    let mut command = command(bench, way, file);
+    let mut command = command(bench, mode, file);
     let (done, most) = peak::during(|| finish(command.args(arguments), bench.limit));
     done?;
     let mib = most as f64 / f64::from(1 << 20);
-    bench.reading(CASE, &format!("{name}, {way}"), MEMORY, mib);
+    bench.reading(CASE, &format!("{name}, {mode}"), MEMORY, mib);
     Ok(())
 }
 
 /// redis-server, under redis-benchmark: the server's time, without that of redis-benchmark.
-fn server(bench: &mut Bench, way: &str) -> Result<()> {
+fn server(bench: &mut Bench, mode: &str) -> Result<()> {
     let Some(program) = redis::program(bench) else {
         return Ok(());
     };
-    let command = command(bench, way, &program);
+    let command = command(bench, mode, &program);
     let Some(ms) = redis::served(&bench.programs, command, 40_000)? else {
         bench.skip(REDIS, "the kernel counts no processor time here");
         return Ok(());
     };
-    is_served(bench, way)?;
-    bench.reading(CASE, &format!("{REDIS}, {way}"), PROCESSOR, ms);
+    is_served(bench, mode)?;
+    bench.reading(CASE, &format!("{REDIS}, {mode}"), PROCESSOR, ms);
     Ok(())
 }
 
@@ -180,11 +181,11 @@ fn threads(bench: &mut Bench) -> Result<()> {
     }
     let program = bench.programs.get("blocks")?;
     for count in ["1", "2"] {
-        for way in ["bare", OURS] {
-            let mut command = command(bench, way, &program);
+        for mode in ["bare", OURS] {
+            let mut command = command(bench, mode, &program);
             let (_, said) = finish(command.args([count, "200000"]), bench.limit)?;
             let ns = Measured::find(&said)?.get("ns")?;
-            bench.reading(CASE, &format!("{count} threads, {way}"), "ns", ns);
+            bench.reading(CASE, &format!("{count} threads, {mode}"), "ns", ns);
         }
     }
     Ok(())
@@ -216,8 +217,8 @@ pub fn tables(r: &Readings) -> Vec<Table> {
     let mut ratios = Vec::new();
     let names = WORK.iter().map(|w| w.0);
     for name in names.chain([REDIS]) {
-        let variant = |way: &str| format!("{name}, {way}");
-        let of_bare = |way: &str| r.ratio(CASE, &variant(way), &variant("bare"), unit);
+        let variant = |mode: &str| format!("{name}, {mode}");
+        let of_bare = |mode: &str| r.ratio(CASE, &variant(mode), &variant("bare"), unit);
         let Some(ours) = of_bare(OURS) else {
             continue;
         };
@@ -240,7 +241,7 @@ pub fn tables(r: &Readings) -> Vec<Table> {
         let limits = [Some(&each), faster.as_ref()]
             .map(|goal| [limit(goal, |g| g.bar), limit(goal, |g| g.goal)]);
         let outcomes = [t.goal(Some(each)), t.goal(faster)];
-        let mib = |way: &str| some(r.median(CASE, &variant(way), MEMORY));
+        let mib = |mode: &str| some(r.median(CASE, &variant(mode), MEMORY));
         t.row(&[
             name,
             &some(r.median(CASE, &variant("bare"), unit)),
@@ -295,11 +296,11 @@ fn thread_table(r: &Readings) -> Option<Table> {
         ],
     );
     let mut gain = None;
-    for way in ["bare", OURS] {
-        let [one, two] = ["1", "2"].map(|n| format!("{n} threads, {way}"));
+    for mode in ["bare", OURS] {
+        let [one, two] = ["1", "2"].map(|n| format!("{n} threads, {mode}"));
         gain = Some(r.ratio(CASE, &one, &two, "ns")?);
         t.row(&[
-            way,
+            mode,
             &some(r.median(CASE, &one, "ns")),
             &some(r.median(CASE, &two, "ns")),
             &times(gain),

@@ -196,7 +196,7 @@ pub fn thread_tables(r: &Readings) -> Vec<Table> {
             Unit::Times,
         )));
     }
-    t.note("Each thread stores every byte of 128 pages of its own, each with a watch. What the machine itself gives is the row of the bare program.");
+    t.note("Each thread stores every byte of 128 pages of its own, each with a watch. The row of the bare program shows what the machine itself gives.");
     vec![t]
 }
 

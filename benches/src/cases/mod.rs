@@ -6,7 +6,6 @@ mod count;
 mod debuggers;
 mod following;
 mod heap;
-mod known;
 mod log;
 mod plugin;
 mod real;
@@ -15,6 +14,7 @@ mod server;
 mod store;
 mod sweep;
 mod system;
+mod workloads;
 
 use super::readings::Readings;
 use super::table::Table;

@@ -13,8 +13,8 @@ use super::super::table::{Goal, Table, Unit, some, times};
 use super::super::tools::{Counted, How};
 use super::super::turns::Bench;
 use super::heap::AUTO;
-use super::known::{Kind, PROGRAMS, Program, SERVER};
 use super::redis;
+use super::workloads::{Kind, PROGRAMS, Program, SERVER};
 use anyhow::{Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,8 +22,8 @@ use std::process::Command;
 const CASE: &str = "real";
 
 /// Name of a way to run the programs, and the watch that it sets, if any.
-type Way = (&'static str, Option<&'static str>);
-const WAYS: [Way; 3] = [
+type Mode = (&'static str, Option<&'static str>);
+const MODES: [Mode; 3] = [
     ("bare", None),
     ("writes", Some("heap")),
     ("reads and writes", Some("heap:rw")),
@@ -62,8 +62,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
                 let valgrind = valgrind.as_deref();
                 // (To watch reads, too, takes long, and of those that generate code there is no limit for it.)
                 let reads = turn == 0 && p.kind == Kind::Compiled;
-                let ways = if reads { &WAYS[..] } else { &WAYS[..2] };
-                one(bench, p.name, (length, ways), work, valgrind)?;
+                let modes = if reads { &MODES[..] } else { &MODES[..2] };
+                one(bench, p.name, (length, modes), work, valgrind)?;
             }
         }
     }
@@ -123,13 +123,13 @@ impl Work {
 fn one(
     bench: &mut Bench,
     name: &str,
-    (length, ways): (&str, &[Way]),
+    (length, modes): (&str, &[Mode]),
     work: &Work,
     valgrind: Option<&Path>,
 ) -> Result<()> {
     let mut expected = None;
-    for (way, watch) in ways {
-        let variant = format!("{name}, {length}, {way}");
+    for (mode, watch) in modes {
+        let variant = format!("{name}, {length}, {mode}");
         let Some(watch) = watch else {
             expected = Some(work.cost(bench, &variant, Command::new(work.file()))?);
             continue;
@@ -147,7 +147,7 @@ fn one(
         let same = |said: &str, how: &str| {
             ensure!(
                 Some(said) == expected.as_deref(),
-                "{name} printed something else under ulpf{how} ({way})"
+                "{name} printed something else under ulpf{how} ({mode})"
             );
             Ok(())
         };
@@ -210,19 +210,20 @@ pub fn tables(r: &Readings) -> Vec<Table> {
     );
     for p in PROGRAMS {
         let unit = r.unit_of_cost(CASE);
-        let median =
-            |length: &str, way: &str| r.median(CASE, &format!("{}, {length}, {way}", p.name), unit);
-        let more = |way: &str| Some(median("long", way)? - median("short", way)?);
-        let steady = |way: &str| {
-            let bare = more("bare").filter(|ms| *ms > 0.0)?;
-            Some(more(way)? / bare)
+        let median = |length: &str, mode: &str| {
+            r.median(CASE, &format!("{}, {length}, {mode}", p.name), unit)
         };
-        let faulted = |way: &str| {
-            let variant = format!("{}, long, {way}", p.name);
+        let more = |mode: &str| Some(median("long", mode)? - median("short", mode)?);
+        let steady = |mode: &str| {
+            let bare = more("bare").filter(|ms| *ms > 0.0)?;
+            Some(more(mode)? / bare)
+        };
+        let faulted = |mode: &str| {
+            let variant = format!("{}, long, {mode}", p.name);
             let share = r.median(CASE, &variant, FAULTED);
             share.map_or("–".into(), |share| Unit::Percent.show(share))
         };
-        let whole = |way: &str| Some(median("long", way)? / median("long", "bare")?);
+        let whole = |mode: &str| Some(median("long", mode)? / median("long", "bare")?);
         let Some(writes) = steady("writes") else {
             continue;
         };
@@ -295,9 +296,9 @@ fn short_runs(r: &Readings) -> Table {
     );
     for p in PROGRAMS {
         let unit = r.unit_of_cost(CASE);
-        let median = |way: &str| r.median(CASE, &format!("{}, short, {way}", p.name), unit);
-        let of_bare = |way: &str| Some(median(way)? / median("bare")?);
-        let cell = |way: &str| times(of_bare(way));
+        let median = |mode: &str| r.median(CASE, &format!("{}, short, {mode}", p.name), unit);
+        let of_bare = |mode: &str| Some(median(mode)? / median("bare")?);
+        let cell = |mode: &str| times(of_bare(mode));
         if median("bare").is_none() {
             continue;
         }

@@ -11,7 +11,7 @@ use ulpf_host::sys;
 use ulpf_lib::ring::findings::{FINDINGS_OFFSET, Findings};
 use ulpf_lib::ring::{
     AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Clock, Counters, Entry,
-    HEADS_OFFSET, Listed, Ring, RingHead, Rings, Room, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS,
+    HEADS_OFFSET, Handshake, Listed, Ring, RingHead, Rings, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS,
     SharedHeader, WATCH_TABLE_OFFSET, copy_slots, ring_place,
 };
 
@@ -340,7 +340,7 @@ impl SharedArea {
             return;
         };
         let header = self.header();
-        if Room::of(header).make(&head.read, slot) {
+        if Handshake::of(header).make(&head.read, slot) {
             // SAFETY: a futex word that lives as long as the mapping.
             unsafe {
                 libc::syscall(

@@ -74,9 +74,9 @@ struct Words {
 #[derive(Debug, Args)]
 #[command(override_usage = "ulpf gdb [GDB OPTIONS] [PROGRAM [ARGS]...]")]
 struct GdbArgs {
-    /// GDB's own options (-x FILE, -ex COMMAND, …), --placement=auto|guard|debug-register and
-    /// --backend=auto|signal|kernel|sim|rsp:ADDR, --follow-setuid, --check (stop at errors of the heap; with
-    /// --base, --redzone=BYTES and other options of `ulpf check`), then the program and its arguments
+    /// GDB's own options (-x FILE, -ex COMMAND, …) and those of ulpf, then the program and its arguments. Options of
+    /// ulpf: --placement=auto|guard|debug-register, --backend=auto|signal|kernel|sim|rsp:ADDR, --follow-setuid, and
+    /// --check (stop at errors of the heap). With --check: --base, --redzone=BYTES and other options of `ulpf check`
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

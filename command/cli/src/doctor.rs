@@ -204,7 +204,7 @@ fn system() -> Vec<(&'static str, String)> {
     let container = containers
         .iter()
         .find(|(path, _)| fs::exists(path).unwrap_or(false));
-    let library = first_line("ldd").unwrap_or_else(|| "not told by ldd".into());
+    let library = first_line("ldd").unwrap_or_else(|| "not reported by ldd".into());
     let who = match sys::is_root() {
         true => "root",
         false => "an ordinary user",

@@ -139,11 +139,11 @@ fn answer(args: &LastArgs) -> Result<bool> {
     }
     let look = Look::of(args.json, stdout().is_terminal());
     let mut formatter = Formatter::new(look);
-    let mut told = false;
+    let mut warned = false;
     for (hit, watch) in &hits {
-        if found.reaches_back.is_some_and(|from| hit.time < from) && !told && look != Look::Json {
+        if found.reaches_back.is_some_and(|from| hit.time < from) && !warned && look != Look::Json {
             reach(&mut text, &found, hits.is_empty(), &ago)?;
-            told = true;
+            warned = true;
         }
         let when = When::Ago(ago(hit.time));
         let record = Record {
@@ -156,7 +156,7 @@ fn answer(args: &LastArgs) -> Result<bool> {
         };
         formatter.hit(&mut text, &record, &program);
     }
-    if look != Look::Json && !told && hits.len() < args.number as usize {
+    if look != Look::Json && !warned && hits.len() < args.number as usize {
         match found.reaches_back {
             Some(_) => reach(&mut text, &found, hits.is_empty(), &ago)?,
             None if hits.is_empty() => {

@@ -192,8 +192,8 @@ fn page(command: Command, see: &[String]) -> io::Result<Vec<u8>> {
     man.render_description_section(&mut text)?;
     if name == "server" {
         // Printed unchanged: the options are explained in tables, which a paragraph would lose.
-        let told = USAGE.split_once("\n\n").map_or(USAGE, |(_, rest)| rest);
-        preformatted("OPTIONS", told, &mut text)?;
+        let options = USAGE.split_once("\n\n").map_or(USAGE, |(_, rest)| rest);
+        preformatted("OPTIONS", options, &mut text)?;
     } else {
         man.render_options_section(&mut text)?;
     }

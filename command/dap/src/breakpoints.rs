@@ -75,7 +75,7 @@ impl Session {
         all: Vec<Result<Wanted, String>>,
     ) -> Answer {
         self.gdb()?;
-        let was_running = self.rest().await?;
+        let was_running = self.stop_program().await?;
         let kept: Vec<&Wanted> = all.iter().flatten().collect();
         let here = |b: &Breakpoint| b.kind == kind && b.wanted.group == group;
         let gone: Vec<i64> = self
@@ -96,7 +96,7 @@ impl Session {
             .filter(|(_, b)| here(b))
             .map(|(n, b)| (b.wanted.clone(), *n))
             .collect();
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         for wanted in all {
             let one = match wanted {
                 Err(why) => Err(why),
@@ -111,13 +111,13 @@ impl Session {
                     }
                 },
             };
-            told.push(match one {
-                Ok(number) => self.breakpoints.set[&number].told.clone(),
+            answers.push(match one {
+                Ok(number) => self.breakpoints.set[&number].reported.clone(),
                 Err(why) => json!({"verified": false, "message": why, "reason": "failed"}),
             });
         }
         self.go_on(was_running).await?;
-        Ok(json!({"breakpoints": told}))
+        Ok(json!({"breakpoints": answers}))
     }
 
     async fn insert(&mut self, kind: Kind, wanted: &Wanted) -> Result<i64, String> {
@@ -136,12 +136,12 @@ impl Session {
         let number = fields
             .number("number")
             .ok_or("gdb's breakpoint has no number.")?;
-        let told = describe(fields);
+        let reported = describe(fields);
         let one = Breakpoint {
             kind,
             wanted: wanted.clone(),
             stops: 0,
-            told,
+            reported,
         };
         self.breakpoints.set.insert(number, one);
         Ok(number)
@@ -190,21 +190,21 @@ impl Session {
 
     /// A log message with the values of its expressions in braces.
     async fn interpolate(&mut self, message: &str) -> String {
-        let (mut text, mut rest) = (String::new(), message);
-        while let Some(at) = rest.find('{') {
-            let Some(end) = rest[at..].find('}') else {
+        let (mut text, mut stop_program) = (String::new(), message);
+        while let Some(at) = stop_program.find('{') {
+            let Some(end) = stop_program[at..].find('}') else {
                 break;
             };
-            text += &rest[..at];
-            let expression = &rest[at + 1..at + end];
+            text += &stop_program[..at];
+            let expression = &stop_program[at + 1..at + end];
             let command = format!("-data-evaluate-expression {}", quote(expression));
             match self.mi(&command).await {
                 Ok(value) => text += value.text("value"),
                 Err(why) => text += &format!("<{why}>"),
             }
-            rest = &rest[at + end + 1..];
+            stop_program = &stop_program[at + end + 1..];
         }
-        text + rest
+        text + stop_program
     }
 
     /// Handles GDB's notification about a breakpoint, for example that a library has brought its location.
@@ -224,8 +224,8 @@ impl Session {
         let number = bkpt.number("number").unwrap_or(0);
         if let Some(one) = self.breakpoints.set.get_mut(&number) {
             let now = describe(bkpt);
-            if one.told != now {
-                one.told = now.clone();
+            if one.reported != now {
+                one.reported = now.clone();
                 let body = json!({"reason": "changed", "breakpoint": now});
                 self.client.event("breakpoint", body).await;
             }
@@ -254,25 +254,25 @@ impl Session {
 
 /// Converts GDB's breakpoint to the protocol's.
 fn describe(bkpt: &Fields) -> Value {
-    let mut told = json!({"id": bkpt.number("number"), "verified": !bkpt.has("pending")});
+    let mut breakpoint = json!({"id": bkpt.number("number"), "verified": !bkpt.has("pending")});
     // The first of several locations.
     let place = match bkpt.tuples("locations").next() {
         Some(first) if !bkpt.has("line") => first,
         _ => bkpt,
     };
     if let Some(line) = place.number("line") {
-        told["line"] = line.into();
+        breakpoint["line"] = line.into();
     }
     let path = place.text("fullname");
     if !path.is_empty() {
-        told["source"] = source(path);
+        breakpoint["source"] = source(path);
     }
     if let Some(address) = place.address("addr") {
-        told["instructionReference"] = format!("{address:#x}").into();
+        breakpoint["instructionReference"] = format!("{address:#x}").into();
     }
     if bkpt.has("pending") {
-        told["reason"] = "pending".into();
-        told["message"] = "No code is there yet; it is set when a library brings it. (Is the program compiled with -g?)".into();
+        breakpoint["reason"] = "pending".into();
+        breakpoint["message"] = "No code is there yet; it is set when a library brings it. (Is the program compiled with -g?)".into();
     }
-    told
+    breakpoint
 }

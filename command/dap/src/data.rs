@@ -50,20 +50,20 @@ impl Session {
 
     pub async fn set_data_breakpoints(&mut self, asked: SetOf<DataBreakpoint>) -> Answer {
         self.gdb()?;
-        let was_running = self.rest().await?;
+        let was_running = self.stop_program().await?;
         let result = self.make_data(&asked.breakpoints).await;
         self.look_for_logs().await;
         self.go_on(was_running).await?;
         result?;
-        let told: Vec<Value> = asked
+        let answers: Vec<Value> = asked
             .breakpoints
             .iter()
             .map(|b| match self.data.set.get(b) {
-                Some(state) => state.told(),
+                Some(state) => state.description(),
                 None => json!({"verified": false, "message": "cancelled"}),
             })
             .collect();
-        Ok(json!({"breakpoints": told}))
+        Ok(json!({"breakpoints": answers}))
     }
 
     /// Removes unwanted watches, and arms new ones and those that could not be armed before.
@@ -188,8 +188,11 @@ impl Session {
         }
         for breakpoint in waiting {
             let state = self.data.set.get(&breakpoint);
-            if let Some(told) = state.filter(|s| s.number.is_some()).map(Placed::told) {
-                let body = json!({"reason": "changed", "breakpoint": told});
+            if let Some(breakpoint) = state
+                .filter(|s| s.number.is_some())
+                .map(Placed::description)
+            {
+                let body = json!({"reason": "changed", "breakpoint": breakpoint});
                 self.client.event("breakpoint", body).await;
             }
         }
@@ -231,15 +234,15 @@ impl Session {
         // (It may be the first request about this program.)
         let pid = self.program.pid;
         self.feed.area(pid);
-        let told = self.feed.told(vec![hit.asked.clone()]).await.pop();
-        let record = told.map(|told| told["hit"].clone());
+        let completed = self.feed.complete(vec![hit.asked.clone()]).await.pop();
+        let record = completed.map(|completed| completed["hit"].clone());
         let id = hit.watch.map(|n| self.id_of_watch(n));
-        let mut told = json!({"description": what, "text": format!("{what}{more}"),
+        let mut stop = json!({"description": what, "text": format!("{what}{more}"),
                               "ulpf": record});
         if let Some(id) = id {
-            told["hitBreakpointIds"] = json!([id]);
+            stop["hitBreakpointIds"] = json!([id]);
         }
-        Some(told)
+        Some(stop)
     }
 
     pub fn id_of_watch(&self, number: i64) -> i64 {

@@ -34,14 +34,14 @@ impl Session {
         let (expression, format) = format_of(&asked.expression);
         let format = format.or(asked.format.hex.then_some("hexadecimal"));
         let object = self.object(frame, expression, format).await?;
-        let mut told = self.variable("", &object, frame);
-        let value = told["value"].take();
-        if let Some(told) = told.as_object_mut() {
-            told.remove("name");
-            told.remove("value");
-            told.insert("result".into(), value);
+        let mut variable = self.variable("", &object, frame);
+        let value = variable["value"].take();
+        if let Some(variable) = variable.as_object_mut() {
+            variable.remove("name");
+            variable.remove("value");
+            variable.insert("result".into(), value);
         }
-        Ok(told)
+        Ok(variable)
     }
 
     /// A line of the console: a GDB command, or otherwise an expression.
@@ -58,7 +58,11 @@ impl Session {
         let word = line.split(' ').next().unwrap_or_default();
         // Commands that need the program stopped only for a moment.
         let ours = matches!(word, "ulpf" | "monitor") && self.state == State::Running;
-        let was_running = if ours { self.rest().await? } else { false };
+        let was_running = if ours {
+            self.stop_program().await?
+        } else {
+            false
+        };
         if self.state == State::Stopped {
             self.choose_frame(asked.frameId).await?;
         }

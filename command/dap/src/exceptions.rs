@@ -9,7 +9,7 @@ use serde_json::json;
 impl Session {
     pub async fn set_exception_breakpoints(&mut self, asked: SetExceptionBreakpoints) -> Answer {
         self.gdb()?;
-        let was_running = self.rest().await?;
+        let was_running = self.stop_program().await?;
         let plain = asked.filters.iter().map(|f| (f.clone(), None));
         let options = asked
             .filterOptions
@@ -27,7 +27,7 @@ impl Session {
             let _ = self.mi(&format!("-break-delete {number}")).await;
             self.breakpoints.set.remove(&number);
         }
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         let mut signals = false;
         for (filter, condition) in wanted {
             let what = match filter.as_str() {
@@ -36,23 +36,23 @@ impl Session {
                 "catch" => "catch",
                 "signals" => {
                     signals = true;
-                    told.push(json!({"verified": true}));
+                    answers.push(json!({"verified": true}));
                     continue;
                 }
                 other => {
                     let message = format!("There is no filter {other}.");
-                    told.push(json!({"verified": false, "message": message}));
+                    answers.push(json!({"verified": false, "message": message}));
                     continue;
                 }
             };
-            told.push(match self.catch(what, condition).await {
+            answers.push(match self.catch(what, condition).await {
                 Ok(number) => json!({"id": number, "verified": true}),
                 Err(why) => json!({"verified": false, "message": why}),
             });
         }
         self.stop_at_signals(signals).await?;
         self.go_on(was_running).await?;
-        Ok(json!({"breakpoints": told}))
+        Ok(json!({"breakpoints": answers}))
     }
 
     async fn catch(&mut self, what: &'static str, regex: Option<String>) -> Result<i64, String> {
@@ -64,7 +64,7 @@ impl Session {
             kind: Kind::Exception(what),
             wanted: Wanted::default(),
             stops: 0,
-            told: json!({"id": number, "verified": true}),
+            reported: json!({"id": number, "verified": true}),
         };
         self.breakpoints.set.insert(number, one);
         Ok(number)

@@ -7,7 +7,7 @@ use super::state::sources::source;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 use ulpf_host::foreign::text::Text;
-use ulpf_session::hit::{as_the_stub, told};
+use ulpf_session::hit::{as_the_stub, completed};
 
 /// Limit of lines for one reading.
 const LINES: usize = 1000;
@@ -30,7 +30,7 @@ impl Session {
     }
 
     pub async fn show_hits(&mut self) {
-        let (mut hits, mut lost, unknown) = self.feed.news();
+        let (mut hits, mut lost, unknown) = self.feed.new_hits();
         if unknown {
             // After a restart, perhaps, the same watches have other numbers.
             self.look_for_logs().await;
@@ -57,11 +57,11 @@ impl Session {
             Ok(said) => {
                 let lines = plugin::lines(&said);
                 let asked = lines.iter().map(|line| line.asked.clone());
-                let told = self.feed.told(asked.collect()).await;
-                for (line, told) in lines.iter().zip(told) {
-                    let text = told::lines(&Text(&line.text).to_string(), &told);
+                let completed = self.feed.complete(asked.collect()).await;
+                for (line, completed) in lines.iter().zip(completed) {
+                    let text = completed::lines(&Text(&line.text).to_string(), &completed);
                     let mut body = json!({"category": "console", "output": text + "\n"});
-                    let hit = &told["hit"];
+                    let hit = &completed["hit"];
                     if let (Some(path), Some(number)) = (hit["file"].as_str(), hit["line"].as_i64())
                     {
                         body["source"] = source(path);
@@ -114,7 +114,7 @@ impl Session {
         let pid = self.program.pid;
         let mut list = Vec::with_capacity(said.watches.len());
         for of in said.watches {
-            let (ids, before, mut watch) = (of.ids, of.before, of.told);
+            let (ids, before, mut watch) = (of.ids, of.before, of.description);
             let mut sums = [
                 before.hits,
                 before.silent,
@@ -164,7 +164,7 @@ impl Session {
     pub async fn watch_by_text(&mut self, arguments: &Value) -> Answer {
         let text = arguments["text"].as_str().unwrap_or_default();
         self.gdb()?;
-        let was_running = self.rest().await?;
+        let was_running = self.stop_program().await?;
         let frame = arguments["frameId"].as_i64();
         let result = match self.choose_frame(frame).await {
             Ok(()) => self.ask("watch", json!({"text": text})).await,
@@ -181,7 +181,7 @@ impl Session {
     pub async fn unwatch(&mut self, arguments: &Value) -> Answer {
         let number = arguments["number"].as_i64().unwrap_or(0);
         self.gdb()?;
-        let was_running = self.rest().await?;
+        let was_running = self.stop_program().await?;
         let result = self.ask("remove", json!({"numbers": [number]})).await;
         let id = self.id_of_watch(number);
         self.forget_watch(number);

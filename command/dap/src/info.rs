@@ -85,14 +85,14 @@ fn module(fields: &Fields) -> Value {
         "" => fields.text("id"),
         path => path,
     };
-    let mut told = json!({"id": fields.text("id"), "name": name(path), "path": path});
+    let mut described = json!({"id": fields.text("id"), "name": name(path), "path": path});
     if let Some(range) = fields.tuples("ranges").next() {
-        told["addressRange"] = format!("{}-{}", range.text("from"), range.text("to")).into();
+        described["addressRange"] = format!("{}-{}", range.text("from"), range.text("to")).into();
     }
-    told["symbolStatus"] = match fields.text("symbols-loaded") {
+    described["symbolStatus"] = match fields.text("symbols-loaded") {
         "1" => "loaded",
         _ => "loaded on demand",
     }
     .into();
-    told
+    described
 }

@@ -371,7 +371,7 @@ impl Session {
                     .into(),
             );
         }
-        self.rest().await?;
+        self.stop_program().await?;
         if self.state == State::Stopped {
             self.console("kill").await?;
         }
@@ -398,7 +398,7 @@ impl Session {
                 return Ok(Value::Null);
             }
             State::Running => {
-                self.rest().await?;
+                self.stop_program().await?;
             }
             State::Stopped => {}
         }
@@ -419,7 +419,7 @@ impl Session {
         if let Some(gdb) = &self.gdb
             && !gdb.is_gone()
         {
-            let rests = self.state == State::None || self.rest().await.is_ok();
+            let stopped = self.state == State::None || self.stop_program().await.is_ok();
             if self.state == State::Stopped {
                 let command = if kill { "kill" } else { "detach" };
                 if let Err(why) = self.console(command).await {
@@ -427,7 +427,7 @@ impl Session {
                 }
             }
             // On another machine, GDB's process number may be invented, or belong to another process here.
-            if !rests
+            if !stopped
                 && kill
                 && self.program.backend.is_none()
                 && let Some(pid) = self.program.pid

@@ -74,10 +74,10 @@ pub struct DapArgs {
 /// Runs the adapter and returns the exit status.
 pub async fn dap(args: DapArgs) -> i32 {
     let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
-    let (leave, told) = watch::channel(false);
+    let (leave, leaving) = watch::channel(false);
     let work = async {
         match &args.listen {
-            Some(place) => match listen(place, &args, told).await {
+            Some(place) => match listen(place, &args, leaving).await {
                 Ok(()) => 0,
                 Err(why) => {
                     ulpf_host::say::message!("ulpf dap: {why}");
@@ -87,7 +87,7 @@ pub async fn dap(args: DapArgs) -> i32 {
             None => {
                 let input = BufReader::new(tokio::io::stdin());
                 let session = Session::new(Client::new(input, tokio::io::stdout(), None));
-                session.serve(told).await;
+                session.serve(leaving).await;
                 0
             }
         }

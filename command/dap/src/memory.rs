@@ -35,9 +35,9 @@ impl Session {
                 asked.count
             ));
         }
-        let mut told = json!({"address": format!("{at:#x}")});
+        let mut read = json!({"address": format!("{at:#x}")});
         if asked.count == 0 {
-            return Ok(told);
+            return Ok(read);
         }
         // The readable parts come in pieces.
         let answer = self
@@ -59,12 +59,12 @@ impl Session {
         }
         let missing = asked.count - bytes.len() as i64;
         if missing > 0 {
-            told["unreadableBytes"] = missing.into();
+            read["unreadableBytes"] = missing.into();
         }
         if !bytes.is_empty() {
-            told["data"] = BASE64.encode(&bytes).into();
+            read["data"] = BASE64.encode(&bytes).into();
         }
-        Ok(told)
+        Ok(read)
     }
 
     pub async fn write_memory(&mut self, asked: Memory) -> Answer {
@@ -115,13 +115,13 @@ impl Session {
             .await?;
         let found = plugin::instructions(&answer);
         let none = |address: u64| json!({"address": format!("{address:#x}"), "instruction": "??", "presentationHint": "invalid"});
-        let ahead = found.iter().filter(|i| i.address < at).count() as i64;
-        let mut told: Vec<Value> = Vec::new();
+        let preceding = found.iter().filter(|i| i.address < at).count() as i64;
+        let mut instructions: Vec<Value> = Vec::new();
         // Placeholders for the instructions missing at the beginning.
-        for n in 0..(before - ahead).clamp(0, count) {
+        for n in 0..(before - preceding).clamp(0, count) {
             let first = found.first().map(|i| i.address);
-            let down = (before - ahead - n) as u64;
-            told.push(none(first.unwrap_or(at).saturating_sub(down)));
+            let down = (before - preceding - n) as u64;
+            instructions.push(none(first.unwrap_or(at).saturating_sub(down)));
         }
         for one in found {
             let mut instruction = json!({"address": format!("{:#x}", one.address),
@@ -133,14 +133,16 @@ impl Session {
                 instruction["location"] = self.variables.sources.describe(&path, None);
                 instruction["line"] = line.into();
             }
-            told.push(instruction);
+            instructions.push(instruction);
         }
-        told.truncate(count as usize);
-        while (told.len() as i64) < count {
-            let last = told.last().and_then(|i| address(i["address"].as_str()?));
-            told.push(none(last.unwrap_or(at).wrapping_add(1)));
+        instructions.truncate(count as usize);
+        while (instructions.len() as i64) < count {
+            let last = instructions
+                .last()
+                .and_then(|i| address(i["address"].as_str()?));
+            instructions.push(none(last.unwrap_or(at).wrapping_add(1)));
         }
-        Ok(json!({"instructions": told}))
+        Ok(json!({"instructions": instructions}))
     }
 }
 

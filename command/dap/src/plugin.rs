@@ -91,7 +91,7 @@ pub struct Hit {
     pub call: Option<String>,
     /// The stub's numbers of the watch's places.
     pub ids: Vec<u32>,
-    /// The hit, as the plugin sends it ([`ulpf_session::hit::told`]).
+    /// The hit, as the plugin sends it ([`ulpf_session::hit::completed`]).
     pub asked: String,
 }
 
@@ -164,7 +164,7 @@ pub struct Listed {
 pub struct Watch {
     pub number: i64,
     /// The description for the client.
-    pub told: serde_json::Value,
+    pub description: serde_json::Value,
     /// The stub's numbers of its places.
     pub ids: Vec<u32>,
     pub before: Before,
@@ -199,17 +199,17 @@ impl Watch {
             false_positives: count(b, "false_positives"),
         };
         let number = w.number("number").unwrap_or(0);
-        let mut told = json!({
+        let mut description = json!({
             "number": number, "text": w.text("text"), "name": w.text("name"), "kind": w.text("kind"),
             "log": yes(w, "log"), "condition": known(w, "condition"), "bytes": count(w, "bytes"),
             "places": count(w, "places"), "enabled": yes(w, "enabled"), "ended": known(w, "ended"),
         });
         if let Some(address) = known(w, "address") {
-            told["address"] = address.into();
+            description["address"] = address.into();
         }
         Watch {
             number,
-            told,
+            description,
             ids: numbers(w, "ids"),
             before: w.fields("before").map(before).unwrap_or_default(),
         }
@@ -300,8 +300,8 @@ mod tests {
         ));
         let watch = &said.watches[0];
         assert_eq!((said.pid, watch.before.hits), (Some(42), 2));
-        assert_eq!(watch.told["log"], true);
-        assert!(watch.told["condition"].is_null() && watch.told["ended"].is_null());
+        assert_eq!(watch.description["log"], true);
+        assert!(watch.description["condition"].is_null() && watch.description["ended"].is_null());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!                           ◀─ the shared area: counters, rings of hits
 //! ```
 //! One task serves requests one after the other, so nothing here is locked. Events of the program wait in order
-//! meanwhile. A request that needs the program stopped interrupts it and resumes it ([`Session::rest`]); the client
+//! meanwhile. A request that needs the program stopped interrupts it and resumes it ([`Session::stop_program`]); the client
 //! does not see that.
 
 use super::client::{Client, Input};
@@ -246,7 +246,7 @@ impl Session {
 
     /// Stops the program. Returns whether it was running, for [`Session::go_on`]. A stop with a reason of its own is
     /// still reported.
-    pub async fn rest(&mut self) -> Result<bool, String> {
+    pub async fn stop_program(&mut self) -> Result<bool, String> {
         if self.state != State::Running {
             return Ok(false);
         }
@@ -287,7 +287,7 @@ impl Session {
         Ok(ours)
     }
 
-    /// Resumes the program after [`Session::rest`].
+    /// Resumes the program after [`Session::stop_program`].
     pub async fn go_on(&mut self, was_running: bool) -> Result<(), String> {
         if was_running {
             self.resuming = true;

@@ -87,24 +87,24 @@ impl Session {
                 (name, _) => name.to_string(),
             };
             let line = frame.number("line").unwrap_or(0);
-            let mut told = json!({"id": self.frames.number(thread, level), "name": name, "line": (line - back).max(0), "column": 0});
+            let mut described = json!({"id": self.frames.number(thread, level), "name": name, "line": (line - back).max(0), "column": 0});
             if let Some(address) = address {
-                told["instructionPointerReference"] = format!("{address:#x}").into();
+                described["instructionPointerReference"] = format!("{address:#x}").into();
             }
             let file = match frame.text("fullname") {
                 "" => frame.text("file"),
                 full => full,
             };
             if line > 0 && !file.is_empty() {
-                told["source"] = self.variables.sources.describe(file, address);
+                described["source"] = self.variables.sources.describe(file, address);
             } else {
-                told["presentationHint"] = "subtle".into();
+                described["presentationHint"] = "subtle".into();
             }
             let library = frame.text("from");
             if !library.is_empty() {
-                told["moduleId"] = library.into();
+                described["moduleId"] = library.into();
             }
-            frames.push(told);
+            frames.push(described);
         }
         Ok(json!({"stackFrames": frames, "totalFrames": depth}))
     }
@@ -131,7 +131,7 @@ impl Session {
                 of.push(name);
             }
         }
-        let mut told = Vec::new();
+        let mut scopes = Vec::new();
         for (name, hint, kind, expensive) in [
             ("Arguments", "arguments", Kind::Named(arguments), false),
             ("Locals", "locals", Kind::Named(locals), false),
@@ -153,8 +153,8 @@ impl Session {
             if let Some(count) = count {
                 one["namedVariables"] = count.into();
             }
-            told.push(one);
+            scopes.push(one);
         }
-        Ok(json!({"scopes": told}))
+        Ok(json!({"scopes": scopes}))
     }
 }

@@ -42,7 +42,7 @@ impl Session {
             self.tell_stop("data breakpoint", hit).await;
             return;
         }
-        let told = match reason.as_str() {
+        let stop = match reason.as_str() {
             "breakpoint-hit" => self.at_breakpoint(&fields).await,
             "end-stepping-range" | "location-reached" | "function-finished" => {
                 Some(("step", json!({})))
@@ -68,7 +68,7 @@ impl Session {
                 Some(("pause", json!({"description": text, "text": text})))
             }
         };
-        match told {
+        match stop {
             Some((reason, more)) => self.tell_stop(reason, more).await,
             // The stop is not to be reported.
             None => {

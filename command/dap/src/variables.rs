@@ -95,22 +95,22 @@ impl Session {
                 .add(Container::Object(object.text("name").into(), frame)),
             false => 0,
         };
-        let mut told = json!({"name": name, "value": value, "variablesReference": reference});
+        let mut variable = json!({"name": name, "value": value, "variablesReference": reference});
         if !type_.is_empty() && self.asked.supportsVariableType {
-            told["type"] = type_.clone().into();
+            variable["type"] = type_.clone().into();
         }
         let array = type_.ends_with(']') || object.text("displayhint") == "array";
         if array && !dynamic {
-            told["indexedVariables"] = children.into();
+            variable["indexedVariables"] = children.into();
         } else if some && children > 100 {
-            told["namedVariables"] = children.into();
+            variable["namedVariables"] = children.into();
         }
         if let Some(address) = value.strip_prefix("0x").and(value.split(' ').next())
             && (type_.ends_with('*') || type_.contains("*)"))
         {
-            told["memoryReference"] = address.into();
+            variable["memoryReference"] = address.into();
         }
-        told
+        variable
     }
 
     pub async fn variables(&mut self, asked: Asked) -> Answer {
@@ -119,7 +119,7 @@ impl Session {
         let (start, count) = (asked.start.max(0), asked.count);
         let container = self.variables.get(asked.variablesReference)?;
         let indexed = asked.filter.as_deref();
-        let told = match container {
+        let children = match container {
             Container::Scope(frame, kind) => {
                 if indexed == Some("indexed") {
                     return Ok(json!({"variables": []}));
@@ -132,9 +132,9 @@ impl Session {
                     usize::MAX
                 };
                 let names: Vec<(String, String)> = names.take(most).collect();
-                let mut told = Vec::new();
+                let mut children = Vec::new();
                 for (name, expression) in names {
-                    told.push(match self.object(frame, &expression, format).await {
+                    children.push(match self.object(frame, &expression, format).await {
                         Ok(object) => {
                             let mut one = self.variable(&name, &object, frame);
                             one["evaluateName"] = expression.into();
@@ -145,7 +145,7 @@ impl Session {
                         }
                     });
                 }
-                told
+                children
             }
             Container::Object(object, frame) => {
                 let count = if count > 0 { count } else { MOST };
@@ -155,18 +155,18 @@ impl Session {
                 {
                     let mut found = Vec::new();
                     self.children(&part, 0, count, format, &mut found).await?;
-                    let mut told = Vec::new();
+                    let mut children = Vec::new();
                     for (n, child) in found.iter().enumerate() {
                         let name = format!("[{}]", start + n as i64);
-                        told.push(self.variable(&name, child, frame));
+                        children.push(self.variable(&name, child, frame));
                     }
-                    return Ok(json!({"variables": told}));
+                    return Ok(json!({"variables": children}));
                 }
                 let mut found = Vec::new();
                 let more = self
                     .children(&object, start, count, format, &mut found)
                     .await?;
-                let mut told = Vec::new();
+                let mut children = Vec::new();
                 for child in found {
                     let name = child_name(&child, &object);
                     let mut one = self.variable(&name, &child, frame);
@@ -177,16 +177,16 @@ impl Session {
                     {
                         one["evaluateName"] = path.text("path_expr").into();
                     }
-                    told.push(one);
+                    children.push(one);
                 }
                 if more && asked.count <= 0 {
                     let value = format!("more than {MOST}; name a range to see others");
-                    told.push(json!({"name": "…", "value": value, "variablesReference": 0}));
+                    children.push(json!({"name": "…", "value": value, "variablesReference": 0}));
                 }
-                told
+                children
             }
         };
-        Ok(json!({"variables": told}))
+        Ok(json!({"variables": children}))
     }
 
     /// Some elements of an array, as an array of their own.
@@ -350,11 +350,11 @@ impl Session {
         ] {
             fields.set(field, text);
         }
-        let mut told = self.variable("", &fields, frame);
-        if let Some(told) = told.as_object_mut() {
-            told.remove("name");
+        let mut variable = self.variable("", &fields, frame);
+        if let Some(variable) = variable.as_object_mut() {
+            variable.remove("name");
         }
-        Ok(told)
+        Ok(variable)
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Blocks {
 }
 
 /// The answer to a request for the blocks; `reports` come from the stub.
-pub fn told(reports: &[Report], program: &Program) -> String {
+pub fn answer(reports: &[Report], program: &Program) -> String {
     let all: Vec<Blocks> = reports.iter().filter_map(|r| of(r, program)).collect();
     serde_json::json!({ "blocks": all }).to_string()
 }
@@ -42,7 +42,7 @@ fn of(report: &Report, program: &Program) -> Option<Blocks> {
     })
 }
 
-/// Reads the answer of [`told`] and skips entries that do not parse.
+/// Reads the answer of [`answer`] and skips entries that do not parse.
 pub fn heard(value: &Value) -> Vec<Blocks> {
     let all = value["blocks"].as_array().into_iter().flatten();
     all.filter_map(|one| Blocks::deserialize(one).ok())

@@ -151,7 +151,7 @@ fn frames(wrong: Wrong, report: &Report, program: &Program) -> (Vec<Frame>, usiz
         && let Some(name) = match By::of(report.kind.load(Relaxed)) {
             By::Malloc => Some("free"),
             By::Realloc => Some("realloc"),
-            By::New | By::NewArray | By::Told => None,
+            By::New | By::NewArray | By::Client => None,
         }
     {
         // (It has several names, and a symbol table may have any of them.)
@@ -167,8 +167,8 @@ fn frames(wrong: Wrong, report: &Report, program: &Program) -> (Vec<Frame>, usiz
         frames_at(program, pc, true, &mut frames);
     }
     if wrong.is_leak() {
-        let news = frames.iter().take_while(|f| is_new(f)).count();
-        let called = frames.drain(..news).next_back();
+        let count = frames.iter().take_while(|f| is_new(f)).count();
+        let called = frames.drain(..count).next_back();
         let by = By::of(report.by.load(Relaxed));
         let allocators = allocators(by, report, called);
         inner = allocators.len().saturating_sub(1);
@@ -198,10 +198,10 @@ fn allocators(by: By, report: &Report, called: Option<Frame>) -> Vec<Frame> {
         By::New => &[&["_Znw*", "_Znwm", "operator new(unsigned long)"]],
         By::NewArray => &[&["_Zna*", "_Znam", "operator new[](unsigned long)"]],
         // (The program's own function is among the callers.)
-        By::Told => &[],
+        By::Client => &[],
     };
     let known = |f: &Frame| match by {
-        By::Malloc | By::Realloc | By::Told => false,
+        By::Malloc | By::Realloc | By::Client => false,
         By::New => f.names.iter().any(|n| n.starts_with("_Znw")),
         By::NewArray => f.names.iter().any(|n| n.starts_with("_Zna")),
     };
@@ -285,8 +285,8 @@ impl Error<'_> {
 
     /// Whether the place is in the program, not the called function.
     pub fn is_at_place(&self) -> bool {
-        let told = By::of(self.report.kind.load(Relaxed)) == By::Told;
-        self.is_access() || self.wrong.is_free() && told
+        let by_client = By::of(self.report.kind.load(Relaxed)) == By::Client;
+        self.is_access() || self.wrong.is_free() && by_client
     }
 
     pub fn writes(&self) -> bool {
@@ -497,7 +497,7 @@ fn freeing(by: u32) -> &'static str {
         By::Realloc => "realloc",
         By::New => "delete",
         By::NewArray => "delete[]",
-        By::Told => "the program's own freeing",
+        By::Client => "the program's own freeing",
     }
 }
 
@@ -506,7 +506,7 @@ fn allocating(by: u32) -> &'static str {
         By::Malloc | By::Realloc => "malloc",
         By::New => "new",
         By::NewArray => "new[]",
-        By::Told => "the program's own allocator",
+        By::Client => "the program's own allocator",
     }
 }
 

@@ -17,7 +17,7 @@ pub struct Lost {
     pub reachable: (u64, u64),
     pub suppressed: (u64, u64),
     /// Of all but `suppressed`: the blocks for which no place of allocation is known.
-    pub untold: (u64, u64),
+    pub unreported: (u64, u64),
 }
 
 #[derive(Default)]
@@ -61,13 +61,13 @@ impl Sums {
     }
 
     /// Counts a reported finding.
-    pub fn told(&mut self, wrong: Wrong) {
+    pub fn count(&mut self, wrong: Wrong) {
         self.places += u64::from(!wrong.is_leak());
         self.failed |= matches!(wrong, Wrong::Lost) || !wrong.is_leak();
     }
 
     /// Adds the remaining blocks of the places for which there was no room in the reports.
-    pub fn add_untold(&mut self, f: &Findings) {
+    pub fn add_unreported(&mut self, f: &Findings) {
         let l = &mut self.lost;
         let all = [&mut l.lost, &mut l.with, &mut l.perhaps, &mut l.reachable];
         for (all, [blocks, bytes]) in all.into_iter().zip(&f.left) {
@@ -75,7 +75,7 @@ impl Sums {
             let add =
                 |a: &mut (u64, u64)| *a = (a.0.saturating_add(more.0), a.1.saturating_add(more.1));
             add(all);
-            add(&mut l.untold);
+            add(&mut l.unreported);
         }
         self.failed |= l.lost.0 > 0;
     }
@@ -118,11 +118,11 @@ impl Sums {
                 "ulpf: the program did not come to its end by itself, so nobody has looked for lost blocks"
             );
         }
-        if get(&f.untold) > 0 {
+        if get(&f.unreported) > 0 {
             let _ = writeln!(
                 out,
                 "ulpf: {} more that no room was left for",
-                count(get(&f.untold), "error")
+                count(get(&f.unreported), "error")
             );
         }
         if get(&f.functions) == 0 {
@@ -152,12 +152,12 @@ impl Lost {
                 );
             }
         }
-        if self.untold.0 > 0 {
+        if self.unreported.0 > 0 {
             let _ = writeln!(
                 out,
                 "ulpf: (of these, {} ({} bytes) of more places than there is room for)",
-                count(self.untold.0, "block"),
-                self.untold.1
+                count(self.unreported.0, "block"),
+                self.unreported.1
             );
         }
         if self.reachable.0 > 0 && !how.reachable && how.command_line {

@@ -1,12 +1,12 @@
 //! Suppressions of errors: files in the format of Valgrind's memcheck, with additional kinds.
 //!
 //! ```text
-//! {
-//!    any name
-//!    Memcheck:Addr4                  or ulpf:outside
-//!    fun:png_*                       the access, or the function that frees or allocates
-//!    …                               its callers, the innermost first: fun:, obj:, src:, at:, and ... for any number
-//! }
+//!     {
+//!        any name
+//!        Memcheck:Addr4                or ulpf:outside
+//!        fun:png_*                     the access, or the function that frees or allocates
+//!        …                             its callers, the innermost first: fun:, obj:, src:, at:, and ... for any number
+//!     }
 //! ```
 //! Files are untrusted: they have limits, and each error names its line.
 

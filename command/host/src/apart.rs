@@ -127,7 +127,7 @@ impl Apart {
                 Err(_) if Instant::now() > end => return Err(ErrorKind::TimedOut.into()),
                 Err(_) => {}
             }
-            if signals::told_to_end() {
+            if signals::asked_to_end() {
                 return Err(ErrorKind::Interrupted.into());
             }
         }

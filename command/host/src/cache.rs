@@ -1,7 +1,7 @@
 //! The user's folder for files that `ulpf` keeps between runs: `$XDG_CACHE_HOME/ulpf`, or `~/.cache/ulpf`.
 //!
 //! Under sudo the home may belong to another user, whose links could lead us anywhere. So the path to the folder may
-//! only lead through folders and links of the user and of root ([`Way`]). A home of another user is replaced by the
+//! only lead through folders and links of the user and of root ([`FolderWalk`]). A home of another user is replaced by the
 //! user's own. `ulpf` neither writes to nor reads from a folder that another user may write to, and follows no link in
 //! it. Files are readable by the user alone.
 
@@ -63,7 +63,7 @@ pub fn hot_folder() -> Option<PathBuf> {
 
 /// A walk from the root folder to another one, folder by folder, through nothing that another user could replace
 /// meanwhile.
-struct Way {
+struct FolderWalk {
     /// The present folder (O_PATH).
     at: File,
     /// Number of links followed.
@@ -72,7 +72,7 @@ struct Way {
     owners: Vec<u32>,
 }
 
-impl Way {
+impl FolderWalk {
     /// The kernel's limit of links.
     const MOST_LINKS: usize = 40;
 
@@ -87,8 +87,8 @@ impl Way {
         {
             owners.push(65534);
         }
-        let at = Way::open(Path::new("/"))?;
-        let mut way = Way {
+        let at = FolderWalk::open(Path::new("/"))?;
+        let mut walk = FolderWalk {
             at,
             links: 0,
             owners,
@@ -97,14 +97,14 @@ impl Way {
             .file_name()
             .zip(path.parent())
             .ok_or(ErrorKind::InvalidInput)?;
-        way.follow(before, make)?;
+        walk.follow(before, make)?;
         // The folder itself must not be a link.
-        if fs::symlink_metadata(way.path().join(name)).is_ok_and(|found| found.is_symlink()) {
+        if fs::symlink_metadata(walk.path().join(name)).is_ok_and(|found| found.is_symlink()) {
             let why = format!("{} is a link", path.display());
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
-        way.step(Path::new(name), path, make)?;
-        OpenOptions::new().read(true).open(way.path())
+        walk.step(Path::new(name), path, make)?;
+        OpenOptions::new().read(true).open(walk.path())
     }
 
     fn open(path: &Path) -> io::Result<File> {
@@ -120,7 +120,7 @@ impl Way {
         for part in path.components() {
             let name = match part {
                 Component::RootDir => {
-                    self.at = Way::open(Path::new("/"))?;
+                    self.at = FolderWalk::open(Path::new("/"))?;
                     continue;
                 }
                 Component::ParentDir => Path::new(".."),
@@ -161,13 +161,13 @@ impl Way {
         }
         if found.is_symlink() {
             self.links += 1;
-            if self.links > Way::MOST_LINKS {
+            if self.links > FolderWalk::MOST_LINKS {
                 return Err(io::Error::from_raw_os_error(libc::ELOOP));
             }
             // (No other user can have replaced the link that `next` names.)
             return self.follow(&fs::read_link(&next)?, make);
         }
-        self.at = Way::open(&next)?;
+        self.at = FolderWalk::open(&next)?;
         Ok(())
     }
 }
@@ -183,7 +183,7 @@ impl Folder {
     }
 
     fn at(path: &Path, make: bool) -> io::Result<Folder> {
-        let folder = Way::to(path, make)?;
+        let folder = FolderWalk::to(path, make)?;
         let found = folder.metadata()?;
         if found.uid() != sys::user() || found.mode() & 0o022 != 0 {
             let why = format!(

@@ -1,13 +1,13 @@
 //! The machine that `ulpf` runs on, and data of other programs and users on it.
 //!
 //! ```text
-//!   foreign/     files, numbers and texts of others: looked at before they are used
-//!   process      what /proc says of a process         foreground   whose the terminal is
-//!   signals      numbers, names; those that we get    programs     of this machine, as a shell finds them
-//!   rights       those of one thread of ours          sys          system calls, each behind a safe function
-//!   cache        the folder for what we keep between runs      apart   others' memory, read by a process apart
-//!   listen/      listening addresses, access of clients      peer/    the owner of a connection's other end
-//!   say/         messages to the user, JSON
+//!     foreign/     files, numbers and texts of others: looked at before they are used
+//!     process      what /proc says of a process         foreground   whose the terminal is
+//!     signals      numbers, names; those that we get    programs     of this machine, as a shell finds them
+//!     rights       those of one thread of ours          sys          system calls, each behind a safe function
+//!     cache        the folder for what we keep between runs      apart   others' memory, read by a process apart
+//!     listen/      listening addresses, access of clients      peer/    the owner of a connection's other end
+//!     say/         messages to the user, JSON
 //! ```
 //! Only [`sys`], [`rights`] and [`apart`] contain unsafe code.
 #![deny(unsafe_code)]

@@ -19,7 +19,7 @@ static READING: AtomicUsize = AtomicUsize::new(0);
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Whether a signal asks us to end. Long work that cannot wait for signals itself polls this.
-pub fn told_to_end() -> bool {
+pub fn asked_to_end() -> bool {
     TO_END.load(Ordering::Relaxed) != 0
 }
 
@@ -28,12 +28,12 @@ pub fn passed_on() {
     TO_END.store(0, Ordering::Relaxed);
 }
 
-/// From now on [`told_to_end`] reports this signal. The caller must have replaced its default action.
+/// From now on [`asked_to_end`] reports this signal. The caller must have replaced its default action.
 pub fn note(number: i32) {
     let _ = signal_hook::flag::register_usize(number, TO_END.clone(), number as usize);
 }
 
-/// While this lives, the thread reads foreign data and polls [`told_to_end`]. If a library does not return to it, or a
+/// While this lives, the thread reads foreign data and polls [`asked_to_end`]. If a library does not return to it, or a
 /// file system hangs, `ulpf` ends after [`GRACE_PERIOD`] all the same. The stub notices that and releases the program.
 pub struct Reading(());
 
@@ -59,39 +59,39 @@ impl Drop for Reading {
 
 /// While this lives and reading takes long, a line on the terminal says that debug information is read. No other code
 /// may write to the terminal meanwhile.
-pub struct Told(());
+pub struct ReadingNotice(());
 
 /// Start of the reading, and whether the line is shown.
-static TOLD: Mutex<Option<(Instant, bool)>> = Mutex::new(None);
+static NOTICE: Mutex<Option<(Instant, bool)>> = Mutex::new(None);
 
 /// Reading that is shorter than this shows no line.
 const SHORT: Duration = Duration::from_secs(1);
 
-impl Told {
+impl ReadingNotice {
     /// `None` if standard error is not a terminal.
-    pub fn begin() -> Option<Told> {
+    pub fn begin() -> Option<ReadingNotice> {
         stderr().is_terminal().then(|| {
             look_at_readers();
-            *told() = Some((Instant::now(), false));
-            Told(())
+            *notice() = Some((Instant::now(), false));
+            ReadingNotice(())
         })
     }
 }
 
-impl Drop for Told {
+impl Drop for ReadingNotice {
     fn drop(&mut self) {
-        if let Some((_, true)) = told().take() {
+        if let Some((_, true)) = notice().take() {
             let _ = stderr().write_all(b"\r\x1b[K");
         }
     }
 }
 
-fn told() -> MutexGuard<'static, Option<(Instant, bool)>> {
-    TOLD.lock().unwrap_or_else(|held| held.into_inner())
+fn notice() -> MutexGuard<'static, Option<(Instant, bool)>> {
+    NOTICE.lock().unwrap_or_else(|held| held.into_inner())
 }
 
 fn tell() {
-    if let Some((since, there)) = &mut *told()
+    if let Some((since, there)) = &mut *notice()
         && since.elapsed() > SHORT
     {
         let seconds = since.elapsed().as_secs();
@@ -106,13 +106,13 @@ fn watch_readers() {
     loop {
         std::thread::sleep(Duration::from_millis(200));
         tell();
-        since = match told_to_end() && READING.load(Ordering::Relaxed) > 0 {
+        since = match asked_to_end() && READING.load(Ordering::Relaxed) > 0 {
             true => since.or_else(|| Some(Instant::now())),
             false => None,
         };
         if since.is_some_and(|s| s.elapsed() > GRACE_PERIOD) {
             // (`eprintln!` panics if the reader has gone, and this must end.)
-            let text = "ulpf: ends while it reads debug information, because it was told to\n";
+            let text = "ulpf: ends while it reads debug information: interrupted by a signal\n";
             let _ = stderr().write_all(text.as_bytes());
             std::process::exit(128 + TO_END.load(Ordering::Relaxed) as i32);
         }

@@ -408,12 +408,12 @@ pub fn outer_user_namespace(space: BorrowedFd<'_>) -> (io::Result<OwnedFd>, io::
     unsafe {
         let outer = libc::ioctl(space.as_raw_fd(), NS_GET_PARENT as libc::Ioctl, 0);
         let outer = check(outer.into()).map(|fd| OwnedFd::from_raw_fd(fd as i32));
-        let told = libc::ioctl(
+        let result = libc::ioctl(
             space.as_raw_fd(),
             NS_GET_OWNER_UID as libc::Ioctl,
             &raw mut owner,
         );
-        (outer, check(told.into()).map(|_| owner))
+        (outer, check(result.into()).map(|_| owner))
     }
 }
 

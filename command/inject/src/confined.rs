@@ -86,7 +86,7 @@ impl Confined {
         }))
     }
 
-    /// The filters of a stopped thread, checked with the kernel; `told` is the old stub's list. With `gains`, the
+    /// The filters of a stopped thread, checked with the kernel; `claimed` is the old stub's list. With `gains`, the
     /// thread has more rights than that stub, and only the kernel's answer counts.
     ///
     /// # Errors
@@ -94,25 +94,25 @@ impl Confined {
     pub fn by_the_kernel(
         thread: &Tracee,
         remains: Remains,
-        told: Option<Confined>,
+        claimed: Option<Confined>,
         gains: bool,
     ) -> io::Result<Option<Confined>> {
         let installed = Status::of(thread.tid)?.seccomp_filters() as usize;
-        if installed == 0 && told.is_none() {
+        if installed == 0 && claimed.is_none() {
             return Ok(None);
         }
         let Some(shown) = sandbox::filters(thread) else {
-            let number = told.as_ref().map_or(0, |told| told.filters.len());
+            let number = claimed.as_ref().map_or(0, |claimed| claimed.filters.len());
             return match gains || number > installed {
                 true => Err(io::Error::from(io::ErrorKind::PermissionDenied)),
-                false => Ok(told),
+                false => Ok(claimed),
             };
         };
         let image = stub_image().map_err(io::Error::other)?;
         let base = remains.args - image.args_offset;
-        let told = told.map(|told| told.filters).unwrap_or_default();
+        let claimed = claimed.map(|claimed| claimed.filters).unwrap_or_default();
         let nature = |program: &[Instruction]| {
-            let same = told.iter().find(|filter| filter.program == program);
+            let same = claimed.iter().find(|filter| filter.program == program);
             same.map_or(0, Filter::nature)
         };
         let behind = |all: &Vec<Instruction>| {

@@ -246,8 +246,8 @@ fn return_from_fork(
             Stop::Event(libc::PTRACE_EVENT_STOP) if !released => {
                 child.waits_for_us(thread, image)?;
                 let pid = child.process.pid;
-                let told = Confined::of(pid, child.remains)?;
-                confined = Confined::by_the_kernel(thread, child.remains, told, false)?;
+                let claimed = Confined::of(pid, child.remains)?;
+                confined = Confined::by_the_kernel(thread, child.remains, claimed, false)?;
                 if let Some(confined) = &mut confined {
                     confined.keep_image(pid, child.remains)?;
                 }
@@ -432,8 +432,8 @@ impl Exec {
             return Err(StartError::Privileged { program });
         }
         // A program without these rights could have written everything that was read from its memory.
-        let told = before.confined.filter(|_| !gains);
-        let confined = Confined::by_the_kernel(leader, self.remains, told, gains)
+        let claimed = before.confined.filter(|_| !gains);
+        let confined = Confined::by_the_kernel(leader, self.remains, claimed, gains)
             .map_err(|e| StartError::step("learn of its seccomp filters from the kernel", e))?;
         let mut warnings = Vec::new();
         if process::loses_privileges(pid) {

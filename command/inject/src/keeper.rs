@@ -72,13 +72,13 @@ pub(crate) fn begin() {
     }
 }
 
-/// Declares this process the keeper; [`told_here`] returns its lines to itself.
+/// Declares this process the keeper; [`lines_here`] returns its lines to itself.
 pub(crate) fn is_here() {
     *keeper() = Keeper::Here(Vec::new());
 }
 
 /// The lines that this process has sent itself.
-pub(crate) fn told_here() -> Vec<String> {
+pub(crate) fn lines_here() -> Vec<String> {
     match &mut *keeper() {
         Keeper::Here(lines) => std::mem::take(lines),
         _ => Vec::new(),

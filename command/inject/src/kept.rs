@@ -146,8 +146,8 @@ pub fn main() -> i32 {
                 let handed = inject(words);
                 // (If `ulpf` has ended, this fails, and the stub finds its channel closed.)
                 let _ = keeper::send(std::io::stdin(), handed);
-                let told = keeper::told_here();
-                told.iter().for_each(|line| note(&mut all, line));
+                let lines = keeper::lines_here();
+                lines.iter().for_each(|line| note(&mut all, line));
             }
             Some("take") => {
                 let answer = format!("{}\n", take(&all, words));

@@ -307,8 +307,8 @@ fn ended(stop: Stop, report: &mut UnixStream, spec: &Launch) -> StartError {
     match stop {
         Stop::Exited(code) => {
             let mut errno = [0; 4];
-            let told = report.read_exact(&mut errno).ok();
-            let errno = told.map(|()| i32::from_ne_bytes(errno));
+            let reported = report.read_exact(&mut errno).ok();
+            let errno = reported.map(|()| i32::from_ne_bytes(errno));
             if let Some(errno) = errno.and_then(|n| n.checked_sub(NOT_TRACED))
                 && errno >= 0
             {

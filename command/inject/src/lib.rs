@@ -1,14 +1,14 @@
 //! Starts a program, or attaches to a running one, with the stub inside.
 //!
 //! ```text
-//!   launch   attach   follow (exec, fork)          programs that are started, that run, that change or multiply
-//!        └──────┼────────┘
-//!             load        image    address_space   the stub's image, written and started in a stopped process
-//!               │         gate      confined       where that process makes system calls for us; with filters of its own
-//!             tracee      threads    unaided       one thread under ptrace; all threads of a process; calls that need no tracer
-//!   remains    keeper                              after a detach, what was ours is taken away; also when we were killed
-//!   client                                         requests to the stub, once it runs
-//!   inferior/                                      a program with the stub inside, asynchronously: its end, exec, fork
+//!     launch   attach   follow (exec, fork)         programs that are started, that run, that change or multiply
+//!          └──────┼────────┘
+//!               load        image    address_space  the stub's image, written and started in a stopped process
+//!                 │         gate      confined      where it makes system calls for us; with its own filters
+//!               tracee      threads    unaided      one thread under ptrace; all threads; calls that need no tracer
+//!     remains    keeper                             removes what was ours after a detach, or after our own death
+//!     client                                        requests to the stub, once it runs
+//!     inferior/                                     a program with the stub inside, asynchronously: its end, exec, fork
 //! ```
 //! The work is synchronous, on the calling thread, because ptrace binds a tracee to the thread that traces it. When a
 //! function of this crate returns, nothing is traced any more.

@@ -133,16 +133,16 @@ fn cache(flags: u32) -> [u8; CACHE_LEN] {
         return [0; CACHE_LEN];
     }
     *FOLDER.get_or_init(|| {
-        let mut told = [0; CACHE_LEN];
+        let mut path = [0; CACHE_LEN];
         let folder = hot_folder().unwrap_or_default();
         let name = folder.as_os_str().as_bytes();
-        if let Some(to) = told
+        if let Some(to) = path
             .get_mut(..name.len())
             .filter(|_| name.len() < CACHE_LEN)
         {
             to.copy_from_slice(name);
         }
-        told
+        path
     })
 }
 

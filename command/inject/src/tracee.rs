@@ -255,21 +255,21 @@ impl Tracee {
     /// The area of restartable sequences that the thread has registered. None if the kernel has no rseq(2), or no
     /// request for it (before Linux 5.13).
     pub fn rseq(&self) -> io::Result<Option<RseqArea>> {
-        let mut told = RseqConfiguration::default();
-        let len = size_of_val(&told);
+        let mut configuration = RseqConfiguration::default();
+        let len = size_of_val(&configuration);
         match ptrace(
             PTRACE_GET_RSEQ_CONFIGURATION,
             self.tid,
             len,
-            &raw mut told as usize,
+            &raw mut configuration as usize,
         ) {
             Err(e) if e.raw_os_error() == Some(libc::EIO) => return Ok(None),
             result => result?,
         };
-        Ok((told.address != 0).then_some(RseqArea {
-            address: told.address,
-            len: told.size.into(),
-            signature: told.signature.into(),
+        Ok((configuration.address != 0).then_some(RseqArea {
+            address: configuration.address,
+            len: configuration.size.into(),
+            signature: configuration.signature.into(),
         }))
     }
 

@@ -1,12 +1,12 @@
 //! Framing of the GDB remote serial protocol, and packets of ulpf's own ([`reports`]); no I/O.
 //!
 //! ```text
-//!   $ payload # c1 c2        packet; c1 c2 = sum of the payload bytes mod 256, in hex
-//!   % payload # c1 c2        notification, never acknowledged
-//!   +  -                     acknowledged, send again (not in no-ack mode)
-//!   0x03                     interrupt request
-//!   } x                      inside a payload: the byte x ^ 0x20
-//!   c * n                    inside a reply: c repeated (n - 29) more times
+//!     $ payload # c1 c2        packet; c1 c2 = sum of the payload bytes mod 256, in hex
+//!     % payload # c1 c2        notification, never acknowledged
+//!     +  -                     acknowledged, send again (not in no-ack mode)
+//!     0x03                     interrupt request
+//!     } x                      inside a payload: the byte x ^ 0x20
+//!     c * n                    inside a reply: c repeated (n - 29) more times
 //! ```
 #![forbid(unsafe_code)]
 

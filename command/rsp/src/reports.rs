@@ -1,11 +1,11 @@
 //! The packets of ulpf's own: what a back end reports beside the remote protocol (docs/bridge.md). No I/O.
 //!
 //! ```text
-//!   qUlpf.About               aROLE;KIND;NAME                              NAME in hex digits
-//!   qUlpf.Counts:FROM         cFROM,FAULTS,FALSE,SLOW,CALLS;WATCH;WATCH…   watches from number FROM on
-//!   qUlpf.Hits:SINCE,MOST     hSINCE,LAST,LOST,STOP;HIT;HIT…               hits with higher numbers than SINCE
-//!   WATCH := ID,ADDR,LEN,KIND,HITS,SILENT,FILTERED,STOPS,FALSE[,FLAGS]     KIND: w, r, rw; FLAGS: l, d, g
-//!   HIT   := NUMBER,WATCH,PC,THREAD,ACCESS,ADDR,LEN,OLD,NEW[,c]            ACCESS: w, r, rw
+//!     qUlpf.About               aROLE;KIND;NAME                              NAME in hex digits
+//!     qUlpf.Counts:FROM         cFROM,FAULTS,FALSE,SLOW,CALLS;WATCH;WATCH…   watches from number FROM on
+//!     qUlpf.Hits:SINCE,MOST     hSINCE,LAST,LOST,STOP;HIT;HIT…               hits with higher numbers than SINCE
+//!     WATCH := ID,ADDR,LEN,KIND,HITS,SILENT,FILTERED,STOPS,FALSE[,FLAGS]     KIND: w, r, rw; FLAGS: l, d, g
+//!     HIT   := NUMBER,WATCH,PC,THREAD,ACCESS,ADDR,LEN,OLD,NEW[,c]            ACCESS: w, r, rw
 //! ```
 //! Numbers are hexadecimal. A reply repeats its request's first number and begins with a letter that no stop reply has,
 //! so that it is recognised while the program runs. It has as many whole entries as fit into [`MOST_BYTES`].

@@ -2,17 +2,17 @@
 //! the stub receives the frames.
 //!
 //! ```text
-//!   entry   stack pointer + 8 = the frame (CFA)    frame ID begins CFA;  a breakpoint at the return address
-//!   return  stack pointer = the frame of a call    frame ID ends CFA
-//!   _Unwind_SetIP   rsi = where the unwinder goes on: a breakpoint there, for good
-//!   there, longjmp  the stack pointer, now or then: frames below it have ended without a return
-//!   pthread_exit    all of the thread's; what destructors store in them meanwhile is not seen
+//!     entry   stack pointer + 8 = the frame (CFA)    frame ID begins CFA;  a breakpoint at the return address
+//!     return  stack pointer = the frame of a call    frame ID ends CFA
+//!     _Unwind_SetIP   rsi = where the unwinder goes on: a breakpoint there, for good
+//!     there, longjmp  the stack pointer, now or then: frames below it have ended without a return
+//!     pthread_exit    all of the thread's; what destructors store in them meanwhile is not seen
 //! ```
 //! A frame belongs to a thread. It is also over if its return address is no longer where the call put it, or its thread
 //! has ended. That is checked when the function is next entered.
 
+use super::active_calls::{Active, NonLocalExit};
 use super::control::Control;
-use super::frames::{Active, Landing};
 use super::watches::Changes;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +59,7 @@ impl Control {
                     continue;
                 };
                 if let Some(function) = path.function() {
-                    self.follow_frames(function, *id, &changes.landings).await?;
+                    self.follow_frames(function, *id, &changes.exits).await?;
                 }
             }
         }
@@ -70,7 +70,7 @@ impl Control {
         &mut self,
         function: u64,
         id: u32,
-        landings: &[(u64, Landing)],
+        exits: &[(u64, NonLocalExit)],
     ) -> Result<()> {
         if !self.frames.is_set(function) {
             self.breakpoint(b'Z', function).await.with_context(|| {
@@ -82,53 +82,53 @@ impl Control {
             .entry(function)
             .or_default()
             .insert(id);
-        for (at, landing) in landings {
-            self.land(*at, *landing).await;
+        for (at, exit) in exits {
+            self.watch_exit(*at, *exit).await;
         }
         Ok(())
     }
 
-    async fn land(&mut self, at: u64, landing: Landing) {
+    async fn watch_exit(&mut self, at: u64, exit: NonLocalExit) {
         // Without this breakpoint such frames are recognised as over somewhat later.
         if self.frames.is_set(at) || self.breakpoint(b'Z', at).await.is_ok() {
-            self.frames.landings.entry(at).or_insert(landing);
+            self.frames.exits.entry(at).or_insert(exit);
         }
     }
 
     /// A thread is at one of the breakpoints. Returns the packet that resumes it, or `None` if we leave.
     pub(super) async fn at_frame(&mut self, pc: u64, thread: &str) -> Result<Option<String>> {
         let stack = self.register(7).await?.context("the stub has no rsp")?;
-        let mut told = Vec::new();
+        let mut commands = Vec::new();
         if self.frames.returns.contains_key(&pc) {
             let ends = |a: &Active| a.thread == thread && a.cfa == stack;
-            self.end_frames(ends, &mut told).await?;
+            self.end_frames(ends, &mut commands).await?;
         }
-        if let Some(landing) = self.frames.landings.get(&pc).copied() {
-            let to = match landing {
-                Landing::Told => {
+        if let Some(exit) = self.frames.exits.get(&pc).copied() {
+            let to = match exit {
+                NonLocalExit::Argument => {
                     let pad = self
                         .register(4)
                         .await?
                         .filter(|_| !self.frames.active.is_empty());
                     if let Some(pad) = pad {
-                        self.land(pad, Landing::Here).await;
+                        self.watch_exit(pad, NonLocalExit::Here).await;
                     }
                     None
                 }
-                Landing::Here => Some((stack, ONE_STACK)),
-                Landing::Jump => self.jump_target().await?.map(|to| (to, ONE_STACK)),
-                Landing::Leave => Some((u64::MAX, u64::MAX)),
+                NonLocalExit::Here => Some((stack, ONE_STACK)),
+                NonLocalExit::Jump => self.jump_target().await?.map(|to| (to, ONE_STACK)),
+                NonLocalExit::Leave => Some((u64::MAX, u64::MAX)),
             };
             if let Some((to, most)) = to {
                 let within = |cfa: u64| cfa <= to && to - cfa < most;
                 let over = |a: &Active| a.thread == thread && within(a.cfa);
-                self.end_frames(over, &mut told).await?;
+                self.end_frames(over, &mut commands).await?;
             }
         }
         if self.frames.functions.contains_key(&pc) {
-            self.enter(pc, thread, stack, &mut told).await?;
+            self.enter(pc, thread, stack, &mut commands).await?;
         }
-        self.tell_frames(&told).await?;
+        self.tell_frames(&commands).await?;
         match self.frames.is_set(pc) {
             true => self.step_over(pc, thread).await,
             false => Ok(Some("vCont;c".into())),
@@ -158,10 +158,10 @@ impl Control {
         function: u64,
         thread: &str,
         stack: u64,
-        told: &mut Vec<Command>,
+        commands: &mut Vec<Command>,
     ) -> Result<()> {
         let cfa = stack.wrapping_add(8);
-        self.forget_stale(thread, cfa, told).await?;
+        self.forget_stale(thread, cfa, commands).await?;
         // A jump to the start of the function keeps the frame.
         let same = |a: &&Active| a.thread == thread && a.cfa == cfa && a.function == function;
         if self.frames.active.iter().find(same).is_some() {
@@ -175,7 +175,7 @@ impl Control {
             })?;
         }
         *self.frames.returns.entry(back).or_default() += 1;
-        told.extend(self.frames.commands(function, cfa, true));
+        commands.extend(self.frames.commands(function, cfa, true));
         self.frames.active.push(Active {
             thread: thread.into(),
             function,
@@ -190,7 +190,7 @@ impl Control {
         &mut self,
         thread: &str,
         cfa: u64,
-        told: &mut Vec<Command>,
+        commands: &mut Vec<Command>,
     ) -> Result<()> {
         let (mut stale, mut looked) = (BTreeSet::new(), BTreeMap::new());
         let all: Vec<(String, u64, u64)> = self
@@ -214,17 +214,17 @@ impl Control {
             return Ok(());
         }
         let over = |a: &Active| stale.contains(&(a.thread.clone(), a.cfa));
-        self.end_frames(over, told).await
+        self.end_frames(over, commands).await
     }
 
     async fn end_frames(
         &mut self,
         over: impl Fn(&Active) -> bool,
-        told: &mut Vec<Command>,
+        commands: &mut Vec<Command>,
     ) -> Result<()> {
         let ended: Vec<Active> = self.frames.active.extract_if(.., |a| over(a)).collect();
         for frame in ended {
-            told.extend(self.frames.commands(frame.function, frame.cfa, false));
+            commands.extend(self.frames.commands(frame.function, frame.cfa, false));
             let Some(calls) = self.frames.returns.get_mut(&frame.back) else {
                 continue;
             };

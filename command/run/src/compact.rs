@@ -40,8 +40,8 @@ pub fn record(
     let number = life as u32;
     log.words([Word::Life { life: number, pid }]);
     std::thread::spawn(move || {
-        let news = sender.clone();
-        let tell = move |code| news.send(Event::Code(life, code)).is_ok();
+        let codes = sender.clone();
+        let tell = move |code| codes.send(Event::Code(life, code)).is_ok();
         let mut recorder = Recorder::new(log, number, changes_only, tell);
         let drained = drain(&source, &flow, &mut recorder);
         let _ = sender.send(Event::Drained(life, drained));

@@ -3,8 +3,8 @@
 //! Every signal that the stub reports is handed back to it for the program. Watches only log, so nothing else stops the
 //! program.
 
+use super::active_calls::Frames;
 use super::events::{Event, OnSignal};
-use super::frames::Frames;
 use super::parent::Parent;
 use super::stops::{INTERRUPT, Stop, TRAP, console, pass_on, stop_of};
 use super::tracers;
@@ -82,14 +82,14 @@ const NOTICES: usize = 1 << 20;
 /// The stub ends with the program, or at exec. If the program exists this much later, the stub has ended alone.
 const STUB_GONE: Duration = Duration::from_secs(2);
 /// Signals at least this long after the first one are a second request to leave.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) static FIRST_HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a signal is a second request to leave; the first one came at `first`. timeout(1) signals its child and the
 /// child's group at once: these are one request.
 pub(super) fn is_second_request(first: &mut Option<Instant>) -> bool {
-    first.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
+    first.get_or_insert_with(Instant::now).elapsed() >= TIMEOUT
 }
 
 /// Result of running a program to a place.
@@ -281,19 +281,19 @@ impl Control {
             );
         }
         let mut doubt = pin!(tokio::time::sleep(STUB_GONE));
-        let mut told = false;
+        let mut reported = false;
         if !self.leaving && has_stub(pid) && self.is_left_alone().await {
             let text = format!("ulpf has left process {pid}, which goes on without its watches");
             if !self.launched {
                 bail!(text);
             }
             say!("{text}.");
-            told = true;
+            reported = true;
         }
         loop {
             tokio::select! {
                 ending = self.exit.wait() => return Ok(ending),
-                () = &mut doubt, if !told => {
+                () = &mut doubt, if !reported => {
                     if self.leaving && !self.launched {
                         return Ok(Ending::Unknown);
                     }
@@ -302,7 +302,7 @@ impl Control {
                         doubt.as_mut().reset(tokio::time::Instant::now() + STUB_GONE);
                         continue;
                     }
-                    told = true;
+                    reported = true;
                     if has_stub(pid) && !self.leaving {
                         let lost = format!(
                             "the watchpoint stub in process {pid} has ended unexpectedly, and the program cannot go on without it"

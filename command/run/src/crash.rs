@@ -23,7 +23,7 @@ use ulpf_session::words::Seconds;
 /// Limit of the records that are searched for such writers, youngest first.
 const MOST: usize = 1 << 16;
 /// Limit of the pointers that are reported.
-const TOLD: usize = 3;
+const MOST_POINTERS: usize = 3;
 /// An access this far after a pointer's target may belong to the target.
 const NEAR: u64 = 4096;
 
@@ -221,7 +221,7 @@ fn writers(life: &Life, address: u64) -> Vec<Writer> {
                 before: before.filter(|_| !there),
             });
         }
-        if found.len() >= TOLD {
+        if found.len() >= MOST_POINTERS {
             break;
         }
     }

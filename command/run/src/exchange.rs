@@ -60,7 +60,7 @@ impl Control {
         let mut enough = pin!(tokio::time::sleep(STUB_TIMEOUT));
         let (pid, forwards) = (self.pid, self.on_signal == OnSignal::Forward);
         // Signals to a program that we have started belong to it; a second one means that the user wants to leave.
-        let mut told = 0;
+        let mut requests = 0;
         let mut exchange = pin!(exchange(&mut self.client));
         loop {
             tokio::select! {
@@ -75,7 +75,7 @@ impl Control {
                         OnSignal::Nothing => FIRST_HAS_ENDED.load(Ordering::Relaxed),
                     };
                     if heeded {
-                        told += 1;
+                        requests += 1;
                         self.leaving |= !forwards;
                         if self.leaving && is_second_request(&mut self.told_at) {
                             bail!(restless(pid));
@@ -85,7 +85,7 @@ impl Control {
                 }
                 answer = &mut exchange => return Ok(answer?),
                 _ = self.exit.wait() => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                () = &mut enough, if self.leaving || told > 1 => bail!(silent(pid)),
+                () = &mut enough, if self.leaving || requests > 1 => bail!(silent(pid)),
             }
         }
     }
@@ -136,10 +136,10 @@ impl Control {
                 outcomes(line, before + count, &mut armed)
                     .with_context(|| format!("the stub answered `{line}`"))?;
             }
-            let told = armed.len() - before;
+            let answered = armed.len() - before;
             ensure!(
-                told == count,
-                "the stub answered {told} of {count} watches: {answer}"
+                answered == count,
+                "the stub answered {answered} of {count} watches: {answer}"
             );
         }
         let numbers = changes.arm.iter().map(|(number, _)| *number);
@@ -183,9 +183,9 @@ impl Control {
         if let Ok(Reply::Refused(refused)) = serde_json::from_str(answer) {
             return Ok(format!("{}: {}", refused.what, refused.why));
         }
-        let told: Backend = serde_json::from_str(answer)
+        let backend: Backend = serde_json::from_str(answer)
             .with_context(|| format!("the stub answered `{answer}`"))?;
-        Ok(format!("backend {}: {}", told.backend, told.why))
+        Ok(format!("backend {}: {}", backend.backend, backend.why))
     }
 
     async fn ask(&mut self, command: &str) -> Result<String> {

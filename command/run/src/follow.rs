@@ -4,9 +4,9 @@
 //! parent's controls it. Through exec, only the same program is followed, since names mean something else in another
 //! one; with `--only`, the user chooses the programs. A vfork child (posix_spawn) is reported only when it calls exec.
 
+use super::active_calls::Frames;
 use super::control::{Control, Reached, executable, signals};
 use super::events::{Entered, Event, Forked, OnSignal, Ready, Reexecuted};
-use super::frames::Frames;
 use super::parent::{self, LONGEST_FORK, Parent, Sleep};
 use super::tracers;
 use super::watches::Changes;

@@ -9,6 +9,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod active_calls;
 mod calls;
 mod changes;
 mod check;
@@ -21,7 +22,6 @@ mod events;
 mod exchange;
 pub mod find;
 mod follow;
-mod frames;
 #[doc(hidden)]
 pub mod fuzzing;
 mod life;
@@ -49,7 +49,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Read, stderr};
 use std::path::Path;
 use summary::Summary;
-use ulpf_host::say::{say, told};
+use ulpf_host::say::{already_printed, say};
 use ulpf_inject::inferior::{Ending, Inferior};
 use ulpf_inject::{Launch, StartError};
 use ulpf_lib::ring::Rings;
@@ -197,7 +197,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
             return Ok(cannot_run(&program, &none, REFUSED));
         }
         offer::offer(&target);
-        return Err(told());
+        return Err(already_printed());
     }
     let chosen = Chosen::new(&options.only, &options.skip)?;
     let mut output = Output::open(options)?;
@@ -280,7 +280,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
             count(refused as u64, "watch")
         );
         runtime.block_on(control.give_up());
-        return Err(told());
+        return Err(already_printed());
     }
     // The heap check needs the names in libraries that a short program loads late, too.
     let pending = options.check.is_some() || watches.iter().any(Watch::follows_libraries);
@@ -350,7 +350,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let crashes = crashes.filter_map(|(n, life)| Crash::of(life, &clock, ended(n), several));
     let crashes: Vec<Crash> = crashes.collect();
     let look = Look::of(false, stderr().is_terminal());
-    let (told, lines): (Vec<_>, Vec<_>) = crashes.iter().map(|c| (c.text(look), c.json())).unzip();
+    let (texts, lines): (Vec<_>, Vec<_>) = crashes.iter().map(|c| (c.text(look), c.json())).unzip();
     drop(crashes);
     if let Look::Json = log.output.look {
         for mut line in lines {
@@ -372,7 +372,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         say!("the log is incomplete: {error}");
     }
     if !(log.output.look == Look::Json && log.output.is_stderr) {
-        told.iter().for_each(|text| ulpf_host::say::put(text));
+        texts.iter().for_each(|text| ulpf_host::say::put(text));
     }
     if !(options.no_summary || log.output.look == Look::Json && log.output.is_stderr) {
         for summary in &summaries {
@@ -463,11 +463,11 @@ async fn prepare(
     let (watches, mut changes) = {
         // A program that already runs, or has reached --at, may have written to the terminal, too.
         let alone = launched && options.at.is_none();
-        let _told =
-            (alone && !options.quiet && !options.json).then(ulpf_host::signals::Told::begin);
+        let _told = (alone && !options.quiet && !options.json)
+            .then(ulpf_host::signals::ReadingNotice::begin);
         watches::resolve_all(specs, &program, &memory, watches::how(options))
     };
-    if ulpf_host::signals::told_to_end() {
+    if ulpf_host::signals::asked_to_end() {
         if !launched {
             control.let_go().await?;
             return Ok(Err(Reached::Left));

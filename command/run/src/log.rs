@@ -13,7 +13,7 @@
 //! program arrive before the hits that follow.
 
 use super::changes;
-use super::check::{self, Told};
+use super::check::{self, Reporter};
 use super::chosen::Chosen;
 use super::clock::Clock;
 use super::compact;
@@ -85,7 +85,7 @@ pub struct Log {
     /// The types that a compact log already has.
     types: stored::Writer,
     /// Findings of the heap check.
-    found: Option<Told>,
+    found: Option<Reporter>,
 }
 
 impl Log {
@@ -100,7 +100,7 @@ impl Log {
         let (sender, events) = std::sync::mpsc::channel();
         compact::begin(&output, &clock, plan.follow);
         let found = plan.check.clone();
-        let found = found.map(|check| Told::new(check, process.clone()));
+        let found = found.map(|check| Reporter::new(check, process.clone()));
         if let Some(check) = &plan.check {
             check::tick(check, sender.clone());
         }
@@ -216,11 +216,11 @@ impl Log {
                 }
                 Event::Notice(lines) => self.notice(&lines, &mut text),
                 Event::List(life, reply) => drop(reply.send(changes::list(&self.lives[life]))),
-                Event::Blocks(life, told, reply) => {
+                Event::Blocks(life, count, reply) => {
                     let life = &mut self.lives[life];
                     life.refresh();
-                    let reports = life.shared.findings().answer(told);
-                    let _ = reply.send(blocks::told(reports, &life.program));
+                    let reports = life.shared.findings().answer(count);
+                    let _ = reply.send(blocks::answer(reports, &life.program));
                 }
                 Event::Change(life, ask, reply) => {
                     let life = &mut self.lives[life];
@@ -447,8 +447,8 @@ impl Log {
             watches::resolve_all(specs, &life.program, &ready.memory, self.plan.how);
         // In a program that was killed meanwhile, no name can be found, and none is needed.
         let alive = process::is_alive(life.pid);
-        let news = |w: &&Watch| alive && w.spec.problem().is_none();
-        for watch in watches.iter().filter(news) {
+        let is_new = |w: &&Watch| alive && w.spec.problem().is_none();
+        for watch in watches.iter().filter(is_new) {
             if let Armed::No(problem) = &watch.armed
                 && !changes
                     .arm

@@ -14,7 +14,7 @@ const WIDEST: usize = 48;
 
 /// Says that no watch is named, and lists variables.
 pub fn offer(target: &Target) {
-    let told = ulpf_host::signals::Told::begin();
+    let notice = ulpf_host::signals::ReadingNotice::begin();
     let (module, start) = match target {
         Target::Launch(launch) => (
             launch.file().and_then(|path| of_file(&path)),
@@ -25,7 +25,7 @@ pub fn offer(target: &Target) {
     let (largest, all) = module
         .as_ref()
         .map_or_else(Default::default, |m| m.largest(MOST));
-    drop(told);
+    drop(notice);
     let what = largest.first().map_or("heap".into(), |g| quoted(&g.name));
     let example = start.replacen("WHAT", &what, 1);
     if let (Some(module), false) = (&module, largest.is_empty()) {

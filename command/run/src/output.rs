@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use ulpf_host::say::json::{self, Address};
-use ulpf_host::say::{Writer, lines, of_stderr, say, say_json};
+use ulpf_host::say::{Writer, atomic_lines, of_stderr, say, say_json};
 use ulpf_host::sys;
 use ulpf_session::armed::Armed;
 use ulpf_session::hit::entry::CSV_HEAD;
@@ -136,7 +136,7 @@ impl Output {
         }
         if !text.is_empty() && self.broken.is_none() {
             let written = match &mut self.to {
-                To::File(to) => lines::put(to, text.as_bytes()),
+                To::File(to) => atomic_lines::put(to, text.as_bytes()),
                 To::Writer(writer) => {
                     writer.write(text);
                     writer.broken().map_or(Ok(()), Err)

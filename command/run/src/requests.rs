@@ -41,8 +41,8 @@ impl Control {
             if asked.ask == Ask::Blocks {
                 let said = self.command(&Command::HeapAsk(HeapAsk::Leaks)).await?;
                 match serde_json::from_str(said.trim()) {
-                    Ok(Reply::HeapAsked(told)) => {
-                        let _ = events.send(Event::Blocks(self.life, told, asked.reply));
+                    Ok(Reply::HeapAsked(count)) => {
+                        let _ = events.send(Event::Blocks(self.life, count, asked.reply));
                     }
                     _ => drop(asked.reply.send(refusal(said.trim()))),
                 }

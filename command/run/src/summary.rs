@@ -143,9 +143,9 @@ impl Summary {
     /// False positives that belong to no single watch: a patched instruction that meets no watch continues without
     /// looking for the nearest one.
     fn beside_any(&self) -> u64 {
-        let told = self.rows.iter().map(|r| r.false_positives);
-        let told = told.fold(0, u64::saturating_add);
-        self.false_positives.saturating_sub(told)
+        let listed = self.rows.iter().map(|r| r.false_positives);
+        let listed = listed.fold(0, u64::saturating_add);
+        self.false_positives.saturating_sub(listed)
     }
 
     /// Text for people. With `all`, lists every watch without a hit.

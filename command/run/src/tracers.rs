@@ -13,7 +13,7 @@ use ulpf_host::process;
 use ulpf_host::say::say;
 
 /// Limit of the wait for a release. (The process may be stopped by a signal, and so never reach a stop of ours.)
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Dropped when a process has been released.
 type Done = oneshot::Sender<()>;
@@ -98,7 +98,7 @@ pub async fn let_go(tracer: &Process, number: i32) {
         return;
     }
     let by = tracer.pid;
-    match tokio::time::timeout(PATIENCE, is_done).await {
+    match tokio::time::timeout(TIMEOUT, is_done).await {
         Ok(_) => {
             say!("process {pid} is traced by process {by} (ptrace), and not watched any more.");
         }

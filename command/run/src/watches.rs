@@ -1,9 +1,9 @@
 //! The watches of one run: from the command line, through resolving and arming, to the summary.
 
-use super::frames::{LANDINGS, Landing};
+use super::active_calls::{NON_LOCAL_EXITS, NonLocalExit};
 use super::options::WatchArgs;
 use anyhow::{Context, Result};
-use ulpf_host::say::{say, told};
+use ulpf_host::say::{already_printed, say};
 use ulpf_lib::command::{Arm, Command, FilterOf, HeapFunction, How, What};
 use ulpf_session::arm;
 use ulpf_session::armed::Armed;
@@ -45,7 +45,7 @@ pub struct Changes {
     /// Commands that give armed watches another filter.
     pub filter: Vec<Command>,
     /// Code where frames may end without a return, if watches on locals are armed.
-    pub landings: Vec<(u64, Landing)>,
+    pub exits: Vec<(u64, NonLocalExit)>,
     /// Functions that the heap check needs, perhaps none. `Some` once the program's libraries are loaded.
     pub functions: Option<Vec<HeapFunction>>,
 }
@@ -66,9 +66,9 @@ impl Changes {
         if !self.arm.iter().any(|(_, arm)| of_a_function(arm)) {
             return self;
         }
-        let found = |(name, landing)| Some((program.function(name)?, landing));
-        let landings = LANDINGS.into_iter().filter_map(found).collect();
-        Changes { landings, ..self }
+        let found = |(name, exit)| Some((program.function(name)?, exit));
+        let exits = NON_LOCAL_EXITS.into_iter().filter_map(found).collect();
+        Changes { exits, ..self }
     }
 }
 
@@ -225,7 +225,7 @@ pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
     let none = malformed.len() == specs.len();
     if none || !malformed.is_empty() && !options.keep_going {
         malformed.iter().for_each(|problem| say!("{problem}"));
-        return Err(told());
+        return Err(already_printed());
     }
     Ok(specs)
 }

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_and_hits_are_told() {
+    fn counters_and_hits_are_reported() {
         let area = SharedArea::elsewhere(12, 0, "program").unwrap();
         let watch = |id: u32, what: u32| {
             let entry = area.list(id).unwrap();

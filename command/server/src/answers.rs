@@ -2,9 +2,9 @@
 //! them.
 //!
 //! ```text
-//! monitor ulpf parse TEXT     a watch as its user has typed it ─▶ its parts (ulpf_symbols::Parts)
-//! monitor ulpf places JSON    where GDB has found its beginning ─▶ its places, or a refusal (ulpf_symbols::Head)
-//! monitor ulpf tell JSON      hits as the plugin knows them ─▶ the same with the places of their code (hit::told)
+//!     monitor ulpf parse TEXT     a watch as its user has typed it ─▶ its parts (ulpf_symbols::ParsedWatch)
+//!     monitor ulpf places JSON    where GDB has found its beginning ─▶ its places, or a refusal (ulpf_symbols::Head)
+//!     monitor ulpf tell JSON      hits as the plugin knows them ─▶ the same with the places of their code (hit::completed)
 //! ```
 //! Each answer is a line of JSON, or a line for each hit.
 #![forbid(unsafe_code)]
@@ -12,14 +12,14 @@
 use serde::{Deserialize, Serialize};
 use ulpf_host::say::json;
 use ulpf_lib::command::Reply;
-use ulpf_session::hit::told;
-use ulpf_symbols::{Head, Memory, Parts, Problem, Program, Spec};
+use ulpf_session::hit::completed;
+use ulpf_symbols::{Head, Memory, ParsedWatch, Problem, Program, Spec};
 
 /// A request.
 pub enum Request {
     Parse(String),
     Places(Places),
-    Tell(told::Request),
+    Tell(completed::Request),
     /// Text that the plugin would not send.
     Malformed(String),
 }
@@ -63,7 +63,7 @@ impl Request {
     /// The answer about this program. `memory`: `None` if it cannot be read.
     pub fn answer(&self, program: &Program, memory: Option<&dyn Memory>) -> String {
         match self {
-            Request::Parse(text) => match Parts::parse(text) {
+            Request::Parse(text) => match ParsedWatch::parse(text) {
                 Ok(parts) => json::line(&parts),
                 Err(problem) => refused(problem),
             },

@@ -59,7 +59,7 @@ impl Target {
         let (command, number) = match &what {
             What::Arm(spec, commands) => return self.arm(spec, commands).await,
             What::Ask(Ask::Sites) => {
-                let said = self.told(&Command::PatchSites(MOST_SITES)).await?;
+                let said = self.ask_stub(&Command::PatchSites(MOST_SITES)).await?;
                 return Ok(sites(&said));
             }
             What::Ask(Ask::Blocks) => return self.blocks().await,
@@ -95,7 +95,7 @@ impl Target {
                 Err(why) => why,
             };
             for id in ids {
-                self.told(&Command::Unwatch(id)).await?;
+                self.ask_stub(&Command::Unwatch(id)).await?;
             }
             return Err(refused);
         }
@@ -111,12 +111,12 @@ impl Target {
 
     /// Sends the command to the stub. Returns the number of the watch, if the answer contains one.
     async fn outcome(&mut self, command: &Command) -> Result<Option<u32>, String> {
-        let said = self.told(command).await?;
+        let said = self.ask_stub(command).await?;
         let line = said.lines().rfind(|l| l.starts_with('{'));
         let line = line.ok_or_else(|| format!("the stub's answer is not understood: {said}"))?;
-        let mut told = Vec::new();
-        let _ = outcomes(line, 1, &mut told);
-        match told.pop() {
+        let mut results = Vec::new();
+        let _ = outcomes(line, 1, &mut results);
+        match results.pop() {
             Some(Armed::Yes(ids)) => Ok(ids.first().copied()),
             Some(Armed::No(problem)) => Err(problem.to_string()),
             _ => Ok(None),
@@ -128,7 +128,7 @@ impl Target {
         Ok(Command::Switch { id, on })
     }
 
-    async fn told(&mut self, command: &Command) -> Result<String, String> {
+    async fn ask_stub(&mut self, command: &Command) -> Result<String, String> {
         match self.monitor(&command.to_string()).await {
             Some(said) => Ok(said),
             None if self.exit.now().is_some() => Err("the program has ended".into()),

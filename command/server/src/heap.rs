@@ -2,8 +2,8 @@
 //! error to the user before it reports the stop.
 //!
 //! ```text
-//!   stub ── T91…ulpfheap:N; ──▶ report N of the shared area, in words ──▶ O… , T91… ──▶ debugger
-//!   stub ── T05…ulpfheapend:; ▶ what is left, and the sums ─────────────▶ O…        (and it goes on to its end)
+//!     stub ── T91…ulpfheap:N; ──▶ report N of the shared area, in words ──▶ O… , T91… ──▶ debugger
+//!     stub ── T05…ulpfheapend:; ▶ what is left, and the sums ─────────────▶ O…        (and it goes on to its end)
 //! ```
 #![forbid(unsafe_code)]
 
@@ -111,14 +111,14 @@ impl Target {
         // (The program may have written any value there.)
         let report = shared.findings().reports.get(number)?;
         let wrong = Wrong::of(report.wrong.load(Relaxed))
-            .filter(|w| !w.is_leak() && report.told.load(Acquire) == 1)?;
+            .filter(|w| !w.is_leak() && report.published.load(Acquire) == 1)?;
         let pid = self.pid;
         let heap = self.heap.as_mut()?;
         let program = heap.program(pid);
         let error = Error::of(wrong, report, program);
         let (text, what) = (error.text(number + 1), error.what());
         heap.last = Some(last(&error.json(), &text));
-        heap.sums.told(wrong);
+        heap.sums.count(wrong);
         Some((text, what))
     }
 
@@ -168,8 +168,8 @@ impl Target {
         }
         let mut text = String::new();
         let mut suppressed = 0u64;
-        let told = |r: &&Report| r.told.load(Acquire) == 1;
-        for (number, report) in f.reports.iter().take_while(told).enumerate() {
+        let published = |r: &&Report| r.published.load(Acquire) == 1;
+        for (number, report) in f.reports.iter().take_while(published).enumerate() {
             let Some(wrong) = Wrong::of(report.wrong.load(Relaxed)) else {
                 continue;
             };
@@ -186,11 +186,11 @@ impl Target {
             let error = Error::of(wrong, report, heap.program.get_or_insert_default());
             heap.sums.left(wrong, hidden, (error.count, error.len));
             if wrong != Wrong::Reachable && !hidden {
-                heap.sums.told(wrong);
+                heap.sums.count(wrong);
                 text += &error.text(number + 1);
             }
         }
-        heap.sums.add_untold(f);
+        heap.sums.add_unreported(f);
         let how = Ended {
             leaks: heap.options.how.leaks,
             suppressed,
@@ -211,11 +211,11 @@ impl Target {
         }
         let command = Command::HeapAsk(what).to_string();
         let answer = self.monitor(&command).await.unwrap_or_default();
-        let Ok(Reply::HeapAsked(told)) = serde_json::from_str(answer.trim()) else {
+        let Ok(Reply::HeapAsked(count)) = serde_json::from_str(answer.trim()) else {
             return answer;
         };
         let shared = self.shared().clone();
-        let reports = shared.findings().answer(told);
+        let reports = shared.findings().answer(count);
         let pid = self.pid;
         let program = self.heap.get_or_insert_default().program(pid);
         match (what, reports) {
@@ -232,13 +232,13 @@ impl Target {
     pub(super) async fn blocks(&mut self) -> Result<String, String> {
         let command = Command::HeapAsk(HeapAsk::Leaks).to_string();
         let said = self.monitor(&command).await.unwrap_or_default();
-        let Ok(Reply::HeapAsked(told)) = serde_json::from_str(said.trim()) else {
+        let Ok(Reply::HeapAsked(count)) = serde_json::from_str(said.trim()) else {
             return Err(said.trim().to_string());
         };
         let (shared, pid) = (self.shared().clone(), self.pid);
-        let reports = shared.findings().answer(told);
+        let reports = shared.findings().answer(count);
         let program = self.heap.get_or_insert_default().program(pid);
-        Ok(blocks::told(reports, program))
+        Ok(blocks::answer(reports, program))
     }
 }
 

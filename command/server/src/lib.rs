@@ -179,7 +179,7 @@ impl Server {
     /// Accepts the next client. On an error (too few descriptors, say) it retries while the server has a program,
     /// because the error may pass.
     async fn accept(&mut self, listener: &mut Listener) -> Option<Connection> {
-        let mut told = None;
+        let mut last_error = None;
         loop {
             let accepted = listener.accept();
             tokio::pin!(accepted);
@@ -194,13 +194,13 @@ impl Server {
                 Ok(client) => return Some(client),
                 Err(e) => e.to_string(),
             };
-            if told.as_ref() != Some(&error) {
+            if last_error.as_ref() != Some(&error) {
                 message!("Cannot accept a connection: {error}");
             }
             if self.targets.is_empty() && !self.options.multi {
                 return None;
             }
-            told = Some(error);
+            last_error = Some(error);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }

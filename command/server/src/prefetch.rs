@@ -4,9 +4,9 @@
 //! answers.
 //!
 //! ```text
-//!   relay ─▶ stub   vUlpfAhead;m601040,8;qXfer:threads:read::0,1000     before a resume, if the list has changed
-//!   stub ─▶ relay   T05watch:601040;…                                   the stop reply, as ever
-//!   stub ─▶ relay   %UlpfAhead:0;10:2a00000000000000;…                  number of the first question; lengths, answers
+//!     relay ─▶ stub  vUlpfAhead;m601040,8;qXfer:threads:read::0,1000    before a resume, if the list has changed
+//!     stub ─▶ relay  T05watch:601040;…                                  the stop reply, as ever
+//!     stub ─▶ relay  %UlpfAhead:0;10:2a00000000000000;…                 number of the first question; lengths, answers
 //! ```
 //! The stub answers only questions whose answers cannot change while the program is stopped. The answers hold until the
 //! debugger sends a packet that is not a query; then all are forgotten.
@@ -24,13 +24,13 @@ const MOST_MEMORY: u64 = 256;
 pub const ANSWERS: &[u8] = b"UlpfAhead:";
 
 #[derive(Default)]
-pub struct Ahead {
+pub struct Prefetch {
     /// Questions since the last stop, in the order in which they were asked.
     asked: Vec<Box<[u8]>>,
     /// Length of `asked` as a list, in bytes.
     length: usize,
     /// The questions that the stub answers at each stop.
-    told: Vec<Box<[u8]>>,
+    sent: Vec<Box<[u8]>>,
     /// The state of each question at this stop.
     known: HashMap<Box<[u8]>, Known>,
     /// The program has stopped, and since then the stub has received queries only: its answers hold.
@@ -68,7 +68,7 @@ fn changes_nothing(packet: &[u8]) -> bool {
     }
 }
 
-impl Ahead {
+impl Prefetch {
     /// The stub's answer to this question, if it has given one in advance.
     pub fn answer(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         let known = self.known.get_mut(packet)?;
@@ -125,11 +125,11 @@ impl Ahead {
     /// changed.
     pub fn resuming(&mut self) -> Option<Vec<u8>> {
         self.forget();
-        if self.told == self.asked {
+        if self.sent == self.asked {
             return None;
         }
-        self.told = std::mem::take(&mut self.asked);
-        Some([b"vUlpfAhead;", &self.told.join(&b';')[..]].concat())
+        self.sent = std::mem::take(&mut self.asked);
+        Some([b"vUlpfAhead;", &self.sent.join(&b';')[..]].concat())
     }
 
     /// Takes the stub's answers (the text after [`ANSWERS`]). Malformed answers are skipped: the debugger's question
@@ -148,7 +148,7 @@ impl Ahead {
             let length = usize::try_from(ulpf_rsp::hex_number(&rest[..at])?).ok()?;
             let answer = rest[at + 1..].get(..length)?;
             rest = &rest[at + 1 + length..];
-            let question = self.told.get(number)?;
+            let question = self.sent.get(number)?;
             number += 1;
             if !answer.is_empty() {
                 let known = self.known.entry(question.clone()).or_default();
@@ -164,8 +164,8 @@ mod tests {
     use super::*;
 
     /// State after one stop at which these questions were asked, a resume, and a second stop.
-    fn told(questions: &[&[u8]]) -> Ahead {
-        let mut a = Ahead::default();
+    fn after_two_stops(questions: &[&[u8]]) -> Prefetch {
+        let mut a = Prefetch::default();
         a.stopped();
         questions.iter().for_each(|q| a.was_asked(q, b"00"));
         a.resuming().expect("there is something to tell");
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_same_is_answered_at_the_next_stop() {
-        let mut a = Ahead::default();
+        let mut a = Prefetch::default();
         a.stopped();
         a.was_asked(b"m10,4", b"00000000");
         a.was_asked(b"m10,4", b"00000000");
@@ -209,7 +209,7 @@ mod tests {
             b"D",
             b"vUlpfHalt",
         ] {
-            let mut a = told(&[b"m10,4"]);
+            let mut a = after_two_stops(&[b"m10,4"]);
             a.answers(b"0;8:2a000000");
             a.sending(packet);
             assert_eq!(a.answer(b"m10,4"), None, "{packet:?}");
@@ -228,7 +228,7 @@ mod tests {
             b"z2,10,4",
             b"qXfer:auxv:read::0,1000",
         ] {
-            let mut a = told(&[b"m10,4"]);
+            let mut a = after_two_stops(&[b"m10,4"]);
             a.answers(b"0;8:2a000000");
             a.sending(packet);
             assert!(a.answer(b"m10,4").is_some(), "{packet:?}");
@@ -247,7 +247,7 @@ mod tests {
             b"0;ffffffffffffffff:2a",
             b"0;0:",
         ] {
-            let mut a = told(&[b"m10,4"]);
+            let mut a = after_two_stops(&[b"m10,4"]);
             a.answers(text);
             assert_eq!(a.answer(b"m10,4"), None, "{text:?}");
         }
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_has_not_been_asked_at_a_stop_is_not_answered_at_the_next_but_one() {
-        let mut a = told(&[b"m10,4", b"m20,4"]);
+        let mut a = after_two_stops(&[b"m10,4", b"m20,4"]);
         a.answers(b"0;2:002:00");
         a.answer(b"m20,4");
         assert_eq!(a.resuming(), Some(b"vUlpfAhead;m20,4".to_vec()));

@@ -75,7 +75,7 @@ impl Server {
                         if reply == b"OK" {
                             target.watches.accepted(packet);
                         }
-                        target.ahead.was_asked(packet, &reply);
+                        target.prefetch.was_asked(packet, &reply);
                         // (In non-stop mode a stop does not answer a resume.)
                         let explains = shows_refusals || target.non_stop;
                         if !explains && target.refused.takes(packet, &reply) {

@@ -111,19 +111,20 @@ impl Looks {
 
     fn update(&mut self) {
         self.renew();
-        let mut news: Vec<ring::Hit> = Vec::new();
+        let mut new_hits: Vec<ring::Hit> = Vec::new();
         // Hits that do not fit are read the next time, or counted as overwritten.
         for n in 0..self.area.rings() {
-            let room = KEPT.saturating_sub(news.len());
-            self.reader.read(&self.area, n, room, |hit| news.push(hit));
+            let room = KEPT.saturating_sub(new_hits.len());
+            self.reader
+                .read(&self.area, n, room, |hit| new_hits.push(hit));
         }
-        news.sort_by_key(|hit| hit.time);
-        for hit in news {
+        new_hits.sort_by_key(|hit| hit.time);
+        for hit in new_hits {
             self.sequence = self.sequence.wrapping_add(hit.lost + 1);
-            self.log.push_back(told(&hit, self.sequence));
+            self.log.push_back(from_ring(&hit, self.sequence));
         }
-        let surplus = self.log.len().saturating_sub(KEPT);
-        self.log.drain(..surplus);
+        let excess = self.log.len().saturating_sub(KEPT);
+        self.log.drain(..excess);
     }
 
     fn watches(&self, from: u64) -> Vec<Listed> {
@@ -158,7 +159,7 @@ impl Looks {
     }
 }
 
-fn told(hit: &ring::Hit, sequence: u64) -> Hit {
+fn from_ring(hit: &ring::Hit, sequence: u64) -> Hit {
     let values = hit.flags & hit_flags::UNKNOWN == 0;
     let bytes = |of: &[u8]| match values {
         true => of[..hit.used()].to_vec(),

@@ -116,7 +116,7 @@ impl Server {
             }
             if !target.non_stop
                 && target.exit.now().is_none()
-                && let Some(reply) = target.ahead.answer(packet)
+                && let Some(reply) = target.prefetch.answer(packet)
             {
                 let _ = client.send(&reply).await;
                 return None;
@@ -481,7 +481,7 @@ impl Server {
         }
     }
 
-    pub(super) async fn kill_everybody(&mut self) {
+    pub(super) async fn end_all(&mut self) {
         for child in std::mem::take(&mut self.pending_children) {
             self.let_go(&child, true).await;
         }
@@ -501,7 +501,7 @@ impl Server {
             false => self.say("Killing all inferiors"),
             true => self.say("No process to kill"),
         }
-        self.kill_everybody().await;
+        self.end_all().await;
         let _ = client;
         if self.extended {
             None
@@ -513,7 +513,7 @@ impl Server {
     /// `R` has no reply; the debugger sends `?` next.
     async fn restart(&mut self) {
         self.say("ulpf server restarting");
-        self.kill_everybody().await;
+        self.end_all().await;
         if self.program.is_some()
             && let Err(error) = self.start().await
         {

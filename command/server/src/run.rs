@@ -19,7 +19,7 @@ use ulpf_host::say::message;
 use ulpf_inject::Arguments;
 
 /// Time limit for GDB's answer; it has nothing else to do meanwhile.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit in bytes: more than Linux allows for a program's arguments.
 const LONGEST: u64 = 8 << 20;
 
@@ -45,7 +45,7 @@ impl Server {
         }
         // With process numbers there may be several processes; without them, only one.
         if !self.multiprocess {
-            self.kill_everybody().await;
+            self.end_all().await;
         }
         match self.start().await {
             Ok(()) => self.first_stop().await,
@@ -67,7 +67,7 @@ impl Server {
         let Some(socket) = &self.options.ask_arguments else {
             return Arguments::Words(words);
         };
-        match tokio::time::timeout(PATIENCE, ask(socket)).await {
+        match tokio::time::timeout(TIMEOUT, ask(socket)).await {
             Ok(Ok(text)) => Arguments::Text(text),
             // For example, GDB without Python. Words without shell syntax are right in any case.
             _ => {

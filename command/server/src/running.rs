@@ -170,7 +170,7 @@ impl Server {
         // Deadline of a requested interrupt.
         let mut overdue: Option<Instant> = None;
         // The interrupt was requested while a halt was in progress, and has not been sent to the stub.
-        let mut untold = false;
+        let mut unannounced = false;
         loop {
             let limit = overdue.unwrap_or_else(|| Instant::now() + watchdog::STOP_TIMEOUT);
             let (number, event) = tokio::select! {
@@ -193,7 +193,7 @@ impl Server {
                     Input::Interrupt => {
                         if let Some(target) = self.targets.iter_mut().find(|t| t.running) {
                             match target.halted {
-                                true => untold = true,
+                                true => unannounced = true,
                                 false => drop(target.interrupt().await),
                             }
                         }
@@ -258,7 +258,7 @@ impl Server {
                         }
                         // The debugger has requested a stop meanwhile: this is that stop.
                         reply = stop.to_vec();
-                    } else if let (true, Some(target)) = (untold, target) {
+                    } else if let (true, Some(target)) = (unannounced, target) {
                         // The interrupt follows this stop, as it would without the halt.
                         let _ = target.interrupt().await;
                     }
@@ -387,7 +387,7 @@ impl Server {
     /// Process `number` is about to run: updates its stub's watches to those that the debugger has set. Waits for a
     /// stub that does not answer, until the user interrupts.
     async fn settle(&mut self, client: &mut Client, number: i32) -> ControlFlow<Option<Outcome>> {
-        let mut told = false;
+        let mut reported = false;
         loop {
             let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
                 return ControlFlow::Continue(());
@@ -395,7 +395,7 @@ impl Server {
             let Some(why) = target.settle_watches().await else {
                 return ControlFlow::Continue(());
             };
-            if !std::mem::replace(&mut told, true) {
+            if !std::mem::replace(&mut reported, true) {
                 tell(client, why.trim_start_matches("E.")).await;
             }
             tokio::select! {

@@ -40,7 +40,7 @@ impl Target {
 
     /// Resumes the program at the debugger's request.
     pub async fn resume(&mut self, payload: &[u8]) -> io::Result<()> {
-        let first = [self.ahead.resuming(), self.watches.renewal()];
+        let first = [self.prefetch.resuming(), self.watches.renewal()];
         // Neither packet has an answer.
         let first = first.iter().flatten();
         let mut frames: Vec<u8> = first.flat_map(|p| ulpf_rsp::frame(p)).collect();

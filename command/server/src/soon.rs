@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// Polling time. GDB needs about as long between two packets of a stop; a sleep and a wake-up take a third of it.
-const PATIENCE: Duration = Duration::from_micros(60);
+const TIMEOUT: Duration = Duration::from_micros(60);
 
 /// Polling is free only if it takes no processor from another thread.
 fn has_several_processors() -> bool {
@@ -17,7 +17,7 @@ fn has_several_processors() -> bool {
     *SEVERAL.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
 }
 
-/// Polls `future` until it is ready or `PATIENCE` is over. In the second case it is dropped, so it must be cancel-safe.
+/// Polls `future` until it is ready or `TIMEOUT` is over. In the second case it is dropped, so it must be cancel-safe.
 pub async fn soon<F: Future>(future: F) -> Option<F::Output> {
     if !has_several_processors() {
         return None;
@@ -26,7 +26,7 @@ pub async fn soon<F: Future>(future: F) -> Option<F::Output> {
     let begun = Instant::now();
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if begun.elapsed() >= PATIENCE => Poll::Ready(None),
+        Poll::Pending if begun.elapsed() >= TIMEOUT => Poll::Ready(None),
         Poll::Pending => {
             // The runtime polls the descriptors between two polls of this future.
             context.waker().wake_by_ref();

@@ -5,7 +5,7 @@ use super::answers;
 use super::changes::Changed;
 use super::checked::Checked;
 use super::common::reap_later;
-use super::prefetch::{self, Ahead};
+use super::prefetch::{self, Prefetch};
 
 use super::packets::{exec_stop, is_output};
 use super::refused::RefusedWatches;
@@ -78,7 +78,7 @@ pub struct Target {
     /// The stub has gone; the reason, for the debugger. The program can only be killed or awaited.
     pub lost: Option<String>,
     pub watches: LazyWatches,
-    pub ahead: Ahead,
+    pub prefetch: Prefetch,
     pub refused: RefusedWatches,
     /// First packets for a new stub of this program.
     pub greeting: Vec<Vec<u8>>,
@@ -142,7 +142,7 @@ impl Target {
             non_stop: false,
             lost: None,
             watches: LazyWatches::default(),
-            ahead: Ahead::default(),
+            prefetch: Prefetch::default(),
             refused: RefusedWatches::default(),
             greeting: Vec::new(),
             pending: None,
@@ -179,7 +179,7 @@ impl Target {
     }
 
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
-        self.ahead.sending(payload);
+        self.prefetch.sending(payload);
         let frame = self.frame(payload);
         self.write(&frame).await
     }
@@ -361,7 +361,7 @@ impl Target {
         self.remains = inferior.remains;
         self.decoder = Decoder::default();
         self.watches = LazyWatches::default();
-        self.ahead = Ahead::default();
+        self.prefetch = Prefetch::default();
         self.refused = RefusedWatches::default();
         self.changed = Changed::default();
         self.heap = None;
@@ -415,7 +415,7 @@ impl Target {
             }
             ulpf_rsp::Event::Packet(p) => {
                 if self.running && !self.non_stop && !is_output(&p) {
-                    self.ahead.stopped();
+                    self.prefetch.stopped();
                 }
                 if let Some(p) = self.checked(p) {
                     self.queue.push_back(Event::Reply(p));
@@ -425,7 +425,7 @@ impl Target {
                 let answers = &p[prefetch::ANSWERS.len()..];
                 // A vfork child has a different name in the stub than in the debugger's packets.
                 if self.children.is_empty() {
-                    self.ahead.answers(answers);
+                    self.prefetch.answers(answers);
                 }
             }
             ulpf_rsp::Event::Notification(p) if p.starts_with(STOP) => {

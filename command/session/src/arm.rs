@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    fn told(arms: &[Arm]) -> Vec<(String, usize)> {
+    fn commands_of(arms: &[Arm]) -> Vec<(String, usize)> {
         commands(&arms.iter().collect::<Vec<_>>()).collect()
     }
 
@@ -142,7 +142,7 @@ mod tests {
             ("ulpf watches w at 0x10:8*3+16 0x38:4".to_string(), 4),
             ("ulpf watches w log at 0x40:8 0x30:8".to_string(), 2),
         ];
-        assert_eq!(told(&arms), expected);
+        assert_eq!(commands_of(&arms), expected);
     }
 
     #[test]
@@ -159,16 +159,16 @@ mod tests {
             ),
             ("ulpf watches w at 0x20:1".to_string(), 1),
         ];
-        assert_eq!(told(&[heap, filtered, arm(0x20, 1, "w")]), expected);
-        assert!(told(&[]).is_empty());
+        assert_eq!(commands_of(&[heap, filtered, arm(0x20, 1, "w")]), expected);
+        assert!(commands_of(&[]).is_empty());
     }
 
     #[test]
     fn commands_have_bounds() {
         let scattered: Vec<Arm> = (0..5_000u64).map(|n| arm(n * n * 64, 8, "w")).collect();
-        let told = told(&scattered);
-        assert!(told.len() > 1 && told.iter().all(|c| c.0.len() < ENOUGH + 100));
-        assert_eq!(told.iter().map(|c| c.1).sum::<usize>(), scattered.len());
+        let lines = commands_of(&scattered);
+        assert!(lines.len() > 1 && lines.iter().all(|c| c.0.len() < ENOUGH + 100));
+        assert_eq!(lines.iter().map(|c| c.1).sum::<usize>(), scattered.len());
     }
 
     /// Equal places stay apart; they do not become a place with stride 0.
@@ -176,7 +176,7 @@ mod tests {
     fn doubles() {
         let arms = [arm(0x10, 8, "w"), arm(0x10, 8, "w"), arm(0x10, 8, "w")];
         assert_eq!(
-            told(&arms),
+            commands_of(&arms),
             [("ulpf watches w at 0x10:8*3+0".to_string(), 3)]
         );
     }

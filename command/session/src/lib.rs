@@ -3,11 +3,11 @@
 //! server all read it with this crate, which neither draws nor serves.
 //!
 //! ```text
-//!   rings ──▶ merge (hits in order of time) ──▶ hit (a hit in words) ──▶ text · JSON · CSV · trace
-//!   rings ──▶ drain (each ring's hits in their own order) ──▶ log/ (the compact log)
-//!   rings, counters, table of watches ──▶ observer ──▶ snapshot (watches, sites, pages, threads, hits)
-//!   the owner's control_socket ──▶ listing (the user's words)  ──┘         ▲
-//!   sessions of this machine ──▶ find, watcher (all of them) ───────────────┘
+//!     rings ──▶ merge (hits in order of time) ──▶ hit (a hit in words) ──▶ text · JSON · CSV · trace
+//!     rings ──▶ drain (each ring's hits in their own order) ──▶ log/ (the compact log)
+//!     rings, counters, table of watches ──▶ observer ──▶ snapshot (watches, sites, pages, threads, hits)
+//!     the owner's control_socket ──▶ listing (the user's words)  ──┘         ▲
+//!     sessions of this machine ──▶ find, watcher (all of them) ───────────────┘
 //! ```
 #![forbid(unsafe_code)]
 

@@ -170,9 +170,9 @@ mod tests {
     #[test]
     fn what_the_stub_says_of_sites() {
         let line = r#"{"pc":"0x401000","faults":7,"beside":5,"why":"a \"b\"","bytes":"8807"}"#;
-        let told = sites(&format!("ulpf: no JSON\n{line}\n{{}}\n{line}\n"));
-        assert_eq!(told, format!("{{\"sites\":[{line},{line}]}}"));
-        let value = serde_json::from_str(&told).unwrap();
+        let listed = sites(&format!("ulpf: no JSON\n{line}\n{{}}\n{line}\n"));
+        assert_eq!(listed, format!("{{\"sites\":[{line},{line}]}}"));
+        let value = serde_json::from_str(&listed).unwrap();
         let read: Vec<PatchSite> = sites_of(&value).collect();
         assert_eq!((read.len(), read[1].pc, read[1].faults), (2, 0x401000, 7));
         assert_eq!(sites_of(&json!({"sites": 3})).count(), 0);

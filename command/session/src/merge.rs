@@ -2,9 +2,9 @@
 //! costs memory, and costs hits only when the limit is reached.
 //!
 //! ```text
-//!   a thread ──▶ its ring ──┐
-//!   a thread ──▶ its ring ──┼─ each as far as it goes ─▶ in order of time, up to the horizon ─Batch─▶ Log
-//!   a thread ──▶ its ring ──┘                            (the rest waits for the next look)
+//!     a thread ──▶ its ring ──┐
+//!     a thread ──▶ its ring ──┼─ each as far as it goes ─▶ in order of time, up to the horizon ─Batch─▶ Log
+//!     a thread ──▶ its ring ──┘                            (the rest waits for the next look)
 //! ```
 //! The **horizon** is the moment at which a look began. A writer first takes room in its ring and then reads the clock.
 //! So a writer that has taken no room by then will write a younger record, and all older ones have been seen. Only an
@@ -35,7 +35,7 @@ pub struct Batch {
     /// Hits whose time was still to come when they were read: the program has overwritten its ring. `hits` contains
     /// them, with the time at which they were read.
     pub damaged: u64,
-    _held: Held,
+    _held: Charged,
 }
 
 /// Shared by the reader's thread and the log.
@@ -48,9 +48,9 @@ pub struct Flow {
 }
 
 /// Returns its hits to the budget when dropped.
-struct Held(Arc<AtomicUsize>, usize);
+struct Charged(Arc<AtomicUsize>, usize);
 
-impl Drop for Held {
+impl Drop for Charged {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
@@ -260,7 +260,7 @@ impl Waiting {
             let lost = if end { std::mem::take(&mut lost) } else { 0 };
             if !hits.is_empty() || lost > 0 {
                 flow.held.fetch_add(hits.len(), Ordering::Relaxed);
-                let _held = Held(flow.held.clone(), hits.len());
+                let _held = Charged(flow.held.clone(), hits.len());
                 let damaged = std::mem::take(&mut self.damaged);
                 let batch = Batch {
                     hits,

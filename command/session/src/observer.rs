@@ -19,12 +19,12 @@ use ulpf_lib::ring::findings::Findings;
 use ulpf_lib::ring::{Hit, Reader, Rings, Start, Unpatched, listed};
 use ulpf_symbols::{Program, Watched};
 
-/// Slots that one look reads of all rings together, and of each ring with news at least.
+/// Slots that one look reads of all rings together, and of each ring with new records at least.
 const SLOTS: u64 = 4096;
 const LEAST: u64 = 16;
 /// Lines that one look adds to the feed: more than a user reads, and cheap.
 const LINES: usize = 256;
-/// Rings with news that one look reads; the others follow in the next look.
+/// Rings with new records that one look reads; the others follow in the next look.
 const RINGS: usize = 1024;
 /// Watches that are shown; the totals include the others.
 const WATCHES: usize = 20_000;
@@ -371,26 +371,26 @@ impl Observer {
 
     fn rings(&mut self, rate: &dyn Fn(f64, u64, u64) -> f64, feed: Option<Wanted>) {
         let rings = self.shared.rings();
-        let mut news: Vec<usize> = Vec::new();
+        let mut changed: Vec<usize> = Vec::new();
         for n in 0..rings {
             let records = self.shared.head(n).1;
             let ring = self.rings.entry(n).or_default();
             ring.rate = rate(ring.rate, records, ring.records);
             if records != ring.records {
-                news.push(n);
+                changed.push(n);
                 ring.records = records;
             }
         }
         // (A ring that is skipped now reports the next time how many hits were left out.)
-        let all = news.len();
+        let all = changed.len();
         if all > RINGS {
-            news.rotate_left(self.turn % all);
-            news.truncate(RINGS);
+            changed.rotate_left(self.turn % all);
+            changed.truncate(RINGS);
             self.turn = self.turn.wrapping_add(RINGS);
         }
-        let slots = (SLOTS / news.len().max(1) as u64).max(LEAST);
+        let slots = (SLOTS / changed.len().max(1) as u64).max(LEAST);
         let mut hits: Vec<Hit> = Vec::new();
-        for n in news {
+        for n in changed {
             let before = hits.len();
             self.reader.keep_last(&self.shared, n, slots);
             // Incomplete records, and those over the limit, are read the next time.

@@ -21,12 +21,12 @@ const SITES: Duration = Duration::from_secs(3);
 pub struct Pace(Duration);
 
 impl Pace {
-    const REST: u32 = 100;
+    const PAUSE: u32 = 100;
 
     /// `used` is the processor time of the look. The rest follows from the smaller of the last two looks: symbols are
     /// read only once, and must not cause a rest of a hundred times that.
-    pub fn rest(&mut self, used: Duration) -> Duration {
-        std::mem::replace(&mut self.0, used).min(used) * Pace::REST
+    pub fn pause(&mut self, used: Duration) -> Duration {
+        std::mem::replace(&mut self.0, used).min(used) * Pace::PAUSE
     }
 }
 
@@ -132,8 +132,8 @@ impl Watcher {
         if !self.started && Instant::now() >= self.find {
             let begun = thread_time();
             messages.extend(self.find_sessions(snapshots));
-            let rest = self.pace.rest(thread_time() - begun);
-            self.find = Instant::now() + FIND.max(rest * 2);
+            let pause = self.pace.pause(thread_time() - begun);
+            self.find = Instant::now() + FIND.max(pause * 2);
         }
         self.hear(snapshots, &mut messages);
         self.ask_for_lists();
@@ -339,7 +339,7 @@ mod tests {
         let ms = Duration::from_millis;
         let mut pace = Pace::default();
         let rests: Vec<_> = [200, 2, 3, 300, 400, 1]
-            .map(|used| pace.rest(ms(used)))
+            .map(|used| pace.pause(ms(used)))
             .to_vec();
         assert_eq!(rests, [0, 200, 200, 300, 30_000, 100].map(ms));
     }

@@ -19,7 +19,7 @@ use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use ulpf_host::signals::told_to_end;
+use ulpf_host::signals::asked_to_end;
 use ulpf_host::{programs, sys};
 
 /// Symbols beyond that stay as they are.
@@ -37,7 +37,7 @@ const MOST_TIME: Duration = Duration::from_millis(200);
 /// Limit of children that end; after that, names of many levels stay mangled.
 const MOST_CHILDREN: u32 = 4;
 /// A child that has not answered for so long is not asked again.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The command's first argument that makes it such a child (`serve`).
 pub const WORD: &str = "--demangle";
@@ -152,7 +152,7 @@ fn start() -> io::Result<(Child, BufReader<UnixStream>)> {
 /// Asks the child: its answer is a line, empty if the name is not a mangled one.
 fn answer(stream: &mut BufReader<UnixStream>, name: &str) -> io::Result<String> {
     stream.get_mut().write_all(format!("{name}\n").as_bytes())?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut line = Vec::new();
     loop {
         match stream.read_until(b'\n', &mut line) {
@@ -162,7 +162,7 @@ fn answer(stream: &mut BufReader<UnixStream>, name: &str) -> io::Result<String> 
             Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
-            Err(e) if told_to_end() || Instant::now() > end => return Err(e),
+            Err(e) if asked_to_end() || Instant::now() > end => return Err(e),
             Err(_) => {}
         }
     }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use ulpf_host::programs;
-use ulpf_host::signals::told_to_end;
+use ulpf_host::signals::asked_to_end;
 
 const SERVERS: &str = "DEBUGINFOD_URLS";
 const CLIENT: &str = "debuginfod-find";
@@ -46,7 +46,7 @@ pub fn debug_file(id: &[u8]) -> Result<Option<PathBuf>, String> {
     let failed = |why: std::io::Error| format!("{CLIENT}: {why}");
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
     while child.try_wait().map_err(failed)?.is_none() {
-        if told_to_end() {
+        if asked_to_end() {
             let _ = child.kill();
         }
         std::thread::sleep(TICK);

@@ -82,7 +82,7 @@ pub fn begin(text: &str) -> usize {
 }
 
 /// The start of the first clause behind some other text: one of `words` that stands alone, outside brackets and quotes,
-/// and not behind an operator. The end of the text, if there is none.
+/// and not behind an operator. Without such a clause: the end of the text.
 pub fn clause(text: &str, words: &[&str]) -> usize {
     let (mut depth, mut blank, mut escaped) = (0, false, false);
     // The last character that is no blank; the quote around this one.

@@ -4,7 +4,7 @@
 use crate::dwarf_types::Types;
 use crate::maps::{self, Module, Program};
 use crate::object::ObjectFile;
-use crate::{Memory, Parts, Spec, demangle};
+use crate::{Memory, ParsedWatch, Spec, demangle};
 use std::path::Path;
 use std::rc::Rc;
 use ulpf_lib::mapping::Mapping;
@@ -42,7 +42,7 @@ pub fn program(file: Vec<u8>) -> Option<Program> {
 
 /// Resolves a user's watch in this program, and formats its values.
 pub fn watch(program: &Program, text: &str) {
-    let _ = Parts::parse(text);
+    let _ = ParsedWatch::parse(text);
     let Ok(spec) = Spec::parse(text) else { return };
     let Ok(places) = program.resolve(&spec, &Odd) else {
         return;

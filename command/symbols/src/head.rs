@@ -30,7 +30,7 @@ pub struct Head {
 
 /// The places of such a watch, as [`crate::Program::locate_watch`] finds them.
 pub struct Located {
-    pub places: Result<Vec<Told>, Problem>,
+    pub places: Result<Vec<DebuggerPlace>, Problem>,
     /// The language of the debugged program does not have what the expression says: what a container or a variant
     /// holds, or an element beyond the end.
     pub decided: bool,
@@ -38,7 +38,7 @@ pub struct Located {
 
 /// A place in the debugger's terms.
 #[derive(Debug, Serialize)]
-pub struct Told {
+pub struct DebuggerPlace {
     pub(crate) name: String,
     pub(crate) at: u64,
     pub(crate) len: u64,

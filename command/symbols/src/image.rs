@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::io::Read;
 use std::ops::Range;
 use ulpf_host::foreign::files::Opened;
-use ulpf_host::signals::{Reading, told_to_end};
+use ulpf_host::signals::{Reading, asked_to_end};
 
 /// Limit in bytes for one file, whatever it claims: enough for the debug information of a browser.
 const MOST: u64 = 8 << 30;
@@ -113,7 +113,7 @@ impl Image {
         let _reading = Reading::begin();
         let (mut crc, mut buffer) = (crc32fast::Hasher::new(), vec![0; 1 << 20]);
         let mut at = 0;
-        while at < self.len && !told_to_end() {
+        while at < self.len && !asked_to_end() {
             let n = (self.len - at).min(buffer.len() as u64) as usize;
             file.read_at(at, &mut buffer[..n]).ok()?;
             crc.update(&buffer[..n]);
@@ -193,7 +193,7 @@ impl Image {
         let mut data = Vec::new();
         data.try_reserve_exact(size).ok()?;
         while data.len() < size {
-            if told_to_end() {
+            if asked_to_end() {
                 return None;
             }
             let from = data.len();

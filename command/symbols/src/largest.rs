@@ -41,7 +41,7 @@ impl Module {
             let described = variable(symbol.addr);
             Global {
                 name: match described {
-                    Some((index, variable)) => self.told_apart(index, variable),
+                    Some((index, variable)) => self.unique_path(index, variable),
                     None => crate::demangle(symbol.name),
                 },
                 size: symbol.len,
@@ -54,7 +54,7 @@ impl Module {
     }
 
     /// The variable's path. Its file is added if other variables have the same path.
-    fn told_apart(&self, index: &Index, variable: &Variable) -> String {
+    fn unique_path(&self, index: &Index, variable: &Variable) -> String {
         let path = index.path(variable);
         if index.find(&path).len() < 2 {
             return path;

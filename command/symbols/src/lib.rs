@@ -1,16 +1,16 @@
 //! Names to addresses, addresses to names, bytes to values.
 //!
 //! ```text
-//! "tab[2].next->x:rw" ── spec ──> Spec ── resolve ──> Watched { address, length, kind, type }, one for each place
-//!                                            │ containers   what `v[*]` and `*owner` mean: containers.json
-//!                 maps ── Program, Module ───┤ index        variables of the debug information, by name
-//!                        (what is loaded)    ├ dwarf_types  sizes, members, elements
-//!                                            └ object       ELF file: elf_symbols, debug (separate files: source, split, fetch)
-//! "if $new > 3 from f" ── filter, condition ──> words and bytecode for the stub
-//! PC      ── pc ──> Location { function + offset, file:line, object }
-//! FUNCTION, FILE:LINE ── lines ──> PCs
-//! bytes   ── value ──> "tab[2].x", "41"
-//! Watched ── stored ─> what a file keeps, to name and show without the program
+//!     "tab[2].next->x:rw" ── spec ──> Spec ── resolve ──> Watched { address, length, kind, type }, one for each place
+//!                                                │ containers   what `v[*]` and `*owner` mean: containers.json
+//!                     maps ── Program, Module ───┤ index        variables of the debug information, by name
+//!                            (what is loaded)    ├ dwarf_types  sizes, members, elements
+//!                                                └ object       ELF file: elf_symbols, debug (source, split, fetch)
+//!     "if $new > 3 from f" ── filter, condition ──> words and bytecode for the stub
+//!     PC      ── pc ──> Location { function + offset, file:line, object }
+//!     FUNCTION, FILE:LINE ── lines ──> PCs
+//!     bytes   ── value ──> "tab[2].x", "41"
+//!     Watched ── stored ─> what a file keeps, to name and show without the program
 //! ```
 //!
 //! Files may be hostile. `image` limits how much of them is read, `meter` limits the work, and `demangle` limits the
@@ -33,7 +33,7 @@ mod elf;
 mod elf_symbols;
 mod fetch;
 mod filter;
-mod frames;
+mod frame_locals;
 mod functions;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -41,12 +41,12 @@ mod head;
 mod image;
 mod index;
 mod largest;
-mod lines;
+mod linespec;
 mod location;
 mod maps;
 mod meter;
 mod object;
-mod parts;
+mod parsed_watch;
 mod pc;
 mod place;
 mod problem;
@@ -66,7 +66,7 @@ pub use head::{HEAD, Head, Located};
 pub use largest::Global;
 pub use location::Location;
 pub use maps::{Loaded, Module, Program};
-pub use parts::Parts;
+pub use parsed_watch::ParsedWatch;
 pub use pc::Spot;
 pub use problem::Problem;
 pub use resolve::{Memory, Watched};

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 use ulpf_host::rights::thread_time;
-use ulpf_host::signals::{Reading, told_to_end};
+use ulpf_host::signals::{Reading, asked_to_end};
 
 /// Work between two readings of the clock.
 const PAUSE: u64 = 1 << 16;
@@ -87,7 +87,7 @@ pub fn step(work: u64) -> bool {
 
 #[cold]
 fn look_at_the_clock() {
-    if told_to_end() || thread_time() > UNTIL.get() {
+    if asked_to_end() || thread_time() > UNTIL.get() {
         STEPS.set(0);
     }
 }

@@ -1,15 +1,16 @@
 //! Parses the text after `--watch`.
 //!
 //! ```text
-//! SPEC  := [FILE.c ':' | OBJECT '`'] EXPR [':' LEN] [':' KIND] FILTER*      (filter.rs has FILTER)
-//! KIND  := 'r' | 'w' | 'rw'                       (w when nothing is said)
-//! EXPR  := '*' EXPR | FIRST STEP* ['+' BYTES | '-' BYTES]
-//!          | '*' EXPR '@' COUNT | EXPR '[' N ']' '@' COUNT       (as gdb writes ranges)
-//!          | 'heap' | '[heap]'
-//! FIRST := NAME | ADDRESS | '(' EXPR ')'
-//! STEP  := '.' FIELD | '%' FIELD | '(' N [',' N]… ')' (Fortran) | '->' FIELD | '[' N ']' | '[' [N] '..' [M] ']' | '[' [N] '..=' M ']'
-//!          | '[*]' (all elements) | '->*' FIELD (the nodes of a list)
-//! NAME  := C, C++ or Rust path: counts, ns::Class<int>::total, krate::module::STATIC
+//!     SPEC  := [FILE.c ':' | OBJECT '`'] EXPR [':' LEN] [':' KIND] FILTER*      (filter.rs has FILTER)
+//!     KIND  := 'r' | 'w' | 'rw'                       (w when nothing is said)
+//!     EXPR  := '*' EXPR | FIRST STEP* ['+' BYTES | '-' BYTES]
+//!              | '*' EXPR '@' COUNT | EXPR '[' N ']' '@' COUNT       (as gdb writes ranges)
+//!              | 'heap' | '[heap]'
+//!     FIRST := NAME | ADDRESS | '(' EXPR ')'
+//!     STEP  := '.' FIELD | '%' FIELD | '(' N [',' N]… ')' (Fortran) | '->' FIELD | '[' N ']'
+//!              | '[' [N] '..' [M] ']' | '[' [N] '..=' M ']'
+//!              | '[*]' (all elements) | '->*' FIELD (the nodes of a list)
+//!     NAME  := C, C++ or Rust path: counts, ns::Class<int>::total, krate::module::STATIC
 //! ```
 //!
 //! Only a doubled colon is part of a name, so the suffixes are cut off from the right.

@@ -239,7 +239,7 @@ fn watches_begin_where_a_debugger_says() {
         let spec = Spec::parse(watch).unwrap();
         fixture.program.locate_watch(&spec, Some(&head), &fixture)
     };
-    let told = |watch: &str, head: String| {
+    let as_json = |watch: &str, head: String| {
         let places = located(watch, head)
             .places
             .unwrap_or_else(|p| panic!("{p}"));
@@ -248,7 +248,7 @@ fn watches_begin_where_a_debugger_says() {
     // A variable, whose own type counts; and a pointer in a register, which is no part of a path.
     let at = addr("head");
     let variable = format!(r#"{{"text":"head","name":"head","at":{at},"type":{pointer}}}"#);
-    let found = told("it->*next.x", variable.clone());
+    let found = as_json("it->*next.x", variable.clone());
     assert_eq!(found[0]["path"], format!("{at:#x}@list,0,8"));
     assert_eq!(
         (&found[0]["name"], &found[0]["many"]),
@@ -260,7 +260,7 @@ fn watches_begin_where_a_debugger_says() {
     );
     let first = addr("*head");
     let register = format!(r#"{{"text":"$rdi","value":{first},"type":{pointer}}}"#);
-    let found = told("it->*next", register);
+    let found = as_json("it->*next", register);
     assert_eq!(
         (&found[0]["at"], &found[1]["name"]),
         (&first.into(), &"$rdi->*next[1]".into())
@@ -543,7 +543,7 @@ fn cpp_containers() {
             assert_eq!(fixture.resolve("v[*]").unwrap().part(4, 4).0, "v[1]");
             fixture.refuses("empty[*]", "no elements now");
             fixture.refuses("*never", "holds nothing now");
-            fixture.refuses("v[1..9]", "3 elements now, 8 is none of them");
+            fixture.refuses("v[1..9]", "3 elements now, and 8 is not among them");
             fixture.refuses("named[0..1]", "has keys");
             fixture.refuses("chain[3]", "3 elements now");
             fixture.refuses("either[0]", "has its alternative 1 now");
@@ -606,7 +606,7 @@ fn maps_of_go() {
     if version < 24 {
         fixture.refuses(
             "main.names[*]",
-            "how many elements `main.names` has is not known",
+            "the number of elements of `main.names` is not known",
         );
         return;
     }
@@ -751,7 +751,7 @@ fn values_names_and_refusals() {
         ("total[1]", "no array"),
         ("*total", "no pointer"),
         ("counts[32]", "use 0 to 31"),
-        ("counts[30..40]", "39 is none of them"),
+        ("counts[30..40]", "39 is not among them"),
         ("*nothing:8", "is null now"),
         ("*hidden", "struct opaque is is not known"),
         ("hidden->x", "declared, but defined in no debug information"),

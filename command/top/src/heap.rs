@@ -16,7 +16,7 @@ use ulpf_symbols::Program;
 const BLOCKS: u64 = 1 << 32;
 
 /// Limit of errors that are resolved to names in one update, so that keys are handled promptly.
-const MOST_NEWS: usize = 8;
+const MOST_NEW: usize = 8;
 
 /// The state of a heap at the last update.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,7 @@ pub struct Heap {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
     pub errors: u64,
-    pub untold: u64,
+    pub unreported: u64,
     pub blocks: u64,
     pub bytes: u64,
     pub most: u64,
@@ -75,22 +75,22 @@ impl Heap {
         let freed = findings.freed();
         self.sums = Sums {
             errors: findings.errors.load(Relaxed),
-            untold: findings.untold.load(Relaxed),
+            unreported: findings.unreported.load(Relaxed),
             blocks: findings.allocated().saturating_sub(freed),
             bytes: findings.bytes(),
             most: findings.most.load(Relaxed),
             kept: findings.kept.load(Relaxed),
         };
-        let mut news = 0;
+        let mut new = 0;
         for (at, report) in findings.reports.iter().enumerate() {
-            if report.told.load(Acquire) != 1 {
+            if report.published.load(Acquire) != 1 {
                 break;
             }
             match self.errors.get_mut(at) {
                 Some(known) => known.count = report.count.load(Relaxed),
-                None if news == MOST_NEWS => break,
+                None if new == MOST_NEW => break,
                 None => {
-                    news += 1;
+                    new += 1;
                     let wrong = Wrong::of(report.wrong.load(Relaxed));
                     let found = wrong.map(|w| Found::of(w, &Error::of(w, report, program)));
                     self.errors.push(found.unwrap_or_default());
@@ -107,9 +107,11 @@ impl Heap {
 
     /// Keys of all rows, errors first.
     pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
-        let told = |f: &&Found| !f.kind.is_empty();
+        let is_shown = |f: &&Found| !f.kind.is_empty();
         let errors = self.errors.iter().enumerate();
-        let errors = errors.filter(move |(_, f)| told(f)).map(|(n, _)| n as u64);
+        let errors = errors
+            .filter(move |(_, f)| is_shown(f))
+            .map(|(n, _)| n as u64);
         errors.chain((0..self.blocks.len() as u64).map(|n| BLOCKS + n))
     }
 

@@ -150,8 +150,8 @@ fn top(args: &TopArgs) -> Result<()> {
     let screen = Screen::open()?;
     let child = started.as_ref().map(Started::process);
     let in_live = Arc::new(AtomicBool::new(true));
-    let (told, still) = (leave.clone(), in_live.clone());
-    std::thread::spawn(move || end_by_force(&told, &still, child));
+    let (leaving, still) = (leave.clone(), in_live.clone());
+    std::thread::spawn(move || end_by_force(&leaving, &still, child));
     let result = live(args, &mut watcher, &mut started, &leave);
     in_live.store(false, Ordering::Relaxed);
     drop(started);
@@ -166,10 +166,10 @@ fn top(args: &TopArgs) -> Result<()> {
 /// loop; when the terminal takes no output, a write blocks. A program that this command has started ends, too.
 fn end_by_force(leave: &AtomicBool, in_live: &AtomicBool, run: Option<Process>) {
     // The main thread draws a screen in less, and looks at `leave` each 250 ms.
-    const PATIENCE: Duration = Duration::from_millis(500);
+    const TIMEOUT: Duration = Duration::from_millis(500);
     // It ends the program, and closes the screen.
     const LONGEST: Duration = Duration::from_secs(5);
-    let mut told = None;
+    let mut since = None;
     let mut gone = false;
     loop {
         std::thread::sleep(Duration::from_millis(100));
@@ -179,10 +179,10 @@ fn end_by_force(leave: &AtomicBool, in_live: &AtomicBool, run: Option<Process>) 
         }
         if leave.load(Ordering::Relaxed) {
             let limit = match gone && in_live.load(Ordering::Relaxed) {
-                true => PATIENCE,
+                true => TIMEOUT,
                 false => LONGEST,
             };
-            if told.get_or_insert_with(Instant::now).elapsed() > limit {
+            if since.get_or_insert_with(Instant::now).elapsed() > limit {
                 break;
             }
         }
@@ -242,7 +242,7 @@ fn live(
             if let Some(program) = started {
                 tell_of(program, &mut app);
             }
-            next = Instant::now() + every.max(pace.rest(thread_time() - begun));
+            next = Instant::now() + every.max(pace.pause(thread_time() - begun));
         }
         watcher.look_at_heap(&mut app);
         watcher.details(&mut app);

@@ -51,7 +51,7 @@ pub fn run(
         default if default == 0.25 => default * SLOWER,
         asked => asked,
     });
-    let mut told = Reported::default();
+    let mut reported = Reported::default();
     let (mut next, mut reports) = (Instant::now(), 0);
     let mut rest = Duration::ZERO;
     let mut heard = true;
@@ -67,7 +67,7 @@ pub fn run(
         let ended = app.session().is_some_and(|s| s.ended.is_some());
         let mut text = String::new();
         if Instant::now() >= next || ended && started.is_some() {
-            told.report(&app, &mut text);
+            reported.report(&app, &mut text);
             next = Instant::now() + report;
             reports += 1;
         }
@@ -86,7 +86,7 @@ pub fn run(
         if leave.load(Ordering::Relaxed) || enough || ended && started.is_some() {
             return Ok(());
         }
-        let late = rest.max(pace.rest(used)).max(look);
+        let late = rest.max(pace.pause(used)).max(look);
         rest = Duration::ZERO;
         let until = Instant::now() + late;
         while Instant::now() < until && !leave.load(Ordering::Relaxed) {
@@ -264,19 +264,23 @@ impl Reported {
             );
         }
         // The newest hits, and the number of all new ones.
-        let told = self.line.entry(s.pid).or_default();
+        let shown = self.line.entry(s.pid).or_default();
         let fits = |l: &&Line| passes(filter, &l.name, &l.place, l.tid);
-        let news: Vec<_> = s
+        let new_hits: Vec<_> = s
             .feed
             .iter()
-            .filter(|l| l.number > *told)
+            .filter(|l| l.number > *shown)
             .filter(fits)
             .collect();
-        *told = s.feed.back().map_or(*told, |l| l.number);
-        if news.len() > 5 {
-            let _ = writeln!(text, "  {} hits, the last 5:", figure(news.len() as u64));
+        *shown = s.feed.back().map_or(*shown, |l| l.number);
+        if new_hits.len() > 5 {
+            let _ = writeln!(
+                text,
+                "  {} hits, the last 5:",
+                figure(new_hits.len() as u64)
+            );
         }
-        for l in news.iter().skip(news.len().saturating_sub(5)) {
+        for l in new_hits.iter().skip(new_hits.len().saturating_sub(5)) {
             let _ = writeln!(
                 text,
                 "  {} at {} s by thread {}: {}, {}",

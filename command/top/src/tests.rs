@@ -266,7 +266,7 @@ fn heap() -> Heap {
     Heap {
         sums: Sums {
             errors: 4712,
-            untold: 0,
+            unreported: 0,
             blocks: 1_233,
             bytes: 987_654,
             most: 1_234_567,

@@ -48,7 +48,7 @@ impl Theme {
     pub fn good(self) -> Style {
         self.with(Color::Green, Modifier::empty())
     }
-    pub fn warm(self) -> Style {
+    pub fn highlight(self) -> Style {
         self.with(Color::Yellow, Modifier::BOLD)
     }
     pub fn bad(self) -> Style {

@@ -3,13 +3,13 @@
 //! Everything here runs inside the fault handler, on the handler's stack. A signal that arrives meanwhile
 //! is handled below us on the same stack: it is recorded, and its handler returns. The rules of this
 //! folder:
-//! - no allocation after [`Thunks::new`], no locks, no panics (no indexing, no `unwrap`), no
-//!   formatting, no thread-local storage;
-//! - fs and gs bases are the program's and are neither used nor changed;
-//! - the stack pointer always stays the handler's, also while the program's instruction runs:
-//!   a nested fault with the program's stack pointer would make the kernel start again at the
-//!   top of the alternate stack and overwrite us;
-//! - state changes only when the instruction has succeeded.
+//! * No allocation after [`Thunks::new`], no locks, no panics (no indexing, no `unwrap`), no
+//!   formatting, no thread-local storage.
+//! * The bases of fs and gs are the program's, and are neither used nor changed.
+//! * The stack pointer always stays the handler's, also while the program's instruction runs.
+//!   With the program's stack pointer, a nested fault would make the kernel start again at the
+//!   top of the alternate stack and overwrite us.
+//! * State changes only when the instruction has succeeded.
 //!
 //! There are two methods. A *thunk* is the original instruction, its operand rewritten to one register,
 //! between loads and stores of the program's registers. It keeps the CPU's own semantics, such as

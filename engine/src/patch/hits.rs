@@ -252,7 +252,7 @@ pub fn hit(
 ) -> Option<()> {
     let asm = &mut w.asm;
     // (What a mask selects may be several hits.)
-    if target.ahead || x.mask.is_some() {
+    if target.before_access || x.mask.is_some() {
         looks.push(asm.here() as u16);
         asm.trap();
         w.mark(Phase::Saved);

@@ -2,10 +2,10 @@
 //! `call`, `ret`, `jmp` through memory.
 //!
 //! ```text
-//! pop %rbx       rsp → area;  lea 8(%rsp),%rsp;  mov (alias),%rbx
-//! call f         rsp → area;  lea -8(%rsp),%rsp; mov $return,%rcx; mov %rcx,(alias) …           jmp f
-//! call *8(%rax)  mov (alias),%rcx; %rcx → area.target; $return → area.value …  push area.value; jmp *area.target
-//! ret            mov (alias),%rcx; %rcx → area.target …  lea 8(%rsp),%rsp;                       jmp *area.target
+//!     pop %rbx       rsp → area;  lea 8(%rsp),%rsp;  mov (alias),%rbx
+//!     call f         rsp → area;  lea -8(%rsp),%rsp; mov $return,%rcx; mov %rcx,(alias) …           jmp f
+//!     call *8(%rax)  mov (alias),%rcx; %rcx → area.target; $return → area.value …  push area.value; jmp *area.target
+//!     ret            mov (alias),%rcx; %rcx → area.target …  lea 8(%rsp),%rsp;                       jmp *area.target
 //! ```
 //! One access of each is checked. It is the stack access, unless there is a memory operand: then it is the operand's,
 //! and the `push` is made as it is. If that faults, nothing has been done yet. The return address is the original

@@ -2,9 +2,9 @@
 //! cycles instead of a fault.
 //!
 //! ```text
-//!   mov %al,(%rdi)  ─▶  e9 …  jmp ─▶  trampoline:  address → page class → alias → watched? → mov %al,(alias)
-//!   inc %rdi                           │       not a guarded page: the original instruction
-//!   …               ◀─────────────────┘       watched: mov %al,(alias), and the hit is accounted for
+//!     mov %al,(%rdi)  ─▶  e9 …  jmp ─▶  trampoline:  address → page class → alias → watched? → mov %al,(alias)
+//!     inc %rdi                           │       not a guarded page: the original instruction
+//!     …               ◀─────────────────┘       watched: mov %al,(alias), and the hit is accounted for
 //! ```
 //!
 //! A jump has five bytes, most stores have fewer. Then the instructions behind it move to the trampoline, too.
@@ -43,7 +43,7 @@ mod writer;
 pub use branches::{Branch, leading_to};
 pub use implicit::{Access, Implicit};
 pub use plan::{Group, Part, Pun, Refusal, What, is_masked_move, skipped};
-pub use prediction::ahead;
+pub use prediction::following;
 pub use prologue::Prologue;
 pub use stretch::stretch;
 pub use trampoline::Trampoline;

@@ -23,7 +23,7 @@ const RSP: u8 = 4;
 
 /// Whether such an operand may lead from one block to another one. (Without an index, the distance from the pointer is a
 /// constant of the program's code.)
-fn may_leap(insn: &Insn) -> bool {
+fn may_leave_block(insn: &Insn) -> bool {
     let mem = &insn.mem;
     let indexed = mem.base != NO_REG && mem.base != RSP && mem.index != NO_REG;
     indexed && mem.segment == 0 && !matches!(insn.class, Class::Gather | Class::Scatter)
@@ -31,7 +31,7 @@ fn may_leap(insn: &Insn) -> bool {
 
 /// Writes the check if it is wanted. Returns the offset where the thread continues after the call.
 pub fn ask(w: &mut Writer, insn: &Insn, (a, b): (u8, u8), target: Target) -> Option<u16> {
-    let Some(blocks) = target.asking.filter(|_| may_leap(insn)) else {
+    let Some(blocks) = target.asking.filter(|_| may_leave_block(insn)) else {
         return Some(w.asm.here() as u16);
     };
     let mem = &insn.mem;

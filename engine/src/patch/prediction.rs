@@ -9,7 +9,7 @@ use iced_x86::{
 /// Instructions behind the one at `pc` (`code` begins there) that are executed whenever it is, and access memory through the
 /// same base register, unchanged. They will meet the same watches. With `loads`, those that only read are included. Returns
 /// at most [`MOST`].
-pub fn ahead(pc: u64, code: &[u8], loads: bool) -> Vec<u64> {
+pub fn following(pc: u64, code: &[u8], loads: bool) -> Vec<u64> {
     let mut found = Vec::new();
     let mut decoder = iced_x86::Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
@@ -38,7 +38,7 @@ pub fn ahead(pc: u64, code: &[u8], loads: bool) -> Vec<u64> {
     found
 }
 
-/// See [`ahead`].
+/// See [`following`].
 const MOST: usize = 8;
 
 fn meets(info: &InstructionInfo, base: Register, loads: bool) -> bool {
@@ -72,15 +72,15 @@ mod tests {
             0x48, 0x8b, 0x7f, 0x20, // 100f: mov 32(%rdi), %rdi
             0x8b, 0x0f, // 1013: mov (%rdi), %ecx
         ];
-        assert_eq!(ahead(0x1000, &code, true), [0x1003, 0x100c, 0x100f]);
-        assert_eq!(ahead(0x1000, &code, false), [0x100c]);
+        assert_eq!(following(0x1000, &code, true), [0x1003, 0x100c, 0x100f]);
+        assert_eq!(following(0x1000, &code, false), [0x100c]);
         // The continuation is unknown.
         let jumps = [0x8b, 0x07, 0x74, 0x02, 0x8b, 0x4f, 0x08];
-        assert_eq!(ahead(0x1000, &jumps, true), []);
+        assert_eq!(following(0x1000, &jumps, true), []);
         // The pointer is another one at once; the stack is no pointer.
         let follows = [0x48, 0x8b, 0x3f, 0x48, 0x8b, 0x3f];
-        assert_eq!(ahead(0x1000, &follows, true), []);
+        assert_eq!(following(0x1000, &follows, true), []);
         let stack = [0x8b, 0x04, 0x24, 0x8b, 0x4c, 0x24, 0x08];
-        assert_eq!(ahead(0x1000, &stack, true), []);
+        assert_eq!(following(0x1000, &stack, true), []);
     }
 }

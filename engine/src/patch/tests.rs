@@ -17,7 +17,7 @@ fn group(code: &[u8]) -> Result<Group, Refusal> {
 }
 
 /// As `group`, with every access of it looked at.
-fn whole(code: &[u8]) -> Group {
+fn group_of_all(code: &[u8]) -> Group {
     let decoder = Decoder::new().unwrap();
     let mut padded = code.to_vec();
     padded.resize(40, 0x90);
@@ -37,7 +37,7 @@ fn target(at: u64) -> Target {
         asks: 0x7ea1_2345_0100,
         asking: None,
         leaving: 0x7ea1_2345_0040,
-        ahead: false,
+        before_access: false,
         over_read: false,
         heap: None,
         whole: false,
@@ -79,7 +79,7 @@ fn instructions_that_begin_under_a_jump_begin_with_a_trap() {
 
 #[test]
 fn every_access_under_a_jump_may_be_looked_at() {
-    let group = whole(&[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01]);
+    let group = group_of_all(&[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01]);
     let at: Vec<u64> = group.parts.iter().map(|p| p.at - AT).collect();
     assert_eq!(at, [0, 2, 4]);
     assert!(group.parts.iter().all(|p| group.checks(p.at)));
@@ -121,7 +121,7 @@ fn what_stands_before_moves_as_well() {
 /// Padding up to the next function may be overwritten, if the code before never reaches it.
 #[test]
 fn padding_has_room_for_a_jump() {
-    let ret = whole(&[0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]);
+    let ret = group_of_all(&[0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]);
     assert_eq!((ret.bytes.len(), ret.parts.len()), (5, 5));
     let at = ret.next(AT - 0x1000_0000, 1).unwrap();
     let jump = ret.jump(at).unwrap();
@@ -136,7 +136,7 @@ fn padding_has_room_for_a_jump() {
 
 /// 1: cmp $0,%eax; je 2f; xor %eax,%eax; jmp 3f; 2: inc %eax; jne 1b; nop; 3: add $8,%rsp; pop %rbp
 #[test]
-fn what_leads_somewhere_is_told_by_what_is_known() {
+fn branch_targets_follow_from_what_is_known() {
     let code = [
         0x83, 0xf8, 0x00, 0x74, 0x04, 0x31, 0xc0, 0xeb, 0x05, 0xff, 0xc0, 0x75, 0xf3, 0x90, 0x48,
         0x83, 0xc4, 0x08,
@@ -251,7 +251,7 @@ fn a_ret_stays() {
 #[test]
 fn string_instructions_are_made_elsewhere() {
     let code = [0x48, 0xab, 0xf3, 0xa4, 0xc3, 0x90];
-    let group = whole(&code);
+    let group = group_of_all(&code);
     assert!(group.checks(AT) && group.checks(AT + 2));
     let trampoline = Trampoline::new(&group, target(AT - 0x400_0000)).unwrap();
     for (n, bytes) in [(0, &code[..2]), (1, &code[2..4])] {
@@ -321,7 +321,7 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
                 counts,
                 ..target(at)
             };
-            has_a_meaning(&whole(code), target);
+            has_a_meaning(&group_of_all(code), target);
         }
     }
 }
@@ -403,7 +403,7 @@ fn accesses_that_find_nothing_take_no_branch() {
         &[0x48, 0x8b, 0x00, 0x8b, 0x48, 0x08, 0x88, 0x02],
         &[0x8b, 0x07, 0xff, 0x50, 0x10],
     ] {
-        let group = whole(code);
+        let group = group_of_all(code);
         let unchecked = target(AT - 0x400_0000);
         let checked = Target {
             counts: false,
@@ -456,18 +456,18 @@ fn accesses_that_find_nothing_take_no_branch() {
 fn hits_may_be_looked_at_before_they_are_made() {
     // mov %al,(%rdi); inc %rdi
     let group = group(&[0x88, 0x07, 0x48, 0xff, 0xc7]).unwrap();
-    let trampoline = |ahead| {
+    let trampoline = |before_access| {
         let target = Target {
-            ahead,
+            before_access,
             ..target(AT + 0x1_0000)
         };
         Trampoline::new(&group, target).unwrap()
     };
-    let (made, ahead) = (trampoline(false), trampoline(true));
-    assert!(ahead.code.len() < made.code.len());
-    let at = *ahead.looks.last().unwrap();
-    assert_eq!(ahead.code[usize::from(at)], 0xcc);
-    let mark = ahead.mark(at).unwrap();
+    let (made, before_access) = (trampoline(false), trampoline(true));
+    assert!(before_access.code.len() < made.code.len());
+    let at = *before_access.looks.last().unwrap();
+    assert_eq!(before_access.code[usize::from(at)], 0xcc);
+    let mark = before_access.mark(at).unwrap();
     assert_eq!((mark.part, mark.phase), (0, Phase::Saved));
 }
 
@@ -624,7 +624,7 @@ fn what_has_an_index_asks_where_its_pointer_leads() {
         &[0x48, 0x8b, 0x4c, 0xf6, 0x10],
         &[0x62, 0xb1, 0x7c, 0x48, 0x11, 0x0c, 0x5b],
     ] {
-        let group = whole(code);
+        let group = group_of_all(code);
         let without = Trampoline::new(&group, target(AT)).unwrap();
         let with = Trampoline::new(&group, asking(AT)).unwrap();
         let more = with.code.len() - without.code.len();
@@ -638,7 +638,7 @@ fn what_has_an_index_asks_where_its_pointer_leads() {
         &[0x89, 0x04, 0x8c],
         &[0x64, 0x89, 0x04, 0x8f],
     ] {
-        let group = whole(code);
+        let group = group_of_all(code);
         let without = Trampoline::new(&group, target(AT)).unwrap();
         let with = Trampoline::new(&group, asking(AT)).unwrap();
         assert_eq!(with.code, without.code, "{code:x?}");

@@ -27,7 +27,7 @@ pub struct Target {
     /// See `hit`.
     pub step: u64,
     /// Hits are to be looked at before they are made: each costs an `int3`.
-    pub ahead: bool,
+    pub before_access: bool,
     /// Accesses with an index ask first whether they lead out of the block of their pointer.
     pub asking: Option<Blocks>,
     /// A load is a hit only if all of its bits are set, because string functions over-read.

@@ -15,14 +15,14 @@ fn read(file: &File) {
         return;
     };
     let mut hits = 0u64;
-    let told = log.each(|_, item| {
+    let read = log.each(|_, item| {
         if let Item::Hit(hit) = item {
             assert!(hit.used() <= 32);
             hits += u64::from(hit.time < LATEST);
         }
         Ok(())
     });
-    assert!(told.is_ok());
+    assert!(read.is_ok());
     let last = log.last(LATEST, 3, |_, _| true, |_, _| true);
     let last = last.expect("what can be read once can be read twice");
     assert_eq!(last.len() as u64, hits.min(3));

@@ -256,14 +256,14 @@
 
 /**
  * struct ulpf_frame - frame at the handler's stack pointer
- * @addr: first forbidden byte of the access
+ * @addr: First forbidden byte of the access
  * @info: ULPF_INFO_*
- * @cookie: from struct ulpf_handler
- * @ip: the instruction that made the access, not executed yet
- * @cs: code segment
- * @flags: the processor's flags
- * @sp: the program's stack pointer
- * @ss: stack segment
+ * @cookie: From struct ulpf_handler
+ * @ip: The instruction that made the access, not executed yet
+ * @cs: Code segment
+ * @flags: The processor's flags
+ * @sp: The program's stack pointer
+ * @ss: Stack segment
  */
 struct ulpf_frame {
 	__u64 addr;
@@ -288,13 +288,13 @@ struct ulpf_frame {
 
 /**
  * struct ulpf_query - capabilities of this machine (ULPF_QUERY)
- * @size: of this structure
- * @flags: zero
- * @version: in: the version that the caller was written for; out: the machine's
- * @machine: out: ULPF_MACHINE_*
- * @features: out: ULPF_FEATURE_*
- * @batch_max: out: operations that one ULPF_BATCH may have
- * @ring_max: out: events that a ring may hold
+ * @size: Size of this structure
+ * @flags: Zero
+ * @version: In: the version that the caller was written for; out: the machine's
+ * @machine: Out: ULPF_MACHINE_*
+ * @features: Out: ULPF_FEATURE_*
+ * @batch_max: Out: Operations that one ULPF_BATCH may have
+ * @ring_max: Out: Events that a ring may hold
  *
  * EPROTONOSUPPORT, with @version filled in, if the machine does not implement the
  * caller's version. The query is optional.
@@ -327,10 +327,10 @@ struct ulpf_query {
 
 /**
  * struct ulpf_handler - registers the handler (ULPF_HANDLER)
- * @size: of this structure
+ * @size: Size of this structure
  * @flags: ULPF_HANDLER_*
- * @entry: its address; zero removes the registered handler
- * @cookie: given to the handler with each frame
+ * @entry: Its address; zero removes the registered handler
+ * @cookie: Given to the handler with each frame
  *
  * EBUSY if one is registered and ULPF_HANDLER_REPLACE is not set; ENOENT if there is no
  * handler to remove; EFAULT if @entry is not mapped, or no user address; EACCES if the
@@ -349,7 +349,7 @@ struct ulpf_handler {
 
 /**
  * struct ulpf_policy - settings of the whole space (ULPF_POLICY)
- * @size: of this structure
+ * @size: Size of this structure
  * @flags: ULPF_POLICY_*; a policy without its flag is off
  *
  * EINVAL for an unknown flag.
@@ -363,10 +363,10 @@ struct ulpf_policy {
 
 /**
  * struct ulpf_stack - the calling thread's exception stack (ULPF_STACK)
- * @size: of this structure
- * @flags: zero
- * @base: lowest address, a multiple of 16
- * @length: in bytes, a multiple of 16, at least ULPF_STACK_MIN; zero: remove it
+ * @size: Size of this structure
+ * @flags: Zero
+ * @base: Lowest address, a multiple of 16
+ * @length: In bytes, a multiple of 16, at least ULPF_STACK_MIN; zero: remove it
  *	(ENOENT if no stack is registered)
  *
  * Replaces an earlier one. It stays registered until the thread ends; new threads do
@@ -383,25 +383,25 @@ struct ulpf_stack {
 /**
  * struct ulpf_op - one change (ULPF_APPLY, and many of them for ULPF_BATCH)
  * @op: ULPF_OP_*
- * @flags: zero
- * @addr: first address
- * @length: in bytes
- * @arg: see below
+ * @flags: Zero
+ * @addr: First address
+ * @length: In bytes
+ * @arg: See below
  *
- *   ULPF_OP_SET	@arg (ULPF_RW ...) for [@addr, @addr + @length)
- *   ULPF_OP_SYNC	permissions in PLI regions hold for the range from now on
- *   ULPF_OP_GUARD	@arg (ULPF_GUARD_*) for the range
+ *     ULPF_OP_SET	@arg (ULPF_RW ...) for [@addr, @addr + @length)
+ *     ULPF_OP_SYNC	permissions in PLI regions hold for the range from now on
+ *     ULPF_OP_GUARD	@arg (ULPF_GUARD_*) for the range
  *	EINVAL: not whole pages, empty, wrapping, unknown @arg; ENOMEM: the range is
  *	not all guarded mapping of this descriptor, or memory for its regions is not to
  *	be had; EINTR: a fatal signal; EOPNOTSUPP: ULPF_EXE. The range changes as a
  *	whole: nothing is changed if there is an error.
- *   ULPF_OP_BIND	the region at address @arg governs the 2 MiB from @addr on
+ *     ULPF_OP_BIND	the region at address @arg governs the 2 MiB from @addr on
  *	(@length is 2 MiB). EINVAL: @addr, @arg or @length misaligned, or region 0 of
  *	its page; EFAULT: @arg is not in a PLI mapping of this descriptor, or @addr no
  *	user address; EBUSY: the prefix has another region, or the region another
  *	prefix. Permissions of the prefix from ULPF_OP_SET are discarded. Binding
  *	the same once more is no error.
- *   ULPF_OP_UNBIND	the 2 MiB from @addr on are ULPF_RW, and the region is free.
+ *     ULPF_OP_UNBIND	the 2 MiB from @addr on are ULPF_RW, and the region is free.
  *	@arg is zero. ENOENT: it has no region.
  *
  * Also ENOMEM when memory for a region is not to be had, and EINVAL for an unknown
@@ -429,12 +429,12 @@ struct ulpf_op {
 
 /**
  * struct ulpf_batch - many changes in one crossing (ULPF_BATCH)
- * @size: of this structure
- * @flags: zero
- * @ops: address of an array of struct ulpf_op
- * @count: length of the array; at most batch_max (E2BIG)
- * @op_size: sizeof(struct ulpf_op), the distance between them; EINVAL if another
- * @done: out: number of operations carried out, which is the index of the failed one
+ * @size: Size of this structure
+ * @flags: Zero
+ * @ops: Address of an array of struct ulpf_op
+ * @count: Length of the array; at most batch_max (E2BIG)
+ * @op_size: Size of struct ulpf_op, the distance between them; EINVAL if another
+ * @done: Out: Number of operations carried out, which is the index of the failed one
  *
  * Operations are carried out in order until the first failure, whose error is returned.
  * The operations before it stay in effect; the failed one changes nothing. When the
@@ -453,13 +453,13 @@ struct ulpf_batch {
 
 /**
  * struct ulpf_ring - makes the event ring (ULPF_RING)
- * @size: of this structure
- * @flags: zero
- * @records: events that it holds; a power of two from 64 to ring_max
- * @watermark: events that wait before a blocking reader is woken; 1 to @records / 2
- * @latency_us: longest wait of the first of them; up to 10^7, zero: until
+ * @size: Size of this structure
+ * @flags: Zero
+ * @records: Events that it holds; a power of two from 64 to ring_max
+ * @watermark: Events that wait before a blocking reader is woken; 1 to @records / 2
+ * @latency_us: Longest wait of the first of them; up to 10^7, zero: until
  *	@watermark is reached
- * @reserved: zero
+ * @reserved: Zero
  *
  * EBUSY if there is one already. It is charged to RLIMIT_MEMLOCK (ENOMEM), as PLI pages
  * are, and to the memory cgroup. The limit is for all processes of the opener's user;
@@ -477,11 +477,11 @@ struct ulpf_ring {
 /**
  * struct ulpf_ring_header - the first page of the mapped ring
  * @version: ULPF_VERSION
- * @records: slots
- * @data_offset: offset of the first slot
- * @length: mappable bytes
- * @head: events begun since the ring was made
- * @dropped: events without a number, for which no slot was free (a writer of the round
+ * @records: Slots
+ * @data_offset: Offset of the first slot
+ * @length: Mappable bytes
+ * @head: Events begun since the ring was made
+ * @dropped: Events without a number, for which no slot was free (a writer of the round
  *	before still held it)
  */
 struct ulpf_ring_header {
@@ -495,19 +495,19 @@ struct ulpf_ring_header {
 
 /**
  * struct ulpf_event - one event, a cache line
- * @stamp: its number plus one, written last
+ * @stamp: Its number plus one, written last
  * @time: CLOCK_MONOTONIC where the device was opened, nanoseconds
- * @addr: first byte touched (ULPF_EVENT_LOST: number of lost events)
- * @ip: the program's next instruction: behind the `syscall` for the kernel's accesses,
+ * @addr: First byte touched (ULPF_EVENT_LOST: number of lost events)
+ * @ip: The program's next instruction: behind the `syscall` for the kernel's accesses,
  *	the instruction itself for others; zero if the access was not the program's
- * @sp: the program's stack pointer, or zero
- * @pid: process that made the access, in the pid namespace of the device's opener;
+ * @sp: The program's stack pointer, or zero
+ * @pid: Process that made the access, in the pid namespace of the device's opener;
  *	zero if it has no number there
- * @tid: thread that made the access, likewise
+ * @tid: Thread that made the access, likewise
  * @type: ULPF_EVENT_*
  * @info: ULPF_INFO_*, low 16 bits
- * @syscall: its number; -1 if the access was no system call of the program's
- * @reserved: zero
+ * @syscall: Its number; -1 if the access was no system call of the program's
+ * @reserved: Zero
  */
 struct ulpf_event {
 	__u64 stamp;
@@ -532,13 +532,13 @@ struct ulpf_event {
 
 /**
  * struct ulpf_page - state of a page (ULPF_LOOKUP)
- * @size: of this structure
- * @flags: zero
- * @addr: any address in it; EFAULT if no user address
- * @permission: out: ULPF_RW ...
- * @guard: out: ULPF_GUARD_*
- * @state: out: ULPF_PAGE_*
- * @reserved: zero
+ * @size: Size of this structure
+ * @flags: Zero
+ * @addr: Any address in it; EFAULT if no user address
+ * @permission: Out: ULPF_RW ...
+ * @guard: Out: ULPF_GUARD_*
+ * @state: Out: ULPF_PAGE_*
+ * @reserved: Zero
  */
 struct ulpf_page {
 	__u32 size;
@@ -555,15 +555,15 @@ struct ulpf_page {
 
 /**
  * struct ulpf_counts - counters of a space (ULPF_COUNTS)
- * @size: of this structure
- * @flags: zero
- * @upcalls: entries of the handler
- * @kernel_reads: events of the kernel's loads
+ * @size: Size of this structure
+ * @flags: Zero
+ * @upcalls: Entries of the handler
+ * @kernel_reads: Events of the kernel's loads
  * @kernel_writes: ... and stores
- * @guards: accesses to guard ranges
- * @unhandled: forbidden accesses without a handler
- * @undelivered: upcalls without room for a frame
- * @changes: operations carried out
+ * @guards: Accesses to guard ranges
+ * @unhandled: Forbidden accesses without a handler
+ * @undelivered: Upcalls without room for a frame
+ * @changes: Operations carried out
  * @flushes: TLB flushes for them
  */
 struct ulpf_counts {

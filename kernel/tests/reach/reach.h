@@ -9,11 +9,11 @@
 /**
  * struct reach - one access (REACH)
  * @how: REACH_*
- * @write: stores @byte, else loads it
- * @addr: where
- * @result: out: of a page fault, VM_FAULT_*; of others, an error number or 0
- * @byte: what is stored, or was loaded
- * @user: a page fault is resolved as if user mode had made it
+ * @write: Stores @byte, else loads it
+ * @addr: Where
+ * @result: Out: of a page fault, VM_FAULT_*; of others, an error number or 0
+ * @byte: The byte to store, or the loaded one
+ * @user: A page fault is resolved as if user mode had made it
  * @remote: ... and in an mm other than the current one
  */
 struct reach {

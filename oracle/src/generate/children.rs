@@ -90,12 +90,12 @@ impl Gen<'_> {
             match self.judge {
                 // In single steps a child's writes into the file are unknown.
                 Judge::Step => self.random_instruction(),
-                _ if self.more.filters && self.rng.chance(8) => self.filter(),
+                _ if self.more.seccomp && self.rng.chance(8) => self.filter(),
                 _ => self.plain_item(),
             }
         }
         // A filter may forbid what that needs.
-        if !self.more.filters && self.rng.chance(3) {
+        if !self.more.seccomp && self.rng.chance(3) {
             self.execute("/bin/true");
         }
         let exit = [libc::SYS_exit, libc::SYS_exit_group];

@@ -3,10 +3,10 @@
 
 mod children;
 mod close;
-mod filters;
 mod instruction;
 mod made;
 mod masks;
+mod seccomp;
 mod stack;
 mod strings;
 mod syscalls;
@@ -44,7 +44,7 @@ pub struct Plan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct More {
     /// They install filters of their own.
-    pub filters: bool,
+    pub seccomp: bool,
     /// They fork.
     pub children: bool,
     /// They make code.
@@ -151,12 +151,12 @@ impl Plan {
     pub fn new(judge: Judge, seed: u64) -> Plan {
         let mut rng = Rng(mix(seed, 0x7e57));
         // As a heap that is watched as a whole.
-        let whole = mix(seed, 0x3401e) >> 8 & 7 == 0;
+        let all_arenas = mix(seed, 0x3401e) >> 8 & 7 == 0;
         let epochs = (0..2 + rng.below(4))
             .map(|e| {
                 let mut watches = watches(&mut rng);
-                if whole {
-                    watches = self::whole(seed, e);
+                if all_arenas {
+                    watches = self::all_arenas(seed, e);
                 }
                 let items = 4 + rng.below(40);
                 let rounds = match judge {
@@ -201,10 +201,10 @@ impl Plan {
         let fewest = stages.iter().map(|p| p.epochs.len()).min().unwrap_or(1);
         let watches: Vec<_> = (0..fewest).map(|_| watches(&mut rng)).collect();
         // In single steps a program knows nothing of the filters that it has from before.
-        let filters = judge == Judge::Unicorn && rng.chance(3);
+        let seccomp = judge == Judge::Unicorn && rng.chance(3);
         for plan in &mut stages {
             plan.more.children = rng.chance(3);
-            plan.more.filters = filters;
+            plan.more.seccomp = seccomp;
             plan.epochs.truncate(fewest);
             for (e, w) in plan.epochs.iter_mut().zip(&watches) {
                 e.watches = w.clone();
@@ -332,7 +332,7 @@ impl Plan {
 }
 
 /// All of the arenas, but for what is there for accesses that stray.
-fn whole(seed: u64, epoch: u64) -> Vec<Watch> {
+fn all_arenas(seed: u64, epoch: u64) -> Vec<Watch> {
     let kind = match mix(seed, 0x401e + epoch) >> 8 & 1 {
         0 => WatchKind::Write,
         _ => WatchKind::Access,
@@ -528,13 +528,13 @@ impl Gen<'_> {
     }
 
     fn item(&mut self) {
-        if self.more.filters && self.rng.chance(24) {
+        if self.more.seccomp && self.rng.chance(24) {
             return self.once(Gen::filter);
         }
         if self.more.children && self.rng.chance(16) {
             return self.fork();
         }
-        if self.more.filters && self.rng.chance(4) {
+        if self.more.seccomp && self.rng.chance(4) {
             return self.system_call();
         }
         if self.more.made && self.rng.chance(2) {

@@ -29,8 +29,8 @@ impl Gen<'_> {
             source += span - size;
         } else if down {
             // Runs towards lower addresses: start where there is room below.
-            dest = self.room(dest, span);
-            source = self.room(source, span);
+            dest = self.shift_into_arena(dest, span);
+            source = self.shift_into_arena(source, span);
         }
         let kind = self.rng.below(5);
         let prefix = self.rng.below(4);
@@ -80,7 +80,7 @@ impl Gen<'_> {
     }
 
     /// Moves a start upwards until `span` bytes below it are in the arena.
-    fn room(&mut self, at: u64, span: u64) -> u64 {
+    fn shift_into_arena(&mut self, at: u64, span: u64) -> u64 {
         match crate::program::arena_of(at) {
             Some((_, offset)) if (offset as u64) < span + 16 => at + span + 16,
             _ => at,

@@ -1,7 +1,7 @@
 //! System calls on guarded buffers, with known data.
 
 use super::Gen;
-use super::filters::DRAIN;
+use super::seccomp::DRAIN;
 use crate::asm::*;
 use crate::kernel::{FILE, PIPE_READ, PIPE_WRITE};
 use crate::program::{ARENA_LEN, arena_of};
@@ -42,7 +42,7 @@ impl Gen<'_> {
 
     pub fn system_call(&mut self) {
         self.call();
-        if self.more.filters {
+        if self.more.seccomp {
             // Stores the result.
             let at = self.target(8, 1);
             self.asm.store(at, RAX);

@@ -48,7 +48,7 @@ pub fn threads(judge: Judge, seed: u64) -> Vec<Plan> {
             plan.seed = seed;
             // The first thread's children would inherit its filters, but they are judged by
             // themselves.
-            plan.more.filters = number > 0 && seed % 8 == 2;
+            plan.more.seccomp = number > 0 && seed % 8 == 2;
             plan.more.made = seed / 10 % 2 == 1;
             plan.epochs.truncate(epochs);
             while plan.epochs.len() < epochs {

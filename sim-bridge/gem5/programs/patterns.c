@@ -2,10 +2,10 @@
 // What compare.py watches: memory that only the program's own instructions touch, so that it sees the same
 // accesses on every machine.
 //
-//   patterns sweep     each byte of 64 pages is stored to, in order (thesis, Tables 4.3 to 4.5)
-//   patterns sort      a heap sort of 8,192 numbers
-//   patterns tree      4,096 numbers into a binary tree, and each looked for
-//   patterns table     4,096 numbers into a hash table with open addresses
+//     patterns sweep     each byte of 64 pages is stored to, in order (thesis, Tables 4.3 to 4.5)
+//     patterns sort      a heap sort of 8,192 numbers
+//     patterns tree      4,096 numbers into a binary tree, and each looked for
+//     patterns table     4,096 numbers into a hash table with open addresses
 #include <stdint.h>
 #include <stdio.h>
 

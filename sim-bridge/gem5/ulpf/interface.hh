@@ -3,11 +3,11 @@
 // kernel/include/uapi/ulpf.h; sim-bridge/tests/gem5.rs has the compiler compare them. The magic page takes
 // the place of instructions, because these cannot be added to gem5 from outside its tree.
 //
-//   store to MAGIC + OP_ULIRET    rsp is the frame that the handler was entered with: back to the program
-//   store to MAGIC + OP_SET_RO    rax: an address; this TLB's entry for its page forbids stores
-//   store to MAGIC + OP_SET_RW    rax: an address; this TLB's entry for its page forbids nothing
-//   store to MAGIC + OP_CR18      rax: the handler
-//   load of  MAGIC + CR17         the address that faulted
+//     store to MAGIC + OP_ULIRET    rsp is the frame that the handler was entered with: back to the program
+//     store to MAGIC + OP_SET_RO    rax: an address; this TLB's entry for its page forbids stores
+//     store to MAGIC + OP_SET_RW    rax: an address; this TLB's entry for its page forbids nothing
+//     store to MAGIC + OP_CR18      rax: the handler
+//     load of  MAGIC + CR17         the address that faulted
 
 #ifndef __ULPF_INTERFACE_HH__
 #define __ULPF_INTERFACE_HH__

@@ -7,7 +7,7 @@
 //!                  └────▶ main thread: ulpf's own packets, else gdbstub; the machine ┘
 //! ```
 //! One debugger at a time (`ulpf server` is one). If it goes, a running machine is stopped, and another may
-//! come for [`PATIENCE`]; then the process ends.
+//! come for [`TIMEOUT`]; then the process ends.
 
 use super::arch::EXPEDITED;
 use super::session::Session;
@@ -35,7 +35,7 @@ const RULES: Rules = Rules {
     any_user: false,
 };
 /// How long the process waits for a debugger that has not come yet, or has gone.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a debugger may leave what we write unread.
 const WRITING: Duration = Duration::from_secs(10);
 /// Replies that may wait to be written; then the machine waits.
@@ -119,7 +119,7 @@ async fn write(mut writer: Writer, mut replies: mpsc::Receiver<Vec<u8>>) {
 
 impl Front {
     async fn listen(self, mut listener: Listener) {
-        while let Ok(Ok(client)) = timeout(PATIENCE, listener.accept()).await {
+        while let Ok(Ok(client)) = timeout(TIMEOUT, listener.accept()).await {
             let (replies, written) = mpsc::channel(REPLIES);
             let writing = tokio::spawn(write(client.writer, written));
             self.shared.connect(Some(replies.clone()));

@@ -52,7 +52,7 @@ fn passes<D>(w: &mut Watch, hit: &Hit, uc: &Unicorn<D>, messages: &mut Vec<Strin
     let verdict = filter.passes(&candidate, &mut Stopped(uc), passed);
     if let Some(why) = verdict
         .failed
-        .filter(|_| !std::mem::replace(&mut w.told, true))
+        .filter(|_| !std::mem::replace(&mut w.reported, true))
     {
         messages.push(format!(
             "ulpf: the condition of a watch on {:#x} ({} bytes) cannot be evaluated for the access at {:#x}: {why}; such hits count as if it held, and no more is said about them",

@@ -40,7 +40,7 @@ pub struct Watch {
     /// Hits that all of the filter but `skip` and `count` has let pass.
     pub(super) passed: u64,
     /// The user knows that its condition cannot be evaluated.
-    pub(super) told: bool,
+    pub(super) reported: bool,
 }
 
 /// The watches of one page, and which of its bytes they cover: most accesses to a busy page touch none.

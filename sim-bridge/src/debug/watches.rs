@@ -34,7 +34,7 @@ impl Debug {
             stops: 0,
             request,
             passed: 0,
-            told: false,
+            reported: false,
         };
         let pages = pages(&w);
         self.watched += len;
@@ -93,7 +93,7 @@ impl Debug {
         let Some(w) = self.watches.get_mut(&id) else {
             return false;
         };
-        (w.request.filter, w.passed, w.told) = (filter, 0, false);
+        (w.request.filter, w.passed, w.reported) = (filter, 0, false);
         true
     }
 

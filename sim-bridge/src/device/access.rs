@@ -55,10 +55,14 @@ impl State {
             if self.device.of(id).refuses {
                 return Err(EFAULT);
             }
-            if self.device.told.contains(&(page << 1 | u64::from(store))) {
+            if self
+                .device
+                .reported
+                .contains(&(page << 1 | u64::from(store)))
+            {
                 continue;
             }
-            self.device.told.push(page << 1 | u64::from(store));
+            self.device.reported.push(page << 1 | u64::from(store));
             let (kind, info) = match store {
                 true => (EVENT_KERNEL_WRITE, INFO_WRITE),
                 false => (EVENT_KERNEL_READ, 0),
@@ -83,6 +87,6 @@ impl State {
 
     /// A call begins: it has made no events yet.
     pub(crate) fn call_begins(&mut self) {
-        self.device.told.clear();
+        self.device.reported.clear();
     }
 }

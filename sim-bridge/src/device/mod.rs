@@ -68,7 +68,7 @@ pub struct Devices {
     /// Marks of ULPF_OP_GUARD (`abi::GUARD_*`), by page number.
     guards: HashMap<u64, u32>,
     /// Pages for which the present system call has made an event.
-    told: Vec<u64>,
+    reported: Vec<u64>,
 }
 
 impl Devices {

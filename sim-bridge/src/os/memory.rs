@@ -137,7 +137,7 @@ fn mmap(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     }
     let at = match fixed || (free && s.space.fits(at, len)) {
         true => at,
-        false => s.space.room(len).ok_or(ENOMEM)?,
+        false => s.space.find_hole(len).ok_or(ENOMEM)?,
     };
     if !s.space.fits(at, len) {
         return Err(ENOMEM);

@@ -76,7 +76,7 @@ pub fn steps(_: &Options) -> Result<Table> {
     }
     let fault = (empty.cycles - bare.cycles) as f64 / faults as f64;
     t.note(format!(
-        "Measured: {} faults of a loop on one page with an empty handler; the program's own time-stamp counter says {fault:.1} cycles a fault. The costs of the steps are parameters (`--cost`), the thesis's; that they add up to it is measured. The lookup is no parameter: libulpf's splay tree, run by the handler on the machine, an instruction taking a cycle and a TLB miss {}; with its entry and its call it is this much.",
+        "Measured: {} faults of a loop on one page with an empty handler; the program's own time-stamp counter says {fault:.1} cycles a fault. The costs of the steps are parameters (`--cost`), the thesis's; that they add up to it is measured. The lookup is no parameter. It is libulpf's splay tree, run by the handler on the machine, with one cycle an instruction and {} a TLB miss. The figure includes its entry and its call.",
         count(faults),
         Costs::default().of(Step::Walk)
     ));
@@ -240,13 +240,13 @@ fn sweep(o: &Options, title: &str, published: &[Row], layout: &[&str]) -> Result
             ),
         };
         t.note(format!(
-            "No lookup: {a:.5} of the loop for each page{fit}; {compared}. It follows from 215 cycles a fault (Table 4.1), 4,096 faults a page and {} cycles for a store of the bare loop with the instructions around it, a parameter (`--base`): the thesis does not tell it, and its slope implies some hundred. On the machine alone, an instruction taking a cycle, the loop takes {:.2}.",
+            "No lookup: {a:.5} of the loop for each page{fit}; {compared}. It follows from 215 cycles a fault (Table 4.1), 4,096 faults a page and {} cycles for a store of the bare loop with the instructions around it. The last is a parameter (`--base`): the thesis does not give it, and its slope implies some hundred. On the machine alone, an instruction taking a cycle, the loop takes {:.2}.",
             o.base,
             bare.cycles as f64 / STORES as f64
         ));
         let (a, b) = (slope(&ours, |p| p.1), slope(&theirs, |p| p.1));
         t.note(format!(
-            "Lookup: {a:.4} a page, the thesis {b:.4}. Measured: libulpf's splay tree in the handler, on the machine. The thesis's slope implies some {:.0} cycles a lookup, while its Table 4.1 says 200: its trees missed caches and its processor took several cycles an instruction; ours, with one cycle an instruction and no caches, is near Table 4.1's.",
+            "Lookup: {a:.4} a page, the thesis {b:.4}. Measured: libulpf's splay tree in the handler, on the machine. The thesis's slope implies some {:.0} cycles a lookup, while its Table 4.1 says 200. Its trees missed caches, and its processor took several cycles an instruction. Ours, with one cycle an instruction and no caches, is near Table 4.1's.",
             b * 256. * o.base as f64 - 215.
         ));
     }
@@ -313,7 +313,7 @@ pub fn debuggers(o: &Options) -> Result<Table> {
             ratio(fast.slowdown),
         ]);
     }
-    t.note("gdb is not simulated: `native` is what gdb 13's software watchpoints took on the machine of `make bench` for the same loop (`ulpf-bench --only debuggers`), steps of gdb that run on a real processor; the thesis's columns are its own. gdb's hardware watchpoints have four registers.");
+    t.note("gdb is not simulated. Column `native` has gdb 13's software watchpoints on the machine of `make bench`, for the same loop (`ulpf-bench --only debuggers`). The thesis's columns have its figures. gdb's hardware watchpoints have four registers.");
     t.note(format!(
         "ULPF, ours: measured with the loop and the splay tree compiled without optimisation, as the thesis compiled its; {} cycles a store of the bare loop, as above. The thesis does not say how many pages its random places spanned; the figures go with the pages, so rows are to be compared by them.",
         o.base
@@ -363,7 +363,7 @@ pub fn heap(o: &Options) -> Result<Table> {
         ]);
     }
     t.note(format!(
-        "Not the same programs: the thesis had SPEC CPU2006's, ours are a quantum register of 2^{} states and a lattice Boltzmann kernel of {}^3 cells (`sim-bridge/guest/heap.c`), so only the shape can be compared: nearly every store to the heap is a hit, false positives are what shares a page with a block (malloc's own words, the zeroing of the next block), fewer the larger the blocks are, and the lookup is what costs. An instruction of the program takes {CPI} cycles, a parameter, as in the loops above ({} cycles for four instructions); each fault is charged and each lookup executed as there.",
+        "Not the same programs: the thesis had SPEC CPU2006's. Ours are a quantum register of 2^{} states and a lattice Boltzmann kernel of {}^3 cells (`sim-bridge/guest/heap.c`). So only the shape can be compared. Nearly every store to the heap is a hit. False positives are accesses to what shares a page with a block (malloc's own words, the zeroing of the next block): fewer, the larger the blocks are. The lookup costs most. An instruction of the program takes {CPI} cycles, a parameter, as in the loops above ({} cycles for four instructions); each fault is charged and each lookup executed as there.",
         sizes[0], sizes[1], BASE
     ));
     Ok(t)

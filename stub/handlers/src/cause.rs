@@ -23,7 +23,7 @@ pub struct Cause<'a> {
 
 impl Cause<'static> {
     /// An access that has not been made yet.
-    pub fn ahead(pc: u64, addr: TargetAddr, len: u64, kind: AccessKind) -> Cause<'static> {
+    pub fn before_access(pc: u64, addr: TargetAddr, len: u64, kind: AccessKind) -> Cause<'static> {
         Cause {
             pc,
             addr,

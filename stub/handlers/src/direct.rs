@@ -27,7 +27,7 @@ use crate::global::g;
 use crate::hits;
 use crate::locks::{self, Held};
 use crate::log;
-use crate::masked::{self, Made};
+use crate::masked_stores::{self, Made};
 use crate::patches::{self, Idle};
 use crate::paths;
 use crate::runs;
@@ -71,7 +71,7 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
         return;
     }
     let alias = area.alias.load(Relaxed);
-    let held = Held::by_body(alias);
+    let held = Held::by_trampoline(alias);
     let gprs = &mut frame.gprs;
     gprs.rip = known.after(area);
     let size = (known.size as usize).min(size_of_val(&area.old));
@@ -102,7 +102,7 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
         true => {
             held.give_back();
             // The next trampoline takes the lock before it comes here.
-            log::make_room(t);
+            log::reserve(t);
         }
         false => locks::keep(t, held),
     }
@@ -194,7 +194,7 @@ fn make_masked(t: Current, area: &Area, known: &'static Known, frame: &mut Frame
         xsave: core::ptr::null_mut(),
         xsave_len: 0,
     };
-    let made = masked::store(t, &cpu, insn, area);
+    let made = masked_stores::store(t, &cpu, insn, area);
     let idle = patches::count_idle(t, area, known.pc, made != Made::Native);
     if let Some(Idle::ToRemove) = idle {
         i.cool.set(known.pc);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! fault ─▶ site (decoded once) ─▶ accesses ─▶ old values ─▶ perform ─▶ new values ─▶ hits ─▶ go on
-//!                                                  └ cannot be redirected: everybody else parks,
+//!                                                  └ cannot be redirected: all others park,
 //!                                                    the pages are opened for one single step
 //! ```
 
@@ -23,7 +23,7 @@ use crate::engine;
 use crate::generated;
 use crate::global::g;
 use crate::hits::{count_false_positive, hits};
-use crate::hot_sites::{self, HOPELESS, MISSED, warm};
+use crate::hot_sites::{self, HOPELESS, MISSED, count_access};
 use crate::locks::{self, Held};
 use crate::log;
 use crate::patches;
@@ -275,7 +275,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
             site.beside.fetch_add(1, Relaxed);
         }
         if faulted {
-            warm(t, site, fault_at);
+            count_access(t, site, fault_at);
         }
         paths::settle(t, uc);
         return if run.more { Step::Again } else { Step::Done };
@@ -286,7 +286,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         .any(|a| g().watchlist().any_overlap(a.addr, a.len));
     let (mut saved, mut held) = (0, Held::NONE);
     if watched {
-        log::make_room(t);
+        log::reserve(t);
         held = match locks::take(t, &list) {
             Some(held) => held,
             None => {
@@ -327,7 +327,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
                     if faulted {
                         site.beside.fetch_add(1, Relaxed);
                     }
-                    warm(t, site, at);
+                    count_access(t, site, at);
                 }
             } else {
                 events = report(t, uc, pc, &list, saved);
@@ -342,7 +342,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
                 if events.is_empty()
                     && let Some(at) = guarded(&list, fault_at)
                 {
-                    warm(t, site, at);
+                    count_access(t, site, at);
                 }
             }
             let again = matches!(done, Outcome::Repeat);
@@ -456,16 +456,17 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
     let later = &t.own().later;
     let own = |e: &Event| !matches!(e, Event::Watch { id, .. } if g().is_out_of_band(*id));
     let mut left = events.ordered(own);
-    let mut told = Events::none();
+    let mut reported = Events::none();
     while let Some(event) = left.take_first() {
-        let first = told.is_empty();
+        let first = reported.is_empty();
         // After the first stop the debugger may have taken the watch away, or moved the thread.
         if t.leaving.load(Relaxed)
-            || !first && (uc.gprs.rip != pc || !still_wanted(t, event) || is_told(&told, event))
+            || !first
+                && (uc.gprs.rip != pc || !still_wanted(t, event) || is_reported(&reported, event))
         {
             continue;
         }
-        told.push(event);
+        reported.push(event);
         later.set(left);
         park::end_step(t, uc);
         park(t, uc, event);
@@ -484,7 +485,7 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
 
 /// True if the debugger has examined this watch already. GDB examines all watches with the byte that a stop names, LLDB
 /// one of them. (GDB takes a changed value for a write, even if the access was a read.)
-fn is_told(told: &Events, event: Event) -> bool {
+fn is_reported(reported: &Events, event: Event) -> bool {
     let Event::Watch { id, kind, .. } = event else {
         return false;
     };
@@ -492,7 +493,7 @@ fn is_told(told: &Events, event: Event) -> bool {
     if lldb || kind == WatchKind::Read || g().is_out_of_band(id) {
         return false;
     }
-    told.iter().any(|e| match e {
+    reported.iter().any(|e| match e {
         Event::Watch {
             id: other, addr, ..
         } if !g().is_out_of_band(other) => {

@@ -99,7 +99,7 @@ pub fn is_hinted(pc: u64) -> bool {
 }
 
 /// Counts an access from this site without a stop, and requests a patch if it is worth one.
-pub fn warm(t: Current, site: &'static Site, at: TargetAddr) {
+pub fn count_access(t: Current, site: &'static Site, at: TargetAddr) {
     if !patches::ENABLED.load(Relaxed)
         || sequences::active(t)
         || t.tgid() != crate::global::g().pid.load(Relaxed)

@@ -17,7 +17,9 @@
 //! `signals::masks::close`). A signal that strikes there is noted, and handled on the way out (`Thread::attention`).
 #![cfg_attr(not(test), no_std)]
 
+pub mod backtraces;
 pub mod breakpoints;
+pub mod cached_unwind;
 pub mod cause;
 pub mod check;
 pub mod child;
@@ -27,7 +29,6 @@ pub mod direct_frame;
 pub mod engine;
 pub mod fault;
 pub mod filter;
-pub mod frames;
 pub mod generated;
 pub mod global;
 pub mod hits;
@@ -35,7 +36,7 @@ pub mod hot_sites;
 pub mod library;
 pub mod locks;
 pub mod log;
-pub mod masked;
+pub mod masked_stores;
 pub mod ours;
 pub mod patches;
 pub mod paths;
@@ -45,7 +46,6 @@ pub mod runtime;
 pub mod say;
 pub mod sequences;
 pub mod signals;
-pub mod stacks;
 pub mod stopped;
 pub mod syscalls;
 pub mod unwind;

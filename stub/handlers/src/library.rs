@@ -168,7 +168,7 @@ pub fn call(t: Current, uc: &mut UContext, a: &Args) -> i64 {
     let [_, what, a, b, c, _] = *a;
     match what {
         HELLO => 0,
-        TELL => told(t, uc, a),
+        TELL => report_access(t, uc, a),
         COPY => copy(a, b, c),
         CONCERNS => concerns(a, b, kind(c)).into(),
         RUNS => runs(a, b, c),
@@ -268,27 +268,29 @@ fn readable(at: u64, len: u64) -> bool {
         .all(|page| memory::get::<u8>(page.max(at)).is_some())
 }
 
-fn told(t: Current, uc: &mut UContext, at: u64) -> i64 {
-    let Some(told) = memory::get::<AccessReport>(at) else {
+fn report_access(t: Current, uc: &mut UContext, at: u64) -> i64 {
+    let Some(report) = memory::get::<AccessReport>(at) else {
         return EFAULT;
     };
     let mut gprs = uc.gprs;
-    if told.context != 0 {
-        match memory::get::<UContext>(told.context) {
+    if report.context != 0 {
+        match memory::get::<UContext>(report.context) {
             Some(theirs) => gprs = theirs.gprs,
             None => return EFAULT,
         }
     }
-    let call = (told.nr >= 0).then_some(Call {
-        nr: told.nr as u64,
-        args: told.args,
-        result: told.result,
+    let call = (report.nr >= 0).then_some(Call {
+        nr: report.nr as u64,
+        args: report.args,
+        result: report.result,
     });
     let mut events = Events::none();
-    let mut old = told.old;
-    for n in 0..told.count {
+    let mut old = report.old;
+    for n in 0..report.count {
         let Some(made) = memory::get::<AccessRecord>(
-            told.made.wrapping_add(n * size_of::<AccessRecord>() as u64),
+            report
+                .made
+                .wrapping_add(n * size_of::<AccessRecord>() as u64),
         ) else {
             return EFAULT;
         };
@@ -308,7 +310,7 @@ fn told(t: Current, uc: &mut UContext, at: u64) -> i64 {
             unsafe { core::slice::from_raw_parts(before as *const u8, made.len as usize) }
         });
         let cause = Cause {
-            pc: told.pc,
+            pc: report.pc,
             addr,
             len: made.len,
             kind: kind(made.kind),
@@ -326,8 +328,8 @@ fn told(t: Current, uc: &mut UContext, at: u64) -> i64 {
     let i = t.own();
     let due = Due {
         events,
-        context: told.context,
-        stack: told.stack,
+        context: report.context,
+        stack: report.stack,
         call,
     };
     let waiting = i.library.waiting.get();

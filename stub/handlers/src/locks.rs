@@ -6,7 +6,7 @@
 //! keeps the lock until then, and no other store to the page comes between.
 //!
 //! No handler waits long for a lock. A thread that does not get it returns to its instruction, which faults again, so
-//! signals and the stub's task can reach the thread. After a very long time ([`PATIENCE`]) the thread takes the lock
+//! signals and the stub's task can reach the thread. After a very long time ([`SPINS`]) the thread takes the lock
 //! away from its holder. The holder may not run because of the thread's own priority, because a debugger holds it, or
 //! because it was killed (in a process that shares the program's memory). In these cases no thread would ever release
 //! the lock.
@@ -36,7 +36,7 @@ use crate::stopped::Stopped;
 /// Tries of a handler for a lock before the thread gives way.
 const LOOKS: u32 = 200;
 /// Times in a row that a thread gives way before it reads the clock.
-const PATIENCE: u32 = 20_000;
+const SPINS: u32 = 20_000;
 /// Nanoseconds for which a thread gives way. On a busy machine the owner may be without a processor for long.
 const LONGEST: u64 = 2_000_000_000;
 /// Times that a thread yields before it reports a write of a system call without the lock.
@@ -190,7 +190,7 @@ impl Held {
     }
 
     /// The lock of the page with this alias, as taken by a trampoline.
-    pub fn by_body(alias: u64) -> Held {
+    pub fn by_trampoline(alias: u64) -> Held {
         let mut held = Held::NONE;
         if ALL.several.load(Relaxed) != 0 {
             held.add(lock_of(alias));
@@ -237,7 +237,7 @@ pub fn take(t: Current, list: &AccessList) -> Option<Held> {
     let (turns, since) = waited.get();
     if since == 0 {
         waited.set((1, clock::now()));
-    } else if turns < PATIENCE {
+    } else if turns < SPINS {
         waited.set((turns + 1, since));
     } else if clock::now().saturating_sub(since) < LONGEST {
         waited.set((1, since));

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::WatchId;
-use ulpf_lib::ring::{Entry, MAX_FRAMES, MAX_VALUE, Ring, Room, SharedHeader, hit_flags};
+use ulpf_lib::ring::{Entry, Handshake, MAX_FRAMES, MAX_VALUE, Ring, SharedHeader, hit_flags};
 use ulpf_lib::sync::futex;
 
 use crate::cause::Cause;
@@ -123,7 +123,7 @@ fn with_own_caller(t: Current, gprs: &Gprs, mut entry: Entry) {
 }
 
 /// If no record may be lost: waits for room for the records of one access, before the thread takes locks.
-pub fn make_room(t: Current) {
+pub fn reserve(t: Current) {
     let Some(h) = g().header().filter(|h| h.lossless.load(Relaxed) != 0) else {
         return;
     };
@@ -173,7 +173,7 @@ fn wait_for_room(h: &SharedHeader, ring: &Ring, records: u64) {
             let _ = h.lossless.compare_exchange(now, 0, SeqCst, Relaxed);
             return;
         }
-        let word = Room::of(h).announce();
+        let word = Handshake::of(h).announce();
         if ring.has_room_for(records) {
             return;
         }

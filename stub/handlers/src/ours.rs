@@ -5,9 +5,9 @@
 //! last instructions are written to the pad, a few unused bytes of executable memory at the end of the vDSO.
 //!
 //! ```text
-//!  handler, on the thread's record     copies its frame to the boot stack, which is a part of the image
-//!  ulpf_leave, on the boot stack       unmaps everything but the image; rt_sigreturn
-//!  pad                                 munmap(image); rdi, rsi, rcx as the program has them; jump to the program
+//!     handler, on the thread's record     copies its frame to the boot stack, which is a part of the image
+//!     ulpf_leave, on the boot stack       unmaps everything but the image; rt_sigreturn
+//!     pad                                 munmap(image); rdi, rsi, rcx as the program has them; jump to the program
 //! ```
 //! The image stays in the child as private memory in these cases:
 //! * There is no pad (no vDSO), or a seccomp filter of the program forbids the last munmap.
@@ -31,7 +31,7 @@ use crate::global::{g, machine};
 use crate::patches;
 use crate::runtime::asm::ulpf_leave;
 use crate::runtime::frame::UContext;
-use crate::runtime::frames::copy_frame;
+use crate::runtime::handler_frames::copy_frame;
 use crate::runtime::thread::BLOCK;
 use crate::syscalls::sites;
 

@@ -296,7 +296,7 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
                 other => other == Phase::Locked,
             };
             if locked {
-                Held::by_body(*register(&mut uc.gprs, a)?).give_back();
+                Held::by_trampoline(*register(&mut uc.gprs, a)?).give_back();
             }
             if matches!(mark.phase, Phase::Closer | Phase::Runs) {
                 uc.gprs.r11 = area.r11.load(Relaxed);
@@ -378,7 +378,7 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
 }
 
 /// A thread has jumped to where an instruction was before a patch.
-pub enum Landing {
+pub enum DisplacedEntry {
     /// The thread continues at the copy.
     Copy,
     /// The thread is still there. The patch at this address must be removed before it continues.
@@ -426,19 +426,19 @@ fn copy_of(pc: u64) -> Option<(&'static Patch, u64)> {
 }
 
 /// Handles a jump of the thread to where an instruction was before a patch.
-pub fn landed(t: Current, uc: &mut UContext) -> Option<Landing> {
+pub fn enter_displaced(t: Current, uc: &mut UContext) -> Option<DisplacedEntry> {
     let (p, copy) = copy_of(uc.gprs.rip)?;
-    LANDINGS.fetch_add(1, Relaxed);
-    p.landings.fetch_add(1, Relaxed);
+    DISPLACED_ENTRIES.fetch_add(1, Relaxed);
+    p.displaced_entries.fetch_add(1, Relaxed);
     let i = t.own();
     let may_ask = !t.stepping.load(Relaxed)
         && i.own_step.get().is_none()
         && t.tgid() == g().pid.load(Relaxed);
     if p.hopeless() && may_ask {
-        return Some(Landing::Often(p.start()));
+        return Some(DisplacedEntry::Often(p.start()));
     }
     uc.gprs.rip = copy;
-    Some(Landing::Copy)
+    Some(DisplacedEntry::Copy)
 }
 
 /// The last action of a handler: a thread that continues behind a patched instruction is sent to the copy at once, so
@@ -627,7 +627,7 @@ pub fn idle_count_at(n: usize) -> usize {
     core::mem::offset_of!(Area, idle_count) + n % IDLE_COUNTS * size_of::<AtomicU64>()
 }
 
-pub static LANDINGS: AtomicU64 = AtomicU64::new(0);
+pub static DISPLACED_ENTRIES: AtomicU64 = AtomicU64::new(0);
 
 /// Restores the original bytes in a forked child.
 pub fn remove_in_child(stopped: &mut Stopped) {

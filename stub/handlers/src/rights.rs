@@ -100,12 +100,12 @@ impl Rights {
         let [low, high] = block.halves;
         let whole = |n: usize| u64::from(low[n]) | u64::from(high[n]) << 32;
         // A bit for each capability for which prctl(2) returns 1.
-        let told = |asked: &dyn Fn(u64) -> [u64; 3]| {
+        let bits = |asked: &dyn Fn(u64) -> [u64; 3]| {
             (0..MOST_CAPABILITIES).fold(0, |all, n| {
                 let [option, a, b] = asked(n);
                 // SAFETY: a query.
-                let told = unsafe { sys!(k::__NR_prctl, option, a, b, 0, 0) };
-                all | u64::from(told == Ok(1)) << n
+                let answer = unsafe { sys!(k::__NR_prctl, option, a, b, 0, 0) };
+                all | u64::from(answer == Ok(1)) << n
             })
         };
         Rights {
@@ -115,8 +115,8 @@ impl Rights {
                 effective: whole(0),
                 permitted: whole(1),
                 inheritable: whole(2),
-                bounding: told(&|n| [PR_CAPBSET_READ.into(), n, 0]),
-                ambient: told(&|n| [PR_CAP_AMBIENT.into(), PR_CAP_AMBIENT_IS_SET.into(), n]),
+                bounding: bits(&|n| [PR_CAPBSET_READ.into(), n, 0]),
+                ambient: bits(&|n| [PR_CAP_AMBIENT.into(), PR_CAP_AMBIENT_IS_SET.into(), n]),
             },
             // SAFETY: a query.
             securebits: unsafe { sys!(k::__NR_prctl, PR_GET_SECUREBITS) }.unwrap_or(0),

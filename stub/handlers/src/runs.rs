@@ -40,27 +40,27 @@ pub struct Run {
 
 /// Direction of a string instruction, by the direction flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Up,
     Down,
 }
 
-impl Way {
+impl Direction {
     /// The number of whole elements on the page, if the first one is at `addr`.
     fn on_page(self, addr: u64, size: u64) -> u64 {
         let left = left_of_page(addr);
         match self {
-            Way::Up => left / size,
-            Way::Down if left < size => 0,
-            Way::Down => (PAGE_SIZE - left) / size + 1,
+            Direction::Up => left / size,
+            Direction::Down if left < size => 0,
+            Direction::Down => (PAGE_SIZE - left) / size + 1,
         }
     }
 
     /// The lowest address of `n` elements, the first of them at `addr`.
     fn lowest(self, addr: u64, n: u64, size: u64) -> u64 {
         match self {
-            Way::Up => addr,
-            Way::Down => addr - (n - 1) * size,
+            Direction::Up => addr,
+            Direction::Down => addr - (n - 1) * size,
         }
     }
 
@@ -73,7 +73,7 @@ impl Way {
         access: AccessKind,
         least: u64,
     ) -> Option<Option<WatchId>> {
-        if self == Way::Up {
+        if self == Direction::Up {
             return alone(addr, n, size, access);
         }
         // `alone` omits elements at the upper end, where these begin.
@@ -102,13 +102,13 @@ impl Way {
         let (mut known, len) = (behind as usize, new.len());
         while known < len {
             match self {
-                Way::Up => {
+                Direction::Up => {
                     let Some((from, to)) = new.split_at_mut_checked(known) else {
                         return false;
                     };
                     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                 }
-                Way::Down => {
+                Direction::Down => {
                     let Some((to, from)) = new.split_at_mut_checked(len - known) else {
                         return false;
                     };
@@ -132,9 +132,9 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
     {
         return None;
     }
-    let way = match cpu.gprs.rflags & DF {
-        0 => Way::Up,
-        _ => Way::Down,
+    let direction = match cpu.gprs.rflags & DF {
+        0 => Direction::Up,
+        _ => Direction::Down,
     };
     let (size, dest) = (insn.string_size(), insn.string_dest(cpu));
     let source = insn.string_source(cpu);
@@ -152,12 +152,12 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         true => insn.string_count(cpu),
         false => 1,
     };
-    let mut n = count.min(way.on_page(dest, size));
+    let mut n = count.min(direction.on_page(dest, size));
     if copies {
-        n = n.min(way.on_page(source, size));
+        n = n.min(direction.on_page(source, size));
     }
     let mut of = |here: bool, at: u64, kind: AccessKind| match here && n >= least {
-        true => way.alone(at, &mut n, size, kind, least),
+        true => direction.alone(at, &mut n, size, kind, least),
         false => Some(None),
     };
     let written = of(stores, dest, AccessKind::Write)?;
@@ -166,19 +166,19 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         return None;
     }
     let len = (n * size) as usize;
-    let to = way.lowest(dest, n, size);
+    let to = direction.lowest(dest, n, size);
     let (old, new) = (b.old.get_mut(..len)?, b.new.get_mut(..len)?);
     if copies {
-        let from = way.lowest(source, n, size);
+        let from = direction.lowest(source, n, size);
         // (A destination before the source is written after the source is read: the distance wraps to a large number.)
-        let behind = match way {
-            Way::Up => dest.wrapping_sub(source),
-            Way::Down => source.wrapping_sub(dest),
+        let behind = match direction {
+            Direction::Up => dest.wrapping_sub(source),
+            Direction::Down => source.wrapping_sub(dest),
         };
         if checked && shadow::first_poisoned(from, len as u64).is_some()
             || seen.moved() && !seen.permits(AccessKind::Read)
             || memory::read(from, new) != len
-            || !way.spread(new, behind, size)
+            || !direction.spread(new, behind, size)
         {
             return None;
         }
@@ -219,9 +219,9 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
         count_false_positives(t, TargetAddr(at), n);
     }
     let r = &mut cpu.gprs;
-    let step = match way {
-        Way::Up => len as u64,
-        Way::Down => (len as u64).wrapping_neg(),
+    let step = match direction {
+        Direction::Up => len as u64,
+        Direction::Down => (len as u64).wrapping_neg(),
     };
     r.rdi = r.rdi.wrapping_add(step);
     if copies {

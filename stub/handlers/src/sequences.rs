@@ -11,11 +11,11 @@
 //! ever. So the second attempt is made with nothing in between:
 //!
 //! ```text
-//! fault, ip at the abort handler
-//!   ─▶ `SectionBegin`: the world is stopped, no other thread runs
-//!   ─▶ the kernel forgets the area, in which the numbers of processor and node stay
-//!   ─▶ single steps, from the abort handler into the sequence; what faults is served as everywhere
-//!   ─▶ the sequence has been left: registered again, the world continues, stops are reported
+//!     fault, ip at the abort handler
+//!       ─▶ `SectionBegin`: the world is stopped, no other thread runs
+//!       ─▶ the kernel forgets the area, in which the numbers of processor and node stay
+//!       ─▶ single steps, from the abort handler into the sequence; what faults is served as everywhere
+//!       ─▶ the sequence has been left: registered again, the world continues, stops are reported
 //! ```
 //! Any other event ends the attempt: the thread is then where the kernel would have sent it.
 
@@ -33,7 +33,7 @@ use crate::runtime::park::{self, request};
 use crate::runtime::sequences::Section;
 use crate::runtime::thread::{Current, OwnStep, OwnStepKind, Thread};
 use crate::signals::{masks, numbers};
-use crate::uring::held;
+use crate::uring::queries;
 
 /// Offsets in struct rseq: the numbers of the processor (`cpu_id_start`, `cpu_id`), the sequence that the thread is in
 /// (`rseq_cs`), and the numbers of later kernels (`node_id`, `mm_cid`).
@@ -76,7 +76,7 @@ pub fn has_area(start: u64, end: u64) -> bool {
 
 /// True for memory that the kernel knows by its address, so that it is neither moved nor given back.
 pub fn stays(start: u64, end: u64) -> bool {
-    held::in_use(start, end) || has_area(start, end)
+    queries::in_use(start, end) || has_area(start, end)
 }
 
 /// True if the kernel has aborted a sequence for this signal. The signature precedes each abort handler.

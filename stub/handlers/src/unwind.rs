@@ -20,9 +20,9 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
 use ulpf_lib::ring::MAX_FRAMES;
 use ulpf_stub_tables::code::{Code, Memory, OverRead, TakenCache};
-use ulpf_stub_tables::rows::{Place, Row, Way};
+use ulpf_stub_tables::rows::{CfaRule, Place, Row};
 
-use crate::frames::{self, Frame, Stack};
+use crate::cached_unwind::{self, Frame, Stack};
 use crate::global::tables;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
@@ -272,11 +272,11 @@ fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory, mut depends: O
     }
     loop {
         let row = known.unwrap_or(Row::TABLES);
-        let next = match frames::by_row(row, frame, &mut stack) {
-            None if row.way == Way::End => None,
+        let next = match cached_unwind::by_row(row, frame, &mut stack) {
+            None if row.cfa == CfaRule::End => None,
             None => {
                 spoil(&mut depends);
-                frames::by_tables(&code.tables, &mut memory.cache, frame, &mut stack)
+                cached_unwind::by_tables(&code.tables, &mut memory.cache, frame, &mut stack)
             }
             Some(caller) => {
                 if let Some(walk) = &mut depends {
@@ -330,7 +330,7 @@ fn remember(code: &Code, memory: &mut Memory, frame: Frame, stack: &mut Stack) -
     if !code.touches(at, at.wrapping_add(1)) {
         return Row::TABLES;
     }
-    let row = frames::learn(&code.tables, &mut memory.cache, frame, stack);
+    let row = cached_unwind::learn(&code.tables, &mut memory.cache, frame, stack);
     memory.rows.put(place, row);
     row
 }

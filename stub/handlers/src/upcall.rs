@@ -79,8 +79,8 @@ gprs_asm!(
     "and rax, -{block}",
     "mov rdx, [rax+{unmasked}]",
     "mov [rax+{unmasked}], rsp",
-    ".globl ulpf_upcall_told",
-    "ulpf_upcall_told:",
+    ".globl ulpf_upcall_saved",
+    "ulpf_upcall_saved:",
     "mov rdi, rsp",
     "mov rsi, rcx",
     "call ulpf_upcall_made",
@@ -98,7 +98,7 @@ gprs_asm!(
 
 unsafe extern "C" {
     fn ulpf_upcall();
-    fn ulpf_upcall_told();
+    fn ulpf_upcall_saved();
 }
 
 /// The handler's address, if upcalls can be served.
@@ -193,11 +193,11 @@ pub fn mask_known(t: Current, uc: &mut UContext, mask: u64) {
 
 /// A signal has struck our own code under the program's mask, and is put off.
 pub fn interrupted(t: Current, rip: u64, mask: u64) {
-    let (start, told) = (
+    let (start, reported) = (
         ulpf_upcall as *const () as u64,
-        ulpf_upcall_told as *const () as u64,
+        ulpf_upcall_saved as *const () as u64,
     );
-    if (start..told).contains(&rip) {
+    if (start..reported).contains(&rip) {
         let known = t.own().direct_mask.get();
         t.own().direct_mask.set(known.or(Some(mask)));
         return;

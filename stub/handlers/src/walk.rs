@@ -1,10 +1,10 @@
-//! Records what a walk up the stack depends on. A stack with the same values has the same callers ([`crate::stacks`]).
+//! Records what a walk up the stack depends on. A stack with the same values has the same callers ([`crate::backtraces`]).
 
 use ulpf_lib::PAGE_SIZE;
-use ulpf_stub_tables::rows::{Row, Way};
-use ulpf_stub_tables::stacks::{Stack, Top, Word};
+use ulpf_stub_tables::backtrace_cache::{Stack, Top, Word};
+use ulpf_stub_tables::rows::{CfaRule, Row};
 
-use crate::frames::Frame;
+use crate::cached_unwind::Frame;
 
 /// A stack that covers more pages is walked each time.
 const MOST_PAGES: u64 = 8;
@@ -31,7 +31,7 @@ impl Walk {
         if !self.is_whole {
             return;
         }
-        if row.way == Way::Rbp {
+        if row.cfa == CfaRule::Rbp {
             match self.bp_from {
                 Some(away) => self.read(away, frame.bp),
                 None => (self.stack.by_bp, self.stack.bp) = (1, frame.bp),

@@ -2,17 +2,17 @@
 //!
 //! It is removed when its misses have cost as much as its removal and return will. So it loses at most twice as much as
 //! an optimal decision with knowledge of the future. That cost depends on the program. The only thread of a program
-//! writes the jump itself; several threads all have to stop, which takes many times longer ([`rest_took`]).
+//! writes the jump itself; several threads all have to stop, which takes many times longer ([`stop_took`]).
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::patch::IDLE_ROUND;
 
-/// Upper bound of [`Patience::times`]; the lower bound is [`IDLE_ROUND`].
+/// Upper bound of [`BackOff::times`]; the lower bound is [`IDLE_ROUND`].
 const MOST: u32 = 1 << 16;
-/// Initial [`Patience::times`] of a patch.
-pub static PATIENCE: AtomicU32 = AtomicU32::new(WORTH as u32);
-/// Default of [`PATIENCE`]: this many misses are worth the cost of removing a patch and putting it back.
+/// Initial [`BackOff::times`] of a patch.
+pub static MISSES: AtomicU32 = AtomicU32::new(WORTH as u32);
+/// Default of [`MISSES`]: this many misses are worth the cost of removing a patch and putting it back.
 const WORTH: u64 = 1 << 12;
 /// Approximate nanoseconds for a thread to remove a patch and put it back.
 const SWITCH: u64 = 6_000;
@@ -23,21 +23,21 @@ const MISS: u64 = 3;
 /// Upper bound of the misses' share, in nanoseconds of a thousand, whatever was measured.
 const MOST_SHARE: u64 = 750;
 /// Assumed nanoseconds that a stop costs each thread, before one was measured.
-const REST_OF_ONE: u64 = 30_000;
+const STOP_OF_ONE: u64 = 30_000;
 
 /// Typical nanoseconds of a stop, summed over all threads; written by the stub's task. 0: not measured yet.
-static REST: AtomicU64 = AtomicU64::new(0);
+static STOP: AtomicU64 = AtomicU64::new(0);
 
 /// Notes that all threads were stopped for `nanos`; `threads` of them were running before, the requesting one included.
 /// A thread that waits for a busy processor waits longer, which says little about the cost. So larger values weigh
 /// less.
-pub fn rest_took(nanos: u64, threads: u64) {
+pub fn stop_took(nanos: u64, threads: u64) {
     let took = nanos * threads;
-    let before = match REST.load(Relaxed) {
-        0 => REST_OF_ONE * threads,
+    let before = match STOP.load(Relaxed) {
+        0 => STOP_OF_ONE * threads,
         before => before,
     };
-    REST.store(
+    STOP.store(
         match took < before {
             true => before - (before - took) / 4,
             false => before + (took - before).min(before) / 16,
@@ -62,14 +62,14 @@ impl By {
     fn nanos(self) -> u64 {
         match self {
             By::Thread => SWITCH,
-            By::Task => SWITCH + 2 * REST.load(Relaxed),
+            By::Task => SWITCH + 2 * STOP.load(Relaxed),
             By::Visit => VISIT,
         }
     }
 }
 
-/// Patience of one patch.
-pub struct Patience {
+/// Back-off of one patch.
+pub struct BackOff {
     /// Accesses to pages without guard, in a row, that are worth [`SWITCH`].
     times: AtomicU32,
     /// The misses' share before the patch was removed, in nanoseconds of a thousand.
@@ -78,17 +78,17 @@ pub struct Patience {
     since: AtomicU64,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
-            times: AtomicU32::new(PATIENCE.load(Relaxed)),
+impl Default for BackOff {
+    fn default() -> BackOff {
+        BackOff {
+            times: AtomicU32::new(MISSES.load(Relaxed)),
             share: AtomicU32::new(500),
             since: AtomicU64::new(0),
         }
     }
 }
 
-impl Patience {
+impl BackOff {
     /// Notes that a row of misses begins.
     pub fn begins(&self, tsc: u64) {
         self.since.store(tsc, Relaxed);
@@ -138,32 +138,32 @@ mod tests {
     use super::*;
 
     /// This many misses in a row are enough, and one less is not.
-    fn assert_ends(p: &Patience, misses: u64, by: By) {
+    fn assert_ends(p: &BackOff, misses: u64, by: By) {
         assert!(p.ends(misses, by) && !p.ends(misses - 1, by));
     }
 
     #[test]
-    fn who_must_wait_for_others_has_more_patience() {
-        let p = Patience::default();
+    fn a_patch_that_needs_a_stop_is_kept_longer() {
+        let p = BackOff::default();
         assert_ends(&p, WORTH, By::Thread);
         for _ in 0..100 {
-            rest_took(100_000, 3);
+            stop_took(100_000, 3);
         }
         // 606 µs, at 3 ns.
         assert!(p.ends(202_000, By::Task) && !p.ends(195_000, By::Task));
         // A stop that took a millisecond longer hardly changes the estimate.
-        rest_took(1_000_000, 3);
+        stop_took(1_000_000, 3);
         assert!(p.ends(220_000, By::Task));
         assert_ends(&p, WORTH, By::Visit);
         for _ in 0..100 {
-            rest_took(1_000, 2);
+            stop_took(1_000, 2);
         }
         assert!(p.ends(2 * WORTH, By::Task));
     }
 
     #[test]
     fn what_goes_too_soon_stays_for_longer() {
-        let p = Patience::default();
+        let p = BackOff::default();
         // Half of the time are misses: as much is saved as it is away.
         p.has_ended(WORTH, WORTH * 2 * MISS);
         p.learn(SWITCH / 3, By::Thread);

@@ -10,8 +10,8 @@ use framehop::MustNotAllocateDuringUnwind;
 use framehop::x86_64::{CacheX86_64, UnwinderX86_64};
 use ulpf_lib::PAGE_SIZE;
 
+use crate::backtrace_cache::Stacks;
 use crate::rows::Rows;
-use crate::stacks::Stacks;
 
 pub type Unwinder = UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
 pub type Cache = CacheX86_64<MustNotAllocateDuringUnwind>;

@@ -8,7 +8,7 @@ use ulpf_engine::agent::AgentError;
 use ulpf_lib::filter::{Candidate, Filter, Program};
 
 /// In `CountedFilter::failed`: the failure has been reported to the user.
-const TOLD: u64 = u64::MAX;
+const REPORTED: u64 = u64::MAX;
 
 /// Some filter has failed since the stub's task last looked.
 pub static FAILED: AtomicBool = AtomicBool::new(false);
@@ -32,7 +32,7 @@ struct Unsettled {
     /// A rejected hit has left another value than the debugger knows.
     changed: AtomicBool,
     /// Number of hits rejected by `skip` that have been reported.
-    told: AtomicU64,
+    reported: AtomicU64,
 }
 
 impl CountedFilter {
@@ -72,7 +72,7 @@ impl CountedFilter {
 
     fn skipped(&self, of: &Unsettled) -> u64 {
         let skipped = self.passed.load(Relaxed).min(self.filter.skip);
-        skipped.saturating_sub(of.told.load(Relaxed))
+        skipped.saturating_sub(of.reported.load(Relaxed))
     }
 
     /// Returns whether it has rejected hits that the debugger would have noticed.
@@ -86,7 +86,7 @@ impl CountedFilter {
         let Some(of) = &self.debuggers else { return 0 };
         of.changed.store(false, Relaxed);
         let skipped = self.skipped(of);
-        of.told.fetch_add(skipped, Relaxed);
+        of.reported.fetch_add(skipped, Relaxed);
         skipped
     }
 
@@ -133,7 +133,8 @@ impl CountedFilter {
     /// The first evaluation error and its instruction; returned once.
     pub fn take_failure(&self) -> Option<(AgentError, u64)> {
         let error = AgentError::unpack(self.failed.load(Acquire))?;
-        (self.failed.swap(TOLD, AcqRel) != TOLD).then(|| (error, self.failed_at.load(Relaxed)))
+        (self.failed.swap(REPORTED, AcqRel) != REPORTED)
+            .then(|| (error, self.failed_at.load(Relaxed)))
     }
 
     /// Continues counting from the count of `before`.

@@ -9,13 +9,13 @@ extern crate alloc;
 
 pub mod attributes;
 pub mod back_off;
+pub mod backtrace_cache;
 pub mod breakpoints;
 pub mod cells;
 pub mod code;
 pub mod filter;
 pub mod patches;
 pub mod rows;
-pub mod stacks;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -11,7 +11,7 @@ use ulpf_engine::patch::{Group, IDLE_ROUND, JUMP, Part, Tables, Trampoline, What
 use ulpf_lib::ring::{Area, SharedHeader, Unpatched};
 use ulpf_lib::{AccessKind, PAGE_SIZE};
 
-use crate::back_off::{By, Patience};
+use crate::back_off::{BackOff, By};
 
 /// Precomputed facts about a patched instruction; [`Area::hit`] points to one.
 #[repr(C)]
@@ -103,11 +103,11 @@ pub struct Patch {
     /// Index into [`ulpf_lib::ring::Area::idle_count`].
     pub idle_count: usize,
     /// Limit for accesses without a guard.
-    pub patience: Patience,
+    pub back_off: BackOff,
     /// TSC when it was removed.
     pub gone_at: AtomicU64,
     /// Number of jumps into the middle of the jump.
-    pub landings: AtomicU32,
+    pub displaced_entries: AtomicU32,
     /// Number of jumps to the instructions behind the jump that the patch checks.
     pub entered: AtomicU32,
     /// Number of times that a thread went from a fault to the trampoline, since the jump was placed or since a thread
@@ -134,7 +134,7 @@ impl Patch {
     }
     /// A loop most likely jumps to the middle of the patch, so the signals cost more than the patch saves.
     pub fn hopeless(&self) -> bool {
-        self.landings.load(Relaxed) >= MOST_LANDINGS
+        self.displaced_entries.load(Relaxed) >= MOST_DISPLACED_ENTRIES
     }
 
     /// Notes that the jump was removed. (The caller has written the code.)
@@ -171,14 +171,14 @@ impl Patch {
     /// Returns whether the patch has met no guard for enough times in a row, so that it is not needed.
     pub fn is_idle(&self, misses: u64, by: By, header: Option<&SharedHeader>) -> bool {
         if misses <= IDLE_ROUND.into() {
-            self.patience.begins(tsc());
+            self.back_off.begins(tsc());
         }
-        let ends = self.patience.ends(misses, by);
+        let ends = self.back_off.ends(misses, by);
         if let Some(h) = header.filter(|_| ends) {
             let nanos = h
                 .nanos(tsc())
-                .saturating_sub(h.nanos(self.patience.since()));
-            self.patience.has_ended(misses, nanos);
+                .saturating_sub(h.nanos(self.back_off.since()));
+            self.back_off.has_ended(misses, nanos);
         }
         ends
     }
@@ -186,7 +186,7 @@ impl Patch {
     /// Adjusts the patience, since the trampoline is needed again.
     pub fn learn(&self, by: By, h: &SharedHeader) {
         let gone_at = h.nanos(self.gone_at.load(Relaxed));
-        self.patience
+        self.back_off
             .learn(h.nanos(tsc()).saturating_sub(gone_at), by);
     }
 }
@@ -199,7 +199,7 @@ pub fn tsc() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-const MOST_LANDINGS: u32 = 64;
+const MOST_DISPLACED_ENTRIES: u32 = 64;
 
 /// The stub's task writes it while the world is stopped. (The only thread of a program also writes `in_place`.)
 pub struct Table {
@@ -293,7 +293,7 @@ impl Table {
         meeting.map(|(at, _)| *at).collect()
     }
     /// The starts of the patches whose trampolines meet `[start, end)`.
-    pub fn with_bodies(&self, start: u64, end: u64) -> Vec<u64> {
+    pub fn with_trampolines(&self, start: u64, end: u64) -> Vec<u64> {
         let trampoline = |of: &u64| self.list.get(of).map_or(0, |p| p.len);
         let meeting = overlapping(&self.trampolines, start..end, |at, of| at + trampoline(of));
         meeting.map(|(_, of)| *of).collect()

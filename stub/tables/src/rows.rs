@@ -13,7 +13,7 @@ const ROWS: usize = 16384;
 /// How to find the end of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Way {
+pub enum CfaRule {
     Rsp = 1,
     Rbp,
     /// The outermost frame, which has no caller.
@@ -24,7 +24,7 @@ pub enum Way {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    pub way: Way,
+    pub cfa: CfaRule,
     /// Distance of its end, in bytes.
     pub end: u32,
     /// How far below its end the caller's rbp is stored, in bytes; 0: rbp holds the caller's.
@@ -33,25 +33,25 @@ pub struct Row {
 
 impl Row {
     pub const TABLES: Row = Row {
-        way: Way::Tables,
+        cfa: CfaRule::Tables,
         end: 0,
         rbp: 0,
     };
 
     fn word(self) -> u64 {
-        u64::from(self.end) | u64::from(self.rbp) << 32 | (self.way as u64) << 48
+        u64::from(self.end) | u64::from(self.rbp) << 32 | (self.cfa as u64) << 48
     }
 
     #[inline]
     fn of(word: u64) -> Row {
-        let way = match word >> 48 {
-            1 => Way::Rsp,
-            2 => Way::Rbp,
-            3 => Way::End,
-            _ => Way::Tables,
+        let cfa = match word >> 48 {
+            1 => CfaRule::Rsp,
+            2 => CfaRule::Rbp,
+            3 => CfaRule::End,
+            _ => CfaRule::Tables,
         };
         Row {
-            way,
+            cfa,
             end: word as u32,
             rbp: (word >> 32) as u16,
         }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     const ROW: Row = Row {
-        way: Way::Rbp,
+        cfa: CfaRule::Rbp,
         end: 1 << 20,
         rbp: 16,
     };
@@ -134,7 +134,7 @@ mod tests {
     fn keeps_all_of_a_row() {
         let mut rows = Rows::new();
         let end = Row {
-            way: Way::End,
+            cfa: CfaRule::End,
             ..Row::TABLES
         };
         for (n, row) in [ROW, end, Row::TABLES].into_iter().enumerate() {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
  * libulpf: watchpoints for a program that watches itself. Any number, any size, no debugger, no
- * privilege; Linux x86-64. ulpf(3) says what is promised, ulpf_insert(3) and
- * ulpf_register_user_handler(3) explain the calls.
+ * privilege; Linux x86-64. ulpf(3) is the overview; each function has a manual page.
  *
  * Calls answer 0 or a number, or -1 with errno set and a sentence in ulpf_error(). Every call may be
  * made in any thread, and in a handler, unless the fault happened inside another call.

@@ -14,9 +14,9 @@ use ulpf_lib::arena::Arena;
 use ulpf_lib::place;
 
 use crate::change;
+use crate::exception_stacks::OwnBlock;
 use crate::mask;
 use crate::shared::S;
-use crate::stacks::OwnBlock;
 
 static ARENA: Arena = Arena::new();
 

@@ -1,11 +1,9 @@
 //! Back ends: the mechanism that detects accesses, chosen once for the whole program, with a reason.
 //!
-//! | back end | mechanism | requirement |
-//! |---|---|---|
-//! | `signal` | page guards by mprotect(2), SIGSEGV | nothing |
-//! | `protection-keys` | page guards by pkey_mprotect(2), SIGSEGV (`keys.rs`) | a processor and a kernel that have them |
-//! | `device` | page guards of the kernel module, which enters our handler (`upcall.rs`) | `/dev/ulpf` |
-//! | `debug-registers` | perf events, SIGTRAP behind the access (`registers.rs`) | at most four small watches |
+//! * `signal`: page guards by mprotect(2), SIGSEGV. It has no requirement.
+//! * `protection-keys`: page guards by pkey_mprotect(2), SIGSEGV (`keys.rs`). The processor and the kernel must have them.
+//! * `device`: page guards of the kernel module, which enters our handler (`upcall.rs`). It needs `/dev/ulpf`.
+//! * `debug-registers`: perf events, SIGTRAP behind the access (`registers.rs`), for at most four small watches.
 
 use core::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::Mutex;

@@ -6,11 +6,11 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::frame::{SigInfo, UContext};
 
+use crate::exception_stacks::{FaultNow, OwnBlock};
 use crate::hits::Pending;
 use crate::keys;
 use crate::mask::{self, INSIDE, SIGTRAP, SYNCHRONOUS};
 use crate::shared::S;
-use crate::stacks::{FaultNow, OwnBlock};
 use crate::thread;
 
 /// Runs a function of the program on the thread's exception stack, under the program's own mask.

@@ -20,12 +20,12 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use crate::callbacks::after_access;
 use crate::change;
+use crate::exception_stacks::OwnBlock;
 use crate::hits::Pending;
 use crate::mask;
 use crate::memory::{self, copy_by_kernel};
 use crate::shared::{S, Unchanging};
 use crate::signals;
-use crate::stacks::OwnBlock;
 use crate::stub_link;
 use crate::stub_report;
 use crate::thread;

@@ -18,9 +18,9 @@ use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
 use crate::error::Failure;
+use crate::exception_stacks::{self, OwnBlock};
 use crate::mask;
 use crate::shared::{Changer, S, Unchanging};
-use crate::stacks::{self, OwnBlock};
 use crate::thread;
 
 /// Waits with increasing pauses.
@@ -72,7 +72,7 @@ fn begin() -> Option<Changer> {
         }
         wait.a_little();
     }
-    stacks::each(|b| {
+    exception_stacks::each(|b| {
         let mut wait = Wait(0);
         while b.performing.load(SeqCst) != 0 && b.thread.load(Acquire) != thread::id() {
             wait.a_little();

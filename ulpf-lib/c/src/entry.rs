@@ -6,10 +6,10 @@ use ulpf_engine::frame::{SigInfo, UContext};
 use ulpf_lib::library_abi;
 
 use crate::error::Failure;
+use crate::exception_stacks::{OwnBlock, STACK};
 use crate::handler;
 use crate::shared::{Changer, S};
 use crate::signals;
-use crate::stacks::{OwnBlock, STACK};
 
 unsafe extern "C" {
     fn ulpf_signal_entry();

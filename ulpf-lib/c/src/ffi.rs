@@ -11,13 +11,13 @@ use crate::callbacks::current;
 use crate::calls;
 use crate::change::change;
 use crate::error::{self, Failure};
+use crate::exception_stacks::OwnBlock;
 use crate::keys;
 use crate::model::{FLAGS, Request};
 use crate::pli::Permission;
 use crate::poison;
 use crate::setup::{self, prepare, with};
 use crate::shared::S;
-use crate::stacks::OwnBlock;
 use crate::watch::{self, Counts, Stats};
 
 /// `struct ulpf_watchpoint`.

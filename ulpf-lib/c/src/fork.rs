@@ -1,11 +1,11 @@
 //! fork(2): the child gets its memory as private memory, without watches.
 //!
 //! ```text
-//!  parent                                   child
-//!  becomes the changer, write-protects moved pages
-//!  fork ───────────────────────────────────▶ copies what it still shares with the parent
-//!  waits on a pipe  ◀── end of file ──────── closes the pipe; no watches, no guards
-//!  guards as before, no longer the changer
+//!     parent                                   child
+//!     becomes the changer, write-protects moved pages
+//!     fork ───────────────────────────────────▶ copies what it still shares with the parent
+//!     waits on a pipe  ◀── end of file ──────── closes the pipe; no watches, no guards
+//!     guards as before, no longer the changer
 //! ```
 //! vfork and posix_spawn share the memory until exec, and need nothing. A bare clone(2) is not handled: its child must
 //! exec or exit, because it lacks our generated code but still shares the moved memory.
@@ -17,10 +17,10 @@ use ulpf_lib::sys;
 
 use crate::change;
 use crate::engine;
+use crate::exception_stacks::{self, OwnBlock};
 use crate::mask;
 use crate::model::MODEL;
 use crate::shared::{Changer, S};
-use crate::stacks::{self, OwnBlock};
 
 /// State that the forking thread keeps from before to after the fork.
 struct Between {
@@ -96,7 +96,7 @@ extern "C" fn in_child() {
     let Some(mut between) = take() else {
         return;
     };
-    stacks::after_fork(between.own);
+    exception_stacks::after_fork(between.own);
     change::aside(between.own, || {
         if !MODEL.get(&mut between.changer).in_child() {
             let text = b"libulpf: no memory for a forked child's copy of watched memory\n";

@@ -8,9 +8,9 @@
 //! ```
 //! Rules of this file and of those that it calls: `callbacks.rs`, `change.rs`, `code.rs`, `hits.rs`, `memory.rs`,
 //! `registers.rs`, `slow.rs`, `stub_link.rs`, `stub_report.rs`.
-//! - No allocation, no lock but `enter`, no thread-local storage, no panics.
-//! - libc is used only around the program's own functions.
-//! - errno is kept.
+//! * No allocation, no lock but `enter`, no thread-local storage, no panics.
+//! * libc is used only around the program's own functions.
+//! * errno is kept.
 
 use core::sync::atomic::Ordering::*;
 
@@ -26,6 +26,7 @@ use crate::backend::{self, Backend};
 use crate::callbacks::{after_access, before_access};
 use crate::change;
 use crate::code::{code_at, gs_base};
+use crate::exception_stacks::OwnBlock;
 use crate::hits::Pending;
 use crate::keys;
 use crate::mask::{self, SIGSEGV, SIGTRAP};
@@ -33,7 +34,6 @@ use crate::registers;
 use crate::shared::{Engine, S, Unchanging};
 use crate::signals::{self, chain, raise};
 use crate::slow;
-use crate::stacks::OwnBlock;
 use crate::stub_link::Map;
 use crate::stub_report;
 use crate::thread;

@@ -25,10 +25,10 @@ use crate::callbacks::after_access;
 use crate::change;
 use crate::code::gs_base;
 use crate::error::Failure;
+use crate::exception_stacks::OwnBlock;
 use crate::hits::Pending;
 use crate::memory::read_by_kernel;
 use crate::shared::S;
-use crate::stacks::OwnBlock;
 use crate::thread;
 
 /// The number of registers of x86.

@@ -10,11 +10,11 @@ use crate::change;
 use crate::engine;
 use crate::entry;
 use crate::error::Failure;
+use crate::exception_stacks;
 use crate::fork;
 use crate::model::{MODEL, Model};
 use crate::shared::S;
 use crate::signals;
-use crate::stacks;
 use crate::thread;
 use crate::upcall;
 
@@ -30,7 +30,7 @@ pub fn prepare() -> Result<(), Failure> {
         upcall::prepare();
         place::settle(place::base_for(random_bytes()));
         backend::choose()?;
-        stacks::prepare()?;
+        exception_stacks::prepare()?;
         change::change(engine::prepare)?;
         fork::prepare();
         *ready = true;

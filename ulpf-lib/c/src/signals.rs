@@ -14,8 +14,8 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::uapi::{SIG_DFL, SIG_IGN};
 
 use crate::error::Failure;
+use crate::exception_stacks::OwnBlock;
 use crate::mask::{self, INSIDE, OURS, SIGSEGV, SYNCHRONOUS, bit};
-use crate::stacks::OwnBlock;
 use crate::thread;
 
 unsafe extern "C" {

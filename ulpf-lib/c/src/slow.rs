@@ -14,12 +14,12 @@ use ulpf_lib::eflags::TF;
 
 use crate::callbacks::after_access;
 use crate::change;
+use crate::exception_stacks::{OwnBlock, Step};
 use crate::hits::Pending;
 use crate::keys;
 use crate::mask::{ALL, SYNCHRONOUS};
 use crate::model::MODEL;
 use crate::shared::{Changer, S, Unchanging};
-use crate::stacks::{OwnBlock, Step};
 
 /// Opens the pages and lets the instruction run; called between `enter` and `leave`, and leaves.
 pub fn begin(

@@ -29,8 +29,8 @@ fn call(op: u64, a: u64, b: u64, c: u64) -> Option<u64> {
 }
 
 /// Reports accesses to the stub. Returns `true` if the thread is to stop for them.
-pub fn report(told: &AccessReport) -> bool {
-    call(TELL, core::ptr::from_ref(told) as u64, 0, 0) == Some(1)
+pub fn report(access: &AccessReport) -> bool {
+    call(TELL, core::ptr::from_ref(access) as u64, 0, 0) == Some(1)
 }
 
 /// Whether a stub is present, even if it has not detected the library yet.

@@ -3,9 +3,9 @@
 use ulpf_engine::access::AccessList;
 use ulpf_lib::library_abi::{AccessRecord, AccessReport};
 
+use crate::exception_stacks::{OLD, OwnBlock};
 use crate::memory;
 use crate::shared::Unchanging;
-use crate::stacks::{OLD, OwnBlock};
 use crate::stub_link::{self, present};
 
 /// Maximum number of accesses of one instruction.
@@ -48,7 +48,7 @@ pub fn instruction(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept
         true => own.old() as u64,
         false => 0,
     };
-    let told = AccessReport {
+    let report = AccessReport {
         pc,
         context,
         stack: own.bounds(),
@@ -59,7 +59,7 @@ pub fn instruction(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept
         args: [0; 6],
         result: 0,
     };
-    stub_link::report(&told)
+    stub_link::report(&report)
 }
 
 /// Reports a system call that has moved bytes between these places and somewhere else.
@@ -70,7 +70,7 @@ pub fn system_call(
     old: u64,
     result: i64,
 ) {
-    let told = AccessReport {
+    let report = AccessReport {
         pc,
         context: 0,
         stack: own.bounds(),
@@ -81,5 +81,5 @@ pub fn system_call(
         args,
         result,
     };
-    stub_link::report(&told);
+    stub_link::report(&report);
 }

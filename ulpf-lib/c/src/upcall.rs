@@ -16,10 +16,10 @@ use ulpf_engine::frame::{FP_XSTATE_MAGIC1, SigInfo, SigStack, UContext};
 use ulpf_lib::device::{Frame, INFO_FETCH, INFO_WRITE};
 use ulpf_lib::eflags::TF;
 
+use crate::exception_stacks::OwnBlock;
 use crate::handler;
 use crate::mask::{self, SIGSEGV, SYNCHRONOUS};
 use crate::shared::S;
-use crate::stacks::OwnBlock;
 
 unsafe extern "C" {
     fn ulpf_upcall_entry();

@@ -52,7 +52,7 @@ const LAST: Of = Of {
 
 const HEAP_CHECK: Of = Of {
     what: "ulpf heap-check",
-    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [gap-most BYTES] [leaks] [stop] [base], before the program has run, or [running]",
+    say: "say: ulpf heap-check [frames N] [quarantine BYTES] [redzone BYTES] [redzone-most BYTES] [leaks] [stop] [base], before the program has run, or [running]",
 };
 
 const HEAP_ASK: Of = Of {
@@ -149,7 +149,7 @@ impl Command {
     }
 }
 
-fn is_gap(n: u64) -> bool {
+fn is_redzone(n: u64) -> bool {
     Redzone::BYTES.contains(&n) && n.is_multiple_of(16)
 }
 
@@ -173,16 +173,18 @@ fn heap_check<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
             ("frames", Some(n)) if n <= MAX_FRAMES as u64 => how.frames = n as u8,
             ("quarantine", Some(n)) => how.quarantine = n,
             ("of", Some(at)) => how.of = Some(at),
-            ("gap", Some(n)) if is_gap(n) => {
+            ("redzone", Some(n)) if is_redzone(n) => {
                 how.redzone = Redzone {
                     least: n,
                     most: n.max(how.redzone.most),
                 }
             }
-            ("gap-most", Some(n)) if is_gap(n) && n >= how.redzone.least => how.redzone.most = n,
+            ("redzone-most", Some(n)) if is_redzone(n) && n >= how.redzone.least => {
+                how.redzone.most = n
+            }
             _ => {
                 return HEAP_CHECK.no(
-                    "it takes up to 16 frames, the quarantine in bytes, and gaps of 16 to 4096 bytes, multiples of 16, of which the most is not less",
+                    "it takes up to 16 frames, the quarantine in bytes, and redzones of 16 to 4096 bytes, multiples of 16, of which the most is not less",
                 );
             }
         }

@@ -1,41 +1,40 @@
 //! The path by which a following watch finds its bytes.
 //!
 //! ```text
-//! PATH   := ADDR STEP+ ['@most,' N]
-//! STEP   := '>' OFFSET                            through the pointer there
-//! STEP   := '>' OFFSET                            through the pointer there
-//!         | '@list,' LINK ',' OFFSET [',' END]    to each node of a list; the pointer there leads to the first
-//!         | '@nodes,' LINK ',' OFFSET             to each node of a list; the first is there
-//!         | '@span,' END ',' ELEMENTS             to each element between two pointers, the first of which is there
-//!         | '@count,' AT ',' SIZE ',' ELEMENTS    to each of a counted number of elements behind the pointer there
-//!         | '@times,' COUNT ',' STRIDE ',' OFFSET to each of COUNT elements that begin there
-//!         | '@counted,' LINK ',' COUNT ',' OFFSET to each node of a list whose length is stored at COUNT
-//!         | '@btree,' HEIGHT ',' LEN ',' EDGES ',' ROOM ',' STRIDE ',' OFFSET
-//!                                                 to each value in Rust's BTreeMap, in order
-//!         | '@table,' MASK ',' STRIDE ',' OFFSET  to each full place of hashbrown's table, whose control bytes are there
-//!         | '@ring,' CAPACITY ',' HEAD ',' AT ',' ELEMENTS   to each element of a ring buffer
-//!         | '@chunks,' END ',' MAP ',' ELEMENTS   to each element of libstdc++'s deque, whose first iterator is there
-//!         | '@short,' FLAG ',' COUNT ',' INSIDE ',' ELEMENTS
-//!                                                 to each character of libc++'s string, the pointer to which is there
-//!         | '@if,' AT ',' SIZE ',' OFFSET         only while the bytes there are not all zero
-//!         | '@is,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET    only while the number there is one of COUNT from FIRST on
-//!         | '@not,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET   only while it is outside of them
-//!         | '@frames,' OFFSET                     to each frame of the function that begins there; the first step only
-//!         | '@threads,' OFFSET                    to each thread's pointer to its own data (fs base); the first step only
-//! ELEMENTS := STRIDE ',' FROM ',' TO ',' OFFSET   those numbered FROM to the one before TO (-1: all)
+//!     PATH   := ADDR STEP+ ['@most,' N]
+//!     STEP   := '>' OFFSET                            through the pointer there
+//!             | '@list,' LINK ',' OFFSET [',' END]    to each node of a list; the pointer there leads to the first
+//!             | '@nodes,' LINK ',' OFFSET             to each node of a list; the first is there
+//!             | '@span,' END ',' ELEMENTS             to each element between two pointers, the first of which is there
+//!             | '@count,' AT ',' SIZE ',' ELEMENTS    to each of a counted number of elements behind the pointer there
+//!             | '@times,' COUNT ',' STRIDE ',' OFFSET to each of COUNT elements that begin there
+//!             | '@counted,' LINK ',' COUNT ',' OFFSET to each node of a list whose length is stored at COUNT
+//!             | '@btree,' HEIGHT ',' LEN ',' EDGES ',' ROOM ',' STRIDE ',' OFFSET
+//!                                                     to each value in Rust's BTreeMap, in order
+//!             | '@table,' MASK ',' STRIDE ',' OFFSET  to each full place of hashbrown's table; its control bytes are there
+//!             | '@ring,' CAPACITY ',' HEAD ',' AT ',' ELEMENTS   to each element of a ring buffer
+//!             | '@chunks,' END ',' MAP ',' ELEMENTS   to each element of libstdc++'s deque, whose first iterator is there
+//!             | '@short,' FLAG ',' COUNT ',' INSIDE ',' ELEMENTS
+//!                                                     to each character of libc++'s string, the pointer to which is there
+//!             | '@if,' AT ',' SIZE ',' OFFSET         only while the bytes there are not all zero
+//!             | '@is,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET  only while the number there is one of COUNT from FIRST on
+//!             | '@not,' AT ',' SIZE ',' FIRST ',' COUNT ',' OFFSET   only while it is outside of them
+//!             | '@frames,' OFFSET                     to each frame of the function that begins there; the first step only
+//!             | '@threads,' OFFSET                    to each thread's pointer to its own data (fs base); the first step only
+//!     ELEMENTS := STRIDE ',' FROM ',' TO ',' OFFSET   those numbered FROM to the one before TO (-1: all)
 //!
-//! 0x4040>16               p->x: the pointer at 0x4040, and 16 bytes behind what it points to
-//! 0x4040>8>-4             p->q->y: the pointer at 0x4040; 8 bytes behind, another; 4 bytes before what that points to
-//! 0x4040@list,8,4         list->*next.refs: nodes with their link at 8, and 4 bytes behind the beginning of each
-//! 0x4040@span,8,24,0,-1,0 v[*] of elements of 24 bytes, whose end is the pointer at 0x4048
-//! 0x1149@frames,-20       a local of the function at 0x1149, 20 bytes below its caller's frame
+//!     0x4040>16               p->x: the pointer at 0x4040, and 16 bytes behind what it points to
+//!     0x4040>8>-4             p->q->y: the pointer at 0x4040; 8 bytes behind, another; 4 bytes before its target
+//!     0x4040@list,8,4         list->*next.refs: nodes with their link at 8, and 4 bytes behind the beginning of each
+//!     0x4040@span,8,24,0,-1,0 v[*] of elements of 24 bytes, whose end is the pointer at 0x4048
+//!     0x1149@frames,-20       a local of the function at 0x1149, 20 bytes below its caller's frame
 //! ```
 //! Each step begins where the one before has led, and adds its OFFSET to the address that it reaches.
 //!
-//! - LINK, LEFT, RIGHT, LEN and EDGES are offsets in a node.
-//! - END, AT, COUNT, HEIGHT, MASK, CAPACITY, HEAD and MAP are offsets from where the step begins: of the list's sentinel,
+//! * LINK, LEFT, RIGHT, LEN and EDGES are offsets in a node.
+//! * END, AT, COUNT, HEIGHT, MASK, CAPACITY, HEAD and MAP are offsets from where the step begins: of the list's sentinel,
 //!   of the number of elements, and so on.
-//! - One step may lead to many places. Each place has a number, from 0 (or FROM) on.
+//! * One step may lead to many places. Each place has a number, from 0 (or FROM) on.
 //!
 //! [`Path::trace`] evaluates the path. The caller reports frames ([`Path::begin_frame`]). A frame's address is the stack
 //! pointer after the function has returned (its canonical frame address, DWARF 5, 6.4). All frames count as one place.

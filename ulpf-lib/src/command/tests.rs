@@ -40,11 +40,11 @@ fn printed_and_read_again() {
         ("ulpf unwatch 7", "ulpf unwatch 7"),
         (
             "ulpf heap-check leaks base running frames 3 stop",
-            "ulpf heap-check frames 3 quarantine 67108864 gap 16 leaks stop running base",
+            "ulpf heap-check frames 3 quarantine 67108864 redzone 16 leaks stop running base",
         ),
         (
-            "ulpf heap-check gap 32 gap-most 256",
-            "ulpf heap-check frames 8 quarantine 67108864 gap 32 gap-most 256",
+            "ulpf heap-check redzone 32 redzone-most 256",
+            "ulpf heap-check frames 8 quarantine 67108864 redzone 32 redzone-most 256",
         ),
         ("ulpf heap-error", "ulpf heap-error"),
         ("ulpf heap-leaks", "ulpf heap-leaks"),

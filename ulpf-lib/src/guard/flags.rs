@@ -2,7 +2,7 @@
 //! for which the kernel walks all page tables.
 //!
 //! smaps is read once to learn what a forked child gets of memory and what is locked. From then on the program's own
-//! calls report changes ([`through`]), if the owner of the calls has promised to report all of them ([`told_of_calls`]).
+//! calls report changes ([`through`]), if the owner of the calls has promised to report all of them ([`calls_are_reported`]).
 //! The table is [`super::inherited`]; this module is the log that the program's threads write, in the order of their
 //! calls. The order is unknown if two calls were made at the same time or one has failed halfway; smaps is then read
 //! again.
@@ -27,7 +27,7 @@ pub fn follow() {
 
 /// As [`follow`], for changes that [`Change::by`] reports: a lock, or different inheritance in forked children. Inside
 /// [`through`].
-pub fn follow_told() {
+pub fn follow_reported() {
     if !FLAGS.swap(true, Ordering::SeqCst) {
         lost();
     }
@@ -59,11 +59,11 @@ pub(super) fn found() {
     FLAGS.store(true, Ordering::SeqCst);
 }
 
-static TOLD: AtomicBool = AtomicBool::new(false);
+static CALLS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// From now on every call of the program that changes mappings goes through [`through`].
-pub fn told_of_calls() {
-    TOLD.store(true, Ordering::SeqCst);
+pub fn calls_are_reported() {
+    CALLS_REPORTED.store(true, Ordering::SeqCst);
 }
 
 /// Set when smaps and the calls since no longer tell all flags.
@@ -215,7 +215,7 @@ pub(super) fn changes() -> Option<impl Iterator<Item = Change>> {
 
 /// To be called before smaps is read: from now on the log holds what has changed since.
 pub(super) fn begin_to_know() {
-    if TOLD.load(Ordering::SeqCst) {
+    if CALLS_REPORTED.load(Ordering::SeqCst) {
         COUNT.store(0, Ordering::SeqCst);
         UNKNOWN.store(false, Ordering::SeqCst);
     }

@@ -7,11 +7,11 @@
 //!
 //! **Visible effects.** The system-call layer must hide these from the program, with the methods of this module:
 //!
-//! - fork shares moved pages: [`Guards::prepare_fork`], [`Guards::privatize_in_child`];
-//! - calls that change mappings or content (munmap, MAP_FIXED, mremap, brk downwards, (pkey_)mprotect, madvise other than
+//! * fork shares moved pages: [`Guards::prepare_fork`], [`Guards::privatize_in_child`].
+//! * Calls that change mappings or content (munmap, MAP_FIXED, mremap, brk downwards, (pkey_)mprotect, madvise other than
 //!   hints): [`Guards::release`] before, [`Guards::apply`] after. [`Guards::forget`], [`Guards::discard`] and
-//!   [`Guards::set_prot`] avoid the copies;
-//! - locks: [`Guards::open`] before, [`Guards::set_locks`] or [`Guards::look_at_locks`] after.
+//!   [`Guards::set_prot`] avoid the copies.
+//! * Locks: [`Guards::open`] before, [`Guards::set_locks`] or [`Guards::look_at_locks`] after.
 //!
 //! Private file pages become anonymous memory with the same content: later changes of the file no longer show.
 

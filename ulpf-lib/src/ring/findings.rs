@@ -112,7 +112,7 @@ pub enum By {
     Realloc,
     /// The program's own allocator, which has declared the block by a client request (VALGRIND_MALLOCLIKE_BLOCK,
     /// VALGRIND_MEMPOOL_ALLOC and so on).
-    Told,
+    Client,
 }
 
 impl By {
@@ -122,7 +122,7 @@ impl By {
             1 => By::New,
             2 => By::NewArray,
             3 => By::Realloc,
-            4 => By::Told,
+            4 => By::Client,
             _ => By::Malloc,
         }
     }
@@ -208,7 +208,7 @@ impl Trace {
 #[derive(Default)]
 pub struct Report {
     /// 1 if the report may be read. Written last.
-    pub told: AtomicU32,
+    pub published: AtomicU32,
     /// A [`Wrong`].
     pub wrong: AtomicU32,
     /// Number of occurrences; for leaks, number of blocks.
@@ -307,9 +307,9 @@ impl Findings {
         each.fold(0, u64::wrapping_add)
     }
 
-    /// The answer to a query, which has `told` reports; a number beyond the room is clamped.
-    pub fn answer(&self, told: u32) -> &[Report] {
-        self.asked.get(..told as usize).unwrap_or(&self.asked)
+    /// The answer to a query, which has `count` reports; a number beyond the room is clamped.
+    pub fn answer(&self, count: u32) -> &[Report] {
+        self.asked.get(..count as usize).unwrap_or(&self.asked)
     }
 
     /// Blocks allocated since the beginning.
@@ -350,7 +350,7 @@ pub struct Findings {
     /// Errors, including repeated ones.
     pub errors: AtomicU64,
     /// Errors for which no report was left.
-    pub untold: AtomicU64,
+    pub unreported: AtomicU64,
     /// Peak of the bytes in blocks. Where several threads allocate, it may be up to 4 KiB too low for each of the
     /// [`SHARDS`].
     pub most: AtomicU64,

@@ -169,7 +169,7 @@ reasons! {
     /// Nowhere within reach of its jump.
     Room => "no free memory within reach of its jump",
     /// Jumps led into the middle of its patch.
-    Landings => "loops jump into the middle of its patch",
+    JumpedInto => "loops jump into the middle of its patch",
     /// It is behind its patch's jump, and had no room for a jump of its own.
     Entered => "loops jump to it behind its patch's jump",
     /// A breakpoint or a patched system call is there.

@@ -15,24 +15,24 @@ use super::layout::SharedHeader;
 use crate::sync::Atomic;
 
 /// The two cells of the handshake, which all rings share. `A` is another cell in models alone.
-pub struct Room<'a, A = AtomicU32> {
+pub struct Handshake<'a, A = AtomicU32> {
     /// Futex word: [`SharedHeader::room`].
     pub room: &'a A,
     /// [`SharedHeader::writer_waits`].
     pub writer_waits: &'a A,
 }
 
-impl<'a> Room<'a> {
+impl<'a> Handshake<'a> {
     /// Those of a shared area.
-    pub fn of(header: &'a SharedHeader) -> Room<'a> {
-        Room {
+    pub fn of(header: &'a SharedHeader) -> Handshake<'a> {
+        Handshake {
             room: &header.room,
             writer_waits: &header.writer_waits,
         }
     }
 }
 
-impl<A: Atomic<u32>> Room<'_, A> {
+impl<A: Atomic<u32>> Handshake<'_, A> {
     /// Announces a writer that is about to wait, and returns the value of `room` to wait on. The writer looks for room
     /// once more before it waits.
     pub fn announce(&self) -> u32 {

@@ -7,10 +7,10 @@
 //! A hit of up to eight bytes without frames and without system call is one slot, one cache line. Further data follow
 //! without gaps, in whole words:
 //!
-//! - old and new values beyond eight bytes, up to [`MAX_VALUE`];
-//! - for an access that begins inside a watch that moves: its offset in the watch;
-//! - for the kernel's accesses: the call's number, its six arguments, its result;
-//! - return addresses, innermost first.
+//! * Old and new values beyond eight bytes, up to [`MAX_VALUE`].
+//! * For an access that begins inside a watch that moves: its offset in the watch.
+//! * For the kernel's accesses: the call's number, its six arguments, its result.
+//! * Return addresses, innermost first.
 //!
 //! The stamp is written last. It contains the position in the ring, so that a reader recognises incomplete records and
 //! those of an earlier round. It also contains the record's number, so that a reader can count missed records.

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_two_differs_at_the_seam() {
+    fn one_in_two_differs_at_the_boundary() {
         let cut = changes(
             &[(1, 0x1000, 0x3000)],
             &[(2, 0x1000, 0x2000), (3, 0x2000, 0x3000)],

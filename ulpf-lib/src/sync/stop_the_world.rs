@@ -49,7 +49,7 @@ impl State {
     }
 
     /// Whether the debugger may examine a thread in this state, which counts as parked.
-    pub fn rests(self) -> bool {
+    pub fn is_stopped(self) -> bool {
         matches!(self, State::Parked | State::InSyscall | State::Requesting)
     }
 }

@@ -233,7 +233,7 @@ pub enum Socket {
 
 /// A call that ends early only when something is wrong, or when a signal interrupts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whole {
+pub enum FullTransfer {
     /// With any arguments.
     Always,
     /// If the argument of that number has MSG_WAITALL.
@@ -298,7 +298,7 @@ pub struct Row {
     /// On a socket, how long it waits is limited by SO_RCVTIMEO or SO_SNDTIMEO.
     pub socket: Option<Socket>,
     /// It ends early only when something is wrong.
-    pub whole: Option<Whole>,
+    pub full: Option<FullTransfer>,
     /// The argument with a position in a file.
     pub position: Option<u8>,
     /// The same call with an array of iovec in place of its buffer.
@@ -353,7 +353,7 @@ impl Row {
             consumes: false,
             timeout: None,
             socket: None,
-            whole: None,
+            full: None,
             position: None,
             vectored: None,
             slot: None,
@@ -418,12 +418,12 @@ impl Row {
         self.socket = Some(Socket::Sends);
         self
     }
-    pub(super) const fn whole(mut self) -> Row {
-        self.whole = Some(Whole::Always);
+    pub(super) const fn full(mut self) -> Row {
+        self.full = Some(FullTransfer::Always);
         self
     }
-    pub(super) const fn whole_if_waitall(mut self, arg: u8) -> Row {
-        self.whole = Some(Whole::IfWaitAll(arg));
+    pub(super) const fn full_if_waitall(mut self, arg: u8) -> Row {
+        self.full = Some(FullTransfer::IfWaitAll(arg));
         self
     }
     pub(super) const fn vectored(mut self, number: u32) -> Row {

@@ -88,7 +88,7 @@ macro_rules! rows {
 
 const ROWS: &[(u32, Row)] = rows! {
     __NR_read(Fd, OutRet(Arg(2)), Uint) consumes receives vectored(k::__NR_readv) slot;
-    __NR_write(Fd, InRet(Arg(2)), Uint) consumes sends whole vectored(k::__NR_writev) slot;
+    __NR_write(Fd, InRet(Arg(2)), Uint) consumes sends full vectored(k::__NR_writev) slot;
     __NR_open(PATH, Hex, Octal) slot;
     __NR_close(Fd) never_blocks slot;
     __NR_stat(PATH, Out(Fixed(STAT))) never_blocks slot;
@@ -105,9 +105,9 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_rt_sigreturn() special(Stub) addresses uninterruptible;
     __NR_ioctl(Fd, Hex, Pointer) by_command;
     __NR_pread64(Fd, OutRet(Arg(2)), Uint, Position) consumes vectored(k::__NR_preadv) slot;
-    __NR_pwrite64(Fd, InRet(Arg(2)), Uint, Position) consumes whole vectored(k::__NR_pwritev) slot;
+    __NR_pwrite64(Fd, InRet(Arg(2)), Uint, Position) consumes full vectored(k::__NR_pwritev) slot;
     __NR_readv(Fd, IovOut(Arg(2)), Uint) consumes receives;
-    __NR_writev(Fd, IovIn(Arg(2)), Uint) consumes sends whole;
+    __NR_writev(Fd, IovIn(Arg(2)), Uint) consumes sends full;
     __NR_access(PATH, Hex) slot;
     __NR_pipe(Out(Fixed(TWO_INTS))) uninterruptible;
     __NR_select(Int, InOut(FdSet(0)), InOut(FdSet(0)), InOut(FdSet(0)), TIMEVAL_LEFT) consumes;
@@ -131,10 +131,10 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_socket(Int, Int, Int) uninterruptible slot;
     __NR_connect(Fd, In(Arg(2)), Uint) consumes sends;
     __NR_accept(Fd, Out(Deref(2)), InOut(Fixed(INT))) consumes receives slot;
-    __NR_sendto(Fd, InRet(Arg(2)), Uint, Hex, In(Arg(5)), Uint) consumes sends whole slot if_null(4);
+    __NR_sendto(Fd, InRet(Arg(2)), Uint, Hex, In(Arg(5)), Uint) consumes sends full slot if_null(4);
     __NR_recvfrom(Fd, OutRet(Arg(2)), Uint, Hex, Out(Deref(5)), InOut(Fixed(INT))) consumes receives
-        whole_if_waitall(3) slot if_null(4) if_null(5);
-    __NR_sendmsg(Fd, MsgIn(Fixed(MSGHDR)), Hex) consumes sends whole;
+        full_if_waitall(3) slot if_null(4) if_null(5);
+    __NR_sendmsg(Fd, MsgIn(Fixed(MSGHDR)), Hex) consumes sends full;
     __NR_recvmsg(Fd, MsgOut(Fixed(MSGHDR)), Hex) consumes receives;
     __NR_shutdown(Fd, Int) uninterruptible slot;
     __NR_bind(Fd, In(Arg(2)), Uint) uninterruptible;
@@ -387,7 +387,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_pipe2(Out(Fixed(TWO_INTS)), Hex) uninterruptible;
     __NR_inotify_init1(Hex) uninterruptible;
     __NR_preadv(Fd, IovOut(Arg(2)), Uint, Position, Int) consumes;
-    __NR_pwritev(Fd, IovIn(Arg(2)), Uint, Position, Int) consumes whole;
+    __NR_pwritev(Fd, IovIn(Arg(2)), Uint, Position, Int) consumes full;
     __NR_rt_tgsigqueueinfo(Int, Int, Int, In(Fixed(SIGINFO))) uninterruptible;
     __NR_perf_event_open(Pointer, Int, Int, Fd, Hex) open;
     __NR_recvmmsg(Fd, MMsgOut(ArgTimes(2, MMSGHDR)), Uint, Hex, TIMEOUT_LEFT_ON_SUCCESS) consumes receives;
@@ -419,7 +419,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_mlock2(Pointer, Uint, Hex) special(Lock) addresses;
     __NR_copy_file_range(Fd, InOut(Fixed(LONG)), Fd, InOut(Fixed(LONG)), Uint, Hex) consumes;
     __NR_preadv2(Fd, IovOut(Arg(2)), Uint, Position, Int, Hex) consumes;
-    __NR_pwritev2(Fd, IovIn(Arg(2)), Uint, Position, Int, Hex) consumes whole;
+    __NR_pwritev2(Fd, IovIn(Arg(2)), Uint, Position, Int, Hex) consumes full;
     __NR_pkey_mprotect(Pointer, Uint, Hex, Int) special(Mapping) addresses;
     __NR_pkey_alloc(Hex, Hex) addresses uninterruptible;
     __NR_pkey_free(Int) addresses uninterruptible;

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 /// Time limit for an answer of GDB. A server that hangs is noticed earlier, by its watchdog.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Why a command has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum Error {
     Refused(String),
     #[error("gdb has ended; start the session again")]
     Gone,
-    #[error("gdb has not answered for {} s; end the session, or wait and try again", PATIENCE.as_secs())]
+    #[error("gdb has not answered for {} s; end the session, or wait and try again", TIMEOUT.as_secs())]
     Late,
 }
 
@@ -89,7 +89,7 @@ impl Gdb {
 
     /// Sends an MI command (without a token) and waits for its answer.
     pub async fn command(&mut self, command: &str) -> Result<Fields, Error> {
-        self.command_for(command, PATIENCE).await
+        self.command_for(command, TIMEOUT).await
     }
 
     pub async fn command_for(&mut self, command: &str, limit: Duration) -> Result<Fields, Error> {

@@ -35,7 +35,7 @@ pub struct Breakpoint {
     pub wanted: Wanted,
     pub stops: i64,
     /// The description sent to the client.
-    pub told: Value,
+    pub reported: Value,
 }
 
 /// The client's settings of a breakpoint. Equal settings mean the same breakpoint.

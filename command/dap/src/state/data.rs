@@ -28,13 +28,13 @@ pub struct Placed {
 }
 
 impl Placed {
-    pub fn told(&self) -> Value {
-        let mut told = json!({"id": self.id, "verified": self.message.is_none()});
+    pub fn description(&self) -> Value {
+        let mut breakpoint = json!({"id": self.id, "verified": self.message.is_none()});
         if let Some(message) = &self.message {
-            told["message"] = message.clone().into();
-            told["reason"] = "failed".into();
+            breakpoint["message"] = message.clone().into();
+            breakpoint["reason"] = "failed".into();
         }
-        told
+        breakpoint
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 use ulpf_area::{SharedArea, sessions};
 use ulpf_lib::ring::{Hit, Reader, Rings, Start};
-use ulpf_session::hit::told::Teller;
+use ulpf_session::hit::completed::Completer;
 
 const PERIOD: Duration = Duration::from_millis(100);
 /// Limit of records for one reading; the others are read the next time.
@@ -18,7 +18,7 @@ const LEAST: usize = 16;
 pub struct Feed {
     pub area: Option<(i32, SharedArea)>,
     /// Completes the program's hits.
-    pub teller: Option<Teller>,
+    pub completer: Option<Completer>,
     reader: Option<Reader>,
     /// The stub's numbers of watches that log, and of all others that have been seen.
     pub logging: HashSet<u32>,
@@ -49,9 +49,9 @@ impl Feed {
         if self.area.as_ref().is_none_or(|(of, _)| *of != pid) {
             // An exec creates a new area. The watches' names are gone with the old program anyway.
             let found = sessions::area_of(pid);
-            self.teller = found
+            self.completer = found
                 .as_ref()
-                .map(|(_, elsewhere)| Teller::of(pid, elsewhere.clone()));
+                .map(|(_, elsewhere)| Completer::of(pid, elsewhere.clone()));
             self.area = found.map(|(area, _)| (pid, area));
             self.reader = None;
         }
@@ -59,16 +59,16 @@ impl Feed {
     }
 
     /// The completed forms of hits; null if the program is not known.
-    pub async fn told(&self, asked: Vec<String>) -> Vec<Value> {
-        match &self.teller {
-            Some(teller) => teller.tell(asked).await,
+    pub async fn complete(&self, asked: Vec<String>) -> Vec<Value> {
+        match &self.completer {
+            Some(completer) => completer.tell(asked).await,
             None => vec![Value::Null; asked.len()],
         }
     }
 
     /// New hits of watches that log, sorted by time; the number of lost hits; and whether there are hits of unknown
     /// watches.
-    pub fn news(&mut self) -> (Vec<Hit>, u64, bool) {
+    pub fn new_hits(&mut self) -> (Vec<Hit>, u64, bool) {
         let Some((_, area)) = &self.area else {
             return (Vec::new(), 0, false);
         };

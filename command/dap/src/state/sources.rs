@@ -22,9 +22,9 @@ pub fn source(path: &str) -> Value {
 
 impl Sources {
     pub fn describe(&mut self, path: &str, address: Option<u64>) -> Value {
-        let mut told = source(path);
+        let mut described = source(path);
         if Path::new(path).is_file() {
-            return told;
+            return described;
         }
         let at = self.missing.iter().position(|(p, _)| p == path);
         let at = at.unwrap_or_else(|| {
@@ -34,10 +34,10 @@ impl Sources {
         if self.missing[at].1.is_none() {
             self.missing[at].1 = address;
         }
-        told["sourceReference"] = (at + 1).into();
-        told["presentationHint"] = "deemphasize".into();
-        told["origin"] = "not on this machine".into();
-        told
+        described["sourceReference"] = (at + 1).into();
+        described["presentationHint"] = "deemphasize".into();
+        described["origin"] = "not on this machine".into();
+        described
     }
 
     pub fn get(&self, reference: i64) -> Option<&(String, Option<u64>)> {

@@ -4,17 +4,17 @@
 //! `ulpf` may have more rights than that program, so it never simply opens such a name:
 //!
 //! ```text
-//! /proc/PID/map_files/A-B   the very file that is mapped, whatever its name leads to now
-//! /proc/PID/root + path     below the program's own root (openat2, RESOLVE_IN_ROOT): no link leads out of it
-//!          │ O_PATH: named, not opened; no device or FIFO notices
-//!          ▼
-//!        fstat              a regular file, or refused
-//!          │
-//!          ▼
-//! /proc/self/fd/N           opened for reading with the rights of the program: user, groups, no capability
-//!          │                that overrides a mode; O_NONBLOCK, so that a lease does not hold us up
-//!          ▼
-//!        pread              as far as the file goes; never mmap, which a truncated file turns into SIGBUS
+//!     /proc/PID/map_files/A-B   the very file that is mapped, whatever its name leads to now
+//!     /proc/PID/root + path     below the program's own root (openat2, RESOLVE_IN_ROOT): no link leads out of it
+//!              │ O_PATH: named, not opened; no device or FIFO notices
+//!              ▼
+//!            fstat              a regular file, or refused
+//!              │
+//!              ▼
+//!     /proc/self/fd/N           opened for reading with the rights of the program: user, groups, no capability
+//!              │                that overrides a mode; O_NONBLOCK, so that a lease does not hold us up
+//!              ▼
+//!            pread              as far as the file goes; never mmap, which a truncated file turns into SIGBUS
 //! ```
 //!
 //! All of this happens on a thread of its own. Rights belong to threads, and a file system may never answer: the
@@ -427,7 +427,7 @@ fn apart<T: Send + 'static>(
         match result.recv_timeout(Duration::from_millis(50)) {
             Ok(done) => return done,
             Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::Other.into()),
-            Err(RecvTimeoutError::Timeout) if signals::told_to_end() => {
+            Err(RecvTimeoutError::Timeout) if signals::asked_to_end() => {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}

@@ -2,9 +2,9 @@
 //! its neighbours, so their data passes through one of these three modules before it is used:
 //!
 //! ```text
-//! files.rs     a file that another program named    regular, not blocking, of limited size, no more rights than theirs
-//! numbers.rs   a number that another program sent   bounded; a process number is a task or a child of the target
-//! text.rs      a text that another program wrote    no control character reaches a terminal
+//!     files.rs    a file that another program named   regular, not blocking, limited size, no more rights than theirs
+//!     numbers.rs  a number that another program sent  bounded; a process number is a task or a child of the target
+//!     text.rs     a text that another program wrote   no control character reaches a terminal
 //! ```
 //!
 //! docs/threat-model.md lists these programs and users.

@@ -5,9 +5,9 @@
 //! right to left.
 //!
 //! ```text
-//!   one name in a line of ours     Text(name)      ESC ]0;…  →  \x1b]0;…     a newline →  \n     cut if it is long
-//!   lines of ours on their way out  lines(text)    the same, but newlines and tabs are ours
-//!   one cell of the screen          is_plain(c)
+//!     one name in a line of ours     Text(name)      ESC ]0;…  →  \x1b]0;…     a newline →  \n     cut if it is long
+//!     lines of ours on their way out  lines(text)    the same, but newlines and tabs are ours
+//!     one cell of the screen          is_plain(c)
 //! ```
 //! Output for other programs (JSON, CSV, Prometheus) is quoted as their formats require; `crate::say::json` leaves no
 //! control character either. The program's own output is passed through unchanged.

@@ -30,15 +30,15 @@ impl Device {
 
     /// Opens the device. The error is text for the user.
     pub fn open(path: &Path) -> Result<Device, String> {
-        let told = |e: io::Error| format!("{} cannot be used: {e}", path.display());
+        let unusable = |e: io::Error| format!("{} cannot be used: {e}", path.display());
         let file = std::fs::OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
             .open(path)
-            .map_err(told)?;
+            .map_err(unusable)?;
         sys::make_raw(&file);
-        let device = sys::ready_or_not(file).map_err(told)?;
+        let device = sys::ready_or_not(file).map_err(unusable)?;
         Ok(Device(Arc::new(device)))
     }
 

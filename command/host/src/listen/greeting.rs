@@ -7,9 +7,9 @@
 //! is interpreted before that:
 //!
 //! ```text
-//!   HTTP      METHOD SP TARGET SP HTTP/1.1 CR LF …    METHOD: one or more of ! # $ % & ' * + - . ^ _ ` | ~ 0-9 A-Z a-z
-//!   Remote    acks, then a whole packet without blanks, then packets and acks only
-//!   Adapter   Content-Length:                         a method has no colon
+//!     HTTP     METHOD SP TARGET SP HTTP/1.1 CR LF …   METHOD: one or more of ! # $ % & ' * + - . ^ _ ` | ~ 0-9 A-Z a-z
+//!     Remote   acks, then a whole packet without blanks, then packets and acks only
+//!     Adapter  Content-Length:                         a method has no colon
 //! ```
 //! A METHOD may contain the `$`, `#` and letters of a remote packet, but a debugger's first packet contains no blank,
 //! and a blank follows the METHOD. A browser sends the head of a request at once, so the check for blanks also covers

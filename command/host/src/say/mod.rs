@@ -3,8 +3,8 @@
 //! JSON.
 #![forbid(unsafe_code)]
 
+pub mod atomic_lines;
 pub mod json;
-pub mod lines;
 mod writer;
 
 use crate::foreign::text;
@@ -70,7 +70,7 @@ pub fn outln(what: fmt::Arguments<'_>) {
 pub fn put(text: &str) {
     match of_stderr() {
         Some(writer) => writer.write(text),
-        None => drop(lines::put_pieces(&mut stderr(), text)),
+        None => drop(atomic_lines::put_pieces(&mut stderr(), text)),
     }
 }
 
@@ -87,6 +87,6 @@ pub fn say_json(json: bool) {
 }
 
 /// An error whose details have already been printed; it has no text of its own.
-pub fn told() -> anyhow::Error {
+pub fn already_printed() -> anyhow::Error {
     anyhow::Error::msg("")
 }

@@ -1,7 +1,7 @@
 //! Writes text on a thread of its own. A terminal that is held (Ctrl-S) or a pager that waits takes nothing for as long as
 //! its user likes. Meanwhile the callers of [`Writer::write`] go on.
 
-use super::lines;
+use super::atomic_lines;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -116,8 +116,8 @@ fn run(shared: &Shared, mut to: File, pieces: bool) {
         };
         drop(state);
         let written = match pieces {
-            true => lines::put_pieces(&mut to, &text),
-            false => lines::put(&mut to, text.as_bytes()),
+            true => atomic_lines::put_pieces(&mut to, &text),
+            false => atomic_lines::put(&mut to, text.as_bytes()),
         };
         state = shared.state();
         state.bytes -= text.len();

@@ -131,14 +131,14 @@ fn over(how: Followed<Injected>) -> JoinHandle<Followed<Injected>> {
 /// When a program is killed, threads may be gone this long before the process has ended.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// Result for an exec that is not followed because of `why`, or `Ended` if the process ends within `patience`.
+/// Result for an exec that is not followed because of `why`, or `Ended` if the process ends within `time_limit`.
 async fn unless_it_ends(
     process: Process,
     stub: Channel,
     why: String,
-    patience: Duration,
+    time_limit: Duration,
 ) -> Followed<Injected> {
-    let late = Instant::now() + patience;
+    let late = Instant::now() + time_limit;
     while !process.has_ended() {
         if Instant::now() > late {
             let _ = io::Write::write(&mut &stub, &ulpf_rsp::frame(ALONE));
@@ -267,11 +267,11 @@ impl Follower {
             Ok(exec) => tokio::task::spawn_blocking(move || follow::exec(exec)),
             Err(why) => {
                 // (The end of a child does not mean that of its parent, which waits for our answer.)
-                let patience = match self.child {
+                let time_limit = match self.child {
                     None => ENDING,
                     Some(_) => Duration::ZERO,
                 };
-                tokio::spawn(unless_it_ends(self.process.clone(), stub, why, patience))
+                tokio::spawn(unless_it_ends(self.process.clone(), stub, why, time_limit))
             }
         });
     }

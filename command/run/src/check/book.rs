@@ -12,7 +12,7 @@ pub struct Book {
     /// For each report that has been read: its number among those of all processes, and the suppression that hides it.
     pub reports: Vec<(usize, Option<usize>)>,
     /// Some of them have been reported.
-    pub told: bool,
+    pub reported: bool,
     pub sums: Sums,
     /// It has been reported that the allocator cannot be replaced.
     pub unreplaced: bool,
@@ -59,7 +59,7 @@ pub struct SumLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<i32>,
     errors: u64,
-    untold: u64,
+    unreported: u64,
     suppressed: u64,
     allocated: u64,
     freed: u64,
@@ -74,23 +74,23 @@ pub struct SumLine {
 
 impl SumLine {
     /// `pid`: the process, if there are several.
-    pub fn of(f: &Findings, told: &Book, pid: Option<i32>) -> SumLine {
+    pub fn of(f: &Findings, book: &Book, pid: Option<i32>) -> SumLine {
         let get = |n: &std::sync::atomic::AtomicU64| n.load(Relaxed);
         SumLine {
             r#type: "heap",
             pid,
-            errors: get(&f.errors).saturating_sub(told.suppressed(f)),
-            untold: get(&f.untold),
-            suppressed: told.suppressed(f),
+            errors: get(&f.errors).saturating_sub(book.suppressed(f)),
+            unreported: get(&f.unreported),
+            suppressed: book.suppressed(f),
             allocated: f.allocated(),
             freed: f.freed(),
             most: get(&f.most),
             searched: f.searched.load(Relaxed) != 0,
-            lost: told.sums.lost.lost,
-            indirectly_lost: told.sums.lost.with,
-            possibly_lost: told.sums.lost.perhaps,
-            reachable: told.sums.lost.reachable,
-            suppressed_blocks: told.sums.lost.suppressed,
+            lost: book.sums.lost.lost,
+            indirectly_lost: book.sums.lost.with,
+            possibly_lost: book.sums.lost.perhaps,
+            reachable: book.sums.lost.reachable,
+            suppressed_blocks: book.sums.lost.suppressed,
         }
     }
 }

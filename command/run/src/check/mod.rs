@@ -63,7 +63,7 @@ pub fn functions(life: &mut Life, check: &Check) -> Vec<HeapFunction> {
 }
 
 /// Reports the findings.
-pub struct Told {
+pub struct Reporter {
     check: Check,
     file: Option<File>,
     xml: Option<Xml>,
@@ -77,13 +77,13 @@ pub struct Told {
     ends: Vec<Process>,
     /// The first error has occurred.
     is_over: bool,
-    /// The first process ends for that reason, as far as we know: see [`Told::end`].
+    /// The first process ends for that reason, as far as we know: see [`Reporter::end`].
     killed: bool,
 }
 
-impl Told {
+impl Reporter {
     /// `process`: the first one.
-    pub fn new(check: Check, process: Process) -> Told {
+    pub fn new(check: Check, process: Process) -> Reporter {
         let file = check.log.as_ref().and_then(|log| {
             let file = File::create(log);
             if let Err(error) = &file {
@@ -98,7 +98,7 @@ impl Told {
             .sarif
             .clone()
             .map(|file| Sarif::new(file, &check.command));
-        Told {
+        Reporter {
             ends: Vec::from_iter(Some(process).filter(|_| check.first)),
             check,
             file,
@@ -191,7 +191,7 @@ impl Told {
             self.notice(life, &text);
         }
         let new = findings.reports.iter().skip(self.books[n].reports.len());
-        let new: Vec<&Report> = new.take_while(|r| r.told.load(Acquire) == 1).collect();
+        let new: Vec<&Report> = new.take_while(|r| r.published.load(Acquire) == 1).collect();
         if new.is_empty() {
             return;
         }
@@ -234,8 +234,8 @@ impl Told {
             return hidden;
         }
         let book = &mut self.books[n];
-        book.told = true;
-        book.sums.told(wrong);
+        book.reported = true;
+        book.sums.count(wrong);
         if self.check.make {
             error.make_suppression();
         }
@@ -291,14 +291,14 @@ impl Told {
         let shared: Vec<_> = lives.iter().map(|life| life.shared.clone()).collect();
         let all: Vec<&Findings> = shared.iter().map(|shared| shared.findings()).collect();
         for (book, f) in self.books.iter_mut().zip(&all) {
-            book.sums.add_untold(f);
+            book.sums.add_unreported(f);
         }
         self.end_files(&all);
         let mut others = 0;
         for (n, (life, f)) in lives.iter().zip(&all).enumerate() {
             let who = self.who(life);
             let book = &self.books[n];
-            let quiet = n > 0 && !book.told && !self.check.verbose;
+            let quiet = n > 0 && !book.reported && !self.check.verbose;
             let mut text = match self.check.json {
                 true => json::line(&SumLine::of(f, book, self.check.follow.then_some(life.pid))),
                 false if quiet => {
@@ -351,9 +351,15 @@ impl Told {
             }
         }
         if let Some(xml) = &mut self.xml {
-            let told = counts.iter().enumerate().filter(|(_, (_, told))| *told);
+            let reported = counts
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, reported))| *reported);
             let used = used_by(&self.check, &both);
-            xml.end(told.map(|(n, (count, _))| (n, *count)), used.into_iter());
+            xml.end(
+                reported.map(|(n, (count, _))| (n, *count)),
+                used.into_iter(),
+            );
         }
         if let Some(sarif) = self.sarif.take() {
             sarif.end(&counts.iter().map(|c| c.0).collect::<Vec<_>>());

@@ -83,7 +83,7 @@ impl Type {
             Type::F32 => text.parse::<f32>().ok().map(|n| Number::Real(n.into())),
             Type::F64 => text.parse().ok().map(Number::Real),
             Type::Str => None,
-            _ => whole(text).and_then(fits),
+            _ => parse_integer(text).and_then(fits),
         };
         match number {
             Some(number) => Ok(number),
@@ -98,7 +98,7 @@ impl Type {
             .find(|part| !part.is_empty())
             .unwrap_or("0");
         let first = first.trim_start_matches('=');
-        match (whole(first), first.parse::<f64>()) {
+        match (parse_integer(first), first.parse::<f64>()) {
             (Some(n), _) if i32::try_from(n).is_ok() => Type::I32,
             (Some(n), _) if i64::try_from(n).is_ok() => Type::I64,
             (Some(_), _) => Type::U64,
@@ -109,7 +109,7 @@ impl Type {
 }
 
 /// `42`, `-1`, `0x2a`.
-fn whole(text: &str) -> Option<i128> {
+fn parse_integer(text: &str) -> Option<i128> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text),

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::fake::Fake;
-use super::remote::{Flavour, PATIENCE, Remote, Started};
+use super::remote::{Flavour, Remote, Started, TIMEOUT};
 use crate::fuzzing::{framed, talk};
 
 /// Sends a debugger's packets to a front end. Its back end answers with these payloads in order, after it has been
@@ -15,7 +15,7 @@ pub fn debugger_and_back_end(packets: &[&[u8]], answers: &[&[u8]]) {
         tokio::spawn(Fake::new(answers).serve(theirs));
         let (reader, writer) = tokio::io::split(ours);
         let (reader, writer) = (Box::new(reader), Box::new(writer));
-        let Ok(remote) = Remote::greet(reader, writer, Flavour::Packets, PATIENCE).await else {
+        let Ok(remote) = Remote::greet(reader, writer, Flavour::Packets, TIMEOUT).await else {
             return;
         };
         let mut front = super::front::fuzzing::front(Started {

@@ -14,7 +14,7 @@ use ulpf_host::programs::{find, locate};
 
 const SCRIPT: &str = include_str!("../../../../sim-bridge/gem5/run.py");
 /// Time limit for an answer: a simulator is slow.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for gem5's start: it reads its configuration and loads the program first.
 const COMING: Duration = Duration::from_secs(60);
 
@@ -79,7 +79,7 @@ pub async fn start(
         .map_err(|e| format!("{} cannot be started: {e}.", gem5.display()))?;
     let (reader, writer) = connect(&socket, &mut child).await?.into_split();
     let (reader, writer) = (Box::new(reader), Box::new(writer));
-    let greeted = Remote::greet(reader, writer, Flavour::Gem5, PATIENCE).await;
+    let greeted = Remote::greet(reader, writer, Flavour::Gem5, TIMEOUT).await;
     let mut remote = greeted.map_err(|why| format!("gem5's remote port: {why}"))?;
     remote.about.name = format!("{}, with user-level page faults", gem5.display());
     remote.program = path.display().to_string();

@@ -98,7 +98,7 @@ impl Mirror {
             }
             words
         };
-        let told = ring::Hit {
+        let recorded = ring::Hit {
             time: sys::tsc(),
             pc: hit.pc,
             addr: hit.addr,
@@ -113,12 +113,12 @@ impl Mirror {
         };
         if log {
             let entry = Entry {
-                pc: told.pc,
-                addr: told.addr,
-                len: told.len,
+                pc: recorded.pc,
+                addr: recorded.addr,
+                len: recorded.len,
                 watch: number,
-                tid: told.tid,
-                kind: told.kind,
+                tid: recorded.tid,
+                kind: recorded.kind,
                 flags,
                 old: &words(old),
                 new: &words(new),
@@ -126,9 +126,9 @@ impl Mirror {
                 call: None,
                 frames: &[],
             };
-            self.area.record(ring, &entry, told.time);
+            self.area.record(ring, &entry, recorded.time);
         }
-        told
+        recorded
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
     use ulpf_lib::{AccessKind, WatchKind};
 
     #[test]
-    fn a_hit_is_read_as_it_was_told() {
+    fn a_hit_is_read_as_it_was_recorded() {
         let mut mirror = Mirror::new(1, 0, "/bin/program").unwrap();
         let line = Line {
             number: 3,
@@ -182,7 +182,7 @@ mod tests {
             new: vec![2, 0, 0, 0],
             system_call: false,
         };
-        let told = [mirror.hit(3, &hit(7), true), mirror.hit(3, &hit(8), true)];
+        let recorded = [mirror.hit(3, &hit(7), true), mirror.hit(3, &hit(8), true)];
         mirror.hit(3, &hit(7), false);
         let asked = Asked {
             addr: 0,
@@ -193,7 +193,7 @@ mod tests {
         let found = all(&mirror.area, &asked).hits;
         assert_eq!(found.len(), 2);
         for hit in &found {
-            let was = told.iter().find(|t| t.tid == hit.tid).unwrap();
+            let was = recorded.iter().find(|t| t.tid == hit.tid).unwrap();
             assert_eq!((hit.watch, hit.old, hit.new), (3, was.old, was.new));
         }
     }

@@ -91,12 +91,12 @@ pub async fn hits(remote: &mut Remote, most: u64) -> Result<String, Failure> {
     if remote.about.role == Role::Plain {
         return Err(Failure::refused("it keeps no hits; `ulpf log` has them"));
     }
-    let patience = remote.patience;
-    let last = remote.hits(u64::MAX, 0, patience).await?.last;
+    let time_limit = remote.time_limit;
+    let last = remote.hits(u64::MAX, 0, time_limit).await?.last;
     let mut since = last.saturating_sub(most.min(MOST_HITS));
     let mut out = format!("{last} hits\n");
     loop {
-        let hits = remote.hits(since, MOST_HITS, patience).await?.hits;
+        let hits = remote.hits(since, MOST_HITS, time_limit).await?.hits;
         for h in hits.iter().take_while(|h| h.sequence <= last) {
             let _ = writeln!(
                 out,

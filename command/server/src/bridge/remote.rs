@@ -23,7 +23,7 @@ use ulpf_rsp::reports::{ABOUT, About, Ask, Counts, Hits, Role};
 use ulpf_rsp::{Decoder, Event};
 
 /// Time limit for an answer. GDB itself gives up after about six seconds.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a requested stop.
 pub const STOPPING: Duration = Duration::from_secs(10);
 /// Time limit for a back end to start.
@@ -95,7 +95,7 @@ pub struct Remote {
     /// It is lost for good; the reason.
     pub lost: Option<String>,
     pub flavour: Flavour,
-    pub patience: Duration,
+    pub time_limit: Duration,
     pub about: About,
     /// The program's file, as the stub names it; maybe empty.
     pub program: String,
@@ -155,7 +155,7 @@ impl Remote {
         loop {
             let why = match connect(place).await {
                 Ok((reader, writer)) => {
-                    match Remote::greet(reader, writer, Flavour::Packets, PATIENCE).await {
+                    match Remote::greet(reader, writer, Flavour::Packets, TIMEOUT).await {
                         Ok(remote) => return Ok(remote),
                         // A port forwarder accepts connections before the stub listens behind it.
                         Err(Failure::Lost(why)) => why,
@@ -184,7 +184,7 @@ impl Remote {
         reader: Reader,
         writer: Writer,
         flavour: Flavour,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<Remote, Failure> {
         let mut remote = Remote {
             reader,
@@ -199,7 +199,7 @@ impl Remote {
             greeted: false,
             lost: None,
             flavour,
-            patience,
+            time_limit,
             about: About {
                 role: Role::Plain,
                 kind: match flavour {
@@ -211,7 +211,7 @@ impl Remote {
             program: String::new(),
             stop: None,
         };
-        let told = |text: &[u8]| {
+        let refused = |text: &[u8]| {
             let text = String::from_utf8_lossy(text).into_owned();
             Failure::Refused(Refusal::new(text, "", ""))
         };
@@ -221,20 +221,20 @@ impl Remote {
         remote.ask(GREETING).await?;
         let about = remote.ask(ABOUT).await?;
         if let Some(why) = about.strip_prefix(b"E.") {
-            return Err(told(why));
+            return Err(refused(why));
         }
         if let Some(about) = About::parse(&about) {
             remote.about = about;
         }
         let stop = remote.ask(b"?").await?;
         if !is_stop(&stop) {
-            return Err(told(
+            return Err(refused(
                 b"The stub at the other end does not say why its program has stopped.",
             ));
         }
         if !is_end(&stop) {
             if remote.registers().await?.len() < CORE {
-                return Err(told(
+                return Err(refused(
                     b"The remote port has no registers of an x86-64 processor.",
                 ));
             }
@@ -304,7 +304,7 @@ impl Remote {
             return Err(Failure::Lost(why.clone()));
         }
         self.budget.renew();
-        match timeout(self.patience, self.writer.write_all(bytes)).await {
+        match timeout(self.time_limit, self.writer.write_all(bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(e)) => Err(self.lose(&format!("it cannot be written to: {e}"))),
             Err(_) => Err(self.lose("it does not read what is written to it")),
@@ -355,7 +355,7 @@ impl Remote {
             return Ok(());
         }
         self.send(MARK).await?;
-        let end = Instant::now() + self.patience;
+        let end = Instant::now() + self.time_limit;
         loop {
             match self.packet(end).await? {
                 Some(reply) if reply.is_empty() => {
@@ -363,14 +363,14 @@ impl Remote {
                     return Ok(());
                 }
                 Some(_) => {}
-                None => return Err(self.late(MARK, self.patience)),
+                None => return Err(self.late(MARK, self.time_limit)),
             }
         }
     }
 
     /// Sends a packet to the stub of a stopped program, and returns its reply.
     pub async fn ask(&mut self, packet: &[u8]) -> Result<Vec<u8>, Failure> {
-        self.ask_within(packet, self.patience).await
+        self.ask_within(packet, self.time_limit).await
     }
 
     async fn ask_within(&mut self, packet: &[u8], time: Duration) -> Result<Vec<u8>, Failure> {

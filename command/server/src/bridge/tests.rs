@@ -1,7 +1,7 @@
 //! The connection to a remote stub, against the fake.
 
 use super::fake::Fake;
-use super::remote::{Failure, Flavour, PATIENCE, Remote, Said};
+use super::remote::{Failure, Flavour, Remote, Said, TIMEOUT};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use ulpf_rsp::reports::Role;
@@ -11,7 +11,7 @@ async fn greeted(fake: Fake) -> Result<Remote, Failure> {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     tokio::spawn(fake.serve(theirs));
     let (r, w) = tokio::io::split(ours);
-    Remote::greet(Box::new(r), Box::new(w), Flavour::Packets, PATIENCE).await
+    Remote::greet(Box::new(r), Box::new(w), Flavour::Packets, TIMEOUT).await
 }
 
 async fn remote(script: &[&str]) -> Remote {
@@ -26,7 +26,7 @@ async fn a_conversation() {
     assert_eq!(r.stop.as_deref(), Some(&b"T05thread:1;"[..]));
     assert_eq!(r.ask(b"qfThreadInfo").await.unwrap(), b"m1");
     assert_eq!(
-        r.monitor("ulpf x", PATIENCE).await.unwrap(),
+        r.monitor("ulpf x", TIMEOUT).await.unwrap(),
         "{\"watch\":1}\n"
     );
     r.resume(b"vCont;c").await.unwrap();
@@ -74,7 +74,7 @@ async fn reports_of_a_running_program() {
     let mut r = remote(&script).await;
     r.send(b"qUlpf.Hits:0,0").await.unwrap();
     r.send(b"qUlpf.Hits:1,0").await.unwrap();
-    let hits = r.hits(9, 1, PATIENCE).await.unwrap();
+    let hits = r.hits(9, 1, TIMEOUT).await.unwrap();
     assert_eq!((hits.since, hits.last), (9, 9));
     assert_eq!(r.event().await, Said::Stop(b"T05thread:1;".into()));
 }
@@ -97,7 +97,7 @@ async fn one_that_dies_or_says_garbage() {
     let mut r = remote(&["hello", "h0,zz"]).await;
     assert_eq!(r.ask(b"m0,1").await.unwrap(), b"hello");
     assert!(matches!(
-        r.hits(0, 1, PATIENCE).await,
+        r.hits(0, 1, TIMEOUT).await,
         Err(Failure::Late(_)) | Err(Failure::Lost(_))
     ));
 }
@@ -108,8 +108,8 @@ async fn one_that_never_stops_talking() {
     let (ours, mut theirs) = tokio::io::duplex(1 << 20);
     tokio::spawn(async move { while theirs.write_all(&[b'x'; 4096]).await.is_ok() {} });
     let (r, w) = tokio::io::split(ours);
-    let told = Remote::greet(Box::new(r), Box::new(w), Flavour::Packets, PATIENCE).await;
-    let Err(Failure::Lost(why)) = told else {
+    let greeted = Remote::greet(Box::new(r), Box::new(w), Flavour::Packets, TIMEOUT).await;
+    let Err(Failure::Lost(why)) = greeted else {
         panic!()
     };
     assert!(why.contains("MiB at a time"), "{why}");

@@ -3,9 +3,9 @@
 //!
 //! The back end's role decides which side evaluates a filter:
 //! ```text
-//!   it numbers watches   ▶ the filter travels with the watch; its counts come back (`qUlpf.Counts`)
-//!   it has `Z` packets   ▶ every hit of a watch stops the program; the front end looks whether it passes, counts, and
-//!                          resumes the program unless the debugger wants the stop (`front/sort.rs`)
+//!     it numbers watches  ▶ the filter travels with the watch; its counts come back (`qUlpf.Counts`)
+//!     it has `Z` packets  ▶ every hit of a watch stops the program; the front end looks whether it passes, counts, and
+//!                           resumes the program unless the debugger wants the stop (`front/sort.rs`)
 //! ```
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ pub struct Watch {
     /// Hits that have passed all of the filter except `skip` and `count`.
     pub passed: u64,
     /// The user has been informed that its condition cannot be evaluated.
-    pub told: bool,
+    pub reported: bool,
     pub counts: Counts,
     /// The part of `counts` from before the watch was last set in the back end.
     pub before: Counts,
@@ -73,7 +73,7 @@ impl Watch {
             debuggers: false,
             there: None,
             passed: 0,
-            told: false,
+            reported: false,
             counts: Counts::default(),
             before: Counts::default(),
             since: ulpf_host::sys::tsc(),

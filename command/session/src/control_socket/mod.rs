@@ -1,8 +1,8 @@
 //! Requests that another process of the same user may send to a watching ulpf:
 //!
-//! - list the watches, by the words that the user typed;
-//! - list how sites are served, or the blocks of a checked heap;
-//! - add a watch, switch one off and on, or delete it.
+//! * List the watches, by the words that the user typed.
+//! * List how sites are served, or the blocks of a checked heap.
+//! * Add a watch, switch one off and on, or delete it.
 //!
 //! ```text
 //!   ulpf top ── ask ── @ulpf/PID (abstract socket, JSON lines) ── serve ──▶ owner of the session

@@ -1,10 +1,10 @@
 //! The text forms of a hit. Programs read an object of JSON or a row of CSV ([`entry`]), people read lines ([`log`]),
 //! and trace viewers read events ([`Line::trace`]). The plugin reads the stub's own form ([`as_the_stub`]).
 
+pub mod completed;
 pub mod entry;
 pub mod log;
 pub mod place;
-pub mod told;
 pub mod trace;
 
 pub use entry::Call;

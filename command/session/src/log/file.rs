@@ -193,7 +193,7 @@ impl LogFile {
     }
 
     /// Number of hits according to the heads.
-    pub fn hits_told(&self) -> u64 {
+    pub fn hits_declared(&self) -> u64 {
         self.rings
             .values()
             .flatten()

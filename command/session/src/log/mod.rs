@@ -1,10 +1,10 @@
 //! The compact log: a file that is written as fast as hits come, and that can be read when everything else is gone.
 //!
 //! ```text
-//!   a process's rings ──▶ record (a thread of its own) ─▶ encode ──┐ blocks of hits
-//!   `ulpf run`: watches, instructions, what is said ──▶ words ─────┴─▶ writer ──▶ FILE.ulpf
-//!                                                                                   │
-//!   text · JSON · CSV · trace ◀── show ◀── in order of time, or by the heads ◀── file ◀── decode, words
+//!     a process's rings ──▶ record (a thread of its own) ─▶ encode ──┐ blocks of hits
+//!     `ulpf run`: watches, instructions, what is said ──▶ words ─────┴─▶ writer ──▶ FILE.ulpf
+//!                                                                                     │
+//!     text · JSON · CSV · trace ◀── show ◀── in order of time, or by the heads ◀── file ◀── decode, words
 //! ```
 //! [`mod@format`] draws the file. The hits of a thread stay in its order and are sorted only when they are read, so the
 //! writer does nothing per hit but compress it.

@@ -23,7 +23,7 @@ pub struct Recorder<F> {
     current: Option<(usize, Ring)>,
     /// Instructions and return addresses that `tell` has already received.
     seen: HashSet<(u64, bool)>,
-    news: Vec<(u64, bool)>,
+    new_places: Vec<(u64, bool)>,
     tell: F,
     flushed: Instant,
 }
@@ -48,7 +48,7 @@ impl<F: FnMut(Vec<(u64, bool)>) -> bool> Recorder<F> {
             rings: BTreeMap::new(),
             current: None,
             seen: HashSet::new(),
-            news: Vec::new(),
+            new_places: Vec::new(),
             tell,
             flushed: Instant::now(),
         }
@@ -108,10 +108,10 @@ impl<F: FnMut(Vec<(u64, bool)>) -> bool> Sink for Recorder<F> {
             ring.encoder.take(|head, payload| log.block(head, payload));
         }
         ring.latest = ring.latest.max(hit.time);
-        let (seen, news) = (&mut self.seen, &mut self.news);
+        let (seen, new_places) = (&mut self.seen, &mut self.new_places);
         ring.encoder.hit(&hit, ring.latest, |pc, caller| {
             if seen.insert((pc, caller)) {
-                news.push((pc, caller));
+                new_places.push((pc, caller));
             }
         });
     }
@@ -130,7 +130,7 @@ impl<F: FnMut(Vec<(u64, bool)>) -> bool> Sink for Recorder<F> {
         if self.flushed.elapsed() >= SOON {
             self.flush();
         }
-        self.news.is_empty() || (self.tell)(std::mem::take(&mut self.news))
+        self.new_places.is_empty() || (self.tell)(std::mem::take(&mut self.new_places))
     }
 
     fn end(&mut self) {

@@ -57,11 +57,11 @@ pub struct LogArgs {
     #[arg(long, value_name = "SECONDS")]
     pub before: Option<f64>,
 
-    /// With --who: how many accesses, the youngest first
+    /// Number of accesses that `--who` shows, the youngest first
     #[arg(short, long, value_name = "N", default_value_t = 1, requires = "who", value_parser = clap::value_parser!(u32).range(1..))]
     pub number: u32,
 
-    /// With --who: reads, too, where they are watched
+    /// Makes `--who` show reads, too, where they are watched
     #[arg(short, long, requires = "who")]
     pub reads: bool,
 }

@@ -227,7 +227,7 @@ fn rings_are_brought_into_one_order() {
     let mut log = LogFile::read(file).unwrap();
     assert_eq!(numbers(&mut log), ((0..5_000).collect(), 3));
     assert_eq!(
-        (log.damage.len(), log.words.ended, log.hits_told()),
+        (log.damage.len(), log.words.ended, log.hits_declared()),
         (0, true, 5_000)
     );
 }

@@ -2,19 +2,19 @@
 //! the program's threads.
 //!
 //! ```text
-//! COND   := unary and binary operators of C, its precedence; not: assignment, ?:, calls, sizeof
-//! UNARY  := ('!' | '~' | '-' | '+' | '*' | '&' | '(' TYPE ')')* FIRST STEP*
-//! STEP   := '.' FIELD | '->' FIELD | '[' COND ']'
-//! FIRST  := NUMBER | 'c' | NAME | OBJECT '`' NAME | '$' WORD | '(' COND ')' | true | false
-//! WORD   := new, old      the value, with its type; of a larger watch: of the element that was accessed
-//!         | addr, len     where it is; how many watched bytes were accessed
-//!         | tid, pid      Linux thread and process
-//!         | hits          hits of the watch so far, with this one
-//!         | kind          1 read, 2 write, 3 both
-//!         | reads, writes is it a read, a write (an update is both)
-//!         | pc            the instruction
-//!         | rax … r15, rip, eflags, sp, fp   after the instruction
-//! TYPE   := an integer type of C or Rust, float and double not; NAME '*'…
+//!     COND   := unary and binary operators of C, its precedence; not: assignment, ?:, calls, sizeof
+//!     UNARY  := ('!' | '~' | '-' | '+' | '*' | '&' | '(' TYPE ')')* FIRST STEP*
+//!     STEP   := '.' FIELD | '->' FIELD | '[' COND ']'
+//!     FIRST  := NUMBER | 'c' | NAME | OBJECT '`' NAME | '$' WORD | '(' COND ')' | true | false
+//!     WORD   := new, old      the value, with its type; of a larger watch: of the element that was accessed
+//!             | addr, len     where it is; how many watched bytes were accessed
+//!             | tid, pid      Linux thread and process
+//!             | hits          hits of the watch so far, with this one
+//!             | kind          1 read, 2 write, 3 both
+//!             | reads, writes is it a read, a write (an update is both)
+//!             | pc            the instruction
+//!             | rax … r15, rip, eflags, sp, fp   after the instruction
+//!     TYPE   := an integer type of C or Rust, float and double not; NAME '*'…
 //! ```
 //!
 //! Values are 64-bit integers with the types of C: smaller types are promoted to int, and unsigned wins.

@@ -40,7 +40,7 @@ int main() { return space::here + outer::near + shared(); }
 "#;
 
 /// The known facts of a variable as text.
-fn told(index: &Index, v: &Variable) -> String {
+fn facts(index: &Index, v: &Variable) -> String {
     let files = index.source_files(v);
     format!(
         "{} {:?} {} {:?} {files:?}",
@@ -52,7 +52,7 @@ fn told(index: &Index, v: &Variable) -> String {
 }
 
 fn all(found: &[&Variable], index: &Index) -> BTreeSet<String> {
-    found.iter().map(|v| told(index, v)).collect()
+    found.iter().map(|v| facts(index, v)).collect()
 }
 
 /// Builds `sources` and compares. Returns the number of variables.
@@ -66,8 +66,8 @@ fn compare(sources: [&str; 2], compile: &str) -> usize {
     let whole = ObjectFile::open(&path).unwrap();
     let whole = whole.index().unwrap();
     let names: BTreeSet<&str> = whole.variables().map(|v| v.name).collect();
-    let locals = whole.whole().locals.keys();
-    let types = whole.whole().complete.keys();
+    let locals = whole.tables().locals.keys();
+    let types = whole.tables().complete.keys();
     let some: Vec<&&str> = names.iter().chain(locals).chain(types).collect();
     for name in some
         .iter()
@@ -94,7 +94,7 @@ fn compare(sources: [&str; 2], compile: &str) -> usize {
             "{name}: {compile}"
         );
         assert!(
-            index.whole.get().is_none() || index.crosses,
+            index.tables.get().is_none() || index.crosses,
             "{name}: {compile}"
         );
     }

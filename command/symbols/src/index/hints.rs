@@ -2,9 +2,9 @@
 //! of a large program need not search again.
 //!
 //! ```text
-//! ~/.cache/ulpf/BUILD-ID.names, JSON:
-//!   file      version of ulpf; build ID; device, inode, length, times of the file: if one of them differs, nothing counts
-//!   names     each: name, path; where the units begin that mention it; where it stands in .debug_str
+//!     ~/.cache/ulpf/BUILD-ID.names, JSON:
+//!       file      version of ulpf; build ID; device, inode, length, times of the file: if one differs, all are ignored
+//!       names     each: name, path; where the units begin that mention it; where it stands in .debug_str
 //! ```
 //! A hint only says where to look. The variables are read from the debug information by name, as after a search. If a
 //! hint does not lead to a variable of the path, everything is searched. So a hint may contain anything.

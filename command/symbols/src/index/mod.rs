@@ -55,7 +55,7 @@ pub struct Index {
     searched: RefCell<Vec<&'static Searched>>,
     /// Places of names found in earlier runs.
     hints: Option<Hints>,
-    whole: OnceCell<Whole>,
+    tables: OnceCell<Tables>,
     /// The index is incomplete because a limit was reached.
     cut: Cell<bool>,
     /// Replaces broken units.
@@ -78,7 +78,7 @@ const MOST_SCOPES: usize = 100;
 
 /// Lookup tables over all units.
 #[derive(Default)]
-struct Whole {
+struct Tables {
     by_name: HashMap<&'static str, Vec<Id>>,
     /// Variables whose name is in an entry of another unit.
     completed: Vec<Variable>,
@@ -88,7 +88,7 @@ struct Whole {
     complete: HashMap<&'static str, Die>,
 }
 
-/// A variable in a unit's [`Finds`] or in [`Whole::completed`].
+/// A variable in a unit's [`Finds`] or in [`Tables::completed`].
 #[derive(Clone, Copy)]
 enum Id {
     Of(u32, u32),
@@ -113,7 +113,7 @@ impl Index {
             selective: false,
             searched: RefCell::default(),
             hints: None,
-            whole: OnceCell::new(),
+            tables: OnceCell::new(),
             cut: Cell::new(false),
             nothing: nothing()?,
             missing_units: 0,
@@ -229,20 +229,20 @@ impl Index {
     }
 
     /// Walks all units.
-    fn whole(&self) -> &Whole {
-        self.whole.get_or_init(|| {
+    fn tables(&self) -> &Tables {
+        self.tables.get_or_init(|| {
             let work = self.work();
-            let mut whole = Whole::default();
+            let mut tables = Tables::default();
             for number in 0..self.len() {
                 let finds = self.finds(number);
                 for (name, local) in finds.locals.take() {
-                    whole.locals.entry(name).or_insert(local);
+                    tables.locals.entry(name).or_insert(local);
                 }
                 for (name, die) in finds.complete.take() {
-                    whole.complete.entry(name).or_insert(die);
+                    tables.complete.entry(name).or_insert(die);
                 }
                 for (n, variable) in finds.variables.iter().enumerate() {
-                    let all = whole.by_name.entry(variable.name).or_default();
+                    let all = tables.by_name.entry(variable.name).or_default();
                     all.push(Id::Of(number, n as u32));
                 }
             }
@@ -252,9 +252,9 @@ impl Index {
                         continue;
                     };
                     let name = self.text(die.unit, declared.name);
-                    let id = Id::Completed(whole.completed.len() as u32);
-                    whole.by_name.entry(name).or_default().push(id);
-                    whole.completed.push(Variable {
+                    let id = Id::Completed(tables.completed.len() as u32);
+                    tables.by_name.entry(name).or_default().push(id);
+                    tables.completed.push(Variable {
                         name,
                         scope: declared.scope.map(|n| (ScopesOf::Unit(die.unit), n)),
                         die,
@@ -263,13 +263,13 @@ impl Index {
                 }
             }
             self.cut.set(self.cut.get() || work.is_over());
-            whole
+            tables
         })
     }
 
     /// Whether only units that mention a name are walked, as far as possible.
     pub fn is_selective(&self) -> bool {
-        self.selective && self.whole.get().is_none()
+        self.selective && self.tables.get().is_none()
     }
 
     /// The entries of a name, from units that mention it and the plain names around it in the path. `None` if all units
@@ -359,7 +359,7 @@ impl Index {
     fn variable(&self, id: Id) -> Option<&Variable> {
         match id {
             Id::Of(unit, n) => self.finds(unit).variables.get(n as usize),
-            Id::Completed(n) => self.whole.get()?.completed.get(n as usize),
+            Id::Completed(n) => self.tables.get()?.completed.get(n as usize),
         }
     }
 
@@ -372,7 +372,7 @@ impl Index {
         match self.mentioned(path, name) {
             Some(found) => found.variables.iter().collect(),
             None => {
-                let all = self.whole().by_name.get(name).into_iter().flatten();
+                let all = self.tables().by_name.get(name).into_iter().flatten();
                 all.filter_map(|id| self.variable(*id)).collect()
             }
         }
@@ -488,7 +488,7 @@ impl Index {
     pub fn local(&self, name: &str) -> Option<Local> {
         let found = match self.mentioned(name, name) {
             Some(found) => first(&found.locals, name),
-            None => self.whole().locals.get(name).copied(),
+            None => self.tables().locals.get(name).copied(),
         };
         found.map(|local| Local {
             function: local.function.map_or("", |f| self.text(local.unit, f)),
@@ -499,7 +499,7 @@ impl Index {
     pub fn complete_type(&self, name: &str) -> Option<Die> {
         match self.mentioned(name, name) {
             Some(found) => first(&found.complete, name),
-            None => self.whole().complete.get(name).copied(),
+            None => self.tables().complete.get(name).copied(),
         }
     }
 
@@ -508,7 +508,7 @@ impl Index {
         let like = |known: &str| known.contains('<') && written_alike(known) == written_alike(name);
         self.complete_type(name).or_else(|| {
             let templated = name.contains('<');
-            let mut all = self.whole().complete.iter().filter(|_| templated);
+            let mut all = self.tables().complete.iter().filter(|_| templated);
             all.find(|(known, _)| like(known)).map(|(_, die)| *die)
         })
     }
@@ -545,21 +545,21 @@ impl Index {
     }
 
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
-        let completed = &self.whole().completed;
+        let completed = &self.tables().completed;
         let units = (0..self.len()).flat_map(|unit| &self.finds(unit).variables);
         units.chain(completed)
     }
 
     /// The variable at an address as linked.
     pub fn at(&self, addr: u64) -> Option<&Variable> {
-        let whole = self.whole();
-        let by_address = whole.by_address.get_or_init(|| {
+        let tables = self.tables();
+        let by_address = tables.by_address.get_or_init(|| {
             let mut map = HashMap::new();
             let own = (0..self.len()).flat_map(|unit| {
                 let numbers = 0..self.finds(unit).variables.len() as u32;
                 numbers.map(move |n| Id::Of(unit, n))
             });
-            let completed = (0..whole.completed.len() as u32).map(Id::Completed);
+            let completed = (0..tables.completed.len() as u32).map(Id::Completed);
             for id in own.chain(completed) {
                 let place = self.variable(id).map(|v| v.place);
                 if let Some(Place::Address(addr)) = place {

@@ -26,7 +26,9 @@ impl Resolver<'_> {
                     count: Some(count),
                     bounds,
                 }),
-            ) if bounds.indexed("", first) == format!("[{first}]") && !value.way.is_many() => {
+            ) if bounds.indexed("", first) == format!("[{first}]")
+                && !value.access_path.is_many() =>
+            {
                 (element.clone(), *count)
             }
             _ => {
@@ -35,7 +37,7 @@ impl Resolver<'_> {
             }
         };
         let stride = element.size;
-        let (at, there) = (value.addr, value.way.whole);
+        let (at, there) = (value.addr, value.access_path.complete);
         let any = value.by(Step::Times { count, stride }, at, there.then_some(at));
         Ok(Lvalue {
             first: any.slice.unwrap_or(0),
@@ -50,7 +52,7 @@ impl Resolver<'_> {
             head.ty.as_deref().map(|ty| &ty.shape),
             Some(Shape::Struct { .. })
         );
-        let (at, before) = (head.addr, head.way.clone());
+        let (at, before) = (head.addr, head.access_path.clone());
         let node = match pointer {
             true => self.deref(head)?,
             false => head,
@@ -68,10 +70,10 @@ impl Resolver<'_> {
             end: None,
             count: None,
         };
-        let to = node.way.whole.then_some(node.addr);
+        let to = node.access_path.complete.then_some(node.addr);
         let node = Lvalue {
             name,
-            way: before,
+            access_path: before,
             ..node
         };
         Ok(node.by(step, at, to))
@@ -80,7 +82,7 @@ impl Resolver<'_> {
     /// The value that exists only while a flag is set.
     pub(super) fn if_flag(&self, value: Lvalue, flag: &str) -> Result<Lvalue, Problem> {
         let flag = self.member(&value, flag)?;
-        let there = value.way.whole && self.number(&flag)? & 0xff != 0;
+        let there = value.access_path.complete && self.number(&flag)? & 0xff != 0;
         let step = Step::If {
             at: flag.addr.wrapping_sub(value.addr),
             size: 1,
@@ -102,7 +104,7 @@ impl Resolver<'_> {
             found.form,
             Form::Span { .. } | Form::Short { .. } | Form::Ring { .. } | Form::Deque { .. }
         );
-        if is_by_side && !value.way.is_many() {
+        if is_by_side && !value.access_path.is_many() {
             let meant = self.meant(value, from, to)?;
             if let Some((begin, step, element)) = self.step_to(value, found, meant)? {
                 let meant = (meant.0, to);
@@ -112,7 +114,7 @@ impl Resolver<'_> {
         match found.form {
             // (Two of them have no numbers.)
             Form::List { .. } | Form::Tree { .. } | Form::Table { .. } | Form::Btree { .. }
-                if !value.way.is_many() && from.is_none() && to.is_none() =>
+                if !value.access_path.is_many() && from.is_none() && to.is_none() =>
             {
                 let through = self.through(value, found)?;
                 let to = self.first_of(value, through.at, through.step, through.element.size);
@@ -123,7 +125,7 @@ impl Resolver<'_> {
                     addr: to.unwrap_or(0).wrapping_add(offset),
                     ty: Some(ty),
                     name: format!("{}{mark}", value.name),
-                    way: value.way.clone().by(through.step, through.at, to),
+                    access_path: value.access_path.clone().by(through.step, through.at, to),
                     slice: None,
                     bits: None,
                     untyped: false,
@@ -245,7 +247,10 @@ impl Resolver<'_> {
     /// The first target of a step, if the path up to it is valid now.
     fn first_of(&self, value: &Lvalue, at: u64, step: Step, size: u64) -> Option<u64> {
         let path = Path::new(at, vec![(step, 0)]).ok()?.with_most(1);
-        let trace = value.way.whole.then(|| self.trace(&path, size))?;
+        let trace = value
+            .access_path
+            .complete
+            .then(|| self.trace(&path, size))?;
         trace.runs.first().map(|run| run.range.start.0)
     }
 
@@ -269,12 +274,12 @@ impl Resolver<'_> {
         (first, to): (u64, Option<i64>),
     ) -> Lvalue {
         let start = self.first_of(value, begin.addr, step, element.size);
-        let way = value.way.clone().by(step, begin.addr, start);
+        let access_path = value.access_path.clone().by(step, begin.addr, start);
         // The largest possible number: only the path knows how many there are now.
         let count = to.map_or(u64::from(u32::MAX), |to| (to as u64).abs_diff(first));
         let all = Lvalue {
             addr: start.unwrap_or(0),
-            way,
+            access_path,
             untyped: false,
             ..value.clone()
         };
@@ -291,7 +296,7 @@ impl Lvalue {
     pub(super) fn by(self, step: Step, at: u64, to: Option<u64>) -> Lvalue {
         Lvalue {
             addr: to.unwrap_or(0),
-            way: self.way.by(step, at, to),
+            access_path: self.access_path.by(step, at, to),
             ..self
         }
     }

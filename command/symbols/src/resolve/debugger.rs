@@ -1,8 +1,8 @@
 //! Watches that begin with a variable or expression that a debugger has evaluated: it knows names, frames and registers,
 //! and gives an address or a value with a type. The way from there is this crate's.
 
-use super::{Lvalue, Memory, Resolver, Watched, Way};
-use crate::head::{Head, Located, Named, Told};
+use super::{AccessPath, Lvalue, Memory, Resolver, Watched};
+use crate::head::{DebuggerPlace, Head, Located, Named};
 use crate::maps::{Module, Program};
 use crate::place::Place;
 use crate::problem::Problem;
@@ -60,8 +60,9 @@ impl Program {
             found = resolver(&stays).resolve();
         }
         let places = found.map(|found| {
-            let told = found.into_iter();
-            told.map(|(watched, module)| told_of(watched, module.as_deref()))
+            let found = found.into_iter();
+            found
+                .map(|(watched, module)| debugger_place(watched, module.as_deref()))
                 .collect()
         });
         Located {
@@ -71,12 +72,12 @@ impl Program {
     }
 }
 
-fn told_of(watched: Watched, module: Option<&Module>) -> Told {
+fn debugger_place(watched: Watched, module: Option<&Module>) -> DebuggerPlace {
     let ty = watched
         .ty
         .as_ref()
         .filter(|ty| watched.bits.is_some() || ty.size == watched.len);
-    Told {
+    DebuggerPlace {
         ty: ty.and_then(|ty| Named::of(ty, module?, 8)),
         mask: watched.bits.map(|bits| {
             let ones = u64::MAX >> (64 - bits.len.clamp(1, 64));
@@ -117,7 +118,7 @@ impl Resolver<'_> {
             first: 0,
             bits: None,
             note: None,
-            way: Way::default(),
+            access_path: AccessPath::default(),
             untyped: false,
             thread_local: false,
         })

@@ -313,7 +313,7 @@ impl Resolver<'_> {
         if first < 0 || behind < first || behind as u64 > size {
             return Err(self.problem(
                 format!(
-                    "`{}` has {size} elements now, {} is none of them",
+                    "`{}` has {size} elements now, and {} is not among them",
                     value.name,
                     if first < 0 {
                         first

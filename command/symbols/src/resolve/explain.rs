@@ -210,7 +210,7 @@ impl Resolver<'_> {
                 shape: Shape::Array { count: None, .. },
                 ..
             }) => {
-                format!("how many elements `{}` has is not known", value.name)
+                format!("the number of elements of `{}` is not known", value.name)
             }
             Some(_) if !value.untyped => format!("`{}` has a size of zero", value.name),
             _ => format!("how large `{}` is is not known", value.name),

@@ -1,6 +1,6 @@
 //! Finds variables by name, in debug information and symbol tables.
 
-use super::{Lvalue, Resolver, Way};
+use super::{AccessPath, Lvalue, Resolver};
 use crate::closest::list;
 use crate::condition::{Found, Kind, Names};
 use crate::elf_symbols::{ElfSymbol, SymbolSort};
@@ -192,7 +192,7 @@ impl Resolver<'_> {
     pub(super) fn at_variable(&self, found: &Match, name: &str) -> Result<Lvalue, Problem> {
         let ty = found.module.types.of_variable(found.variable.die);
         let thread_local = matches!(found.variable.place, Place::ThreadLocal(_));
-        let mut way = Way::default();
+        let mut access_path = AccessPath::default();
         let (addr, note, size) = match found.variable.place {
             Place::Address(addr) => {
                 let mut size = 0;
@@ -211,13 +211,13 @@ impl Resolver<'_> {
             }
             Place::ThreadLocal(offset) => {
                 let (addr, note, threads) = self.thread_local(found.module, offset, name)?;
-                way = threads;
+                access_path = threads;
                 (addr, Some(note), 0)
             }
             _ => {
                 let symbol = data_symbols(found.module, name)[0];
                 let place = self.at_symbol(found.module, symbol, name)?;
-                way = place.way;
+                access_path = place.access_path;
                 (place.addr, place.note, symbol.len)
             }
         };
@@ -234,7 +234,7 @@ impl Resolver<'_> {
             note,
             walked: false,
             first: 0,
-            way,
+            access_path,
         })
     }
 
@@ -244,12 +244,16 @@ impl Resolver<'_> {
         symbol: ElfSymbol,
         name: &str,
     ) -> Result<Lvalue, Problem> {
-        let (addr, note, way) = match symbol.sort {
+        let (addr, note, access_path) = match symbol.sort {
             SymbolSort::ThreadLocal => {
-                let (addr, note, way) = self.thread_local(module, symbol.addr, name)?;
-                (addr, Some(note), way)
+                let (addr, note, access_path) = self.thread_local(module, symbol.addr, name)?;
+                (addr, Some(note), access_path)
             }
-            _ => (symbol.addr.wrapping_add(module.bias), None, Way::default()),
+            _ => (
+                symbol.addr.wrapping_add(module.bias),
+                None,
+                AccessPath::default(),
+            ),
         };
         let ty = module
             .object
@@ -272,7 +276,7 @@ impl Resolver<'_> {
             note,
             walked: false,
             first: 0,
-            way,
+            access_path,
             untyped,
             thread_local: symbol.sort == SymbolSort::ThreadLocal,
         })
@@ -306,7 +310,7 @@ impl Resolver<'_> {
         module: &Module,
         offset: u64,
         name: &str,
-    ) -> Result<(u64, String, Way), Problem> {
+    ) -> Result<(u64, String, AccessPath), Problem> {
         if !module.is_executable {
             return Err(self.problem(
                 format!(
@@ -323,12 +327,12 @@ impl Resolver<'_> {
                 format!(
                     "`{name}` is thread-local: each thread's copy is watched (`snapshot`: the main thread's)"
                 ),
-                Way::default().by(Step::Threads, 0, None),
+                AccessPath::default().by(Step::Threads, 0, None),
             )),
             (Some(below), Some(pointer)) if pointer != 0 => Ok((
                 pointer.wrapping_add_signed(below),
                 format!("`{name}` is thread-local: the main thread's copy is watched, no other"),
-                Way::default(),
+                AccessPath::default(),
             )),
             _ => Err(self.problem(
                 format!(

@@ -1,8 +1,8 @@
 //! `function::local`: a watch on a local in the frames of a function.
 
-use super::{Lvalue, Resolver, Way};
+use super::{AccessPath, Lvalue, Resolver};
 use crate::closest::list;
-use crate::frames::Local;
+use crate::frame_locals::Local;
 use crate::problem::Problem;
 use crate::spec::Scope;
 use std::collections::BTreeSet;
@@ -68,10 +68,10 @@ impl Resolver<'_> {
     fn in_frames(&self, local: Local, name: &str, note: Option<String>) -> Lvalue {
         let at = local.offset as u64;
         // There is no frame yet, so addresses are relative to a frame.
-        let way = Way::default().by(Step::Frames, local.function, None);
-        let (way, addr) = match local.pointer {
-            true => (way.through(at, None), 0),
-            false => (way, at),
+        let access_path = AccessPath::default().by(Step::Frames, local.function, None);
+        let (access_path, addr) = match local.pointer {
+            true => (access_path.through(at, None), 0),
+            false => (access_path, at),
         };
         let ty = local.module.types.of_variable(local.die);
         Lvalue {
@@ -86,7 +86,7 @@ impl Resolver<'_> {
             first: 0,
             bits: None,
             note,
-            way,
+            access_path,
             thread_local: false,
         }
     }

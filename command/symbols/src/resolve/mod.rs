@@ -150,7 +150,7 @@ fn with_path(name: &str, path: &str) -> String {
     }
 }
 
-use steps::Way;
+use steps::AccessPath;
 
 /// An object in memory, while an expression is evaluated.
 #[derive(Clone)]
@@ -163,14 +163,14 @@ struct Lvalue {
     size: u64,
     name: String,
     slice: Option<i64>,
-    /// The slice is the result of the last step of `way`, and the path leads to each of its elements.
+    /// The slice is the result of the last step of `access_path`, and the path leads to each of its elements.
     walked: bool,
     /// The number of the first of many places.
     first: i64,
     bits: Option<Bits>,
     note: Option<String>,
     /// The steps before it, such as pointers.
-    way: Way,
+    access_path: AccessPath,
     /// Bytes without a type, for which the user must give a length.
     untyped: bool,
     /// The main thread's copy.
@@ -320,10 +320,10 @@ impl Resolver<'_> {
         }
         let len = self.spec.len.unwrap_or(size);
         let path = match self.follows() {
-            true => value.way.path(value.addr).transpose(),
+            true => value.access_path.path(value.addr).transpose(),
             false => Ok(None),
         };
-        if path.as_ref().is_ok_and(Option::is_none) && value.way.is_many() {
+        if path.as_ref().is_ok_and(Option::is_none) && value.access_path.is_many() {
             self.stay()?;
         }
         let path = path.map(|path| match (path, self.spec.filter.most) {
@@ -338,7 +338,7 @@ impl Resolver<'_> {
         })?;
         let end = value.addr.checked_add(len);
         let outside = end.is_none_or(|end| end > USER_END);
-        if path.is_some() && (outside || !value.way.whole) {
+        if path.is_some() && (outside || !value.access_path.complete) {
             value.addr = 0;
         } else if outside {
             return Err(Problem::new(

@@ -86,7 +86,7 @@ impl Resolver<'_> {
             let mut bytes = [0; 8];
             let number = bytes.get_mut(..variant.size as usize);
             let at = value.addr.wrapping_add(variant.at);
-            value.way.whole
+            value.access_path.complete
                 && number.is_some_and(|number| self.memory.read(at, number))
                 && variant.is_active(u64::from_le_bytes(bytes))
         })
@@ -124,7 +124,7 @@ impl Resolver<'_> {
             return Err(self.senseless(&value));
         };
         let at = value.addr.wrapping_add(variant.at);
-        let active = value.way.whole && self.memory.read(at, number);
+        let active = value.access_path.complete && self.memory.read(at, number);
         let active = active && variant.is_active(u64::from_le_bytes(bytes));
         if !self.follows() {
             return Ok(active.then_some(value));

@@ -1,7 +1,7 @@
 //! Evaluates an expression: fields, pointers, elements.
 
 use super::explain::BUILD_WITH_G;
-use super::{Lvalue, Resolver, Way};
+use super::{AccessPath, Lvalue, Resolver};
 use crate::closest::{closest, list};
 use crate::problem::Problem;
 use crate::spec::Expr;
@@ -27,7 +27,7 @@ impl Resolver<'_> {
                 note: None,
                 walked: false,
                 first: 0,
-                way: Way::default(),
+                access_path: AccessPath::default(),
                 untyped: true,
                 thread_local: false,
             }]),
@@ -279,7 +279,7 @@ impl Resolver<'_> {
             ) => bounds.first.saturating_add_unsigned(*count),
             (None, _) => {
                 return Err(self.problem(
-                    format!("how many elements `{}` has is not known", value.name),
+                    format!("the number of elements of `{}` is not known", value.name),
                     "write [FROM..TO]",
                 ));
             }
@@ -297,7 +297,7 @@ impl Resolver<'_> {
 
     /// The nodes of a list, from `head` or its target up to null or a repeated node.
     fn chain(&self, head: Lvalue, link: &str, nodes: &mut Vec<Lvalue>) -> Result<(), Problem> {
-        if self.follows() && !head.way.is_many() {
+        if self.follows() && !head.access_path.is_many() {
             nodes.push(self.any_node(head, link)?);
             return Ok(());
         }
@@ -340,7 +340,7 @@ impl Resolver<'_> {
             Some(Shape::Opaque) if value.untyped => None,
             _ => return Err(self.not_a_pointer(&value)),
         };
-        let read = match value.way.whole {
+        let read = match value.access_path.complete {
             true => self.pointer(&value).map(Some),
             false => Ok(None),
         };
@@ -368,11 +368,11 @@ impl Resolver<'_> {
             _ => None,
         };
         let untyped = ty.is_none();
-        let way = value.way.clone();
-        let way = way.through(value.addr, points.then_some(addr));
+        let access_path = value.access_path.clone();
+        let access_path = access_path.through(value.addr, points.then_some(addr));
         Ok(Lvalue {
             addr: if points { addr } else { 0 },
-            way,
+            access_path,
             ty,
             size: 0,
             untyped,
@@ -484,7 +484,7 @@ impl Resolver<'_> {
                     let (first, last) = (bounds.first, last.saturating_add(bounds.first));
                     return Err(self.problem(
                         format!(
-                            "`{}` has {count} elements, {last} is none of them",
+                            "`{}` has {count} elements, and {last} is not among them",
                             value.name
                         ),
                         format!(

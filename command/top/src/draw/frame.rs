@@ -79,7 +79,7 @@ pub fn figures(frame: &mut Frame, app: &App, area: Rect) {
         return heap_figures(frame, app, heap.sums, area);
     }
     let (t, r) = (&s.totals, &s.rates);
-    let rate = Span::styled(format!("{}/s", short(r.hits)), theme.warm());
+    let rate = Span::styled(format!("{}/s", short(r.hits)), theme.highlight());
     let mut spans = vec![
         Span::raw(" hits "),
         Span::styled(figure(t.hits), theme.head()),
@@ -103,7 +103,7 @@ pub fn figures(frame: &mut Frame, app: &App, area: Rect) {
         spans.push(Span::raw(short(r.false_positives)));
     }
     if app.paused {
-        spans.push(Span::styled("  feed paused", theme.warm()));
+        spans.push(Span::styled("  feed paused", theme.highlight()));
     }
     let used: usize = spans.iter().map(|s| s.content.width()).sum();
     frame.render_widget(Paragraph::new(Line::from(spans)), area);
@@ -135,9 +135,9 @@ fn heap_figures(frame: &mut Frame, app: &App, sums: Sums, area: Rect) {
         ("bytes", sums.bytes),
         ("most", sums.most),
         ("quarantine", sums.kept),
-        ("untold", sums.untold),
+        ("unreported", sums.unreported),
     ] {
-        if name == "untold" && n == 0 {
+        if name == "unreported" && n == 0 {
             continue;
         }
         spans.push(Span::styled(format!("  {name} "), theme.dim()));
@@ -166,7 +166,7 @@ pub fn foot(frame: &mut Frame, app: &App, area: Rect) {
         if let Prompt::Delete(n, name) = prompt {
             let question =
                 format!(" delete watch {n}, {name}? y deletes it, any other key does not");
-            let line = Line::styled(question, theme.warm());
+            let line = Line::styled(question, theme.highlight());
             return frame.render_widget(Paragraph::new(line), area);
         }
         let hint = if text.is_empty() { hint } else { "" };
@@ -188,7 +188,7 @@ pub fn foot(frame: &mut Frame, app: &App, area: Rect) {
         }
         (None, Some(why)) => (
             format!(" {why}: these are its last figures. q quits, e exports"),
-            theme.warm(),
+            theme.highlight(),
         ),
         (None, None) => {
             let keys = match app.view {

@@ -1,10 +1,10 @@
 //! Draws the whole screen from the session and the user's choices.
 //!
 //! ```text
-//!  ulpf top  stray (7748) · ulpf run         1 Watches  2 Sites  3 Pages  4 Threads  5 Hits    1:02:03
-//!  hits 1,234,567  1.02M/s  silent 12,345  false 0  faults 16                         ▁▂▂▃▅▆▇█▇▆
-//!  (the table of the view; below or beside it the feed, the page map, or the details)
-//!  ? help  q quit  …
+//!     ulpf top  stray (7748) · ulpf run         1 Watches  2 Sites  3 Pages  4 Threads  5 Hits    1:02:03
+//!     hits 1,234,567  1.02M/s  silent 12,345  false 0  faults 16                         ▁▂▂▃▅▆▇█▇▆
+//!     (the table of the view; below or beside it the feed, the page map, or the details)
+//!     ? help  q quit  …
 //! ```
 
 mod frame;
@@ -23,7 +23,7 @@ pub const LEAST: (u16, u16) = (40, 10);
 pub const WIDE: u16 = 120;
 
 pub fn draw(frame: &mut Frame, app: &mut App) {
-    whole(frame, app);
+    all(frame, app);
     // Final filter: no cell may contain characters that a terminal interprets, whatever their origin.
     for cell in &mut frame.buffer_mut().content {
         if !cell.symbol().chars().all(is_plain) {
@@ -32,7 +32,7 @@ pub fn draw(frame: &mut Frame, app: &mut App) {
     }
 }
 
-fn whole(frame: &mut Frame, app: &mut App) {
+fn all(frame: &mut Frame, app: &mut App) {
     let area = frame.area();
     app.spots.clear();
     if area.width < LEAST.0 || area.height < LEAST.1 {

@@ -52,7 +52,7 @@ pub fn feed(frame: &mut Frame, app: &mut App, area: Rect) {
             let style = if l.verb == "read" {
                 theme.good()
             } else {
-                theme.warm()
+                theme.highlight()
             };
             let time = Seconds(l.nanos);
             Line::from(vec![
@@ -170,7 +170,7 @@ pub fn details(frame: &mut Frame, app: &mut App, area: Rect) {
             _ => "   ",
         };
         let style = if *here {
-            theme.warm()
+            theme.highlight()
         } else {
             Default::default()
         };

@@ -184,7 +184,7 @@ fn line(
             // Names always stay readable.
             (View::Watches, 1) if row.tone == Tone::Good => Style::new(),
             (View::Hits, 2) if row.cells[2] == "read" => theme.good(),
-            (View::Hits, 2) => theme.warm(),
+            (View::Hits, 2) => theme.highlight(),
             (View::Hits, 0 | 1) => theme.dim(),
             (View::Heap, 1..) => Style::new(),
             (View::Sites | View::Pages, 3) => match row.tone {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Limit of the connections at a time.
 const MOST: usize = 16;
 /// Time limit of a connection, from its beginning to its end.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of the bytes of a request's head.
 const LONGEST: usize = 8 << 10;
 
@@ -79,7 +79,7 @@ impl Server {
 }
 
 fn serve(stream: TcpStream, hosts: &Hosts, sender: &Sender<Wanted>) -> io::Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     stream.set_nonblocking(false)?;
     let head = read_head(&stream, end)?;
     let (status, kind, body) = match hosts.judge(&head) {

@@ -2,8 +2,8 @@
 //! Maintained only with [`super::out_of_block::GUESSES`].
 //!
 //! ```text
-//! owners   a word for each granule: 0 if slots share it, else the number of the large block's first one, plus 1
-//! lines    for each 16 bytes of a granule that slots share: the number of the slot
+//!     owners   a word for each granule: 0 if slots share it, else the number of the large block's first one, plus 1
+//!     lines    for each 16 bytes of a granule that slots share: the number of the slot
 //! ```
 
 use core::sync::atomic::{AtomicU64, Ordering::*};

@@ -251,7 +251,7 @@ impl Caller<'_> {
         if entries::PASSES.load(Relaxed) {
             return;
         }
-        let event = report::told(self.t, &self.gprs(), wrong, addr, block);
+        let event = report::client_request(self.t, &self.gprs(), wrong, addr, block);
         event.into_iter().for_each(|e| self.t.own().report(e));
     }
 
@@ -272,7 +272,7 @@ impl Caller<'_> {
             return 0;
         };
         let gprs = self.gprs();
-        let cause = Cause::ahead(gprs.rip, TargetAddr(at), len, AccessKind::Read);
+        let cause = Cause::before_access(gprs.rip, TargetAddr(at), len, AccessKind::Read);
         let (wrong, block) = judge::nearest(closed);
         let event = report::access(self.t, &gprs, &cause, wrong, closed, block);
         event.into_iter().for_each(|e| self.t.own().report(e));
@@ -288,8 +288,8 @@ impl Caller<'_> {
         if !is_pool(pool) {
             return;
         }
-        each_within(at, at.saturating_add(size), |n, told| {
-            if told.is_freed || told.start == at && told.pool == pool {
+        each_within(at, at.saturating_add(size), |n, node| {
+            if node.is_freed || node.start == at && node.pool == pool {
                 forget(n);
             }
         });
@@ -297,10 +297,10 @@ impl Caller<'_> {
         if n == 0 {
             return;
         }
-        list::change(n, |told| {
-            told.size = size;
-            told.redzone = redzone.min(u32::MAX.into()) as u32;
-            told.allocated = noted;
+        list::change(n, |node| {
+            node.size = size;
+            node.redzone = redzone.min(u32::MAX.into()) as u32;
+            node.allocated = noted;
         });
         link(n, pool);
         shadow::unpoison_bytes(at, size);
@@ -340,7 +340,7 @@ impl Caller<'_> {
             drop(_lock);
             return self.report(Wrong::NoBlock, at, near(at));
         };
-        list::change(n, |told| told.size = new);
+        list::change(n, |node| node.size = new);
         if new < old {
             shadow::poison_bytes(at + new, (old - new).saturating_add(redzone));
         } else {
@@ -364,8 +364,8 @@ impl Caller<'_> {
             if n == 0 {
                 break;
             }
-            let told = list::get(n);
-            if !told.is_freed {
+            let node = list::get(n);
+            if !node.is_freed {
                 free(n, noted, 0);
             }
             detach(n);
@@ -384,21 +384,21 @@ impl Caller<'_> {
             0
         };
         while n != 0 {
-            let told = list::get(n);
-            let stop = told.start + told.size;
-            if told.is_freed || told.start >= at && stop <= end {
-                n = told.next;
+            let node = list::get(n);
+            let stop = node.start + node.size;
+            if node.is_freed || node.start >= at && stop <= end {
+                n = node.next;
                 continue;
             }
-            if stop <= at || told.start >= end {
+            if stop <= at || node.start >= end {
                 free(n, noted, 0);
             } else {
-                let (from, to) = (told.start.max(at), stop.min(end));
-                shadow::poison_bytes(told.start, from - told.start);
+                let (from, to) = (node.start.max(at), stop.min(end));
+                shadow::poison_bytes(node.start, from - node.start);
                 shadow::poison_bytes(to, stop - to);
                 replace(n, from, to - from);
             }
-            n = told.next;
+            n = node.next;
         }
     }
 
@@ -410,14 +410,14 @@ impl Caller<'_> {
             return;
         };
         let old = list::get(pool);
-        list::change(new, |told| (told.size, told.flags) = (old.size, old.flags));
+        list::change(new, |node| (node.size, node.flags) = (old.size, old.flags));
         loop {
             let n = list::get(pool).next;
             if n == 0 {
                 break;
             }
-            let told = list::get(n);
-            rehouse(n, told.start, told.size, new);
+            let node = list::get(n);
+            rehouse(n, node.start, node.size, new);
         }
         list::remove(POOLS, pool);
     }

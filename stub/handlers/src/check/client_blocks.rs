@@ -31,9 +31,9 @@ pub fn is_pool(n: u32) -> bool {
 }
 
 /// The redzone on both sides of a block, in bytes, which is poisoned when the block is freed.
-fn redzone(told: &ClientBlock) -> u64 {
-    match told.pool {
-        0 => told.redzone.into(),
+fn redzone(node: &ClientBlock) -> u64 {
+    match node.pool {
+        0 => node.redzone.into(),
         pool => list::get(pool).size,
     }
 }
@@ -44,23 +44,23 @@ pub fn link(n: u32, pool: u32) {
         return;
     }
     let first = list::get(pool).next;
-    list::change(n, |told| told.next = first);
+    list::change(n, |node| node.next = first);
     if first != 0 {
-        list::change(first, |told| told.before = n);
+        list::change(first, |node| node.before = n);
     }
-    list::change(pool, |told| told.next = n);
+    list::change(pool, |node| node.next = n);
 }
 
 /// Removes the block.
 pub fn forget(n: u32) {
-    let told = list::get(n);
-    if told.pool != 0 {
-        match told.before {
-            0 => list::change(told.pool, |pool| pool.next = told.next),
-            before => list::change(before, |other| other.next = told.next),
+    let node = list::get(n);
+    if node.pool != 0 {
+        match node.before {
+            0 => list::change(node.pool, |pool| pool.next = node.next),
+            before => list::change(before, |other| other.next = node.next),
         }
-        if told.next != 0 {
-            list::change(told.next, |other| other.before = told.before);
+        if node.next != 0 {
+            list::change(node.next, |other| other.before = node.before);
         }
     }
     list::remove(BLOCKS, n);
@@ -74,12 +74,12 @@ pub fn each_within(start: u64, end: u64, mut f: impl FnMut(u32, &ClientBlock)) {
         before => before,
     };
     while n != 0 {
-        let (told, next) = (list::get(n), list::after(n));
-        if told.start >= end {
+        let (node, next) = (list::get(n), list::after(n));
+        if node.start >= end {
             return;
         }
-        if told.start >= start || told.start + told.size > start {
-            f(n, &told);
+        if node.start >= start || node.start + node.size > start {
+            f(n, &node);
         }
         n = next;
     }
@@ -89,8 +89,8 @@ pub fn each_within(start: u64, end: u64, mut f: impl FnMut(u32, &ClientBlock)) {
 pub fn forget_all(start: u64, end: u64) {
     if !list::is_empty() {
         let _lock = arena::lock();
-        each_within(start, end, |n, told| {
-            if told.start >= start {
+        each_within(start, end, |n, node| {
+            if node.start >= start {
                 forget(n);
             }
         });
@@ -99,26 +99,26 @@ pub fn forget_all(start: u64, end: u64) {
 
 /// Frees the block, with a redzone of at least `least` bytes on both sides.
 pub fn free(n: u32, noted: u32, least: u64) {
-    let told = list::get(n);
-    let redzone = redzone(&told).max(least);
-    list::change(n, |told| {
-        told.is_freed = true;
-        told.freed = noted;
+    let node = list::get(n);
+    let redzone = redzone(&node).max(least);
+    list::change(n, |node| {
+        node.is_freed = true;
+        node.freed = noted;
     });
-    let from = told.start.saturating_sub(redzone);
-    shadow::poison_bytes(from, told.start + told.size + redzone - from);
+    let from = node.start.saturating_sub(redzone);
+    shadow::poison_bytes(from, node.start + node.size + redzone - from);
 }
 
 /// Frees the blocks inside a block whose pool frees them along.
 pub fn free_inner(n: u32, noted: u32) {
     const ALONG: u32 = 1;
-    let told = list::get(n);
-    if told.pool == 0 || list::get(told.pool).flags & ALONG == 0 {
+    let node = list::get(n);
+    if node.pool == 0 || list::get(node.pool).flags & ALONG == 0 {
         return;
     }
-    let end = told.start + told.size;
-    each_within(told.start, end, |n, inner| {
-        let inside = inner.start >= told.start && inner.start + inner.size <= end;
+    let end = node.start + node.size;
+    each_within(node.start, end, |n, inner| {
+        let inside = inner.start >= node.start && inner.start + inner.size <= end;
         if inside && inner.pool == 0 && !inner.is_freed {
             free(n, noted, 0);
         }
@@ -141,46 +141,46 @@ pub fn rehouse(n: u32, start: u64, size: u64, pool: u32) {
     if new == 0 {
         return;
     }
-    list::change(new, |told| {
-        told.size = size;
-        told.redzone = old.redzone;
-        told.allocated = old.allocated;
-        told.freed = old.freed;
-        told.is_freed = old.is_freed;
-        told.inherited = old.inherited;
+    list::change(new, |node| {
+        node.size = size;
+        node.redzone = old.redzone;
+        node.allocated = old.allocated;
+        node.freed = old.freed;
+        node.is_freed = old.is_freed;
+        node.inherited = old.inherited;
     });
     link(new, pool);
 }
 
 /// Takes the block out of its pool.
 pub fn detach(n: u32) {
-    let told = list::get(n);
-    match list::find(BLOCKS, told.start, 0) {
+    let node = list::get(n);
+    match list::find(BLOCKS, node.start, 0) {
         Some(_) => forget(n),
-        None => rehouse(n, told.start, told.size, 0),
+        None => rehouse(n, node.start, node.size, 0),
     }
 }
 
 // ---- queries -------------------------------------------------------------------------------------
 
-pub fn block(told: &ClientBlock) -> Block {
+pub fn block(node: &ClientBlock) -> Block {
     Block {
-        start: told.start,
-        size: told.size,
-        by: By::Told,
+        start: node.start,
+        size: node.size,
+        by: By::Client,
         asked: Asked::Malloc,
-        freed: told.is_freed,
-        inherited: told.inherited,
-        allocated_at: told.allocated,
-        freed_at: told.freed,
+        freed: node.is_freed,
+        inherited: node.inherited,
+        allocated_at: node.allocated,
+        freed_at: node.freed,
     }
 }
 
 /// Distance from the block to the byte at `at`, or 0 inside.
-fn distance(told: &ClientBlock, at: u64) -> u64 {
-    let end = told.start + told.size;
+fn distance(node: &ClientBlock, at: u64) -> u64 {
+    let end = node.start + node.size;
     match at {
-        at if at < told.start => told.start - at,
+        at if at < node.start => node.start - at,
         at if at >= end => at - end + 1,
         _ => 0,
     }
@@ -196,7 +196,7 @@ pub fn near(at: u64) -> Option<Block> {
     let _lock = arena::lock();
     let sides = [list::before(BLOCKS, at + 1), list::from(BLOCKS, at + 1)];
     let sides = sides.into_iter().filter(|n| *n != 0).map(list::get);
-    let nearest = sides.min_by_key(|told| distance(told, at))?;
+    let nearest = sides.min_by_key(|node| distance(node, at))?;
     (distance(&nearest, at) <= redzone(&nearest).max(LEAST)).then(|| block(&nearest))
 }
 
@@ -221,9 +221,9 @@ pub fn each(mut f: impl FnMut(Block, u8)) {
         list::after(BLOCKS)
     };
     while n != 0 {
-        let told = list::get(n);
-        if !told.is_freed {
-            f(block(&told), told.mark);
+        let node = list::get(n);
+        if !node.is_freed {
+            f(block(&node), node.mark);
         }
         n = list::after(n);
     }
@@ -236,7 +236,7 @@ pub fn unmark() {
         list::after(BLOCKS)
     };
     while n != 0 {
-        list::change(n, |told| told.mark = 0);
+        list::change(n, |node| node.mark = 0);
         n = list::after(n);
     }
 }
@@ -247,11 +247,11 @@ pub fn any_within(start: u64, end: u64) -> bool {
     if !list::is_empty() {
         let mut n = list::from(BLOCKS, start);
         while n != 0 && !any {
-            let told = list::get(n);
-            if told.start >= end {
+            let node = list::get(n);
+            if node.start >= end {
                 break;
             }
-            any = !told.is_freed;
+            any = !node.is_freed;
             n = list::after(n);
         }
     }
@@ -264,17 +264,17 @@ pub fn mark(addr: u64, mark: impl FnOnce(bool) -> u8) -> Option<Block> {
         return None;
     }
     let n = list::before(BLOCKS, addr + 1);
-    let told = list::get(n);
-    let inside = addr.wrapping_sub(told.start);
-    if n == 0 || told.is_freed || inside >= told.size.max(1) {
+    let node = list::get(n);
+    let inside = addr.wrapping_sub(node.start);
+    if n == 0 || node.is_freed || inside >= node.size.max(1) {
         return None;
     }
     let mark = mark(inside == 0);
-    if told.mark >= mark {
+    if node.mark >= mark {
         return None;
     }
-    list::change(n, |told| told.mark = mark);
-    Some(block(&told))
+    list::change(n, |node| node.mark = mark);
+    Some(block(&node))
 }
 
 /// Marks all present blocks as inherited.
@@ -285,7 +285,7 @@ pub fn inherit() {
         list::after(BLOCKS)
     };
     while n != 0 {
-        list::change(n, |told| told.inherited = true);
+        list::change(n, |node| node.inherited = true);
         n = list::after(n);
     }
 }

@@ -40,7 +40,7 @@ pub struct ClientBlock {
     pub mark: u8,
     pub inherited: bool,
     levels: u8,
-    ahead: [u32; LEVELS],
+    forward: [u32; LEVELS],
 }
 
 const EMPTY: ClientBlock = ClientBlock {
@@ -58,7 +58,7 @@ const EMPTY: ClientBlock = ClientBlock {
     mark: 0,
     inherited: false,
     levels: 0,
-    ahead: [0; LEVELS],
+    forward: [0; LEVELS],
 };
 
 /// Limit of records, and their bytes.
@@ -124,8 +124,8 @@ pub fn change(n: u32, f: impl FnOnce(&mut ClientBlock)) {
     f(unsafe { &mut *record(n.min(MOST - 1)) });
 }
 
-fn ahead(n: u32, level: usize) -> u32 {
-    get(n).ahead.get(level).copied().unwrap_or(0)
+fn forward(n: u32, level: usize) -> u32 {
+    get(n).forward.get(level).copied().unwrap_or(0)
 }
 
 /// The last record before this place, for each level.
@@ -134,9 +134,9 @@ fn path(list: u32, (start, pool): (u64, u32)) -> [u32; LEVELS] {
     let mut at = list;
     for (level, before) in path.iter_mut().enumerate().rev() {
         loop {
-            let next = ahead(at, level);
-            let told = get(next);
-            if next == 0 || (told.start, told.pool) >= (start, pool) {
+            let next = forward(at, level);
+            let node = get(next);
+            if next == 0 || (node.start, node.pool) >= (start, pool) {
                 break;
             }
             at = next;
@@ -148,7 +148,7 @@ fn path(list: u32, (start, pool): (u64, u32)) -> [u32; LEVELS] {
 
 /// The first record that begins at or behind `start`, or 0.
 pub fn from(list: u32, start: u64) -> u32 {
-    ahead(path(list, (start, 0))[0], 0)
+    forward(path(list, (start, 0))[0], 0)
 }
 
 /// The last record that begins before `end`, or 0.
@@ -161,14 +161,14 @@ pub fn before(list: u32, end: u64) -> u32 {
 
 /// The next record, or 0.
 pub fn after(n: u32) -> u32 {
-    ahead(n, 0)
+    forward(n, 0)
 }
 
 /// The record of this pool that begins at `start`.
 pub fn find(list: u32, start: u64, pool: u32) -> Option<u32> {
-    let n = ahead(path(list, (start, pool))[0], 0);
-    let told = get(n);
-    (n != 0 && told.start == start && told.pool == pool).then_some(n)
+    let n = forward(path(list, (start, pool))[0], 0);
+    let node = get(n);
+    (n != 0 && node.start == start && node.pool == pool).then_some(n)
 }
 
 fn levels() -> u8 {
@@ -187,7 +187,7 @@ pub fn add(list: u32, start: u64, pool: u32) -> u32 {
     }
     let mut n = FREE.load(Relaxed);
     if n != 0 {
-        FREE.store(ahead(n, 0), Relaxed);
+        FREE.store(forward(n, 0), Relaxed);
     } else {
         n = USED.load(Relaxed);
         if n >= MOST {
@@ -195,26 +195,26 @@ pub fn add(list: u32, start: u64, pool: u32) -> u32 {
         }
         USED.store(n + 1, Relaxed);
     }
-    let mut told = ClientBlock {
+    let mut node = ClientBlock {
         start,
         pool,
         levels: levels(),
         ..EMPTY
     };
     let path = path(list, (start, pool));
-    let used = told.levels.into();
-    for ((level, next), before) in told.ahead.iter_mut().enumerate().zip(path).take(used) {
-        *next = ahead(before, level);
-        set_ahead(before, level, n);
+    let used = node.levels.into();
+    for ((level, next), before) in node.forward.iter_mut().enumerate().zip(path).take(used) {
+        *next = forward(before, level);
+        set_forward(before, level, n);
     }
-    change(n, |to| *to = told);
+    change(n, |to| *to = node);
     COUNT.fetch_add(1, Relaxed);
     n
 }
 
-fn set_ahead(n: u32, level: usize, to: u32) {
-    change(n, |told| {
-        if let Some(next) = told.ahead.get_mut(level) {
+fn set_forward(n: u32, level: usize, to: u32) {
+    change(n, |node| {
+        if let Some(next) = node.forward.get_mut(level) {
             *next = to;
         }
     });
@@ -222,15 +222,15 @@ fn set_ahead(n: u32, level: usize, to: u32) {
 
 /// Takes the record out of its list.
 pub fn remove(list: u32, n: u32) {
-    let told = get(n);
-    let path = path(list, (told.start, told.pool));
+    let node = get(n);
+    let path = path(list, (node.start, node.pool));
     for (level, before) in path.into_iter().enumerate() {
-        if ahead(before, level) == n {
-            set_ahead(before, level, ahead(n, level));
+        if forward(before, level) == n {
+            set_forward(before, level, forward(n, level));
         }
     }
     change(n, |old| *old = EMPTY);
-    set_ahead(n, 0, FREE.swap(n, Relaxed));
+    set_forward(n, 0, FREE.swap(n, Relaxed));
     COUNT.fetch_sub(1, Relaxed);
 }
 
@@ -300,7 +300,7 @@ mod tests {
                         if let Entry::Vacant(place) = model.entry((start, pool)) {
                             let n = add(list, start, pool);
                             prop_assert!(n >= FIRST);
-                            change(n, |told| told.size = start * 3);
+                            change(n, |node| node.size = start * 3);
                             place.insert(n);
                         }
                     }

@@ -2,11 +2,11 @@
 //! makes its access by the sum a few instructions later. The pointer may still be where it was loaded from:
 //!
 //! ```text
-//!   lea  0x0(,%rax,4),%rdx          lea  0x0(,%rax,4),%rdx
-//!   mov  -0x8(%rbp),%rax ◀─ here    mov  -0x8(%rbp),%rax ◀─ here
-//!   add  %rdx,%rax                  add  %rax,%rdx
-//!   movl $0x1,(%rax)                mov  -0x18(%rbp),%eax
-//!                                   mov  %eax,(%rdx)
+//!     lea  0x0(,%rax,4),%rdx          lea  0x0(,%rax,4),%rdx
+//!     mov  -0x8(%rbp),%rax ◀─ here    mov  -0x8(%rbp),%rax ◀─ here
+//!     add  %rdx,%rax                  add  %rax,%rdx
+//!     movl $0x1,(%rax)                mov  -0x18(%rbp),%eax
+//!                                     mov  %eax,(%rdx)
 //! ```
 //! Otherwise the sum minus the index is the pointer, if the index register is unchanged; or the base of the `lea` that
 //! made the sum. This holds only if no jump leads past the sum (`jumps.rs`).

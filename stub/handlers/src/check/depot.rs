@@ -143,7 +143,7 @@ mod tests {
     use super::super::fixture::{Map, Statics};
     use super::*;
 
-    fn told(number: u32) -> (u32, Vec<u64>) {
+    fn read(number: u32) -> (u32, Vec<u64>) {
         let trace = Trace::default();
         tell(number, &trace);
         (trace.thread.load(Relaxed), trace.callers().collect())
@@ -167,7 +167,7 @@ mod tests {
         NEXT.store(LEN - HEAD - 16, Relaxed);
         assert_eq!(note(1, &[1, 2, 3]), 0);
         let last = note(1, &[1, 2]);
-        assert_eq!(told(last), (1, vec![1, 2]));
+        assert_eq!(read(last), (1, vec![1, 2]));
         assert_eq!(note(1, &[4]), 0);
         assert_eq!(note(1, &[1, 2]), last);
     }
@@ -178,8 +178,8 @@ mod tests {
         let map = Map::new(LEN);
         begin(map.at);
         let one = note(7, &[1, 2]);
-        assert_eq!(told(0), (0, vec![]));
-        assert_eq!(told(one + 1000), (0, vec![]));
+        assert_eq!(read(0), (0, vec![]));
+        assert_eq!(read(one + 1000), (0, vec![]));
     }
 
     proptest! {
@@ -199,7 +199,7 @@ mod tests {
             numbers.dedup();
             prop_assert_eq!(numbers.len(), known.len(), "two lists have one number");
             for (one, number) in known {
-                prop_assert_eq!(&told(number), one);
+                prop_assert_eq!(&read(number), one);
             }
         }
     }

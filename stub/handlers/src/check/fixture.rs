@@ -2,9 +2,9 @@
 //! grows.
 //!
 //! ```text
-//! arena    | memory of a file ........ | address space only |       the program's addresses
-//! alias    | the same memory           |                            how the heap reaches it
-//! bits     | one for each byte of it   |                            closed where the arena has grown
+//!     arena    | memory of a file ........ | address space only |       the program's addresses
+//!     alias    | the same memory           |                            how the heap reaches it
+//!     bits     | one for each byte of it   |                            closed where the arena has grown
 //! ```
 //! The heap is made of statics, so there is one fixture at a time. Dropping it resets all of them.
 
@@ -18,7 +18,7 @@ use ulpf_lib::sys;
 
 use super::arena::{self, ARENA, GRANULE, GRANULES};
 use super::blocks::{self, RECORDS};
-use super::granules::NoRoom;
+use super::granules::ArenaFull;
 use super::heap::{self, Origin, Places};
 use super::{
     block_map, client_list, depot, findings, large, old, quarantine, regions, shadow, shard,
@@ -176,12 +176,12 @@ impl Heap {
     }
 
     /// Repeats the call after the heap has grown as asked; `None` if there is no memory.
-    pub fn retry<T>(&self, mut call: impl FnMut() -> Result<T, NoRoom>) -> Option<T> {
+    pub fn retry<T>(&self, mut call: impl FnMut() -> Result<T, ArenaFull>) -> Option<T> {
         loop {
             match call() {
                 Ok(value) => return Some(value),
-                Err(NoRoom::Grow(more)) => self.grow(more),
-                Err(NoRoom::Never) => return None,
+                Err(ArenaFull::Grow(more)) => self.grow(more),
+                Err(ArenaFull::Never) => return None,
             }
         }
     }

@@ -14,7 +14,7 @@ use super::{entries, shadow};
 pub const GIVEN_BACK: u64 = 1 << 20;
 
 /// The arena has no memory for a request.
-pub enum NoRoom {
+pub enum ArenaFull {
     /// The arena must grow by this many bytes first.
     Grow(u64),
     /// It cannot grow.
@@ -22,7 +22,7 @@ pub enum NoRoom {
 }
 
 /// Takes fresh granules that were never used.
-pub fn carve(granules: u64) -> Result<u64, NoRoom> {
+pub fn carve(granules: u64) -> Result<u64, ArenaFull> {
     let _lock = lock();
     let at = CARVED.load(Relaxed);
     let end = at + granules * GRANULE;
@@ -30,12 +30,12 @@ pub fn carve(granules: u64) -> Result<u64, NoRoom> {
     if more > 0 && !entries::asleep() {
         // (The program gets an error if it asks for more than there can be.)
         return Err(match more < REFUSED.load(Relaxed) {
-            true => NoRoom::Grow(more),
-            false => NoRoom::Never,
+            true => ArenaFull::Grow(more),
+            false => ArenaFull::Never,
         });
     }
     if more > 0 && (end > ARENA || !grow_alone(more)) {
-        return Err(NoRoom::Never);
+        return Err(ArenaFull::Never);
     }
     CARVED.store(end, Relaxed);
     Ok(at)
@@ -96,18 +96,18 @@ mod tests {
     fn who_wants_more_than_is_mapped_says_how_much() {
         let heap = Heap::new(1 << 20, 0);
         // (The first granule is not used.)
-        assert!(matches!(carve(2), Err(NoRoom::Grow(n)) if n == 3 * GRANULE));
+        assert!(matches!(carve(2), Err(ArenaFull::Grow(n)) if n == 3 * GRANULE));
         heap.grow(3 * GRANULE);
         assert_eq!(carve(2).ok(), Some(GRANULE));
-        assert!(matches!(carve(1), Err(NoRoom::Grow(GRANULE))));
+        assert!(matches!(carve(1), Err(ArenaFull::Grow(GRANULE))));
     }
 
     #[test]
     fn what_was_refused_is_not_asked_for_again() {
         let heap = Heap::new(1 << 20, 0);
         assert!(heap.retry(|| carve(32)).is_none());
-        assert!(matches!(carve(32), Err(NoRoom::Never)));
-        assert!(matches!(carve(31), Err(NoRoom::Grow(_))));
+        assert!(matches!(carve(32), Err(ArenaFull::Never)));
+        assert!(matches!(carve(31), Err(ArenaFull::Grow(_))));
         assert_eq!(heap.retry(|| carve(2)), Some(GRANULE));
     }
 

@@ -1,10 +1,10 @@
 //! The checked heap itself: placement of blocks, and their records.
 //!
 //! ```text
-//! arena     | granule: slots of one size          | granule … | large block: several granules, redzone |
-//! slot      | block (bytes asked for) | redzone |
-//! granules  a word each: what it is for            known apart from the program's memory
-//! slots     a record each: size, state, call stacks of malloc and free
+//!     arena     | granule: slots of one size          | granule … | large block: several granules, redzone |
+//!     slot      | block (bytes asked for) | redzone |
+//!     granules  a word each: what it is for            known apart from the program's memory
+//!     slots     a record each: size, state, call stacks of malloc and free
 //! ```
 //! Each thread takes small blocks from a shard of its own (`shard.rs`), under the shard's lock, which is held for some
 //! tens of instructions. A freed block passes the quarantine (`quarantine.rs`) before its slot is used again.
@@ -19,7 +19,7 @@ use super::arena::{ARENA, GRANULE, GRANULES_AT, RECORDS_AT, START, arena};
 use super::blocks::{
     EMPTY, FREE, Granule, IN_USE, QUARANTINED, Slot, get, has_records, put, set_granule,
 };
-use super::granules::{GIVEN_BACK, NoRoom, carve, each_window, give_back};
+use super::granules::{ArenaFull, GIVEN_BACK, carve, each_window, give_back};
 use super::shard::{self, Taken, class};
 use super::twin::Twin;
 use super::{blocks, client_blocks, entries, large, quarantine, shadow};
@@ -84,10 +84,10 @@ pub fn adopt(twin: Twin) {
 
 // ---- allocation ----------------------------------------------------------------------------------
 
-pub(super) fn small(shard: &Taken, need: u64) -> Result<u64, NoRoom> {
+pub(super) fn small(shard: &Taken, need: u64) -> Result<u64, ArenaFull> {
     let (n, size) = class(need);
     let Some(class) = shard.class(n) else {
-        return Err(NoRoom::Never);
+        return Err(ArenaFull::Never);
     };
     if let Some(slot) = shard.pop(&class.free) {
         return Ok(slot);
@@ -95,7 +95,7 @@ pub(super) fn small(shard: &Taken, need: u64) -> Result<u64, NoRoom> {
     let mut fresh = class.fresh.load(Relaxed);
     if fresh + size > class.end.load(Relaxed) {
         if !has_records() {
-            return Err(NoRoom::Never);
+            return Err(ArenaFull::Never);
         }
         fresh = carve(1)?;
         set_granule(fresh, Granule::Small(size), shard.number());
@@ -132,9 +132,9 @@ pub struct Origin {
 }
 
 /// Allocates `size` bytes, aligned to `align`, a power of two.
-pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u64, NoRoom> {
+pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u64, ArenaFull> {
     if size > ARENA || align > ARENA {
-        return Err(NoRoom::Never);
+        return Err(ArenaFull::Never);
     }
     let rounded = size.max(1).next_multiple_of(16);
     let redzone = redzone().max((size / 16).next_multiple_of(16).min(512));
@@ -158,11 +158,11 @@ pub fn allocate(size: u64, align: u64, origin: Origin, zeroed: bool) -> Result<u
         match slot {
             Ok(slot) => break (shard, slot),
             // (Out of memory: rather reuse quarantined blocks, and miss accesses to them, than fail.)
-            Err(NoRoom::Never) => drop(shard),
+            Err(ArenaFull::Never) => drop(shard),
             Err(grow) => return Err(grow),
         }
         if !quarantine::shorten(need) {
-            return Err(NoRoom::Never);
+            return Err(ArenaFull::Never);
         }
     };
     let before = get(slot).state;
@@ -350,7 +350,7 @@ mod tests {
             let slot = arena() + slot;
             assert!(
                 slot <= at && at + size.max(1) + 16 <= slot + slot_bytes,
-                "no gap behind it"
+                "no redzone behind it"
             );
             // The slot belongs to this block alone.
             let before = self.live.range(..slot + slot_bytes).next_back();
@@ -469,7 +469,7 @@ mod tests {
                 assert_eq!(
                     blocks::near(at + live.size).map(|b| b.start),
                     Some(at),
-                    "its gap"
+                    "its redzone"
                 );
                 assert_eq!(
                     shadow::first_poisoned(at, live.size),
@@ -479,7 +479,7 @@ mod tests {
                 assert_eq!(
                     shadow::first_addressable(at + live.size, 16),
                     None,
-                    "its gap is closed"
+                    "its redzone is addressable"
                 );
             }
             for (&at, dead) in &self.dead {
@@ -534,7 +534,7 @@ mod tests {
         for (size, align) in [(u64::MAX, 16), (ARENA + 1, 16), (1, ARENA * 2)] {
             assert!(matches!(
                 allocate(size, align, from, false),
-                Err(NoRoom::Never)
+                Err(ArenaFull::Never)
             ));
         }
         assert!(heap.allocate(ARENA, 16, from, false).is_none());
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_as_long_as_was_asked_for() {
+    fn a_redzone_is_as_long_as_was_asked_for() {
         let heap = Heap::new(4 << 20, 0);
         let from = origin(0, By::Malloc, 0);
         for (least, most) in [(64, 0), (32, 512)] {

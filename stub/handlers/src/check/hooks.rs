@@ -86,7 +86,7 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
     let gprs = &mut frame.gprs;
     gprs.rip = known.pc;
     if requests::is_request(known) {
-        return told_of(t, known, gprs);
+        return serve_client_request(t, known, gprs);
     }
     if known.back != way_back() {
         // (The unwind tables of the function find the caller; a thunk has none.)
@@ -125,7 +125,7 @@ pub fn called(t: Current, known: &Known, frame: &mut Frame) {
 }
 
 /// Serves a client request.
-fn told_of(t: Current, known: &Known, gprs: &mut Gprs) {
+fn serve_client_request(t: Current, known: &Known, gprs: &mut Gprs) {
     let i = t.own();
     match breakpoint(known)
         .is_none()

@@ -49,8 +49,8 @@ pub fn takes_over_read(start: u64, end: u64) -> bool {
 
 /// Reports the instruction's access, which overlaps checked memory, if it is an error. Returns the event to stop for.
 pub fn access(t: Current, gprs: &Gprs, c: &Cause) -> Option<Event> {
-    // (`foresee` judged it before it was made.)
-    if c.syscall.is_none() && t.own().foreseen.get().pc == c.pc {
+    // (`predict` judged it before it was made.)
+    if c.syscall.is_none() && t.own().predicted.get().pc == c.pc {
         return None;
     }
     let closed = wrong_byte(c).filter(|at| !is_its_own(t, gprs, c, *at))?;
@@ -59,7 +59,7 @@ pub fn access(t: Current, gprs: &Gprs, c: &Cause) -> Option<Event> {
 }
 
 /// As [`access`]; also returns whether there is an error at all.
-pub fn ahead(t: Current, gprs: &Gprs, c: &Cause) -> (bool, Option<Event>) {
+pub fn before_access(t: Current, gprs: &Gprs, c: &Cause) -> (bool, Option<Event>) {
     let Some(closed) = wrong_byte(c).filter(|at| !is_its_own(t, gprs, c, *at)) else {
         return (false, None);
     };
@@ -198,7 +198,7 @@ pub fn nearest(at: u64) -> (Wrong, Option<Block>) {
     }
     // Poisoned bytes inside a block in use, and in memory of no heap, were poisoned by client requests.
     let inside = here.filter(|b| !b.freed && b.has(at));
-    if inside.is_some() || regions::is_told(at) {
+    if inside.is_some() || regions::is_requested(at) {
         return client_blocks::judge(at, inside);
     }
     let next = lookup::next(at).filter(is_one);

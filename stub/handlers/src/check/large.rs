@@ -11,7 +11,7 @@ use super::arena::{ARENA, CARVED, GRANULE, arena};
 use super::blocks::{
     EMPTY, FREE, Granule, Slot, get, granule, has_records, offset, put_free, set_granule, set_next,
 };
-use super::granules::{self, NoRoom};
+use super::granules::{self, ArenaFull};
 use super::twin::Twin;
 
 /// The shard that owns them.
@@ -50,7 +50,7 @@ pub fn reset() {
 }
 
 /// A slot for a block of `need` bytes, including its redzone.
-pub fn take(need: u64) -> Result<u64, NoRoom> {
+pub fn take(need: u64) -> Result<u64, ArenaFull> {
     let granules = need.div_ceil(GRANULE);
     if let Some(slot) = find(granules) {
         return Ok(slot);
@@ -62,7 +62,7 @@ pub fn take(need: u64) -> Result<u64, NoRoom> {
         }
     }
     if !has_records() {
-        return Err(NoRoom::Never);
+        return Err(ArenaFull::Never);
     }
     let slot = granules::carve(granules)?;
     set(slot, granules);

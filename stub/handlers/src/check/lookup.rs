@@ -8,7 +8,7 @@ use super::{arena, old, regions};
 pub fn near(addr: u64) -> Option<Block> {
     match arena::has(addr) {
         true => blocks::near(addr),
-        false if regions::is_told(addr) => None,
+        false if regions::is_requested(addr) => None,
         false => old::near(addr),
     }
 }
@@ -25,7 +25,7 @@ pub fn at(addr: u64) -> Option<Block> {
 pub fn next(addr: u64) -> Option<Block> {
     match arena::has(addr) {
         true => blocks::next(addr),
-        false if regions::is_told(addr) => None,
+        false if regions::is_requested(addr) => None,
         false => old::next(addr),
     }
 }

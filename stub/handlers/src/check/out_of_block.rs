@@ -117,7 +117,7 @@ fn tell(
     {
         return (false, None);
     }
-    let cause = Cause::ahead(pc, TargetAddr(found.addr), len, kind);
+    let cause = Cause::before_access(pc, TargetAddr(found.addr), len, kind);
     (true, report::far(t, gprs, &cause, found.block, found.other))
 }
 

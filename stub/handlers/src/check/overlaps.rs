@@ -6,7 +6,7 @@
 //! ```
 
 use super::entries::{self, Function};
-use super::thunks::{self, FAR, HALF, Way};
+use super::thunks::{self, FAR, HALF, Targets};
 use crate::runtime::memory;
 
 /// The thunk for calls of the function at `to`, which does this. Called by the stub's task with the world stopped.
@@ -24,7 +24,7 @@ pub fn add(does: Function, to: u64) -> Option<u64> {
     if thunks::leads_to(n) == 0 {
         entries::add(thunk, does, Some(to))?;
         let look = entries::entry_of(thunk)?;
-        thunks::lead(n, Way { function: to, look });
+        thunks::lead(n, Targets { function: to, look });
     }
     Some(thunk)
 }

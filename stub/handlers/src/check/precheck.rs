@@ -16,7 +16,7 @@ use ulpf_engine::exec::Site;
 
 use super::{STOPS, judge, out_of_block, regions};
 use crate::cause::Cause;
-use crate::runtime::events::{Events, Foreseen};
+use crate::runtime::events::{Events, Predicted};
 use crate::runtime::thread::Current;
 use crate::sequences;
 
@@ -28,9 +28,9 @@ pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>)
     }
     let i = t.own();
     let pc = gprs.rip;
-    let before = i.foreseen.take();
+    let before = i.predicted.take();
     if before.stopped && before.pc == pc {
-        i.foreseen.set(Foreseen { pc, stopped: false });
+        i.predicted.set(Predicted { pc, stopped: false });
         return events;
     }
     // (A thread that runs alone cannot park.)
@@ -39,7 +39,8 @@ pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>)
     };
     let mut wrong = false;
     for a in list.iter().filter(|a| overlaps(a.addr.0, a.len)) {
-        let (is_one, event) = judge::ahead(t, gprs, &Cause::ahead(pc, a.addr, a.len, a.kind));
+        let (is_one, event) =
+            judge::before_access(t, gprs, &Cause::before_access(pc, a.addr, a.len, a.kind));
         wrong |= is_one;
         event.into_iter().for_each(|e| events.push(e));
     }
@@ -48,7 +49,7 @@ pub fn stops_at(t: Current, gprs: &Gprs, site: &Site, list: Option<&AccessList>)
     event.into_iter().for_each(|e| events.push(e));
     let stopped = !events.is_empty();
     if wrong {
-        i.foreseen.set(Foreseen { pc, stopped });
+        i.predicted.set(Predicted { pc, stopped });
     }
     events
 }

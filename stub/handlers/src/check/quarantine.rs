@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shelf_keeps_some_before_it_hands_them_on() {
+    fn a_shard_keeps_some_before_it_hands_them_on() {
         let heap = Heap::new(4 << 20, 64 << 20);
         let all: Vec<u64> = (0..100).map(|_| allocate(&heap, 2)).collect();
         free_all(&all[..40]);

@@ -17,7 +17,7 @@ struct Region {
     start: AtomicU64,
     end: AtomicU64,
     distance: AtomicU64,
-    told: AtomicBool,
+    requested: AtomicBool,
 }
 
 pub const MOST_REGIONS: usize = 512;
@@ -27,7 +27,7 @@ static REGIONS: [Region; MOST_REGIONS] = [const {
         start: AtomicU64::new(0),
         end: AtomicU64::new(0),
         distance: AtomicU64::new(0),
-        told: AtomicBool::new(false),
+        requested: AtomicBool::new(false),
     }
 }; MOST_REGIONS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -38,21 +38,21 @@ static REFUSED: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2]
 
 // ---- by the stub's task, with the world stopped -------------------------------------------------
 
-/// Range, distance to the alias, and `told` of a region.
+/// Range, distance to the alias, and `requested` of a region.
 type Known = ((u64, u64), u64, bool);
 
 fn get(n: usize) -> Option<Known> {
     let r = REGIONS.get(n).filter(|_| n < COUNT.load(Relaxed))?;
     let range = (r.start.load(Relaxed), r.end.load(Relaxed));
-    Some((range, r.distance.load(Relaxed), r.told.load(Relaxed)))
+    Some((range, r.distance.load(Relaxed), r.requested.load(Relaxed)))
 }
 
-fn set(n: usize, ((start, end), distance, told): Known) {
+fn set(n: usize, ((start, end), distance, requested): Known) {
     if let Some(r) = REGIONS.get(n) {
         r.start.store(start, Relaxed);
         r.end.store(end, Relaxed);
         r.distance.store(distance, Relaxed);
-        r.told.store(told, Relaxed);
+        r.requested.store(requested, Relaxed);
     }
 }
 
@@ -65,7 +65,7 @@ fn settle(count: usize) {
 }
 
 /// Adds a region, which is watched as a whole. Returns `false` if there are too many.
-pub fn add_region(range: (u64, u64), distance: u64, told: bool) -> bool {
+pub fn add_region(range: (u64, u64), distance: u64, requested: bool) -> bool {
     let count = COUNT.load(Relaxed);
     if count >= MOST_REGIONS {
         return false;
@@ -75,13 +75,13 @@ pub fn add_region(range: (u64, u64), distance: u64, told: bool) -> bool {
         set(n, before);
         n -= 1;
     }
-    set(n, (range, distance, told));
+    set(n, (range, distance, requested));
     settle(count + 1);
     true
 }
 
 /// Removes regions of client requests, as far as they are in `[start, end)`.
-pub fn remove_told(start: u64, end: u64) {
+pub fn remove_requested(start: u64, end: u64) {
     for refused in &REFUSED {
         let [from, to] = refused;
         if from.load(Relaxed) < end && start < to.load(Relaxed) {
@@ -89,8 +89,8 @@ pub fn remove_told(start: u64, end: u64) {
         }
     }
     let mut n = 0;
-    while let Some((range, distance, told)) = get(n) {
-        if !told || range.0 >= end || range.1 <= start {
+    while let Some((range, distance, requested)) = get(n) {
+        if !requested || range.0 >= end || range.1 <= start {
             n += 1;
             continue;
         }
@@ -103,7 +103,7 @@ pub fn remove_told(start: u64, end: u64) {
         settle(count - 1);
         for part in [(range.0, start), (end, range.1)] {
             if part.0 < part.1 {
-                add_region(part, distance, told);
+                add_region(part, distance, requested);
                 n += 1;
             }
         }
@@ -158,8 +158,8 @@ fn region(addr: u64) -> Option<&'static Region> {
 }
 
 /// True if the byte is watched because of a client request.
-pub fn is_told(addr: u64) -> bool {
-    !arena::has(addr) && region(addr).is_some_and(|r| r.told.load(Relaxed))
+pub fn is_requested(addr: u64) -> bool {
+    !arena::has(addr) && region(addr).is_some_and(|r| r.requested.load(Relaxed))
 }
 
 /// The rest of `[start, end)` from the first byte on that is not watched, but might be.
@@ -215,7 +215,7 @@ mod tests {
     fn op() -> impl Strategy<Value = Op> {
         let range = (1..UNITS).prop_flat_map(|at| (Just(at), at + 1..=UNITS));
         prop_oneof![
-            3 => (range.clone(), any::<bool>()).prop_map(|((a, b), told)| Op::Add(a, b, told)),
+            3 => (range.clone(), any::<bool>()).prop_map(|((a, b), requested)| Op::Add(a, b, requested)),
             2 => range.clone().prop_map(|(a, b)| Op::Remove(a, b)),
             1 => range.prop_map(|(a, b)| Op::Refuse(a, b)),
         ]
@@ -227,7 +227,7 @@ mod tests {
     fn check(model: &[Byte], refused: &[(u64, u64)]) -> Result<(), TestCaseError> {
         for (at, byte) in (0u64..).zip(model) {
             prop_assert_eq!(has(at), byte.is_some(), "byte {}", at);
-            prop_assert_eq!(is_told(at), byte.is_some_and(|b| b.1));
+            prop_assert_eq!(is_requested(at), byte.is_some_and(|b| b.1));
             prop_assert_eq!(distance(at).map(|d| d.0), byte.map(|b| b.0));
             let known =
                 |n: u64| model[n as usize].is_some() || refused.iter().any(|r| r.0 <= n && n < r.1);
@@ -257,15 +257,15 @@ mod tests {
             let mut refused: Vec<(u64, u64)> = Vec::new();
             for (n, op) in (100u64..).zip(ops) {
                 match op {
-                    Op::Add(a, b, told) => {
+                    Op::Add(a, b, requested) => {
                         let part = &mut model[a as usize..b as usize];
                         if part.iter().all(Option::is_none) {
-                            prop_assert!(add_region((a, b), n, told));
-                            part.fill(Some((n, told)));
+                            prop_assert!(add_region((a, b), n, requested));
+                            part.fill(Some((n, requested)));
                         }
                     }
                     Op::Remove(a, b) => {
-                        remove_told(a, b);
+                        remove_requested(a, b);
                         for byte in &mut model[a as usize..b as usize] {
                             *byte = byte.filter(|b| !b.1);
                         }
@@ -289,7 +289,7 @@ mod tests {
         }
         assert!(!add_region((1 << 20, 2 << 20), 0, true));
         assert!(!has(1 << 20) && has(2));
-        remove_told(4, 5);
+        remove_requested(4, 5);
         assert!(add_region((1 << 20, 2 << 20), 0, true));
         assert_eq!(start_of((1 << 20) + 7), Some(1 << 20));
     }

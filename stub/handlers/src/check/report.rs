@@ -21,7 +21,7 @@ use crate::unwind;
 const SAME: usize = 4;
 
 /// The content of a report.
-struct Told {
+struct Error {
     wrong: Wrong,
     pc: u64,
     addr: u64,
@@ -47,7 +47,7 @@ pub fn access(
     write(
         t,
         gprs,
-        &Told {
+        &Error {
             wrong,
             pc: c.pc,
             addr: at,
@@ -66,7 +66,7 @@ pub fn far(t: Current, gprs: &Gprs, c: &Cause, block: Block, other: Block) -> Op
     write(
         t,
         gprs,
-        &Told {
+        &Error {
             wrong: Wrong::Far,
             pc: c.pc,
             addr: c.addr.0,
@@ -85,7 +85,7 @@ pub fn overlap(t: Current, gprs: &Gprs, which: u32, (to, from, len): (u64, u64, 
     write(
         t,
         gprs,
-        &Told {
+        &Error {
             wrong: Wrong::Overlap,
             pc: gprs.rip,
             addr: to,
@@ -105,14 +105,14 @@ pub fn call(t: Current, gprs: &Gprs, wrong: Wrong, addr: u64, by: By) -> Option<
 }
 
 /// Reports a client request with arguments that do not fit. Returns the event to stop for.
-pub fn told(
+pub fn client_request(
     t: Current,
     gprs: &Gprs,
     wrong: Wrong,
     addr: u64,
     block: Option<Block>,
 ) -> Option<Event> {
-    given(t, gprs, wrong, addr, By::Told, block)
+    given(t, gprs, wrong, addr, By::Client, block)
 }
 
 fn given(
@@ -126,7 +126,7 @@ fn given(
     write(
         t,
         gprs,
-        &Told {
+        &Error {
             wrong,
             pc: gprs.rip,
             addr,
@@ -140,16 +140,16 @@ fn given(
     )
 }
 
-fn is_same(r: &Report, told: &Told, frames: &[u64]) -> bool {
+fn is_same(r: &Report, error: &Error, frames: &[u64]) -> bool {
     let callers = r.here.callers().take(SAME);
-    r.wrong.load(Relaxed) == told.wrong as u32
-        && r.pc.load(Relaxed) == told.pc
-        && r.kind.load(Relaxed) == told.kind
+    r.wrong.load(Relaxed) == error.wrong as u32
+        && r.pc.load(Relaxed) == error.pc
+        && r.kind.load(Relaxed) == error.kind
         && callers.eq(frames.iter().copied().take(SAME))
 }
 
 /// Writes a report. The first one of its kind is an event to stop for.
-fn write(t: Current, gprs: &Gprs, told: &Told) -> Option<Event> {
+fn write(t: Current, gprs: &Gprs, error: &Error) -> Option<Event> {
     let f = findings().filter(|_| t.own().quiet.get() == 0)?;
     let mut frames = [0; MAX_FRAMES];
     let n = unwind::backtrace(t, gprs, &mut frames, MAX_FRAMES);
@@ -158,40 +158,43 @@ fn write(t: Current, gprs: &Gprs, told: &Told) -> Option<Event> {
     let report;
     {
         let _lock = arena::lock();
-        let used = f.reports.iter().take_while(|r| r.told.load(Relaxed) != 0);
+        let used = f
+            .reports
+            .iter()
+            .take_while(|r| r.published.load(Relaxed) != 0);
         let used = used.count();
         let mut known = f.reports.iter().take(used);
-        if let Some(r) = known.find(|r| is_same(r, told, frames)) {
+        if let Some(r) = known.find(|r| is_same(r, error, frames)) {
             r.count.fetch_add(1, Relaxed);
             return None;
         }
         let Some(r) = f.reports.get(used) else {
-            f.untold.fetch_add(1, Relaxed);
+            f.unreported.fetch_add(1, Relaxed);
             return None;
         };
         report = used as u32;
-        r.wrong.store(told.wrong as u32, Relaxed);
+        r.wrong.store(error.wrong as u32, Relaxed);
         r.count.store(1, Relaxed);
         // SAFETY: reads the time-stamp counter.
         let now = unsafe { core::arch::x86_64::_rdtsc() };
         r.time.store(now, Relaxed);
-        r.addr.store(told.addr, Relaxed);
-        r.len.store(told.len, Relaxed);
-        r.kind.store(told.kind, Relaxed);
-        r.syscall.store(told.syscall, Relaxed);
-        r.from.store(told.from, Relaxed);
-        r.pc.store(told.pc, Relaxed);
+        r.addr.store(error.addr, Relaxed);
+        r.len.store(error.len, Relaxed);
+        r.kind.store(error.kind, Relaxed);
+        r.syscall.store(error.syscall, Relaxed);
+        r.from.store(error.from, Relaxed);
+        r.pc.store(error.pc, Relaxed);
         r.here.note(t.tid() as u32, frames);
-        note_block(r, told.block.as_ref());
-        note_other(r, told.other.as_ref());
-        r.told.store(1, Release);
+        note_block(r, error.block.as_ref());
+        note_other(r, error.other.as_ref());
+        r.published.store(1, Release);
     }
     wake();
     let stops = STOPS.load(Relaxed) && g().debugger.load(Relaxed) && t.is_debugged();
     stops.then_some(Event::HeapError { report })
 }
 
-/// Wakes the command, which waits for news.
+/// Wakes the command, which waits for errors.
 fn wake() {
     let Some(h) = g().header() else { return };
     if h.reader_waits.load(Relaxed) != 0 {
@@ -211,12 +214,12 @@ pub fn add_left(sums: &[[AtomicU64; 2]; 4], wrong: Wrong, blocks: u64, bytes: u6
 /// Reports leaked blocks that have one call stack. Called by the stub's task with the world stopped.
 pub fn left(wrong: Wrong, blocks: u64, bytes: u64, example: &Block) {
     let Some(f) = findings() else { return };
-    let Some(r) = f.reports.iter().find(|r| r.told.load(Relaxed) == 0) else {
+    let Some(r) = f.reports.iter().find(|r| r.published.load(Relaxed) == 0) else {
         return add_left(&f.left, wrong, blocks, bytes);
     };
     describe(r, wrong as u32, blocks, bytes);
     note_block(r, Some(example));
-    r.told.store(1, Release);
+    r.published.store(1, Release);
 }
 
 /// Answers question `number` of a debugger: it is about `count` blocks, of which `example` is one. Called by the stub's

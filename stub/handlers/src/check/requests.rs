@@ -2,9 +2,9 @@
 //! everywhere, which have no effect when the program runs without the tool.
 //!
 //! ```text
-//! rol $3,%rdi; rol $13,%rdi; rol $61,%rdi; rol $51,%rdi; xchg %rbx,%rbx      rax: request and arguments; rdx: the result
-//! jmp *0(%rip); .quad thunk n; …      from now on
-//! thunk n: gs:[hit] = KNOWN[n]; jmp gs:[entry] ─▶ ulpf_direct ─▶ called() ─▶ client.rs
+//!     rol $3,%rdi; rol $13,%rdi; rol $61,%rdi; rol $51,%rdi; xchg %rbx,%rbx   rax: request and arguments; rdx: the result
+//!     jmp *0(%rip); .quad thunk n; …      from now on
+//!     thunk n: gs:[hit] = KNOWN[n]; jmp gs:[entry] ─▶ ulpf_direct ─▶ called() ─▶ client.rs
 //! ```
 //! A thunk changes flags and the stack below the red zone; a request preserves neither. A thread that is interrupted in
 //! a thunk is put back to its request ([`leave`]). Thunks and their records are in memory of ours that does not grow:

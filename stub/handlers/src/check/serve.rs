@@ -7,13 +7,13 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::findings::{Asked, By, Wrong};
 
 use super::entries::{self, Function};
-use super::granules::NoRoom;
+use super::granules::ArenaFull;
 use super::heap::{self, Origin};
 use super::{arena, blocks, depot, errno, family, files, lookup, old, overlaps, report, shadow};
+use crate::backtraces;
 use crate::global::machine;
 use crate::runtime::thread::Current;
 use crate::runtime::{memory, park};
-use crate::stacks;
 
 /// Callers that are noted for each block. Written before `ON`.
 pub static FRAMES: AtomicU32 = AtomicU32::new(8);
@@ -43,7 +43,7 @@ impl Caller<'_> {
         };
         let want = FRAMES.load(Relaxed) as usize;
         let note = |frames: &[u64]| depot::note(t.tid() as u32, frames);
-        let (noted, by) = stacks::callers(t, gprs, want.max(2), note, |noted, frames| {
+        let (noted, by) = backtraces::callers(t, gprs, want.max(2), note, |noted, frames| {
             (noted, family::by(frames))
         });
         self.noted = noted;
@@ -89,7 +89,7 @@ pub fn serve(
         let asked = asked(function, a);
         match heap::allocate(size, align, caller.origin(by, asked, noted), zeroed) {
             Ok(block) => Returns(block),
-            Err(NoRoom::Grow(bytes)) => {
+            Err(ArenaFull::Grow(bytes)) => {
                 // The call starts again, at malloc.
                 if by == By::NewArray
                     && let Some(t) = caller.thread
@@ -98,7 +98,7 @@ pub fn serve(
                 }
                 NeedsRoom(bytes)
             }
-            Err(NoRoom::Never) => fails(ENOMEM),
+            Err(ArenaFull::Never) => fails(ENOMEM),
         }
     };
     let aligned =
@@ -285,8 +285,8 @@ fn reallocate(caller: &mut Caller, block: u64, size: u64, asked: Asked) -> Outco
     let by = By::Malloc;
     let new = match heap::allocate(size, 16, caller.origin(by, asked, noted), false) {
         Ok(new) => new,
-        Err(NoRoom::Grow(bytes)) => return Outcome::NeedsRoom(bytes),
-        Err(NoRoom::Never) => return fails(ENOMEM),
+        Err(ArenaFull::Grow(bytes)) => return Outcome::NeedsRoom(bytes),
+        Err(ArenaFull::Never) => return fails(ENOMEM),
     };
     heap::copy(block, new, old.size.min(size));
     if let Err(wrong) = free_any(block, By::Malloc, noted) {

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_the_last_shelf_begin_again() {
+    fn numbers_beyond_the_last_shard_begin_again() {
         let _heap = Heap::new(1 << 20, 0);
         assert_eq!(take(SHARDS + 2).number(), 2);
     }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_bytes_are_seen_though_shelves_look_now_and_then() {
+    fn the_peak_is_exact_though_shards_report_now_and_then() {
         let heap = Heap::new(1 << 20, 0);
         let f = heap.findings();
         for _ in 0..100 {

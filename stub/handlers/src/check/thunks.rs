@@ -17,20 +17,20 @@ pub const FAR: usize = 64 << 10;
 /// Targets of a thunk: the function, and the check before it.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Way {
+pub struct Targets {
     pub function: u64,
     pub look: u64,
 }
 
 #[repr(transparent)]
-pub struct Ways(UnsafeCell<[Way; MOST]>);
+pub struct TargetTable(UnsafeCell<[Targets; MOST]>);
 
 // SAFETY: written by the stub's task with the world stopped.
-unsafe impl Sync for Ways {}
+unsafe impl Sync for TargetTable {}
 
 #[unsafe(no_mangle)]
-static ulpf_check_ways: Ways = Ways(UnsafeCell::new(
-    [Way {
+static ulpf_check_targets: TargetTable = TargetTable(UnsafeCell::new(
+    [Targets {
         function: 0,
         look: 0,
     }; MOST],
@@ -41,7 +41,7 @@ global_asm!(
     ".p2align 6",
     ".globl ulpf_check_thunks",
     "ulpf_check_thunks:",
-    ".set ulpf_check_way, 0",
+    ".set ulpf_check_entry, 0",
     ".rept {half}",
     ".p2align 6",
     "mov r11, rdi",
@@ -53,10 +53,10 @@ global_asm!(
     "jae 3f",
     "cmp byte ptr [rip + ulpf_check_asleep], 0",
     "jne 3f",
-    "jmp qword ptr [rip + ulpf_check_ways + ulpf_check_way + 8]",
+    "jmp qword ptr [rip + ulpf_check_targets + ulpf_check_entry + 8]",
     "3:",
-    "jmp qword ptr [rip + ulpf_check_ways + ulpf_check_way]",
-    ".set ulpf_check_way, ulpf_check_way + {way}",
+    "jmp qword ptr [rip + ulpf_check_targets + ulpf_check_entry]",
+    ".set ulpf_check_entry, ulpf_check_entry + {entry}",
     ".endr",
     ".rept {half}",
     ".p2align 6",
@@ -69,14 +69,14 @@ global_asm!(
     "jae 3f",
     "cmp byte ptr [rip + ulpf_check_asleep], 0",
     "jne 3f",
-    "jmp qword ptr [rip + ulpf_check_ways + ulpf_check_way + 8]",
+    "jmp qword ptr [rip + ulpf_check_targets + ulpf_check_entry + 8]",
     "3:",
-    "jmp qword ptr [rip + ulpf_check_ways + ulpf_check_way]",
-    ".set ulpf_check_way, ulpf_check_way + {way}",
+    "jmp qword ptr [rip + ulpf_check_targets + ulpf_check_entry]",
+    ".set ulpf_check_entry, ulpf_check_entry + {entry}",
     ".endr",
     ".p2align 6",
     half = const HALF,
-    way = const size_of::<Way>(),
+    entry = const size_of::<Targets>(),
     far = const FAR,
 );
 
@@ -102,15 +102,15 @@ pub fn number(at: u64) -> Option<usize> {
 /// The function that thunk `n` leads to, or 0 if the thunk is free.
 pub fn leads_to(n: usize) -> u64 {
     // SAFETY: written with the world stopped.
-    let ways = unsafe { &*ulpf_check_ways.0.get() };
-    ways.get(n).map_or(0, |way| way.function)
+    let targets = unsafe { &*ulpf_check_targets.0.get() };
+    targets.get(n).map_or(0, |entry| entry.function)
 }
 
 /// Sets the targets of thunk `n`. Called by the stub's task with the world stopped.
-pub fn lead(n: usize, to: Way) {
+pub fn lead(n: usize, to: Targets) {
     // SAFETY: no thread executes a thunk while the world is stopped.
-    let ways = unsafe { &mut *ulpf_check_ways.0.get() };
-    if let Some(way) = ways.get_mut(n) {
-        *way = to;
+    let targets = unsafe { &mut *ulpf_check_targets.0.get() };
+    if let Some(entry) = targets.get_mut(n) {
+        *entry = to;
     }
 }

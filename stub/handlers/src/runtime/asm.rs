@@ -3,7 +3,7 @@
 use core::arch::global_asm;
 use core::mem::offset_of;
 
-use ulpf_stub_tables::stacks::Word;
+use ulpf_stub_tables::backtrace_cache::Word;
 
 use super::frame::{SW_RESERVED, UContext};
 use super::thread::{BLOCK, Thread};

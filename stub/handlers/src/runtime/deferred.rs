@@ -1,10 +1,8 @@
 //! Work that a task puts off while it holds the program's threads by ptrace(2) (`super::tracer`).
 //!
-//! | request | meanwhile | later |
-//! |---|---|---|
-//! | to follow a new mapping | the memory is not watched | it is |
-//! | to unmap memory that is ours | it stays mapped, so that the kernel does not reuse its addresses | it goes |
-//! | patches, unwind tables | without | those that new code needs |
+//! * To follow a new mapping: until then, the memory is not watched.
+//! * To unmap memory of ours: until then, it stays mapped, so that the kernel does not reuse its addresses.
+//! * Patches and unwind tables: until then, new code has none.
 //!
 //! The work is done in the order in which it was put off (`crate::syscalls::put_off`). The task does it when it has
 //! released the last thread; or the next system call of the stub on another thread does. Other threads that come

@@ -145,7 +145,7 @@ impl Events {
 /// The last error of the checked heap that was judged before the access was made: its instruction, and whether the
 /// thread has stopped there since.
 #[derive(Clone, Copy, Default)]
-pub struct Foreseen {
+pub struct Predicted {
     pub pc: u64,
     pub stopped: bool,
 }

@@ -31,11 +31,11 @@ use ulpf_lib::sync::stop_the_world::Gate;
 pub use ulpf_lib::sync::stop_the_world::State;
 use ulpf_lib::sys;
 
-use super::events::{Event, Events, Foreseen, Request, Resume, Tid};
-use super::filters::Filters;
+use super::events::{Event, Events, Predicted, Request, Resume, Tid};
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::library_state::LibraryState;
 use super::mapped::{Locks, Mapped};
+use super::seccomp_filters::Filters;
 use super::sequences::{Registered, Section};
 use super::waiting::Waiting;
 use crate::rights::Published;
@@ -186,7 +186,7 @@ pub struct Own {
     /// Not 0: the program wants no reports on errors of the checked heap.
     pub quiet: Cell<u32>,
     /// An error of the checked heap that was judged before the access was made.
-    pub foreseen: Cell<Foreseen>,
+    pub predicted: Cell<Predicted>,
     /// Address of a patch that must be removed, or 0.
     pub cool: Cell<u64>,
     /// A hot instruction and the page that it has accessed.
@@ -381,8 +381,8 @@ impl Thread {
         }
     }
     /// True if it is stopped in a place where the debugger may examine it.
-    pub fn rests(&self) -> bool {
-        self.state().rests()
+    pub fn is_stopped(&self) -> bool {
+        self.state().is_stopped()
     }
     /// True if a detach has released it (`crate::signals::leaving`): the rest of its handler must not wait.
     pub fn has_left(&self) -> bool {
@@ -585,7 +585,7 @@ impl Registry {
                 needs_room: Cell::new(0),
                 asks_for_array: Cell::new(false),
                 quiet: Cell::new(0),
-                foreseen: Cell::new(Foreseen::default()),
+                predicted: Cell::new(Predicted::default()),
                 cool: Cell::new(0),
                 hot: Cell::new(None),
                 visit: Cell::new(0),

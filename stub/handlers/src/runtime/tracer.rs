@@ -17,7 +17,7 @@ pub fn holds(t: Current) -> bool {
     if !t.own().traces.get() {
         return false;
     }
-    let runs = g().threads.iter().filter(|other| !other.rests());
+    let runs = g().threads.iter().filter(|other| !other.is_stopped());
     // Assumed if /proc does not tell.
     let by = |tid: i32| tracer(&Path::of(tid).0).is_none_or(|tracer| tracer == t.tid());
     runs.map(|other| other.tid())

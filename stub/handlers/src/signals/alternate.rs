@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::global::machine;
 use crate::runtime::frame::*;
-use crate::runtime::frames::copy_frame;
+use crate::runtime::handler_frames::copy_frame;
 use crate::runtime::memory;
 use crate::runtime::thread::{Current, SCRATCH};
 use linux_raw_sys::general as k;

@@ -16,7 +16,7 @@ use super::raise::{late, own_trap, raise, step_done};
 use super::waiting;
 use crate::engine::{self, ours};
 use crate::global::g;
-use crate::patches::{self, Landing, Left};
+use crate::patches::{self, DisplacedEntry, Left};
 use crate::runtime::asm::*;
 use crate::runtime::clock;
 use crate::runtime::debug_registers::{COOKIE, TRAP_PERF};
@@ -129,7 +129,7 @@ extern "C" fn ulpf_on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
 ///
 /// A thread in a system call is in neither. It counts as stopped, so the tables that locate these may change at this
 /// moment, and are not read.
-fn leave_bodies(t: Current, uc: &mut UContext) -> Option<sites::Left> {
+fn leave_trampolines(t: Current, uc: &mut UContext) -> Option<sites::Left> {
     if !t.gate().may_read_tables() {
         return None;
     }
@@ -139,7 +139,7 @@ fn leave_bodies(t: Current, uc: &mut UContext) -> Option<sites::Left> {
 
 /// Handles a signal that no instruction of the program has caused.
 fn arrived(t: Current, uc: &mut UContext, info: &SigInfo) {
-    let left = leave_bodies(t, uc);
+    let left = leave_trampolines(t, uc);
     if ours(uc.gprs.rip) {
         if waiting::set_aside(t, info) {
             // The program does not see it: a call that it has interrupted is made again.
@@ -165,7 +165,7 @@ extern "C" fn ulpf_on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
         return arrived(t, uc, info);
     }
     upcall::learn(uc);
-    let left = leave_bodies(t, uc);
+    let left = leave_trampolines(t, uc);
     if ours(uc.gprs.rip) {
         t.kicked.store(true, SeqCst);
         return interrupted_ourselves(t, uc, None);
@@ -205,12 +205,12 @@ pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     sites::leave(uc);
     // A privileged instruction: the thread has jumped to where another instruction was before a patch.
-    let landing = if sig == SIGSEGV && info.code == SI_KERNEL {
-        patches::landed(t, uc)
+    let displaced = if sig == SIGSEGV && info.code == SI_KERNEL {
+        patches::enter_displaced(t, uc)
     } else {
         None
     };
-    let left = if landing.is_none() {
+    let left = if displaced.is_none() {
         patches::leave(t, uc)
     } else {
         None
@@ -230,9 +230,9 @@ pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
         crate::say::fatal_fault("the stub itself has faulted", rip, info.addr());
     }
     t.own().open.set(sig == SIGSEGV);
-    if let Some(Landing::Often(start)) = landing {
+    if let Some(DisplacedEntry::Often(start)) = displaced {
         park::request(t, uc, Request::Cool { start });
-    } else if landing.is_some() {
+    } else if displaced.is_some() {
         // It is on its way to the copy.
     } else if left == Some(Left::Access) {
         fault::again(t, uc);

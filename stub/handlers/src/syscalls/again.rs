@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::*;
 
 use super::sites::Left;
-use super::{dispatch, rest};
+use super::{continuation, dispatch};
 use crate::runtime::frame::UContext;
 use crate::runtime::thread::Current;
 
@@ -21,9 +21,9 @@ impl Left {
             dispatch(t, uc);
             t.own().begun.set(0);
         }
-        let partial = self
-            .result
-            .filter(|(done, args)| rest::of_one_piece(self.nr.into(), args, *done).is_some());
+        let partial = self.result.filter(|(done, args)| {
+            continuation::of_one_piece(self.nr.into(), args, *done).is_some()
+        });
         if let Some((done, _)) = partial
             && uc.gprs.rip == self.insn + 2
             && uc.gprs.rax == done as u64

@@ -214,7 +214,7 @@ pub fn after(t: Current, uc: &mut UContext, list: &List, call: &Call, s: &mut Sc
             if kind.writes() {
                 s.written(addr, len);
             }
-            log::make_room(t);
+            log::reserve(t);
             let held = match kind.writes() {
                 true => locks::take_written(addr, len),
                 false => None,

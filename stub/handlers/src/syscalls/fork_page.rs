@@ -11,7 +11,7 @@
 //! Each fork has a new page, and no later child inherits it (MADV_DONTFORK). So a child that has given up its rights
 //! can answer only for itself. It can neither answer for a sibling nor delay its parent's next fork.
 //!
-//! **Ownership.** The child stores `done`; the parent's process stores `go`. A slot of `HELD` belongs to the thread
+//! **Ownership.** The child stores `done`; the parent's process stores `go`. A slot of `WAITING` belongs to the thread
 //! that forks until [`ForkPage::keep`], and then to the stub's task.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -35,15 +35,15 @@ struct Words {
 /// Limit of children that wait at once; further ones are not followed.
 const MOST: usize = 512;
 
-struct Held {
+struct WaitingChild {
     /// Address of the page, or 0.
     page: AtomicU64,
     /// The child's number in its parent's namespace, or 0 while the fork is under way.
     child: AtomicI32,
 }
 
-static HELD: [Held; MOST] = [const {
-    Held {
+static WAITING: [WaitingChild; MOST] = [const {
+    WaitingChild {
         page: AtomicU64::new(0),
         child: AtomicI32::new(0),
     }
@@ -52,7 +52,7 @@ static HELD: [Held; MOST] = [const {
 /// The page of one fork, in the parent or in the child.
 pub struct ForkPage {
     at: u64,
-    slot: Option<&'static Held>,
+    slot: Option<&'static WaitingChild>,
 }
 
 impl ForkPage {
@@ -135,16 +135,16 @@ impl ForkPage {
 }
 
 /// Only the thread that forks takes a slot, and one thread forks at a time.
-fn free_slot() -> Option<&'static Held> {
-    let free = || HELD.iter().find(|h| h.page.load(SeqCst) == 0);
+fn free_slot() -> Option<&'static WaitingChild> {
+    let free = || WAITING.iter().find(|h| h.page.load(SeqCst) == 0);
     free().or_else(|| {
-        HELD.iter().for_each(forget_dead);
+        WAITING.iter().for_each(forget_dead);
         free()
     })
 }
 
 /// Frees the slot of a child that was killed while it waited, since it is never released.
-fn forget_dead(held: &Held) {
+fn forget_dead(held: &WaitingChild) {
     let child = held.child.load(SeqCst);
     // SAFETY: signal 0 only asks.
     if child != 0 && unsafe { sys!(k::__NR_kill, child, 0) }.is_err() {
@@ -154,8 +154,8 @@ fn forget_dead(held: &Held) {
 
 /// Lets this child continue, if it waits.
 pub fn release(child: i32) {
-    let own = |h: &&Held| h.child.load(SeqCst) == child;
-    let Some(held) = HELD.iter().find(own) else {
+    let own = |h: &&WaitingChild| h.child.load(SeqCst) == child;
+    let Some(held) = WAITING.iter().find(own) else {
         return;
     };
     if held
@@ -173,7 +173,7 @@ pub fn release(child: i32) {
 
 /// Lets all children continue. The pages of forks under way stay mapped.
 pub fn release_all() {
-    for held in &HELD {
+    for held in &WAITING {
         match (held.child.load(SeqCst), held.page.load(SeqCst)) {
             (_, 0) => {}
             (0, at) => go(at),

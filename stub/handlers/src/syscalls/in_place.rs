@@ -1,10 +1,8 @@
 //! Calls that change memory of ours without moving it.
 //!
-//! | call | served by |
-//! |---|---|
-//! | mprotect to the protection that it has | the thread: nothing changes |
-//! | madvise(MADV_FREE) | the thread: the content may stay, and does |
-//! | any other mprotect, madvise(MADV_DONTNEED) | the stub's task, with one stop, without copies |
+//! * The thread serves mprotect to the protection that the memory has: nothing changes.
+//! * The thread serves madvise(MADV_FREE): the content may stay, and does.
+//! * The stub's task serves any other mprotect and madvise(MADV_DONTNEED), with one stop, without copies.
 //!
 //! All other calls give the memory back, make the call, and move it again (`mappings.rs`): with copies, and two stops.
 
@@ -25,7 +23,7 @@ use crate::runtime::mapped::CHANGES;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::unwind;
-use crate::uring::held;
+use crate::uring::queries;
 
 #[derive(Clone, Copy)]
 enum Change {
@@ -85,5 +83,5 @@ fn is_plain(start: u64, end: u64) -> bool {
         && !sites::touches(start, end)
         && !patches::touches(start, end)
         && !unwind::touches(start, end)
-        && !held::in_use(start, end)
+        && !queries::in_use(start, end)
 }

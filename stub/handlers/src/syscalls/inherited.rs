@@ -24,11 +24,11 @@ pub fn locks(nr: u64, a: &Args, make: impl FnOnce() -> i64) -> i64 {
         k::__NR_munlock => false,
         k::__NR_mlock | k::__NR_mlock2 => true,
         // All memory.
-        _ => return untold(make),
+        _ => return unreported(make),
     };
     let make = || {
         if locks {
-            flags::follow_told();
+            flags::follow_reported();
         }
         make()
     };
@@ -36,7 +36,7 @@ pub fn locks(nr: u64, a: &Args, make: impl FnOnce() -> i64) -> i64 {
 }
 
 /// Makes a call whose changes are not known: advice about memory of some process.
-pub fn untold(make: impl FnOnce() -> i64) -> i64 {
+pub fn unreported(make: impl FnOnce() -> i64) -> i64 {
     let make = || {
         flags::follow();
         make()
@@ -46,7 +46,7 @@ pub fn untold(make: impl FnOnce() -> i64) -> i64 {
 
 fn begin(nr: u64, a: &Args) {
     match nr as u32 {
-        k::__NR_madvise if flags::is_inheritance(a[2] as u32) => flags::follow_told(),
+        k::__NR_madvise if flags::is_inheritance(a[2] as u32) => flags::follow_reported(),
         // A droppable mapping is wiped, too.
         k::__NR_mmap
             if a[3] as u32 & k::MAP_TYPE == k::MAP_DROPPABLE

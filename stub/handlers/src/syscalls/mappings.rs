@@ -21,7 +21,7 @@ use crate::runtime::mapped::{CHANGES, Locks, Mapped};
 use crate::runtime::thread::{Call, Current};
 use crate::runtime::{deferred, park, tracer};
 use crate::unwind;
-use crate::uring::held;
+use crate::uring::queries;
 
 /// Makes a call that changes mappings. Memory of ours in the range goes back to plain memory first, with all other
 /// threads stopped. Afterwards it is guarded again as far as it still exists. (Some calls need less: `in_place.rs`.)
@@ -52,7 +52,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             let r = match in_place::serve(t, uc, nr, a, start, end) {
                 Some(r) => r,
                 None => {
-                    held::before_release(t, uc, nr, start, end);
+                    queries::before_release(t, uc, nr, start, end);
                     park::request(t, uc, Request::ReleaseBegin { start, end });
                     let r = match &request {
                         Some(request) => request.make(a),

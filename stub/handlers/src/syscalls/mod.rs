@@ -12,8 +12,8 @@ pub mod call;
 pub mod catch;
 mod commands;
 mod confined;
+mod continuation;
 mod ends;
-mod everybody;
 mod exec;
 pub mod fork_page;
 pub mod forked;
@@ -23,14 +23,14 @@ mod io_uring;
 pub mod legacy;
 mod list;
 mod mappings;
-mod masked;
 mod ordinary;
 pub mod process;
+mod process_lists;
 pub mod put_off;
-mod rest;
 pub mod rseq;
 pub mod scratch;
 pub mod seccomp;
+mod sigmask_calls;
 pub mod sites;
 pub mod sites_code;
 pub mod sockets;
@@ -70,9 +70,9 @@ use crate::uring::rings;
 use call::{ABANDONED, Args, Outcome, RESTART, arguments, raw};
 use io_uring::{completions, enter, register, setup};
 use mappings::{is_memory_call, lock_call, memory_call};
-use masked::{with_mask, with_mask_pair, with_signal_set};
 use ordinary::ordinary;
 use scratch::Scratch;
+use sigmask_calls::{with_mask, with_mask_pair, with_signal_set};
 
 pub fn dispatch(t: Current, uc: &mut UContext) {
     g().count_syscall();
@@ -170,11 +170,11 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         Some(Special::Stub) => take_part(t, uc, nr, a),
         Some(Special::Rights) => Value(confined::call(t, uc, nr, a)),
         None if nr as u32 == k::__NR_process_madvise => {
-            Value(inherited::untold(|| ordinary(t, uc, nr, a)))
+            Value(inherited::unreported(|| ordinary(t, uc, nr, a)))
         }
-        None if everybody::lists(nr) => Value(everybody::list(t, uc, nr, a)),
+        None if process_lists::lists(nr) => Value(process_lists::list(t, uc, nr, a)),
         None if nr as u32 == k::__NR_kill && a[0] as i32 == -1 => {
-            let result = everybody::kill(t, a[1]);
+            let result = process_lists::kill(t, a[1]);
             Value(result.unwrap_or_else(|| ordinary(t, uc, nr, a)))
         }
         None if is_memory_call(nr, a) => Value(memory_call(t, uc, nr, a)),

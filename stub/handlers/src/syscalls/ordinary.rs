@@ -10,7 +10,7 @@ use super::call::{ABANDONED, Args, EFAULT, EINTR, RESTART};
 use super::commands::{self, Memory};
 use super::list::List;
 use super::scratch::Scratch;
-use super::{buffers, rest, sites, sockets, timed, timeout, unguarded};
+use super::{buffers, continuation, sites, sockets, timed, timeout, unguarded};
 use crate::generated;
 use crate::global::g;
 use crate::runtime::debug_registers;
@@ -18,7 +18,7 @@ use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
-use crate::uring::held;
+use crate::uring::queries;
 
 /// The program limits the wait of calls on a socket: slots leave these calls to the stub.
 fn limits_time(t: Current, uc: &mut UContext) {
@@ -38,7 +38,7 @@ pub fn ordinary(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     } else {
         t.own().waits.set((begun, false));
         done = call(t, uc, nr, a, a, 0);
-        held::closed(nr);
+        queries::closed(nr);
     }
     if done > 0 && t.kicked.load(SeqCst) {
         return go_on(t, uc, nr, a, begun, done);
@@ -49,9 +49,9 @@ pub fn ordinary(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
 /// Makes the rest of a call that we have interrupted halfway, as the kernel would have without us.
 #[inline(never)]
 pub fn go_on(t: Current, uc: &mut UContext, nr: u64, a: &Args, begun: u64, mut done: i64) -> i64 {
-    let mut room = rest::Room::new();
+    let mut buffers = continuation::Buffers::new();
     while t.kicked.swap(false, SeqCst)
-        && let Some(rest) = rest::of(nr, a, done, &mut room)
+        && let Some(rest) = continuation::of(nr, a, done, &mut buffers)
     {
         t.own().waits.set((begun, true));
         match call(t, uc, nr, &rest, &rest, 0) {

@@ -30,7 +30,7 @@ use crate::runtime::asm::ulpf_clone;
 use crate::runtime::debug_registers;
 use crate::runtime::events::{Event, Request};
 use crate::runtime::frame::{SS_DISABLE, SigStack, UContext};
-use crate::runtime::frames::copy_frame;
+use crate::runtime::handler_frames::copy_frame;
 use crate::runtime::library_link;
 use crate::runtime::memory::{self, reachable};
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};

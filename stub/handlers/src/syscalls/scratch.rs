@@ -169,7 +169,7 @@ impl Scratch {
     }
 
     /// Room for `n` bytes.
-    pub fn room(&mut self, n: u64) -> Option<u64> {
+    pub fn allocate(&mut self, n: u64) -> Option<u64> {
         const CHUNK: u64 = 256 << 10;
         let n = n.next_multiple_of(16);
         if self.end - self.free < n {
@@ -183,7 +183,7 @@ impl Scratch {
 
     /// A copy of `n` bytes of the program; `None` if not all are readable.
     pub fn copy(&mut self, addr: u64, n: u64) -> Option<u64> {
-        let to = self.room(n)?;
+        let to = self.allocate(n)?;
         // SAFETY: room for `n` bytes.
         let bytes = unsafe { core::slice::from_raw_parts_mut(to as *mut u8, n as usize) };
         (memory::read(addr, bytes) == bytes.len()).then_some(to)

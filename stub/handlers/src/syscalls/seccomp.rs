@@ -34,10 +34,10 @@ use super::sites::{self, KNOWN, Numbers};
 use crate::global::{boot_block, g, machine};
 use crate::runtime::asm::{ulpf_blocking, ulpf_judged};
 use crate::runtime::events::Request;
-use crate::runtime::filters::Filter;
 use crate::runtime::frame::{SigInfo, UContext};
 use crate::runtime::memory;
 use crate::runtime::park;
+use crate::runtime::seccomp_filters::Filter;
 use crate::runtime::thread::{Current, Thread};
 use crate::runtime::tracer;
 use crate::signals::actions::KernelAction;
@@ -59,7 +59,7 @@ const UNREADABLE: u64 = u64::MAX << 12;
 
 /// Creates a filter of `len` instructions, which `write` writes.
 fn make(len: usize, write: impl FnOnce(&mut [Instruction]) -> bool) -> Option<&'static mut Filter> {
-    let filter = Filter::with_room(len)?;
+    let filter = Filter::with_len(len)?;
     let (prefix, own) = filter.parts_mut();
     let (start, end) = machine().image;
     prefix.copy_from_slice(&seccomp::exempting(start, end, judged()));
@@ -370,7 +370,7 @@ pub fn adopt(t: &Thread, a: &BootArgs) -> Result<(), Errno> {
         let len = PREFIX + kept.len as usize;
         // SAFETY: as above.
         let all = unsafe { slice::from_raw_parts(first as *const Instruction, len) };
-        let filter = Filter::with_room(kept.len as usize).ok_or(Errno(-ENOMEM as i32))?;
+        let filter = Filter::with_len(kept.len as usize).ok_or(Errno(-ENOMEM as i32))?;
         let (prefix, own) = filter.parts_mut();
         let (theirs, program) = all.split_at(PREFIX);
         prefix.copy_from_slice(theirs);

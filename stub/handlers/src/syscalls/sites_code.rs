@@ -138,7 +138,7 @@ pub fn class(nr: u64) -> Option<Class> {
 pub fn may_serve(nr: u64) -> bool {
     syscalls::row(nr).is_some_and(|row| row.slot.is_some())
         && !super::timed::may_wait(nr)
-        && !crate::uring::held::may_close(nr)
+        && !crate::uring::queries::may_close(nr)
 }
 
 /// The state of the original code that corresponds to an instruction of a slot.

@@ -1,9 +1,9 @@
 //! ptrace(2) among the processes of the program. A process that is traced by another one of them reports the same as
 //! without us: by then, nothing of ours is in it.
 //! ```text
-//!  PTRACE_TRACEME      the thread stops; the command lets go of its process, and the call is made there once more
-//!  PTRACE_ATTACH,      the thread stops; the command lets go of the process that it names, if that is watched;
-//!  PTRACE_SEIZE        then the call is made; one that the kernel refuses changes nothing
+//!     PTRACE_TRACEME      the thread stops; the command lets go of its process, and the call is made there once more
+//!     PTRACE_ATTACH,      the thread stops; the command lets go of the process that it names, if that is watched;
+//!     PTRACE_SEIZE        then the call is made; one that the kernel refuses changes nothing
 //! ```
 //! A task besides the threads may trace them and share their memory (`crate::runtime::tracer`).
 //!

@@ -83,7 +83,7 @@ fn redirected(at: u64, count: u64, kind: AccessKind, s: &mut Scratch) -> Option<
     for i in 0..count {
         total += pieces(get(i)?, kind, None);
     }
-    let to = s.room(total.min(IOV_MAX) * 16)? as *mut IoVec;
+    let to = s.allocate(total.min(IOV_MAX) * 16)? as *mut IoVec;
     let mut n = 0;
     for i in 0..count {
         let v = get(i)?;
@@ -191,7 +191,7 @@ pub fn split_large(nr: u64, a: &Args, to: &mut Args, s: &mut Scratch) -> bool {
     if v.len <= SPLIT || !(2..=IOV_MAX).contains(&pieces(v, kind, None)) {
         return false;
     }
-    let Some(room) = s.room(IOV_MAX * 16) else {
+    let Some(room) = s.allocate(IOV_MAX * 16) else {
         return false;
     };
     let mut n = 0;

@@ -86,7 +86,7 @@ impl Flight {
     }
 
     /// True if there is room for this many spans.
-    pub fn room(&self, many: u64) -> bool {
+    pub fn has_room(&self, many: u64) -> bool {
         (SPANS - self.live) as u64 >= many
     }
 

@@ -6,14 +6,14 @@
 //! ```text
 //!  io_uring_enter ─▶ requests changed, noted ─▶ submitted ─▶ put back ─▶ waits, as any call ─▶ completions: hits
 //! ```
-//! Memory that a request in flight holds is neither moved nor given back ([`held::in_use`]), so the address that the kernel
+//! Memory that a request in flight holds is neither moved nor given back ([`queries::in_use`]), so the address that the kernel
 //! has got stays valid.
 
 pub mod flight;
-pub mod held;
 pub mod identity;
 pub mod kept;
 pub mod provided;
+pub mod queries;
 pub mod registered;
 pub mod rings;
 pub mod skipped;

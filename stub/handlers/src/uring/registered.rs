@@ -34,7 +34,7 @@ impl Registered {
     }
 
     /// True if there is room for this many.
-    pub fn room(&mut self, many: u64) -> bool {
+    pub fn has_room(&mut self, many: u64) -> bool {
         self.0
             .iter_mut()
             .filter(|one| one.ring != 0)

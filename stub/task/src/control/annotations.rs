@@ -296,7 +296,7 @@ impl Control {
         }
         let all = &mut self.annotations;
         client_blocks::forget_all(start, end);
-        regions::remove_told(start, end);
+        regions::remove_requested(start, end);
         let staged = &mut self.staged;
         let mut any = false;
         all.watched.retain(|((from, to), id)| {
@@ -393,7 +393,7 @@ impl Control {
     // ---- memory outside the heap -----------------------------------------------------------------
 
     /// The program poisons part of `[start, end)`. Watches that memory as far as possible.
-    pub(super) fn watch_told(&mut self, start: u64, end: u64) {
+    pub(super) fn watch_poisoned(&mut self, start: u64, end: u64) {
         let Ok(maps) = Snapshot::read() else { return };
         let mut refused = Vec::new();
         for vma in maps.vmas.iter().filter(|v| v.start < end && start < v.end) {
@@ -408,7 +408,7 @@ impl Control {
             taken.sort_unstable();
             for free in unwatched(part) {
                 for free in unwatched_of(free, taken.iter().copied()) {
-                    if !may_be_watched(vma) || !self.watch_told_part(free) {
+                    if !may_be_watched(vma) || !self.watch_poisoned_part(free) {
                         refused.push(free);
                     }
                 }
@@ -463,7 +463,7 @@ impl Control {
         taken
     }
 
-    fn watch_told_part(&mut self, (start, end): (u64, u64)) -> bool {
+    fn watch_poisoned_part(&mut self, (start, end): (u64, u64)) -> bool {
         let Some(id) = self.watch_checked(start, end - start) else {
             return false;
         };

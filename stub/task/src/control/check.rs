@@ -31,7 +31,7 @@ use ulpf_stub_tables::attributes::{Attributes, Part};
 
 use super::adopt;
 use super::allocator::Tables;
-use super::entrances::{comes_to_served, is_jump, room};
+use super::entrances::{comes_to_served, is_jump, room_at};
 use super::functions::{self, DT_STRTAB, Object, bytes};
 use super::own_functions::{self, OwnFunctions};
 use super::slots;
@@ -460,7 +460,7 @@ impl Control {
             // A function that only jumps on leaves no frame among the callers.
             let jumps = bytes(array.0).is_some_and(is_jump);
             if jumps
-                && room(array) >= entries::JUMP as u64
+                && room_at(array) >= entries::JUMP as u64
                 && let Some(code) = entries::add(array.0, Function::NewArray, Some(one.0))
             {
                 entries::keep(array.0, bytes(array.0).unwrap_or_default());
@@ -527,7 +527,7 @@ impl Control {
             return;
         }
         let may = maps.at(at.0).is_some_and(text::may_patch);
-        if !may || room(at) < entries::JUMP as u64 {
+        if !may || room_at(at) < entries::JUMP as u64 {
             // (One that only jumps to another one needs nothing.)
             if !comes_to_served(at.0) {
                 let text = alloc::format!(
@@ -816,7 +816,7 @@ fn settle(object: &Object, tables: &Tables, maps: &Snapshot) -> Option<Vec<Chose
         for (name, _) in choosers.iter().filter(|(_, at)| *at == chooser) {
             let chosen = bytes(object.bias.wrapping_add(slot)).map(u64::from_le_bytes);
             let chosen = chosen.filter(|at| *at != chooser);
-            let Some(function) = chosen.and_then(|at| functions::whole(at, maps)) else {
+            let Some(function) = chosen.and_then(|at| functions::bounds(at, maps)) else {
                 continue;
             };
             all.push((*name, function.0));

@@ -8,7 +8,7 @@ use ulpf_stub_handlers::check::entries::{self, Function};
 use ulpf_stub_handlers::check::{errno, family, judge};
 
 use super::Control;
-use super::entrances::{comes_to_served, jumps_to, room};
+use super::entrances::{comes_to_served, jumps_to, room_at};
 use super::watches::refusal;
 use super::{functions, text, unwind};
 use crate::inferior::Refusal;
@@ -92,7 +92,7 @@ impl Control {
     /// An `operator new[]` that only jumps on to `operator new` leaves no trace among the callers.
     fn serve_array(&mut self, at: (u64, u64)) {
         if let Some(one) = jumps_to(at.0)
-            && room(at) >= entries::JUMP as u64
+            && room_at(at) >= entries::JUMP as u64
             && let Some(code) = entries::add(at.0, Function::NewArray, Some(one))
         {
             let _ = text::write(self.world.stopped(), at.0, &code);

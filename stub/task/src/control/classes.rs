@@ -1,10 +1,10 @@
 //! Tables about pages that trampolines look up.
 //!
 //! ```text
-//! page classes   a byte for each page of user memory: distance to the alias, and the accesses it is valid for
-//! bits           a bit for each byte of our place: does a store (a load) there concern a watch?
-//! tallies        a byte for each page of our place: the one watch, which only counts, that covers all of the page
-//! whole          a byte for each page of user memory: the same for it and the next page, for loads and for stores
+//!     page classes   a byte for each page of user memory: distance to the alias, and the accesses it is valid for
+//!     bits           a bit for each byte of our place: does a store (a load) there concern a watch?
+//!     tallies        a byte for each page of our place: the one watch, which only counts, that covers all of the page
+//!     whole          a byte for each page of user memory: the same for it and the next page, for loads and for stores
 //! ```
 //! Pages get their class when a hot site meets them. They lose it when their mapping or that of the page before changes
 //! ([`ulpf_lib::PageMap`] ensures that), and when the watches there change.

@@ -314,7 +314,7 @@ fn identity(fd: &Fd) -> Result<[u64; 3], Errno> {
     const MNT_ID: u32 = 0x1000;
     // SAFETY: plain numbers, which the kernel fills in.
     unsafe {
-        let mut told: k::statx = core::mem::zeroed();
+        let mut status: k::statx = core::mem::zeroed();
         let what = k::STATX_INO | MNT_ID;
         sys!(
             k::__NR_statx,
@@ -322,10 +322,10 @@ fn identity(fd: &Fd) -> Result<[u64; 3], Errno> {
             c"".as_ptr(),
             AT_EMPTY_PATH,
             what,
-            &raw mut told
+            &raw mut status
         )?;
-        let device = u64::from(told.stx_dev_major) << 32 | u64::from(told.stx_dev_minor);
-        Ok([device, told.stx_ino, told.stx_mnt_id])
+        let device = u64::from(status.stx_dev_major) << 32 | u64::from(status.stx_dev_minor);
+        Ok([device, status.stx_ino, status.stx_mnt_id])
     }
 }
 

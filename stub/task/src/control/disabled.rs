@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::ring::listed;
 use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
-use super::watches::Absent;
+use super::watches::IfUnmapped;
 use super::{Control, watch_table};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
@@ -67,7 +67,7 @@ impl Control {
         }
         self.own(id)?;
         let Some((range, kind)) = self.staged.remove_id(id) else {
-            return Err(nobody(id));
+            return Err(no_such_watch(id));
         };
         watch_table::switched_off(id, range, kind);
         self.disabled.0.push((id, range, kind));
@@ -87,14 +87,14 @@ impl Control {
         else {
             return match self.staged.holds(id) {
                 true => Ok(()),
-                false => Err(nobody(id)),
+                false => Err(no_such_watch(id)),
             };
         };
         let placement = g().attributes(id).placement;
-        self.check(range, kind, placement, Absent::Awaited)?;
+        self.check(range, kind, placement, IfUnmapped::Await)?;
         self.disabled.forget(id);
         if !self.staged.insert_again(id, range, kind) {
-            return Err(nobody(id));
+            return Err(no_such_watch(id));
         }
         if placement == Placement::Register {
             self.force_register(id);
@@ -115,7 +115,7 @@ impl Control {
     }
 }
 
-fn nobody(id: WatchId) -> Refusal {
+fn no_such_watch(id: WatchId) -> Refusal {
     let what_to_do = "`monitor ulpf stats` lists all";
     refusal(id, "there is no watch with that number", what_to_do)
 }

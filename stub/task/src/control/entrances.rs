@@ -17,7 +17,7 @@ pub fn is_jump(code: [u8; 12]) -> bool {
 }
 
 /// Bytes from the beginning of a function to that of the next one: those behind its end are for alignment.
-pub fn room((start, end): (u64, u64)) -> u64 {
+pub fn room_at((start, end): (u64, u64)) -> u64 {
     let next = end.next_multiple_of(16);
     let mut between = [0; 16];
     let between = between.get_mut(..(next - end) as usize).unwrap_or_default();

@@ -87,7 +87,7 @@ pub fn adopt_child(child: i32, yes: bool) -> bool {
 }
 
 /// Ends following: no child waits for the command any more.
-pub fn release_everybody() {
+pub fn release_all() {
     g().follows.store(0, SeqCst);
     hold_fork(false);
     for t in g().threads.iter().filter(|t| !t.is_programs()) {

@@ -270,11 +270,11 @@ impl Object {
 
 /// The first address of the function that holds `pc`.
 pub fn start(pc: u64, maps: &Snapshot) -> Option<u64> {
-    whole(pc, maps).map(|function| function.0)
+    bounds(pc, maps).map(|function| function.0)
 }
 
 /// The function that holds `pc`, `[start, end)`.
-pub fn whole(pc: u64, maps: &Snapshot) -> Option<(u64, u64)> {
+pub fn bounds(pc: u64, maps: &Snapshot) -> Option<(u64, u64)> {
     let n = maps.index(pc);
     maps.vmas.get(n).filter(|v| v.start <= pc)?;
     Object::at(n, maps)?.function(pc)

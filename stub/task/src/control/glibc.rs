@@ -2,11 +2,11 @@
 //! found by a walk of its arenas, chunk by chunk.
 //!
 //! ```text
-//! libc's data    main_arena: found without symbols by its empty bins[n], which point to themselves
-//!   .next ─▶ other arenas, each at the beginning of its first heap (64 MiB, aligned); .top ─▶ the last heap ─▶ .prev …
+//!     libc's data    main_arena: found without symbols by its empty bins[n], which point to themselves
+//!       .next ─▶ other arenas, each at the beginning of its first heap (64 MiB, aligned); .top ─▶ last heap ─▶ .prev …
 //!
-//! chunk    │ prev_size │ size | flags │ what malloc returned … │ size | flags │ …
-//!            ▲ belongs to the chunk before while that is in use     ▲ bit 0: the chunk before is in use
+//!     chunk    │ prev_size │ size | flags │ what malloc returned … │ size | flags │ …
+//!                ▲ belongs to the chunk before while that is in use     ▲ bit 0: the chunk before is in use
 //! ```
 //! Some freed chunks are marked in use: those in the arena's fastbins, and those in a thread's tcache. A tcache is
 //! itself a chunk, of a certain size, and is recognized by its content. All data is read, and accepted only if it is

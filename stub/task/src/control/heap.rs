@@ -100,7 +100,7 @@ impl Control {
     ) -> Result<(WatchId, u64), Refusal> {
         if self.heap.watches.is_empty() {
             let mut not = Vec::new();
-            for t in g().threads.iter().filter(|t| t.rests()) {
+            for t in g().threads.iter().filter(|t| t.is_stopped()) {
                 not.push(t.fs_base.load(Relaxed));
                 not.extend(parked::frame(t, self.world.stopped()).map(|c| c.gprs.rsp));
             }

@@ -34,12 +34,12 @@ impl Control {
     /// The frame of a thread, which is stopped.
     fn frame(&mut self, tid: Tid) -> Option<(&'static Thread, &mut UContext)> {
         let t = self.thread(tid)?;
-        if self.non_stop && !t.rests() {
+        if self.non_stop && !t.is_stopped() {
             self.world.stopped();
         }
         // A thread that leaves a system call while the world is stopped is between two states for a moment.
         let mut rounds = 0;
-        while !t.rests() && rounds < 1000 {
+        while !t.is_stopped() && rounds < 1000 {
             pause::sleep();
             rounds += 1;
         }
@@ -138,12 +138,15 @@ impl Inferior for Control {
     }
 
     fn fs_gs_base(&self, tid: Tid) -> Option<(u64, u64)> {
-        let t = self.thread(tid).filter(|t| t.rests())?;
+        let t = self.thread(tid).filter(|t| t.is_stopped())?;
         Some((t.fs_base.load(Relaxed), t.gs_base.load(Relaxed)))
     }
 
     fn set_fs_gs_base(&mut self, tid: Tid, fs: u64, gs: u64) -> Result<(), Errno> {
-        let t = self.thread(tid).filter(|t| t.rests()).ok_or(Errno(3))?;
+        let t = self
+            .thread(tid)
+            .filter(|t| t.is_stopped())
+            .ok_or(Errno(3))?;
         let differ = |now: &AtomicU64, new| now.swap(new, Relaxed) != new;
         if differ(&t.fs_base, fs) | differ(&t.gs_base, gs) {
             t.bases_dirty.store(true, SeqCst);
@@ -153,7 +156,7 @@ impl Inferior for Control {
 
     fn orig_rax(&self, tid: Tid) -> i64 {
         self.thread(tid)
-            .filter(|t| t.rests())
+            .filter(|t| t.is_stopped())
             .map_or(-1, |t| t.orig_rax.load(Relaxed))
     }
 
@@ -207,8 +210,9 @@ impl Inferior for Control {
     }
 
     fn is_steady(&self) -> bool {
-        let rests = |t: &Thread| matches!(t.state(), State::Parked | State::Dead | State::Free);
-        g().threads.iter().all(rests)
+        let is_stopped =
+            |t: &Thread| matches!(t.state(), State::Parked | State::Dead | State::Free);
+        g().threads.iter().all(is_stopped)
     }
 
     fn is_private(&mut self, addr: TargetAddr, len: u64) -> bool {
@@ -349,7 +353,7 @@ impl Inferior for Control {
         self.settle_shadows();
         self.commit_watches();
         self.world.stopped().guards().resumed();
-        (self.running, self.nobody_told) = (true, false);
+        (self.running, self.idle_reported) = (true, false);
         if interrupted {
             self.interrupt = true;
             notify();
@@ -482,7 +486,7 @@ impl Inferior for Control {
                 false => pause::sleep(),
             }
         }
-        self.leave_at_rest();
+        self.leave_stopped();
     }
 
     fn kill(&mut self) {
@@ -501,7 +505,7 @@ impl Inferior for Control {
 
 impl Control {
     /// The last part of a detach: the program's stopped threads go on without us.
-    fn leave_at_rest(&mut self) {
+    fn leave_stopped(&mut self) {
         if !self.world.stop(None) {
             return;
         }
@@ -520,7 +524,7 @@ impl Control {
         self.sites.remove_all(self.world.stopped());
         self.patches.leave(self.world.stopped());
         self.detached = true;
-        follow::release_everybody();
+        follow::release_all();
         leaving::begin_leaving();
         for t in g().threads.iter() {
             t.leaving.store(true, SeqCst);
@@ -544,7 +548,7 @@ impl Control {
         // Threads leave only at the end of their handlers. In the middle of one, they would return to the program with
         // their system calls still dispatched to us, and no handler there.
         while self.world.stop(None) && let_requests_go() {}
-        self.leave_at_rest();
+        self.leave_stopped();
     }
 }
 

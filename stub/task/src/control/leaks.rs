@@ -42,7 +42,7 @@ const RED_ZONE: u64 = 128;
 #[derive(Default)]
 struct Search {
     /// Blocks that are marked, and whose words are still to be examined.
-    ahead: Vec<(Block, u8)>,
+    pending: Vec<(Block, u8)>,
 }
 
 impl Search {
@@ -64,7 +64,7 @@ impl Search {
             }
         });
         if let Some(block) = marked {
-            self.ahead.push((block, set));
+            self.pending.push((block, set));
         }
     }
 
@@ -73,7 +73,7 @@ impl Search {
         let from = block.start.next_multiple_of(8);
         let mut at = from;
         while at + 8 <= block.start + block.size {
-            let word = match arena::has(at) || regions::is_told(at) {
+            let word = match arena::has(at) || regions::is_requested(at) {
                 // SAFETY: watched memory, by its alias, which is always mapped.
                 true => unsafe { (shadow::reachable(at) as *const u64).read_volatile() },
                 // (Even where the program has poisoned it.)
@@ -86,7 +86,7 @@ impl Search {
 
     /// Follows blocks until no new one is found.
     fn follow(&mut self) {
-        while let Some((block, level)) = self.ahead.pop() {
+        while let Some((block, level)) = self.pending.pop() {
             if reader::program_is_dead() {
                 return;
             }
@@ -276,10 +276,10 @@ impl Control {
 
     /// The same for a debugger's request during the run. Returns the number of places reported.
     fn leaks_now(&mut self) -> usize {
-        let mut told = 0;
+        let mut count = 0;
         if self.mark_all() {
             tell(|number, wrong, blocks, bytes, example| {
-                told += usize::from(report::answer(
+                count += usize::from(report::answer(
                     number,
                     wrong as u32,
                     blocks,
@@ -288,7 +288,7 @@ impl Control {
                 ));
             });
         }
-        told
+        count
     }
 
     /// Marks each block with how it is reached. `false`: the search failed.
@@ -312,7 +312,7 @@ impl Control {
         for block in rest {
             // (A block before it may have led there.)
             let marked = match block.by {
-                By::Told => client_blocks::mark(block.start, |_| LOST),
+                By::Client => client_blocks::mark(block.start, |_| LOST),
                 _ => blocks::mark(block.start, |_| LOST),
             };
             if marked.is_some() {
@@ -351,7 +351,8 @@ impl Control {
             let words = piece.get(..read).unwrap_or_default().chunks_exact(8);
             for (at, word) in (from..).step_by(8).zip(words) {
                 let word = word.try_into().map_or(0, u64::from_le_bytes);
-                let forbidden = regions::is_told(at) && shadow::first_poisoned(at, 8).is_some();
+                let forbidden =
+                    regions::is_requested(at) && shadow::first_poisoned(at, 8).is_some();
                 if !forbidden {
                     see(Place::Memory(at), word);
                 }
@@ -419,7 +420,7 @@ impl Control {
             );
         }
         self.world.stopped();
-        let told = match what {
+        let count = match what {
             HeapAsk::Leaks => self.leaks_now(),
             HeapAsk::Block(at) | HeapAsk::Pointers(at) => {
                 let (wrong, block) = match client_blocks::near(at).filter(|b| b.has(at)) {
@@ -450,12 +451,12 @@ impl Control {
             }
             HeapAsk::Error => return no("ulpf heap-error", "the server answers that", "ask it"),
         };
-        Ok(Reply::HeapAsked(told as u32))
+        Ok(Reply::HeapAsked(count as u32))
     }
 
     /// Reports the pointers into the block: the first report is the block's own, then one for each pointer.
     fn pointers_to(&mut self, block: &Block) -> usize {
-        let mut told = usize::from(report::answer(0, 0, 1, 0, Some(block)));
+        let mut count = usize::from(report::answer(0, 0, 1, 0, Some(block)));
         let range = block.start..block.start + block.size.max(1);
         self.each_word(|place, word| {
             if range.contains(&word) {
@@ -463,7 +464,7 @@ impl Control {
                     Place::Register(n, thread) => (0, (u32::from(n) + 1, thread)),
                     Place::Memory(at) => (at, (IN_MEMORY, 0)),
                 };
-                told += usize::from(report::pointer(told, at, word, by, None));
+                count += usize::from(report::pointer(count, at, word, by, None));
             }
         });
         blocks::each(|other, _| {
@@ -473,12 +474,12 @@ impl Control {
                 let word = unsafe { (shadow::reachable(at) as *const u64).read_volatile() };
                 if range.contains(&word) {
                     let by = (IN_MEMORY, 0);
-                    told += usize::from(report::pointer(told, at, word, by, Some(&other)));
+                    count += usize::from(report::pointer(count, at, word, by, Some(&other)));
                 }
                 at += 8;
             }
         });
-        told
+        count
     }
 }
 

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicBool;
 
 use ulpf_stub_handlers::runtime::deferred;
 use ulpf_stub_handlers::syscalls::{legacy, seccomp, tracing};
-use ulpf_stub_handlers::uring::held;
+use ulpf_stub_handlers::uring::queries;
 
 /// Number of restrictions.
 pub const COUNT: usize = 8;
@@ -12,20 +12,20 @@ pub const COUNT: usize = 8;
 /// Flags that the handlers set, and the message for each.
 pub static ALL: [(&AtomicBool, &str); COUNT] = [
     (
-        &held::REFUSED,
+        &queries::REFUSED,
         "ulpf: the program has asked for a part of io_uring that is not served to it (memory of the program \
          for the rings, some provided buffers, some operations) and got an error, as on an older \
          kernel. Most programs go on without it.
 ",
     ),
     (
-        &held::UNKNOWN,
+        &queries::UNKNOWN,
         "ulpf: the program uses an io_uring that it has not made under ulpf, or from another process: requests that \
          lead to watched pages fail there with EFAULT, and what they write elsewhere is not seen.
 ",
     ),
     (
-        &held::TAKEN,
+        &queries::TAKEN,
         "ulpf: the program has changed the mapping of memory that requests of io_uring in flight may write to: what \
          they write may not arrive.
 ",

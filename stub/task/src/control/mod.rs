@@ -25,7 +25,6 @@ mod generated;
 mod glibc;
 mod gs;
 pub mod heap;
-mod held;
 mod inferior;
 mod last;
 mod leaks;
@@ -43,6 +42,7 @@ mod paths;
 mod pause;
 mod perf;
 mod placement;
+mod placer;
 mod places;
 mod private;
 mod reader;
@@ -88,14 +88,14 @@ pub struct Control {
     fd: i32,
     pub(crate) world: world::World,
     staged: StagedWatches,
-    placement: held::Placer,
+    placement: placer::Placer,
     /// The debugger has let the program run.
     running: bool,
     interrupt: bool,
     /// Threads stop and go on one by one (see `non_stop.rs`); then `running` is always true.
     non_stop: bool,
     /// The debugger knows that no thread runs.
-    nobody_told: bool,
+    idle_reported: bool,
     /// Thread that the last stop was about.
     current: Tid,
     /// Its index in the table: the threads behind it are asked first for the next stop.
@@ -113,7 +113,7 @@ pub struct Control {
     unmapped: unmapped::Unmapped,
     /// Sites were patched until a system call was to be caught.
     patched_before: bool,
-    told: [bool; limits::COUNT],
+    reported: [bool; limits::COUNT],
     heap: heap::Heap,
     check: check::Check,
     /// The program's own descriptions of its memory.
@@ -164,11 +164,11 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         fd,
         world: world::World::default(),
         staged: StagedWatches::new(),
-        placement: held::Placer::default(),
+        placement: placer::Placer::default(),
         running: true,
         interrupt: true,
         non_stop: false,
-        nobody_told: true,
+        idle_reported: true,
         current: pid,
         turn: 0,
         served: 0,
@@ -179,7 +179,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         notices: Default::default(),
         unmapped: Default::default(),
         patched_before: false,
-        told: [false; limits::COUNT],
+        reported: [false; limits::COUNT],
         heap: heap::Heap::default(),
         check: check::Check::default(),
         annotations: annotations::Annotations::default(),
@@ -230,12 +230,12 @@ impl Control {
         loop {
             let seen = g().event.load(SeqCst);
             let mut all = 0;
-            let mut resting = 0;
+            let mut stopped = 0;
             for t in g().threads.iter() {
                 all += 1;
-                resting += t.rests() as u32;
+                stopped += t.is_stopped() as u32;
             }
-            if (all > 0 && all == resting)
+            if (all > 0 && all == stopped)
                 || reader::program_is_dead()
                 || reader::CLOSED.load(SeqCst)
             {
@@ -418,9 +418,9 @@ impl Control {
     }
 
     fn note_limits(&mut self) {
-        for (told, (met, text)) in self.told.iter_mut().zip(&limits::ALL) {
-            if !*told && met.load(SeqCst) {
-                *told = true;
+        for (reported, (met, text)) in self.reported.iter_mut().zip(&limits::ALL) {
+            if !*reported && met.load(SeqCst) {
+                *reported = true;
                 self.notices.push((*text).into());
             }
         }

@@ -14,13 +14,13 @@ use super::Control;
 use super::filters;
 use super::replies::{refused, tell};
 use super::text;
-use super::watches::Absent;
+use super::watches::IfUnmapped;
 use crate::inferior::{Refusal, no_range};
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_tables::attributes::Attributes;
-use ulpf_stub_tables::back_off::PATIENCE;
+use ulpf_stub_tables::back_off::MISSES;
 
 const HELP: &str = "\
 ulpf watch ADDR LEN r|w|rw [stop] [log] [freeze] [bt N] [auto|guard|debug-register] [FILTER]
@@ -65,7 +65,7 @@ ulpf log [N]                the last N (100) hits of all watches that log or sto
 ulpf stop                   which watch made the last stop, and the access, as JSON
 ulpf stop rest              the other watches that the same instruction has hit; no stop tells of them any more
 ulpf about                  the process, and where stops of these watches are told, as JSON
-ulpf heap-check [frames N] [quarantine BYTES] [gap BYTES] [gap-most BYTES] [leaks] [stop] [running] [base]
+ulpf heap-check [frames N] [quarantine BYTES] [redzone BYTES] [redzone-most BYTES] [leaks] [stop] [running] [base]
                             serve the program's malloc and free, and note every access beside its blocks (ulpf check);
                             stop: the program stops at each that is new
 ulpf heap-error             the error of a checked heap that the program has stopped for last, as JSON
@@ -245,7 +245,7 @@ fn frozen(what: &What, kind: WatchKind) -> Result<Arc<[u8]>, Refusal> {
 /// As `Z2`, `Z3` and `Z4` would be answered.
 fn check(c: &mut Control, addr: u64, len: u64, kind: WatchKind) -> Result<Reply, Refusal> {
     let range = WatchRange::new(TargetAddr(addr), len).ok_or_else(|| no_range(addr, len))?;
-    let waits = c.check(range, kind, c.placement.wanted, Absent::Awaited)?;
+    let waits = c.check(range, kind, c.placement.wanted, IfUnmapped::Await)?;
     Ok(Reply::Watchable { mapped: !waits })
 }
 
@@ -394,7 +394,7 @@ fn patch(
         patches::AFTER.store(n, SeqCst);
     }
     if let Some(n) = patience {
-        PATIENCE.store(n, SeqCst);
+        MISSES.store(n, SeqCst);
     }
     match on {
         Some(true) => patches::ENABLED.store(true, SeqCst),

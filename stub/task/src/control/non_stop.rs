@@ -45,7 +45,7 @@ fn leads(t: &Thread) -> Option<Tid> {
 fn stays(t: &Thread) -> bool {
     let nr = t.orig_rax.load(Relaxed) as u32;
     let vforks = matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3);
-    t.hold.load(SeqCst) && t.rests() && !vforks && parked::event(t) != Event::VforkDone
+    t.hold.load(SeqCst) && t.is_stopped() && !vforks && parked::event(t) != Event::VforkDone
 }
 
 impl Control {
@@ -53,7 +53,7 @@ impl Control {
         for t in g().threads.iter() {
             t.hold.store(leads(t).is_some(), SeqCst);
         }
-        (self.non_stop, self.running, self.nobody_told) = (true, true, true);
+        (self.non_stop, self.running, self.idle_reported) = (true, true, true);
         self.let_world_go();
     }
 
@@ -96,7 +96,7 @@ impl Control {
         for (t, how) in chosen {
             t.ordered.store(true, SeqCst);
             t.hold.store(false, SeqCst);
-            self.nobody_told = false;
+            self.idle_reported = false;
             // An event that it has already met is reported first.
             if !has_met(t) {
                 world::release(t, how);
@@ -122,7 +122,7 @@ impl Control {
                 held.push(t.tid());
             }
         }
-        self.nobody_told |= self.nobody_runs();
+        self.idle_reported |= self.none_runs();
         held
     }
 
@@ -154,7 +154,7 @@ impl Control {
         {
             child.hold.store(true, SeqCst);
         }
-        self.nobody_told |= self.nobody_runs();
+        self.idle_reported |= self.none_runs();
         self.next_turn(stop);
         self.current = stop.tid;
         let fd = self.fd;
@@ -180,7 +180,7 @@ impl Control {
     }
 
     /// Returns whether every existing thread stays where it is, so that nothing will happen any more.
-    pub(super) fn nobody_runs(&self) -> bool {
+    pub(super) fn none_runs(&self) -> bool {
         let mut all = g().threads.iter().peekable();
         self.holder.is_none()
             && g().in_exec.load(SeqCst) == 0
@@ -190,8 +190,8 @@ impl Control {
 
     /// Returns whether threads that were resumed have ended, and the remaining ones were not resumed.
     pub(super) fn none_is_left(&mut self) -> bool {
-        let none = self.running && !self.nobody_told && self.nobody_runs();
-        self.nobody_told |= none;
+        let none = self.running && !self.idle_reported && self.none_runs();
+        self.idle_reported |= none;
         none
     }
 

@@ -62,15 +62,15 @@ impl OutOfBand {
 
     /// The hit behind the last stop, with the values from its thread's ring.
     pub fn answer(&self, out: &mut dyn Write) {
-        let told = self.last.map(of);
-        let _ = writeln!(out, "{}", Stop(told));
+        let hit = self.last.map(of);
+        let _ = writeln!(out, "{}", Stop(hit));
     }
 }
 
 /// Reports a hit of this thread, which is stopped because of it.
 pub fn tell(t: &Thread, id: WatchId, addr: TargetAddr, out: &mut dyn Write) {
-    let told = of((id, t.index.load(Relaxed), t.tid() as u32, addr));
-    let _ = writeln!(out, "{}", Stop(Some(told)));
+    let hit = of((id, t.index.load(Relaxed), t.tid() as u32, addr));
+    let _ = writeln!(out, "{}", Stop(Some(hit)));
 }
 
 fn of((id, ring, tid, addr): (WatchId, u32, u32, TargetAddr)) -> Record {

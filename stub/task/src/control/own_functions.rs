@@ -49,7 +49,7 @@ impl OwnFunctions {
         let mut code = alloc::vec![0; (end - start).clamp(64, LONGEST) as usize];
         let known = text::read(start, &mut code);
         let code = code.get(..known)?;
-        let to = self.room(stopped, start, maps)?;
+        let to = self.allocate(stopped, start, maps)?;
         let made = Prologue::of(start, code, JUMP, to)?;
         if made.code.len() as u64 > COPY || text::write_raw(to, &made.code).is_err() {
             return None;
@@ -60,7 +60,7 @@ impl OwnFunctions {
         Some((to, made))
     }
 
-    fn room(&mut self, stopped: &mut Stopped, at: u64, maps: &Snapshot) -> Option<u64> {
+    fn allocate(&mut self, stopped: &mut Stopped, at: u64, maps: &Snapshot) -> Option<u64> {
         let fits = |n: &&Near| n.used + COPY <= PAGE_SIZE && n.page.abs_diff(at) < REACH;
         if let Some(near) = self.0.iter().find(fits) {
             return Some(near.page + near.used);

@@ -114,7 +114,7 @@ pub fn event(t: &Thread) -> Event {
 
 /// The frame of a stopped thread. A thread in a system call does not touch it before it has stopped elsewhere.
 pub fn frame<'a>(t: &Thread, _: &'a mut Stopped) -> Option<&'a mut UContext> {
-    if !t.rests() {
+    if !t.is_stopped() {
         return None;
     }
     // SAFETY: on the thread's own block, and no thread goes on while the token is lent.
@@ -123,7 +123,7 @@ pub fn frame<'a>(t: &Thread, _: &'a mut Stopped) -> Option<&'a mut UContext> {
 
 /// siginfo_t of the signal that a stopped thread has stopped for.
 pub fn siginfo<'a>(t: &Thread, _: &'a mut Stopped) -> Option<&'a mut [u8; 128]> {
-    if !t.rests() {
+    if !t.is_stopped() {
         return None;
     }
     // SAFETY: 128 plain bytes, which a thread writes only when it parks for a signal; see `frame`.

@@ -37,7 +37,7 @@ use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sequences;
 use ulpf_stub_handlers::stopped::Stopped;
-use ulpf_stub_tables::back_off::{By, Patience};
+use ulpf_stub_tables::back_off::{BackOff, By};
 use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PLACED, Patch, REMOVED};
 use window::Window;
 
@@ -62,7 +62,7 @@ pub struct Patches {
     /// Accesses that the patch being divided has checked.
     recalled: Vec<u64>,
     /// Accesses that will probably be met soon, ascending: a patch of the code before them checks them, too.
-    foreseen: Vec<u64>,
+    predicted: Vec<u64>,
     /// Start of a patch, and start of a patch whose trampoline leads into that one's (`entered.rs`).
     linked: BTreeSet<(u64, u64)>,
     /// The code around the present patch.
@@ -83,7 +83,7 @@ impl Patches {
             maps: None,
             jumped_over: BTreeSet::new(),
             recalled: Vec::new(),
-            foreseen: Vec::new(),
+            predicted: Vec::new(),
             linked: BTreeSet::new(),
             window: Window::default(),
             hot: Hot::default(),
@@ -149,19 +149,19 @@ impl Patches {
         }
         let known = self.maps.is_some();
         self.window.open(pc);
-        self.foresee(pc, page);
+        self.predict(pc, page);
         let mut done = self.make(stopped, pc);
         if known && matches!(done, Err(Unpatched::Code | Unpatched::Room)) {
             self.maps = None;
             self.window.open(pc);
             done = self.make(stopped, pc);
         }
-        self.make_foreseen(stopped, done.is_ok());
+        self.patch_predicted(stopped, done.is_ok());
         self.window.close();
         let refused = &mut stopped.tables_mut().patches.refused;
         match done {
             // A loop still begins behind it.
-            Ok(()) if refused.get(&pc) == Some(&Unpatched::Landings) => {}
+            Ok(()) if refused.get(&pc) == Some(&Unpatched::JumpedInto) => {}
             Ok(()) => {
                 refused.remove(&pc);
             }
@@ -174,7 +174,7 @@ impl Patches {
 
     /// Makes the patch that checks the access of the instruction at `pc`.
     fn make(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
-        use Unpatched::{Landings, Room, Successor, Taken};
+        use Unpatched::{JumpedInto, Room, Successor, Taken};
         let table = patches::table();
         match (table.at(pc), table.of(pc)) {
             // It is a jump target, and hot itself: its unchanged bytes do not help.
@@ -191,12 +191,12 @@ impl Patches {
             }
             (Some(_), _) => Err(Taken),
             (_, Some(p)) => self.put_back(p),
-            _ if table.refused.get(&pc) == Some(&Landings) => {
+            _ if table.refused.get(&pc) == Some(&JumpedInto) => {
                 let punned = match self.jumped_over.contains(&pc) {
-                    true => Err(Landings),
+                    true => Err(JumpedInto),
                     false => self.patch_punned(stopped, pc),
                 };
-                punned.or_else(|_| self.patch_before(stopped, pc, Landings))
+                punned.or_else(|_| self.patch_before(stopped, pc, JumpedInto))
             }
             _ => match self.patch_at(stopped, pc) {
                 Err(why @ (Successor | Room)) => {
@@ -255,7 +255,7 @@ impl Patches {
         let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
         let patched = |at: u64| patches::table().of(at).is_some_and(Patch::is_in_place);
         let known =
-            |at: &u64| self.recalled.contains(at) || self.foreseen.binary_search(at).is_ok();
+            |at: &u64| self.recalled.contains(at) || self.predicted.binary_search(at).is_ok();
         let hot = |at: u64| patched(at) || known(&at);
         let mut also = |at: u64, stopped: &[u8]| {
             let hot = hot(at);
@@ -297,7 +297,7 @@ impl Patches {
         pc: u64,
         why: Unpatched,
     ) -> Result<(), Unpatched> {
-        use Unpatched::Landings;
+        use Unpatched::JumpedInto;
         let maps = self.maps().map_err(|_| why)?;
         let vma = maps.at(pc).ok_or(why)?;
         if generated::is_generated(vma) {
@@ -311,7 +311,7 @@ impl Patches {
         let own = code.get((pc - start) as usize..).ok_or(why)?;
         let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(why)?;
         for from in Group::starts(&insn, start, code) {
-            let tried = patches::table().refused.get(&from) == Some(&Landings);
+            let tried = patches::table().refused.get(&from) == Some(&JumpedInto);
             if !tried && self.place(stopped, pc, from, None, &maps).is_ok() {
                 return Ok(());
             }
@@ -445,7 +445,7 @@ impl Patches {
             leaving: hit + size_of::<Known>() as u64,
             asks: hit + (ASKS * size_of::<Known>()) as u64,
             step: KNOWN as u64 * size_of::<Known>() as u64,
-            ahead: check::STOPS.load(Relaxed),
+            before_access: check::STOPS.load(Relaxed),
             over_read,
             heap,
             asking: out_of_block::tables(),
@@ -510,9 +510,9 @@ impl Patches {
                 len,
                 known,
                 idle_count,
-                patience: Patience::default(),
+                back_off: BackOff::default(),
                 gone_at: AtomicU64::new(0),
-                landings: AtomicU32::new(0),
+                displaced_entries: AtomicU32::new(0),
                 entered: AtomicU32::new(0),
                 entries: AtomicU32::new(0),
                 returns: AtomicU32::new(0),
@@ -584,7 +584,7 @@ impl Patches {
         if p.hopeless() {
             let start = p.start();
             let refused = &mut stopped.tables_mut().patches.refused;
-            refused.insert(start, Unpatched::Landings);
+            refused.insert(start, Unpatched::JumpedInto);
             return self.remove(stopped, start);
         }
         let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
@@ -607,7 +607,7 @@ impl Patches {
             return;
         }
         self.remove_each(stopped, patches::table().meeting(start, end));
-        self.remove_each(stopped, patches::table().with_bodies(start, end));
+        self.remove_each(stopped, patches::table().with_trampolines(start, end));
     }
 
     fn remove_where(&mut self, stopped: &mut Stopped, goes: impl Fn(&Patch) -> bool) {
@@ -630,7 +630,10 @@ impl Patches {
         self.generated.forget(stopped, start, end);
         self.restore(stopped, start, end);
         for room in self.caves.forget(stopped, start, end) {
-            self.remove_each(stopped, patches::table().with_bodies(room.start, room.end));
+            self.remove_each(
+                stopped,
+                patches::table().with_trampolines(room.start, room.end),
+            );
         }
     }
 
@@ -768,9 +771,9 @@ impl Patches {
             placed: PLACED.load(Relaxed),
             removed: REMOVED.load(Relaxed),
             refused: self.refused,
-            landings: patches::LANDINGS.load(Relaxed),
+            displaced_entries: patches::DISPLACED_ENTRIES.load(Relaxed),
             pages: self.classes.pages() as u64,
-            rooms: self.caves.count() as u64,
+            caves: self.caves.count() as u64,
         });
         let _ = writeln!(out, "{answer}");
     }

@@ -1,14 +1,14 @@
 //! Watches that follow pointers: `p->x` is watched wherever `p` points, `list->*next.refs` in each node that there is.
 //!
 //! ```text
-//! 0x4040>8>16         the pointer at 0x4040 ─▶ 8 bytes behind, another ─▶ 16 bytes behind: the bytes
-//! in the watchlist:   a part `Pointer`          a part `Pointer`           a part `End`
-//! 0x4040@list,8,4     the pointer at 0x4040 ─▶ a node, its link ─▶ a node, its link …
-//! in the watchlist:   a part `Pointer`          `End`,  `Pointer`   `End`,  `Pointer`
-//! 0x1149@frames,-20   20 bytes below the caller's frame, in each reported frame of the function.
-//! in the watchlist:   `End`, `End` …            The debugger reports a frame at the function's first instruction.
-//! 0x0@threads,-4      4 bytes below each thread's pointer to its own data (its fs base); threads report their
-//! in the watchlist:   `End`, `End` …            beginning and their end
+//!     0x4040>8>16         the pointer at 0x4040 ─▶ 8 bytes behind, another ─▶ 16 bytes behind: the bytes
+//!     in the watchlist:   a part `Pointer`          a part `Pointer`           a part `End`
+//!     0x4040@list,8,4     the pointer at 0x4040 ─▶ a node, its link ─▶ a node, its link …
+//!     in the watchlist:   a part `Pointer`          `End`,  `Pointer`   `End`,  `Pointer`
+//!     0x1149@frames,-20   20 bytes below the caller's frame, in each reported frame of the function.
+//!     in the watchlist:   `End`, `End` …            The debugger reports a frame at the function's first instruction.
+//!     0x0@threads,-4      4 bytes below each thread's pointer to its own data (its fs base); threads report their
+//!     in the watchlist:   `End`, `End` …            beginning and their end
 //! ```
 //! Each pointer on the path, and every other word that decides where it leads, is watched for stores that are not
 //! reported. When one changes, the path is resolved again here, with the world stopped, before the thread that changed
@@ -31,7 +31,7 @@ use ulpf_lib::command::reply::CountedBytes;
 use ulpf_lib::command::{MOST_PATHS, Path, Placement, Run, State, Trace, Word};
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
-use super::watches::{Absent, no_numbers, refusal};
+use super::watches::{IfUnmapped, no_numbers, refusal};
 use super::{Control, text, watch_table};
 use crate::inferior::Refusal;
 use ulpf_stub_handlers::global::g;
@@ -55,7 +55,7 @@ struct Along {
     words: Vec<WatchId>,
     runs: Vec<WatchId>,
     /// The last message to the user about a place that cannot be watched.
-    told: String,
+    warned: String,
 }
 
 #[derive(Default)]
@@ -150,7 +150,12 @@ impl Control {
             _ if path.function().is_some() || path.is_of_threads() => {}
             Some(first) => {
                 let first = first.range;
-                self.check(first, WatchKind::Write, Placement::Guard, Absent::Refused)?;
+                self.check(
+                    first,
+                    WatchKind::Write,
+                    Placement::Guard,
+                    IfUnmapped::Refuse,
+                )?;
             }
             None => return refused("no program has memory there".into(), "check the address"),
         };
@@ -170,7 +175,7 @@ impl Control {
             trace: Trace::default(),
             words: Vec::new(),
             runs: Vec::new(),
-            told: String::new(),
+            warned: String::new(),
         };
         if let Some(why) = self.trace_path(&mut watch, None) {
             self.let_path_go(&mut watch);
@@ -314,7 +319,7 @@ impl Control {
         let why = self.trace_path(watch, changed);
         let why = why.or_else(|| watch.trace.more.then(|| too_many(&watch.path)));
         let Some(why) = why else {
-            watch.told.clear();
+            watch.warned.clear();
             return;
         };
         let lost = match watch.trace.more {
@@ -328,9 +333,9 @@ impl Control {
             why.why,
             why.what_to_do
         );
-        if text != watch.told {
+        if text != watch.warned {
             self.warn(&text);
-            watch.told = text;
+            watch.warned = text;
         }
     }
 
@@ -457,7 +462,7 @@ impl Control {
         a: Attributes,
     ) -> Result<WatchId, Refusal> {
         let register = a.placement == Placement::Register;
-        self.check(range, kind, a.placement, Absent::Awaited)?;
+        self.check(range, kind, a.placement, IfUnmapped::Await)?;
         let spare = self.paths.spare.pop();
         let spare = spare.filter(|id| self.staged.insert_again(*id, range, kind));
         let id = spare
@@ -486,7 +491,11 @@ impl Control {
 /// Addresses of the threads' own data, without the thread that is about to end. The threads are stopped.
 fn pointers_of_threads(leaves: Option<&Thread>) -> Vec<u64> {
     let mut pointers: Vec<u64> = Vec::new();
-    for t in g().threads.iter().filter(|t| t.is_programs() && t.rests()) {
+    for t in g()
+        .threads
+        .iter()
+        .filter(|t| t.is_programs() && t.is_stopped())
+    {
         let pointer = t.fs_base.load(Relaxed);
         let stays = leaves.is_none_or(|leaving| !core::ptr::eq(leaving, t));
         if stays && pointer != 0 && !pointers.contains(&pointer) {

@@ -31,8 +31,8 @@ use ulpf_stub_handlers::hits::{FIRST_LOOK, page_counters};
 use ulpf_stub_handlers::runtime::debug_registers::SLOTS;
 use ulpf_stub_handlers::runtime::thread::Thread;
 
-use super::held::{Held, Look, fits, hits, live, now};
 use super::perf::{self, Ring};
+use super::placer::{DebugRegister, Look, fits, hits, live, now};
 use super::watches::refusal;
 use super::{Control, text};
 use crate::files::read_file;
@@ -154,7 +154,7 @@ impl Control {
     }
 
     fn hold(&mut self, id: WatchId, range: WatchRange, kind: WatchKind) -> Result<(), Errno> {
-        self.placement.hold(Held {
+        self.placement.hold(DebugRegister {
             id,
             range,
             kind,
@@ -266,7 +266,7 @@ impl Control {
             at: now(),
             false_positives,
             hits: here.iter().map(|w| hits(w.0)).sum(),
-            patience: self.placement.pages.get(&page).map_or(0, |l| l.patience),
+            least_hits: self.placement.pages.get(&page).map_or(0, |l| l.least_hits),
         };
         let Some(last) = self.placement.pages.insert(page, look) else {
             return false; // nothing to compare with yet
@@ -310,7 +310,7 @@ impl Control {
             }
             let count = hits(held.id);
             let traps = count.saturating_sub(held.hits);
-            if traps < look.patience {
+            if traps < look.least_hits {
                 continue;
             }
             let cost = (traps * TRAP) as f64 / time.saturating_sub(held.since).max(1) as f64;
@@ -326,7 +326,7 @@ impl Control {
             at: time,
             false_positives,
             hits: here.iter().map(|w| hits(w.0)).sum(),
-            patience: (2 * look.patience).max(TRIAL),
+            least_hits: (2 * look.least_hits).max(TRIAL),
         };
         if let Some(n) = counters {
             n.look_at.store(false_positives + FIRST_LOOK, Relaxed);

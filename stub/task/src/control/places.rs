@@ -11,7 +11,7 @@ use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use super::replies::refused;
-use super::watches::Absent;
+use super::watches::IfUnmapped;
 use crate::inferior::Refusal;
 use ulpf_stub_tables::attributes::Attributes;
 
@@ -50,12 +50,12 @@ impl Control {
         places: &[Result<Place, String>],
         out: &mut dyn Write,
     ) {
-        let mut told = Stretch { first: 0, count: 0 };
+        let mut stretch = Stretch { first: 0, count: 0 };
         for place in places {
             let place = match place {
                 Ok(place) => *place,
                 Err(word) => {
-                    told.tell(out);
+                    stretch.tell(out);
                     refused(out, &not_a_place(word));
                     continue;
                 }
@@ -66,15 +66,15 @@ impl Control {
                     None => Err(no_range(place)),
                 };
                 match done {
-                    Ok(id) => told.add(id, out),
+                    Ok(id) => stretch.add(id, out),
                     Err(why) => {
-                        told.tell(out);
+                        stretch.tell(out);
                         refused(out, &why);
                     }
                 }
             }
         }
-        told.tell(out);
+        stretch.tell(out);
     }
 
     /// A watch with these attributes; its place is `a.placement`.
@@ -84,7 +84,7 @@ impl Control {
         kind: WatchKind,
         a: &Attributes,
     ) -> Result<WatchId, Refusal> {
-        let id = self.stage(range, kind, a.placement, Absent::Refused)?;
+        let id = self.stage(range, kind, a.placement, IfUnmapped::Refuse)?;
         // It may be a watch that was removed since the program ran, with its attributes of then.
         let was = ulpf_stub_handlers::global::g().attributes(id);
         let (placement, group) = (was.placement, was.group);

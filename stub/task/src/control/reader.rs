@@ -105,8 +105,8 @@ pub fn stop() {
             }
             super::pause::sleep();
         }
-        let mut told = 0u64;
-        let _ = sys!(k::__NR_read, WAKE.load(SeqCst), &raw mut told, 8);
+        let mut count = 0u64;
+        let _ = sys!(k::__NR_read, WAKE.load(SeqCst), &raw mut count, 8);
     }
     ENDS.store(false, SeqCst);
 }
@@ -128,7 +128,7 @@ pub fn again() -> Result<(), sys::Errno> {
     sys::check(r).map(|tid| READER.store(tid as i32, SeqCst))
 }
 
-fn end_if_told() {
+fn end_if_asked() {
     if ENDS.load(SeqCst) {
         // SAFETY: ends this thread.
         let _ = unsafe { sys!(k::__NR_exit, 0) };
@@ -161,14 +161,14 @@ extern "C" fn work() -> ! {
         fds[0].fd = -1;
     }
     loop {
-        end_if_told();
+        end_if_asked();
         while LISTEN.load(SeqCst) == 0 {
             futex::wait(&LISTEN, 0);
-            end_if_told();
+            end_if_asked();
         }
         // SAFETY: polls three descriptors of this task.
         let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 3, -1i64) };
-        end_if_told();
+        end_if_asked();
         if fds[1].revents != 0 {
             DEAD.store(true, SeqCst);
             fds[1].fd = -1;

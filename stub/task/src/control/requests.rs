@@ -9,8 +9,8 @@ use ulpf_stub_handlers::runtime::events::{Event, Request};
 use ulpf_stub_handlers::runtime::mapped::Locks;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
-use super::held::now;
 use super::parked::{self, Parked, asked, resume_again};
+use super::placer::now;
 use super::stops::behind;
 use super::{Control, backend, follow, notices, text, unwind, watchdog, world};
 use ulpf_stub_handlers::paths;
@@ -91,7 +91,7 @@ impl Control {
             if !self.world.stop(Some(t)) {
                 return false;
             }
-            let (stopped_at, threads) = (now(), self.world.told + 1);
+            let (stopped_at, threads) = (now(), self.world.signalled + 1);
             if self.begin(t, what) {
                 self.holder = Some((t, what));
                 self.holding = Some(watchdog::Watchdog::new());
@@ -106,7 +106,7 @@ impl Control {
                 // (Processors need not agree on the time.)
                 let between = |from, to| h.nanos(to).saturating_sub(h.nanos(from));
                 let took = between(asked_at, stopped_at) + between(done_at, now());
-                back_off::rest_took(took, threads);
+                back_off::stop_took(took, threads);
             }
         }
     }
@@ -264,7 +264,7 @@ impl Control {
                 false
             }
             Request::WatchTold { start, end } => {
-                self.watch_told(start, end);
+                self.watch_poisoned(start, end);
                 false
             }
             Request::KeepHot => {

@@ -107,7 +107,7 @@ impl Control {
         (at, len): (u64, u32),
         signature: u32,
     ) {
-        let others = somebody();
+        let others = any_registered();
         if self.sections.signature != signature {
             if others {
                 return;
@@ -192,12 +192,12 @@ impl Control {
         let (from, to) = pages(range.start.0, range.end().0);
         let reads = kind != WatchKind::Write;
         sequences::has_area(from, to) && !g().touches(from, to)
-            || reads && somebody() && self.describes_any(from, to)
+            || reads && any_registered() && self.describes_any(from, to)
     }
 
     /// Keeps descriptions of sequences free of read guards, which would stop the kernel.
     pub(super) fn spare_sequences(&mut self, wanted: Vec<PageRun>) -> Vec<PageRun> {
-        if !wanted.iter().any(|run| self.sections.describes(run)) || !somebody() {
+        if !wanted.iter().any(|run| self.sections.describes(run)) || !any_registered() {
             return wanted;
         }
         let mut left: Vec<PageRun> = Vec::with_capacity(wanted.len());
@@ -247,7 +247,7 @@ impl Control {
 }
 
 /// Returns whether any thread is registered.
-fn somebody() -> bool {
+fn any_registered() -> bool {
     g().threads.iter().any(|t| !t.sequences.is_empty())
 }
 

@@ -223,16 +223,16 @@ impl Sites {
             return Err(Not::Ever);
         }
         let before = number_before(bytes, at, from).filter(|b| met == [b.1 as u16]);
-        let mut ways: Vec<Way> = Vec::new();
+        let mut candidates: Vec<Candidate> = Vec::new();
         if let Some((size, nr)) = before.filter(|b| b.0 >= 5) {
-            ways.push(Way {
+            candidates.push(Candidate {
                 start: at - size as usize,
                 mov: Some(nr),
                 len: size,
                 shape: Shape::Near,
             });
         } else if before.is_none() && whole_before(bytes, at, from) {
-            ways.push(Way {
+            candidates.push(Candidate {
                 start: at - WHOLE,
                 mov: None,
                 len: WHOLE as u8,
@@ -240,7 +240,7 @@ impl Sites {
             });
         } else {
             for prefix in [false, true] {
-                ways.push(Way {
+                candidates.push(Candidate {
                     start: at,
                     mov: None,
                     len: 2,
@@ -249,7 +249,7 @@ impl Sites {
             }
             if let Some((2, nr)) = before {
                 for prefix in [false, true] {
-                    ways.push(Way {
+                    candidates.push(Candidate {
                         start: at - 2,
                         mov: Some(nr),
                         len: 2,
@@ -259,7 +259,7 @@ impl Sites {
             }
         }
         let mut not = Not::Ever;
-        for w in ways {
+        for w in candidates {
             let mut site = Site {
                 insn,
                 start: from + w.start as u64,
@@ -482,7 +482,7 @@ enum Shape {
 }
 
 /// One way to patch a site; `start` is an offset into the bytes around it.
-struct Way {
+struct Candidate {
     start: usize,
     len: u8,
     mov: Option<u32>,

@@ -59,7 +59,7 @@ impl Control {
         let mut text = String::new();
         let lost = now.iter().filter(|(id, _)| !was.contains_key(id));
         mark(lost.clone(), 1);
-        told(
+        describe(
             &mut text,
             lost,
             "its memory is gone",
@@ -75,7 +75,7 @@ impl Control {
         for (id, _) in back.clone() {
             debug_registers::look_at(WatchId(*id), text::read);
         }
-        told(
+        describe(
             &mut text,
             back,
             "its memory is back",
@@ -111,7 +111,7 @@ fn mark<'a>(watches: impl Iterator<Item = (&'a u32, &'a WatchRange)>, gone: u64)
     }
 }
 
-fn told<'a>(
+fn describe<'a>(
     out: &mut String,
     watches: impl Iterator<Item = (&'a u32, &'a WatchRange)> + Clone,
     what: &str,

@@ -13,26 +13,26 @@ use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 /// Threads stop within microseconds; a wait of this many nanoseconds needs the user's help.
-const PATIENCE_NS: u64 = 3_000_000_000;
+const LIMIT_NS: u64 = 3_000_000_000;
 
 /// One wait. Reports at most once.
 pub struct Watchdog {
     since: u64,
-    told: bool,
+    reported: bool,
 }
 
 impl Watchdog {
     pub fn new() -> Watchdog {
         Watchdog {
             since: now(),
-            told: false,
+            reported: false,
         }
     }
 
     /// Returns whether it is time to report the cause of the wait.
     pub fn expired(&mut self) -> bool {
-        let late = !self.told && now().saturating_sub(self.since) > PATIENCE_NS;
-        self.told |= late;
+        let late = !self.reported && now().saturating_sub(self.since) > LIMIT_NS;
+        self.reported |= late;
         late
     }
 }

@@ -34,11 +34,11 @@ pub fn no_numbers() -> Refusal {
 
 /// Treatment of a watch where no memory is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Absent {
+pub enum IfUnmapped {
     /// The address is probably wrong.
-    Refused,
+    Refuse,
     /// The watch waits: a pointer that is NULL now, and that the debugger follows.
-    Awaited,
+    Await,
 }
 
 const STAYS: &str = "ulpf: a thread is in a system call that cannot be interrupted, and the kernel may be writing to memory: \
@@ -47,7 +47,7 @@ const STAYS: &str = "ulpf: a thread is in a system call that cannot be interrupt
 impl Control {
     /// Stages a watch for the debugger's Z2, Z3 or Z4.
     pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
-        let id = self.stage(range, kind, self.placement.wanted, Absent::Awaited)?;
+        let id = self.stage(range, kind, self.placement.wanted, IfUnmapped::Await)?;
         let was = g().attributes(id).clone();
         let filter = was.filter.filter(|f| !f.is_debuggers());
         let filter = filter
@@ -73,7 +73,7 @@ impl Control {
         range: WatchRange,
         kind: WatchKind,
         placement: Placement,
-        absent: Absent,
+        if_unmapped: IfUnmapped,
     ) -> Result<WatchId, Refusal> {
         // A watch that is switched off is not reused: its owner may switch it on again.
         let off = &self.disabled;
@@ -86,7 +86,7 @@ impl Control {
             Placement::Auto if self.has_sequences(range, kind) => Placement::Register,
             other => other,
         };
-        let waits = self.check(range, kind, placement, absent)?;
+        let waits = self.check(range, kind, placement, if_unmapped)?;
         let id = self.staged.insert_new(range, kind).ok_or_else(no_numbers)?;
         if waits {
             self.unmapped.awaits(id, range);
@@ -108,7 +108,7 @@ impl Control {
         range: WatchRange,
         kind: WatchKind,
         placement: Placement,
-        absent: Absent,
+        if_unmapped: IfUnmapped,
     ) -> Result<bool, Refusal> {
         let possible = if ulpf_stub_handlers::runtime::library_link::is_blind() {
             Err(refusal(
@@ -125,9 +125,9 @@ impl Control {
             self.patches
                 .give_up_code(stopped, range.start.0, range.end().0);
             let guards = stopped.guards();
-            match absent {
-                Absent::Refused => guards.check(range, kind).map(|()| false),
-                Absent::Awaited => guards.check_awaiting(range, kind).map(|at| at.is_some()),
+            match if_unmapped {
+                IfUnmapped::Refuse => guards.check(range, kind).map(|()| false),
+                IfUnmapped::Await => guards.check_awaiting(range, kind).map(|at| at.is_some()),
             }
         };
         possible.inspect_err(|r| self.last_refusal = Some(r.clone()))
@@ -282,7 +282,7 @@ impl Control {
         stopped.guards().resumed();
         // Requests of io_uring in flight, and a call that cannot be interrupted, hold addresses in the alias: their memory
         // stays as it is, without guards.
-        let stays = reads_on || uring::held::in_use(0, ulpf_lib::addr::USER_END);
+        let stays = reads_on || uring::queries::in_use(0, ulpf_lib::addr::USER_END);
         if stays {
             let _ = stopped.guards().apply([]);
         } else if sequences::has_area(0, ulpf_lib::addr::USER_END) {

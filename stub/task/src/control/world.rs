@@ -87,16 +87,16 @@ pub struct World {
     /// It was stopped by [`World::stopped`] alone.
     halted: bool,
     /// Number of threads that had to be signalled when it was stopped.
-    pub told: u64,
+    pub signalled: u64,
 }
 
 impl World {
     /// Waits until every thread but `except` is stopped. Threads that start meanwhile stop at once. `false`: the
     /// program has died, and nothing else lives in its memory.
     pub fn stop(&mut self, except: Option<&Thread>) -> bool {
-        let told = stop(except);
-        self.told = told.unwrap_or(0);
-        let stopped = told.is_some();
+        let signalled = stop(except);
+        self.signalled = signalled.unwrap_or(0);
+        let stopped = signalled.is_some();
         if stopped && self.stopped.is_none() {
             // SAFETY: as just seen; there is no other token, since `World` keeps it.
             self.stopped = Some(unsafe { Stopped::claim() });
@@ -136,35 +136,35 @@ impl World {
 /// See [`World::stopped`]. Returns the number of threads that had to be signalled.
 fn stop(except: Option<&Thread>) -> Option<u64> {
     let skip = |t: &Thread| except.is_some_and(|e| core::ptr::eq(e, t));
-    let mut told = 0;
+    let mut signalled = 0;
     let mut watchdog = Watchdog::new();
     // Not all were signalled: one is in exec.
-    let mut untold = false;
+    let mut unsignalled = false;
     let look = |rounds: u32| {
-        let again = core::mem::take(&mut untold) || rounds.is_multiple_of(10);
+        let again = core::mem::take(&mut unsignalled) || rounds.is_multiple_of(10);
         let mut pending = false;
         for t in g().threads.iter() {
-            if skip(t) || t.rests() {
+            if skip(t) || t.is_stopped() {
                 continue;
             }
             pending = true;
-            told += u64::from(rounds == 0);
+            signalled += u64::from(rounds == 0);
             // Again every 100 ms: a signal is never lost, but a thread may have died.
             if t.tid() != 0 && again && !(rounds > 0 && died(t)) {
-                untold |= !send_park_signals(t);
+                unsignalled |= !send_park_signals(t);
             }
         }
         if !pending {
-            return Some(Some(told));
+            return Some(Some(signalled));
         }
         if g().threads.iter().next().is_none()
             || super::reader::program_is_dead() && !others_live_on()
-            || untold && exec_happened()
+            || unsignalled && exec_happened()
         {
             return Some(None);
         }
         if watchdog.expired() {
-            let waiting = g().threads.iter().filter(|t| !skip(t) && !t.rests());
+            let waiting = g().threads.iter().filter(|t| !skip(t) && !t.is_stopped());
             super::watchdog::threads_run(waiting, except);
         }
         None

@@ -96,7 +96,7 @@ pub struct GdbSession {
     last_stop: Vec<u8>,
     last_reason: Option<Stop>,
     large: beside::large::LargeWatches,
-    ahead: prefetch::Ahead,
+    prefetch: prefetch::Prefetch,
     non_stop: non_stop::NonStop,
 }
 
@@ -129,7 +129,7 @@ impl GdbSession {
             last_stop: Vec::new(),
             last_reason: None,
             large: Default::default(),
-            ahead: Default::default(),
+            prefetch: Default::default(),
             non_stop: Default::default(),
         }
     }

@@ -1,12 +1,12 @@
 //! Non-stop mode: each thread stops and goes on by itself.
 //!
 //! ```text
-//!   QNonStop:1              every thread is stopped; from now on a stop is one thread's
-//!   vCont;c:TID ── OK       at once; the stop comes as %Stop, whenever it comes
-//!   vCont;t:TID ── OK       %Stop:T00… follows
-//!   %Stop:T05…              one for each stop, as they happen
-//!   vUlpfStops ── %Stop…OK  the stops of all threads that are stopped, once more (for `?`)
-//!   vUlpfSeen;TID           the debugger has taken note of the thread's stop; no reply
+//!     QNonStop:1              every thread is stopped; from now on a stop is one thread's
+//!     vCont;c:TID ── OK       at once; the stop comes as %Stop, whenever it comes
+//!     vCont;t:TID ── OK       %Stop:T00… follows
+//!     %Stop:T05…              one for each stop, as they happen
+//!     vUlpfStops ── %Stop…OK  the stops of all threads that are stopped, once more (for `?`)
+//!     vUlpfSeen;TID           the debugger has taken note of the thread's stop; no reply
 //! ```
 //! The debugger takes one notification at a time and asks for the next one (`vStopped`). The server keeps the queue,
 //! because it may serve several programs and notices their ends. An action for a thread whose stop the debugger has not
@@ -26,14 +26,14 @@ use ulpf_lib::WatchKind;
 pub struct NonStop {
     on: bool,
     /// Why threads have stopped that are.
-    pub(super) stops: BTreeMap<Tid, Told>,
+    pub(super) stops: BTreeMap<Tid, ReportedStop>,
     /// Packets that wait until no thread runs alone.
     pub waiting: Vec<Vec<u8>>,
     /// The debugger wants to hear of threads that begin and end.
     pub(super) thread_events: bool,
 }
 
-pub(super) struct Told {
+pub(super) struct ReportedStop {
     reason: StopReason,
     /// The debugger has taken note of it.
     pub(super) seen: bool,
@@ -41,11 +41,11 @@ pub(super) struct Told {
 
 impl NonStop {
     pub fn reason_of(&self, tid: Tid) -> Option<StopReason> {
-        self.stops.get(&tid).map(|told| told.reason)
+        self.stops.get(&tid).map(|stop| stop.reason)
     }
 
     pub(super) fn is_unseen(&self, tid: Tid) -> bool {
-        self.stops.get(&tid).is_some_and(|told| !told.seen)
+        self.stops.get(&tid).is_some_and(|stop| !stop.seen)
     }
 }
 
@@ -77,8 +77,8 @@ impl GdbSession {
         if on {
             self.first_stop(inf);
         }
-        for (tid, told) in stops.into_iter().filter(|(_, told)| !told.seen) {
-            let reason = told.reason;
+        for (tid, stop) in stops.into_iter().filter(|(_, stop)| !stop.seen) {
+            let reason = stop.reason;
             inf.report_again(Stop { tid, reason });
         }
         self.last_stop.clear();
@@ -96,11 +96,11 @@ impl GdbSession {
             reason: StopReason::Signal(SIGTRAP),
         });
         if let Some(stop) = last.or(first) {
-            let told = Told {
+            let reported = ReportedStop {
                 reason: stop.reason,
                 seen: true,
             };
-            self.non_stop.stops.insert(stop.tid, told);
+            self.non_stop.stops.insert(stop.tid, reported);
         }
     }
 
@@ -118,13 +118,13 @@ impl GdbSession {
         if let StopReason::Watch { addr, .. } = stop.reason {
             self.large.hit(addr);
         }
-        let told = Told {
+        let reported = ReportedStop {
             reason: stop.reason,
             seen: false,
         };
         match stop.reason {
             StopReason::Exits { .. } => drop(self.non_stop.stops.remove(&stop.tid)),
-            _ => drop(self.non_stop.stops.insert(stop.tid, told)),
+            _ => drop(self.non_stop.stops.insert(stop.tid, reported)),
         }
         out(&self.notice(inf, stop));
     }

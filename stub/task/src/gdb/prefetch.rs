@@ -20,11 +20,11 @@ const AT_ONCE: usize = 8;
 const TOGETHER: usize = 512;
 
 #[derive(Default)]
-pub struct Ahead {
+pub struct Prefetch {
     questions: Vec<Vec<u8>>,
 }
 
-impl Ahead {
+impl Prefetch {
     /// Sets the questions from the list behind `vUlpfAhead;`.
     pub fn set(&mut self, list: &[u8]) {
         let all = list.split(|b| *b == b';').filter(|q| !q.is_empty());
@@ -41,7 +41,7 @@ pub fn answer(
 ) {
     let mut all = stop.to_vec();
     if inf.is_steady() && !session.large.waits() {
-        let questions = core::mem::take(&mut session.ahead.questions);
+        let questions = core::mem::take(&mut session.prefetch.questions);
         let (first, rest) = questions.split_at(questions.len().min(AT_ONCE));
         if !first.is_empty() {
             all.extend(answers(session, inf, 0, first));
@@ -53,7 +53,7 @@ pub fn answer(
             let number = first.len() + n * TOGETHER;
             out(&answers(session, inf, number, some));
         }
-        session.ahead.questions = questions;
+        session.prefetch.questions = questions;
     }
     if !all.is_empty() {
         out(&all);

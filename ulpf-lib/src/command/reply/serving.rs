@@ -38,11 +38,11 @@ pub struct PatchCounts {
     /// Instructions that cannot be patched.
     pub refused: u64,
     /// Traps of threads that have jumped into a patch's middle.
-    pub landings: u64,
+    pub displaced_entries: u64,
     /// Pages that have been classified.
     pub pages: u64,
     /// Code caves.
-    pub rooms: u64,
+    pub caves: u64,
 }
 
 /// One line of the answer to `ulpf patch sites`: an instruction that touched guarded pages.
@@ -113,7 +113,7 @@ impl fmt::Display for Patching {
         };
         write!(
             f,
-            "{{\"enabled\":{},\"after\":{},\"patches\":{},\"relocated\":{},\"preceded\":{},\"placed\":{},\"removed\":{},\"refused\":{},\"landings\":{},\"pages\":{},\"rooms\":{}}}",
+            "{{\"enabled\":{},\"after\":{},\"patches\":{},\"relocated\":{},\"preceded\":{},\"placed\":{},\"removed\":{},\"refused\":{},\"displaced_entries\":{},\"pages\":{},\"caves\":{}}}",
             c.enabled,
             c.after,
             c.patches,
@@ -122,9 +122,9 @@ impl fmt::Display for Patching {
             c.placed,
             c.removed,
             c.refused,
-            c.landings,
+            c.displaced_entries,
             c.pages,
-            c.rooms,
+            c.caves,
         )
     }
 }

@@ -1,11 +1,11 @@
 //! Walks through trees, hash tables, rings and chunks.
 //!
 //! ```text
-//! @tree     0x4040 ─▶ root ─▶ left, right …              a node for each element
-//! @btree    0x4040 ─▶ root ─▶ edges[0..=len] ─▶ …        up to ROOM elements in a node
-//! @table    … place 2 │ place 1 │ place 0 ║ control bytes  0x4040 leads to ║
-//! @ring     │ 3 │ 4 │   │   │ 0 │ 1 │ 2 │                from place HEAD on
-//! @chunks   0x4040: cur, first, last, node ─▶ map ─▶ chunks
+//!     @tree     0x4040 ─▶ root ─▶ left, right …              a node for each element
+//!     @btree    0x4040 ─▶ root ─▶ edges[0..=len] ─▶ …        up to ROOM elements in a node
+//!     @table    … place 2 │ place 1 │ place 0 ║ control bytes  0x4040 leads to ║
+//!     @ring     │ 3 │ 4 │   │   │ 0 │ 1 │ 2 │                from place HEAD on
+//!     @chunks   0x4040: cur, first, last, node ─▶ map ─▶ chunks
 //! ```
 //!
 //! **In the middle of a change.** The path is evaluated again after each store, and a container is inconsistent in the

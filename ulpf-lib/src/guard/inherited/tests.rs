@@ -12,7 +12,7 @@ fn what_does_not_show_is_known_by_the_calls() {
     const PAGES: u64 = 24;
     let at = anonymous(PAGES as usize + 8);
     let status = in_child(|| {
-        flags::told_of_calls();
+        flags::calls_are_reported();
         flags::locks_follow(false); // another test does
         let mut table = Inherited::new();
         let mut seed = 17u64;
@@ -29,7 +29,7 @@ fn what_does_not_show_is_known_by_the_calls() {
                     at + from * PAGE_SIZE,
                     (random(PAGES - from) + 1) * PAGE_SIZE,
                 );
-                told(&mut random, start, len);
+                random_call(&mut random, start, len);
             }
             known += u64::from(flags::are_known());
             let still = Still::now();
@@ -55,7 +55,7 @@ fn what_does_not_show_is_known_by_the_calls() {
 }
 
 /// Some call about `[start, start + len)` that changes mappings, through [`flags::through`].
-fn told(random: &mut impl FnMut(u64) -> u64, start: u64, len: u64) {
+fn random_call(random: &mut impl FnMut(u64) -> u64, start: u64, len: u64) {
     use linux_raw_sys::general as k;
     let fixed = u64::from(k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED);
     let advice = [
@@ -89,7 +89,7 @@ fn told(random: &mut impl FnMut(u64) -> u64, start: u64, len: u64) {
         if matches!(nr, k::__NR_mlock | k::__NR_mlock2)
             || nr == k::__NR_madvise && flags::is_inheritance(advice)
         {
-            flags::follow_told();
+            flags::follow_reported();
         }
         // SAFETY: the test's own mappings, or where some were.
         unsafe {

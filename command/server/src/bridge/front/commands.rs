@@ -301,7 +301,7 @@ impl Front {
             return refused("the filter stays as it was", &f.to_string(), "try again");
         }
         if let Some(w) = self.table.watches.get_mut(&n) {
-            (w.filter, w.passed, w.told) = (filter, 0, false);
+            (w.filter, w.passed, w.reported) = (filter, 0, false);
         }
         line(Reply::Filtered(vec![n]))
     }
@@ -395,13 +395,13 @@ impl Front {
             return String::new();
         };
         let (about, sorted) = (&started.remote.about, monitor::sorted(&started.remote));
-        let told = line(reply::Backend {
+        let backend = line(reply::Backend {
             backend: about.kind.clone().into(),
             name: Some(about.name.clone()),
             why: sorted.into(),
             ..Default::default()
         });
-        format!("{}{sorted}\n{told}", monitor::backend(&started.remote))
+        format!("{}{sorted}\n{backend}", monitor::backend(&started.remote))
     }
 }
 

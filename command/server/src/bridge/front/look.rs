@@ -47,7 +47,7 @@ impl Front {
         }
         self.counted().await?;
         let forwards = self.role() == Role::Commands;
-        for hit in self.news(answers).await?.hits {
+        for hit in self.new_hits(answers).await?.hits {
             let number = match forwards {
                 true => u32::try_from(hit.watch).ok(),
                 false => self.table.number(hit.watch),
@@ -62,7 +62,7 @@ impl Front {
     }
 
     /// Hits since the last update.
-    pub(super) async fn news(&mut self, answers: usize) -> Result<Hits, Failure> {
+    pub(super) async fn new_hits(&mut self, answers: usize) -> Result<Hits, Failure> {
         let mut all = Hits::default();
         for _ in 0..answers {
             let since = self.table.seen;

@@ -209,12 +209,12 @@ impl Front {
         }
         self.started = Some(started);
         if let Some(packet) = self.supported.clone() {
-            let told = |f: Failure| f.to_string();
+            let text = |f: Failure| f.to_string();
             self.remote()
-                .map_err(told)?
+                .map_err(text)?
                 .ask(&packet)
                 .await
-                .map_err(told)?;
+                .map_err(text)?;
         }
         self.begin().await
     }

@@ -123,17 +123,17 @@ impl Front {
         if remote.about.role == Role::Watches {
             let arms: Vec<Option<Arm>> = watches.iter().map(Watch::arm).collect();
             let good = arms.iter().flatten().cloned().collect();
-            let mut told = numbered(remote, good).await?.into_iter();
+            let mut numbers = numbered(remote, good).await?.into_iter();
             let bad = || Err(cannot("a watch has at least one byte, and an end"));
             return Ok(arms
                 .iter()
                 .map(|arm| match arm {
-                    Some(_) => told.next().unwrap_or_else(bad),
+                    Some(_) => numbers.next().unwrap_or_else(bad),
                     None => bad(),
                 })
                 .collect());
         }
-        let mut told = vec![];
+        let mut results = vec![];
         for w in watches {
             let done = match remote.flavour {
                 Flavour::Packets if set.contains(&w.spec) => Ok(0),
@@ -143,14 +143,14 @@ impl Front {
             if done.is_ok() {
                 set.insert(w.spec);
             }
-            told.push(done);
+            results.push(done);
         }
         // These back ends do not number watches.
-        for (n, one) in told.iter_mut().flatten().enumerate() {
+        for (n, one) in results.iter_mut().flatten().enumerate() {
             *one = last + 1 + n as u64;
         }
-        self.last_there = last + told.len() as u64;
-        Ok(told)
+        self.last_there = last + results.len() as u64;
+        Ok(results)
     }
 
     /// Sets watches in as few requests as possible. Returns for each its number or the refusal.
@@ -159,9 +159,9 @@ impl Front {
         watches: Vec<Watch>,
     ) -> Result<Vec<Result<u32, Refusal>>, Failure> {
         let there = self.set(&watches).await?;
-        let mut told = vec![];
+        let mut results = vec![];
         for (watch, there) in watches.into_iter().zip(there) {
-            told.push(match there {
+            results.push(match there {
                 Ok(id) => {
                     let there = Some(id);
                     let number = self.table.add(Watch { there, ..watch });
@@ -174,7 +174,7 @@ impl Front {
                 }
             });
         }
-        Ok(told)
+        Ok(results)
     }
 
     async fn unwatch(&mut self, specs: Vec<Spec>) -> Result<(), Failure> {

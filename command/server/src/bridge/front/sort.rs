@@ -80,13 +80,13 @@ impl Front {
         let (mut hits, mut first) = (vec![], 0);
         if role == Role::Watches {
             // A back end that does not answer has stopped nevertheless.
-            if let Ok(news) = self.news(super::look::ALL).await {
-                (hits, first) = (news.hits, news.stop);
+            if let Ok(new) = self.new_hits(super::look::ALL).await {
+                (hits, first) = (new.hits, new.stop);
             }
         } else {
             hits = self.hits_of(&stop, &watch).await;
         }
-        let (mut told, mut known) = (None, false);
+        let (mut report, mut known) = (None, false);
         for mut hit in hits {
             let Some(number) = self.table.number(hit.watch) else {
                 continue;
@@ -94,7 +94,7 @@ impl Front {
             known = true;
             let (log, stays) = match role {
                 // Hits of the same instruction have numbers from the first one on.
-                Role::Watches => self.as_told(number, &hit, first != 0 && hit.sequence >= first),
+                Role::Watches => self.as_decided(number, &hit, first != 0 && hit.sequence >= first),
                 _ => self.judged(number, &mut hit).await,
             };
             let Some(mirror) = &mut self.mirror else {
@@ -116,16 +116,16 @@ impl Front {
                 (false, false) => None,
             };
             let here = with_reason(&stop, TRAP, reason);
-            match told {
+            match report {
                 None => {
                     self.table.stop = record;
-                    told = Some(here);
+                    report = Some(here);
                 }
                 // Each is reported, one after the other.
                 Some(_) => self.also.push_back((number, here, record)),
             }
         }
-        match told {
+        match report {
             Some(stop) => Some(stop),
             // A hit of a watch that is no longer in the table.
             None if !known => Some(stop),
@@ -167,7 +167,7 @@ impl Front {
 
     /// A back end that numbers watches has decided itself: only hits that count are reported. `now`: the hit belongs to
     /// the last instruction. Returns whether the hit is logged and whether it stops.
-    fn as_told(&self, number: u32, hit: &Hit, now: bool) -> (bool, bool) {
+    fn as_decided(&self, number: u32, hit: &Hit, now: bool) -> (bool, bool) {
         let Some(w) = self.table.watches.get(&number) else {
             return (false, false);
         };
@@ -263,7 +263,7 @@ impl Front {
         let Some(w) = self.table.watches.get_mut(&number) else {
             return;
         };
-        if !std::mem::replace(&mut w.told, true) {
+        if !std::mem::replace(&mut w.reported, true) {
             self.to_tell.push(format!(
                 "ulpf: the condition of watch {number} on {:#x} ({} bytes) cannot be evaluated for the access at {:#x}: {why}; such hits count as if it held, and no more is said about them\n",
                 w.spec.addr, w.spec.len, hit.pc

@@ -49,7 +49,7 @@ fn report(t: Current, uc: &mut UContext, span: &Span, kept: u64) {
         args: [span.at, span.len, 0, 0, 0, 0],
         result: span.result as i64,
     };
-    log::make_room(t);
+    log::reserve(t);
     let held = match span.kind.writes() {
         true => locks::take_written(span.at, len),
         false => None,

@@ -10,8 +10,8 @@ use crate::runtime::thread::{Call, Current};
 use crate::syscalls::buffers;
 use crate::syscalls::call::{Args, EFAULT, raw};
 use crate::syscalls::scratch::Scratch;
-use crate::uring::held::REFUSED;
 use crate::uring::provided::Descriptors;
+use crate::uring::queries::REFUSED;
 use crate::uring::rings::with;
 
 /// struct io_uring_buf_reg

@@ -11,7 +11,7 @@ use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::syscalls::call::{ABANDONED, Args};
-use crate::uring::held::{REFUSED, UNKNOWN};
+use crate::uring::queries::{REFUSED, UNKNOWN};
 use crate::uring::rings::{self, with};
 
 const ENTER: u64 = (u::IORING_ENTER_GETEVENTS

@@ -29,7 +29,7 @@ impl Rewriter<'_> {
         if wrong || len == 0 || self.sqe.addr.checked_add(total).is_none() {
             return Ok(()); // the kernel reports the error
         }
-        if !self.flight.room(u64::from(many) + 1) {
+        if !self.flight.has_room(u64::from(many) + 1) {
             self.full = true;
             return Err(No);
         }
@@ -75,7 +75,7 @@ impl Rewriter<'_> {
             let size = size_of::<MsgHdr>() as u64;
             self.add(self.sqe.addr, size, Read, Moves::Whole, true)?;
             m.iov = self.copied(m.iov, m.iovlen.min(1) * 16)?;
-            let to = self.room(size)?;
+            let to = self.allocate(size)?;
             // SAFETY: room for it.
             unsafe { (to as *mut MsgHdr).write(m) };
             self.sqe.addr = to;

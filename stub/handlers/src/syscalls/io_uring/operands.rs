@@ -119,8 +119,8 @@ impl Vectors {
 }
 
 impl Rewriter<'_> {
-    pub fn room(&mut self, len: u64) -> Result<u64, No> {
-        let to = self.s.room(len);
+    pub fn allocate(&mut self, len: u64) -> Result<u64, No> {
+        let to = self.s.allocate(len);
         self.full |= to.is_none();
         to.ok_or(No)
     }
@@ -129,7 +129,7 @@ impl Rewriter<'_> {
         if n > IOV_MAX {
             return Err(No);
         }
-        let to = self.room(n * size_of::<IoVec>() as u64)? as *mut IoVec;
+        let to = self.allocate(n * size_of::<IoVec>() as u64)? as *mut IoVec;
         Ok(Vectors { to, n: 0 })
     }
 
@@ -300,7 +300,7 @@ impl Rewriter<'_> {
                 iov,
                 n,
             );
-            let to = self.room(size_of::<MsgHdr>() as u64)?;
+            let to = self.allocate(size_of::<MsgHdr>() as u64)?;
             // SAFETY: room for it.
             unsafe { (to as *mut MsgHdr).write(m) };
             self.sqe.opcode = with_message;
@@ -329,7 +329,7 @@ impl Rewriter<'_> {
         };
         m.name = self.copied(m.name, (m.namelen as u64).min(SOCKADDR))?;
         m.control = self.hold(m.control, m.controllen, Read)?;
-        let to = self.room(size_of::<MsgHdr>() as u64)?;
+        let to = self.allocate(size_of::<MsgHdr>() as u64)?;
         // SAFETY: room for it.
         unsafe { (to as *mut MsgHdr).write(m) };
         self.sqe.addr = to;

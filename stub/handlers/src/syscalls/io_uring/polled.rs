@@ -14,7 +14,7 @@ use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::syscalls::call::{ABANDONED, Args, raw};
-use crate::uring::held::REFUSED;
+use crate::uring::queries::REFUSED;
 use crate::uring::rings::with;
 
 /// Flags that the kernel's ring does not get: its completions come by themselves, and every thread may wake the polling
@@ -89,14 +89,14 @@ pub fn enter(t: Current, uc: &mut UContext, nr: u64, a: &Args, ring: usize) -> i
     if take(t, uc, a[0], a[3], ring) == EBADFD {
         return EBADFD; // not enabled yet
     }
-    let told = i64::from(a[1] as i32);
+    let given = i64::from(a[1] as i32);
     if a[3] & GETEVENTS == 0 {
         look(t, uc);
-        return told;
+        return given;
     }
     let result = wait_in(t, uc, nr, a, ring);
-    match told != 0 && result != ABANDONED {
-        true => told,
+    match given != 0 && result != ABANDONED {
+        true => given,
         false => result,
     }
 }

@@ -18,9 +18,9 @@ use crate::syscalls::call::{Args, EFAULT};
 use crate::syscalls::ordinary::call;
 use crate::syscalls::scratch::Scratch;
 use crate::syscalls::vectors::IoVec;
-use crate::uring::held::{REFUSED, UNKNOWN};
 use crate::uring::identity;
 use crate::uring::kept::watched;
+use crate::uring::queries::{REFUSED, UNKNOWN};
 use crate::uring::rings::{self, Fixed, with};
 
 /// IORING_MAX_REG_BUFFERS
@@ -133,7 +133,7 @@ pub fn register(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         };
         (*data, *tags) = (d, tags_at);
     }
-    if is(IORING_REGISTER_RING_FDS) && !with(|state| state.registered.room(count)) {
+    if is(IORING_REGISTER_RING_FDS) && !with(|state| state.registered.has_room(count)) {
         return ENOMEM;
     }
     if written > 0 {

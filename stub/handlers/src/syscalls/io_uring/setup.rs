@@ -16,7 +16,7 @@ use crate::runtime::thread::{Call, Current};
 use crate::syscalls::call::{Args, EFAULT, raw};
 use crate::syscalls::scratch::Scratch;
 use crate::syscalls::{buffers, sites};
-use crate::uring::held::REFUSED;
+use crate::uring::queries::REFUSED;
 use crate::uring::rings::{self, Ring, State, with};
 
 const SETUP: u32 = u::IORING_SETUP_IOPOLL

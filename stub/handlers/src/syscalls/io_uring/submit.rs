@@ -51,7 +51,7 @@ pub fn submit(t: Current, nr: u64, a: &Args, n: usize) -> (i64, bool) {
         let head = ring.head();
         let there = ring.tail().wrapping_sub(head);
         let most = there.min(a[1] as u32).min(ring.entries);
-        let Some(changed) = s.room(most as u64 * size_of::<Changed>() as u64) else {
+        let Some(changed) = s.allocate(most as u64 * size_of::<Changed>() as u64) else {
             return (ENOMEM, false);
         };
         let mut batch = Batch {

@@ -9,8 +9,8 @@ use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::signals::numbers;
 use crate::syscalls::call::{Args, EFAULT};
-use crate::syscalls::masked::{waits, with_mask};
 use crate::syscalls::ordinary::call;
+use crate::syscalls::sigmask_calls::{waits, with_mask};
 use crate::uring::rings::with;
 
 pub const REGISTERED: u64 = u::IORING_ENTER_REGISTERED_RING as u64;

@@ -39,7 +39,7 @@ impl Patches {
         self.recalled = looked_at.map(|x| x.at).collect();
         self.remove(stopped, start);
         let own = match patches::table().refused.get(&pc) {
-            Some(why @ Unpatched::Landings) => Err(*why),
+            Some(why @ Unpatched::JumpedInto) => Err(*why),
             _ => self.patch_at(stopped, pc),
         };
         let own = own.or_else(|_| self.patch_punned(stopped, pc));
@@ -62,7 +62,7 @@ impl Patches {
 
     /// Patches the branches to the access at `pc`, so that they lead to the trampoline that checks it.
     fn link(&mut self, stopped: &mut Stopped, pc: u64) {
-        let whole = self.maps().ok().and_then(|m| functions::whole(pc, &m));
+        let whole = self.maps().ok().and_then(|m| functions::bounds(pc, &m));
         let Some((start, end)) = whole.filter(|w| w.1 - w.0 <= LONGEST) else {
             return;
         };
@@ -94,7 +94,7 @@ impl Patches {
         at: u64,
         maps: &Snapshot,
     ) -> Result<(), Unpatched> {
-        use Unpatched::{Code, Landings, Successor, Taken};
+        use Unpatched::{Code, JumpedInto, Successor, Taken};
         let mut code = [0; 64];
         let vma = maps.at(from).ok_or(Code)?;
         let code = code.get_mut(..(vma.end - from).min(64) as usize);
@@ -109,8 +109,8 @@ impl Patches {
             return Err(Successor);
         }
         let table = patches::table();
-        if table.refused.get(&from) == Some(&Landings) {
-            return Err(Landings);
+        if table.refused.get(&from) == Some(&JumpedInto) {
+            return Err(JumpedInto);
         }
         let group = Group::of_branch(from, at, code).map_err(|_| Successor)?;
         let near = from.saturating_sub(FURTHEST)..group.end();

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ulpf_engine::patch::ahead;
+use ulpf_engine::patch::following;
 use ulpf_lib::pages::Guard;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
@@ -36,17 +36,17 @@ impl Patches {
         }
         let code = pc & !(PAGE_SIZE - 1);
         self.window.open_page(code);
-        self.foreseen = self
+        self.predicted = self
             .hot
             .take(code, pc, self.window.code(), leads_to_loads(page));
-        for at in self.foreseen.clone() {
+        for at in self.predicted.clone() {
             let refused = patches::table().refused.contains_key(&at);
             if !refused && !patches::is_patched(at) {
                 // (If it cannot be, it is tried again when it is hot.)
                 let _ = self.make(stopped, at);
             }
         }
-        self.foreseen.clear();
+        self.predicted.clear();
         self.window.close();
     }
 
@@ -56,8 +56,8 @@ impl Patches {
     }
 
     /// Where all of a heap is watched or checked: finds further accesses behind the one at `pc`, which has met `page`.
-    pub(super) fn foresee(&mut self, pc: u64, page: u64) {
-        self.foreseen.clear();
+    pub(super) fn predict(&mut self, pc: u64, page: u64) {
+        self.predicted.clear();
         if !self.are_looked_for() {
             return;
         }
@@ -70,14 +70,14 @@ impl Patches {
         let n = code
             .get_mut(..room)
             .map_or(0, |to| self.window.read(pc, to));
-        let all = ahead(pc, code.get(..n).unwrap_or(&[]), leads_to_loads(page));
-        self.foreseen = all;
+        let all = following(pc, code.get(..n).unwrap_or(&[]), leads_to_loads(page));
+        self.predicted = all;
     }
 
     /// Patches them, if the access before them has a patch (`worth`), and no further work is needed.
-    pub(super) fn make_foreseen(&mut self, stopped: &mut Stopped, worth: bool) {
+    pub(super) fn patch_predicted(&mut self, stopped: &mut Stopped, worth: bool) {
         let all = match worth {
-            true => self.foreseen.clone(),
+            true => self.predicted.clone(),
             false => Default::default(),
         };
         for at in all {
@@ -95,7 +95,7 @@ impl Patches {
                 let _ = self.place(stopped, at, start, pun, &maps);
             }
         }
-        self.foreseen.clear();
+        self.predicted.clear();
     }
 }
 

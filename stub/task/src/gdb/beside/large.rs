@@ -34,7 +34,7 @@ impl LargeWatches {
         let range = self
             .seen
             .iter()
-            .find(|(r, told)| !told && r.overlaps(addr, 1));
+            .find(|(r, reported)| !reported && r.overlaps(addr, 1));
         self.unread = range.map(|(r, _)| (*r, addr));
     }
 

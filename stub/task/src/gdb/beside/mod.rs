@@ -64,7 +64,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         [b'Z' | b'z', ..] => points::serve(session, inf, payload),
         [b'c' | b's' | b'C' | b'S', ..] => resume::old(session, inf, payload),
         _ if payload.starts_with(b"vUlpfAhead;") => {
-            session.ahead.set(&payload[b"vUlpfAhead;".len()..]);
+            session.prefetch.set(&payload[b"vUlpfAhead;".len()..]);
             Served::Silent
         }
         _ if payload.starts_with(b"vUlpfRenew;") => {

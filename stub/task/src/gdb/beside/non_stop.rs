@@ -36,8 +36,8 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         _ => {
             let tid = packet::hex_u64(payload.strip_prefix(b"vUlpfSeen;")?);
             let tid = tid.and_then(|tid| Tid::try_from(tid).ok());
-            if let Some(told) = tid.and_then(|tid| session.non_stop.stops.get_mut(&tid)) {
-                told.seen = true;
+            if let Some(stop) = tid.and_then(|tid| session.non_stop.stops.get_mut(&tid)) {
+                stop.seen = true;
             }
             Served::Silent
         }

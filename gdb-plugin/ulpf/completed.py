@@ -7,7 +7,7 @@ from . import facade, foreign, types, wire
 
 
 def asked(hit):
-    """What is known of a hit here (command/session/src/hit/told.rs)."""
+    """What is known of a hit here (command/session/src/hit/completed.rs)."""
     old, new = hit.bytes
     return {"time": hit.time, "ago": hit.ago, "pid": _pid() or None, "tid": hit.tid, "watch": hit.watch.number if hit.watch else None,
             "spec": hit.watch.spec.text if hit.watch else f"{hit.address:#x}:{hit.length}", "name": hit.name, "access": hit.access,

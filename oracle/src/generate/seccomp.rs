@@ -2,9 +2,9 @@
 //! guarded buffers are refused from there on, and touch nothing.
 
 use super::Gen;
-use crate::filters::{ARCH, ARGS, IP, Instruction, NR, X86_64};
 use crate::kernel::FILE;
 use crate::program::{ARENA_LEN, ARENAS};
+use crate::seccomp::{ARCH, ARGS, IP, Instruction, NR, X86_64};
 use libc::*;
 
 /// Calls that filters may refuse.

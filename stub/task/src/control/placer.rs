@@ -21,7 +21,7 @@ use super::text;
 pub struct Placer {
     /// Placement of watches that do not specify one.
     pub wanted: Placement,
-    pub held: [Option<Held>; SLOTS],
+    pub held: [Option<DebugRegister>; SLOTS],
     /// Watches that the user wants in a register, there or not.
     pub forced: Vec<WatchId>,
     pub tasks: Vec<Task>,
@@ -35,7 +35,7 @@ pub struct Placer {
 }
 
 /// A debug register in use.
-pub struct Held {
+pub struct DebugRegister {
     pub id: WatchId,
     pub range: WatchRange,
     pub kind: WatchKind,
@@ -61,7 +61,7 @@ pub struct Look {
     pub false_positives: u64,
     pub hits: u64,
     /// Hits in a register before the next trial of a guard.
-    pub patience: u64,
+    pub least_hits: u64,
 }
 
 pub fn now() -> u64 {
@@ -152,7 +152,7 @@ impl Placer {
     }
 
     /// Puts a watch into a free register, for every thread or for none.
-    pub fn hold(&mut self, held: Held) -> Result<(), Errno> {
+    pub fn hold(&mut self, held: DebugRegister) -> Result<(), Errno> {
         let Some(n) = self.held.iter().position(Option::is_none) else {
             return Err(Errno(linux_raw_sys::errno::ENOSPC as i32));
         };

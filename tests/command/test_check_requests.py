@@ -12,14 +12,14 @@ from lib.env import PATIENCE, ULPF, find_tool, ulpf_only
 from lib.run import program
 from library import test_library
 
-TOLD = "heap_told"
+PROGRAM = "heap_requests"
 # Glibc keeps the stacks of threads that have ended, with blocks of its own behind them.
 OF_THREADS = "closed_by_thread"
 
 
 def cases(test):
     """The function of each case, and the kind of its error."""
-    listed = subprocess.run([program(TOLD)], capture_output=True, text=True)
+    listed = subprocess.run([program(PROGRAM)], capture_output=True, text=True)
     if listed.returncode == 77:
         test.skipTest("Valgrind's headers are not there (package valgrind)")
     return dict(line.split() for line in listed.stdout.splitlines())
@@ -48,7 +48,7 @@ class Requests(unittest.TestCase):
     def test_bad_ones_are_found(self):
         expected = cases(self)
         self.assertGreater(len(expected), 20)
-        status, out, errors, heap = check(program(TOLD), "bad")
+        status, out, errors, heap = check(program(PROGRAM), "bad")
         self.assertEqual((status, out), (0, "well\n"))
         found = by_case(errors, expected)
         # (A copy may touch them with more than one of its instructions, by processor.)
@@ -69,15 +69,15 @@ class Requests(unittest.TestCase):
     def test_good_ones_are_silent(self):
         cases(self)
         for word in ("good", "threads"):
-            status, out, errors, heap = check(program(TOLD), word, options=["--no-leaks"])
+            status, out, errors, heap = check(program(PROGRAM), word, options=["--no-leaks"])
             self.assertEqual((status, out, errors, heap["errors"]), (0, "well\n", [], 0), word)
 
     def test_registers_signals_and_children(self):
         """The program does not notice that its requests are served; those of a followed child are served, too."""
         cases(self)
-        status, out, errors, heap = check(program(TOLD), "signals", options=["--no-leaks"])
+        status, out, errors, heap = check(program(PROGRAM), "signals", options=["--no-leaks"])
         self.assertEqual((status, out, errors, heap["errors"]), (0, "well\n", [], 0))
-        status, out, errors, _ = check(program(TOLD), "signals", options=["--no-leaks", "--follow"])
+        status, out, errors, _ = check(program(PROGRAM), "signals", options=["--no-leaks", "--follow"])
         self.assertEqual((status, out), (0, "well\n"))
         self.assertEqual([(e["error"], e["place"]["function"]) for e in errors], [("freed", "among_signals")])
 
@@ -86,18 +86,18 @@ class Requests(unittest.TestCase):
         if not find_tool("valgrind"):
             self.skipTest("valgrind is not there")
         for word, names in ("bad", set(expected)), ("good", set()):
-            with self.subTest(word), tempfile.TemporaryDirectory(prefix="ulpf-told-") as folder:
+            with self.subTest(word), tempfile.TemporaryDirectory(prefix="ulpf-requests-") as folder:
                 path = os.path.join(folder, "found.xml")
-                command = ["valgrind", "--leak-check=full", "--xml=yes", f"--xml-file={path}", program(TOLD), word]
+                command = ["valgrind", "--leak-check=full", "--xml=yes", f"--xml-file={path}", program(PROGRAM), word]
                 subprocess.run(command, capture_output=True, timeout=120 * PATIENCE)
                 found = {case([name.text for name in error.iterfind("stack/frame/fn")], expected) for error in ElementTree.parse(path).getroot().iterfind("error")}
                 self.assertEqual(found, names)
 
     def test_what_is_lost_is_counted(self):
         cases(self)
-        commands = [[ULPF, "check", "--no-leaks", program(TOLD), "leaks"]]
+        commands = [[ULPF, "check", "--no-leaks", program(PROGRAM), "leaks"]]
         if find_tool("valgrind"):
-            commands.append(["valgrind", "-q", program(TOLD), "leaks"])
+            commands.append(["valgrind", "-q", program(PROGRAM), "leaks"])
         for command in commands:
             with self.subTest(command[0]):
                 done = subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE)
@@ -112,27 +112,27 @@ class Requests(unittest.TestCase):
             with tempfile.NamedTemporaryFile("w") as file:
                 file.write(f"{{\n   it\n   {kind}\n   fun:closed_part\n}}\n")
                 file.flush()
-                _, _, errors, heap = check(program(TOLD), "closed_part", options=["--suppressions", file.name])
+                _, _, errors, heap = check(program(PROGRAM), "closed_part", options=["--suppressions", file.name])
                 self.assertEqual((errors, heap["suppressed"]), ([], 1))
-        done = subprocess.run([ULPF, "check", "--gen-suppressions", program(TOLD), "closed_part"], capture_output=True, text=True, timeout=60 * PATIENCE)
+        done = subprocess.run([ULPF, "check", "--gen-suppressions", program(PROGRAM), "closed_part"], capture_output=True, text=True, timeout=60 * PATIENCE)
         self.assertIn("   poisoned in closed_part\n   Memcheck:Addr1\n   fun:closed_part\n", done.stderr)
 
     def test_xml(self):
         cases(self)
         with tempfile.NamedTemporaryFile() as file:
-            check(program(TOLD), "closed_part", options=["--xml", file.name])
+            check(program(PROGRAM), "closed_part", options=["--xml", file.name])
             (error,) = ElementTree.parse(file.name).getroot().iterfind("error")
             self.assertEqual(error.findtext("kind"), "InvalidWrite")
 
     def test_memory_that_cannot_be_watched_is_named_once(self):
         cases(self)
-        done = subprocess.run([ULPF, "check", "--no-leaks", program(TOLD), "good"], capture_output=True, text=True, timeout=60 * PATIENCE)
+        done = subprocess.run([ULPF, "check", "--no-leaks", program(PROGRAM), "good"], capture_output=True, text=True, timeout=60 * PATIENCE)
         self.assertEqual(done.stderr.count("tells of memory in which accesses cannot be looked at (a stack"), 1, done.stderr)
 
     def test_of_a_process_that_runs_already(self):
         """Blocks of earlier requests are unknown, and freeing them is no error."""
         expected = cases(self)
-        server = Server(program(TOLD), "serve")
+        server = Server(program(PROGRAM), "serve")
         for _ in range(2):
             checked = Checked(server.pid)
             for word in ("before", "behind_block", "before", "freed_cell", "threads", "closed_global"):
@@ -163,10 +163,10 @@ class Libulpf(test_library.Library):
     """As memcheck, too, has it."""
 
     def test_macros(self):
-        self.poisons(program("heap_told_library"))
+        self.poisons(program("heap_requests_library"))
 
     def test_functions(self):
-        self.poisons(self.build("tests/programs/heap_told_library.c", how=["-DULPF_LIBRARY", "-fno-builtin"]))
+        self.poisons(self.build("tests/programs/heap_requests_library.c", how=["-DULPF_LIBRARY", "-fno-builtin"]))
 
     def poisons(self, command):
         status, out, errors, _ = check(command, options=["--no-leaks"])

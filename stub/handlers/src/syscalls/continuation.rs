@@ -4,21 +4,21 @@ use core::mem::MaybeUninit;
 
 use linux_raw_sys::net::MSG_WAITALL;
 use ulpf_lib::syscalls;
-use ulpf_lib::syscalls::row::{Dir, Len, Row, Whole};
+use ulpf_lib::syscalls::row::{Dir, FullTransfer, Len, Row};
 
 use super::call::Args;
 use super::vectors::{IOV_MAX, IoVec, MsgHdr};
 use crate::runtime::memory;
 
-/// Room for the structures that describe the rest.
-pub struct Room {
+/// Buffers for the structures that describe the rest.
+pub struct Buffers {
     vectors: [MaybeUninit<IoVec>; IOV_MAX as usize],
     message: MaybeUninit<MsgHdr>,
 }
 
-impl Room {
-    pub fn new() -> Room {
-        Room {
+impl Buffers {
+    pub fn new() -> Buffers {
+        Buffers {
             vectors: [const { MaybeUninit::uninit() }; IOV_MAX as usize],
             message: MaybeUninit::uninit(),
         }
@@ -55,7 +55,7 @@ fn advance(row: &Row, args: &mut Args, done: u64) {
 /// The rest of a call whose buffer is in one piece. For calls that end early only after an error or an interruption.
 pub fn of_one_piece(nr: u64, a: &Args, done: i64) -> Option<Args> {
     let row = syscalls::row(nr)?;
-    if let Whole::IfWaitAll(flags) = row.whole?
+    if let FullTransfer::IfWaitAll(flags) = row.full?
         && a.get(flags as usize)? & u64::from(MSG_WAITALL) == 0
     {
         return None;
@@ -74,23 +74,23 @@ pub fn of_one_piece(nr: u64, a: &Args, done: i64) -> Option<Args> {
     Some(rest)
 }
 
-/// As [`of_one_piece`], for all such calls. The answer may point into `room`.
-pub fn of(nr: u64, a: &Args, done: i64, room: &mut Room) -> Option<Args> {
+/// As [`of_one_piece`], for all such calls. The answer may point into `buffers`.
+pub fn of(nr: u64, a: &Args, done: i64, buffers: &mut Buffers) -> Option<Args> {
     let row = syscalls::row(nr)?;
-    row.whole?;
+    row.full?;
     let n = u64::try_from(done).ok().filter(|n| *n > 0)?;
     let mut rest = *a;
     match row.buffers.first()?.dir {
         Dir::IovIn => {
-            (rest[1], rest[2]) = room.vectors(a[1], a[2], n)?;
+            (rest[1], rest[2]) = buffers.vectors(a[1], a[2], n)?;
             advance(row, &mut rest, n);
         }
         Dir::MsgIn => {
             let mut message = memory::get::<MsgHdr>(a[1])?;
-            (message.iov, message.iovlen) = room.vectors(message.iov, message.iovlen, n)?;
+            (message.iov, message.iovlen) = buffers.vectors(message.iov, message.iovlen, n)?;
             // Control data (descriptors, …) were transferred with the first byte.
             (message.control, message.controllen) = (0, 0);
-            rest[1] = room.message.write(message) as *const MsgHdr as u64;
+            rest[1] = buffers.message.write(message) as *const MsgHdr as u64;
         }
         _ => return of_one_piece(nr, a, done),
     }

@@ -5,10 +5,10 @@ use ulpf_lib::command::Command;
 
 /// How frames may end without a return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Landing {
+pub enum NonLocalExit {
     /// An argument of the function there gives the place where an exception, a panic or a cancelled thread continues
     /// (Itanium C++ ABI: Exception Handling, 1.5).
-    Told,
+    Argument,
     /// Execution continues there.
     Here,
     /// The function there continues where its first argument, a `jmp_buf` of glibc, says.
@@ -18,20 +18,20 @@ pub enum Landing {
 }
 
 /// Functions that end frames in these ways.
-pub const LANDINGS: [(&str, Landing); 6] = [
-    ("_Unwind_SetIP", Landing::Told),
-    ("longjmp", Landing::Jump),
-    ("_longjmp", Landing::Jump),
-    ("siglongjmp", Landing::Jump),
-    ("__longjmp_chk", Landing::Jump),
-    ("pthread_exit", Landing::Leave),
+pub const NON_LOCAL_EXITS: [(&str, NonLocalExit); 6] = [
+    ("_Unwind_SetIP", NonLocalExit::Argument),
+    ("longjmp", NonLocalExit::Jump),
+    ("_longjmp", NonLocalExit::Jump),
+    ("siglongjmp", NonLocalExit::Jump),
+    ("__longjmp_chk", NonLocalExit::Jump),
+    ("pthread_exit", NonLocalExit::Leave),
 ];
 
 #[derive(Default)]
 pub struct Frames {
     /// Starts of functions, each with its watches on locals.
     pub functions: BTreeMap<u64, BTreeSet<u32>>,
-    pub landings: BTreeMap<u64, Landing>,
+    pub exits: BTreeMap<u64, NonLocalExit>,
     pub active: Vec<Active>,
     /// Breakpoints at return addresses, each with its number of calls.
     pub returns: BTreeMap<u64, usize>,
@@ -56,7 +56,7 @@ impl Frames {
 
     pub fn is_set(&self, pc: u64) -> bool {
         self.functions.contains_key(&pc)
-            || self.landings.contains_key(&pc)
+            || self.exits.contains_key(&pc)
             || self.returns.contains_key(&pc)
     }
 

@@ -8,7 +8,7 @@ use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{FrameAddress, Unwinder as _};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_stub_tables::code::{Cache, Unwinder};
-use ulpf_stub_tables::rows::{Row, Way};
+use ulpf_stub_tables::rows::{CfaRule, Row};
 
 use crate::runtime::asm::ulpf_copy;
 use crate::runtime::{debug_registers, memory};
@@ -98,10 +98,10 @@ pub fn by_tables(
 /// The caller's frame, by the remembered row; `None` if the tables must be read.
 #[inline]
 pub fn by_row(row: Row, frame: Frame, stack: &mut Stack) -> Option<Frame> {
-    let from = match row.way {
-        Way::Rsp => frame.sp,
-        Way::Rbp => frame.bp,
-        Way::End | Way::Tables => return None,
+    let from = match row.cfa {
+        CfaRule::Rsp => frame.sp,
+        CfaRule::Rbp => frame.bp,
+        CfaRule::End | CfaRule::Tables => return None,
     };
     let end = from
         .checked_add(u64::from(row.end))
@@ -139,7 +139,7 @@ pub fn learn(tables: &Unwinder, cache: &mut Cache, frame: Frame, stack: &mut Sta
     let mut read = |at: u64| Ok(at ^ WORD);
     match tables.unwind_frame(address, &mut regs, cache, &mut read) {
         Ok(None) => Row {
-            way: Way::End,
+            cfa: CfaRule::End,
             ..Row::TABLES
         },
         Ok(Some(at)) => row(at, regs.sp(), regs.bp()).unwrap_or(Row::TABLES),
@@ -150,9 +150,9 @@ pub fn learn(tables: &Unwinder, cache: &mut Cache, frame: Frame, stack: &mut Sta
 /// The row that leads from [`SP`] and [`BP`] to these.
 fn row(at: u64, sp: u64, bp: u64) -> Option<Row> {
     const FAR: u64 = 1 << 24;
-    let (way, end) = match (sp.wrapping_sub(SP), sp.wrapping_sub(BP)) {
-        (end @ 8..FAR, _) => (Way::Rsp, end),
-        (_, end @ 8..FAR) => (Way::Rbp, end),
+    let (cfa, end) = match (sp.wrapping_sub(SP), sp.wrapping_sub(BP)) {
+        (end @ 8..FAR, _) => (CfaRule::Rsp, end),
+        (_, end @ 8..FAR) => (CfaRule::Rbp, end),
         _ => return None,
     };
     let rbp = match bp {
@@ -162,7 +162,7 @@ fn row(at: u64, sp: u64, bp: u64) -> Option<Row> {
             .filter(|below| *below != 0)?,
     };
     (at == (sp - 8) ^ WORD).then_some(Row {
-        way,
+        cfa,
         end: end as u32,
         rbp,
     })

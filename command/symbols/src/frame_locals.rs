@@ -54,7 +54,8 @@ const MOVES: &str = "the compiler keeps it in a register at least part of the ti
 const IS_GONE: &str = "the compiler has replaced it by its value or optimised it out";
 const ALIGNS: &str =
     "its function aligns the stack, so that it is elsewhere in the frame of each call";
-const UNTOLD: &str = "the debug information says where it is in a way that is not understood";
+const NOT_UNDERSTOOD: &str =
+    "the debug information says where it is in a way that is not understood";
 const GOROUTINE: &str = "the stacks of goroutines move while their functions run";
 
 impl Program {
@@ -400,13 +401,13 @@ impl Search<'_> {
         let expression = match function.attr_value(dw::DW_AT_frame_base) {
             Ok(Some(AttributeValue::Exprloc(expression))) => expression,
             // gcc writes a location list in DWARF 2.
-            Ok(Some(value)) => return self.base_of_list(value).ok_or(UNTOLD),
-            _ => return Err(UNTOLD),
+            Ok(Some(value)) => return self.base_of_list(value).ok_or(NOT_UNDERSTOOD),
+            _ => return Err(NOT_UNDERSTOOD),
         };
         let mut operations = expression.operations(self.unit().encoding());
-        let first = operations.next().map_err(|_| UNTOLD)?;
+        let first = operations.next().map_err(|_| NOT_UNDERSTOOD)?;
         if !matches!(operations.next(), Ok(None)) {
-            return Err(UNTOLD);
+            return Err(NOT_UNDERSTOOD);
         }
         let end = match function.attr_value(dw::DW_AT_high_pc) {
             Ok(Some(AttributeValue::Udata(len))) => self.linked.saturating_add(len),
@@ -423,7 +424,7 @@ impl Search<'_> {
             Some(Operation::RegisterOffset {
                 register, offset, ..
             }) => Ok(self.base_register(register, offset, end)?),
-            _ => Err(UNTOLD),
+            _ => Err(NOT_UNDERSTOOD),
         }
     }
 
@@ -455,7 +456,7 @@ impl Search<'_> {
         offset: i64,
         end: u64,
     ) -> Result<Base, &'static str> {
-        let behind = self.prologue_end(end).ok_or(UNTOLD)?;
+        let behind = self.prologue_end(end).ok_or(NOT_UNDERSTOOD)?;
         let from = self.distance_to_cfa(Some(register), behind)?;
         Ok(Base::Register(register, from + offset))
     }
@@ -474,15 +475,17 @@ impl Search<'_> {
     /// The value of a register at an instruction, relative to the CFA. Fails if the CFA is not a register plus an
     /// offset throughout the function: then the stack has been aligned.
     fn distance_to_cfa(&self, register: Option<Register>, at: u64) -> Result<i64, &'static str> {
-        let (data, address) = self.module.object.unwind_table().ok_or(UNTOLD)?;
+        let (data, address) = self.module.object.unwind_table().ok_or(NOT_UNDERSTOOD)?;
         let table = EhFrame::from(Slice::new(data));
         let bases = BaseAddresses::default().set_eh_frame(address);
         let fde = table.fde_for_address(&bases, self.linked, EhFrame::cie_from_offset);
-        let fde = fde.map_err(|_| UNTOLD)?;
+        let fde = fde.map_err(|_| NOT_UNDERSTOOD)?;
         let mut context = UnwindContext::new();
-        let mut rows = fde.rows(&table, &bases, &mut context).map_err(|_| UNTOLD)?;
+        let mut rows = fde
+            .rows(&table, &bases, &mut context)
+            .map_err(|_| NOT_UNDERSTOOD)?;
         let mut found = None;
-        while let Some(row) = rows.next_row().map_err(|_| UNTOLD)? {
+        while let Some(row) = rows.next_row().map_err(|_| NOT_UNDERSTOOD)? {
             let CfaRule::RegisterAndOffset {
                 register: of,
                 offset,
@@ -516,9 +519,9 @@ impl Search<'_> {
         let mut stack: Vec<(i64, bool)> = Vec::new();
         let mut pointer = false;
         let mut operations = expression.operations(self.unit().encoding());
-        while let Some(operation) = operations.next().map_err(|_| UNTOLD)? {
+        while let Some(operation) = operations.next().map_err(|_| NOT_UNDERSTOOD)? {
             if pointer {
-                return Err(UNTOLD);
+                return Err(NOT_UNDERSTOOD);
             }
             match operation {
                 Operation::FrameOffset { offset } => {
@@ -540,14 +543,14 @@ impl Search<'_> {
                 Operation::SignedConstant { value } => stack.push((value, false)),
                 Operation::UnsignedConstant { value } => stack.push((value as i64, false)),
                 Operation::PlusConstant { value } => {
-                    let top = stack.last_mut().ok_or(UNTOLD)?;
+                    let top = stack.last_mut().ok_or(NOT_UNDERSTOOD)?;
                     top.0 = top.0.wrapping_add(value as i64);
                 }
                 Operation::Plus => match (stack.pop(), stack.last_mut()) {
                     (Some(a), Some(b)) if !(a.1 && b.1) => {
                         *b = (a.0.wrapping_add(b.0), a.1 || b.1);
                     }
-                    _ => return Err(UNTOLD),
+                    _ => return Err(NOT_UNDERSTOOD),
                 },
                 Operation::Deref { space: false, .. } => pointer = true,
                 Operation::Nop => {}
@@ -560,12 +563,12 @@ impl Search<'_> {
                 Operation::Address { .. } | Operation::AddressIndex { .. } | Operation::TLS => {
                     return Ok(None);
                 }
-                _ => return Err(UNTOLD),
+                _ => return Err(NOT_UNDERSTOOD),
             }
         }
         match stack[..] {
             [(offset, true)] => Ok(Some((offset, pointer))),
-            _ => Err(UNTOLD),
+            _ => Err(NOT_UNDERSTOOD),
         }
     }
 }

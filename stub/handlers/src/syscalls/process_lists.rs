@@ -36,7 +36,7 @@ pub fn list(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     }
     let len = u64::from(a[2] as u32).min(MOST);
     let mut s = Scratch::new(t);
-    let Some(room) = s.room(len) else {
+    let Some(room) = s.allocate(len) else {
         return ordinary(t, uc, nr, a);
     };
     let read = loop {
@@ -71,7 +71,7 @@ pub fn list(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
 pub fn kill(t: Current, signal: u64) -> Option<i64> {
     let root = Root::open()?;
     let mut s = Scratch::new(t);
-    let room = s.room(MOST)?;
+    let room = s.allocate(MOST)?;
     let own = raw(k::__NR_getpid.into(), &[0; 6]) as u64;
     let stub = g().stub_tid.load(Relaxed) as u64;
     let (mut result, mut count) = (0, 0);
@@ -125,8 +125,11 @@ fn lists_processes(fd: u64) -> bool {
     let (of_proc, is_root) = unsafe {
         let of_proc = sys!(k::__NR_fstatfs, fd as i32, system.as_mut_ptr()).is_ok()
             && system.assume_init().f_type == PROC_SUPER_MAGIC;
-        let told = of_proc && sys!(k::__NR_fstat, fd as i32, file.as_mut_ptr()).is_ok();
-        (of_proc, told && file.assume_init().st_ino == PROC_ROOT_INO)
+        let has_status = of_proc && sys!(k::__NR_fstat, fd as i32, file.as_mut_ptr()).is_ok();
+        (
+            of_proc,
+            has_status && file.assume_init().st_ino == PROC_ROOT_INO,
+        )
     };
     of_proc && is_root && knows_us(fd)
 }

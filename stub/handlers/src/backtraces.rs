@@ -1,14 +1,14 @@
 //! Finds the callers of functions that are called again and again from the same few places. The result is that of a
-//! backtrace, without a walk if the thread's stack is one that was walked before ([`ulpf_stub_tables::stacks`]).
+//! backtrace, without a walk if the thread's stack is one that was walked before ([`ulpf_stub_tables::backtrace_cache`]).
 
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::ring::MAX_FRAMES;
+use ulpf_stub_tables::backtrace_cache::{MOST_CALLERS, Stack, Top};
 use ulpf_stub_tables::code::Memory;
-use ulpf_stub_tables::rows::{Place, Rows, Way};
-use ulpf_stub_tables::stacks::{MOST_CALLERS, Stack, Top};
+use ulpf_stub_tables::rows::{CfaRule, Place, Rows};
 
-use crate::frames;
+use crate::cached_unwind;
 use crate::runtime::asm::ulpf_same;
 use crate::runtime::thread::Current;
 use crate::runtime::{debug_registers, memory};
@@ -63,10 +63,10 @@ pub fn callers<R>(
 
 /// A key made of the stack's beginning and its innermost callers, as far as these are easily found.
 fn key(rows: &Rows, top: Top) -> u64 {
-    let mut stack = frames::Stack::begin();
+    let mut stack = cached_unwind::Stack::begin();
     let (mut key, mut place, mut sp) = (top.ip ^ top.sp << 20, Place::here(top.ip), top.sp);
     for _ in 0..LEVELS {
-        let Some(row) = rows.find(place).filter(|row| row.way == Way::Rsp) else {
+        let Some(row) = rows.find(place).filter(|row| row.cfa == CfaRule::Rsp) else {
             break;
         };
         sp = sp.wrapping_add(row.end.into());

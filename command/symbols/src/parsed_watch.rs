@@ -40,7 +40,7 @@ const MOST_FRAMES: u64 = 16;
 
 /// The parts, as the debugger's plugin takes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Parts {
+pub struct ParsedWatch {
     /// As typed, without surrounding blanks.
     pub text: String,
     pub expression: String,
@@ -66,24 +66,24 @@ fn wrong(why: impl Into<String>) -> Problem {
     Problem::new("ulpf watch", why, USAGE)
 }
 
-impl Parts {
+impl ParsedWatch {
     /// Splits the text of a watch.
     ///
     /// # Errors
     ///
     /// A description of the mistake, for the user.
-    pub fn parse(text: &str) -> Result<Parts, Problem> {
+    pub fn parse(text: &str) -> Result<ParsedWatch, Problem> {
         let text = text.trim();
         let (head, mut rest) = text.split_at(clause(text, &WORDS));
         let (expression, kind) = with_kind(head.trim())?;
         if expression.is_empty() {
             return Err(wrong("it does not say what to watch"));
         }
-        let mut parts = Parts {
+        let mut parts = ParsedWatch {
             text: text.into(),
             expression: expression.into(),
             kind: kind.into(),
-            ..Parts::default()
+            ..ParsedWatch::default()
         };
         while !rest.is_empty() {
             rest = parts.clause(rest)?.trim_start();
@@ -223,8 +223,8 @@ fn number<'a>(word: &str, behind: &'a str) -> Result<(u64, &'a str), Problem> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Parts {
-        Parts::parse(text).unwrap_or_else(|p| panic!("{text}: {p}"))
+    fn parse(text: &str) -> ParsedWatch {
+        ParsedWatch::parse(text).unwrap_or_else(|p| panic!("{text}: {p}"))
     }
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
             "x skip 1 skip 2",
             "x log and more",
         ] {
-            let wrong = Parts::parse(text).expect_err(text).to_string();
+            let wrong = ParsedWatch::parse(text).expect_err(text).to_string();
             assert!(wrong.contains("; say: ulpf watch EXPR"), "{text}: {wrong}");
         }
     }

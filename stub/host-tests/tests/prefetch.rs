@@ -12,7 +12,7 @@ struct Talk {
 
 impl Talk {
     /// The program is about to run, and the stub knows the questions.
-    fn told(questions: &str) -> Talk {
+    fn with_questions(questions: &str) -> Talk {
         let mut t = Talk {
             session: GdbSession::new(TIDS[0]),
             inf: Recorder::default(),
@@ -49,7 +49,7 @@ impl Talk {
 
 #[test]
 fn answers_come_with_the_stop() {
-    let mut t = Talk::told(&format!("m{PAGE:x},2;qXfer:threads:read::0,20;m1,2"));
+    let mut t = Talk::with_questions(&format!("m{PAGE:x},2;qXfer:threads:read::0,20;m1,2"));
     t.inf.memory[..2].copy_from_slice(&[0x2a, 0]);
     let said = t.stop();
     assert_eq!(said.len(), 1, "one write: {said:?}");
@@ -74,7 +74,7 @@ fn answers_come_with_the_stop() {
 #[test]
 fn many_answers_do_not_hold_up_the_stop() {
     let questions: Vec<String> = (0..1000).map(|n| format!("m{:x},1", PAGE + n)).collect();
-    let mut t = Talk::told(&questions.join(";"));
+    let mut t = Talk::with_questions(&questions.join(";"));
     let said = t.stop();
     assert!(said[0].starts_with("$T05"));
     assert!(said[0].contains("%UlpfAhead:0;2:a52:a5"));
@@ -90,7 +90,7 @@ fn many_answers_do_not_hold_up_the_stop() {
 #[test]
 fn what_others_may_change_is_not_answered() {
     let list = format!("m{PAGE:x},2;qXfer:threads:read::0,20");
-    let mut t = Talk::told(&list);
+    let mut t = Talk::with_questions(&list);
     t.inf.steady = false;
     assert!(!t.stop()[0].contains('%'), "a thread is in a system call");
     t.inf.steady = true;
@@ -105,7 +105,7 @@ fn only_questions_are_answered() {
     let list = format!(
         "M{PAGE:x},1:00;vCont;c;D;k;m;mffffffffffffffff,ff;qXfer:auxv:read::0,20;qXfer:threads:read"
     );
-    let mut t = Talk::told(&list);
+    let mut t = Talk::with_questions(&list);
     let before = t.inf.log.clone();
     let said = t.stop();
     assert!(
@@ -119,7 +119,7 @@ fn only_questions_are_answered() {
 /// The stop reply of a watch that GDB cannot hold depends on whether GDB reads the watch, so GDB has to ask.
 #[test]
 fn a_hit_of_a_large_watch_is_not_answered() {
-    let mut t = Talk::told(&format!("m{PAGE:x},2"));
+    let mut t = Talk::with_questions(&format!("m{PAGE:x},2"));
     t.stop();
     t.send(&format!("Z2,{PAGE:x},20000"));
     t.send("vCont;c");

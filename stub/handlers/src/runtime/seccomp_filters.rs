@@ -29,7 +29,7 @@ const _: () = assert!(
 
 impl Filter {
     /// A new filter, not yet installed, with room for its instructions.
-    pub fn with_room(len: usize) -> Option<&'static mut Filter> {
+    pub fn with_len(len: usize) -> Option<&'static mut Filter> {
         let filter = arena::map_anonymous(Self::size(len)).cast::<Filter>();
         // SAFETY: just mapped, with room for the filter and its instructions, for which zeros are valid.
         let filter = unsafe { filter.as_mut() }?;
@@ -63,7 +63,7 @@ impl Filter {
 
     /// All instructions, as the kernel has them.
     pub fn all(&self) -> &[Instruction] {
-        // SAFETY: `with_room` has made room for so many.
+        // SAFETY: `with_len` has made room for so many.
         unsafe { slice::from_raw_parts((self as *const Filter).add(1).cast(), PREFIX + self.len) }
     }
 

@@ -1,6 +1,6 @@
-// Valgrind's client requests, each error beside a twin without it. `heap_told bad` and `heap_told good` run all cases, `heap_told CASE`
-// one case with its error. Without arguments, it lists the cases with the error word of `ulpf check`. `heap_told leaks` counts its lost
-// blocks; `heap_told serve` runs the cases named on standard input, a line each; `heap_told signals` checks that requests preserve state.
+// Valgrind's client requests, each error beside a twin without it. `heap_requests bad` and `heap_requests good` run all cases, `heap_requests CASE`
+// one case with its error. Without arguments, it lists the cases with the error word of `ulpf check`. `heap_requests leaks` counts its lost
+// blocks; `heap_requests serve` runs the cases named on standard input, a line each; `heap_requests signals` checks that requests preserve state.
 // Without Valgrind's headers there are no cases.
 #define _GNU_SOURCE
 #include <pthread.h>

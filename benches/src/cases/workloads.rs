@@ -251,8 +251,8 @@ impl Program {
             "xz" | "zstd" => text(&folder.join(format!("text.{work}")), work)?,
             "cc1" => {
                 functions(&folder.join(format!("functions.{work}.c")), work)?;
-                let told = finish(Command::new(&file).arg("-print-prog-name=cc1"), SOON)?;
-                file = PathBuf::from(told.1.trim());
+                let output = finish(Command::new(&file).arg("-print-prog-name=cc1"), SOON)?;
+                file = PathBuf::from(output.1.trim());
                 ensure!(file.is_absolute(), "{} is not GCC", self.program);
             }
             "java" => {

@@ -2,7 +2,7 @@
 //! server completes hits for the plugin, and the debug adapter for itself.
 //!
 //! ```text
-//!  ring ─▶ plugin: watch, name, type ─▶ `monitor ulpf tell JSON` ─▶ Asked ─▶ Told: the object of docs/json.md, texts
+//!  ring ─▶ plugin: watch, name, type ─▶ `monitor ulpf tell JSON` ─▶ Asked ─▶ Completed: the object of docs/json.md, texts
 //! ```
 
 use super::entry::{CSV_HEAD, Caused, Fields, Values};
@@ -71,7 +71,7 @@ struct Accessed {
 
 /// The answer for one hit.
 #[derive(Serialize)]
-struct Told<'a> {
+struct Completed<'a> {
     hit: &'a Fields<'a>,
     /// The writer: the instruction, or the program's own call into a runtime library.
     who: &'a str,
@@ -91,14 +91,14 @@ struct Heads {
 type Question = (Vec<String>, oneshot::Sender<Vec<serde_json::Value>>);
 
 /// Completes hits of one program, on a thread of its own, which has the debug information.
-pub struct Teller(mpsc::Sender<Question>);
+pub struct Completer(mpsc::Sender<Question>);
 
-impl Teller {
+impl Completer {
     /// For the program `pid`, which may run elsewhere.
-    pub fn of(pid: i32, elsewhere: Option<Elsewhere>) -> Teller {
+    pub fn of(pid: i32, elsewhere: Option<Elsewhere>) -> Completer {
         let (sender, questions) = mpsc::channel();
         std::thread::spawn(move || serve(pid, elsewhere.as_ref(), &questions));
-        Teller(sender)
+        Completer(sender)
     }
 
     /// The answers for hits as the plugin has written them. One that is not understood is null.
@@ -112,7 +112,7 @@ impl Teller {
     }
 }
 
-/// Until the [`Teller`] is gone.
+/// Until the [`Completer`] is gone.
 fn serve(pid: i32, elsewhere: Option<&Elsewhere>, questions: &mpsc::Receiver<Question>) {
     let mut program = match elsewhere {
         None => Program::of_process(pid).unwrap_or_default(),
@@ -129,9 +129,9 @@ fn serve(pid: i32, elsewhere: Option<&Elsewhere>, questions: &mpsc::Receiver<Que
             asked.tell(&program, false, &mut line);
             serde_json::from_str(&line).ok()
         };
-        let told = hits.iter().map(|hit| tell(hit).unwrap_or_default());
+        let answers = hits.iter().map(|hit| tell(hit).unwrap_or_default());
         // (If this fails, the receiver has gone.)
-        let _ = answer.send(told.collect());
+        let _ = answer.send(answers.collect());
     }
 }
 
@@ -191,7 +191,7 @@ impl Asked {
         };
         let text = by.as_ref().map(|by| by.text.as_str());
         let place = place.as_ref().map(|place| place.text.as_str());
-        let told = Told {
+        let completed = Completed {
             hit: &fields,
             who: text.or(place).unwrap_or_default(),
             callers: fields.callers.iter().map(|c| c.text.as_str()).collect(),
@@ -201,7 +201,7 @@ impl Asked {
                 row
             }),
         };
-        json::append(out, &told);
+        json::append(out, &completed);
     }
 }
 
@@ -250,15 +250,15 @@ fn bytes(digits: Option<&str>) -> Option<Vec<u8>> {
     (0..digits.len()).step_by(2).map(of).collect()
 }
 
-/// The writer and the callers of a hit, as lines of text behind `before`. `told` is a line of an answer.
-pub fn lines(before: &str, told: &serde_json::Value) -> String {
+/// The writer and the callers of a hit, as lines of text behind `before`. `completed` is a line of an answer.
+pub fn lines(before: &str, completed: &serde_json::Value) -> String {
     let text = |value: &serde_json::Value| shown(value.as_str().unwrap_or_default()).into_owned();
     let mut out = before.to_string();
-    let who = text(&told["who"]);
+    let who = text(&completed["who"]);
     if !who.is_empty() {
         out += &format!("  {who}");
     }
-    for caller in told["callers"].as_array().into_iter().flatten() {
+    for caller in completed["callers"].as_array().into_iter().flatten() {
         out += &format!("\n{:14}  called from {}", "", text(caller));
     }
     out
@@ -268,7 +268,7 @@ pub fn lines(before: &str, told: &serde_json::Value) -> String {
 mod tests {
     use super::*;
 
-    fn told(asked: &str) -> Vec<serde_json::Value> {
+    fn answers(asked: &str) -> Vec<serde_json::Value> {
         let request: Request = serde_json::from_str(asked).unwrap();
         let answer = request.answer(&Program::default());
         let lines = answer.lines();
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_hit_is_completed() {
-        let said = told(&format!(r#"{{"hits":[{HIT}]}}"#));
+        let said = answers(&format!(r#"{{"hits":[{HIT}]}}"#));
         let hit = &said[0]["hit"];
         assert_eq!(hit["new"], serde_json::json!([1, 3]));
         assert_eq!(hit["value_type"], "int [2]");
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_table_begins_with_its_heads() {
-        let said = told(&format!(r#"{{"csv":true,"hits":[{HIT}]}}"#));
+        let said = answers(&format!(r#"{{"csv":true,"hits":[{HIT}]}}"#));
         assert_eq!(said[0]["csv"], CSV_HEAD);
         let cells = |n: usize| said[n]["csv"].as_str().unwrap().matches(',').count();
         // (A list has commas of its own.)
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_stop_without_a_record() {
-        let said = told(
+        let said = answers(
             r#"{"hits":[{"tid":7,"spec":"x","name":"x","access":"access","addr":16448,"len":1,"silent":false,
                "unchained":false,"callers":[],"through":[]}]}"#,
         );
