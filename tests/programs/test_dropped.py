@@ -88,5 +88,5 @@ class Dropped(Case):
         self.program.stdin.write("s")
         self.program.stdin.flush()
         said += gdb.communicate(timeout=LIMIT)[0]
-        self.assertRegex(said, r"Breakpoint 1, advance \(\)(.|\n)*New value = ")
+        self.assertRegex(said, r"Breakpoint 1(\.1)?, advance \(\)(.|\n)*New value = ")
         self.assertEqual(self.program.stdout.readline(), "s 100000\n", said)
