@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::image::{PAGE, SYSCALL};
-use crate::tracee::{Memory, Registers};
+use crate::tracee::{Memory, Registers, Stop, Tracee, unexpected};
 use crate::unaided::Unaided;
 use std::io;
 use std::ops::Range;
@@ -82,5 +82,41 @@ impl Gate {
             memory.write(self.addr, code)?;
         }
         self.unaided.as_ref().map_or(Ok(()), Unaided::close)
+    }
+}
+
+impl Tracee {
+    /// Makes one system call in the thread, whose state is saved. It must be in a stop outside of any system call of its
+    /// own (or at the exit of one). Leaves the registers changed. The outer error is ours, the inner one the call's
+    /// errno.
+    pub fn syscall(
+        &mut self,
+        gate: &Gate,
+        number: i64,
+        args: [u64; 6],
+    ) -> io::Result<Result<u64, i32>> {
+        let home = self.home()?;
+        let mut regs = home.regs;
+        regs.rip = gate.lead_to(&home.regs)?;
+        regs.rax = number as u64;
+        // "No system call to restart".
+        regs.orig_rax = u64::MAX;
+        [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = args;
+        self.set_regs(&regs)?;
+        // Entry, then exit. (Stepping over the instruction would raise a real SIGTRAP, which the
+        // kernel turns into a reset of the program's SIGTRAP handler when it is blocked or ignored.)
+        for _ in 0..2 {
+            self.cont_syscall(0)?;
+            let stop = self.wait_for(|s| s == Stop::Syscall, |t| t.cont_syscall(0))?;
+            if stop != Stop::Syscall {
+                return Err(unexpected(stop, "a system call made on its behalf"));
+            }
+        }
+        let result = self.regs()?.rax as i64;
+        Ok(if (-4095..0).contains(&result) {
+            Err(-result as i32)
+        } else {
+            Ok(result as u64)
+        })
     }
 }

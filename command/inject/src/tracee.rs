@@ -3,7 +3,6 @@
 //! All calls must come from the thread that attached to it: the loader does its whole work in one closure on one thread
 //! (see [`crate::launch()`], [`crate::attach()`]).
 
-use crate::gate::Gate;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -365,40 +364,6 @@ impl Tracee {
         }
     }
 
-    /// Makes one system call in the thread, whose state is saved. It must be in a stop outside of any system call of its
-    /// own (or at the exit of one). Leaves the registers changed. The outer error is ours, the inner one the call's
-    /// errno.
-    pub fn syscall(
-        &mut self,
-        gate: &Gate,
-        number: i64,
-        args: [u64; 6],
-    ) -> io::Result<Result<u64, i32>> {
-        let home = self.home()?;
-        let mut regs = home.regs;
-        regs.rip = gate.lead_to(&home.regs)?;
-        regs.rax = number as u64;
-        // "No system call to restart".
-        regs.orig_rax = u64::MAX;
-        [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = args;
-        self.set_regs(&regs)?;
-        // Entry, then exit. (Stepping over the instruction would raise a real SIGTRAP, which the
-        // kernel turns into a reset of the program's SIGTRAP handler when it is blocked or ignored.)
-        for _ in 0..2 {
-            self.cont_syscall(0)?;
-            let stop = self.wait_for(|s| s == Stop::Syscall, |t| t.cont_syscall(0))?;
-            if stop != Stop::Syscall {
-                return Err(unexpected(stop, "a system call made on its behalf"));
-            }
-        }
-        let result = self.regs()?.rax as i64;
-        Ok(if (-4095..0).contains(&result) {
-            Err(-result as i32)
-        } else {
-            Ok(result as u64)
-        })
-    }
-
     /// Calls `entry(arg)` on the given stack, runs it to its `int3`, and returns rax. Without a tracer, a handler of the
     /// stub sends the thread home from that `int3` ([`ulpf_lib::boot::BootArgs::home`]).
     pub fn call(&mut self, entry: u64, arg: u64, stack_top: u64) -> io::Result<i64> {
@@ -463,7 +428,7 @@ fn decode(status: i32) -> Stop {
     }
 }
 
-fn unexpected(stop: Stop, during: &str) -> io::Error {
+pub(crate) fn unexpected(stop: Stop, during: &str) -> io::Error {
     let what = match stop {
         Stop::Signal(n) => format!("was stopped by signal {n}"),
         Stop::Exited(n) => format!("exited with status {n}"),

@@ -28,7 +28,7 @@ const _: () = assert!(LEN as u64 <= FROM_END - 2 * PAD_LEN);
 pub struct Unaided {
     pub at: u64,
     memory: Memory,
-    /// What is there, if we have written it.
+    /// The code that we have written there.
     written: RefCell<Option<[u8; LEN]>>,
 }
 

@@ -1,5 +1,5 @@
-//! A thread whose tracer was killed while the thread ran a boot entry (`ulpf_lib::boot`). Nobody restores its registers,
-//! so the handler of the entry's trap does, and parks the thread as the command would have.
+//! A thread whose tracer was killed while the thread ran a boot entry (`ulpf_lib::boot`). The handler of the entry's
+//! trap restores its registers, and parks the thread as the command would have.
 
 use ulpf_engine::cpu::Gprs;
 

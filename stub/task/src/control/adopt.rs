@@ -37,7 +37,7 @@ use crate::inferior::Refusal;
 const TRIES: usize = 1000;
 
 /// The image of an earlier stub that serves this program's heap, if it is of this version.
-pub fn earlier() -> Option<Twin> {
+fn earlier() -> Option<Twin> {
     let maps = Snapshot::read().ok()?;
     let (start, end) = machine().image;
     let code = |v: &&Vma| v.prot & PROT_EXEC != 0 && v.kind == VmaKind::Anonymous;
@@ -104,8 +104,12 @@ impl Control {
         Ok(())
     }
 
-    /// The heap is the one that an earlier stub has left. Its image goes at the end.
-    pub(super) fn take_over_heap(&mut self, twin: Twin, how: &HeapCheck) -> Result<(), Refusal> {
+    /// The heap is the one that an earlier stub has left, if there is one. Its image goes at the end.
+    pub(super) fn take_over_heap(&mut self, how: &HeapCheck) -> Option<Result<(), Refusal>> {
+        earlier().map(|twin| self.take_over(twin, how))
+    }
+
+    fn take_over(&mut self, twin: Twin, how: &HeapCheck) -> Result<(), Refusal> {
         if !self.leaves_image(twin) {
             return Err(no(
                 "some thread is always in its allocator, which an earlier check still serves",

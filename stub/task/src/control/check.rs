@@ -29,7 +29,6 @@ use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_tables::attributes::{Attributes, Part};
 
-use super::adopt;
 use super::allocator::Tables;
 use super::entrances::{comes_to_served, is_jump, room_at};
 use super::functions::{self, DT_STRTAB, Object, bytes};
@@ -288,8 +287,10 @@ impl Control {
         if let Some(args) = how.of {
             return self.adopt_parents_heap(args);
         }
-        if let Some(twin) = adopt::earlier().filter(|_| how.running) {
-            return self.take_over_heap(twin, how);
+        if how.running
+            && let Some(taken) = self.take_over_heap(how)
+        {
+            return taken;
         }
         let places = Places {
             arena: reserve()?,
