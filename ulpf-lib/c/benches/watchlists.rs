@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
 use std::time::Instant;
 
+/// Its tests run in `benches/sim`; this program has no harness for them.
+#[allow(dead_code, unused_imports)]
 mod splay;
 
 use splay::Splay;
