@@ -116,7 +116,9 @@ pub fn pidfd_getfd(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
 
 /// A pidfd: it becomes readable when the process has ended.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+    // (`from_raw` panics at a negative number, and some come from a watched program.)
+    let named = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    let pid = named.ok_or(Errno::SRCH)?;
     Ok(process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 

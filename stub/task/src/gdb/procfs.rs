@@ -5,6 +5,7 @@ use crate::files;
 use crate::inferior::Inferior;
 use alloc::format;
 use alloc::vec::Vec;
+use core::ptr::NonNull;
 use linux_raw_sys::general::{__NR_readlinkat, AT_FDCWD};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
@@ -22,9 +23,10 @@ pub fn read(pid: i32, name: &str) -> Option<Vec<u8>> {
 
 /// The program's auxiliary vector, to the pair of zeros at its end.
 pub fn auxiliary_vector() -> Option<Vec<u8>> {
+    let block = NonNull::new(boot_block())?;
     // SAFETY: in the image; the command writes this field before the stub begins.
     #[allow(unsafe_code)]
-    let words = unsafe { &(*boot_block()).auxv };
+    let words = unsafe { &(*block.as_ptr()).auxv };
     let (entries, _) = words.as_chunks::<2>();
     let last = entries.iter().position(|entry| entry[0] == 0)?;
     let kept = entries.get(..=last)?.as_flattened().iter();
@@ -34,10 +36,11 @@ pub fn auxiliary_vector() -> Option<Vec<u8>> {
 /// Path of the program's file: the target of `/proc/PID/exe`, or, where this task may not read that, the target when
 /// the stub was loaded.
 pub fn exe(pid: i32) -> Option<Vec<u8>> {
-    // SAFETY: as above.
-    #[allow(unsafe_code)]
-    let then = unsafe { &(*boot_block()).exe };
     link(pid).ok().or_else(|| {
+        let block = NonNull::new(boot_block())?;
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        let then = unsafe { &(*block.as_ptr()).exe };
         let len = then.iter().position(|b| *b == 0).filter(|len| *len > 0)?;
         then.get(..len).map(<[u8]>::to_vec)
     })
