@@ -5,6 +5,7 @@
 mod entered;
 mod hot;
 mod prediction;
+mod tactics;
 mod window;
 
 use alloc::boxed::Box;
@@ -15,8 +16,8 @@ use core::fmt::Write;
 use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_engine::access::{Class, Insn};
-use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, skipped, stretch};
+use ulpf_engine::access::Class;
+use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, skipped};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::command::reply::{PatchCounts, PatchSite, Patching};
 use ulpf_lib::guard::maps::Snapshot;
@@ -174,7 +175,7 @@ impl Patches {
 
     /// Makes the patch that checks the access of the instruction at `pc`.
     fn make(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
-        use Unpatched::{JumpedInto, Room, Successor, Taken};
+        use Unpatched::{JumpedInto, Taken};
         let table = patches::table();
         match (table.at(pc), table.of(pc)) {
             // It is a jump target, and hot itself: its unchanged bytes do not help.
@@ -182,7 +183,7 @@ impl Patches {
                 let start = p.start();
                 self.jumped_over.insert(start);
                 self.remove(stopped, start);
-                self.patch_at(stopped, pc)
+                self.try_each(stopped, pc, &tactics::DISPLACING)
             }
             // One more of its instructions is hot.
             (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
@@ -192,19 +193,9 @@ impl Patches {
             (Some(_), _) => Err(Taken),
             (_, Some(p)) => self.put_back(p),
             _ if table.refused.get(&pc) == Some(&JumpedInto) => {
-                let punned = match self.jumped_over.contains(&pc) {
-                    true => Err(JumpedInto),
-                    false => self.patch_punned(stopped, pc),
-                };
-                punned.or_else(|_| self.patch_before(stopped, pc, JumpedInto))
+                self.try_each(stopped, pc, &tactics::AFTER_JUMPS_INTO_IT)
             }
-            _ => match self.patch_at(stopped, pc) {
-                Err(why @ (Successor | Room)) => {
-                    let done = self.patch_before(stopped, pc, why);
-                    done.or_else(|_| self.patch_punned(stopped, pc).map_err(|_| why))
-                }
-                done => done,
-            },
+            _ => self.try_each(stopped, pc, &tactics::AT_FIRST),
         }
     }
 
@@ -285,70 +276,6 @@ impl Patches {
             May::Yes => Ok(()),
             May::Later => Err(Unpatched::Cold),
             May::No => Err(Unpatched::Code),
-        }
-    }
-
-    /// A patch of the access at `pc` that displaces the code before it. It is for accesses where the code behind cannot
-    /// move, or where loops jump to it. The instructions before the access are decoded from the beginning of the
-    /// function, which the unwind tables know.
-    fn patch_before(
-        &mut self,
-        stopped: &mut Stopped,
-        pc: u64,
-        why: Unpatched,
-    ) -> Result<(), Unpatched> {
-        use Unpatched::JumpedInto;
-        let maps = self.maps().map_err(|_| why)?;
-        let vma = maps.at(pc).ok_or(why)?;
-        if generated::is_generated(vma) {
-            return Err(why); // what has faulted once may be other code by now
-        }
-        let start = super::functions::start(pc, &maps).or_else(|| stretch_before(pc, vma.start));
-        let start = start.ok_or(why)?;
-        let mut code = alloc::vec![0; (pc - start) as usize + 15];
-        let n = self.window.read(start, &mut code);
-        let code = code.get(..n).ok_or(why)?;
-        let own = code.get((pc - start) as usize..).ok_or(why)?;
-        let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(why)?;
-        for from in Group::starts(&insn, start, code) {
-            let tried = patches::table().refused.get(&from) == Some(&JumpedInto);
-            if !tried && self.place(stopped, pc, from, None, &maps).is_ok() {
-                return Ok(());
-            }
-        }
-        Err(why)
-    }
-
-    /// A patch that leaves the bytes behind the access unchanged, since other code jumps there.
-    fn patch_punned(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
-        let maps = self.maps()?;
-        let mut done = Err(Unpatched::Room);
-        for pun in [Pun::Plain, Pun::Prefixed] {
-            done = done.or_else(|_| self.place(stopped, pc, pc, Some(pun), &maps));
-        }
-        done
-    }
-
-    fn patch(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
-        let maps = self.maps()?;
-        self.place(stopped, pc, pc, None, &maps)
-    }
-
-    /// As [`Patches::patch`]. Behind an instruction that does not continue there, another function may begin. Behind a
-    /// call that is shorter than a jump, each return would land in the jump's middle.
-    fn patch_at(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
-        let mut code = [0; 15];
-        let n = self.window.read(pc, &mut code);
-        let insn = ulpf_stub_handlers::engine::decode(pc, code.get(..n).unwrap_or(&[]));
-        let elsewhere = insn.filter(|i| (i.len as usize) < JUMP && !goes_on_behind(i));
-        let Some(insn) = elsewhere else {
-            return self.patch(stopped, pc);
-        };
-        match self.patch_before(stopped, pc, Unpatched::Successor) {
-            Err(_) if !matches!(insn.class, Class::Call | Class::CallMem) => {
-                self.patch(stopped, pc)
-            }
-            done => done,
         }
     }
 
@@ -782,24 +709,6 @@ impl Patches {
 /// Number of bytes of a cave that a trampoline takes.
 fn takes(trampoline: &Trampoline) -> u64 {
     trampoline.code.len() as u64 + 1
-}
-
-/// Start of the straight-line code that leads to `pc`, from known instructions, for code without unwind tables; not
-/// before `lowest`.
-fn stretch_before(pc: u64, lowest: u64) -> Option<u64> {
-    const FURTHEST: u64 = 512;
-    let start = pc.saturating_sub(FURTHEST).max(lowest);
-    let code = super::functions::block(start, pc.checked_sub(start)? as usize);
-    let all = ulpf_stub_handlers::engine::sites().map(|s| s.insn.pc);
-    let near = all.filter(|at| (start..pc).contains(at));
-    let whole = start + code.len() as u64 == pc;
-    whole.then(|| stretch(start, &code, near)).flatten()
-}
-
-/// Returns whether the instruction behind it may be executed next.
-fn goes_on_behind(insn: &Insn) -> bool {
-    use Class::{Call, CallMem, JmpMem, Ret};
-    !matches!(insn.class, Call | CallMem | JmpMem | Ret)
 }
 
 /// For `monitor ulpf patch sites`: the instructions with the most faults, and the state of each.

@@ -16,6 +16,7 @@ use ulpf_engine::patch::{Group, JUMP, What, leading_to, skipped};
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::ring::Unpatched;
 
+use super::tactics::{DISPLACING, PUNNING};
 use super::{FURTHEST, Patches};
 use crate::control::{functions, generated, text};
 use ulpf_stub_handlers::global::g;
@@ -40,9 +41,9 @@ impl Patches {
         self.remove(stopped, start);
         let own = match patches::table().refused.get(&pc) {
             Some(why @ Unpatched::JumpedInto) => Err(*why),
-            _ => self.patch_at(stopped, pc),
+            _ => self.try_each(stopped, pc, &DISPLACING),
         };
-        let own = own.or_else(|_| self.patch_punned(stopped, pc));
+        let own = own.or_else(|_| self.try_each(stopped, pc, &PUNNING));
         // Code before the access still reaches the trampoline. Without a patch of its own, the previous patch is
         // restored.
         let mut looked_at = self.recalled.iter().rev();
