@@ -1,7 +1,8 @@
 //! Completes gdbstub's answers: features served beside it, the rest of a stop reply, the text of a refusal.
 
+use super::reason::Reported;
 use super::{Client, packet, procfs};
-use crate::inferior::{Inferior, Refusal, Stop, StopReason, Tid};
+use crate::inferior::{Inferior, Refusal, Stop};
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -76,56 +77,14 @@ pub fn stop_reply(
         packet::push_num(reply, u64::from(core));
         reply.push(b';');
     }
-    match stop.reason {
-        StopReason::Forked { child, vfork } => {
-            let name: &[u8] = if vfork { b"vfork:" } else { b"fork:" };
-            reply.extend_from_slice(name);
-            thread_id(reply, child, child, client.features.multiprocess);
-            reply.push(b';');
-        }
-        StopReason::VforkDone => reply.extend_from_slice(b"vforkdone:;"),
-        StopReason::Traces { number } => {
-            reply.extend_from_slice(b"ulpftraces:");
-            packet::push_num(reply, number as u32 as u64);
-            reply.push(b';');
-        }
-        StopReason::HeapError { report } => {
-            reply.extend_from_slice(b"ulpfheap:");
-            packet::push_num(reply, report.into());
-            reply.push(b';');
-        }
-        StopReason::HeapEnd => reply.extend_from_slice(b"ulpfheapend:;"),
-        StopReason::Created => reply.extend_from_slice(b"create:;"),
-        StopReason::Syscall { nr, entry } => {
-            let name: &[u8] = if entry {
-                b"syscall_entry:"
-            } else {
-                b"syscall_return:"
-            };
-            reply.extend_from_slice(name);
-            packet::push_num(reply, nr);
-            reply.push(b';');
-        }
-        _ => {}
-    }
+    let told = Reported::of(stop.reason, client);
+    reply.extend_from_slice(&told.fields);
     if client.lldb {
-        let reason: &[u8] = match stop.reason {
-            StopReason::Breakpoint => b"reason:breakpoint;",
-            StopReason::Stepped => b"reason:trace;",
-            // LLDB makes its own "watchpoint" out of the watch: pair.
-            StopReason::Watch { .. } | StopReason::Forked { .. } | StopReason::Traces { .. } => b"",
-            StopReason::VforkDone => b"reason:vforkdone;",
-            // (The server gives LLDB the description of the error.)
-            StopReason::HeapError { .. } => b"reason:exception;",
-            StopReason::Signal(_)
-            | StopReason::HeapEnd
-            | StopReason::Interrupted
-            | StopReason::Syscall { .. }
-            | StopReason::Halted
-            | StopReason::Created
-            | StopReason::Exits { .. } => b"reason:signal;",
-        };
-        reply.extend_from_slice(reason);
+        if !told.lldb.is_empty() {
+            reply.extend_from_slice(b"reason:");
+            reply.extend_from_slice(told.lldb);
+            reply.push(b';');
+        }
         if client.threads_in_stop {
             threads(reply, inf, pid, client.features.multiprocess);
         }
@@ -140,7 +99,7 @@ fn threads(reply: &mut Vec<u8>, inf: &mut dyn Inferior, pid: i32, multiprocess: 
         if i > 0 {
             reply.push(b',');
         }
-        thread_id(reply, pid, *tid, multiprocess);
+        packet::thread_id(reply, pid, *tid, multiprocess);
     }
     reply.extend_from_slice(b";thread-pcs:");
     for (i, tid) in threads.iter().enumerate() {
@@ -150,14 +109,4 @@ fn threads(reply: &mut Vec<u8>, inf: &mut dyn Inferior, pid: i32, multiprocess: 
         packet::push_num(reply, inf.gprs(*tid).map_or(0, |g| g.rip));
     }
     reply.push(b';');
-}
-
-/// `pPID.TID`, or `TID` when the client does not speak multiprocess.
-pub fn thread_id(out: &mut Vec<u8>, pid: i32, tid: Tid, multiprocess: bool) {
-    if multiprocess {
-        out.push(b'p');
-        packet::push_num(out, pid as u64);
-        out.push(b'.');
-    }
-    packet::push_num(out, tid as u64);
 }

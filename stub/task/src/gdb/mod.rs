@@ -23,6 +23,7 @@ mod non_stop;
 pub mod packet;
 mod prefetch;
 mod procfs;
+mod reason;
 mod registers;
 mod target;
 
@@ -35,10 +36,9 @@ use gdbstub::conn::Connection;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
 use gdbstub::stub::{GdbStubBuilder, MultiThreadStopReason};
 use gdbstub::target::ext::breakpoints::WatchKind as StubWatchKind;
-use linux_raw_sys::general as k;
 use packet::{ClientFeatures, FrameReader, Incoming};
 use target::Debuggee;
-use ulpf_lib::{WatchKind, signals};
+use ulpf_lib::WatchKind;
 
 /// State of the session, for the main loop after it has fed the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,17 +332,10 @@ impl GdbSession {
 
     fn stub_reason(&self, stop: Stop) -> Option<MultiThreadStopReason<u64>> {
         let tid = NonZeroUsize::new(usize::try_from(stop.tid).ok()?)?;
-        let signal = |linux| MultiThreadStopReason::SignalWithThread {
-            tid,
-            signal: Signal(signals::to_gdb(linux)),
-        };
-        const SIGTRAP: i32 = k::SIGTRAP as i32;
-        const SIGINT: i32 = k::SIGINT as i32;
         Some(match stop.reason {
             StopReason::Breakpoint if self.client.features.swbreak => {
                 MultiThreadStopReason::SwBreak(tid)
             }
-            StopReason::Breakpoint | StopReason::Stepped => signal(SIGTRAP),
             StopReason::Watch { kind, addr } => MultiThreadStopReason::Watch {
                 tid,
                 kind: match kind {
@@ -352,23 +345,10 @@ impl GdbSession {
                 },
                 addr: addr.0,
             },
-            StopReason::Signal(n) => signal(n),
-            // LLDB knows no such number, and takes the reason.
-            StopReason::HeapError { .. } if self.client.lldb => signal(SIGTRAP),
-            StopReason::HeapError { .. } => MultiThreadStopReason::SignalWithThread {
+            reason => MultiThreadStopReason::SignalWithThread {
                 tid,
-                signal: Signal(signals::EXC_BAD_ACCESS),
+                signal: Signal(reason::Reported::of(reason, self.client).signal),
             },
-            StopReason::Interrupted => signal(SIGINT),
-            // `amend.rs` says which.
-            StopReason::HeapEnd
-            | StopReason::Forked { .. }
-            | StopReason::Traces { .. }
-            | StopReason::VforkDone
-            | StopReason::Syscall { .. }
-            | StopReason::Created => signal(SIGTRAP),
-            // Non-stop only.
-            StopReason::Halted | StopReason::Exits { .. } => signal(0),
         })
     }
 

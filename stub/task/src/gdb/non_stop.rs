@@ -15,7 +15,8 @@
 //! gdbstub supports all-stop only: it serves registers and the list of threads, and gets no resume and no stop.
 
 use super::packet::{self, Action, Go, Id};
-use super::{Event, GdbSession, amend, arch, registers, signals};
+use super::reason::Reported;
+use super::{Event, GdbSession, amend, arch, registers};
 use crate::inferior::{Inferior, Stop, StopReason, Tid};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -179,11 +180,11 @@ impl GdbSession {
             text.push(b'w');
             packet::push_hex(&mut text, &[status as u8]);
             text.push(b';');
-            amend::thread_id(&mut text, pid, stop.tid, multiprocess);
+            packet::thread_id(&mut text, pid, stop.tid, multiprocess);
             return packet::notification(&text);
         }
         text.push(b'T');
-        packet::push_hex(&mut text, &[number_of(stop.reason)]);
+        packet::push_hex(&mut text, &[Reported::of(stop.reason, self.client).signal]);
         for number in [arch::RBP, arch::RSP, arch::RIP] {
             let mut value = [0; 8];
             // A stop is reported even without them.
@@ -195,7 +196,7 @@ impl GdbSession {
             }
         }
         text.extend_from_slice(b"thread:");
-        amend::thread_id(&mut text, pid, stop.tid, multiprocess);
+        packet::thread_id(&mut text, pid, stop.tid, multiprocess);
         text.push(b';');
         match stop.reason {
             StopReason::Breakpoint if self.client.features.swbreak => {
@@ -214,25 +215,5 @@ impl GdbSession {
         }
         amend::stop_reply(&mut text, inf, stop, self.client, pid);
         packet::notification(&text)
-    }
-}
-
-/// The protocol's numbering.
-fn number_of(reason: StopReason) -> u8 {
-    match reason {
-        StopReason::HeapError { .. } => signals::EXC_BAD_ACCESS,
-        other => signals::to_gdb(signal_of(other)),
-    }
-}
-
-/// Linux numbering; 0 for a reason without a signal.
-fn signal_of(reason: StopReason) -> i32 {
-    const SIGINT: i32 = k::SIGINT as i32;
-    const SIGTRAP: i32 = k::SIGTRAP as i32;
-    match reason {
-        StopReason::Signal(n) => n,
-        StopReason::Interrupted => SIGINT,
-        StopReason::Halted | StopReason::Exits { .. } => 0,
-        _ => SIGTRAP,
     }
 }

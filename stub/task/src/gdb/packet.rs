@@ -427,6 +427,16 @@ pub fn client_features(payload: &[u8]) -> ClientFeatures {
     }
 }
 
+/// `pPID.TID`, or `TID` when the client does not speak multiprocess.
+pub fn thread_id(out: &mut Vec<u8>, pid: i32, tid: i32, multiprocess: bool) {
+    if multiprocess {
+        out.push(b'p');
+        push_num(out, pid as u64);
+        out.push(b'.');
+    }
+    push_num(out, tid as u64);
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;

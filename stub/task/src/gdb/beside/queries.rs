@@ -3,10 +3,11 @@
 use super::{Served, monitor, tls};
 use crate::gdb::arch::Layout;
 use crate::gdb::packet::{self, Id, ThreadId};
-use crate::gdb::{Client, Event, GdbSession, amend, signals};
+use crate::gdb::{Client, Event, GdbSession};
 use crate::inferior::{Inferior, StopReason, Tid};
 use alloc::vec::Vec;
 use linux_raw_sys::general as k;
+use ulpf_lib::signals;
 
 /// Packets that a client may send before the stop that it waits for.
 pub fn allowed_while_running(payload: &[u8]) -> bool {
@@ -25,7 +26,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         }
         b"qC" => {
             let mut reply = b"QC".to_vec();
-            amend::thread_id(&mut reply, pid, session.thread, multiprocess);
+            packet::thread_id(&mut reply, pid, session.thread, multiprocess);
             Served::Reply(reply)
         }
         [b'T', thread @ ..] => Served::ok_or_error(named(inf, pid, thread).is_some()),
@@ -194,7 +195,7 @@ fn last_stop(session: &GdbSession, inf: &mut dyn Inferior) -> Vec<u8> {
     let mut reply = b"T".to_vec();
     packet::push_hex(&mut reply, &[signals::to_gdb(signal)]);
     reply.extend_from_slice(b"thread:");
-    amend::thread_id(
+    packet::thread_id(
         &mut reply,
         session.debuggee.pid,
         thread,
