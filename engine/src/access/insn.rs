@@ -100,21 +100,10 @@ impl Gprs {
 }
 
 impl Insn {
-    /// Whether the instruction touches memory beside its own bytes.
-    pub fn touches_memory(&self) -> bool {
-        self.class != Class::None
-    }
     /// False when [`Insn::accesses`] cannot tell all of them (tiles, device portals, shadow
     /// stacks): find out by comparing memory.
     pub fn accesses_known(&self) -> bool {
         self.class != Class::Unsupported
-    }
-    /// Whether it is atomic: with a lock prefix, or an `xchg` with memory.
-    pub fn is_locked(&self) -> bool {
-        self.layout.lock
-            || self.layout.legacy()
-                && self.layout.map == 0
-                && matches!(self.layout.opcode, 0x86 | 0x87)
     }
     /// Whether it is a string instruction, repeated or not.
     pub fn is_string(&self) -> bool {

@@ -48,13 +48,6 @@ impl FaultInfo {
     }
 }
 
-impl FaultInfo {
-    /// Whether it was a store (or a read-modify-write).
-    pub fn is_write(&self) -> bool {
-        self.error & 2 != 0
-    }
-}
-
 /// Everything that one execution needs, on the stack of the thread that executes. The nested
 /// handler finds it through the thunk's stack pointer (thunks) or rdi (accessors):
 ///
