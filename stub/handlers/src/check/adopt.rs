@@ -4,6 +4,7 @@
 
 use core::sync::atomic::Ordering::*;
 
+use super::entries::JUMP;
 use super::twin::Twin;
 use super::{
     arena, block_map, blocks, client_blocks, client_list, depot, entries, family, heap, judge,
@@ -11,7 +12,10 @@ use super::{
 };
 use crate::check::LEAKS;
 use crate::check::findings::{count, findings};
+use crate::global::tables;
 use ulpf_lib::{PAGE_SIZE, place};
+use ulpf_stub_tables::edit::Detour;
+use ulpf_stub_tables::edits::Edits;
 use ulpf_stub_tables::patches::Known;
 
 /// Takes over the books of the parent's stub. Returns `false` if the parent had no checked heap. Called by the stub's
@@ -55,31 +59,32 @@ pub fn open_blocks() {
     }
 }
 
-/// Calls `f` for each function that is served here, with its address and the jump to us that it must begin with.
-pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP])) {
-    for n in 0..entries::MOST {
-        let Some(ours) = entries::known(n) else { break };
-        // SAFETY: the same table of the other image, which nothing changes any more.
+/// Calls `f` for each function that is served here: its number, and its edit in the parent's table.
+pub fn functions(twin: Twin, mut f: impl FnMut(usize, &Detour<JUMP>)) {
+    // SAFETY: the table of the other image, which nothing changes any more. It refers to memory that the child has, too.
+    let theirs: &Edits = unsafe { &*twin.of(&tables().edits) };
+    for edit in theirs.functions.iter() {
+        let Some(ours) = entries::known(edit.number) else {
+            continue;
+        };
+        // SAFETY: the same record of the other image.
         let there: Known = unsafe { twin.of(ours).read() };
         let on = Some(there.after).filter(|to| twin.ours(*to) != entries::way_back());
-        if let (1.., Some(function)) = (there.pc, entries::function(&there))
-            && function.copies().is_none()
-            && let Some(code) = entries::add(there.pc, function, on)
-        {
-            if let Some(own) = entries::own(n) {
-                // SAFETY: as above.
-                let own: Known = unsafe { twin.of(own).read() };
-                entries::pass(there.pc, own.back);
-                let page = own.back & !(PAGE_SIZE - 1);
-                if page != 0 && !place::has(page) {
-                    place::add(page, PAGE_SIZE);
-                }
+        let Some(function) = entries::function(&there) else {
+            continue;
+        };
+        let Some(number) = entries::add(there.pc, function, on) else {
+            continue;
+        };
+        if let Some(own) = entries::own(edit.number) {
+            // SAFETY: as above.
+            let own: Known = unsafe { twin.of(own).read() };
+            entries::pass(there.pc, own.back);
+            let page = own.back & !(PAGE_SIZE - 1);
+            if page != 0 && !place::has(page) {
+                place::add(page, PAGE_SIZE);
             }
-            if let Some(original) = entries::original(n) {
-                // SAFETY: as above.
-                entries::keep(there.pc, unsafe { twin.of(original).read() });
-            }
-            f(there.pc, code);
         }
+        f(number, edit);
     }
 }

@@ -7,7 +7,7 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_stub_tables::breakpoints::Breakpoint;
 use ulpf_stub_tables::patches::Known;
 
-use super::entries::{self, MOST, function, go_back, known, leave, way_back};
+use super::entries::{self, function, go_back, leave, way_back};
 use super::left;
 use super::old;
 use super::serve::{Outcome, serve};
@@ -171,8 +171,7 @@ pub fn fault(t: Current, uc: &mut UContext) -> bool {
         return true;
     }
     let at = uc.gprs.rip;
-    let known = (0..MOST).find_map(|n| known(n).filter(|k| k.pc == at));
-    if let Some(known) = known.or_else(|| requests::at(at)) {
+    if let Some(known) = entries::at(at) {
         serve_here(t, uc, known);
     }
     true
@@ -265,12 +264,9 @@ fn breakpoint(known: &Known) -> Option<&'static Breakpoint> {
         true => requests::JUMP,
         false => entries::JUMP,
     };
-    let inside = known.pc + 1..known.pc + jump as u64;
-    let here = |b: &&Breakpoint| inside.contains(&b.addr);
-    match g().has_breakpoints() {
-        true => g().breakpoints().iter().find(here),
-        false => None,
-    }
+    g().breakpoints()
+        .within(known.pc + 1..known.pc + jump as u64)
+        .next()
 }
 
 /// Parks for such a breakpoint before the call is made. Returns `false` if the debugger has moved the thread elsewhere.

@@ -8,6 +8,7 @@
 mod allocator;
 mod annotations;
 mod backend;
+mod breakpoints;
 mod check;
 mod check_named;
 mod classes;
@@ -16,6 +17,7 @@ mod collector;
 mod conditions;
 pub mod confine;
 mod disabled;
+mod edits;
 mod entrances;
 mod filters;
 mod follow;
@@ -44,8 +46,8 @@ mod placement;
 mod placer;
 mod places;
 mod private;
+mod ranges;
 mod reader;
-mod renew;
 mod replies;
 mod requests;
 pub mod rescue;
@@ -55,7 +57,6 @@ mod slots;
 mod socket;
 mod stops;
 pub mod text;
-mod trampolines;
 mod unmapped;
 mod unwind;
 mod watch_table;
@@ -129,10 +130,9 @@ pub struct Control {
     /// This task has rights that a thread of the program does not have.
     keeps_rights: bool,
     exec: follow::Exec,
-    patches: patches::Patches,
+    edits: edits::Edits,
     paths: paths::Paths,
     sections: sequences::Sections,
-    sites: sites::Sites,
 }
 
 const KEEPS_RIGHTS: &str = "ulpf: the program has given up rights, and ulpf's own task could not do the same: it leaves.\n";
@@ -191,8 +191,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         detached: false,
         keeps_rights: false,
         exec: follow::Exec::None,
-        sites: sites::Sites::new(),
-        patches: patches::Patches::new(),
+        edits: edits::Edits::new(),
         paths: paths::Paths::default(),
         sections: sequences::Sections::default(),
     };
