@@ -15,6 +15,7 @@
 #     make kernel-bench  measures the module, and the stub with it, in instructions
 #     make kernel-fuzz   random calls of its interface, CALLS=1000000
 #     make sim        builds the simulated hardware (ulpf sim), which links Unicorn and so is GPL-2.0
+#     make sim-tables  runs the papers' experiments on it, and writes docs/notes/measurements.md
 #     make docs       the book (docs/), as HTML in target/book; checks all links
 #     make picture    draws docs/top.svg out of a real run of ulpf top
 #     make tarball    target/packages/ulpf-VERSION-x86_64-linux.tar.xz, which runs from wherever it is unpacked; debug information apart
@@ -99,6 +100,9 @@ kernel-bench: need-kernel build
 CALLS ?= 1000000
 kernel-fuzz: need-kernel
 	@python3 tests/lib/vm.py --cpus 1 --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls
+sim-tables: need-build
+	@.ci/need $(SIM_PACKAGES)
+	$(CARGO) run --release -p ulpf-sim-tables -- --write
 sim: need-build
 	@.ci/need $(SIM_PACKAGES)
 	$(CARGO) build --release -p ulpf -p ulpf-sim-bridge
@@ -157,4 +161,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo docs test nightly gdb-suite check-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture packaged tarball image deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test
+.PHONY: build check demo docs test nightly gdb-suite check-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim sim-tables examples picture packaged tarball image deb deb-all install clean need-build need-check need-demo need-bench need-kernel need-test

@@ -37,7 +37,7 @@ fn find_targets(out: &Path) {
 }
 
 fn compile_program(out: &Path) {
-    const SOURCE: &str = "../command/symbols/fixtures/conditions.c";
+    const SOURCE: &str = "../command/symbols/tests/fixtures/conditions.c";
     println!("cargo:rerun-if-changed={SOURCE}");
     let status = Command::new("cc")
         .args(["-g", "-O0", "-no-pie", SOURCE, "-o"])

@@ -8,7 +8,9 @@ pub mod agent;
 pub mod attribution;
 
 #[cfg(test)]
-mod corpus;
+mod tests {
+    pub mod corpus;
+}
 pub mod cpu;
 pub mod exec;
 pub mod frame;

@@ -33,9 +33,10 @@ def watch(expression, kind=None, condition=None, thread=None, inside=None, outsi
     spec.thread = thread if thread is not None else spec.thread
     spec.places += [(False, True, inside)] if inside else []
     spec.places += [(False, False, outside)] if outside else []
-    spec.changed, spec.log = spec.changed or changed, spec.log or log
-    spec.skip = skip if skip is not None else spec.skip
-    spec.count = count if count is not None else spec.count
+    spec.log = spec.log or log
+    spec.words += " changed" if changed else ""
+    spec.words += f" skip {skip}" if skip is not None else ""
+    spec.words += f" count {count}" if count is not None else ""
     spec.bt = bt or spec.bt
     if spec.kind not in ("r", "w", "rw"):
         raise UlpfError("ulpf.watch", f"{spec.kind} is no kind of access", "say r, w or rw")

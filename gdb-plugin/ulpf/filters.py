@@ -20,9 +20,7 @@ class NotByGdb(Exception):
 
 def words(spec, type):
     """Filter words without the condition's; `type` is that of the values."""
-    said = []
-    if spec.changed:
-        said.append("changed")
+    said = spec.words.split()
     if spec.thread is not None:
         lwp = facade.lwp_of(spec.thread)
         if lwp is None:
@@ -30,10 +28,6 @@ def words(spec, type):
         said.append(f"thread {lwp}")
     for called, inside, name in spec.places:
         said.append(("called " if called else "") + ("from " if inside else "outside ") + _ranges(name))
-    if spec.skip is not None:
-        said.append(f"skip {spec.skip}")
-    if spec.count is not None:
-        said.append(f"count {spec.count}")
     return said + [f"if x {code.hex()}" for code in spec.codes]
 
 

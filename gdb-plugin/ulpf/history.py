@@ -77,8 +77,8 @@ def begin(hit):
     return f"{when} [{hit.tid}] {number}{_VERBS.get(hit.access, hit.access)} {hit.name}: {values}{call}"
 
 
-# Format of a file, by the suffix of its name.
-_FORMS = {".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "text", ".log": "text", "": "text"}
+# Format of a file, by the suffix of its name (command/session/src/suffix.rs).
+_FORMS = {".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "text", ".log": "text", ".out": "text", ".err": "text", "": "text"}
 
 
 def form(file):

@@ -130,7 +130,7 @@ def _asked(id, access="write", condition=None, hit=None, log=False, silent=False
     expression, found = _found(id)
     spec = Spec(text=expression, expression=expression, kind=_ACCESS[access], condition=condition or None, log=log, bt=bt)
     # A write watch reports changes of the value; reads and accesses have no changes.
-    spec.changed = spec.kind == "w" and not silent
+    spec.words = "changed" if spec.kind == "w" and not silent else ""
     if spec.kind == "w" and silent and not log:
         # A write that changes nothing never stops a write watch, but it stops an access watch.
         spec.kind = "rw"
@@ -139,12 +139,12 @@ def _asked(id, access="write", condition=None, hit=None, log=False, silent=False
     if hit:
         operator, number = hit
         if operator == "==":
-            spec.skip, spec.count = number - 1, 1
+            spec.words += f" skip {number - 1} count 1"
         elif operator == ">=":
-            spec.skip = number - 1
+            spec.words += f" skip {number - 1}"
         elif operator == "<=":
-            spec.count = number
-        elif spec.condition is None and not spec.codes and not spec.changed:
+            spec.words += f" count {number}"
+        elif spec.condition is None and not spec.codes and "changed" not in spec.words:
             spec.codes.append(bytecode.each(number))
         elif log:
             raise UlpfError(f"{expression} is not logged", f"%{number} beside a condition needs a stop", "use one of both")

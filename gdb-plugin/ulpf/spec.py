@@ -16,9 +16,8 @@ class Spec:
     thread: Optional[int] = None
     # (called, inside, name)
     places: list = field(default_factory=list)
-    changed: bool = False
-    skip: Optional[int] = None
-    count: Optional[int] = None
+    # Clauses that name nothing of the program, as the stub takes them. Of two alike the last one counts.
+    words: str = ""
     log: bool = False
     bt: int = 0
     follow: bool = False

@@ -12,7 +12,7 @@ mod asm;
 mod bench;
 mod chain;
 mod children;
-#[path = "../../engine/src/corpus.rs"]
+#[path = "../../engine/src/tests/corpus.rs"]
 #[allow(dead_code, clippy::should_implement_trait)]
 mod corpus;
 mod examples;

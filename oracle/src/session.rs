@@ -103,7 +103,8 @@ impl Session {
         let mut broken = None;
         self.decoder.feed(&buf[..n], |event| match event {
             Event::Packet(body) => {
-                let body = unescape(&expand_runs(&body).unwrap_or(body));
+                let body = expand_runs(&body).unwrap_or(body);
+                let body = unescape(&body).unwrap_or(body);
                 let text = String::from_utf8_lossy(&body).into_owned();
                 self.ready.push_back(text);
             }

@@ -41,8 +41,6 @@ pub mod mmu;
 pub mod os;
 pub mod processes;
 pub mod registers;
-pub mod report;
-pub mod sentry;
 pub mod signals;
 pub mod state;
 pub mod stats;

@@ -9,14 +9,11 @@ use ulpf_sim_bridge::elf::{self, Elf};
 use ulpf_sim_bridge::machine::{Config, End, Machine};
 use ulpf_sim_bridge::os::exec::Resume;
 use ulpf_sim_bridge::processes::calls as processes;
-use ulpf_sim_bridge::report;
 
 const USAGE: &str = "\
 Runs a static x86-64 Linux program on a simulated processor with user-level page faults.
 
 Usage: ulpf-sim [OPTIONS] PROG [ARGS…]
-       ulpf-sim tables [--only NAME]… [--quick] [--markdown] [--base CYCLES] [--write]
-                       the experiments of the two papers beside their published figures
 
   --functional         no cycles, no TLB before the program sets permissions; fast
   --watch WHAT         watch a variable (NAME, NAME:LEN) or memory (ADDR:LEN) for writes, with a handler
@@ -246,58 +243,14 @@ fn run(o: &Options) -> Result<i32> {
     Ok(status)
 }
 
-/// `tables` and what follows.
-fn tables(mut args: impl Iterator<Item = String>) -> Result<()> {
-    let mut o = report::Options::default();
-    while let Some(arg) = args.next() {
-        let (name, value) = match arg.split_once('=') {
-            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-            None => (arg, None),
-        };
-        let mut value = || {
-            value
-                .clone()
-                .or_else(|| args.next())
-                .ok_or_else(|| anyhow!("{name} needs a value"))
-        };
-        match name.as_str() {
-            "--only" => o.only.extend(value()?.split(',').map(String::from)),
-            "--quick" => o.quick = true,
-            "--markdown" => o.markdown = true,
-            "--write" => o.write = true,
-            "--base" => o.base = value()?.parse().context("--base is a number of cycles")?,
-            "-h" | "--help" => {
-                ulpf_sim_bridge::outln!("Tables: {}\n\n{USAGE}", report::names());
-                return Ok(());
-            }
-            _ => bail!("unknown option {name}; tables are {}", report::names()),
-        }
-    }
-    report::run(&o)
-}
-
 fn main() {
-    let mut words = std::env::args().skip(1).peekable();
-    if words.next_if(|w| w == "tables").is_some() {
-        let status = match tables(words) {
-            Ok(()) => 0,
-            Err(e) => {
-                ulpf_sim_bridge::message!("ulpf-sim: {e:#}");
-                125
-            }
-        };
-        std::process::exit(status);
-    }
-    let status = match options(words) {
-        Ok(None) => 0,
-        Ok(Some(o)) => run(&o).unwrap_or_else(|e| {
-            ulpf_sim_bridge::message!("ulpf-sim: {e:#}");
-            125
-        }),
-        Err(e) => {
-            ulpf_sim_bridge::message!("ulpf-sim: {e:#}");
-            125
-        }
+    let status = match options(std::env::args().skip(1)) {
+        Ok(None) => Ok(0),
+        Ok(Some(o)) => run(&o),
+        Err(e) => Err(e),
     };
-    std::process::exit(status);
+    std::process::exit(status.unwrap_or_else(|e| {
+        ulpf_sim_bridge::message!("ulpf-sim: {e:#}");
+        125
+    }));
 }

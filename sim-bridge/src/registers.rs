@@ -179,6 +179,7 @@ pub fn write<D>(uc: &mut Unicorn<D>, bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ulpf_rsp::registers::{Components, Layout};
     use unicorn_engine::unicorn_const::{Arch, Mode};
 
     #[test]
@@ -199,6 +200,18 @@ mod tests {
             (GENERAL[15], SIGCONTEXT[0], SIGCONTEXT[8]),
             (R::R15, R::R8, R::RDI)
         );
+    }
+
+    /// The debugger reads this layout in the target description.
+    #[test]
+    fn the_sizes_are_those_of_the_description() {
+        let layout = Layout::new(Components::default(), true);
+        let sizes: Vec<usize> = layout.registers.iter().map(|r| r.size).collect();
+        let ours = super::layout().map(|r| match r {
+            Number(_, n) | Wide(_, n) | Fixed(_, n) => n,
+        });
+        assert_eq!(ours.collect::<Vec<_>>(), sizes);
+        assert_eq!(layout.size(), SIZE);
     }
 
     #[test]

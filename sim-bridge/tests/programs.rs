@@ -259,7 +259,7 @@ fn a_program_for_the_device() {
 /// The program that also gem5 runs (tests/sim/test_gem5.py).
 #[test]
 fn handlers_that_return_by_ordinary_instructions() {
-    let program = build("gem5/programs/upcalls.c", &["-static"]);
+    let program = build("tests/programs/upcalls.c", &["-static"]);
     sim(&[], &program, &[]).succeeds("upcalls: done\n");
     sim(&["--functional"], &program, &[]).succeeds("upcalls: done\n");
     for (rule, modify, moves) in [

@@ -60,12 +60,19 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     if a.magic != BOOT_MAGIC || a.version != BOOT_VERSION {
         return Err(Errno(-EINVAL as i32));
     }
-    let [hwcap2, min_sigstack, random] = auxiliary();
+    let auxiliary = |key: u32| {
+        let mut entries = a.auxv.as_chunks::<2>().0.iter();
+        let entry = entries.find(|entry| entry[0] == u64::from(key));
+        entry.map_or(0, |entry| entry[1])
+    };
+    let fsgsbase = auxiliary(auxvec::AT_HWCAP2) & 2 != 0;
+    let min_sigstack = auxiliary(auxvec::AT_MINSIGSTKSZ);
+    let random = auxiliary(auxvec::AT_RANDOM);
     // SAFETY: nothing else runs yet.
     unsafe {
         global::init(Machine {
             image: (a.image_base, a.image_base + a.image_len),
-            fsgsbase: hwcap2 & 2 != 0,
+            fsgsbase,
             min_sigstack,
             random,
         });
@@ -141,7 +148,17 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     let _ = unsafe { sys!(k::__NR_prctl, prctl::PR_SET_PTRACER, a.stub_pid) };
     kernel::take_over();
     let t = adopt_thread(a.sequences)?;
-    syscalls::seccomp::adopt(&t, a)
+    syscalls::seccomp::adopt(&t, a)?;
+    // The stub's task has copies of the descriptors, and we have those of the filters.
+    // SAFETY: what the command has made for this boot alone.
+    unsafe {
+        let _ = sys!(k::__NR_close, a.control_fd);
+        let _ = sys!(k::__NR_close, a.shared_fd);
+        if a.filters_len > 0 {
+            let _ = sys!(k::__NR_munmap, a.filters, a.filters_len);
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether the program would become the parent of orphans, and so of the stub's task. It does if it is the
@@ -223,31 +240,6 @@ fn adopt_thread(area: [u64; 3]) -> Result<Current, Errno> {
     t.rights.put(&Rights::of_caller(supplementary(&mut room)));
     t.set_state(State::Running);
     Ok(t)
-}
-
-/// AT_HWCAP2 and AT_MINSIGSTKSZ of the program.
-fn auxiliary() -> [u64; 3] {
-    let mut buf = [0u64; 128];
-    // SAFETY: reads our own auxv into `buf`.
-    unsafe {
-        let Ok(fd) = sys!(
-            k::__NR_openat,
-            k::AT_FDCWD,
-            c"/proc/self/auxv".as_ptr(),
-            k::O_RDONLY | k::O_CLOEXEC,
-            0
-        ) else {
-            return [0; 3];
-        };
-        let _ = sys!(k::__NR_read, fd, buf.as_mut_ptr(), size_of_val(&buf));
-        let _ = sys!(k::__NR_close, fd);
-    }
-    let find = |key: u64| {
-        buf.chunks_exact(2)
-            .find(|c| c[0] == key)
-            .map_or(0, |c| c[1])
-    };
-    [auxvec::AT_HWCAP2, auxvec::AT_MINSIGSTKSZ, auxvec::AT_RANDOM].map(|key| find(key.into()))
 }
 
 fn ready(r: i32) {

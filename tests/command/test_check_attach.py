@@ -20,13 +20,17 @@ LIMIT = 60 * PATIENCE
 
 
 class Checked:
-    """`ulpf check --attach` of a process, until `leave`."""
+    """`ulpf check --attach` of a process, until `leave`. `meanwhile` is called when the stub is in the program."""
 
-    def __init__(self, pid, *options):
+    def __init__(self, pid, *options, meanwhile=None):
         self.log = tempfile.NamedTemporaryFile()
         self.process = subprocess.Popen([ULPF, "check", "--json", "-l", self.log.name, *options, "--attach", str(pid)], stderr=subprocess.PIPE, text=True)
         self.limit = threading.Timer(LIMIT, self.process.kill)
         self.limit.start()
+        if meanwhile:
+            if not wait_until(lambda: has_stub(pid)):
+                raise AssertionError("no stub has come")
+            meanwhile()
         end = time.monotonic() + LIMIT
         while not self.lines():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -86,6 +90,17 @@ class Server:
         out, _ = self.process.communicate("end\n", LIMIT)
         self.limit.cancel()
         return out, self.process.returncode
+
+
+def has_stub(pid):
+    with open(f"/proc/{pid}/maps") as maps:
+        return "/memfd:ulpf-" in maps.read()
+
+
+def size(pid):
+    """Of a program: mappings, and kilobytes of address space."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/status") as status:
+        return len(maps.readlines()), next(int(line.split()[1]) for line in status if line.startswith("VmSize"))
 
 
 def memory(pid):
@@ -232,19 +247,55 @@ class Attached(unittest.TestCase):
             server.order("again")
             self.assertEqual(server.end(), ("well\n", 0))
 
-    def test_as_often_as_there_is_room(self):
-        """Each check leaves its blocks in the program: at last another one is refused, and the program goes on."""
+    def test_one_heap_is_left_however_often(self):
+        """Each check takes over the heap that the last one has left."""
         server = Server(program("heap_attached"))
-        for _ in range(12):
-            try:
-                checked = Checked(server.pid)
-            except AssertionError as refused:
-                self.assertIn("what earlier checks have left behind; start the program anew", str(refused))
-                break
-            server.order("new_behind")
+        first = None
+        for _ in range(10):
+            checked = Checked(server.pid)
+            for word in ("harmless", "threads", "new_behind"):
+                server.order(word)
             self.assertEqual(short(checked.leave()[0]), [("outside", "new_behind")])
             server.order("threads")
+            now = size(server.pid)
+            first = first or now
+            # The program's own mappings may differ: its threads come and go.
+            self.assertLess(now[0], first[0] + 12)
+            self.assertLess(now[1], first[1] + (512 << 10))
         server.order("threads")
+        self.assertEqual(server.end(), ("well\n", 0))
+
+    def test_blocks_of_an_earlier_check(self):
+        """They are known to the next one, with their stacks; so are blocks that were freed under the first."""
+        server = Server(program("heap_attached"))
+        for word, kind, function in (("keep", "kept_behind", "keep"), ("keep_freed", "kept_freed", "keep_freed")):
+            checked = Checked(server.pid)
+            server.order(word)
+            self.assertEqual(checked.leave()[0], [])
+            server.order("harmless")
+            checked = Checked(server.pid)
+            server.order(kind)
+            (found,), _ = checked.leave()
+            self.assertEqual(found["place"]["function"], kind)
+            stack = found["freed_by" if word == "keep_freed" else "allocated_by"]
+            self.assertEqual(stack[0]["function"], function)
+        self.assertEqual(server.end(), ("well\n", 0))
+
+    def test_an_attach_in_the_midst_of_an_allocation(self):
+        """A thread is in what an earlier check has left, on its way to the program's allocator or back: the attach waits for
+        it. No access to the block that it gets is an error."""
+        server = Server(program("heap_attached"))
+        checked = Checked(server.pid)
+        server.order("keep")
+        checked.leave()
+        for quarter in range(5):
+            with self.subTest(quarter):
+                server.order(f"hold {quarter}")
+                with self.assertRaisesRegex(AssertionError, "some thread is always in its allocator.*try again"):
+                    Checked(server.pid)
+                checked = Checked(server.pid, meanwhile=lambda: server.order("release"))
+                server.order("new_behind")
+                self.assertEqual(short(checked.leave()[0]), [("outside", "new_behind")])
         self.assertEqual(server.end(), ("well\n", 0))
 
     def test_other_allocators(self):

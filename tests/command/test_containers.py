@@ -2,10 +2,11 @@
 
 import collections
 import os
+import subprocess
 import tempfile
 import unittest
 
-from lib.env import ulpf_only
+from lib.env import ROOT, ulpf_only
 from lib.run import Json
 
 # Places whose stores tests/programs/trees.cc records, by its numbers; `{}` is the number of the place.
@@ -73,6 +74,21 @@ class Oracle(unittest.TestCase):
             mine = [line for line in expected if (line[0].partition("[")[0] if "[" in watch else line[0]) == name]
             self.assertGreater(len(mine), 20, watch)
             self.assertEqual([hit[1:] for hit in hits if hit[0] == number], mine)
+        self.assertEqual([line for line in said.lines if line["type"] == "notice"], [])
+
+    @unittest.skipUnless(os.path.exists("/usr/include/absl/container/flat_hash_map.h"), "Abseil is not installed")
+    def test_of_abseil(self):
+        """The slots of its tables lie apart from the control bytes, and both move when a table grows."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "abseil")
+            flags = subprocess.run(["pkg-config", "--cflags", "--libs", "absl_flat_hash_map"], stdout=subprocess.PIPE, text=True, check=True)
+            source = os.path.join(ROOT, "tests", "programs", "languages", "abseil.cc")
+            subprocess.run(["g++", "-g", "-O1", "-std=c++17", source, "-o", program, *flags.stdout.split()], check=True)
+            said = Json(["places[*].second.y"], program)
+        self.assertEqual(said.status, 0, said.err)
+        stored = [int(line) for line in said.out.split()]
+        self.assertGreater(len(stored), 20)
+        self.assertEqual([hit["new"] for hit in said.hits if hit["function"].startswith("store(")], stored)
         self.assertEqual([line for line in said.lines if line["type"] == "notice"], [])
 
 

@@ -19,7 +19,7 @@ class Language(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.program = os.path.join(cls.folder.name, "shapes")
-        source = os.path.join(ROOT, "command/symbols/fixtures/shapes.c")
+        source = os.path.join(ROOT, "command/symbols/tests/fixtures/shapes.c")
         subprocess.run(["cc", "-g", source, "-o", cls.program], check=True)
         with open(os.path.join(ROOT, "tests", "watches.json")) as file:
             cls.cases = json.load(file)["cases"]
@@ -52,7 +52,7 @@ class Language(unittest.TestCase):
         """With libstdc++ and with Rust, without a debugger."""
         for source, compiler, stop in ("containers.cc", "g++ -std=c++17", "ready"), ("containers.rs", "rustc --edition 2024", "ready"):
             program = os.path.join(self.folder.name, source.replace(".", "-"))
-            source = os.path.join(ROOT, "command/symbols/fixtures", source)
+            source = os.path.join(ROOT, "command/symbols/tests/fixtures", source)
             subprocess.run([*compiler.split(), "-g", source, "-o", program], check=True)
             lines = self.says(program)
             said = Json([f"{watch} snapshot" for watch, _ in lines], program, options=["--at", stop])

@@ -43,6 +43,27 @@ def joined(places):
     return whole
 
 
+def keeper_of(watcher):
+    """The process that ulpf has beside it, as soon as it is there."""
+    end = time.monotonic() + 20 * PATIENCE
+    while time.monotonic() < end:
+        for tid in os.listdir(f"/proc/{watcher.pid}/task"):
+            with open(f"/proc/{watcher.pid}/task/{tid}/children") as children:
+                for child in children.read().split():
+                    with open(f"/proc/{child}/comm") as comm:
+                        if comm.read() == "ulpf-keeper\n":
+                            return int(child)
+    raise AssertionError("there is no keeper")
+
+
+def kill(pid):
+    """It may have ended."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def ignored(*numbers):
     """For preexec_fn: as nohup and shells start what runs in the background."""
     def ignore():
@@ -266,6 +287,66 @@ class Leaving(Command):
             watcher.wait()
             self.assertGoesOn(program, before)
             self.assertTrue(wait_until(lambda: maps() == mapped, 20), set(maps()) - set(mapped))
+
+    def test_the_keeper_is_killed_on_its_way_in(self):
+        """SIGKILL of the process that puts the stub into the program: ulpf takes back what is there, and does it itself."""
+        program = self.spin()
+        before = handlers(program.pid)
+        maps = lambda: joined(places(program.pid))
+        mapped = maps()
+        for n in range(60):
+            watcher = self.start("attach", "-w", "rounds", str(program.pid))
+            keeper = keeper_of(watcher)
+            time.sleep(0.0005 * n)  # Each time at another moment.
+            kill(keeper)
+            self.wait_for(watcher, "hit")
+            watcher.send_signal(signal.SIGINT)
+            self.assertEqual(watcher.wait(20 * PATIENCE), 0, watcher.stderr.read())
+            self.assertGoesOn(program, before)
+            self.assertTrue(wait_until(lambda: maps() == mapped, 10), set(maps()) - set(mapped))
+
+    def test_the_keeper_is_killed_on_its_way_out(self):
+        """SIGKILL of the process that takes the remains away: ulpf does it."""
+        program = self.spin()
+        before = handlers(program.pid)
+        maps = lambda: joined(places(program.pid))
+        mapped = maps()
+        for n in range(60):
+            watcher = self.start("attach", "-w", "rounds", str(program.pid))
+            keeper = keeper_of(watcher)
+            self.wait_for(watcher, "hit")
+            watcher.send_signal(signal.SIGINT)
+            time.sleep(0.001 * n)  # Each time at another moment.
+            kill(keeper)
+            self.assertEqual(watcher.wait(20 * PATIENCE), 0, watcher.stderr.read())
+            self.assertGoesOn(program, before)
+            self.assertTrue(wait_until(lambda: maps() == mapped, 10), set(maps()) - set(mapped))
+
+    def test_killed_while_it_follows_children(self):
+        """SIGKILL of ulpf at any moment: the program, its children and what they execute are what they would be."""
+        script = "n=0; while :; do n=$((n+1)); (exit 7); [ $? = 7 ] || exit 1; /bin/true || exit 2; echo $n; done"
+        self.kill_followers(60, ["attach", "-f", "-q", "-w", "heap"], ["/bin/sh", "-c", script])
+
+    def test_killed_while_it_follows_execs(self):
+        self.kill_followers(60, ["attach", "-q", "-w", "heap"], [example("executes")])
+
+    def kill_followers(self, times, watch, command):
+        with tempfile.NamedTemporaryFile() as said:
+            program = subprocess.Popen(command, stdout=said, start_new_session=True)
+            self.addCleanup(program.wait)
+            self.addCleanup(os.killpg, program.pid, signal.SIGKILL)
+            for n in range(times):
+                watcher = self.start(*watch, str(program.pid))
+                time.sleep(0.02 + 0.005 * n)  # Each time at another moment.
+                watcher.kill()
+                watcher.wait()
+                size = os.stat(said.name).st_size
+                grows = lambda: program.poll() is not None or os.stat(said.name).st_size > size + 12
+                self.assertTrue(wait_until(grows, 30), f"it hangs after {n} kills")
+                self.assertIsNone(program.poll(), f"it has ended after {n} kills")
+            with open(said.name) as file:
+                lines = file.read().split("\n")[:-1]
+            self.assertEqual(lines, [str(n + 1) for n in range(len(lines))])
 
     def test_ignored_signals_stay_ignored(self):
         """nohup ulpf attach"""

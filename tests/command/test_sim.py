@@ -65,12 +65,3 @@ class Sim(unittest.TestCase):
         status, out, _ = run("--version", command=os.path.join(self.folder, "ulpf"), path="/nonexistent")
         self.assertEqual(status, 0)
         self.assertTrue(out.startswith("ulpf-sim "), out)
-
-    def test_tables(self):
-        self.need()
-        status, out, err = run("tables", "--quick", "--only", "4.1,4.2")
-        self.assertEqual(status, 0, err)
-        self.assertIn("says 215.0 cycles a fault", " ".join(out.split()))
-        status, _, err = run("tables", "--only", "4.9")
-        self.assertEqual(status, 125)
-        self.assertIn("there is no table 4.9", err)

@@ -19,7 +19,7 @@ class Language(PluginCase):
             cases = json.load(file)["cases"]
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "shapes")
-            subprocess.run(["cc", "-g", os.path.join(ROOT, "command/symbols/fixtures/shapes.c"), "-o", program], check=True)
+            subprocess.run(["cc", "-g", os.path.join(ROOT, "command/symbols/tests/fixtures/shapes.c"), "-o", program], check=True)
             gdb = self.session(program, stop="bump")
             gdb(f"source {LOADER}")
             gdb("up")
@@ -40,7 +40,7 @@ class Language(PluginCase):
         if int(re.search(r"go1\.(\d+)", version)[1]) < 24:
             self.skipTest(f"maps are known from Go 1.24 on; this is {version.split()[2]}")
         with tempfile.TemporaryDirectory() as folder:
-            shutil.copy(os.path.join(ROOT, "command/symbols/fixtures/maps.go"), folder)
+            shutil.copy(os.path.join(ROOT, "command/symbols/tests/fixtures/maps.go"), folder)
             program = os.path.join(folder, "maps")
             subprocess.run(["go", "build", "-gcflags=-N -l", "-o", program, "maps.go"], check=True, cwd=folder)
             gdb = self.session(program, stop="main.ready")
@@ -63,7 +63,7 @@ class Language(PluginCase):
 
     @unittest.skipUnless(shutil.which("gfortran"), "no gfortran")
     def test_fortran(self):
-        with open(os.path.join(ROOT, "command/symbols/fixtures/shapes.f90")) as file:
+        with open(os.path.join(ROOT, "command/symbols/tests/fixtures/shapes.f90")) as file:
             line = next(number for number, text in enumerate(file, 1) if "read (" in text)
         self.containers("shapes.f90", "gfortran", f"shapes.f90:{line}", finish=False)
 
@@ -71,7 +71,7 @@ class Language(PluginCase):
         """The program says where its elements are; as the library has them."""
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "containers")
-            source = os.path.join(ROOT, "command/symbols/fixtures", source)
+            source = os.path.join(ROOT, "command/symbols/tests/fixtures", source)
             subprocess.run([*compiler.split(), "-g", source, "-o", program], check=True, cwd=folder)
             gdb = self.session(program, stop=stop)
             if finish:

@@ -1,12 +1,15 @@
 /* A small server that runs already when ulpf check attaches. Threads allocate, hand blocks on and free them as long as it
  * runs. A line on standard input is an order, and its result is a line on standard output. */
+#include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 enum { THREADS = 4, SLOTS = 64 };
@@ -110,6 +113,85 @@ static void some_threads(void)
 	}
 }
 
+/* A block that is allocated under one check, and used under another. */
+static char *kept;
+
+__attribute__((noinline)) static void keep(void) { kept = malloc(24); }
+__attribute__((noinline)) static int kept_behind(void) { return ((char *volatile)kept)[24]; }
+
+__attribute__((noinline)) static void keep_freed(void)
+{
+	keep();
+	free(kept);
+}
+
+__attribute__((noinline)) static int kept_freed(void) { return ((char *volatile)kept)[4]; }
+
+/* A thread that waits in the midst of malloc, until it is released. */
+static pthread_t holder;
+static atomic_int held, released;
+/* Instructions of a call of malloc that are in no file; which of them the thread waits before; those that it has met. */
+static volatile int foreign, wanted, met;
+
+static int is_foreign(void *pc)
+{
+	Dl_info info;
+	return !dladdr(pc, &info);
+}
+
+static void on_step(int signal, siginfo_t *info, void *context)
+{
+	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+	(void)signal, (void)info;
+	if (!is_foreign((void *)registers[REG_RIP]) || ++met != wanted)
+		return;
+	held = 1;
+	while (!released)
+		usleep(100);
+	registers[REG_EFL] &= ~0x100;
+}
+
+/* The call, in single steps. */
+__attribute__((noinline)) static void *stepped_malloc(size_t size)
+{
+	met = 0;
+	__asm__ volatile("pushfq; orq $0x100,(%%rsp); popfq" ::: "memory", "cc");
+	void *block = malloc(size);
+	__asm__ volatile("pushfq; andq $~0x100,(%%rsp); popfq" ::: "memory", "cc");
+	return block;
+}
+
+static void *hold(void *arg)
+{
+	struct sigaction action = { .sa_sigaction = on_step, .sa_flags = SA_SIGINFO };
+	sigaction(SIGTRAP, &action, NULL);
+	/* glibc's cache has a block for it, freed before. */
+	free(malloc(300));
+	wanted = -1;
+	free(stepped_malloc(300));
+	foreign = met;
+	wanted = 1 + (foreign - 1) * atoi(arg) / 4;
+	char *block = stepped_malloc(300);
+	memset(block, 7, 300);
+	free(block);
+	return NULL;
+}
+
+static void begin_hold(const char *quarter)
+{
+	held = released = 0;
+	pthread_create(&holder, NULL, hold, (void *)quarter);
+	while (!held)
+		usleep(100);
+}
+
+static void release(void)
+{
+	released = 1;
+	pthread_join(holder, NULL);
+	printf("(%d)\n", foreign);
+}
+
 /* Damages the size of a block, which glibc keeps before it. */
 static void break_heap(void) { ((size_t *)old)[-1] ^= 0x7008; }
 
@@ -125,6 +207,11 @@ static const struct {
 	{ "old_twice", old_twice },
 	{ "harmless", harmless },
 	{ "threads", some_threads },
+	{ "release", release },
+	{ "keep", keep },
+	{ "kept_behind", (void (*)(void))kept_behind },
+	{ "keep_freed", keep_freed },
+	{ "kept_freed", (void (*)(void))kept_freed },
 	{ "break", break_heap },
 	{ "mend", break_heap },
 };
@@ -158,6 +245,8 @@ int main(int argc, char **argv)
 		line[strcspn(line, "\n")] = 0;
 		if (!strcmp(line, "end"))
 			break;
+		if (!strncmp(line, "hold ", 5))
+			begin_hold(line + 5);
 		for (size_t n = 0; n < sizeof orders / sizeof *orders; n++)
 			if (!strcmp(line, orders[n].name))
 				orders[n].does();

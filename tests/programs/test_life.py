@@ -47,3 +47,13 @@ class Life(Case):
     def test_area(self):
         """The memory of the calls is itself watched."""
         self.compare(2001, ["area", "area and heap", "two bytes"], "0", "plain")
+
+    def test_a_limit_of_data(self):
+        """RLIMIT_DATA covers what the program allocates, none of the tables of ulpf."""
+        status, expected = bare(example("data_limit"))
+        self.assertEqual(expected, "large: yes, brk: yes\n")
+        for way in ("check", "heap", "heap, read and written"):
+            done = subprocess.run([ULPF, *WAYS[way], "--", example("data_limit")], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, timeout=60 * PATIENCE)
+            with self.subTest(way=way):
+                self.assertEqual((done.stdout, done.returncode), (expected, status), done.stderr)

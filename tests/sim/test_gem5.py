@@ -69,7 +69,7 @@ class Models(unittest.TestCase):
 
     def test_same_hits_and_false_positives(self):
         """As many of each on both models, for real programs and for the thesis's patterns (docs/notes/measurements.md has the table)."""
-        done = subprocess.run([os.path.join(FOLDER, "compare.py"), GEM5, SIM], stdout=subprocess.PIPE, text=True,
+        done = subprocess.run([os.path.join(ROOT, "benches", "sim", "gem5", "compare.py"), GEM5, SIM], stdout=subprocess.PIPE, text=True,
                               timeout=240)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(len(done.stdout.splitlines()), 9)
@@ -88,7 +88,7 @@ class Upcalls(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.program = os.path.join(folder.name, "upcalls")
         subprocess.run(["gcc", "-O1", "-w", "-static", "-no-pie", "-I", os.path.join(ROOT, "kernel", "include", "uapi"),
-                        "-o", self.program, os.path.join(FOLDER, "programs", "upcalls.c")], check=True)
+                        "-o", self.program, os.path.join(ROOT, "sim-bridge", "tests", "programs", "upcalls.c")], check=True)
 
     def test_the_device(self):
         """Aliases, batches, loads, regions of the program's own, write-once: the program checks them."""

@@ -10,12 +10,13 @@
 //! ```
 //!
 //! After the entries have run, the command restores each thread's registers and detaches from it with [`PARK_SIGNAL`]. So
-//! the thread parks in the stub at its original position.
+//! the thread parks in the stub at its original position. If the command is killed meanwhile, the `int3` is a signal for
+//! the stub, which restores the thread's registers ([`BootArgs::home`]) and parks it there.
 
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
 /// Raised whenever [`BootArgs`] or the shared area change shape.
-pub const BOOT_VERSION: u32 = 7;
+pub const BOOT_VERSION: u32 = 9;
 
 /// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
 /// it from the program.
@@ -53,7 +54,7 @@ pub struct BootArgs {
     pub image_len: u64,
     /// Descriptors in the program's table while the stub boots; its own task inherits a copy of the table. The first is a
     /// stream socket for the remote serial protocol, the second the memfd of the shared area (`ulpf_lib::ring`). The
-    /// command closes both in the program afterwards.
+    /// stub closes both in the program afterwards.
     pub control_fd: i32,
     /// See `control_fd`.
     pub shared_fd: i32,
@@ -76,7 +77,7 @@ pub struct BootArgs {
     /// pass. The image stays. 0 if the program has no filters.
     pub left_gate: u64,
     /// Address of the program's earlier seccomp filters, which let calls from the image at this address pass; 0 if a stub
-    /// knows none. They are valid until the entry has ended, the oldest first (`ulpf_lib::seccomp::Kept`).
+    /// knows none. The stub unmaps them, the oldest first (`ulpf_lib::seccomp::Kept`).
     pub filters: u64,
     /// Their size in bytes.
     pub filters_len: u64,
@@ -90,9 +91,33 @@ pub struct BootArgs {
     /// Registration of the entering thread for restartable sequences (rseq(2)): address, length and signature of its
     /// area, which the command has unregistered. Zeros without a registration.
     pub sequences: [u64; 3],
+    /// State of the entering thread at its stop.
+    pub home: Home,
     /// The user's cache folder, which stores the hot accesses for the next run: an absolute path, padded with zeros.
     /// Empty if nothing is to be stored.
     pub cache: [u8; CACHE_LEN],
+    /// The program's auxiliary vector (getauxval(3)), padded with zeros. A program that has changed its user cannot read
+    /// it in /proc.
+    pub auxv: [u64; AUXV_WORDS],
+    /// Path of the program's file when the stub was loaded: the target of /proc/PID/exe, padded with zeros.
+    pub exe: [u8; EXE_LEN],
+}
+
+/// Words of [`BootArgs::auxv`], two for each entry. Linux has at most 51 entries (AT_VECTOR_SIZE).
+pub const AUXV_WORDS: usize = 104;
+
+/// Size of [`BootArgs::exe`]; a path of this length or longer is not passed.
+pub const EXE_LEN: usize = 1024;
+
+/// State of a thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Home {
+    /// General registers in the order of a signal frame (`struct sigcontext`): r8 to r15, rdi, rsi, rbp, rbx, rdx, rax,
+    /// rcx, rsp, rip, flags.
+    pub gprs: [u64; 18],
+    /// As FXSAVE writes it.
+    pub fx: [u8; 512],
 }
 
 /// Size of [`BootArgs::cache`]; a path of this length or longer is not passed.
@@ -100,6 +125,37 @@ pub const CACHE_LEN: usize = 256;
 
 /// See [`BootArgs::pad`].
 pub const PAD_LEN: u64 = 64;
+
+/// The instructions before each value of [`pad_code`].
+const PAD_PARTS: [&[u8]; 3] = [
+    &[0x0f, 0x05, 0xb8, 0, 0, 0, 0, 0x48, 0xbf], // syscall; mov eax, 0; mov rdi, …
+    &[0x48, 0xbe],                               // mov rsi, …
+    &[0x48, 0xb9],                               // mov rcx, …
+];
+const PAD_JUMP: &[u8] = &[0xff, 0xe1]; // jmp rcx
+
+/// The last instructions of ours in a forked child, for [`BootArgs::pad`]. They make the call whose registers are
+/// loaded. Then they continue with 0 in rax and with these values in rdi, rsi and rip. (`syscall` itself changes rcx.)
+pub fn pad_code(values: [u64; 3]) -> [u8; PAD_LEN as usize] {
+    let values = values.map(u64::to_le_bytes);
+    let parts = PAD_PARTS.iter().zip(&values);
+    let bytes = parts.flat_map(|(part, value)| part.iter().chain(value));
+    let mut code = [0; PAD_LEN as usize];
+    for (to, byte) in code.iter_mut().zip(bytes.chain(PAD_JUMP)) {
+        *to = *byte;
+    }
+    code
+}
+
+/// The values in such code.
+pub fn pad_registers(code: &[u8]) -> Option<[u64; 3]> {
+    let (mut rest, mut values) = (code, [0; 3]);
+    for (part, to) in PAD_PARTS.iter().zip(&mut values) {
+        let (value, behind) = rest.strip_prefix(*part)?.split_first_chunk()?;
+        (*to, rest) = (u64::from_le_bytes(*value), behind);
+    }
+    rest.starts_with(PAD_JUMP).then_some(values)
+}
 
 /// A mapping.
 #[repr(C)]
@@ -109,4 +165,18 @@ pub struct Left {
     pub start: u64,
     /// In bytes.
     pub len: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pad_tells_its_registers() {
+        let values = [1, u64::MAX - 1, 0x7fff_1234_5678];
+        let code = pad_code(values);
+        assert_eq!(pad_registers(&code), Some(values));
+        assert_eq!(pad_registers(&code[1..]), None);
+        assert_eq!(pad_registers(&[0; PAD_LEN as usize]), None);
+    }
 }

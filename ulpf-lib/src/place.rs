@@ -238,7 +238,8 @@ fn map_at(
 
 /// Private zeroed memory, much larger than its used part, which forked children also have. mlockall(MCL_FUTURE) of the
 /// program, huge pages and core dumps do not fill it. While it is inaccessible mlockall cannot fill it; munlock(2)
-/// prevents it later.
+/// prevents it later. MAP_GROWSDOWN excludes it from RLIMIT_DATA (`is_data_mapping` in Linux's mm/internal.h): these
+/// tables alone would exceed any such limit, and the program could map nothing more.
 ///
 /// # Errors
 /// mmap(2)'s and mprotect(2)'s.
@@ -255,7 +256,7 @@ pub fn map_sparse_behind(len: u64) -> Result<u64, Errno> {
 }
 
 fn map_sparse_at(hint: u64, len: u64) -> Result<u64, Errno> {
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_GROWSDOWN;
     let at = map_at(hint, len, (PROT_NONE, flags, -1), AfterFork::Both)?;
     // SAFETY: about our own mapping, to which no reference exists yet.
     let opened = unsafe {

@@ -10,8 +10,8 @@ use ulpf_symbols::demangle;
 
 const TO_TRY: &str = "\
 Three things to try:
-  ulpf run PROGRAM               says what there is to watch in a program
-  ulpf run -w VARIABLE PROGRAM   logs each write to a variable: who did it, the value before and after
+  ulpf run PROGRAM               lists the largest variables of a program
+  ulpf run -w VARIABLE PROGRAM   logs each write to a variable: the place in the code, the value before and after
   ulpf gdb PROGRAM               GDB as always, but `watch` has no limit";
 
 /// Unlimited, exact data watchpoints for stock GDB and LLDB
@@ -58,7 +58,7 @@ enum Command {
     /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
     #[command(disable_help_flag = true)]
     Sim(Words),
-    /// Say what this machine offers, and what to do about what is missing
+    /// Report what this machine supports, and how to get what is missing
     Doctor(crate::doctor::DoctorArgs),
     /// Write the manual pages and the completions of bash, zsh and fish to a folder
     Pages(crate::pages::PagesArgs),

@@ -34,8 +34,8 @@ WHAT is a variable, a part of one, or an address, as for `ulpf run --watch`:
   counter    p->x    tab[3]    tab[0..16]    0x7fffe000    0x7fffe000:64
 
 A session of `ulpf run`, `attach`, `server` or `gdb` has to be watching it; where none is, the last `ulpf run` or `attach`
-that has ended is asked (the newest eight are kept in ~/.cache/ulpf; --pid names one). Exit status: 0: here is who;
-1: nobody, as far as is known; 2: it could not be answered.";
+that has ended is asked (the newest eight are kept in ~/.cache/ulpf; --pid names one). Exit status: 0: an access
+was found; 1: no access is known; 2: an error.";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]

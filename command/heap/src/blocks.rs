@@ -1,7 +1,7 @@
 //! Blocks of a heap by place of allocation, in the form that one ulpf sends another.
 
 use super::error::Error;
-use super::suppress::word;
+use super::kind::word;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,8 +1,9 @@
 //! One error with its places resolved, as a text and as a line of JSON.
 
 use super::element::Element;
+use super::kind::word;
 use super::pattern::Frame;
-use super::suppress::{Case, make, word};
+use super::suppress::{Case, make};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -344,27 +345,6 @@ impl Error<'_> {
     pub fn what(&self) -> String {
         let by = self.report.kind.load(Relaxed);
         match self.wrong {
-            Wrong::Outside | Wrong::Freed | Wrong::Poisoned | Wrong::Far => {
-                let access = match by {
-                    n if n == AccessKind::Read as u32 => "read",
-                    n if n == AccessKind::Write as u32 => "write",
-                    _ => "update",
-                };
-                let by = self
-                    .syscall()
-                    .map_or(String::new(), |name| format!(" by {name}(2)"));
-                let len = count(self.len, "byte");
-                let place = match (self.wrong, self.block()) {
-                    (Wrong::Poisoned, None) => POISONED.into(),
-                    (Wrong::Poisoned, _) => format!("{POISONED}, {}", self.where_in_block()),
-                    _ => self.where_in_block(),
-                };
-                let other = self.other().map_or(String::new(), |(start, size)| {
-                    let inside = count(self.addr.saturating_sub(start), "byte");
-                    format!(": {inside} inside another one of {}", count(size, "byte"))
-                });
-                format!("{access} of {len}{by} at {:#x}, {place}{other}", self.addr)
-            }
             Wrong::Twice => format!("{} of what was freed before: {:#x}", freeing(by), self.addr),
             Wrong::NoBlock => match self.block() {
                 Some(_) => format!(
@@ -393,6 +373,28 @@ impl Error<'_> {
             Wrong::LostWith => self.left("lost with a block that pointed there"),
             Wrong::PerhapsLost => self.left("perhaps lost: only their inside is pointed to"),
             Wrong::Reachable => self.left("not freed, but reachable"),
+            // (An access.)
+            _ => {
+                let access = match by {
+                    n if n == AccessKind::Read as u32 => "read",
+                    n if n == AccessKind::Write as u32 => "write",
+                    _ => "update",
+                };
+                let by = self
+                    .syscall()
+                    .map_or(String::new(), |name| format!(" by {name}(2)"));
+                let len = count(self.len, "byte");
+                let place = match (self.wrong, self.block()) {
+                    (Wrong::Poisoned, None) => POISONED.into(),
+                    (Wrong::Poisoned, _) => format!("{POISONED}, {}", self.where_in_block()),
+                    _ => self.where_in_block(),
+                };
+                let other = self.other().map_or(String::new(), |(start, size)| {
+                    let inside = count(self.addr.saturating_sub(start), "byte");
+                    format!(": {inside} inside another one of {}", count(size, "byte"))
+                });
+                format!("{access} of {len}{by} at {:#x}, {place}{other}", self.addr)
+            }
         }
     }
 

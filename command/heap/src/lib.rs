@@ -8,6 +8,7 @@ pub mod blocks;
 mod element;
 pub mod error;
 pub mod functions;
+pub mod kind;
 pub mod options;
 pub mod pattern;
 pub mod pointers;

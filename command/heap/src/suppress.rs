@@ -10,6 +10,7 @@
 //! ```
 //! Files are untrusted: they have limits, and each error names its line.
 
+use super::kind::word;
 use super::pattern::{Frame, Pattern, fit, glob};
 use std::fs::File;
 use std::io::Read;
@@ -44,24 +45,6 @@ const OTHERS: [&str; 17] = [
     "Core",
 ];
 const ACCESSES: [&str; 6] = ["Addr1", "Addr2", "Addr4", "Addr8", "Addr16", "Addr32"];
-
-/// Our name of an error.
-pub fn word(wrong: Wrong) -> &'static str {
-    match wrong {
-        Wrong::Outside => "outside",
-        Wrong::Freed => "freed",
-        Wrong::Twice => "double-free",
-        Wrong::NoBlock => "invalid-free",
-        Wrong::Mismatch => "mismatched-free",
-        Wrong::Overlap => "overlap",
-        Wrong::Poisoned => "poisoned",
-        Wrong::Far => "far",
-        Wrong::Lost => "lost",
-        Wrong::LostWith => "indirectly-lost",
-        Wrong::PerhapsLost => "possibly-lost",
-        Wrong::Reachable => "reachable",
-    }
-}
 
 /// Memcheck's name of a leak.
 fn leak(wrong: Wrong) -> Option<&'static str> {

@@ -1,4 +1,5 @@
-//! Properties of a process, from /proc.
+//! Properties of a process, from /proc. (The crate procfs has no status of a process whose name is not UTF-8, and a
+//! program chooses its name.)
 
 use crate::foreign::files;
 use crate::{rights, sys};
@@ -26,10 +27,12 @@ pub const FAULTS: [i32; 6] = [
 impl Status {
     /// Reads the status of a process, or of any thread by its number.
     pub fn of(pid: i32) -> io::Result<Status> {
+        Status::in_folder(&format!("{pid}"))
+    }
+    fn in_folder(of: &str) -> io::Result<Status> {
         // Lossy: the name of a process may be any bytes.
-        Ok(Status(
-            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status"))?).into_owned(),
-        ))
+        let text = fs::read(format!("/proc/{of}/status"))?;
+        Ok(Status(String::from_utf8_lossy(&text).into_owned()))
     }
     /// Reads the status of this process.
     pub fn of_self() -> io::Result<Status> {
@@ -37,10 +40,7 @@ impl Status {
     }
     /// Reads the status of a thread, if it belongs to process `pid`.
     pub fn of_thread(pid: i32, tid: i32) -> io::Result<Status> {
-        Ok(Status(
-            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/task/{tid}/status"))?)
-                .into_owned(),
-        ))
+        Status::in_folder(&format!("{pid}/task/{tid}"))
     }
     fn field(&self, name: &str) -> Option<&str> {
         self.0
@@ -299,17 +299,24 @@ pub fn dumps_core(pid: i32) -> bool {
     Status::of(pid).is_ok_and(|s| s.dumps_core())
 }
 
+/// The fields of stat(5) of a process (`PID`) or a thread (`PID/task/TID`) behind its name: the state is the first.
+pub fn stat(of: &str) -> io::Result<Vec<String>> {
+    let text = fs::read(format!("/proc/{of}/stat"))?;
+    let text = String::from_utf8_lossy(&text);
+    // The name may contain anything, even ')'.
+    let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
+    Ok(behind.split_whitespace().map(str::to_string).collect())
+}
+
 /// Start time of the process, in ticks since boot. Together with its number it identifies one process.
 ///
 /// # Errors
 /// The process has ended, or the kernel does not give the time.
 pub fn started(pid: i32) -> io::Result<u64> {
-    let text = fs::read(format!("/proc/{pid}/stat"))?;
-    let text = String::from_utf8_lossy(&text);
-    // After the name, which may contain anything (proc_pid_stat(5)): the state is the third field, this the 22nd.
-    let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
-    let field = behind.split_ascii_whitespace().nth(19);
-    let began = field.and_then(|f| f.parse().ok());
+    // The 22nd field of all.
+    let began = stat(&format!("{pid}"))?
+        .get(19)
+        .and_then(|f| f.parse().ok());
     began.ok_or_else(|| {
         let why = "the kernel does not say when the process began";
         io::Error::new(io::ErrorKind::InvalidData, why)
@@ -420,11 +427,7 @@ fn look(pid: i32, file: &Path) -> io::Result<fs::Metadata> {
 }
 
 fn name(pid: i32, file: &Path) -> io::Result<std::os::fd::OwnedFd> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let named = |path: &Path| {
-        let mut options = fs::OpenOptions::new();
-        options.read(true).custom_flags(libc::O_PATH).open(path)
-    };
+    let named = sys::open_path;
     let root = format!("/proc/{pid}/root");
     // Only the beginning of a relative path is a link of the kernel's.
     let relative = ["cwd", "fd"].map(|link| format!("/proc/{pid}/{link}/"));
@@ -544,26 +547,16 @@ pub fn thread_named(pid: i32, depth: usize, number: i32) -> Option<i32> {
 
 /// Exit status (as wait(2) returns it) of a process that its parent has not reaped yet.
 pub fn zombie_status(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may contain anything, even ')': the fields start after the last one.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    (fields.next()? == "Z").then(|| fields.last()?.parse().ok())?
+    let fields = stat(&format!("{pid}")).ok()?;
+    (fields.first()? == "Z").then(|| fields.last()?.parse().ok())?
 }
 
 /// Whether keys of the terminal (Ctrl-C) signal this process as well as us.
 pub fn gets_keys_with_us(pid: i32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return false;
-    };
-    // After the name: state, parent, group, session, terminal, the terminal's foreground group.
-    let fields: Vec<i32> = stat
-        .rsplit_once(')')
-        .map_or("", |(_, fields)| fields)
-        .split_whitespace()
-        .skip(1)
-        .take(5)
-        .filter_map(|f| f.parse().ok())
-        .collect();
+    // State, parent, group, session, terminal, the terminal's foreground group.
+    let fields = stat(&format!("{pid}")).unwrap_or_default();
+    let fields = fields.iter().skip(1).take(5);
+    let fields: Vec<i32> = fields.filter_map(|f| f.parse().ok()).collect();
     let own = sys::own_group();
     matches!(fields[..], [_, group, _, _, foreground] if group == own && foreground == own)
 }

@@ -1,6 +1,12 @@
 //! The system calls of the loader, each behind a safe function. All unsafe code of the loader is here, except that for
 //! ptrace (`tracee.rs`) and fork (`launch.rs`).
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{self as rfs, MemfdFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
+use rustix::process::{self, Pid, PidfdFlags, PidfdGetfdFlags, Resource};
+use rustix::rand::GetRandomFlags;
+use rustix::termios::OptionalActions;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -16,33 +22,18 @@ pub fn check(result: i64) -> io::Result<i64> {
     }
 }
 
-/// The same for a call that waits: it is repeated if a signal to this process (a child has stopped) interrupts it.
-fn uninterrupted(mut call: impl FnMut() -> i64) -> io::Result<i64> {
-    loop {
-        match check(call()) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
-}
-
-/// Waits up to `limit` for `events`; POLLHUP and POLLERR are always included. Returns the events, or 0.
-fn poll(fd: BorrowedFd<'_>, events: i16, limit: Duration) -> i16 {
+/// Waits up to `limit` for `events`; POLLHUP and POLLERR are always included. Returns the events, or none.
+fn poll(fd: BorrowedFd<'_>, events: PollFlags, limit: Duration) -> PollFlags {
     let end = Instant::now() + limit;
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events,
-        revents: 0,
-    };
-    let ready = uninterrupted(|| {
-        let left = end.saturating_duration_since(Instant::now());
-        let left = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: one descriptor, which lives through the call.
-        unsafe { libc::poll(&mut poll, 1, left) }.into()
-    });
-    match ready {
-        Ok(1..) => poll.revents,
-        _ => 0,
+    let mut polled = [PollFd::from_borrowed_fd(fd, events)];
+    loop {
+        let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
+        match rustix::event::poll(&mut polled, left.as_ref()) {
+            // A signal to this process: a child has stopped.
+            Err(Errno::INTR) => {}
+            Ok(1..) => return polled[0].revents(),
+            _ => return PollFlags::empty(),
+        }
     }
 }
 
@@ -55,46 +46,37 @@ pub const MEMFD_FLAGS: [u32; 2] = [
 
 /// A new memory file that takes seals.
 pub fn memfd(name: &std::ffi::CStr) -> io::Result<File> {
-    let mut result = Err(io::ErrorKind::Unsupported.into());
-    for flags in MEMFD_FLAGS {
-        // SAFETY: `name` is a C string.
-        result = check(unsafe { libc::memfd_create(name.as_ptr(), flags) } as i64);
-        match &result {
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-            _ => break,
-        }
-    }
-    // SAFETY: the descriptor is new, and the File's alone.
-    result.map(|fd| unsafe { File::from_raw_fd(fd as i32) })
+    let [first, second] = MEMFD_FLAGS.map(MemfdFlags::from_bits_retain);
+    let made = match rfs::memfd_create(name, first) {
+        Err(Errno::INVAL) => rfs::memfd_create(name, second),
+        made => made,
+    };
+    Ok(made?.into())
 }
 
 /// Seals of a memory file that two sides map: a side that could shrink it would kill the other with SIGBUS.
-const SEALED: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALED: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
 
 /// Fixes the length of the file.
 pub fn seal(file: &File) -> io::Result<()> {
-    // SAFETY: no pointers.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALED) } as i64)?;
-    Ok(())
+    Ok(rfs::fcntl_add_seals(file, SEALED)?)
 }
 
 /// Whether the file is memory (no user's file system serves its pages), has this length, and is sealed against changes
 /// of it.
 pub fn is_sealed_memory(file: &File, len: u64) -> io::Result<bool> {
-    // SAFETY: no pointers. Files that know no seals answer EINVAL.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    // Files that know no seals answer EINVAL.
+    let sealed = rfs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALED));
     // The length last: it may change until the seals are there.
-    Ok(seals >= 0 && seals & SEALED == SEALED && is_memory(file)? && file.metadata()?.len() == len)
+    Ok(sealed && is_memory(file)? && file.metadata()?.len() == len)
 }
 
 /// Whether it is a regular file of the kernel's memory file system, with pages of the usual size.
 pub fn is_memory(file: &File) -> io::Result<bool> {
-    // SAFETY: all zeros are a valid statfs.
-    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `system` outlives the call.
-    check(unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) } as i64)?;
     // (The type differs between C libraries.)
-    let is_tmpfs = i128::from(system.f_type) == i128::from(libc::TMPFS_MAGIC);
+    let is_tmpfs = i128::from(rfs::fstatfs(file)?.f_type) == i128::from(libc::TMPFS_MAGIC);
     Ok(is_tmpfs && file.metadata()?.is_file())
 }
 
@@ -107,10 +89,10 @@ pub fn open_path(path: &std::path::Path) -> io::Result<File> {
 
 /// Unpredictable bytes.
 pub fn random() -> u64 {
-    let mut number = 0u64;
-    // SAFETY: the kernel writes at most eight bytes to `number`. (Such a small request never comes back short.)
-    unsafe { libc::getrandom((&raw mut number).cast(), 8, 0) };
-    number
+    let mut number = [0; 8];
+    // (Such a small request never comes back short.)
+    let _ = rustix::rand::getrandom(&mut number, GetRandomFlags::empty());
+    u64::from_ne_bytes(number)
 }
 
 /// The time-stamp counter, in which the stub writes the times of hits.
@@ -129,25 +111,13 @@ pub fn set_len(file: &File, len: u64) -> io::Result<()> {
 
 /// A copy of another process's descriptor. Needs the right to trace that process.
 pub fn pidfd_getfd(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the returned descriptor is new (and close-on-exec).
-    unsafe {
-        let fd = check(libc::syscall(
-            libc::SYS_pidfd_getfd,
-            process.as_raw_fd(),
-            fd,
-            0,
-        ))?;
-        Ok(OwnedFd::from_raw_fd(fd as i32))
-    }
+    Ok(process::pidfd_getfd(process, fd, PidfdGetfdFlags::empty())?)
 }
 
 /// A pidfd: it becomes readable when the process has ended.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the returned descriptor is new (and close-on-exec).
-    unsafe {
-        let fd = check(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
-        Ok(OwnedFd::from_raw_fd(fd as i32))
-    }
+    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+    Ok(process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
 /// Sends a signal to the process of `fd`.
@@ -167,7 +137,7 @@ pub fn pidfd_signal(fd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
 
 /// Whether the process of `fd` has ended (it may be a zombie).
 pub fn has_ended(fd: BorrowedFd<'_>) -> bool {
-    poll(fd, libc::POLLIN, Duration::ZERO) != 0
+    !poll(fd, PollFlags::IN, Duration::ZERO).is_empty()
 }
 
 /// Sends a signal to a process. The caller knows that `pid` is its own unreaped child or a tracee.
@@ -179,8 +149,7 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 
 /// The number of the calling thread.
 pub fn thread() -> i32 {
-    // SAFETY: asks for a number.
-    unsafe { libc::gettid() }
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// Reaps `pid` if it is a child of ours that has ended, and returns its wait status.
@@ -194,19 +163,7 @@ pub fn try_reap(pid: i32) -> io::Result<Option<i32>> {
 
 /// Whether the file has capabilities (setcap).
 pub fn has_capabilities(file: &std::path::Path) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    let Ok(path) = std::ffi::CString::new(file.as_os_str().as_bytes()) else {
-        return false;
-    };
-    // SAFETY: two strings; a size of zero only asks.
-    unsafe {
-        libc::getxattr(
-            path.as_ptr(),
-            c"security.capability".as_ptr(),
-            std::ptr::null_mut(),
-            0,
-        ) > 0
-    }
+    rfs::getxattr_query(file, c"security.capability").is_ok_and(|size| size > 0)
 }
 
 /// The wait status of a child of ours that has ended. It is not reaped.
@@ -240,28 +197,17 @@ fn wait_info(pid: i32, what: i32) -> io::Result<Option<(i32, i32)>> {
 
 /// Lets the kernel detect that the peer's machine has vanished.
 pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
-    let on = 1i32;
-    // SAFETY: the option's value is an integer that lives through the call.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_KEEPALIVE,
-            (&raw const on).cast(),
-            size_of_val(&on) as u32,
-        )
-    } as i64)
-    .map(drop)
+    Ok(rustix::net::sockopt::set_socket_keepalive(socket, true)?)
 }
 
 /// Waits until the other end is closed; bytes that it sent before may remain to be read.
 pub fn wait_for_hangup(socket: &impl AsFd, limit: Duration) -> bool {
-    poll(socket.as_fd(), libc::POLLRDHUP, limit) != 0
+    !poll(socket.as_fd(), PollFlags::RDHUP, limit).is_empty()
 }
 
 /// Whether the other end of this device is closed: of a port of virtio-serial, or of a terminal.
 pub fn is_hung_up(device: &impl AsFd) -> bool {
-    poll(device.as_fd(), 0, Duration::ZERO) & libc::POLLHUP != 0
+    poll(device.as_fd(), PollFlags::empty(), Duration::ZERO).contains(PollFlags::HUP)
 }
 
 /// Registers a file so that a task can wait for it.
@@ -272,14 +218,9 @@ pub fn ready_or_not(file: File) -> io::Result<tokio::io::unix::AsyncFd<File>> {
 
 /// Makes a serial line pass our bytes unchanged. Other devices do so anyway.
 pub fn make_raw(device: &impl AsFd) {
-    let fd = device.as_fd().as_raw_fd();
-    // SAFETY: all-zero is a valid termios, and it outlives the calls.
-    unsafe {
-        let mut settings: libc::termios = std::mem::zeroed();
-        if libc::tcgetattr(fd, &mut settings) == 0 {
-            libc::cfmakeraw(&mut settings);
-            libc::tcsetattr(fd, libc::TCSANOW, &settings);
-        }
+    if let Ok(mut settings) = rustix::termios::tcgetattr(device) {
+        settings.make_raw();
+        let _ = rustix::termios::tcsetattr(device, OptionalActions::Now, &settings);
     }
 }
 
@@ -454,14 +395,12 @@ pub fn stop_here() {
 
 /// Our process group.
 pub fn own_group() -> i32 {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::getpgrp() }
+    process::getpgrp().as_raw_nonzero().get()
 }
 
 /// Our effective user.
 pub fn user() -> u32 {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::geteuid() }
+    process::geteuid().as_raw()
 }
 
 /// User and process at the other end.
@@ -487,28 +426,23 @@ pub fn peer(stream: &std::os::unix::net::UnixStream) -> io::Result<(u32, i32)> {
 
 /// Whether our effective user is root.
 pub fn is_root() -> bool {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    process::geteuid().is_root()
 }
 
 /// Appends the ranges of a file's data between its holes.
 pub fn data_within(file: &File, all: Range<u64>, to: &mut Vec<Range<u64>>) -> io::Result<()> {
-    let seek = |at: u64, whence| {
-        // SAFETY: moves the file's own offset.
-        let found = unsafe { libc::lseek(file.as_raw_fd(), at as i64, whence) };
-        match (found, io::Error::last_os_error()) {
-            (0.., _) => Ok(Some(found as u64)),
-            // Only a hole follows.
-            (_, error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-            (_, error) => Err(error),
-        }
+    let seek = |to| match rfs::seek(file, to) {
+        Ok(found) => Ok(Some(found)),
+        // Only a hole follows.
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(io::Error::from(error)),
     };
     let mut at = all.start;
     while at < all.end
-        && let Some(start) = seek(at, libc::SEEK_DATA)?
+        && let Some(start) = seek(SeekFrom::Data(at))?
         && start < all.end
     {
-        let end = seek(start, libc::SEEK_HOLE)?.map_or(all.end, |end| end.min(all.end));
+        let end = seek(SeekFrom::Hole(start))?.map_or(all.end, |end| end.min(all.end));
         to.push(start..end);
         at = end;
     }
@@ -517,13 +451,7 @@ pub fn data_within(file: &File, all: Range<u64>, to: &mut Vec<Range<u64>>) -> io
 
 /// RLIMIT_AS in bytes, if there is one.
 pub fn address_space_limit() -> Option<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` outlives the call.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    process::getrlimit(Resource::As).current
 }
 
 /// Probes for kernel features.
@@ -568,7 +496,9 @@ pub mod probe {
         check(pid as i64)?;
         let mut status = 0;
         // SAFETY: `status` outlives the call; `pid` is our child.
-        uninterrupted(|| unsafe { libc::waitpid(pid, &mut status, 0) }.into())?;
+        while check(unsafe { libc::waitpid(pid, &mut status, 0) }.into())
+            .is_err_and(|e| e.kind() == io::ErrorKind::Interrupted)
+        {}
         match libc::WEXITSTATUS(status) {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno)),

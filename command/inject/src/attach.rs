@@ -8,8 +8,10 @@ use crate::refuse::{self, with_errno};
 use crate::remains::Remains;
 use crate::settings::Settings;
 use crate::{keeper, sandbox, threads};
+use std::time::{Duration, Instant};
 use ulpf_area::shared::Clocks;
 use ulpf_host::foreign::numbers::Process;
+use ulpf_host::sys::Backoff;
 
 /// Injects the stub into a running process and stops all its threads there.
 pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
@@ -30,7 +32,10 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
             shared: handed.shared,
             remains: Remains { args: handed.args },
         },
-        None => inject(&process, flags)?,
+        None => {
+            take_away_what_is_left(&process);
+            inject(&process, flags)?
+        }
     };
     let mut warnings = Vec::new();
     if stopped_by_job_control {
@@ -39,6 +44,27 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
         warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
     }
     finish(process, loaded, since, false, settings, warnings)
+}
+
+/// Removes what a keeper that was killed has put into the program.
+fn take_away_what_is_left(process: &Process) {
+    /// A complete stub finds its channel closed, and lists its remains.
+    const LIMIT: Duration = Duration::from_secs(5);
+    let end = Instant::now() + LIMIT;
+    for remains in Remains::find(process) {
+        let mut backoff = Backoff::default();
+        loop {
+            let gone = match remains.task(process) {
+                Some(_) if remains.are_listed(process) => remains.take_away_now(process).is_ok(),
+                Some(_) => false,
+                None => remains.unload(process).is_ok(),
+            };
+            if gone || Instant::now() > end {
+                break;
+            }
+            backoff.wait();
+        }
+    }
 }
 
 /// Injects the stub from this process, which traces the program meanwhile.

@@ -29,7 +29,7 @@ pub struct Channel {
 /// Makes system calls in the program.
 struct Caller<'a> {
     t: &'a mut Tracee,
-    gate: u64,
+    gate: &'a Gate,
     pid: i32,
     memory: &'a Memory,
     /// Memory in the program that may be overwritten.
@@ -164,7 +164,7 @@ impl Channel {
         let process = sys::pidfd_open(pid).map_err(step)?;
         let mut caller = Caller {
             t,
-            gate: gate.addr,
+            gate,
             pid,
             memory,
             scratch,
@@ -185,7 +185,7 @@ impl Channel {
     }
 
     /// Closes the program's descriptors. A failure cannot be handled, and does no harm.
-    pub fn close_in_program(&self, t: &mut Tracee, gate: u64) {
+    pub fn close_in_program(&self, t: &mut Tracee, gate: &Gate) {
         for fd in [self.theirs, self.shared_fd] {
             let _ = t.syscall(gate, libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
         }

@@ -177,7 +177,8 @@ impl Confined {
             if gate != inside && !self.permits(gate, libc::SYS_mmap, call) {
                 return Err(StartError::Confined);
             }
-            match t.syscall(gate, libc::SYS_mmap, call).map_err(step)? {
+            let made = t.syscall(&Gate::at(gate), libc::SYS_mmap, call);
+            match made.map_err(step)? {
                 Ok(at) if at == from => Ok(()),
                 Ok(_) => Err(step(io::Error::from_raw_os_error(libc::EEXIST))),
                 Err(errno) => Err(step(io::Error::from_raw_os_error(errno))),
@@ -201,7 +202,7 @@ impl Confined {
         let rest = self.base + image.args_offset;
         let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         t.syscall(
-            inside,
+            &Gate::at(inside),
             libc::SYS_mprotect,
             [rest, end - rest, writable, 0, 0, 0],
         )

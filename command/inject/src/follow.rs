@@ -26,7 +26,7 @@ use ulpf_area::shared::Clocks;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::process;
 use ulpf_host::sys::{self, Backoff};
-use ulpf_lib::boot::{BOOT_LAUNCHED, PAD_LEN};
+use ulpf_lib::boot::{BOOT_LAUNCHED, PAD_LEN, pad_registers};
 
 /// A thread that waits in the stub, about to exec.
 pub struct Exec {
@@ -280,8 +280,9 @@ fn return_from_fork(
     }
 }
 
-/// Runs the thread out of the old stub's last instructions, which are at the end of the vDSO
-/// (stub/handlers/src/ours.rs). The vDSO is restored afterwards.
+/// Takes the thread out of the old stub's last instructions, which are at the end of the vDSO
+/// (stub/handlers/src/ours.rs). After the call that they make, it continues where they lead. The vDSO is restored
+/// afterwards.
 fn out_of_pad(pid: i32) -> io::Result<Tracee> {
     let mut thread = Tracee::adopt(pid);
     let vdso = process::mapping(pid, "[vdso]")?.unwrap_or_default();
@@ -289,19 +290,25 @@ fn out_of_pad(pid: i32) -> io::Result<Tracee> {
     if !vdso.contains(&pad) {
         return Ok(thread);
     }
-    for _ in 0..PAD_LEN {
-        thread.step()?;
-        let stop = thread.wait_for(|s| s == Stop::Signal(libc::SIGTRAP), |t| t.step())?;
-        if stop != Stop::Signal(libc::SIGTRAP) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        if !vdso.contains(&thread.regs()?.rip) {
-            let len = PAD_LEN.min(vdso.end - pad);
-            Memory::open(pid)?.write(pad, &[0; PAD_LEN as usize][..len as usize])?;
-            return Ok(thread);
+    for _ in 0..2 {
+        thread.cont_syscall(0)?;
+        match thread.wait_for(|s| s == Stop::Syscall, |t| t.cont_syscall(0))? {
+            Stop::Syscall => {}
+            Stop::Exited(_) | Stop::Killed(_) => return Err(io::ErrorKind::NotFound.into()),
+            other => return Err(io::Error::other(format!("{other:?} in the pad"))),
         }
     }
-    Err(io::Error::other("the forked child does not leave our code"))
+    let memory = Memory::open(pid)?;
+    let mut code = [0; PAD_LEN as usize];
+    memory.read(pad, &mut code)?;
+    let [rdi, rsi, rcx] = pad_registers(&code)
+        .ok_or_else(|| io::Error::other("the forked child is in code that is not ours"))?;
+    let mut regs = thread.regs()?;
+    (regs.rax, regs.rdi, regs.rsi, regs.rcx, regs.rip) = (0, rdi, rsi, rcx, rcx);
+    regs.orig_rax = u64::MAX;
+    thread.set_regs(&regs)?;
+    memory.write(pad, &[0; PAD_LEN as usize])?;
+    Ok(thread)
 }
 
 /// A thread that is asked to stop does so within microseconds, unless it waits in the kernel.

@@ -3,7 +3,8 @@
 //! ```text
 //!   ulpf ── inject PID FLAGS ─────────▶ keeper     lines on a socket; when ulpf ends, the socket does
 //!        ◀─ STUB ARGS, descriptors ──────│         traces the program, and puts the stub into it (`attach`)
-//!        ── + PID ARGS STUB, - PID ─────▶│
+//!        ── ~ PID, + PID ARGS STUB ─────▶│         a stub is being put into PID; it is there
+//!        ── - PID ──────────────────────▶│         nothing of ours is there
 //!        ── take PID ───────────────────▶│         traces the program, and removes the remains
 //!        ◀─ done · failed · unknown ─────│
 //!     ╳ killed                           │
@@ -13,9 +14,9 @@
 //! end with `ulpf`. It has its own process group, which the terminal does not signal. A session that ends normally
 //! takes its program off the list, and an empty list ends the keeper (`kept`).
 //!
-//! A tracer that is killed leaves the program in the middle of an injected operation. So the keeper traces running
-//! programs: whenever `ulpf` is killed, the stub is injected completely, finds its channel closed, and detaches; and
-//! what was begun to be removed is removed.
+//! A program survives the death of its tracer (`unaided`): a thread of the program completes each injected call by
+//! itself. Half an operation is still one. So the keeper traces running programs, and `ulpf` those that it follows into a
+//! child or an exec. If one of the two is killed, the other one completes the operation, or removes what is left of it.
 #![forbid(unsafe_code)]
 
 use rustix::net::{
@@ -57,13 +58,13 @@ pub fn enable() {
     ENABLED.store(true, Relaxed);
 }
 
-/// Starts the keeper of this process, unless it runs.
+/// Starts the keeper of this process, unless it runs. A new one does not know the programs of one that was killed.
 pub(crate) fn begin() {
     if !ENABLED.load(Relaxed) {
         return;
     }
     let mut keeper = keeper();
-    if matches!(*keeper, Keeper::None) {
+    if matches!(*keeper, Keeper::None | Keeper::Failed) {
         *keeper = match programs::start_helper(WORD) {
             Ok((_, socket)) => Keeper::Listens(socket),
             Err(_) => Keeper::Failed,
@@ -171,6 +172,12 @@ fn receive(socket: &UnixStream) -> io::Result<Option<Handed>> {
         shared: shared.into(),
         args: number(8),
     }))
+}
+
+/// Tells the keeper that this process is about to put a stub into the program.
+pub(crate) fn begins(pid: i32) {
+    begin();
+    tell(&format!("~ {pid}\n"));
 }
 
 /// Tells the keeper that a stub is in this program, with its boot block at `args`. Call it before the program's threads

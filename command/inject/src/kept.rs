@@ -11,31 +11,59 @@ use std::time::Duration;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::{process, programs, sys};
 
-/// A program with a stub inside.
+/// A program with a stub inside, or on its way there.
 struct Kept {
     process: Process,
     /// `None` if it has ended or is unknown.
     stub: Option<Process>,
-    remains: Remains,
+    /// `None` until the stub is known to be complete.
+    remains: Option<Remains>,
     /// Number of attempts to remove the remains.
     tries: u32,
 }
 
 impl Kept {
-    /// Parses a line: number of the process, address of the boot block, number of the stub's task.
+    /// Parses a line: number of the process, and of a complete stub address of the boot block, number of the task.
     fn of(mut words: std::str::SplitAsciiWhitespace<'_>) -> Option<Kept> {
         let mut word = || words.next();
         let process = Process::open(word()?.parse().ok()?).ok()?;
-        let args = word()?.parse().ok()?;
-        // The program can overwrite the number that its stub has left.
-        let stub = word()?.parse().ok().filter(|pid| *pid > 0);
-        let stub = stub.and_then(|pid| Process::open(pid).ok());
-        Some(Kept {
-            stub: stub.filter(|stub| sys::same_memory(process.pid, stub.pid)),
+        let mut kept = Kept {
             process,
-            remains: Remains { args },
+            stub: None,
+            remains: None,
             tries: 0,
-        })
+        };
+        if let (Some(args), Some(stub)) = (word(), word()) {
+            let args = args.parse().ok()?;
+            kept.is_complete(Remains { args }, stub.parse().ok());
+        }
+        Some(kept)
+    }
+
+    /// The stub is there. The program can overwrite the number of the task.
+    fn is_complete(&mut self, remains: Remains, stub: Option<i32>) {
+        let stub = stub.filter(|pid| *pid > 0);
+        let stub = stub.and_then(|pid| Process::open(pid).ok());
+        self.stub = stub.filter(|stub| sys::same_memory(self.process.pid, stub.pid));
+        self.remains = Some(remains);
+    }
+
+    /// Looks for the stub that was being put in. `false` as long as something of it is there.
+    fn is_nothing(&mut self) -> bool {
+        /// Its first calls leave nothing by which it is known.
+        const LEAST: u32 = 3;
+        const TRIES: u32 = 40;
+        self.tries += 1;
+        let found = Remains::find(&self.process);
+        let Some(remains) = found.first() else {
+            return self.tries >= LEAST;
+        };
+        if let Some(stub) = remains.task(&self.process) {
+            self.tries = 0;
+            self.is_complete(*remains, Some(stub));
+            return false;
+        }
+        remains.unload(&self.process).is_ok() || self.tries >= TRIES
     }
 
     /// Tries to remove the remains. `false` if it is too early.
@@ -45,12 +73,15 @@ impl Kept {
         if self.process.has_ended() {
             return true;
         }
+        let Some(remains) = self.remains else {
+            return self.is_nothing();
+        };
         if self.stub.as_ref().is_some_and(|stub| !stub.has_ended()) {
             return false;
         }
         // After exec, the memory has nothing of ours. A stub that was killed has left no list.
         let there = process::mapping(self.process.pid, "/memfd:ulpf-");
-        if !there.is_ok_and(|found| found.is_some()) || !self.remains.are_listed(&self.process) {
+        if !there.is_ok_and(|found| found.is_some()) || !remains.are_listed(&self.process) {
             return true;
         }
         // A vfork child, or the stub of another `ulpf`, runs in the same memory.
@@ -58,7 +89,7 @@ impl Kept {
             return false;
         }
         self.tries += 1;
-        self.remains.take_away_now(&self.process).is_ok() || self.tries >= TRIES
+        remains.take_away_now(&self.process).is_ok() || self.tries >= TRIES
     }
 }
 
@@ -78,10 +109,12 @@ fn inject(mut words: std::str::SplitAsciiWhitespace<'_>) -> Option<Handed> {
 /// Parses a line: number of a process. Removes the remains from it, and returns the answer.
 fn take(all: &[Kept], mut words: std::str::SplitAsciiWhitespace<'_>) -> &'static str {
     let pid = words.next().and_then(|word| word.parse().ok());
-    let Some(kept) = all.iter().find(|kept| Some(kept.process.pid) == pid) else {
+    let kept = all.iter().find(|kept| Some(kept.process.pid) == pid);
+    let known = kept.and_then(|kept| Some((kept, kept.remains?)));
+    let Some((kept, remains)) = known else {
         return keeper::UNKNOWN;
     };
-    match kept.remains.take_away_now(&kept.process) {
+    match remains.take_away_now(&kept.process) {
         Ok(()) => keeper::DONE,
         Err(_) => keeper::FAILED,
     }
@@ -93,7 +126,7 @@ fn note(all: &mut Vec<Kept>, line: &str) {
     let sign = words.next();
     let pid = words.clone().next().and_then(|word| word.parse().ok());
     all.retain(|kept| Some(kept.process.pid) != pid);
-    if sign == Some("+") {
+    if matches!(sign, Some("+" | "~")) {
         all.extend(Kept::of(words));
     }
 }

@@ -5,7 +5,7 @@
 //!          └──────┼────────┘
 //!               load        image    address_space  the stub's image, written and started in a stopped process
 //!                 │         gate      confined      where it makes system calls for us; with its own filters
-//!               tracee      threads                 one thread under ptrace; all threads of a process
+//!               tracee      threads    unaided      one thread under ptrace; all threads; calls that need no tracer
 //!     remains    keeper                             removes what was ours after a detach, or after our own death
 //!     client                                        requests to the stub, once it runs
 //!     inferior/                                     a program with the stub inside, asynchronously: its end, exec, fork
@@ -44,6 +44,7 @@ pub mod settings;
 mod threads;
 #[allow(unsafe_code)]
 mod tracee;
+mod unaided;
 
 pub use attach::attach;
 pub use error::{ExecError, StartError};

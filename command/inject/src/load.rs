@@ -16,18 +16,20 @@ use crate::image::{Image, PAGE, align_up};
 use crate::keeper;
 use crate::remains::Remains;
 use crate::rseq;
-use crate::tracee::{Memory, Saved, Tracee};
+use crate::tracee::{Memory, Tracee};
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::OnceLock;
 use ulpf_host::cache::hot_folder;
 use ulpf_host::sys;
 use ulpf_lib::boot::{
-    BOOT_LAUNCHED, BOOT_MAGIC, BOOT_VERSION, BootArgs, CACHE_LEN, PAD_LEN, PARK_SIGNAL,
+    AUXV_WORDS, BOOT_LAUNCHED, BOOT_MAGIC, BOOT_VERSION, BootArgs, CACHE_LEN, EXE_LEN, Home,
+    PAD_LEN, PARK_SIGNAL,
 };
 use ulpf_lib::place;
 
@@ -58,14 +60,18 @@ pub fn load(
 ) -> Result<Loaded, StartError> {
     let memory =
         Memory::open(pid).map_err(|e| StartError::step("open the memory of the program", e))?;
-    let mut saved = Vec::with_capacity(threads.len());
-    for t in threads.iter() {
-        saved.push(
-            t.save()
-                .map_err(|e| StartError::step("read the registers of the program", e))?,
-        );
+    let registers = |e| StartError::step("read the registers of the program", e);
+    for t in threads.iter_mut() {
+        t.save().map_err(registers)?;
     }
-    let result = Gate::find(pid, &memory, &saved[0])
+    let first = threads.first().map(Tracee::home);
+    let first = first.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
+    let first = first.map_err(registers)?;
+    // A program that `ulpf` has started ends with it.
+    if flags & BOOT_LAUNCHED == 0 {
+        keeper::begins(pid);
+    }
+    let result = Gate::find(pid, &memory, &first.regs)
         .map_err(|e| StartError::step("find a place for system calls in the program", e))
         .and_then(|gate| {
             let inside = match (confined, threads.first_mut()) {
@@ -76,7 +82,7 @@ pub fn load(
             };
             let result = inside.and_then(|inside| {
                 let gate = inside.as_ref().unwrap_or(&gate);
-                let areas = without_rseq(threads, &mut saved, &memory, gate).map_err(|e| {
+                let areas = without_rseq(threads, &memory, gate).map_err(|e| {
                     StartError::step("take the areas of restartable sequences from the kernel", e)
                 })?;
                 let program = Program {
@@ -90,8 +96,8 @@ pub fn load(
                 .map_err(|e| StartError::step("restore the code of the program", e))?;
             result
         });
-    for (t, s) in threads.iter_mut().zip(&saved) {
-        match t.restore(s) {
+    for t in threads.iter_mut() {
+        match t.restore() {
             // A thread that was killed meanwhile has no registers.
             Err(e) if e.raw_os_error() != Some(libc::ESRCH) => {
                 return Err(StartError::step("restore the registers of the program", e));
@@ -112,18 +118,13 @@ pub fn load(
     Ok(loaded)
 }
 
-fn without_rseq(
-    threads: &mut [Tracee],
-    saved: &mut [Saved],
-    memory: &Memory,
-    gate: &Gate,
-) -> io::Result<Vec<[u64; 3]>> {
-    let unregister = |(t, s)| match rseq::unregister(t, s, memory, gate) {
+fn without_rseq(threads: &mut [Tracee], memory: &Memory, gate: &Gate) -> io::Result<Vec<[u64; 3]>> {
+    let unregister = |t| match rseq::unregister(t, memory, gate) {
         // The thread was killed meanwhile.
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok([0; 3]),
         result => result,
     };
-    threads.iter_mut().zip(saved).map(unregister).collect()
+    threads.iter_mut().map(unregister).collect()
 }
 
 /// The folder for hot accesses, unless the user has switched it off. Not for attached programs: their filters may not
@@ -133,18 +134,32 @@ fn cache(flags: u32) -> [u8; CACHE_LEN] {
     if flags & BOOT_LAUNCHED == 0 {
         return [0; CACHE_LEN];
     }
-    *FOLDER.get_or_init(|| {
-        let mut path = [0; CACHE_LEN];
-        let folder = hot_folder().unwrap_or_default();
-        let name = folder.as_os_str().as_bytes();
-        if let Some(to) = path
-            .get_mut(..name.len())
-            .filter(|_| name.len() < CACHE_LEN)
-        {
-            to.copy_from_slice(name);
-        }
-        path
-    })
+    *FOLDER.get_or_init(|| padded(&hot_folder().unwrap_or_default()))
+}
+
+/// A path for the boot block, with zeros behind it; empty if there is no space for one.
+fn padded<const N: usize>(path: &Path) -> [u8; N] {
+    let name = path.as_os_str().as_bytes();
+    let mut block = [0; N];
+    if let Some(to) = block.get_mut(..name.len()).filter(|_| name.len() < N) {
+        to.copy_from_slice(name);
+    }
+    block
+}
+
+/// The program's auxiliary vector; empty if the kernel does not show it.
+fn auxiliary_vector(pid: i32) -> [u64; AUXV_WORDS] {
+    let bytes = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let mut words = [0; AUXV_WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    words
+}
+
+/// Path of the program's file; empty if the kernel does not show it.
+fn executable(pid: i32) -> [u8; EXE_LEN] {
+    padded(&std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default())
 }
 
 /// The program that the stub is loaded into.
@@ -174,50 +189,64 @@ fn start(
         None => address_space::base(pid, place::base_for(random)),
     };
     let images = place::of_images(place);
+    let begin = address_space::widest_gap(pid, place::of_memory(place));
+    let pad = pad(gate.vdso.as_ref(), memory);
+    let home = first
+        .home()
+        .map_err(|e| step("read the registers of the program", e))?;
     let base = match confined {
         Some(confined) => confined.base,
         None => reserve(first, gate, image.len, images, random.is_some())?,
     };
     let unload = |t: &mut Tracee, error: StartError| -> StartError {
-        let _ = t.syscall(gate.addr, libc::SYS_munmap, [base, image.len, 0, 0, 0, 0]);
+        let _ = t.syscall(gate, libc::SYS_munmap, [base, image.len, 0, 0, 0, 0]);
         error
     };
     let args_addr = base + image.args_offset;
+    let mut args = BootArgs {
+        magic: BOOT_MAGIC,
+        version: BOOT_VERSION,
+        flags,
+        image_base: base,
+        image_len: image.len,
+        control_fd: -1,
+        shared_fd: -1,
+        stub_pid: 0,
+        place,
+        begin,
+        pad,
+        left: 0,
+        left_len: 0,
+        left_gate: 0,
+        filters: 0,
+        filters_len: 0,
+        leaving: 0,
+        held: 0,
+        stays: 0,
+        sequences: areas.first().copied().unwrap_or_default(),
+        home: home.home(),
+        cache: cache(flags),
+        auxv: auxiliary_vector(pid),
+        exe: executable(pid),
+    };
+    // If this process is killed, another one knows the image by its block.
+    if let Err(e) = memory.write(args_addr, &args_bytes(&args)) {
+        return Err(unload(first, step("copy the stub into the program", e)));
+    }
     let channel = match Channel::open(pid, first, memory, gate, args_addr) {
         Ok(channel) => channel,
         Err(e) => return Err(unload(first, e)),
     };
     let unload = |t: &mut Tracee, error: StartError| -> StartError {
-        channel.close_in_program(t, gate.addr);
+        channel.close_in_program(t, gate);
         unload(t, error)
     };
     let filters = match filters(first, memory, gate, place, confined) {
         Ok(filters) => filters,
         Err(e) => return Err(unload(first, step("copy its filters into the program", e))),
     };
-    let args = BootArgs {
-        magic: BOOT_MAGIC,
-        version: BOOT_VERSION,
-        flags,
-        image_base: base,
-        image_len: image.len,
-        control_fd: channel.theirs,
-        shared_fd: channel.shared_fd,
-        stub_pid: 0,
-        place,
-        begin: address_space::widest_gap(pid, place::of_memory(place)),
-        pad: pad(gate.vdso.as_ref(), memory),
-        left: 0,
-        left_len: 0,
-        left_gate: 0,
-        filters: filters.start,
-        filters_len: filters.end - filters.start,
-        leaving: 0,
-        held: 0,
-        stays: 0,
-        sequences: areas.first().copied().unwrap_or_default(),
-        cache: cache(flags),
-    };
+    (args.control_fd, args.shared_fd) = (channel.theirs, channel.shared_fd);
+    (args.filters, args.filters_len) = (filters.start, filters.end - filters.start);
     if let Err(e) =
         fill(memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))
     {
@@ -232,7 +261,7 @@ fn start(
             0,
             0,
         ];
-        match first.syscall(gate.addr, libc::SYS_mprotect, call) {
+        match first.syscall(gate, libc::SYS_mprotect, call) {
             Ok(Ok(_)) => {}
             Ok(Err(errno)) => {
                 let e = io::Error::from_raw_os_error(errno);
@@ -254,12 +283,6 @@ fn start(
             },
         ));
     }
-    // The stub has its own copy.
-    if !filters.is_empty() {
-        let call = [filters.start, filters.end - filters.start, 0, 0, 0, 0];
-        let _ = first.syscall(base + image.gate, libc::SYS_munmap, call);
-    }
-    channel.close_in_program(first, base + image.gate);
     let mut stub_pid = [0; 4];
     memory
         .read(
@@ -274,11 +297,15 @@ fn start(
         keeper::note(pid, stub_pid, remains.args);
     }
     for (t, area) in others.iter_mut().zip(areas.iter().skip(1)) {
-        memory
-            .write(
-                args_addr + offset_of!(BootArgs, sequences) as u64,
-                &words(area),
-            )
+        let field = |offset: usize| args_addr + offset as u64;
+        t.home()
+            .and_then(|saved| {
+                memory.write(field(offset_of!(BootArgs, sequences)), &words(area))?;
+                memory.write(
+                    field(offset_of!(BootArgs, home)),
+                    &home_bytes(&saved.home()),
+                )
+            })
             .map_err(|e| step("start the stub on every thread", e))?;
         match t.call(base + image.boot_thread, args_addr, stack_top) {
             Ok(result) if result >= 0 => {}
@@ -317,7 +344,7 @@ fn filters(
     let hint = place::of_memory(place).end - align_up(bytes.len() as u64);
     let call = [hint, bytes.len() as u64, prot, flags, u64::MAX, 0];
     let at = t
-        .syscall(gate.addr, libc::SYS_mmap, call)?
+        .syscall(gate, libc::SYS_mmap, call)?
         .map_err(io::Error::from_raw_os_error)?;
     memory.write(at, &bytes)?;
     Ok(at..at + bytes.len() as u64)
@@ -364,7 +391,7 @@ fn reserve(
     for (hint, extra) in hints.chain([(0, 0)]) {
         let call = [hint, len, prot, (flags | extra) as u64, u64::MAX, 0];
         match t
-            .syscall(gate.addr, libc::SYS_mmap, call)
+            .syscall(gate, libc::SYS_mmap, call)
             .map_err(|e| StartError::step("map memory in the program", e))?
         {
             // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint, which is as good.
@@ -381,6 +408,10 @@ fn reserve(
 /// The words in memory order.
 fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn home_bytes(home: &Home) -> Vec<u8> {
+    [&words(&home.gprs)[..], &home.fx].concat()
 }
 
 /// The block in memory order.
@@ -408,7 +439,10 @@ fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
     );
     put(offset_of!(BootArgs, place), &args.place.to_ne_bytes());
     put(offset_of!(BootArgs, sequences), &words(&args.sequences));
+    put(offset_of!(BootArgs, home), &home_bytes(&args.home));
     put(offset_of!(BootArgs, cache), &args.cache);
+    put(offset_of!(BootArgs, auxv), &words(&args.auxv));
+    put(offset_of!(BootArgs, exe), &args.exe);
     put(offset_of!(BootArgs, begin), &args.begin.to_ne_bytes());
     put(offset_of!(BootArgs, pad), &args.pad.to_ne_bytes());
     put(offset_of!(BootArgs, filters), &args.filters.to_ne_bytes());

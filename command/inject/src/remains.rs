@@ -5,7 +5,7 @@
 //! stub has listed (`stub/handlers/src/ours.rs`), and all resume.
 
 use crate::gate::Gate;
-use crate::image::SYSCALL;
+use crate::image::{SYSCALL, stub_image};
 use crate::keeper;
 use crate::threads;
 use crate::tracee::{Memory, Stop, Tracee};
@@ -14,9 +14,11 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
+use ulpf_host::foreign::files;
 use ulpf_host::foreign::numbers::Process;
 use ulpf_host::{process, sys};
 use ulpf_lib::boot::{BOOT_MAGIC, BootArgs, Left};
+use ulpf_lib::mapping::mappings;
 
 /// Time limit for threads to leave our code. It takes them microseconds, except for one in an uninterruptible system
 /// call.
@@ -75,6 +77,84 @@ impl Remains {
         Ok(())
     }
 
+    /// Stubs in the program that were not taken away, as far as they are complete enough to be known.
+    pub(crate) fn find(process: &Process) -> Vec<Remains> {
+        let (Ok(image), Ok(memory)) = (stub_image(), Memory::open(process.pid)) else {
+            return Vec::new();
+        };
+        let maps = files::maps(process.pid).unwrap_or_default();
+        let anonymous = mappings(&maps).filter(|m| m.inode == 0);
+        let all = anonymous.map(|m| {
+            (
+                m.start,
+                Remains {
+                    args: m.start + image.args_offset,
+                },
+            )
+        });
+        let is_one = |start: u64, remains: Remains| {
+            let field = |offset: usize| remains.field(&memory, offset).ok();
+            let is = |offset: usize, value: u64| field(offset) == Some(value);
+            is(offset_of!(BootArgs, magic), BOOT_MAGIC)
+                && is(offset_of!(BootArgs, image_base), start)
+                && is(offset_of!(BootArgs, image_len), image.len)
+                // (What was taken away, but for the memory that the program goes on to use.)
+                && is(offset_of!(BootArgs, held), 0)
+        };
+        all.filter(|(start, remains)| is_one(*start, *remains))
+            .map(|(_, remains)| remains)
+            .collect()
+    }
+
+    /// The number of the stub's task, once there is one.
+    pub(crate) fn task(self, process: &Process) -> Option<i32> {
+        let memory = Memory::open(process.pid).ok()?;
+        let word = self.field(&memory, offset_of!(BootArgs, stub_pid)).ok()?;
+        Some(word as u32 as i32).filter(|pid| *pid > 0)
+    }
+
+    /// Unmaps the image of a stub that was not started, and closes its descriptors.
+    ///
+    /// # Errors
+    /// The kernel's, or the stub is being started.
+    pub(crate) fn unload(self, process: &Process) -> io::Result<()> {
+        std::thread::scope(|scope| scope.spawn(|| self.trace_unstarted(process)).join())
+            .unwrap_or_else(|_| Err(io::Error::other("the tracer has failed")))
+    }
+
+    fn trace_unstarted(self, process: &Process) -> io::Result<()> {
+        let memory = Memory::open(process.pid)?;
+        let mut threads = threads::stop_all(process).map_err(io::Error::other)?;
+        let result = self.unload_with(process, &memory, &mut threads);
+        for thread in &mut threads {
+            thread.release_held(process.pid);
+            let _ = thread.detach(0);
+        }
+        result
+    }
+
+    fn unload_with(
+        self,
+        process: &Process,
+        memory: &Memory,
+        threads: &mut [Tracee],
+    ) -> io::Result<()> {
+        let base = self.field(memory, offset_of!(BootArgs, image_base))?;
+        let len = self.field(memory, offset_of!(BootArgs, image_len))?;
+        let image = base..base.checked_add(len).ok_or(io::ErrorKind::InvalidData)?;
+        wait_until_out(threads, std::slice::from_ref(&image))?;
+        // (No thread is in the image, so the boot has ended or will not begin.)
+        if self.task(process).is_some() {
+            return Err(io::Error::other("it has been started"));
+        }
+        let fds = self.field(memory, offset_of!(BootArgs, control_fd))?;
+        let made = [fds as u32, (fds >> 32) as u32].into_iter();
+        let made = made.filter(|fd| (*fd as i32) >= 0);
+        let close = made.map(|fd| (libc::SYS_close, [fd.into(), 0, 0, 0, 0, 0]));
+        let unmap = (libc::SYS_munmap, [base, len, 0, 0, 0, 0]);
+        make_calls(process.pid, memory, threads, 0, close.chain([unmap]))
+    }
+
     /// Whether the stub has released the program by itself, and listed its remains. (The stub has ended.)
     pub fn are_listed(self, process: &Process) -> bool {
         Memory::open(process.pid)
@@ -114,39 +194,14 @@ impl Remains {
             .map_err(|e| failed("read what the stub has listed", e))?;
         wait_until_out(threads, &left)
             .map_err(|e| failed("wait until no thread is in its code", e))?;
-        for thread in threads.iter() {
-            threads::rewind_system_call(pid, thread)?;
-        }
-        let Some(thread) = threads.first_mut() else {
-            return Ok(());
-        };
-        let saved = thread.save()?;
-        let gate = match self.field(memory, offset_of!(BootArgs, left_gate))? {
-            0 => Gate::find(pid, memory, &saved)
-                .map_err(|e| failed("find a system call instruction", e))?,
-            addr => Gate::at(addr),
-        };
-        let mut result = Ok(());
-        let deadline = Instant::now() + LIMIT_OF_UNMAPPING;
-        for range in &left {
-            if Instant::now() > deadline {
-                result = Err(io::ErrorKind::TimedOut.into());
-                break;
-            }
-            let call = [range.start, range.end - range.start, 0, 0, 0, 0];
-            match thread.syscall(gate.addr, libc::SYS_munmap, call) {
-                Ok(Ok(_)) => {}
-                Ok(Err(errno)) => result = Err(io::Error::from_raw_os_error(errno)),
-                Err(e) => {
-                    result = Err(e);
-                    break;
-                }
-            }
-        }
-        gate.close(memory)
-            .map_err(|e| failed("put the program's code back", e))?;
-        thread.restore(&saved)?;
-        result.map_err(|e| failed("unmap its memory", e))
+        let calls = left.iter().map(|range| {
+            (
+                libc::SYS_munmap,
+                [range.start, range.end - range.start, 0, 0, 0, 0],
+            )
+        });
+        let gate = self.field(memory, offset_of!(BootArgs, left_gate))?;
+        make_calls(pid, memory, threads, gate, calls)
     }
 
     /// A word of the boot block.
@@ -160,6 +215,17 @@ impl Remains {
             .field(memory, offset_of!(BootArgs, left_len))?
             .min(MOST);
         let mut list = Vec::new();
+        // (A tracer that was killed may have unmapped the list; then only the image is left.)
+        if word(memory, at).is_err() {
+            let [base, len] = [
+                offset_of!(BootArgs, image_base),
+                offset_of!(BootArgs, image_len),
+            ]
+            .map(|offset| self.field(memory, offset));
+            let base = base?;
+            list.push(base..base.checked_add(len?).ok_or(io::ErrorKind::InvalidData)?);
+            return Ok(list);
+        }
         for n in 0..count {
             let entry = at.wrapping_add(n * size_of::<Left>() as u64);
             let start = word(memory, entry + offset_of!(Left, start) as u64)?;
@@ -169,6 +235,48 @@ impl Remains {
         }
         Ok(list)
     }
+}
+
+/// Lets one of the threads make these calls: of all of them the last error. `gate`: see [`BootArgs::left_gate`].
+fn make_calls(
+    pid: i32,
+    memory: &Memory,
+    threads: &mut [Tracee],
+    gate: u64,
+    calls: impl IntoIterator<Item = (i64, [u64; 6])>,
+) -> io::Result<()> {
+    for thread in threads.iter() {
+        threads::rewind_system_call(pid, thread)?;
+    }
+    let Some(thread) = threads.first_mut() else {
+        return Ok(());
+    };
+    let saved = thread.save()?;
+    let gate = match gate {
+        0 => Gate::find(pid, memory, &saved.regs)
+            .map_err(|e| failed("find a system call instruction", e))?,
+        addr => Gate::at(addr),
+    };
+    let mut result = Ok(());
+    let deadline = Instant::now() + LIMIT_OF_UNMAPPING;
+    for (number, args) in calls {
+        if Instant::now() > deadline {
+            result = Err(io::ErrorKind::TimedOut.into());
+            break;
+        }
+        match thread.syscall(&gate, number, args) {
+            Ok(Ok(_)) => {}
+            Ok(Err(errno)) => result = Err(io::Error::from_raw_os_error(errno)),
+            Err(e) => {
+                result = Err(e);
+                break;
+            }
+        }
+    }
+    thread.restore()?;
+    gate.close(memory)
+        .map_err(|e| failed("put the program's code back", e))?;
+    result.map_err(|e| failed("unmap its memory", e))
 }
 
 fn failed(step: &str, e: io::Error) -> io::Error {
@@ -247,21 +355,19 @@ fn next_stop(thread: &Tracee, busy: Option<Duration>, deadline: Instant) -> io::
     thread.wait_until(deadline)?.ok_or_else(late)
 }
 
-/// Moves a thread at the entry to a system call back before the instruction.
+/// Moves a thread at the entry to a system call back before the instruction. It makes no call where it is, whether it
+/// is still traced or not.
 fn take_back_system_call(thread: &Tracee) -> io::Result<()> {
     let mut regs = thread.regs()?;
-    let number = regs.orig_rax;
+    regs.rax = regs.orig_rax;
     regs.orig_rax = u64::MAX;
+    regs.rip -= SYSCALL.len() as u64;
     thread.set_regs(&regs)?;
     thread.cont_syscall(0)?;
     match thread.wait()? {
-        Stop::Syscall => {}
-        Stop::Exited(_) | Stop::Killed(_) => return Ok(()),
-        other => return Err(io::Error::other(format!("{other:?} in a system call"))),
+        Stop::Syscall | Stop::Exited(_) | Stop::Killed(_) => Ok(()),
+        other => Err(io::Error::other(format!("{other:?} in a system call"))),
     }
-    regs.rip -= SYSCALL.len() as u64;
-    regs.rax = number;
-    thread.set_regs(&regs)
 }
 
 fn is_in(thread: &Tracee, left: &[Range<u64>]) -> io::Result<bool> {

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use crate::gate::Gate;
-use crate::tracee::{Memory, Saved, Tracee};
+use crate::tracee::{Memory, Tracee};
 use std::io;
 
 /// RSEQ_FLAG_UNREGISTER.
@@ -16,28 +16,21 @@ const UNREGISTER: u64 = 1;
 /// Offset in the area (struct rseq) of the address of the current sequence (struct rseq_cs).
 const CURRENT: u64 = 8;
 
-/// Unregisters a thread's area and returns its address, length and signature (zeros if it had none). `saved` are the
-/// registers with which the thread will resume. Inside a sequence, it will resume at the sequence's abort address, as
-/// after any interruption.
+/// Unregisters a thread's area and returns its address, length and signature (zeros if it had none). Inside a sequence,
+/// the thread, whose state is saved, will resume at the sequence's abort address, as after any interruption.
 ///
 /// # Errors
 /// The kernel's. A thread without an area is not an error.
-pub fn unregister(
-    thread: &mut Tracee,
-    saved: &mut Saved,
-    memory: &Memory,
-    gate: &Gate,
-) -> io::Result<[u64; 3]> {
+pub fn unregister(thread: &mut Tracee, memory: &Memory, gate: &Gate) -> io::Result<[u64; 3]> {
     let Some(area) = thread.rseq()? else {
         return Ok([0; 3]);
     };
     let call = [area.address, area.len, UNREGISTER, area.signature, 0, 0];
-    let abort = abort_of(area.address, saved.regs.rip, memory)?;
-    if let Err(errno) = thread.syscall(gate.addr, libc::SYS_rseq, call)? {
-        return Err(io::Error::from_raw_os_error(errno));
+    if let Some(at) = abort_of(area.address, thread.home()?.regs.rip, memory)? {
+        thread.resume_at(at);
     }
-    if let Some(at) = abort {
-        saved.regs.rip = at;
+    if let Err(errno) = thread.syscall(gate, libc::SYS_rseq, call)? {
+        return Err(io::Error::from_raw_os_error(errno));
     }
     Ok([area.address, area.len, area.signature])
 }

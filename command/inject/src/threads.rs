@@ -3,7 +3,8 @@
 
 use crate::error::StartError;
 use crate::refuse::{why_not, with_errno};
-use crate::tracee::{STOP_TIMEOUT, Stop, Tracee};
+use crate::tracee::{Memory, STOP_TIMEOUT, Stop, Tracee};
+use crate::unaided;
 use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -23,11 +24,34 @@ pub fn stop_all(process: &Process) -> Result<Vec<Tracee>, StartError> {
         scope.spawn(|| reap(stopped));
         let tell = tell; // dropped at the end, which ends the other thread
         loop {
-            if let Some(threads) = stop_all_until(process, end, &tell)? {
-                return Ok(threads);
-            }
+            let Some(threads) = stop_all_until(process, end, &tell)? else {
+                continue;
+            };
+            return match take_home(process.pid, &threads) {
+                Ok(()) => Ok(threads),
+                Err(e) => {
+                    release(&threads);
+                    Err(StartError::step("read the registers of the program", e))
+                }
+            };
         }
     })
+}
+
+/// Takes threads home that a tracer before us has left in the midst of a call for it.
+fn take_home(pid: i32, threads: &[Tracee]) -> io::Result<()> {
+    let Some(vdso) = process::mapping(pid, "[vdso]")? else {
+        return Ok(());
+    };
+    let memory = Memory::open(pid)?;
+    for thread in threads {
+        match unaided::take_home(thread, &memory, &vdso) {
+            // The thread was killed meanwhile.
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+            result => result?,
+        }
+    }
+    Ok(())
 }
 
 /// A thread that calls exec ends all others, and waits until their tracer has reaped them; PTRACE_SEIZE waits for it

@@ -3,12 +3,14 @@
 //! All calls must come from the thread that attached to it: the loader does its whole work in one closure on one thread
 //! (see [`crate::launch()`], [`crate::attach()`]).
 
+use crate::gate::Gate;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 use ulpf_host::process::FAULTS;
 use ulpf_host::sys::{self, Backoff};
+use ulpf_lib::boot::Home;
 use ulpf_lib::eflags;
 use ulpf_lib::seccomp::Instruction;
 
@@ -53,9 +55,30 @@ pub struct RseqArea {
 }
 
 /// State that a thread needs to resume as if it had not been interrupted.
+#[derive(Clone, Copy, Debug)]
 pub struct Saved {
     pub regs: Registers,
     fpregs: libc::user_fpregs_struct,
+}
+
+impl Saved {
+    /// As the stub keeps it: general registers in the order of a signal frame, and what FXSAVE writes.
+    pub fn home(&self) -> Home {
+        let r = &self.regs;
+        let gprs = [
+            r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx,
+            r.rdx, r.rax, r.rcx, r.rsp, r.rip, r.eflags,
+        ];
+        // SAFETY: both are 512 bytes without padding, in the layout of FXSAVE.
+        let fx = unsafe { std::mem::transmute::<libc::user_fpregs_struct, [u8; 512]>(self.fpregs) };
+        Home { gprs, fx }
+    }
+}
+
+/// All registers zero.
+pub fn no_registers() -> Registers {
+    // SAFETY: all-zero is a valid user_regs_struct.
+    unsafe { std::mem::zeroed() }
 }
 
 #[derive(Debug)]
@@ -63,6 +86,8 @@ pub struct Tracee {
     pub tid: i32,
     /// It is our child, and other code reaps it.
     keeps_end: bool,
+    /// Its state at the stop, once saved.
+    home: Option<Saved>,
     /// Signals that came while we ran code in the thread, to be sent again afterwards.
     held: Vec<libc::siginfo_t>,
 }
@@ -101,6 +126,7 @@ impl Tracee {
         Tracee {
             tid,
             keeps_end: false,
+            home: None,
             held: Vec::new(),
         }
     }
@@ -149,11 +175,6 @@ impl Tracee {
 
     pub fn cont(&self, signal: i32) -> io::Result<()> {
         ptrace(libc::PTRACE_CONT, self.tid, 0, signal as usize).map(drop)
-    }
-
-    /// Executes one instruction; then SIGTRAP.
-    pub fn step(&self) -> io::Result<()> {
-        ptrace(libc::PTRACE_SINGLESTEP, self.tid, 0, 0).map(drop)
     }
 
     /// Resumes to the next entry to or exit from a system call.
@@ -216,8 +237,7 @@ impl Tracee {
     }
 
     pub fn regs(&self) -> io::Result<Registers> {
-        // SAFETY: all-zero is a valid user_regs_struct.
-        let mut regs: Registers = unsafe { std::mem::zeroed() };
+        let mut regs = no_registers();
         ptrace(libc::PTRACE_GETREGS, self.tid, 0, &raw mut regs as usize)?;
         Ok(regs)
     }
@@ -277,18 +297,35 @@ impl Tracee {
     /// Saves the registers that code run by us may change. That code uses SSE at most, which leaves the upper halves of
     /// vector registers alone. PTRACE_SETREGSET of the whole extended state would set PKRU to zero, for which
     /// PTRACE_GETREGSET has no value in recent kernels.
-    pub fn save(&self) -> io::Result<Saved> {
+    pub fn save(&mut self) -> io::Result<Saved> {
         // SAFETY: all-zero is a valid user_fpregs_struct.
         let mut fpregs: libc::user_fpregs_struct = unsafe { std::mem::zeroed() };
         let to = &raw mut fpregs as usize;
         ptrace(libc::PTRACE_GETFPREGS, self.tid, 0, to)?;
-        Ok(Saved {
+        let saved = Saved {
             regs: self.regs()?,
             fpregs,
-        })
+        };
+        self.home = Some(saved);
+        Ok(saved)
     }
 
-    pub fn restore(&self, saved: &Saved) -> io::Result<()> {
+    /// Its saved state.
+    pub fn home(&self) -> io::Result<Saved> {
+        self.home
+            .ok_or_else(|| io::Error::other("its registers were not saved"))
+    }
+
+    /// Makes it resume elsewhere than where it was.
+    pub fn resume_at(&mut self, rip: u64) {
+        if let Some(home) = &mut self.home {
+            home.regs.rip = rip;
+        }
+    }
+
+    /// Restores its saved state.
+    pub fn restore(&self) -> io::Result<()> {
+        let saved = self.home()?;
         let from = &raw const saved.fpregs as usize;
         ptrace(libc::PTRACE_SETFPREGS, self.tid, 0, from)?;
         self.set_regs(&saved.regs)
@@ -328,17 +365,18 @@ impl Tracee {
         }
     }
 
-    /// Makes one system call in the thread, which must be in a stop outside of any system call of its own (or at the
-    /// exit of one). `gate` is the address of a `syscall` instruction in the program. Leaves the registers changed. The
-    /// outer error is ours, the inner one the call's errno.
+    /// Makes one system call in the thread, whose state is saved. It must be in a stop outside of any system call of its
+    /// own (or at the exit of one). Leaves the registers changed. The outer error is ours, the inner one the call's
+    /// errno.
     pub fn syscall(
         &mut self,
-        gate: u64,
+        gate: &Gate,
         number: i64,
         args: [u64; 6],
     ) -> io::Result<Result<u64, i32>> {
-        let mut regs = self.regs()?;
-        regs.rip = gate;
+        let home = self.home()?;
+        let mut regs = home.regs;
+        regs.rip = gate.lead_to(&home.regs)?;
         regs.rax = number as u64;
         // "No system call to restart".
         regs.orig_rax = u64::MAX;
@@ -361,9 +399,10 @@ impl Tracee {
         })
     }
 
-    /// Calls `entry(arg)` on the given stack, runs it to its `int3`, and returns rax.
+    /// Calls `entry(arg)` on the given stack, runs it to its `int3`, and returns rax. Without a tracer, a handler of the
+    /// stub sends the thread home from that `int3` ([`ulpf_lib::boot::BootArgs::home`]).
     pub fn call(&mut self, entry: u64, arg: u64, stack_top: u64) -> io::Result<i64> {
-        let mut regs = self.regs()?;
+        let mut regs = self.home()?.regs;
         regs.rip = entry;
         regs.rdi = arg;
         // As after a call instruction: 16-byte aligned before the (absent) return address.

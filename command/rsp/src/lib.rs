@@ -1,4 +1,5 @@
-//! Framing of the GDB remote serial protocol, and packets of ulpf's own ([`reports`]); no I/O.
+//! The GDB remote serial protocol for all that speak it: the command, the stub, the simulator. No I/O, no `std`.
+//! Framing and encoding are here, amd64's [`registers`], and packets of ulpf's own ([`reports`]).
 //!
 //! ```text
 //!     $ payload # c1 c2        packet; c1 c2 = sum of the payload bytes mod 256, in hex
@@ -9,9 +10,20 @@
 //!     c * n                    inside a reply: c repeated (n - 29) more times
 //! ```
 #![forbid(unsafe_code)]
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod greeting;
+pub mod registers;
 pub mod reports;
+pub mod stub;
+pub mod xfer;
+
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// Requests a stop of the program; sent outside of packets.
 pub const INTERRUPT: u8 = 0x03;
@@ -73,11 +85,6 @@ impl Decoder {
         }
     }
 
-    /// A packet has begun and is not complete.
-    pub fn is_mid_packet(&self) -> bool {
-        self.state != State::Idle
-    }
-
     /// Takes bytes, and calls `event` for each event that they complete.
     pub fn feed(&mut self, bytes: &[u8], mut event: impl FnMut(Event)) {
         for &b in bytes {
@@ -94,7 +101,8 @@ impl Decoder {
         self.body.clear();
     }
 
-    fn byte(&mut self, b: u8) -> Option<Event> {
+    /// Takes one byte, and returns the event that it completes.
+    pub fn byte(&mut self, b: u8) -> Option<Event> {
         match self.state {
             State::Idle => match b {
                 b'$' => self.begin(false),
@@ -119,7 +127,7 @@ impl Decoder {
                 return Some(match sent {
                     _ if self.oversize => Event::Oversize,
                     Some(sent) if sent == computed => {
-                        let body = std::mem::take(&mut self.body);
+                        let body = core::mem::take(&mut self.body);
                         if self.notification {
                             Event::Notification(body)
                         } else {
@@ -158,7 +166,7 @@ fn framed(lead: u8, payload: &[u8]) -> Vec<u8> {
     out.push(lead);
     out.extend_from_slice(payload);
     out.push(b'#');
-    out.extend_from_slice(format!("{:02x}", checksum(payload)).as_bytes());
+    push_hex(&mut out, &[checksum(payload)]);
     out
 }
 
@@ -167,15 +175,22 @@ pub fn hex_digit(b: u8) -> Option<u8> {
     (b as char).to_digit(16).map(|d| d as u8)
 }
 
+fn digit_of(n: u8) -> u8 {
+    b"0123456789abcdef"[usize::from(n & 15)]
+}
+
+/// Appends two lower-case hex digits for each byte.
+pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.reserve(2 * bytes.len());
+    for b in bytes {
+        out.extend_from_slice(&[digit_of(b >> 4), digit_of(*b)]);
+    }
+}
+
 /// Encodes each byte as two lower-case hex digits.
 pub fn to_hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes
-        .iter()
-        .fold(String::with_capacity(2 * bytes.len()), |mut s, b| {
-            let _ = write!(s, "{b:02x}");
-            s
-        })
+    let digits = bytes.iter().flat_map(|b| [digit_of(b >> 4), digit_of(*b)]);
+    digits.map(char::from).collect()
 }
 
 /// Decodes pairs of hex digits; `None` for an odd number of digits or any other character.
@@ -189,39 +204,54 @@ pub fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// A hexadecimal number without sign or prefix.
+/// A hexadecimal number without sign or prefix, which fits into 64 bits.
 pub fn hex_number(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || digits.len() > 16 {
+    if digits.is_empty() {
         return None;
     }
-    digits
-        .iter()
-        .try_fold(0, |n, &b| Some(n << 4 | u64::from(hex_digit(b)?)))
+    digits.iter().try_fold(0u64, |n, &b| {
+        (n >> 60 == 0).then_some(n << 4 | u64::from(hex_digit(b)?))
+    })
 }
 
-/// Escapes binary data for a reply (`*` too, which would start a run).
-pub fn escape(data: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(data.len());
-    for &b in data {
-        match b {
-            b'#' | b'$' | b'}' | b'*' => out.extend_from_slice(&[b'}', b ^ 0x20]),
-            _ => out.push(b),
+/// Appends a number as the protocol writes it: lower case, no leading zeros.
+pub fn push_number(out: &mut Vec<u8>, n: u64) {
+    let digits = n.max(1).ilog2() / 4 + 1;
+    out.extend((0..digits).rev().map(|d| digit_of((n >> (4 * d)) as u8)));
+}
+
+/// Appends as much of `data` as fits into `room` bytes in escaped form (`*` too, which would start a run). Returns how
+/// much of `data` that was.
+pub fn push_escaped(out: &mut Vec<u8>, data: &[u8], room: usize) -> usize {
+    let end = out.len().saturating_add(room);
+    for (n, &b) in data.iter().enumerate() {
+        let special = matches!(b, b'#' | b'$' | b'}' | b'*');
+        if out.len() + 1 + usize::from(special) > end {
+            return n;
+        }
+        match special {
+            true => out.extend_from_slice(&[b'}', b ^ 0x20]),
+            false => out.push(b),
         }
     }
+    data.len()
+}
+
+/// Escapes binary data for a reply.
+pub fn escape(data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len());
+    push_escaped(&mut out, data, usize::MAX);
     out
 }
 
-/// Undoes [`escape`]; an escape character at the end is dropped.
-pub fn unescape(data: &[u8]) -> Vec<u8> {
+/// Undoes [`escape`]; `None` if an escape character is the last one.
+pub fn unescape(data: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(data.len());
     let mut bytes = data.iter();
     while let Some(&b) = bytes.next() {
-        match b {
-            b'}' => out.extend(bytes.next().map(|b| b ^ 0x20)),
-            _ => out.push(b),
-        }
+        out.push(if b == b'}' { bytes.next()? ^ 0x20 } else { b });
     }
-    out
+    Some(out)
 }
 
 /// Undoes run-length encoding. `None` if a run has no byte to repeat or an impossible count, or if the result is longer
@@ -233,7 +263,7 @@ pub fn expand_runs(data: &[u8]) -> Option<Vec<u8>> {
         if b == b'*' {
             let count = bytes.next()?.checked_sub(29).filter(|&n| n >= 3)?;
             let last = *out.last()?;
-            out.extend(std::iter::repeat_n(last, count.into()));
+            out.extend(core::iter::repeat_n(last, count.into()));
             if out.len() > MAX_PACKET {
                 return None;
             }
@@ -296,6 +326,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_number_is_none() {
+        for bad in ["", "g", "-1", "10000000000000000", "0x1", "1 "] {
+            assert_eq!(hex_number(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(hex_number(b"0000000000000000000f"), Some(15));
+        assert_eq!(from_hex(b"123"), None);
+        assert_eq!(from_hex(b"1x"), None);
+        assert_eq!(unescape(b"a}"), None);
+    }
+
+    #[test]
     fn runs() {
         assert_eq!(expand_runs(b"0* 1").unwrap(), b"00001");
         assert_eq!(expand_runs(b"*!"), None);
@@ -315,7 +356,26 @@ mod tests {
 
         #[test]
         fn escaping_is_undone(data: Vec<u8>) {
-            prop_assert_eq!(unescape(&escape(&data)), data);
+            prop_assert_eq!(unescape(&escape(&data)), Some(data));
+        }
+
+        #[test]
+        fn as_much_is_escaped_as_there_is_room(data in prop::collection::vec(any::<u8>(), 0..80), room in 0usize..120) {
+            let mut out = b"m".to_vec();
+            let took = push_escaped(&mut out, &data, room);
+            prop_assert!(out.len() <= 1 + room);
+            prop_assert!(took == data.len() || out.len() + 2 > 1 + room, "there was room");
+            prop_assert_eq!(unescape(&out[1..]), Some(data[..took].to_vec()));
+            prop_assert!(!out[1..].iter().any(|b| matches!(b, b'#' | b'$' | b'*')));
+        }
+
+        #[test]
+        fn numbers_are_read_as_they_were(n: u64) {
+            let mut out = Vec::new();
+            push_number(&mut out, n);
+            prop_assert_eq!(&out, &std::format!("{n:x}").into_bytes());
+            prop_assert_eq!(hex_number(&out), Some(n));
+            prop_assert_eq!(hex_number(&out.to_ascii_uppercase()), Some(n));
         }
 
         #[test]

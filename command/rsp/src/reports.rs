@@ -11,7 +11,10 @@
 //! so that it is recognised while the program runs. It has as many whole entries as fit into [`MOST_BYTES`].
 
 use crate::{from_hex, hex_number, to_hex};
-use std::fmt::Write;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
 use ulpf_lib::filter::{Candidate, Filter};
 use ulpf_lib::{AccessKind, WatchKind};
 
@@ -87,13 +90,9 @@ impl Hit {
     }
 }
 
-/// A watch, and what it has counted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
-    pub id: u64,
-    pub addr: u64,
-    pub len: u64,
-    pub kind: WatchKind,
+/// Counters of a watch.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct WatchCounts {
     pub hits: u64,
     /// Hits that left the value as it was.
     pub silent: u64,
@@ -102,12 +101,36 @@ pub struct Listed {
     pub stops: u64,
     /// Accesses to its pages that met no watch.
     pub false_positives: u64,
+    /// It lives in a debug register (flag `g`).
+    pub register: bool,
+}
+
+impl WatchCounts {
+    /// The sum; the placement is that of `more`.
+    pub fn and(self, more: WatchCounts) -> WatchCounts {
+        WatchCounts {
+            hits: self.hits + more.hits,
+            silent: self.silent + more.silent,
+            filtered: self.filtered + more.filtered,
+            stops: self.stops + more.stops,
+            false_positives: self.false_positives + more.false_positives,
+            register: more.register,
+        }
+    }
+}
+
+/// A watch, and what it has counted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    pub id: u64,
+    pub addr: u64,
+    pub len: u64,
+    pub kind: WatchKind,
+    pub counts: WatchCounts,
     /// Its hits are reported (flag `l`).
     pub log: bool,
     /// The debugger has set it, not a command of ulpf (flag `d`).
     pub debuggers: bool,
-    /// It lives in a debug register (flag `g`).
-    pub register: bool,
 }
 
 /// Counters of all watches together.
@@ -235,19 +258,20 @@ impl About {
 
 impl Listed {
     fn text(&self) -> String {
+        let c = &self.counts;
         let mut out = format!(
             "{:x},{:x},{:x},{},{:x},{:x},{:x},{:x},{:x},",
             self.id,
             self.addr,
             self.len,
             self.kind.word(),
-            self.hits,
-            self.silent,
-            self.filtered,
-            self.stops,
-            self.false_positives,
+            c.hits,
+            c.silent,
+            c.filtered,
+            c.stops,
+            c.false_positives,
         );
-        for (set, flag) in [(self.log, 'l'), (self.debuggers, 'd'), (self.register, 'g')] {
+        for (set, flag) in [(self.log, 'l'), (self.debuggers, 'd'), (c.register, 'g')] {
             if set {
                 out.push(flag);
             }
@@ -259,7 +283,7 @@ impl Listed {
         let mut fields = text.split(|&b| b == b',');
         let mut number = || hex_number(fields.next()?);
         let (id, addr, len) = (number()?, number()?, number()?);
-        let kind = WatchKind::parse(std::str::from_utf8(fields.next()?).ok()?)?;
+        let kind = WatchKind::parse(core::str::from_utf8(fields.next()?).ok()?)?;
         let mut number = || hex_number(fields.next()?);
         let (hits, silent, filtered) = (number()?, number()?, number()?);
         let (stops, false_positives) = (number()?, number()?);
@@ -269,14 +293,16 @@ impl Listed {
             addr,
             len,
             kind,
-            hits,
-            silent,
-            filtered,
-            stops,
-            false_positives,
+            counts: WatchCounts {
+                hits,
+                silent,
+                filtered,
+                stops,
+                false_positives,
+                register: flags.contains(&b'g'),
+            },
             log: flags.contains(&b'l'),
             debuggers: flags.contains(&b'd'),
-            register: flags.contains(&b'g'),
         })
     }
 }
@@ -395,6 +421,7 @@ impl Hits {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::vec;
 
     fn hit(sequence: u64) -> Hit {
         Hit {
@@ -434,14 +461,16 @@ mod tests {
             addr: 0x4a0000,
             len: 4,
             kind: WatchKind::Access,
-            hits: 7,
-            silent: 1,
-            filtered: 0,
-            stops: 2,
-            false_positives: 16,
+            counts: WatchCounts {
+                hits: 7,
+                silent: 1,
+                filtered: 0,
+                stops: 2,
+                false_positives: 16,
+                register: true,
+            },
             log: true,
             debuggers: false,
-            register: true,
         };
         let reply = Counts::reply(1, &Totals::default(), [&listed]);
         assert_eq!(reply, "c1,0,0,0,0;3,4a0000,4,rw,7,1,0,2,10,lg");

@@ -152,7 +152,7 @@ impl Control {
             frames: Frames::default(),
             tracers: tracers::Asked::of(inferior.pid),
             tracer: None,
-            executable: executable(inferior.pid),
+            executable: process::executable(inferior.pid),
         })
     }
 
@@ -340,7 +340,7 @@ impl Control {
 
     /// The program that the process runs now, if it is another than the watched one.
     fn another_program(&self) -> Option<String> {
-        let exe = executable(self.pid)?;
+        let exe = process::executable(self.pid)?;
         (is_alive(self.pid) && self.executable.as_ref() != Some(&exe))
             .then(|| exe.display().to_string())
     }
@@ -667,10 +667,6 @@ pub(super) fn forward(to: &Process, number: i32) {
     if !(typed && process::gets_keys_with_us(to.pid)) {
         let _ = to.signal(number);
     }
-}
-
-pub(super) fn executable(pid: i32) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 /// Message that a program does not stop and is left as it is.

@@ -5,7 +5,7 @@
 //! one; with `--only`, the user chooses the programs. A vfork child (posix_spawn) is reported only when it calls exec.
 
 use super::active_calls::Frames;
-use super::control::{Control, Reached, executable, signals};
+use super::control::{Control, Reached, signals};
 use super::events::{Entered, Event, Forked, OnSignal, Ready, Reexecuted};
 use super::parent::{self, LONGEST_FORK, Parent, Sleep};
 use super::tracers;
@@ -17,6 +17,7 @@ use std::pin::pin;
 use std::sync::mpsc::Sender;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use ulpf_host::process;
 use ulpf_host::say::say;
 use ulpf_inject::StartError;
 use ulpf_inject::client::Client;
@@ -296,7 +297,7 @@ impl Control {
         events.send(Event::Reexecuted(again)).map_err(|_| gone())?;
         let (life, at) = answer.await?;
         self.life = life;
-        self.executable = executable(self.pid);
+        self.executable = process::executable(self.pid);
         self.set_watches(reached, at, events).await
     }
 

@@ -13,6 +13,7 @@ use ulpf_inject::backend::Backend;
 use ulpf_inject::placement::Placement;
 use ulpf_inject::settings::Settings;
 use ulpf_lib::command::{HeapCheck, Redzone};
+use ulpf_symbols::PLAIN;
 
 const SPECS: &str = "\
 WATCHES (SPEC)
@@ -31,14 +32,12 @@ WATCHES (SPEC)
 WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program)
   total if $new > 900     a condition: C operators, $new and $old (the value), variables (p->x, a[i]),
                           $tid $pid $addr $len $hits $pc $kind $reads $writes, registers ($rax)
-  total changed           only accesses that leave another value
   total from add,libfoo   by an instruction of these functions or objects (or of 0x401000-0x402000)
   total outside libfoo    by any other
   buf called from parse   by a function that parse has called: memcpy, a system call's wrapper
                           (called outside: by others)
   total thread main       by this thread (or a number)
-  total skip 10 count 5   of the hits that are left: from the 11th on, five of them
-  p->x snapshot           no filter: the watch stays where p points when it is set
+PLAIN  p->x snapshot           no filter: the watch stays where p points when it is set
   list->*next.x most 1000000
                           no filter: it may have so many places (100000)
 
@@ -46,13 +45,13 @@ WHAT THE SUMMARY SAYS
   hits                    accesses of the watch's kind to the watched bytes; every one is counted
   silent                  of these: writes that left the value as it was
   filtered                of these: those that the clauses behind the SPEC have rejected
-  false                   accesses to the watched page, not to the watched bytes; a page's are told at its first
-                          watch, those of patched instructions in a row of their own
+  false                   accesses to a guarded page beside the watched bytes: in the row of the page's first
+                          watch; those of patched instructions in a row of their own
   place                   guard: the page is guarded; register: a debug register watches
   lost                    hits that the log has left out, because they came faster than it was written
-  fault                   times that the program was interrupted by the processor, for a hit or beside one
-  the slow way            of these: those that had to stop all threads
-  system call             those of the program that went through ulpf, to see what they access
+  fault                   page faults and traps of the program, for a hit or a false positive
+  on the slow path        of these: those that had to stop all threads
+  system call             system calls of the program that ulpf has intercepted, to see their accesses
 The hits are the lines of the log, those filtered, and those lost (without -q and --changes-only).
 
 Variables are found through debug information (-g), else in the symbol table. With --json each line
@@ -62,8 +61,13 @@ The exit status is the program's (a fatal signal is ours, too); 2: nothing was w
 refused or the start failed; 126, 127: it cannot be executed, was not found. `attach`: 0 after Ctrl-C,
 or if it was killed.";
 
+fn specs() -> String {
+    let plain = PLAIN.iter().map(|clause| clause.help);
+    SPECS.replace("PLAIN", &plain.collect::<String>())
+}
+
 #[derive(Args, Clone, Debug)]
-#[command(after_help = SPECS)]
+#[command(after_help = specs())]
 pub struct RunArgs {
     #[command(flatten)]
     pub watching: WatchArgs,
@@ -82,7 +86,7 @@ pub struct RunArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = SPECS)]
+#[command(after_help = specs())]
 pub struct AttachArgs {
     #[command(flatten)]
     pub watching: WatchArgs,
@@ -127,11 +131,11 @@ pub struct WatchArgs {
     #[arg(long, value_name = "FUNCTION")]
     pub at: Option<String>,
 
-    /// Where the watches live
+    /// Mechanism of the watches
     #[arg(long, value_enum, value_name = "WHERE", default_value_t)]
     pub placement: Placement,
 
-    /// How accesses to watched pages come to us
+    /// Mechanism that detects accesses to watched pages
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     pub backend: Backend,
 
@@ -158,7 +162,7 @@ pub struct WatchArgs {
     #[arg(long)]
     pub follow_setuid: bool,
 
-    /// Go on with the other watches when some are refused
+    /// Continue without the watches that are refused
     #[arg(long)]
     pub keep_going: bool,
 
@@ -166,7 +170,7 @@ pub struct WatchArgs {
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Say how the watches are served (backend), and why so
+    /// Print the backend of the watches, and the reason for it
     #[arg(short, long)]
     pub verbose: bool,
 
@@ -194,11 +198,11 @@ WHAT IS FOUND
   far                     a read or write by a pointer to one block that lies in another one (see --base)
   freed                   the same of a block that has been freed, as long as it is in the quarantine
   double-free, invalid-free, mismatched-free
-                          what is freed was freed before, is no beginning of a block, or was allocated by
-                          another kind of function (malloc, new, new[])
+                          the freed address was freed before, does not begin a block, or was allocated by
+                          another family of functions (malloc, new, new[])
   lost, indirectly-lost, possibly-lost, reachable
-                          blocks that are left at the end, as Valgrind's memcheck tells them apart
-All threads run at the same time. Each place is told once; the summary counts.
+                          blocks that are left at the end; the kinds are those of Valgrind's memcheck
+All threads run in parallel. An error is reported once for each place; the summary has the counts.
 
 The program's malloc, free and their relatives are served by ulpf (see --allocator). Children
 that the program forks go on with the same heap, unchecked (see --follow).
@@ -209,11 +213,11 @@ was not found.";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = ERRORS, override_usage = "ulpf check [OPTIONS] <PROGRAM>...")]
 pub struct CheckArgs {
-    /// Do not look for blocks that are left at the end
+    /// Do not search for leaks at the end
     #[arg(long)]
     pub no_leaks: bool,
 
-    /// Say also where blocks were allocated that are left at the end, but could still be freed
+    /// Report also blocks that are reachable at the end, and were not freed
     #[arg(long)]
     pub show_reachable: bool,
 
@@ -221,8 +225,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub frames: u8,
 
-    /// Freed blocks are not used again until so many bytes of blocks, with their redzones and records, have been freed
-    /// after them (64M, 1G)
+    /// Size of the quarantine: freed blocks are used again after so many bytes of blocks, with redzones and records,
+    /// have been freed after them (64M, 1G)
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     pub quarantine: u64,
 
@@ -239,7 +243,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "STATUS")]
     pub error_exitcode: Option<i32>,
 
-    /// Write what is found to FILE instead of standard error; --log-file is the same
+    /// Write the errors to FILE instead of standard error; --log-file is the same
     #[arg(short, long, alias = "log-file", value_name = "FILE")]
     pub log: Option<PathBuf>,
 
@@ -247,11 +251,11 @@ pub struct CheckArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Say nothing of the errors that FILE names, as memcheck's suppressions do; may be given several times
+    /// Suppress the errors that FILE names, in the format of memcheck's suppressions; may be given several times
     #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
 
-    /// Write after each error what suppresses it
+    /// Print a suppression after each error
     #[arg(long)]
     pub gen_suppressions: bool,
 
@@ -280,7 +284,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "NAME=FUNCTION", value_parser = Named::list)]
     pub allocator: Vec<Names>,
 
-    /// Say how the heap is watched (backend), and why so
+    /// Print the backend of the check, and the reason for it
     #[arg(short, long)]
     pub verbose: bool,
 

@@ -16,6 +16,7 @@ use ulpf_session::armed::Armed;
 use ulpf_session::hit::entry::CSV_HEAD;
 use ulpf_session::hit::log::Look;
 use ulpf_session::log::Word;
+use ulpf_session::suffix::{Kind, kind_of};
 
 /// Sets the form of [`say()`]; call it before the first message.
 pub fn speak_as(options: &WatchArgs) {
@@ -46,21 +47,20 @@ enum To {
 
 /// Whether a file of this name is a compact log.
 fn is_compact(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|e| e.eq_ignore_ascii_case("ulpf"))
+    kind_of(path) == Some(Kind::Compact)
 }
 
 /// The form of a log in a file of this name.
 fn look_of(path: &Path, json: bool) -> Result<Look> {
-    let end = path.extension().map(|e| e.to_string_lossy().to_lowercase());
-    match end.as_deref() {
+    match kind_of(path) {
         _ if json => Ok(Look::Json),
-        None | Some("txt" | "log" | "out" | "err") => Ok(Look::Plain),
-        Some("jsonl" | "ndjson" | "ulpf") => Ok(Look::Json),
-        Some("csv") => Ok(Look::Csv),
-        Some(end) => bail!(
-            "cannot write the log {}: nobody knows what is written to a file called .{end}; call it .txt or .log (lines), .jsonl (JSON lines), .csv (a table) or .ulpf (a compact log), or say --json",
-            path.display()
+        Some(Kind::Text) => Ok(Look::Plain),
+        Some(Kind::Jsonl | Kind::Compact) => Ok(Look::Json),
+        Some(Kind::Csv) => Ok(Look::Csv),
+        Some(Kind::Trace) | None => bail!(
+            "cannot write the log {}: nobody knows what is written to a file called .{}; call it .txt or .log (lines), .jsonl (JSON lines), .csv (a table) or .ulpf (a compact log), or say --json",
+            path.display(),
+            path.extension().unwrap_or_default().display()
         ),
     }
 }

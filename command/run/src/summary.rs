@@ -295,7 +295,7 @@ impl Summary {
         }
         let _ = writeln!(
             out,
-            "ulpf: {}, {} the slow way, {}",
+            "ulpf: {}, {} on the slow path, {}",
             count(self.faults, "fault"),
             self.slow,
             count(self.syscalls, "system call")
@@ -469,7 +469,7 @@ mod tests {
              \x20          0          0          0  w     guard     0x404040            4  v[0]\n\
              \x20          3          1          0  w     guard     0x404044            4  v[1]\n\
              \x20                                2  by patched instructions, which tell no watch\n\
-             ulpf: 5 faults, 0 the slow way, 9 system calls\n"
+             ulpf: 5 faults, 0 on the slow path, 9 system calls\n"
         );
         s.rows[1].filtered = 2;
         let text = s.text(false);

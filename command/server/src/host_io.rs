@@ -190,7 +190,8 @@ impl HostIo {
     fn pwrite(&self, args: &[u8]) -> io::Result<Vec<u8>> {
         let [fd, offset, data] = fields(args)?;
         let offset = ulpf_rsp::hex_number(offset).ok_or_else(invalid)?;
-        let n = self.file(fd)?.write_at(&ulpf_rsp::unescape(data), offset)?;
+        let data = ulpf_rsp::unescape(data).ok_or_else(invalid)?;
+        let n = self.file(fd)?.write_at(&data, offset)?;
         Ok(number(n as u64))
     }
 
@@ -305,7 +306,7 @@ mod tests {
         assert_eq!(io.answer(b"pread:0,100,1"), b"F4;b}]}\x03c");
         let stat = io.answer(b"fstat:0");
         assert!(stat.starts_with(b"F40;"));
-        assert_eq!(ulpf_rsp::unescape(&stat[4..]).len(), 64);
+        assert_eq!(ulpf_rsp::unescape(&stat[4..]).unwrap().len(), 64);
         assert_eq!(io.answer(b"close:0"), b"F0");
         assert_eq!(io.answer(b"close:0"), b"F-1,9");
         assert_eq!(io.answer(format!("unlink:{hex}").as_bytes()), b"F0");

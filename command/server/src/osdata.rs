@@ -1,12 +1,16 @@
-//! `qXfer:osdata`: system information for GDB's `info os`. Tables and columns are gdbserver's.
+//! `qXfer:osdata`: system information for GDB's `info os`. Tables and columns are gdbserver's. The texts are the kernel's
+//! own, so no crate reads them first.
 #![forbid(unsafe_code)]
 
+use super::packets::PACKET_SIZE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime};
+use ulpf_host::foreign::text::shown;
+use ulpf_host::peer;
 use ulpf_host::process::{self, Status};
+use ulpf_rsp::xfer::{Xfer, xml_text};
 
 /// The current table. It is kept whole while the debugger reads it in pieces.
 #[derive(Default)]
@@ -81,23 +85,15 @@ const TABLES: &[Table] = &[
 impl OsData {
     /// Answers `qXfer:osdata:read:KIND:OFFSET,LENGTH`. An empty KIND lists the tables.
     pub fn answer(&mut self, packet: &[u8]) -> Vec<u8> {
-        let mut fields = packet.split(|&b| b == b':').skip(3);
-        let kind = fields.next().unwrap_or_default();
-        let mut range = fields.next().unwrap_or_default().split(|&b| b == b',');
-        let mut number = || range.next().and_then(ulpf_rsp::hex_number);
-        let (Some(offset), Some(len)) = (number(), number()) else {
+        let Some(request) = Xfer::parse(packet) else {
             return b"E01".into();
         };
-        if offset == 0 || self.kind != kind {
-            self.kind = kind.into();
-            self.text = table(kind);
+        if request.offset == 0 || self.kind != request.annex {
+            self.kind = request.annex.into();
+            self.text = table(request.annex);
         }
-        let rest = self.text.get(offset as usize..).unwrap_or_default();
-        // Escaping at most doubles the length of a piece.
-        let len = (len as usize).min(super::packets::PACKET_SIZE / 2);
-        let piece = &rest[..rest.len().min(len)];
-        let last = piece.len() == rest.len();
-        [if last { b"l" } else { b"m" }, &ulpf_rsp::escape(piece)[..]].concat()
+        let piece = request.piece(&self.text, PACKET_SIZE);
+        piece.unwrap_or_else(|| b"E01".into())
     }
 }
 
@@ -125,22 +121,16 @@ fn table(kind: &[u8]) -> Vec<u8> {
         x.push_str("<item>");
         for (column, value) in row {
             // Writing to a String does not fail.
-            let _ = write!(x, "<column name=\"{column}\">{}</column>", plain(&value));
+            let _ = write!(
+                x,
+                "<column name=\"{column}\">{}</column>",
+                xml_text(&shown(&value))
+            );
         }
         x.push_str("</item>\n");
     }
     x.push_str("</osdata>\n");
     x.into_bytes()
-}
-
-/// Text for XML, which allows no control characters, not even as references.
-fn plain(text: &str) -> String {
-    let shown = ulpf_host::foreign::text::shown(text);
-    shown
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 /// A file of /proc, or the empty text if it cannot be read or its process has gone.
@@ -179,18 +169,10 @@ fn command_name(pid: i32) -> String {
 
 /// The words of a process's command line; for a kernel thread, its name in brackets.
 fn command_line(pid: i32) -> String {
-    let words = read(&format!("/proc/{pid}/cmdline"));
-    match words.trim_end_matches('\0') {
+    match &process::command_line(pid).join(" ")[..] {
         "" => format!("[{}]", command_name(pid)),
-        words => words.replace('\0', " "),
+        words => words.trim_end().into(),
     }
-}
-
-/// Fields of stat(5) after the name; the state is the first.
-fn stat(path: &str) -> Vec<String> {
-    let text = read(path);
-    let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    rest.split_whitespace().map(str::to_string).collect()
 }
 
 fn thread_ids(pid: i32) -> Vec<i32> {
@@ -199,7 +181,7 @@ fn thread_ids(pid: i32) -> Vec<i32> {
 
 fn core(pid: i32, tid: i32) -> String {
     const PROCESSOR: usize = 36;
-    let fields = stat(&format!("/proc/{pid}/task/{tid}/stat"));
+    let fields = process::stat(&format!("{pid}/task/{tid}")).unwrap_or_default();
     fields.get(PROCESSOR).cloned().unwrap_or_default()
 }
 
@@ -228,7 +210,8 @@ fn groups() -> Vec<Row> {
         .into_iter()
         .filter_map(|pid| {
             Some((
-                stat(&format!("/proc/{pid}/stat"))
+                process::stat(&format!("{pid}"))
+                    .ok()?
                     .get(GROUP)?
                     .parse()
                     .ok()?,
@@ -516,7 +499,7 @@ fn sockets() -> Vec<Row> {
     ] {
         for line in read(&format!("/proc/net/{file}")).lines().skip(1) {
             let fields: Vec<&str> = line.split_whitespace().collect();
-            let place = |at: usize| fields.get(at).and_then(|text| address(text));
+            let place = |at: usize| fields.get(at).and_then(|text| peer::address(text));
             let (Some(local), Some(remote)) = (place(1), place(2)) else {
                 continue;
             };
@@ -546,33 +529,14 @@ fn sockets() -> Vec<Row> {
     rows
 }
 
-/// `0100007F:0016`: the words of the address in memory order, and the port.
-fn address(text: &str) -> Option<(IpAddr, u16)> {
-    let (words, port) = text.split_once(':')?;
-    let mut bytes = Vec::new();
-    for at in (0..words.len()).step_by(8) {
-        let word = u32::from_str_radix(words.get(at..at + 8)?, 16).ok()?;
-        bytes.extend(word.to_ne_bytes());
-    }
-    let address = match bytes.len() {
-        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
-        _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
-    };
-    Some((address, u16::from_str_radix(port, 16).ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn dates_and_addresses() {
+    fn dates() {
         assert_eq!(date(951_782_400), "2000-02-29 00:00:00 UTC");
         assert_eq!(date(1_700_000_000), "2023-11-14 22:13:20 UTC");
-        let at = address("0100007F:0016").unwrap();
-        assert_eq!((at.0.to_string(), at.1), ("127.0.0.1".into(), 22));
-        let at = address("00000000000000000000000001000000:0050").unwrap();
-        assert_eq!((at.0.to_string(), at.1), ("::1".into(), 80));
     }
 
     #[test]
@@ -582,7 +546,7 @@ mod tests {
         loop {
             let reply =
                 data.answer(format!("qXfer:osdata:read:processes:{offset:x},40").as_bytes());
-            let part = ulpf_rsp::unescape(&reply[1..]);
+            let part = ulpf_rsp::unescape(&reply[1..]).unwrap();
             offset += part.len();
             text.extend(part);
             if reply[0] == b'l' {

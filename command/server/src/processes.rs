@@ -9,7 +9,7 @@
 
 use super::client::Client;
 use super::common::{Outcome, report};
-use super::packets::process_of;
+use super::packets::{PACKET_SIZE, process_of};
 use super::state::{PendingChild, Server};
 use super::target::Target;
 use ulpf_host::foreign::numbers::RelationError;
@@ -353,10 +353,10 @@ impl Server {
                 let ask = format!("qXfer:threads:read::{:x},{:x}", text.len(), 0x3000);
                 match target.request(ask.as_bytes()).await.as_deref() {
                     Some([b'm', part @ ..]) if !part.is_empty() && text.len() < LONGEST => {
-                        text.extend(ulpf_rsp::unescape(part));
+                        text.extend(ulpf_rsp::unescape(part).unwrap_or_default());
                     }
                     Some([b'l', part @ ..]) => {
-                        text.extend(ulpf_rsp::unescape(part));
+                        text.extend(ulpf_rsp::unescape(part).unwrap_or_default());
                         break;
                     }
                     _ => break,
@@ -370,14 +370,8 @@ impl Server {
             all.extend(format!("<thread id=\"p{0:x}.{0:x}\"/>\n", child.number).bytes());
         }
         all.extend(b"</threads>\n");
-        let range = packet.rsplit(|&b| b == b':').next().unwrap_or(b"");
-        let mut numbers = range.split(|&b| b == b',').map(ulpf_rsp::hex_number);
-        let (Some(Some(offset)), Some(Some(len))) = (numbers.next(), numbers.next()) else {
-            return b"E01".into();
-        };
-        let rest = all.get(offset as usize..).unwrap_or_default();
-        let piece = &rest[..rest.len().min(len as usize)];
-        let last = piece.len() == rest.len();
-        [if last { b"l" } else { b"m" }, &ulpf_rsp::escape(piece)[..]].concat()
+        let request = ulpf_rsp::xfer::Xfer::parse(packet);
+        let piece = request.and_then(|request| request.piece(&all, PACKET_SIZE));
+        piece.unwrap_or_else(|| b"E01".into())
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ulpf_area::{SharedArea, sessions};
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::{self, Reader, Rings, Start, hit_flags, listed};
-use ulpf_rsp::reports::{About, Ask, Counts, Hit, Hits, Listed, Role, Totals};
+use ulpf_rsp::reports::{About, Ask, Counts, Hit, Hits, Listed, Role, Totals, WatchCounts};
 
 /// Hits kept for later requests.
 const KEPT: usize = 1 << 16;
@@ -144,14 +144,16 @@ impl Looks {
                 addr: line.start.load(Relaxed),
                 len: line.len.load(Relaxed),
                 kind: ulpf_session::words::kind_of(what),
-                hits,
-                silent,
-                filtered: n.filtered.load(Relaxed),
-                stops: n.stops.load(Relaxed),
-                false_positives: n.false_positives.load(Relaxed),
+                counts: WatchCounts {
+                    hits,
+                    silent,
+                    filtered: n.filtered.load(Relaxed),
+                    stops: n.stops.load(Relaxed),
+                    false_positives: n.false_positives.load(Relaxed),
+                    register: n.placement.load(Relaxed) != 0,
+                },
                 log: what & listed::LOGGED != 0,
                 debuggers: what & listed::OUT_OF_BAND == 0,
-                register: n.placement.load(Relaxed) != 0,
             })
         });
         // More do not fit into a reply.

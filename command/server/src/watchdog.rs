@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
-use ulpf_host::process::Status;
+use ulpf_host::process::{self, Status};
 
 /// Time limit for a requested stop.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,13 +32,7 @@ pub fn report(pid: i32, stub: i32, waited: Duration) -> String {
     {
         held.push(format!("the stub's task {stub} {why}"));
     }
-    let mut threads: Vec<i32> = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .filter_map(|t| t.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
-    threads.sort_unstable();
-    for tid in threads {
+    for tid in process::threads(pid).unwrap_or_default() {
         let Ok(status) = Status::of_thread(pid, tid) else {
             continue;
         };

@@ -26,5 +26,6 @@ pub mod names;
 pub mod observer;
 pub mod snapshot;
 mod source;
+pub mod suffix;
 pub mod watcher;
 pub mod words;

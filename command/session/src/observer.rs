@@ -591,10 +591,8 @@ impl Observer {
 
 /// Subcommand of the watching ulpf.
 fn subcommand(pid: i32) -> String {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let word = line.split(|b| *b == 0).nth(1).unwrap_or_default();
-    match std::str::from_utf8(word) {
-        Ok(word @ ("run" | "attach" | "check" | "server" | "gdb" | "dap")) => word.to_string(),
-        _ => "?".into(),
-    }
+    const ALL: [&str; 6] = ["run", "attach", "check", "server", "gdb", "dap"];
+    let word = process::command_line(pid).into_iter().nth(1);
+    let known = word.filter(|word| ALL.contains(&&word[..]));
+    known.unwrap_or_else(|| "?".into())
 }

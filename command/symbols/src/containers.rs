@@ -81,6 +81,7 @@ pub enum Form {
     Table {
         control: String,
         mask: String,
+        slots: Option<String>,
     },
     Btree {
         root: String,
@@ -159,7 +160,11 @@ impl Form {
                 head,
                 count,
             } => vec![Some(begin), Some(capacity), Some(head), Some(count)],
-            Form::Table { control, mask } => vec![Some(control), Some(mask)],
+            Form::Table {
+                control,
+                mask,
+                slots,
+            } => vec![Some(control), Some(mask), slots.as_ref()],
             // (The other paths are members of its tables and their groups.)
             Form::Directory { tables, length, .. } => vec![Some(tables), Some(length)],
             // (Values and keys are members of its nodes.)
@@ -289,7 +294,7 @@ mod tests {
                 Form::List { .. }
                     | Form::Tree { .. }
                     | Form::Ring { .. }
-                    | Form::Table { .. }
+                    | Form::Table { slots: None, .. }
                     | Form::Btree { .. }
             );
             assert!(!needs || entry.element.is_some(), "{}", entry.class);

@@ -68,17 +68,55 @@ pub enum Code {
     Range(u64, u64),
 }
 
-const WORDS: [&str; 11] = [
-    "if", "from", "outside", "called", "thread", "skip", "count", "changed", "snapshot", "freeze",
-    "most",
+/// A clause that names nothing of the program, so that the debugger's plugin passes it on as it is.
+pub struct Plain {
+    pub word: &'static str,
+    /// A number follows it.
+    pub number: bool,
+    /// Its lines in the help of `ulpf run`.
+    pub help: &'static str,
+    /// Adds it to a filter, with its number or 0. Returns whether the filter has such a clause already.
+    pub add: fn(&mut Filter, u64) -> bool,
+}
+
+pub const PLAIN: [Plain; 3] = [
+    Plain {
+        word: "changed",
+        number: false,
+        help: "  total changed           only accesses that leave another value\n",
+        add: |f, _| std::mem::replace(&mut f.changed, true),
+    },
+    Plain {
+        word: "skip",
+        number: true,
+        help: "  total skip 10 count 5   of the hits that are left: from the 11th on, five of them\n",
+        add: |f, n| f.skip.replace(n).is_some(),
+    },
+    Plain {
+        word: "count",
+        number: true,
+        help: "",
+        add: |f, n| f.count.replace(n).is_some(),
+    },
 ];
+
+/// The first words of all other clauses.
+const WORDS: [&str; 8] = [
+    "if", "from", "outside", "called", "thread", "snapshot", "freeze", "most",
+];
+
+/// These first words of clauses, and those of [`PLAIN`].
+pub fn with_plain(words: &[&'static str]) -> Vec<&'static str> {
+    let plain = PLAIN.iter().map(|clause| clause.word);
+    words.iter().copied().chain(plain).collect()
+}
 
 /// Behind these a word belongs to an expression.
 const OPERATORS: &str = "-+*/%&|^!~<>=,?:([.";
 
 /// The start of the filter in a watch's text: the first clause, after the watch itself.
 pub fn begin(text: &str) -> usize {
-    clause(text, &WORDS)
+    clause(text, &with_plain(&WORDS))
 }
 
 /// The start of the first clause behind some other text: one of `words` that stands alone, outside brackets and quotes,
@@ -169,16 +207,22 @@ pub fn parse(text: &str, at: usize) -> Result<Filter, Wrong> {
                 };
                 f.thread.replace(thread).is_some()
             }
-            "skip" => f.skip.replace(number(&mut p, word)?).is_some(),
-            "count" => f.count.replace(number(&mut p, word)?).is_some(),
-            "changed" => std::mem::replace(&mut f.changed, true),
             "most" => f.most.replace(number(&mut p, word)?).is_some(),
             "snapshot" => std::mem::replace(&mut f.snapshot, true),
             "freeze" => std::mem::replace(&mut f.freeze, true),
-            _ => {
-                let why = format!("one of {} is expected", WORDS.join(", "));
-                return Err(Wrong::new(start, why));
-            }
+            _ => match PLAIN.iter().find(|clause| clause.word == word) {
+                Some(clause) => {
+                    let n = match clause.number {
+                        true => number(&mut p, word)?,
+                        false => 0,
+                    };
+                    (clause.add)(&mut f, n)
+                }
+                None => {
+                    let why = format!("one of {} is expected", with_plain(&WORDS).join(", "));
+                    return Err(Wrong::new(start, why));
+                }
+            },
         };
         if again {
             return Err(Wrong::new(start, format!("`{word}` is said twice")));
@@ -288,14 +332,21 @@ impl Filter {
             Ok(Some(target::Ranges::new(inside, list)))
         };
         Ok(target::Filter {
-            changed: self.changed,
             thread,
-            skip: self.skip.unwrap_or(0),
-            count: self.count,
             pc: ranges(&self.from, &self.outside)?,
             caller: ranges(&self.called_from, &self.called_outside)?,
-            ..target::Filter::default()
+            ..self.plain()
         })
+    }
+
+    /// The clauses of [`PLAIN`].
+    pub(crate) fn plain(&self) -> target::Filter {
+        target::Filter {
+            changed: self.changed,
+            skip: self.skip.unwrap_or(0),
+            count: self.count,
+            ..target::Filter::default()
+        }
     }
 }
 

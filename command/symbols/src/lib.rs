@@ -62,6 +62,7 @@ mod value;
 
 pub use demangle::demangle;
 pub use described::Described;
+pub use filter::PLAIN;
 pub use head::{HEAD, Head, Located};
 pub use largest::Global;
 pub use location::Location;
@@ -74,7 +75,5 @@ pub use spec::{Scope, Spec};
 pub use types::Bits;
 pub use value::{Part, Value};
 
-#[cfg(test)]
-mod hostile;
 #[cfg(test)]
 mod tests;

@@ -9,21 +9,19 @@
 //! ```
 //! A word of a clause begins one where it stands alone, outside brackets and quotes, and not behind an operator.
 
-use crate::filter::clause;
+use crate::filter::{Filter, PLAIN, clause, with_plain};
 use crate::problem::Problem;
 use serde::Serialize;
 
-const WORDS: [&str; 16] = [
+/// The first words of clauses, apart from those of [`PLAIN`].
+const WORDS: [&str; 13] = [
     "if",
     "from",
     "outside",
     "called",
     "thread",
-    "skip",
-    "count",
     "most",
     "bt",
-    "changed",
     "log",
     "follow",
     "snapshot",
@@ -51,9 +49,8 @@ pub struct ParsedWatch {
     pub thread: Option<u64>,
     /// Places in the code: whether its function's caller is meant, whether inside, and the name.
     pub places: Vec<(bool, bool, String)>,
-    pub changed: bool,
-    pub skip: Option<u64>,
-    pub count: Option<u64>,
+    /// The clauses of [`PLAIN`], in the stub's words.
+    pub words: String,
     pub log: bool,
     pub bt: u64,
     pub follow: bool,
@@ -74,7 +71,7 @@ impl ParsedWatch {
     /// A description of the mistake, for the user.
     pub fn parse(text: &str) -> Result<ParsedWatch, Problem> {
         let text = text.trim();
-        let (head, mut rest) = text.split_at(clause(text, &WORDS));
+        let (head, mut rest) = text.split_at(clause(text, &with_plain(&WORDS)));
         let (expression, kind) = with_kind(head.trim())?;
         if expression.is_empty() {
             return Err(wrong("it does not say what to watch"));
@@ -85,20 +82,23 @@ impl ParsedWatch {
             kind: kind.into(),
             ..ParsedWatch::default()
         };
+        let mut plain = Filter::default();
         while !rest.is_empty() {
-            rest = parts.clause(rest)?.trim_start();
+            rest = parts.clause(rest, &mut plain)?.trim_start();
         }
+        parts.words = plain.plain().to_string().trim_start().into();
         Ok(parts)
     }
 
     /// Takes the clause at the beginning of `text`; returns the text behind it.
-    fn clause<'a>(&mut self, text: &'a str) -> Result<&'a str, Problem> {
+    fn clause<'a>(&mut self, text: &'a str, plain: &mut Filter) -> Result<&'a str, Problem> {
+        let words = with_plain(&WORDS);
         let begins = |word: &&&str| {
             let behind = text.strip_prefix(**word);
             behind
                 .is_some_and(|b| !b.starts_with(|c: char| c.is_alphanumeric() || "_-".contains(c)))
         };
-        let Some(word) = WORDS.iter().find(begins).copied() else {
+        let Some(word) = words.iter().find(begins).copied() else {
             let said = text.split_whitespace().next().unwrap_or_default();
             return Err(wrong(format!("{said} begins no clause")));
         };
@@ -107,7 +107,7 @@ impl ParsedWatch {
         let number = || number(word, behind);
         let (again, rest) = match word {
             "if" => {
-                let (condition, rest) = behind.split_at(clause(behind, &WORDS));
+                let (condition, rest) = behind.split_at(clause(behind, &words));
                 let condition = condition.trim();
                 if condition.is_empty() {
                     return Err(wrong("if is not followed by a condition"));
@@ -126,14 +126,6 @@ impl ParsedWatch {
                 let (n, rest) = number()?;
                 (self.thread.replace(n).is_some(), rest)
             }
-            "skip" => {
-                let (n, rest) = number()?;
-                (self.skip.replace(n).is_some(), rest)
-            }
-            "count" => {
-                let (n, rest) = number()?;
-                (self.count.replace(n).is_some(), rest)
-            }
             "most" => {
                 let (n, rest) = number()?;
                 (self.most.replace(n).is_some(), rest)
@@ -145,11 +137,19 @@ impl ParsedWatch {
                 }
                 (std::mem::replace(&mut self.bt, n) > 0, rest)
             }
-            "changed" => (std::mem::replace(&mut self.changed, true), behind),
             "log" => (std::mem::replace(&mut self.log, true), behind),
             "follow" => (std::mem::replace(&mut self.follow, true), behind),
             "snapshot" => (std::mem::replace(&mut self.snapshot, true), behind),
-            placement => (self.placement.replace(placement.into()).is_some(), behind),
+            word => match PLAIN.iter().find(|clause| clause.word == word) {
+                Some(clause) => {
+                    let (n, rest) = match clause.number {
+                        true => number()?,
+                        false => (0, behind),
+                    };
+                    ((clause.add)(plain, n), rest)
+                }
+                None => (self.placement.replace(word.into()).is_some(), behind),
+            },
         };
         match again {
             true => Err(said(word)),
@@ -238,10 +238,10 @@ mod tests {
         );
         assert_eq!(p.condition.as_deref(), Some("$new > 3 && log"));
         assert_eq!(
-            (p.thread, p.skip, p.count, p.bt),
-            (Some(2), Some(3), Some(16), 4)
+            (p.thread, p.words.as_str(), p.bt),
+            (Some(2), "changed skip 3 count 16", 4)
         );
-        assert!(p.log && p.changed && !p.follow && !p.snapshot);
+        assert!(p.log && !p.follow && !p.snapshot);
         let places = [
             (false, true, "libfoo.so".into()),
             (true, false, "main".into()),
@@ -261,8 +261,8 @@ mod tests {
         let p = parse("x thread 3 if y == (a if b) changed");
         assert_eq!((p.expression.as_str(), p.thread), ("x", Some(3)));
         assert_eq!(
-            (p.condition.as_deref(), p.changed),
-            (Some("y == (a if b)"), true)
+            (p.condition.as_deref(), p.words.as_str()),
+            (Some("y == (a if b)"), "changed")
         );
     }
 
@@ -273,7 +273,7 @@ mod tests {
             p.condition.as_deref(),
             Some("count - skip > 3 && \"a log\"[0]")
         );
-        assert_eq!(p.skip, Some(2));
+        assert_eq!(p.words, "skip 2");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Resolves watches in programs that print the addresses of their own variables.
 
+mod hostile;
+
 use super::*;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -84,7 +86,7 @@ fn has_libcpp() -> bool {
 }
 
 pub(crate) fn source(name: &str) -> String {
-    format!("{}/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 impl Fixture {

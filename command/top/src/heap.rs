@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_heap::blocks::{Blocks, heard};
 use ulpf_heap::error::Error;
-use ulpf_heap::suppress::word;
+use ulpf_heap::kind::word;
 use ulpf_lib::ring::findings::{Findings, Wrong};
 use ulpf_session::hit::place::Place;
 use ulpf_session::words::count;

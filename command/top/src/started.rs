@@ -160,15 +160,7 @@ impl Drop for Started {
 }
 
 fn children(parent: i32) -> Vec<i32> {
-    let of = |pid: &i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let behind = stat.rsplit(')').next().unwrap_or_default();
-        behind
-            .split_whitespace()
-            .nth(1)
-            .and_then(|n| n.parse().ok())
-            == Some(parent)
-    };
+    let of = |pid: &i32| process::Status::of(*pid).is_ok_and(|s| s.parent() == Some(parent));
     let all = process::all().unwrap_or_default();
     all.into_iter().filter(of).collect()
 }

@@ -4,8 +4,8 @@
 //! mask leaves alone is compared with the CPU itself in `exec::tests`.
 
 use super::*;
-use crate::corpus::{self, Rng, Shape};
 use crate::cpu::{Cpu, Gprs};
+use crate::tests::corpus::{self, Rng, Shape};
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register, UsedMemory};
 use std::collections::BTreeMap;
 use ulpf_lib::AccessKind;

@@ -40,7 +40,7 @@ pub struct Site {
 pub enum SiteError {
     /// Its bytes are no instruction that we know.
     Decode(DecodeError),
-    /// Table or site memory exhausted: decode with [`Decoder`] and go the slow way.
+    /// Table or site memory exhausted: decode with [`Decoder`] and take the slow path.
     Full,
 }
 

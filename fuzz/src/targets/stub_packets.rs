@@ -13,7 +13,7 @@ pub fn run(data: &[u8]) {
     let mut said = 0;
     for (n, line) in packets.iter().enumerate() {
         let clean: Vec<u8> = line.iter().copied().filter(|b| *b != b'#').collect();
-        let frame = packet::frame(&clean);
+        let frame = ulpf_rsp::frame(&clean);
         let event = session.incoming(&mut program, &frame, &mut |text| said += text.len());
         match event {
             Event::Killed | Event::Detached => return,

@@ -106,7 +106,7 @@ class Stats(UlpfCommand):
         rows = [("watches", len(lists)), ("hits", hits), ("silent stores among them", sum(w.silent for w in lists)),
                 ("rejected by filters", sum(w.filtered for w in lists)), ("stops", sum(w.stops for w in lists)),
                 ("false positives", s.false_positives), ("faults", s.faults),
-                ("accesses the slow way", s.slow), ("guarded and neighbouring pages", s.moved_pages),
+                ("accesses on the slow path", s.slow), ("guarded and neighbouring pages", s.moved_pages),
                 ("memory of the watchlist, bytes", s.watch_bytes),
                 ("system calls by signal", s.syscalls), ("system-call sites patched", s.sites)]
         for line in table.lines([[name, str(value)] for name, value in rows], right={1}):

@@ -4,8 +4,6 @@ from ..spec import parse
 from ..registry import watches
 from . import UlpfCommand, UlpfError, number_words, numbers, plain_class
 
-_CLAUSES = "if thread from outside called changed skip count log bt follow snapshot most auto guard debug-register :r :w :rw".split()
-
 
 @plain_class
 class Watch(UlpfCommand):
@@ -52,7 +50,7 @@ These watches cost GDB nothing at a stop, however many there are."""
         if words and words[-1] in ("from", "outside"):
             return facade.functions(word)
         if words and before[-1:].isspace() and words[-1] != "if":
-            return [clause for clause in _CLAUSES if clause.startswith(word)] + (["heap"] if not words else [])
+            return [clause for clause in _clauses() if clause.startswith(word)] + (["heap"] if not words else [])
         return facade.gdb.COMPLETE_EXPRESSION
 
     def run(self, argument):
@@ -65,6 +63,14 @@ These watches cost GDB nothing at a stop, however many there are."""
         facade.say(say)
         if spec.follow:
             heap.follow(watch)
+
+
+def _clauses():
+    """The first words of clauses, as the help has them."""
+    _, _, listed = Watch.__doc__.partition("\nClauses:\n")
+    lines = listed.partition("\n\n")[0].splitlines()
+    heads = ",".join(line[2:24] for line in lines)
+    return ["if", *(head.split()[0] for head in heads.split(",")), "auto", ":r", ":w", ":rw"]
 
 
 def _kind(spec):

@@ -9,14 +9,11 @@
 //! One debugger at a time (`ulpf server` is one). If it goes, a running machine is stopped, and another may
 //! come for [`TIMEOUT`]; then the process ends.
 
-use super::arch::EXPEDITED;
 use super::session::Session;
 use crate::registers;
 use anyhow::{Result, anyhow};
-use gdbstub::conn::Connection;
 use gdbstub::stub::GdbStubBuilder;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
-use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,7 +23,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use ulpf_host::listen::{Listener, Protocol, Reader, Rules, Writer};
+use ulpf_rsp::registers::{RBP, RIP, RSP};
 use ulpf_rsp::reports::{Ask, PREFIX};
+use ulpf_rsp::stub::{Capture, RegisterNumber};
 use ulpf_rsp::{Decoder, Event, frame};
 
 const RULES: Rules = Rules {
@@ -209,22 +208,6 @@ impl Front {
     fn resumes(&self) {
         self.shared.interrupt.store(false, SeqCst);
         self.shared.running.store(true, SeqCst);
-    }
-}
-
-/// gdbstub writes its replies here.
-struct Capture(Vec<u8>);
-
-impl Connection for Capture {
-    type Error = Infallible;
-
-    fn write(&mut self, byte: u8) -> Result<(), Infallible> {
-        self.0.push(byte);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), Infallible> {
-        Ok(())
     }
 }
 
@@ -416,7 +399,9 @@ impl Server<'_> {
             return Some(stub);
         };
         let all = registers::read(&self.session.machine.uc);
-        let mut few = EXPEDITED.iter().map(|(n, at)| (*n, &all[at.clone()]));
+        let at = self.session.layout.offsets.clone();
+        let few = [RBP, RSP, RIP].map(|n| (RegisterNumber(n), &all[at[n]..at[n + 1]]));
+        let mut few = few.into_iter();
         let mut stub = stub
             .report_stop_with_regs(self.session, reason, &mut few)
             .ok()?;

@@ -2,7 +2,6 @@
 //! The machine as gdbstub sees it while it rests, its runs, and the answers that are not gdbstub's:
 //! ulpf's monitor commands, counts and hits (docs/bridge.md).
 
-use super::arch::{Amd64, RegisterBytes};
 use crate::debug::Pause;
 use crate::debug::watch::WatchRequest;
 use crate::machine::{End, Machine};
@@ -20,13 +19,18 @@ use gdbstub::target::ext::breakpoints::{
     SwBreakpoint, SwBreakpointOps, WatchKind as StubWatchKind,
 };
 use gdbstub::target::ext::exec_file::{ExecFile, ExecFileOps};
+use gdbstub::target::ext::target_description_xml_override::{
+    TargetDescriptionXmlOverride, TargetDescriptionXmlOverrideOps,
+};
 use gdbstub::target::{Target, TargetError, TargetResult};
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::fmt::Write;
 use ulpf_lib::command::{self, Command, FilterOf, Reply};
 use ulpf_lib::{Refusal, WatchKind, signals};
-use ulpf_rsp::reports::{About, Ask, Counts, Hits, Listed, Role, Totals};
+use ulpf_rsp::registers::{Components, Layout};
+use ulpf_rsp::reports::{About, Ask, Counts, Hits, Listed, Role, Totals, WatchCounts};
+use ulpf_rsp::stub::{Amd64, RegisterBytes};
 use unicorn_engine::RegisterX86 as R;
 
 /// Linux's EFAULT and EINVAL, as errors of the remote protocol.
@@ -68,6 +72,8 @@ pub struct Go {
 
 pub struct Session {
     pub machine: Machine,
+    /// Registers as the debugger sees them.
+    pub layout: Layout,
     program: String,
     auxv: Vec<u8>,
     /// Set by gdbstub when the debugger resumes the program.
@@ -122,6 +128,7 @@ impl Session {
         Session {
             auxv: auxv(&machine),
             machine,
+            layout: Layout::new(Components::default(), true),
             program,
             go: None,
             soft: HashSet::new(),
@@ -159,14 +166,12 @@ impl Session {
                     addr: w.addr,
                     len: w.len,
                     kind: w.kind,
-                    hits: w.hits,
-                    silent: w.silent,
-                    filtered: w.filtered,
-                    stops: w.stops,
-                    false_positives: beside.remove(&id).unwrap_or(0),
+                    counts: WatchCounts {
+                        false_positives: beside.remove(&id).unwrap_or(0),
+                        ..w.counts
+                    },
                     log: true,
                     debuggers: false,
-                    register: false,
                 };
                 // More do not fit into a reply.
                 let some = d.watches_from(from).take(4096).map(listed);
@@ -260,7 +265,7 @@ impl Session {
     fn statistics(&self) -> String {
         let s = self.machine.state.borrow();
         let d = &s.debug;
-        let silent = d.watches().map(|w| w.1.silent).sum();
+        let silent = d.watches().map(|w| w.1.counts.silent).sum();
         let mut text = s.stats.table(false);
         for (name, value) in [
             ("watches", d.watches().count() as u64),
@@ -372,11 +377,11 @@ impl Session {
     }
 }
 
-/// Copies the part of `whole` from `offset` on into `to`, and returns its length.
-fn part(whole: &[u8], offset: u64, to: &mut [u8]) -> usize {
+/// Copies at most `most` bytes of `whole` from `offset` on into `to`, and returns their number.
+fn part(whole: &[u8], offset: u64, most: usize, to: &mut [u8]) -> usize {
     let from = usize::try_from(offset).unwrap_or(usize::MAX);
     let rest = whole.get(from..).unwrap_or_default();
-    let n = rest.len().min(to.len());
+    let n = rest.len().min(to.len()).min(most);
     to[..n].copy_from_slice(&rest[..n]);
     n
 }
@@ -393,6 +398,12 @@ impl Target for Session {
         Some(self)
     }
 
+    fn support_target_description_xml_override(
+        &mut self,
+    ) -> Option<TargetDescriptionXmlOverrideOps<'_, Self>> {
+        Some(self)
+    }
+
     fn support_auxv(&mut self) -> Option<AuxvOps<'_, Self>> {
         Some(self)
     }
@@ -404,12 +415,16 @@ impl Target for Session {
 
 impl SingleThreadBase for Session {
     fn read_registers(&mut self, regs: &mut RegisterBytes) -> TargetResult<(), Self> {
-        regs.0 = registers::read(&self.machine.uc);
+        regs.0 = registers::read(&self.machine.uc)
+            .into_iter()
+            .map(Some)
+            .collect();
         Ok(())
     }
 
     fn write_registers(&mut self, regs: &RegisterBytes) -> TargetResult<(), Self> {
-        match registers::write(&mut self.machine.uc, &regs.0) {
+        let bytes: Option<Vec<u8>> = regs.0.iter().copied().collect();
+        match bytes.is_some_and(|bytes| registers::write(&mut self.machine.uc, &bytes)) {
             true => Ok(()),
             false => Err(TargetError::Errno(EINVAL)),
         }
@@ -474,9 +489,24 @@ impl SingleThreadSingleStep for Session {
     }
 }
 
+impl TargetDescriptionXmlOverride for Session {
+    fn target_description_xml(
+        &self,
+        annex: &[u8],
+        offset: u64,
+        most: usize,
+        buf: &mut [u8],
+    ) -> TargetResult<usize, Self> {
+        match annex {
+            b"target.xml" => Ok(part(self.layout.xml.as_bytes(), offset, most, buf)),
+            _ => Err(TargetError::NonFatal),
+        }
+    }
+}
+
 impl Auxv for Session {
-    fn get_auxv(&self, offset: u64, _: usize, buf: &mut [u8]) -> TargetResult<usize, Self> {
-        Ok(part(&self.auxv, offset, buf))
+    fn get_auxv(&self, offset: u64, most: usize, buf: &mut [u8]) -> TargetResult<usize, Self> {
+        Ok(part(&self.auxv, offset, most, buf))
     }
 }
 
@@ -485,10 +515,10 @@ impl ExecFile for Session {
         &self,
         _: Option<gdbstub::common::Pid>,
         offset: u64,
-        _: usize,
+        most: usize,
         buf: &mut [u8],
     ) -> TargetResult<usize, Self> {
-        Ok(part(self.program.as_bytes(), offset, buf))
+        Ok(part(self.program.as_bytes(), offset, most, buf))
     }
 }
 

@@ -44,7 +44,7 @@ fn passes<D>(w: &mut Watch, hit: &Hit, uc: &Unicorn<D>, messages: &mut Vec<Strin
     let Some(filter) = &w.request.filter else {
         return true;
     };
-    let candidate = hit.candidate(filter, w.addr, w.len, w.hits);
+    let candidate = hit.candidate(filter, w.addr, w.len, w.counts.hits);
     let passed = || {
         w.passed += 1;
         w.passed - 1
@@ -161,9 +161,9 @@ impl Debug {
                 }
             }
         }
-        w.hits += 1;
+        w.counts.hits += 1;
         let silent = write && old == new;
-        w.silent += u64::from(silent);
+        w.counts.silent += u64::from(silent);
         let hit = Hit {
             sequence: self.sequence + 1,
             watch: id,
@@ -181,12 +181,12 @@ impl Debug {
             system_call,
         };
         if w.request.filter.is_some() && !passes(w, &hit, uc, &mut self.messages) {
-            w.filtered += 1;
+            w.counts.filtered += 1;
             return;
         }
         self.sequence += 1;
         if w.request.stop && self.paused.is_none() && !(w.kind == WatchKind::Write && silent) {
-            w.stops += 1;
+            w.counts.stops += 1;
             self.paused = Some(Pause::Watch(hit.addr, w.kind));
             self.stop = self.sequence;
         }

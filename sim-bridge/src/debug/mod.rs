@@ -186,7 +186,8 @@ mod tests {
         assert_eq!((&hit.old[..], &hit.new[..]), (&[0, 0][..], &[6, 0][..]));
         assert_eq!(d.stop, hit.sequence);
         let w = d.watches().next().unwrap().1;
-        assert_eq!((w.hits, w.silent, d.false_positives), (2, 1, 1));
+        let c = &w.counts;
+        assert_eq!((c.hits, c.silent, d.false_positives), (2, 1, 1));
     }
 
     #[test]
@@ -312,7 +313,7 @@ mod tests {
             d.goes_on(None);
             assert_eq!(store(&mut d, &mut uc, AT + 8, &[value]), stops, "{value}");
         }
-        let of = |id| d.watches().find(|w| w.0 == id).unwrap().1;
+        let of = |id| &d.watches().find(|w| w.0 == id).unwrap().1.counts;
         assert_eq!((of(log).hits, of(log).stops, of(log).filtered), (1, 0, 0));
         let w = of(filtered);
         assert_eq!((w.hits, w.stops, w.filtered), (4, 1, 3));

@@ -5,6 +5,7 @@ use crate::memory::PAGE;
 use std::collections::BTreeSet;
 use ulpf_lib::WatchKind;
 use ulpf_lib::filter::Filter;
+use ulpf_rsp::reports::WatchCounts;
 
 /// Bytes of all watches together; larger ones are refused.
 pub const MAX_WATCHED: u64 = 1 << 30;
@@ -31,11 +32,8 @@ pub struct Watch {
     pub addr: u64,
     pub len: u64,
     pub kind: WatchKind,
-    pub hits: u64,
-    /// Writes that left the value as it was.
-    pub silent: u64,
-    pub filtered: u64,
-    pub stops: u64,
+    /// Without false positives, which are a page's.
+    pub counts: WatchCounts,
     pub request: WatchRequest,
     /// Hits that all of the filter but `skip` and `count` has let pass.
     pub(super) passed: u64,

@@ -88,10 +88,6 @@ impl Devices {
         self.all.values().any(|d| !d.stranger)
     }
 
-    pub fn is_open(&self) -> bool {
-        !self.all.is_empty()
-    }
-
     /// Device and inode of a space's store.
     pub fn store_of(&self, id: u32) -> (u64, u64) {
         let store = self.all.get(&id).and_then(|d| d.store.as_ref());

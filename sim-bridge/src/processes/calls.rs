@@ -2,7 +2,7 @@
 //! fork, wait, kill: what one simulator does to another.
 
 use super::{FIRST, Kind, Loan};
-use crate::errno::{ECHILD, EINTR, EINVAL, ENOMEM, EPERM, ESRCH};
+use crate::errno::{ECHILD, EINVAL, ENOMEM, EPERM, ESRCH};
 use crate::host::host;
 use crate::memory::{Backing, PAGE, USER_END};
 use crate::os::numbers;
@@ -294,5 +294,3 @@ pub fn kill(s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
 pub fn interrupted(s: &mut State) -> bool {
     std::mem::take(&mut s.interrupted)
 }
-
-pub const INTERRUPTED: i64 = EINTR;

@@ -22,7 +22,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
-use ulpf_lib::boot::PAD_LEN;
+use ulpf_lib::boot::pad_code;
 use ulpf_lib::{place, sys};
 
 use crate::check;
@@ -75,7 +75,7 @@ pub fn leave_child(uc: &UContext, permits: impl FnOnce(u64, u64, &[u64; 6]) -> b
     };
     let top = (copy as *mut UContext as u64 - 8) & !15;
     let pad = PAD.load(Relaxed);
-    let back = pad_code(&copy.gprs);
+    let back = pad_code([copy.gprs.rdi, copy.gprs.rsi, copy.gprs.rip]);
     // A seccomp filter of the program sees the last call.
     let last = [start, end - start, 0, 0, 0, 0];
     let permitted = permits(k::__NR_munmap.into(), pad + SYSCALL_LEN, &last);
@@ -87,24 +87,4 @@ pub fn leave_child(uc: &UContext, permits: impl FnOnce(u64, u64, &[u64; 6]) -> b
     }
     // SAFETY: a signal frame on a stack that is unused after boot, with room below it.
     unsafe { ulpf_leave(copy, top) }
-}
-
-/// The registers after a fork, when a munmap is executed in its place: the result is 0, and the registers that
-/// `syscall` writes are restored.
-fn pad_code(gprs: &ulpf_engine::cpu::Gprs) -> [u8; PAD_LEN as usize] {
-    let mut code = [0u8; PAD_LEN as usize];
-    let constants = [
-        (&[0x0f, 0x05, 0xb8, 0, 0, 0, 0, 0x48, 0xbf][..], gprs.rdi), // syscall; mov eax, 0; mov rdi, …
-        (&[0x48, 0xbe][..], gprs.rsi),                               // mov rsi, …
-        (&[0x48, 0xb9][..], gprs.rip),                               // mov rcx, …
-    ];
-    let bytes = constants.iter().flat_map(|(opcode, value)| {
-        let value = value.to_le_bytes();
-        opcode.iter().copied().chain(value)
-    });
-    let jump = [0xff, 0xe1]; // jmp rcx
-    for (to, byte) in code.iter_mut().zip(bytes.chain(jump)) {
-        *to = byte;
-    }
-    code
 }

@@ -134,14 +134,14 @@ pub fn is_allocators(t: Current, gprs: &Gprs, pc: u64) -> bool {
     callers.any(|at| code.is_allocator(at.wrapping_sub(1)))
 }
 
-/// True if this context, or one of its innermost callers, is where `is_there` says. Called by the stub's task with the
-/// world stopped. `word` reads the program's memory.
+/// True if this context, or one of its innermost callers, is where `is_there` says. A signal handler may have interrupted
+/// them. Called by the stub's task with the world stopped. `word` reads the program's memory.
 pub fn comes_from(
     gprs: &Gprs,
     word: impl Fn(u64) -> Option<u64>,
     is_there: impl Fn(u64) -> bool,
 ) -> bool {
-    const DEPTH: usize = 8;
+    const DEPTH: usize = 64;
     let mut regs = UnwindRegsX86_64::new(gprs.rip, gprs.rsp, gprs.rbp);
     let mut frame = FrameAddress::InstructionPointer(gprs.rip);
     let Some(code) = code().filter(|_| !is_there(gprs.rip)) else {
@@ -156,6 +156,14 @@ pub fn comes_from(
             .tables
             .unwind_frame(frame, &mut regs, &mut cache.cache, &mut read);
         let Ok(Some(at)) = next else { return false };
+        if let Some(context) = interrupted(at, regs.sp(), &word) {
+            if is_there(context.ip) {
+                return true;
+            }
+            regs = UnwindRegsX86_64::new(context.ip, context.sp, context.bp);
+            frame = FrameAddress::InstructionPointer(context.ip);
+            continue;
+        }
         if is_there(at.wrapping_sub(1)) {
             return true;
         }
@@ -291,7 +299,7 @@ fn by_tables(found: &mut Found, gprs: &Gprs, memory: &mut Memory, mut depends: O
             return spoil(&mut depends);
         }
         let more = found.put(frame.ip);
-        if let Some(context) = interrupted(frame.ip, frame.sp) {
+        if let Some(context) = interrupted(frame.ip, frame.sp, memory::get::<u64>) {
             spoil(&mut depends);
             if !more || !found.add(context.ip) {
                 return;
@@ -328,16 +336,18 @@ fn remember(code: &Code, memory: &mut Memory, frame: Frame, stack: &mut Stack) -
 }
 
 /// The context that a signal has interrupted, if `at` is the return address of its handler, with the stack pointer
-/// `sp`.
-fn interrupted(at: u64, sp: u64) -> Option<Frame> {
+/// `sp`. `word` reads the program's memory.
+fn interrupted(at: u64, sp: u64, word: impl Fn(u64) -> Option<u64>) -> Option<Frame> {
     // mov $15,%rax; syscall
     const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
     // ucontext_t: rbp, rsp, rip.
     const PLACES: [u64; 3] = [120, 160, 168];
-    if memory::get::<[u8; 9]>(at)? != SIGRETURN {
+    let (first, second) = SIGRETURN.split_first_chunk()?;
+    let first = u64::from_le_bytes(*first);
+    if word(at)? != first || !word(at.wrapping_add(8))?.to_le_bytes().starts_with(second) {
         return None;
     }
-    let mut values = PLACES.map(|n| memory::get::<u64>(sp.wrapping_add(n)));
+    let mut values = PLACES.map(|n| word(sp.wrapping_add(n)));
     let mut take = |n: usize| values.get_mut(n).and_then(Option::take);
     let (bp, sp, ip) = (take(0)?, take(1)?, take(2)?);
     Some(Frame {

@@ -4,7 +4,7 @@
 //! program ─ forbidden access ─▶ ulpf_upcall: registers, vector state → the frame that a SIGSEGV would have
 //!                                  └▶ ulpf_upcall_made ─▶ entry::fault, as ever ─▶ ulpf_restorer ─▶ program
 //! ```
-//! So a handler may do the same here as in a signal (park, deliver signals, take the slow way), and returns by
+//! So a handler may do the same here as in a signal (park, deliver signals, take the slow path), and returns by
 //! rt_sigreturn(2) if it must. One part of a signal frame is not available without a system call: the program's signal
 //! mask. It is needed only if a signal strikes, or if signals are about to be blocked; the code of both cases writes it
 //! to the frame ([`mask_known`], [`interrupted`]).

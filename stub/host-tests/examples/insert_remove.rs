@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 use ulpf_stub_host_tests::fake::{PAGE, Recorder};
-use ulpf_stub_host_tests::gdb::{GdbSession, packet};
+use ulpf_stub_host_tests::gdb::GdbSession;
 
 fn main() {
     let n: u64 = std::env::args()
@@ -13,7 +13,9 @@ fn main() {
     let frames = |verb: char| -> Vec<Vec<u8>> {
         (0..n)
             .map(|i| {
-                packet::frame(format!("{verb}2,{:x},8", PAGE + 0x7fff_0000_0000 + 8 * i).as_bytes())
+                ulpf_rsp::frame(
+                    format!("{verb}2,{:x},8", PAGE + 0x7fff_0000_0000 + 8 * i).as_bytes(),
+                )
             })
             .collect()
     };

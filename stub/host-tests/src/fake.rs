@@ -125,6 +125,9 @@ impl Inferior for Recorder {
     fn remove_watch(&mut self, range: WatchRange, kind: WatchKind) -> bool {
         self.watches.remove(&(range.start.0, range.len, kind as u8))
     }
+    fn set_catch_syscalls(&mut self, on: bool, numbers: &[u64]) {
+        self.log.push(format!("catch {on} {numbers:?}"));
+    }
     fn set_pass_signals(&mut self, mask: u64) {
         self.log.push(format!("pass {mask:#x}"));
     }

@@ -47,5 +47,5 @@ pub fn serve(listener: &TcpListener, argv: &[String]) -> std::io::Result<()> {
 }
 
 fn exit_reply(kind: char, n: i32) -> Vec<u8> {
-    crate::gdb::packet::frame(format!("{kind}{n:02x}").as_bytes())
+    ulpf_rsp::frame(format!("{kind}{n:02x}").as_bytes())
 }

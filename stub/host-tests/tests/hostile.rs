@@ -95,7 +95,7 @@ proptest! {
         let mut session = GdbSession::new(100);
         let mut said = 0;
         for p in &packets {
-            let event = session.incoming(&mut inf, &packet::frame(p), &mut |f| said += f.len());
+            let event = session.incoming(&mut inf, &ulpf_rsp::frame(p), &mut |f| said += f.len());
             if event == Event::Running {
                 let stop = ulpf_stub_host_tests::inferior::Stop {
                     tid: 100,
@@ -109,8 +109,8 @@ proptest! {
         }
         prop_assert!(said < packets.len() * 5 * packet::PACKET_SIZE / 2);
         let mut alive = Vec::new();
-        session.incoming(&mut inf, &packet::frame(b"p0"), &mut |f| alive.extend_from_slice(f));
-        prop_assert_eq!(alive, packet::frame(b"0000000000000000"));
+        session.incoming(&mut inf, &ulpf_rsp::frame(b"p0"), &mut |f| alive.extend_from_slice(f));
+        prop_assert_eq!(alive, ulpf_rsp::frame(b"0000000000000000"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use ulpf_lib::{TargetAddr, WatchKind};
 use ulpf_stub_host_tests::fake::{PAGE, Recorder, TIDS};
-use ulpf_stub_host_tests::gdb::{GdbSession, packet};
+use ulpf_stub_host_tests::gdb::GdbSession;
 use ulpf_stub_host_tests::inferior::{Stop, StopReason};
 
 struct Talk {
@@ -25,7 +25,7 @@ impl Talk {
     }
     fn send(&mut self, payload: &str) -> Vec<u8> {
         let mut all = Vec::new();
-        let frame = packet::frame(payload.as_bytes());
+        let frame = ulpf_rsp::frame(payload.as_bytes());
         let out = &mut |f: &[u8]| all.extend_from_slice(f);
         self.session.incoming(&mut self.inf, &frame, out);
         all

@@ -1,8 +1,9 @@
 //! Conversations with the protocol layer over a recording inferior.
 
 use ulpf_lib::{TargetAddr, WatchKind};
+use ulpf_rsp::Decoder;
 use ulpf_stub_host_tests::fake::{PAGE, Recorder};
-use ulpf_stub_host_tests::gdb::{Event, GdbSession, packet};
+use ulpf_stub_host_tests::gdb::{Event, GdbSession};
 use ulpf_stub_host_tests::inferior::{Stop, StopReason};
 
 struct Talk {
@@ -26,7 +27,7 @@ impl Talk {
     }
     fn send(&mut self, payload: &[u8]) -> Vec<String> {
         let mut replies = Vec::new();
-        let frame = packet::frame(payload);
+        let frame = ulpf_rsp::frame(payload);
         self.event = self
             .session
             .incoming(&mut self.inf, &frame, &mut |f| replies.push(text(f)));
@@ -54,21 +55,11 @@ impl Talk {
 
 /// Payload(s) of the frames in `f`, checksums verified.
 fn text(f: &[u8]) -> String {
-    let mut reader = packet::FrameReader::default();
-    let all: Vec<_> = f
-        .iter()
-        .filter_map(|b| reader.push(*b))
-        .map(|i| match i {
-            packet::Incoming::Packet(p) => {
-                assert!(
-                    f.windows(p.len() + 4).any(|w| w == packet::frame(&p)),
-                    "bad checksum"
-                );
-                String::from_utf8_lossy(&p).into_owned()
-            }
-            packet::Incoming::Interrupt => panic!("interrupt from the stub"),
-        })
-        .collect();
+    let mut all = Vec::new();
+    Decoder::default().feed(f, |event| match event {
+        ulpf_rsp::Event::Packet(p) => all.push(String::from_utf8_lossy(&p).into_owned()),
+        other => panic!("{other:?} from the stub"),
+    });
     all.join(" ")
 }
 
@@ -101,6 +92,9 @@ fn threads_carry_process_ids_when_asked() {
     assert_eq!(t.say("Tp64.65"), "OK");
     assert_eq!(t.say("Tp64.66"), "E01");
     assert_eq!(t.say("Tp63.65"), "E01");
+    assert_eq!(t.say("qThreadExtraInfo,p64.65"), hex("<101>"));
+    assert_eq!(t.say("qThreadExtraInfo,p64.66"), "E01");
+    assert_eq!(t.say("qThreadExtraInfo,p63.65"), "E01");
     assert_eq!(t.say("Hgp0.0"), "OK");
     assert_eq!(t.say("Hgp64.99"), "E01");
     assert!(
@@ -390,6 +384,51 @@ fn the_description_comes_in_pieces() {
     }
     assert!(xml.starts_with("<?xml") && xml.ends_with("</target>\n"));
     assert_eq!(t.say("qXfer:features:read:other.xml:0,10"), "E01");
+}
+
+/// gdbserver's way; gdbstub's own says the end in one more packet.
+#[test]
+fn an_object_ends_with_its_last_piece() {
+    let mut t = Talk::gdb();
+    let whole = t.say("qXfer:features:read:target.xml:0,ffff");
+    assert!(whole.starts_with('l') && whole.ends_with("</target>\n"));
+    // A list that goes on from a known entry. (gdbstub takes no annex.)
+    let rest = t.say("qXfer:libraries-svr4:read:start=1;prev=2:0,1000");
+    assert!(rest.starts_with("l<library-list-svr4"), "{rest}");
+}
+
+/// A frame that is too long, or damaged, has an answer.
+#[test]
+fn broken_frames() {
+    let mut t = Talk::gdb();
+    let long = ulpf_rsp::frame(&vec![b'a'; 0x10001]);
+    for broken in [&long[..], b"$g#00"] {
+        let mut said = Vec::new();
+        let out = &mut |f: &[u8]| said.push(text(f));
+        t.session.incoming(&mut t.inf, broken, out);
+        assert_eq!(said, ["E01"]);
+    }
+    assert_eq!(t.say("p0"), "0000000000000000");
+}
+
+#[test]
+fn caught_system_calls() {
+    let mut t = Talk::gdb();
+    assert_eq!(t.say("QCatchSyscalls:1"), "OK");
+    assert_eq!(t.last(), "catch true []");
+    assert_eq!(t.say("QCatchSyscalls:1;1;3b;"), "OK");
+    assert_eq!(t.last(), "catch true [1, 59]");
+    assert_eq!(t.say("QCatchSyscalls:0"), "OK");
+    assert_eq!(t.last(), "catch false []");
+    for bad in [
+        "QCatchSyscalls",
+        "QCatchSyscalls:2",
+        "QCatchSyscalls:1;g",
+        "QCatchSyscalls:1;",
+    ] {
+        assert!(t.say(bad).starts_with('E'), "{bad}");
+    }
+    assert_eq!(t.say("qAttached"), "1");
 }
 
 fn hex(s: &str) -> String {

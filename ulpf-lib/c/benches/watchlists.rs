@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
 use std::time::Instant;
 
-use libulpf::splay::Splay;
+mod splay;
+
+use splay::Splay;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange, Watchlist};
 
 const PAGE: u64 = 4096;

@@ -46,7 +46,6 @@ mod setup;
 mod shared;
 mod signals;
 mod slow;
-pub mod splay;
 mod stub_link;
 mod stub_report;
 mod thread;

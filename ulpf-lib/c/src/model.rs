@@ -1,13 +1,13 @@
 //! The watched memory: the thesis's ranges and Sentry's watchpoints, and the guards that follow from both.
 //!
 //! ```text
-//!  set_permissions ─▶ ranges (splay) ─┐
+//!  set_permissions ─▶ ranges ─────────┐
 //!  insert          ─▶ slots ──────────┴▶ Watchlist (bytes, for handlers) ─▶ PLI (pages) ─▶ Guards
 //! ```
 //! Everything here is the changer's (`change.rs`), as [`MODEL`]'s type says.
 
 use core::sync::atomic::Ordering::*;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use ulpf_lib::addr::USER_END;
 use ulpf_lib::device::HANDLER_SIGSTACK;
@@ -21,7 +21,6 @@ use crate::keys;
 use crate::pli::{Permission, Plis, modify_pli};
 use crate::registers::{self, Events};
 use crate::shared::{Changed, FREE, LIVE, ListRight, S, SLOTS};
-use crate::splay::Splay;
 use crate::stub_link;
 use crate::thread;
 
@@ -30,7 +29,8 @@ pub struct Model {
     events: Events,
     guards: Option<Guards>,
     plis: Plis,
-    ranges: Splay<(Permission, u32)>,
+    /// Disjoint ranges of `set_permissions`, by their starts: end, permission, watch.
+    ranges: BTreeMap<u64, (u64, Permission, u32)>,
     /// Numbers to be reused, the one unused longest first.
     spare: VecDeque<u32>,
     next: u32,
@@ -44,7 +44,7 @@ pub static MODEL: Changed<Model> = Changed::new(Model {
     events: Events::none(),
     guards: None,
     plis: Plis::new(),
-    ranges: Splay::new(),
+    ranges: BTreeMap::new(),
     spare: VecDeque::new(),
     next: 1,
     looked: false,
@@ -342,10 +342,10 @@ impl Model {
         if let Some(kind) = kind_of(permission) {
             self.check(range, kind)?;
         }
-        let before = self.ranges.take_touching(start, end);
+        let before = self.take_touching(start, end);
         let (mut from, mut to) = (start, end);
         let mut keep: Vec<(u64, u64, Permission)> = Vec::new();
-        for &(s, e, (p, id)) in &before {
+        for &(s, (e, p, id)) in &before {
             self.drop_watch(id);
             if p == permission {
                 (from, to) = (from.min(s), to.max(e));
@@ -367,24 +367,37 @@ impl Model {
         if result.is_err() {
             // As it was.
             for (s, ..) in keep {
-                if let Some((.., (_, id))) = self.ranges.remove(s) {
+                if let Some((.., id)) = self.ranges.remove(&s) {
                     self.drop_watch(id);
                 }
             }
-            let old: Vec<_> = before.iter().map(|&(s, e, (p, _))| (s, e, p)).collect();
+            let old: Vec<_> = before.iter().map(|&(s, (e, p, _))| (s, e, p)).collect();
             let _ = self.put(&old);
             let _ = self.settle(&before, start, len);
         }
         result
     }
 
+    /// Takes out every range that touches `[start, end]`, also one that ends or begins there.
+    fn take_touching(&mut self, start: u64, end: u64) -> Vec<(u64, (u64, Permission, u32))> {
+        let before = self.ranges.range(..start).next_back();
+        let first = match before {
+            Some((&s, &(e, ..))) if e >= start => s,
+            _ => start,
+        };
+        let within = self.ranges.range(first..=end).map(|(&s, _)| s);
+        let within: Vec<u64> = within.collect();
+        let taken = within.iter().filter_map(|s| self.ranges.remove_entry(s));
+        taken.collect()
+    }
+
     fn settle(
         &mut self,
-        before: &[(u64, u64, (Permission, u32))],
+        before: &[(u64, (u64, Permission, u32))],
         start: u64,
         len: u64,
     ) -> Result<(), Failure> {
-        for &(s, e, _) in before {
+        for &(s, (e, ..)) in before {
             self.repaginate(s, e - s)?;
         }
         self.repaginate(start, len)?;
@@ -404,7 +417,7 @@ impl Model {
                 data: 0,
             };
             let id = self.add(&request)?;
-            self.ranges.insert(s, e, (p, id));
+            self.ranges.insert(s, (e, p, id));
         }
         Ok(())
     }

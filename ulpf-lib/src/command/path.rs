@@ -12,6 +12,7 @@
 //!             | '@btree,' HEIGHT ',' LEN ',' EDGES ',' ROOM ',' STRIDE ',' OFFSET
 //!                                                     to each value in Rust's BTreeMap, in order
 //!             | '@table,' MASK ',' STRIDE ',' OFFSET  to each full place of hashbrown's table; its control bytes are there
+//!             | '@slots,' MASK ',' SLOTS ',' STRIDE ',' OFFSET   the same, with the places behind the pointer at SLOTS
 //!             | '@ring,' CAPACITY ',' HEAD ',' AT ',' ELEMENTS   to each element of a ring buffer
 //!             | '@chunks,' END ',' MAP ',' ELEMENTS   to each element of libstdc++'s deque, whose first iterator is there
 //!             | '@short,' FLAG ',' COUNT ',' INSIDE ',' ELEMENTS
@@ -94,12 +95,14 @@ pub enum Step {
         /// Bytes from one value to the next.
         stride: u64,
     },
-    /// To each full bucket of a hash table (hashbrown, as in Rust's standard library). The pointer there leads to its
-    /// control bytes, which follow the buckets.
+    /// To each full slot of a hash table (hashbrown, as in Rust's standard library; Abseil). The pointer there leads to
+    /// its control bytes.
     Table {
-        /// Offset of the number of buckets less one, from there.
+        /// Offset of the number of slots less one, from there.
         mask: u64,
-        /// Bytes from one bucket to the one before.
+        /// Offset of the pointer to the slots. Without one, the slots lie before the control bytes, in reverse.
+        slots: Option<u64>,
+        /// Bytes from one slot to the next.
         stride: u64,
     },
     /// To each element of a ring. The pointer there leads to its memory.
@@ -451,7 +454,28 @@ fn step(said: &str) -> Option<(Step, u64)> {
             },
             offset,
         ),
-        ("table", &[mask, stride, offset]) => (Step::Table { mask, stride }, offset),
+        ("table", &[mask, stride, offset]) => {
+            let slots = None;
+            (
+                Step::Table {
+                    mask,
+                    slots,
+                    stride,
+                },
+                offset,
+            )
+        }
+        ("slots", &[mask, slots, stride, offset]) => {
+            let slots = Some(slots);
+            (
+                Step::Table {
+                    mask,
+                    slots,
+                    stride,
+                },
+                offset,
+            )
+        }
         ("ring", &[capacity, head, count, stride, from, to, offset]) => (
             Step::Ring {
                 capacity,
@@ -543,9 +567,14 @@ impl fmt::Display for Path {
                     let numbers = numbers(&[height, len, edges, room, stride]);
                     write!(f, "@btree{numbers},{offset}")
                 }
-                Step::Table { mask, stride } => {
-                    write!(f, "@table{},{offset}", numbers(&[mask, stride]))
-                }
+                Step::Table {
+                    mask,
+                    slots,
+                    stride,
+                } => match slots {
+                    None => write!(f, "@table{},{offset}", numbers(&[mask, stride])),
+                    Some(slots) => write!(f, "@slots{},{offset}", numbers(&[mask, slots, stride])),
+                },
                 Step::Ring {
                     capacity,
                     head,

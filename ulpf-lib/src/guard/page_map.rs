@@ -228,6 +228,11 @@ impl PageMap {
         leaf.get((addr.0 >> 12) as usize & ((1 << LEAF_BITS) - 1))
     }
 
+    /// Makes the map empty without a look at its tables, which are about to be unmapped. No page may be moved.
+    pub fn forget(&self) {
+        self.root.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
     /// Maps what is needed for entries of `[start, end)`. Returns the new tables' address and size.
     pub(super) fn prepare(
         &self,

@@ -175,7 +175,7 @@ reasons! {
     /// A breakpoint or a patched system call is there.
     Taken => "a breakpoint or another patch stands there",
     /// Takes the slow path: it can be neither redirected nor patched.
-    Slow => "needs the slow way",
+    Slow => "needs the slow path",
 }
 
 /// Origin of the hit.

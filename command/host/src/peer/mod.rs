@@ -9,6 +9,7 @@ mod owner;
 mod table;
 
 pub use owner::Owner;
+pub use table::address;
 
 use std::net::SocketAddr;
 

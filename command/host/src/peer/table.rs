@@ -10,8 +10,8 @@ pub(crate) fn owner(table: &str, ours: SocketAddr, theirs: SocketAddr) -> Option
     table.lines().skip(1).find_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         // The entry of the other end.
-        let local = address(fields.next()?)?;
-        let remote = address(fields.next()?)?;
+        let mut next = || address(fields.next()?).map(|(ip, port)| (ip.to_canonical(), port));
+        let (local, remote) = (next()?, next()?);
         if (local, remote) != (theirs, ours) {
             return None;
         }
@@ -31,7 +31,7 @@ fn plain(address: SocketAddr) -> (IpAddr, u16) {
 }
 
 /// `0100007F:1F90`: words in the machine's byte order, and the port.
-fn address(text: &str) -> Option<(IpAddr, u16)> {
+pub fn address(text: &str) -> Option<(IpAddr, u16)> {
     let (host, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     let word = |at: usize| {
@@ -45,7 +45,7 @@ fn address(text: &str) -> Option<(IpAddr, u16)> {
             for (at, part) in bytes.chunks_exact_mut(4).enumerate() {
                 part.copy_from_slice(&word(at)?);
             }
-            IpAddr::from(bytes).to_canonical()
+            IpAddr::from(bytes)
         }
         _ => return None,
     };
@@ -90,6 +90,14 @@ mod tests {
             find(V6, "[::1]:2345", "[::1]:41397"),
             Some(Owner::User(1002))
         );
+    }
+
+    #[test]
+    fn addresses() {
+        let at = address("0100007F:0016").unwrap();
+        assert_eq!((at.0.to_string(), at.1), ("127.0.0.1".into(), 22));
+        let at = address("00000000000000000000000001000000:0050").unwrap();
+        assert_eq!((at.0.to_string(), at.1), ("::1".into(), 80));
     }
 
     proptest! {

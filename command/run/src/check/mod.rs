@@ -403,7 +403,7 @@ fn cost(life: &Life) -> String {
     let slow = header.slow.load(Relaxed);
     let _ = writeln!(
         out,
-        "ulpf: {}, {slow} of them the slow way",
+        "ulpf: {}, {slow} of them on the slow path",
         count(faults, "fault")
     );
     for why in Unpatched::ALL {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use ulpf_heap::error::Error;
-use ulpf_heap::suppress::word;
+use ulpf_heap::kind::{kind, word};
 use ulpf_host::foreign::text::shown;
 use ulpf_lib::ring::findings::Wrong;
 use ulpf_session::hit::place::Place;
@@ -24,31 +24,6 @@ pub struct Sarif {
     root: PathBuf,
     /// Each with the number of its report.
     results: Vec<(usize, Value)>,
-}
-
-fn describe(wrong: Wrong) -> &'static str {
-    match wrong {
-        Wrong::Outside => "An access before, behind or between blocks of the heap",
-        Wrong::Freed => "An access to a block that has been freed",
-        Wrong::Twice => "A block is freed that was freed before",
-        Wrong::NoBlock => "What is freed is not the beginning of a block",
-        Wrong::Mismatch => "A block is freed by another kind of function than has allocated it",
-        Wrong::Overlap => "A function copies between places that overlap",
-        Wrong::Poisoned => "An access to memory that the program itself has forbidden to touch",
-        Wrong::Far => "An access by a pointer to one block of the heap that lies in another one",
-        Wrong::Lost => "Nothing points to a block any more, which was not freed",
-        Wrong::LostWith => "Only lost blocks point to a block, which was not freed",
-        Wrong::PerhapsLost => "Only the inside of a block is pointed to, which was not freed",
-        Wrong::Reachable => "A block was not freed, and could have been",
-    }
-}
-
-fn level(wrong: Wrong) -> &'static str {
-    match wrong {
-        Wrong::Lost | Wrong::LostWith | Wrong::PerhapsLost => "warning",
-        Wrong::Reachable => "note",
-        _ => "error",
-    }
 }
 
 /// A path as a part of a URI.
@@ -129,7 +104,7 @@ impl Sarif {
         let mut result = json!({
             "ruleId": id,
             "ruleIndex": Wrong::ALL.iter().position(|w| *w == error.wrong),
-            "level": level(error.wrong),
+            "level": kind(error.wrong).level,
             "message": { "text": shown(&error.what()) },
             "locations": meant.map(|p| vec![self.location(p)]).unwrap_or_default(),
         });
@@ -168,8 +143,8 @@ impl Sarif {
         let rule = |wrong: &Wrong| {
             json!({
                 "id": word(*wrong),
-                "shortDescription": { "text": describe(*wrong) },
-                "defaultConfiguration": { "level": level(*wrong) },
+                "shortDescription": { "text": kind(*wrong).rule },
+                "defaultConfiguration": { "level": kind(*wrong).level },
             })
         };
         let arguments: Vec<_> = self.command.iter().skip(1).map(|a| shown(a)).collect();

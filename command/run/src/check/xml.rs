@@ -16,9 +16,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use ulpf_heap::error::Error;
+use ulpf_heap::kind;
 use ulpf_host::foreign::text::Text;
 use ulpf_host::process::Status;
-use ulpf_lib::ring::findings::Wrong;
 use ulpf_session::hit::place::Place;
 
 pub struct Xml {
@@ -57,14 +57,7 @@ fn kind(error: &Error) -> &'static str {
     match error.wrong {
         wrong if wrong.is_access() && error.syscall().is_some() => "SyscallParam",
         wrong if wrong.is_access() && error.writes() => "InvalidWrite",
-        Wrong::Outside | Wrong::Freed | Wrong::Poisoned | Wrong::Far => "InvalidRead",
-        Wrong::Twice | Wrong::NoBlock => "InvalidFree",
-        Wrong::Mismatch => "MismatchedFree",
-        Wrong::Overlap => "Overlap",
-        Wrong::Lost => "Leak_DefinitelyLost",
-        Wrong::LostWith => "Leak_IndirectlyLost",
-        Wrong::PerhapsLost => "Leak_PossiblyLost",
-        Wrong::Reachable => "Leak_StillReachable",
+        wrong => kind::kind(wrong).memcheck,
     }
 }
 

@@ -4,14 +4,12 @@
 //! Only the front end's task writes it. The time of a hit is when the front end received it.
 #![forbid(unsafe_code)]
 
-use super::packets::Spec;
-use super::watch_table::Counts;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use ulpf_area::SharedArea;
 use ulpf_host::sys;
 use ulpf_lib::ring::{self, Entry, MAX_VALUE, hit_flags, listed};
-use ulpf_rsp::reports::{Hit, Totals};
+use ulpf_rsp::reports::{Hit, Listed, Totals};
 
 /// Number of rings; each of the first threads has its own, and further threads share the last one.
 const RINGS: u32 = 64;
@@ -19,18 +17,6 @@ const RINGS: u32 = 64;
 pub struct Mirror {
     pub area: SharedArea,
     rings: HashMap<u64, u32>,
-}
-
-/// A watch's entry in the table.
-pub struct Line {
-    pub number: u32,
-    pub spec: Spec,
-    pub log: bool,
-    pub debuggers: bool,
-    pub off: bool,
-    pub ended: bool,
-    pub since: u64,
-    pub counts: Counts,
 }
 
 impl Mirror {
@@ -43,22 +29,23 @@ impl Mirror {
         Ok(Mirror { area, rings })
     }
 
-    pub fn write(&self, line: &Line) {
+    /// A watch's entry in the table. `since`: TSC when it was set. `state`: ENDED and OFF of [`listed`].
+    pub fn write(&self, watch: &Listed, since: u64, state: u32) {
         let flag = |is: bool, bit| if is { bit } else { 0 };
-        let what = line.spec.kind as u32
-            | flag(line.log, listed::LOGGED)
-            | flag(!line.debuggers, listed::OUT_OF_BAND)
-            | flag(line.ended || line.off, listed::ENDED)
-            | flag(line.off, listed::OFF);
-        let Some(to) = self.area.list(line.number) else {
+        let what = watch.kind as u32
+            | flag(watch.log, listed::LOGGED)
+            | flag(!watch.debuggers, listed::OUT_OF_BAND)
+            | state;
+        let number = watch.id as u32;
+        let Some(to) = self.area.list(number) else {
             return;
         };
-        to.start.store(line.spec.addr, Relaxed);
-        to.len.store(line.spec.len, Relaxed);
-        to.reported_as.store(line.number, Relaxed);
-        to.since.store(line.since, Relaxed);
+        to.start.store(watch.addr, Relaxed);
+        to.len.store(watch.len, Relaxed);
+        to.reported_as.store(number, Relaxed);
+        to.since.store(since, Relaxed);
         to.what.store(what, Release);
-        let (n, c) = (self.area.counters(line.number), &line.counts);
+        let (n, c) = (self.area.counters(number), &watch.counts);
         n.hits.store(c.hits, Relaxed);
         n.silent.store(c.silent, Relaxed);
         n.filtered.store(c.filtered, Relaxed);
@@ -144,28 +131,24 @@ mod tests {
     use super::*;
     use ulpf_lib::ring::last::{Asked, all};
     use ulpf_lib::{AccessKind, WatchKind};
+    use ulpf_rsp::reports::WatchCounts;
 
     #[test]
     fn a_hit_is_read_as_it_was_recorded() {
         let mut mirror = Mirror::new(1, 0, "/bin/program").unwrap();
-        let line = Line {
-            number: 3,
-            spec: Spec {
-                addr: 0x1000,
-                len: 4,
-                kind: WatchKind::Write,
+        let watch = Listed {
+            id: 3,
+            addr: 0x1000,
+            len: 4,
+            kind: WatchKind::Write,
+            counts: WatchCounts {
+                hits: 5,
+                ..WatchCounts::default()
             },
             log: true,
             debuggers: false,
-            off: false,
-            ended: false,
-            since: 1,
-            counts: Counts {
-                hits: 5,
-                ..Counts::default()
-            },
         };
-        mirror.write(&line);
+        mirror.write(&watch, 1, 0);
         assert_eq!(
             (mirror.area.watch_table().len(), mirror.area.hits(3).0),
             (4, 5)

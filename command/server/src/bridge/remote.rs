@@ -526,7 +526,7 @@ impl Remote {
             let Some((letter @ (b'm' | b'l'), more)) = reply.split_first() else {
                 break;
             };
-            all.extend(ulpf_rsp::unescape(more));
+            all.extend(ulpf_rsp::unescape(more).unwrap_or_default());
             if *letter == b'l' || more.is_empty() {
                 break;
             }

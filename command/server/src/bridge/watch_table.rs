@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use ulpf_lib::command::{Arm, How, What};
 use ulpf_lib::filter::Filter;
 use ulpf_lib::{TargetAddr, WatchRange, ring};
+use ulpf_rsp::reports::{Listed, WatchCounts};
 
 /// GDB watches a byte here for the plugin (the same address as in `stub/task/src/control/out_of_band.rs`).
 pub const PLACE: u64 = 0x756c_7066_0000_0000;
@@ -33,34 +34,11 @@ pub struct Watch {
     pub passed: u64,
     /// The user has been informed that its condition cannot be evaluated.
     pub reported: bool,
-    pub counts: Counts,
+    pub counts: WatchCounts,
     /// The part of `counts` from before the watch was last set in the back end.
-    pub before: Counts,
+    pub before: WatchCounts,
     /// TSC when it was set.
     pub since: u64,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Counts {
-    pub hits: u64,
-    pub silent: u64,
-    pub filtered: u64,
-    pub stops: u64,
-    pub false_positives: u64,
-    pub register: bool,
-}
-
-impl Counts {
-    pub fn and(self, more: Counts) -> Counts {
-        Counts {
-            hits: self.hits + more.hits,
-            silent: self.silent + more.silent,
-            filtered: self.filtered + more.filtered,
-            stops: self.stops + more.stops,
-            false_positives: self.false_positives + more.false_positives,
-            register: more.register,
-        }
-    }
 }
 
 impl Watch {
@@ -74,8 +52,8 @@ impl Watch {
             there: None,
             passed: 0,
             reported: false,
-            counts: Counts::default(),
-            before: Counts::default(),
+            counts: WatchCounts::default(),
+            before: WatchCounts::default(),
             since: ulpf_host::sys::tsc(),
         }
     }
@@ -87,6 +65,19 @@ impl Watch {
             log: true,
             debuggers: true,
             ..Watch::new(spec)
+        }
+    }
+
+    /// Its entry in a list, under its number in this table.
+    pub fn listed(&self, number: u32) -> Listed {
+        Listed {
+            id: number.into(),
+            addr: self.spec.addr,
+            len: self.spec.len,
+            kind: self.spec.kind,
+            counts: self.counts,
+            log: self.log || self.stop,
+            debuggers: self.debuggers,
         }
     }
 

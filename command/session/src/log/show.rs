@@ -6,6 +6,7 @@ use crate::hit::trace::Meta;
 use crate::log::file::{Item, LogFile};
 use crate::log::format::Head;
 use crate::log::words::{Clock, Words};
+use crate::suffix::{Kind, kind_of};
 use crate::words::{Seconds, count};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -21,15 +22,16 @@ use ulpf_lib::ring::Hit;
 use ulpf_symbols::Watched;
 
 const EXAMPLES: &str = "\
+Examples:
   ulpf run --log hits.ulpf -w counter -- ./prog     writes it
   ulpf log hits.ulpf                                as lines, as `ulpf run` would have written them
   ulpf log hits.ulpf -o hits.jsonl                  JSON lines; .csv: a table; .trace.json: for ui.perfetto.dev
   ulpf log hits.ulpf --who 'tab[3].next' --before 1.25
-                                                    who wrote that last before second 1.25
-  ulpf log hits.ulpf --who 0x404040:8 -n 5          the last five who wrote one of these bytes
+                                                    the last write to that before second 1.25
+  ulpf log hits.ulpf --who 0x404040:8 -n 5          the last five writes to these bytes
 
-docs/log.md describes the file. What is damaged in it is left out, and told; all before and behind that is shown.
-Exit status: 0; 1: --who has found nobody; 2: it cannot be read; 3: it is damaged, or was cut short.";
+docs/log.md describes the file. Damaged parts are skipped and reported; all before and behind them is shown.
+Exit status: 0; 1: --who has found no access; 2: it cannot be read; 3: it is damaged, or was cut short.";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -81,15 +83,14 @@ pub enum Format {
 
 impl Format {
     fn of(path: &Path) -> Result<Format> {
-        let name = path.to_string_lossy();
-        let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
-        Ok(match () {
-            _ if ends(&[".txt", ".log"]) => Format::Text,
-            _ if ends(&[".jsonl", ".ndjson"]) => Format::Jsonl,
-            _ if ends(&[".csv"]) => Format::Csv,
-            _ if ends(&[".json"]) => Format::Trace,
-            _ => bail!(
-                "cannot tell what to write to {name}: call it .txt (lines), .jsonl (JSON lines), .csv (a table) or .trace.json (for ui.perfetto.dev), or say --format"
+        Ok(match kind_of(path) {
+            Some(Kind::Text) => Format::Text,
+            Some(Kind::Jsonl) => Format::Jsonl,
+            Some(Kind::Csv) => Format::Csv,
+            Some(Kind::Trace) => Format::Trace,
+            Some(Kind::Compact) | None => bail!(
+                "cannot tell what to write to {}: call it .txt (lines), .jsonl (JSON lines), .csv (a table) or .trace.json (for ui.perfetto.dev), or say --format",
+                path.display()
             ),
         })
     }

@@ -4,14 +4,14 @@
 //! large one ([`LARGE`]) only units that mention the queried name are walked ([`mention`]), and only that name is kept.
 //! After many different names, walking everything costs less and is done once.
 
-#[cfg(test)]
-mod compared;
 mod finds;
 mod hints;
 mod mention;
 mod mentions;
 mod openings;
 mod recall;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use crate::dwarf::{Die, Dwarf, Traits, attr_str};
@@ -426,12 +426,6 @@ impl Index {
         let number = before.checked_sub(1)?;
         let (of, in_types, _) = key(&self.units[number]);
         (of == file && in_types == types).then_some(number as u32)
-    }
-
-    pub fn die_name(&self, die: Die) -> Option<&'static str> {
-        let unit = self.unit(die.unit);
-        let entry = unit.entry(die.offset).ok()?;
-        attr_str(self.home(die.unit), unit, &entry, dw::DW_AT_name)
     }
 
     /// The name with its namespaces, classes and functions: `ns::Class::total`, `main::calls`.

@@ -93,7 +93,12 @@ impl Resolver<'_> {
     /// The way to the elements of a container with nodes or a table.
     pub(super) fn through(&self, value: &Lvalue, found: &Container) -> Result<Through, Problem> {
         let senseless = || self.senseless(value);
-        let element = found.element.and_then(|which| self.argument(value, which));
+        let element = match found.form {
+            Form::Table {
+                slots: Some(slots), ..
+            } => self.target(&self.member(value, slots)?),
+            _ => found.element.and_then(|which| self.argument(value, which)),
+        };
         let element = element.ok_or_else(senseless)?;
         let from = |start: &Lvalue, path: &str| {
             let member = self.member(value, path)?;
@@ -143,10 +148,16 @@ impl Resolver<'_> {
                 let offset = in_node(place, &node)?;
                 (root, step, offset)
             }
-            Form::Table { control, mask } => {
+            Form::Table {
+                control,
+                mask,
+                slots,
+            } => {
                 let control = self.member(value, control)?;
+                let slots = slots.as_ref().map(|path| from(&control, path));
                 let step = Step::Table {
                     mask: from(&control, mask)?,
+                    slots: slots.transpose()?,
                     stride: element.size,
                 };
                 (control, step, 0)

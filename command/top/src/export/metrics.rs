@@ -61,7 +61,9 @@ pub fn metrics(sessions: &[Snapshot]) -> String {
             "Accesses to guarded pages beside every watch",
             |t| t.false_positives,
         ),
-        ("slow", "Accesses that were made the slow way", |t| t.slow),
+        ("slow", "Accesses that were made on the slow path", |t| {
+            t.slow
+        }),
         ("system_calls", "System calls that went through ulpf", |t| {
             t.syscalls
         }),

@@ -31,6 +31,7 @@ use ulpf_session::snapshot::Snapshot;
 use ulpf_session::watcher::{Look, Watcher};
 
 const EXAMPLES: &str = "\
+Examples:
   ulpf export -o hits.jsonl                 until the program ends, or Ctrl-C
   ulpf export -o hits.trace.json --for 10   ten seconds, for ui.perfetto.dev
   ulpf export --metrics                     http://127.0.0.1:9469/metrics for Prometheus

@@ -7,8 +7,8 @@ use super::super::*;
 use super::differential::{difference, random_state};
 use super::machine::*;
 use crate::access::{AccessList, Decoder, state};
-use crate::corpus::Rng;
 use crate::cpu::{Cpu, Gprs};
+use crate::tests::corpus::Rng;
 use std::sync::Arc;
 
 /// Runs a repeated instruction by the engine to its end; the number of iterations.
@@ -327,7 +327,7 @@ impl AliasMap for Nothing {
     }
 }
 
-/// Without vector state in the frame, vector instructions go the slow way.
+/// Without vector state in the frame, vector instructions take the slow path.
 #[test]
 fn no_vector_state() {
     let m = Machine::new();

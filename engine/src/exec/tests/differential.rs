@@ -3,7 +3,7 @@
 use super::super::*;
 use super::machine::*;
 use crate::access::{AccessList, Class, state};
-use crate::corpus::{self, Rng, Shape};
+use crate::tests::corpus::{self, Rng, Shape};
 use std::collections::BTreeMap;
 
 /// Random registers; `wide` fills vector, mask and x87 registers too.

@@ -5,7 +5,7 @@
 use super::differential::*;
 use super::machine::*;
 use crate::access::{AccessList, Class};
-use crate::corpus::{self, Rng, Shape};
+use crate::tests::corpus::{self, Rng, Shape};
 use std::collections::BTreeMap;
 
 /// Where the CPU may touch more, or less, than is reported.

@@ -1,6 +1,6 @@
-//! Takes over a forked child's heap in the stub that the child gets. The heap belonged to the parent's stub, whose
-//! image is still mapped in the child. Both images are the same, so each static of ours lies as far from its twin as
-//! the images are apart.
+//! Takes over the heap of another stub, whose image is still mapped: the parent's, in the stub that a forked child
+//! gets; or an earlier one's, that has been detached. Both images are the same, so each static of ours lies as far from
+//! its twin as the images are apart.
 
 use core::sync::atomic::Ordering::*;
 
@@ -8,18 +8,20 @@ use super::entries::JUMP;
 use super::twin::Twin;
 use super::{
     arena, block_map, blocks, client_blocks, client_list, depot, entries, family, heap, judge,
-    out_of_block, requests, serve, shadow,
+    left, old, out_of_block, requests, serve, shadow,
 };
 use crate::check::LEAKS;
 use crate::check::findings::{count, findings};
-use crate::global::tables;
 use ulpf_lib::{PAGE_SIZE, place};
-use ulpf_stub_tables::edit::Detour;
-use ulpf_stub_tables::edits::Edits;
 use ulpf_stub_tables::patches::Known;
 
-/// Takes over the books of the parent's stub. Returns `false` if the parent had no checked heap. Called by the stub's
-/// task with the world stopped.
+/// True if that image still serves a program that its stub has left.
+pub fn is_left(twin: Twin) -> bool {
+    entries::are_asleep(twin) && !twin.is_set(&left::LEFT)
+}
+
+/// Takes over the other stub's books. Returns `false` if it had no checked heap. Called by the stub's task with the
+/// world stopped, when no thread is in the other image.
 pub fn books(twin: Twin) -> bool {
     twin.take(&arena::START);
     twin.take(&arena::RECORDS_AT);
@@ -39,6 +41,7 @@ pub fn books(twin: Twin) -> bool {
     twin.take(&block_map::LINES_AT);
     twin.take(&entries::PASSES);
     twin.take(&entries::OTHERS);
+    old::adopt(twin);
     arena::arena() != 0
 }
 
@@ -59,32 +62,73 @@ pub fn open_blocks() {
     }
 }
 
-/// Calls `f` for each function that is served here: its number, and its edit in the parent's table.
-pub fn functions(twin: Twin, mut f: impl FnMut(usize, &Detour<JUMP>)) {
-    // SAFETY: the table of the other image, which nothing changes any more. It refers to memory that the child has, too.
-    let theirs: &Edits = unsafe { &*twin.of(&tables().edits) };
-    for edit in theirs.functions.iter() {
-        let Some(ours) = entries::known(edit.number) else {
-            continue;
+/// Addresses of the functions that the other stub serves.
+pub fn places(twin: Twin) -> impl Iterator<Item = u64> {
+    let all = (0..entries::MOST).filter_map(entries::known);
+    // SAFETY: the same table of the other image, which nothing changes any more.
+    let there = all.map(move |ours| unsafe { twin.of(ours).read() }.pc);
+    there.filter(|pc| *pc != 0)
+}
+
+/// True if `at` is in the copy of a function's first instructions that the other stub has made.
+pub fn is_in_copy(at: u64, twin: Twin) -> bool {
+    let all = (0..entries::MOST).filter_map(entries::own);
+    // SAFETY: as above.
+    let there = all.map(|ours| unsafe { twin.of(ours).read() }.back);
+    let mut there = there.filter(|back| *back != 0);
+    there.any(|back| at.wrapping_sub(back) < entries::COPY)
+}
+
+/// A function that the other stub serves.
+pub struct Adopted {
+    pub at: u64,
+    /// Its number here.
+    pub number: usize,
+    pub original: [u8; JUMP],
+    /// The jump that it begins with.
+    pub jump: [u8; JUMP],
+}
+
+/// Calls `f` for each function that the other stub serves; from now on it is served here. (The other stub's table of
+/// edits is gone after a detach. Its image is not.)
+pub fn functions(twin: Twin, mut f: impl FnMut(Adopted)) {
+    for n in 0..entries::MOST {
+        let (Some(ours), Some(own)) = (entries::known(n), entries::own(n)) else {
+            break;
         };
-        // SAFETY: the same record of the other image.
-        let there: Known = unsafe { twin.of(ours).read() };
+        let (Some(original), Some(moved)) = (entries::original(n), entries::moved(n)) else {
+            break;
+        };
+        // SAFETY: the same tables of the other image, which nothing changes any more.
+        let (there, own, original, moved): (Known, Known, [u8; JUMP], [u8; JUMP]) = unsafe {
+            (
+                twin.of(ours).read(),
+                twin.of(own).read(),
+                twin.of(original).read(),
+                twin.of(moved).read(),
+            )
+        };
         let on = Some(there.after).filter(|to| twin.ours(*to) != entries::way_back());
-        let Some(function) = entries::function(&there) else {
+        // (Copy functions have thunks in the image, and are looked for anew.)
+        let function = entries::function(&there).filter(|f| f.copies().is_none());
+        let Some(function) = function.filter(|_| there.pc != 0) else {
             continue;
         };
         let Some(number) = entries::add(there.pc, function, on) else {
             continue;
         };
-        if let Some(own) = entries::own(edit.number) {
-            // SAFETY: as above.
-            let own: Known = unsafe { twin.of(own).read() };
-            entries::pass(there.pc, own.back);
-            let page = own.back & !(PAGE_SIZE - 1);
-            if page != 0 && !place::has(page) {
-                place::add(page, PAGE_SIZE);
-            }
+        entries::pass(there.pc, own.back);
+        if own.back != 0 {
+            entries::copy_pages(own.back)
+                .filter(|page| !place::has(*page))
+                .for_each(|page| place::add(page, PAGE_SIZE));
         }
-        f(number, edit);
+        entries::keep_moved(number, moved);
+        f(Adopted {
+            at: there.pc,
+            number,
+            original,
+            jump: entries::jump_there(n, twin),
+        });
     }
 }

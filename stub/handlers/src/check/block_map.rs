@@ -61,7 +61,7 @@ pub fn settle(offset: u64, slots: Option<u64>, before: u64) {
 #[cfg(test)]
 mod tests {
     use super::super::blocks::{Granule, set_granule};
-    use super::super::fixture::{Heap, Map};
+    use super::super::tests::fixture::{Heap, Map};
     use super::*;
 
     #[test]

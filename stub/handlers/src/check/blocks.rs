@@ -6,6 +6,7 @@ use ulpf_lib::ring::findings::{Asked, By, SHARDS};
 
 use super::arena::{ARENA, CARVED, GRANULE, GRANULES_AT, MAPPED, RECORDS_AT, SMALLEST, arena, has};
 use super::block_map;
+use super::granules::give_back;
 use super::twin::Twin;
 use crate::runtime::memory;
 
@@ -333,22 +334,65 @@ pub fn unmark() {
     });
 }
 
+/// Gives the memory of granules without a block in use back to the system.
+pub fn give_back_free() {
+    // The current run of such granules.
+    let (mut start, mut end) = (0, 0);
+    each_granule(|at, granules, what| {
+        let mut used = what == Granule::Unused;
+        each_slot_of(at, granules, what, &mut |_, s| used |= s.state == IN_USE);
+        if used {
+            return;
+        }
+        if end != at {
+            give_back(arena() + start, end - start);
+            start = at;
+        }
+        end = at + granules * GRANULE;
+    });
+    give_back(arena() + start, end - start);
+}
+
+/// Enters all granules in the block map, which is new.
+pub fn map_all() {
+    each_granule(|at, granules, what| match what {
+        Granule::Small(size) => block_map::settle(at, Some(size), 0),
+        Granule::Large(_) => {
+            (0..granules).for_each(|n| block_map::settle(at + n * GRANULE, None, n));
+        }
+        Granule::Unused | Granule::Behind(_) => {}
+    });
+}
+
 fn each_slot(mut f: impl FnMut(u64, Slot)) {
+    each_granule(|at, granules, what| each_slot_of(at, granules, what, &mut f));
+}
+
+/// Calls `f` with each granule of slots and each large block: the offset, the number of granules, and the use.
+fn each_granule(mut f: impl FnMut(u64, u64, Granule)) {
     let end = CARVED.load(Relaxed).min(MAPPED.load(Relaxed));
     let mut at = GRANULE;
     while at < end {
-        let (size, granules) = match granule(at) {
-            Granule::Small(size) => (size, 1),
-            Granule::Large(n) => (n * GRANULE, n),
-            _ => (GRANULE, 1),
+        let what = granule(at);
+        let granules = match what {
+            Granule::Large(n) => n.max(1),
+            _ => 1,
         };
-        let stop = at + granules * GRANULE;
-        let mut slot = at;
-        while slot + size <= stop {
-            f(slot, get(slot));
-            slot += size;
-        }
-        at = stop;
+        f(at, granules, what);
+        at += granules * GRANULE;
+    }
+}
+
+fn each_slot_of(at: u64, granules: u64, what: Granule, f: &mut impl FnMut(u64, Slot)) {
+    let stop = at + granules * GRANULE;
+    let size = match what {
+        Granule::Small(size) => size.max(SMALLEST),
+        _ => stop - at,
+    };
+    let mut slot = at;
+    while slot + size <= stop {
+        f(slot, get(slot));
+        slot += size;
     }
 }
 
@@ -375,8 +419,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::arena;
-    use super::super::fixture::{Heap, origin};
     use super::super::heap;
+    use super::super::tests::fixture::{Heap, origin};
     use super::*;
 
     fn allocate(heap: &Heap, size: u64) -> u64 {

@@ -96,7 +96,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::blocks::set_granule;
-    use super::super::fixture::Heap;
+    use super::super::tests::fixture::Heap;
     use super::*;
 
     const SIZE: u64 = 48;

@@ -243,7 +243,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::fixture::{Map, Statics};
+    use super::super::tests::fixture::{Map, Statics};
     use super::*;
 
     #[derive(Clone, Debug)]

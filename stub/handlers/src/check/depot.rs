@@ -140,7 +140,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::fixture::{Map, Statics};
+    use super::super::tests::fixture::{Map, Statics};
     use super::*;
 
     fn read(number: u32) -> (u32, Vec<u64>) {

@@ -16,12 +16,13 @@ use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 
-use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
+use ulpf_lib::{AccessKind, PAGE_SIZE};
 use ulpf_stub_tables::edit::Edit;
 pub use ulpf_stub_tables::edit::FUNCTION_JUMP as JUMP;
 use ulpf_stub_tables::patches::Known;
 
+use super::twin::Twin;
 use super::{requests, thunks};
 use crate::global::tables;
 use crate::runtime::frame::UContext;
@@ -136,6 +137,8 @@ pub fn begins_itself() -> bool {
 pub const MOST: usize = 256;
 /// Bytes of an entry.
 const ENTRY: usize = 64;
+/// Bytes for the copy of a function's first instructions, which are relocated.
+pub const COPY: u64 = 160;
 /// Bytes of the first of the two instructions of a jump.
 const STEP: u64 = 10;
 
@@ -162,6 +165,32 @@ const NOBODY: Known = Known {
 static ulpf_check_known: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
 /// The same for calls that continue in the program's own function. `back` is the new beginning of that function, or 0.
 static PASSED: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
+/// Original bytes at the place of each jump. They are in the image for the next stub: it stays after a detach that
+/// leaves blocks, and the table of edits does not.
+static ORIGINALS: Beginnings = Beginnings(UnsafeCell::new([[0; JUMP]; MOST]));
+
+/// Where the instructions of these bytes are in the copy, by their offsets: distance from its beginning, or 0.
+static MOVED: Beginnings = Beginnings(UnsafeCell::new([[0; JUMP]; MOST]));
+
+#[repr(transparent)]
+struct Beginnings(UnsafeCell<[[u8; JUMP]; MOST]>);
+
+// SAFETY: written by the stub's task with the world stopped.
+unsafe impl Sync for Beginnings {}
+
+impl Beginnings {
+    fn get(&self, n: usize) -> Option<&'static [u8; JUMP]> {
+        // SAFETY: written with the world stopped.
+        unsafe { &*self.0.get() }.get(n)
+    }
+    /// Called by the stub's task with the world stopped.
+    fn put(&self, n: usize, bytes: [u8; JUMP]) {
+        // SAFETY: the world is stopped.
+        if let Some(place) = unsafe { (*self.0.get()).get_mut(n) } {
+            *place = bytes;
+        }
+    }
+}
 
 /// Not 0 in a forked child.
 #[unsafe(no_mangle)]
@@ -237,13 +266,66 @@ pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<usize> {
 
 /// The jump to entry `n`, by which the code of its function begins.
 pub fn jump(n: usize) -> [u8; JUMP] {
-    let [a, b, c, d, e, f, g, h] = entry(n).to_le_bytes();
+    jump_to(entry(n))
+}
+
+/// The jump to entry `n` of another image of ours.
+pub fn jump_there(n: usize, twin: Twin) -> [u8; JUMP] {
+    jump_to(twin.theirs(entry(n)))
+}
+
+fn jump_to(entry: u64) -> [u8; JUMP] {
+    let [a, b, c, d, e, f, g, h] = entry.to_le_bytes();
     [0x49, 0xbb, a, b, c, d, e, f, g, h, 0x41, 0xff, 0xe3]
 }
 
 /// Address of entry `n`.
 pub fn entry(n: usize) -> u64 {
     entries() + (n * ENTRY) as u64
+}
+
+/// Keeps the original bytes of function `n` ([`original`]). Called by the stub's task with the world stopped.
+pub fn keep(n: usize, original: [u8; JUMP]) {
+    ORIGINALS.put(n, original);
+}
+
+/// Original bytes of function `n`, in the place of its jump.
+pub fn original(n: usize) -> Option<&'static [u8; JUMP]> {
+    ORIGINALS.get(n)
+}
+
+/// Keeps the places of the first instructions of function `n` in their copy ([`moved`]). Called by the stub's task with
+/// the world stopped.
+pub fn keep_moved(n: usize, offsets: [u8; JUMP]) {
+    MOVED.put(n, offsets);
+}
+
+/// Places of the first instructions of function `n` in their copy.
+pub fn moved(n: usize) -> Option<&'static [u8; JUMP]> {
+    MOVED.get(n)
+}
+
+/// A signal had interrupted a function's first instructions before they became a jump: the thread continues in their
+/// copy.
+pub fn go_on(uc: &mut UContext) {
+    if !ON.load(Relaxed) {
+        return;
+    }
+    let at = uc.gprs.rip;
+    let functions = &tables().edits.functions;
+    let Some(function) = functions.before(at).filter(|f| at < f.end()) else {
+        return;
+    };
+    let n = function.number;
+    let (Some(known), Some(own), Some(offsets)) = (known(n), own(n), moved(n)) else {
+        return;
+    };
+    let offset = offsets.get((at - known.pc) as usize).copied().unwrap_or(0);
+    if own.back != 0 && offset != 0 {
+        uc.gprs.rip = own.back + u64::from(offset);
+    } else if known.back != way_back() {
+        uc.gprs.rip = known.back;
+    }
 }
 
 /// Sets the new beginning of the served function at `at`, for calls that continue in it. Called by the stub's task with
@@ -274,6 +356,29 @@ pub fn passed(known: &Known) -> Option<&'static Known> {
 pub fn own(n: usize) -> Option<&'static Known> {
     // SAFETY: written with the world stopped.
     unsafe { &*PASSED.0.get() }.get(n)
+}
+
+/// True if `at` is in the copy of a function's first instructions: the call goes on in the program's own function.
+pub fn is_in_copy(at: u64) -> bool {
+    let inside = |own: &Known| own.back != 0 && at.wrapping_sub(own.back) < COPY;
+    (0..MOST).filter_map(own).any(inside)
+}
+
+/// The pages that hold the copy at `back`.
+pub fn copy_pages(back: u64) -> impl Iterator<Item = u64> {
+    (back & !(PAGE_SIZE - 1)..back + COPY).step_by(PAGE_SIZE as usize)
+}
+
+/// The program's own function of this kind that is nearest to `at`.
+pub fn own_of(kind: Function, at: u64) -> Option<&'static Known> {
+    let all = (0..MOST).filter_map(own).filter(|own| own.back != 0);
+    all.filter(|own| function(own) == Some(kind))
+        .min_by_key(|own| own.pc.abs_diff(at))
+}
+
+/// True if this code is the jump to an entry: ours, or one of another image.
+pub fn is_jump(code: &[u8; JUMP]) -> bool {
+    code.starts_with(&[0x49, 0xbb]) && code.ends_with(&[0x41, 0xff, 0xe3])
 }
 
 /// The function or request whose jump contains `addr` behind its first byte: no instruction begins there.
@@ -355,6 +460,11 @@ pub fn fall_asleep() {
 
 pub fn asleep() -> bool {
     ulpf_check_asleep.load(Relaxed) != 0
+}
+
+/// True if the functions of that image serve a program without the stub's task.
+pub fn are_asleep(twin: Twin) -> bool {
+    twin.is_set(&ON) && twin.is_set(&ulpf_check_asleep)
 }
 
 /// Returns from the function, as `ret` does.

@@ -89,7 +89,7 @@ pub fn each_window(addr: u64, len: u64, mut f: impl FnMut(u64, u64)) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::fixture::Heap;
+    use super::super::tests::fixture::Heap;
     use super::*;
 
     #[test]

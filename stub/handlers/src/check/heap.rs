@@ -22,7 +22,7 @@ use super::blocks::{
 use super::granules::{ArenaFull, GIVEN_BACK, carve, each_window, give_back};
 use super::shard::{self, Taken, class};
 use super::twin::Twin;
-use super::{blocks, client_blocks, large, quarantine, shadow};
+use super::{blocks, client_blocks, entries, large, quarantine, shadow};
 use crate::runtime::memory;
 use ulpf_stub_tables::patches::tsc;
 
@@ -54,16 +54,24 @@ pub struct Places {
 pub fn begin(places: &Places) {
     RECORDS_AT.store(places.records, Relaxed);
     GRANULES_AT.store(places.granules, Relaxed);
-    quarantine::begin(places.quarantine);
-    REDZONE.store(places.redzone.least.max(16).next_multiple_of(16), Relaxed);
-    if places.redzone.most > places.redzone.least {
-        REDZONE_MOST.store(places.redzone.most, Relaxed);
-        RANDOM.store(tsc(), Relaxed);
-    }
+    settle(places.quarantine, places.redzone);
     START.store(places.arena, Relaxed);
 }
 
-/// Takes over the state of the parent's stub in a forked child.
+/// Sets the bytes of the quarantine, and the redzones of blocks from now on.
+pub fn settle(quarantine: u64, redzone: Redzone) {
+    quarantine::begin(quarantine);
+    REDZONE.store(redzone.least.max(16).next_multiple_of(16), Relaxed);
+    let most = if redzone.most > redzone.least {
+        redzone.most
+    } else {
+        0
+    };
+    REDZONE_MOST.store(most, Relaxed);
+    RANDOM.store(tsc(), Relaxed);
+}
+
+/// Takes over another stub's state.
 pub fn adopt(twin: Twin) {
     twin.take(&REDZONE);
     twin.take(&REDZONE_MOST);
@@ -191,6 +199,12 @@ fn clear(addr: u64, len: u64) {
 
 /// Copies from one block to another.
 pub fn copy(from: u64, to: u64, len: u64) {
+    if entries::asleep() {
+        // SAFETY: blocks in use, which nothing guards any more.
+        return unsafe {
+            core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize)
+        };
+    }
     let mut buffer = [0u8; 1024];
     let mut done = 0;
     while done < len {
@@ -244,7 +258,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::super::chain::takes;
-    use super::super::fixture::{Heap, origin};
+    use super::super::tests::fixture::{Heap, origin};
     use super::*;
 
     #[derive(Clone, Debug)]

@@ -7,11 +7,9 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_stub_tables::breakpoints::Breakpoint;
 use ulpf_stub_tables::patches::Known;
 
-use super::entries::{self, function, go_back, leave, way_back};
-use super::left;
-use super::old;
+use super::entries::{self, Function, function, go_back, leave, way_back};
 use super::serve::{Outcome, serve};
-use super::{client, errno, requests};
+use super::{blocks, client, errno, heap, left, old, requests};
 use crate::breakpoints;
 use crate::direct_frame::Frame;
 use crate::fault;
@@ -43,6 +41,9 @@ extern "C" fn ulpf_check_alone(a: u64, b: u64, c: u64, known: &Known) -> u64 {
     {
         return block;
     }
+    if let Some(block) = move_out(function, known, [a, b, c]) {
+        return block;
+    }
     let goes_on = entries::passed(known).is_some();
     match serve((function, goes_on), None, None, [a, b, c]) {
         Outcome::Returns(value) => value,
@@ -52,6 +53,23 @@ extern "C" fn ulpf_check_alone(a: u64, b: u64, c: u64, known: &Known) -> u64 {
         }
         Outcome::Passes => own().unwrap_or(0),
     }
+}
+
+/// A block of ours whose size changes becomes one of the program's own allocator. `None`: the call is another one.
+fn move_out(function: Function, known: &Known, [block, b, c]: [u64; 3]) -> Option<u64> {
+    let size = match function {
+        Function::Realloc => b,
+        Function::Reallocarray => b.checked_mul(c)?,
+        _ => return None,
+    };
+    let old = blocks::at(block).filter(|old| !old.freed && size > 0)?;
+    let own = entries::own_of(Function::Malloc, known.pc)?;
+    let new = call(own.back, [size, 0, 0]);
+    if new != 0 {
+        heap::copy(block, new, old.size.min(size));
+        let _ = heap::free(block, old.by, 0);
+    }
+    Some(new)
 }
 
 /// Calls the program's own function at `at`.

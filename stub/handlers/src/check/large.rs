@@ -182,7 +182,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::super::arena;
-    use super::super::fixture::Heap;
+    use super::super::tests::fixture::Heap;
     use super::*;
 
     const MOST: u64 = 16 << 20;

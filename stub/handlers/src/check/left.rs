@@ -10,7 +10,7 @@ pub static LEFT: AtomicBool = AtomicBool::new(false);
 
 /// True if the program holds blocks that only we can serve. Called by the stub's task with the world stopped.
 pub fn holds() -> bool {
-    let mut any = old::waits();
+    let mut any = old::waiting().next().is_some();
     blocks::each(|_, _| any = true);
     any
 }

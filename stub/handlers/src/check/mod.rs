@@ -41,8 +41,6 @@ pub mod errno;
 pub mod family;
 pub mod files;
 pub mod findings;
-#[cfg(test)]
-mod fixture;
 pub mod granules;
 pub mod heap;
 pub mod hooks;
@@ -62,6 +60,10 @@ pub mod requests;
 pub mod serve;
 pub mod shadow;
 pub mod shard;
+#[cfg(test)]
+mod tests {
+    pub mod fixture;
+}
 pub mod thunks;
 pub mod twin;
 

@@ -9,6 +9,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use super::blocks::Block;
 use super::regions::{has, old_regions};
 use super::shadow;
+use super::twin::Twin;
+use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::ring::findings::{Asked, By, Wrong};
 
 /// A block. Only its state and the call stack that freed it change.
@@ -60,8 +62,27 @@ static LOOKED: AtomicU64 = AtomicU64::new(0);
 
 // ---- by the stub's task, with the world stopped -------------------------------------------------
 
+/// Takes over another stub's blocks. Freed ones still wait for the allocator.
+pub fn adopt(twin: Twin) {
+    twin.take(&BLOCKS);
+    twin.take(&ALLOCATOR);
+    twin.take(&OWN_FREE);
+    LOOKED.store(0, Relaxed);
+}
+
+/// Address and bytes of the records, or zeros.
+pub fn place() -> (u64, u64) {
+    let [at, len] = &BLOCKS;
+    let bytes = len.load(Relaxed) * size_of::<OldBlock>() as u64;
+    (
+        at.load(Relaxed),
+        bytes.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE),
+    )
+}
+
 /// Sets the blocks; `at` is memory of ours.
 pub fn begin((at, blocks): (u64, u64), allocator: (u64, u64), free: u64) {
+    LOOKED.store(0, Relaxed);
     OWN_FREE.store(free, Relaxed);
     let put = |words: &[AtomicU64; 2], values: [u64; 2]| {
         words
@@ -93,7 +114,6 @@ pub fn close_all() {
 #[cfg(test)]
 pub fn reset() {
     begin((0, 0), (0, 0), 0);
-    LOOKED.store(0, Relaxed);
 }
 
 // ---- queries of handlers -------------------------------------------------------------------------
@@ -162,9 +182,9 @@ pub fn free(addr: u64, noted: u32) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// True if freed blocks wait for the program's allocator.
-pub fn waits() -> bool {
-    blocks().iter().any(|block| block.is(FREED))
+/// Freed blocks that wait for the program's allocator.
+pub fn waiting() -> impl Iterator<Item = &'static OldBlock> {
+    blocks().iter().filter(|block| block.is(FREED))
 }
 
 /// After a detach: passes some of the blocks that the program has freed to its own free.
@@ -192,8 +212,8 @@ pub fn give_back(free: impl Fn(u64, u64)) {
 mod tests {
     use std::cell::RefCell;
 
-    use super::super::fixture::Statics;
     use super::super::regions::add_region;
+    use super::super::tests::fixture::Statics;
     use super::*;
 
     const END: u64 = 0x3000;

@@ -124,8 +124,8 @@ mod tests {
 
     use super::super::arena::GRANULE;
     use super::super::blocks::{FREE, QUARANTINED};
-    use super::super::fixture::{Heap, origin};
     use super::super::heap;
+    use super::super::tests::fixture::{Heap, origin};
     use super::*;
 
     const SIZE: u64 = 1000;

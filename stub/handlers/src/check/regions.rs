@@ -200,7 +200,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::fixture::Statics;
+    use super::super::tests::fixture::Statics;
     use super::*;
 
     const UNITS: u64 = 64;

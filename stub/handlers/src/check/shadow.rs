@@ -194,7 +194,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::fixture::Statics;
+    use super::super::tests::fixture::Statics;
     use super::*;
 
     /// Bytes on both sides of the boundary between two windows.

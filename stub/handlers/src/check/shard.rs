@@ -203,8 +203,8 @@ impl Taken {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::Heap;
     use super::super::heap;
+    use super::super::tests::fixture::Heap;
     use super::*;
 
     #[test]

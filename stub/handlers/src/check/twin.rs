@@ -25,6 +25,18 @@ impl Twin {
         unsafe { core::ptr::copy_nonoverlapping(self.of(ours), ours as *const T as *mut T, 1) };
     }
 
+    /// True if the flag `ours` is set in that image.
+    pub fn is_set<T>(self, ours: &'static T) -> bool {
+        const { assert!(size_of::<T>() == 1) };
+        // SAFETY: a byte of that image's data.
+        unsafe { self.of(ours).cast::<u8>().read_volatile() != 0 }
+    }
+
+    /// Translates an address of our image into that one.
+    pub fn theirs(self, ours: u64) -> u64 {
+        ours.wrapping_add(self.away)
+    }
+
     /// Translates an address of that image into ours.
     pub fn ours(self, there: u64) -> u64 {
         there.wrapping_sub(self.away)

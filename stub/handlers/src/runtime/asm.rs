@@ -326,11 +326,14 @@ global_asm!(
     "ulpf_slots:",
     ".fill {slots}, 1, 0xcc",
     ".popsection",
-    // Results of the boot entries go to the tracer.
+    // Results of the boot entries go to the tracer. If it was killed, our handler of the trap takes the thread back
+    // (`signals/home.rs`).
     ".globl ulpf_report",
     "ulpf_report:",
     "mov rax, rdi",
     "int3",
+    ".globl ulpf_reported",
+    "ulpf_reported:",
     "ud2",
     slots = const SLOT * SLOTS,
 );
@@ -353,6 +356,7 @@ unsafe extern "C" {
     pub fn ulpf_copy_fixup();
     pub fn ulpf_slots();
     pub fn ulpf_report(result: i64) -> !;
+    pub fn ulpf_reported();
     // Handlers: `signals/entry.rs`.
     pub fn ulpf_on_signal();
     pub fn ulpf_on_park();

@@ -29,7 +29,7 @@ pub fn reachable(addr: u64) -> u64 {
 
 /// Lets the kernel copy, whose accesses do not match our debug registers: reading the watched value in the handler of
 /// its trap would trap again. Returns the number of bytes that were not copied.
-fn by_kernel(nr: u32, ours: u64, theirs: u64, n: usize) -> usize {
+pub fn by_kernel(nr: u32, ours: u64, theirs: u64, n: usize) -> usize {
     let (ours, theirs) = ([ours, n as u64], [theirs, n as u64]);
     // SAFETY: our own process's memory on both sides; both vectors live until the call is done.
     let copied = unsafe {

@@ -7,6 +7,7 @@ use ulpf_lib::boot::PARK_SIGNAL;
 use ulpf_lib::device::{self, Frame};
 
 use super::actions::KernelAction;
+use super::home;
 use super::kernel::actions;
 use super::leaving::park_is_ours;
 use super::masks::{block, close};
@@ -172,14 +173,19 @@ extern "C" fn ulpf_on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
     if let Some(l) = left {
         l.rewind(uc);
     }
-    if g().world.load(SeqCst) != 0 && !tracer::holds(t) {
-        park(t, uc, Event::None);
-    }
-    rseq::again(t, uc);
+    rest(t, uc);
     if let Some(l) = left {
         l.again(t, uc);
     }
     patches::skip(t, uc);
+}
+
+/// Parks while the world is stopped.
+fn rest(t: Current, uc: &mut UContext) {
+    if g().world.load(SeqCst) != 0 && !tracer::holds(t) {
+        park(t, uc, Event::None);
+    }
+    rseq::again(t, uc);
 }
 
 #[unsafe(no_mangle)]
@@ -257,6 +263,9 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     begin(uc);
     let t = interrupted_thread(uc);
     let i = t.own();
+    if info.code == SI_KERNEL && home::restore(uc) {
+        return rest(t, uc);
+    }
     if !info.by_kernel() {
         patches::untrap(uc);
         return arrived(t, uc, info);

@@ -3,6 +3,7 @@
 use super::masks::set_virtual_mask;
 use super::numbers::SIGSEGV;
 use super::raise::raise;
+use crate::check::entries;
 use crate::runtime::frame::*;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
@@ -21,6 +22,7 @@ pub fn sigreturn(t: Current, uc: &mut UContext) {
         return;
     };
     uc.gprs = theirs.gprs;
+    entries::go_on(uc);
     // Only flags that user mode may change, as in the kernel (FIX_EFLAGS); interrupts stay on.
     const FIX: u64 = eflags::USER & !eflags::ID;
     uc.gprs.rflags = (theirs.gprs.rflags & FIX) | eflags::INITIAL;

@@ -133,7 +133,7 @@ pub const STAMP_SHIFT: u8 = 20;
 
 /// The input for a slot's code.
 pub struct Plan<'a> {
-    /// The `syscall` instruction of the slow way, and the instruction behind the original one.
+    /// The `syscall` instruction of the slow path, and the instruction behind the original one.
     pub slow: u64,
     pub next: u64,
     /// The constant of the instruction before `syscall` that the patch has replaced.
@@ -157,7 +157,7 @@ pub struct Code {
     len: usize,
     pub marks: [Mark; MAX_MARKS],
     marks_len: usize,
-    /// Places of the displacements of jumps to the slow way.
+    /// Places of the displacements of jumps to the slow path.
     to_slow: [u16; 64],
     to_slow_len: usize,
     full: bool,

@@ -13,26 +13,25 @@ use ulpf_lib::place;
 use ulpf_lib::ring::findings::{By, UNREPLACED};
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, AliasAddr, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
-use ulpf_stub_handlers::check::adopt;
 use ulpf_stub_handlers::check::arena::{self, ARENA, GRANULE, GRANULES};
 use ulpf_stub_handlers::check::block_map::{self, LINES, OWNERS};
-use ulpf_stub_handlers::check::blocks::RECORDS;
+use ulpf_stub_handlers::check::blocks::{self, RECORDS};
 use ulpf_stub_handlers::check::entries::{self, Function, JUMP};
 use ulpf_stub_handlers::check::findings::findings;
 use ulpf_stub_handlers::check::heap::{self, Places};
 use ulpf_stub_handlers::check::requests;
 use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
-use ulpf_stub_handlers::check::twin::Twin;
 use ulpf_stub_handlers::check::{
-    self, client_list, depot, errno, family, files, judge, left, out_of_block,
+    self, client_list, depot, errno, family, files, judge, left, old, out_of_block,
 };
-use ulpf_stub_handlers::global::{boot_block, g, machine, tables};
+use ulpf_stub_handlers::global::{g, machine, tables};
 use ulpf_stub_handlers::runtime::areas;
 use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::attributes::{Attributes, Part};
 use ulpf_stub_tables::edit::{Detour, Edit, List};
 
+use super::adopt;
 use super::allocator::Tables;
 use super::entrances::{comes_to_served, is_jump, room_at};
 use super::functions::{self, DT_STRTAB, Object, bytes};
@@ -48,7 +47,7 @@ const LEAST_CHUNK: u64 = 4 << 20;
 /// Number of addresses below our own place that are tried for the blocks.
 const MOST_HINTS: u64 = 8;
 /// The arena grows by at most this many bytes, unless one block needs more.
-const MOST_CHUNK: u64 = 256 << 20;
+pub(super) const MOST_CHUNK: u64 = 256 << 20;
 
 /// A name, and the address of the function chosen for it.
 type Chosen = (&'static [u8], u64);
@@ -198,7 +197,7 @@ pub fn no(why: &str, what_to_do: &str) -> Refusal {
 }
 
 /// Records about the heap and about the threads that allocate: address and length.
-fn books() -> impl Iterator<Item = (u64, u64)> {
+pub(super) fn books() -> impl Iterator<Item = (u64, u64)> {
     let records = arena::RECORDS_AT.load(SeqCst);
     let granules = arena::GRANULES_AT.load(SeqCst);
     let all = [
@@ -208,11 +207,26 @@ fn books() -> impl Iterator<Item = (u64, u64)> {
         (block_map::LINES_AT.load(SeqCst), LINES),
         (depot::place(), depot::LEN),
         (client_list::place(), client_list::LEN),
+        old::place(),
     ];
     all.into_iter().filter(|(at, _)| *at != 0)
 }
 
-const NO_ROOM: &str = "raise the limit of its address space (ulimit -v)";
+/// Settings of the check that may differ from those of an earlier one.
+pub(super) fn configure(how: &HeapCheck) -> Result<(), Refusal> {
+    serve::FRAMES.store(how.frames.into(), Relaxed);
+    check::LEAKS.store(how.leaks, Relaxed);
+    check::STOPS.store(how.stop, Relaxed);
+    if how.base && block_map::OWNERS_AT.load(Relaxed) == 0 {
+        block_map::OWNERS_AT.store(memory(OWNERS)?, Relaxed);
+        block_map::LINES_AT.store(memory(LINES)?, Relaxed);
+        blocks::map_all();
+    }
+    out_of_block::GUESSES.store(how.base, Relaxed);
+    Ok(())
+}
+
+pub(super) const NO_ROOM: &str = "raise the limit of its address space (ulimit -v)";
 
 /// Zeroed memory of ours, which forked children inherit.
 pub fn memory(len: u64) -> Result<u64, Refusal> {
@@ -272,7 +286,10 @@ impl Control {
             unwind::load(stopped, None);
         }
         if let Some(args) = how.of {
-            return self.adopt_heap(args);
+            return self.adopt_parents_heap(args);
+        }
+        if let Some(twin) = adopt::earlier().filter(|_| how.running) {
+            return self.take_over_heap(twin, how);
         }
         let places = Places {
             arena: reserve()?,
@@ -286,14 +303,7 @@ impl Control {
         let notes = memory(depot::LEN)?;
         depot::begin(notes);
         heap::begin(&places);
-        serve::FRAMES.store(how.frames.into(), Relaxed);
-        check::LEAKS.store(how.leaks, Relaxed);
-        check::STOPS.store(how.stop, Relaxed);
-        if how.base {
-            block_map::OWNERS_AT.store(memory(OWNERS)?, Relaxed);
-            block_map::LINES_AT.store(memory(LINES)?, Relaxed);
-            out_of_block::GUESSES.store(true, Relaxed);
-        }
+        configure(how)?;
         entries::PASSES.store(how.running, Relaxed);
         self.exclude_books();
         self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
@@ -310,7 +320,7 @@ impl Control {
         Ok(())
     }
 
-    fn begin_to_serve(&mut self) {
+    pub(super) fn begin_to_serve(&mut self) {
         areas::SOME.store(true, SeqCst);
         entries::ON.store(true, SeqCst);
         if let Some(f) = findings() {
@@ -319,43 +329,8 @@ impl Control {
         self.serve_allocators();
     }
 
-    /// A forked child's heap is that of the stub with this boot block, whose image the child still has.
-    fn adopt_heap(&mut self, args: u64) -> Result<(), Refusal> {
-        let own = boot_block() as u64;
-        let twin = Twin {
-            away: args.wrapping_sub(own),
-        };
-        if !adopt::books(twin) {
-            return Err(no("its parent's stub had none", "check its parent"));
-        }
-        for (at, len) in books() {
-            place::add(at, len);
-        }
-        self.exclude_books();
-        self.check.id = Some(self.staged.reserve().ok_or_else(no_numbers)?);
-        let end = arena::arena() + arena::mapped();
-        let mut at = arena::arena();
-        while at < end {
-            let len = (end - at).min(MOST_CHUNK);
-            if !self.watch_chunk(at, len) {
-                return Err(no("its memory cannot be watched", NO_ROOM));
-            }
-            at += len;
-        }
-        adopt::open_blocks();
-        let mut code = Vec::new();
-        adopt::functions(twin, |number, theirs| {
-            code.push((number, theirs.at, theirs.original))
-        });
-        for (number, at, original) in code {
-            plant(self.world.stopped(), number, at, original);
-        }
-        self.begin_to_serve();
-        Ok(())
-    }
-
     /// Excludes the heap's own records from guards.
-    fn exclude_books(&mut self) {
+    pub(super) fn exclude_books(&mut self) {
         let guards = self.world.stopped().guards();
         books().for_each(|(at, len)| guards.exclude(TargetAddr(at), len));
     }
@@ -562,6 +537,14 @@ impl Control {
             }
             return;
         }
+        if is_anothers(at.0, maps) {
+            let text = alloc::format!(
+                "ulpf: the program's {name} at {:#x} is served by what another version of ulpf has left; blocks that \
+                 it allocates are not checked before the program is started anew\n",
+                at.0
+            );
+            return self.warn(&text);
+        }
         let stopped = self.world.stopped();
         let end = at.0 + JUMP as u64;
         self.edits.restore(stopped, at.0, end);
@@ -584,6 +567,9 @@ impl Control {
         }
         if let Some((to, made)) = &own {
             entries::pass(at.0, *to);
+            if let Some(function) = served(at.0) {
+                entries::keep_moved(function.number, own_functions::places(made));
+            }
             own_functions::move_threads(stopped, at.0, (*to, made));
         }
         if let Some(f) = findings() {
@@ -592,13 +578,9 @@ impl Control {
     }
 
     /// Leaves the program. If it had an allocator before us, and holds no block of ours, that allocator serves it again
-    /// (`check/left.rs` of the handlers).
+    /// (`check/left.rs` of the handlers). Otherwise its functions go on to lead to us.
     pub fn leave_heap(&mut self) {
-        if !entries::ON.load(SeqCst) || !entries::PASSES.load(SeqCst) {
-            return;
-        }
-        // (Only our functions can free blocks of ours.)
-        if left::holds() {
+        if !entries::ON.load(SeqCst) {
             return;
         }
         let stopped = self.world.stopped();
@@ -610,6 +592,10 @@ impl Control {
         }
         for request in stopped.tables_mut().edits.requests.take().iter() {
             let _ = text::write_raw(request.at, request.original());
+        }
+        // (Only our functions can free blocks of ours.)
+        if !entries::PASSES.load(SeqCst) || left::holds() {
+            return blocks::give_back_free();
         }
         for function in stopped.tables_mut().edits.functions.take().iter() {
             let _ = text::write(stopped, function.at, function.original());
@@ -703,7 +689,7 @@ wanted, so that uses of them may not be found; where that is not enough, the pro
     }
 
     /// Watches all of this memory from now on, and closes it.
-    fn watch_chunk(&mut self, start: u64, len: u64) -> bool {
+    pub(super) fn watch_chunk(&mut self, start: u64, len: u64) -> bool {
         if self.watch_checked(start, len).is_none() {
             return false;
         }
@@ -748,8 +734,9 @@ pub(super) fn serve(stopped: &mut Stopped, at: u64, function: Function, on: Opti
     number.is_some_and(|number| plant(stopped, number, at, original))
 }
 
-/// Writes the jump of the function at `at`, which has this number.
-fn plant(stopped: &mut Stopped, number: usize, at: u64, original: [u8; JUMP]) -> bool {
+/// Writes the jump of the function at `at`, which has this number. Returns `false`, and does not serve it, if its code
+/// cannot be written.
+pub(super) fn plant(stopped: &mut Stopped, number: usize, at: u64, original: [u8; JUMP]) -> bool {
     let jump = entries::jump(number);
     let functions = &mut stopped.tables_mut().edits.functions;
     functions.insert(Detour {
@@ -758,7 +745,13 @@ fn plant(stopped: &mut Stopped, number: usize, at: u64, original: [u8; JUMP]) ->
         original,
         jump,
     });
-    text::write(stopped, at, &jump).is_ok()
+    entries::keep(number, original);
+    let is_there = text::write(stopped, at, &jump).is_ok();
+    if !is_there {
+        stopped.tables_mut().edits.functions.remove(at);
+        entries::remove(at);
+    }
+    is_there
 }
 
 /// Takes out the jumps in `[start, end)` that are not in memory any more.
@@ -786,6 +779,14 @@ pub(super) fn watched_alias(at: u64) -> Option<AliasAddr> {
         .alias(TargetAddr(at))
         .filter(has_bits)
         .filter(|_| watched)
+}
+
+/// Returns whether the function begins with a jump to an image that an earlier stub has left.
+fn is_anothers(at: u64, maps: &Snapshot) -> bool {
+    let jump = bytes(at).filter(entries::is_jump);
+    let to = jump.and_then(|jump| Some(u64::from_le_bytes(*jump.get(2..)?.first_chunk()?)));
+    to.and_then(|to| maps.at(to))
+        .is_some_and(|vma| vma.is_ours())
 }
 
 /// Address ranges of mapped files, with their zeroed data.

@@ -29,7 +29,6 @@ use core::sync::atomic::Ordering::*;
 
 use super::socket::send_all;
 use super::{Control, reader};
-use crate::gdb::packet;
 use ulpf_lib::sync::futex;
 use ulpf_stub_handlers::global::{follows, g};
 use ulpf_stub_handlers::runtime::events::Request;
@@ -110,14 +109,14 @@ impl Control {
         // SAFETY: the thread waits, and with it the string that it has measured.
         let path = unsafe { core::slice::from_raw_parts(path.0 as *const u8, path.1 as usize) };
         let mut text = b"UlpfExec:".to_vec();
-        packet::push_num(&mut text, t.tid() as u64);
+        ulpf_rsp::push_number(&mut text, t.tid() as u64);
         text.push(b';');
-        packet::push_num(&mut text, u64::from(dir as u32));
+        ulpf_rsp::push_number(&mut text, u64::from(dir as u32));
         text.push(b';');
-        packet::push_hex(&mut text, path);
+        ulpf_rsp::push_hex(&mut text, path);
         if !t.is_programs() {
             text.push(b';');
-            packet::push_num(&mut text, t.tgid() as u64);
+            ulpf_rsp::push_number(&mut text, t.tgid() as u64);
         }
         self.notify_command(&text);
     }
@@ -196,6 +195,6 @@ impl Control {
 
     /// `%TEXT#xx`, between the command and us only.
     fn notify_command(&self, text: &[u8]) {
-        send_all(self.fd, &packet::notification(text));
+        send_all(self.fd, &ulpf_rsp::notification(text));
     }
 }

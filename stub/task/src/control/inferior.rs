@@ -466,6 +466,10 @@ impl Control {
         self.leave_heap();
         check::alone();
         self.drop_all_watches();
+        if check::stays() && !g().guarded() {
+            // The program goes on to run our code while the tables are unmapped.
+            g().page_map.forget();
+        }
         self.tell_at_once();
         self.edits.leave(self.world.stopped());
         self.detached = true;

@@ -5,6 +5,7 @@
 //! with a `Request`. The loop parks the others, prepares, lets that one thread go on alone, and cleans up at its
 //! `Request::End`.
 
+mod adopt;
 mod allocator;
 mod annotations;
 mod backend;

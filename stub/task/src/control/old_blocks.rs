@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::ring::findings::Old;
-use ulpf_lib::{PAGE_SIZE, TargetAddr};
+use ulpf_lib::{PAGE_SIZE, TargetAddr, place};
 use ulpf_stub_handlers::check::entries::{self, Function, JUMP};
 use ulpf_stub_handlers::check::findings::findings;
-use ulpf_stub_handlers::check::old::{self, IN_USE, OldBlock};
+use ulpf_stub_handlers::check::old::{self, FREED, IN_USE, OldBlock};
 use ulpf_stub_handlers::check::regions::{self, MOST_REGIONS};
 use ulpf_stub_handlers::global::{g, tables};
 use ulpf_stub_handlers::unwind;
@@ -51,7 +51,7 @@ impl Control {
     }
 
     /// Lets threads leave the allocator, which they no longer enter for a new block. `false`: the program has died.
-    fn goes_on_a_moment(&mut self) -> bool {
+    pub(super) fn goes_on_a_moment(&mut self) -> bool {
         self.world.stopped().guards().resumed();
         self.running = true;
         self.let_world_go();
@@ -70,7 +70,8 @@ impl Control {
         let busy = g().threads.iter().any(|t| {
             let frame = parked::frame(t, stopped);
             frame.is_some_and(|c| {
-                unwind::comes_from(&c.gprs, text::word, |at| allocator.contains(&at))
+                let is_there = |at: u64| allocator.contains(&at) || entries::is_in_copy(at);
+                unwind::comes_from(&c.gprs, text::word, is_there)
             })
         });
         if busy {
@@ -97,6 +98,16 @@ impl Control {
         if watched.len() > MOST_REGIONS {
             return Err(Old::Unwatched);
         }
+        for waits in old::waiting() {
+            let known = walked
+                .blocks
+                .binary_search_by_key(&waits.start, |b| b.start);
+            if let Some(block) = known.ok().and_then(|n| walked.blocks.get(n)) {
+                block.state.store(FREED, Relaxed);
+                block.freed.store(waits.freed.load(Relaxed), Relaxed);
+            }
+        }
+        let (before, bytes) = old::place();
         // SAFETY: memory for that many.
         unsafe {
             core::ptr::copy_nonoverlapping(
@@ -110,6 +121,9 @@ impl Control {
             (allocator.start, allocator.end),
             free,
         );
+        if before != 0 {
+            place::unmap(before, bytes);
+        }
         for (start, end, distance) in &watched {
             regions::add_region((*start, *end), *distance, false);
         }

@@ -10,15 +10,13 @@
 
 use ulpf_engine::patch::Prologue;
 use ulpf_lib::guard::maps::Snapshot;
-use ulpf_stub_handlers::check::entries::JUMP;
+use ulpf_stub_handlers::check::entries::{COPY, JUMP};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::stopped::Stopped;
 
 use super::code_caves::{self, REACH, Wanted};
 use super::{parked, text};
 
-/// Bytes for one beginning.
-const ROOM: u64 = 160;
 /// Most bytes of a function that are searched for branches into its beginning.
 const LONGEST: u64 = 16 << 10;
 
@@ -35,20 +33,20 @@ pub fn moved(
     let wanted = Wanted {
         from: start,
         reach: &(start.saturating_sub(REACH)..=start.saturating_add(REACH)),
-        size: ROOM,
+        size: COPY,
         cave: code_caves::SMALL,
         lasting: true,
     };
     let to = code_caves::find(stopped, &wanted, maps)?;
     let made = Prologue::of(start, code, JUMP, to)?;
     let len = made.code.len() as u64;
-    if len > ROOM || text::write_raw(to, &made.code).is_err() {
+    if len > COPY || text::write_raw(to, &made.code).is_err() {
         return None;
     }
     stopped
         .tables_mut()
         .caves
-        .take(to, (len, ROOM), start, true);
+        .take(to, (len, COPY), start, true);
     Some((to, made))
 }
 
@@ -61,6 +59,20 @@ pub fn send_threads(stopped: &mut Stopped, start: u64, to: u64) {
             context.gprs.rip = to;
         }
     }
+}
+
+/// Offsets in the copy of the instructions that begin at each byte of the jump ([`entries::keep_moved`]).
+///
+/// [`entries::keep_moved`]: ulpf_stub_handlers::check::entries::keep_moved
+pub fn places(made: &Prologue) -> [u8; JUMP] {
+    let mut all = [0; JUMP];
+    for (n, place) in all.iter_mut().enumerate() {
+        *place = made
+            .moved(n as u64)
+            .and_then(|at| at.try_into().ok())
+            .unwrap_or(0);
+    }
+    all
 }
 
 /// Moves threads that are inside the bytes that become a jump to the relocated copy of these instructions.

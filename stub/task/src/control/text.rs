@@ -1,5 +1,6 @@
 //! Bytes of the program that the debugger sees and changes. /proc/self/mem bypasses guards, breakpoints, patches and
-//! page protections, because it accesses the address space, not the page tables.
+//! page protections, because it accesses the address space, not the page tables. A program that has changed its user
+//! cannot open it ([`keep`]).
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
@@ -14,25 +15,34 @@ use ulpf_lib::{kept, sys};
 use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::child;
 use ulpf_stub_handlers::global::{g, tables};
-use ulpf_stub_handlers::runtime::library_link;
+use ulpf_stub_handlers::runtime::{library_link, memory};
 use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::breakpoints::INT3;
 
+/// /proc/self/mem, or -1.
 static MEM: AtomicI32 = AtomicI32::new(-1);
 
-fn mem() -> Result<u64, Errno> {
-    let fd = MEM.load(Relaxed);
-    if fd >= 0 {
-        return Ok(fd as u64);
+/// Opened at the start: later this task may lack the permission. A program that has changed its user or group lacks it
+/// from the start, because the file belongs to root then (proc(5), PR_SET_DUMPABLE); so does its forked child.
+pub fn keep() {
+    if let Ok(fd) = child::open_mem() {
+        MEM.store(fd as i32, Relaxed);
     }
-    let fd = child::open_mem()?;
-    MEM.store(fd as i32, Relaxed);
-    Ok(fd)
 }
 
-/// Opened at the start: later this task may lack the permission.
-pub fn keep() {
-    let _ = mem();
+/// Copies `n` bytes between `ours` and the program's memory at `theirs`; returns how many. `file` is the call for
+/// /proc/self/mem. Where that file is not open, `vector` copies: a call that needs no permission, because this task
+/// shares the memory, but heeds page protections.
+fn copy(file: u32, vector: u32, ours: u64, theirs: u64, n: usize) -> Result<usize, Errno> {
+    let fd = MEM.load(Relaxed);
+    if fd >= 0 {
+        // SAFETY: callers own `n` bytes at `ours`; what is written is what the debugger or we want there.
+        return unsafe { sys!(file, fd, ours, n, theirs) }.map(|n| n as usize);
+    }
+    match n - memory::by_kernel(vector, ours, theirs, n) {
+        0 if n != 0 => Err(Errno(EFAULT as i32)),
+        copied => Ok(copied),
+    }
 }
 
 /// Offset in the file of the byte at `addr`. Even the alias is not touched directly: a file behind it may have become
@@ -44,10 +54,8 @@ fn at(addr: u64) -> u64 {
 
 /// Callers stay within a page, or where nothing has an alias.
 pub(super) fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
-    let Ok(fd) = mem() else { return 0 };
-    // SAFETY: reads into `buf`.
-    unsafe { sys!(k::__NR_pread64, fd, buf.as_mut_ptr(), buf.len(), at(addr)) }.unwrap_or(0)
-        as usize
+    let (to, n) = (buf.as_mut_ptr() as u64, buf.len());
+    copy(k::__NR_pread64, k::__NR_process_vm_readv, to, at(addr), n).unwrap_or(0)
 }
 
 /// Returns whether any part of this code matches `has`, for patterns of at most `longest` bytes. It is read piece by
@@ -82,13 +90,16 @@ pub(super) fn each_piece(vma: &Vma, longest: usize, mut stop: impl FnMut(u64, &[
 
 /// Writes all of it, or nothing. Callers stay within a page, or where no page has an alias.
 pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
-    let (fd, to) = (mem()?, at(addr));
-    let write = || {
-        // SAFETY: writes what the debugger or we want there.
-        match unsafe { sys!(k::__NR_pwrite64, fd, data.as_ptr(), data.len(), to) }? {
-            n if n as usize == data.len() => Ok(()),
-            _ => Err(Errno(EFAULT as i32)),
-        }
+    let (from, to) = (data.as_ptr() as u64, at(addr));
+    let write = || match copy(
+        k::__NR_pwrite64,
+        k::__NR_process_vm_writev,
+        from,
+        to,
+        data.len(),
+    )? {
+        n if n == data.len() => Ok(()),
+        _ => Err(Errno(EFAULT as i32)),
     };
     let done =
         write().or_else(|error| with_permission(to, data.len(), write).unwrap_or(Err(error)));
@@ -119,9 +130,9 @@ pub fn serialize() {
     }
 }
 
-/// Newer kernels can be built or configured (proc_mem.force_override=) to keep that file from changing read-only
-/// memory: its pages are made writable for the moment. (The program is stopped.) `None`: the protection is not the
-/// reason.
+/// Newer kernels can be built or configured (proc_mem.force_override=) to keep /proc/self/mem from changing read-only
+/// memory, and process_vm_writev(2) never does: its pages are made writable for the moment. (The program is stopped.)
+/// `None`: the protection is not the reason.
 fn with_permission<R>(addr: u64, len: usize, write: impl FnOnce() -> R) -> Option<R> {
     let protect = |page: u64, prot: u8| {
         // SAFETY: the code stays readable, and executable if it was.

@@ -1,22 +1,19 @@
 //! The remote serial protocol: gdbstub, and beside it what gdbstub lacks.
 //!
 //! ```text
-//!   server ──frames──▶ FrameReader ──▶ beside/ ──not mine──▶ gdbstub ──▶ target.rs ──▶ Inferior
-//!                                        │  answers itself               │ answers
-//!   server ◀──────────── frame ◀─────────┴── amend.rs ◀──────────────────┘
+//!   server ──frames──▶ Decoder ──▶ beside/ ──not mine──▶ gdbstub ──▶ target.rs ──▶ Inferior
+//!                                    │  answers itself               │ answers
+//!   server ◀────────── frame ◀───────┴───────────────────────────────┘
 //! ```
 //!
-//! gdbstub keeps the session's state (stopped, running), negotiates features, serves registers and thread lists, and
-//! reports stops. The seam has two sides.
-//! - `beside/` answers packets that gdbstub does not have or serves too narrowly, before gdbstub sees them. There is
-//!   one file per group, each with its reason.
-//! - `amend.rs` completes gdbstub's answers that need more (the feature list, stop replies).
+//! gdbstub serves a program that is stopped: registers, the list of threads, monitor commands, caught system calls, and
+//! the negotiation of features. `beside/` answers the other packets before gdbstub sees them: those for which gdbstub
+//! has no trait, and those that it serves otherwise than gdbserver. There is one file per group, and its head says why
+//! it is there. `stop_reply.rs` writes the stops.
 //!
-//! Between server and stub there are no acknowledgements; checksums were verified by the server.
-//! Contents may still be hostile: a packet that gdbstub cannot parse ends gdbstub's session, so it
-//! is restarted in the same state and the client gets an error reply.
+//! Between server and stub there are no acknowledgements. Contents may be hostile: a packet that gdbstub cannot parse
+//! ends gdbstub's session, so it is started again in the same state and the client gets an error reply.
 
-mod amend;
 mod arch;
 mod beside;
 mod non_stop;
@@ -25,20 +22,18 @@ mod prefetch;
 mod procfs;
 mod reason;
 mod registers;
+mod stop_reply;
 mod target;
 
 use crate::inferior::{Inferior, Stop, StopReason, Tid};
+use alloc::format;
 use alloc::vec::Vec;
-use core::convert::Infallible;
-use core::num::NonZeroUsize;
-use gdbstub::common::Signal;
-use gdbstub::conn::Connection;
-use gdbstub::stub::state_machine::GdbStubStateMachine;
-use gdbstub::stub::{GdbStubBuilder, MultiThreadStopReason};
-use gdbstub::target::ext::breakpoints::WatchKind as StubWatchKind;
-use packet::{ClientFeatures, FrameReader, Incoming};
+use gdbstub::stub::GdbStubBuilder;
+use gdbstub::stub::state_machine::{GdbStubStateMachine, GdbStubStateMachineInner, state};
+use packet::{ClientFeatures, PACKET_SIZE};
 use target::Debuggee;
-use ulpf_lib::WatchKind;
+use ulpf_rsp::stub::Capture;
+use ulpf_rsp::{Decoder, frame, notification, push_hex, push_number};
 
 /// State of the session, for the main loop after it has fed the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,32 +48,16 @@ pub enum Event {
     Killed,
 }
 
-/// Console text goes out in packets of at most this many bytes before hex encoding.
-const CONSOLE_CHUNK: usize = 8 << 10;
-
-/// gdbstub writes its answers here.
-struct Capture(Vec<u8>);
-
-impl Connection for Capture {
-    type Error = Infallible;
-    fn write(&mut self, byte: u8) -> Result<(), Infallible> {
-        self.0.push(byte);
-        Ok(())
-    }
-    fn flush(&mut self) -> Result<(), Infallible> {
-        Ok(())
-    }
-}
-
 /// At the end of a stop reply: only `vUlpfHalt` has caused the stop.
 const HALTED: &[u8] = b"ulpfhalt:;";
 
-type Machine = GdbStubStateMachine<'static, Debuggee, Capture>;
+/// gdbstub with a stopped program; it never sees one that runs.
+type Machine = GdbStubStateMachineInner<'static, state::Idle<Debuggee>, Debuggee, Capture>;
 
 /// One debugger's conversation with one program. All calls come from the stub's own task.
 pub struct GdbSession {
-    reader: FrameReader,
-    /// `None` only while a step of the machine is under way.
+    reader: Decoder,
+    /// `None` at the beginning, and after a packet that gdbstub could not parse.
     machine: Option<Machine>,
     debuggee: Debuggee,
     client: Client,
@@ -115,9 +94,9 @@ pub struct Client {
 impl GdbSession {
     /// A session for the stopped program `pid`.
     pub fn new(pid: i32) -> GdbSession {
-        let layout = arch::Layout::for_client(packet::ClientFeatures::default());
+        let layout = arch::layout_for(ClientFeatures::default());
         GdbSession {
-            reader: FrameReader::default(),
+            reader: Decoder::new(PACKET_SIZE),
             machine: None,
             debuggee: Debuggee::new(pid, layout),
             client: Client::default(),
@@ -142,18 +121,23 @@ impl GdbSession {
         out: &mut dyn FnMut(&[u8]),
     ) -> Event {
         for byte in bytes {
-            match self.reader.push(*byte) {
-                None => {}
-                Some(Incoming::Interrupt) => {
+            match self.reader.byte(*byte) {
+                None | Some(ulpf_rsp::Event::Ack | ulpf_rsp::Event::Nak) => {}
+                Some(ulpf_rsp::Event::Interrupt) => {
                     self.interrupt_due = !self.client.lldb && !self.is_non_stop();
                     if self.event == Event::Running || self.is_non_stop() {
                         inf.interrupt();
                     }
                 }
-                Some(Incoming::Packet(payload)) if self.must_wait(inf, &payload) => {
+                Some(ulpf_rsp::Event::Packet(payload)) if self.must_wait(inf, &payload) => {
                     self.non_stop.waiting.push(payload);
                 }
-                Some(Incoming::Packet(payload)) => self.packet(inf, &payload, out),
+                Some(ulpf_rsp::Event::Packet(payload)) => self.packet(inf, &payload, out),
+                Some(
+                    ulpf_rsp::Event::Notification(_)
+                    | ulpf_rsp::Event::BadChecksum { .. }
+                    | ulpf_rsp::Event::Oversize,
+                ) => out(&frame(b"E01")),
             }
         }
         self.event
@@ -170,7 +154,7 @@ impl GdbSession {
             self.one_stopped(inf, stop, out);
             return self.event;
         }
-        self.thread = stop.tid;
+        self.select(inf, stop.tid);
         self.last_reason = Some(stop);
         let interrupted = stop.reason == StopReason::Interrupted;
         let halted = core::mem::take(&mut self.halting) && interrupted && !self.interrupt_due;
@@ -180,15 +164,12 @@ impl GdbSession {
         if let (StopReason::Watch { addr, .. }, false) = (stop.reason, self.client.lldb) {
             self.large.hit(addr);
         }
-        if let Some(raw) = self.report(inf, stop) {
-            let mut reply = amend::payload(&raw).to_vec();
-            amend::stop_reply(&mut reply, inf, stop, self.client, self.debuggee.pid);
-            self.last_stop = reply.clone();
-            if halted {
-                reply.extend_from_slice(HALTED);
-            }
-            prefetch::answer(self, inf, &packet::frame(&reply), out);
+        let mut reply = self.stop_reply(inf, stop);
+        self.last_stop = reply.clone();
+        if halted {
+            reply.extend_from_slice(HALTED);
         }
+        prefetch::answer(self, inf, &frame(&reply), out);
         self.event = Event::Stopped;
         self.event
     }
@@ -196,32 +177,17 @@ impl GdbSession {
     fn packet(&mut self, inf: &mut dyn Inferior, payload: &[u8], out: &mut dyn FnMut(&[u8])) {
         if self.thread == 0 {
             self.thread = inf.threads().first().copied().unwrap_or(self.debuggee.pid);
-            self.resume_gdbstub(self.thread);
         }
         match beside::serve(self, inf, payload) {
             beside::Served::Ok => out(b"$OK#9a"),
-            beside::Served::Reply(reply) => out(&packet::frame(&reply)),
-            beside::Served::Output(text) => {
-                let mut all = Vec::new();
-                for part in text.as_bytes().chunks(CONSOLE_CHUNK) {
-                    console(part, &mut |frame| all.extend_from_slice(frame));
-                }
-                all.extend_from_slice(b"$OK#9a");
-                out(&all);
-            }
+            beside::Served::Reply(reply) => out(&frame(&reply)),
             beside::Served::Frames(frames) => out(&frames),
             beside::Served::Silent => {}
-            beside::Served::Pass => {
-                let raw = self.feed(inf, payload);
-                self.answer(payload, raw, out);
-            }
-            beside::Served::PassAs(payload) => {
-                let raw = self.feed(inf, &payload);
-                self.answer(&payload, raw, out);
-                if self.event == Event::Running {
-                    self.resumed(inf, out);
-                }
-            }
+            beside::Served::Resumed => self.resumed(inf, out),
+            beside::Served::Pass => match self.feed(inf, payload) {
+                Some(raw) => out(&raw),
+                None => out(&frame(b"E01")),
+            },
         }
     }
 
@@ -243,60 +209,64 @@ impl GdbSession {
         }
     }
 
-    /// Sends what gdbstub has answered.
-    fn answer(&mut self, payload: &[u8], raw: Option<Vec<u8>>, out: &mut dyn FnMut(&[u8])) {
-        match raw {
-            None => out(&packet::frame(b"E01")),
-            Some(raw) if payload.starts_with(b"qSupported") => {
-                out(&packet::frame(&amend::features(amend::payload(&raw))));
-            }
-            Some(raw) => {
-                if !raw.is_empty() {
-                    out(&raw);
-                }
-            }
-        }
+    /// Registers are those of this thread from here on.
+    fn select(&mut self, inf: &mut dyn Inferior, tid: Tid) {
+        self.thread = tid;
+        let selection = self.selection();
+        // (If gdbstub does not take it, the next packet starts gdbstub again with it.)
+        let _ = self.feed(inf, &selection);
     }
 
-    /// One packet through gdbstub; what it wrote, or `None` when it gave up on the packet.
+    fn selection(&self) -> Vec<u8> {
+        let mut packet = b"Hg".to_vec();
+        push_number(&mut packet, self.thread.max(1) as u64);
+        packet
+    }
+
+    /// The features: gdbstub's, and those that are served in `beside/`. Our packet size replaces the size of gdbstub's
+    /// buffer, and its stray comma goes.
+    fn negotiate(&mut self, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
+        let features = self.client.features.for_gdbstub();
+        let reply = self.feed(inf, features)?;
+        let reply = reply.split(|b| matches!(b, b'$' | b'#')).nth(1)?;
+        let mut all = format!("PacketSize={PACKET_SIZE:x}").into_bytes();
+        for feature in reply.split(|b| *b == b';') {
+            if !feature.starts_with(b"PacketSize=") && !feature.starts_with(b"QStartNoAckMode") {
+                all.push(b';');
+                all.extend(feature.iter().filter(|b| **b != b','));
+            }
+        }
+        all.extend_from_slice(beside::FEATURES);
+        Some(all)
+    }
+
+    /// One packet through gdbstub: the frames that it writes, or `None` when it gives up on the packet.
     fn feed(&mut self, inf: &mut dyn Inferior, payload: &[u8]) -> Option<Vec<u8>> {
-        self.step(inf, |machine, debuggee| {
-            let mut machine = machine;
-            for byte in packet::frame(payload) {
-                machine = match machine {
-                    GdbStubStateMachine::Idle(m) => m.incoming_data(debuggee, byte).ok()?,
-                    GdbStubStateMachine::Running(m) => m.incoming_data(debuggee, byte).ok()?,
-                    // Neither occurs: interrupts, detach and kill do not go through gdbstub.
-                    GdbStubStateMachine::CtrlCInterrupt(_)
-                    | GdbStubStateMachine::Disconnected(_) => return None,
-                };
-            }
-            Some(machine)
-        })
+        let machine = self.machine.take().or_else(|| self.begin())?;
+        let through = |debuggee: &mut Debuggee| through(machine, debuggee, payload);
+        let mut machine = self.debuggee.lend(inf, through)?;
+        let raw = core::mem::take(&mut machine.borrow_conn().0);
+        self.machine = Some(machine);
+        Some(raw)
     }
 
-    /// A stop through gdbstub, with the registers that every debugger asks for first.
-    fn report(&mut self, inf: &mut dyn Inferior, stop: Stop) -> Option<Vec<u8>> {
-        let reason = self.stub_reason(stop)?;
-        let mut expedited = Vec::new();
-        for number in [arch::RBP, arch::RSP, arch::RIP] {
-            let mut value = [0; 8];
-            // A stop is reported even without them.
-            if registers::read(inf, stop.tid, arch::Place::Gpr(number), &mut value).is_some() {
-                expedited.push((arch::RegisterNumber(number), value));
-            }
+    /// gdbstub without acknowledgements, with the negotiated features and the selected thread.
+    fn begin(&mut self) -> Option<Machine> {
+        let stub = GdbStubBuilder::new(Capture(Vec::new()))
+            .packet_buffer_size(PACKET_SIZE + 8)
+            .build()
+            .ok()?;
+        let GdbStubStateMachine::Idle(mut machine) =
+            stub.run_state_machine(&mut self.debuggee).ok()?
+        else {
+            return None;
+        };
+        let features = self.client.features.for_gdbstub();
+        for payload in [b"QStartNoAckMode", features, &self.selection()] {
+            machine = through(machine, &mut self.debuggee, payload)?;
         }
-        let raw = self.step(inf, |machine, debuggee| {
-            let GdbStubStateMachine::Running(m) = machine else {
-                return None;
-            };
-            let mut regs = expedited.iter().map(|(r, v)| (*r, &v[..]));
-            m.report_stop_with_regs(debuggee, reason, &mut regs).ok()
-        });
-        if raw.is_none() {
-            self.resume_gdbstub(stop.tid);
-        }
-        raw
+        machine.borrow_conn().0.clear();
+        Some(machine)
     }
 
     /// Why a thread has stopped, as reported to the debugger.
@@ -314,7 +284,7 @@ impl GdbSession {
     pub fn no_resumed(&mut self, inf: &mut dyn Inferior, out: &mut dyn FnMut(&[u8])) {
         if self.is_non_stop() {
             if self.client.features.no_resumed {
-                out(&packet::notification(b"Stop:N"));
+                out(&notification(b"Stop:N"));
             }
             return;
         }
@@ -322,103 +292,27 @@ impl GdbSession {
         self.last_reason = None;
         self.event = Event::Stopped;
         (self.interrupt_due, self.halting) = (false, false);
-        self.thread = inf.threads().first().copied().unwrap_or(self.thread);
-        self.resume_gdbstub(self.thread);
-        out(&packet::frame(match self.client.features.no_resumed {
+        let first = inf.threads().first().copied();
+        self.select(inf, first.unwrap_or(self.thread));
+        out(&frame(match self.client.features.no_resumed {
             true => b"N",
             false => b"E.No thread is left that was resumed.",
         }));
     }
+}
 
-    fn stub_reason(&self, stop: Stop) -> Option<MultiThreadStopReason<u64>> {
-        let tid = NonZeroUsize::new(usize::try_from(stop.tid).ok()?)?;
-        Some(match stop.reason {
-            StopReason::Breakpoint if self.client.features.swbreak => {
-                MultiThreadStopReason::SwBreak(tid)
-            }
-            StopReason::Watch { kind, addr } => MultiThreadStopReason::Watch {
-                tid,
-                kind: match kind {
-                    WatchKind::Write => StubWatchKind::Write,
-                    WatchKind::Read => StubWatchKind::Read,
-                    WatchKind::Access => StubWatchKind::ReadWrite,
-                },
-                addr: addr.0,
-            },
-            reason => MultiThreadStopReason::SignalWithThread {
-                tid,
-                signal: Signal(reason::Reported::of(reason, self.client).signal),
-            },
-        })
-    }
-
-    /// Moves the machine by one step; on failure it starts again in the state that the client
-    /// believes in.
-    fn step(
-        &mut self,
-        inf: &mut dyn Inferior,
-        f: impl FnOnce(Machine, &mut Debuggee) -> Option<Machine>,
-    ) -> Option<Vec<u8>> {
-        let machine = self.machine.take()?;
-        match self.debuggee.lend(inf, |debuggee| f(machine, debuggee)) {
-            Some(mut machine) => {
-                let raw = core::mem::take(&mut capture(&mut machine).0);
-                self.machine = Some(machine);
-                Some(raw)
-            }
-            None => {
-                self.resume_gdbstub(self.thread);
-                None
-            }
+/// Feeds gdbstub a whole packet. It stays idle: packets that would resume, detach or kill do not come here.
+fn through(machine: Machine, debuggee: &mut Debuggee, payload: &[u8]) -> Option<Machine> {
+    frame(payload).into_iter().try_fold(machine, |machine, b| {
+        match machine.incoming_data(debuggee, b).ok()? {
+            GdbStubStateMachine::Idle(machine) => Some(machine),
+            _ => None,
         }
-    }
-
-    /// (Re)starts gdbstub: no acknowledgements, the negotiated features, the selected thread. It
-    /// comes up in its idle state.
-    fn resume_gdbstub(&mut self, thread: Tid) {
-        let buffer = packet::PACKET_SIZE + 8;
-        let Ok(stub) = GdbStubBuilder::new(Capture(Vec::new()))
-            .packet_buffer_size(buffer)
-            .build()
-        else {
-            return;
-        };
-        let Ok(mut machine) = stub.run_state_machine(&mut self.debuggee) else {
-            return;
-        };
-        let mut select = b"Hg".to_vec();
-        packet::push_num(&mut select, thread.max(1) as u64);
-        for payload in [
-            b"QStartNoAckMode",
-            self.client.features.for_gdbstub(),
-            &select,
-        ] {
-            for byte in packet::frame(payload) {
-                let GdbStubStateMachine::Idle(m) = machine else {
-                    return;
-                };
-                machine = match m.incoming_data(&mut self.debuggee, byte) {
-                    Ok(machine) => machine,
-                    Err(_) => return,
-                };
-            }
-        }
-        capture(&mut machine).0.clear();
-        self.machine = Some(machine);
-    }
+    })
 }
 
 fn console(text: &[u8], out: &mut dyn FnMut(&[u8])) {
     let mut reply = b"O".to_vec();
-    packet::push_hex(&mut reply, text);
-    out(&packet::frame(&reply));
-}
-
-fn capture(machine: &mut Machine) -> &mut Capture {
-    match machine {
-        GdbStubStateMachine::Idle(m) => m.borrow_conn(),
-        GdbStubStateMachine::Running(m) => m.borrow_conn(),
-        GdbStubStateMachine::CtrlCInterrupt(m) => m.borrow_conn(),
-        GdbStubStateMachine::Disconnected(m) => m.borrow_conn(),
-    }
+    push_hex(&mut reply, text);
+    out(&frame(&reply));
 }

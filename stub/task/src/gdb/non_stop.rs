@@ -12,16 +12,15 @@
 //! because it may serve several programs and notices their ends. An action for a thread whose stop the debugger has not
 //! seen yet was meant for a running thread, and is void (as in gdbserver, linux-low.cc, `in_queued_stop_replies`).
 //!
-//! gdbstub supports all-stop only: it serves registers and the list of threads, and gets no resume and no stop.
+//! gdbstub supports all-stop only: it serves registers and the list of threads.
 
-use super::packet::{self, Action, Go, Id};
-use super::reason::Reported;
-use super::{Event, GdbSession, amend, arch, registers};
+use super::packet::{Action, Go, Id};
+use super::{Event, GdbSession};
 use crate::inferior::{Inferior, Stop, StopReason, Tid};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use linux_raw_sys::general as k;
-use ulpf_lib::WatchKind;
+use ulpf_rsp::notification;
 
 #[derive(Default)]
 pub struct NonStop {
@@ -171,49 +170,8 @@ impl GdbSession {
         frames
     }
 
-    /// `%Stop:T05…`, or `w00;…` for a thread that ends.
+    /// `%Stop:T05…`, or `%Stop:w00;…` for a thread that ends.
     fn notice(&self, inf: &mut dyn Inferior, stop: Stop) -> Vec<u8> {
-        let pid = self.debuggee.pid;
-        let multiprocess = self.client.features.multiprocess;
-        let mut text = b"Stop:".to_vec();
-        if let StopReason::Exits { status } = stop.reason {
-            text.push(b'w');
-            packet::push_hex(&mut text, &[status as u8]);
-            text.push(b';');
-            packet::thread_id(&mut text, pid, stop.tid, multiprocess);
-            return packet::notification(&text);
-        }
-        text.push(b'T');
-        packet::push_hex(&mut text, &[Reported::of(stop.reason, self.client).signal]);
-        for number in [arch::RBP, arch::RSP, arch::RIP] {
-            let mut value = [0; 8];
-            // A stop is reported even without them.
-            if registers::read(inf, stop.tid, arch::Place::Gpr(number), &mut value).is_some() {
-                packet::push_hex(&mut text, &[number as u8]);
-                text.push(b':');
-                packet::push_hex(&mut text, &value);
-                text.push(b';');
-            }
-        }
-        text.extend_from_slice(b"thread:");
-        packet::thread_id(&mut text, pid, stop.tid, multiprocess);
-        text.push(b';');
-        match stop.reason {
-            StopReason::Breakpoint if self.client.features.swbreak => {
-                text.extend_from_slice(b"swbreak:;");
-            }
-            StopReason::Watch { kind, addr } => {
-                text.extend_from_slice(match kind {
-                    WatchKind::Write => b"watch:",
-                    WatchKind::Read => b"rwatch:",
-                    WatchKind::Access => b"awatch:",
-                });
-                packet::push_num(&mut text, addr.0);
-                text.push(b';');
-            }
-            _ => {}
-        }
-        amend::stop_reply(&mut text, inf, stop, self.client, pid);
-        packet::notification(&text)
+        notification(&[b"Stop:", &self.stop_reply(inf, stop)[..]].concat())
     }
 }

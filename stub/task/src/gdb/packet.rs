@@ -1,171 +1,17 @@
-//! Bytes of the remote serial protocol: parsing what a stranger may have sent, writing what we say.
+//! The stub's packets: parsing what a stranger may have sent. ([`ulpf_rsp`] has the framing.)
 //!
 //! Pure functions, no target, no I/O (GDB manual, appendix "GDB Remote Serial Protocol"). Every
 //! parser takes the payload of one frame and answers `None` for anything malformed; what they
 //! allocate is bounded by the length of the frame.
 
+use crate::inferior::Resume;
 use alloc::vec::Vec;
+use ulpf_lib::{TargetAddr, signals};
+use ulpf_rsp::xfer::split_once;
+use ulpf_rsp::{from_hex, hex_number, push_number};
 
 /// Largest payload that we announce and accept, in bytes.
 pub const PACKET_SIZE: usize = 0x10000;
-
-/// Turns a byte stream from the server into frames.
-///
-/// ```text
-/// $ payload # x x      a packet (the server has verified the checksum)
-/// 0x03                 the interrupt request, outside any frame
-/// + -                  acknowledgements; never sent between server and stub, skipped
-/// ```
-#[derive(Default)]
-pub struct FrameReader {
-    body: Vec<u8>,
-    state: FrameState,
-}
-
-#[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum FrameState {
-    #[default]
-    Outside,
-    Body,
-    Checksum1,
-    Checksum2,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum Incoming {
-    Packet(Vec<u8>),
-    Interrupt,
-}
-
-impl FrameReader {
-    /// Takes one byte; a whole frame comes out with its last byte. A frame above [`PACKET_SIZE`]
-    /// is cut there (and so answered as malformed).
-    pub fn push(&mut self, byte: u8) -> Option<Incoming> {
-        match (self.state, byte) {
-            (FrameState::Outside, 0x03) => return Some(Incoming::Interrupt),
-            (FrameState::Outside, b'$') => self.state = FrameState::Body,
-            (FrameState::Outside, _) => {}
-            (FrameState::Body, b'#') => self.state = FrameState::Checksum1,
-            (FrameState::Body, _) => {
-                if self.body.len() < PACKET_SIZE {
-                    self.body.push(byte);
-                }
-            }
-            (FrameState::Checksum1, _) => self.state = FrameState::Checksum2,
-            (FrameState::Checksum2, _) => {
-                self.state = FrameState::Outside;
-                let next = Vec::with_capacity(64);
-                return Some(Incoming::Packet(core::mem::replace(&mut self.body, next)));
-            }
-        }
-        None
-    }
-}
-
-/// `$payload#xx`. The payload must already be escaped.
-pub fn frame(payload: &[u8]) -> Vec<u8> {
-    framed(b'$', payload)
-}
-
-/// `%payload#xx`: a message without a request.
-pub fn notification(payload: &[u8]) -> Vec<u8> {
-    framed(b'%', payload)
-}
-
-fn framed(lead: u8, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(payload.len() + 4);
-    out.push(lead);
-    out.extend_from_slice(payload);
-    out.push(b'#');
-    let sum = payload.iter().fold(0u8, |a, b| a.wrapping_add(*b));
-    push_hex(&mut out, &[sum]);
-    out
-}
-
-fn digit(c: u8) -> Option<u8> {
-    match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        b'A'..=b'F' => Some(c - b'A' + 10),
-        _ => None,
-    }
-}
-
-/// One to any number of hex digits whose value fits 64 bits.
-pub fn hex_u64(s: &[u8]) -> Option<u64> {
-    if s.is_empty() {
-        return None;
-    }
-    s.iter().try_fold(0u64, |n, c| {
-        if n >> 60 != 0 {
-            return None;
-        }
-        Some(n << 4 | u64::from(digit(*c)?))
-    })
-}
-
-/// Pairs of hex digits to bytes.
-pub fn unhex(s: &[u8]) -> Option<Vec<u8>> {
-    let pairs = s.chunks_exact(2);
-    if !pairs.remainder().is_empty() {
-        return None;
-    }
-    pairs
-        .map(|p| Some(digit(p[0])? << 4 | digit(p[1])?))
-        .collect()
-}
-
-pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    out.reserve(bytes.len() * 2);
-    for b in bytes {
-        out.push(DIGITS[usize::from(b >> 4)]);
-        out.push(DIGITS[usize::from(b & 15)]);
-    }
-}
-
-/// Shortest big-endian hex number, as in thread ids and addresses.
-pub fn push_num(out: &mut Vec<u8>, n: u64) {
-    let digits = (64 - n.leading_zeros()).div_ceil(4).max(1);
-    for i in (0..digits).rev() {
-        let d = (n >> (4 * i)) as u8 & 15;
-        out.push(if d < 10 { b'0' + d } else { b'a' + d - 10 });
-    }
-}
-
-/// Binary data of `X` and `qXfer:…:write`: `}` escapes the next byte, which is xored with 0x20.
-pub fn unescape(s: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(s.len());
-    let mut bytes = s.iter();
-    while let Some(b) = bytes.next() {
-        out.push(if *b == b'}' { bytes.next()? ^ 0x20 } else { *b });
-    }
-    Some(out)
-}
-
-/// Appends as much of `data` as fits into `room` bytes in escaped form; says how much that was.
-pub fn push_escaped(out: &mut Vec<u8>, data: &[u8], room: usize) -> usize {
-    let end = out.len() + room;
-    for (n, b) in data.iter().enumerate() {
-        let special = matches!(b, b'#' | b'$' | b'}' | b'*');
-        if out.len() + 1 + usize::from(special) > end {
-            return n;
-        }
-        if special {
-            out.push(b'}');
-            out.push(b ^ 0x20);
-        } else {
-            out.push(*b);
-        }
-    }
-    data.len()
-}
-
-/// Splits at the first `sep`.
-pub fn split_once(s: &[u8], sep: u8) -> Option<(&[u8], &[u8])> {
-    let at = s.iter().position(|b| *b == sep)?;
-    Some((&s[..at], &s[at + 1..]))
-}
 
 /// Process or thread number of a thread id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +38,7 @@ impl ThreadId {
         fn id(s: &[u8]) -> Option<Id> {
             Some(match s {
                 b"-1" => Id::All,
-                _ => match hex_u64(s)? {
+                _ => match hex_number(s)? {
                     0 => Id::Any,
                     n => Id::Is(n),
                 },
@@ -226,6 +72,16 @@ impl ThreadId {
     }
 }
 
+/// `pPID.TID`, or `TID` when the client does not speak multiprocess.
+pub fn push_thread_id(out: &mut Vec<u8>, pid: i32, tid: i32, multiprocess: bool) {
+    if multiprocess {
+        out.push(b'p');
+        push_number(out, pid as u64);
+        out.push(b'.');
+    }
+    push_number(out, tid as u64);
+}
+
 /// One action of `vCont`; signals in the client's numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Go {
@@ -234,6 +90,22 @@ pub enum Go {
     /// Step until PC leaves `[start, end)`.
     Range(u64, u64),
     Stop,
+}
+
+impl Go {
+    /// The same with the signal in Linux's numbering.
+    pub fn resume(self) -> Resume {
+        let signal = |s: Option<u8>| s.and_then(signals::from_gdb);
+        match self {
+            Go::Continue(s) => Resume::Continue { signal: signal(s) },
+            Go::Step(s) => Resume::Step { signal: signal(s) },
+            Go::Range(start, end) => Resume::RangeStep {
+                start: TargetAddr(start),
+                end: TargetAddr(end),
+            },
+            Go::Stop => Resume::Hold,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,7 +133,7 @@ pub fn vcont(payload: &[u8]) -> Option<Vec<Action>> {
 }
 
 fn go(verb: &[u8]) -> Option<Go> {
-    let signal = |s| Some(Some(u8::try_from(hex_u64(s)?).ok()?));
+    let signal = |s| Some(Some(u8::try_from(hex_number(s)?).ok()?));
     Some(match *verb {
         [b'c'] => Go::Continue(None),
         [b's'] => Go::Step(None),
@@ -270,7 +142,7 @@ fn go(verb: &[u8]) -> Option<Go> {
         [b'S', ref s @ ..] => Go::Step(signal(s)?),
         [b'r', ref s @ ..] => {
             let (start, end) = split_once(s, b',')?;
-            Go::Range(hex_u64(start)?, hex_u64(end)?)
+            Go::Range(hex_number(start)?, hex_number(end)?)
         }
         _ => return None,
     })
@@ -285,17 +157,10 @@ pub fn old_resume(payload: &[u8]) -> Option<Go> {
     }
 }
 
-/// `ADDR,LEN` of `m`, `x`, and before the `:` of `M` and `X`.
+/// `ADDR,LEN` of `m` and `x`.
 pub fn addr_len(s: &[u8]) -> Option<(u64, u64)> {
     let (addr, len) = split_once(s, b',')?;
-    Some((hex_u64(addr)?, hex_u64(len)?))
-}
-
-/// `ADDR,LEN:DATA`.
-pub fn addr_data(s: &[u8]) -> Option<(u64, u64, &[u8])> {
-    let (head, data) = split_once(s, b':')?;
-    let (addr, len) = addr_len(head)?;
-    Some((addr, len, data))
+    Some((hex_number(addr)?, hex_number(len)?))
 }
 
 /// A breakpoint: `ADDR,KIND[;Xlen,bytecodeXlen,bytecode…][;cmds:…]`.
@@ -323,8 +188,8 @@ pub fn breakpoint(rest: &[u8]) -> Option<Breakpoint> {
         let mut rest = list;
         while let Some(item) = rest.strip_prefix(b"X") {
             let (len, code) = split_once(item, b',')?;
-            let digits = usize::try_from(hex_u64(len)?).ok()?.checked_mul(2)?;
-            out.conditions.push(unhex(code.get(..digits)?)?);
+            let digits = usize::try_from(hex_number(len)?).ok()?.checked_mul(2)?;
+            out.conditions.push(from_hex(code.get(..digits)?)?);
             rest = &code[digits..];
         }
         if !rest.is_empty() {
@@ -334,57 +199,11 @@ pub fn breakpoint(rest: &[u8]) -> Option<Breakpoint> {
     Some(out)
 }
 
-/// `qXfer:OBJECT:read:ANNEX:OFFSET,LENGTH` or `qXfer:OBJECT:write:ANNEX:OFFSET:DATA`.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Xfer<'a> {
-    pub object: &'a [u8],
-    pub annex: &'a [u8],
-    pub offset: u64,
-    pub body: XferBody,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum XferBody {
-    Read { len: u64 },
-    Write { data: Vec<u8> },
-}
-
-pub fn xfer(payload: &[u8]) -> Option<Xfer<'_>> {
-    let rest = payload.strip_prefix(b"qXfer:")?;
-    let (object, rest) = split_once(rest, b':')?;
-    let (verb, rest) = split_once(rest, b':')?;
-    let (annex, rest) = split_once(rest, b':')?;
-    match verb {
-        b"read" => {
-            let (offset, len) = addr_len(rest)?;
-            Some(Xfer {
-                object,
-                annex,
-                offset,
-                body: XferBody::Read { len },
-            })
-        }
-        b"write" => {
-            let (offset, data) = split_once(rest, b':')?;
-            let body = XferBody::Write {
-                data: unescape(data)?,
-            };
-            Some(Xfer {
-                object,
-                annex,
-                offset: hex_u64(offset)?,
-                body,
-            })
-        }
-        _ => None,
-    }
-}
-
 /// Hex numbers separated by `;` (QPassSignals, QProgramSignals). Empty fields are skipped.
 pub fn number_list(s: &[u8]) -> Option<Vec<u64>> {
     s.split(|b| *b == b';')
         .filter(|n| !n.is_empty())
-        .map(hex_u64)
+        .map(hex_number)
         .collect()
 }
 
@@ -427,80 +246,9 @@ pub fn client_features(payload: &[u8]) -> ClientFeatures {
     }
 }
 
-/// `pPID.TID`, or `TID` when the client does not speak multiprocess.
-pub fn thread_id(out: &mut Vec<u8>, pid: i32, tid: i32, multiprocess: bool) {
-    if multiprocess {
-        out.push(b'p');
-        push_num(out, pid as u64);
-        out.push(b'.');
-    }
-    push_num(out, tid as u64);
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
     use super::*;
-
-    fn incoming(bytes: &[u8]) -> Vec<Incoming> {
-        let mut reader = FrameReader::default();
-        bytes.iter().filter_map(|b| reader.push(*b)).collect()
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
-        #[test]
-        fn escaped_data_is_read_as_it_was(data in vec(any::<u8>(), 0..80), room in 0usize..120) {
-            let mut out = b"m".to_vec();
-            let took = push_escaped(&mut out, &data, room);
-            prop_assert!(out.len() <= 1 + room);
-            prop_assert!(took == data.len() || out.len() + 2 > 1 + room, "there was room");
-            prop_assert_eq!(unescape(&out[1..]), Some(data[..took].to_vec()));
-            prop_assert!(!out[1..].iter().any(|b| matches!(b, b'#' | b'$' | b'*')));
-            let framed = [b"+".as_slice(), &frame(&out), b"-\x03"].concat();
-            prop_assert_eq!(incoming(&framed), [Incoming::Packet(out), Incoming::Interrupt]);
-        }
-
-        #[test]
-        fn numbers_and_bytes_are_read_as_they_were(n in any::<u64>(), data in vec(any::<u8>(), 0..40)) {
-            let mut out = Vec::new();
-            push_num(&mut out, n);
-            prop_assert_eq!(&out, &format!("{n:x}").into_bytes());
-            prop_assert_eq!(hex_u64(&out), Some(n));
-            prop_assert_eq!(hex_u64(&out.to_ascii_uppercase()), Some(n));
-            out.clear();
-            push_hex(&mut out, &data);
-            prop_assert_eq!(unhex(&out), Some(data));
-        }
-    }
-
-    #[test]
-    fn what_is_no_number_is_none() {
-        for bad in ["", "g", "-1", "10000000000000000", "0x1", "1 "] {
-            assert_eq!(hex_u64(bad.as_bytes()), None, "{bad}");
-        }
-        assert_eq!(hex_u64(b"0000000000000000000f"), Some(15));
-        assert_eq!(unhex(b"123"), None);
-        assert_eq!(unhex(b"1x"), None);
-        assert_eq!(unescape(b"a}"), None);
-    }
-
-    #[test]
-    fn a_frame_has_its_sum_and_ends_where_it_is_too_long() {
-        assert_eq!(frame(b"OK"), b"$OK#9a");
-        assert_eq!(notification(b"Stop:"), b"%Stop:#e0");
-        let long = [b"$".as_slice(), &[b'a'; PACKET_SIZE + 5], b"#00$b#62"].concat();
-        let got = incoming(&long);
-        assert_eq!(got[0], Incoming::Packet(vec![b'a'; PACKET_SIZE]));
-        assert_eq!(got[1], Incoming::Packet(b"b".to_vec()));
-        // (An interrupt in a frame is one of its bytes.)
-        assert_eq!(
-            incoming(b"$a\x03#00"),
-            [Incoming::Packet(b"a\x03".to_vec())]
-        );
-    }
 
     #[test]
     fn a_thread_is_named_by_process_and_number() {
@@ -568,32 +316,6 @@ mod tests {
             b"1000,1;Xffffffffffffffff,00",
         ] {
             assert_eq!(breakpoint(bad), None);
-        }
-    }
-
-    #[test]
-    fn an_object_is_read_or_written_in_pieces() {
-        let read = xfer(b"qXfer:features:read:target.xml:1f,ffb").unwrap();
-        assert_eq!(
-            (read.object, read.annex, read.offset),
-            (&b"features"[..], &b"target.xml"[..], 31)
-        );
-        assert_eq!(read.body, XferBody::Read { len: 0xffb });
-        let write = xfer(b"qXfer:siginfo:write::2:a}]:c").unwrap();
-        assert_eq!((write.annex, write.offset), (&b""[..], 2));
-        assert_eq!(
-            write.body,
-            XferBody::Write {
-                data: b"a}:c".to_vec()
-            }
-        );
-        for bad in [
-            &b"qXfer:features:read:target.xml"[..],
-            b"qXfer:a:read:b:1",
-            b"qXfer:a:erase:b:1,2",
-            b"qXfer:a:write:b:1",
-        ] {
-            assert_eq!(xfer(bad), None);
         }
     }
 

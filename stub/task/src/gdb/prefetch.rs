@@ -13,6 +13,7 @@ use super::{GdbSession, packet};
 use crate::inferior::Inferior;
 use alloc::vec::Vec;
 use ulpf_lib::TargetAddr;
+use ulpf_rsp::{notification, push_number};
 
 /// Number of answers that go with the stop. The debugger's first questions are among them; the rest may follow.
 const AT_ONCE: usize = 8;
@@ -67,15 +68,15 @@ fn answers(
     questions: &[Vec<u8>],
 ) -> Vec<u8> {
     let mut text = b"UlpfAhead:".to_vec();
-    packet::push_num(&mut text, number as u64);
+    push_number(&mut text, number as u64);
     text.push(b';');
     for question in questions {
         let answer = one(session, inf, question).unwrap_or_default();
-        packet::push_num(&mut text, answer.len() as u64);
+        push_number(&mut text, answer.len() as u64);
         text.push(b':');
         text.extend_from_slice(&answer);
     }
-    packet::notification(&text)
+    notification(&text)
 }
 
 fn one(session: &mut GdbSession, inf: &mut dyn Inferior, question: &[u8]) -> Option<Vec<u8>> {

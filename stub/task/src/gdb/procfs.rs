@@ -10,6 +10,7 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 #[allow(unused_imports)]
 use ulpf_lib::sys::syscall6;
+use ulpf_stub_handlers::global::boot_block;
 
 /// More than any file of `/proc` that we read should have; a bound against surprises.
 const MAX_FILE: usize = 16 << 20;
@@ -19,8 +20,30 @@ pub fn read(pid: i32, name: &str) -> Option<Vec<u8>> {
     files::read_up_to(&format!("/proc/{pid}/{name}\0"), MAX_FILE)
 }
 
-/// Target of the link `/proc/PID/exe`.
-pub fn exe(pid: i32) -> Result<Vec<u8>, Errno> {
+/// The program's auxiliary vector, to the pair of zeros at its end.
+pub fn auxiliary_vector() -> Option<Vec<u8>> {
+    // SAFETY: in the image; the command writes this field before the stub begins.
+    #[allow(unsafe_code)]
+    let words = unsafe { &(*boot_block()).auxv };
+    let (entries, _) = words.as_chunks::<2>();
+    let last = entries.iter().position(|entry| entry[0] == 0)?;
+    let kept = entries.get(..=last)?.as_flattened().iter();
+    Some(kept.flat_map(|word| word.to_ne_bytes()).collect())
+}
+
+/// Path of the program's file: the target of `/proc/PID/exe`, or, where this task may not read that, the target when
+/// the stub was loaded.
+pub fn exe(pid: i32) -> Option<Vec<u8>> {
+    // SAFETY: as above.
+    #[allow(unsafe_code)]
+    let then = unsafe { &(*boot_block()).exe };
+    link(pid).ok().or_else(|| {
+        let len = then.iter().position(|b| *b == 0).filter(|len| *len > 0)?;
+        then.get(..len).map(<[u8]>::to_vec)
+    })
+}
+
+fn link(pid: i32) -> Result<Vec<u8>, Errno> {
     let path = format!("/proc/{pid}/exe\0");
     let mut buf = alloc::vec![0; 4096];
     // SAFETY: a NUL-terminated path and a buffer of the length given.

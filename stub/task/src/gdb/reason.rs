@@ -1,10 +1,12 @@
 //! Reasons of stops in the protocol's words. A new kind of stop has its row here.
 
-use super::{Client, packet};
+use super::Client;
+use super::packet::push_thread_id;
 use crate::inferior::StopReason;
 use alloc::vec::Vec;
 use linux_raw_sys::general as k;
-use ulpf_lib::signals;
+use ulpf_lib::{WatchKind, signals};
+use ulpf_rsp::push_number;
 
 const SIGINT: i32 = k::SIGINT as i32;
 const SIGTRAP: i32 = k::SIGTRAP as i32;
@@ -18,7 +20,7 @@ pub struct Reported {
     pub signal: u8,
     /// The signal that the kernel would have sent a tracer, and its `si_code`. `None`: the thread's own siginfo.
     pub sent: Option<(i32, i32)>,
-    /// Fields of the stop reply beside gdbstub's.
+    /// Fields of the stop reply.
     pub fields: Vec<u8>,
     /// LLDB's word for the reason; empty: LLDB finds one itself.
     pub lldb: &'static [u8],
@@ -31,14 +33,27 @@ impl Reported {
         let mut fields = Vec::new();
         let mut field = |name: &[u8], number: u64| {
             fields.extend_from_slice(name);
-            packet::push_num(&mut fields, number);
+            push_number(&mut fields, number);
             fields.push(b';');
         };
         let (signal, sent, lldb): (u8, Option<(i32, i32)>, &[u8]) = match reason {
-            StopReason::Breakpoint => (trap, by_kernel, b"breakpoint"),
+            StopReason::Breakpoint => {
+                if client.features.swbreak {
+                    fields.extend_from_slice(b"swbreak:;");
+                }
+                (trap, by_kernel, b"breakpoint")
+            }
             StopReason::Stepped => (trap, Some((SIGTRAP, TRAP_TRACE)), b"trace"),
             // LLDB makes its own "watchpoint" out of the watch: pair.
-            StopReason::Watch { .. } => (trap, Some((SIGTRAP, TRAP_HWBKPT)), b""),
+            StopReason::Watch { kind, addr } => {
+                let name: &[u8] = match kind {
+                    WatchKind::Write => b"watch:",
+                    WatchKind::Read => b"rwatch:",
+                    WatchKind::Access => b"awatch:",
+                };
+                field(name, addr.0);
+                (trap, Some((SIGTRAP, TRAP_HWBKPT)), b"")
+            }
             StopReason::Signal(n) => (signals::to_gdb(n), None, b"signal"),
             StopReason::HeapError { report } => {
                 field(b"ulpfheap:", report.into());
@@ -62,7 +77,7 @@ impl Reported {
             StopReason::Forked { child, vfork } => {
                 let name: &[u8] = if vfork { b"vfork:" } else { b"fork:" };
                 fields.extend_from_slice(name);
-                packet::thread_id(&mut fields, child, child, client.features.multiprocess);
+                push_thread_id(&mut fields, child, child, client.features.multiprocess);
                 fields.push(b';');
                 (trap, by_kernel, b"")
             }

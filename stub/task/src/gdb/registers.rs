@@ -1,10 +1,11 @@
 //! Reading and writing one register of a stopped thread, by [`Place`].
 
-use super::arch::{Layout, Place, RegisterBytes, component};
 use crate::inferior::{Inferior, Tid};
 use ulpf_engine::access::state::cpuid;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::eflags;
+use ulpf_rsp::registers::{Layout, Place, component};
+use ulpf_rsp::stub::RegisterBytes;
 
 /// Widest register, in bytes.
 pub const WIDEST: usize = 32;
@@ -98,7 +99,7 @@ pub fn write(inf: &mut dyn Inferior, tid: Tid, place: Place, bytes: &[u8]) -> Op
 /// All registers in `g` order.
 pub fn read_all(inf: &mut dyn Inferior, tid: Tid, layout: &Layout) -> Option<RegisterBytes> {
     inf.gprs(tid)?;
-    let mut all = alloc::vec::Vec::with_capacity(layout.len());
+    let mut all = alloc::vec::Vec::with_capacity(layout.size());
     for r in &layout.registers {
         let mut bytes = [0; WIDEST];
         let bytes = bytes.get_mut(..r.size)?;

@@ -1,34 +1,32 @@
 //! The program as gdbstub sees it: a thin layer from gdbstub's traits to [`Inferior`].
 
-use super::arch::{Amd64, Layout, RegisterBytes, RegisterNumber};
-use super::packet::{Action, Go};
 use super::registers;
-use crate::inferior::{Inferior, Refusal, Resume, Tid};
+use crate::inferior::{Inferior, Refusal, Tid};
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::convert::Infallible;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
-use gdbstub::common::{Pid, Signal, Tid as StubTid};
+use gdbstub::common::{Pid, Tid as StubTid};
 use gdbstub::target::ext::base::BaseOps;
-use gdbstub::target::ext::base::multithread::{
-    MultiThreadBase, MultiThreadResume, MultiThreadResumeOps,
-};
+use gdbstub::target::ext::base::multithread::MultiThreadBase;
 use gdbstub::target::ext::base::single_register_access::{
     SingleRegisterAccess, SingleRegisterAccessOps,
 };
-use gdbstub::target::ext::breakpoints::{
-    Breakpoints, BreakpointsOps, HwBreakpoint, HwBreakpointOps, HwWatchpoint, HwWatchpointOps,
-    SwBreakpoint, SwBreakpointOps, WatchKind as StubWatchKind,
-};
+use gdbstub::target::ext::catch_syscalls::{CatchSyscalls, CatchSyscallsOps, SyscallNumbers};
 use gdbstub::target::ext::extended_mode::{
     Args, AttachKind, CurrentActivePid, CurrentActivePidOps, ExtendedMode, ExtendedModeOps,
     ShouldTerminate,
 };
-use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
+use gdbstub::target::ext::monitor_cmd::{ConsoleOutput, MonitorCmd, MonitorCmdOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
 use linux_raw_sys::errno;
-use ulpf_lib::{TargetAddr, signals};
+use ulpf_rsp::registers::Layout;
+use ulpf_rsp::stub::{Amd64, RegisterBytes, RegisterNumber};
 
+/// Console text goes out in packets of at most this many bytes before hex encoding.
+const CONSOLE_CHUNK: usize = 8 << 10;
 const EFAULT: u8 = errno::EFAULT as u8;
 const EINVAL: u8 = errno::EINVAL as u8;
 const ENOSYS: u8 = errno::ENOSYS as u8;
@@ -41,8 +39,6 @@ pub struct Debuggee {
     /// Why the last watch was refused, if it was refused here and the program does not know of it
     /// (`monitor ulpf why`).
     pub refusal: Option<Refusal>,
-    /// Actions of the next resume for the threads, from `vCont` (see `beside/resume.rs`).
-    pub actions: Vec<Action>,
     /// Set by [`Debuggee::lend`] only; gdbstub fixes the type of its target for the whole session,
     /// so a borrow of the program cannot be part of it.
     inferior: Option<NonNull<dyn Inferior>>,
@@ -54,7 +50,6 @@ impl Debuggee {
             pid,
             layout,
             refusal: None,
-            actions: Vec::new(),
             inferior: None,
         }
     }
@@ -89,32 +84,6 @@ impl Debuggee {
         let inf = unsafe { self.inferior?.as_mut() };
         Some((inf, &self.layout))
     }
-
-    /// How the program goes on: the first action that names a thread applies, and a thread that no action names stays
-    /// parked.
-    pub fn resume_with(&self, inf: &mut dyn Inferior, actions: &[Action]) {
-        let pid = self.pid;
-        inf.resume(&|tid| {
-            let Some(action) = actions.iter().find(|a| a.thread.names(pid, tid)) else {
-                return Resume::Hold;
-            };
-            resume_of(action.go)
-        });
-    }
-}
-
-/// One action, with the signal in Linux's numbering.
-pub fn resume_of(go: Go) -> Resume {
-    let signal = |s: Option<u8>| s.and_then(signals::from_gdb);
-    match go {
-        Go::Continue(s) => Resume::Continue { signal: signal(s) },
-        Go::Step(s) => Resume::Step { signal: signal(s) },
-        Go::Range(start, end) => Resume::RangeStep {
-            start: TargetAddr(start),
-            end: TargetAddr(end),
-        },
-        Go::Stop => Resume::Hold,
-    }
 }
 
 fn linux_tid(tid: StubTid) -> Tid {
@@ -140,7 +109,14 @@ impl Target for Debuggee {
     fn use_vforkdone_stop_reason(&self) -> bool {
         false
     }
-    fn support_breakpoints(&mut self) -> Option<BreakpointsOps<'_, Self>> {
+    // gdbstub has no breakpoints, but there are some (`beside/points.rs`).
+    fn guard_rail_implicit_sw_breakpoints(&self) -> bool {
+        true
+    }
+    fn support_monitor_cmd(&mut self) -> Option<MonitorCmdOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_catch_syscalls(&mut self) -> Option<CatchSyscallsOps<'_, Self>> {
         Some(self)
     }
     fn support_extended_mode(&mut self) -> Option<ExtendedModeOps<'_, Self>> {
@@ -179,12 +155,6 @@ impl MultiThreadBase for Debuggee {
             .for_each(each);
         Ok(())
     }
-    fn support_resume(&mut self) -> Option<MultiThreadResumeOps<'_, Self>> {
-        Some(self)
-    }
-    fn support_thread_extra_info(&mut self) -> Option<ThreadExtraInfoOps<'_, Self>> {
-        Some(self)
-    }
 }
 
 impl SingleRegisterAccess<StubTid> for Debuggee {
@@ -219,78 +189,53 @@ impl SingleRegisterAccess<StubTid> for Debuggee {
     }
 }
 
-/// The actions come from `beside/resume.rs`; gdbstub only ever sees `vCont;c`.
-impl MultiThreadResume for Debuggee {
-    fn resume(&mut self) -> Result<(), Infallible> {
-        let actions = core::mem::take(&mut self.actions);
-        if let Some(mut inf) = self.inferior {
-            // SAFETY: as in `inf`; `resume_with` does not reach the pointer through `self`.
-            #[allow(unsafe_code)]
-            self.resume_with(unsafe { inf.as_mut() }, &actions);
+/// `monitor …`.
+impl MonitorCmd for Debuggee {
+    fn handle_monitor_cmd(
+        &mut self,
+        command: &[u8],
+        mut out: ConsoleOutput<'_>,
+    ) -> Result<(), Infallible> {
+        let command = String::from_utf8_lossy(command);
+        let command = command.trim();
+        let mut text = String::new();
+        if let ("ulpf why", Some(r)) = (command, &self.refusal) {
+            text = format!("{}: {}; {}.\n", r.what, r.why, r.what_to_do);
+        } else if !self
+            .inf()
+            .is_some_and(|inf| inf.monitor(command, &mut text))
+        {
+            text += &format!(
+                "Unknown monitor command \"{command}\"; \"monitor help\" lists what there is.\n"
+            );
+        }
+        for part in text.as_bytes().chunks(CONSOLE_CHUNK) {
+            out.write_raw(part);
+            out.flush();
         }
         Ok(())
     }
-    fn clear_resume_actions(&mut self) -> Result<(), Infallible> {
+}
+
+impl CatchSyscalls for Debuggee {
+    fn enable_catch_syscalls(
+        &mut self,
+        numbers: Option<SyscallNumbers<'_, u64>>,
+    ) -> TargetResult<(), Self> {
+        let some = numbers.is_some();
+        let numbers: Vec<u64> = numbers.into_iter().flatten().collect();
+        // Without a number that can be read: an empty list would mean all.
+        if some && numbers.is_empty() {
+            return Err(TargetError::Errno(EINVAL));
+        }
+        let inf = self.inf().ok_or(TargetError::NonFatal)?;
+        inf.set_catch_syscalls(true, &numbers);
         Ok(())
     }
-    fn set_resume_action_continue(
-        &mut self,
-        _: StubTid,
-        _: Option<Signal>,
-    ) -> Result<(), Infallible> {
+    fn disable_catch_syscalls(&mut self) -> TargetResult<(), Self> {
+        let inf = self.inf().ok_or(TargetError::NonFatal)?;
+        inf.set_catch_syscalls(false, &[]);
         Ok(())
-    }
-}
-
-impl ThreadExtraInfo for Debuggee {
-    fn thread_extra_info(&self, _: StubTid, _: &mut [u8]) -> Result<usize, Infallible> {
-        Ok(0) // needs the program mutably: served in `beside/queries.rs`
-    }
-}
-
-/// Declared so that gdbstub announces breakpoints and watches and reports their stops; the packets
-/// are served beside it (`beside/points.rs`).
-impl Breakpoints for Debuggee {
-    fn support_sw_breakpoint(&mut self) -> Option<SwBreakpointOps<'_, Self>> {
-        Some(self)
-    }
-    fn support_hw_breakpoint(&mut self) -> Option<HwBreakpointOps<'_, Self>> {
-        Some(self)
-    }
-    fn support_hw_watchpoint(&mut self) -> Option<HwWatchpointOps<'_, Self>> {
-        Some(self)
-    }
-}
-
-impl SwBreakpoint for Debuggee {
-    fn add_sw_breakpoint(&mut self, _: u64, _: usize) -> TargetResult<bool, Self> {
-        Err(TargetError::Errno(ENOSYS))
-    }
-    fn remove_sw_breakpoint(&mut self, _: u64, _: usize) -> TargetResult<bool, Self> {
-        Err(TargetError::Errno(ENOSYS))
-    }
-}
-
-impl HwBreakpoint for Debuggee {
-    fn add_hw_breakpoint(&mut self, _: u64, _: usize) -> TargetResult<bool, Self> {
-        Err(TargetError::Errno(ENOSYS))
-    }
-    fn remove_hw_breakpoint(&mut self, _: u64, _: usize) -> TargetResult<bool, Self> {
-        Err(TargetError::Errno(ENOSYS))
-    }
-}
-
-impl HwWatchpoint for Debuggee {
-    fn add_hw_watchpoint(&mut self, _: u64, _: u64, _: StubWatchKind) -> TargetResult<bool, Self> {
-        Err(TargetError::Errno(ENOSYS))
-    }
-    fn remove_hw_watchpoint(
-        &mut self,
-        _: u64,
-        _: u64,
-        _: StubWatchKind,
-    ) -> TargetResult<bool, Self> {
-        Err(TargetError::Errno(ENOSYS))
     }
 }
 
@@ -304,7 +249,7 @@ impl ExtendedMode for Debuggee {
         Err(TargetError::Errno(ENOSYS))
     }
     fn query_if_attached(&mut self, _: Pid) -> TargetResult<AttachKind, Self> {
-        Err(TargetError::Errno(ENOSYS))
+        Ok(AttachKind::Attach)
     }
     fn kill(&mut self, _: Option<Pid>) -> TargetResult<ShouldTerminate, Self> {
         Err(TargetError::Errno(ENOSYS))

@@ -76,12 +76,25 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                     self.btree(root, height, nodes, &mut 0);
                 }
             }
-            Step::Table { mask, stride } => {
+            Step::Table {
+                mask,
+                slots,
+                stride,
+            } => {
                 let control = self.pointer(at);
                 let mask = self.word(at.wrapping_add(mask), POINTER);
-                // (An empty table has the control bytes of one bucket, which all empty tables share.)
+                let slots = slots.map(|of| self.pointer(at.wrapping_add(of)));
+                // (An empty table has the control bytes of one slot, which all empty tables share.)
                 if let (Some(control), Some(mask @ 1..LONGEST)) = (control, mask) {
-                    self.table(control, mask, stride, offset, then);
+                    let before = |n: u64| control.wrapping_sub((n + 1).wrapping_mul(stride));
+                    match slots {
+                        None => self.table(control, mask, before, offset, then),
+                        Some(Some(slots)) => {
+                            let behind = |n: u64| slots.wrapping_add(n.wrapping_mul(stride));
+                            self.table(control, mask, behind, offset, then);
+                        }
+                        Some(None) => {}
+                    }
                 }
             }
             Step::Ring {
@@ -245,7 +258,14 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
     }
 
     /// The full buckets of a table, in its order.
-    fn table(&mut self, control: u64, mask: u64, stride: u64, offset: u64, then: usize) {
+    fn table(
+        &mut self,
+        control: u64,
+        mask: u64,
+        slot: impl Fn(u64) -> u64,
+        offset: u64,
+        then: usize,
+    ) {
         let mut number = 0;
         for first in (0..=mask).step_by(GROUP as usize) {
             // (The control bytes end with a copy of the first group.)
@@ -261,9 +281,7 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                     self.trace.more = true;
                     return;
                 }
-                let before = (place + 1).wrapping_mul(stride);
-                let at = control.wrapping_sub(before).wrapping_add(offset);
-                self.go(at, then, number);
+                self.go(slot(place).wrapping_add(offset), then, number);
                 number += 1;
             }
         }
@@ -457,6 +475,13 @@ mod tests {
         ];
         let trace = Memory::of(&words).trace("0x4000@table,8,16,8", 8);
         let place = |n: u64| 0x6000 - 16 * (n + 1) + 8;
+        assert_eq!(
+            runs(&trace),
+            [(place(0), 8, 0), (place(3), 8, 1), (place(9), 8, 2)]
+        );
+        let apart = [&words[..], &[(0x4010, 0x7000)]].concat();
+        let trace = Memory::of(&apart).trace("0x4000@slots,8,16,16,8", 8);
+        let place = |n: u64| 0x7000 + 16 * n + 8;
         assert_eq!(
             runs(&trace),
             [(place(0), 8, 0), (place(3), 8, 1), (place(9), 8, 2)]

@@ -2,14 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::Front;
-use crate::bridge::mirror::Line;
-use crate::bridge::packets::Spec;
 use crate::bridge::remote::Failure;
-use crate::bridge::watch_table::{Counts, Watch};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
-use ulpf_lib::ring::listed::ENDED;
+use ulpf_lib::ring::listed;
 use ulpf_rsp::reports::{Hits, Listed, Role, Totals};
 
 /// Time limit for an answer while the program runs, because a user waits for it.
@@ -29,7 +26,12 @@ impl Front {
         let (Some(mirror), Some(w)) = (&self.mirror, self.table.watches.get(&number)) else {
             return;
         };
-        mirror.write(&line(number, w, ended));
+        let state = match (ended, w.there) {
+            (true, _) => listed::ENDED,
+            (false, None) => listed::ENDED | listed::OFF,
+            (false, Some(_)) => 0,
+        };
+        mirror.write(&w.listed(number), w.since, state);
     }
 
     /// Reads all counters and hits: after a stop, and periodically while the program runs.
@@ -105,7 +107,7 @@ impl Front {
                 };
                 if let Some(w) = self.table.watches.get_mut(&number) {
                     // A watch that was switched off and on starts with zero counters in the back end.
-                    w.counts = w.before.and(counts(listed));
+                    w.counts = w.before.and(listed.counts);
                 }
                 self.show(number, false);
             }
@@ -129,55 +131,14 @@ impl Front {
             // A watch keeps its start time as long as it exists.
             let since = self.there_since.entry(number);
             let since = *since.or_insert_with(ulpf_host::sys::tsc);
-            mirror.write(&of_listed(listed, number, since));
+            mirror.write(listed, since, 0);
         }
         let gone = self.there_since.keys().copied();
         for number in gone.filter(|n| !now.contains(n)).collect::<Vec<_>>() {
             self.there_since.remove(&number);
             if let Some(entry) = mirror.area.watch_table().get(number as usize) {
-                entry.what.fetch_or(ENDED, Release);
+                entry.what.fetch_or(listed::ENDED, Release);
             }
         }
-    }
-}
-
-fn counts(listed: &Listed) -> Counts {
-    Counts {
-        hits: listed.hits,
-        silent: listed.silent,
-        filtered: listed.filtered,
-        stops: listed.stops,
-        false_positives: listed.false_positives,
-        register: listed.register,
-    }
-}
-
-fn of_listed(listed: &Listed, number: u32, since: u64) -> Line {
-    Line {
-        number,
-        spec: Spec {
-            addr: listed.addr,
-            len: listed.len,
-            kind: listed.kind,
-        },
-        log: listed.log,
-        debuggers: listed.debuggers,
-        off: false,
-        ended: false,
-        since,
-        counts: counts(listed),
-    }
-}
-
-fn line(number: u32, w: &Watch, ended: bool) -> Line {
-    Line {
-        number,
-        spec: w.spec,
-        log: w.log || w.stop,
-        debuggers: w.debuggers,
-        off: w.there.is_none() && !ended,
-        ended,
-        since: w.since,
-        counts: w.counts,
     }
 }

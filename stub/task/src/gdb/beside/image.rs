@@ -51,8 +51,8 @@ pub struct Headers {
 
 impl Headers {
     /// The program's own.
-    pub fn of_program(inf: &mut dyn Inferior, pid: i32) -> Option<Headers> {
-        let auxv = procfs::read(pid, "auxv")?;
+    pub fn of_program(inf: &mut dyn Inferior) -> Option<Headers> {
+        let auxv = procfs::auxiliary_vector()?;
         let entry = |kind: u64| {
             auxv.chunks_exact(16).find_map(|e| {
                 let (k, v) = e.split_at(8);

@@ -7,13 +7,13 @@
 //! ```
 
 use super::image::{self, Headers, PT_DYNAMIC, word, words};
-use super::xml::xml_text;
-use crate::gdb::packet;
 use crate::inferior::Inferior;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use ulpf_lib::TargetAddr;
+use ulpf_rsp::hex_number;
+use ulpf_rsp::xfer::xml_text;
 
 /// Bounds against lists that the program has scribbled over.
 const MAX_LIBRARIES: usize = 10_000;
@@ -23,7 +23,7 @@ const MAX_NAME: usize = 4096;
 /// The list as XML. `annex`: empty, or `start=LM;prev=LM[;lmid=DEBUG]` to continue from a known entry. `None`: the
 /// program that the kernel has started has no DT_DEBUG, as with the dynamic linker itself (`ld.so PROGRAM`). GDB then
 /// finds the list by symbols.
-pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Option<Vec<u8>> {
+pub fn list(inf: &mut dyn Inferior, annex: &[u8]) -> Option<Vec<u8>> {
     let mut x = String::from("<library-list-svr4 version=\"1.0\"");
     let mut entries = String::new();
     match start_of(annex) {
@@ -31,7 +31,7 @@ pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Option<Vec<u8>> {
             walk(inf, from, &mut entries);
         }
         None => {
-            let at = r_debug_location(inf, pid)?;
+            let at = r_debug_location(inf)?;
             let mut debug = word(inf, at);
             for namespace in 0..MAX_NAMESPACES {
                 let Some(at) = debug.filter(|at| *at != 0) else {
@@ -87,7 +87,7 @@ fn start_of(annex: &[u8]) -> Option<Link> {
     let field = |name: &[u8]| {
         annex
             .split(|b| *b == b';')
-            .find_map(|f| packet::hex_u64(f.strip_prefix(name)?))
+            .find_map(|f| hex_number(f.strip_prefix(name)?))
     };
     let at = field(b"start=").filter(|at| *at != 0)?;
     Some(Link {
@@ -153,15 +153,15 @@ fn string(inf: &mut dyn Inferior, at: u64) -> String {
 }
 
 /// Value of DT_DEBUG in the program's dynamic section; 0 before the dynamic linker has run.
-fn r_debug(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
-    let at = r_debug_location(inf, pid)?;
+fn r_debug(inf: &mut dyn Inferior) -> Option<u64> {
+    let at = r_debug_location(inf)?;
     word(inf, at)
 }
 
 /// Where the program's dynamic section keeps the value of DT_DEBUG (LLDB's "shared library info").
-pub fn r_debug_location(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
+pub fn r_debug_location(inf: &mut dyn Inferior) -> Option<u64> {
     const DT_DEBUG: u64 = 21;
-    let headers = Headers::of_program(inf, pid)?;
+    let headers = Headers::of_program(inf)?;
     let at = headers.base.wrapping_add(headers.find(PT_DYNAMIC)?.vaddr);
     image::dynamic(inf, at)
         .into_iter()
@@ -179,9 +179,9 @@ pub struct LinkMap {
 
 /// The link maps of the first namespace, the program first. Empty for a static program, or before the dynamic linker
 /// has run.
-pub fn link_maps(inf: &mut dyn Inferior, pid: i32) -> Vec<LinkMap> {
+pub fn link_maps(inf: &mut dyn Inferior) -> Vec<LinkMap> {
     let mut all = Vec::new();
-    let debug = r_debug(inf, pid).filter(|at| *at != 0);
+    let debug = r_debug(inf).filter(|at| *at != 0);
     let Some([_, mut at]) = debug.and_then(|debug| words(inf, debug)) else {
         return all;
     };

@@ -1,13 +1,16 @@
-//! LLDB's extensions (lldb/docs/resources/lldbgdbremote.md).
+//! LLDB's extensions (lldb/docs/resources/lldbgdbremote.md). gdbstub has traits for two of them, which lack fields.
+//! `qHostInfo` cannot say that a watchpoint reports after the access. `qProcessInfo` has no system, and a decimal process
+//! number. Tests: `tests/lldb`.
 
 use super::{Served, libraries};
-use crate::gdb::{GdbSession, packet, procfs};
+use crate::gdb::{GdbSession, procfs};
 use crate::inferior::Inferior;
 use alloc::format;
 use alloc::vec::Vec;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use ulpf_lib::mapping::{Mapping, mappings};
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
+use ulpf_rsp::{hex_number, push_hex, push_number};
 
 /// Marks the client as LLDB at its first own packet.
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Option<Served> {
@@ -23,10 +26,10 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
             session.client.error_strings = true;
             Served::Ok
         }
-        b"qShlibInfoAddr" => match libraries::r_debug_location(inf, pid) {
+        b"qShlibInfoAddr" => match libraries::r_debug_location(inf) {
             Some(at) => {
                 let mut reply = Vec::new();
-                packet::push_num(&mut reply, at);
+                push_number(&mut reply, at);
                 Served::Reply(reply)
             }
             None => Served::error(),
@@ -47,21 +50,21 @@ const TRIPLE: &[u8] = b"x86_64-unknown-linux-gnu";
 
 fn host_info() -> Vec<u8> {
     let mut reply = b"triple:".to_vec();
-    packet::push_hex(&mut reply, TRIPLE);
+    push_hex(&mut reply, TRIPLE);
     reply.extend_from_slice(b";ptrsize:8;watchpoint_exceptions_received:after;endian:little;");
     reply
 }
 
 fn process_info(pid: i32) -> Vec<u8> {
     let mut reply = format!("pid:{pid:x};triple:").into_bytes();
-    packet::push_hex(&mut reply, TRIPLE);
+    push_hex(&mut reply, TRIPLE);
     reply.extend_from_slice(b";ostype:linux;endian:little;ptrsize:8;");
     reply
 }
 
 /// The mapping that holds the address, or the hole around it, with the program's own permissions.
 fn memory_region(inf: &mut dyn Inferior, addr: &[u8]) -> Option<Vec<u8>> {
-    let addr = packet::hex_u64(addr)?;
+    let addr = hex_number(addr)?;
     let maps = procfs::read(inf.pid(), "maps")?;
     let mut hole = 0;
     let mut reply = Vec::new();
@@ -88,7 +91,7 @@ fn mapped(inf: &mut dyn Inferior, reply: &mut Vec<u8>, addr: u64, map: &Mapping<
         permissions(reply, map.prot);
         if !map.name.is_empty() {
             reply.extend_from_slice(b"name:");
-            packet::push_hex(reply, map.name);
+            push_hex(reply, map.name);
             reply.push(b';');
         }
         return;
@@ -121,8 +124,8 @@ fn permissions(reply: &mut Vec<u8>, prot: u8) {
 /// `start:…;size:…;`; an `end` of 0 is the end of the address space.
 fn region(reply: &mut Vec<u8>, start: u64, end: u64) {
     reply.extend_from_slice(b"start:");
-    packet::push_num(reply, start);
+    push_number(reply, start);
     reply.extend_from_slice(b";size:");
-    packet::push_num(reply, end.wrapping_sub(start));
+    push_number(reply, end.wrapping_sub(start));
     reply.push(b';');
 }

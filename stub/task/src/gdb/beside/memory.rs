@@ -1,4 +1,5 @@
-//! `m M X x`: memory. gdbstub's `m` has no bound on the answer and no partial reads.
+//! `m M X x`: memory. gdbstub's `m` has no bound on the answer, and reads on behind a hole. Its `M` and `X` do not compare
+//! the length with the data. It has no `x`. Test: `memory_in_pieces_and_at_the_edge` in `stub/host-tests`.
 
 use super::Served;
 use crate::gdb::{GdbSession, packet};
@@ -6,6 +7,8 @@ use crate::inferior::Inferior;
 use alloc::vec;
 use alloc::vec::Vec;
 use ulpf_lib::TargetAddr;
+use ulpf_rsp::xfer::split_once;
+use ulpf_rsp::{from_hex, push_escaped, push_hex, unescape};
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
     let Some((verb, rest)) = payload.split_first() else {
@@ -15,8 +18,8 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     let reply = match verb {
         b'm' => read_hex(inf, rest),
         b'x' => read_binary(session, inf, rest),
-        b'M' => write(inf, rest, packet::unhex),
-        _ => write(inf, rest, packet::unescape),
+        b'M' => write(inf, rest, from_hex),
+        _ => write(inf, rest, unescape),
     };
     reply.unwrap_or_else(Served::error)
 }
@@ -41,7 +44,7 @@ fn read_hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
 pub fn hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Vec<u8>> {
     let data = read(inf, rest, packet::PACKET_SIZE / 2)?;
     let mut reply = Vec::new();
-    packet::push_hex(&mut reply, &data);
+    push_hex(&mut reply, &data);
     Some(reply)
 }
 
@@ -57,7 +60,7 @@ fn read_binary(session: &mut GdbSession, inf: &mut dyn Inferior, rest: &[u8]) ->
     if !session.client.bare_reads {
         reply.push(b'b');
     }
-    packet::push_escaped(&mut reply, &data, packet::PACKET_SIZE);
+    push_escaped(&mut reply, &data, packet::PACKET_SIZE);
     Some(Served::Reply(reply))
 }
 
@@ -66,7 +69,8 @@ fn write(
     rest: &[u8],
     decode: fn(&[u8]) -> Option<Vec<u8>>,
 ) -> Option<Served> {
-    let (addr, len, data) = packet::addr_data(rest)?;
+    let (head, data) = split_once(rest, b':')?;
+    let (addr, len) = packet::addr_len(head)?;
     let data = decode(data)?;
     if data.len() as u64 != len {
         return None;

@@ -1,38 +1,46 @@
-//! Packets answered before gdbstub sees them, one file per group.
+//! Packets answered before gdbstub sees them, one file per group. For some gdbstub has no trait. For the others the head
+//! of the file states the difference between gdbstub and gdbserver, and the test that shows it.
 
 mod image;
 pub mod large;
 mod libraries;
 mod lldb;
 pub mod memory;
-mod monitor;
 mod non_stop;
 mod points;
 mod queries;
 mod resume;
 mod tls;
 pub mod xfer;
-mod xml;
 
-use super::{Event, GdbSession, packet};
+use super::{Event, GdbSession};
 use crate::inferior::Inferior;
-use alloc::string::String;
 use alloc::vec::Vec;
 use ulpf_lib::TargetAddr;
+use ulpf_rsp::hex_number;
+
+/// Features of this folder, for the answer to `qSupported`. (No-ack mode is the server's.)
+pub const FEATURES: &[u8] = concat!(
+    ";swbreak+;hwbreak+;QStartNoAckMode+;QPassSignals+;QProgramSignals+;ConditionalBreakpoints+",
+    ";qXfer:features:read+;qXfer:threads:read+;qXfer:auxv:read+;qXfer:exec-file:read+",
+    ";qXfer:siginfo:read+;qXfer:siginfo:write+",
+    ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+",
+    ";QNonStop+;QThreadEvents+;no-resumed+",
+    ";binary-upload+;error-message+"
+)
+.as_bytes();
 
 pub enum Served {
     Ok,
     Reply(Vec<u8>),
-    /// Text for the user.
-    Output(String),
     /// Notifications and the answer, as they are sent.
     Frames(Vec<u8>),
     /// Done; the protocol requires no answer (now).
     Silent,
+    /// The program goes on; the answer is its next stop.
+    Resumed,
     /// gdbstub's.
     Pass,
-    /// A packet for gdbstub, in another form.
-    PassAs(Vec<u8>),
 }
 
 impl Served {
@@ -69,7 +77,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         }
         _ if payload.starts_with(b"vUlpfRenew;") => {
             let all = payload[b"vUlpfRenew;".len()..].split(|b| *b == b';');
-            all.filter_map(packet::hex_u64)
+            all.filter_map(hex_number)
                 .for_each(|addr| inf.renew_breakpoint(TargetAddr(addr)));
             Served::Silent
         }

@@ -2,10 +2,10 @@
 
 use super::Served;
 use crate::gdb::GdbSession;
-use crate::gdb::packet::{self, Action, Go};
-use crate::gdb::target::resume_of;
+use crate::gdb::packet::{Action, Go};
 use crate::inferior::{Inferior, Stop, StopReason, Tid};
 use alloc::vec::Vec;
+use ulpf_rsp::hex_number;
 
 /// Packets that exist, or mean something else, in non-stop mode.
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Option<Served> {
@@ -34,7 +34,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         // Meant for a program that runs as a whole.
         b"vUlpfHalt" => Served::Silent,
         _ => {
-            let tid = packet::hex_u64(payload.strip_prefix(b"vUlpfSeen;")?);
+            let tid = hex_number(payload.strip_prefix(b"vUlpfSeen;")?);
             let tid = tid.and_then(|tid| Tid::try_from(tid).ok());
             if let Some(stop) = tid.and_then(|tid| session.non_stop.stops.get_mut(&tid)) {
                 stop.seen = true;
@@ -64,7 +64,7 @@ pub fn go_on(session: &mut GdbSession, inf: &mut dyn Inferior, actions: &[Action
     let stops = &session.non_stop;
     let resumed = |tid| match go(tid)? {
         Go::Stop => None,
-        go => (!stops.is_unseen(tid)).then(|| resume_of(go)),
+        go => (!stops.is_unseen(tid)).then(|| go.resume()),
     };
     let on_their_way: Vec<Tid> = stops.stops.keys().copied().collect();
     let on_their_way = on_their_way

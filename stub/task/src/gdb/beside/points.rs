@@ -1,5 +1,6 @@
-//! `Z z`: breakpoints and watches. gdbstub cuts conditions off, and cannot carry the text of a refusal. It also takes
-//! over a microsecond for a packet, and GDB sends two packets per watch and stop.
+//! `Z z`: breakpoints and watches. gdbstub cuts conditions off (`breakpoints_with_and_without_conditions` in
+//! `stub/host-tests`), and cannot carry the text of a refusal (`watches_of_any_size_and_refusals`). It also takes over a
+//! microsecond for a packet, and GDB sends two packets per watch and stop.
 //!
 //! ```text
 //! Z0,ADDR,KIND[;CONDITIONS]   software breakpoint      Z2,ADDR,LEN   write watch
@@ -8,9 +9,11 @@
 //! ```
 
 use super::Served;
-use crate::gdb::{GdbSession, amend, packet};
+use crate::gdb::{Client, GdbSession, packet};
 use crate::inferior::{Inferior, Refusal, no_range};
+use alloc::vec::Vec;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
+use ulpf_rsp::push_hex;
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
     let [verb, kind, b',', rest @ ..] = payload else {
@@ -32,7 +35,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     };
     match result {
         Some(Ok(())) => Served::Ok,
-        Some(Err(refusal)) => Served::Reply(amend::refusal(&refusal, session.client)),
+        Some(Err(refusal)) => Served::Reply(refusal_text(&refusal, session.client)),
         None => Served::error(),
     }
 }
@@ -71,4 +74,22 @@ fn watch(
         return Some(inf.insert_watch(range, kind));
     }
     inf.remove_watch(range, kind).then_some(Ok(()))
+}
+
+/// GDB 13 only sees "an error", newer versions and LLDB show the text.
+fn refusal_text(r: &Refusal, client: Client) -> Vec<u8> {
+    let parts = [&*r.what, ": ", &r.why, "; ", &r.what_to_do];
+    let all = parts.iter().flat_map(|part| part.bytes());
+    let text: Vec<u8> = all
+        .filter(|b| !matches!(b, b'#' | b'$' | b'}' | b'*'))
+        .collect();
+    match (client.lldb, client.error_strings) {
+        (false, _) => [b"E.", &text[..]].concat(),
+        (true, true) => {
+            let mut reply = b"E16;".to_vec();
+            push_hex(&mut reply, &text);
+            reply
+        }
+        (true, false) => b"E16".to_vec(),
+    }
 }

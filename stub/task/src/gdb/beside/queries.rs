@@ -1,13 +1,20 @@
-//! Small questions and settings of GDB.
+//! Small questions and settings of GDB. gdbstub answers some of them, too, but not as gdbserver
+//! (`stub/host-tests/tests/session.rs`):
+//!
+//! - `?`: the first thread, whatever stopped. Here the last stop reply is repeated (`resuming`).
+//! - `Hg`, `qC`: "any" is the first thread, and any number is accepted. Here it is the thread of the last stop, and a
+//!   thread has to exist. Test: `threads_carry_process_ids_when_asked`.
+//! - `T`, `qThreadExtraInfo`: the process is dropped, and a missing thread has an empty name. It has the same test.
+//! - `k`, `vKill`: only while the program is stopped, and `k` has a reply (`leaving`).
 
-use super::{Served, monitor, tls};
-use crate::gdb::arch::Layout;
-use crate::gdb::packet::{self, Id, ThreadId};
-use crate::gdb::{Client, Event, GdbSession};
+use super::{Served, tls};
+use crate::gdb::packet::{self, Id, ThreadId, push_thread_id};
+use crate::gdb::reason::Reported;
+use crate::gdb::{Client, Event, GdbSession, arch};
 use crate::inferior::{Inferior, StopReason, Tid};
 use alloc::vec::Vec;
-use linux_raw_sys::general as k;
 use ulpf_lib::signals;
+use ulpf_rsp::{hex_number, push_hex, push_number};
 
 /// Packets that a client may send before the stop that it waits for.
 pub fn allowed_while_running(payload: &[u8]) -> bool {
@@ -26,7 +33,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         }
         b"qC" => {
             let mut reply = b"QC".to_vec();
-            packet::thread_id(&mut reply, pid, session.thread, multiprocess);
+            push_thread_id(&mut reply, pid, session.thread, multiprocess);
             Served::Reply(reply)
         }
         [b'T', thread @ ..] => Served::ok_or_error(named(inf, pid, thread).is_some()),
@@ -63,23 +70,24 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
                 features: packet::client_features(payload),
                 ..Default::default()
             };
-            session.debuggee.layout = Layout::for_client(session.client.features);
+            session.debuggee.layout = arch::layout_for(session.client.features);
             session.last_stop.clear();
             session.interrupt_due = false;
             session.large = Default::default();
-            Served::PassAs(session.client.features.for_gdbstub().to_vec())
+            session
+                .negotiate(inf)
+                .map_or_else(Served::error, Served::Reply)
         }
-        b"qRcmd" => monitor::serve(session, inf, rest),
+        b"qRcmd" | b"qAttached" | b"QCatchSyscalls" => Served::Pass,
         b"qThreadExtraInfo" => match named(inf, session.debuggee.pid, rest) {
             Some(tid) => {
                 let mut reply = Vec::new();
-                packet::push_hex(&mut reply, inf.thread_name(tid).as_bytes());
+                push_hex(&mut reply, inf.thread_name(tid).as_bytes());
                 Served::Reply(reply)
             }
             None => Served::error(),
         },
         b"qGetTLSAddr" => thread_local(inf, session.debuggee.pid, rest),
-        b"qAttached" => Served::text("1"),
         // The server's, and harmless here. With qSymbol we need no symbols.
         b"QStartNoAckMode" | b"qSymbol" | b"QProgramSignals" => Served::Ok,
         b"QPassSignals" => match packet::number_list(rest) {
@@ -93,27 +101,13 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
             }
             None => Served::error(),
         },
-        b"QCatchSyscalls" => {
-            let (on, list) = match rest {
-                [b'0' | b'1'] => (rest == b"1", Some(Vec::new())),
-                [b'1', b';', list @ ..] => (true, packet::number_list(list)),
-                _ => (false, None),
-            };
-            match list {
-                Some(list) => {
-                    inf.set_catch_syscalls(on, &list);
-                    Served::Ok
-                }
-                None => Served::error(),
-            }
-        }
         b"QUlpfFollow" => {
             inf.follow(rest);
             Served::Ok
         }
         // `vUlpfForkGo` has no reply, for a client that cannot wait for one.
         b"vUlpfFork" | b"vUlpfForkGo" => {
-            let child = packet::hex_u64(rest).and_then(|n| Tid::try_from(n).ok());
+            let child = hex_number(rest).and_then(|n| Tid::try_from(n).ok());
             if let Some(child) = child {
                 inf.release_child(child);
             }
@@ -131,7 +125,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
                 [child @ .., b';', b'0'] => (child, false),
                 child => (child, true),
             };
-            let child = packet::hex_u64(child).and_then(|n| Tid::try_from(n).ok());
+            let child = hex_number(child).and_then(|n| Tid::try_from(n).ok());
             Served::ok_or_error(child.is_some_and(|child| inf.adopt_child(child, yes)))
         }
         // Like an interrupt, but for a stop that the user did not request: any other stop that comes first serves as
@@ -160,13 +154,13 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
 fn thread_local(inf: &mut dyn Inferior, pid: i32, rest: &[u8]) -> Served {
     let mut fields = rest.split(|b| *b == b',');
     let tid = fields.next().and_then(|id| named(inf, pid, id));
-    let mut number = || fields.next().and_then(packet::hex_u64);
+    let mut number = || fields.next().and_then(hex_number);
     let (Some(tid), Some(offset), Some(map)) = (tid, number(), number()) else {
         return Served::error();
     };
     let mut reply = Vec::new();
-    match tls::address(inf, pid, tid, offset, map) {
-        Ok(at) => packet::push_num(&mut reply, at),
+    match tls::address(inf, tid, offset, map) {
+        Ok(at) => push_number(&mut reply, at),
         Err(none) => {
             reply.extend_from_slice(b"E.");
             reply.extend_from_slice(none.why().as_bytes());
@@ -180,22 +174,18 @@ fn last_stop(session: &GdbSession, inf: &mut dyn Inferior) -> Vec<u8> {
     if !session.last_stop.is_empty() {
         return session.last_stop.clone();
     }
-    const SIGINT: i32 = k::SIGINT as i32;
-    const SIGTRAP: i32 = k::SIGTRAP as i32;
-    let signal = match session.last_reason.map(|stop| stop.reason) {
-        Some(StopReason::Signal(n)) => n,
-        Some(StopReason::Interrupted) => SIGINT,
-        _ => SIGTRAP,
-    };
+    let reason = session.last_reason.map(|stop| stop.reason);
+    let reason = reason.unwrap_or(StopReason::Stepped);
+    let signal = Reported::of(reason, session.client).signal;
     let stopped = session.last_reason.map_or(session.thread, |stop| stop.tid);
     let thread = match inf.threads().contains(&stopped) {
         true => stopped,
         false => session.thread,
     };
     let mut reply = b"T".to_vec();
-    packet::push_hex(&mut reply, &[signals::to_gdb(signal)]);
+    push_hex(&mut reply, &[signal]);
     reply.extend_from_slice(b"thread:");
-    packet::thread_id(
+    push_thread_id(
         &mut reply,
         session.debuggee.pid,
         thread,
@@ -231,8 +221,6 @@ fn select(session: &mut GdbSession, inf: &mut dyn Inferior, op: u8, id: &[u8]) -
             }
         }
     };
-    session.thread = tid;
-    let mut canonical = b"Hg".to_vec();
-    packet::push_num(&mut canonical, tid as u64);
-    Some(Served::PassAs(canonical))
+    session.select(inf, tid);
+    Some(Served::Ok)
 }

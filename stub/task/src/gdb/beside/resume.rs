@@ -1,11 +1,11 @@
-//! `vCont` and the old resume packets. gdbstub refuses to step all threads, drops the signal of an action for all
-//! threads, and has no per-process actions. So the actions are read here; gdbstub gets a plain `vCont;c` to know that
-//! the program runs.
+//! `vCont` and the old resume packets. gdbstub refuses to step all threads, and drops the signal of an action for all
+//! threads. It has no per-process actions and no non-stop mode. So it is not told that the program runs. Tests in
+//! `stub/host-tests`: `resuming`, `a_second_client_starts_afresh`.
 
 use super::{Served, non_stop};
 use crate::gdb::packet::{self, Action, Go, ThreadId};
 use crate::gdb::{Event, GdbSession};
-use crate::inferior::Inferior;
+use crate::inferior::{Inferior, Resume, Tid};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -46,16 +46,13 @@ fn go_on(session: &mut GdbSession, inf: &mut dyn Inferior, actions: Vec<Action>)
         return non_stop::go_on(session, inf, &actions);
     }
     let pid = session.debuggee.pid;
-    let someone_goes = inf.threads().iter().any(|tid| {
-        actions
-            .iter()
-            .find(|a| a.thread.names(pid, *tid))
-            .is_some_and(|a| a.go != Go::Stop)
-    });
-    if !someone_goes {
+    // The first action that names a thread applies; a thread that no action names stays parked.
+    let go = |tid| actions.iter().find(|a| a.thread.names(pid, tid));
+    let goes = |tid: &Tid| go(*tid).is_some_and(|a| a.go != Go::Stop);
+    if !inf.threads().iter().any(goes) {
         return Served::error();
     }
-    session.debuggee.actions = actions;
+    inf.resume(&|tid| go(tid).map_or(Resume::Hold, |action| action.go.resume()));
     session.event = Event::Running;
-    Served::PassAs(b"vCont;c".to_vec())
+    Served::Resumed
 }

@@ -38,33 +38,27 @@ impl NoAddress {
 
 /// The address of the byte at `offset` in the thread-locals of the module whose `link_map` is at `map`; 0: the
 /// program itself.
-pub fn address(
-    inf: &mut dyn Inferior,
-    pid: i32,
-    tid: Tid,
-    offset: u64,
-    map: u64,
-) -> Result<u64, NoAddress> {
+pub fn address(inf: &mut dyn Inferior, tid: Tid, offset: u64, map: u64) -> Result<u64, NoAddress> {
     let unknown = NoAddress::UnknownLibrary;
     let (fs, _) = inf.fs_gs_base(tid).ok_or(unknown)?;
     // The thread control block begins with its own address.
     if fs == 0 || word(inf, fs) != Some(fs) {
         return Err(unknown);
     }
-    let maps = libraries::link_maps(inf, pid);
+    let maps = libraries::link_maps(inf);
     let block = match maps.first() {
         Some(program) if map != 0 && map != program.at => match glibc(inf, &maps) {
             Some(library) => library.block(inf, fs, map),
-            None => musl_block(inf, pid, fs, &maps, map),
+            None => musl_block(inf, fs, &maps, map),
         }?,
-        _ => programs_block(inf, pid, fs)?,
+        _ => programs_block(inf, fs)?,
     };
     Ok(block.wrapping_add(offset))
 }
 
 /// As the linker has laid it out: `tlsoffset` of the first module.
-fn programs_block(inf: &mut dyn Inferior, pid: i32, fs: u64) -> Result<u64, NoAddress> {
-    let headers = Headers::of_program(inf, pid).ok_or(NoAddress::UnknownLibrary)?;
+fn programs_block(inf: &mut dyn Inferior, fs: u64) -> Result<u64, NoAddress> {
+    let headers = Headers::of_program(inf).ok_or(NoAddress::UnknownLibrary)?;
     let tls = headers.find(PT_TLS).ok_or(NoAddress::NoThreadLocals)?;
     let mask = tls.align.max(1).wrapping_sub(1);
     // The smallest distance of at least its size that puts the first byte where its alignment wants it.
@@ -150,7 +144,6 @@ impl Glibc {
 
 fn musl_block(
     inf: &mut dyn Inferior,
-    pid: i32,
     fs: u64,
     maps: &[libraries::LinkMap],
     map: u64,
@@ -159,7 +152,7 @@ fn musl_block(
     let mut number = 0;
     for (n, m) in maps.iter().enumerate() {
         let headers = match n {
-            0 => Headers::of_program(inf, pid),
+            0 => Headers::of_program(inf),
             _ => Headers::of_library(inf, m.base),
         };
         let has = headers.is_some_and(|h| h.find(PT_TLS).is_some());
