@@ -4,14 +4,14 @@
 //! large one ([`LARGE`]) only units that mention the queried name are walked ([`mention`]), and only that name is kept.
 //! After many different names, walking everything costs less and is done once.
 
+#[cfg(test)]
+mod compared_tests;
 mod finds;
 mod hints;
 mod mention;
 mod mentions;
 mod openings;
 mod recall;
-#[cfg(test)]
-mod tests;
 mod walk;
 
 use crate::dwarf::{Die, Dwarf, Traits, attr_str};

@@ -62,12 +62,14 @@ pub fn open_blocks() {
     }
 }
 
-/// Addresses of the functions that the other stub serves.
-pub fn places(twin: Twin) -> impl Iterator<Item = u64> {
-    let all = (0..entries::MOST).filter_map(entries::known);
+/// Addresses of the functions that the other stub serves, each with the jump that it begins with.
+pub fn places(twin: Twin) -> impl Iterator<Item = (u64, [u8; entries::JUMP])> {
+    let all = (0..entries::MOST).filter_map(|n| Some((n, entries::known(n)?)));
     // SAFETY: the same table of the other image, which nothing changes any more.
-    let there = all.map(move |ours| unsafe { twin.of(ours).read() }.pc);
-    there.filter(|pc| *pc != 0)
+    let there = all.map(move |(n, ours)| (unsafe { twin.of(ours).read() }.pc, n));
+    there
+        .filter(|(pc, _)| *pc != 0)
+        .map(move |(pc, n)| (pc, entries::jump_there(n, twin)))
 }
 
 /// True if `at` is in the copy of a function's first instructions that the other stub has made.

@@ -53,7 +53,9 @@ pub fn earlier() -> Option<Twin> {
         let all = twin.theirs(start)..twin.theirs(end);
         is_mapped(&maps, all) && have_same_code(own.start..own.end, *twin)
     });
-    same.find(|twin| adopt::is_left(*twin))
+    // (An image that could not be unmapped may be there, too, to which no function leads any more.)
+    let leads = |twin: Twin| adopt::places(twin).any(|(at, jump)| bytes(at) == Some(jump));
+    same.find(|twin| adopt::is_left(*twin) && leads(*twin))
 }
 
 fn is_mapped(maps: &Snapshot, range: Range<u64>) -> bool {
@@ -141,7 +143,7 @@ impl Control {
     fn is_in_use(&mut self, twin: Twin) -> bool {
         let (start, end) = machine().image;
         let image = twin.theirs(start)..twin.theirs(end);
-        let functions: Vec<u64> = adopt::places(twin).collect();
+        let functions: Vec<u64> = adopt::places(twin).map(|place| place.0).collect();
         let begun = |at: u64| {
             let mut all = functions.iter();
             all.find(|function| (1..JUMP as u64).contains(&at.wrapping_sub(**function)))
@@ -149,7 +151,7 @@ impl Control {
         let stopped = self.world.stopped();
         g().threads.iter().any(|t| {
             let Some(context) = parked::frame(t, stopped) else {
-                return false;
+                return parked::is_unsettled(t);
             };
             // Half of the jump has had no effect yet.
             if let Some(function) = begun(context.gprs.rip) {

@@ -68,11 +68,11 @@ impl Control {
         let (allocator, free, file) = allocator(&maps).ok_or(Old::Unknown)?;
         let stopped = self.world.stopped();
         let busy = g().threads.iter().any(|t| {
-            let frame = parked::frame(t, stopped);
-            frame.is_some_and(|c| {
-                let is_there = |at: u64| allocator.contains(&at) || entries::is_in_copy(at);
-                unwind::comes_from(&c.gprs, text::word, is_there)
-            })
+            let Some(c) = parked::frame(t, stopped) else {
+                return parked::is_unsettled(t);
+            };
+            let is_there = |at: u64| allocator.contains(&at) || entries::is_in_copy(at);
+            unwind::comes_from(&c.gprs, text::word, is_there)
         });
         if busy {
             return Err(Old::Busy);

@@ -121,6 +121,11 @@ pub fn frame<'a>(t: &Thread, _: &'a mut Stopped) -> Option<&'a mut UContext> {
     unsafe { t.ctx.load(Acquire).as_mut() }
 }
 
+/// True for a thread without a frame that is not about to end: it is leaving a system call, and stops in a moment.
+pub fn is_unsettled(t: &Thread) -> bool {
+    !t.is_stopped() && !matches!(t.state(), State::Dead | State::Free)
+}
+
 /// siginfo_t of the signal that a stopped thread has stopped for.
 pub fn siginfo<'a>(t: &Thread, _: &'a mut Stopped) -> Option<&'a mut [u8; 128]> {
     if !t.is_stopped() {
