@@ -218,6 +218,35 @@ class Attached(unittest.TestCase):
             finally:
                 sleeper.kill()
 
+    @needs("c++")
+    def test_a_static_program_gets_its_functions_back(self):
+        """Also an `operator new[]` that only jumps to `operator new`, which the command names."""
+        source = """#include <cstdio>
+            #include <unistd.h>
+            int main() {
+                char *block = new char[40];
+                printf("pid %d\\n", getpid());
+                fflush(stdout);
+                for (char line[16]; fgets(line, sizeof line, stdin) && line[0] != 'e';) {
+                    delete[] block;
+                    block = new char[40];
+                    puts("done");
+                    fflush(stdout);
+                }
+                delete[] block;
+                puts("well");
+            }"""
+        with tempfile.TemporaryDirectory() as folder:
+            built = os.path.join(folder, "arrays")
+            subprocess.run(["c++", "-O1", "-static", "-x", "c++", "-o", built, "-"], input=source, text=True, check=True)
+            server = Server(built)
+            server.order("once")
+            before = memory(server.pid)
+            Checked(server.pid).leave()
+            self.assertTrue(wait_until(lambda: memory(server.pid) == before, 5), differences(memory(server.pid), before))
+            server.order("again")
+            self.assertEqual(server.end(), ("well\n", 0))
+
     def test_one_heap_is_left_however_often(self):
         """Each check takes over the heap that the last one has left."""
         server = Server(program("heap_attached"))

@@ -5,7 +5,6 @@ use core::sync::atomic::Ordering::*;
 use ulpf_engine::agent;
 use ulpf_stub_tables::breakpoints::{Breakpoint, INT3};
 
-use crate::child;
 use crate::global::g;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
@@ -35,17 +34,8 @@ impl agent::AgentContext for Machine<'_> {
 
 /// True if a breakpoint whose memory was missing may lie in what a call has just mapped.
 pub fn waits_in(start: u64, end: u64) -> bool {
-    let mut all = g().breakpoints().iter().filter(|b| b.hardware);
     // The breakpoint may have been there before, in memory that was unmapped.
     let waits = |b: &Breakpoint| !b.there || memory::get::<u8>(b.addr) != Some(INT3);
-    all.any(|b| b.addr >= start && b.addr < end && waits(b))
-}
-
-/// In a forked child: puts the original bytes back into its private copy of the text.
-pub fn remove_in_child() {
-    if g().has_breakpoints() {
-        let planted = |b: &&Breakpoint| b.there && memory::get::<u8>(b.addr) == Some(INT3);
-        let list = g().breakpoints().iter().filter(planted);
-        child::put_back(list.map(|b| (b.addr, core::slice::from_ref(&b.original))));
-    }
+    let mut all = g().breakpoints().within(start..end);
+    all.any(|b| b.hardware && waits(b))
 }

@@ -3,6 +3,10 @@
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
+use ulpf_stub_tables::edit::LONGEST;
+use ulpf_stub_tables::edits::Edits;
+
+use crate::runtime::memory;
 
 pub fn open_mem() -> Result<u64, Errno> {
     // SAFETY: opens a file.
@@ -17,13 +21,18 @@ pub fn open_mem() -> Result<u64, Errno> {
     }
 }
 
-/// In a forked child, whose descriptor table lacks ours: puts the original bytes back. It uses a descriptor of its own
-/// or, where there is no /proc, makes the page writable for the moment.
-pub fn put_back<'a>(list: impl Iterator<Item = (u64, &'a [u8])>) {
+/// In a forked child, whose descriptor table lacks ours: puts the original bytes back where ours are. It uses a
+/// descriptor of its own or, where there is no /proc, makes the page writable for the moment.
+pub fn put_back(edits: &Edits) {
     with_mem_of_child(|fd| {
-        for (to, bytes) in list {
-            put(fd, to, bytes);
-        }
+        edits.each_of_child(|edit| {
+            let mut now = [0; LONGEST];
+            let ours = edit.ours();
+            let now = now.get_mut(..ours.len()).unwrap_or(&mut []);
+            if memory::read(edit.start(), now) == ours.len() && now == ours {
+                put(fd, edit.start(), edit.original());
+            }
+        });
     });
 }
 

@@ -19,6 +19,7 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
 
 use crate::cause::Cause;
 use crate::check::{self, out_of_block, precheck};
+use crate::edits;
 use crate::engine;
 use crate::generated;
 use crate::global::g;
@@ -37,7 +38,7 @@ use crate::runtime::park::{self, park, request};
 use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
 use crate::sequences;
 use crate::signals::{numbers, raise};
-use crate::syscalls::{catch, forked, sites};
+use crate::syscalls::{catch, forked};
 
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
 const MAX_REPEATS: u32 = 1 << 16;
@@ -234,11 +235,7 @@ enum Step {
 fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -> Step {
     let pc = uc.gprs.rip;
     let mut bytes = [0u8; 15];
-    let code = patches::original(pc, &mut bytes);
-    if code.first() == Some(&sites::JUMP) {
-        sites::hide(pc, code); // the instruction before a patched `syscall`
-    }
-    let code = &*code;
+    let code = &*edits::original(pc, &mut bytes);
     let Ok(site) = engine::thunks().site(engine::decoder(), pc, code) else {
         return without_site(t, uc, code, fault_at);
     };

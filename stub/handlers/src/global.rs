@@ -19,6 +19,7 @@ use ulpf_lib::watchlist::Watchlist;
 use ulpf_lib::{TargetAddr, WatchId};
 use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::breakpoints::Breakpoint;
+use ulpf_stub_tables::edit::List;
 use ulpf_stub_tables::{Tables, Watches};
 
 use crate::runtime::thread::{Registry, Thread};
@@ -220,16 +221,15 @@ impl Global {
     pub fn has_watches(&self) -> bool {
         self.watching.load(Relaxed) || self.heap_watched.load(Relaxed)
     }
-    /// All breakpoints, sorted by address.
-    pub fn breakpoints(&self) -> &[Breakpoint] {
-        tables().breakpoints.as_slice()
+    pub fn breakpoints(&self) -> &List<Breakpoint> {
+        &tables().edits.breakpoints
     }
     pub fn has_breakpoints(&self) -> bool {
         !self.breakpoints().is_empty()
     }
     /// The breakpoint at exactly `addr`.
     pub fn breakpoint_at(&self, addr: u64) -> Option<&Breakpoint> {
-        tables().breakpoints.at(addr)
+        self.breakpoints().at(addr)
     }
     pub fn wants_stop(&self, sig: i32) -> bool {
         self.debugger.load(Relaxed) && self.pass_signals.load(Relaxed) & bit(sig) == 0

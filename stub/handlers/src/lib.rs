@@ -26,6 +26,7 @@ pub mod child;
 pub mod crash;
 pub mod direct;
 pub mod direct_frame;
+pub mod edits;
 pub mod engine;
 pub mod fault;
 pub mod filter;

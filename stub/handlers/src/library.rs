@@ -18,9 +18,8 @@ use ulpf_lib::sys::failure::{EFAULT, EINVAL};
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use crate::cause::Cause;
-use crate::global::g;
+use crate::global::{g, tables};
 use crate::hits::hits;
-use crate::patches;
 use crate::runtime::debug_registers;
 use crate::runtime::events::Events;
 use crate::runtime::frame::{SigInfo, UContext};
@@ -192,8 +191,7 @@ fn copy(to: u64, from: u64, len: u64) -> i64 {
         let Some(part) = buf.get_mut(..n) else { break };
         let got = memory::read(from.wrapping_add(done), part);
         let part = part.get_mut(..got).unwrap_or(&mut []);
-        patches::hide(from.wrapping_add(done), part);
-        hide_breakpoints(from.wrapping_add(done), part);
+        tables().edits.hide(from.wrapping_add(done), part);
         let put = memory::write(to.wrapping_add(done), part);
         done += put as u64;
         if put < n {
@@ -201,17 +199,6 @@ fn copy(to: u64, from: u64, len: u64) -> i64 {
         }
     }
     done as i64
-}
-
-fn hide_breakpoints(at: u64, bytes: &mut [u8]) {
-    let list = g().breakpoints();
-    let first = list.partition_point(|b| b.addr < at);
-    for b in list.iter().skip(first) {
-        match bytes.get_mut((b.addr - at) as usize) {
-            Some(byte) => *byte = b.original,
-            None => return,
-        }
-    }
 }
 
 fn concerns(addr: u64, len: u64, kind: AccessKind) -> bool {

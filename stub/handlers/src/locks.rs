@@ -22,10 +22,9 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 
-use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
 use ulpf_engine::patch::{LOCK, LOCKS, SEVERAL, lock_of};
-use ulpf_lib::sys;
+use ulpf_lib::sync::futex;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use crate::global::g;
@@ -329,8 +328,7 @@ pub fn take_written(addr: u64, len: u64) -> Option<Held> {
             }
             core::hint::spin_loop();
         }
-        // SAFETY: touches no memory.
-        let _ = unsafe { sys!(k::__NR_sched_yield) };
+        futex::yield_now();
     }
     wanted.writers().for_each(|n| {
         n.fetch_add(1, SeqCst);

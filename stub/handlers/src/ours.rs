@@ -27,13 +27,11 @@ use ulpf_lib::{place, sys};
 
 use crate::check;
 use crate::child;
-use crate::global::{g, machine};
-use crate::patches;
+use crate::global::{g, machine, tables};
 use crate::runtime::asm::ulpf_leave;
 use crate::runtime::frame::UContext;
 use crate::runtime::handler_frames::copy_frame;
 use crate::runtime::thread::BLOCK;
-use crate::syscalls::sites;
 
 /// `BootArgs::pad`
 pub static PAD: AtomicU64 = AtomicU64::new(0);
@@ -41,15 +39,9 @@ pub static PAD: AtomicU64 = AtomicU64::new(0);
 /// Calls `f` with every mapping of ours except the image; those that contain the lists come last.
 pub fn each(mut f: impl FnMut(u64, u64)) {
     g().guards().own_mappings().for_each(|(at, len)| f(at, len));
-    // (Memory that the program has reserved stays, in its original state: `patches::remove_in_child`.)
-    let reserved = &patches::table().reserved;
-    let caves = patches::table().caves.iter();
-    for &(start, end) in caves.filter(|cave| !reserved.contains(cave)) {
-        f(start, end - start);
-    }
-    for &page in sites::table().near.iter().filter(|p| **p != 0) {
-        f(page, 4096);
-    }
+    // (Memory that the program has reserved stays, in its original state: `edits::remove_in_child`.)
+    let caves = tables().caves.iter().filter(|cave| !cave.reserved);
+    caves.for_each(|cave| f(cave.start, cave.len()));
     for t in g().threads.every() {
         f(t.base() as u64, BLOCK as u64);
     }

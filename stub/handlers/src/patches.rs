@@ -24,23 +24,26 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 use ulpf_stub_tables::back_off::By;
+use ulpf_stub_tables::edit::{Edit, List};
 use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, tsc};
 
-use crate::check::{entries, requests};
-use crate::child;
+use crate::check::entries;
 use crate::direct_frame;
-use crate::generated;
 use crate::global::{g, tables};
 use crate::locks::Held;
-use crate::runtime::areas::{GS_TAKEN, SOME, area, disable, gs, is_area, set_gs};
+use crate::runtime::areas::{GS_TAKEN, SOME, area, gs, is_area, set_gs};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::stopped::Stopped;
-use crate::syscalls::sites;
 
 pub fn table() -> &'static Table {
     &tables().patches
+}
+
+/// The patches.
+pub fn list() -> &'static List<Patch> {
+    &tables().edits.accesses
 }
 
 /// Removes the tables of pages: no trampoline is left that could read them.
@@ -77,19 +80,15 @@ pub static ENABLED: AtomicBool = AtomicBool::new(true);
 /// Accesses of a site to guarded pages, without a stop, before it is patched.
 pub static AFTER: AtomicU32 = AtomicU32::new(4);
 
-pub fn touches(start: u64, end: u64) -> bool {
-    SOME.load(Relaxed) && table().touches(start, end)
-}
-
 /// True if a trampoline checks the access of the instruction at `pc`.
 pub fn is_patched(pc: u64) -> bool {
-    SOME.load(Relaxed) && table().at(pc).is_some_and(|p| p.group.checks(pc))
+    SOME.load(Relaxed) && list().covering(pc).is_some_and(|p| p.group.checks(pc))
 }
 
 /// The patch in place that checks the access of the instruction at `pc`, if the instruction's code is still there
 /// behind the jump. A jump to this code meets the guard and faults.
 fn before(pc: u64) -> Option<&'static Patch> {
-    let looked_at = table().at(pc).filter(|p| p.group.checks(pc));
+    let looked_at = list().covering(pc).filter(|p| p.group.checks(pc));
     looked_at.filter(|p| pc >= p.start() + JUMP as u64)
 }
 
@@ -123,7 +122,7 @@ pub fn has_faulted(pc: u64, page: TargetAddr) -> Unpatched {
 /// The reason why an access of the instruction at `pc` faults.
 pub fn why_not(pc: u64) -> Unpatched {
     let table = table();
-    match table.at(pc) {
+    match list().covering(pc) {
         _ if !ENABLED.load(Relaxed) => Unpatched::Off,
         Some(p) if p.group.checks(pc) => match table.refused.get(&pc) {
             Some(Unpatched::Entered) => Unpatched::Entered,
@@ -132,37 +131,9 @@ pub fn why_not(pc: u64) -> Unpatched {
         Some(_) => Unpatched::Beneath,
         None => match table.refused.get(&pc) {
             Some(why) => *why,
-            None if table.of(pc).is_some() => Unpatched::Cooled,
+            None if list().checking(pc).is_some() => Unpatched::Cooled,
             None => Unpatched::Cold,
         },
-    }
-}
-
-/// Reads code without patches. Returns as much as can be read.
-pub fn original(addr: u64, to: &mut [u8]) -> &mut [u8] {
-    let n = memory::look(addr, to);
-    let code = to.get_mut(..n).unwrap_or(&mut []);
-    hide(addr, code);
-    code
-}
-
-/// Puts the original bytes into code that was read from `addr` on.
-pub fn hide(addr: u64, buf: &mut [u8]) {
-    if !SOME.load(Relaxed) {
-        return;
-    }
-    let table = table();
-    let end = addr.saturating_add(buf.len() as u64);
-    let first = table.before(addr).map_or(addr, |p| p.start());
-    for p in table.within(first..end) {
-        let jump = if p.is_in_place() { JUMP } else { 0 };
-        for (at, byte) in (p.start()..).zip(p.group.bytes.iter().take(jump)) {
-            if at >= addr
-                && let Some(slot) = buf.get_mut((at - addr) as usize)
-            {
-                *slot = *byte;
-            }
-        }
     }
 }
 
@@ -192,6 +163,12 @@ pub fn behind_alias(alias: u64) -> Option<u64> {
     addresses
         .into_iter()
         .find(|a| g().alias_of(*a).is_some_and(|found| found.0 == alias))
+}
+
+/// The patch whose trampoline covers `pc`, and the offset in it.
+fn trampoline(pc: u64) -> Option<(&'static Patch, u16)> {
+    let (edit, offset) = tables().caves.edit_of(pc)?;
+    Some((list().at(edit)?, offset as u16))
 }
 
 // ---- interrupted inside a trampoline -------------------------------------------------------------
@@ -270,7 +247,7 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
     }
     let area = area(t)?;
     direct_frame::leave(area, uc);
-    let (p, offset) = table().trampoline(uc.gprs.rip)?;
+    let (p, offset) = trampoline(uc.gprs.rip)?;
     let mark = p.trampoline.mark(offset)?;
     let n = mark.part as usize;
     let part = p.group.parts.get(n)?;
@@ -388,10 +365,7 @@ pub enum DisplacedEntry {
 /// Handles the `int3` at `at` if it belongs to a trampoline: then the context becomes that of the original instruction,
 /// whose access must be performed.
 pub fn trap(t: Current, uc: &mut UContext, at: u64) -> bool {
-    let ours = SOME.load(Relaxed)
-        && table()
-            .trampoline(at)
-            .is_some_and(|(p, o)| p.trampoline.traps(o));
+    let ours = SOME.load(Relaxed) && trampoline(at).is_some_and(|(p, o)| p.trampoline.traps(o));
     if ours {
         uc.gprs.rip = at;
         leave(t, uc);
@@ -402,10 +376,7 @@ pub fn trap(t: Current, uc: &mut UContext, at: u64) -> bool {
 /// Executes the `int3` of a trampoline again. A SIGTRAP sent by a process may have replaced its trap.
 pub fn untrap(uc: &mut UContext) {
     let at = uc.gprs.rip.wrapping_sub(1);
-    let ours = SOME.load(Relaxed)
-        && table()
-            .trampoline(at)
-            .is_some_and(|(p, o)| p.trampoline.traps(o));
+    let ours = SOME.load(Relaxed) && trampoline(at).is_some_and(|(p, o)| p.trampoline.traps(o));
     if ours || direct_frame::is_trap(at) {
         uc.gprs.rip = at;
     }
@@ -416,7 +387,7 @@ fn copy_of(pc: u64) -> Option<(&'static Patch, u64)> {
     if !SOME.load(Relaxed) {
         return None;
     }
-    let p = table().at(pc).filter(|p| p.start() != pc)?;
+    let p = list().covering(pc).filter(|p| p.start() != pc)?;
     let n = p.group.entered(pc)?;
     // Behind the jump, the original code is unchanged.
     if pc >= p.start() + JUMP as u64 {
@@ -461,7 +432,7 @@ pub fn skip(t: Current, uc: &mut UContext) {
 
 /// The patch of the access at `pc`, if its jump is removed, but a loop may run in its trampoline.
 fn loop_at(pc: u64) -> Option<&'static Patch> {
-    let p = table().of(pc)?;
+    let p = list().checking(pc)?;
     let may = !p.is_in_place() && p.group.loops() && ENABLED.load(Relaxed);
     (may && !GS_TAKEN.load(Relaxed) && !taken(p.start(), p.end())).then_some(p)
 }
@@ -484,12 +455,7 @@ pub fn visit(t: Current, pc: u64) -> bool {
 
 /// True if `[start, end)` contains a change of code that is not a patch of an access.
 pub fn taken(start: u64, end: u64) -> bool {
-    sites::touches(start, end)
-        || requests::touches(start, end)
-        || g()
-            .breakpoints()
-            .iter()
-            .any(|b| b.addr >= start && b.addr < end)
+    tables().edits.others_touch(start, end)
 }
 
 /// True if this is the only thread of the program. Then the stub's task waits for it before it changes shared state,
@@ -515,7 +481,7 @@ fn may_switch(t: Current, p: &Patch) -> bool {
 /// Writes the jump of the patch of the instruction at `pc` (or removes it) without the stub's task. Returns `false` if
 /// the task must do it.
 pub fn switch(t: Current, pc: u64, on: bool) -> bool {
-    let Some(p) = table().of(pc) else {
+    let Some(p) = list().checking(pc) else {
         return false;
     };
     if p.is_in_place() == on {
@@ -525,8 +491,8 @@ pub fn switch(t: Current, pc: u64, on: bool) -> bool {
         return false;
     }
     let bytes = match on {
-        true => p.jump.as_slice(),
-        false => p.group.bytes.get(..JUMP).unwrap_or(&[]),
+        true => p.ours(),
+        false => p.original(),
     };
     if !overwrite(p.start(), bytes) {
         return false;
@@ -574,7 +540,7 @@ pub enum Idle {
 
 /// The trampoline has met no guard at the instruction at `pc`.
 pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
-    let Some(p) = table().of(pc) else {
+    let Some(p) = list().checking(pc) else {
         return Idle::Stays;
     };
     let Some(word) = area.idle_count.get(p.idle_count) else {
@@ -600,7 +566,7 @@ pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
 
 /// The string instruction at `pc`, which a trampoline has reached.
 pub fn repeated(pc: u64) -> Option<&'static Insn> {
-    let p = table().of(pc)?;
+    let p = list().checking(pc)?;
     match &p.group.parts.get(p.group.part(pc)?)?.what {
         What::Repeated(insn) => Some(insn),
         _ => None,
@@ -610,7 +576,7 @@ pub fn repeated(pc: u64) -> Option<&'static Insn> {
 /// Counts as trampolines do: the one at `pc` has met a guard, or none. Returns `Some` after [`IDLE_ROUND`] times in a
 /// row without a guard.
 pub fn count_idle(t: Current, area: &Area, pc: u64, guarded: bool) -> Option<Idle> {
-    let p = table().of(pc)?;
+    let p = list().checking(pc)?;
     let word = area.idle_count.get(p.idle_count)?;
     if guarded {
         word.store(IDLE_START as u64, Relaxed);
@@ -628,22 +594,6 @@ pub fn idle_count_at(n: usize) -> usize {
 }
 
 pub static DISPLACED_ENTRIES: AtomicU64 = AtomicU64::new(0);
-
-/// Restores the original bytes in a forked child.
-pub fn remove_in_child(stopped: &mut Stopped) {
-    if SOME.load(Relaxed) {
-        disable();
-        ENABLED.store(false, SeqCst);
-        let list = table().list.values().filter(|p| p.is_in_place());
-        child::put_back(list.map(|p| (p.start(), p.group.bytes.get(..JUMP).unwrap_or(&[]))));
-        generated::open_in_child();
-        for (start, end) in &table().reserved {
-            close_reserved(*start, end - start);
-        }
-        SOME.store(false, SeqCst);
-    }
-    drop_tables(stopped);
-}
 
 /// Restores a cave of ours to the state in which the program had reserved it: empty, and not accessible.
 pub fn close_reserved(start: u64, len: u64) {

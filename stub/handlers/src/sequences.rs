@@ -149,7 +149,7 @@ fn go(t: Current, uc: &mut UContext, section: Section) -> bool {
 /// Removes a patch of the next instruction, so that it can be stepped in place.
 fn plain(t: Current, uc: &mut UContext) {
     let at = uc.gprs.rip;
-    if patches::touches(at, at + 1) {
+    if patches::list().touches(at, at + 1) {
         request(t, uc, Request::Plain { at });
     }
 }

@@ -1,11 +1,10 @@
 //! Breakpoints: int3 in the program's code.
-//!
-//! The memory under one may be replaced without the debugger's knowledge: a library is unloaded, and another one is
-//! mapped in its place. The byte found there then is not our int3, so it is neither hidden nor restored.
 
 use alloc::vec::Vec;
 
 use ulpf_engine::agent::{self, AgentContext};
+
+use crate::edit::Edit;
 
 /// GDB agent expression (bytecode), see "Agent Expressions" in the GDB manual.
 pub type AgentExpr = Vec<u8>;
@@ -35,6 +34,19 @@ pub enum Collector {
 }
 
 impl Breakpoint {
+    /// A breakpoint at `addr` that is not in place, and that nothing wants yet.
+    pub fn new(addr: u64) -> Breakpoint {
+        Breakpoint {
+            addr,
+            original: 0,
+            there: false,
+            hardware: false,
+            conditions: Vec::new(),
+            debuggers: false,
+            collector: None,
+        }
+    }
+
     /// Returns whether it has no conditions, or one of them is nonzero or cannot be evaluated.
     pub fn holds(&self, context: &mut impl AgentContext) -> bool {
         let mut all = self.conditions.iter();
@@ -42,83 +54,20 @@ impl Breakpoint {
     }
 }
 
-/// Ordered by address.
-#[derive(Default)]
-pub struct List(Vec<Breakpoint>);
-
-impl List {
-    pub const fn new() -> List {
-        List(Vec::new())
+impl Edit for Breakpoint {
+    fn start(&self) -> u64 {
+        self.addr
     }
-
-    pub fn as_slice(&self) -> &[Breakpoint] {
-        &self.0
+    fn end(&self) -> u64 {
+        self.addr.saturating_add(1)
     }
-
-    /// The breakpoint at exactly `addr`.
-    pub fn at(&self, addr: u64) -> Option<&Breakpoint> {
-        self.0.get(self.find(addr).ok()?)
+    fn original(&self) -> &[u8] {
+        core::slice::from_ref(&self.original)
     }
-
-    pub fn at_mut(&mut self, addr: u64) -> Option<&mut Breakpoint> {
-        let at = self.find(addr).ok()?;
-        self.0.get_mut(at)
+    fn ours(&self) -> &[u8] {
+        &[INT3]
     }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Breakpoint> {
-        self.0.iter_mut()
-    }
-
-    /// The breakpoints in `[start, end)`.
-    pub fn within_mut(&mut self, start: u64, end: u64) -> impl Iterator<Item = &mut Breakpoint> {
-        let inside = move |b: &&mut Breakpoint| b.addr >= start && b.addr < end;
-        self.0.iter_mut().filter(inside)
-    }
-
-    /// Inserts a breakpoint; there must be none at its address.
-    pub fn insert(&mut self, b: Breakpoint) {
-        let at = self.0.partition_point(|other| other.addr < b.addr);
-        self.0.insert(at, b);
-    }
-
-    pub fn remove(&mut self, addr: u64) -> Option<Breakpoint> {
-        let at = self.find(addr).ok()?;
-        Some(self.0.remove(at))
-    }
-
-    pub fn drain(&mut self) -> impl Iterator<Item = Breakpoint> {
-        self.0.drain(..)
-    }
-
-    fn find(&self, addr: u64) -> Result<usize, usize> {
-        self.0.binary_search_by_key(&addr, |b| b.addr)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_is_ordered_whatever_comes_first() {
-        let mut list = List::new();
-        for addr in [0x30, 0x10, 0x20] {
-            list.insert(Breakpoint {
-                addr,
-                original: addr as u8,
-                there: true,
-                hardware: false,
-                conditions: Vec::new(),
-                debuggers: true,
-                collector: None,
-            });
-        }
-        let all: Vec<u64> = list.as_slice().iter().map(|b| b.addr).collect();
-        assert_eq!(all, [0x10, 0x20, 0x30]);
-        assert_eq!(list.at(0x20).map(|b| b.original), Some(0x20));
-        assert!(list.at(0x21).is_none());
-        assert_eq!(list.within_mut(0x10, 0x30).count(), 2);
-        assert_eq!(list.remove(0x20).map(|b| b.addr), Some(0x20));
-        assert!(list.at(0x20).is_none());
+    fn is_in_place(&self) -> bool {
+        self.there
     }
 }

@@ -49,6 +49,11 @@ impl Cells {
         }
     }
 
+    /// Returns whether all of them are free.
+    pub fn is_empty(&self) -> bool {
+        self.used.iter().all(|word| *word == 0)
+    }
+
     /// Marks cells as used or free.
     pub fn set(&mut self, cells: Range<u64>, used: bool) {
         if !used {

@@ -11,8 +11,12 @@ pub mod attributes;
 pub mod back_off;
 pub mod backtrace_cache;
 pub mod breakpoints;
+pub mod calls;
+pub mod caves;
 pub mod cells;
 pub mod code;
+pub mod edit;
+pub mod edits;
 pub mod filter;
 pub mod patches;
 pub mod rows;
@@ -25,7 +29,8 @@ use ulpf_lib::guard::Guards;
 use ulpf_lib::watchlist::Watchlist;
 
 pub struct Tables {
-    pub breakpoints: breakpoints::List,
+    pub edits: edits::Edits,
+    pub caves: caves::Caves,
     /// `None` until the stub's task is set up.
     pub guards: Option<Box<Guards>>,
     pub watches: Watches,
@@ -64,7 +69,8 @@ static EMPTY: Watchlist = Watchlist::new();
 impl Tables {
     pub const fn new() -> Tables {
         Tables {
-            breakpoints: breakpoints::List::new(),
+            edits: edits::Edits::new(),
+            caves: caves::Caves::new(),
             guards: None,
             watches: Watches {
                 list: &raw const EMPTY,

@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::access::MemOp;
@@ -12,6 +11,7 @@ use ulpf_lib::ring::{Area, SharedHeader, Unpatched};
 use ulpf_lib::{AccessKind, PAGE_SIZE};
 
 use crate::back_off::{BackOff, By};
+use crate::edit::{Edit, List};
 
 /// Precomputed facts about a patched instruction; [`Area::hit`] points to one.
 #[repr(C)]
@@ -122,16 +122,25 @@ pub const MOST_ENTRIES: u32 = 4;
 /// A loop whose jump was put back this often gets no more visits.
 const MOST_RETURNS: u32 = 2;
 
-impl Patch {
-    pub fn start(&self) -> u64 {
+impl Edit for Patch {
+    fn start(&self) -> u64 {
         self.group.start()
     }
-    pub fn end(&self) -> u64 {
+    fn end(&self) -> u64 {
         self.group.end()
     }
-    pub fn is_in_place(&self) -> bool {
+    fn original(&self) -> &[u8] {
+        self.group.bytes.get(..JUMP).unwrap_or(&[])
+    }
+    fn ours(&self) -> &[u8] {
+        &self.jump
+    }
+    fn is_in_place(&self) -> bool {
         self.in_place.load(Relaxed)
     }
+}
+
+impl Patch {
     /// A loop most likely jumps to the middle of the patch, so the signals cost more than the patch saves.
     pub fn hopeless(&self) -> bool {
         self.displaced_entries.load(Relaxed) >= MOST_DISPLACED_ENTRIES
@@ -201,16 +210,21 @@ pub fn tsc() -> u64 {
 
 const MOST_DISPLACED_ENTRIES: u32 = 64;
 
-/// The stub's task writes it while the world is stopped. (The only thread of a program also writes `in_place`.)
+impl List<Patch> {
+    /// The patch that covers `pc`.
+    pub fn covering(&self, pc: u64) -> Option<&Patch> {
+        let p = self.before(pc.saturating_add(1))?;
+        (p.is_in_place() && pc < p.end()).then_some(p)
+    }
+    /// The patch that checks the access of the instruction at `pc`, in place or not.
+    pub fn checking(&self, pc: u64) -> Option<&Patch> {
+        let p = self.before(pc.saturating_add(1))?;
+        p.group.checks(pc).then_some(p)
+    }
+}
+
+/// Facts for trampolines and handlers beside the list of patches. The stub's task writes them while the world is stopped.
 pub struct Table {
-    /// By their start; no two of them overlap.
-    pub list: BTreeMap<u64, Box<Patch>>,
-    /// From the address of a trampoline to the start of its patch.
-    pub trampolines: BTreeMap<u64, u64>,
-    /// Ranges that contain trampolines.
-    pub caves: Vec<(u64, u64)>,
-    /// The ranges of `caves` in address space that the program has reserved.
-    pub reserved: Vec<(u64, u64)>,
     /// Tables that trampolines look up; all zero: not yet mapped.
     pub tables: Tables,
     /// From pages to the distances of their aliases, for all classes.
@@ -241,10 +255,6 @@ impl Default for Table {
 impl Table {
     pub const fn new() -> Table {
         Table {
-            list: BTreeMap::new(),
-            trampolines: BTreeMap::new(),
-            caves: Vec::new(),
-            reserved: Vec::new(),
             tables: Tables {
                 classes: 0,
                 writes: 0,
@@ -259,45 +269,6 @@ impl Table {
         }
     }
 
-    /// The last patch that begins before `end`.
-    pub fn before(&self, end: u64) -> Option<&Patch> {
-        self.list.range(..end).next_back().map(|(_, p)| &**p)
-    }
-    /// The patches that begin in `starts`.
-    pub fn within(&self, starts: Range<u64>) -> impl DoubleEndedIterator<Item = &Patch> {
-        self.list.range(starts).map(|(_, p)| &**p)
-    }
-    /// The patch that covers `pc`.
-    pub fn at(&self, pc: u64) -> Option<&Patch> {
-        let p = self.before(pc.saturating_add(1))?;
-        (p.is_in_place() && pc < p.end()).then_some(p)
-    }
-    /// The patch that checks the access of the instruction at `pc`, in place or not.
-    pub fn of(&self, pc: u64) -> Option<&Patch> {
-        let p = self.before(pc.saturating_add(1))?;
-        p.group.checks(pc).then_some(p)
-    }
-    /// The patch whose trampoline covers `pc`, and the offset in it.
-    pub fn trampoline(&self, pc: u64) -> Option<(&Patch, u16)> {
-        if !self.caves.iter().any(|r| pc >= r.0 && pc < r.1) {
-            return None;
-        }
-        let (at, start) = self.trampolines.range(..=pc).next_back()?;
-        let p = self.list.get(start)?;
-        let offset = pc - at;
-        (offset <= p.len).then_some((p, offset as u16))
-    }
-    /// The starts of the patches whose code meets `[start, end)`.
-    pub fn meeting(&self, start: u64, end: u64) -> Vec<u64> {
-        let meeting = overlapping(&self.list, start..end, |_, p| p.end());
-        meeting.map(|(at, _)| *at).collect()
-    }
-    /// The starts of the patches whose trampolines meet `[start, end)`.
-    pub fn with_trampolines(&self, start: u64, end: u64) -> Vec<u64> {
-        let trampoline = |of: &u64| self.list.get(of).map_or(0, |p| p.len);
-        let meeting = overlapping(&self.trampolines, start..end, |at, of| at + trampoline(of));
-        meeting.map(|(_, of)| *of).collect()
-    }
     /// The pages of [`Table::written`] that meet `[start, end)`.
     pub fn code_pages(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, CodePage)> + '_ {
         let first = start & !(PAGE_SIZE - 1);
@@ -309,22 +280,4 @@ impl Table {
         let all = self.code_pages(start, end).filter(|(_, page)| page.closed);
         all.map(|(at, page)| (at, page.prot))
     }
-
-    /// Returns whether a patch, a trampoline, or a page that was write-protected meets `[start, end)`.
-    pub fn touches(&self, start: u64, end: u64) -> bool {
-        self.before(end).is_some_and(|p| start < p.end())
-            || self.code_pages(start, end).next().is_some()
-            || self.caves.iter().any(|r| r.0 < end && start < r.1)
-    }
-}
-
-/// The entries that meet a range, among entries that are ordered by start and do not overlap.
-fn overlapping<V>(
-    all: &BTreeMap<u64, V>,
-    Range { start, end }: Range<u64>,
-    ends: impl Fn(u64, &V) -> u64,
-) -> impl Iterator<Item = (&u64, &V)> {
-    let before = all.range(..start).next_back();
-    let before = before.filter(|(at, what)| start < ends(**at, what));
-    before.into_iter().chain(all.range(start..end.max(start)))
 }

@@ -8,9 +8,13 @@
 
 use core::sync::atomic::AtomicU32;
 
-use linux_raw_sys::general::{__NR_futex, __kernel_timespec, FUTEX_WAIT, FUTEX_WAKE};
+use linux_raw_sys::errno::ETIMEDOUT;
+use linux_raw_sys::general::{
+    __NR_futex, __NR_sched_yield, __kernel_timespec, FUTEX_WAIT, FUTEX_WAKE,
+};
 
 use crate::sys;
+use crate::sys::Errno;
 
 /// Waits until the word is woken, unless it holds another value than `seen`. May return early.
 pub fn wait(word: &AtomicU32, seen: u32) {
@@ -18,14 +22,15 @@ pub fn wait(word: &AtomicU32, seen: u32) {
     let _ = unsafe { sys!(__NR_futex, word as *const _, FUTEX_WAIT, seen, 0) };
 }
 
-/// As [`wait`], for `ns` nanoseconds at most (below a second).
-pub fn wait_for(word: &AtomicU32, seen: u32, ns: i64) {
+/// As [`wait`], for `ns` nanoseconds at most. Returns whether they are over.
+pub fn wait_for(word: &AtomicU32, seen: u32, ns: i64) -> bool {
+    const SECOND: i64 = 1_000_000_000;
     let limit = __kernel_timespec {
-        tv_sec: 0,
-        tv_nsec: ns,
+        tv_sec: ns / SECOND,
+        tv_nsec: ns % SECOND,
     };
     // SAFETY: a live word, and a time that lives through the call.
-    let _ = unsafe {
+    let woken = unsafe {
         sys!(
             __NR_futex,
             word as *const _,
@@ -34,6 +39,13 @@ pub fn wait_for(word: &AtomicU32, seen: u32, ns: i64) {
             &raw const limit
         )
     };
+    woken == Err(Errno(ETIMEDOUT as i32))
+}
+
+/// Lets other threads run.
+pub fn yield_now() {
+    // SAFETY: no pointers.
+    let _ = unsafe { sys!(__NR_sched_yield) };
 }
 
 /// Wakes one thread that waits for the word.

@@ -4,6 +4,7 @@
 
 use core::sync::atomic::Ordering::*;
 
+use super::entries::JUMP;
 use super::twin::Twin;
 use super::{
     arena, block_map, blocks, client_blocks, client_list, depot, entries, family, heap, judge,
@@ -80,36 +81,56 @@ pub fn is_in_copy(at: u64, twin: Twin) -> bool {
     there.any(|back| at.wrapping_sub(back) < entries::COPY)
 }
 
-/// Calls `f` for each function that the other stub serves, with its address, the jump that it begins with, and the jump
-/// to us that it must begin with.
-pub fn functions(twin: Twin, mut f: impl FnMut(u64, [u8; entries::JUMP], [u8; entries::JUMP])) {
+/// A function that the other stub serves.
+pub struct Adopted {
+    pub at: u64,
+    /// Its number here.
+    pub number: usize,
+    pub original: [u8; JUMP],
+    /// The jump that it begins with.
+    pub jump: [u8; JUMP],
+}
+
+/// Calls `f` for each function that the other stub serves; from now on it is served here. (The other stub's table of
+/// edits is gone after a detach. Its image is not.)
+pub fn functions(twin: Twin, mut f: impl FnMut(Adopted)) {
     for n in 0..entries::MOST {
-        let Some(ours) = entries::known(n) else { break };
-        // SAFETY: the same table of the other image, which nothing changes any more.
-        let there: Known = unsafe { twin.of(ours).read() };
+        let (Some(ours), Some(own)) = (entries::known(n), entries::own(n)) else {
+            break;
+        };
+        let (Some(original), Some(moved)) = (entries::original(n), entries::moved(n)) else {
+            break;
+        };
+        // SAFETY: the same tables of the other image, which nothing changes any more.
+        let (there, own, original, moved): (Known, Known, [u8; JUMP], [u8; JUMP]) = unsafe {
+            (
+                twin.of(ours).read(),
+                twin.of(own).read(),
+                twin.of(original).read(),
+                twin.of(moved).read(),
+            )
+        };
         let on = Some(there.after).filter(|to| twin.ours(*to) != entries::way_back());
-        if let (1.., Some(function)) = (there.pc, entries::function(&there))
-            && function.copies().is_none()
-            && let Some(code) = entries::add(there.pc, function, on)
-        {
-            if let Some(own) = entries::own(n) {
-                // SAFETY: as above.
-                let own: Known = unsafe { twin.of(own).read() };
-                entries::pass(there.pc, own.back);
-                let page = own.back & !(PAGE_SIZE - 1);
-                if page != 0 && !place::has(page) {
-                    place::add(page, PAGE_SIZE);
-                }
-            }
-            if let Some(original) = entries::original(n) {
-                // SAFETY: as above.
-                entries::keep(there.pc, unsafe { twin.of(original).read() });
-            }
-            if let Some(moved) = entries::moved(n) {
-                // SAFETY: as above.
-                entries::keep_moved(there.pc, unsafe { twin.of(moved).read() });
-            }
-            f(there.pc, entries::jump_there(n, twin), code);
+        // (Copy functions have thunks in the image, and are looked for anew.)
+        let function = entries::function(&there).filter(|f| f.copies().is_none());
+        let Some(function) = function.filter(|_| there.pc != 0) else {
+            continue;
+        };
+        let Some(number) = entries::add(there.pc, function, on) else {
+            continue;
+        };
+        entries::pass(there.pc, own.back);
+        if own.back != 0 {
+            entries::copy_pages(own.back)
+                .filter(|page| !place::has(*page))
+                .for_each(|page| place::add(page, PAGE_SIZE));
         }
+        entries::keep_moved(number, moved);
+        f(Adopted {
+            at: there.pc,
+            number,
+            original,
+            jump: entries::jump_there(n, twin),
+        });
     }
 }

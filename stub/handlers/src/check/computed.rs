@@ -15,7 +15,7 @@ use ulpf_engine::access::{Insn, NO_REG};
 use ulpf_engine::cpu::Gprs;
 
 use crate::runtime::memory;
-use crate::{engine, patches};
+use crate::{edits, engine};
 
 /// Bytes of code before the access that are searched for an addition.
 const BACK: usize = 32;
@@ -42,7 +42,7 @@ pub struct Pointers {
 pub fn pointers(insn: &Insn, gprs: &Gprs) -> Pointers {
     let mut code = [0u8; BACK];
     let from = insn.pc.wrapping_sub(BACK as u64);
-    if patches::original(from, &mut code).len() != BACK {
+    if edits::original(from, &mut code).len() != BACK {
         return Pointers::default();
     }
     // The nearest sum from which whole instructions lead here.

@@ -16,12 +16,15 @@ use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 
-use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
+use ulpf_lib::{AccessKind, PAGE_SIZE};
+use ulpf_stub_tables::edit::Edit;
+pub use ulpf_stub_tables::edit::FUNCTION_JUMP as JUMP;
 use ulpf_stub_tables::patches::Known;
 
 use super::twin::Twin;
 use super::{requests, thunks};
+use crate::global::tables;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 
@@ -136,9 +139,8 @@ pub const MOST: usize = 256;
 const ENTRY: usize = 64;
 /// Bytes for the copy of a function's first instructions, which are relocated.
 pub const COPY: u64 = 160;
-/// Bytes of the jump, and of the first of its two instructions.
-pub const JUMP: usize = 13;
-const STEP: usize = 10;
+/// Bytes of the first of the two instructions of a jump.
+const STEP: u64 = 10;
 
 /// The table that [`Area::hit`] points into.
 #[repr(transparent)]
@@ -163,17 +165,32 @@ const NOBODY: Known = Known {
 static ulpf_check_known: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
 /// The same for calls that continue in the program's own function. `back` is the new beginning of that function, or 0.
 static PASSED: Entries = Entries(UnsafeCell::new([NOBODY; MOST]));
-/// Original bytes at the place of each jump.
-static ORIGINALS: Originals = Originals(UnsafeCell::new([[0; JUMP]; MOST]));
+/// Original bytes at the place of each jump. They are in the image for the next stub: it stays after a detach that
+/// leaves blocks, and the table of edits does not.
+static ORIGINALS: Beginnings = Beginnings(UnsafeCell::new([[0; JUMP]; MOST]));
 
 /// Where the instructions of these bytes are in the copy, by their offsets: distance from its beginning, or 0.
-static MOVED: Originals = Originals(UnsafeCell::new([[0; JUMP]; MOST]));
+static MOVED: Beginnings = Beginnings(UnsafeCell::new([[0; JUMP]; MOST]));
 
 #[repr(transparent)]
-struct Originals(UnsafeCell<[[u8; JUMP]; MOST]>);
+struct Beginnings(UnsafeCell<[[u8; JUMP]; MOST]>);
 
 // SAFETY: written by the stub's task with the world stopped.
-unsafe impl Sync for Originals {}
+unsafe impl Sync for Beginnings {}
+
+impl Beginnings {
+    fn get(&self, n: usize) -> Option<&'static [u8; JUMP]> {
+        // SAFETY: written with the world stopped.
+        unsafe { &*self.0.get() }.get(n)
+    }
+    /// Called by the stub's task with the world stopped.
+    fn put(&self, n: usize, bytes: [u8; JUMP]) {
+        // SAFETY: the world is stopped.
+        if let Some(place) = unsafe { (*self.0.get()).get_mut(n) } {
+            *place = bytes;
+        }
+    }
+}
 
 /// Not 0 in a forked child.
 #[unsafe(no_mangle)]
@@ -226,9 +243,14 @@ pub fn known(n: usize) -> Option<&'static Known> {
     unsafe { &*ulpf_check_known.0.get() }.get(n)
 }
 
-/// Adds the function at `at`, and returns the jump that its code must begin with. `on` is where the call continues
-/// instead of returning. Called by the stub's task with the world stopped.
-pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<[u8; JUMP]> {
+/// The number of the function at `at`, if it is served.
+fn number(at: u64) -> Option<usize> {
+    (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at))
+}
+
+/// Adds the function at `at`, and returns its number. `on` is where the call continues instead of returning. Called by
+/// the stub's task with the world stopped.
+pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<usize> {
     let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == 0 || k.pc == at))?;
     // SAFETY: no thread executes an entry while the world is stopped.
     let slot = unsafe { (*ulpf_check_known.0.get()).get_mut(n)? };
@@ -239,51 +261,48 @@ pub fn add(at: u64, function: Function, on: Option<u64>) -> Option<[u8; JUMP]> {
         call: function as u8,
         ..NOBODY
     };
-    Some(jump(entries() + (n * ENTRY) as u64))
+    Some(n)
 }
 
-/// Keeps the original bytes of the function at `at` before its jump is written. Called by the stub's task with the
-/// world stopped.
-pub fn keep(at: u64, original: [u8; JUMP]) {
-    let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at));
-    // SAFETY: the world is stopped.
-    let place = n.and_then(|n| unsafe { (*ORIGINALS.0.get()).get_mut(n) });
-    if let Some(place) = place {
-        *place = original;
-    }
+/// The jump to entry `n`, by which the code of its function begins.
+pub fn jump(n: usize) -> [u8; JUMP] {
+    jump_to(entry(n))
 }
 
-/// Original bytes at the jump of function `n` of the table.
-pub fn original(n: usize) -> Option<&'static [u8; JUMP]> {
-    // SAFETY: written with the world stopped.
-    unsafe { &*ORIGINALS.0.get() }.get(n)
+/// The jump to entry `n` of another image of ours.
+pub fn jump_there(n: usize, twin: Twin) -> [u8; JUMP] {
+    jump_to(twin.theirs(entry(n)))
 }
 
-fn jump(to: u64) -> [u8; JUMP] {
-    let [a, b, c, d, e, f, g, h] = to.to_le_bytes();
+fn jump_to(entry: u64) -> [u8; JUMP] {
+    let [a, b, c, d, e, f, g, h] = entry.to_le_bytes();
     [0x49, 0xbb, a, b, c, d, e, f, g, h, 0x41, 0xff, 0xe3]
 }
 
-/// The jump at the beginning of the function at `at`, if it is served.
-pub fn jump_of(at: u64) -> Option<[u8; JUMP]> {
-    entry_of(at).map(jump)
+/// Address of entry `n`.
+pub fn entry(n: usize) -> u64 {
+    entries() + (n * ENTRY) as u64
 }
 
-/// Keeps the places of the function's first instructions in their copy ([`moved`]). Called by the stub's task with the
-/// world stopped.
-pub fn keep_moved(at: u64, offsets: [u8; JUMP]) {
-    let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at));
-    // SAFETY: the world is stopped.
-    let place = n.and_then(|n| unsafe { (*MOVED.0.get()).get_mut(n) });
-    if let Some(place) = place {
-        *place = offsets;
-    }
+/// Keeps the original bytes of function `n` ([`original`]). Called by the stub's task with the world stopped.
+pub fn keep(n: usize, original: [u8; JUMP]) {
+    ORIGINALS.put(n, original);
+}
+
+/// Original bytes of function `n`, in the place of its jump.
+pub fn original(n: usize) -> Option<&'static [u8; JUMP]> {
+    ORIGINALS.get(n)
+}
+
+/// Keeps the places of the first instructions of function `n` in their copy ([`moved`]). Called by the stub's task with
+/// the world stopped.
+pub fn keep_moved(n: usize, offsets: [u8; JUMP]) {
+    MOVED.put(n, offsets);
 }
 
 /// Places of the first instructions of function `n` in their copy.
 pub fn moved(n: usize) -> Option<&'static [u8; JUMP]> {
-    // SAFETY: written with the world stopped.
-    unsafe { &*MOVED.0.get() }.get(n)
+    MOVED.get(n)
 }
 
 /// A signal had interrupted a function's first instructions before they became a jump: the thread continues in their
@@ -293,11 +312,11 @@ pub fn go_on(uc: &mut UContext) {
         return;
     }
     let at = uc.gprs.rip;
-    let inside =
-        |n: &usize| known(*n).is_some_and(|k| k.pc != 0 && k.pc < at && at < k.pc + JUMP as u64);
-    let Some(n) = (0..MOST).find(inside) else {
+    let functions = &tables().edits.functions;
+    let Some(function) = functions.before(at).filter(|f| at < f.end()) else {
         return;
     };
+    let n = function.number;
     let (Some(known), Some(own), Some(offsets)) = (known(n), own(n), moved(n)) else {
         return;
     };
@@ -312,7 +331,7 @@ pub fn go_on(uc: &mut UContext) {
 /// Sets the new beginning of the served function at `at`, for calls that continue in it. Called by the stub's task with
 /// the world stopped.
 pub fn pass(at: u64, moved: u64) {
-    let Some(n) = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at)) else {
+    let Some(n) = number(at) else {
         return;
     };
     // SAFETY: the world is stopped.
@@ -345,6 +364,11 @@ pub fn is_in_copy(at: u64) -> bool {
     (0..MOST).filter_map(own).any(inside)
 }
 
+/// The pages that hold the copy at `back`.
+pub fn copy_pages(back: u64) -> impl Iterator<Item = u64> {
+    (back & !(PAGE_SIZE - 1)..back + COPY).step_by(PAGE_SIZE as usize)
+}
+
 /// The program's own function of this kind that is nearest to `at`.
 pub fn own_of(kind: Function, at: u64) -> Option<&'static Known> {
     let all = (0..MOST).filter_map(own).filter(|own| own.back != 0);
@@ -352,49 +376,41 @@ pub fn own_of(kind: Function, at: u64) -> Option<&'static Known> {
         .min_by_key(|own| own.pc.abs_diff(at))
 }
 
-/// The jump to the entry of function `n` in another image of ours.
-pub fn jump_there(n: usize, twin: Twin) -> [u8; JUMP] {
-    jump(twin.theirs(entries() + (n * ENTRY) as u64))
-}
-
 /// True if this code is the jump to an entry: ours, or one of another image.
 pub fn is_jump(code: &[u8; JUMP]) -> bool {
     code.starts_with(&[0x49, 0xbb]) && code.ends_with(&[0x41, 0xff, 0xe3])
 }
 
-/// Addresses of all functions that are served.
-pub fn all() -> impl Iterator<Item = u64> {
-    (0..MOST).filter_map(|n| known(n).map(|k| k.pc).filter(|pc| *pc != 0))
-}
-
-/// The function whose jump contains `addr` behind its first byte: no instruction begins there.
+/// The function or request whose jump contains `addr` behind its first byte: no instruction begins there.
 pub fn around(addr: u64) -> Option<&'static Known> {
-    let inside = |k: &&Known| k.pc != 0 && k.pc < addr && addr < k.pc + JUMP as u64;
-    match ON.load(Relaxed) {
-        true => (0..MOST)
-            .filter_map(known)
-            .find(inside)
-            .or_else(|| requests::around(addr)),
-        false => None,
+    let edits = &tables().edits;
+    let function = edits.functions.before(addr).filter(|f| addr < f.end());
+    match function {
+        Some(function) => known(function.number),
+        None => requests::around(addr),
     }
 }
 
-/// The function of whose jump a thread has executed the first half, in a step.
+/// The function of whose jump a thread has executed the first half, in a step; or the request of whose jump all.
 pub fn begun(pc: u64) -> Option<&'static Known> {
-    around(pc)
-        .filter(|k| k.pc + STEP as u64 == pc && !requests::is_request(k))
-        .or_else(|| requests::stepped(pc))
+    let function = tables().edits.functions.at(pc.wrapping_sub(STEP));
+    match function {
+        Some(function) => known(function.number),
+        None => requests::stepped(pc),
+    }
+}
+
+/// The function or request at `at`.
+pub fn at(at: u64) -> Option<&'static Known> {
+    match number(at) {
+        Some(n) => known(n),
+        None => requests::at(at),
+    }
 }
 
 /// The function that begins at `at`, if it is served.
 pub fn of(at: u64) -> Option<Function> {
-    (0..MOST).find_map(|n| known(n).filter(|k| k.pc == at).and_then(function))
-}
-
-/// Address of its entry.
-pub fn entry_of(at: u64) -> Option<u64> {
-    let n = (0..MOST).find(|n| known(*n).is_some_and(|k| k.pc == at))?;
-    Some(entries() + (n * ENTRY) as u64)
+    number(at).and_then(known).and_then(function)
 }
 
 /// Removes the function at `at`, whose code is unmapped.

@@ -7,7 +7,7 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_stub_tables::breakpoints::Breakpoint;
 use ulpf_stub_tables::patches::Known;
 
-use super::entries::{self, Function, MOST, function, go_back, known, leave, way_back};
+use super::entries::{self, Function, function, go_back, leave, way_back};
 use super::serve::{Outcome, serve};
 use super::{blocks, client, errno, heap, left, old, requests};
 use crate::breakpoints;
@@ -189,8 +189,7 @@ pub fn fault(t: Current, uc: &mut UContext) -> bool {
         return true;
     }
     let at = uc.gprs.rip;
-    let known = (0..MOST).find_map(|n| known(n).filter(|k| k.pc == at));
-    if let Some(known) = known.or_else(|| requests::at(at)) {
+    if let Some(known) = entries::at(at) {
         serve_here(t, uc, known);
     }
     true
@@ -283,12 +282,9 @@ fn breakpoint(known: &Known) -> Option<&'static Breakpoint> {
         true => requests::JUMP,
         false => entries::JUMP,
     };
-    let inside = known.pc + 1..known.pc + jump as u64;
-    let here = |b: &&Breakpoint| inside.contains(&b.addr);
-    match g().has_breakpoints() {
-        true => g().breakpoints().iter().find(here),
-        false => None,
-    }
+    g().breakpoints()
+        .within(known.pc + 1..known.pc + jump as u64)
+        .next()
 }
 
 /// Parks for such a breakpoint before the call is made. Returns `false` if the debugger has moved the thread elsewhere.

@@ -13,7 +13,7 @@ use super::{arena, client_blocks, entries, lookup, old, regions, report, shadow}
 use crate::cause::Cause;
 use crate::runtime::events::Event;
 use crate::runtime::thread::Current;
-use crate::{engine, patches, unwind};
+use crate::{edits, engine, unwind};
 
 /// `[start, end)` of functions of C libraries that copy. They read no byte beyond what they are asked for.
 pub static COPIERS: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
@@ -170,7 +170,7 @@ fn is_search(c: &Cause) -> bool {
     c.len == 4
         && addr.is_multiple_of(4)
         && is_addressable(addr, addr + 4)
-        && patches::original(c.pc, &mut [0; NEAR])
+        && edits::original(c.pc, &mut [0; NEAR])
             .windows(MASK.len())
             .any(|bytes| bytes == MASK)
 }
@@ -183,7 +183,7 @@ fn is_masked(pc: u64) -> bool {
 /// The program's original instruction at `pc`.
 fn instruction(pc: u64) -> Option<Insn> {
     let mut bytes = [0u8; 15];
-    engine::decode(pc, patches::original(pc, &mut bytes))
+    engine::decode(pc, edits::original(pc, &mut bytes))
 }
 
 /// The block that the byte belongs to: the freed block that contains it, or the nearest block.

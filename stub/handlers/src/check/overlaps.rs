@@ -22,8 +22,7 @@ pub fn add(does: Function, to: u64) -> Option<u64> {
     let n = (from..from + HALF).find(fits)?;
     let thunk = thunks::thunk(n);
     if thunks::leads_to(n) == 0 {
-        entries::add(thunk, does, Some(to))?;
-        let look = entries::entry_of(thunk)?;
+        let look = entries::entry(entries::add(thunk, does, Some(to))?);
         thunks::lead(n, Targets { function: to, look });
     }
     Some(thunk)

@@ -15,9 +15,12 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
+use ulpf_stub_tables::edit::Edit;
+pub use ulpf_stub_tables::edit::REQUEST_JUMP as JUMP;
 use ulpf_stub_tables::patches::Known;
 
 use super::twin::Twin;
+use crate::global::tables;
 use crate::runtime::frame::UContext;
 
 /// The instructions of a request.
@@ -25,8 +28,7 @@ pub const REQUEST: [u8; 19] = [
     0x48, 0xc1, 0xc7, 0x03, 0x48, 0xc1, 0xc7, 0x0d, 0x48, 0xc1, 0xc7, 0x3d, 0x48, 0xc1, 0xc7, 0x33,
     0x48, 0x87, 0xdb,
 ];
-/// Bytes of it that become a jump, and the beginning of the jump.
-pub const JUMP: usize = 14;
+/// The beginning of the jump that the first bytes of a request become.
 const JUMPS: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
 /// Bits by which its instructions have rotated rdi, by where they end. A whole request rotates by 128.
 const ROTATED: [(u64, u32); 4] = [(4, 3), (8, 16), (12, 77), (16, 128)];
@@ -45,8 +47,6 @@ const CALL: u8 = 255;
 static CODE_AT: AtomicU64 = AtomicU64::new(0);
 static TABLE_AT: AtomicU64 = AtomicU64::new(0);
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// From the first request to the end of the last one.
-static SPAN: [AtomicU64; 2] = [AtomicU64::new(u64::MAX), AtomicU64::new(0)];
 /// Page with functions of ours that make requests for the program: see `control/annotations.rs` of the stub's task.
 pub static FUNCTIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -77,8 +77,8 @@ pub fn adopt(twin: Twin) {
     twin.take(&FUNCTIONS);
 }
 
-/// Adds a request at `at`. Returns the address of its thunk, the thunk, and the jump; `None` if there are too many.
-pub fn add(at: u64) -> Option<(u64, [u8; THUNK], [u8; JUMP])> {
+/// Adds a request at `at`. Returns its number, the address of its thunk, and the thunk; `None` if there are too many.
+pub fn add(at: u64) -> Option<(usize, u64, [u8; THUNK])> {
     let n = (0..count()).find(|n| known(*n).is_some_and(|k| k.pc == at || k.pc == 0));
     let n = n.unwrap_or(count());
     if n >= MOST || !has_begun() {
@@ -103,39 +103,19 @@ pub fn add(at: u64) -> Option<(u64, [u8; THUNK], [u8; JUMP])> {
         });
     }
     COUNT.fetch_max(n as u64 + 1, Relaxed);
-    let [first, last] = &SPAN;
-    first.fetch_min(at, Relaxed);
-    last.fetch_max(after, Relaxed);
-    Some((thunk, code(thunk, after, record(n) as u64)?, jump(n)))
+    Some((n, thunk, code(thunk, after, record(n) as u64)?))
 }
 
-/// Removes the requests in `[start, end)` for which `gone` is true, given the address and the jump there. Returns
-/// `true` if there were any.
-pub fn remove(start: u64, end: u64, gone: impl Fn(u64, &[u8]) -> bool) -> bool {
-    let mut any = false;
-    for n in 0..count() {
-        let Some(at) = known(n)
-            .map(|k| k.pc)
-            .filter(|at| (start..end).contains(at))
-        else {
-            continue;
-        };
-        if gone(at, &jump(n)) {
-            // SAFETY: as in `add`: a request that is nowhere.
-            unsafe { (*record(n)).pc = 0 };
-            any = true;
-        }
+/// Removes request `n`, which is nowhere any more.
+pub fn remove(n: usize) {
+    if known(n).is_some() {
+        // SAFETY: as in `add`.
+        unsafe { (*record(n)).pc = 0 };
     }
-    any
-}
-
-/// Calls `f` with the address of each request.
-pub fn each(mut f: impl FnMut(u64)) {
-    all().for_each(|known| f(known.pc));
 }
 
 /// The jump to thunk `n`.
-fn jump(n: usize) -> [u8; JUMP] {
+pub fn jump(n: usize) -> [u8; JUMP] {
     let mut jump = [0; JUMP];
     let (head, to) = jump.split_at_mut(JUMPS.len());
     head.copy_from_slice(&JUMPS);
@@ -223,30 +203,15 @@ pub fn known(n: usize) -> Option<&'static Known> {
     (n < count()).then(|| unsafe { &*record(n) })
 }
 
-fn all() -> impl Iterator<Item = &'static Known> {
-    (0..count()).filter_map(known).filter(|k| k.pc != 0)
-}
-
-/// Requests with some byte in `[start, end)`.
-fn within(start: u64, end: u64) -> impl Iterator<Item = &'static Known> {
-    let [first, last] = &SPAN;
-    let some = start < last.load(Relaxed) && first.load(Relaxed) < end;
-    let all = some.then(all).into_iter().flatten();
-    all.filter(move |k| k.pc < end && start < k.after)
-}
-
-pub fn touches(start: u64, end: u64) -> bool {
-    within(start, end).next().is_some()
-}
-
 /// The request at `at`.
 pub fn at(at: u64) -> Option<&'static Known> {
-    within(at, at + 1).find(|k| k.pc == at)
+    tables().edits.requests.at(at).and_then(|r| known(r.number))
 }
 
 /// The request whose jump contains `addr` behind its first byte.
 pub fn around(addr: u64) -> Option<&'static Known> {
-    within(addr, addr + 1).find(|k| k.pc < addr && addr < k.pc + JUMP as u64)
+    let request = tables().edits.requests.before(addr)?;
+    (addr < request.end()).then(|| known(request.number))?
 }
 
 /// The request of the thunk that contains `rip`, and the offset in the thunk.
@@ -274,17 +239,4 @@ pub fn leave(uc: &mut UContext) -> bool {
     uc.gprs.rsp += lower;
     uc.gprs.rip = known.pc;
     true
-}
-
-/// Replaces our jumps by the requests in bytes of the program that are shown to a reader.
-pub fn hide(addr: u64, bytes: &mut [u8]) {
-    let end = addr.saturating_add(bytes.len() as u64);
-    for known in within(addr, end) {
-        for (at, byte) in (known.pc..).zip(REQUEST) {
-            let place = at.checked_sub(addr).and_then(|n| bytes.get_mut(n as usize));
-            if let Some(place) = place {
-                *place = byte;
-            }
-        }
-    }
 }

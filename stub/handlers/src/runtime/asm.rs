@@ -4,14 +4,11 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 
 use ulpf_stub_tables::backtrace_cache::Word;
+use ulpf_stub_tables::calls::{SLOT, SLOTS};
 
 use super::frame::{SW_RESERVED, UContext};
 use super::thread::{BLOCK, Thread};
 use ulpf_engine::cpu::Gprs;
-
-/// Bytes of a slot for a patched system-call site, and the number of slots.
-pub const SLOT: usize = 512;
-pub const SLOTS: usize = 256;
 
 /// A bit of `UContext::link`: the handler ran under the program's own mask and left the frame such that
 /// [`ulpf_restorer`] may return without the kernel.

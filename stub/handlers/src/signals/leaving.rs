@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use linux_raw_sys::general as k;
 use linux_raw_sys::prctl::{PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF};
 use ulpf_lib::boot::PARK_SIGNAL;
+use ulpf_lib::sync::futex;
 use ulpf_lib::sys;
 
 use super::alternate;
@@ -22,8 +23,7 @@ pub fn leave(t: Current, uc: &mut UContext) {
     let table = actions(t);
     if !table.left.swap(true, SeqCst) {
         while REFRESHING.load(SeqCst) != 0 {
-            // SAFETY: no pointers.
-            let _ = unsafe { sys!(k::__NR_sched_yield) };
+            futex::yield_now();
         }
         library_link::left();
         give_back(t, false);
@@ -31,8 +31,7 @@ pub fn leave(t: Current, uc: &mut UContext) {
     }
     // A thread that returned to the program before that would be served by us once more, and park for ever.
     while !table.given.load(SeqCst) {
-        // SAFETY: no pointers.
-        let _ = unsafe { sys!(k::__NR_sched_yield) };
+        futex::yield_now();
     }
     drop_park_signals(t);
     let i = t.own();

@@ -4,7 +4,6 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sync::futex;
-use ulpf_lib::sys;
 
 use super::call::Args;
 use super::tracing;
@@ -66,8 +65,8 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         t.set_state(State::Dead);
         // (After exec, the thread has the number of the first thread.)
         while g().nudged.load(SeqCst) != 0 {
-            // SAFETY: the signal is being sent; it arrives before the call.
-            let _ = unsafe { sys!(k::__NR_sched_yield) };
+            // The signal is being sent; it arrives before the call.
+            futex::yield_now();
         }
     }
     waiting::hand_over(t);

@@ -2,8 +2,7 @@
 
 use core::sync::atomic::Ordering::*;
 
-use linux_raw_sys::general as k;
-use ulpf_lib::sys;
+use ulpf_lib::sync::futex;
 
 use crate::global::g;
 use crate::runtime::clock;
@@ -21,7 +20,6 @@ pub fn until_it_runs(t: Current) {
         && !t.leaving.load(Relaxed)
         && clock::now().saturating_sub(begun) < LONGEST
     {
-        // SAFETY: no pointers.
-        let _ = unsafe { sys!(k::__NR_sched_yield) };
+        futex::yield_now();
     }
 }

@@ -12,10 +12,9 @@ use linux_raw_sys::general as k;
 use ulpf_lib::TargetAddr;
 
 use super::call::Args;
-use super::sites;
 use crate::breakpoints;
+use crate::edits;
 use crate::global::g;
-use crate::patches;
 use crate::runtime::debug_registers;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
@@ -80,8 +79,7 @@ fn is_plain(start: u64, end: u64) -> bool {
         && g().guards().can_change(TargetAddr(start), end - start)
         && !debug_registers::any_in(start, end)
         && !breakpoints::waits_in(start, end)
-        && !sites::touches(start, end)
-        && !patches::touches(start, end)
+        && !edits::touch_mappings(start, end)
         && !unwind::touches(start, end)
         && !queries::in_use(start, end)
 }

@@ -9,10 +9,10 @@ use ulpf_lib::{AccessKind, TargetAddr};
 
 use super::call::{Args, raw};
 use super::scratch::Scratch;
-use super::{buffers, in_place, inherited, sites, unguarded, userfaultfd};
+use super::{buffers, in_place, inherited, unguarded, userfaultfd};
 use crate::breakpoints;
+use crate::edits;
 use crate::global::g;
-use crate::patches;
 use crate::runtime::areas;
 use crate::runtime::debug_registers;
 use crate::runtime::events::Request;
@@ -252,8 +252,7 @@ pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
         && (g().touches(range.0, range.1)
             || g().wants(nr, range.0, range.1)
             || debug_registers::any_in(range.0, range.1)
-            || sites::touches(range.0, range.1)
-            || patches::touches(range.0, range.1)
+            || edits::touch_mappings(range.0, range.1)
             || unwind::touches(range.0, range.1)))
     .then_some(range)
 }

@@ -19,8 +19,8 @@ use super::ends::end_thread;
 use super::fork_page::ForkPage;
 use super::scratch::Scratch;
 use super::seccomp;
-use crate::breakpoints;
 use crate::check;
+use crate::edits;
 use crate::global::{follows, g, machine};
 use crate::locks;
 use crate::ours;
@@ -526,10 +526,8 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     if stopped.guards().privatize_in_child().is_err() {
         crate::say::fatal_child("a forked child cannot get memory of its own (out of memory?)");
     }
-    super::sites::remove_in_child();
-    crate::patches::remove_in_child(&mut stopped);
+    edits::remove_in_child(&mut stopped);
     locks::begin_anew();
-    breakpoints::remove_in_child();
     // No debugger can stop the child (by a system call that is caught).
     g().debugger.store(false, SeqCst);
     library_link::left();

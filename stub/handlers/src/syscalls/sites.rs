@@ -9,112 +9,24 @@
 //! PC in a slot or a trampoline. A call that our park signal has interrupted is made again. So no thread is in a slot
 //! while the world is stopped, and slots, trampolines and tables may change then.
 
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_lib::eflags;
 use ulpf_lib::sys::failure::EINTR;
 use ulpf_lib::syscalls::NUMBERS;
+use ulpf_stub_tables::calls::{Call, Phase, Reg, SLOT, SLOTS, SYSCALL, TRAMPOLINE};
+use ulpf_stub_tables::edit::List;
 
-use super::sites_code::{self, Code, Mark, Phase, Reg, SLOT, SLOTS};
-use crate::child;
-use crate::global::g;
+use super::sites_code;
+use crate::global::{g, tables};
 use crate::runtime::areas;
 use crate::runtime::asm::ulpf_slots;
 use crate::runtime::clock;
 use crate::runtime::frame::UContext;
-use crate::stopped::Stopped;
-/// Pages with trampolines.
-pub const NEAR_PAGES: usize = 64;
-/// Bytes of the slow path of a site whose own `syscall` is displaced.
-pub const SLOW: u64 = 16;
 
-pub const XOR_EAX: [u8; 2] = [0x31, 0xc0];
-/// First byte of a site that has lost the instruction before its `syscall`.
-pub const JUMP: u8 = 0xe9;
-
-/// A patched site. Written by the stub's task with the world stopped.
-#[derive(Clone, Copy)]
-pub struct Site {
-    pub in_place: bool,
-    /// Address, length and original contents of the changed bytes.
-    pub start: u64,
-    pub len: u8,
-    pub original: [u8; 8],
-    pub patched: [u8; 8],
-    /// End of the bytes that must not change while the patch is there (those that complete a punned jump).
-    pub end: u64,
-    /// The `syscall` instruction.
-    pub insn: u64,
-    pub trampoline: u64,
-    /// The number that the instruction before it loads, which is part of the patch.
-    pub mov: Option<u32>,
-    /// Another instruction before it is part of the patch.
-    pub first: bool,
-    pub marks: [Mark; sites_code::MAX_MARKS],
-}
-
-impl Site {
-    pub const FREE: Site = Site {
-        in_place: false,
-        start: 0,
-        len: 0,
-        original: [0; 8],
-        patched: [0; 8],
-        end: 0,
-        insn: 0,
-        trampoline: 0,
-        mov: None,
-        first: false,
-        marks: [Code::EMPTY; sites_code::MAX_MARKS],
-    };
-    /// The instruction before `syscall` is `xor eax, eax`.
-    pub fn xor(&self) -> bool {
-        self.mov.is_some() && self.original[0] == XOR_EAX[0]
-    }
-    pub fn next(&self) -> u64 {
-        self.insn + 2
-    }
-    /// The instruction before `syscall` with which the slot begins.
-    pub fn first(&self) -> &[u8] {
-        let len = if self.first { self.len as usize } else { 0 };
-        self.original.get(..len).unwrap_or(&[])
-    }
-    /// True if the `syscall` is still there.
-    pub fn keeps_syscall(&self) -> bool {
-        self.mov.is_some() || self.first
-    }
-}
-
-/// The tables that the stub's task may change with the world stopped.
-pub struct Table {
-    pub sites: [Site; SLOTS],
-    /// Addresses of pages with trampolines, or 0.
-    pub near: [u64; NEAR_PAGES],
-    /// Address of the slow paths, or 0.
-    pub slow: u64,
-}
-
-struct Shared(UnsafeCell<Table>);
-// SAFETY: written only while all program threads are stopped.
-unsafe impl Sync for Shared {}
-
-static TABLE: Shared = Shared(UnsafeCell::new(Table {
-    sites: [Site::FREE; SLOTS],
-    near: [0; NEAR_PAGES],
-    slow: 0,
-}));
-
-pub fn table() -> &'static Table {
-    // SAFETY: see `Shared`.
-    unsafe { &*TABLE.0.get() }
-}
-
-impl Stopped {
-    pub fn sites(&mut self) -> &mut Table {
-        // SAFETY: the token's own promise.
-        unsafe { &mut *TABLE.0.get() }
-    }
+/// The patched calls.
+pub fn list() -> &'static List<Call> {
+    &tables().edits.calls
 }
 
 /// There are patches.
@@ -247,7 +159,7 @@ pub struct Left {
 }
 
 impl Left {
-    fn nothing(site: &Site) -> Left {
+    fn nothing(site: &Call) -> Left {
         Left {
             nr: 0,
             insn: site.insn,
@@ -260,7 +172,7 @@ impl Left {
     /// A signal that the program does not handle has interrupted the call: moves the context back before the call, as
     /// long as the thread may have to park.
     pub fn rewind(&self, uc: &mut UContext) {
-        if self.interrupted && uc.gprs.rip == self.insn + 2 && uc.gprs.rax == EINTR as u64 {
+        if self.interrupted && uc.gprs.rip == self.insn + SYSCALL && uc.gprs.rax == EINTR as u64 {
             uc.gprs.rip = self.insn;
             uc.gprs.rax = self.nr as u64;
         }
@@ -314,20 +226,23 @@ pub fn leave(uc: &mut UContext) -> Option<Left> {
     if !SOME.load(Relaxed) {
         return None;
     }
-    let rip = uc.gprs.rip;
-    let in_slots = rip.wrapping_sub(slots_base());
+    let in_slots = uc.gprs.rip.wrapping_sub(slots_base());
     if in_slots < (SLOT * SLOTS) as u64 {
-        let site = table().sites.get(in_slots as usize / SLOT)?;
+        let slot = in_slots as usize / SLOT;
+        let site = list().iter().find(|site| site.slot == slot)?;
         return Some(leave_slot(uc, site, (in_slots as usize % SLOT) as u16));
     }
-    if let Some(site) = at_trampoline(rip) {
-        uc.gprs.rip = site.start;
-        return Some(Left::nothing(site));
-    }
-    leave_slow(uc)
+    let (site, offset) = at_trampoline(uc.gprs.rip)?;
+    // Behind the trampoline's jump is the `syscall` of a site whose own one is displaced.
+    uc.gprs.rip = match offset {
+        0 => site.start,
+        TRAMPOLINE => site.insn,
+        _ => site.next(),
+    };
+    Some(Left::nothing(site))
 }
 
-fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
+fn leave_slot(uc: &mut UContext, site: &Call, at: u16) -> Left {
     let mut left = Left::nothing(site);
     let mark = site.marks.iter().find(|m| at < m.end);
     match mark.map_or(Phase::Mov, |m| m.phase) {
@@ -369,28 +284,10 @@ fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
     left
 }
 
-/// Handles a context at the dispatched `syscall` of a site whose own one is displaced.
-fn leave_slow(uc: &mut UContext) -> Option<Left> {
-    let slow = table().slow;
-    let at = uc.gprs.rip.wrapping_sub(slow);
-    if slow == 0 || at >= SLOW * SLOTS as u64 {
-        return None;
-    }
-    let site = table().sites.get((at / SLOW) as usize)?;
-    uc.gprs.rip = if at.is_multiple_of(SLOW) {
-        site.insn
-    } else {
-        site.next()
-    };
-    Some(Left::nothing(site))
-}
-
-fn at_trampoline(rip: u64) -> Option<&'static Site> {
-    let t = table();
-    if !t.near.contains(&(rip & !4095)) {
-        return None;
-    }
-    t.sites.iter().find(|s| s.in_place && s.trampoline == rip)
+/// The site of the trampoline that contains `rip`, and the offset in it.
+fn at_trampoline(rip: u64) -> Option<(&'static Call, u64)> {
+    let (edit, offset) = tables().caves.edit_of(rip)?;
+    Some((list().at(edit)?, offset))
 }
 
 /// The result of a single step over the patched instruction.
@@ -409,14 +306,11 @@ pub fn step(uc: &mut UContext) -> Stepped {
     if !SOME.load(Relaxed) {
         return Stepped::No;
     }
-    let Some(site) = at_trampoline(uc.gprs.rip) else {
+    let Some((site, 0)) = at_trampoline(uc.gprs.rip) else {
         return Stepped::No;
     };
     if site.first {
-        let Some(n) = table().sites.iter().position(|s| core::ptr::eq(s, site)) else {
-            return Stepped::No;
-        };
-        uc.gprs.rip = slots_base() + (n * SLOT) as u64;
+        uc.gprs.rip = slots_base() + (site.slot * SLOT) as u64;
         return Stepped::First;
     }
     match site.mov {
@@ -432,44 +326,5 @@ pub fn step(uc: &mut UContext) -> Stepped {
             uc.gprs.rip = site.next();
             Stepped::Syscall
         }
-    }
-}
-
-/// Puts the original instructions into code that was read from `addr` on.
-pub fn hide(addr: u64, buf: &mut [u8]) {
-    if !SOME.load(Relaxed) {
-        return;
-    }
-    for s in table().sites.iter().filter(|s| s.in_place) {
-        for (at, byte) in (s.start..).zip(s.original.iter().take(s.len as usize)) {
-            if let Some(slot) = at.checked_sub(addr).and_then(|n| buf.get_mut(n as usize)) {
-                *slot = *byte;
-            }
-        }
-    }
-}
-
-/// True if `[start, end)` contains patched code or trampolines.
-pub fn touches(start: u64, end: u64) -> bool {
-    SOME.load(Relaxed)
-        && (table()
-            .sites
-            .iter()
-            .any(|s| s.in_place && s.start < end && start < s.end)
-            || table()
-                .near
-                .iter()
-                .any(|&p| p != 0 && p < end && start < p + 4096))
-}
-
-/// Restores the original bytes in a forked child.
-pub fn remove_in_child() {
-    if SOME.swap(false, SeqCst) {
-        ENABLED.store(false, SeqCst);
-        let list = table().sites.iter().filter(|s| s.in_place);
-        child::put_back(list.map(|s| {
-            let original = s.original.get(..s.len as usize);
-            (s.start, original.unwrap_or(&[]))
-        }));
     }
 }

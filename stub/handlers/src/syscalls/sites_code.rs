@@ -21,25 +21,12 @@ use ulpf_engine::patch::CLASS_WRITES;
 use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::{ARGUMENTS, Blocks, Len, Special, Unit};
 
-pub use crate::runtime::asm::{SLOT, SLOTS};
+use ulpf_stub_tables::calls::{MAX_MARKS, Mark, Phase, Reg, SLOT};
 
 /// Limit of system-call numbers for which one site (libc's `syscall`, Go's) may have code.
 pub const MAX_NUMBERS: usize = 8;
-pub const MAX_MARKS: usize = 56;
 /// Limit of checks for one call.
 const MAX_CHECKS: usize = 6;
-
-/// Registers by their number in an instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Reg {
-    Rdx = 2,
-    Rsi = 6,
-    Rdi = 7,
-    R8 = 8,
-    R9 = 9,
-    R10 = 10,
-}
 
 /// A condition on an argument, without which the call needs us.
 #[derive(Clone, Copy)]
@@ -141,39 +128,8 @@ pub fn may_serve(nr: u64) -> bool {
         && !crate::uring::queries::may_close(nr)
 }
 
-/// The state of the original code that corresponds to an instruction of a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    /// Nothing has happened: at the first patched byte.
-    Mov,
-    /// At the `syscall` instruction.
-    Before,
-    /// The same; the register has a time in its upper half. (rax is not always the number: the kernel may have prepared
-    /// restart_syscall(2), which a handler makes impossible.)
-    Call { nr: u16, stamped: Option<Reg> },
-    /// The same, with rax lost and rdx in r11.
-    Lost { nr: u16 },
-    /// The same; the upper half of rsi has the class of the page of the word, whose alias rdi may already have.
-    Word { alias: bool },
-    /// Behind such a call.
-    AfterWord { nr: u16, alias: bool },
-    /// Behind the `syscall` instruction; `just`: no further instruction has been executed.
-    After {
-        nr: u16,
-        stamped: Option<Reg>,
-        just: bool,
-    },
-}
-
 /// Shift of the TSC in a register's upper half: one unit is about half a millisecond.
 pub const STAMP_SHIFT: u8 = 20;
-
-/// Instructions that begin before `end`, and after the previous mark, are in `phase`.
-#[derive(Clone, Copy)]
-pub struct Mark {
-    pub end: u16,
-    pub phase: Phase,
-}
 
 /// The input for a slot's code.
 pub struct Plan<'a> {
@@ -208,11 +164,6 @@ pub struct Code {
 }
 
 impl Code {
-    pub const EMPTY: Mark = Mark {
-        end: u16::MAX,
-        phase: Phase::Mov,
-    };
-
     fn emit(&mut self, bytes: &[u8]) {
         match self.bytes.get_mut(self.len..self.len + bytes.len()) {
             Some(to) => {
@@ -439,7 +390,7 @@ impl Code {
         let mut c = Code {
             bytes: [0xcc; SLOT],
             len: 0,
-            marks: [Code::EMPTY; MAX_MARKS],
+            marks: [Mark::NONE; MAX_MARKS],
             marks_len: 0,
             to_slow: [0; 64],
             to_slow_len: 0,

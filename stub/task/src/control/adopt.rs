@@ -16,7 +16,7 @@ use ulpf_lib::command::HeapCheck;
 use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
 use ulpf_lib::place;
-use ulpf_stub_handlers::check::adopt;
+use ulpf_stub_handlers::check::adopt::{self, Adopted};
 use ulpf_stub_handlers::check::arena::{self, START};
 use ulpf_stub_handlers::check::entries::{self, JUMP};
 use ulpf_stub_handlers::check::findings::findings;
@@ -24,10 +24,10 @@ use ulpf_stub_handlers::check::heap;
 use ulpf_stub_handlers::check::twin::Twin;
 use ulpf_stub_handlers::global::{boot_block, g, machine};
 use ulpf_stub_handlers::runtime::asm::ulpf_slots;
-use ulpf_stub_handlers::syscalls::sites_code::{SLOT, SLOTS};
 use ulpf_stub_handlers::unwind;
+use ulpf_stub_tables::calls::{SLOT, SLOTS};
 
-use super::check::{MOST_CHUNK, NO_ROOM, books, configure, no};
+use super::check::{MOST_CHUNK, NO_ROOM, books, configure, no, plant};
 use super::functions::bytes;
 use super::watches::no_numbers;
 use super::{Control, parked, text};
@@ -183,13 +183,21 @@ impl Control {
             place::add(at, len);
         }
         adopt::open_blocks();
-        let mut code = Vec::new();
-        adopt::functions(twin, |at, was, jump| code.push((at, was, jump)));
-        for (at, was, jump) in code {
-            if bytes(at) != Some(was) || text::write(self.world.stopped(), at, &jump).is_err() {
+        let mut functions = Vec::new();
+        adopt::functions(twin, |function| functions.push(function));
+        for Adopted {
+            at,
+            number,
+            original,
+            jump,
+        } in functions
+        {
+            if bytes(at) != Some(jump) {
                 // Its file was unmapped meanwhile.
                 entries::remove(at);
-            } else if let Some(f) = findings() {
+            } else if plant(self.world.stopped(), number, at, original)
+                && let Some(f) = findings()
+            {
                 f.functions.fetch_add(1, Relaxed);
             }
         }

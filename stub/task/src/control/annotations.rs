@@ -17,14 +17,15 @@ use ulpf_lib::mapping::mappings;
 use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchId, place, sys};
 use ulpf_stub_handlers::check::requests::{self, CODE, REQUEST, TABLE};
 use ulpf_stub_handlers::check::{arena, client_blocks, client_list, regions, shadow};
-use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::global::{g, machine, tables};
+use ulpf_stub_tables::edit::Detour;
 
 use super::allocator::Tables;
 use super::check::memory;
 use super::functions::{DT_STRTAB, Object};
 use super::old_blocks::parts_of;
 use super::slots;
-use super::{Control, parked, text};
+use super::{Control, parked, ranges, text};
 use crate::files::read_file;
 
 /// Memory of up to this many bytes is watched as a whole. Of a larger mapping, only `AROUND` bytes on each side of the
@@ -268,13 +269,12 @@ impl Control {
     fn serve_request(&mut self, at: u64) -> bool {
         let stopped = self.world.stopped();
         let end = at + REQUEST.len() as u64;
-        self.sites.restore(stopped, at, end);
-        self.patches.restore(stopped, at, end);
-        let Some((place, thunk, jump)) = requests::add(at) else {
+        self.edits.restore(stopped, at, end);
+        let Some((number, place, thunk)) = requests::add(at) else {
             return false;
         };
         if text::write_raw(place, &thunk).is_err() {
-            requests::remove(at, end, |_, _| true);
+            requests::remove(number);
             return true;
         }
         for t in g().threads.iter() {
@@ -285,6 +285,14 @@ impl Control {
                 context.gprs.rip = at;
             }
         }
+        let jump = requests::jump(number);
+        let [original @ .., _, _, _, _, _] = REQUEST;
+        stopped.tables_mut().edits.requests.insert(Detour {
+            at,
+            number,
+            original,
+            jump,
+        });
         let _ = text::write(stopped, at, &jump);
         true
     }
@@ -364,7 +372,7 @@ impl Control {
             0 => memory(PAGE_SIZE)
                 .ok()
                 .filter(|page| executable(*page, PAGE_SIZE))?,
-            page if requests::touches(page, page + PAGE_SIZE) => return Some(page),
+            page if tables().edits.requests.touches(page, page + PAGE_SIZE) => return Some(page),
             page => page,
         };
         if known != 0 {
@@ -406,11 +414,9 @@ impl Control {
             let mut taken = self.taken(vma);
             taken.extend(edges(vma, &maps));
             taken.sort_unstable();
-            for free in unwatched(part) {
-                for free in unwatched_of(free, taken.iter().copied()) {
-                    if !may_be_watched(vma) || !self.watch_poisoned_part(free) {
-                        refused.push(free);
-                    }
+            for free in ranges::outside(&unwatched(part), &taken) {
+                if !may_be_watched(vma) || !self.watch_poisoned_part(free) {
+                    refused.push(free);
                 }
             }
             if vma.kind == VmaKind::Stack {
@@ -477,16 +483,19 @@ impl Control {
             return false;
         }
         // (Pages to which the kernel writes without a call stay as they are: of restartable sequences.)
-        for hole in unwatched_of((start, end), parts.iter().map(|p| (p.0, p.1))) {
-            regions::refuse(hole);
-        }
+        let watched: Vec<_> = parts.iter().map(|p| (p.0, p.1)).collect();
+        let holes = ranges::outside(&[(start, end)], &watched);
+        holes.into_iter().for_each(regions::refuse);
         for (from, to, distance) in &parts {
             regions::add_region((*from, *to), *distance, true);
             shadow::unpoison(*from, to - from);
         }
         for (from, to, _) in parts {
             let stopped = self.world.stopped();
-            self.patches.classes.classify_checked(stopped, from, to);
+            self.edits
+                .accesses
+                .classes
+                .classify_checked(stopped, from, to);
         }
         self.annotations.watched.push(((start, end), id));
         true
@@ -519,27 +528,8 @@ fn may_be_watched(vma: &Vma) -> bool {
 fn unwatched(part: (u64, u64)) -> Vec<(u64, u64)> {
     match arena::has(part.0) {
         true => Vec::new(),
-        false => unwatched_of(part, regions::regions()),
+        false => ranges::outside(&[part], &regions::regions().collect::<Vec<_>>()),
     }
-}
-
-/// The parts of a range outside `watched`, which is ascending.
-fn unwatched_of(
-    (start, end): (u64, u64),
-    watched: impl Iterator<Item = (u64, u64)>,
-) -> Vec<(u64, u64)> {
-    let mut free = Vec::new();
-    let mut at = start;
-    for (from, to) in watched.filter(|r| r.0 < end && start < r.1) {
-        if at < from {
-            free.push((at, from));
-        }
-        at = at.max(to);
-    }
-    if at < end {
-        free.push((at, end));
-    }
-    free
 }
 
 /// Returns whether the file's names contain the beginning of such names.

@@ -1,6 +1,7 @@
 //! A checked heap, on the stub's task: its beginning, the functions that it replaces, and its growth
 //! (`stub/handlers/src/check` has the rest).
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
@@ -15,27 +16,28 @@ use ulpf_lib::{AccessKind, AliasAddr, PAGE_SIZE, TargetAddr, WatchId, WatchKind,
 use ulpf_stub_handlers::check::arena::{self, ARENA, GRANULE, GRANULES};
 use ulpf_stub_handlers::check::block_map::{self, LINES, OWNERS};
 use ulpf_stub_handlers::check::blocks::{self, RECORDS};
-use ulpf_stub_handlers::check::entries::{self, Function};
+use ulpf_stub_handlers::check::entries::{self, Function, JUMP};
 use ulpf_stub_handlers::check::findings::findings;
 use ulpf_stub_handlers::check::heap::{self, Places};
 use ulpf_stub_handlers::check::requests;
 use ulpf_stub_handlers::check::serve;
 use ulpf_stub_handlers::check::shadow::{self, WINDOW};
-use ulpf_stub_handlers::check::thunks;
 use ulpf_stub_handlers::check::{
     self, client_list, depot, errno, family, files, judge, left, old, out_of_block,
 };
-use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::global::{g, machine, tables};
 use ulpf_stub_handlers::runtime::areas;
+use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::attributes::{Attributes, Part};
+use ulpf_stub_tables::edit::{Detour, Edit, List};
 
 use super::allocator::Tables;
 use super::entrances::{comes_to_served, is_jump, room_at};
 use super::functions::{self, DT_STRTAB, Object, bytes};
-use super::own_functions::{self, OwnFunctions};
+use super::own_functions;
 use super::slots;
 use super::watches::{no_numbers, refusal};
-use super::{Control, parked, text, unwind};
+use super::{Control, text, unwind};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
 
@@ -63,8 +65,6 @@ pub struct Check {
     chosen: Vec<Chosen>,
     /// Copy functions that the program defines itself.
     own: Vec<&'static [u8]>,
-    /// The present beginnings of the program's own functions.
-    own_functions: OwnFunctions,
     /// The program's allocator cannot be replaced ([`UNKNOWN`]): nothing is checked.
     pub(super) unknown: bool,
     /// Functions that the command has named distinguish `delete` from `free`.
@@ -274,8 +274,8 @@ impl Control {
             return Ok(());
         }
         let stopped = self.world.stopped();
-        self.patches.search();
-        if areas::GS_TAKEN.load(SeqCst) || !self.patches.classes.prepare_for_check(stopped) {
+        self.edits.accesses.search();
+        if areas::GS_TAKEN.load(SeqCst) || !self.edits.accesses.classes.prepare_for_check(stopped) {
             return Err(no(
                 "it takes a processor with BMI2, and address space for its tables",
                 NO_ROOM,
@@ -460,13 +460,14 @@ impl Control {
             };
             // A function that only jumps on leaves no frame among the callers.
             let jumps = bytes(array.0).is_some_and(is_jump);
-            if jumps
-                && room_at(array) >= entries::JUMP as u64
-                && let Some(code) = entries::add(array.0, Function::NewArray, Some(one.0))
-            {
-                entries::keep(array.0, bytes(array.0).unwrap_or_default());
+            if jumps && room_at(array) >= JUMP as u64 {
                 own_functions::send_threads(self.world.stopped(), array.0, one.0);
-                let _ = text::write(self.world.stopped(), array.0, &code);
+                serve(
+                    self.world.stopped(),
+                    array.0,
+                    Function::NewArray,
+                    Some(one.0),
+                );
             }
         }
         for name in COPIERS {
@@ -478,10 +479,7 @@ impl Control {
 
     /// An allocator that has functions beside these: it has to have begun, and gets blocks that come from them.
     fn serve_others(&mut self, tables: &Tables, maps: &Snapshot) {
-        let known = |name: &[u8]| {
-            let (at, _) = tables.find(name)?;
-            (0..entries::MOST).find(|n| entries::known(*n).is_some_and(|k| k.pc == at))
-        };
+        let known = |name: &[u8]| Some(served(tables.find(name)?.0)?.number);
         let own = |name: &[u8]| known(name).and_then(entries::own).map(|k| k.back);
         let own = |name: &[u8]| own(name).filter(|at| *at != 0);
         let (Some(_), Some(free), Some(realloc)) = (own(b"malloc"), own(b"free"), own(b"realloc"))
@@ -524,11 +522,11 @@ impl Control {
         maps: &Snapshot,
     ) {
         // (A forked child's functions are served before its files are examined.)
-        if entries::jump_of(at.0).is_some_and(|jump| bytes(at.0) == Some(jump)) {
+        if served(at.0).is_some_and(|f| bytes(at.0) == Some(f.jump)) {
             return;
         }
         let may = maps.at(at.0).is_some_and(text::may_patch);
-        if !may || room_at(at) < entries::JUMP as u64 {
+        if !may || room_at(at) < JUMP as u64 {
             // (One that only jumps to another one needs nothing.)
             if !comes_to_served(at.0) {
                 let text = alloc::format!(
@@ -549,14 +547,13 @@ impl Control {
             return self.warn(&text);
         }
         let stopped = self.world.stopped();
-        let end = at.0 + entries::JUMP as u64;
-        self.sites.restore(stopped, at.0, end);
-        self.patches.restore(stopped, at.0, end);
-        let known = entries::all().any(|served| served == at.0);
+        let end = at.0 + JUMP as u64;
+        self.edits.restore(stopped, at.0, end);
+        let known = served(at.0).is_some();
         let mut own = None;
         let ran_before = entries::PASSES.load(Relaxed);
         if (ran_before || has_others) && !known {
-            own = self.check.own_functions.moved(stopped, at, maps);
+            own = own_functions::moved(stopped, at, maps);
             if own.is_none() && ran_before {
                 let text = alloc::format!(
                     "ulpf: the program's {name} at {:#x} cannot be replaced: its first instructions cannot be \
@@ -566,21 +563,18 @@ impl Control {
                 return self.warn(&text);
             }
         }
-        let original = bytes(at.0).filter(|_| !known);
-        if let Some(code) = entries::add(at.0, function, None) {
-            if let Some(original) = original {
-                entries::keep(at.0, original);
+        if !serve(stopped, at.0, function, None) {
+            return;
+        }
+        if let Some((to, made)) = &own {
+            entries::pass(at.0, *to);
+            if let Some(function) = served(at.0) {
+                entries::keep_moved(function.number, own_functions::places(made));
             }
-            if let Some((to, made)) = &own {
-                entries::pass(at.0, *to);
-                entries::keep_moved(at.0, own_functions::places(made));
-                own_functions::move_threads(stopped, at.0, (*to, made));
-            }
-            if text::write(stopped, at.0, &code).is_ok()
-                && let Some(f) = findings()
-            {
-                f.functions.fetch_add(1, Relaxed);
-            }
+            own_functions::move_threads(stopped, at.0, (*to, made));
+        }
+        if let Some(f) = findings() {
+            f.functions.fetch_add(1, Relaxed);
         }
     }
 
@@ -597,32 +591,17 @@ impl Control {
                 object.iter().for_each(|o| slots::restore(stopped, o));
             }
         }
-        let mut requests = Vec::new();
-        requests::each(|at| requests.push(at));
-        for at in requests {
-            let _ = text::write_raw(at, &requests::REQUEST);
+        for request in stopped.tables_mut().edits.requests.take().iter() {
+            let _ = text::write_raw(request.at, request.original());
         }
         // (Only our functions can free blocks of ours.)
         if !entries::PASSES.load(SeqCst) || left::holds() {
             return blocks::give_back_free();
         }
-        for n in 0..entries::MOST {
-            let (Some(known), Some(original)) = (entries::known(n), entries::original(n)) else {
-                break;
-            };
-            let stays = |f: Function| f.copies().is_some();
-            if known.pc == 0 || entries::function(known).is_none_or(stays) {
-                continue;
-            }
-            let _ = text::write(stopped, known.pc, original);
+        for function in stopped.tables_mut().edits.functions.take().iter() {
+            let _ = text::write(stopped, function.at, function.original());
             // A thread in the middle of the jump has had no effect yet.
-            for t in g().threads.iter() {
-                if let Some(context) = parked::frame(t, stopped)
-                    && (1..entries::JUMP as u64).contains(&context.gprs.rip.wrapping_sub(known.pc))
-                {
-                    context.gprs.rip = known.pc;
-                }
-            }
+            own_functions::send_threads(stopped, function.at, function.at);
         }
         left::LEFT.store(true, SeqCst);
     }
@@ -635,18 +614,13 @@ impl Control {
             return;
         }
         let inside = |at: &u64| (start..end).contains(at);
-        let has = |at: u64, code: &[u8]| {
-            let mut there = [0; entries::JUMP + 1];
-            let there = there.get_mut(..code.len()).unwrap_or_default();
-            text::read_raw(at, there) == code.len() && there == code
-        };
-        let lost = |at: &u64| !entries::jump_of(*at).is_some_and(|code| has(*at, &code));
-        // (A thunk's entry is not a function's: a call without a known range, such as shmdt, removes none of our
-        // thunks.)
-        let functions = entries::all().filter(|at| thunks::number(*at).is_none());
-        let lost: Vec<u64> = functions.filter(inside).filter(lost).collect();
-        lost.iter().for_each(|at| entries::remove(*at));
-        let any = requests::remove(start, end, |at, code| !has(at, code)) || !lost.is_empty();
+        let edits = &mut self.world.stopped().tables_mut().edits;
+        let lost = take_lost(&mut edits.functions, start, end);
+        lost.iter().for_each(|f| entries::remove(f.at));
+        let requests = take_lost(&mut edits.requests, start, end);
+        requests.iter().for_each(|r| requests::remove(r.number));
+        let any = !lost.is_empty() || !requests.is_empty();
+        let lost: Vec<u64> = lost.iter().map(|f| f.at).collect();
         let files = &self.check.looked;
         if any || files.iter().any(inside) {
             let maps = Snapshot::read().ok();
@@ -740,9 +714,60 @@ wanted, so that uses of them may not be found; where that is not enough, the pro
             at = stop;
         }
         let stopped = self.world.stopped();
-        self.patches.classes.classify_checked(stopped, start, end);
+        self.edits
+            .accesses
+            .classes
+            .classify_checked(stopped, start, end);
         true
     }
+}
+
+/// The function at `at`, if it is served.
+pub(super) fn served(at: u64) -> Option<&'static Detour<JUMP>> {
+    tables().edits.functions.at(at)
+}
+
+/// Serves the function at `at` from now on. `on` is where its calls continue instead of returning. Returns `false` if
+/// there are too many functions, or if the code cannot be written.
+pub(super) fn serve(stopped: &mut Stopped, at: u64, function: Function, on: Option<u64>) -> bool {
+    let original = served(at).map_or_else(|| bytes(at).unwrap_or_default(), |f| f.original);
+    let number = entries::add(at, function, on);
+    number.is_some_and(|number| plant(stopped, number, at, original))
+}
+
+/// Writes the jump of the function at `at`, which has this number. Returns `false`, and does not serve it, if its code
+/// cannot be written.
+pub(super) fn plant(stopped: &mut Stopped, number: usize, at: u64, original: [u8; JUMP]) -> bool {
+    let jump = entries::jump(number);
+    let functions = &mut stopped.tables_mut().edits.functions;
+    functions.insert(Detour {
+        at,
+        number,
+        original,
+        jump,
+    });
+    entries::keep(number, original);
+    let is_there = text::write(stopped, at, &jump).is_ok();
+    if !is_there {
+        stopped.tables_mut().edits.functions.remove(at);
+        entries::remove(at);
+    }
+    is_there
+}
+
+/// Takes out the jumps in `[start, end)` that are not in memory any more.
+fn take_lost<const LEN: usize>(
+    list: &mut List<Detour<LEN>>,
+    start: u64,
+    end: u64,
+) -> Vec<Box<Detour<LEN>>> {
+    let is_lost = |edit: &&Detour<LEN>| {
+        let mut there = [0; LEN];
+        text::read_raw(edit.at, &mut there) != LEN || there != edit.jump
+    };
+    let lost = list.within(start..end).filter(is_lost);
+    let lost: Vec<u64> = lost.map(|edit| edit.at).collect();
+    lost.into_iter().filter_map(|at| list.remove(at)).collect()
 }
 
 /// The alias of memory in which accesses are checked. `None`: it has no alias, or no bits. Only aliases in our own

@@ -8,9 +8,10 @@ use ulpf_stub_handlers::check::entries::{self, Function};
 use ulpf_stub_handlers::check::{errno, family, judge};
 
 use super::Control;
+use super::check::{serve, served};
 use super::entrances::{comes_to_served, jumps_to, room_at};
 use super::watches::refusal;
-use super::{functions, text, unwind};
+use super::{functions, unwind};
 use crate::inferior::Refusal;
 
 fn no(why: &str, what_to_do: &str) -> Refusal {
@@ -69,7 +70,7 @@ impl Control {
                     }
                 }
             }
-            self.check.tells_kinds |= one.does == Does::Delete && entries::all().any(|e| e == at.0);
+            self.check.tells_kinds |= one.does == Does::Delete && served(at.0).is_some();
         }
         if let Some(code) = self.world.stopped().tables_mut().code.as_deref_mut() {
             code.sort();
@@ -93,9 +94,8 @@ impl Control {
     fn serve_array(&mut self, at: (u64, u64)) {
         if let Some(one) = jumps_to(at.0)
             && room_at(at) >= entries::JUMP as u64
-            && let Some(code) = entries::add(at.0, Function::NewArray, Some(one))
         {
-            let _ = text::write(self.world.stopped(), at.0, &code);
+            serve(self.world.stopped(), at.0, Function::NewArray, Some(one));
         }
     }
 }

@@ -12,10 +12,10 @@ use ulpf_lib::guard::maps::Snapshot;
 
 use super::allocator::Tables;
 use super::functions::Object;
-use super::{parked, text};
+use super::{breakpoints, parked, text};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::stopped::Stopped;
-use ulpf_stub_tables::breakpoints::{self, Breakpoint};
+use ulpf_stub_tables::breakpoints::Collector as Phase;
 
 /// v8::internal::MarkCompactCollector::CollectGarbage(): code is moved only there.
 const NAME: &[u8] = b"_ZN2v88internal20MarkCompactCollector14CollectGarbageEv";
@@ -68,14 +68,14 @@ impl Collector {
     }
 
     pub fn plant(&mut self, stopped: &mut Stopped, at: u64) {
-        if plant(stopped, at, breakpoints::Collector::Begins) {
+        if breakpoints::insert_ours(stopped, at, Phase::Begins) {
             self.begins.push(at);
         }
     }
 
     /// A collection begins that will return to `back`.
     pub fn begins(&mut self, stopped: &mut Stopped, back: u64) {
-        self.lost |= !plant(stopped, back, breakpoints::Collector::Ends);
+        self.lost |= !breakpoints::insert_ours(stopped, back, Phase::Ends);
         self.back.push(back);
     }
 
@@ -87,36 +87,8 @@ impl Collector {
         if self.back.contains(&at) {
             return;
         }
-        let list = &mut stopped.tables_mut().breakpoints;
-        let ours_alone = list.at_mut(at).is_some_and(|b| {
-            b.collector = None;
-            !b.debuggers
-        });
-        if let Some(b) = ours_alone.then(|| list.remove(at)).flatten() {
-            text::restore(&b);
-        }
+        breakpoints::remove_ours(stopped, at);
     }
-}
-
-fn plant(stopped: &mut Stopped, at: u64, what: breakpoints::Collector) -> bool {
-    let list = &mut stopped.tables_mut().breakpoints;
-    if let Some(b) = list.at_mut(at) {
-        b.collector = Some(what);
-        return text::plant_again(b).is_ok() && b.there;
-    }
-    let Ok(original) = text::plant(at) else {
-        return false;
-    };
-    list.insert(Breakpoint {
-        addr: at,
-        original,
-        there: true,
-        hardware: false,
-        conditions: Vec::new(),
-        debuggers: false,
-        collector: Some(what),
-    });
-    true
 }
 
 /// Returns whether a thread may be in this function, or in a function that it has called.

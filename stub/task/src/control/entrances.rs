@@ -1,6 +1,6 @@
 //! The first instructions of functions that are to be replaced.
 
-use ulpf_stub_handlers::check::entries;
+use ulpf_stub_handlers::global::tables;
 
 use super::functions::bytes;
 use super::text;
@@ -51,7 +51,7 @@ pub fn comes_to_served(at: u64) -> bool {
     let mut next = Some(at);
     for _ in 0..JUMPS {
         next = next.and_then(jumps_to);
-        if next.is_some_and(|to| entries::all().any(|served| served == to)) {
+        if next.is_some_and(|to| tables().edits.functions.at(to).is_some()) {
             return true;
         }
     }

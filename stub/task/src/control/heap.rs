@@ -14,8 +14,8 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
-use super::Control;
 use super::parked::{self, Parked};
+use super::{Control, ranges};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
@@ -58,30 +58,16 @@ impl Heap {
         if r.0 >= r.1 || !self.meets(r) {
             return;
         }
-        let mut left = Vec::with_capacity(self.parts.len() + 1);
-        for p in self.parts.drain(..) {
-            let below = (p.0, p.1.min(r.0));
-            let above = (p.0.max(r.1), p.1);
-            left.extend([below, above].into_iter().filter(|p| p.0 < p.1));
-        }
-        self.parts = left;
+        self.parts = ranges::outside(&self.parts, &[r]);
     }
 
     fn add(&mut self, r: (u64, u64)) {
         if r.0 >= r.1 {
             return;
         }
-        self.cut(r);
-        let at = self.parts.partition_point(|p| p.0 < r.0);
-        self.parts.insert(at, r);
-        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(self.parts.len());
-        for &p in &self.parts {
-            match joined.last_mut() {
-                Some(last) if last.1 == p.0 => last.1 = p.1,
-                _ => joined.push(p),
-            }
-        }
-        self.parts = joined;
+        let mut parts = core::mem::take(&mut self.parts);
+        parts.push(r);
+        self.parts = ranges::joined(parts);
     }
 }
 

@@ -11,7 +11,7 @@ use ulpf_lib::sync::futex;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
-use ulpf_stub_handlers::check::{self, entries};
+use ulpf_stub_handlers::check;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::paths;
 use ulpf_stub_handlers::runtime::events::Event;
@@ -20,11 +20,10 @@ use ulpf_stub_handlers::runtime::park::{self, Futex, notify};
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 use ulpf_stub_handlers::signals::{kernel, leaving};
 use ulpf_stub_handlers::syscalls::fork_page;
-use ulpf_stub_tables::breakpoints::Breakpoint;
 
 use super::parked::{self, Parked, has_met};
 use super::{
-    Control, conditions, follow, monitor, out_of_band, pause, private, reader, renew, text,
+    Control, breakpoints, conditions, follow, monitor, out_of_band, pause, private, reader, text,
     watches, world,
 };
 use crate::files;
@@ -203,8 +202,7 @@ impl Inferior for Control {
             }
         }
         let stopped = self.world.stopped();
-        self.sites.restore(stopped, addr.0, end);
-        self.patches.restore(stopped, addr.0, end);
+        self.edits.restore(stopped, addr.0, end);
         paths::changed();
         text::write(stopped, addr.0, data)
     }
@@ -231,47 +229,10 @@ impl Inferior for Control {
         hardware: bool,
     ) -> Result<(), Refusal> {
         let stopped = self.world.stopped();
-        self.sites.restore(stopped, addr.0, addr.0 + 1);
-        self.patches.restore(stopped, addr.0, addr.0 + 1);
-        let list = &mut stopped.tables_mut().breakpoints;
-        let refused = match list.at_mut(addr.0) {
-            Some(b) => {
-                b.debuggers = true;
-                b.conditions = conditions;
-                b.hardware |= hardware;
-                text::plant_again(b).is_err() && !b.hardware
-            }
-            None if entries::around(addr.0).is_some() => {
-                list.insert(Breakpoint {
-                    addr: addr.0,
-                    there: false,
-                    original: 0,
-                    hardware: false,
-                    conditions,
-                    debuggers: true,
-                    collector: None,
-                });
-                false
-            }
-            None => {
-                let planted = text::plant(addr.0);
-                if planted.is_ok() || hardware {
-                    list.insert(Breakpoint {
-                        addr: addr.0,
-                        there: planted.is_ok(),
-                        original: planted.unwrap_or(0),
-                        hardware,
-                        conditions,
-                        debuggers: true,
-                        collector: None,
-                    });
-                }
-                planted.is_err() && !hardware
-            }
-        };
-        match refused {
-            false => Ok(()),
-            true => Err(watches::refusal(
+        self.edits.restore(stopped, addr.0, addr.0 + 1);
+        match breakpoints::insert(stopped, addr.0, conditions, hardware) {
+            true => Ok(()),
+            false => Err(watches::refusal(
                 alloc::format!("no breakpoint at {addr}"),
                 "the address cannot be written: no memory is mapped there".into(),
                 "check the address; a breakpoint in a library that is not loaded yet has to be pending".into(),
@@ -280,20 +241,11 @@ impl Inferior for Control {
     }
 
     fn renew_breakpoint(&mut self, addr: TargetAddr) {
-        renew::breakpoint(self.world.stopped(), addr.0);
+        breakpoints::renew(self.world.stopped(), addr.0);
     }
 
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool {
-        let list = &mut self.world.stopped().tables_mut().breakpoints;
-        if let Some(b) = list.at_mut(addr.0).filter(|b| b.collector.is_some()) {
-            b.conditions.clear();
-            return core::mem::take(&mut b.debuggers);
-        }
-        let Some(b) = list.remove(addr.0) else {
-            return false;
-        };
-        text::restore(&b);
-        true
+        breakpoints::remove(self.world.stopped(), addr.0)
     }
 
     fn insert_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
@@ -510,9 +462,7 @@ impl Control {
             return;
         }
         self.settle_shadows();
-        for b in self.world.stopped().tables_mut().breakpoints.drain() {
-            text::restore(&b);
-        }
+        breakpoints::remove_all(self.world.stopped());
         self.leave_heap();
         check::alone();
         self.drop_all_watches();
@@ -521,8 +471,7 @@ impl Control {
             g().page_map.forget();
         }
         self.tell_at_once();
-        self.sites.remove_all(self.world.stopped());
-        self.patches.leave(self.world.stopped());
+        self.edits.leave(self.world.stopped());
         self.detached = true;
         follow::release_all();
         leaving::begin_leaving();

@@ -69,7 +69,9 @@ fn kept() -> Vec<Range<u64>> {
         all.push(arena::arena()..arena::arena() + arena::ARENA);
         all.extend(books().map(|(at, len)| at..at + len));
         let copies = (0..entries::MOST).filter_map(entries::own);
-        all.extend(copies.filter(|own| own.back != 0).map(|own| page(own.back)));
+        let copies = copies.filter(|own| own.back != 0);
+        let pages = copies.flat_map(|own| entries::copy_pages(own.back));
+        all.extend(pages.map(page));
     }
     all.sort_unstable_by_key(|kept| kept.start);
     all.dedup();

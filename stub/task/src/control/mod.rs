@@ -9,6 +9,7 @@ mod adopt;
 mod allocator;
 mod annotations;
 mod backend;
+mod breakpoints;
 mod check;
 mod check_named;
 mod classes;
@@ -17,6 +18,7 @@ mod collector;
 mod conditions;
 pub mod confine;
 mod disabled;
+mod edits;
 mod entrances;
 mod filters;
 mod follow;
@@ -45,8 +47,8 @@ mod placement;
 mod placer;
 mod places;
 mod private;
+mod ranges;
 mod reader;
-mod renew;
 mod replies;
 mod requests;
 pub mod rescue;
@@ -56,7 +58,6 @@ mod slots;
 mod socket;
 mod stops;
 pub mod text;
-mod trampolines;
 mod unmapped;
 mod unwind;
 mod watch_table;
@@ -68,11 +69,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
-use linux_raw_sys::errno as k_errno;
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
 use ulpf_lib::staged::StagedWatches;
+use ulpf_lib::sync::futex;
 use ulpf_lib::sys;
 
 use crate::gdb::GdbSession;
@@ -130,17 +131,16 @@ pub struct Control {
     /// This task has rights that a thread of the program does not have.
     keeps_rights: bool,
     exec: follow::Exec,
-    patches: patches::Patches,
+    edits: edits::Edits,
     paths: paths::Paths,
     sections: sequences::Sections,
-    sites: sites::Sites,
 }
 
 const KEEPS_RIGHTS: &str = "ulpf: the program has given up rights, and ulpf's own task could not do the same: it leaves.\n";
 
-/// Time after a resume in which no thread reads from the server (a struct timespec). To wake the reader and to send it
-/// back to sleep takes longer than many a program needs until its next stop.
-const UNHEARD: [u64; 2] = [0, 2_000_000];
+/// Nanoseconds after a resume in which no thread reads from the server. To wake the reader and to send it back to sleep
+/// takes longer than many a program needs until its next stop.
+const UNHEARD: i64 = 2_000_000;
 /// The server is read after this many events of the program at the latest.
 const MOST_UNHEARD: u32 = 8;
 
@@ -192,8 +192,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         detached: false,
         keeps_rights: false,
         exec: follow::Exec::None,
-        sites: sites::Sites::new(),
-        patches: patches::Patches::new(),
+        edits: edits::Edits::new(),
         paths: paths::Paths::default(),
         sections: sequences::Sections::default(),
     };
@@ -374,30 +373,17 @@ impl Control {
                 reader::listen(true);
             }
             if g().event.load(SeqCst) == seen && !more {
-                let tick = [0u64, 5_000_000];
-                let second = [1u64, 0];
-                let alone = !reader::listens();
-                let timeout = if alone {
-                    UNHEARD.as_ptr()
+                let event = &g().event;
+                if !reader::listens() {
+                    if futex::wait_for(event, seen, UNHEARD) {
+                        reader::listen(true);
+                    }
                 } else if pause {
-                    tick.as_ptr()
+                    futex::wait_for(event, seen, 5_000_000);
                 } else if self.holder.is_some() {
-                    second.as_ptr()
+                    futex::wait_for(event, seen, 1_000_000_000);
                 } else {
-                    core::ptr::null()
-                };
-                // SAFETY: waits for the next event.
-                let woken = unsafe {
-                    sys!(
-                        k::__NR_futex,
-                        &g().event as *const _,
-                        k::FUTEX_WAIT,
-                        seen,
-                        timeout
-                    )
-                };
-                if alone && woken == Err(sys::Errno(k_errno::ETIMEDOUT as i32)) {
-                    reader::listen(true);
+                    futex::wait(event, seen);
                 }
             }
         }

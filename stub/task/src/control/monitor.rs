@@ -128,7 +128,7 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
         Command::Stats => stats(c, out),
         Command::About => about(out),
         Command::Why => why(c, out),
-        Command::Sites => c.sites.list(out),
+        Command::Sites => c.edits.calls.list(out),
         Command::Stop => c.out_of_band.answer(out),
         Command::StopRest => c.take_rest(out),
         Command::Condition {
@@ -305,8 +305,8 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         false_positives: h.all_false_positives(g().areas()),
         slow: h.slow.load(Relaxed),
         syscalls: h.syscalls.load(Relaxed),
-        sites: c.sites.in_place() as u64,
-        sites_refused: c.sites.refused,
+        sites: c.edits.calls.in_place() as u64,
+        sites_refused: c.edits.calls.refused,
         moved_pages: g().guards().moved_pages(),
         watch_bytes: c.staged.list().memory() as u64,
         next: first_new,
@@ -398,8 +398,8 @@ fn patch(
     }
     match on {
         Some(true) => patches::ENABLED.store(true, SeqCst),
-        Some(false) => c.patches.disable(c.world.stopped()),
+        Some(false) => c.edits.accesses.disable(c.world.stopped()),
         None => {}
     }
-    c.patches.state(out);
+    c.edits.accesses.state(out);
 }

@@ -9,12 +9,13 @@ use alloc::vec::Vec;
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::ring::findings::Old;
 use ulpf_lib::{PAGE_SIZE, TargetAddr, place};
-use ulpf_stub_handlers::check::entries::{self, Function};
+use ulpf_stub_handlers::check::entries::{self, Function, JUMP};
 use ulpf_stub_handlers::check::findings::findings;
 use ulpf_stub_handlers::check::old::{self, FREED, IN_USE, OldBlock};
 use ulpf_stub_handlers::check::regions::{self, MOST_REGIONS};
-use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::global::{g, tables};
 use ulpf_stub_handlers::unwind;
+use ulpf_stub_tables::edit::Detour;
 
 use super::check::{memory, watched_alias};
 use super::functions::Object;
@@ -129,7 +130,10 @@ impl Control {
         old::close_all();
         for (start, end, _) in watched {
             let stopped = self.world.stopped();
-            self.patches.classes.classify_checked(stopped, start, end);
+            self.edits
+                .accesses
+                .classes
+                .classify_checked(stopped, start, end);
         }
         if let Some(f) = findings()
             && let [blocks, bytes] = &f.old_blocks
@@ -168,21 +172,20 @@ pub(super) fn parts_of((start, end): (u64, u64)) -> Vec<(u64, u64, u64)> {
 
 /// The code of the C library's allocator, if that is the program's only one, where its free begins now, and the file.
 fn allocator(maps: &Snapshot) -> Option<(Range<u64>, u64, (u64, u64))> {
-    let is_free = |at: &u64| entries::of(*at) == Some(Function::Free);
-    let frees: Vec<u64> = entries::all().filter(is_free).collect();
+    let served = || tables().edits.functions.iter();
+    let does = |f: &Detour<JUMP>| entries::known(f.number).and_then(entries::function);
+    let frees = served().filter(|f| does(f) == Some(Function::Free));
+    let frees: Vec<&Detour<JUMP>> = frees.collect();
     let object = |at: u64| Object::at(maps.index(at), maps);
-    let own = object(*frees.first()?)?;
+    let own = object(frees.first()?.at)?;
     let same = |at: &u64| (own.start..own.end).contains(at);
-    if !frees.iter().all(same) {
+    if !frees.iter().all(|f| same(&f.at)) {
         return None;
     }
-    let all =
-        || entries::all().filter(|at| same(at) && entries::of(*at).is_some_and(|f| !f.goes_on()));
-    let (first, last) = (all().min()?, all().max()?);
-    let known = (0..entries::MOST).filter_map(entries::known);
-    let free = known
-        .filter(|k| Some(&k.pc) == frees.first())
-        .find_map(entries::passed)?;
+    let mut all = served().filter(|f| same(&f.at) && does(f).is_some_and(|f| !f.goes_on()));
+    let first = all.next()?.at;
+    let last = all.next_back().map_or(first, |f| f.at);
+    let free = entries::known(frees.first()?.number).and_then(entries::passed)?;
     let code = first.saturating_sub(BEFORE)..last + BEHIND;
     Some((code, free.back, (own.start, own.end)))
 }

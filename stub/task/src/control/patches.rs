@@ -1,10 +1,12 @@
 //! Patching accesses, on the stub's task with the world stopped (see `patches.rs`).
 //!
-//! `classes.rs` has the tables about pages that trampolines use, `code_caves.rs` the places of trampolines.
+//! `classes.rs` has the tables about pages that trampolines use, `code_caves.rs` the places of trampolines, `edits.rs`
+//! the other kinds of edits.
 
 mod entered;
 mod hot;
 mod prediction;
+mod tactics;
 mod window;
 
 use alloc::boxed::Box;
@@ -15,8 +17,8 @@ use core::fmt::Write;
 use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_engine::access::{Class, Insn};
-use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, skipped, stretch};
+use ulpf_engine::access::Class;
+use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, skipped};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::command::reply::{PatchCounts, PatchSite, Patching};
 use ulpf_lib::guard::maps::Snapshot;
@@ -24,13 +26,13 @@ use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
 use ulpf_lib::ring::{IDLE_COUNTS, Unpatched};
 
 use super::classes::Classes;
-use super::code_caves::CodeCaves;
+use super::code_caves::{self, Wanted};
 use super::generated::{self, Generated, May};
 use super::gs;
 use super::text;
 use hot::Hot;
 use ulpf_stub_handlers::check::{self, entries, judge, out_of_block};
-use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::global::{g, machine, tables};
 use ulpf_stub_handlers::hot_sites;
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
@@ -38,6 +40,7 @@ use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sequences;
 use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_tables::back_off::{BackOff, By};
+use ulpf_stub_tables::edit::Edit;
 use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PLACED, Patch, REMOVED};
 use window::Window;
 
@@ -47,7 +50,6 @@ const FURTHEST: u64 = 24;
 const PREFIX: u64 = 3;
 
 pub struct Patches {
-    caves: CodeCaves,
     generated: Generated,
     pub classes: Classes,
     /// Number of trampolines made so far.
@@ -73,7 +75,6 @@ pub struct Patches {
 impl Patches {
     pub fn new() -> Patches {
         Patches {
-            caves: CodeCaves::new(),
             generated: Generated::default(),
             classes: Classes::default(),
             made: 0,
@@ -174,15 +175,15 @@ impl Patches {
 
     /// Makes the patch that checks the access of the instruction at `pc`.
     fn make(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
-        use Unpatched::{JumpedInto, Room, Successor, Taken};
-        let table = patches::table();
-        match (table.at(pc), table.of(pc)) {
+        use Unpatched::{JumpedInto, Taken};
+        let (table, list) = (patches::table(), patches::list());
+        match (list.covering(pc), list.checking(pc)) {
             // It is a jump target, and hot itself: its unchanged bytes do not help.
             (Some(p), _) if p.group.pun().is_some() && pc < p.start() + JUMP as u64 => {
                 let start = p.start();
                 self.jumped_over.insert(start);
                 self.remove(stopped, start);
-                self.patch_at(stopped, pc)
+                self.try_each(stopped, pc, &tactics::DISPLACING)
             }
             // One more of its instructions is hot.
             (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
@@ -192,19 +193,9 @@ impl Patches {
             (Some(_), _) => Err(Taken),
             (_, Some(p)) => self.put_back(p),
             _ if table.refused.get(&pc) == Some(&JumpedInto) => {
-                let punned = match self.jumped_over.contains(&pc) {
-                    true => Err(JumpedInto),
-                    false => self.patch_punned(stopped, pc),
-                };
-                punned.or_else(|_| self.patch_before(stopped, pc, JumpedInto))
+                self.try_each(stopped, pc, &tactics::AFTER_JUMPS_INTO_IT)
             }
-            _ => match self.patch_at(stopped, pc) {
-                Err(why @ (Successor | Room)) => {
-                    let done = self.patch_before(stopped, pc, why);
-                    done.or_else(|_| self.patch_punned(stopped, pc).map_err(|_| why))
-                }
-                done => done,
-            },
+            _ => self.try_each(stopped, pc, &tactics::AT_FIRST),
         }
     }
 
@@ -253,7 +244,7 @@ impl Patches {
             return Err(Unpatched::Successor);
         }
         let stacks = insn.is_stack() && !matches!(insn.class, Class::PushMem | Class::CallMem);
-        let patched = |at: u64| patches::table().of(at).is_some_and(Patch::is_in_place);
+        let patched = |at: u64| patches::list().checking(at).is_some_and(Patch::is_in_place);
         let known =
             |at: &u64| self.recalled.contains(at) || self.predicted.binary_search(at).is_ok();
         let hot = |at: u64| patched(at) || known(&at);
@@ -288,70 +279,6 @@ impl Patches {
         }
     }
 
-    /// A patch of the access at `pc` that displaces the code before it. It is for accesses where the code behind cannot
-    /// move, or where loops jump to it. The instructions before the access are decoded from the beginning of the
-    /// function, which the unwind tables know.
-    fn patch_before(
-        &mut self,
-        stopped: &mut Stopped,
-        pc: u64,
-        why: Unpatched,
-    ) -> Result<(), Unpatched> {
-        use Unpatched::JumpedInto;
-        let maps = self.maps().map_err(|_| why)?;
-        let vma = maps.at(pc).ok_or(why)?;
-        if generated::is_generated(vma) {
-            return Err(why); // what has faulted once may be other code by now
-        }
-        let start = super::functions::start(pc, &maps).or_else(|| stretch_before(pc, vma.start));
-        let start = start.ok_or(why)?;
-        let mut code = alloc::vec![0; (pc - start) as usize + 15];
-        let n = self.window.read(start, &mut code);
-        let code = code.get(..n).ok_or(why)?;
-        let own = code.get((pc - start) as usize..).ok_or(why)?;
-        let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(why)?;
-        for from in Group::starts(&insn, start, code) {
-            let tried = patches::table().refused.get(&from) == Some(&JumpedInto);
-            if !tried && self.place(stopped, pc, from, None, &maps).is_ok() {
-                return Ok(());
-            }
-        }
-        Err(why)
-    }
-
-    /// A patch that leaves the bytes behind the access unchanged, since other code jumps there.
-    fn patch_punned(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
-        let maps = self.maps()?;
-        let mut done = Err(Unpatched::Room);
-        for pun in [Pun::Plain, Pun::Prefixed] {
-            done = done.or_else(|_| self.place(stopped, pc, pc, Some(pun), &maps));
-        }
-        done
-    }
-
-    fn patch(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
-        let maps = self.maps()?;
-        self.place(stopped, pc, pc, None, &maps)
-    }
-
-    /// As [`Patches::patch`]. Behind an instruction that does not continue there, another function may begin. Behind a
-    /// call that is shorter than a jump, each return would land in the jump's middle.
-    fn patch_at(&mut self, stopped: &mut Stopped, pc: u64) -> Result<(), Unpatched> {
-        let mut code = [0; 15];
-        let n = self.window.read(pc, &mut code);
-        let insn = ulpf_stub_handlers::engine::decode(pc, code.get(..n).unwrap_or(&[]));
-        let elsewhere = insn.filter(|i| (i.len as usize) < JUMP && !goes_on_behind(i));
-        let Some(insn) = elsewhere else {
-            return self.patch(stopped, pc);
-        };
-        match self.patch_before(stopped, pc, Unpatched::Successor) {
-            Err(_) if !matches!(insn.class, Class::Call | Class::CallMem) => {
-                self.patch(stopped, pc)
-            }
-            done => done,
-        }
-    }
-
     /// The code that a patch of the access at `pc` displaces, with its jump at `from`. Includes the accesses that near
     /// patches would otherwise lose.
     fn with_neighbours(&self, pc: u64, from: u64, maps: &Snapshot) -> Result<Group, Unpatched> {
@@ -360,7 +287,7 @@ impl Patches {
         for _ in 0..4 {
             let before = stretch;
             let near = (pc + 1).saturating_sub(FURTHEST)..pc + FURTHEST;
-            for p in patches::table().within(near) {
+            for p in patches::list().within(near) {
                 if p.is_in_place() && p.start() < group.displaced_end() && group.start() < p.end() {
                     let last = p.group.parts.iter().rfind(|x| p.group.checks(x.at));
                     stretch.0 = stretch.0.min(p.start());
@@ -385,7 +312,7 @@ impl Patches {
         let group = group.ok_or(Unpatched::Room)?;
         let start = from.saturating_sub(FURTHEST);
         let meets = |p: &Patch| p.is_in_place() && p.start() != from && from < p.end();
-        let lost = patches::table().within(start..group.end()).any(meets);
+        let lost = patches::list().within(start..group.end()).any(meets);
         (!lost).then_some(group).ok_or(Unpatched::Taken)
     }
 
@@ -415,7 +342,7 @@ impl Patches {
         use Unpatched::{Code, Room, Successor, Taken};
         let rest_of_loop = group.displaced_end()..group.end();
         let others = || {
-            let mut others = patches::table().within(rest_of_loop.clone());
+            let mut others = patches::list().within(rest_of_loop.clone());
             others.any(Patch::is_in_place)
         };
         if group.loops() && (patches::taken(group.start(), group.end()) || others()) {
@@ -465,7 +392,7 @@ impl Patches {
         let jump = group.jump(at).ok_or(Room)?;
         let size = takes(&trampoline);
         // The patches that it replaces, and with them the accesses that they check.
-        while let Some(p) = patches::table().before(end).filter(|p| start < p.end()) {
+        while let Some(p) = patches::list().meeting(start, end).next() {
             self.remove(stopped, p.start());
         }
         if !generated && let Some((linked, to)) = entered::linked(&group, maps) {
@@ -477,7 +404,9 @@ impl Patches {
             }
         }
         self.made += 1;
-        self.caves.take(at, size, true);
+        let len = trampoline.code.len() as u64;
+        let caves = &mut stopped.tables_mut().caves;
+        caves.take(at, (len, size), start, false);
         for (n, known) in known.chunks_exact_mut(KNOWN).enumerate() {
             let offset = |of: &[u16]| at + u64::from(of.get(n).copied().unwrap_or(0));
             if let [hit, stays, _, native, asks] = known {
@@ -490,35 +419,30 @@ impl Patches {
         let written =
             text::write_raw(at, &trampoline.code).and_then(|()| text::write_raw(start, &jump));
         if written.is_err() {
-            self.caves.take(at, size, false);
+            stopped.tables_mut().caves.free(at, size);
             return Err(Code);
         }
         // Large programs have tens of thousands of patches: each keeps only what it needs.
-        let len = mem::take(&mut trampoline.code).len() as u64;
+        drop(mem::take(&mut trampoline.code));
         trampoline.shrink();
         group.shrink();
-        let table = &mut stopped.tables_mut().patches;
-        table.list.insert(
-            start,
-            Box::new(Patch {
-                in_place: AtomicBool::new(true),
-                group,
-                jump,
-                plain_code,
-                at,
-                trampoline,
-                len,
-                known,
-                idle_count,
-                back_off: BackOff::default(),
-                gone_at: AtomicU64::new(0),
-                displaced_entries: AtomicU32::new(0),
-                entered: AtomicU32::new(0),
-                entries: AtomicU32::new(0),
-                returns: AtomicU32::new(0),
-            }),
-        );
-        table.trampolines.insert(at, start);
+        stopped.tables_mut().edits.accesses.insert(Patch {
+            in_place: AtomicBool::new(true),
+            group,
+            jump,
+            plain_code,
+            at,
+            trampoline,
+            len,
+            known,
+            idle_count,
+            back_off: BackOff::default(),
+            gone_at: AtomicU64::new(0),
+            displaced_entries: AtomicU32::new(0),
+            entered: AtomicU32::new(0),
+            entries: AtomicU32::new(0),
+            returns: AtomicU32::new(0),
+        });
         PLACED.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -533,7 +457,8 @@ impl Patches {
     ) -> Option<(u64, Trampoline)> {
         // Usually there is room for more than it takes, and it is made only once.
         let most = Trampoline::length(group) as u64 + 1;
-        if let Some(at) = self.caves.find_there(group, most) {
+        let caves = &mut stopped.tables_mut().caves;
+        if let Some(at) = caves.find(group, most, false) {
             let trampoline = Trampoline::new(group, target(at))?;
             if takes(&trampoline) <= most {
                 return Some((at, trampoline));
@@ -541,13 +466,23 @@ impl Patches {
         }
         // Its length does not depend on where it is.
         let size = takes(&Trampoline::new(group, target(group.start()))?);
-        let caves = self.caves.count();
-        let mut place = self.caves.find(stopped, group, size, maps);
+        let caves = stopped.tables().caves.count();
+        let mut find = |group: &Group| {
+            let wanted = Wanted {
+                from: group.start(),
+                reach: group,
+                size,
+                cave: code_caves::LARGE,
+                lasting: false,
+            };
+            code_caves::find(stopped, &wanted, maps)
+        };
+        let mut place = find(group);
         if place.is_none() {
             *group = group.clone().without_ret();
-            place = self.caves.find(stopped, group, size, maps);
+            place = find(group);
         }
-        if self.caves.count() != caves {
+        if stopped.tables().caves.count() != caves {
             self.maps = None;
         }
         let at = place?;
@@ -558,26 +493,22 @@ impl Patches {
 
     /// The patch that begins at `start`.
     fn remove(&mut self, stopped: &mut Stopped, start: u64) {
-        let table = &mut stopped.tables_mut().patches;
-        let Some(p) = table.list.remove(&start) else {
+        let Some(p) = stopped.tables_mut().edits.accesses.remove(start) else {
             return;
         };
-        table.trampolines.remove(&p.at);
         if p.is_in_place() {
-            let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
-            let _ = text::write_raw(p.start(), original);
+            let _ = text::write_raw(p.start(), p.original());
             REMOVED.fetch_add(1, Relaxed);
         }
-        self.caves.take(p.at, p.len + 1, false);
+        stopped.tables_mut().caves.free(p.at, p.len + 1);
         self.unlink(stopped, &p);
     }
 
     /// The patch of the instruction at `pc` has not paid off: restores the original code, for now or for good.
     pub fn cool(&mut self, stopped: &mut Stopped, pc: u64) {
         // Its jump may be before the access.
-        let table = patches::table();
-        let there = table.list.get(&pc).map(|p| &**p);
-        let found = there.or_else(|| table.of(pc));
+        let list = patches::list();
+        let found = list.at(pc).or_else(|| list.checking(pc));
         let Some(p) = found.filter(|p| p.is_in_place()) else {
             return;
         };
@@ -587,8 +518,7 @@ impl Patches {
             refused.insert(start, Unpatched::JumpedInto);
             return self.remove(stopped, start);
         }
-        let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
-        let _ = text::write_raw(p.start(), original);
+        let _ = text::write_raw(p.start(), p.original());
         p.has_gone();
     }
 
@@ -603,17 +533,20 @@ impl Patches {
 
     /// The code in `[start, end)` is about to be changed, or something planted there: restores the original code.
     pub fn restore(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
-        if !patches::touches(start, end) {
-            return;
-        }
-        self.remove_each(stopped, patches::table().meeting(start, end));
-        self.remove_each(stopped, patches::table().with_trampolines(start, end));
+        self.remove_meeting(stopped, start, end);
+        let inside = stopped.tables().caves.edits_in(start, end);
+        self.remove_each(stopped, inside);
     }
 
     fn remove_where(&mut self, stopped: &mut Stopped, goes: impl Fn(&Patch) -> bool) {
-        let all = patches::table().list.values().filter(|p| goes(p));
-        let all = all.map(|p| p.start()).collect();
+        let all = patches::list().iter().filter(|p| goes(p));
+        let all = all.map(Patch::start).collect();
         self.remove_each(stopped, all);
+    }
+
+    fn remove_meeting(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
+        let all = patches::list().meeting(start, end).map(Patch::start);
+        self.remove_each(stopped, all.collect());
     }
 
     fn remove_each(&mut self, stopped: &mut Stopped, starts: Vec<u64>) {
@@ -629,12 +562,6 @@ impl Patches {
         self.clear_code(stopped, start, end);
         self.generated.forget(stopped, start, end);
         self.restore(stopped, start, end);
-        for room in self.caves.forget(stopped, start, end) {
-            self.remove_each(
-                stopped,
-                patches::table().with_trampolines(room.start, room.end),
-            );
-        }
     }
 
     /// Generated code is about to be written.
@@ -698,7 +625,7 @@ impl Patches {
         for at in gone {
             self.jumped_over.remove(&at);
         }
-        self.remove_each(stopped, patches::table().meeting(start, end));
+        self.remove_meeting(stopped, start, end);
     }
 
     pub fn remove_all(&mut self, stopped: &mut Stopped) {
@@ -707,7 +634,7 @@ impl Patches {
         self.maps = None;
         self.generated.forget(stopped, 0, u64::MAX);
         self.classes.declassify();
-        self.caves.forget(stopped, 0, u64::MAX);
+        code_caves::give_back_empty(stopped);
     }
 
     pub fn searched_for_gs(&mut self) -> &mut gs::Searched {
@@ -757,8 +684,7 @@ impl Patches {
 
     /// For `monitor ulpf patch`.
     pub fn state(&self, out: &mut dyn Write) {
-        let table = patches::table();
-        let there = || table.list.values().filter(|p| p.is_in_place());
+        let there = || patches::list().iter().filter(|p| p.is_in_place());
         let short = there().filter(|p| p.group.is_relocated());
         // Patches that have displaced code before the access.
         let preceded = there().filter(|p| !p.group.checks(p.start()));
@@ -773,7 +699,7 @@ impl Patches {
             refused: self.refused,
             displaced_entries: patches::DISPLACED_ENTRIES.load(Relaxed),
             pages: self.classes.pages() as u64,
-            caves: self.caves.count() as u64,
+            caves: tables().caves.count() as u64,
         });
         let _ = writeln!(out, "{answer}");
     }
@@ -782,24 +708,6 @@ impl Patches {
 /// Number of bytes of a cave that a trampoline takes.
 fn takes(trampoline: &Trampoline) -> u64 {
     trampoline.code.len() as u64 + 1
-}
-
-/// Start of the straight-line code that leads to `pc`, from known instructions, for code without unwind tables; not
-/// before `lowest`.
-fn stretch_before(pc: u64, lowest: u64) -> Option<u64> {
-    const FURTHEST: u64 = 512;
-    let start = pc.saturating_sub(FURTHEST).max(lowest);
-    let code = super::functions::block(start, pc.checked_sub(start)? as usize);
-    let all = ulpf_stub_handlers::engine::sites().map(|s| s.insn.pc);
-    let near = all.filter(|at| (start..pc).contains(at));
-    let whole = start + code.len() as u64 == pc;
-    whole.then(|| stretch(start, &code, near)).flatten()
-}
-
-/// Returns whether the instruction behind it may be executed next.
-fn goes_on_behind(insn: &Insn) -> bool {
-    use Class::{Call, CallMem, JmpMem, Ret};
-    !matches!(insn.class, Call | CallMem | JmpMem | Ret)
 }
 
 /// For `monitor ulpf patch sites`: the instructions with the most faults, and the state of each.

@@ -12,7 +12,7 @@ use ulpf_stub_handlers::runtime::thread::{State, Thread};
 use super::parked::{self, Parked, asked, resume_again};
 use super::placer::now;
 use super::stops::behind;
-use super::{Control, backend, follow, notices, text, unwind, watchdog, world};
+use super::{Control, backend, breakpoints, follow, notices, unwind, watchdog, world};
 use ulpf_stub_handlers::paths;
 use ulpf_stub_tables::back_off;
 
@@ -53,7 +53,9 @@ impl Control {
                     return false;
                 } else if let Some(Request::CodeWritten { start, end }) = asked(t) {
                     // It writes to code while it runs alone.
-                    self.patches.code_written(self.world.stopped(), start, end);
+                    self.edits
+                        .accesses
+                        .code_written(self.world.stopped(), start, end);
                     world::answer(t);
                     return false;
                 } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
@@ -125,7 +127,7 @@ impl Control {
     pub(super) fn begin(&mut self, t: &'static Thread, what: Request) -> bool {
         match what {
             Request::ExecBegin { path, len, dir } => {
-                self.patches.keep();
+                self.edits.accesses.keep();
                 self.exec_begins(t, (path, len), dir);
                 true
             }
@@ -149,9 +151,13 @@ impl Control {
             Request::OpenBegin { start, end } => {
                 // The instruction to be stepped must be in place itself.
                 if let Some(pc) = Parked::of(t).map(|t| t.pc()) {
-                    self.patches.restore(self.world.stopped(), pc, pc + 1);
+                    self.edits
+                        .accesses
+                        .restore(self.world.stopped(), pc, pc + 1);
                 }
-                self.patches.code_written(self.world.stopped(), start, end);
+                self.edits
+                    .accesses
+                    .code_written(self.world.stopped(), start, end);
                 self.open_pages(start, end, true);
                 true
             }
@@ -160,11 +166,7 @@ impl Control {
                 true
             }
             Request::StepOverBegin { addr } => {
-                let list = &mut self.world.stopped().tables_mut().breakpoints;
-                if let Some(b) = list.at_mut(addr) {
-                    // If other memory is mapped there now, no byte is restored, nor the int3 put back at the end.
-                    b.there = text::restore(b);
-                }
+                breakpoints::lift(self.world.stopped(), addr);
                 true
             }
             Request::SectionBegin => true,
@@ -176,7 +178,9 @@ impl Control {
                 false
             }
             Request::Plain { at } => {
-                self.patches.restore(self.world.stopped(), at, at + 1);
+                self.edits
+                    .accesses
+                    .restore(self.world.stopped(), at, at + 1);
                 false
             }
             Request::Register { at, len, signature } => {
@@ -184,31 +188,35 @@ impl Control {
                 false
             }
             Request::CodeWritten { start, end } => {
-                self.patches.code_written(self.world.stopped(), start, end);
+                self.edits
+                    .accesses
+                    .code_written(self.world.stopped(), start, end);
                 false
             }
             Request::CollectorBegins { back } => {
-                self.patches.collector_begins(self.world.stopped(), back);
+                self.edits
+                    .accesses
+                    .collector_begins(self.world.stopped(), back);
                 false
             }
             Request::CollectorEnds { at } => {
-                self.patches.collector_ends(self.world.stopped(), at);
+                self.edits.accesses.collector_ends(self.world.stopped(), at);
                 false
             }
             Request::Patch { insn } => {
-                self.sites.patch(self.world.stopped(), insn);
+                self.edits.calls.patch(self.world.stopped(), insn);
                 false
             }
             Request::PatchAccess { pc, page } => {
-                self.patches.serve(self.world.stopped(), pc, page);
+                self.edits.accesses.serve(self.world.stopped(), pc, page);
                 false
             }
             Request::Cool { start } => {
-                self.patches.cool(self.world.stopped(), start);
+                self.edits.accesses.cool(self.world.stopped(), start);
                 false
             }
             Request::SitesAnew => {
-                self.sites.remove_all(self.world.stopped());
+                self.edits.calls.remove_all(self.world.stopped());
                 false
             }
             Request::NoUpcalls => {
@@ -216,7 +224,7 @@ impl Control {
                 false
             }
             Request::NoPatches => {
-                self.patches.disable(self.world.stopped());
+                self.edits.accesses.disable(self.world.stopped());
                 false
             }
             Request::Rearm => {
@@ -225,7 +233,7 @@ impl Control {
                 paths::changed();
                 self.retrace();
                 self.apply_guards();
-                text::plant_waiting(self.world.stopped());
+                breakpoints::plant_waiting(self.world.stopped());
                 false
             }
             Request::Adopt => {
@@ -256,7 +264,7 @@ impl Control {
                 unwind::load(self.world.stopped(), (at != 0).then_some(at));
                 self.serve_allocators();
                 self.sections_have_come();
-                self.patches.code_has_come(self.world.stopped());
+                self.edits.accesses.code_has_come(self.world.stopped());
                 false
             }
             Request::GrowHeap { bytes } => {
@@ -268,7 +276,7 @@ impl Control {
                 false
             }
             Request::KeepHot => {
-                self.patches.keep();
+                self.edits.accesses.keep();
                 false
             }
             Request::FindLeaks => {
@@ -298,7 +306,7 @@ impl Control {
                 paths::changed();
                 self.retrace();
                 self.apply_guards();
-                text::plant_waiting(self.world.stopped());
+                breakpoints::plant_waiting(self.world.stopped());
             }
             Request::OpenBegin { start, end } => self.open_pages(start, end, false),
             Request::LocksBegin { start, end } => {
@@ -307,11 +315,7 @@ impl Control {
             }
             Request::ExecBegin { .. } => self.exec = follow::Exec::None,
             Request::StepOverBegin { addr } => {
-                let list = &mut self.world.stopped().tables_mut().breakpoints;
-                if let Some(b) = list.at_mut(addr).filter(|b| b.there) {
-                    // The instruction may have unmapped itself.
-                    b.there = text::plant_again(b).is_ok();
-                }
+                breakpoints::lower(self.world.stopped(), addr);
             }
             _ => {}
         }

@@ -140,12 +140,11 @@ impl Control {
         if self.sections.signature == 0 {
             return true;
         }
-        let Some(new) = self.sections.look(self.patches.searched_for_gs()) else {
+        let Some(new) = self.sections.look(self.edits.accesses.searched_for_gs()) else {
             return false;
         };
         for (start, end) in new {
-            self.patches.restore(self.world.stopped(), start, end);
-            self.sites.restore(self.world.stopped(), start, end);
+            self.edits.restore(self.world.stopped(), start, end);
         }
         true
     }

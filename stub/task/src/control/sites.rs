@@ -17,31 +17,30 @@
 
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::*;
 
-use linux_raw_sys::general as k;
 use ulpf_engine::access::Decoder;
 use ulpf_engine::access::state::cpuid;
 use ulpf_lib::guard::maps::Snapshot;
-use ulpf_lib::place::{self, AfterFork};
-use ulpf_lib::sys;
 
-use super::trampolines::{self, Trampolines};
-use super::{Control, text};
-use ulpf_stub_handlers::global::g;
+use super::code_caves::{self, REACH, Wanted};
+use super::{Control, ranges, text};
+use ulpf_stub_handlers::global::{g, tables};
 use ulpf_stub_handlers::stopped::Stopped;
 use ulpf_stub_handlers::syscalls::seccomp;
-use ulpf_stub_handlers::syscalls::sites::{self, FILTER, KNOWN, SEEN_SITES, SLOW, Seen, Site};
-use ulpf_stub_handlers::syscalls::sites_code::{Code, MAX_NUMBERS, Plan, SLOT, SLOTS};
+use ulpf_stub_handlers::syscalls::sites::{self, FILTER, KNOWN, SEEN_SITES, Seen};
+use ulpf_stub_handlers::syscalls::sites_code::{Code, MAX_NUMBERS, Plan};
+use ulpf_stub_tables::calls::{Call, MAX_MARKS, Mark, SLOT, SLOTS, TRAMPOLINE, XOR_EAX};
+use ulpf_stub_tables::edit::Edit;
 
 const LOOK_BACK: u64 = 48;
 
 /// State that only the stub's task uses.
 pub struct Sites {
-    trampolines: Trampolines,
     bmi2: bool,
     pub refused: u64,
-    /// Ranges that are marked in the filter, [`merged`].
+    /// Ranges that are marked in the filter, [`ranges::joined`].
     marked: Vec<(u64, u64)>,
 }
 
@@ -56,7 +55,6 @@ enum Not {
 impl Sites {
     pub fn new() -> Sites {
         Sites {
-            trampolines: Trampolines::new(),
             // CPUID 7: EBX bit 8.
             bmi2: cpuid(7, 0).ebx >> 8 & 1 != 0,
             refused: 0,
@@ -96,36 +94,23 @@ impl Sites {
             .filter(|&nr| sites::has(&s.met, nr) && seccomp::passes(nr))
             .map(|nr| nr as u16)
             .collect();
-        let table = sites::table();
-        if let Some(at) = table
-            .sites
-            .iter()
-            .position(|x| x.in_place && x.insn == insn)
-        {
-            return self.extend(stopped, at, s, &met);
+        if let Some(site) = sites::list().iter().find(|x| x.insn == insn) {
+            return self.extend(stopped, site.start, s, &met);
         }
-        let index = table
-            .sites
-            .iter()
-            .position(|x| !x.in_place)
-            .ok_or(Not::Ever)?;
-        let mut site = self.place(stopped, insn, &met, maps)?;
-        let written = self.fill(stopped, index, &mut site, &met);
-        if written.is_err() {
-            self.trampolines.free(site.trampoline);
-            return written;
-        }
-        if let Some(slot) = stopped.sites().sites.get_mut(index) {
-            *slot = Site {
-                in_place: true,
-                ..site
-            };
+        let taken = |n: &usize| sites::list().iter().any(|site| site.slot == *n);
+        let slot = (0..SLOTS).find(|n| !taken(n)).ok_or(Not::Ever)?;
+        let mut site = self.place(stopped, slot, insn, &met, maps)?;
+        if let Err(why) = self.fill(&mut site, &met) {
+            free_trampoline(stopped, &site);
+            return Err(why);
         }
         sites::SOME.store(true, SeqCst);
-        if write_jump(&site).is_err() {
-            self.remove(stopped, index);
+        if text::write_raw(site.start, site.ours()).is_err() {
+            let _ = text::write_raw(site.start, site.original());
+            free_trampoline(stopped, &site);
             return Err(Not::Ever);
         }
+        stopped.tables_mut().edits.calls.insert(site);
         met.iter().for_each(|&nr| sites::put(&s.done, nr as u64));
         Ok(())
     }
@@ -134,30 +119,26 @@ impl Sites {
     fn extend(
         &mut self,
         stopped: &mut Stopped,
-        index: usize,
+        start: u64,
         s: &Seen,
         met: &[u16],
     ) -> Result<(), Not> {
-        let table = stopped.sites();
-        let site = table.sites.get_mut(index).ok_or(Not::Ever)?;
+        let calls = &mut stopped.tables_mut().edits.calls;
+        let site = calls.at_mut(start).ok_or(Not::Ever)?;
         // Whatever the result, it is not tried again for these.
         met.iter().for_each(|&nr| sites::put(&s.done, nr as u64));
         if site.mov.is_some() {
             return Ok(());
         }
-        let slow = match site.keeps_syscall() {
-            true => site.insn,
-            false => table.slow + index as u64 * SLOW,
-        };
-        let code = self.code(site, slow, met)?;
-        text::write_raw(slot(index), &code.bytes).map_err(|_| Not::Now)?;
+        let code = self.code(site, met)?;
+        text::write_raw(slot(site), &code.bytes).map_err(|_| Not::Now)?;
         site.marks = code.marks;
         Ok(())
     }
 
-    fn code(&self, site: &Site, slow: u64, numbers: &[u16]) -> Result<Code, Not> {
+    fn code(&self, site: &Call, numbers: &[u16]) -> Result<Code, Not> {
         let plan = |n: usize| Plan {
-            slow,
+            slow: site.slow(),
             next: site.next(),
             mov: site.mov,
             xor: site.xor(),
@@ -176,22 +157,12 @@ impl Sites {
     }
 
     /// Slot and trampoline, before the jump that leads there.
-    fn fill(
-        &self,
-        stopped: &mut Stopped,
-        index: usize,
-        site: &mut Site,
-        met: &[u16],
-    ) -> Result<(), Not> {
-        let slow = match site.keeps_syscall() {
-            true => site.insn,
-            false => slow_way(stopped, index, site.next())?,
-        };
+    fn fill(&self, site: &mut Call, met: &[u16]) -> Result<(), Not> {
         let numbers = if site.mov.is_some() { &[][..] } else { met };
-        let code = self.code(site, slow, numbers)?;
+        let code = self.code(site, numbers)?;
         site.marks = code.marks;
-        text::write_raw(slot(index), &code.bytes)
-            .and_then(|()| self.trampolines.write(site.trampoline, slot(index)))
+        text::write_raw(slot(site), &code.bytes)
+            .and_then(|()| text::write_raw(site.trampoline, &trampoline(site)))
             .map_err(|_| Not::Ever)
     }
 
@@ -199,10 +170,11 @@ impl Sites {
     fn place(
         &mut self,
         stopped: &mut Stopped,
+        slot: usize,
         insn: u64,
         met: &[u16],
         maps: &Snapshot,
-    ) -> Result<Site, Not> {
+    ) -> Result<Call, Not> {
         let vma = maps.at(insn).ok_or(Not::Ever)?;
         let sections = ulpf_stub_handlers::sequences::has_code(vma.start, vma.end);
         if !text::may_patch(vma) || sections || insn + 8 > vma.end {
@@ -260,44 +232,54 @@ impl Sites {
         }
         let mut not = Not::Ever;
         for w in candidates {
-            let mut site = Site {
-                insn,
-                start: from + w.start as u64,
+            let start = from + w.start as u64;
+            let n = w.len as usize;
+            let mut original = [0; 8];
+            if let (Some(to), Some(code)) = (original.get_mut(..n), bytes.get(w.start..w.start + n))
+            {
+                to.copy_from_slice(code);
+            }
+            let mut site = Call {
+                slot,
+                start,
                 len: w.len,
+                original,
+                patched: [0xcc; 8],
+                end: match w.shape {
+                    Shape::Near => insn,
+                    Shape::Punned { prefix } => start + 5 + prefix as u64,
+                },
+                insn,
+                trampoline: 0,
                 mov: w.mov,
                 first: w.mov.is_none() && matches!(w.shape, Shape::Near),
-                ..Site::FREE
+                marks: [Mark::NONE; MAX_MARKS],
             };
-            let jump = match w.shape {
-                Shape::Near => {
-                    site.end = insn;
-                    self.trampolines
-                        .near(stopped, site.start, maps)
-                        .map(|t| (t, trampolines::jump(site.start, t)))
-                }
-                Shape::Punned { prefix } => {
-                    site.end = site.start + 5 + prefix as u64;
-                    let tail = bytes.get(w.start + 2..w.start + 6).unwrap_or(&[]);
-                    self.trampolines
-                        .punned(stopped, site.start, tail, prefix, maps)
-                }
-            };
-            let Some((trampoline, patched)) = jump else {
-                continue;
-            };
-            if !free(site.start, site.end) {
-                self.trampolines.free(trampoline);
+            if tables().edits.touch(site.start, site.end) {
                 not = Not::Now;
                 continue;
             }
-            site.trampoline = trampoline;
-            site.patched = patched;
-            let n = w.len as usize;
-            if let (Some(to), Some(original)) =
-                (site.original.get_mut(..n), bytes.get(w.start..w.start + n))
-            {
-                to.copy_from_slice(original);
-            }
+            let tail = bytes.get(w.start + 2..w.start + 6).unwrap_or(&[]);
+            let Some(reach) = reach(start, w.shape, tail) else {
+                continue;
+            };
+            let wanted = Wanted {
+                from: start,
+                reach: &reach,
+                size: site.trampoline_len(),
+                cave: code_caves::SMALL,
+                lasting: false,
+            };
+            let Some(at) = code_caves::find(stopped, &wanted, maps) else {
+                continue;
+            };
+            site.trampoline = at;
+            let jump = jump(start, w.shape, at);
+            let changed = site.patched.iter_mut().zip(jump);
+            changed.for_each(|(to, byte)| *to = byte);
+            let len = site.trampoline_len();
+            let caves = &mut stopped.tables_mut().caves;
+            caves.take(at, (len, len), start, false);
             return Ok(site);
         }
         Err(not)
@@ -305,17 +287,14 @@ impl Sites {
 
     // ---- the way back --------------------------------------------------------------------------
 
-    fn remove(&mut self, stopped: &mut Stopped, index: usize) {
-        let Some(site) = stopped.sites().sites.get_mut(index) else {
+    fn remove(&mut self, stopped: &mut Stopped, start: u64) {
+        let Some(site) = stopped.tables_mut().edits.calls.remove(start) else {
             return;
         };
-        let original = site.original.get(..site.len as usize).unwrap_or(&[]);
-        let _ = text::write_raw(site.start, original);
-        let (insn, trampoline) = (site.insn, site.trampoline);
-        *site = Site::FREE;
-        self.trampolines.free(trampoline);
+        let _ = text::write_raw(start, site.original());
+        free_trampoline(stopped, &site);
         for s in &SEEN_SITES {
-            if s.insn.load(Relaxed) == insn {
+            if s.insn.load(Relaxed) == site.insn {
                 s.count.store(0, Relaxed);
                 s.done.iter().for_each(|w| w.store(0, Relaxed));
             }
@@ -324,19 +303,10 @@ impl Sites {
 
     /// The code in `[start, end)` is about to be changed, or something planted there: restores the original code.
     pub fn restore(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
-        if !sites::touches(start, end) {
-            return;
-        }
-        for n in 0..SLOTS {
-            let Some(s) = sites::table().sites.get(n) else {
-                return;
-            };
-            let meets = |from: u64, to: u64| from < end && start < to;
-            if s.in_place
-                && (meets(s.start, s.end) || meets(s.trampoline, s.trampoline + trampolines::LEN))
-            {
-                self.remove(stopped, n);
-            }
+        let mut gone: Vec<u64> = sites::list().meeting(start, end).map(Call::start).collect();
+        gone.extend(stopped.tables().caves.edits_in(start, end));
+        for start in gone {
+            self.remove(stopped, start);
         }
     }
 
@@ -351,16 +321,14 @@ impl Sites {
                 s.done.iter().for_each(|w| w.store(0, Relaxed));
             }
         }
-        self.trampolines.forget(stopped, start, end);
     }
 
     pub fn remove_all(&mut self, stopped: &mut Stopped) {
-        for n in 0..SLOTS {
-            if sites::table().sites.get(n).is_some_and(|s| s.in_place) {
-                self.remove(stopped, n);
-            }
+        let all: Vec<u64> = sites::list().iter().map(Call::start).collect();
+        for start in all {
+            self.remove(stopped, start);
         }
-        self.trampolines.unmap(stopped);
+        code_caves::give_back_empty(stopped);
         sites::SOME.store(false, SeqCst);
     }
 
@@ -372,10 +340,7 @@ impl Sites {
             if at == 0 {
                 continue;
             }
-            let site = sites::table()
-                .sites
-                .iter()
-                .find(|x| x.in_place && x.insn == at);
+            let site = sites::list().iter().find(|x| x.insn == at);
             let how = match site {
                 Some(x) if x.keeps_syscall() => "near jump",
                 Some(_) => "punned jump",
@@ -395,7 +360,7 @@ impl Sites {
     }
 
     pub fn in_place(&self) -> usize {
-        sites::table().sites.iter().filter(|s| s.in_place).count()
+        sites::list().iter().count()
     }
 }
 
@@ -407,10 +372,11 @@ impl Control {
         let pages = pages.map(|run| (run.start.0, run.end.0));
         let closed = ulpf_stub_handlers::patches::table().closed(0, u64::MAX);
         let closed = closed.map(|(page, _)| (page, page + ulpf_lib::PAGE_SIZE));
-        let now = merged(moved.chain(pages).chain(closed).collect());
-        let before = core::mem::replace(&mut self.sites.marked, now);
-        let now = &self.sites.marked;
-        if !without(&before, now).is_empty() {
+        let now = ranges::joined(moved.chain(pages).chain(closed).collect());
+        let marked = &mut self.edits.calls.marked;
+        let before = core::mem::replace(marked, now);
+        let now = &*marked;
+        if !ranges::outside(&before, now).is_empty() {
             for &(start, end) in &before {
                 FILTER.clear(start, end);
             }
@@ -419,7 +385,7 @@ impl Control {
             }
         } else {
             // A heap that grows by thousands of mappings is not marked again for each.
-            for (start, end) in without(now, &before) {
+            for (start, end) in ranges::outside(now, &before) {
                 FILTER.add(start, end);
             }
         }
@@ -429,50 +395,13 @@ impl Control {
     pub fn enable_sites(&mut self, on: bool) {
         sites::ENABLED.store(on, SeqCst);
         if !on {
-            self.sites.remove_all(self.world.stopped());
+            self.edits.calls.remove_all(self.world.stopped());
         }
     }
 }
 
-/// The same memory as ascending ranges that do not touch.
-fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    ranges.sort_unstable();
-    ranges.dedup_by(|next, last| {
-        let joins = next.0 <= last.1;
-        if joins {
-            last.1 = last.1.max(next.1);
-        }
-        joins
-    });
-    ranges
-}
-
-/// The parts of `ranges` outside `others`; both [`merged`].
-fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let mut left = Vec::new();
-    let mut others = others.iter().copied().peekable();
-    for &(mut start, end) in ranges {
-        while let Some(&(from, to)) = others.peek()
-            && from < end
-        {
-            if start < from {
-                left.push((start, from));
-            }
-            start = start.max(to);
-            if to > end {
-                break;
-            }
-            others.next();
-        }
-        if start < end {
-            left.push((start, end));
-        }
-    }
-    left
-}
-
-fn slot(index: usize) -> u64 {
-    sites::slots_base() + (index * SLOT) as u64
+fn slot(site: &Call) -> u64 {
+    sites::slots_base() + (site.slot * SLOT) as u64
 }
 
 #[derive(Clone, Copy)]
@@ -489,40 +418,53 @@ struct Candidate {
     shape: Shape,
 }
 
-fn write_jump(site: &Site) -> Result<(), sys::Errno> {
-    text::write_raw(
-        site.start,
-        site.patched.get(..site.len as usize).unwrap_or(&[]),
-    )
+fn free_trampoline(stopped: &mut Stopped, site: &Call) {
+    let caves = &mut stopped.tables_mut().caves;
+    caves.free(site.trampoline, site.trampoline_len());
 }
 
-/// `syscall`, outside the image and so dispatched; then a jump to the next instruction.
-fn slow_way(stopped: &mut Stopped, index: usize, next: u64) -> Result<u64, Not> {
-    let table = stopped.sites();
-    if table.slow == 0 {
-        let prot = k::PROT_READ | k::PROT_EXEC;
-        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS;
-        let len = SLOW * SLOTS as u64;
-        let at = place::map(len, prot, flags, -1, AfterFork::Both);
-        table.slow = at.map_err(|_| Not::Now)?;
+/// The code in the cave: a jump to the slot. Where the `syscall` itself is displaced, another one follows that is
+/// dispatched, and a jump to the next instruction.
+fn trampoline(site: &Call) -> Vec<u8> {
+    let mut code: Vec<u8> = [0xff, 0x25, 0, 0, 0, 0].to_vec(); // jmp [rip+0]
+    code.extend(slot(site).to_le_bytes());
+    debug_assert_eq!(code.len() as u64, TRAMPOLINE);
+    if !site.keeps_syscall() {
+        code.extend([0x0f, 0x05, 0x48, 0xb9]); // syscall; mov rcx, next
+        code.extend(site.next().to_le_bytes());
+        code.extend([0xff, 0xe1]); // jmp rcx
     }
-    let at = table.slow + index as u64 * SLOW;
-    let mut code = [0u8; SLOW as usize];
-    code[..4].copy_from_slice(&[0x0f, 0x05, 0x48, 0xb9]);
-    code[4..12].copy_from_slice(&next.to_le_bytes());
-    code[12..14].copy_from_slice(&[0xff, 0xe1]);
-    text::write_raw(at, &code).map_err(|_| Not::Now)?;
-    Ok(at)
+    code
 }
 
-/// Returns whether `[start, end)` is free of breakpoints, other patches and moved pages.
-fn free(start: u64, end: u64) -> bool {
-    !sites::touches(start, end)
-        && !ulpf_stub_handlers::patches::touches(start, end)
-        && !g()
-            .breakpoints()
-            .iter()
-            .any(|b| b.addr >= start && b.addr < end)
+/// Where a jump of this shape at `start` can lead. `tail` are the bytes behind its first two.
+fn reach(start: u64, shape: Shape, tail: &[u8]) -> Option<RangeInclusive<u64>> {
+    let at = |after: u64, distance: i32| {
+        let to = start.checked_add(after)?;
+        to.checked_add_signed(distance.into())
+    };
+    let [b1, b2, b3, b4] = *tail else { return None };
+    Some(match shape {
+        Shape::Near => start.saturating_sub(REACH)..=start.saturating_add(REACH),
+        Shape::Punned { prefix: true } => {
+            let to = at(6, i32::from_le_bytes([b1, b2, b3, b4]))?;
+            to..=to
+        }
+        Shape::Punned { prefix: false } => {
+            let first = at(5, i32::from_le_bytes([0, b1, b2, b3]))?;
+            first..=first + 255
+        }
+    })
+}
+
+/// The bytes of the jump from `start` to `to` that are written.
+fn jump(start: u64, shape: Shape, to: u64) -> [u8; 5] {
+    const REX_W: u8 = 0x48; // without effect on a near jump
+    let [a, b, c, d] = (to.wrapping_sub(start + 5) as i32).to_le_bytes();
+    match shape {
+        Shape::Punned { prefix: true } => [REX_W, 0xe9, 0, 0, 0],
+        _ => [0xe9, a, b, c, d],
+    }
 }
 
 fn ours(start: u64, end: u64) -> bool {
@@ -537,7 +479,7 @@ fn number_before(bytes: &[u8], at: usize, base: u64) -> Option<(u8, u32)> {
         (7, constant()?) // mov rax, imm32
     } else if before(5)?.starts_with(&[0xb8]) {
         (5, constant()?) // mov eax, imm32
-    } else if before(2)? == sites::XOR_EAX {
+    } else if before(2)? == XOR_EAX {
         (2, 0)
     } else {
         return None;

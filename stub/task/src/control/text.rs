@@ -12,13 +12,12 @@ use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{kept, sys};
 
-use ulpf_stub_handlers::check::{entries, requests};
-use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::check::entries;
+use ulpf_stub_handlers::child;
+use ulpf_stub_handlers::global::{g, tables};
 use ulpf_stub_handlers::runtime::{library_link, memory};
 use ulpf_stub_handlers::stopped::Stopped;
-use ulpf_stub_handlers::syscalls::sites;
-use ulpf_stub_handlers::{child, patches};
-use ulpf_stub_tables::breakpoints::{Breakpoint, INT3};
+use ulpf_stub_tables::breakpoints::INT3;
 
 /// /proc/self/mem, or -1.
 static MEM: AtomicI32 = AtomicI32::new(-1);
@@ -132,8 +131,8 @@ pub fn serialize() {
 }
 
 /// Newer kernels can be built or configured (proc_mem.force_override=) to keep /proc/self/mem from changing read-only
-/// memory, and process_vm_writev(2) never does: its pages are made writable for the moment. (The program is stopped.) `None`: the protection is not the
-/// reason.
+/// memory, and process_vm_writev(2) never does: its pages are made writable for the moment. (The program is stopped.)
+/// `None`: the protection is not the reason.
 fn with_permission<R>(addr: u64, len: usize, write: impl FnOnce() -> R) -> Option<R> {
     let protect = |page: u64, prot: u8| {
         // SAFETY: the code stays readable, and executable if it was.
@@ -236,20 +235,8 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
         total += got;
         got == want
     });
-    let end = addr.saturating_add(total as u64);
     if let Some(got) = buf.get_mut(..total) {
-        sites::hide(addr, got);
-        patches::hide(addr, got);
-        requests::hide(addr, got);
-    }
-    for b in g().breakpoints().iter().filter(|b| b.there) {
-        if b.addr >= addr
-            && b.addr < end
-            && let Some(slot) = buf.get_mut((b.addr - addr) as usize)
-            && *slot == INT3
-        {
-            *slot = b.original;
-        }
+        tables().edits.hide(addr, got);
     }
     total
 }
@@ -264,7 +251,8 @@ pub fn word(addr: u64) -> Option<u64> {
 pub fn write(stopped: &mut Stopped, addr: u64, data: &[u8]) -> Result<(), Errno> {
     let mut result = Ok(());
     let end = addr.saturating_add(data.len() as u64);
-    for b in stopped.tables_mut().breakpoints.within_mut(addr, end) {
+    let breakpoints = &mut stopped.tables_mut().edits.breakpoints;
+    for b in breakpoints.within_mut(addr..end) {
         b.there = b.there && is_planted(b.addr);
     }
     pages(addr, data.len(), |at, r| {
@@ -274,7 +262,8 @@ pub fn write(stopped: &mut Stopped, addr: u64, data: &[u8]) -> Result<(), Errno>
         result.is_ok()
     });
     result?;
-    for b in stopped.tables_mut().breakpoints.within_mut(addr, end) {
+    let breakpoints = &mut stopped.tables_mut().edits.breakpoints;
+    for b in breakpoints.within_mut(addr..end) {
         b.there = b.there && entries::around(b.addr).is_none();
         if !b.there {
             continue;
@@ -287,59 +276,7 @@ pub fn write(stopped: &mut Stopped, addr: u64, data: &[u8]) -> Result<(), Errno>
     Ok(())
 }
 
-fn is_planted(addr: u64) -> bool {
+pub(super) fn is_planted(addr: u64) -> bool {
     let mut byte = [0u8];
     read_raw(addr, &mut byte) == 1 && byte == [INT3]
-}
-
-/// Makes sure that a breakpoint's int3 is where the debugger believes it: it has gone if the memory was replaced.
-pub fn plant_again(b: &mut Breakpoint) -> Result<(), Errno> {
-    if entries::around(b.addr).is_some() {
-        // Met elsewhere (`check/hooks.rs` of the handlers).
-        b.there = false;
-        return Ok(());
-    }
-    if !b.there || !is_planted(b.addr) {
-        b.there = false;
-        b.original = plant(b.addr)?;
-        b.there = true;
-    }
-    Ok(())
-}
-
-/// Hardware breakpoints that wait for code: there was none, or it has gone.
-pub fn plant_waiting(stopped: &mut Stopped) {
-    let waits = |b: &&mut Breakpoint| {
-        let planted = b.there && is_planted(b.addr);
-        b.hardware && !planted && entries::around(b.addr).is_none()
-    };
-    let list = &mut stopped.tables_mut().breakpoints;
-    if !list.iter_mut().any(|b| waits(&b)) {
-        return;
-    }
-    let Ok(maps) = Snapshot::read() else {
-        return; // at the next look, then
-    };
-    for b in list.iter_mut().filter(waits) {
-        let is_code = maps.at(b.addr).is_some_and(|v| v.prot & PROT_EXEC != 0);
-        // A breakpoint that cannot be written keeps waiting.
-        if is_code && plant_again(b).is_err() {
-            b.there = false;
-        }
-    }
-}
-
-/// Puts an int3 at `addr`, and returns the byte that was there.
-pub fn plant(addr: u64) -> Result<u8, Errno> {
-    let mut old = [0u8];
-    if read_raw(addr, &mut old) != 1 {
-        return Err(Errno(14));
-    }
-    write_raw(addr, &[INT3])?;
-    Ok(old[0])
-}
-
-/// Takes the int3 out, if it is still there. `false`: other memory is mapped there.
-pub fn restore(b: &Breakpoint) -> bool {
-    b.there && is_planted(b.addr) && write_raw(b.addr, &[b.original]).is_ok()
 }

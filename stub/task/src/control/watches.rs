@@ -122,7 +122,8 @@ impl Control {
             self.check_register(range, kind).map(|()| false)
         } else {
             let stopped = self.world.stopped();
-            self.patches
+            self.edits
+                .accesses
                 .give_up_code(stopped, range.start.0, range.end().0);
             let guards = stopped.guards();
             match if_unmapped {
@@ -134,7 +135,7 @@ impl Control {
     }
 
     pub fn set_attributes(&mut self, id: WatchId, a: Attributes) {
-        self.patches.classes.declassify();
+        self.edits.accesses.classes.declassify();
         self.set_first_attributes(id, a);
     }
 
@@ -159,7 +160,7 @@ impl Control {
         self.world.stopped().tables_mut().watches.list = self.staged.list() as *const _;
         watch_table::changed(&changes);
         self.place(&changes);
-        self.patches.classes.forget(&changes);
+        self.edits.accesses.classes.forget(&changes);
         self.apply_guards();
         self.kick_system_calls();
     }
@@ -227,8 +228,7 @@ impl Control {
     }
 
     pub fn release_memory(&mut self, start: u64, end: u64) {
-        self.sites.forget(self.world.stopped(), start, end);
-        self.patches.forget(self.world.stopped(), start, end);
+        self.edits.forget(self.world.stopped(), start, end);
         self.forget_code(start, end);
         if !g().touches(start, end) {
             return;
@@ -275,7 +275,7 @@ impl Control {
         self.staged.remove_all();
         self.staged.commit();
         self.forget_paths();
-        self.patches.classes.declassify();
+        self.edits.accesses.classes.declassify();
         self.placement.release_all();
         let stopped = self.world.stopped();
         stopped.tables_mut().watches.list = self.staged.list() as *const _;

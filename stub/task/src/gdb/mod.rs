@@ -20,6 +20,7 @@ mod non_stop;
 pub mod packet;
 mod prefetch;
 mod procfs;
+mod reason;
 mod registers;
 mod stop_reply;
 mod target;

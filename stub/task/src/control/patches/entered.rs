@@ -16,12 +16,14 @@ use ulpf_engine::patch::{Group, JUMP, What, leading_to, skipped};
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::ring::Unpatched;
 
+use super::tactics::{DISPLACING, PUNNING};
 use super::{FURTHEST, Patches};
 use crate::control::{functions, generated, text};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::sequences;
 use ulpf_stub_handlers::stopped::Stopped;
+use ulpf_stub_tables::edit::Edit;
 use ulpf_stub_tables::patches::Patch;
 
 /// Longer functions are not searched for branches.
@@ -31,7 +33,7 @@ impl Patches {
     /// The access at `pc` is checked by a patch whose jump is before it, and the program also reaches it by a branch.
     /// It gets a patch of its own, or the branches to it are patched.
     pub(super) fn split(&mut self, stopped: &mut Stopped, pc: u64) {
-        let Some(p) = patches::table().at(pc) else {
+        let Some(p) = patches::list().covering(pc) else {
             return;
         };
         let (start, pun) = (p.start(), p.group.pun());
@@ -40,9 +42,9 @@ impl Patches {
         self.remove(stopped, start);
         let own = match patches::table().refused.get(&pc) {
             Some(why @ Unpatched::JumpedInto) => Err(*why),
-            _ => self.patch_at(stopped, pc),
+            _ => self.try_each(stopped, pc, &DISPLACING),
         };
-        let own = own.or_else(|_| self.patch_punned(stopped, pc));
+        let own = own.or_else(|_| self.try_each(stopped, pc, &PUNNING));
         // Code before the access still reaches the trampoline. Without a patch of its own, the previous patch is
         // restored.
         let mut looked_at = self.recalled.iter().rev();
@@ -69,7 +71,7 @@ impl Patches {
         let code = functions::block(start, (end - start) as usize);
         for branch in leading_to(pc, start, &code) {
             let Ok(maps) = self.maps() else { return };
-            if let Some(p) = patches::table().at(branch.at) {
+            if let Some(p) = patches::list().covering(branch.at) {
                 // A new trampoline of that patch leads there.
                 let (start, pun) = (p.start(), p.group.pun());
                 let last = p.group.parts.iter().rfind(|x| x.is_looked_at());
@@ -108,14 +110,14 @@ impl Patches {
         if branch.get(..3).is_none_or(skipped) {
             return Err(Successor);
         }
-        let table = patches::table();
-        if table.refused.get(&from) == Some(&JumpedInto) {
+        if patches::table().refused.get(&from) == Some(&JumpedInto) {
             return Err(JumpedInto);
         }
         let group = Group::of_branch(from, at, code).map_err(|_| Successor)?;
         let near = from.saturating_sub(FURTHEST)..group.end();
         let met = |p: &&Patch| p.is_in_place() && from < p.end();
-        let mut there = table.within(near).filter(met);
+        let list = patches::list();
+        let mut there = list.within(near).filter(met);
         let group = match (there.next(), there.next()) {
             (None, _) => group,
             // Then it goes as far as the branch.
@@ -124,7 +126,7 @@ impl Patches {
                 let last = parts.rfind(|x| x.is_looked_at()).ok_or(Taken)?;
                 let group = self.group(last.at, (p.start(), at), maps)?;
                 // It must not remove others.
-                let mut more = table.within(p.start() + 1..group.end());
+                let mut more = list.within(p.start() + 1..group.end());
                 if more.any(Patch::is_in_place) {
                     return Err(Taken);
                 }
@@ -166,7 +168,7 @@ pub(super) fn linked(group: &Group, maps: &Snapshot) -> Option<(Group, Vec<u64>)
         let (What::If(_, to) | What::Jump(to)) = part.what else {
             continue;
         };
-        let p = patches::table().at(to);
+        let p = patches::list().covering(to);
         let p = p.filter(|p| p.start() != to && group.part(to).is_none());
         let p = p.filter(|p| !maps.at(p.start()).is_none_or(generated::is_generated));
         let n = p.and_then(|p| p.group.part(to));

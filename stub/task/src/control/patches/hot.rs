@@ -30,6 +30,7 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_stub_handlers::global::boot_block;
 use ulpf_stub_handlers::{engine, hot_sites, patches};
+use ulpf_stub_tables::edit::Edit;
 use ulpf_stub_tables::patches::Patch;
 
 use crate::control::functions::{self, Object};
@@ -167,7 +168,7 @@ impl File {
 
     /// Its accesses that are hot.
     fn hot(&self) -> impl Iterator<Item = (&'static Patch, &'static Part)> {
-        let patches = patches::table().within(self.object.start..self.object.end);
+        let patches = patches::list().within(self.object.start..self.object.end);
         let there = patches.filter(|p| p.is_in_place());
         there
             .flat_map(|p| p.group.parts.iter().map(move |part| (p, part)))

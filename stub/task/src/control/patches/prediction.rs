@@ -14,6 +14,7 @@ use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::hot_sites;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::stopped::Stopped;
+use ulpf_stub_tables::edit::Edit;
 
 /// Number of bytes behind an access that are examined.
 const BYTES: usize = 64;
@@ -81,16 +82,16 @@ impl Patches {
             false => Default::default(),
         };
         for at in all {
-            let table = patches::table();
+            let list = patches::list();
             let Ok(maps) = self.maps() else { break };
-            let (start, pun) = match table.at(at) {
-                None if table.of(at).is_none() => (at, None),
+            let (start, pun) = match list.covering(at) {
+                None if list.checking(at).is_none() => (at, None),
                 Some(p) if !p.group.checks(at) && p.group.part(at).is_some() => {
                     (p.start(), p.group.pun())
                 }
                 _ => continue,
             };
-            if !table.refused.contains_key(&at) {
+            if !patches::table().refused.contains_key(&at) {
                 // (If that fails, it is tried again when it is hot, in other ways.)
                 let _ = self.place(stopped, at, start, pun, &maps);
             }

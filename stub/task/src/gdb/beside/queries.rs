@@ -9,7 +9,7 @@
 
 use super::{Served, tls};
 use crate::gdb::packet::{self, Id, ThreadId, push_thread_id};
-use crate::gdb::stop_reply::number_of;
+use crate::gdb::reason::Reported;
 use crate::gdb::{Client, Event, GdbSession, arch};
 use crate::inferior::{Inferior, StopReason, Tid};
 use alloc::vec::Vec;
@@ -175,7 +175,8 @@ fn last_stop(session: &GdbSession, inf: &mut dyn Inferior) -> Vec<u8> {
         return session.last_stop.clone();
     }
     let reason = session.last_reason.map(|stop| stop.reason);
-    let signal = number_of(reason.unwrap_or(StopReason::Stepped), session.client.lldb);
+    let reason = reason.unwrap_or(StopReason::Stepped);
+    let signal = Reported::of(reason, session.client).signal;
     let stopped = session.last_reason.map_or(session.thread, |stop| stop.tid);
     let thread = match inf.threads().contains(&stopped) {
         true => stopped,

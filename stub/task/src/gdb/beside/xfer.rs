@@ -4,8 +4,9 @@
 
 use super::{Served, libraries};
 use crate::gdb::packet::{PACKET_SIZE, push_thread_id};
+use crate::gdb::reason::Reported;
 use crate::gdb::{GdbSession, procfs};
-use crate::inferior::{Inferior, StopReason};
+use crate::inferior::Inferior;
 use alloc::vec::Vec;
 use linux_raw_sys::general as k;
 use ulpf_rsp::xfer::{Xfer, XferBody, xml_text};
@@ -68,31 +69,10 @@ fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) 
 
 /// The thread's own signal, or the one that the kernel would have sent a tracer for a stop of ours.
 fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
-    const SIGINT: i32 = k::SIGINT as i32;
-    const SIGTRAP: i32 = k::SIGTRAP as i32;
-    const TRAP_TRACE: i32 = k::TRAP_TRACE as i32;
-    const TRAP_HWBKPT: i32 = k::TRAP_HWBKPT as i32;
     const SI_KERNEL: i32 = k::SI_KERNEL as i32;
     let mut info = *inf.siginfo(session.thread)?;
-    let ours = match session.reason_of(session.thread) {
-        Some(reason) => match reason {
-            StopReason::Breakpoint => Some((SIGTRAP, SI_KERNEL)),
-            StopReason::Stepped => Some((SIGTRAP, TRAP_TRACE)),
-            StopReason::Watch { .. } => Some((SIGTRAP, TRAP_HWBKPT)),
-            StopReason::Interrupted => Some((SIGINT, SI_KERNEL)),
-            StopReason::Forked { .. }
-            | StopReason::Traces { .. }
-            | StopReason::VforkDone
-            | StopReason::Syscall { .. } => Some((SIGTRAP, SI_KERNEL)),
-            StopReason::Signal(_)
-            | StopReason::HeapError { .. }
-            | StopReason::HeapEnd
-            | StopReason::Halted
-            | StopReason::Created
-            | StopReason::Exits { .. } => None,
-        },
-        None => None,
-    };
+    let reason = session.reason_of(session.thread);
+    let ours = reason.and_then(|reason| Reported::of(reason, session.client).sent);
     if let Some((signo, code)) = ours {
         // struct siginfo: si_signo, si_errno, si_code, padding, si_addr
         info = [0; 128];
