@@ -1,10 +1,12 @@
 //! Edits of code: the one table of the places where the code in memory is not the program's own.
 //!
-//! - A breakpoint is int3. A thread there stops.
-//! - A patched access is a near jump to a trampoline.
-//! - A patched system call is a near jump that leads to a slot of the stub's image.
-//! - A replaced function of the allocator begins with a far jump to the checked heap.
-//! - A client request is a far jump, by which the program describes memory to the checked heap.
+//! ```text
+//!     breakpoint           int3: a thread there stops
+//!     patched access       a near jump to a trampoline
+//!     patched system call  a near jump to a slot of the stub's image
+//!     replaced function    a far jump from an allocator's function to the checked heap
+//!     client request       a far jump: the program describes memory to the checked heap
+//! ```
 //!
 //! The stub's task changes the table with the world stopped; handlers read it without locks. An exception is the jump
 //! of an access, which the program's only thread writes and removes itself ([`Patch::in_place`]).
