@@ -119,6 +119,10 @@ extern "C" fn ulpf_on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     if info.by_kernel() && matches!(sig, 4 | 8) && engine::recover(uc, info) {
         return;
     }
+    // The trap of a boot entry came to a tracer that was killed; the instruction behind it is met.
+    if info.by_kernel() && sig == 4 && home::restore(uc) {
+        return rest(t, uc);
+    }
     if info.by_kernel() && matches!(sig, 4 | 8) && !ours(uc.gprs.rip) {
         fault::cancel_own_step(t, uc);
     }

@@ -154,6 +154,9 @@ pub fn listen(fd: i32) -> Result<(), sys::Errno> {
     reader::start(fd, pidfd as i32)
 }
 
+/// Milliseconds that a thread has for its entry into the stub after the command was killed.
+const LIMIT_OF_ENTRY: u64 = 3000;
+
 /// Runs until the program ends or is left alone (`true`).
 pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
     ulpf_stub_handlers::say::task_tells(notices::tell);
@@ -224,8 +227,11 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
 }
 
 impl Control {
-    /// All threads come to us with the park signal as the command detaches from them.
+    /// All threads come to us with the park signal as the command detaches from them. If the command is killed before
+    /// that, the threads that enter us come by themselves (`home.rs` of the handlers). They are waited for, because no
+    /// task would release a thread that comes later; but not for long, because the command may have brought them home.
     fn wait_for_boot(&mut self) {
+        let mut closed = None;
         loop {
             let seen = g().event.load(SeqCst);
             let mut all = 0;
@@ -234,11 +240,14 @@ impl Control {
                 all += 1;
                 stopped += t.is_stopped() as u32;
             }
-            if (all > 0 && all == stopped)
-                || reader::program_is_dead()
-                || reader::CLOSED.load(SeqCst)
-            {
+            if (all > 0 && all == stopped) || reader::program_is_dead() {
                 return;
+            }
+            if reader::CLOSED.load(SeqCst) {
+                let now = pause::clock();
+                if now - *closed.get_or_insert(now) > LIMIT_OF_ENTRY {
+                    return;
+                }
             }
             pause::wait_a_little(seen);
         }
