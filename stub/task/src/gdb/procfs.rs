@@ -21,16 +21,18 @@ pub fn read(pid: i32, name: &str) -> Option<Vec<u8>> {
     files::read_up_to(&format!("/proc/{pid}/{name}\0"), MAX_FILE)
 }
 
-/// The program's auxiliary vector, to the pair of zeros at its end.
-pub fn auxiliary_vector() -> Option<Vec<u8>> {
-    let block = NonNull::new(boot_block())?;
-    // SAFETY: in the image; the command writes this field before the stub begins.
-    #[allow(unsafe_code)]
-    let words = unsafe { &(*block.as_ptr()).auxv };
-    let (entries, _) = words.as_chunks::<2>();
-    let last = entries.iter().position(|entry| entry[0] == 0)?;
-    let kept = entries.get(..=last)?.as_flattened().iter();
-    Some(kept.flat_map(|word| word.to_ne_bytes()).collect())
+/// The program's auxiliary vector: `/proc/PID/auxv`, or, where this task may not read that, what the command has read.
+pub fn auxiliary_vector(pid: i32) -> Option<Vec<u8>> {
+    read(pid, "auxv").or_else(|| {
+        let block = NonNull::new(boot_block())?;
+        // SAFETY: in the image; the command writes this field before the stub begins.
+        #[allow(unsafe_code)]
+        let words = unsafe { &(*block.as_ptr()).auxv };
+        let (entries, _) = words.as_chunks::<2>();
+        let last = entries.iter().position(|entry| entry[0] == 0)?;
+        let kept = entries.get(..=last)?.as_flattened().iter();
+        Some(kept.flat_map(|word| word.to_ne_bytes()).collect())
+    })
 }
 
 /// Path of the program's file: the target of `/proc/PID/exe`, or, where this task may not read that, the target when

@@ -52,7 +52,7 @@ pub struct Headers {
 impl Headers {
     /// The program's own.
     pub fn of_program(inf: &mut dyn Inferior) -> Option<Headers> {
-        let auxv = procfs::auxiliary_vector()?;
+        let auxv = procfs::auxiliary_vector(inf.pid())?;
         let entry = |kind: u64| {
             auxv.chunks_exact(16).find_map(|e| {
                 let (k, v) = e.split_at(8);

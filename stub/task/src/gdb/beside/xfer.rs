@@ -59,7 +59,7 @@ fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) 
         }
         b"features" => Object::Failed,
         b"threads" => Object::Data(threads(session, inf)),
-        b"auxv" => or_failed(procfs::auxiliary_vector()),
+        b"auxv" => or_failed(procfs::auxiliary_vector(pid)),
         b"exec-file" => or_failed(procfs::exe(pid)),
         b"siginfo" => or_failed(siginfo(session, inf)),
         b"libraries-svr4" => or_failed(libraries::list(inf, request.annex)),
