@@ -317,6 +317,7 @@ class Leaving(Command):
             self.assertEqual(watcher.wait(20 * PATIENCE), 0, watcher.stderr.read())
             self.assertGoesOn(program, before)
             self.assertTrue(wait_until(lambda: not resident(program.pid, mapped), 10), resident(program.pid, mapped))
+    test_the_keeper_is_killed_on_its_way_in.night = "a minute of kills, of which some hundred are needed for what was found last"
 
     def test_the_keeper_is_killed_on_its_way_out(self):
         """SIGKILL of the process that takes the remains away: ulpf does it."""
@@ -342,6 +343,7 @@ class Leaving(Command):
 
     def test_killed_while_it_follows_execs(self):
         self.kill_followers(60, ["attach", "-q", "-w", "heap"], [example("executes")])
+    test_killed_while_it_follows_execs.night = "a minute of kills, of which some hundred are needed for what was found last"
 
     def kill_followers(self, times, watch, command):
         with tempfile.NamedTemporaryFile() as said:
