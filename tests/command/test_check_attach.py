@@ -297,7 +297,6 @@ class Attached(unittest.TestCase):
                 server.order("new_behind")
                 self.assertEqual(short(checked.leave()[0]), [("outside", "new_behind")])
         self.assertEqual(server.end(), ("well\n", 0))
-    test_an_attach_in_the_midst_of_an_allocation.night = "it fails now and then: the attach is not always refused (docs/limits.md)"
 
     def test_other_allocators(self):
         """Their blocks from before are unknown, and not reported."""

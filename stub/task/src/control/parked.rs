@@ -121,9 +121,10 @@ pub fn frame<'a>(t: &Thread, _: &'a mut Stopped) -> Option<&'a mut UContext> {
     unsafe { t.ctx.load(Acquire).as_mut() }
 }
 
-/// True for a thread without a frame that is not about to end: it is leaving a system call, and stops in a moment.
+/// True for a thread that had no [`frame`], unless it is about to end: it is leaving a system call, and stops in a
+/// moment. (It may have stopped since that look, so the state of its gate does not count.)
 pub fn is_unsettled(t: &Thread) -> bool {
-    !t.is_stopped() && !matches!(t.state(), State::Dead | State::Free)
+    !matches!(t.state(), State::Dead | State::Free)
 }
 
 /// siginfo_t of the signal that a stopped thread has stopped for.
