@@ -263,13 +263,23 @@ fn outer_namespaces(pid: i32) -> Vec<(PathBuf, u32)> {
     found
 }
 
-/// An entry of a 64-bit program's auxiliary vector.
-pub fn auxiliary(pid: i32, entry: u64) -> io::Result<Option<u64>> {
+/// A 64-bit program's auxiliary vector (getauxval(3)): keys and values, with zeros at the end.
+pub fn auxiliary_vector(pid: i32) -> io::Result<Vec<[u64; 2]>> {
     let vector = fs::read(format!("/proc/{pid}/auxv"))?;
     let (words, _) = vector.as_chunks::<8>();
-    let mut pairs = words.chunks_exact(2);
-    let found = pairs.find(|pair| u64::from_le_bytes(pair[0]) == entry);
-    Ok(found.map(|pair| u64::from_le_bytes(pair[1])))
+    let (pairs, _) = words.as_chunks::<2>();
+    Ok(pairs
+        .iter()
+        .map(|pair| pair.map(u64::from_le_bytes))
+        .collect())
+}
+
+/// An entry of that vector.
+pub fn auxiliary(pid: i32, entry: u64) -> io::Result<Option<u64>> {
+    let mut entries = auxiliary_vector(pid)?.into_iter();
+    Ok(entries
+        .find(|[key, _]| *key == entry)
+        .map(|[_, value]| value))
 }
 
 /// Whether a process that has just called exec on a 64-bit program has gained rights over `before`. AT_SECURE says so,

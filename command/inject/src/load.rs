@@ -26,10 +26,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::OnceLock;
 use ulpf_host::cache::hot_folder;
-use ulpf_host::sys;
+use ulpf_host::{process, sys};
 use ulpf_lib::boot::{
-    AUXV_WORDS, BOOT_LAUNCHED, BOOT_MAGIC, BOOT_VERSION, BootArgs, CACHE_LEN, EXE_LEN, Home,
-    PAD_LEN, PARK_SIGNAL,
+    AUXV_WORDS, BOOT_LAUNCHED, BOOT_MAGIC, BOOT_VERSION, BootArgs, CACHE_LEN, Home, PAD_LEN,
+    PARK_SIGNAL,
 };
 use ulpf_lib::place;
 
@@ -147,19 +147,14 @@ fn padded<const N: usize>(path: &Path) -> [u8; N] {
     block
 }
 
-/// The program's auxiliary vector; empty if the kernel does not show it.
+/// The program's auxiliary vector for the boot block; empty if the kernel does not show it.
 fn auxiliary_vector(pid: i32) -> [u64; AUXV_WORDS] {
-    let bytes = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
-    let mut words = [0; AUXV_WORDS];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u64::from_ne_bytes(*bytes);
+    let vector = process::auxiliary_vector(pid).unwrap_or_default();
+    let mut block = [0; AUXV_WORDS];
+    for (to, word) in block.iter_mut().zip(vector.as_flattened()) {
+        *to = *word;
     }
-    words
-}
-
-/// Path of the program's file; empty if the kernel does not show it.
-fn executable(pid: i32) -> [u8; EXE_LEN] {
-    padded(&std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default())
+    block
 }
 
 /// The program that the stub is loaded into.
@@ -227,7 +222,7 @@ fn start(
         home: home.home(),
         cache: cache(flags),
         auxv: auxiliary_vector(pid),
-        exe: executable(pid),
+        exe: padded(&process::executable(pid).unwrap_or_default()),
     };
     // If this process is killed, another one knows the image by its block.
     if let Err(e) = memory.write(args_addr, &args_bytes(&args)) {

@@ -213,7 +213,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
     c.world.stop(None);
     backend::choose(flags, c.world.stopped());
     let mut session = GdbSession::new(pid);
-    c.first_stop(&mut session);
+    c.first_stop();
     c.main_loop(&mut session, flags);
     if !c.detached {
         c.tell(&mut session); // of what has happened in the program's last moments
@@ -253,10 +253,9 @@ impl Control {
         }
     }
 
-    fn first_stop(&mut self, session: &mut GdbSession) {
+    fn first_stop(&mut self) {
         self.running = false;
         self.interrupt = false;
-        let _ = session;
     }
 
     fn main_loop(&mut self, session: &mut GdbSession, flags: u32) {
