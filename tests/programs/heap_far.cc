@@ -209,6 +209,24 @@ CASE(loop_down, loop) { prepare(); int *p = make<int>(); index(bad, p, 4); for (
 JUMPED(jumped_near, "")
 JUMPED(jumped_far, ".skip 3000\n")
 
+// ---- an array's beginning less the first index is, by chance, the beginning of another block ----
+CASE(less_the_first_index, none)
+{
+	int *p = make<int>(), *other = make<int>(1000), *base = other;
+	long first = bad ? other - p : 3, n = first;
+	asm volatile("neg %[n]\n"
+		     "shl $2,%[n]\n"
+		     "add %[n],%[base]\n"
+		     "mov %[first],%[n]\n"
+		     "incl (%[base],%[n],4)\n"
+		     "incl 4(%[base],%[n],4)\n"
+		     : [n] "+&r"(n), [base] "+&r"(base)
+		     : [first] "m"(first)
+		     : "memory", "cc");
+	give_back(other);
+	give_back(p);
+}
+
 int main(int argc, char **argv)
 {
 	bool all = argc == 2, list = argc == 1, bad = argc > 1 && !strcmp(argv[1], "bad");

@@ -10,6 +10,9 @@
 //! ```
 //! Otherwise the sum minus the index is the pointer, if the index register is unchanged; or the base of the `lea` that
 //! made the sum. This holds only if no jump leads past the sum (`jumps.rs`).
+//!
+//! In optimised code the register of a pointer may hold a difference: an array's beginning less the first index of a
+//! loop. By chance that is the beginning of another block. [`is_difference`] finds the subtraction.
 
 use ulpf_engine::access::{Insn, NO_REG};
 use ulpf_engine::cpu::Gprs;
@@ -21,6 +24,11 @@ use crate::{edits, engine};
 const BACK: usize = 32;
 const RSP: u8 = 4;
 const RBP: u8 = 5;
+
+/// Bytes of code before the access that are searched for a subtraction, and instructions in them.
+const FAR_BACK: usize = 256;
+/// Registers that a function need not keep: RAX, RCX, RDX, RSI, RDI, R8 to R11.
+const LOST_IN_CALLS: u16 = 0x0fc7;
 
 /// How the address was made: the register of the sum, and the other register, which holds the pointer or the index.
 struct Sum {
@@ -75,6 +83,68 @@ pub fn pointers(insn: &Insn, gprs: &Gprs) -> Pointers {
         return pointers([loaded, other.map(|_| to.wrapping_sub(by)), other]);
     }
     Pointers::default()
+}
+
+/// True if a register was subtracted, in the instructions before the access, to make its base register.
+pub fn is_difference(insn: &Insn) -> bool {
+    let mut code = [0u8; FAR_BACK];
+    let from = insn.pc.wrapping_sub(FAR_BACK as u64);
+    if edits::original(from, &mut code).len() != FAR_BACK {
+        return false;
+    }
+    let decode = |at: usize| engine::decode(from + at as u64, code.get(at..)?);
+    let mut starts = [0u16; FAR_BACK];
+    let (mut count, mut at) = (0, 0);
+    while at < FAR_BACK {
+        if let Some(start) = starts.get_mut(count) {
+            *start = at as u16;
+        }
+        count += 1;
+        at += decode(at).map_or(1, |i| usize::from(i.len).max(1));
+    }
+    let mut makers = 1u16 << insn.mem.base;
+    for start in starts.iter().take(count).rev() {
+        let Some(earlier) = decode(usize::from(*start)) else {
+            continue;
+        };
+        match makers_before(&earlier, makers) {
+            Some(before) => makers = before,
+            None => return true,
+        }
+        if makers == 0 {
+            break;
+        }
+    }
+    false
+}
+
+/// The registers (a bit each) whose values make those of `makers` after the instruction. `None` if it subtracts a
+/// register from one of them, or negates one.
+fn makers_before(insn: &Insn, makers: u16) -> Option<u16> {
+    let l = &insn.layout;
+    let bit = |register: u8| 1u16.checked_shl(register.into()).unwrap_or(0);
+    let in_register = if l.has_mem() { 0 } else { bit(l.rm) };
+    let operand = match l.has_mem() {
+        true => bit(insn.mem.base) | bit(insn.mem.index),
+        false => 0,
+    };
+    let (to, from, keeps) = match (l.map, l.opcode) {
+        (0, 0x01 | 0x29) => (in_register, bit(l.reg), true),
+        (0, 0x03 | 0x2b) => (bit(l.reg), in_register, true),
+        (0, 0xf7) if matches!(l.modrm >> 3 & 7, 2 | 3) => (in_register, 0, true),
+        (0, 0x89) => (in_register, bit(l.reg), false),
+        (0, 0x8b | 0x63) => (bit(l.reg), in_register, false),
+        (0, 0x8d) => (bit(l.reg), operand, false),
+        (0, 0xb8..=0xbf) => (bit(l.opcode & 7 | (l.rex & 1) << 3), 0, false),
+        (0, 0xe8) => (LOST_IN_CALLS, 0, false),
+        (0, 0xff) if l.modrm >> 3 & 7 == 2 => (LOST_IN_CALLS, 0, false),
+        _ => return Some(makers),
+    };
+    match (makers & to != 0, l.opcode) {
+        (false, _) => Some(makers),
+        (true, 0x29 | 0x2b | 0xf7) => None,
+        (true, _) => Some(if keeps { makers } else { makers & !to } | from),
+    }
 }
 
 /// The 64-bit `add by,to` or `lea (by,index,scale),to` at `at`, if there is one.
