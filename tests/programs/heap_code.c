@@ -23,6 +23,32 @@ static void blocks(int n)
 	}
 }
 
+#define STRINGS 40
+static char *string[STRINGS];
+
+static void allocate_strings(void)
+{
+	for (int n = 0; n < STRINGS; n++) {
+		string[n] = calloc(n + 1, 1);
+		memset(string[n], 'a', n);
+	}
+}
+
+/* The C library reads vectors, which reach over the ends of strings. It does so before the program allocates again. */
+static void compare_strings(void)
+{
+	static char page[8192] __attribute__((aligned(4096)));
+	int (*volatile compare)(const char *, const char *) = strcmp;
+	for (int n = 1; n < STRINGS; n++) {
+		for (int at = 4096 - 80; at < 4096; at += 3) {
+			memset(page, 0, sizeof page);
+			memset(page + at, 'a', n + 3);
+			if (compare(page + at, string[n]) <= 0)
+				abort();
+		}
+	}
+}
+
 static int shared(int apart)
 {
 	int id = shmget(IPC_PRIVATE, 8192, 0600 | IPC_CREAT);
@@ -49,6 +75,7 @@ int main(int argc, char **argv)
 	char *page = (char *)((uintptr_t)malloc & ~4095UL);
 	int result = -1;
 	blocks(20);
+	allocate_strings();
 	if (!strcmp(what, "shmdt")) result = shared(0);
 	if (!strcmp(what, "shmat")) result = shared(1);
 	if (!strcmp(what, "mremap")) result = grows(MREMAP_MAYMOVE);
@@ -67,6 +94,7 @@ int main(int argc, char **argv)
 		perror(what);
 		return 1;
 	}
+	compare_strings();
 	blocks(400);
 	volatile char *last = malloc(10);
 	last[10] = 1;

@@ -57,6 +57,8 @@ pub struct Code {
     pub executable: Vec<(u64, u64)>,
     /// Numbers of pages that a thread asked for and that contain no executable code, ascending.
     pub unknown: Vec<u64>,
+    /// Files were taken out of `files`, and may still be mapped.
+    pub forgotten: bool,
     /// Functions of the program itself that read strings, `[start, end)`: by words and vectors, or perhaps by vectors;
     /// see [`Code::sort`].
     pub strings: Vec<(u64, u64)>,
@@ -131,6 +133,7 @@ impl Code {
             files: Vec::new(),
             executable: Vec::new(),
             unknown: Vec::new(),
+            forgotten: false,
             strings: Vec::new(),
             vectors: Vec::new(),
             runtime: Vec::new(),

@@ -298,6 +298,7 @@ impl Control {
         match what {
             Request::ReleaseBegin { start, end } => {
                 let mapped = t.and_then(Parked::of).map(|t| t.mapped());
+                self.remember_code();
                 self.forget_allocators(start, end, mapped.unwrap_or_default().gone);
                 if let Some(t) = t {
                     self.unmapped.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();

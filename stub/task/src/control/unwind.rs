@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::mem;
 
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use ulpf_lib::PAGE_SIZE;
@@ -58,6 +59,17 @@ impl Control {
         code.executable.retain(|r| r.0 >= end || start >= r.1);
         code.sort();
         code.unknown.clear();
+        code.forgotten = true;
+    }
+
+    /// A change of mappings is over. It may have left, or never touched, code that was forgotten before: a call names a
+    /// wider range than it changes (shmdt(2)), gives code other rights, or fails.
+    pub fn remember_code(&mut self) {
+        let stopped = self.world.stopped();
+        let code = stopped.tables_mut().code.as_deref_mut();
+        if code.is_some_and(|code| mem::take(&mut code.forgotten)) {
+            load(stopped, None);
+        }
     }
 }
 
