@@ -1,5 +1,6 @@
 """How `ulpf run` and `ulpf attach` end: by signals to themselves, and when the program is killed at a bad moment."""
 
+import ctypes
 import json
 import os
 import resource
@@ -75,6 +76,28 @@ def kill(pid):
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+class Tracer:
+    """Holds a thread by ptrace(2), as another debugger does."""
+
+    SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+
+    def __init__(self, tid):
+        self.tid = tid
+
+    def request(self, number):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.ptrace(number, self.tid, None, None) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def __enter__(self):
+        self.request(self.SEIZE)
+        self.request(self.INTERRUPT)
+        os.waitpid(self.tid, self.WALL)
+
+    def __exit__(self, *_):
+        self.request(self.DETACH)
 
 
 def ignored(*numbers):
@@ -190,25 +213,58 @@ class Leaving(Command):
         out, _ = program.communicate(timeout=20 * PATIENCE)
         self.assertEqual((program.returncode, out), (0, b"wrong: 0\n"))
 
-    def test_what_does_not_come_to_rest_is_left(self):
-        """The second Ctrl-C, more than a second after the first, leaves at once; the program is let go when it can be."""
+    def busy(self):
+        """A program with a watch whose threads all run, and what watches it."""
         program = self.program(example("threads16"), "4000000000")
+        self.assertTrue(wait_until(lambda: len(list(states(program.pid))) == 17))
+        before = joined(places(program.pid))
         watcher = self.start("attach", "-q", "-w", "stores", str(program.pid))
         self.wait_for(watcher, "watch")
         # The program runs, so ulpf does not wait for an answer of its stub.
         self.assertTrue(wait_until(lambda: "R" in states(program.pid)))
+        return program, watcher, before
+
+    def test_a_program_that_a_signal_has_stopped(self):
+        """It is left at the first request, and is stopped as before."""
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+            with self.subTest(number):
+                program, watcher, mapped = self.busy()
+                os.kill(program.pid, signal.SIGSTOP)
+                self.assertTrue(wait_until(lambda: set(states(program.pid)) == {"T"}))
+                watcher.send_signal(number)
+                self.assertEqual(watcher.wait(20 * PATIENCE), 0)
+                self.assertNotIn(b"rest", watcher.stderr.read())
+                self.assertTrue(wait_until(lambda: set(states(program.pid)) == {"T"}))
+                self.assertEqual(handlers(program.pid)[-1][1] & ~0x180000000, 0)
+                self.assertEqual([place for place in places(program.pid) if not any(a <= place[0] and place[1] <= b for a, b in mapped)], [])
+                os.kill(program.pid, signal.SIGCONT)
+                self.assertTrue(wait_until(lambda: "R" in states(program.pid)))
+                self.assertIsNone(program.poll())
+
+    def test_a_program_that_is_about_to_stop(self):
+        """SIGSTOP that waits, because the parent of a vfork child cannot stop: ulpf wakes the program and says so."""
+        program = self.program(example("waits_for_vfork"))
+        self.assertEqual(program.stdout.readline(), b"waits\n")
         os.kill(program.pid, signal.SIGSTOP)
-        self.assertTrue(wait_until(lambda: set(states(program.pid)) == {"T"}))
-        watcher.send_signal(signal.SIGINT)
-        # One that comes with it is the same request.
-        watcher.send_signal(signal.SIGINT)
-        with self.assertRaises(subprocess.TimeoutExpired):
-            watcher.wait(2)
+        watcher = self.start("attach", "-w", "heap", str(program.pid))
+        self.wait_for(watcher, "hit", 3)
         watcher.send_signal(signal.SIGINT)
         self.assertEqual(watcher.wait(20 * PATIENCE), 0)
-        self.assertIn(b"does not come to rest", watcher.stderr.read())
-        self.assertIsNone(program.poll())
-        os.kill(program.pid, signal.SIGCONT)
+        self.assertIn(b"has been woken with SIGCONT", watcher.stderr.read())
+
+    def test_what_does_not_come_to_rest_is_left(self):
+        """The second Ctrl-C, more than a second after the first, leaves at once; the program is let go when it can be."""
+        program, watcher, _ = self.busy()
+        with Tracer(program.pid):
+            watcher.send_signal(signal.SIGINT)
+            # One that comes with it is the same request.
+            watcher.send_signal(signal.SIGINT)
+            with self.assertRaises(subprocess.TimeoutExpired):
+                watcher.wait(2)
+            watcher.send_signal(signal.SIGINT)
+            self.assertEqual(watcher.wait(20 * PATIENCE), 0)
+            self.assertIn(b"does not come to rest", watcher.stderr.read())
+            self.assertIsNone(program.poll())
         self.assertTrue(wait_until(lambda: handlers(program.pid)[-1][1] & ~0x180000000 == 0, 20), handlers(program.pid))
         self.assertIsNone(program.poll())
 

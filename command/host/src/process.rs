@@ -123,6 +123,11 @@ impl Status {
         let faults = FAULTS.iter().fold(0, |mask, n| mask | 1u64 << (n - 1));
         self.mask("SigPnd") & !self.mask("SigBlk") & faults != 0
     }
+    /// Whether SIGSTOP or job control has stopped it, or SIGSTOP is about to.
+    pub fn is_stopping(&self) -> bool {
+        let pending = self.mask("SigPnd") | self.mask("ShdPnd");
+        self.state() == 'T' || pending >> (libc::SIGSTOP - 1) & 1 != 0
+    }
     /// Whether a signal is pending that the thread does not block.
     pub fn has_deliverable_signal(&self) -> bool {
         (self.mask("SigPnd") | self.mask("ShdPnd")) & !self.mask("SigBlk") != 0

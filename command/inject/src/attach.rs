@@ -11,13 +11,14 @@ use crate::{keeper, sandbox, threads};
 use std::time::{Duration, Instant};
 use ulpf_area::shared::Clocks;
 use ulpf_host::foreign::numbers::Process;
+use ulpf_host::process;
 use ulpf_host::sys::Backoff;
 
 /// Injects the stub into a running process and stops all its threads there.
 pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
     keeper::begin();
     let status = refuse::attaching(pid)?;
-    let stopped_by_job_control = status.state() == 'T';
+    let stopped_before = status.is_stopping();
     let process = Process::open(pid).map_err(|e| StartError::Attach {
         pid,
         reason: with_errno(&e),
@@ -38,12 +39,20 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
         }
     };
     let mut warnings = Vec::new();
-    if stopped_by_job_control {
+    // (A thread that was about to stop has done so when the injection was over.)
+    if stopped_before || is_stopping(pid) {
         // Its threads can reach the stub only when they run.
         let _ = process.signal(libc::SIGCONT);
         warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
     }
     finish(process, loaded, since, false, settings, warnings)
+}
+
+/// Whether SIGSTOP or job control has stopped a thread, or SIGSTOP is about to. (The kernel shows the state first: a
+/// thread that stops in between is found by the second reading.)
+fn is_stopping(pid: i32) -> bool {
+    let stops = |tid: &i32| process::Status::of_thread(pid, *tid).is_ok_and(|s| s.is_stopping());
+    (0..2).any(|_| process::threads(pid).is_ok_and(|tids| tids.iter().any(stops)))
 }
 
 /// Removes what a keeper that was killed has put into the program.

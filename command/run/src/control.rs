@@ -40,6 +40,8 @@ pub struct Control {
     pub(super) on_signal: OnSignal,
     /// We were asked to leave, and have requested a stop for that.
     pub(super) leaving: bool,
+    /// A signal had stopped the program when we left it, and it was woken for that.
+    pub(super) woken: bool,
     /// Time of the first request to leave.
     pub(super) told_at: Option<Instant>,
     /// The program that the process ran when we came.
@@ -118,6 +120,20 @@ async fn next_request(requests: &mut Option<Requests>) -> Asked {
     std::future::pending().await
 }
 
+/// Wakes a program that a signal has stopped: its threads reach the stub only when they run, and stop there at once.
+/// Pending while it runs.
+pub(super) async fn wake(process: &Process) {
+    /// Time in which the stub sends its signals to the threads.
+    const PAUSE: Duration = Duration::from_millis(100);
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        if process::Status::of(process.pid).is_ok_and(|s| s.state() == 'T') {
+            let _ = process.signal(libc::SIGCONT);
+            return;
+        }
+    }
+}
+
 impl Control {
     pub fn new(inferior: Inferior, signals: Incoming) -> Result<Control> {
         let process = inferior.process();
@@ -135,6 +151,7 @@ impl Control {
                 false => OnSignal::Leave,
             },
             leaving: false,
+            woken: false,
             told_at: None,
             follower,
             unfollowed: None,
@@ -417,6 +434,7 @@ impl Control {
                         }
                         Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
                     },
+                    () = wake(&self.process), if self.leaving && !eof => self.woken = true,
                     _ = self.exit.wait() => {
                         if !eof {
                             self.last_words(events).await;
@@ -591,6 +609,7 @@ impl Control {
             loop {
                 tokio::select! {
                     reply = &mut reply => break reply.is_ok_and(|r| r == b"OK"),
+                    () = wake(&self.process) => self.woken = true,
                     _ = self.signals.next() => if is_second_request(told_at) {
                         break false;
                     },
@@ -607,6 +626,9 @@ impl Control {
             .await
         {
             say!("{text}");
+        }
+        if detached && std::mem::take(&mut self.woken) {
+            let _ = self.process.signal(libc::SIGSTOP);
         }
         self.tracer = None;
         ensure!(detached || !is_alive(self.pid), silent(self.pid));
@@ -634,6 +656,7 @@ impl Control {
                     Err(e) => return Err(e.into()),
                 },
                 _ = self.exit.wait() => return Ok(Stop::Gone),
+                () = wake(&self.process), if self.leaving => self.woken = true,
                 number = self.signals.next() => if !self.heard(number)? {
                     return Ok(Stop::GivenUp);
                 },
