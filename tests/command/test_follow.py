@@ -169,6 +169,8 @@ class Chosen(unittest.TestCase):
     def test_an_mpi_program(self):
         if missing := [name for name in ("mpirun", "mpicc") if not shutil.which(name)]:
             self.skipTest(f"needs {' and '.join(missing)} (openmpi-bin, libopenmpi-dev)")
+        if subprocess.run(["mpicc", "-E", "-include", "mpi.h", "-x", "c", os.devnull], capture_output=True).returncode:
+            self.skipTest("needs mpi.h (libopenmpi-dev)")
         source = """#include <mpi.h>
         int residual;
         int main(int n, char **v) { int rank; MPI_Init(&n, &v); MPI_Comm_rank(MPI_COMM_WORLD, &rank);
