@@ -23,7 +23,7 @@ use ulpf_host::signals::Incoming;
 use ulpf_inject::client::{Client, Received};
 use ulpf_inject::follow::Followed;
 use ulpf_inject::inferior::follow::{Done, Follower, Note, forged};
-use ulpf_inject::inferior::{Ending, Exit, Inferior};
+use ulpf_inject::inferior::{self, Ending, Exit, Inferior};
 use ulpf_inject::remains::Remains;
 use ulpf_lib::command::HeapCheck;
 use ulpf_session::control_socket::serve::{self, Asked, Requests};
@@ -118,20 +118,6 @@ async fn next_request(requests: &mut Option<Requests>) -> Asked {
         return asked;
     }
     std::future::pending().await
-}
-
-/// Wakes a program that a signal has stopped: its threads reach the stub only when they run, and stop there at once.
-/// Pending while it runs.
-pub(super) async fn wake(process: &Process) {
-    /// Time in which the stub sends its signals to the threads.
-    const PAUSE: Duration = Duration::from_millis(100);
-    loop {
-        tokio::time::sleep(PAUSE).await;
-        if process::Status::of(process.pid).is_ok_and(|s| s.state() == 'T') {
-            let _ = process.signal(libc::SIGCONT);
-            return;
-        }
-    }
 }
 
 impl Control {
@@ -347,9 +333,7 @@ impl Control {
         if process::dumps_core(self.pid) || !self.remains.are_listed(&self.process) {
             return false;
         }
-        if let Some(text) =
-            ulpf_inject::inferior::leave_nothing(&self.process, self.remains, stream).await
-        {
+        if let Some(text) = inferior::leave_nothing(&self.process, self.remains, stream).await {
             say!("{text}");
         }
         true
@@ -434,7 +418,7 @@ impl Control {
                         }
                         Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
                     },
-                    () = wake(&self.process), if self.leaving && !eof => self.woken = true,
+                    () = inferior::wake(&self.process), if self.leaving && !eof => self.woken = true,
                     _ = self.exit.wait() => {
                         if !eof {
                             self.last_words(events).await;
@@ -609,7 +593,7 @@ impl Control {
             loop {
                 tokio::select! {
                     reply = &mut reply => break reply.is_ok_and(|r| r == b"OK"),
-                    () = wake(&self.process) => self.woken = true,
+                    () = inferior::wake(&self.process) => self.woken = true,
                     _ = self.signals.next() => if is_second_request(told_at) {
                         break false;
                     },
@@ -618,12 +602,8 @@ impl Control {
             }
         };
         if detached
-            && let Some(text) = ulpf_inject::inferior::leave_nothing(
-                &self.process,
-                self.remains,
-                self.client.stream(),
-            )
-            .await
+            && let Some(text) =
+                inferior::leave_nothing(&self.process, self.remains, self.client.stream()).await
         {
             say!("{text}");
         }
@@ -656,7 +636,7 @@ impl Control {
                     Err(e) => return Err(e.into()),
                 },
                 _ = self.exit.wait() => return Ok(Stop::Gone),
-                () = wake(&self.process), if self.leaving => self.woken = true,
+                () = inferior::wake(&self.process), if self.leaving => self.woken = true,
                 number = self.signals.next() => if !self.heard(number)? {
                     return Ok(Stop::GivenUp);
                 },

@@ -3,8 +3,10 @@
 
 use super::common::reap_later;
 use super::target::Target;
+use std::pin::pin;
 use std::time::Duration;
 use ulpf_host::say::message;
+use ulpf_inject::inferior;
 
 impl Target {
     pub async fn kill(&mut self) {
@@ -12,8 +14,26 @@ impl Target {
         let _ = tokio::time::timeout(Duration::from_secs(10), self.exit.wait()).await;
     }
 
-    /// Detaches: the program continues without the stub.
+    /// Detaches: the program continues without the stub. If a signal has stopped it, it is stopped afterwards, too.
     pub async fn detach(&mut self) -> bool {
+        let (process, mut woken) = (self.process.clone(), false);
+        let detached = {
+            let mut release = pin!(self.release());
+            loop {
+                tokio::select! {
+                    biased;
+                    detached = &mut release => break detached,
+                    () = inferior::wake(&process) => woken = true,
+                }
+            }
+        };
+        if detached && woken {
+            let _ = process.signal(libc::SIGSTOP);
+        }
+        detached
+    }
+
+    async fn release(&mut self) -> bool {
         if self.replaced {
             return self.exit.now().is_none();
         }
@@ -23,8 +43,7 @@ impl Target {
         match self.request(b"D").await {
             Some(reply) if reply == b"OK" => {
                 if let Some(text) =
-                    ulpf_inject::inferior::leave_nothing(&self.process, self.remains, &self.control)
-                        .await
+                    inferior::leave_nothing(&self.process, self.remains, &self.control).await
                 {
                     message!("ulpf server: {text}");
                 }

@@ -114,6 +114,20 @@ pub async fn leave_nothing(
     })
 }
 
+/// Wakes a program that a signal has stopped: its threads reach the stub only when they run, and stop there at once.
+/// For a program that is about to be left, which is stopped again afterwards. Pending while it runs.
+pub async fn wake(process: &Process) {
+    /// Time in which the stub sends its signals to the threads.
+    const PAUSE: Duration = Duration::from_millis(100);
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        if process::Status::of(process.pid).is_ok_and(|s| s.state() == 'T') {
+            let _ = process.signal(libc::SIGCONT);
+            return;
+        }
+    }
+}
+
 async fn blocking(
     work: impl FnOnce() -> Result<Injected, StartError> + Send + 'static,
 ) -> Result<Inferior, StartError> {
