@@ -50,6 +50,13 @@ class Sanitizers(unittest.TestCase):
             self.skipTest("there is no clang")
         self.is_as_alone("clang", "-fsanitize=address")
 
+    def test_entries_beside_malloc(self):
+        """Chromium's allocator: code of the program frees by another entry, which finds no record of a block of ours."""
+        status, out, err = ulpf("check", program("own_entries"))
+        self.assertEqual((status, out), (0, "done\n"), err)
+        self.assertEqual(err.count("cannot take the place of the allocator of Chromium"), 1, err)
+        self.assertNotIn("no function called malloc", err)
+
 
 @ulpf_only
 class Sparse(unittest.TestCase):

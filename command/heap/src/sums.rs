@@ -125,7 +125,7 @@ impl Sums {
                 count(get(&f.unreported), "error")
             );
         }
-        if get(&f.functions) == 0 {
+        if get(&f.functions) == 0 && get(&f.unreplaced) == 0 {
             let _ = writeln!(
                 out,
                 "ulpf: no allocator was found in the program, so nothing was checked: {NO_ALLOCATOR}"

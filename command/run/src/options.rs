@@ -272,7 +272,7 @@ pub struct CheckArgs {
     pub exit_on_first_error: bool,
 
     /// Check also the processes that the program forks, and all that these and the program execute
-    #[arg(long)]
+    #[arg(short, long)]
     pub follow: bool,
 
     /// Follow also into programs that gain rights when they are executed (set-user-ID, set-group-ID, capabilities); as root

@@ -329,7 +329,7 @@ impl Findings {
 }
 
 /// Allocators whose place cannot be taken: they have further records of their blocks, or entry points beside malloc's.
-pub const UNREPLACED: [&str; 8] = [
+pub const UNREPLACED: [&str; 9] = [
     "the allocator of AddressSanitizer",
     "the allocator of ThreadSanitizer",
     "the allocator of MemorySanitizer",
@@ -338,6 +338,7 @@ pub const UNREPLACED: [&str; 8] = [
     "the allocator of DataFlowSanitizer",
     "the allocator of Firefox (mozjemalloc)",
     "this tcmalloc (2.16 or later), which waits for its own malloc to begin",
+    "the allocator of Chromium (PartitionAlloc)",
 ];
 
 /// All findings and counters.

@@ -136,7 +136,7 @@ impl Reporter {
         if !unreplaced && let Some(text) = before::text(life.shared.findings()) {
             self.notice(life, &text);
         }
-        if !more && life.shared.findings().functions.load(Relaxed) == 0 {
+        if !more && !unreplaced && life.shared.findings().functions.load(Relaxed) == 0 {
             let text = format!("nothing is checked: {NO_ALLOCATOR}; {WHAT_TO_DO}");
             self.notice(life, &text);
         }

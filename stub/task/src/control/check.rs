@@ -65,7 +65,7 @@ pub struct Check {
     chosen: Vec<Chosen>,
     /// Copy functions that the program defines itself.
     own: Vec<&'static [u8]>,
-    /// The program's allocator cannot be replaced ([`UNKNOWN`]): nothing is checked.
+    /// The program's allocator cannot be replaced ([`unreplaced`]): nothing is checked.
     pub(super) unknown: bool,
     /// Functions that the command has named distinguish `delete` from `free`.
     pub tells_kinds: bool,
@@ -165,6 +165,19 @@ const UNKNOWN: [&[u8]; 7] = [
 ];
 /// Number of tcmalloc in [`UNREPLACED`].
 const WAITS: usize = UNKNOWN.len();
+/// Number of Chromium's allocator, whose own entries the browser's code calls without these functions.
+const CHROMIUM: usize = WAITS + 1;
+
+/// The allocator of [`UNREPLACED`] that a file with these functions contains.
+fn unreplaced(has: impl Fn(&[u8]) -> bool) -> Option<usize> {
+    // tcmalloc has malloc_size, too, and mimalloc has both.
+    let chromium = || {
+        let others: [&[u8]; 2] = [b"malloc_good_size", b"tc_malloc"];
+        has(b"malloc_size") && !others.into_iter().any(&has)
+    };
+    let named = UNKNOWN.iter().position(|name| has(name));
+    named.or_else(|| chromium().then_some(CHROMIUM))
+}
 
 /// Returns whether the function calls its malloc until something has happened. (test rax, rax; je, backwards)
 fn waits_for_malloc((start, end): (u64, u64)) -> bool {
@@ -423,7 +436,7 @@ impl Control {
     fn serve_file(&mut self, object: &Object, tables: &Tables, maps: &Snapshot) {
         let runtime = object.is_runtime();
         let has = |name: &[u8]| tables.find(name).is_some();
-        if let Some(n) = UNKNOWN.iter().position(|name| has(name)) {
+        if let Some(n) = unreplaced(has) {
             self.check.unknown = true;
             self.cannot_replace(n);
         }
