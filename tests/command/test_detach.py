@@ -50,10 +50,9 @@ class EachWay(Command):
     limit = 1200
 
     def setUp(self):
-        self.running = self.program(example("spin"))
-        self.running.stdout.readline()
+        self.running = self.program(example("waits"))
+        self.assertEqual(self.running.stdout.readline(), b"waits: up\n")
         self.pid = self.running.pid
-        self.assertTrue(wait_until(lambda: len(list(states(self.pid))) == 2))
         self.before = what_it_has(self.pid)
 
     def attached(self, n):
@@ -153,7 +152,7 @@ class EachWay(Command):
             self.addCleanup(server.close)
             client = Rsp(server.target)
             client("qSupported:swbreak+;hwbreak+;vContSupported+;error-message+")
-            self.assertEqual(client(f"Z2,{address(self.pid, 'spin', 'rounds'):x},8"), b"OK")
+            self.assertEqual(client(f"Z2,{address(self.pid, 'waits', 'rounds'):x},8"), b"OK")
             client.raw(b"$vCont;c#a8")
             time.sleep(0.01 * (n % 8))
             before()

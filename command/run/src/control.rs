@@ -601,11 +601,11 @@ impl Control {
                 }
             }
         };
-        if detached
-            && let Some(text) =
-                inferior::leave_nothing(&self.process, self.remains, self.client.stream()).await
-        {
-            say!("{text}");
+        if detached {
+            let left = inferior::leave_nothing(&self.process, self.remains, self.client.stream());
+            if let Some(text) = inferior::waking(&self.process, &mut self.woken, left).await {
+                say!("{text}");
+            }
         }
         if detached && std::mem::take(&mut self.woken) {
             let _ = self.process.signal(libc::SIGSTOP);

@@ -3,7 +3,6 @@
 
 use super::common::reap_later;
 use super::target::Target;
-use std::pin::pin;
 use std::time::Duration;
 use ulpf_host::say::message;
 use ulpf_inject::inferior;
@@ -17,16 +16,7 @@ impl Target {
     /// Detaches: the program continues without the stub. If a signal has stopped it, it is stopped afterwards, too.
     pub async fn detach(&mut self) -> bool {
         let (process, mut woken) = (self.process.clone(), false);
-        let detached = {
-            let mut release = pin!(self.release());
-            loop {
-                tokio::select! {
-                    biased;
-                    detached = &mut release => break detached,
-                    () = inferior::wake(&process) => woken = true,
-                }
-            }
-        };
+        let detached = inferior::waking(&process, &mut woken, self.release()).await;
         if detached && woken {
             let _ = process.signal(libc::SIGSTOP);
         }

@@ -11,6 +11,7 @@ use crate::settings::Settings;
 use crate::{Injected, Launch, StartError};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -124,6 +125,18 @@ pub async fn wake(process: &Process) {
         if process::Status::of(process.pid).is_ok_and(|s| s.state() == 'T') {
             let _ = process.signal(libc::SIGCONT);
             return;
+        }
+    }
+}
+
+/// Leaves a program by `work`, also if a signal has stopped it ([`wake`]); notes whether it was.
+pub async fn waking<T>(process: &Process, woken: &mut bool, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = wake(process) => *woken = true,
         }
     }
 }

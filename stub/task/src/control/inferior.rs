@@ -477,7 +477,7 @@ impl Control {
         leaving::begin_leaving();
         for t in g().threads.iter() {
             t.leaving.store(true, SeqCst);
-            let _ = world::pull_out(t);
+            world::bring_out(t);
         }
         for t in g().threads.iter() {
             if let Some(parked) = Parked::of(t) {

@@ -104,6 +104,12 @@ fn name_and_rest(stat: &str) -> (&str, &str) {
     }
 }
 
+/// Returns whether a signal has stopped the thread, and no tracer holds it.
+pub fn job_control_stops(t: &Thread) -> bool {
+    let stat = stat_of(t);
+    name_and_rest(&stat).1.starts_with('T')
+}
+
 /// Returns whether a signal or its tracer has stopped the thread.
 pub fn is_stopped(t: &Thread) -> bool {
     let stat = stat_of(t);

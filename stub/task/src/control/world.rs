@@ -244,6 +244,21 @@ pub fn pull_out(t: &Thread) -> bool {
     true
 }
 
+/// As [`pull_out`], for the last time: waits also for SIGCONT, since a call that goes on would keep our code in the
+/// program. (The command sends it when it leaves.)
+pub fn bring_out(t: &Thread) {
+    loop {
+        let _ = pull_out(t);
+        let stays = || t.state() == State::InSyscall && !super::reader::program_is_dead();
+        if !stays() || !super::watchdog::job_control_stops(t) {
+            return;
+        }
+        while stays() && super::watchdog::job_control_stops(t) {
+            super::pause::sleep();
+        }
+    }
+}
+
 /// Milliseconds.
 const BETWEEN_SIGNALS: u64 = 100;
 const LONGEST_CALL: u64 = 10_000;
