@@ -69,8 +69,8 @@ class BackEnds(Case):
     def test_other_languages(self):
         said = self.refused({b"vMustReplyEmpty": [lambda f, p: f.raw(b'SSH-2.0-OpenSSH_9.2p1\r\n{"event":"stopped"}\n')]})
         self.assertSays(said, r"Something is at .*, but it does not answer as a remote stub does\. Start the stub there")
-        said = self.refused({b"vMustReplyEmpty": [lambda f, p: f.raw(b"x" * (65 << 20))] * 1000})
-        self.assertSays(said, r"No remote stub answers at .*: it says more than 64 MiB at a time")
+        said = self.refused({b"vMustReplyEmpty": [lambda f, p: f.raw(b"x" * (2 << 20))] * 1000})
+        self.assertSays(said, r"No remote stub answers at .*: it says more than 1 MiB at a time")
         said = self.refused({b"vMustReplyEmpty": [lambda f, p: f.hang_up()] * 1000})
         # A port forwarder may listen before the stub does.
         self.assertSays(said, r"No remote stub answers at .*: it has closed the connection\. Start it first")

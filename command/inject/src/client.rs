@@ -4,7 +4,7 @@
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use ulpf_host::foreign::numbers::{self, Budget};
+use ulpf_host::foreign::numbers::Budget;
 use ulpf_rsp::{Decoder, Event, INTERRUPT, expand_runs, frame, from_hex, to_hex};
 
 /// A client of the stub: one request, one reply, over the control channel.
@@ -89,7 +89,7 @@ impl Client {
                 _ => {}
             });
             if !self.budget.take(said) {
-                let why = numbers::too_much("the program's stub");
+                let why = self.budget.too_much("the program's stub");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
         }

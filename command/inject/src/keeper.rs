@@ -197,6 +197,9 @@ pub(crate) const DONE: &str = "done";
 pub(crate) const FAILED: &str = "failed";
 pub(crate) const UNKNOWN: &str = "unknown";
 
+/// Name of the helper process in lists of processes.
+pub(crate) const NAME: &str = "ulpf-keeper";
+
 /// Lets the keeper remove the remains from a program that [`note`] has named. `false` without a keeper, or if it
 /// failed; the caller then tries itself and finds the reason.
 pub(crate) fn take_away(process: &Process) -> bool {

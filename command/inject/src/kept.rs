@@ -136,7 +136,7 @@ pub fn main() -> i32 {
     /// Interval of the attempts: at first, and later.
     const SOON: Duration = Duration::from_millis(5);
     const LATER: Duration = Duration::from_secs(1);
-    programs::name_helper("ulpf-keeper");
+    programs::name_helper(keeper::NAME);
     keeper::is_here();
     let mut all: Vec<Kept> = Vec::new();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::StartError;
+use crate::keeper;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -36,6 +37,7 @@ pub fn attaching(pid: i32) -> Result<process::Status, StartError> {
             "it is a thread of the kernel and has no memory of its own.".into(),
         ));
     }
+    let status = without_keeper(pid, status);
     if let Some(tracer) = status.tracer() {
         let name = process::Status::of(tracer)
             .map(|s| s.name().to_string())
@@ -54,6 +56,21 @@ pub fn attaching(pid: i32) -> Result<process::Status, StartError> {
         )));
     }
     Ok(status)
+}
+
+/// Waits while the helper process of a ulpf that was killed removes the last of it from the program.
+fn without_keeper(pid: i32, mut status: process::Status) -> process::Status {
+    const LIMIT: Duration = Duration::from_secs(5);
+    let end = Instant::now() + LIMIT;
+    let is_keeper = |tracer| process::Status::of(tracer).is_ok_and(|s| s.name() == keeper::NAME);
+    while status.tracer().is_some_and(is_keeper) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+        match process::Status::of(pid) {
+            Ok(now) => status = now,
+            Err(_) => break,
+        }
+    }
+    status
 }
 
 fn has_ended(status: &process::Status) -> bool {

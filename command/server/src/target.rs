@@ -22,7 +22,7 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 use ulpf_area::SharedArea;
-use ulpf_host::foreign::numbers::{self, Budget, Process};
+use ulpf_host::foreign::numbers::{Budget, Process};
 use ulpf_host::process;
 use ulpf_host::say::message;
 use ulpf_inject::follow::Followed;
@@ -391,7 +391,7 @@ impl Target {
                 Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
             };
             if !self.budget.take(n) {
-                self.distrust(numbers::too_much("the program's stub"));
+                self.distrust(self.budget.too_much("the program's stub"));
             }
             let mut events = Vec::new();
             self.decoder.feed(&buf[..n], |e| events.push(e));

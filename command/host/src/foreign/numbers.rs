@@ -196,6 +196,7 @@ impl Process {
 /// line now and then; an answer may be long, but not endless.
 #[derive(Debug)]
 pub struct Budget {
+    whole: usize,
     left: usize,
 }
 
@@ -206,17 +207,17 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// The initial budget, in bytes.
+    /// The usual budget, in bytes.
     pub const WHOLE: usize = 64 << 20;
 
-    /// A budget of `left` bytes.
-    pub fn of(left: usize) -> Budget {
-        Budget { left }
+    /// A budget of `whole` bytes.
+    pub fn of(whole: usize) -> Budget {
+        Budget { whole, left: whole }
     }
 
     /// Restores the budget at a request.
     pub fn renew(&mut self) {
-        *self = Budget::default();
+        self.left = self.whole;
     }
 
     /// Counts received bytes. False if the budget is exceeded.
@@ -225,14 +226,14 @@ impl Budget {
         self.left = left.unwrap_or(0);
         left.is_some()
     }
-}
 
-/// Message to the user that `who` has sent too much.
-pub fn too_much(who: &str) -> String {
-    format!(
-        "{who} says more than {} MiB at a time, which is no answer; it is not listened to any more",
-        Budget::WHOLE >> 20
-    )
+    /// Message to the user that `who` has sent more.
+    pub fn too_much(&self, who: &str) -> String {
+        format!(
+            "{who} says more than {} MiB at a time, which is no answer; it is not listened to any more",
+            self.whole >> 20
+        )
+    }
 }
 
 #[cfg(test)]

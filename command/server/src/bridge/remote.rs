@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use ulpf_host::foreign::numbers::{self, Budget};
+use ulpf_host::foreign::numbers::Budget;
 use ulpf_host::listen::socket_dir::SocketDir;
 use ulpf_host::listen::{Reader, Writer};
 use ulpf_lib::Refusal;
@@ -30,6 +30,8 @@ pub const STOPPING: Duration = Duration::from_secs(10);
 const COMING: Duration = Duration::from_secs(5);
 /// Limit of the events that wait.
 const MOST_EVENTS: usize = 1 << 12;
+/// Bytes that it may say before it has answered as a stub does: the rest of an earlier conversation.
+const MOST_BEFORE: usize = 1 << 20;
 /// The first packet, as GDB sends it. The debugger's own one follows when there is a debugger.
 const GREETING: &[u8] = b"qSupported:swbreak+;hwbreak+;vContSupported+";
 /// Bytes of an x86-64 processor's registers from rax to gs: every `g` packet begins with them.
@@ -192,7 +194,7 @@ impl Remote {
             decoder: Decoder::default(),
             queue: VecDeque::new(),
             events: VecDeque::new(),
-            budget: Budget::default(),
+            budget: Budget::of(MOST_BEFORE),
             acks: true,
             // A serial port may have the rest of an earlier conversation.
             behind: true,
@@ -243,6 +245,7 @@ impl Remote {
             remote.program = String::from_utf8_lossy(&program).into_owned();
         }
         remote.greeted = true;
+        remote.budget = Budget::default();
         Ok(remote)
     }
 
@@ -279,7 +282,7 @@ impl Remote {
                 _ => {}
             });
             if !self.budget.take(said) {
-                return Err(numbers::too_much("it"));
+                return Err(self.budget.too_much("it"));
             }
             if self.acks {
                 // An error shows at the next read.
