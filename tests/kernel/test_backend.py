@@ -161,12 +161,17 @@ class Others(WithModule):
         """A command of the shell that waits for a first line in this file, or for a minute, on a machine that keeps its time."""
         return f"N=0; while [ $N -lt 300 ] && ! read -r line <{file}; do N=$((N+1)); /bin/sleep 0.2; done; "
 
+    def until_logged(self, file, count):
+        """The same for so many lines."""
+        return (f"N=0; while [ $N -lt 300 ]; do L=0; while read -r line; do L=$((L+1)); done <{file}; "
+                f"[ $L -ge {count} ] && break; N=$((N+1)); /bin/sleep 0.2; done; ")
+
     def test_attach(self):
         """A program that runs already gets its pages from the device, and lives on without them."""
         status, out, err = self.shell(
-            f"{example('spin')} & P=$!; sleep 1; /ulpf attach --backend kernel -v -q -w rounds $P 2>/tmp/attached & U=$!; "
-            + self.until_written("/tmp/attached") +
-            "sleep 2; kill -TERM $U; wait $U; echo watched $?; sleep 1; kill -TERM $P; wait $P; echo ended $?; "
+            f"{example('spin')} & P=$!; sleep 1; /ulpf attach --backend kernel -v -l /tmp/hits -w rounds $P 2>/tmp/attached & U=$!; "
+            + self.until_written("/tmp/attached") + self.until_logged("/tmp/hits", 100) +
+            "kill -TERM $U; wait $U; echo watched $?; sleep 1; kill -TERM $P; wait $P; echo ended $?; "
             "while read -r said; do echo \"$said\" >&2; done </tmp/attached")
         self.assertIn("backend kernel: /dev/ulpf is there", err)
         self.assertHits(err, 100)
@@ -175,8 +180,8 @@ class Others(WithModule):
 
     def test_the_module_stays_while_a_program_is_watched(self):
         status, out, err = self.shell(
-            f"/ulpf run --backend kernel -v -q -w rounds {example('spin')} 2>/tmp/run & U=$!; " + self.until_written("/tmp/run") +
-            "sleep 2; /sbin/rmmod ulpf; echo rmmod $?; sleep 2; kill -TERM $U; wait $U; echo ended $?; "
+            f"/ulpf run --backend kernel -v -l /tmp/run.log -w rounds {example('spin')} 2>/tmp/run & U=$!; " + self.until_written("/tmp/run") +
+            self.until_logged("/tmp/run.log", 100) + "/sbin/rmmod ulpf; echo rmmod $?; sleep 1; kill -TERM $U; wait $U; echo ended $?; "
             "while read -r said; do echo \"$said\" >&2; done </tmp/run")
         self.assertIn("Module ulpf is in use", err)
         self.assertIn("backend kernel: ", err)
