@@ -71,7 +71,7 @@ pub const POOLS: u32 = 1;
 const FIRST: u32 = 2;
 
 /// Address of zeroed memory of [`LEN`] bytes, or 0 before [`begin`].
-static AT: AtomicU64 = AtomicU64::new(0);
+pub static AT: AtomicU64 = AtomicU64::new(0);
 /// Records that have been used so far, the first free one, and the number of records in the lists.
 static USED: AtomicU32 = AtomicU32::new(FIRST);
 static FREE: AtomicU32 = AtomicU32::new(0);

@@ -21,7 +21,7 @@ const HEADS: u64 = 1 << 17;
 const HEAD: u64 = 16;
 
 /// Base address of the depot, or 0 if it is not mapped.
-static AT: AtomicU64 = AtomicU64::new(0);
+pub static AT: AtomicU64 = AtomicU64::new(0);
 /// Offset of the next entry from the base, in bytes.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 

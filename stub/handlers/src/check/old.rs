@@ -72,12 +72,14 @@ pub fn adopt(twin: Twin) {
 
 /// Address and bytes of the records, or zeros.
 pub fn place() -> (u64, u64) {
+    place_by(|number| number.load(Relaxed))
+}
+
+/// The same of the image whose statics `read` reads.
+pub fn place_by(read: impl Fn(&'static AtomicU64) -> u64) -> (u64, u64) {
     let [at, len] = &BLOCKS;
-    let bytes = len.load(Relaxed) * size_of::<OldBlock>() as u64;
-    (
-        at.load(Relaxed),
-        bytes.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE),
-    )
+    let bytes = read(len) * size_of::<OldBlock>() as u64;
+    (read(at), bytes.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE))
 }
 
 /// Sets the blocks; `at` is memory of ours.

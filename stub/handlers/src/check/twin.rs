@@ -1,5 +1,7 @@
 //! Another copy of our image in the same address space.
 
+use core::sync::atomic::AtomicU64;
+
 /// Clears all bytes of the static.
 #[cfg(test)]
 pub fn clear<T>(ours: &'static T) {
@@ -23,6 +25,12 @@ impl Twin {
     pub fn take<T>(self, ours: &'static T) {
         // SAFETY: both are statics that consist of atomics, of which any pattern is valid; the world is stopped.
         unsafe { core::ptr::copy_nonoverlapping(self.of(ours), ours as *const T as *mut T, 1) };
+    }
+
+    /// The number `ours` of that image.
+    pub fn number(self, ours: &'static AtomicU64) -> u64 {
+        // SAFETY: a word of that image's data.
+        unsafe { self.of(ours).cast::<u64>().read_volatile() }
     }
 
     /// True if the flag `ours` is set in that image.

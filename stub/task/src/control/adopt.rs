@@ -15,7 +15,7 @@ use ulpf_lib::boot::BootArgs;
 use ulpf_lib::command::HeapCheck;
 use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
-use ulpf_lib::place;
+use ulpf_lib::{TargetAddr, place};
 use ulpf_stub_handlers::check::adopt::{self, Adopted};
 use ulpf_stub_handlers::check::arena::{self, START};
 use ulpf_stub_handlers::check::entries::{self, JUMP};
@@ -27,7 +27,7 @@ use ulpf_stub_handlers::runtime::asm::ulpf_slots;
 use ulpf_stub_handlers::unwind;
 use ulpf_stub_tables::calls::{SLOT, SLOTS};
 
-use super::check::{MOST_CHUNK, NO_ROOM, books, configure, no, plant};
+use super::check::{MOST_CHUNK, NO_ROOM, books, books_by, configure, no, plant};
 use super::functions::bytes;
 use super::watches::no_numbers;
 use super::{Control, parked, text};
@@ -102,6 +102,17 @@ impl Control {
         self.adopt_heap(twin)?;
         self.begin_to_serve();
         Ok(())
+    }
+
+    /// What an earlier check has left is no memory of the program's, but for the blocks.
+    pub(super) fn exclude_what_is_left(&mut self) {
+        let Some(twin) = earlier() else { return };
+        let (start, end) = machine().image;
+        let guards = self.world.stopped().guards();
+        let image = (twin.theirs(start), end - start);
+        for (at, len) in books_by(|number| twin.number(number)).chain([image]) {
+            guards.exclude(TargetAddr(at), len);
+        }
     }
 
     /// The heap is the one that an earlier stub has left, if there is one. Its image goes at the end.

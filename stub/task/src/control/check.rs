@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
@@ -210,16 +211,21 @@ pub fn no(why: &str, what_to_do: &str) -> Refusal {
 
 /// Records about the heap and about the threads that allocate: address and length.
 pub(super) fn books() -> impl Iterator<Item = (u64, u64)> {
-    let records = arena::RECORDS_AT.load(SeqCst);
-    let granules = arena::GRANULES_AT.load(SeqCst);
+    books_by(|number| number.load(SeqCst))
+}
+
+/// The same of the image whose statics `read` reads.
+pub(super) fn books_by(
+    read: impl Fn(&'static AtomicU64) -> u64,
+) -> impl Iterator<Item = (u64, u64)> {
     let all = [
-        (records, RECORDS),
-        (granules, GRANULES),
-        (block_map::OWNERS_AT.load(SeqCst), OWNERS),
-        (block_map::LINES_AT.load(SeqCst), LINES),
-        (depot::place(), depot::LEN),
-        (client_list::place(), client_list::LEN),
-        old::place(),
+        (read(&arena::RECORDS_AT), RECORDS),
+        (read(&arena::GRANULES_AT), GRANULES),
+        (read(&block_map::OWNERS_AT), OWNERS),
+        (read(&block_map::LINES_AT), LINES),
+        (read(&depot::AT), depot::LEN),
+        (read(&client_list::AT), client_list::LEN),
+        old::place_by(&read),
     ];
     all.into_iter().filter(|(at, _)| *at != 0)
 }

@@ -18,6 +18,7 @@ use super::parked::{self, Parked};
 use super::{Control, ranges};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
+use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::mapped::Mapped;
 use ulpf_stub_handlers::runtime::thread::Thread;
@@ -86,6 +87,9 @@ impl Control {
             }
             let end = g().brk.load(Relaxed).next_multiple_of(4096);
             let brk = (start_brk().unwrap_or(end), end);
+            if !entries::ON.load(SeqCst) {
+                self.exclude_what_is_left();
+            }
             let guards = self.world.stopped().guards();
             self.heap.parts = guards.heap(brk, &not)?;
         }
