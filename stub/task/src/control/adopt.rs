@@ -104,8 +104,8 @@ impl Control {
         Ok(())
     }
 
-    /// What an earlier check has left is no memory of the program's, but for the blocks.
-    pub(super) fn exclude_what_is_left(&mut self) {
+    /// Excludes the image and the records that an earlier check has left. (The blocks are memory of the program.)
+    pub(super) fn exclude_remains(&mut self) {
         let Some(twin) = earlier() else { return };
         let (start, end) = machine().image;
         let guards = self.world.stopped().guards();

@@ -88,7 +88,7 @@ impl Control {
             let end = g().brk.load(Relaxed).next_multiple_of(4096);
             let brk = (start_brk().unwrap_or(end), end);
             if !entries::ON.load(SeqCst) {
-                self.exclude_what_is_left();
+                self.exclude_remains();
             }
             let guards = self.world.stopped().guards();
             self.heap.parts = guards.heap(brk, &not)?;
