@@ -25,7 +25,7 @@ const BACK: usize = 32;
 const RSP: u8 = 4;
 const RBP: u8 = 5;
 
-/// Bytes of code before the access that are searched for a subtraction, and instructions in them.
+/// Bytes of code before the access that are searched for a subtraction.
 const FAR_BACK: usize = 256;
 /// Registers that a function need not keep: RAX, RCX, RDX, RSI, RDI, R8 to R11.
 const LOST_IN_CALLS: u16 = 0x0fc7;
@@ -102,7 +102,7 @@ pub fn is_difference(insn: &Insn) -> bool {
         count += 1;
         at += decode(at).map_or(1, |i| usize::from(i.len).max(1));
     }
-    let mut makers = 1u16 << insn.mem.base;
+    let mut makers = bit(insn.mem.base);
     for start in starts.iter().take(count).rev() {
         let Some(earlier) = decode(usize::from(*start)) else {
             continue;
@@ -118,11 +118,15 @@ pub fn is_difference(insn: &Insn) -> bool {
     false
 }
 
+/// The bit of a register in a set of them; none for other numbers ([`NO_REG`]).
+fn bit(register: u8) -> u16 {
+    1u16.checked_shl(register.into()).unwrap_or(0)
+}
+
 /// The registers (a bit each) whose values make those of `makers` after the instruction. `None` if it subtracts a
 /// register from one of them, or negates one.
 fn makers_before(insn: &Insn, makers: u16) -> Option<u16> {
     let l = &insn.layout;
-    let bit = |register: u8| 1u16.checked_shl(register.into()).unwrap_or(0);
     let in_register = if l.has_mem() { 0 } else { bit(l.rm) };
     let operand = match l.has_mem() {
         true => bit(insn.mem.base) | bit(insn.mem.index),

@@ -43,11 +43,6 @@ pub fn reset() {
     AT.store(0, Relaxed);
 }
 
-/// Base address of the depot, or 0.
-pub fn place() -> u64 {
-    AT.load(Relaxed)
-}
-
 fn word(at: u64) -> *mut u32 {
     (AT.load(Relaxed) + at) as *mut u32
 }

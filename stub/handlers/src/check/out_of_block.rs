@@ -9,10 +9,11 @@
 //!              └─────────────────▶│
 //! ```
 //! Compilers also put values into registers that never were pointers: the distance between two arrays, or an array's
-//! beginning less some index (the second is found in the code before: `computed.rs`). By default an access is reported only if it can hardly be one of those: the pointer leads
-//! to the very beginning of its block, and the index is multiplied. That costs nothing: it is checked when an
-//! instruction faults, so for its first accesses, until it is patched. With [`GUESSES`] any pointer into a block
-//! counts, and trampolines check, too (`engine/src/patch/out_of_block.rs`).
+//! beginning less some index ([`computed::is_difference`] finds that in the code before). By default an access is
+//! reported only if it can hardly be one of those: the pointer leads to the very beginning of its block, and the index is
+//! multiplied. That costs nothing: it is checked when an instruction faults, so for its first accesses, until it is
+//! patched. With [`GUESSES`] any pointer into a block counts, and trampolines check, too
+//! (`engine/src/patch/out_of_block.rs`).
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -72,20 +73,18 @@ pub fn access(t: Current, gprs: &Gprs, site: &Site, list: &AccessList) -> (bool,
     let Some(a) = list.iter().find(|a| a.addr.0 == addr) else {
         return (false, None);
     };
-    let indexed = out_of_block(gprs, &insn.mem);
-    let found = indexed
-        .filter(|_| !computed::is_difference(insn))
-        .or_else(|| {
-            let no_index = insn.mem.index == NO_REG;
-            let pointers = no_index.then(|| computed::pointers(insn, gprs))?;
-            wait(site, pointers.all.iter().any(Option::is_some));
-            let found = pointers
-                .all
-                .into_iter()
-                .flatten()
-                .find_map(|p| between(p, addr, true));
-            found.filter(|_| !jumps::come_between(pointers.sum, insn.pc))
-        });
+    let indexed = out_of_block(gprs, &insn.mem).filter(|_| !computed::is_difference(insn));
+    let found = indexed.or_else(|| {
+        let no_index = insn.mem.index == NO_REG;
+        let pointers = no_index.then(|| computed::pointers(insn, gprs))?;
+        wait(site, pointers.all.iter().any(Option::is_some));
+        let found = pointers
+            .all
+            .into_iter()
+            .flatten()
+            .find_map(|p| between(p, addr, true));
+        found.filter(|_| !jumps::come_between(pointers.sum, insn.pc))
+    });
     match found {
         Some(found) => tell(t, gprs, &found, (insn.pc, a.len, a.kind)),
         None => (false, None),
