@@ -6,6 +6,7 @@ import os
 import pty
 import resource
 import signal
+import tempfile
 import time
 import unittest
 
@@ -125,16 +126,15 @@ class EachWay(Command):
         self.each(end, None)
 
     def test_a_closed_terminal(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
         for n in range(TIMES):
-            log = os.path.join("/tmp", f"ulpf-detach-{os.getpid()}.log")
-            self.addCleanup(lambda: os.path.exists(log) and os.unlink(log))
+            log = os.path.join(folder, f"{n}.log")
             watcher, terminal = pty.fork()
             if not watcher:
                 os.execv(ULPF, [ULPF, "attach", "-l", log, "-w", "rounds", str(self.pid)])
             self.assertTrue(wait_until(lambda: os.path.exists(log) and os.path.getsize(log) > 100, 20))
             os.close(terminal)
             os.waitpid(watcher, 0)
-            os.unlink(log)
             self.assertAsBefore(n, "nothing that could be read")
 
     def test_a_closed_connection(self):

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/msg.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -17,7 +16,7 @@
 #include <unistd.h>
 
 volatile unsigned long rounds, other_rounds;
-static int ends[2], sockets[2], queue, listener;
+static int ends[2], sockets[2], listener;
 static sem_t begun;
 
 static void in_read(void) { char byte; read(ends[0], &byte, 1); }
@@ -27,7 +26,7 @@ static void in_accept(void) { struct sockaddr_storage from; socklen_t len = size
 static void in_poll(void) { struct pollfd one = { ends[0], POLLIN, 0 }; poll(&one, 1, -1); }
 static void in_select(void) { fd_set set; FD_ZERO(&set); FD_SET(ends[0], &set); select(ends[0] + 1, &set, NULL, NULL, NULL); }
 static void in_futex(void) { int word = 0; syscall(SYS_futex, &word, FUTEX_WAIT, 0, NULL, NULL, 0); }
-static void in_msgrcv(void) { struct { long type; char text[8]; } message; msgrcv(queue, &message, 8, 0, 0); }
+static void in_recvmsg(void) { char byte; struct iovec part = { &byte, 1 }; struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 }; recvmsg(sockets[0], &message, 0); }
 static void in_pause(void) { pause(); }
 static void in_sigwait(void) { sigset_t set; siginfo_t info; sigemptyset(&set); sigaddset(&set, SIGUSR2); sigwaitinfo(&set, &info); }
 static void in_epoll(void)
@@ -39,7 +38,7 @@ static void in_epoll(void)
 		epoll_wait(fd, &event, 1, -1);
 }
 
-static void (*const waits[])(void) = { in_read, in_readv, in_recv, in_accept, in_poll, in_select, in_futex, in_msgrcv, in_pause, in_sigwait, in_epoll };
+static void (*const waits[])(void) = { in_read, in_readv, in_recv, in_accept, in_poll, in_select, in_futex, in_recvmsg, in_pause, in_sigwait, in_epoll };
 
 _Noreturn static void *waiter(void *which)
 {
@@ -65,7 +64,7 @@ int main(void)
 	sigset_t set;
 	pthread_t thread;
 
-	if (pipe(ends) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) || (queue = msgget(IPC_PRIVATE, 0600)) < 0)
+	if (pipe(ends) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets))
 		return 1;
 	listener = socket(AF_INET, SOCK_STREAM, 0);
 	listen(listener, 1);
@@ -85,6 +84,5 @@ int main(void)
 		rounds++;
 		on_heap[rounds % 8]++;
 	}
-	msgctl(queue, IPC_RMID, NULL);
 	return 0;
 }
