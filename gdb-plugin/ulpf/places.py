@@ -111,14 +111,22 @@ def locate(expression):
 
 def value(expression):
     """The value of an expression that has one place."""
-    found = _by_server(expression, follow=False)
-    if found and len(found) == 1 and found[0].type is not None:
+    find, decided = _by_server(expression, follow=False)
+    found = find() if decided else []
+    if len(found) == 1 and found[0].type is not None:
         return facade.value_at(found[0].address, found[0].type)
     return expressions.evaluate(expression)
 
 
 def _found(expression, follow):
-    found = _by_server(expression, follow) or [_by_gdb(expression)]
+    find, decided = _by_server(expression, follow)
+    try:
+        found = find() if decided else [_by_gdb(expression)]
+    except UlpfError:
+        # In Fortran, for instance, GDB knows no index in brackets.
+        if decided or find is None:
+            raise
+        found = find()
     language = facade.language_now()
     for place in found:
         place.language = language
@@ -128,24 +136,25 @@ def _found(expression, follow):
 # ---- by the server ----
 
 def _by_server(expression, follow):
-    """The places, or None where the debugged language alone says what the expression means."""
+    """A function that finds the places, or None, and whether they count: if not, the debugged language says what the expression
+    means."""
     mark = MARK.search(expression)
     if mark:
         facade.need_program()
     asked = _asked(expression, mark) if facade.pid() else None
     if asked is None:
-        return None
+        return None, False
     said = wire.places({**asked, "follow": follow})
     decided, problem = said["decided"], said.get("problem")
     if problem is None:
         # (Any other place GDB finds as well, with the type that it has in the debugged language.)
         servers = mark or decided or _BYTES.match(expression) or any("path" in place or "mask" in place for place in said["places"])
-        return _places(said["places"], expression, mark, decided) if servers else None
+        return lambda: _places(said["places"], expression, mark, decided), bool(servers)
     if mark and mark["all"] and not decided and (found := _by_printer(expression, mark)):
-        return found
+        return lambda: found, True
     if mark or decided:
         raise UlpfError(f"cannot watch {expression}", problem.why, problem.what_to_do)
-    return None
+    return None, False
 
 
 def _asked(expression, mark):
