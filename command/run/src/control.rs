@@ -418,7 +418,7 @@ impl Control {
                         }
                         Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
                     },
-                    () = inferior::wake(&self.process), if self.leaving && !eof => self.woken = true,
+                    () = inferior::wake(&self.process), if self.leaving && self.tracer.is_none() && !eof => self.woken = true,
                     _ = self.exit.wait() => {
                         if !eof {
                             self.last_words(events).await;
@@ -588,12 +588,15 @@ impl Control {
         self.leaving = true;
         let told_at = &mut self.told_at;
         let mut enough = pin!(tokio::time::sleep(STUB_TIMEOUT));
+        // (A tracer wants to find the program as it is.)
+        let wakes = self.tracer.is_none();
+        let packet: &[u8] = if wakes { b"D" } else { b"vUlpfDetachStopped" };
         let detached = {
-            let mut reply = pin!(self.client.request(b"D"));
+            let mut reply = pin!(self.client.request(packet));
             loop {
                 tokio::select! {
                     reply = &mut reply => break reply.is_ok_and(|r| r == b"OK"),
-                    () = inferior::wake(&self.process) => self.woken = true,
+                    () = inferior::wake(&self.process), if wakes => self.woken = true,
                     _ = self.signals.next() => if is_second_request(told_at) {
                         break false;
                     },
@@ -603,7 +606,11 @@ impl Control {
         };
         if detached {
             let left = inferior::leave_nothing(&self.process, self.remains, self.client.stream());
-            if let Some(text) = inferior::waking(&self.process, &mut self.woken, left).await {
+            let error = match wakes {
+                true => inferior::waking(&self.process, &mut self.woken, left).await,
+                false => left.await,
+            };
+            if let Some(text) = error {
                 say!("{text}");
             }
         }
@@ -636,7 +643,7 @@ impl Control {
                     Err(e) => return Err(e.into()),
                 },
                 _ = self.exit.wait() => return Ok(Stop::Gone),
-                () = inferior::wake(&self.process), if self.leaving => self.woken = true,
+                () = inferior::wake(&self.process), if self.leaving && self.tracer.is_none() => self.woken = true,
                 number = self.signals.next() => if !self.heard(number)? {
                     return Ok(Stop::GivenUp);
                 },

@@ -141,7 +141,7 @@ impl Inferior for Recorder {
     fn interrupt(&mut self) {
         self.log.push("interrupt".into());
     }
-    fn detach(&mut self) {
+    fn detach(&mut self, _: bool) {
         self.log.push("detach".into());
     }
     fn kill(&mut self) {

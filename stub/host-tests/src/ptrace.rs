@@ -487,7 +487,7 @@ impl Inferior for Traced {
         // SAFETY: plain call.
         unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.pid, libc::SIGSTOP) };
     }
-    fn detach(&mut self) {
+    fn detach(&mut self, _: bool) {
         for (at, b) in std::mem::take(&mut self.breakpoints) {
             let _ = self.mem.write_all_at(&[b.original], at);
         }

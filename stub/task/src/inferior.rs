@@ -179,8 +179,9 @@ pub trait Inferior {
     }
     /// Passes the command's message to a thread that waits to exec (`vUlpfExec;…`).
     fn exec_word(&mut self, _word: &[u8]) {}
-    /// Removes everything of ours and lets the program go on.
-    fn detach(&mut self);
+    /// Removes everything of ours and lets the program go on. `is_woken`: the client sends SIGCONT if a signal has stopped
+    /// the program.
+    fn detach(&mut self, is_woken: bool);
     /// Kills the program (SIGKILL).
     fn kill(&mut self);
 

@@ -412,7 +412,7 @@ impl Inferior for Control {
         Control::exec_word(self, word);
     }
 
-    fn detach(&mut self) {
+    fn detach(&mut self, is_woken: bool) {
         if self.detached {
             return;
         }
@@ -438,7 +438,7 @@ impl Inferior for Control {
                 false => pause::sleep(),
             }
         }
-        self.leave_stopped();
+        self.leave_stopped(is_woken);
     }
 
     fn kill(&mut self) {
@@ -457,7 +457,7 @@ impl Inferior for Control {
 
 impl Control {
     /// The last part of a detach: the program's stopped threads go on without us.
-    fn leave_stopped(&mut self) {
+    fn leave_stopped(&mut self, is_woken: bool) {
         if !self.world.stop(None) {
             return;
         }
@@ -477,7 +477,10 @@ impl Control {
         leaving::begin_leaving();
         for t in g().threads.iter() {
             t.leaving.store(true, SeqCst);
-            world::bring_out(t);
+            match is_woken {
+                true => world::bring_out(t),
+                false => _ = world::pull_out(t),
+            }
         }
         for t in g().threads.iter() {
             if let Some(parked) = Parked::of(t) {
@@ -497,7 +500,7 @@ impl Control {
         // Threads leave only at the end of their handlers. In the middle of one, they would return to the program with
         // their system calls still dispatched to us, and no handler there.
         while self.world.stop(None) && let_requests_go() {}
-        self.leave_stopped();
+        self.leave_stopped(true);
     }
 }
 

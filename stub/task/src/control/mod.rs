@@ -271,7 +271,7 @@ impl Control {
             if self.keeps_rights {
                 self.notices.push(KEEPS_RIGHTS.into());
                 self.tell(session);
-                self.detach();
+                self.detach(true);
                 return;
             }
             self.tell(session);
@@ -329,7 +329,7 @@ impl Control {
                     if flags & BOOT_LAUNCHED != 0 {
                         self.kill();
                     } else {
-                        self.detach();
+                        self.detach(true);
                     }
                     return;
                 }

@@ -44,8 +44,9 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
             session.event = Event::Killed;
             Served::Silent
         }
-        [b'D'] | [b'D', b';', ..] => {
-            inf.detach();
+        // With `vUlpfDetachStopped` a program that a signal has stopped is not woken for that.
+        [b'D'] | [b'D', b';', ..] | b"vUlpfDetachStopped" => {
+            inf.detach(payload.starts_with(b"D"));
             session.event = Event::Detached;
             Served::Ok
         }
