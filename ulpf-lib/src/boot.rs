@@ -16,7 +16,7 @@
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
 /// Raised whenever [`BootArgs`] or the shared area change shape.
-pub const BOOT_VERSION: u32 = 9;
+pub const BOOT_VERSION: u32 = 10;
 
 /// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
 /// it from the program.
@@ -86,6 +86,9 @@ pub struct BootArgs {
     pub leaving: u64,
     /// Nonzero: after a detach, the command has stopped all threads, and threads that wait for that may continue.
     pub held: u64,
+    /// Nonzero: a thread is about to run an entry, or runs it. If the command has been killed meanwhile, the stub does not
+    /// leave before the entry's trap.
+    pub entering: u64,
     /// Nonzero: this forked child gets a stub of its own in place of this image, which stays mapped for that.
     pub stays: u64,
     /// Registration of the entering thread for restartable sequences (rseq(2)): address, length and signature of its

@@ -149,6 +149,12 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Sends a signal to one thread.
+pub fn kill_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: plain call.
+    check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
+}
+
 /// The number of the calling thread.
 pub fn thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()

@@ -87,7 +87,8 @@ impl Gate {
 
 impl Tracee {
     /// Makes one system call in the thread, whose state is saved. It must be in a stop outside of any system call of its
-    /// own (or at the exit of one). Leaves the registers changed. The outer error is ours, the inner one the call's
+    /// own (or at the exit of one). Without an error, its registers are restored: the code that leads it
+    /// home serves the next thread then. The outer error is ours, the inner one the call's
     /// errno.
     pub fn syscall(
         &mut self,
@@ -113,6 +114,7 @@ impl Tracee {
             }
         }
         let result = self.regs()?.rax as i64;
+        self.set_regs(&home.regs)?;
         Ok(if (-4095..0).contains(&result) {
             Err(-result as i32)
         } else {

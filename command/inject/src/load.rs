@@ -217,6 +217,7 @@ fn start(
         filters_len: 0,
         leaving: 0,
         held: 0,
+        entering: 1,
         stays: 0,
         sequences: areas.first().copied().unwrap_or_default(),
         home: home.home(),
@@ -287,21 +288,30 @@ fn start(
         .map_err(|e| step("read the stub's answer", e))?;
     let stub_pid = i32::from_le_bytes(stub_pid);
     let remains = Remains { args: args_addr };
+    let field = |offset: usize| args_addr + offset as u64;
+    let entering = |yes: u64| memory.write(field(offset_of!(BootArgs, entering)), &words(&[yes]));
+    // (Before the next thread, since the block leads one home.)
+    let leave = |t: &mut Tracee| match t.leave_call(pid, PARK_SIGNAL) {
+        Err(e) if e.raw_os_error() != Some(libc::ESRCH) => Err(e),
+        _ => entering(0),
+    };
+    let failed = |e| step("start the stub on every thread", e);
     // A program that `ulpf` has started ends with it.
     if flags & BOOT_LAUNCHED == 0 {
         keeper::note(pid, stub_pid, remains.args);
     }
+    leave(first).map_err(failed)?;
     for (t, area) in others.iter_mut().zip(areas.iter().skip(1)) {
-        let field = |offset: usize| args_addr + offset as u64;
         t.home()
             .and_then(|saved| {
                 memory.write(field(offset_of!(BootArgs, sequences)), &words(area))?;
                 memory.write(
                     field(offset_of!(BootArgs, home)),
                     &home_bytes(&saved.home()),
-                )
+                )?;
+                entering(1)
             })
-            .map_err(|e| step("start the stub on every thread", e))?;
+            .map_err(failed)?;
         match t.call(base + image.boot_thread, args_addr, stack_top) {
             Ok(result) if result >= 0 => {}
             Ok(errno) => {
@@ -311,8 +321,9 @@ fn start(
                 });
             }
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-            Err(e) => return Err(step("start the stub on every thread", e)),
+            Err(e) => return Err(failed(e)),
         }
+        leave(t).map_err(failed)?;
     }
     Ok(Loaded {
         stub_pid,
@@ -435,6 +446,7 @@ fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
     put(offset_of!(BootArgs, place), &args.place.to_ne_bytes());
     put(offset_of!(BootArgs, sequences), &words(&args.sequences));
     put(offset_of!(BootArgs, home), &home_bytes(&args.home));
+    put(offset_of!(BootArgs, entering), &args.entering.to_ne_bytes());
     put(offset_of!(BootArgs, cache), &args.cache);
     put(offset_of!(BootArgs, auxv), &words(&args.auxv));
     put(offset_of!(BootArgs, exe), &args.exe);

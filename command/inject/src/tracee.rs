@@ -393,6 +393,18 @@ impl Tracee {
         }
     }
 
+    /// Restores the saved state after a [`Tracee::call`], at a stop by this signal. There the trap of that call is not
+    /// delivered any more, whether the thread still has a tracer or not.
+    pub fn leave_call(&mut self, pid: i32, signal: i32) -> io::Result<()> {
+        sys::kill_thread(pid, self.tid, signal)?;
+        self.cont(0)?;
+        match self.wait_for(|s| s == Stop::Signal(signal), |t| t.cont(0))? {
+            Stop::Signal(number) if number == signal => self.restore(),
+            Stop::Exited(_) | Stop::Killed(_) => Ok(()),
+            stop => Err(unexpected(stop, "the end of the stub's start")),
+        }
+    }
+
     /// Sends the signals again that came while our code ran.
     pub fn release_held(&mut self, pid: i32) {
         for info in self.held.drain(..) {

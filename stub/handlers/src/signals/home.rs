@@ -13,6 +13,18 @@ const FX: usize = 464;
 const XSTATE_BV: usize = 512;
 const FP_SSE: u8 = 3;
 
+/// Whether a thread is about to run a boot entry, or runs it.
+pub fn is_awaited() -> bool {
+    let block = boot_block();
+    // SAFETY: the command and these functions write the field.
+    !block.is_null() && unsafe { (&raw const (*block).entering).read_volatile() } != 0
+}
+
+fn has_left() {
+    // SAFETY: as in `is_awaited`; the block is there.
+    unsafe { (&raw mut (*boot_block()).entering).write_volatile(0) };
+}
+
 /// Makes this context, at the trap of a boot entry, that of the thread before the entry. Returns `false` for others.
 pub fn restore(uc: &mut UContext) -> bool {
     let block = boot_block();
@@ -21,6 +33,7 @@ pub fn restore(uc: &mut UContext) -> bool {
     }
     // SAFETY: the command has written the block for the thread's entry, and the next entry has not begun.
     let home = unsafe { (*block).home };
+    has_left();
     // SAFETY: the same eighteen words.
     uc.gprs = unsafe { core::mem::transmute::<[u64; 18], Gprs>(home.gprs) };
     if uc.fpstate.is_null() {

@@ -15,7 +15,7 @@ pub mod actions;
 pub mod alternate;
 pub mod delivery;
 pub mod entry;
-mod home;
+pub mod home;
 pub mod kernel;
 pub mod leaving;
 pub mod masks;

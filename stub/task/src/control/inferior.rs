@@ -18,7 +18,7 @@ use ulpf_stub_handlers::runtime::events::Event;
 use ulpf_stub_handlers::runtime::frame::{UContext, fpstate_len};
 use ulpf_stub_handlers::runtime::park::{self, Futex, notify};
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
-use ulpf_stub_handlers::signals::{kernel, leaving};
+use ulpf_stub_handlers::signals::{home, kernel, leaving};
 use ulpf_stub_handlers::syscalls::fork_page;
 
 use super::parked::{self, Parked, has_met};
@@ -416,6 +416,7 @@ impl Inferior for Control {
         if self.detached {
             return;
         }
+        wait_for_entries();
         self.leaving = true;
         self.exec_is_on_its_own();
         // Requests first: their threads hold half-done work.
@@ -493,6 +494,7 @@ impl Control {
 
     /// A detach that serves no more requests, and threads make none from here on: see [`super::rescue`].
     pub(super) fn leave_unserved(&mut self) {
+        wait_for_entries();
         park::unattended();
         self.running = true;
         self.holder = None;
@@ -501,6 +503,17 @@ impl Control {
         // their system calls still dispatched to us, and no handler there.
         while self.world.stop(None) && let_requests_go() {}
         self.leave_stopped(true);
+    }
+}
+
+/// If the command was killed while it put the stub into the program, a thread may be in a boot entry. Without our handlers
+/// its trap would kill the program. (A thread that was about to enter may not have been sent there.)
+fn wait_for_entries() {
+    /// Milliseconds.
+    const LONGEST: u64 = 2_000;
+    let end = pause::clock() + LONGEST;
+    while home::is_awaited() && !reader::program_is_dead() && pause::clock() < end {
+        pause::sleep();
     }
 }
 
