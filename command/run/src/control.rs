@@ -23,7 +23,7 @@ use ulpf_host::signals::Incoming;
 use ulpf_inject::client::{Client, Received};
 use ulpf_inject::follow::Followed;
 use ulpf_inject::inferior::follow::{Done, Follower, Note, forged};
-use ulpf_inject::inferior::{self, Ending, Exit, Inferior};
+use ulpf_inject::inferior::{self, Ending, Exit, Inferior, Woken};
 use ulpf_inject::remains::Remains;
 use ulpf_lib::command::HeapCheck;
 use ulpf_session::control_socket::serve::{self, Asked, Requests};
@@ -41,7 +41,7 @@ pub struct Control {
     /// We were asked to leave, and have requested a stop for that.
     pub(super) leaving: bool,
     /// A signal had stopped the program when we left it, and it was woken for that.
-    pub(super) woken: bool,
+    pub(super) woken: Woken,
     /// Time of the first request to leave.
     pub(super) told_at: Option<Instant>,
     /// The program that the process ran when we came.
@@ -137,7 +137,7 @@ impl Control {
                 false => OnSignal::Leave,
             },
             leaving: false,
-            woken: false,
+            woken: Woken::default(),
             told_at: None,
             follower,
             unfollowed: None,
@@ -418,7 +418,7 @@ impl Control {
                         }
                         Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
                     },
-                    () = inferior::wake(&self.process), if self.leaving && self.tracer.is_none() && !eof => self.woken = true,
+                    () = inferior::wake(&self.process), if self.leaving && self.tracer.is_none() && !eof => self.woken.note(&self.process),
                     _ = self.exit.wait() => {
                         if !eof {
                             self.last_words(events).await;
@@ -596,7 +596,7 @@ impl Control {
             loop {
                 tokio::select! {
                     reply = &mut reply => break reply.is_ok_and(|r| r == b"OK"),
-                    () = inferior::wake(&self.process), if wakes => self.woken = true,
+                    () = inferior::wake(&self.process), if wakes => self.woken.note(&self.process),
                     _ = self.signals.next() => if is_second_request(told_at) {
                         break false;
                     },
@@ -614,9 +614,7 @@ impl Control {
                 say!("{text}");
             }
         }
-        if detached && std::mem::take(&mut self.woken) {
-            let _ = self.process.signal(libc::SIGSTOP);
-        }
+        drop(std::mem::take(&mut self.woken));
         self.tracer = None;
         ensure!(detached || !is_alive(self.pid), silent(self.pid));
         Ok(())
@@ -643,7 +641,7 @@ impl Control {
                     Err(e) => return Err(e.into()),
                 },
                 _ = self.exit.wait() => return Ok(Stop::Gone),
-                () = inferior::wake(&self.process), if self.leaving && self.tracer.is_none() => self.woken = true,
+                () = inferior::wake(&self.process), if self.leaving && self.tracer.is_none() => self.woken.note(&self.process),
                 number = self.signals.next() => if !self.heard(number)? {
                     return Ok(Stop::GivenUp);
                 },

@@ -5,7 +5,7 @@ use super::common::reap_later;
 use super::target::Target;
 use std::time::Duration;
 use ulpf_host::say::message;
-use ulpf_inject::inferior;
+use ulpf_inject::inferior::{self, Woken};
 
 impl Target {
     pub async fn kill(&mut self) {
@@ -15,12 +15,8 @@ impl Target {
 
     /// Detaches: the program continues without the stub. If a signal has stopped it, it is stopped afterwards, too.
     pub async fn detach(&mut self) -> bool {
-        let (process, mut woken) = (self.process.clone(), false);
-        let detached = inferior::waking(&process, &mut woken, self.release()).await;
-        if detached && woken {
-            let _ = process.signal(libc::SIGSTOP);
-        }
-        detached
+        let (process, mut woken) = (self.process.clone(), Woken::default());
+        inferior::waking(&process, &mut woken, self.release()).await
     }
 
     async fn release(&mut self) -> bool {

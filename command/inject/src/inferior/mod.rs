@@ -129,14 +129,32 @@ pub async fn wake(process: &Process) {
     }
 }
 
-/// Leaves a program by `work`, also if a signal has stopped it ([`wake`]); notes whether it was.
-pub async fn waking<T>(process: &Process, woken: &mut bool, work: impl Future<Output = T>) -> T {
+/// A program that a signal had stopped and that was woken to be left ([`wake`]), if it was. Dropped, it is stopped again.
+#[derive(Debug, Default)]
+pub struct Woken(Option<Process>);
+
+impl Woken {
+    pub fn note(&mut self, process: &Process) {
+        self.0 = Some(process.clone());
+    }
+}
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        if let Some(process) = &self.0 {
+            let _ = process.signal(libc::SIGSTOP);
+        }
+    }
+}
+
+/// Leaves a program by `work`, also if a signal has stopped it.
+pub async fn waking<T>(process: &Process, woken: &mut Woken, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = wake(process) => *woken = true,
+            () = wake(process) => woken.note(process),
         }
     }
 }
