@@ -266,8 +266,11 @@ impl Guards {
         end: u64,
         origin: Origin,
     ) -> Result<(), (u64, Errno)> {
-        let Some(pagemap) = self.pagemap.as_ref().filter(|_| origin != Origin::File) else {
+        if origin == Origin::File {
             return copy_all(file, start, end);
+        }
+        let Some(pagemap) = self.pagemap.as_ref() else {
+            return copy_without_zeros(file, start, end);
         };
         let mut words = alloc::vec![0u64; 4096.min(((end - start) / PAGE_SIZE) as usize)];
         let mut at = start;
@@ -464,6 +467,31 @@ impl Guards {
             }
         }
     }
+}
+
+/// As [`copy_all`], but for pages of zeros. A process that has changed its user may not read its pagemap, so nothing else
+/// says which pages have no content.
+fn copy_without_zeros(file: &os::File, start: u64, end: u64) -> Result<(), (u64, Errno)> {
+    const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
+    const PAGES: usize = 16;
+    let is_zero = |page: &[u64; WORDS]| page.iter().all(|word| *word == 0);
+    let mut words = alloc::vec![0u64; PAGES * WORDS];
+    let mut at = start;
+    while at < end {
+        let want = words.len().min((end - at) as usize / size_of::<u64>());
+        let got = match os::read_own(&mut words[..want], at) {
+            Ok(n) if n >= WORDS => &words[..n],
+            _ => return copy_all(file, at, end),
+        };
+        for group in got.as_chunks().0.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
+            let stop = at + group.len() as u64 * PAGE_SIZE;
+            if !is_zero(&group[0]) {
+                copy_all(file, at, stop)?;
+            }
+            at = stop;
+        }
+    }
+    Ok(())
 }
 
 fn copy_all(file: &os::File, start: u64, end: u64) -> Result<(), (u64, Errno)> {

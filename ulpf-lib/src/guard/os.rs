@@ -233,6 +233,26 @@ fn set_apart(at: u64, len: u64) {
     not_dumped(at, len);
 }
 
+/// Reads whole words of this process's memory; returns how many. A page that cannot be read ends it.
+pub fn read_own(words: &mut [u64], at: u64) -> Result<usize, Errno> {
+    let len = size_of_val(words) as u64;
+    let (to, from) = ([words.as_mut_ptr() as u64, len], [at, len]);
+    // SAFETY: the kernel writes at most the slice; any bits make a u64.
+    unsafe {
+        let me = sys!(__NR_getpid)?;
+        sys!(
+            __NR_process_vm_readv,
+            me,
+            to.as_ptr(),
+            1,
+            from.as_ptr(),
+            1,
+            0
+        )
+    }
+    .map(|n| n as usize / 8)
+}
+
 /// Makes memory of [`map_tables`] read as zeros again.
 pub fn zero_tables(addr: u64, len: u64) {
     // SAFETY: private anonymous memory of ours, made of atomics for which zero is a value.

@@ -867,6 +867,23 @@ fn pages_without_guards_go_back_when_there_are_many() {
 }
 
 #[test]
+fn without_pagemap_pages_of_zeros_are_not_copied() {
+    let mut g = new_guards();
+    g.prepare().unwrap();
+    g.pagemap = None;
+    let at = anonymous(100);
+    store(at + 17 * PAGE_SIZE + 4095, 1);
+    store(at + 99 * PAGE_SIZE, 2);
+    assert_eq!(load(at + 50 * PAGE_SIZE), 0);
+    armed(g.apply([run(at, 100, Guard::NoWrite)]));
+    assert_eq!(g.file.as_ref().unwrap().pages(), 2);
+    assert_eq!(load(at + 17 * PAGE_SIZE + 4095), 1);
+    assert_eq!(load(at + 99 * PAGE_SIZE), 2);
+    g.release_all().unwrap();
+    assert_eq!(load(at + 99 * PAGE_SIZE), 2);
+}
+
+#[test]
 fn with_strict_overcommit_moved_pages_have_memory_at_once() {
     let mut g = new_guards();
     g.prepare().unwrap();
