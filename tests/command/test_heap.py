@@ -16,12 +16,12 @@ MARK = 0x6d61726b00000000  # tests/programs/allocations.c
 HEAP = set(range(1, 12))
 
 
-def marks(*spec, options=()):
+def marks(*spec, options=(), program="allocations"):
     with tempfile.NamedTemporaryFile() as log:
-        done = subprocess.run([ULPF, "run", "--json", "-l", log.name, *options, *spec, "--", example("allocations")],
+        done = subprocess.run([ULPF, "run", "--json", "-l", log.name, *options, *spec, "--", example(program)],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60 * PATIENCE)
         records = [json.loads(line) for line in log.read().decode().splitlines()]
-    hits = [r for r in records if r["type"] == "hit" and r["object"] == "allocations"]
+    hits = [r for r in records if r["type"] == "hit" and r["object"] == program]
     values = [int.from_bytes(bytes.fromhex(h["new_bytes"]), "little") for h in hits]
     return (done.returncode, done.stdout.decode()), [v - MARK for v in values if 0 <= v - MARK < 1000], records
 
@@ -84,6 +84,11 @@ class Heap(unittest.TestCase):
         ended, seen, _ = marks("-w", "heap", options=["--at", "ready"])
         self.assertEqual(set(seen), HEAP)
         self.assertEqual(ended, bare(example("allocations")))
+
+    def test_what_the_kernel_has_merged_with_memory_of_threads(self):
+        ended, seen, _ = marks("-w", "heap", options=["--at", "ready"], program="merged")
+        self.assertEqual(sorted(seen), list(range(1, 9)))
+        self.assertEqual(ended, bare(example("merged")))
 
     def test_no_heap_yet(self):
         """A static program has not even a program break when the watch is set."""

@@ -5,16 +5,22 @@ use alloc::vec::Vec;
 use super::maps::VmaKind;
 use super::page_map::PROT_EXEC;
 use super::{Guards, LARGEST_HEAP, Origin, refuse};
+use crate::addr::PAGE_SIZE;
 use crate::refusal::Refusal;
 
 impl Guards {
     /// The ranges that hold the program's allocations, ascending: `brk` (the area below the program break) and private
     /// anonymous memory, readable or merely reserved. Excluded are code, memory that directly follows mapped file data (a
-    /// .bss), and mappings that hold one of the addresses in `not` (stacks, thread descriptors).
+    /// .bss), and what the C library has mapped for these threads. The kernel may have merged that with the program's own
+    /// mappings. (A stack that the program has allocated is its heap.)
     ///
     /// # Errors
     /// /proc/self/maps cannot be read.
-    pub fn heap(&mut self, brk: (u64, u64), not: &[u64]) -> Result<Vec<(u64, u64)>, Refusal> {
+    pub fn heap(
+        &mut self,
+        brk: (u64, u64),
+        threads: &[ThreadMemory],
+    ) -> Result<Vec<(u64, u64)>, Refusal> {
         self.snapshot = None;
         self.read_maps().map_err(refuse::no_maps)?;
         let vmas = self.snapshot.take().map_or(Vec::new(), |s| s.vmas);
@@ -37,6 +43,10 @@ impl Guards {
                 };
                 pieces.push((vma.start, vma.end, origin));
             }
+            let not: Vec<(u64, u64)> = threads
+                .iter()
+                .filter_map(|t| t.of((vma.start, vma.end)))
+                .collect();
             for (mut start, end, origin) in pieces {
                 let Some(origin) = origin else { continue };
                 if origin == Origin::File {
@@ -55,14 +65,15 @@ impl Guards {
                 let heap = origin == Origin::Anonymous
                     && vma.prot & PROT_EXEC == 0
                     && end - start < LARGEST_HEAP
-                    && !self.is_alias(start)
-                    && !not.iter().any(|&a| vma.start <= a && a < vma.end);
+                    && !self.is_alias(start);
                 while heap && start < end {
-                    if let Some(stop) = self.end_of_ours(start) {
+                    let thread = not.iter().find(|n| (n.0..n.1).contains(&start));
+                    if let Some(stop) = self.end_of_ours(start).or(thread.map(|n| n.1)) {
                         start = stop;
                         continue;
                     }
-                    let stop = self.next_of_ours(start, end);
+                    let threads = not.iter().map(|n| n.0).filter(|at| *at > start);
+                    let stop = threads.fold(self.next_of_ours(start, end), u64::min);
                     push(&mut parts, start, stop);
                     start = stop;
                 }
@@ -74,6 +85,34 @@ impl Guards {
     /// Whether memory of ours at `at` lies outside of our place.
     pub fn is_ours(&self, at: u64) -> bool {
         self.end_of_ours(at).is_some() || self.is_alias(at)
+    }
+}
+
+/// What the C library has mapped for a thread.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadMemory {
+    /// The first thread: its stack is the kernel's.
+    pub is_first: bool,
+    /// Address, or 0.
+    pub stack_pointer: u64,
+    /// Its thread-local variables and its descriptor.
+    pub data: (u64, u64),
+}
+
+impl ThreadMemory {
+    /// Its part of a mapping. The stack of another thread is below its data, behind an inaccessible page.
+    fn of(&self, mapping: (u64, u64)) -> Option<(u64, u64)> {
+        let (start, end) = mapping;
+        if self.data.0 >= end || self.data.1 <= start {
+            return None;
+        }
+        let has_stack = !self.is_first || (start..self.data.1).contains(&self.stack_pointer);
+        let from = if has_stack {
+            start
+        } else {
+            self.data.0 & !(PAGE_SIZE - 1)
+        };
+        Some((from, self.data.1.next_multiple_of(PAGE_SIZE)))
     }
 }
 

@@ -37,6 +37,7 @@ mod tests;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+pub use heap::ThreadMemory;
 pub use machine::{DeviceUse, FEATURES, Keys, Machine};
 pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 

@@ -12,10 +12,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
+use ulpf_lib::guard::ThreadMemory;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::parked::{self, Parked};
-use super::{Control, ranges};
+use super::{Control, ranges, text};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::check::entries;
@@ -80,18 +81,22 @@ impl Control {
         attributes: Attributes,
     ) -> Result<(WatchId, u64), Refusal> {
         if self.heap.watches.is_empty() {
-            let mut not = Vec::new();
-            for t in g().threads.iter().filter(|t| t.is_stopped()) {
-                not.push(t.fs_base.load(Relaxed));
-                not.extend(parked::frame(t, self.world.stopped()).map(|c| c.gprs.rsp));
-            }
+            let first = g().pid.load(Relaxed);
+            let stopped = g().threads.iter().filter(|t| t.is_stopped());
+            let threads: Vec<ThreadMemory> = stopped
+                .map(|t| ThreadMemory {
+                    is_first: t.tid() == first,
+                    stack_pointer: parked::frame(t, self.world.stopped()).map_or(0, |c| c.gprs.rsp),
+                    data: thread_data(t.fs_base.load(Relaxed)),
+                })
+                .collect();
             let end = g().brk.load(Relaxed).next_multiple_of(4096);
             let brk = (start_brk().unwrap_or(end), end);
             if !entries::ON.load(SeqCst) {
                 self.exclude_remains();
             }
             let guards = self.world.stopped().guards();
-            self.heap.parts = guards.heap(brk, &not)?;
+            self.heap.parts = guards.heap(brk, &threads)?;
         }
         let id = self
             .staged
@@ -193,6 +198,28 @@ impl Control {
             }
         }
     }
+}
+
+/// A thread's static thread-local variables, and behind these its descriptor. Each thread's vector of such blocks (in
+/// glibc: `dtv_t` in sysdeps/generic/dl-dtv.h) says where they are; another C library's variables are within a page.
+fn thread_data(fs_base: u64) -> (u64, u64) {
+    /// Least size of glibc's descriptor, `struct pthread`, in bytes.
+    const DESCRIPTOR: u64 = 0x900;
+    const MOST: u64 = 4096;
+    let end = fs_base.saturating_add(DESCRIPTOR);
+    // tcbhead_t: a pointer to itself, and one to the vector, before which is its length.
+    let vector = text::word(fs_base + 8).filter(|_| text::word(fs_base) == Some(fs_base));
+    let len = vector.and_then(|at| text::word(at.wrapping_sub(16)));
+    let (Some(vector), Some(len)) = (vector, len) else {
+        return (fs_base, end);
+    };
+    // Address of the block, and what is freed with it: nothing for a static one.
+    let blocks = (1..=len.min(MOST)).filter_map(|n| {
+        let at = vector + n * 16;
+        Some((text::word(at)?, text::word(at + 8)?))
+    });
+    let statics = blocks.filter(|(at, freed)| *freed == 0 && *at != 0 && *at < fs_base);
+    (statics.map(|(at, _)| at).fold(fs_base, u64::min), end)
 }
 
 /// Where the kernel lets the program break begin (proc_pid_stat(5), field 47). The stub's task shares the program's

@@ -1,0 +1,50 @@
+/* The kernel merges large blocks with what the C library has mapped for threads. Each thread marks both ends of a block of its
+ * own, its stack and thread-local variables of many pages. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS 3
+#define BYTES (5 << 20)
+#define MARK 0x6d61726b00000000L
+
+static __thread volatile long own[50000];
+static pthread_barrier_t begun, is_ready;
+
+void ready(void) {}
+
+static void *marks(void *argument)
+{
+	long thread = (long)argument;
+	volatile long on_stack[4096];
+	volatile long *block = malloc(BYTES);
+
+	memset((void *)block, 1, BYTES);
+	pthread_barrier_wait(&begun);
+	pthread_barrier_wait(&is_ready);
+	block[0] = MARK + 1 + 2 * thread;
+	block[BYTES / sizeof(long) - 1] = MARK + 2 + 2 * thread;
+	own[0] = own[49999] = on_stack[0] = on_stack[4095] = MARK + 100;
+	return NULL;
+}
+
+int main(void)
+{
+	pthread_t threads[THREADS];
+
+	pthread_barrier_init(&begun, NULL, THREADS + 1);
+	pthread_barrier_init(&is_ready, NULL, THREADS + 1);
+	/* The first large block lies below the first thread's variables, and the stacks below that. */
+	volatile long *first = malloc(BYTES);
+	for (long thread = 0; thread < THREADS; thread++)
+		pthread_create(threads + thread, NULL, marks, (void *)thread);
+	pthread_barrier_wait(&begun);
+	ready();
+	pthread_barrier_wait(&is_ready);
+	first[0] = MARK + 1 + 2 * THREADS;
+	first[BYTES / sizeof(long) - 1] = MARK + 2 + 2 * THREADS;
+	own[0] = own[49999] = MARK + 101;
+	for (int thread = 0; thread < THREADS; thread++)
+		pthread_join(threads[thread], NULL);
+	return 0;
+}
