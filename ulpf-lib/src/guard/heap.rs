@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use super::maps::VmaKind;
 use super::page_map::PROT_EXEC;
+use super::thread_memory::ThreadMemory;
 use super::{Guards, LARGEST_HEAP, Origin, refuse};
-use crate::addr::PAGE_SIZE;
 use crate::refusal::Refusal;
 
 impl Guards {
@@ -85,34 +85,6 @@ impl Guards {
     /// Whether memory of ours at `at` lies outside of our place.
     pub fn is_ours(&self, at: u64) -> bool {
         self.end_of_ours(at).is_some() || self.is_alias(at)
-    }
-}
-
-/// What the C library has mapped for a thread.
-#[derive(Clone, Copy, Debug)]
-pub struct ThreadMemory {
-    /// The first thread: its stack is the kernel's.
-    pub is_first: bool,
-    /// Address, or 0.
-    pub stack_pointer: u64,
-    /// Its thread-local variables and its descriptor.
-    pub data: (u64, u64),
-}
-
-impl ThreadMemory {
-    /// Its part of a mapping. The stack of another thread is below its data, behind an inaccessible page.
-    fn of(&self, mapping: (u64, u64)) -> Option<(u64, u64)> {
-        let (start, end) = mapping;
-        if self.data.0 >= end || self.data.1 <= start {
-            return None;
-        }
-        let has_stack = !self.is_first || (start..self.data.1).contains(&self.stack_pointer);
-        let from = if has_stack {
-            start
-        } else {
-            self.data.0 & !(PAGE_SIZE - 1)
-        };
-        Some((from, self.data.1.next_multiple_of(PAGE_SIZE)))
     }
 }
 

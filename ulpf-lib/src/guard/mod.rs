@@ -33,11 +33,11 @@ mod runs;
 #[cfg(test)]
 #[allow(unsafe_code)]
 mod tests;
+mod thread_memory;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-pub use heap::ThreadMemory;
 pub use machine::{DeviceUse, FEATURES, Keys, Machine};
 pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
@@ -54,6 +54,7 @@ use page_map::WINDOW_OVERLAP;
 pub use refuse::Unarmed;
 use refuse::Why;
 use runs::Runs;
+pub use thread_memory::ThreadMemory;
 
 /// Where moved memory came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,31 @@
+//! What is not the program's heap, although the kernel may have merged it with heap.
+
+use crate::addr::PAGE_SIZE;
+
+/// What the C library has mapped for a thread.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadMemory {
+    /// The first thread: its stack is the kernel's.
+    pub is_first: bool,
+    /// Address, or 0.
+    pub stack_pointer: u64,
+    /// Its thread-local variables and its descriptor.
+    pub data: (u64, u64),
+}
+
+impl ThreadMemory {
+    /// Its part of a mapping. The stack of another thread is below its data, behind an inaccessible page.
+    pub(super) fn of(&self, mapping: (u64, u64)) -> Option<(u64, u64)> {
+        let (start, end) = mapping;
+        if self.data.0 >= end || self.data.1 <= start {
+            return None;
+        }
+        let has_stack = !self.is_first || (start..self.data.1).contains(&self.stack_pointer);
+        let from = if has_stack {
+            start
+        } else {
+            self.data.0 & !(PAGE_SIZE - 1)
+        };
+        Some((from, self.data.1.next_multiple_of(PAGE_SIZE)))
+    }
+}
