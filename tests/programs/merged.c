@@ -1,15 +1,20 @@
-/* The kernel merges large blocks with what the C library has mapped for threads. Each thread marks both ends of a block of its
- * own, its stack and thread-local variables of many pages. */
+/* The kernel merges large blocks with what the C library has mapped for threads, and one stack is in a block. Each thread marks
+ * both ends of a block of its own, its stack and thread-local variables of many pages. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define THREADS 3
 #define BYTES (5 << 20)
+#define BELOW (1 << 20)
+#define STACK (2 << 20)
 #define MARK 0x6d61726b00000000L
 
 static __thread volatile long own[50000];
 static pthread_barrier_t begun, is_ready;
+
+/* Memory of the program's below the last thread's stack. */
+static volatile long *below;
 
 void ready(void) {}
 
@@ -24,6 +29,10 @@ static void *marks(void *argument)
 	pthread_barrier_wait(&is_ready);
 	block[0] = MARK + 1 + 2 * thread;
 	block[BYTES / sizeof(long) - 1] = MARK + 2 + 2 * thread;
+	if (thread == THREADS - 1) {
+		below[0] = MARK + 3 + 2 * THREADS;
+		below[BELOW / sizeof(long) - 1] = MARK + 4 + 2 * THREADS;
+	}
 	own[0] = own[49999] = on_stack[0] = on_stack[4095] = MARK + 100;
 	return NULL;
 }
@@ -36,8 +45,12 @@ int main(void)
 	pthread_barrier_init(&is_ready, NULL, THREADS + 1);
 	/* The first large block lies below the first thread's variables, and the stacks below that. */
 	volatile long *first = malloc(BYTES);
+	below = malloc(BELOW + STACK);
+	pthread_attr_t attributes;
+	pthread_attr_init(&attributes);
+	pthread_attr_setstack(&attributes, (char *)below + BELOW, STACK);
 	for (long thread = 0; thread < THREADS; thread++)
-		pthread_create(threads + thread, NULL, marks, (void *)thread);
+		pthread_create(threads + thread, thread == THREADS - 1 ? &attributes : NULL, marks, (void *)thread);
 	pthread_barrier_wait(&begun);
 	ready();
 	pthread_barrier_wait(&is_ready);

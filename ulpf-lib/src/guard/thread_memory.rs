@@ -11,10 +11,12 @@ pub struct ThreadMemory {
     pub stack_pointer: u64,
     /// Its thread-local variables and its descriptor.
     pub data: (u64, u64),
+    /// Lowest address of its stack, which ends with the descriptor; 0 if that is not known.
+    pub stack: u64,
 }
 
 impl ThreadMemory {
-    /// Its part of a mapping. The stack of another thread is below its data, behind an inaccessible page.
+    /// Its part of a mapping. Below the stack of another thread is mostly an inaccessible page.
     pub(super) fn of(&self, mapping: (u64, u64)) -> Option<(u64, u64)> {
         let (start, end) = mapping;
         if self.data.0 >= end || self.data.1 <= start {
@@ -22,7 +24,7 @@ impl ThreadMemory {
         }
         let has_stack = !self.is_first || (start..self.data.1).contains(&self.stack_pointer);
         let from = if has_stack {
-            start
+            start.max(self.stack)
         } else {
             self.data.0 & !(PAGE_SIZE - 1)
         };

@@ -85,6 +85,7 @@ impl Control {
             let stopped = g().threads.iter().filter(|t| t.is_stopped());
             let threads: Vec<ThreadMemory> = stopped
                 .map(|t| ThreadMemory {
+                    stack: thread_stack(t.fs_base.load(Relaxed)).unwrap_or(0),
                     is_first: t.tid() == first,
                     stack_pointer: parked::frame(t, self.world.stopped()).map_or(0, |c| c.gprs.rsp),
                     data: thread_data(t.fs_base.load(Relaxed)),
@@ -200,11 +201,37 @@ impl Control {
     }
 }
 
+/// Least size of glibc's descriptor of a thread, `struct pthread`, in bytes.
+const DESCRIPTOR: u64 = 0x900;
+
+/// Where the stack of a thread begins that is not the first one. Some two words of its descriptor are its address and size
+/// (`stackblock`); their place depends on glibc's version.
+fn thread_stack(fs_base: u64) -> Option<u64> {
+    /// PTHREAD_STACK_MIN.
+    const LEAST: u64 = 16 << 10;
+    let mut bytes = [0; DESCRIPTOR as usize];
+    if text::read(fs_base, &mut bytes) != bytes.len() {
+        return None;
+    }
+    let (words, _) = bytes.as_chunks::<8>();
+    let ends = fs_base + DESCRIPTOR / 2..=fs_base + 4 * DESCRIPTOR;
+    let pairs = words.windows(2).filter_map(|pair| match pair {
+        [start, len] => Some((u64::from_le_bytes(*start), u64::from_le_bytes(*len))),
+        _ => None,
+    });
+    let mut stacks = pairs.filter(|(start, len)| {
+        *len >= LEAST
+            && *start < fs_base
+            && start
+                .checked_add(*len)
+                .is_some_and(|end| ends.contains(&end))
+    });
+    stacks.next().map(|(start, _)| start)
+}
+
 /// A thread's static thread-local variables, and behind these its descriptor. Each thread's vector of such blocks (in
 /// glibc: `dtv_t` in sysdeps/generic/dl-dtv.h) says where they are; another C library's variables are within a page.
 fn thread_data(fs_base: u64) -> (u64, u64) {
-    /// Least size of glibc's descriptor, `struct pthread`, in bytes.
-    const DESCRIPTOR: u64 = 0x900;
     const MOST: u64 = 4096;
     let end = fs_base.saturating_add(DESCRIPTOR);
     // tcbhead_t: a pointer to itself, and one to the vector, before which is its length.
