@@ -87,7 +87,7 @@ class Heap(unittest.TestCase):
 
     def test_what_the_kernel_has_merged_with_memory_of_threads(self):
         ended, seen, _ = marks("-w", "heap", options=["--at", "ready"], program="merged")
-        self.assertEqual(sorted(seen), list(range(1, 11)))
+        self.assertEqual(sorted(seen), list(range(1, 11 + 64)))
         self.assertEqual(ended, bare(example("merged")))
 
     def test_no_heap_yet(self):

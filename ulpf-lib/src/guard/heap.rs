@@ -5,14 +5,16 @@ use alloc::vec::Vec;
 use super::maps::VmaKind;
 use super::page_map::PROT_EXEC;
 use super::thread_memory::ThreadMemory;
-use super::{Guards, LARGEST_HEAP, Origin, refuse};
+use super::{Guards, LARGEST_HEAP, Origin, os, refuse};
+use crate::addr::PAGE_SIZE;
 use crate::refusal::Refusal;
+use crate::sys::Errno;
 
 impl Guards {
     /// The ranges that hold the program's allocations, ascending: `brk` (the area below the program break) and private
-    /// anonymous memory, readable or merely reserved. Excluded are code, memory that directly follows mapped file data (a
-    /// .bss), and what the C library has mapped for these threads. The kernel may have merged that with the program's own
-    /// mappings. (A stack that the program has allocated is its heap.)
+    /// anonymous memory, readable or merely reserved. Excluded are code, .bss, and what the C library has mapped for these
+    /// threads. The kernel may have merged these with the program's own mappings. (A stack that the program has allocated is
+    /// its heap.)
     ///
     /// # Errors
     /// /proc/self/maps cannot be read.
@@ -27,6 +29,8 @@ impl Guards {
         let mut parts: Vec<(u64, u64)> = Vec::new();
         // Mapped file data, and the anonymous memory that follows it without a gap.
         let mut data_end = 0;
+        // The file that is mapped last, and the address of its first mapping.
+        let mut object = (0, 0, 0);
         for vma in &vmas {
             if vma.shared && !self.is_file(vma) {
                 continue;
@@ -51,15 +55,19 @@ impl Guards {
                 let Some(origin) = origin else { continue };
                 if origin == Origin::File {
                     data_end = end;
+                    if !self.is_file(vma) && (vma.dev, vma.inode) != (object.0, object.1) {
+                        object = (vma.dev, vma.inode, start);
+                    }
                     continue;
                 }
                 if start == data_end && !(brk.0..brk.1).contains(&start) {
                     // The kernel may have merged .bss and heap into one mapping.
-                    start = if (start..end).contains(&brk.0) {
-                        brk.0
-                    } else {
-                        end
+                    let bss = match end_of_object(object.2) {
+                        _ if (start..end).contains(&brk.0) => brk.0,
+                        Ok(bss) => bss.next_multiple_of(PAGE_SIZE),
+                        Err(_) => end,
                     };
+                    start = bss.clamp(start, end);
                     data_end = start;
                 }
                 let heap = origin == Origin::Anonymous
@@ -86,6 +94,39 @@ impl Guards {
     pub fn is_ours(&self, at: u64) -> bool {
         self.end_of_ours(at).is_some() || self.is_alias(at)
     }
+}
+
+/// Where the .bss ends of the executable or library whose first mapping begins at `base`; 0 for another file.
+fn end_of_object(base: u64) -> Result<u64, Errno> {
+    const MAGIC: u64 = u64::from_le_bytes(*b"\x7fELF\x02\x01\x01\0");
+    const PT_LOAD: u32 = 1;
+    // Elf64_Ehdr and Elf64_Phdr (elf(5)), in words.
+    let mut header = [0; 8];
+    let read = |words: &mut [u64], at: u64| match os::read_own(words, at)? {
+        n if n == words.len() => Ok(()),
+        _ => Err(Errno(linux_raw_sys::errno::EFAULT as i32)),
+    };
+    read(&mut header, base)?;
+    // (Another ABI has another last byte.)
+    if header[0] << 8 != MAGIC << 8 {
+        return Ok(0);
+    }
+    let (table, count) = (header[4], header[7] & 0xffff);
+    let mut headers = alloc::vec![0; 7 * count as usize];
+    read(&mut headers, base.saturating_add(table))?;
+    let loads = || {
+        headers
+            .as_chunks::<7>()
+            .0
+            .iter()
+            .filter(|h| h[0] as u32 == PT_LOAD)
+    };
+    let first = loads().map(|h| h[2] & !(PAGE_SIZE - 1)).min().unwrap_or(0);
+    let end = loads()
+        .map(|h| h[2].saturating_add(h[5]))
+        .max()
+        .unwrap_or(0);
+    Ok(base.wrapping_sub(first).wrapping_add(end))
 }
 
 fn push(parts: &mut Vec<(u64, u64)>, start: u64, end: u64) {
