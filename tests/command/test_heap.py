@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import tempfile
 import unittest
 
 from lib.cases import Case
-from lib.env import PATIENCE, ULPF, bare, example, needs, ulpf_only
+from lib.env import PATIENCE, ROOT, ULPF, bare, example, needs, ulpf_only
 
 MARK = 0x6d61726b00000000  # tests/programs/allocations.c
 # Marks on the heap: small and large blocks, moved and grown ones, another thread's arena, reserved
@@ -16,12 +17,13 @@ MARK = 0x6d61726b00000000  # tests/programs/allocations.c
 HEAP = set(range(1, 12))
 
 
-def marks(*spec, options=(), program="allocations"):
+def marks(*spec, options=(), program=None):
+    program = program or example("allocations")
     with tempfile.NamedTemporaryFile() as log:
-        done = subprocess.run([ULPF, "run", "--json", "-l", log.name, *options, *spec, "--", example(program)],
+        done = subprocess.run([ULPF, "run", "--json", "-l", log.name, *options, *spec, "--", program],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60 * PATIENCE)
         records = [json.loads(line) for line in log.read().decode().splitlines()]
-    hits = [r for r in records if r["type"] == "hit" and r["object"] == program]
+    hits = [r for r in records if r["type"] == "hit" and r["object"] == os.path.basename(program)]
     values = [int.from_bytes(bytes.fromhex(h["new_bytes"]), "little") for h in hits]
     return (done.returncode, done.stdout.decode()), [v - MARK for v in values if 0 <= v - MARK < 1000], records
 
@@ -86,9 +88,21 @@ class Heap(unittest.TestCase):
         self.assertEqual(ended, bare(example("allocations")))
 
     def test_what_the_kernel_has_merged_with_memory_of_threads(self):
-        ended, seen, _ = marks("-w", "heap", options=["--at", "ready"], program="merged")
-        self.assertEqual(sorted(seen), list(range(1, 11 + 64)))
-        self.assertEqual(ended, bare(example("merged")))
+        self.merged(example("merged"))
+
+    @needs("musl-gcc")
+    def test_what_the_kernel_has_merged_with_memory_of_musls_threads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "merged")
+            source = os.path.join(ROOT, "tests", "programs", "merged.c")
+            subprocess.run(["musl-gcc", "-g", "-O0", "-static", source, "-o", program], check=True)
+            # (musl has nothing of its own on a stack that the program has allocated, so that is heap.)
+            self.merged(program, [200, 200])
+
+    def merged(self, program, more=()):
+        ended, seen, _ = marks("-w", "heap", options=["--at", "ready"], program=program)
+        self.assertEqual(sorted(seen), [*range(1, 11 + 64), *more])
+        self.assertEqual(ended, bare(program))
 
     def test_no_heap_yet(self):
         """A static program has not even a program break when the watch is set."""

@@ -85,10 +85,9 @@ impl Control {
             let stopped = g().threads.iter().filter(|t| t.is_stopped());
             let threads: Vec<ThreadMemory> = stopped
                 .map(|t| ThreadMemory {
-                    stack: thread_stack(t.fs_base.load(Relaxed)).unwrap_or(0),
                     is_first: t.tid() == first,
                     stack_pointer: parked::frame(t, self.world.stopped()).map_or(0, |c| c.gprs.rsp),
-                    data: thread_data(t.fs_base.load(Relaxed)),
+                    ..thread_memory(t.fs_base.load(Relaxed))
                 })
                 .collect();
             let end = g().brk.load(Relaxed).next_multiple_of(4096);
@@ -204,49 +203,68 @@ impl Control {
 /// Least size of glibc's descriptor of a thread, `struct pthread`, in bytes.
 const DESCRIPTOR: u64 = 0x900;
 
-/// Where the stack of a thread begins that is not the first one. Some two words of its descriptor are its address and size
-/// (`stackblock`); their place depends on glibc's version.
-fn thread_stack(fs_base: u64) -> Option<u64> {
+fn thread_memory(fs_base: u64) -> ThreadMemory {
+    let stack = thread_stack(fs_base);
+    let (stack, end) = stack.unwrap_or((0, fs_base.saturating_add(DESCRIPTOR)));
+    ThreadMemory {
+        is_first: false,
+        stack_pointer: 0,
+        data: (thread_data(fs_base), end),
+        stack,
+    }
+}
+
+/// The stack of a thread that is not the first one, with its descriptor at the end. Some two words of the descriptor are its
+/// address and size (glibc: `stackblock`, musl: `map_base`); their place depends on the version.
+fn thread_stack(fs_base: u64) -> Option<(u64, u64)> {
     /// PTHREAD_STACK_MIN.
     const LEAST: u64 = 16 << 10;
+    /// Less than musl's.
+    const LEAST_DESCRIPTOR: u64 = 0x80;
     let mut bytes = [0; DESCRIPTOR as usize];
-    if text::read(fs_base, &mut bytes) != bytes.len() {
-        return None;
-    }
-    let (words, _) = bytes.as_chunks::<8>();
-    let ends = fs_base + DESCRIPTOR / 2..=fs_base + 4 * DESCRIPTOR;
+    let there = text::read(fs_base, &mut bytes);
+    let (words, _) = bytes.get(..there)?.as_chunks::<8>();
+    let ends = fs_base + LEAST_DESCRIPTOR..=fs_base + 4 * DESCRIPTOR;
     let pairs = words.windows(2).filter_map(|pair| match pair {
         [start, len] => Some((u64::from_le_bytes(*start), u64::from_le_bytes(*len))),
         _ => None,
     });
-    let mut stacks = pairs.filter(|(start, len)| {
-        *len >= LEAST
-            && *start < fs_base
-            && start
-                .checked_add(*len)
-                .is_some_and(|end| ends.contains(&end))
-    });
-    stacks.next().map(|(start, _)| start)
+    let blocks = pairs.filter(|(start, len)| *start != 0 && *len >= LEAST);
+    let mut blocks = blocks.map(|(start, len)| (start, start.saturating_add(len)));
+    blocks.find(|(start, end)| *start < fs_base && ends.contains(end))
 }
 
-/// A thread's static thread-local variables, and behind these its descriptor. Each thread's vector of such blocks (in
-/// glibc: `dtv_t` in sysdeps/generic/dl-dtv.h) says where they are; another C library's variables are within a page.
-fn thread_data(fs_base: u64) -> (u64, u64) {
+/// Where a thread's static thread-local variables begin, which lie before its descriptor. Its vector of blocks of them says
+/// so, in the form of its C library.
+fn thread_data(fs_base: u64) -> u64 {
     const MOST: u64 = 4096;
-    let end = fs_base.saturating_add(DESCRIPTOR);
-    // tcbhead_t: a pointer to itself, and one to the vector, before which is its length.
-    let vector = text::word(fs_base + 8).filter(|_| text::word(fs_base) == Some(fs_base));
-    let len = vector.and_then(|at| text::word(at.wrapping_sub(16)));
-    let (Some(vector), Some(len)) = (vector, len) else {
-        return (fs_base, end);
+    let field = |n: u64| text::word(fs_base + 8 * n);
+    let (Some(myself), Some(vector), Some(third), Some(fourth)) =
+        (field(0), field(1), field(2), field(3))
+    else {
+        return fs_base;
     };
-    // Address of the block, and what is freed with it: nothing for a static one.
-    let blocks = (1..=len.min(MOST)).filter_map(|n| {
-        let at = vector + n * 16;
-        Some((text::word(at)?, text::word(at + 8)?))
-    });
-    let statics = blocks.filter(|(at, freed)| *freed == 0 && *at != 0 && *at < fs_base);
-    (statics.map(|(at, _)| at).fold(fs_base, u64::min), end)
+    // glibc's tcbhead_t: itself, the vector, itself again, a flag. musl's struct pthread: itself, the vector, and the
+    // threads before and behind it in a ring.
+    let is_glibc = third == fs_base && fourth as u32 <= 1;
+    let is_musl = text::word(fourth.wrapping_add(16)) == Some(fs_base);
+    let count = |at: u64| text::word(at).unwrap_or(0).min(MOST);
+    let is_static = |at: &u64| *at != 0 && *at < fs_base;
+    let lowest = match myself == fs_base {
+        // dtv_t (sysdeps/generic/dl-dtv.h): a block, and what is freed with it: nothing for a static one.
+        true if is_glibc => (1..=count(vector.wrapping_sub(16)))
+            .map(|n| vector + 16 * n)
+            .filter(|at| text::word(at + 8) == Some(0))
+            .filter_map(text::word)
+            .filter(is_static)
+            .min(),
+        true if is_musl => (1..=count(vector))
+            .filter_map(|n| text::word(vector + 8 * n))
+            .filter(is_static)
+            .min(),
+        _ => None,
+    };
+    lowest.unwrap_or(fs_base)
 }
 
 /// Where the kernel lets the program break begin (proc_pid_stat(5), field 47). The stub's task shares the program's
