@@ -85,7 +85,7 @@ def form(file):
     """Format of a file of this name."""
     end = os.path.splitext(file)[1].lower()
     if end not in _FORMS:
-        raise UlpfError(f"the hits are not saved in {file}", f"nobody knows what is written to a file called {end}",
+        raise UlpfError(f"the hits are not saved in {file}", f"ulpf has no format for a file called {end}",
                         "call it .jsonl (an object on each line), .csv (a table), .txt or .log (lines as ulpf log show has them)")
     return _FORMS[end]
 

@@ -58,7 +58,7 @@ impl Patch {
                 );
                 return;
             }
-            assert_eq!(self.row.read(), 1, "nobody knows the body");
+            assert_eq!(self.row.read(), 1, "the trampoline is not known any more");
             world.on_park(n);
         }
         if world.is_struck(n) {

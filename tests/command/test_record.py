@@ -148,8 +148,8 @@ class OneSchema(PluginCase):
             self.assertEqual([row["old_bytes"] for row in rows], [hit["old_bytes"] for hit in expected])
             said = gdb("python import json; print(json.dumps(ulpf.log(1)[0].record))")
             schema.lines().check("completed", [json.loads(said)])
-            self.assertSays(gdb(f"ulpf log save {folder}/a.xml"), r"^the hits are not saved in .*/a\.xml: nobody knows what is written "
-                            r"to a file called \.xml; call it \.jsonl .*, \.csv .*, \.txt or \.log")
+            self.assertSays(gdb(f"ulpf log save {folder}/a.xml"), r"^the hits are not saved in .*/a\.xml: ulpf has no format for "
+                            r"a file called \.xml; call it \.jsonl .*, \.csv .*, \.txt or \.log")
             self.assertFalse(os.path.exists(f"{folder}/a.xml"))
 
     def test_unknown_files_are_refused(self):
@@ -157,7 +157,7 @@ class OneSchema(PluginCase):
             name = os.path.join(folder, "hits.xml")
             status, _, err = run(["number"], "record", "types", options=["--log", name])
             self.assertEqual(status, 2)
-            self.assertRegex(err, r"nobody knows what is written to a file called \.xml; call it \.txt or \.log .*\.jsonl.*\.csv")
+            self.assertRegex(err, r"ulpf has no format for a file called \.xml; call it \.txt or \.log .*\.jsonl.*\.csv")
             self.assertEqual(os.listdir(folder), [])
             status, _, err = ulpf("export", "-o", name)
             self.assertEqual(status, 2)

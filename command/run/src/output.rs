@@ -58,7 +58,7 @@ fn look_of(path: &Path, json: bool) -> Result<Look> {
         Some(Kind::Jsonl | Kind::Compact) => Ok(Look::Json),
         Some(Kind::Csv) => Ok(Look::Csv),
         Some(Kind::Trace) | None => bail!(
-            "cannot write the log {}: nobody knows what is written to a file called .{}; call it .txt or .log (lines), .jsonl (JSON lines), .csv (a table) or .ulpf (a compact log), or say --json",
+            "cannot write the log {}: ulpf has no format for a file called .{}; call it .txt or .log (lines), .jsonl (JSON lines), .csv (a table) or .ulpf (a compact log), or say --json",
             path.display(),
             path.extension().unwrap_or_default().display()
         ),
