@@ -502,7 +502,8 @@ class Shortage(Command):
         self.exhaust(run, 1)
         out, said = run.communicate(b"\n", timeout=30 * PATIENCE)
         self.assertEqual((run.returncode, out), (11, b"relay: leg 1, baton 12\nrelay: leg 0, baton 11\n"))
-        self.assertRegex(said.decode(), r"runs on unwatched: ulpf cannot follow it \(Too many open files")
+        # (Which step lacks one depends on what ulpf had open at that moment.)
+        self.assertRegex(said.decode(), r"runs on unwatched: .*Too many open files")
 
     def test_fork(self):
         run = self.start("run", "-f", "-w", "libc`environ", "--", "/bin/sh", "-c", "read line; (exit 3); echo $?", stdin=subprocess.PIPE)
