@@ -9,9 +9,10 @@
 //! ulpf_stub_boot_thread(rdi = &BootArgs)  once on every further stopped thread (attach)
 //! ```
 //!
-//! After the entries have run, the command restores each thread's registers and detaches from it with [`PARK_SIGNAL`]. So
-//! the thread parks in the stub at its original position. If the command is killed meanwhile, the `int3` is a signal for
-//! the stub, which restores the thread's registers ([`BootArgs::home`]) and parks it there.
+//! After its entry, the command takes each thread to a stop by [`PARK_SIGNAL`] and restores its registers there. At the end
+//! it detaches from all of them with that signal. So each thread parks in the stub at its original position. If the command
+//! is killed meanwhile, the `int3` is a signal for the stub, which restores the thread's registers ([`BootArgs::home`]) and
+//! parks it there.
 
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");

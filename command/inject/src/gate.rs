@@ -87,9 +87,8 @@ impl Gate {
 
 impl Tracee {
     /// Makes one system call in the thread, whose state is saved. It must be in a stop outside of any system call of its
-    /// own (or at the exit of one). Without an error, its registers are restored: the code that leads it
-    /// home serves the next thread then. The outer error is ours, the inner one the call's
-    /// errno.
+    /// own (or at the exit of one). Without an error, its registers are restored: the code
+    /// that leads it home serves the next thread then. The outer error is ours, the inner one the call's errno.
     pub fn syscall(
         &mut self,
         gate: &Gate,

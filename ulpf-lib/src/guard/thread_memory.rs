@@ -1,8 +1,8 @@
-//! What is not the program's heap, although the kernel may have merged it with heap.
+//! Memory of threads. It is not the program's heap, but the kernel may have merged the two.
 
 use crate::addr::PAGE_SIZE;
 
-/// What the C library has mapped for a thread.
+/// Memory that the C library has mapped for a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadMemory {
     /// The first thread: its stack is the kernel's.
