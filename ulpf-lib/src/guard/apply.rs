@@ -479,7 +479,8 @@ fn copy_without_zeros(file: &os::File, start: u64, end: u64) -> Result<(), (u64,
     let mut at = start;
     while at < end {
         let want = words.len().min((end - at) as usize / size_of::<u64>());
-        let got = match os::read_own(&mut words[..want], at) {
+        let (to, len) = (words.as_mut_ptr() as u64, (want * size_of::<u64>()) as u64);
+        let got = match os::try_copy(to, at, len).map(|n| n / size_of::<u64>()) {
             Ok(n) if n >= WORDS => &words[..n],
             _ => return copy_all(file, at, end),
         };

@@ -8,7 +8,6 @@ use super::thread_memory::ThreadMemory;
 use super::{Guards, LARGEST_HEAP, Origin, os, refuse};
 use crate::addr::PAGE_SIZE;
 use crate::refusal::Refusal;
-use crate::sys::Errno;
 
 impl Guards {
     /// The ranges that hold the program's allocations, ascending: `brk` (the area below the program break) and private
@@ -64,8 +63,8 @@ impl Guards {
                     // The kernel may have merged .bss and heap into one mapping.
                     let bss = match end_of_object(object.2) {
                         _ if (start..end).contains(&brk.0) => brk.0,
-                        Ok(bss) => bss.next_multiple_of(PAGE_SIZE),
-                        Err(_) => end,
+                        Some(bss) => bss.next_multiple_of(PAGE_SIZE),
+                        None => end,
                     };
                     start = bss.clamp(start, end);
                     data_end = start;
@@ -96,20 +95,21 @@ impl Guards {
     }
 }
 
-/// Where the .bss ends of the executable or library whose first mapping begins at `base`; 0 for another file.
-fn end_of_object(base: u64) -> Result<u64, Errno> {
+/// Where the .bss ends of the executable or library whose first mapping begins at `base`; 0 for another file. `None`: its
+/// headers cannot be read.
+fn end_of_object(base: u64) -> Option<u64> {
     const MAGIC: u64 = u64::from_le_bytes(*b"\x7fELF\x02\x01\x01\0");
     const PT_LOAD: u32 = 1;
     // Elf64_Ehdr and Elf64_Phdr (elf(5)), in words.
     let mut header = [0; 8];
-    let read = |words: &mut [u64], at: u64| match os::read_own(words, at)? {
-        n if n == words.len() => Ok(()),
-        _ => Err(Errno(linux_raw_sys::errno::EFAULT as i32)),
+    let read = |words: &mut [u64], at: u64| {
+        let len = size_of_val(words);
+        (os::try_copy(words.as_mut_ptr() as u64, at, len as u64) == Ok(len)).then_some(())
     };
     read(&mut header, base)?;
     // (Another ABI has another last byte.)
     if header[0] << 8 != MAGIC << 8 {
-        return Ok(0);
+        return Some(0);
     }
     let (table, count) = (header[4], header[7] & 0xffff);
     let mut headers = alloc::vec![0; 7 * count as usize];
@@ -126,7 +126,7 @@ fn end_of_object(base: u64) -> Result<u64, Errno> {
         .map(|h| h[2].saturating_add(h[5]))
         .max()
         .unwrap_or(0);
-    Ok(base.wrapping_sub(first).wrapping_add(end))
+    Some(base.wrapping_sub(first).wrapping_add(end))
 }
 
 fn push(parts: &mut Vec<(u64, u64)>, start: u64, end: u64) {

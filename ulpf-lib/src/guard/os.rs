@@ -233,26 +233,6 @@ fn set_apart(at: u64, len: u64) {
     not_dumped(at, len);
 }
 
-/// Reads whole words of this process's memory; returns how many. A page that cannot be read ends it.
-pub fn read_own(words: &mut [u64], at: u64) -> Result<usize, Errno> {
-    let len = size_of_val(words) as u64;
-    let (to, from) = ([words.as_mut_ptr() as u64, len], [at, len]);
-    // SAFETY: the kernel writes at most the slice; any bits make a u64.
-    unsafe {
-        let me = sys!(__NR_getpid)?;
-        sys!(
-            __NR_process_vm_readv,
-            me,
-            to.as_ptr(),
-            1,
-            from.as_ptr(),
-            1,
-            0
-        )
-    }
-    .map(|n| n as usize / 8)
-}
-
 /// Makes memory of [`map_tables`] read as zeros again.
 pub fn zero_tables(addr: u64, len: u64) {
     // SAFETY: private anonymous memory of ours, made of atomics for which zero is a value.
@@ -404,12 +384,11 @@ pub fn duplicate(addr: u64, len: u64) -> Result<(u64, bool), Errno> {
     }
 }
 
-/// Copies within this address space; a page that cannot be read or written ends the copy instead
-/// of the process. Returns the number of bytes copied.
-pub fn copy(to: u64, from: u64, len: u64) -> usize {
+/// As [`copy`], with the kernel's error, and only by the kernel: memory that cannot be read is safe in any case.
+pub fn try_copy(to: u64, from: u64, len: u64) -> Result<usize, Errno> {
     let (local, remote) = (iovec_of(to, len), iovec_of(from, len));
     // SAFETY: the kernel checks every page; what `to` holds may change (head of the module).
-    let result = unsafe {
+    unsafe {
         let pid = sys!(__NR_getpid).unwrap_or(0);
         sys!(
             __NR_process_vm_readv,
@@ -420,9 +399,15 @@ pub fn copy(to: u64, from: u64, len: u64) -> usize {
             1,
             0
         )
-    };
-    match result {
-        Ok(n) => n as usize,
+    }
+    .map(|n| n as usize)
+}
+
+/// Copies within this address space; a page that cannot be read or written ends the copy instead
+/// of the process. Returns the number of bytes copied.
+pub fn copy(to: u64, from: u64, len: u64) -> usize {
+    match try_copy(to, from, len) {
+        Ok(n) => n,
         Err(Errno(e)) if e as u32 == linux_raw_sys::errno::EFAULT => 0,
         // Not in this kernel, or a seccomp filter of the program.
         Err(_) => {
