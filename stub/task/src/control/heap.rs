@@ -217,19 +217,25 @@ fn thread_memory(fs_base: u64) -> ThreadMemory {
 /// The stack of a thread that is not the first one, with its descriptor at the end. Some two words of the descriptor are its
 /// address and size (glibc: `stackblock`, musl: `map_base`); their place depends on the version.
 fn thread_stack(fs_base: u64) -> Option<(u64, u64)> {
+    let mut bytes = [0; DESCRIPTOR as usize];
+    let there = text::read(fs_base, &mut bytes);
+    let (words, _) = bytes.get(..there)?.as_chunks::<8>();
+    stack_in(fs_base, words)
+}
+
+/// The stack that the descriptor at `fs_base` names.
+fn stack_in(fs_base: u64, descriptor: &[[u8; 8]]) -> Option<(u64, u64)> {
     /// PTHREAD_STACK_MIN.
     const LEAST: u64 = 16 << 10;
     /// Less than musl's.
     const LEAST_DESCRIPTOR: u64 = 0x80;
-    let mut bytes = [0; DESCRIPTOR as usize];
-    let there = text::read(fs_base, &mut bytes);
-    let (words, _) = bytes.get(..there)?.as_chunks::<8>();
     let ends = fs_base + LEAST_DESCRIPTOR..=fs_base + 4 * DESCRIPTOR;
-    let pairs = words.windows(2).filter_map(|pair| match pair {
+    let pairs = descriptor.windows(2).filter_map(|pair| match pair {
         [start, len] => Some((u64::from_le_bytes(*start), u64::from_le_bytes(*len))),
         _ => None,
     });
-    let blocks = pairs.filter(|(start, len)| *start != 0 && *len >= LEAST);
+    // (Not a thread ID before a pointer into the descriptor.)
+    let blocks = pairs.filter(|(start, len)| *start >= LEAST && (LEAST..fs_base).contains(len));
     let mut blocks = blocks.map(|(start, len)| (start, start.saturating_add(len)));
     blocks.find(|(start, end)| *start < fs_base && ends.contains(end))
 }
@@ -290,6 +296,18 @@ mod tests {
     use super::*;
 
     const UNITS: u64 = 48;
+
+    /// glibc's descriptor has the thread ID before a list that begins in the descriptor, musl's the ID alone.
+    #[test]
+    fn a_stack_is_found_whatever_the_thread_id() {
+        const FS_BASE: u64 = 0x7fff_f786_96c0;
+        let stack = (0x7fff_f766_a010, 0x20_0000);
+        for id in 1..70_000 {
+            let words = [FS_BASE, id, FS_BASE + 0x2e0, 0, stack.0, stack.1];
+            let found = stack_in(FS_BASE, &words.map(u64::to_le_bytes));
+            assert_eq!(found, Some((stack.0, stack.0 + stack.1)), "{id}");
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
