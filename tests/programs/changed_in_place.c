@@ -2,6 +2,7 @@
  *
  * `changed_in_place counts N` makes each sort of call N times, and prints the number of the thread's waits meanwhile.
  * `changed_in_place random SEED N` makes N random calls and accesses. It prints a checksum of results, contents and faults.
+ * `changed_in_place unmapped SEED N` does the same in memory of its own that it unmaps, too.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -43,8 +44,19 @@ static long waits(void)
 		printf("%s %ld\n", name, waits() - before); \
 	} while (0)
 
+static int map_and_unmap(void)
+{
+	unsigned char *volatile new = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (new == MAP_FAILED)
+		return 1;
+	new[PAGE] = 1;
+	return munmap(new, 4 * PAGE);
+}
+
 static int counts(int n)
 {
+	COUNT("unmap", map_and_unmap());
 	COUNT("same", mprotect(pages + PAGE, PAGE, PROT_READ | PROT_WRITE));
 	COUNT("free", madvise(pages + PAGE, 2 * PAGE, MADV_FREE));
 	COUNT("protect", mprotect(pages + PAGE, PAGE, i & 1 ? PROT_READ | PROT_WRITE : PROT_READ));
@@ -53,6 +65,7 @@ static int counts(int n)
 }
 
 static uint64_t state, sum;
+static int unmaps;
 
 static uint64_t random_below(uint64_t n)
 {
@@ -102,12 +115,14 @@ static int random_calls(uint64_t seed, int n)
 				memset(pages + page * PAGE, 7, many * PAGE);
 			add(faulted);
 			if (faulted) { /* some of it has not been reached */
-				mprotect(pages + page * PAGE, many * PAGE, PROT_READ | PROT_WRITE);
-				memset(pages + page * PAGE, 8, many * PAGE);
+				if (!mprotect(pages + page * PAGE, many * PAGE, PROT_READ | PROT_WRITE))
+					memset(pages + page * PAGE, 8, many * PAGE);
 			}
 			break;
 		case 6:
-			if (random_below(8) == 0) {
+			if (unmaps && random_below(2) == 0) {
+				add(munmap(at, length));
+			} else if (random_below(unmaps ? 2 : 8) == 0) {
 				add(mmap(pages + page * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
 				    MAP_FAILED);
 			} else if (random_below(4) == 0) {
@@ -139,6 +154,8 @@ static int random_calls(uint64_t seed, int n)
 		}
 		add(errno);
 	}
+	for (int page = 0; page < PAGES; page++)
+		mmap(pages + page * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 	mprotect(pages, PAGES * PAGE, PROT_READ | PROT_WRITE);
 	for (size_t i = 0; i < PAGES * PAGE; i++)
 		add(pages[i]);
@@ -156,5 +173,12 @@ int main(int argc, char **argv)
 	pages = (unsigned char *)(((uintptr_t)block + 64 + PAGE) & -PAGE);
 	if (!strcmp(argv[1], "counts"))
 		return counts(atoi(argv[2]));
+	if (!strcmp(argv[1], "unmapped")) {
+		/* Where the kernel puts nothing else. */
+		pages = mmap((void *)(1ul << 40), PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		if (pages == MAP_FAILED)
+			return 1;
+		unmaps = 1;
+	}
 	return argc == 4 ? random_calls(strtoul(argv[2], NULL, 0), atoi(argv[3])) : 2;
 }

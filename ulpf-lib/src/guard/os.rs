@@ -339,8 +339,17 @@ pub fn dont_need(addr: u64, len: u64) -> Result<(), Errno> {
 }
 
 pub fn unmap(addr: u64, len: u64) {
-    // SAFETY: no references point into an alias window, or into memory that a forked child is not to have.
-    let _ = unsafe { sys!(__NR_munmap, addr, len) };
+    let _ = try_unmap(addr, len);
+}
+
+/// As [`unmap`].
+///
+/// # Errors
+/// munmap(2)'s: the mappings that would remain are too many.
+pub fn try_unmap(addr: u64, len: u64) -> Result<(), Errno> {
+    // SAFETY: no references point into an alias window, into memory that a forked child is not to have, or into what the
+    // program unmaps.
+    unsafe { sys!(__NR_munmap, addr, len) }.map(|_| ())
 }
 
 /// A second mapping of the shared pages `[addr, addr + len)` (mremap(2): "if old_size is zero"). Returns its address and

@@ -192,7 +192,8 @@ impl Guards {
         self.drop_dups(from, to);
     }
 
-    /// Whether [`Guards::set_prot`] and [`Guards::discard`] can replace the program's own call in `[addr, addr + len)`.
+    /// Whether [`Guards::set_prot`], [`Guards::discard`] and [`Guards::unmap`] can replace the program's own call in
+    /// `[addr, addr + len)`.
     /// They can if all of it is private anonymous memory that has moved, and is neither code nor locked.
     pub fn can_change(&self, addr: TargetAddr, len: u64) -> bool {
         let Ok((from, to)) = whole_pages(addr, len) else {
@@ -245,6 +246,19 @@ impl Guards {
         } else {
             Ok(())
         }
+    }
+
+    /// Performs the program's munmap(2) for memory that [`Guards::can_change`].
+    ///
+    /// # Errors
+    /// munmap(2)'s; nothing has changed.
+    pub fn unmap(&mut self, addr: TargetAddr, len: u64) -> Result<(), Errno> {
+        let (from, to) = whole_pages(addr, len)?;
+        os::try_unmap(from, to - from)?;
+        self.punch(from, to);
+        self.erase(from, to);
+        self.drop_dups(from, to);
+        Ok(())
     }
 
     /// In the place of the program's mprotect(2): moved pages keep their guards, others get

@@ -163,6 +163,17 @@ pub enum Confined {
     Limits,
 }
 
+/// A change of moved memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// `PROT_*` bits without `PROT_EXEC`.
+    Protect(u8),
+    /// The content becomes zeros.
+    Discard,
+    /// The memory is unmapped; `Own::mapped` says so.
+    Unmap,
+}
+
 /// Requests of a program thread to the stub's task. `…Begin` parks all other threads until `End`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
@@ -185,12 +196,11 @@ pub enum Request {
         start: u64,
         end: u64,
     },
-    /// Change moved memory in place: its protection, or (`None`) its content to zeros. `Own::changed_in_place` has the
-    /// answer.
+    /// Change moved memory in place. `Own::changed_in_place` has the answer.
     ChangeInPlace {
         start: u64,
         end: u64,
-        prot: Option<u8>,
+        change: Change,
     },
     /// Open the guarded pages in `[start, end)` for one step.
     OpenBegin {

@@ -2,7 +2,7 @@
 //!
 //! * The thread serves mprotect to the protection that the memory has: nothing changes.
 //! * The thread serves madvise(MADV_FREE): the content may stay, and does.
-//! * The stub's task serves any other mprotect and madvise(MADV_DONTNEED), with one stop, without copies.
+//! * The stub's task serves any other mprotect, madvise(MADV_DONTNEED) and munmap, with one stop, without copies.
 //!
 //! All other calls give the memory back, make the call, and move it again (`mappings.rs`): with copies, and two stops.
 
@@ -16,28 +16,22 @@ use crate::breakpoints;
 use crate::edits;
 use crate::global::g;
 use crate::runtime::debug_registers;
-use crate::runtime::events::Request;
+use crate::runtime::events::{Change, Request};
 use crate::runtime::frame::UContext;
-use crate::runtime::mapped::CHANGES;
+use crate::runtime::mapped::{CHANGES, Mapped};
 use crate::runtime::park;
 use crate::runtime::thread::Current;
 use crate::unwind;
 use crate::uring::queries;
 
-#[derive(Clone, Copy)]
-enum Change {
-    /// `PROT_*` bits without [`k::PROT_EXEC`].
-    Protect(u8),
-    Discard,
-    Free,
-}
-
-fn change(nr: u64, a: &Args) -> Option<Change> {
+/// `Some(None)`: MADV_FREE.
+fn change(nr: u64, a: &Args) -> Option<Option<Change>> {
     const DATA: u64 = (k::PROT_READ | k::PROT_WRITE) as u64;
     match nr as u32 {
-        k::__NR_mprotect if a[2] & !DATA == 0 => Some(Change::Protect(a[2] as u8)),
-        k::__NR_madvise if a[2] == k::MADV_DONTNEED.into() => Some(Change::Discard),
-        k::__NR_madvise if a[2] == k::MADV_FREE.into() => Some(Change::Free),
+        k::__NR_mprotect if a[2] & !DATA == 0 => Some(Some(Change::Protect(a[2] as u8))),
+        k::__NR_madvise if a[2] == k::MADV_DONTNEED.into() => Some(Some(Change::Discard)),
+        k::__NR_madvise if a[2] == k::MADV_FREE.into() => Some(None),
+        k::__NR_munmap => Some(Some(Change::Unmap)),
         _ => None,
     }
 }
@@ -56,16 +50,22 @@ pub fn serve(
     if a[0] != start || !is_plain(start, end) {
         return None;
     }
-    let prot = match change {
-        Change::Free => return Some(0),
-        Change::Protect(prot) if has_prot(start, end, prot) => return Some(0),
-        Change::Protect(prot) => Some(prot),
-        Change::Discard => None,
+    let change = match change {
+        None => return Some(0),
+        Some(Change::Protect(prot)) if has_prot(start, end, prot) => return Some(0),
+        Some(change) => change,
     };
     t.own().changed_in_place.set(false);
-    park::request(t, uc, Request::ChangeInPlace { start, end, prot });
+    if change == Change::Unmap {
+        t.own().mapped.set(Mapped::by(nr, a, 0, 0));
+    }
+    park::request(t, uc, Request::ChangeInPlace { start, end, change });
     CHANGES.fetch_add(1, SeqCst);
-    t.own().changed_in_place.take().then_some(0)
+    let changed = t.own().changed_in_place.take();
+    if !changed {
+        t.own().mapped.take();
+    }
+    changed.then_some(0)
 }
 
 fn has_prot(start: u64, end: u64, prot: u8) -> bool {

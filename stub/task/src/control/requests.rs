@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::TargetAddr;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::debug_registers;
-use ulpf_stub_handlers::runtime::events::{Event, Request};
+use ulpf_stub_handlers::runtime::events::{Change, Event, Request};
 use ulpf_stub_handlers::runtime::mapped::Locks;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
@@ -139,12 +139,16 @@ impl Control {
                 self.release_memory(start, end);
                 true
             }
-            Request::ChangeInPlace { start, end, prot } => {
-                let changed = self.change_in_place(start, end, prot);
+            Request::ChangeInPlace { start, end, change } => {
+                let changed = self.change_in_place(start, end, change);
                 if let Some(t) = Parked::of(t) {
                     t.set_changed_in_place(changed);
                 }
-                paths::changed();
+                if changed && change == Change::Unmap {
+                    self.mappings_changed(Some(t), start, end);
+                } else {
+                    paths::changed();
+                }
                 self.retrace();
                 false
             }
@@ -297,16 +301,8 @@ impl Control {
         self.close_opened();
         match what {
             Request::ReleaseBegin { start, end } => {
-                let mapped = t.and_then(Parked::of).map(|t| t.mapped());
                 self.remember_code();
-                self.forget_allocators(start, end, mapped.unwrap_or_default().gone);
-                if let Some(t) = t {
-                    self.unmapped.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
-                    self.follow_heap(t);
-                }
-                paths::changed();
-                self.retrace();
-                self.apply_guards();
+                self.mappings_changed(t, start, end);
                 breakpoints::plant_waiting(self.world.stopped());
             }
             Request::OpenBegin { start, end } => self.open_pages(start, end, false),
@@ -321,6 +317,19 @@ impl Control {
             _ => {}
         }
         self.retrace();
+    }
+
+    /// A call of `t` has changed mappings in `[start, end)`, as `Own::mapped` says.
+    fn mappings_changed(&mut self, t: Option<&Thread>, start: u64, end: u64) {
+        let mapped = t.and_then(Parked::of).map(|t| t.mapped());
+        self.forget_allocators(start, end, mapped.unwrap_or_default().gone);
+        if let Some(t) = t {
+            self.unmapped.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
+            self.follow_heap(t);
+        }
+        paths::changed();
+        self.retrace();
+        self.apply_guards();
     }
 
     fn close_opened(&mut self) {

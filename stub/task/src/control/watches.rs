@@ -12,6 +12,7 @@ use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::debug_registers;
+use ulpf_stub_handlers::runtime::events::Change;
 use ulpf_stub_handlers::sequences;
 use ulpf_stub_handlers::uring;
 use ulpf_stub_tables::attributes::Attributes;
@@ -243,23 +244,27 @@ impl Control {
         }
     }
 
-    /// Changes the protection of moved memory, or (`None`) discards its content. `false`: that needs more than this, or
-    /// is done in part.
-    pub fn change_in_place(&mut self, start: u64, end: u64, prot: Option<u8>) -> bool {
+    /// Changes moved memory. `false`: that needs more than this, or is done in part.
+    pub fn change_in_place(&mut self, start: u64, end: u64, change: Change) -> bool {
         let (at, len) = (TargetAddr(start), end - start);
         // Another thread may have been first.
         if !self.world.stopped().guards().can_change(at, len) {
             return false;
         }
-        // Pending writes by the kernel may not be permitted under the new protection.
-        if prot.is_some() && !self.pull_out_of_system_calls() {
+        // Pending writes by the kernel may not be permitted under the new protection, and would come back in memory that
+        // is mapped here later.
+        if change != Change::Discard && !self.pull_out_of_system_calls() {
             return false;
+        }
+        if change == Change::Unmap {
+            self.edits.forget(self.world.stopped(), start, end);
         }
         let guards = self.world.stopped().guards();
         guards.resumed();
-        let done = match prot {
-            Some(prot) => guards.set_prot(at, len, prot),
-            None => guards.discard(at, len),
+        let done = match change {
+            Change::Protect(prot) => guards.set_prot(at, len, prot),
+            Change::Discard => guards.discard(at, len),
+            Change::Unmap => guards.unmap(at, len),
         };
         done.is_ok()
     }
