@@ -1,6 +1,6 @@
 //! How a thread parks and continues.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::eflags;
@@ -30,6 +30,34 @@ impl Futexes<AtomicU32> for Futex {
     }
     fn wake(&self, word: &AtomicU32) {
         futex::wake_all(word);
+    }
+}
+
+/// The processor on which the stub's task runs; -1 while it sleeps. (A hint.)
+pub static AWAKE_ON: AtomicI32 = AtomicI32::new(-1);
+
+/// As [`Futex`], for a thread that waits for an answer. While the stub's task runs on another processor, the answer is likely
+/// to come sooner than a sleeping thread would run again.
+struct Answer;
+
+impl Futexes<AtomicU32> for Answer {
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        /// Some tens of microseconds.
+        const LOOKS: u32 = 2000;
+        let here = processor();
+        for _ in 0..LOOKS {
+            if word.load(Relaxed) != seen {
+                return;
+            }
+            if [-1, here].contains(&AWAKE_ON.load(Relaxed)) {
+                break;
+            }
+            core::hint::spin_loop();
+        }
+        Futex.wait(word, seen);
+    }
+    fn wake(&self, word: &AtomicU32) {
+        Futex.wake(word);
     }
 }
 
@@ -78,7 +106,7 @@ pub fn bases(t: Current) -> (u64, u64) {
 
 /// The number of the current processor, or -1 if it is not known. User space finds it without a call (vDSO getcpu): the
 /// limit of a special segment has the number in its lower 12 bits.
-fn processor() -> i32 {
+pub fn processor() -> i32 {
     const CPUNODE_SELECTOR: u32 = 15 << 3 | 3;
     let (limit, there): (u32, u8);
     // SAFETY: reads a descriptor of the global table.
@@ -241,7 +269,7 @@ pub fn request(t: Current, uc: &mut UContext, r: Request) {
     read_bases(t);
     t.own().request.set(r);
     t.ctx.store(uc, Release);
-    t.gate().rest(State::Requesting, &g().event, &Futex);
+    t.gate().rest(State::Requesting, &g().event, &Answer);
     follow_area(t);
 }
 

@@ -73,7 +73,6 @@ use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
 use ulpf_lib::staged::StagedWatches;
-use ulpf_lib::sync::futex;
 use ulpf_lib::sys;
 
 use crate::gdb::GdbSession;
@@ -103,6 +102,7 @@ pub struct Control {
     turn: u32,
     /// That of the thread whose request was served last.
     served: u32,
+    looks: pause::Looks,
     /// The program thread that runs alone after a `…Begin`.
     holder: Option<(&'static Thread, Request)>,
     /// Pages that the holder has requested since, because its step met another guarded page.
@@ -175,6 +175,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         current: pid,
         turn: 0,
         served: 0,
+        looks: pause::Looks::default(),
         holder: None,
         opened_since: Vec::new(),
         shadows: Vec::new(),
@@ -380,18 +381,18 @@ impl Control {
             if unheard > MOST_UNHEARD {
                 reader::listen(true);
             }
-            if g().event.load(SeqCst) == seen && !more {
-                let event = &g().event;
+            let looked = self.looks.look(seen);
+            if g().event.load(SeqCst) == seen && !more && !looked {
                 if !reader::listens() {
-                    if futex::wait_for(event, seen, UNHEARD) {
+                    if pause::wait(seen, Some(UNHEARD)) {
                         reader::listen(true);
                     }
                 } else if pause {
-                    futex::wait_for(event, seen, 5_000_000);
+                    pause::wait(seen, Some(5_000_000));
                 } else if self.holder.is_some() {
-                    futex::wait_for(event, seen, 1_000_000_000);
+                    pause::wait(seen, Some(1_000_000_000));
                 } else {
-                    futex::wait(event, seen);
+                    pause::wait(seen, None);
                 }
             }
         }

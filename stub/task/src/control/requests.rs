@@ -7,6 +7,7 @@ use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::debug_registers;
 use ulpf_stub_handlers::runtime::events::{Change, Event, Request};
 use ulpf_stub_handlers::runtime::mapped::Locks;
+use ulpf_stub_handlers::runtime::park::Futex;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 use super::parked::{self, Parked, asked, resume_again};
@@ -40,34 +41,34 @@ impl Control {
                     self.holder = None;
                     self.tell_at_once();
                     self.let_world_go();
-                    world::answer(t);
+                    self.answer(t);
                     return true;
                 } else if asked(t) == Some(Request::Retrace) {
                     // It goes on alone.
                     self.retrace();
-                    world::answer(t);
+                    self.answer(t);
                     return false;
                 } else if asked(t) == Some(Request::OpenEnd) {
                     self.close_opened();
-                    world::answer(t);
+                    self.answer(t);
                     return false;
                 } else if let Some(Request::CodeWritten { start, end }) = asked(t) {
                     // It writes to code while it runs alone.
                     self.edits
                         .accesses
                         .code_written(self.world.stopped(), start, end);
-                    world::answer(t);
+                    self.answer(t);
                     return false;
                 } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
                     // The world is stopped for it already; its `End` closes these, too.
                     self.open_pages(start, end, true);
                     self.opened_since.push((start, end));
-                    world::answer(t);
+                    self.answer(t);
                     return false;
                 } else if let Some(other) = asked(t).filter(|_| what == Request::SectionBegin) {
                     // One of many instructions makes a request that needs no `End`.
                     self.begin(t, other);
-                    world::answer(t);
+                    self.answer(t);
                     return false;
                 } else {
                     return false;
@@ -86,7 +87,7 @@ impl Control {
             };
             self.served = t.index.load(Relaxed);
             if what == Request::End {
-                world::answer(t);
+                self.answer(t);
                 continue;
             }
             let asked_at = now();
@@ -97,13 +98,13 @@ impl Control {
             if self.begin(t, what) {
                 self.holder = Some((t, what));
                 self.holding = Some(watchdog::Watchdog::new());
-                world::answer(t);
+                self.answer(t);
                 return false;
             }
             self.tell_at_once();
             let done_at = now();
             self.let_world_go();
-            world::answer(t);
+            self.answer(t);
             if let Some(h) = g().header().filter(|_| threads > 1) {
                 // (Processors need not agree on the time.)
                 let between = |from, to| h.nanos(to).saturating_sub(h.nanos(from));
@@ -111,6 +112,11 @@ impl Control {
                 back_off::stop_took(took, threads);
             }
         }
+    }
+
+    fn answer(&mut self, t: &Thread) {
+        t.gate().let_go(&Futex);
+        self.looks.answered();
     }
 
     /// Sends messages before a thread goes on: it may end the program, and then no client listens any more.

@@ -203,11 +203,6 @@ pub fn release(t: &Thread, how: Resume) {
     }
 }
 
-/// Answers a request.
-pub fn answer(t: &Thread) {
-    t.gate().let_go(&Futex);
-}
-
 /// Makes a thread that is stopped inside a system call return from it and park. `false`: the call cannot be interrupted
 /// (a large read, a dead disk), and the kernel may still write to the memory that the program passed to it.
 #[must_use]
