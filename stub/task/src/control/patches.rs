@@ -118,7 +118,10 @@ impl Patches {
             return;
         }
         self.look_for_runtimes(stopped);
-        self.serve_hinted(stopped, pc, page);
+        // (Else the code is known, and only the page is new.)
+        if !patches::is_patched(pc) {
+            self.serve_hinted(stopped, pc, page);
+        }
         self.serve_one(stopped, pc, page);
         if patches::is_entered_behind(pc) {
             self.split(stopped, pc);
