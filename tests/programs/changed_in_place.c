@@ -1,6 +1,7 @@
 /* Memory of the heap gets another protection, or loses its content, again and again.
  *
- * `changed_in_place counts N` makes each sort of call N times, and prints the number of the thread's waits meanwhile.
+ * `changed_in_place counts N` makes each sort of call N times, and prints the number of the thread's waits meanwhile (of
+ * page faults for `detach`).
  * `changed_in_place random SEED N` makes N random calls and accesses. It prints a checksum of results, contents and faults.
  * `changed_in_place unmapped SEED N` does the same in memory of its own that it unmaps, too.
  */
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -54,8 +56,44 @@ static int map_and_unmap(void)
 	return munmap(new, 4 * PAGE);
 }
 
+static int attach_and_detach(int segment)
+{
+	volatile char *at = shmat(segment, NULL, 0);
+
+	if (at == (void *)-1)
+		return 1;
+	*at = 1;
+	return shmdt((void *)at);
+}
+
+static long page_faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_THREAD, &usage);
+	return usage.ru_minflt;
+}
+
+/* Faults of the heap's pages while other memory comes and goes. */
+static int detaches(int n)
+{
+	int segment = shmget(IPC_PRIVATE, 4 * PAGE, IPC_CREAT | 0600);
+	long before = page_faults();
+
+	for (int i = 0; segment >= 0 && i < n; i++) {
+		if (attach_and_detach(segment))
+			return 1;
+		for (int page = 0; page < PAGES; page++)
+			pages[page * PAGE] = i;
+	}
+	printf("detach %ld\n", page_faults() - before);
+	return segment >= 0 && shmctl(segment, IPC_RMID, NULL);
+}
+
 static int counts(int n)
 {
+	if (detaches(n))
+		return perror("detach"), 1;
 	COUNT("unmap", map_and_unmap());
 	COUNT("same", mprotect(pages + PAGE, PAGE, PROT_READ | PROT_WRITE));
 	COUNT("free", madvise(pages + PAGE, 2 * PAGE, MADV_FREE));

@@ -202,6 +202,10 @@ pub enum Request {
         end: u64,
         change: Change,
     },
+    /// Find the mappings of the System V segment that begins at this address. `Own::segment` has the answer.
+    Segment {
+        at: u64,
+    },
     /// Open the guarded pages in `[start, end)` for one step.
     OpenBegin {
         start: u64,

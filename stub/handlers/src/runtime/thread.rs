@@ -202,6 +202,8 @@ pub struct Own {
     pub mapped: Cell<Mapped>,
     /// The answer to [`Request::ChangeInPlace`].
     pub changed_in_place: Cell<bool>,
+    /// The answer to [`Request::Segment`].
+    pub segment: Cell<(u64, u64)>,
     pub locks: Cell<Locks>,
     /// A seccomp filter in the kernel decides about the call in progress.
     pub judged: Cell<bool>,
@@ -593,6 +595,7 @@ impl Registry {
                 waited: Cell::new((0, 0)),
                 mapped: Cell::new(Mapped::default()),
                 changed_in_place: Cell::new(false),
+                segment: Cell::new((0, 0)),
                 locks: Cell::new(Locks::default()),
                 judged: Cell::new(false),
                 user_dispatch: Cell::new(None),

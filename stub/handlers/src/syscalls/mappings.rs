@@ -30,7 +30,11 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         deferred::unmap(a[0], a[1]);
         return 0;
     }
-    let result = match affected(nr, a) {
+    let affected = match nr as u32 {
+        k::__NR_shmdt => affected(nr, a).and_then(|_| segment(t, uc, a[0])),
+        _ => affected(nr, a),
+    };
+    let result = match affected {
         Some((start, end)) => {
             // Memory that is replaced or discarded changes under its watches without any store.
             let replaced = match nr as u32 {
@@ -202,6 +206,14 @@ fn changes(advice: u32) -> bool {
     content || inheritance || access
 }
 
+/// The memory of the System V segment at `at`, if some of it is ours.
+fn segment(t: Current, uc: &mut UContext, at: u64) -> Option<(u64, u64)> {
+    t.own().segment.set((0, USER_END));
+    park::request(t, uc, Request::Segment { at });
+    let (start, end) = t.own().segment.get();
+    is_ours(k::__NR_shmdt.into(), start, end).then_some((start, end))
+}
+
 /// The memory whose mapping a call is about to change, if some of it is ours.
 pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
     let span = |start: u64, len: u64| {
@@ -245,16 +257,21 @@ pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
         }
         k::__NR_ioctl => userfaultfd::request(nr, a)?.range(),
         k::__NR_shmat if a[1] != 0 => (0, USER_END),
+        // Only the kernel has the length of the segment.
         k::__NR_shmdt => (0, USER_END),
         _ => return None,
     };
-    (range.0 < range.1
-        && (g().touches(range.0, range.1)
-            || g().wants(nr, range.0, range.1)
-            || debug_registers::any_in(range.0, range.1)
-            || edits::touch_mappings(range.0, range.1)
-            || unwind::touches(range.0, range.1)))
-    .then_some(range)
+    is_ours(nr, range.0, range.1).then_some(range)
+}
+
+/// Whether a call that changes the mappings of `[start, end)` concerns us.
+fn is_ours(nr: u64, start: u64, end: u64) -> bool {
+    start < end
+        && (g().touches(start, end)
+            || g().wants(nr, start, end)
+            || debug_registers::any_in(start, end)
+            || edits::touch_mappings(start, end)
+            || unwind::touches(start, end))
 }
 
 /// True if a call's change of the mappings concerns a watched heap.

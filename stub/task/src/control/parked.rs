@@ -66,6 +66,10 @@ impl<'a> Parked<'a> {
         self.own().changed_in_place.set(yes);
     }
 
+    pub fn set_segment(&self, range: (u64, u64)) {
+        self.own().segment.set(range);
+    }
+
     pub fn take_locks(&self) -> Locks {
         self.own().locks.take()
     }

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::TargetAddr;
+use ulpf_lib::guard::maps::{Snapshot, Vma};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::debug_registers;
 use ulpf_stub_handlers::runtime::events::{Change, Event, Request};
@@ -156,6 +157,12 @@ impl Control {
                     paths::changed();
                 }
                 self.retrace();
+                false
+            }
+            Request::Segment { at } => {
+                if let (Some(t), Some(segment)) = (Parked::of(t), segment(at)) {
+                    t.set_segment(segment);
+                }
                 false
             }
             Request::OpenBegin { start, end } => {
@@ -375,4 +382,14 @@ impl Control {
             }
         }
     }
+}
+
+/// A range with all mappings of the System V segment that is attached at `at`. (It may have another one: the mappings of a
+/// second attachment of the same segment.) `None`: no mapping begins there.
+fn segment(at: u64) -> Option<(u64, u64)> {
+    let maps = Snapshot::read().ok()?;
+    let first = maps.at(at).filter(|v| v.start == at && v.inode != 0)?;
+    let of_it = |v: &&Vma| (v.dev, v.inode) == (first.dev, first.inode) && !v.is_ours();
+    let last = maps.vmas.iter().rev().find(of_it)?;
+    Some((at, last.end.max(first.end)))
 }
