@@ -34,9 +34,22 @@ impl Guards {
     pub fn apply(&mut self, wanted: impl IntoIterator<Item = PageRun>) -> Vec<Unarmed> {
         let mut wanted: Vec<PageRun> = wanted.into_iter().collect();
         let mut unarmed = Vec::new();
+        let fresh = self.fresh.take();
+        let settled = wanted.iter().all(|r| self.settled(r));
+        let moves = fresh.filter(|_| !settled && self.prepare().is_ok());
+        if let Some(moves) = moves.and_then(|fresh| self.plan_fresh(&wanted, fresh)) {
+            self.unlooked += 1;
+            for m in moves {
+                self.pending.remove(m.start, m.end);
+                self.unmapped.remove(m.start, m.end);
+                self.carry_out(m, &wanted, &mut unarmed);
+            }
+            self.set_guards(&wanted, &mut unarmed);
+            return unarmed;
+        }
         self.pending.clear();
         self.unmapped.clear();
-        if wanted.iter().any(|r| !self.settled(r)) {
+        if !settled {
             self.snapshot = None;
             match self
                 .prepare()

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::flags;
-use super::os::{self, File, InChild};
+use super::os::{self, File, InChild, MappingAt};
 use super::page_map::PROT_EXEC;
 use crate::mapping::Mapping;
 use crate::place;
@@ -150,6 +150,11 @@ impl Snapshot {
     pub fn at(&self, at: u64) -> Option<&Vma> {
         self.vmas.get(self.index(at)).filter(|v| v.start <= at)
     }
+}
+
+/// The mapping that holds `addr`. `None`: there is none, or the kernel (before Linux 6.11) cannot be asked for one.
+pub fn mapping_at(addr: u64) -> Option<MappingAt> {
+    File::open(c"/proc/self/maps").ok()?.mapping_at(addr)
 }
 
 /// Calls `f` for each line of a file, of any length, without its newline.

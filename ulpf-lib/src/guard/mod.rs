@@ -149,6 +149,10 @@ pub struct Guards {
     /// Tables of the page map.
     tables: Vec<(u64, u64)>,
     snapshot: Option<Snapshot>,
+    /// See [`Guards::has_mapped`].
+    fresh: Option<(u64, u64)>,
+    /// Times that `fresh` has spared a look at the mappings since the last one.
+    unlooked: u32,
     inherited: Inherited,
     max_map_count: u64,
     /// Parts of moved memory that are not holes, for the child of a fork.
@@ -228,6 +232,8 @@ impl Guards {
             outside: Runs::new(),
             tables: Vec::new(),
             snapshot: None,
+            fresh: None,
+            unlooked: 0,
             inherited: Inherited::new(),
             max_map_count: 65530,
             fork_data: None,
@@ -306,6 +312,13 @@ impl Guards {
     /// Discards the snapshot of the program's mappings. To be called whenever program threads have run.
     pub fn resumed(&mut self) {
         self.snapshot = None;
+    }
+
+    /// `Some`: the program has just mapped these addresses, start and end. They are private anonymous memory that may be read
+    /// and written, in a place of the kernel's choice, and no mapping has changed since. The next [`Guards::apply`] needs no
+    /// look at the mappings for them.
+    pub fn has_mapped(&mut self, fresh: Option<(u64, u64)>) {
+        self.fresh = fresh;
     }
 
     /// Whether any part of `[addr, addr + len)` is ours: moved, or duplicated. If so, the system-call layer must act
@@ -424,6 +437,7 @@ impl Guards {
             self.inherited
                 .complete(&mut snapshot, still, self.identity, moved);
             self.snapshot = Some(snapshot);
+            self.unlooked = 0;
             self.look_outside();
             self.mark_stack();
         }

@@ -33,6 +33,18 @@ pub enum InChild {
 
 const RW: u64 = (PROT_READ | PROT_WRITE) as u64;
 
+/// One mapping, as far as the kernel tells without its name.
+#[derive(Clone, Copy, Debug)]
+pub struct MappingAt {
+    pub start: u64,
+    pub end: u64,
+    /// `PROT_*` bits.
+    pub prot: u8,
+    pub shared: bool,
+    /// 0: no file.
+    pub inode: u64,
+}
+
 /// An open descriptor in the stub's own table.
 pub struct File(i32);
 
@@ -54,6 +66,28 @@ impl File {
 
     pub fn open(path: &CStr) -> Result<File, Errno> {
         kept::open(path).map(File)
+    }
+
+    /// Of /proc/self/maps: the mapping that holds `addr`. `None`: there is none, or the kernel (before Linux 6.11) cannot be
+    /// asked for one.
+    pub fn mapping_at(&self, addr: u64) -> Option<MappingAt> {
+        /// _IOWR('f', 17, struct procmap_query) (linux/fs.h)
+        const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<procmap_query>() as u64) << 16 | 0x6611;
+        // SAFETY: asks for what fits in `query`.
+        unsafe {
+            let mut query: procmap_query = core::mem::zeroed();
+            query.size = size_of_val(&query) as u64;
+            query.query_addr = addr;
+            sys!(__NR_ioctl, self.0, PROCMAP_QUERY, &raw mut query).ok()?;
+            // Readable, writable and executable have the bits of PROT_READ and so on.
+            Some(MappingAt {
+                start: query.vma_start,
+                end: query.vma_end,
+                prot: query.vma_flags as u8 & 7,
+                shared: query.vma_flags & procmap_query_flags::PROCMAP_QUERY_VMA_SHARED as u64 != 0,
+                inode: query.inode,
+            })
+        }
     }
 
     /// A new, empty memfd of `len` bytes. It cannot be executed as a program, whatever sysctl vm.memfd_noexec says, nor

@@ -4,8 +4,12 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general::RLIMIT_STACK;
 
-use super::os::InChild;
+use super::flags;
+use super::maps::mapping_at;
+use super::os::{InChild, MappingAt};
+use super::page_map::{PROT_READ, PROT_WRITE};
 use super::refuse::{Unarmed, Why};
+use super::runs::Runs;
 use super::{Guards, Origin, Piece, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
 use crate::pages::{Guard, PageRun};
@@ -107,6 +111,69 @@ impl Guards {
             done = done.max(above);
         }
         moves
+    }
+
+    /// The moves for `wanted` (ascending) if `fresh` ([`Guards::has_mapped`]) holds all that is to be moved. Neighbours stay:
+    /// accesses across the edges take the slow path. `None`: the mappings are to be looked at.
+    pub(super) fn plan_fresh(&self, wanted: &[PageRun], fresh: (u64, u64)) -> Option<Vec<Move>> {
+        /// Looks that are spared in a row: the number of mappings is to be known roughly.
+        const MOST_UNLOOKED: u32 = 256;
+        let few = wanted.len() as u64 * VMAS_PER_RUN <= self.max_map_count / 8;
+        if !few || self.unlooked >= MOST_UNLOOKED || flags::any() || self.outer.is_some() {
+            return None;
+        }
+        let mut moves: Vec<Move> = Vec::new();
+        for run in wanted {
+            let mut at = run.start.0;
+            while at < run.end.0 {
+                if let Some((_, end, moved)) = self.moved.get(at) {
+                    moved.guard?;
+                    at = end;
+                    continue;
+                }
+                let next = |runs: &Runs<Guard>, limit| {
+                    runs.within(at, limit).next().map_or(limit, |(s, ..)| s)
+                };
+                let end = self.next_moved(at, run.end.0);
+                if let Some((_, known, guard)) = self.pending.get(at) {
+                    // There is still nothing to guard.
+                    let known = known.min(end);
+                    if guard != run.guard || at < fresh.1 && fresh.0 < known {
+                        return None;
+                    }
+                    at = known;
+                    continue;
+                }
+                let end = next(&self.pending, end);
+                if at < fresh.0
+                    || fresh.1 < end
+                    || self.lent.meets(at, end)
+                    || self.next_of_ours(at, end) < end
+                {
+                    return None;
+                }
+                // (Its protection is another one under READ_IMPLIES_EXEC of personality(2).)
+                let is_plain = |m: MappingAt| {
+                    m.prot == PROT_READ | PROT_WRITE
+                        && !m.shared
+                        && m.inode == 0
+                        && m.start <= at
+                        && end <= m.end
+                };
+                mapping_at(at).filter(|m| is_plain(*m))?;
+                moves.push(Move {
+                    start: at,
+                    end,
+                    prot: PROT_READ | PROT_WRITE,
+                    origin: Origin::Anonymous,
+                    in_child: InChild::Copy,
+                    locked: false,
+                    vma: (0, 0),
+                });
+                at = end;
+            }
+        }
+        Some(moves)
     }
 
     fn plan_run(&mut self, run: PageRun, moves: &mut Vec<Move>, unarmed: &mut Vec<Unarmed>) {

@@ -210,6 +210,52 @@ fn a_full_guard_faults_loads_and_guards_change_in_place() {
     g.release_all().unwrap();
 }
 
+#[test]
+fn memory_that_was_just_mapped_is_guarded_without_a_look_at_the_mappings() {
+    let mut g = new_guards();
+    let reserved = region(4, libc::PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    let before = anonymous(4);
+    let all = |more: &[u64]| {
+        let mut all: Vec<u64> = [&[reserved, before], more].concat();
+        all.sort_unstable();
+        all.into_iter().map(|at| run(at, 4, Guard::NoWrite))
+    };
+    let fresh = |at| Some((at, at + 4 * PAGE_SIZE));
+    armed(g.apply(all(&[])));
+    let wants = |g: &Guards, at| g.wants(TargetAddr(at), PAGE_SIZE);
+    assert_eq!(
+        (g.unlooked, wants(&g, reserved), wants(&g, before)),
+        (0, true, false)
+    );
+
+    let first = anonymous(4);
+    store(first, 3);
+    g.has_mapped(fresh(first));
+    armed(g.apply(all(&[first])));
+    // (Kernels before 6.11 cannot be asked for one mapping.)
+    let spared = u32::from(maps::mapping_at(before).is_some());
+    assert_eq!((g.unlooked, wants(&g, reserved)), (spared, true));
+    assert!([before, first].into_iter().all(store_faults));
+    assert_eq!(load(first), 3);
+
+    // More has come than was said: all is looked at.
+    let (second, third) = (anonymous(4), anonymous(4));
+    g.has_mapped(fresh(second));
+    armed(g.apply(all(&[first, second, third])));
+    assert_eq!(g.unlooked, 0);
+    assert!([first, second, third].into_iter().all(store_faults));
+
+    // What waits for memory is looked at when that comes.
+    // SAFETY: memory of this test.
+    let made = unsafe { libc::mprotect(reserved as *mut _, 4 * PAGE, RW) };
+    assert_eq!(made, 0);
+    g.has_mapped(fresh(reserved));
+    armed(g.apply(all(&[first, second, third])));
+    assert_eq!((g.unlooked, wants(&g, reserved)), (0, false));
+    assert!(store_faults(reserved));
+    g.release_all().unwrap();
+}
+
 static mut GLOBAL: Aligned = Aligned([3; 3 * PAGE]);
 #[repr(align(4096))]
 struct Aligned(#[allow(dead_code)] [u8; 3 * PAGE]);

@@ -17,6 +17,16 @@ pub struct Mapped {
     pub come: (u64, u64),
     /// `come` is heap only if `only_if` was.
     pub only_if: (u64, u64),
+    /// If `come` is plain memory in a place of the kernel's choice: [`CHANGES`] after the call, else 0.
+    pub fresh: u64,
+}
+
+/// Whether mmap(2) with these arguments makes private anonymous memory that may be read and written, in a place of the
+/// kernel's choice.
+pub fn is_fresh(nr: u64, a: &[u64; 6]) -> bool {
+    const PROT: u64 = (k::PROT_READ | k::PROT_WRITE) as u64;
+    const FLAGS: u64 = (k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE) as u64;
+    nr as u32 == k::__NR_mmap && a[2] == PROT && a[3] & !FLAGS == 0
 }
 
 impl Mapped {
@@ -42,6 +52,7 @@ impl Mapped {
                     gone: new,
                     come: if heap { new } else { (0, 0) },
                     only_if: if fixed { new } else { (0, 0) },
+                    fresh: 0,
                 }
             }
             k::__NR_munmap => Mapped {
@@ -54,6 +65,7 @@ impl Mapped {
                     gone: old,
                     come: span(result, a[2]),
                     only_if: old,
+                    fresh: 0,
                 }
             }
             k::__NR_mprotect | k::__NR_pkey_mprotect if a[2] & EXEC != 0 => Mapped {

@@ -17,7 +17,7 @@ use crate::runtime::areas;
 use crate::runtime::debug_registers;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
-use crate::runtime::mapped::{CHANGES, Locks, Mapped};
+use crate::runtime::mapped::{self, CHANGES, Locks, Mapped};
 use crate::runtime::thread::{Call, Current};
 use crate::runtime::{deferred, park, tracer};
 use crate::unwind;
@@ -91,9 +91,12 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
         None => {
             let r = inherited::through(nr, a);
-            CHANGES.fetch_add(1, SeqCst);
+            let changes = CHANGES.fetch_add(1, SeqCst) + 1;
             if r >= 0 && (g().has_watches() || g().has_breakpoints()) {
-                let mapped = done(nr, a, r as u64);
+                let mapped = Mapped {
+                    fresh: if mapped::is_fresh(nr, a) { changes } else { 0 },
+                    ..done(nr, a, r as u64)
+                };
                 deferred::gone(mapped.gone);
                 let heap = matters(&mapped);
                 if heap || watch_in_new_memory(nr, a, r as u64) {

@@ -21,7 +21,7 @@ use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::runtime::mapped::Mapped;
+use ulpf_stub_handlers::runtime::mapped::{CHANGES, Mapped};
 use ulpf_stub_handlers::runtime::thread::Thread;
 use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::filter::CountedFilter;
@@ -149,7 +149,13 @@ impl Control {
             self.heap.add(m.come);
         }
         self.spread_heap_watches(false);
+        let fresh = m.fresh != 0 && m.fresh == CHANGES.load(SeqCst);
+        self.world
+            .stopped()
+            .guards()
+            .has_mapped(fresh.then_some(m.come));
         self.commit_watches();
+        self.world.stopped().guards().has_mapped(None);
     }
 
     /// Makes the watches in the list those of the heap's stretches. With `anew`, attributes for their hits have

@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::errno::EFAULT;
 use linux_raw_sys::general as k;
-use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
+use ulpf_lib::guard::maps::{self, Snapshot, Vma, VmaKind};
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use ulpf_lib::sys::Errno;
-use ulpf_lib::{kept, sys};
+use ulpf_lib::sys;
 
 use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::child;
@@ -158,23 +158,8 @@ fn with_permission<R>(addr: u64, len: usize, write: impl FnOnce() -> R) -> Optio
 
 /// Protection of the memory at `addr`: from a query of that mapping alone (Linux 6.11), or from all mappings.
 fn protection(addr: u64) -> Option<u8> {
-    ask_for(addr).or_else(|| Snapshot::read().ok()?.at(addr).map(|vma| vma.prot))
-}
-
-fn ask_for(addr: u64) -> Option<u8> {
-    /// _IOWR('f', 17, struct procmap_query) (linux/fs.h)
-    const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<k::procmap_query>() as u64) << 16 | 0x6611;
-    let fd = kept::open(c"/proc/self/maps").ok()?;
-    // SAFETY: asks for what fits in `query`, and closes our own descriptor.
-    unsafe {
-        let mut query: k::procmap_query = core::mem::zeroed();
-        query.size = size_of_val(&query) as u64;
-        query.query_addr = addr;
-        let asked = sys!(k::__NR_ioctl, fd, PROCMAP_QUERY, &raw mut query);
-        let _ = sys!(k::__NR_close, fd);
-        // Readable, writable and executable have the bits of PROT_READ and so on.
-        asked.ok().map(|_| query.vma_flags as u8 & 7)
-    }
+    let alone = maps::mapping_at(addr).map(|m| m.prot);
+    alone.or_else(|| Snapshot::read().ok()?.at(addr).map(|vma| vma.prot))
 }
 
 /// Returns whether this is code that may be patched: never memory that other processes see, or that the program may
