@@ -68,7 +68,7 @@ class Heap(unittest.TestCase):
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60 * PATIENCE)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 waits = {name: int(n) for name, n in (line.split() for line in done.stdout.splitlines())}
-                for name, most in ("detach", 5000), ("unmap", 3300), ("same", 50), ("free", 50), ("protect", 1100), ("discard", 1100):
+                for name, most in ("detach", 2000), ("unmap", 3300), ("same", 50), ("free", 50), ("protect", 1100), ("discard", 1100):
                     self.assertLess(waits[name], most, waits)
 
     def test_memory_that_is_changed_where_it_is(self):

@@ -152,7 +152,7 @@ impl Snapshot {
     }
 }
 
-/// The mapping that holds `addr`. `None`: there is none, or the kernel (before Linux 6.11) cannot be asked for one.
+/// The mapping that holds `addr`. `None`: no mapping does, or the kernel is older than Linux 6.11, which gives no answer.
 pub fn mapping_at(addr: u64) -> Option<MappingAt> {
     File::open(c"/proc/self/maps").ok()?.mapping_at(addr)
 }

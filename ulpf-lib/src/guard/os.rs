@@ -68,8 +68,8 @@ impl File {
         kept::open(path).map(File)
     }
 
-    /// Of /proc/self/maps: the mapping that holds `addr`. `None`: there is none, or the kernel (before Linux 6.11) cannot be
-    /// asked for one.
+    /// Of /proc/self/maps: the mapping that holds `addr`. `None`: no mapping does, or the kernel is older than Linux
+    /// 6.11, which gives no answer.
     pub fn mapping_at(&self, addr: u64) -> Option<MappingAt> {
         /// _IOWR('f', 17, struct procmap_query) (linux/fs.h)
         const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<procmap_query>() as u64) << 16 | 0x6611;

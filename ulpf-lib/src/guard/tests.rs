@@ -245,7 +245,7 @@ fn memory_that_was_just_mapped_is_guarded_without_a_look_at_the_mappings() {
     assert_eq!(g.unlooked, 0);
     assert!([first, second, third].into_iter().all(store_faults));
 
-    // What waits for memory is looked at when that comes.
+    // A run that waits for memory is examined when the memory comes.
     // SAFETY: memory of this test.
     let made = unsafe { libc::mprotect(reserved as *mut _, 4 * PAGE, RW) };
     assert_eq!(made, 0);
