@@ -315,7 +315,7 @@ impl Guards {
     }
 
     /// `Some`: the program has just mapped these addresses, start and end. They are private anonymous memory that may be read
-    /// and written, in a place of the kernel's choice, and no mapping has changed since. The next [`Guards::apply`] needs no
+    /// and written, where none was before, and no mapping has changed since. The next [`Guards::apply`] needs no
     /// look at the mappings for them.
     pub fn has_mapped(&mut self, fresh: Option<(u64, u64)>) {
         self.fresh = fresh;

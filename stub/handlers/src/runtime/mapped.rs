@@ -17,16 +17,20 @@ pub struct Mapped {
     pub come: (u64, u64),
     /// `come` is heap only if `only_if` was.
     pub only_if: (u64, u64),
-    /// If `come` is plain memory in a place of the kernel's choice: [`CHANGES`] after the call, else 0.
+    /// If `come` is plain memory where none was before: [`CHANGES`] after the call, else 0.
     pub fresh: u64,
 }
 
-/// Whether mmap(2) with these arguments makes private anonymous memory that may be read and written, in a place of the
-/// kernel's choice.
+/// Whether a call with these arguments makes private anonymous memory that may be read and written, where none was before:
+/// mmap(2) in a place of the kernel's choice, or brk(2).
 pub fn is_fresh(nr: u64, a: &[u64; 6]) -> bool {
     const PROT: u64 = (k::PROT_READ | k::PROT_WRITE) as u64;
     const FLAGS: u64 = (k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE) as u64;
-    nr as u32 == k::__NR_mmap && a[2] == PROT && a[3] & !FLAGS == 0
+    match nr as u32 {
+        k::__NR_mmap => a[2] == PROT && a[3] & !FLAGS == 0,
+        k::__NR_brk => true,
+        _ => false,
+    }
 }
 
 impl Mapped {
