@@ -147,6 +147,16 @@ impl Classes {
         }
     }
 
+    /// The heap has got `[start, end)`, whose beginning is probably written soon.
+    pub fn expect(&mut self, stopped: &mut Stopped, (start, end): (u64, u64)) {
+        let last = end
+            .saturating_sub(PAGE_SIZE)
+            .min(start.saturating_add(BATCH - PAGE_SIZE));
+        for page in [start, last].into_iter().filter(|page| *page < end) {
+            self.classify_around(stopped, page);
+        }
+    }
+
     /// Pages of a checked heap, whose bits are the heap's own.
     pub fn classify_checked(&mut self, stopped: &mut Stopped, start: u64, end: u64) {
         for page in pages(start, end) {

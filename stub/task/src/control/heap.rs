@@ -21,6 +21,7 @@ use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::runtime::mapped::{CHANGES, Mapped};
 use ulpf_stub_handlers::runtime::thread::Thread;
 use ulpf_stub_tables::attributes::Attributes;
@@ -156,6 +157,10 @@ impl Control {
             .has_mapped(fresh.then_some(m.come));
         self.commit_watches();
         self.world.stopped().guards().has_mapped(None);
+        if come && patches::ENABLED.load(SeqCst) {
+            let classes = &mut self.edits.accesses.classes;
+            classes.expect(self.world.stopped(), m.come);
+        }
     }
 
     /// Makes the watches in the list those of the heap's stretches. With `anew`, attributes for their hits have
