@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from lib.env import bare, find_tool, ulpf_only
+from lib.env import ULPF, bare, find_tool, ulpf_only
 from lib.run import program, ulpf
 
 SOURCE = os.path.join(os.path.dirname(__file__), "..", "programs", "sanitized.c")
@@ -65,3 +65,15 @@ class Sparse(unittest.TestCase):
         self.assertEqual((status, out), (0, "done\n"), err)
         self.assertIn("77 bytes", err)
         self.assertNotIn("99 bytes", err)
+
+    def test_a_search_takes_no_memory_for_what_was_never_written(self):
+        with tempfile.TemporaryFile("w+") as said:
+            checked = subprocess.Popen([ULPF, "check", "--", program("heap_sparse"), "block"], stdout=subprocess.DEVNULL, stderr=said)
+            _, status, usage = os.wait4(checked.pid, 0)
+            checked.returncode = status
+            said.seek(0)
+            err = said.read()
+        self.assertIn("77 bytes", err)
+        self.assertNotIn("99 bytes", err)
+        # The block has two gibibytes, and its table of addressable bytes an eighth of that.
+        self.assertLess(usage.ru_maxrss << 10, 1 << 30)

@@ -115,6 +115,35 @@ impl Guards {
         parts
     }
 
+    /// The parts of `[start, end)` that may have content, ascending: all that has not moved, and moved memory without the
+    /// holes of the memory file. (To read a hole would give it memory.)
+    pub fn content(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        if self.file.is_none() {
+            return alloc::vec![(start, end)];
+        }
+        let mut parts = Vec::new();
+        let mut at = start;
+        while at < end {
+            let stop = match self.moved.get(at) {
+                Some((_, stop, moved)) => {
+                    let stop = stop.min(end);
+                    match moved.origin {
+                        Origin::Shared => parts.push((at, stop)),
+                        _ => parts.extend(self.data(at, stop)),
+                    }
+                    stop
+                }
+                None => {
+                    let stop = self.next_moved(at, end);
+                    parts.push((at, stop));
+                    stop
+                }
+            };
+            at = stop;
+        }
+        parts
+    }
+
     #[cfg(test)]
     pub(super) fn data_pages(&self, start: u64, end: u64) -> u64 {
         self.data(start, end)

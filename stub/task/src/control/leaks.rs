@@ -70,9 +70,7 @@ impl Search {
 
     /// Follows the words of `block`.
     fn inside(&mut self, block: &Block, level: u8) {
-        let from = block.start.next_multiple_of(8);
-        let mut at = from;
-        while at + 8 <= block.start + block.size {
+        for at in words_of(block) {
             let word = match arena::has(at) || regions::is_requested(at) {
                 // SAFETY: watched memory, by its alias, which is always mapped.
                 true => unsafe { (shadow::reachable(at) as *const u64).read_volatile() },
@@ -80,7 +78,6 @@ impl Search {
                 false => text::word(at).unwrap_or(0),
             };
             self.word(word, level);
-            at += 8;
         }
     }
 
@@ -93,6 +90,18 @@ impl Search {
             self.inside(&block, level);
         }
     }
+}
+
+/// Addresses of a block's words. Of a large block, those that have content: a program may use little of it.
+fn words_of(block: &Block) -> impl Iterator<Item = u64> {
+    const LARGE: u64 = 16 * PAGE_SIZE;
+    let (from, to) = (block.start.next_multiple_of(8), block.start + block.size);
+    let parts = match block.size < LARGE {
+        true => vec![(from, to)],
+        false => g().guards().content(from, to),
+    };
+    let words = |(from, to): (u64, u64)| (from..to.saturating_sub(7)).step_by(8);
+    parts.into_iter().flat_map(words)
 }
 
 /// /proc/self/pagemap.
@@ -360,8 +369,10 @@ impl Control {
         };
         // (Memory that has been moved is no longer what it was.)
         for (start, end) in regions::regions() {
-            for at in (start..end).step_by(PIECE) {
-                look(at, end.min(at + PIECE as u64), &mut see);
+            for (start, end) in g().guards().content(start, end) {
+                for at in (start..end).step_by(PIECE) {
+                    look(at, end.min(at + PIECE as u64), &mut see);
+                }
             }
         }
         let image = machine().image;
@@ -468,15 +479,13 @@ impl Control {
             }
         });
         blocks::each(|other, _| {
-            let mut at = other.start.next_multiple_of(8);
-            while at + 8 <= other.start + other.size {
+            for at in words_of(&other) {
                 // SAFETY: as in `Search::inside`.
                 let word = unsafe { (shadow::reachable(at) as *const u64).read_volatile() };
                 if range.contains(&word) {
                     let by = (IN_MEMORY, 0);
                     count += usize::from(report::pointer(count, at, word, by, Some(&other)));
                 }
-                at += 8;
             }
         });
         count
