@@ -116,6 +116,15 @@ async fn write(mut writer: Writer, mut replies: mpsc::Receiver<Vec<u8>>) {
     }
 }
 
+fn acknowledgement(event: &Event, acks: bool) -> &'static [u8] {
+    match event {
+        _ if !acks => b"",
+        Event::Packet(_) | Event::Oversize => b"+",
+        Event::BadChecksum { .. } => b"-",
+        _ => b"",
+    }
+}
+
 impl Front {
     async fn listen(self, mut listener: Listener) {
         while let Ok(Ok(client)) = timeout(TIMEOUT, listener.accept()).await {
@@ -151,7 +160,8 @@ impl Front {
             for event in events {
                 let kills =
                     matches!(&event, Event::Packet(p) if p == b"k" || p.starts_with(b"vKill;"));
-                // An error shows at the next read.
+                // First the acknowledgement: the machine's thread may answer at once. (An error shows at the next read.)
+                let _ = replies.send(acknowledgement(&event, acks).to_vec()).await;
                 let _ = replies.send(self.event(event, &mut acks)).await;
                 if kills {
                     return true;
@@ -160,14 +170,8 @@ impl Front {
         }
     }
 
-    /// Returns the bytes to write at once: an acknowledgement, and a reply that is not the machine's.
+    /// Returns the reply that is not the machine's.
     fn event(&self, event: Event, acks: &mut bool) -> Vec<u8> {
-        let ack: &[u8] = match &event {
-            _ if !*acks => b"",
-            Event::Packet(_) | Event::Oversize => b"+",
-            Event::BadChecksum { .. } => b"-",
-            _ => b"",
-        };
         let reply: Option<&[u8]> = match event {
             Event::Packet(packet) if packet == b"QStartNoAckMode" => {
                 *acks = false;
@@ -181,7 +185,7 @@ impl Front {
             }
             _ => None,
         };
-        [ack, &reply.map(frame).unwrap_or_default()].concat()
+        reply.map(frame).unwrap_or_default()
     }
 
     /// Passes the packet on to the machine, or returns the reply.
