@@ -132,7 +132,7 @@ class Last(unittest.TestCase):
 
             # It begins in its own time.
             self.assertTrue(wait_until(lambda: len(ask()[2]) == 21), ask())
-            for _ in range(8):
+            for _ in range(20):
                 status, err, (head, *hits) = ask()
                 self.assertEqual((status, err, len(hits)), (0, "", 20))
                 # Where its writer has overtaken us, some are missing, and the answer says so.
