@@ -222,8 +222,7 @@ impl Guards {
     }
 
     /// Whether [`Guards::set_prot`], [`Guards::discard`] and [`Guards::unmap`] can replace the program's own call in
-    /// `[addr, addr + len)`.
-    /// They can if all of it is private anonymous memory that has moved, and is neither code nor locked.
+    /// `[addr, addr + len)`. They can if all of it is private anonymous memory that has moved, and is neither code nor locked.
     pub fn can_change(&self, addr: TargetAddr, len: u64) -> bool {
         let Ok((from, to)) = whole_pages(addr, len) else {
             return false;
@@ -284,9 +283,7 @@ impl Guards {
     pub fn unmap(&mut self, addr: TargetAddr, len: u64) -> Result<(), Errno> {
         let (from, to) = whole_pages(addr, len)?;
         os::try_unmap(from, to - from)?;
-        self.punch(from, to);
-        self.erase(from, to);
-        self.drop_dups(from, to);
+        self.forget(addr, len);
         Ok(())
     }
 
