@@ -45,7 +45,7 @@ impl Slot {
             gone: range(gone),
             come: range(come),
             only_if: range(only_if),
-            fresh: 0,
+            ..Mapped::default()
         }
     }
 }

@@ -56,7 +56,7 @@ impl Mapped {
                     gone: new,
                     come: if heap { new } else { (0, 0) },
                     only_if: if fixed { new } else { (0, 0) },
-                    fresh: 0,
+                    ..none
                 }
             }
             k::__NR_munmap => Mapped {
@@ -69,7 +69,7 @@ impl Mapped {
                     gone: old,
                     come: span(result, a[2]),
                     only_if: old,
-                    fresh: 0,
+                    ..none
                 }
             }
             k::__NR_mprotect | k::__NR_pkey_mprotect if a[2] & EXEC != 0 => Mapped {
