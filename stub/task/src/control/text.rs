@@ -9,7 +9,8 @@ use linux_raw_sys::errno::EFAULT;
 use linux_raw_sys::general as k;
 use ulpf_lib::guard::maps::{self, Snapshot, Vma, VmaKind};
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
-use ulpf_lib::sys::{self, Errno};
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
 
 use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::child;
