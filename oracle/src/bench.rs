@@ -394,10 +394,10 @@ pub fn say_difference(d: &Difference) {
 
 /// The instructions of a program around `pc`.
 pub fn listing(p: &Program, pc: Option<u64>) -> String {
-    use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+    use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
     let mut out = String::new();
     let mut d = Decoder::with_ip(64, &p.code, p.code_at, DecoderOptions::NONE);
-    let mut f = IntelFormatter::new();
+    let mut f = GasFormatter::new();
     while d.can_decode() {
         let i = d.decode();
         if pc.is_some_and(|pc| i.ip() + 120 < pc || i.ip() > pc + 20) {
