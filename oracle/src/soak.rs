@@ -218,16 +218,16 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
 }
 
 /// The programs of the slice; every fifth or so is judged in single steps.
-const SLICE: u64 = 75;
-const MOST_UNJUDGED: u64 = 6;
-const LEAST_STEPPED: u64 = 15;
-const LEAST_THREADED: u64 = 12;
-const LEAST_FILTERING: u64 = 6;
-const LEAST_MAKING: u64 = 6;
-const LEAST_FORKING: u64 = 6;
-const LEAST_EXECUTING: u64 = 6;
-const LEAST_PATCHES: u64 = 100;
-const LEAST_MOMENTS: u64 = 30;
+const SLICE: u64 = 45;
+const MOST_UNJUDGED: u64 = 4;
+const LEAST_STEPPED: u64 = 9;
+const LEAST_THREADED: u64 = 7;
+const LEAST_FILTERING: u64 = 3;
+const LEAST_MAKING: u64 = 3;
+const LEAST_FORKING: u64 = 3;
+const LEAST_EXECUTING: u64 = 3;
+const LEAST_PATCHES: u64 = 60;
+const LEAST_MOMENTS: u64 = 18;
 
 /// A piece of a slice.
 enum Piece {

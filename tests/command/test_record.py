@@ -376,14 +376,14 @@ class Lossless(unittest.TestCase):
         with tempfile.NamedTemporaryFile(suffix=".json") as log:
             status, *_ = run(["shared"], "rivals", "atomic", "400000", options=["--json", "--log", log.name, "--log-policy", "lossless"], seconds=80)
             self.assertEqual(status, 0)
-            last, count = "0", 0
-            for line in log.read().decode().splitlines():
-                if line.startswith('{"type":"hit"'):
-                    self.assertNotIn('"unchained"', line)
-                    old, new = re.search(r'"old":(\d+),.*"new":(\d+)', line).groups()
+            last, count = b"0", 0
+            for line in log:
+                if line.startswith(b'{"type":"hit"'):
+                    self.assertNotIn(b'"unchained"', line)
+                    old, new = re.search(rb'"old":(\d+),.*"new":(\d+)', line).groups()
                     self.assertEqual(old, last, line)
                     last, count = new, count + 1
-        self.assertEqual((last, count), ("1200000", 1_200_000))
+        self.assertEqual((last, count), (b"1200000", 1_200_000))
     test_the_chain_holds_while_threads_wait_for_room.costs = "fewer hits than these do not fill the rings"
 
     def test_a_reader_that_does_not_read(self):

@@ -40,12 +40,11 @@ TOOLS = ["/bin/sh", "/bin/true", "/bin/sleep", "/bin/chmod", "/sbin/rmmod", "/us
 # and those that are special for this back end. Each takes two and a half seconds in the machine. The nightly tests run more
 # of them, or all (None).
 GDB_SESSIONS = {
-    "Spine": (test_watch.Watch, None if LONG else [
-        "test_five_watches", "test_condition", "test_local_in_a_recursion", "test_true_read_watch"]),
+    "Spine": (test_watch.Watch, None if LONG else ["test_local_in_a_recursion", "test_true_read_watch"]),
     "KernelWrites": (test_kernel_writes.KernelWrites, ["test_read_into_a_watched_buffer", "test_kernel_reads_are_reads", *([
         "test_every_call_is_a_hit", "test_the_call_is_named"] if LONG else [])]),
-    "Signals": (test_signals.Delivery, ["test_a_fault_while_a_watched_page_is_written", "test_watch_on_the_alternate_stack", *([
-        "test_step_into_a_handler", "test_watch_in_a_handler"] if LONG else [])]),
+    "Signals": (test_signals.Delivery, ["test_a_fault_while_a_watched_page_is_written", *([
+        "test_watch_on_the_alternate_stack", "test_step_into_a_handler", "test_watch_in_a_handler"] if LONG else [])]),
     "Threads": (test_threads.Threads, ["test_every_store_of_a_thread_is_counted_once"]),
     "Processes": (test_threads.Processes, None if LONG else ["test_children_with_many_watches"]),
 }

@@ -12,5 +12,5 @@ CPYTHON = {
     "test_threading": ["ThreadTests.test_various_ops", "ThreadTests.test_foreign_thread", "LockTests", "SemaphoreTests"],
 }
 
-# Those of `make test`: threads, signals and processes, and much computing. `make nightly` has all of them.
-BY_DAY = {"test_json", "test_signal", "test_subprocess", "test_threading"}
+# Those of `make test`: threads, signals and processes. `make nightly` has all of them.
+BY_DAY = {"test_signal", "test_subprocess", "test_threading"}

@@ -219,6 +219,7 @@ class Ways(Library):
             said = self.says("valgrind", "--error-exitcode=9", "--leak-check=full", program, case)
             self.assertIn("ok\n", said)
             self.assertIn("no leaks are possible", said)
+    test_valgrind.night = "two cases take 40 seconds in its simulated processor"
 
 
 if __name__ == "__main__":

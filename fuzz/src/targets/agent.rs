@@ -2,7 +2,7 @@
 
 use ulpf_lib::agent::{self, AgentContext, AgentError};
 
-pub const INPUTS: u64 = 400_000;
+pub const INPUTS: u64 = 130_000;
 
 struct Odd(usize);
 

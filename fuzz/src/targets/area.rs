@@ -14,7 +14,7 @@ use ulpf_lib::ring::{
 use ulpf_session::listing::Listing;
 use ulpf_session::observer::Observer;
 
-pub const INPUTS: u64 = 600;
+pub const INPUTS: u64 = 200;
 
 struct Area {
     shared: SharedArea,

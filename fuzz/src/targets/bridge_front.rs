@@ -1,7 +1,7 @@
 //! The bridge's front end between a debugger and a remote stub, both strange: lines are packets, after an empty line they
 //! are the stub's replies.
 
-pub const INPUTS: u64 = 10_000;
+pub const INPUTS: u64 = 3_300;
 
 pub fn run(data: &[u8]) {
     let lines = crate::lines(data);

@@ -3,7 +3,7 @@
 use ulpf_session::control_socket::Ask;
 use ulpf_session::listing::Listing;
 
-pub const INPUTS: u64 = 400_000;
+pub const INPUTS: u64 = 130_000;
 
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

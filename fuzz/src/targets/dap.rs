@@ -1,6 +1,6 @@
 //! A client of the debug adapter: frames, JSON, the arguments of every request.
 
-pub const INPUTS: u64 = 125_000;
+pub const INPUTS: u64 = 41_000;
 
 pub fn run(data: &[u8]) {
     ulpf_dap::fuzzing::messages(data);

@@ -5,7 +5,7 @@ use std::io::{Seek, Write};
 use ulpf_lib::ring::Hit;
 use ulpf_session::log::{Encoder, Head, Item, Log, LogFile, What, Word, show_all};
 
-pub const INPUTS: u64 = 60_000;
+pub const INPUTS: u64 = 20_000;
 
 /// Before this time, hits are asked for.
 const LATEST: u64 = u64::MAX;

@@ -3,7 +3,7 @@
 use ulpf_lib::guard::maps::Vma;
 use ulpf_lib::mapping::mappings;
 
-pub const INPUTS: u64 = 4_000;
+pub const INPUTS: u64 = 1_300;
 
 /// Small, and with a code segment.
 const FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/conditions"));

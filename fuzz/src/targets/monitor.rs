@@ -3,7 +3,7 @@
 use ulpf_lib::command::{self, Command, MOST_IN_PLACE, Reply, reply};
 use ulpf_lib::filter::Filter;
 
-pub const INPUTS: u64 = 250_000;
+pub const INPUTS: u64 = 83_000;
 
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

@@ -2,7 +2,7 @@
 
 use ulpf_rsp::reports::{About, Ask, Counts, Hits};
 
-pub const INPUTS: u64 = 250_000;
+pub const INPUTS: u64 = 83_000;
 
 pub fn run(data: &[u8]) {
     for packet in crate::lines(data) {

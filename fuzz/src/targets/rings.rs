@@ -7,7 +7,7 @@ use ulpf_lib::ring::last::{Asked, all, last};
 use ulpf_lib::ring::{Progress, Reader, Rings, SLOT_WORDS, Start};
 use ulpf_session::merge::{Flow, Source, read};
 
-pub const INPUTS: u64 = 7_500;
+pub const INPUTS: u64 = 2_500;
 
 const RINGS: usize = 3;
 const SLOTS: u64 = 64;

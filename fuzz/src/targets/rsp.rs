@@ -4,7 +4,7 @@
 use ulpf_rsp::{Decoder, Event};
 use ulpf_session::armed::outcomes;
 
-pub const INPUTS: u64 = 100_000;
+pub const INPUTS: u64 = 33_000;
 
 fn events(pieces: &[&[u8]]) -> Vec<Event> {
     let mut decoder = Decoder::new(1 << 12);

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 use ulpf_symbols::Spec;
 
-pub const INPUTS: u64 = 17_500;
+pub const INPUTS: u64 = 5_800;
 
 /// Static variables of many types.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/conditions"));

@@ -4,7 +4,7 @@ use ulpf_stub_host_tests::fake::{Recorder, TIDS};
 use ulpf_stub_host_tests::gdb::{Event, GdbSession, packet};
 use ulpf_stub_host_tests::inferior::{Stop, StopReason};
 
-pub const INPUTS: u64 = 8_000;
+pub const INPUTS: u64 = 2_600;
 
 pub fn run(data: &[u8]) {
     let mut program = Recorder::default();
