@@ -141,9 +141,16 @@ fn leave_trampolines(t: Current, uc: &mut UContext) -> Option<sites::Left> {
     sites::leave(uc)
 }
 
-/// Handles a signal that no instruction of the program has caused.
+/// Handles a signal that no access to memory has caused.
 fn arrived(t: Current, uc: &mut UContext, info: &SigInfo) {
+    let rip = uc.gprs.rip;
     let left = leave_trampolines(t, uc);
+    // It says where the instruction is that has failed: the program's, not its copy.
+    let mut info = *info;
+    if info.by_kernel() && matches!(info.signo, SIGILL | SIGFPE) && info.addr() == rip {
+        info.data[0] = uc.gprs.rip;
+    }
+    let info = &info;
     if ours(uc.gprs.rip) {
         if waiting::set_aside(t, info) {
             // The program does not see it: a call that it has interrupted is made again.
