@@ -121,6 +121,20 @@ class Exactness(unittest.TestCase):
         unpatched = run(["heap:rw"], "short_ends", "30000", options=["--no-aslr", "-q", "--no-patch"], seconds=100)
         self.assertEqual(re.search(counts, said).groups(), re.search(counts, unpatched[2]).groups())
 
+    def test_instructions_of_the_x87_unit_are_patched(self):
+        """Each result and each hit is as without patches, and a fault of the unit is reported at the program's instruction."""
+        expected = bare(example("long_double"), "trap")
+        self.assertIn("8 3, known, there", expected[1])
+        for watches in ["sums.sum:rw", "sums.half:rw", "sums.whole"], ["sums:rw"], ["sums.product", "sums.tiny:rw"]:
+            counts = set()
+            for options in ["-q"], ["--log", "/dev/null"], ["-q", "--no-patch"]:
+                status, out, said = run(watches, "long_double", "trap", options=[*options, "--placement=guard"], seconds=60)
+                self.assertEqual((status, out), expected)
+                counts.add(re.search(r"\d{5,} hits on \d watch(es)?, \d+ silent stores", said).group())
+                if "--no-patch" not in options:
+                    self.assertLess(int(re.search(r"(\d+) faults", said)[1]), 2000, said)
+            self.assertEqual(len(counts), 1, counts)
+
     def test_string_instructions_are_patched(self):
         status, out, said = run(["cell.text[0..24]"], "chain", "string", "1", "100000", options=["-q", "--placement=guard"])
         self.assertEqual((status, out), (0, "chain: done\n"))

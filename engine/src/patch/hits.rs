@@ -99,6 +99,21 @@ pub fn tally(w: &mut Writer, x: &Near, access: Access, back: usize) -> Option<()
     jump_back(w, back)
 }
 
+/// The words of an access of so many bytes: their offsets, and how many bytes are its.
+fn words(size: u32) -> impl Iterator<Item = (u8, u32)> {
+    (0..size)
+        .step_by(8)
+        .map(move |at| (at as u8, (size - at).min(8)))
+}
+
+/// What is there goes to [`Area::old`].
+fn save_old(w: &mut Writer, a: u8, size: u32) {
+    for (at, len) in words(size) {
+        w.asm.peek(RCX, a, at, len);
+        w.asm.save(offset_of!(Area, old) + usize::from(at), RCX);
+    }
+}
+
 /// Makes a counted store. Returns a short branch that is taken if it has not changed its first eight bytes; of the others
 /// [`compare_rest`] tells.
 pub fn compare(w: &mut Writer, access: Access, (a, b): (u8, u8)) -> Option<usize> {
@@ -106,10 +121,7 @@ pub fn compare(w: &mut Writer, access: Access, (a, b): (u8, u8)) -> Option<usize
     if size <= 8 {
         w.asm.peek(b, a, 0, size);
     } else {
-        for at in (0..size).step_by(8) {
-            w.asm.peek(RCX, a, at as u8, 8);
-            w.asm.save(offset_of!(Area, old) + at as usize, RCX);
-        }
+        save_old(w, a, size);
     }
     make_with_rcx(w, access, a)?;
     if size > 8 {
@@ -129,9 +141,9 @@ pub fn compare_rest(
     (a, b): (u8, u8),
     changed: &mut Vec<usize>,
 ) -> Option<()> {
-    for at in (8..access.mem().size).step_by(8) {
+    for (at, len) in words(access.mem().size.into()).skip(1) {
         w.asm.load(b, offset_of!(Area, old) + usize::from(at));
-        w.asm.peek(RCX, a, at as u8, 8);
+        w.asm.peek(RCX, a, at, len);
         w.asm.subtract_from_rcx(b);
         let same = w.asm.jrcxz();
         changed.push(w.asm.jmp());
@@ -265,11 +277,8 @@ pub fn hit(
         asm.aim_short(one_page)?;
     }
     lock(w, x, target, looks)?;
+    save_old(w, x.a, x.size);
     let asm = &mut w.asm;
-    for at in (0..x.size).step_by(8) {
-        asm.peek(RCX, x.a, at as u8, x.size.min(8));
-        asm.save(offset_of!(Area, old) + at as usize, RCX);
-    }
     asm.save(offset_of!(Area, alias), x.a);
     asm.save_constant(
         offset_of!(Area, hit),

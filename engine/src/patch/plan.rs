@@ -475,11 +475,9 @@ pub fn skipped(bytes: &[u8]) -> bool {
 pub fn can_check(insn: &Insn) -> bool {
     let l = &insn.layout;
     (insn.class == Class::Plain || Mask::of(insn).is_some())
-        && matches!(insn.mem.size, 1 | 2 | 4 | 8 | 16 | 32 | 64)
+        && matches!(insn.mem.size, 1 | 2 | 4 | 8 | 10 | 16 | 32 | 64)
         // Through gs trampolines find their own area.
         && insn.mem.segment != GS
-        // The x87 unit remembers where its last instruction was.
-        && !(l.legacy() && l.map == 0 && matches!(l.opcode, 0xd8..=0xdf))
         && !l.addr32
         && !insn.vvvv_is_rsp
         && crate::exec::can_thunk(insn)

@@ -359,7 +359,7 @@ fn checked(
         let looks: &[(i32, &[u8], bool)] = match size {
             1 => &[(0, &[0x0f, 0xb6], false)],
             2..=8 => &[(0, &[0x0f, 0xb7], false)],
-            16 => &[(0, &[0x8b], false)],
+            10 | 16 => &[(0, &[0x8b], false)],
             32 => &[(0, &[0x8b], true)],
             _ => &[(0, &[0x8b], true), (8, &[0x0f, 0xb6], false)],
         };
