@@ -135,6 +135,17 @@ class Exactness(unittest.TestCase):
                     self.assertLess(int(re.search(r"(\d+) faults", said)[1]), 2000, said)
             self.assertEqual(len(counts), 1, counts)
 
+    def test_registers_and_flags_inside_of_patches(self):
+        """A program's handlers find each register as it is without patches, and its flags are what it asks for."""
+        for rounds, command in (1_000_000, ["check"]), (300_000, ["run", "-q", "-w", "heap"]), (300_000, ["run", "-q", "-w", "heap:rw"]), (
+                30_000, ["run", "-l", "/dev/null", "-w", "heap:rw"]):
+            with self.subTest(command):
+                expected = bare(example("heap_registers"), str(rounds))
+                self.assertIn(f" {rounds} rounds, 0 wrong", expected[1])
+                status, out, said = ulpf(*command, "--", example("heap_registers"), str(rounds))
+                self.assertEqual((status, out), expected, said)
+                self.assertRegex(said, r"struck [1-9]\d* times")
+
     def test_string_instructions_are_patched(self):
         status, out, said = run(["cell.text[0..24]"], "chain", "string", "1", "100000", options=["-q", "--placement=guard"])
         self.assertEqual((status, out), (0, "chain: done\n"))

@@ -1,4 +1,4 @@
-//! The few instructions that trampolines are made of. None of them changes a flag.
+//! The few instructions that trampolines are made of. None of them changes a flag, but for those that say so.
 
 use alloc::vec::Vec;
 
@@ -365,6 +365,29 @@ impl Asm {
             None => self.put(&disp.to_le_bytes()),
         }
         true
+    }
+    /// `shr reg, n`, which changes flags; `reg` is one of the first eight.
+    pub fn shift_right(&mut self, reg: u8, n: u8) {
+        self.put(&[0x48, 0xc1, 0xe8 | reg, n]);
+    }
+    /// `add reg, [rip + …]`, which changes flags; `reg` is one of the first eight. The place of its constant is to be aimed at.
+    pub fn add_constant(&mut self, reg: u8) -> usize {
+        self.put(&[0x48, 0x03, reg << 3 | 5, 0, 0, 0, 0]);
+        self.here()
+    }
+    /// `cmp [base], 0`, of 1, 2 or 4 bytes, which changes flags; `base` is one of the first eight, but not rsp.
+    pub fn compare_with_zero(&mut self, base: u8, bytes: u8) {
+        self.put(match bytes {
+            1 => &[0x80],
+            2 => &[0x66, 0x83],
+            _ => &[0x83],
+        });
+        self.put(&[0x78 | base, 0, 0]);
+    }
+    /// `jcc rel32`, to be aimed later.
+    pub fn jump_if(&mut self, condition: u8) -> usize {
+        self.put(&[0x0f, 0x80 | condition, 0, 0, 0, 0]);
+        self.here()
     }
     /// A branch to be aimed later: `jrcxz` or `jmp rel32`.
     pub fn jrcxz(&mut self) -> usize {

@@ -14,7 +14,7 @@
 //! Roychoudhury, PLDI 2020). Here the bytes are chosen. At targets of loops, all of them stay as they are
 //! ([`Pun`]).
 //!
-//! A trampoline changes no flags and needs three registers, which it keeps in the thread's [`ulpf_lib::ring::Area`]
+//! A trampoline changes no flags, unless nothing reads them ([`flags`]), and needs three registers, which it keeps in the thread's [`ulpf_lib::ring::Area`]
 //! (gs-relative). At each of its instructions the PC alone determines the state of the original program ([`Mark`]).
 //! Code that interrupts a trampoline rolls it back or forward, so that it is never visible.
 
@@ -22,8 +22,10 @@ mod alias;
 mod asm;
 mod branches;
 mod fast_path;
+pub mod flags;
 mod hits;
 mod implicit;
+mod lean;
 mod mask;
 mod original;
 mod out_of_block;

@@ -144,6 +144,8 @@ pub struct Group {
     pun: Option<Pun>,
     /// See [`Group::without_ret`].
     traps: bool,
+    /// See [`Group::find_free_flags`]; a bit for each part.
+    free_flags: u64,
 }
 
 /// A jump that keeps all bytes behind the first instruction, because one of them is a branch target. They are part of the
@@ -235,6 +237,7 @@ impl Group {
             displaced,
             pun: None,
             traps: false,
+            free_flags: 0,
         })
     }
 
@@ -258,6 +261,7 @@ impl Group {
             parts,
             pun: None,
             traps: false,
+            free_flags: 0,
         })
     }
 
@@ -362,6 +366,20 @@ impl Group {
     /// Whether the access of the instruction at `pc` is checked.
     pub fn checks(&self, pc: u64) -> bool {
         self.parts.iter().any(|p| p.at == pc && p.is_looked_at())
+    }
+
+    /// Asks where the status flags are free ([`super::flags`]): at the instruction that begins at this address.
+    pub fn find_free_flags(&mut self, are_free: impl Fn(u64) -> bool) {
+        let checked = |p: &Part| matches!(p.what, What::Checked(_));
+        let parts = self.parts.iter().enumerate().take(64);
+        self.free_flags = parts
+            .filter(|(_, p)| checked(p) && are_free(p.at))
+            .fold(0, |bits, (n, _)| bits | 1 << n);
+    }
+
+    /// Whether the status flags are known to be free at this part.
+    pub(super) fn has_free_flags(&self, part: usize) -> bool {
+        part < 64 && self.free_flags & 1 << part != 0
     }
 
     /// Whether it checks an access through fs. Then its trampoline needs `rdfsbase`.

@@ -2,6 +2,7 @@
 
 use super::asm::RCX;
 use crate::access::Insn;
+use crate::access::insn::{MemOp, NO_REG};
 use crate::access::layout::Wrap;
 
 /// The registers of a trampoline: one for the address, which must not be named by the instruction and
@@ -16,6 +17,12 @@ pub fn registers(named: u16) -> Option<(u8, u8)> {
         .into_iter()
         .find(|r| free(r) && *r != a)?;
     Some((a, b))
+}
+
+/// General registers of an operand's address.
+pub fn of_address(mem: &MemOp) -> u16 {
+    let bit = |r: u8| if r == NO_REG { 0 } else { 1 << (r & 15) };
+    bit(mem.base) | bit(mem.index)
 }
 
 /// General registers that the instruction names beside its address, at least.

@@ -282,7 +282,7 @@ fn what_cannot_be_patched() {
     assert_eq!(refused(&[0x0f, 0xa0]), Some(Instruction)); // push %fs
     assert_eq!(refused(&[0x65, 0xff, 0x20]), Some(Instruction)); // jmp *%gs:(%rax)
     assert_eq!(refused(&[0x65, 0x89, 0x07]), Some(Instruction)); // gs:
-    assert_eq!(refused(&[0xdd, 0x1f]), Some(Instruction)); // fstpl
+    assert_eq!(refused(&[0xdd, 0x37]), Some(Instruction)); // fnsave
     assert_eq!(refused(&[0x89, 0x07, 0xff, 0xd0, 0x90]), Some(Successor)); // call *%rax
     assert_eq!(refused(&[0x89, 0x07, 0x0f, 0x05, 0x90]), Some(Successor)); // syscall
     assert_eq!(refused(&[0x89, 0x07, 0xe2, 0xfc, 0x90]), Some(Successor)); // loop
@@ -314,7 +314,12 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
         &[0xf3, 0x48, 0xab, 0xc3],
         // mov %eax,(%rdi); mov %ecx,(%rsi); addl $1,4(%rdi)
         &[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01],
+        // fldt (%rsi); fstpt (%rdi); fnstcw (%rdi)
+        &[0xdb, 0x2e, 0xdb, 0x3f, 0xd9, 0x3f],
     ] {
+        let mut free = group_of_all(code);
+        free.find_free_flags(|_| true);
+        has_a_meaning(&free, checked);
         for (most_are_whole, counts) in [(false, true), (true, true), (false, false)] {
             let target = |at| Target {
                 whole: most_are_whole,
@@ -322,6 +327,55 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
                 ..target(at)
             };
             has_a_meaning(&group_of_all(code), target);
+        }
+    }
+}
+
+/// Only a heap is checked.
+fn checked(at: u64) -> Target {
+    Target {
+        heap: Some(0x1_0000_0000),
+        counts: false,
+        ..target(at)
+    }
+}
+
+/// Where nothing reads the flags, an access to a checked heap that finds nothing takes few instructions, and one register at
+/// most goes to memory.
+#[test]
+fn where_flags_are_free_a_body_is_short() {
+    // (code, whether a register is saved)
+    for (code, saves) in [
+        (&[0x8b, 0x07, 0x90, 0x90, 0x90][..], false), // mov (%rdi),%eax
+        (&[0x0f, 0xb6, 0x34, 0x0f, 0x90], false),     // movzbl (%rdi,%rcx),%esi
+        (&[0x48, 0x8b, 0x00, 0x90, 0x90], true),      // mov (%rax),%rax
+        (&[0x4c, 0x8b, 0x07, 0x90, 0x90], true),      // mov (%rdi),%r8
+        (&[0x66, 0x8b, 0x07, 0x90, 0x90], true),      // mov (%rdi),%ax
+        (&[0x48, 0x89, 0x47, 0x08, 0x90], true),      // mov %rax,8(%rdi)
+        (&[0x48, 0x89, 0x0c, 0xf7, 0x90], true),      // mov %rcx,(%rdi,%rsi,8)
+        (&[0x83, 0x47, 0x04, 0x01, 0x90], true),      // addl $1,4(%rdi)
+        (&[0x0f, 0x11, 0x07, 0x90, 0x90], true),      // movups %xmm0,(%rdi)
+        (&[0xdb, 0x3f, 0x90, 0x90, 0x90], true),      // fstpt (%rdi)
+    ] {
+        let mut group = group(code).unwrap();
+        group.find_free_flags(|at| at == AT);
+        let trampoline = Trampoline::new(&group, checked(AT - 0x400_0000)).unwrap();
+        let decoder =
+            iced_x86::Decoder::with_ip(64, &trampoline.code, 0, iced_x86::DecoderOptions::NONE);
+        let way: Vec<_> = decoder
+            .into_iter()
+            .take_while(|i| i.mnemonic() != iced_x86::Mnemonic::Jmp)
+            .collect();
+        assert_eq!(way.len(), if saves { 16 } else { 14 }, "{code:x?}");
+        let area = |i: &&iced_x86::Instruction| i.segment_prefix() == iced_x86::Register::GS;
+        assert_eq!(way.iter().filter(area).count(), if saves { 3 } else { 1 });
+        let phase = |at: u64| trampoline.mark(at as u16).unwrap().phase;
+        let kept = if saves { Phase::Address } else { Phase::Before };
+        let branches: Vec<_> = way.iter().filter(|i| i.is_jcc_short_or_near()).collect();
+        assert_eq!(branches.len(), 2);
+        for i in branches {
+            // Both lead to the body, which has all of its cases.
+            assert_eq!((phase(i.ip()), phase(i.near_branch64())), (kept, kept));
         }
     }
 }

@@ -10,10 +10,11 @@ use super::asm::{Asm, RCX};
 use super::fast_path::{Behind, island};
 use super::hits::{Near, closer, hit, tally, whole_page};
 use super::implicit::Access;
+use super::lean;
 use super::original::{self, jump_to, plain};
 use super::out_of_block;
 use super::plan::{Group, Part, What, is_masked_move};
-use super::registers::{named, registers};
+use super::registers::{named, of_address, registers};
 use super::types::{Mark, Phase};
 use super::whole_page;
 use super::writer::{Target, Writer, keep, restore};
@@ -116,13 +117,20 @@ impl Trampoline {
             match &part.what {
                 What::Checked(_) | What::Implicit(_) => {
                     let access = part.access()?;
-                    (a, b) = registers(access.named())?;
+                    // (Then the address can be computed again.)
+                    let apart = access.named() | of_address(access.mem());
+                    (a, b) = registers(apart).or_else(|| registers(access.named()))?;
                     let is_last = n + 1 == group.parts.len();
                     let end = is_last.then(|| group.end());
                     if let What::Checked(insn) = &part.what {
                         asked = out_of_block::ask(&mut w, insn, (a, b), target)?;
                     }
-                    let counted = whole_page::count(&mut w, access, (a, b), end, target);
+                    let counted = match group.has_free_flags(n) {
+                        true => lean::access(&mut w, access, a, end, target),
+                        false => None,
+                    };
+                    let counted =
+                        counted.or_else(|| whole_page::count(&mut w, access, (a, b), end, target));
                     // Else the page is asked whether it is whole before the bits are.
                     let asks = target.whole && counted.is_none();
                     let mut aside = checked(&mut w, access, (a, b), (target, asks), &mut near)?;

@@ -76,6 +76,8 @@ pub enum Phase {
     Before,
     /// As `Before`, but the registers are in the area.
     Saved,
+    /// As `Before`, but the address register is in the area.
+    Address,
     /// As `Saved`, but the other register is the program's.
     Asked,
     /// As `Asked`, and the hit is counted already, in the place that [`ulpf_lib::ring::Area::idle_count`] says.

@@ -290,6 +290,10 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
             }
             uc.gprs.rip = part.at;
         }
+        Phase::Address => {
+            *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
+            uc.gprs.rip = part.at;
+        }
         Phase::Asked | Phase::AskedTallied => {
             uc.gprs.rcx = area.rcx.load(Relaxed);
             *register(&mut uc.gprs, a)? = area.address.load(Relaxed);

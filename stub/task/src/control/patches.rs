@@ -18,7 +18,7 @@ use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::access::Class;
-use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, skipped};
+use ulpf_engine::patch::{Group, JUMP, Pun, Refusal, Target, Trampoline, flags, skipped};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::command::reply::{PatchCounts, PatchSite, Patching};
 use ulpf_lib::guard::maps::Snapshot;
@@ -367,6 +367,9 @@ impl Patches {
         let idle_count = self.made % IDLE_COUNTS;
         let heap = self.classes.heap();
         let whole = heap.is_none() && self.classes.are_mostly_whole();
+        if heap.is_some() && !generated {
+            group.find_free_flags(|at| flags::are_free(at, |at| self.window.from(at)));
+        }
         let over_read = check::has_no_debugger() && judge::takes_over_read(start, end);
         let target = |at| Target {
             at,

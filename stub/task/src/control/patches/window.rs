@@ -40,6 +40,12 @@ impl Window {
         &self.code
     }
 
+    /// The code from `at` on, as far as it is known.
+    pub(super) fn from(&self, at: u64) -> &[u8] {
+        let offset = at.checked_sub(self.start).map(|n| n as usize);
+        offset.and_then(|n| self.code.get(n..)).unwrap_or(&[])
+    }
+
     /// The program goes on.
     pub(super) fn close(&mut self) {
         self.code.clear();
