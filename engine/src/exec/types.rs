@@ -55,7 +55,8 @@ impl AliasMap for PageMap {
         while page.0 < addr.0.saturating_add(len) {
             let entry = self.entry(page);
             if entry.moved() && !entry.permits(kind) {
-                return Open::Plain; // the program's own fault
+                // The program's own fault, on this page: none before it may be guarded then.
+                return if ours { Open::Split } else { Open::Plain };
             }
             ours |= entry.moved();
             page = page.offset(PAGE_SIZE);
