@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::access::{AccessList, Insn};
 use ulpf_engine::cpu::Cpu;
-use ulpf_engine::exec::{FaultInfo, Outcome};
+use ulpf_engine::exec::{FaultInfo, Outcome, Slow};
 use ulpf_lib::eflags;
 use ulpf_lib::guard::{Fault, PROT_EXEC};
 use ulpf_lib::ring::Unpatched;
@@ -306,9 +306,12 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     }
     let probe = site.insn.probe(&cpu);
     match engine::thunks().execute(site, &mut cpu, &g().page_map) {
-        Outcome::NeedSlow(_) => {
+        Outcome::NeedSlow(why) => {
             held.give_back();
-            site.heat.store(-HOPELESS, Relaxed);
+            // (Its next access may lie on one page.)
+            if why != Slow::Split {
+                site.heat.store(-HOPELESS, Relaxed);
+            }
             slow(t, uc, Some(&list), fault_at, probe)
         }
         Outcome::Fault(what) => {
