@@ -146,6 +146,20 @@ class Exactness(unittest.TestCase):
                 self.assertEqual((status, out), expected, said)
                 self.assertRegex(said, r"struck [1-9]\d* times")
 
+    def test_pages_that_may_only_be_read(self):
+        """Their loads are patched; a store there faults at the program's address, also one that begins on a watched page before."""
+        expected = bare(example("read_only"))
+        self.assertIn("600 faults, 0 elsewhere", expected[1])
+        for watch, hits, faults in ("pages:rw", 320002, 1000), ("pages", 46684, 1000), ("pages[4096..8192]:rw", 118408, 1000), (
+                "pages[0..4096]:rw", 124102, 20000):
+            for options in ["-q"], ["-q", "--no-patch"]:
+                with self.subTest(watch, options=options):
+                    status, out, said = run([watch], "read_only", options=[*options, "--placement=guard"])
+                    self.assertEqual((status, out), expected)
+                    self.assertIn(f"{hits} hits on 1 watch", said)
+                    if "--no-patch" not in options:
+                        self.assertLess(int(re.search(r"(\d+) faults, ", said)[1]), faults, said)
+
     def test_string_instructions_are_patched(self):
         status, out, said = run(["cell.text[0..24]"], "chain", "string", "1", "100000", options=["-q", "--placement=guard"])
         self.assertEqual((status, out), (0, "chain: done\n"))

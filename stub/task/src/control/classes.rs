@@ -34,11 +34,20 @@ const BATCH: u64 = 64 * PAGE_SIZE;
 /// Number of classes that are taken away at once.
 const VICTIMS: usize = 16;
 
+/// What the pages of a class have in common.
+#[derive(Clone, Copy, PartialEq)]
+struct Class {
+    /// Distance to the alias.
+    distance: u64,
+    guard: Guard,
+    /// The program may write there. (Else its stores fault, whether there is a guard or not.)
+    writable: bool,
+}
+
 #[derive(Default)]
 pub struct Classes {
-    /// Distance to the alias, and guard, of each class from class 1 on; class 0 means no class. `None`: no page has the
-    /// class any more.
-    classes: Vec<Option<(u64, Guard)>>,
+    /// Each class from class 1 on; class 0 means no class. `None`: no page has the class any more.
+    classes: Vec<Option<Class>>,
     /// See [`Classes::heap`].
     heap: Option<u64>,
     /// Classes of pages of a checked heap, which are in no batch.
@@ -172,7 +181,12 @@ impl Classes {
         let map = &g().page_map;
         let entry = map.entry(page);
         let Some(guard) = entry.guard() else { return };
-        if map.class(page) != 0 || !entry.permits(AccessKind::Write) {
+        let writable = entry.permits(AccessKind::Write);
+        if map.class(page) != 0 || !entry.permits(AccessKind::Read) {
+            return;
+        }
+        // (Of a page that may only be read, a guard against stores changes nothing; and a checked heap is written.)
+        if !writable && (guard != Guard::NoAccess || regions::is_checked(page.0)) {
             return;
         }
         let Some(alias) = entry.alias(page).map(|a| a.0) else {
@@ -183,7 +197,12 @@ impl Classes {
             return;
         }
         let distance = alias.wrapping_sub(page.0);
-        let Some(class) = self.class(stopped, distance, guard) else {
+        let class = Class {
+            distance,
+            guard,
+            writable,
+        };
+        let Some(class) = self.class(stopped, class) else {
             return;
         };
         if regions::is_checked(page.0) {
@@ -261,7 +280,11 @@ impl Classes {
         let map = &g().page_map;
         let class = map.class(page);
         let known = self.classes.get(usize::from(class).wrapping_sub(1));
-        let heap = self.heap.map(|distance| (distance, Guard::NoAccess));
+        let heap = self.heap.map(|distance| Class {
+            distance,
+            guard: Guard::NoAccess,
+            writable: true,
+        });
         if heap.is_some()
             && known == Some(&heap)
             && map.class(TargetAddr(page.0 + PAGE_SIZE)) == class
@@ -275,7 +298,7 @@ impl Classes {
         let map = &g().page_map;
         let next = TargetAddr(page.0 + PAGE_SIZE);
         let class = map.class(page);
-        let Some(Some((_, guard))) = self.classes.get(usize::from(class).wrapping_sub(1)) else {
+        let Some(Some(of)) = self.classes.get(usize::from(class).wrapping_sub(1)) else {
             return;
         };
         let (entry, behind) = (map.entry(page), map.entry(next));
@@ -290,8 +313,9 @@ impl Classes {
         if !is_classes || !alike || tallies[0] != tallies[1] {
             return;
         }
-        let loads = *guard == Guard::NoAccess && sees_reads(page);
-        map.set_whole(page, if loads { tallies[0] } else { 0 }, tallies[0]);
+        let loads = of.guard == Guard::NoAccess && sees_reads(page);
+        let tally = |counted| if counted { tallies[0] } else { 0 };
+        map.set_whole(page, tally(loads), tally(of.writable));
     }
 
     /// An access that ends on `page` but begins before it goes through this page's alias only if the
@@ -311,13 +335,14 @@ impl Classes {
         }
     }
 
-    fn class(&mut self, stopped: &mut Stopped, distance: u64, guard: Guard) -> Option<u8> {
-        let known = |c: &Option<(u64, Guard)>| *c == Some((distance, guard));
+    fn class(&mut self, stopped: &mut Stopped, class: Class) -> Option<u8> {
+        let known = |c: &Option<Class>| *c == Some(class);
         if let Some(n) = self.classes.iter().position(known) {
             return Some(n as u8 + 1);
         }
         let n = self.free_class(stopped)?;
-        *self.classes.get_mut(n - 1)? = Some((distance, guard));
+        *self.classes.get_mut(n - 1)? = Some(class);
+        let distance = class.distance;
         let distances = &mut stopped.tables_mut().patches.distances;
         if !distances.contains(&distance) {
             distances.push(distance);
@@ -328,15 +353,9 @@ impl Classes {
             // SAFETY: the page before the classes.
             unsafe { *(at as *mut u64) = value };
         };
-        put(CLASS_WRITES, distance);
-        put(
-            CLASS_READS,
-            if guard == Guard::NoAccess {
-                distance
-            } else {
-                0
-            },
-        );
+        let of = |through_alias| if through_alias { distance } else { 0 };
+        put(CLASS_WRITES, of(class.writable));
+        put(CLASS_READS, of(class.guard == Guard::NoAccess));
         // (Tallies of memory that had this class before, which no longer exists.)
         self.aim_tallies(n as u8);
         Some(n as u8)
@@ -348,7 +367,7 @@ impl Classes {
             self.classes.push(None);
             return Some(self.classes.len());
         }
-        let free = |c: &[Option<(u64, Guard)>]| c.iter().position(Option::is_none);
+        let free = |c: &[Option<Class>]| c.iter().position(Option::is_none);
         if free(&self.classes).is_none() {
             self.take_classes(stopped);
         }
@@ -393,7 +412,7 @@ impl Classes {
         for (class, used) in self.classes.iter_mut().zip(used.iter().skip(1)) {
             *class = class.filter(|_| *used);
         }
-        let left = self.classes.iter().flatten().map(|class| class.0);
+        let left = self.classes.iter().flatten().map(|class| class.distance);
         let distances = &mut stopped.tables_mut().patches.distances;
         distances.clear();
         distances.extend(left);
@@ -430,7 +449,7 @@ impl Classes {
 
     /// Tallies of pages of this class are at its distance to the alias.
     fn aim_tallies(&self, class: u8) {
-        let Some(Some((distance, _))) = self.classes.get(usize::from(class).wrapping_sub(1)) else {
+        let Some(Some(of)) = self.classes.get(usize::from(class).wrapping_sub(1)) else {
             return;
         };
         let whole = patches::table().tables.whole;
@@ -440,7 +459,7 @@ impl Classes {
             .filter(|(_, tally)| tally.1 == class)
         {
             // SAFETY: the page before the table; there are 256.
-            unsafe { *((distances + n * 8) as *mut u64) = *distance };
+            unsafe { *((distances + n * 8) as *mut u64) = of.distance };
         }
     }
 
