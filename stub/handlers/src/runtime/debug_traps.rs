@@ -70,6 +70,30 @@ pub fn drain(t: Current) -> Fired {
     fired
 }
 
+/// Matches of a debug exception for which the processor has not told a cause (DR6 was 0, as virtual processors leave it at
+/// times): of the only register in use, or of those whose value has changed. `None`: `int1`, or the thread has no registers.
+pub fn untold(t: Current, uc: &UContext) -> Option<Fired> {
+    const INT1: u8 = 0xf1;
+    let mut before = [0];
+    let armed = t.trap_ring.load(Relaxed) != 0;
+    if !armed || memory::look(uc.gprs.rip.wrapping_sub(1), &mut before) == 1 && before == [INT1] {
+        return None;
+    }
+    let mut fired = drain(t);
+    if !fired.any() {
+        let used = debug_registers::ALL
+            .iter()
+            .filter(|s| s.watch().is_some())
+            .count();
+        for (s, slot) in debug_registers::ALL.iter().zip(&mut fired.0) {
+            if s.watch().is_some() && (used == 1 || s.has_changed(memory::look)) {
+                *slot = uc.gprs.rip;
+            }
+        }
+    }
+    Some(fired)
+}
+
 /// Our own code has touched watched bytes for the program. The code that did so accounts for the access.
 pub fn our_own(fired: &Fired) {
     for (s, pc) in debug_registers::ALL.iter().zip(&fired.0) {

@@ -267,6 +267,7 @@ pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
 }
 
 const TRAP_TRACE: i32 = k::TRAP_TRACE as i32;
+const TRAP_BRKPT: i32 = k::TRAP_BRKPT as i32;
 const SI_KERNEL: i32 = k::SI_KERNEL as i32;
 
 #[unsafe(no_mangle)]
@@ -315,6 +316,19 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     {
         // The step has executed only the jump.
         return fault::again(t, uc);
+    }
+    // (A step over a system call says that, too.)
+    let steps = i.own_step.get().is_some() || t.stepping.load(Relaxed) || park::steps_itself(t, uc);
+    if info.code == TRAP_BRKPT
+        && !steps
+        && let Some(fired) = debug_traps::untold(t, uc)
+    {
+        if ours(uc.gprs.rip) {
+            debug_traps::our_own(&fired);
+        } else {
+            report_matches(t, uc, &fired);
+        }
+        return;
     }
     if info.code == TRAP_PERF && info.data[1] == COOKIE {
         if ours(uc.gprs.rip) {
@@ -385,7 +399,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     if info.code == SI_KERNEL && sequences::active(t) {
         // The program's own trap.
         fault::cancel_own_step(t, uc);
-    } else if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == 1 {
+    } else if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == TRAP_BRKPT {
         if i.own_step.get().is_some() {
             return own_step_made(t, uc);
         }
@@ -438,11 +452,13 @@ fn on_match(t: Current, uc: &mut UContext) {
 /// Reports matches of debug registers by the last instruction. Returns `true` if the thread has parked for them.
 fn matched(t: Current, uc: &mut UContext) -> bool {
     let fired = debug_traps::drain(t);
-    if !fired.any() {
-        return false;
-    }
+    fired.any() && report_matches(t, uc, &fired)
+}
+
+/// Reports these matches. Returns `true` if the thread has parked for them.
+fn report_matches(t: Current, uc: &mut UContext, fired: &debug_traps::Fired) -> bool {
     let mut stops = Events::none();
-    debug_traps::report(t, uc, &fired, None, |_| false, &mut stops);
+    debug_traps::report(t, uc, fired, None, |_| false, &mut stops);
     if stops.is_empty() {
         return false;
     }
