@@ -88,7 +88,7 @@ class OneSchema(PluginCase):
         """Each hit as the session's own log has it, but for the clock."""
         with tempfile.TemporaryDirectory() as folder:
             own, name = os.path.join(folder, "own.jsonl"), os.path.join(folder, "export.jsonl")
-            with subprocess.Popen([ULPF, "run", "--log", own, "--no-summary", "-w", "bank.fees", "-w", "audits:rw", example("bank"), "2", "1000"],
+            with subprocess.Popen([ULPF, "run", "--log", own, "--no-summary", "-w", "bank.fees", "-w", "audits:rw", example("bank"), "4", "1000"],
                                   stdout=subprocess.DEVNULL) as process:
                 self.assertTrue(wait_until(lambda: os.path.exists(own) and '"type":"hit"' in open(own).read(), 30))
                 first(process)
