@@ -208,7 +208,7 @@ impl Example {
         Ok(out)
     }
 
-    fn judge(&self, program: &Path) -> Result<Judged> {
+    fn judge(&self, program: &Path, steps: u64) -> Result<Judged> {
         let symbols = Symbols::read(program)?;
         let mut command = Command::new(program);
         command.args(self.args);
@@ -221,7 +221,7 @@ impl Example {
         let watches = self.watches(&t, &symbols, base)?;
         let mut recorder = Recorder::new();
         recorder.epoch(&watches);
-        let cut = !Stepper::new(&mut t, &mut recorder).go(self.steps)?;
+        let cut = !Stepper::new(&mut t, &mut recorder).go(steps)?;
         Ok(Judged {
             watches,
             ready,
@@ -387,10 +387,13 @@ impl Stepper<'_> {
 /// Runs an example and adds to the totals.
 impl Example {
     /// `false` if a difference was reported.
-    pub fn compare(&self, bench: &Bench, totals: &mut Totals) -> Result<bool> {
+    /// `most`: single steps, if fewer than the example allows.
+    pub fn compare(&self, bench: &Bench, most: u64, totals: &mut Totals) -> Result<bool> {
         let program = path(self.name);
         let title = format!("{} {}", self.name, self.args.join(" "));
-        let judged = self.judge(&program).with_context(|| title.clone())?;
+        let judged = self
+            .judge(&program, self.steps.min(most))
+            .with_context(|| title.clone())?;
         ensure!(
             judged.expected.epochs.iter().any(|e| !e.is_empty()),
             "{title}: nothing is hit"

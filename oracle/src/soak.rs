@@ -195,7 +195,7 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
             let mut ok = true;
             for e in &EXAMPLES {
                 if names.is_empty() || names.contains(&e.name) {
-                    ok &= e.compare(&bench, &mut totals)?;
+                    ok &= e.compare(&bench, u64::MAX, &mut totals)?;
                 }
             }
             println!("{}", totals.line(start.elapsed()));
@@ -217,6 +217,8 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
     result
 }
 
+/// Single steps of an example of the slice, at most; `examples` makes all of them.
+const SLICE_STEPS: u64 = 40_000;
 /// The programs of the slice; every fifth or so is judged in single steps.
 const SLICE: u64 = 45;
 const MOST_UNJUDGED: u64 = 4;
@@ -259,7 +261,7 @@ fn slice(bench: &Bench) -> Result<bool> {
     let run = |bench: &Bench, piece: Piece, totals: &mut Totals| match piece {
         Piece::Case(file) => bench.case(&file),
         Piece::Program(seed) => bench.one(kind(seed, registers), seed, totals),
-        Piece::Example(e) => e.compare(bench, totals),
+        Piece::Example(e) => e.compare(bench, SLICE_STEPS, totals),
     };
     let (mut ok, totals) = share(bench, pieces, run, |_| ())?;
     println!("{}", totals.line(start.elapsed()));
