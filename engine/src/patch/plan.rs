@@ -88,7 +88,8 @@ impl Part {
         }
         let constants = decoder.get_constant_offsets(&insn);
         let displaced = constants.displacement_size() >= WORD;
-        constants.immediate_size() < WORD && (!displaced || goes_on(self.at, code))
+        let operand = constants.immediate_size() >= WORD && !is_arithmetic(&insn);
+        !operand && (!displaced || goes_on(self.at, code))
     }
 
     /// Where a jump goes.
@@ -98,6 +99,12 @@ impl Part {
             _ => None,
         }
     }
+}
+
+/// Whether the constant of the instruction is a number. (That of a move or a comparison may be an object or a class.)
+fn is_arithmetic(insn: &iced_x86::Instruction) -> bool {
+    use iced_x86::Mnemonic::{Add, And, Imul, Or, Sub, Test, Xor};
+    matches!(insn.mnemonic(), Add | And | Imul | Or | Sub | Test | Xor)
 }
 
 /// Whether the instruction reads memory only to see whether that faults. HotSpot goes on behind such a poll at a safepoint,
