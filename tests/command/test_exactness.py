@@ -160,6 +160,13 @@ class Exactness(unittest.TestCase):
                     if "--no-patch" not in options:
                         self.assertLess(int(re.search(r"(\d+) faults, ", said)[1]), faults, said)
 
+    def test_pages_of_a_checked_heap_that_may_only_be_read(self):
+        expected = bare(example("heap_read_only"))
+        for command in ["check"], ["run", "-q", "-w", "heap:rw"], ["run", "-q", "--no-patch", "-w", "heap"]:
+            with self.subTest(command):
+                status, out, said = ulpf(*command, "--", example("heap_read_only"))
+                self.assertEqual((status, out), expected, said)
+
     def test_string_instructions_are_patched(self):
         status, out, said = run(["cell.text[0..24]"], "chain", "string", "1", "100000", options=["-q", "--placement=guard"])
         self.assertEqual((status, out), (0, "chain: done\n"))

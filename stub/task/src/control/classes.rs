@@ -34,7 +34,7 @@ const BATCH: u64 = 64 * PAGE_SIZE;
 /// Number of classes that are taken away at once.
 const VICTIMS: usize = 16;
 
-/// What the pages of a class have in common.
+/// Properties of all pages of a class.
 #[derive(Clone, Copy, PartialEq)]
 struct Class {
     /// Distance to the alias.
@@ -185,8 +185,8 @@ impl Classes {
         if map.class(page) != 0 || !entry.permits(AccessKind::Read) {
             return;
         }
-        // (Of a page that may only be read, a guard against stores changes nothing; and a checked heap is written.)
-        if !writable && (guard != Guard::NoAccess || regions::is_checked(page.0)) {
+        // (Of a page that may only be read, a guard against stores changes nothing.)
+        if !writable && guard != Guard::NoAccess {
             return;
         }
         let Some(alias) = entry.alias(page).map(|a| a.0) else {
