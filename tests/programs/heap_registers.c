@@ -1,5 +1,5 @@
-// Accesses to a block whose registers and flags are known at each instruction, in a loop that signals interrupt: prints
-// what the loop has computed, and how often a handler, or the loop itself, has found something else in a register.
+// A loop of accesses to a block, with known registers and flags at each instruction. Signals interrupt it. It prints its
+// result, and how often a handler, or the loop itself, has found another value in a register.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdint.h>

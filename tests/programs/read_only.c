@@ -1,5 +1,5 @@
-// Pages that may only be read for a while: loads there in a hot loop, stores that fault, loads and stores that cross into the
-// page before or behind; then they may be written again.
+// Pages that may only be read for a while: hot loads, stores that fault, accesses that cross into the page before or behind.
+// Then they may be written again.
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>

@@ -106,7 +106,7 @@ fn words(size: u32) -> impl Iterator<Item = (u8, u32)> {
         .map(move |at| (at as u8, (size - at).min(8)))
 }
 
-/// What is there goes to [`Area::old`].
+/// Saves the bytes at the alias in [`Area::old`].
 fn save_old(w: &mut Writer, a: u8, size: u32) {
     for (at, len) in words(size) {
         w.asm.peek(RCX, a, at, len);

@@ -5,7 +5,7 @@
 //! page number → of the heap? ─▶ bits → any set? ─▶ the access, by its alias ─▶ behind it
 //!                  no └────────────── yes └──▶ the body, with the state unchanged but for what is free
 //! ```
-//! Its constants stand behind it: 64 bits wide, they would need a second register.
+//! Its constants of 64 bits follow it, because as immediates they would need a second register.
 
 use core::mem::offset_of;
 

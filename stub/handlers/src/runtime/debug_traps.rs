@@ -70,8 +70,8 @@ pub fn drain(t: Current) -> Fired {
     fired
 }
 
-/// Matches of a debug exception for which the processor has not told a cause (DR6 was 0, as virtual processors leave it at
-/// times): of the only register in use, or of those whose value has changed. `None`: `int1`, or the thread has no registers.
+/// Matches of a debug exception without a cause in DR6, as virtual processors raise it at times. They are those of the only
+/// register in use, or of all whose value has changed. `None`: `int1`, or the thread has no registers.
 pub fn untold(t: Current, uc: &UContext) -> Option<Fired> {
     const INT1: u8 = 0xf1;
     let mut before = [0];
