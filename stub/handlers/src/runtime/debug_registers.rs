@@ -65,26 +65,23 @@ impl Slot {
         };
         (start.0 != 0).then_some((WatchId(self.id.load(Relaxed)), range, kind))
     }
-    /// Whether the value is another one than at the last trap.
-    pub fn has_changed(&self, read: impl Fn(u64, &mut [u8]) -> usize) -> bool {
+    /// The present value, if it can be read.
+    fn value(&self, read: impl Fn(u64, &mut [u8]) -> usize) -> Option<u64> {
         let mut bytes = [0u8; 8];
         let len = self.len.load(Relaxed) as usize;
-        let read = bytes
-            .get_mut(..len)
-            .map_or(0, |to| read(self.addr.load(Relaxed), to));
-        read == len && self.last.load(Acquire) != u64::from_le_bytes(bytes)
+        let to = bytes.get_mut(..len)?;
+        (read(self.addr.load(Relaxed), to) == len).then_some(u64::from_le_bytes(bytes))
+    }
+    /// Whether the value is another one than at the last trap.
+    pub fn has_changed(&self, read: impl Fn(u64, &mut [u8]) -> usize) -> bool {
+        self.value(read)
+            .is_some_and(|value| value != self.last.load(Acquire))
     }
     /// Reads the present value, with which the next trap compares. Returns the previous one.
     pub fn look(&self, read: impl Fn(u64, &mut [u8]) -> usize) -> u64 {
-        let mut bytes = [0u8; 8];
-        let len = self.len.load(Relaxed) as usize;
-        let read = bytes
-            .get_mut(..len)
-            .map_or(0, |to| read(self.addr.load(Relaxed), to));
-        if read == len {
-            self.last.swap(u64::from_le_bytes(bytes), AcqRel)
-        } else {
-            self.last.load(Acquire)
+        match self.value(read) {
+            Some(value) => self.last.swap(value, AcqRel),
+            None => self.last.load(Acquire),
         }
     }
 }
