@@ -97,6 +97,27 @@ static uint64_t loop(uint64_t rounds)
 	return sum;
 }
 
+extern const char peeks[], peeked[];
+static volatile long refused;
+
+/* A load that faults leaves its register as it was. */
+static void refuse(int number, siginfo_t *info, void *context)
+{
+	(void)number;
+	(void)info;
+	greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
+	refused++;
+	wrong += (const char *)r[REG_RIP] != peeks || (uint64_t)r[REG_RAX] != KNOWN;
+	r[REG_RIP] = (greg_t)peeked;
+}
+
+static uint64_t peek(const uint64_t *at)
+{
+	uint64_t value = KNOWN;
+	__asm__ volatile("peeks: mov (%1), %0\npeeked: add $1, %0" : "+a"(value) : "r"(at) : "memory", "cc");
+	return value;
+}
+
 int main(int argc, char **argv)
 {
 	const uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 100000;
@@ -108,6 +129,10 @@ int main(int argc, char **argv)
 	setitimer(ITIMER_REAL, &often, NULL);
 	const uint64_t sum = loop(rounds);
 	setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
+	sigaction(SIGSEGV, &(struct sigaction){.sa_sigaction = refuse, .sa_flags = SA_SIGINFO}, NULL);
+	for (int i = 0; i < 1000; i++)
+		wrong += peek(block + 128) != 1 || (i % 50 == 0 && peek((uint64_t *)(uintptr_t)(16 + i)) != KNOWN + 1);
+	wrong += refused != 20;
 	long double count;
 	memcpy(&count, (char *)block + 80, 10);
 	printf("%lx, %.0Lf rounds, %ld wrong\n", (unsigned long)sum, count, wrong);

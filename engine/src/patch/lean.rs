@@ -1,5 +1,5 @@
 //! A short body before the one that supports all cases: for an access to a checked heap where the status flags are free
-//! ([`super::flags`]). It changes them, and needs one register. A load's own is free.
+//! ([`super::flags`]). It changes them, and needs one register. A load's own needs no reload.
 //!
 //! ```text
 //! page number → of the heap? ─▶ bits → any set? ─▶ the access, by its alias ─▶ behind it
@@ -70,19 +70,15 @@ fn write(
     (target, distance, bits): (Target, u64, u64),
 ) -> Option<Behind> {
     let (access, mem) = (Access::Of(insn), &insn.mem);
-    let (a, saved) = match own_register(insn) {
-        Some(own) => (own, false),
-        None if of_address(mem) & 1 << a == 0 => (a, true),
+    let own = own_register(insn);
+    let (a, before) = match own {
+        Some(own) => (own, Phase::Own),
+        None if of_address(mem) & 1 << a == 0 => (a, Phase::Address),
         None => return None,
     };
-    let (before, after) = match saved {
-        true => (Phase::Address, Phase::Done),
-        false => (Phase::Before, Phase::After),
-    };
-    if saved {
-        w.asm.save(offset_of!(Area, address), a);
-        w.mark(Phase::Before);
-    }
+    // (A load that faults leaves its register as it was.)
+    w.asm.save(offset_of!(Area, address), a);
+    w.mark(Phase::Before);
     if !w.asm.address(a, mem) {
         return None;
     }
@@ -105,12 +101,11 @@ fn write(
     w.asm.set(target.idle_count, IDLE_START);
     w.asm.address(a, mem);
     let alias = w.asm.add_constant(a);
-    w.mark(before);
     w.asm.put(exec::redirected(insn, a)?.bytes());
     w.mark(before);
-    if saved {
+    if own.is_none() {
         w.asm.load(a, offset_of!(Area, address));
-        w.mark(after);
+        w.mark(Phase::Done);
     }
     let behind = behind(w, access, end, target)?;
     for (from, value) in [
@@ -127,10 +122,8 @@ fn write(
         let here = w.asm.here();
         w.asm.aim(from, here)?;
     }
-    if saved {
-        w.asm.load(a, offset_of!(Area, address));
-        w.mark(before);
-    }
+    w.asm.load(a, offset_of!(Area, address));
+    w.mark(before);
     Some(behind)
 }
 
@@ -138,7 +131,7 @@ const EQUAL: u8 = 4;
 const NOT_EQUAL: u8 = 5;
 
 /// The register that a load replaces as a whole, if its address does not need it.
-fn own_register(insn: &Insn) -> Option<u8> {
+pub fn own_register(insn: &Insn) -> Option<u8> {
     const RSP: u8 = 4;
     let l = &insn.layout;
     if l.wrap != Wrap::Legacy || l.opsize16 || insn.mem.kind != AccessKind::Read {

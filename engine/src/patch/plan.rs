@@ -54,6 +54,14 @@ impl Part {
         }
     }
 
+    /// The register that its load replaces as a whole.
+    pub fn own_register(&self) -> Option<u8> {
+        match &self.what {
+            What::Checked(insn) => super::lean::own_register(insn),
+            _ => None,
+        }
+    }
+
     /// Where the program goes on behind it, if it is known beforehand.
     pub fn goes_on(&self) -> Option<u64> {
         match &self.what {

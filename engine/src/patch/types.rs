@@ -78,6 +78,8 @@ pub enum Phase {
     Saved,
     /// As `Before`, but the address register is in the area.
     Address,
+    /// As `Address`, of the register that the part loads ([`super::plan::Part::own_register`]).
+    Own,
     /// As `Saved`, but the other register is the program's.
     Asked,
     /// As `Asked`, and the hit is counted already, in the place that [`ulpf_lib::ring::Area::idle_count`] says.

@@ -290,8 +290,12 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
             }
             uc.gprs.rip = part.at;
         }
-        Phase::Address => {
-            *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
+        Phase::Address | Phase::Own => {
+            let saved = match mark.phase {
+                Phase::Own => part.own_register()?,
+                _ => a,
+            };
+            *register(&mut uc.gprs, saved)? = area.address.load(Relaxed);
             uc.gprs.rip = part.at;
         }
         Phase::Asked | Phase::AskedTallied => {
