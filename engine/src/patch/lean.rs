@@ -14,11 +14,10 @@ use ulpf_lib::ring::Area;
 
 use super::fast_path::{Behind, behind};
 use super::implicit::Access;
-use super::registers::of_address;
+use super::registers::{of_address, own_register};
 use super::types::{IDLE_START, Phase};
 use super::writer::{Target, Writer};
 use crate::access::Insn;
-use crate::access::layout::Wrap;
 use crate::exec;
 
 /// Largest access, in bytes, whose bits one comparison tests.
@@ -129,23 +128,3 @@ fn write(
 
 const EQUAL: u8 = 4;
 const NOT_EQUAL: u8 = 5;
-
-/// The register that a load replaces as a whole, if its address does not need it.
-pub fn own_register(insn: &Insn) -> Option<u8> {
-    const RSP: u8 = 4;
-    let l = &insn.layout;
-    if l.wrap != Wrap::Legacy || l.opsize16 || insn.mem.kind != AccessKind::Read {
-        return None;
-    }
-    let loads = match (l.map, l.opcode) {
-        // mov, movsxd
-        (0, 0x8b | 0x63) => true,
-        // movzx, movsx
-        (1, 0xb6 | 0xb7 | 0xbe | 0xbf) => true,
-        _ => false,
-    };
-    let own = l.reg & 15;
-    // (Its encoding as a base needs no prefix.)
-    let free = own < 8 && own != RSP && own != insn.mem.base && own != insn.mem.index;
-    (loads && free).then_some(own)
-}

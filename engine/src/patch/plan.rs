@@ -7,6 +7,7 @@ use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 
 use super::implicit::{Access, GoesOn, Implicit};
 use super::mask::Mask;
+use super::registers;
 use super::types::{FS, GS, JUMP, TRAPS, TRAPS_OR_RET};
 use crate::access::layout::Pp;
 use crate::access::{Class, Insn};
@@ -57,7 +58,7 @@ impl Part {
     /// The register that its load replaces as a whole.
     pub fn own_register(&self) -> Option<u8> {
         match &self.what {
-            What::Checked(insn) => super::lean::own_register(insn),
+            What::Checked(insn) => registers::own_register(insn),
             _ => None,
         }
     }

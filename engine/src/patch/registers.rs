@@ -1,14 +1,17 @@
 //! Chooses the registers of a trampoline.
 
+use ulpf_lib::AccessKind;
+
 use super::asm::RCX;
 use crate::access::Insn;
 use crate::access::insn::{MemOp, NO_REG};
 use crate::access::layout::Wrap;
 
+const RSP: u8 = 4;
+
 /// The registers of a trampoline: one for the address, which must not be named by the instruction and
 /// needs no REX prefix, and another one.
 pub fn registers(named: u16) -> Option<(u8, u8)> {
-    const RSP: u8 = 4;
     let used = named | 1 << RSP | 1 << RCX;
     let free = |r: &u8| used & 1 << *r == 0;
     let a = [6, 7, 3, 2, 0, 5].into_iter().find(free)?;
@@ -93,4 +96,23 @@ pub fn named(insn: &Insn) -> u16 {
         _ => {}
     }
     used | implicit
+}
+
+/// The register that a load replaces as a whole, if its address does not need it.
+pub fn own_register(insn: &Insn) -> Option<u8> {
+    let l = &insn.layout;
+    if l.wrap != Wrap::Legacy || l.opsize16 || insn.mem.kind != AccessKind::Read {
+        return None;
+    }
+    let loads = match (l.map, l.opcode) {
+        // mov, movsxd
+        (0, 0x8b | 0x63) => true,
+        // movzx, movsx
+        (1, 0xb6 | 0xb7 | 0xbe | 0xbf) => true,
+        _ => false,
+    };
+    let own = l.reg & 15;
+    // (Its encoding as a base needs no prefix.)
+    let free = own < 8 && own != RSP && own != insn.mem.base && own != insn.mem.index;
+    (loads && free).then_some(own)
 }
