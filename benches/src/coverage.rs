@@ -196,6 +196,7 @@ fn tactic(
                 over_read: false,
                 heap: None,
                 before_access: false,
+                writers: None,
                 counts: true,
                 whole: false,
             };

@@ -152,6 +152,8 @@ pub enum Command {
     },
     /// `log [N]`
     Log(u64),
+    /// `last-writers`: from now on, each byte of heap and data has its last writer ([`crate::last_writer`]).
+    LastWriters,
     /// `heap-check frames N quarantine BYTES redzone BYTES [redzone-most BYTES] [leaks] [stop] [running] [base] [of ADDR]`
     HeapCheck(HeapCheck),
     /// `heap-error`, `heap-block ADDR`, `heap-leaks`, `heap-pointers ADDR`
@@ -446,6 +448,7 @@ impl fmt::Display for Command {
             Command::PatchSites(n) => write!(f, "patch sites {n}"),
             Command::Last { addr, len, most } => write!(f, "last {addr:#x} {len} {most}"),
             Command::Log(n) => write!(f, "log {n}"),
+            Command::LastWriters => f.write_str("last-writers"),
             Command::HeapAsk(HeapAsk::Error) => f.write_str("heap-error"),
             Command::HeapAsk(HeapAsk::Leaks) => f.write_str("heap-leaks"),
             Command::HeapAsk(HeapAsk::Block(at)) => write!(f, "heap-block {at:#x}"),

@@ -20,6 +20,7 @@ pub mod guard;
 pub mod hash;
 pub mod hot;
 pub mod kept;
+pub mod last_writer;
 pub mod library_abi;
 pub mod mapping;
 pub mod number;

@@ -255,6 +255,17 @@ pub fn map_sparse_behind(len: u64) -> Result<u64, Errno> {
     map_sparse_at(all().end, len)
 }
 
+/// As [`map_sparse`], before our place, if nothing is there.
+///
+/// # Errors
+/// As [`map_sparse`]'s.
+pub fn map_sparse_before(len: u64) -> Result<u64, Errno> {
+    map_sparse_at(
+        all().start.saturating_sub(len + (1 << 30)) & !(GRAIN - 1),
+        len,
+    )
+}
+
 fn map_sparse_at(hint: u64, len: u64) -> Result<u64, Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_GROWSDOWN;
     let at = map_at(hint, len, (PROT_NONE, flags, -1), AfterFork::Both)?;
@@ -285,6 +296,12 @@ pub fn huge(at: u64, len: u64) {
         // SAFETY: advice about our own mapping.
         let _ = unsafe { sys!(__NR_madvise, start, end - start, MADV_HUGEPAGE) };
     }
+}
+
+/// Makes whole pages of [`map_sparse`]'s memory read as zeros again, and frees them.
+pub fn zero(at: u64, len: u64) {
+    // SAFETY: private anonymous memory of ours, made of atomics for which zero is a value.
+    let _ = unsafe { sys!(__NR_madvise, at, len, MADV_DONTNEED) };
 }
 
 /// Unmaps a mapping and removes it from the list.

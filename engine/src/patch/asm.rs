@@ -154,6 +154,19 @@ impl Asm {
             0,
         ]);
     }
+    /// `mov rcx, [rsp]`
+    pub fn return_address(&mut self) {
+        self.put(&[0x48, 0x8b, 0x0c, 0x24]);
+    }
+    /// `mov [base + disp], reg`, of 4 bytes, or of 8 if `wide`; `base` is one of the first eight, but not rsp.
+    pub fn poke_at(&mut self, base: u8, disp: i32, reg: u8, wide: bool) {
+        self.put(&[
+            0x40 | u8::from(wide) << 3 | (reg >> 3) << 2,
+            0x89,
+            0x80 | (reg & 7) << 3 | base,
+        ]);
+        self.put(&disp.to_le_bytes());
+    }
     /// `mov qword [base], value`, sign-extended.
     pub fn poke_constant(&mut self, base: u8, value: i32) {
         self.put(&[0x48, 0xc7, 0x40 | base, 0]);
@@ -370,10 +383,50 @@ impl Asm {
     pub fn shift_right(&mut self, reg: u8, n: u8) {
         self.put(&[0x48, 0xc1, 0xe8 | reg, n]);
     }
-    /// `add reg, [rip + …]`, which changes flags; `reg` is one of the first eight. The place of its constant is to be aimed at.
+    /// `shl reg, n`, which changes flags; `reg` is one of the first eight.
+    pub fn shift_left(&mut self, reg: u8, n: u8) {
+        self.put(&[0x48, 0xc1, 0xe0 | reg, n]);
+    }
+    /// `test reg, reg`, of 32 bits, which changes flags.
+    pub fn test(&mut self, reg: u8) {
+        let high = reg >> 3;
+        let both = (reg & 7) << 3 | reg & 7;
+        self.put(&[0x40 | high << 2 | high, 0x85, 0xc0 | both]);
+    }
+    /// `add reg, [rip + …]`, which changes flags. The place of its constant is to be aimed at.
     pub fn add_constant(&mut self, reg: u8) -> usize {
-        self.put(&[0x48, 0x03, reg << 3 | 5, 0, 0, 0, 0]);
+        self.with_constant(0x03, reg)
+    }
+    /// `sub reg, [rip + …]`, likewise.
+    pub fn subtract_constant(&mut self, reg: u8) -> usize {
+        self.with_constant(0x2b, reg)
+    }
+    /// `mov reg, [rip + …]`, likewise, but it changes no flags.
+    pub fn load_constant(&mut self, reg: u8) -> usize {
+        self.with_constant(0x8b, reg)
+    }
+    fn with_constant(&mut self, opcode: u8, reg: u8) -> usize {
+        self.put(&[
+            0x48 | (reg >> 3) << 2,
+            opcode,
+            (reg & 7) << 3 | 5,
+            0,
+            0,
+            0,
+            0,
+        ]);
         self.here()
+    }
+    /// `mov index, [base + index*8]`; `base` is one of the first eight, but not rsp.
+    pub fn load_of_table(&mut self, index: u8, base: u8) {
+        let high = index >> 3;
+        self.put(&[
+            0x48 | high << 2 | high << 1,
+            0x8b,
+            0x44 | (index & 7) << 3,
+            0xc0 | (index & 7) << 3 | base,
+            0,
+        ]);
     }
     /// `cmp [base], 0`, of 1, 2 or 4 bytes, which changes flags; `base` is one of the first eight, but not rsp.
     pub fn compare_with_zero(&mut self, base: u8, bytes: u8) {

@@ -186,7 +186,7 @@ pub fn make(w: &mut Writer, access: Access, (a, b): (u8, u8), counted: Phase) ->
     Some(())
 }
 
-fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
+pub fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
     let from = w.asm.jmp();
     w.asm.aim(from, back)?;
     w.mark(Phase::After);

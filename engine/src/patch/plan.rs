@@ -30,6 +30,11 @@ pub struct Part {
     pub len: u8,
     /// Its treatment in the trampoline.
     pub what: What,
+    /// Its number in the records of last writers ([`super::Target::writers`]).
+    pub site: u32,
+    /// Its function belongs to a runtime library, and the return address is on top of the stack: the caller is recorded
+    /// instead.
+    pub by_caller: bool,
 }
 
 impl Part {
@@ -220,6 +225,8 @@ impl Group {
                     at,
                     len: insn.len,
                     what: looked,
+                    site: 0,
+                    by_caller: false,
                 }
             } else {
                 let rest = code.get((at - start) as usize..);
@@ -229,6 +236,8 @@ impl Group {
                         at,
                         len: 1,
                         what: What::Copy,
+                        site: 0,
+                        by_caller: false,
                     },
                     false => hot_or_displaced(at, rest, also).ok_or(Refusal::Successor)?,
                 };
@@ -570,6 +579,8 @@ fn hot_or_displaced(
             at,
             len: insn.len,
             what,
+            site: 0,
+            by_caller: false,
         });
     };
     also_hot(&mut part, code, also);
@@ -670,5 +681,7 @@ fn displaced(at: u64, code: &[u8]) -> Option<Part> {
         at,
         len: i.len() as u8,
         what,
+        site: 0,
+        by_caller: false,
     })
 }

@@ -41,6 +41,7 @@ fn target(at: u64) -> Target {
         over_read: false,
         heap: None,
         whole: false,
+        writers: None,
         counts: true,
         tables: Tables::default(),
     }

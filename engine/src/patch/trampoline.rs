@@ -10,6 +10,7 @@ use super::asm::{Asm, RCX};
 use super::fast_path::{Behind, island};
 use super::hits::{Near, closer, hit, tally, whole_page};
 use super::implicit::Access;
+use super::last_writer::{self, Recorded};
 use super::lean;
 use super::original::{self, jump_to, plain};
 use super::out_of_block;
@@ -125,12 +126,26 @@ impl Trampoline {
                     if let What::Checked(insn) = &part.what {
                         asked = out_of_block::ask(&mut w, insn, (a, b), target)?;
                     }
+                    let records = target.writers.is_some() && access.mem().kind.writes();
                     let counted = match group.has_free_flags(n) {
+                        true if records => {
+                            let of = Recorded::of(access, part);
+                            last_writer::lean(&mut w, of, (a, b), end, target)
+                        }
                         true => lean::access(&mut w, access, a, end, target),
                         false => None,
                     };
-                    let counted =
-                        counted.or_else(|| whole_page::count(&mut w, access, (a, b), end, target));
+                    let counted = counted.or_else(|| match records {
+                        true => last_writer::store(
+                            &mut w,
+                            Recorded::of(access, part),
+                            (a, b),
+                            end,
+                            target,
+                            &mut trampoline.looks,
+                        ),
+                        false => whole_page::count(&mut w, access, (a, b), end, target),
+                    });
                     // Else the page is asked whether it is whole before the bits are.
                     let asks = target.whole && counted.is_none();
                     let mut aside = checked(&mut w, access, (a, b), (target, asks), &mut near)?;
@@ -271,7 +286,15 @@ impl Trampoline {
             if let Some(count) = count {
                 let here = w.asm.here();
                 w.asm.aim(count, here)?;
-                tally(&mut w, its.first()?, access, back)?;
+                let first = its.first()?;
+                match target.writers.is_some() && access.mem().kind.writes() {
+                    true => {
+                        let looks = &mut trampoline.looks;
+                        let of = Recorded::of(access, part);
+                        last_writer::tally(&mut w, first, of, back, target, looks)?;
+                    }
+                    false => tally(&mut w, first, access, back)?,
+                }
             }
         }
         trampoline.code = w.asm.bytes;

@@ -23,7 +23,7 @@ use super::value::{Value, store};
 use super::writer::{Target, Writer, keep, restore};
 
 /// Whether it may be such an access.
-fn may_count(access: &Access) -> bool {
+pub fn may_count(access: &Access) -> bool {
     let mem = access.mem();
     access.mask().is_none() && mem.segment != FS
 }

@@ -38,6 +38,8 @@ pub struct Target {
     pub whole: bool,
     /// Accesses that meet a guard and no watch are counted.
     pub counts: bool,
+    /// Stores to pages that are watched as a whole leave a record (`last_writer.rs`), and are not counted.
+    pub writers: Option<Writers>,
     /// Tables that it reads.
     pub tables: Tables,
 }
@@ -62,6 +64,15 @@ pub struct Tables {
     pub whole: u64,
     /// [`super::LOCKS`] locks, and what follows them.
     pub locks: u64,
+}
+
+/// Addresses of the tables of last writers.
+#[derive(Clone, Copy)]
+pub struct Writers {
+    /// The record of the byte whose alias is 0; that of any other is four times as far behind it.
+    pub records: u64,
+    /// The table of callers ([`ulpf_lib::last_writer::CALLERS`]).
+    pub callers: u64,
 }
 
 /// A trampoline as it is written.

@@ -5,12 +5,15 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
-use ulpf_lib::ring::MAX_FRAMES;
+use ulpf_lib::last_writer::Site;
+use ulpf_lib::ring::{Crash, MAX_FRAMES};
 
 use crate::global::g;
+use crate::last_writer;
+use crate::origin;
 use crate::runtime::thread::Current;
 use crate::signals::kernel::{default_is_ignore, default_is_stop, is_default};
-use crate::signals::numbers::SIGSTOP;
+use crate::signals::numbers::{SIGABRT, SIGSTOP};
 use crate::unwind;
 
 /// Notes a signal whose default action ends the program now. `address` is the one that could not be accessed.
@@ -29,10 +32,28 @@ pub fn note(t: Current, gprs: &Gprs, sig: i32, pc: u64, address: Option<u64>) {
     crash.pc.store(pc, Relaxed);
     crash.has_address.store(address.is_some().into(), Relaxed);
     crash.address.store(address.unwrap_or(0), Relaxed);
+    note_origin(crash, gprs, (sig, pc));
     // SAFETY: reads the time-stamp counter.
     let now = unsafe { core::arch::x86_64::_rdtsc() };
     crash.time.store(now, Relaxed);
     crash.signal.store(sig as u32, SeqCst);
+}
+
+/// Notes the place of the pointer that led to the signal, and the last writer of that place.
+fn note_origin(crash: &Crash, gprs: &Gprs, (sig, pc): (i32, u64)) {
+    let found = last_writer::tables().and_then(|_| match sig {
+        SIGABRT => origin::of_header(),
+        _ => origin::of(gprs, pc),
+    });
+    crash.source.store(found.map_or(0, |o| o.place), Relaxed);
+    crash.pointer.store(found.map_or(0, |o| o.pointer), Relaxed);
+    let writer = found.and_then(|o| last_writer::of(o.place));
+    let site = writer.and_then(last_writer::site_of);
+    let stamp = writer.and_then(last_writer::stamp_of);
+    crash.writer.store(site.map_or(0, Site::word), Relaxed);
+    let (tid, since) = stamp.unwrap_or_default();
+    crash.writer_tid.store(tid, Relaxed);
+    crash.writer_since.store(since, Relaxed);
 }
 
 /// Notes a system call by which the program sends itself a deadly signal, as abort(3) does.

@@ -21,6 +21,7 @@ use crate::cause::Cause;
 use crate::check::{judge, regions};
 use crate::filter;
 use crate::global::g;
+use crate::last_writer;
 use crate::log;
 use crate::paths;
 use crate::runtime::debug_registers;
@@ -107,6 +108,12 @@ fn hit(
     let same = |o: &[u8]| new.map_or_else(|| unchanged(start, o), |n| n == o);
     let silent = c.kind.writes() && whole.is_some_and(same);
     let attributes = g().attributes(id);
+    if attributes.writers {
+        if c.kind.writes() {
+            last_writer::written(t, gprs, c, start, len);
+        }
+        return None;
+    }
     // Memory given back to the allocator is not the watched object any more, though a pointer may still lead there.
     let given_back = attributes.part != Part::Whole
         && c.kind.writes()
@@ -215,6 +222,21 @@ pub fn count(id: WatchId, hits: u64, silent: u64) {
         n.hits.fetch_add(hits, Relaxed);
         n.silent.fetch_add(silent, Relaxed);
     }
+}
+
+/// `number` stores of one instruction, all of `[start, start + len)`, that no trampoline has counted; `silent` of them have
+/// changed nothing. The watch only counts them, or records them.
+pub fn counted(
+    t: Current,
+    (gprs, pc): (&Gprs, u64),
+    id: WatchId,
+    (start, len): (u64, u64),
+    (number, silent): (u64, u64),
+) {
+    if !g().attributes(id).writers {
+        return count(id, number, silent);
+    }
+    last_writer::stored(t, (gprs, pc), start, len);
 }
 
 pub fn count_false_positive(t: Current, at: TargetAddr) {

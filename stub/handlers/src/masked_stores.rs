@@ -4,7 +4,7 @@
 
 use ulpf_engine::access::Insn;
 use ulpf_engine::access::layout::Pp;
-use ulpf_engine::cpu::Cpu;
+use ulpf_engine::cpu::{Cpu, Gprs};
 use ulpf_lib::ring::Area;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
@@ -57,14 +57,26 @@ pub fn store(t: Current, cpu: &Cpu, insn: &Insn, area: &Area) -> Made {
     if !whole || !page.permits(AccessKind::Write) || busy {
         return Made::No;
     }
-    match make(t, dest, (from as usize, len as usize), area) {
+    match make(
+        t,
+        (cpu.gprs, insn.pc),
+        dest,
+        (from as usize, len as usize),
+        area,
+    ) {
         Some(()) => Made::Yes,
         None => Made::No,
     }
 }
 
 /// Copies `len` bytes of `area` from offset `from` on to `dest`; all of it is on one guarded page.
-fn make(t: Current, dest: u64, (from, len): (usize, usize), area: &Area) -> Option<()> {
+fn make(
+    t: Current,
+    by: (&Gprs, u64),
+    dest: u64,
+    (from, len): (usize, usize),
+    area: &Area,
+) -> Option<()> {
     let mut whole = 1;
     let watch = alone(dest, &mut whole, len as u64, AccessKind::Write)?;
     if whole != 1 {
@@ -87,7 +99,10 @@ fn make(t: Current, dest: u64, (from, len): (usize, usize), area: &Area) -> Opti
         return None;
     }
     match watch {
-        Some(id) => hits::count(id, 1, u64::from(old == new)),
+        Some(id) => {
+            let silent = u64::from(old == new);
+            hits::counted(t, by, id, (dest, len as u64), (1, silent));
+        }
         None => count_false_positives(t, TargetAddr(dest), 1),
     }
     Some(())

@@ -207,7 +207,7 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Op
             4 => same::<4>(old, new),
             _ => same::<8>(old, new),
         };
-        hits::count(id, n, silent);
+        hits::counted(t, (cpu.gprs, insn.pc), id, (to, len as u64), (n, silent));
     }
     if let Some(id) = read {
         hits::count(id, n, 0);

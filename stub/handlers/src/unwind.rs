@@ -95,6 +95,24 @@ pub fn is_runtime(pc: u64) -> bool {
     code().is_some_and(|c| c.is_runtime(pc))
 }
 
+/// Whether the return address is on top of the stack at this instruction, if tables tell. Called by the stub's task.
+pub fn is_return_address_on_top(pc: u64) -> bool {
+    let Some(code) = code() else { return false };
+    // (Any word that can be read serves as the stack.)
+    let word = 0u64;
+    let frame = Frame {
+        ip: pc,
+        sp: &raw const word as u64,
+        bp: 0,
+        first: true,
+    };
+    let memory = code.cache(0);
+    memory.is_some_and(|mut memory| {
+        let row = cached_unwind::learn(&code.tables, &mut memory.cache, frame, &mut Stack::begin());
+        row.cfa == CfaRule::Rsp && row.end == 8
+    })
+}
+
 /// Whether the instruction belongs to a function that over-reads strings.
 pub fn over_read(pc: u64) -> OverRead {
     code().map_or(OverRead::None, |c| c.over_read(pc))
@@ -118,20 +136,28 @@ pub fn to_own_call(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize
     }
 }
 
+/// Whether the instruction, or one of the calls that led there, is in a function of an allocator.
+pub fn is_of_allocator(pc: u64, callers: &[u64]) -> bool {
+    let Some(code) = code().filter(|code| code.is_near_allocator(pc)) else {
+        return false;
+    };
+    let mut callers = callers.iter();
+    code.is_allocator(pc) || callers.any(|at| code.is_allocator(at.wrapping_sub(1)))
+}
+
 /// True if the program's allocator makes this access: it keeps its books in memory that is not allocated.
 pub fn is_allocators(t: Current, gprs: &Gprs, pc: u64) -> bool {
     /// Its functions call each other, and are called by one that has a name.
     const DEPTH: usize = 6;
-    let Some(code) = code().filter(|code| code.is_near_allocator(pc)) else {
+    if code().is_none_or(|code| !code.is_near_allocator(pc)) {
         return false;
-    };
-    if code.is_allocator(pc) {
+    }
+    if is_of_allocator(pc, &[]) {
         return true;
     }
     let mut frames = [0; MAX_FRAMES];
     let n = backtrace(t, gprs, &mut frames, DEPTH);
-    let mut callers = frames.iter().take(n);
-    callers.any(|at| code.is_allocator(at.wrapping_sub(1)))
+    is_of_allocator(pc, frames.get(..n).unwrap_or(&[]))
 }
 
 /// True if this context, or one of its innermost callers, is where `is_there` says. A signal handler may have interrupted

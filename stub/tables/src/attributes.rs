@@ -18,6 +18,8 @@ pub struct Attributes {
     pub out_of_band: bool,
     /// Writes a record to the ring.
     pub log: bool,
+    /// Records the last writer of each byte, and nothing else.
+    pub writers: bool,
     pub backtrace: u8,
     pub placement: Placement,
     /// Hits are counted and reported as hits of this watch.
@@ -51,6 +53,7 @@ impl Attributes {
         stop: false,
         out_of_band: false,
         log: false,
+        writers: false,
         backtrace: 0,
         placement: Placement::Auto,
         group: None,
@@ -66,11 +69,12 @@ impl Attributes {
     }
 
     /// All attributes of an entry that may be shared.
-    fn plain(&self) -> (bool, bool, bool, u8, Placement, Option<WatchId>, Part) {
+    fn plain(&self) -> (bool, bool, bool, bool, u8, Placement, Option<WatchId>, Part) {
         (
             self.stop,
             self.out_of_band,
             self.log,
+            self.writers,
             self.backtrace,
             self.placement,
             self.group,

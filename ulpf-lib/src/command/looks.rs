@@ -38,6 +38,7 @@ pub fn who_wrote<'a>(
         len,
         watched_since: watched_since(table, addr, len).map(ago),
         reaches_back: found.reaches_back.map(ago),
+        stretches: false,
         last: records.collect::<Vec<_>>(),
     };
     let _ = writeln!(out, "{answer}");
@@ -60,6 +61,11 @@ pub fn log(rings: &impl Rings, clock: &Clock, most: u64, out: &mut dyn Write) {
         let (time, watch) = (since(hit.time), hit.watch);
         let _ = writeln!(out, "{}", Record::of(Which::Logged { time, watch }, hit));
     }
+}
+
+/// Whether the hits of a watch on these bytes are written to the rings.
+pub fn is_logged<'a>(table: impl Iterator<Item = &'a Listed>, addr: u64, len: u64) -> bool {
+    watched_since(table, addr, len).is_some()
 }
 
 /// The time at which the youngest logged watch on these bytes was set.

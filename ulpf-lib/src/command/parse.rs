@@ -134,6 +134,7 @@ impl Command {
             "patch-syscalls" => patch_syscalls(w),
             "patch" => patch(w),
             "last" => last(w),
+            "last-writers" => Ok(Command::LastWriters),
             "log" => Ok(Command::Log(number(w.next()).unwrap_or(100))),
             "heap-check" => heap_check(w),
             "heap-error" => Ok(Command::HeapAsk(HeapAsk::Error)),

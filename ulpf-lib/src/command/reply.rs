@@ -74,6 +74,8 @@ pub enum Reply {
     PatchSyscalls(bool),
     /// `{"heap_checked":true}`
     HeapChecked,
+    /// `{"last_writers":true}`
+    LastWriters,
     /// `{"heap_asked":3}`: the number of reports in the answer, in [`crate::ring::findings::Findings::asked`].
     HeapAsked(u32),
     /// `{"refused":{"what":"…","why":"…","what_to_do":"…"}}`
@@ -112,6 +114,7 @@ impl fmt::Display for Reply {
             ),
             Reply::PatchSyscalls(on) => write!(f, "{{\"patch_syscalls\":{on}}}"),
             Reply::HeapChecked => f.write_str("{\"heap_checked\":true}"),
+            Reply::LastWriters => f.write_str("{\"last_writers\":true}"),
             Reply::HeapAsked(reports) => write!(f, "{{\"heap_asked\":{reports}}}"),
             Reply::Refused(r) => write!(
                 f,

@@ -259,6 +259,7 @@ mod replies {
             },
             Reply::PatchSyscalls(true),
             Reply::HeapChecked,
+            Reply::LastWriters,
             Reply::HeapAsked(3),
             Reply::Refused(Refusal::new("a \"b\"", "c\\\nd", "é")),
         ] {

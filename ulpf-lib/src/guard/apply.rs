@@ -340,6 +340,7 @@ impl Guards {
                         writable: true,
                     };
                     self.windows.insert(va, window);
+                    (self.emptied)(alias, len + WINDOW_OVERLAP);
                     return Ok((va, window));
                 }
                 Err(e) => result = Err(e),
@@ -420,6 +421,7 @@ impl Guards {
                         writable,
                     };
                     self.dups.insert(va, window);
+                    (self.emptied)(alias, end - va);
                     return Ok((va, window));
                 }
                 Err(e) => result = Err(e),

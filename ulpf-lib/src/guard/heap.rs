@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use super::maps::VmaKind;
-use super::page_map::PROT_EXEC;
+use super::page_map::{PROT_EXEC, PROT_WRITE};
 use super::thread_memory::ThreadMemory;
-use super::{Guards, LARGEST_HEAP, Origin, os, refuse};
+use super::{Guards, HeapAndData, LARGEST_HEAP, Origin, os, refuse};
 use crate::addr::PAGE_SIZE;
 use crate::refusal::Refusal;
 
@@ -21,11 +21,13 @@ impl Guards {
         &mut self,
         brk: (u64, u64),
         threads: &[ThreadMemory],
-    ) -> Result<Vec<(u64, u64)>, Refusal> {
+    ) -> Result<HeapAndData, Refusal> {
         self.snapshot = None;
         self.read_maps().map_err(refuse::no_maps)?;
         let vmas = self.snapshot.take().map_or(Vec::new(), |s| s.vmas);
         let mut parts: Vec<(u64, u64)> = Vec::new();
+        let mut data: Vec<(u64, u64)> = Vec::new();
+        let is_data = |prot: u8| prot & PROT_WRITE != 0 && prot & PROT_EXEC == 0;
         // Mapped file data, and the anonymous memory that follows it without a gap.
         let mut data_end = 0;
         // The file that is mapped last, and the address of its first mapping.
@@ -34,26 +36,30 @@ impl Guards {
             if vma.shared && !self.is_file(vma) {
                 continue;
             }
-            let mut pieces: Vec<(u64, u64, Option<Origin>)> = Vec::new();
+            // (Guards have changed the protection of what has moved.)
+            let mut pieces: Vec<(u64, u64, Option<Origin>, u8)> = Vec::new();
             if self.is_file(vma) {
                 let moved = self.moved.within(vma.start, vma.end);
-                pieces.extend(moved.map(|(s, e, m)| (s, e, Some(m.origin))));
+                pieces.extend(moved.map(|(s, e, m)| (s, e, Some(m.origin), m.prot)));
             } else {
                 let origin = match vma.kind {
                     VmaKind::Anonymous => Some(Origin::Anonymous),
                     VmaKind::File | VmaKind::Odd | VmaKind::OddFile => Some(Origin::File),
                     _ => None,
                 };
-                pieces.push((vma.start, vma.end, origin));
+                pieces.push((vma.start, vma.end, origin, vma.prot));
             }
             let not: Vec<(u64, u64)> = threads
                 .iter()
                 .filter_map(|t| t.of((vma.start, vma.end)))
                 .collect();
-            for (mut start, end, origin) in pieces {
+            for (mut start, end, origin, prot) in pieces {
                 let Some(origin) = origin else { continue };
                 if origin == Origin::File {
                     data_end = end;
+                    if is_data(prot) && !self.is_ours(start) {
+                        push(&mut data, start, end);
+                    }
                     if !self.is_file(vma) && (vma.dev, vma.inode) != (object.0, object.1) {
                         object = (vma.dev, vma.inode, start);
                     }
@@ -66,11 +72,15 @@ impl Guards {
                         Some(bss) => bss.next_multiple_of(PAGE_SIZE),
                         None => end,
                     };
+                    let from = start;
                     start = bss.clamp(start, end);
+                    if is_data(prot) && from < start && !self.is_ours(from) {
+                        push(&mut data, from, start);
+                    }
                     data_end = start;
                 }
                 let heap = origin == Origin::Anonymous
-                    && vma.prot & PROT_EXEC == 0
+                    && prot & PROT_EXEC == 0
                     && end - start < LARGEST_HEAP
                     && !self.is_alias(start);
                 while heap && start < end {
@@ -86,7 +96,7 @@ impl Guards {
                 }
             }
         }
-        Ok(parts)
+        Ok(HeapAndData { heap: parts, data })
     }
 
     /// Whether memory of ours at `at` lies outside of our place.

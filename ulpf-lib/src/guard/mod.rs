@@ -39,7 +39,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 pub use machine::{DeviceUse, FEATURES, Keys, Machine};
-pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
+pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap, alias_in};
 
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
 use crate::pages::{Guard, PageRun};
@@ -162,6 +162,8 @@ pub struct Guards {
     outer: Option<OuterGuards>,
     /// See [`Guards::stay_where`].
     in_use: fn(u64, u64) -> bool,
+    /// See [`Guards::when_emptied`].
+    emptied: fn(u64, u64),
 }
 
 /// Another guard owner (a stub) that moves and guards the same program's memory, hidden from the program
@@ -172,6 +174,15 @@ pub struct OuterGuards {
     pub present: fn() -> bool,
     /// Changes the snapshot to the mappings as the program knows them.
     pub put_right: fn(&mut Snapshot),
+}
+
+/// Memory that the program changes, without its stacks.
+#[derive(Default)]
+pub struct HeapAndData {
+    /// Ranges that hold allocations (start, end), ascending.
+    pub heap: Vec<(u64, u64)>,
+    /// Writable data and .bss of the executable and its libraries, ascending.
+    pub data: Vec<(u64, u64)>,
 }
 
 /// Larger reservations are no heap: the shadow memory of a sanitizer, a cage of a JIT.
@@ -240,6 +251,7 @@ impl Guards {
             live: false,
             outer: None,
             in_use: |_, _| false,
+            emptied: |_, _| {},
         }
     }
 
@@ -247,6 +259,24 @@ impl Guards {
     /// is neither moved nor put back by [`Guards::apply`].
     pub fn stay_where(&mut self, in_use: fn(u64, u64) -> bool) {
         self.in_use = in_use;
+    }
+
+    /// `emptied` is called for each range of the alias (start, length) that has lost its content: it is a new window, or its
+    /// memory has been given back.
+    pub fn when_emptied(&mut self, emptied: fn(u64, u64)) {
+        self.emptied = emptied;
+    }
+
+    /// Tells of the aliases of `[start, end)`, which is moved memory.
+    fn empties(&self, start: u64, end: u64) {
+        let before = self.windows.range(..=start).next_back();
+        let after = self.windows.range(start.saturating_add(1)..end);
+        for (va, window) in before.into_iter().chain(after) {
+            let (from, to) = (start.max(*va), end.min(va + window.len));
+            if from < to {
+                (self.emptied)(window.alias + (from - va), to - from);
+            }
+        }
     }
 
     /// Makes the memory file, unless it exists, and thereby decides how guards are set.

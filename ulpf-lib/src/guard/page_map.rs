@@ -345,6 +345,21 @@ impl PageMap {
     }
 }
 
+/// The alias of `addr` in another process, whose [`PageMap`] is at `map`; `word` reads its memory. `None`: it has none, or
+/// its memory cannot be read.
+pub fn alias_in(map: u64, addr: u64, word: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    let of = |table: u64, index: u64| match table {
+        0 => None,
+        _ => word(table.wrapping_add(index * 8)),
+    };
+    let root = word(map)?;
+    let leaf = of(root, addr >> LEAF_SHIFT & ((1 << ROOT_BITS) - 1))?;
+    let entry = of(leaf, addr >> 12 & ((1 << LEAF_BITS) - 1))?;
+    PageEntry(entry)
+        .alias(TargetAddr(addr))
+        .map(|alias| alias.0)
+}
+
 impl Default for PageMap {
     fn default() -> PageMap {
         PageMap::new()

@@ -85,6 +85,7 @@ impl Guards {
             os::lock_as(s, e - s, moved.locked);
         }
         file.punch(start, end);
+        self.empties(start, end);
         self.erase(start, end);
         Ok(())
     }
@@ -102,6 +103,7 @@ impl Guards {
         if let Some(file) = &self.file {
             file.punch(start, end);
         }
+        self.empties(start, end);
     }
 
     /// The parts of moved private memory that are not holes.

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::Atomic;
 
 /// Changes with the layout.
-pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin4");
+pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin5");
 /// Maximum number of callers of a record.
 pub const MAX_FRAMES: usize = 16;
 /// Maximum bytes of a value in a record; a longer value is truncated.
@@ -100,6 +100,11 @@ pub struct SharedHeader {
     pub tallies: [AtomicU32; TALLIES],
     /// Faults by the reason why their instructions were not patched, or faulted despite a patch.
     pub unpatched: [AtomicU64; Unpatched::ALL.len()],
+    /// TSC when records of last writers began ([`crate::last_writer`]); 0: they have not begun.
+    pub writers_since: AtomicU64,
+    /// Where they are in the program: the tables, the first byte of our place whose records they have, and the
+    /// [`crate::PageMap`].
+    pub writers: [AtomicU64; 3],
     /// The program's end, if a signal that it caused itself has ended it.
     pub crash: Crash,
 }
@@ -122,6 +127,16 @@ pub struct Crash {
     pub pc: AtomicU64,
     /// TSC.
     pub time: AtomicU64,
+    /// The place that holds the pointer which led there, or 0 if it is not known, and that pointer.
+    pub source: AtomicU64,
+    /// See `source`.
+    pub pointer: AtomicU64,
+    /// Its last writer ([`crate::last_writer::Site::word`]); 0: not known.
+    pub writer: AtomicU64,
+    /// The thread, and the TSC from which on it may have been.
+    pub writer_since: AtomicU64,
+    /// See `writer_since`; 0: not known.
+    pub writer_tid: AtomicU32,
     /// Return addresses, the innermost first.
     pub callers: [AtomicU64; MAX_FRAMES],
 }
@@ -315,8 +330,16 @@ pub struct Area {
     pub target: AtomicU64,
     /// See `target`.
     pub value: AtomicU64,
+    /// The thread's present stamp in records of last writers, in both halves ([`crate::last_writer`]); 0: none.
+    pub stamp: AtomicU64,
+    /// TSC when it got it.
+    pub stamped: AtomicU64,
+    /// A sum of the registers in this area, when the stub's task last read them.
+    pub seen: AtomicU64,
+    /// Nanoseconds that the thread had run when the stub's task has asked.
+    pub ran: AtomicU64,
     /// 0.
-    pub reserved: [AtomicU64; 9],
+    pub reserved: [AtomicU64; 5],
     /// Hits that trampolines have counted themselves, and the silent ones of them; see
     /// [`SharedHeader::tallies`]. Only the area's thread writes them while it runs.
     pub hits: [AtomicU64; TALLIES],

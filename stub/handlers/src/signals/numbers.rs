@@ -4,6 +4,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
 pub use ulpf_lib::sys::uapi::{SIG_DFL, SIG_IGN};
 
+pub const SIGABRT: i32 = k::SIGABRT as i32;
 pub const SIGILL: i32 = k::SIGILL as i32;
 pub const SIGFPE: i32 = k::SIGFPE as i32;
 pub const SIGTRAP: i32 = k::SIGTRAP as i32;

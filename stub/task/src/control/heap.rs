@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
-use ulpf_lib::guard::ThreadMemory;
+use ulpf_lib::guard::{HeapAndData, ThreadMemory};
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::parked::{self, Parked};
@@ -32,6 +32,8 @@ struct HeapWatch {
     id: WatchId,
     kind: WatchKind,
     attributes: Attributes,
+    /// It is in force for this static data, too.
+    data: Vec<(u64, u64)>,
     /// In force for the stretches of `Heap::parts`.
     members: Vec<((u64, u64), WatchId)>,
 }
@@ -48,9 +50,22 @@ impl Heap {
         self.parts.iter().map(|p| p.1 - p.0).sum()
     }
 
-    /// The watches on it.
+    /// The watches on it that the user has set.
     pub fn list(&self) -> impl Iterator<Item = (WatchId, WatchKind)> + '_ {
-        self.watches.iter().map(|w| (w.id, w.kind))
+        let set = self.watches.iter().filter(|w| !w.attributes.writers);
+        set.map(|w| (w.id, w.kind))
+    }
+
+    /// Whether one of them records last writers.
+    pub fn records_writers(&self) -> bool {
+        self.watches.iter().any(|w| w.attributes.writers)
+    }
+
+    /// Whether one of them records the last writer of this byte.
+    pub fn records(&self, addr: u64) -> bool {
+        let recording = self.watches.iter().filter(|w| w.attributes.writers);
+        let mut members = recording.flat_map(|w| &w.members);
+        members.any(|((start, end), _)| (*start..*end).contains(&addr))
     }
 
     fn meets(&self, r: (u64, u64)) -> bool {
@@ -81,23 +96,24 @@ impl Control {
         kind: WatchKind,
         attributes: Attributes,
     ) -> Result<(WatchId, u64), Refusal> {
-        if self.heap.watches.is_empty() {
-            let first = g().pid.load(Relaxed);
-            let stopped = g().threads.iter().filter(|t| t.is_stopped());
-            let threads: Vec<ThreadMemory> = stopped
-                .map(|t| ThreadMemory {
-                    is_first: t.tid() == first,
-                    stack_pointer: parked::frame(t, self.world.stopped()).map_or(0, |c| c.gprs.rsp),
-                    ..thread_memory(t.fs_base.load(Relaxed))
-                })
-                .collect();
-            let end = g().brk.load(Relaxed).next_multiple_of(4096);
-            let brk = (start_brk().unwrap_or(end), end);
-            if !entries::ON.load(SeqCst) {
-                self.exclude_remains();
+        let id = self.watch_heap_and(kind, attributes, false)?;
+        Ok((id, self.heap.bytes()))
+    }
+
+    /// As [`Control::watch_heap`]; `data`: and on the data of executable and libraries.
+    pub fn watch_heap_and(
+        &mut self,
+        kind: WatchKind,
+        attributes: Attributes,
+        data: bool,
+    ) -> Result<WatchId, Refusal> {
+        let mut static_data = Vec::new();
+        if self.heap.watches.is_empty() || data {
+            let found = self.find_heap()?;
+            self.heap.parts = found.heap;
+            if data {
+                static_data = found.data;
             }
-            let guards = self.world.stopped().guards();
-            self.heap.parts = guards.heap(brk, &threads)?;
         }
         let id = self
             .staged
@@ -107,12 +123,49 @@ impl Control {
             id,
             kind,
             attributes: attributes.clone(),
+            data: static_data,
             members: Vec::new(),
         });
         g().heap_watched.store(true, SeqCst);
         self.set_attributes(id, attributes);
         self.spread_heap_watches(true);
-        Ok((id, self.heap.bytes()))
+        Ok(id)
+    }
+
+    fn find_heap(&mut self) -> Result<HeapAndData, Refusal> {
+        let first = g().pid.load(Relaxed);
+        let stopped = g().threads.iter().filter(|t| t.is_stopped());
+        let threads: Vec<ThreadMemory> = stopped
+            .map(|t| ThreadMemory {
+                is_first: t.tid() == first,
+                stack_pointer: parked::frame(t, self.world.stopped()).map_or(0, |c| c.gprs.rsp),
+                ..thread_memory(t.fs_base.load(Relaxed))
+            })
+            .collect();
+        let end = g().brk.load(Relaxed).next_multiple_of(4096);
+        let brk = (start_brk().unwrap_or(end), end);
+        if !entries::ON.load(SeqCst) {
+            self.exclude_remains();
+        }
+        self.world.stopped().guards().heap(brk, &threads)
+    }
+
+    /// A library has come, whose data is to have records of last writers, too.
+    pub fn follow_data(&mut self) {
+        if !self.heap.records_writers() {
+            return;
+        }
+        let Ok(found) = self.find_heap() else { return };
+        for w in self
+            .heap
+            .watches
+            .iter_mut()
+            .filter(|w| w.attributes.writers)
+        {
+            w.data.clone_from(&found.data);
+        }
+        self.spread_heap_watches(false);
+        self.commit_watches();
     }
 
     /// Removes a watch on the heap. `false`: no such watch.
@@ -179,14 +232,17 @@ impl Control {
                 },
             );
             let mut members = core::mem::take(&mut w.members);
+            let mut parts = self.heap.parts.clone();
+            parts.extend_from_slice(&w.data);
+            parts.sort_unstable();
             members.retain(|&(part, id)| {
-                let stays = self.heap.parts.binary_search(&part).is_ok();
+                let stays = parts.binary_search(&part).is_ok();
                 if !stays {
                     self.staged.remove_id(id);
                 }
                 stays
             });
-            for &part in &self.heap.parts {
+            for part in parts {
                 let Err(at) = members.binary_search_by_key(&part, |m| m.0) else {
                     continue;
                 };

@@ -8,6 +8,7 @@ use ulpf_lib::command::looks;
 use ulpf_lib::ring::{RingHead, Rings, SharedHeader, copy_slots, ring_place};
 
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_tables::patches::tsc;
 
 /// The program's own rings.
 pub struct Ours(pub &'static SharedHeader);
@@ -31,13 +32,17 @@ impl Rings for Ours {
     }
 }
 
-/// `most`: how many accesses, the youngest first.
-pub fn answer(addr: u64, len: u64, most: u64, out: &mut dyn Write) {
+/// `most`: how many accesses, the youngest first. `recorded`: last writers are recorded there.
+pub fn answer((addr, len, most): (u64, u64, u64), recorded: bool, out: &mut dyn Write) {
     let Some(h) = g().header() else { return };
-    // SAFETY: reads the time-stamp counter.
-    let now = unsafe { core::arch::x86_64::_rdtsc() };
-    let table = (0..h.listed.load(Acquire)).filter_map(|n| g().listed(ulpf_lib::WatchId(n)));
-    looks::who_wrote(&Ours(h), &h.clock(), now, table, (addr, len, most), out);
+    let now = tsc();
+    let table = || (0..h.listed.load(Acquire)).filter_map(|n| g().listed(ulpf_lib::WatchId(n)));
+    // A watch that logs knows more: values, and the writes before.
+    if recorded && !looks::is_logged(table(), addr, len) {
+        let _ = writeln!(out, "{}", super::last_writer::answer(h, addr, len));
+        return;
+    }
+    looks::who_wrote(&Ours(h), &h.clock(), now, table(), (addr, len, most), out);
 }
 
 /// `monitor ulpf log [N]`: all threads' records, each on a line, the oldest first. `watch` is its number.

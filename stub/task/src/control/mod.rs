@@ -29,6 +29,7 @@ mod gs;
 pub mod heap;
 mod inferior;
 mod last;
+mod last_writer;
 mod leaks;
 pub mod left;
 mod limits;
@@ -382,6 +383,7 @@ impl Control {
                 reader::listen(true);
             }
             let looked = self.looks.look(seen);
+            let renew = last_writer::renew_stamps();
             if g().event.load(SeqCst) == seen && !more && !looked {
                 if !reader::listens() {
                     if pause::wait(seen, Some(UNHEARD)) {
@@ -392,7 +394,7 @@ impl Control {
                 } else if self.holder.is_some() {
                     pause::wait(seen, Some(1_000_000_000));
                 } else {
-                    pause::wait(seen, None);
+                    pause::wait(seen, renew);
                 }
             }
         }

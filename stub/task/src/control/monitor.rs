@@ -61,6 +61,7 @@ ulpf patch on|off [after N] [patience N]
                             save hot instructions their faults; on its own: what is patched, as JSON
 ulpf patch sites [N]        the N (20) instructions with the most faults, and why they are not patched
 ulpf last ADDR [LEN] [N]    who has written these bytes (one) last, and before: N (1) times, as JSON
+ulpf last-writers           from now on, each byte of heap and data has its last writer, for `ulpf last`
 ulpf log [N]                the last N (100) hits of all watches that log or stop, as JSON lines
 ulpf stop                   which watch made the last stop, and the access, as JSON
 ulpf stop rest              the other watches that the same instruction has hit; no stop tells of them any more
@@ -163,8 +164,14 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
             patience,
         } => patch(c, on, after, patience, out),
         Command::PatchSites(most) => super::patches::sites(most as usize, out),
-        Command::Last { addr, len, most } => super::last::answer(addr, len, most, out),
+        Command::Last { addr, len, most } => {
+            super::last::answer((addr, len, most), c.heap.records(addr), out);
+        }
         Command::Log(most) => super::last::log(most, out),
+        Command::LastWriters => {
+            let done = c.record_writers();
+            tell(out, done.map(|()| Reply::LastWriters));
+        }
     }
 }
 

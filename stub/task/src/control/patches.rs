@@ -34,11 +34,13 @@ use hot::Hot;
 use ulpf_stub_handlers::check::{self, entries, judge, out_of_block};
 use ulpf_stub_handlers::global::{g, machine, tables};
 use ulpf_stub_handlers::hot_sites;
+use ulpf_stub_handlers::last_writer;
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
 use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
 use ulpf_stub_handlers::runtime::mapped::CHANGES;
 use ulpf_stub_handlers::sequences;
 use ulpf_stub_handlers::stopped::Stopped;
+use ulpf_stub_handlers::unwind;
 use ulpf_stub_tables::back_off::{BackOff, By};
 use ulpf_stub_tables::edit::Edit;
 use ulpf_stub_tables::patches::{ASKS, KNOWN, Known, PLACED, Patch, REMOVED};
@@ -367,8 +369,16 @@ impl Patches {
         let idle_count = self.made % IDLE_COUNTS;
         let heap = self.classes.heap();
         let whole = heap.is_none() && self.classes.are_mostly_whole();
-        if heap.is_some() && !generated {
+        if (heap.is_some() || whole && last_writer::tables().is_some()) && !generated {
             group.find_free_flags(|at| flags::are_free(at, |at| self.window.from(at)));
+        }
+        let writers = last_writer::writers();
+        if writers.is_some() {
+            for part in group.parts.iter_mut().filter(|part| part.is_looked_at()) {
+                part.site = last_writer::site(last_writer::instruction(part.at));
+                part.by_caller =
+                    unwind::is_runtime(part.at) && unwind::is_return_address_on_top(part.at);
+            }
         }
         let over_read = check::has_no_debugger() && judge::takes_over_read(start, end);
         let target = |at| Target {
@@ -383,6 +393,7 @@ impl Patches {
             heap,
             asking: out_of_block::tables(),
             whole,
+            writers,
             // (Where only a heap is checked, false positives are not counted.)
             counts: !check::has_no_debugger(),
             tables: patches::table().tables,

@@ -36,7 +36,10 @@ impl Control {
         };
         let stopped = self.world.stopped();
         // (A debugger's watch stops, and the user sees the callers at the stop.)
-        let named = || g().watches().attributes.all().any(|a| a.log && !a.stop);
+        let named = || {
+            let mut all = g().watches().attributes.all();
+            all.any(|a| a.log && !a.stop || a.writers)
+        };
         // (A store by the allocator is not a hit of a watch that follows pointers.)
         let follows = ulpf_stub_handlers::paths::some();
         if stopped.tables().code.is_none() && (wanted() || named() || follows) {

@@ -37,6 +37,9 @@ pub struct Last {
     pub watched_since: Option<Micros>,
     /// Age beyond which accesses may have been overwritten, or `None` if all are there.
     pub reaches_back: Option<Micros>,
+    /// The answer comes from records of last writers ([`crate::last_writer`]): `last` has each stretch of bytes with one
+    /// last writer, ascending. Bytes that are in none of them have not been written since `watched_since`.
+    pub stretches: bool,
     /// The youngest first, each as [`Which::Ago`].
     pub last: Vec<Record>,
 }
@@ -229,6 +232,9 @@ impl fmt::Display for Last {
         or_null(self.watched_since, f)?;
         f.write_str(",\"reaches_back\":")?;
         or_null(self.reaches_back, f)?;
+        if self.stretches {
+            f.write_str(",\"stretches\":true")?;
+        }
         f.write_str(",\"last\":[")?;
         for (n, record) in self.last.iter().enumerate() {
             let comma = if n > 0 { "," } else { "" };

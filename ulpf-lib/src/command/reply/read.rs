@@ -55,6 +55,7 @@ struct Fields {
     stops_at: Option<String>,
     patch_syscalls: Option<bool>,
     heap_checked: Option<bool>,
+    last_writers: Option<bool>,
     heap_asked: Option<u32>,
     refused: Option<Refusal>,
 }
@@ -95,6 +96,9 @@ impl Fields {
         }
         if let Some(true) = self.heap_checked {
             return Some(Reply::HeapChecked);
+        }
+        if let Some(true) = self.last_writers {
+            return Some(Reply::LastWriters);
         }
         if let Some(reports) = self.heap_asked {
             return Some(Reply::HeapAsked(reports));
@@ -240,6 +244,8 @@ struct LastFields {
     len: u64,
     watched_since: Option<f64>,
     reaches_back: Option<f64>,
+    #[serde(default)]
+    stretches: bool,
     last: Vec<Record>,
 }
 
@@ -250,6 +256,7 @@ impl LastFields {
             len: self.len,
             watched_since: known(self.watched_since)?,
             reaches_back: known(self.reaches_back)?,
+            stretches: self.stretches,
             last: self.last,
         })
     }
